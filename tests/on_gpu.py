@@ -16,7 +16,8 @@ from playing import play
 
 from hpcfl.communication.communicator import OneProcess
 from hpcfl.experiment import config
-from hpcfl.fleet import comparing, memory
+from hpcfl.fleet import memory
+from hpcfl.fleet.execution import cuda_graphs
 from hpcfl.preparation.prepare import prepare
 from hpcfl.rounds.federation import exchange
 
@@ -179,7 +180,7 @@ def epoch_seconds(
     )
     rows = prepared.server["model"].to(prepared.resources.device)
     seconds = []
-    with mock.patch.object(comparing, "is_due", lambda replays: False):
+    with mock.patch.object(cuda_graphs, "is_compared", lambda replays: False):
         for round in range(1, 8):  # the first makes the graphs
             torch.cuda.synchronize()
             begun = time.perf_counter()

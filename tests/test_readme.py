@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from hpcfl.fleet import Fleet
-from hpcfl.fleet.turn import Turn
+from hpcfl.fleet.step_context import StepContext
 from hpcfl.methods.base import Cohort
 from hpcfl.methods.fedavg import FedAvg
 from hpcfl.report import catalogue
@@ -79,7 +79,7 @@ def test_tables_say_what_the_code_says():
 
 
 @pytest.mark.parametrize(
-    ("given", "kind"), [("fleet", Fleet), ("turn", Turn), ("cohort", Cohort)]
+    ("given", "kind"), [("fleet", Fleet), ("context", StepContext), ("cohort", Cohort)]
 )
 def test_the_guide_names_all_that_hooks_are_given(given, kind):
     chapter = GUIDE.partition("## What hooks are given\n")[2].partition("\n## ")[0]

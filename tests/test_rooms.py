@@ -107,3 +107,16 @@ def test_only_one_module_knows_mpi():
         for node in statements(path)
         if "mpi4py" in ast.unparse(node)
     } == {"hpcfl.communication.mpi"}
+
+
+def test_kernels_have_one_door():
+    """Others take steps through ``hpcfl.fleet.execution`` and know nothing inside it."""
+    door = "hpcfl.fleet.execution"
+    wrong = [
+        f"{module} imports {other}"
+        for module, path in modules().items()
+        if not module.startswith(door)
+        for other in imports(path)
+        if other.startswith(f"{door}.")
+    ]
+    assert not wrong

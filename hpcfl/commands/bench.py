@@ -22,8 +22,9 @@ from hpcfl.communication.agreement import agreed
 from hpcfl.communication.communicator import Communicator
 from hpcfl.experiment import config, sweep
 from hpcfl.experiment.config import Config
+from hpcfl.fleet.execution import SerialKernel
+from hpcfl.fleet.losses import Batch
 from hpcfl.fleet.resources import LaneSteps
-from hpcfl.fleet.serial import SerialKernel
 from hpcfl.preparation.prepare import Prepared, prepare_together
 from hpcfl.rounds.federation import Federation
 from hpcfl.rounds.signals import StopRequest
@@ -270,12 +271,12 @@ def _flops(prepared: Prepared) -> float:
     }
     buffers = {name: tensor[None] for name, tensor in kernel.module.named_buffers()}
     x, y = prepared.resources.samples.take(torch.zeros(8, dtype=torch.int64))
-    gradient = kernel.session(
+    session = kernel.session(
         parameters | buffers,
         list(parameters),
         lambda model, batch, lane: model(batch.x).sum(),
     )
     with FlopCounterMode(display=False) as counter:
-        gradient(slice(None), x[None], y[None], {})
+        session.gradients(slice(None), Batch(x[None], y[None]), {})
     operations: int = counter.get_total_flops()
     return operations / len(y)

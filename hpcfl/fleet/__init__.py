@@ -17,7 +17,7 @@ from hpcfl.fleet.losses import Loss, Predict, Tensors
 from hpcfl.fleet.modules import Frozen, at
 from hpcfl.fleet.resources import Resources
 from hpcfl.fleet.setup import Setup
-from hpcfl.fleet.turn import Turn
+from hpcfl.fleet.step_context import StepContext
 from hpcfl.rows import randomness
 from hpcfl.rows.layout import Group, Layout
 from hpcfl.scores import loss as cross_entropy
@@ -198,7 +198,7 @@ class Fleet:
 
     def train_by(
         self,
-        step: Callable[[Turn], None],
+        step: Callable[[StepContext], None],
         rows: Tensor,
         *,
         batches: int = 1,
@@ -216,11 +216,11 @@ class Fleet:
         frozen: Frozen = "evaluation",
     ) -> tuple[Tensor, Tensors]:
         """Train as ``train`` does, but by the method's own ``step``, which is called
-        with a ``Turn``.
+        with a ``StepContext``.
 
         Returns the trained rows ``[n, P]`` and the ``variables`` ``[n, …]`` by name
         with what steps assigned to them; the given tensors do not change. A step reads
-        and assigns ``turn.variables[NAME]``.
+        and assigns ``context.variables[NAME]``.
 
         batches: how many disjoint mini-batches a step gets; in an epoch's last step
             they may be smaller, never empty.
@@ -358,7 +358,7 @@ class Fleet:
             and not resources.buffers.width
         )  # one model on the same samples
 
-        def together(clients: list[int]) -> None:
+        def score_chunk(clients: list[int]) -> None:
             lanes = torch.tensor(clients, device=resources.device)
             tensors = self._stacked(rows, model, lanes)
             lane_variables = {key: value[lanes] for key, value in variables.items()}
@@ -377,7 +377,7 @@ class Fleet:
             heartbeat.beat()
 
         resources.side_by_side(
-            scoring.by_blocks(pools[:1] if same_for_all else pools), together
+            scoring.by_blocks(pools[:1] if same_for_all else pools), score_chunk
         )
         if same_for_all:
             return scoring.merge(chunk_sums * len(self.ids), list(range(len(self.ids))))
@@ -420,7 +420,7 @@ class Fleet:
             for client, pool in zip(self.ids, pools, strict=True)
         ]
 
-        def together(clients: list[int]) -> None:
+        def average_chunk(clients: list[int]) -> None:
             lanes = torch.tensor(clients, device=resources.device)
             tensors = self._stacked(rows, model, lanes)
             sums = counts = None
@@ -450,7 +450,7 @@ class Fleet:
             order.extend(clients)
             heartbeat.beat()
 
-        resources.side_by_side(scoring.by_blocks(pools), together)
+        resources.side_by_side(scoring.by_blocks(pools), average_chunk)
         return torch.cat(means).float()[
             torch.tensor(order, device=resources.device).argsort()
         ]
@@ -567,4 +567,4 @@ def default_prediction(model: nn.Module, x: Tensor, lane: Any) -> Tensor:
     return logits
 
 
-__all__ = ["Fleet", "Pool", "Resources", "Turn", "at", "buffer_name"]
+__all__ = ["Fleet", "Pool", "Resources", "StepContext", "at", "buffer_name"]

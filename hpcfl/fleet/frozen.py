@@ -19,8 +19,8 @@ from torch import Tensor, nn
 
 from hpcfl.files import heartbeat
 from hpcfl.fleet import scoring
-from hpcfl.fleet.kernels import choose
-from hpcfl.fleet.losses import Loss, Tensors, identity
+from hpcfl.fleet.execution import choose
+from hpcfl.fleet.losses import Batch, Loss, Tensors, identity
 from hpcfl.fleet.modules import on_features
 from hpcfl.fleet.resources import HeadKernel, Resources
 from hpcfl.models import parts
@@ -43,7 +43,7 @@ def head_kernel(
     """What trains the heads of models like ``module`` on features; None for a model
     without ``features``.
 
-    lanes, replay: as for ``kernels.choose``. memory: bytes that features may take.
+    lanes, replay: as for ``execution.choose``. memory: bytes that features may take.
     """
     if not hasattr(module, "features"):
         return None
@@ -96,9 +96,9 @@ def side_by_side(
     pools: each client's positions among the rank's samples.
     """
     assert resources.head is not None
-    here = replace(resources, kernel=resources.head.kernel)
+    of_heads = replace(resources, kernel=resources.head.kernel)
     for group in _groups(resources, resources.head.memory, order, pools):
-        here.side_by_side(group, work)
+        of_heads.side_by_side(group, work)
 
 
 def run_once(
@@ -113,7 +113,7 @@ def run_once(
     assert resources.head is not None
     blocks: dict[int, list[Tensor]] = {}  # of features, by lane
 
-    def together(chunk: list[int]) -> None:
+    def run_chunk(chunk: list[int]) -> None:
         lanes = torch.tensor(chunk, device=resources.device)
         blocks.update({i: [] for i in chunk})  # a second attempt begins anew
         for part, output, *_ in scoring.outputs(
@@ -128,7 +128,7 @@ def run_once(
                 blocks[chunk[lane]].append(features)
         heartbeat.beat()
 
-    resources.side_by_side(scoring.by_blocks(pools), together)
+    resources.side_by_side(scoring.by_blocks(pools), run_chunk)
     features = [torch.cat(blocks[i])[: len(pool)] for i, pool in enumerate(pools)]
     index = torch.from_numpy(np.concatenate(pools)).to(resources.device)
     samples = resources.samples.replaced(
@@ -165,15 +165,16 @@ def _groups(
     model = resources.kernel.module.eval()
     with torch.no_grad():
         first = torch.zeros(1, dtype=torch.int64, device=resources.device)
-        one = _features(model, resources.samples.take(first)[0], None)
+        features = _features(model, resources.samples.take(first)[0], None)
     model.train()
     groups: list[list[int]] = [[]]
     held = 0
     for position in order:
-        held += (own := len(pools[position]) * one.nbytes)
+        of_client = len(pools[position]) * features.nbytes
+        held += of_client
         if groups[-1] and held > memory:
             groups.append([])
-            held = own
+            held = of_client
         groups[-1].append(position)
     return groups
 
@@ -188,7 +189,7 @@ def _same(
     variables: Tensors,
 ) -> bool:
     """Whether both ways lead to the same gradients, up to rounding."""
-    here, (positions,) = run_once(resources, rows, buffers, [pool])
+    of_features, (positions,) = run_once(resources, rows, buffers, [pool])
     try:
         lanes = torch.zeros(1, dtype=torch.int64, device=resources.device)
         plain = _gradients(
@@ -200,15 +201,20 @@ def _same(
             variables,
         )
         other = _gradients(
-            here, heads(resources, rows, lanes), positions, names, loss, variables
+            of_features,
+            heads(resources, rows, lanes),
+            positions,
+            names,
+            loss,
+            variables,
         )
     except Exception:  # of a loss that reads the samples; if it is at fault itself, training will say so
         return False
     scale = torch.stack([gradient.abs().max() for gradient in plain]).max()
-    return all(
-        bool(((one - two).abs() <= ROUNDING * scale).all())
-        for one, two in zip(plain, other, strict=True)
-    )
+    for gradient, of_head in zip(plain, other, strict=True):
+        if not ((gradient - of_head).abs() <= ROUNDING * scale).all():
+            return False
+    return True
 
 
 def _gradients(
@@ -221,8 +227,9 @@ def _gradients(
 ) -> list[Tensor]:
     """The gradients of one lane's loss on a mini-batch, and the loss."""
     x, y = resources.samples.take(pool)
-    session = resources.kernel.session(tensors, names, loss)
-    gradients, losses = session(slice(0, 1), x[None], y[None], variables)
+    session = resources.kernel.session(tensors, names, loss, variables=variables)
+    batch = Batch(x[None], y[None])
+    gradients, losses = session.gradients(slice(0, 1), batch, variables)
     return [*gradients.values(), losses]
 
 

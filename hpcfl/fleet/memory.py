@@ -1,6 +1,8 @@
 """How many lanes fit on a GPU: a rule of the model, the batch and the GPU's size.
 
-It never depends on what is free at the moment.
+It never depends on what is free at the moment. A step that is tried, and what the
+allocator says of it, would be shorter; but the most that it says differs a little from
+call to call, and the last bits on a GPU depend on the number of lanes.
 """
 
 from typing import Any
@@ -13,7 +15,7 @@ from torch.utils._pytree import tree_leaves
 
 from hpcfl.errors import RunFailure
 from hpcfl.experiment.sections import Training
-from hpcfl.fleet.optimizers import moments
+from hpcfl.fleet.optimizers import slots
 from hpcfl.fleet.scoring import BLOCK
 from hpcfl.rows import constants
 
@@ -23,9 +25,9 @@ SHARE = 0.7
 # stay as long as a checkpoint under way or the best round so far has them: at most four
 # times as much.
 STATE_SHARE = 0.05
-# models of a lane that stay where graphs know them: its weights, and its anchor if it
-# has one
-HOMES = 2
+# Models of a lane that stay for a whole training: its weights, the copy of them that
+# graphs read, and its anchor if it has one.
+STAYING = 3
 SCORED = 2  # and of one that is scored: its own weights, a rest's copy
 # What graphs keep while another work goes on: the gradients as autograd lays them out,
 # as weights lie, and where the next step finds them; what the forward pass keeps for
@@ -36,7 +38,7 @@ GRAPHS = 3
 # differences, one on the way to the optimiser; and what a step in a method's hands has
 # beside these, at most for Per-FedAvg without second derivatives.
 TRAINED = GRAPHS + 5 + 7
-MADE = 1  # of each moment that the optimiser keeps, what a step makes of it
+MADE = 1  # of each slot that the optimiser keeps, what a step makes of it
 # Of every client of a round, side by side or not: the row that comes and the one that
 # goes, and its private state as it was and as it will be.
 ROWS = STATES = 2
@@ -56,9 +58,9 @@ def failure(error: BaseException) -> RunFailure | None:
     """What to tell a user whose GPU is full; None for any other error."""
     if not is_full(error):
         return None
-    said = str(error).partition("\n")[0].partition(". GPU")[0]
+    words = str(error).partition("\n")[0].partition(". GPU")[0]
     return RunFailure(
-        f"the GPU's memory is full ({said}); give the job more GPUs, so that fewer clients "
+        f"the GPU's memory is full ({words}); give the job more GPUs, so that fewer clients "
         "share one, or set a smaller training.batch_size"
     )
 
@@ -103,12 +105,12 @@ def lane_bytes(
     """
     model = _model_bytes(module)
     batch = sample.expand(training.batch_size, *sample.shape[1:]).contiguous()
-    kept = len(moments(training))
+    kept = len(slots(training))
     saved = _saved(module, batch)
     trained = (TRAINED + MADE * kept) * model + 2 * saved
     # 2: a layer's input and output
     scored = (GRAPHS + SCORED) * model + saved + 2 * _largest(module, sample) * BLOCK
-    return (HOMES + kept) * model + max(trained, scored) + private
+    return (STAYING + kept) * model + max(trained, scored) + private
 
 
 def _model_bytes(module: nn.Module) -> int:
@@ -125,11 +127,11 @@ def _saved(module: nn.Module, x: Tensor) -> int:
     parameters.
     """
     kept: dict[int, Tensor] = {}
-    own = {tensor.data_ptr() for tensor in _weights(module)}
+    weights = {tensor.data_ptr() for tensor in _weights(module)}
 
     def keep(tensor: Tensor) -> Tensor:
         storage = tensor.untyped_storage()
-        if storage.data_ptr() not in own:
+        if storage.data_ptr() not in weights:
             kept[storage.data_ptr()] = tensor
         return tensor
 
@@ -153,8 +155,9 @@ def _largest(module: nn.Module, sample: Tensor) -> int:
     with _Results(sizes):
         module(sample)
     module.train()
-    own = {tensor.untyped_storage().data_ptr() for tensor in _weights(module)}
-    return max(sample.nbytes, *(size for address, size in sizes if address not in own))
+    weights = {tensor.untyped_storage().data_ptr() for tensor in _weights(module)}
+    results = [size for address, size in sizes if address not in weights]
+    return max(sample.nbytes, *results)
 
 
 class _Results(TorchDispatchMode):

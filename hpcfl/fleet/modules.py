@@ -41,8 +41,8 @@ def train_mode(module: nn.Module, trained: list[str], frozen: Frozen) -> None:
     if frozen == "training":
         moving = [name for name, _ in module.named_parameters()]
     for name, part in module.named_modules():
-        own = [f"{name}.{parameter}" for parameter, _ in part.named_parameters()]
-        if name and own and not set(own) & set(moving):
+        parameters = {f"{name}.{leaf}" for leaf, _ in part.named_parameters()}
+        if name and parameters and not parameters & set(moving):
             part.eval()
 
 

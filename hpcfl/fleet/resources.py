@@ -8,11 +8,10 @@ from torch import Tensor
 
 from hpcfl.experiment.sections import Training
 from hpcfl.fleet import memory
-from hpcfl.fleet.kernels import Kernel
+from hpcfl.fleet.execution import BatchedKernel, Kernel
 from hpcfl.fleet.losses import Tensors
 from hpcfl.fleet.samples import Samples
 from hpcfl.fleet.setup import Setup
-from hpcfl.fleet.stacked import StackedKernel
 from hpcfl.fleet.stopwatch import Stopwatch
 from hpcfl.rows.layout import Layout
 from hpcfl.scores.base import Score
@@ -93,21 +92,18 @@ class Resources:
         """
         while clients:
             group = clients[: self.kernel.widest]
-            if self._fits(group, work):
+            fits = True
+            try:
+                work(group)
+            except RuntimeError as error:
+                if len(group) == 1 or not memory.is_full(error):
+                    raise
+                fits = False  # what the attempt held is free after this block
+            if fits:
                 clients = clients[len(group) :]
-            elif isinstance(self.kernel, StackedKernel):  # one lane alone has raised
+            else:
+                assert isinstance(self.kernel, BatchedKernel)
                 self.kernel.narrow(len(group) // 2)
-
-    def _fits(self, clients: list[int], work: Callable[[list[int]], None]) -> bool:
-        try:
-            work(clients)
-        except RuntimeError as error:
-            if len(clients) == 1 or not memory.is_full(error):
-                raise
-            return (
-                False  # what the failed attempt held is free once the exception is gone
-            )
-        return True
 
     def stacked(self, rows: Tensor, buffers: Tensor, lanes: Tensor) -> Tensors:
         """Copies of some models and their buffers as tensors ``[L, *shape]`` by name.

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hpcfl.fleet.kernels import Kernel
+from hpcfl.fleet.execution import Kernel
 from hpcfl.fleet.losses import Predict, Tensors, selection
 from hpcfl.fleet.samples import Samples
 from hpcfl.rows import pinned
@@ -66,11 +66,10 @@ def _filled(parts: list[np.ndarray], size: int) -> np.ndarray:
     """Positions of at most ``size`` samples each as rows [a, size], which are filled up
     with −1.
     """
-    found = np.full((len(parts), size), -1)
-    found[np.arange(size) < np.array([[len(part)] for part in parts])] = np.concatenate(
-        parts
-    )
-    return found
+    positions = np.full((len(parts), size), -1)
+    lengths = np.array([[len(part)] for part in parts])
+    positions[np.arange(size) < lengths] = np.concatenate(parts)
+    return positions
 
 
 def outputs(
@@ -93,17 +92,16 @@ def outputs(
     """
     blocks = list(_blocks(pools, kernel.widest > 1))
     numbers = np.concatenate([positions.ravel() for _, positions in blocks])
-    told = pinned.on_device(torch.from_numpy(numbers), samples.device)  # one transfer
-    parts = told.split([positions.size for _, positions in blocks])
+    # one transfer
+    on_device = pinned.on_device(torch.from_numpy(numbers), samples.device)
+    parts = on_device.split([positions.size for _, positions in blocks])
     for (lanes, positions), index in zip(blocks, parts, strict=True):
         x, y = samples.take(index.clamp(min=0))
         x = x[None] if len(lanes) == 1 else x.view(*positions.shape, *x.shape[1:])
         chosen = selection(lanes, samples.device)
-        here, given = (
-            {name: tensor[chosen] for name, tensor in named.items()}
-            for named in (tensors, variables)
-        )
-        output = kernel.predict(here, x, given, function)
+        models = {name: tensor[chosen] for name, tensor in tensors.items()}
+        values = {name: tensor[chosen] for name, tensor in variables.items()}
+        output = kernel.predict(models, x, values, function)
         yield lanes, output, y.view(positions.shape), index.view(positions.shape) >= 0
 
 
@@ -140,20 +138,13 @@ def score(
                 f"expected [{logits.shape[1]}, {samples.classes}], samples × classes"
             )
         block = Block(logits, y, mask, samples.classes)
-        for name, one in scores.items():
-            sums[name] = added(
-                sums.get(name), lanes, one.sums(block).double(), len(pools)
-            )
-    together = torch.cat(
-        list(sums.values()), dim=1
-    ).cpu()  # a device is waited for once
-    return dict(
-        zip(
-            sums,
-            together.split([part.shape[1] for part in sums.values()], dim=1),
-            strict=True,
-        )
-    )
+        for name, metric in scores.items():
+            sums_of_block = metric.sums(block).double()
+            sums[name] = added(sums.get(name), lanes, sums_of_block, len(pools))
+    widths = [part.shape[1] for part in sums.values()]
+    # All at once, so that a device is waited for once.
+    columns = torch.cat(list(sums.values()), dim=1).cpu().split(widths, dim=1)
+    return dict(zip(sums, columns, strict=True))
 
 
 def merge(parts: Sequence[Sums], order: list[int]) -> Sums:

@@ -1,5 +1,6 @@
 """What is known before the first round, the same on the server and on the clients."""
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -7,12 +8,12 @@ import torch
 from torch import Tensor, nn
 
 from hpcfl.experiment.sections import Training
-from hpcfl.fleet import rates
 from hpcfl.rows import randomness
 from hpcfl.rows.layout import Layout, to_row
 
 MODEL = "model"  # the purpose of the random numbers that a model is drawn with
 INITIAL = MODEL, 0  # the key of those that server and clients begin with
+MILESTONE = 0.1  # what a milestone leaves of a learning rate
 
 
 @dataclass(frozen=True)
@@ -59,8 +60,8 @@ class Setup:
         return torch.from_numpy(generator.standard_normal(shape)).float()
 
     def learning_rate(self, round: int) -> float:
-        """The optimiser's learning rate in a round: ``lr`` times ``rates.factor``."""
-        return self.training.lr * rates.factor(self.training, round, self.rounds)
+        """The optimiser's learning rate in a round: ``lr`` times ``rate_factor``."""
+        return self.training.lr * rate_factor(self.training, round, self.rounds)
 
     def plain_rate(self, round: int) -> float:
         """The rate of methods' own, plain steps in a round: ``plain_lr``, or ``lr``,
@@ -71,4 +72,24 @@ class Setup:
             if self.training.plain_lr is None
             else self.training.plain_lr
         )
-        return rate * rates.factor(self.training, round, self.rounds)
+        return rate * rate_factor(self.training, round, self.rounds)
+
+
+def rate_factor(training: Training, round: int, rounds: int) -> float:
+    """What learning rates are multiplied by in a round: ``lr_decay^(round − 1)``, times
+    the warm-up's and the schedule's part; ``round`` counts from 1.
+
+    The warm-up has round/warmup in its rounds, cosine (1 + cos(π(round − 1)/rounds))/2
+    (Loshchilov & Hutter, ICLR 2017, without restarts), step a tenth for every milestone
+    that lies behind.
+    """
+    scale = training.lr_decay ** (round - 1)
+    if round < training.warmup:
+        scale *= round / training.warmup
+    if training.schedule == "cosine":
+        scale *= (1 + math.cos(math.pi * (round - 1) / rounds)) / 2
+    if training.schedule == "step":
+        scale *= MILESTONE ** sum(
+            milestone < round for milestone in training.milestones
+        )
+    return scale

@@ -13,7 +13,7 @@ from hpcfl.data.datasets import Dataset
 from hpcfl.experiment.sections import Training
 from hpcfl.files import heartbeat
 from hpcfl.fleet import Fleet, Resources
-from hpcfl.fleet.kernels import choose
+from hpcfl.fleet.execution import choose
 from hpcfl.fleet.losses import Batch, Tensors
 from hpcfl.fleet.samples import Samples
 from hpcfl.fleet.setup import Setup
@@ -74,7 +74,7 @@ def fit(
     return fleet.train(to_row(setup.layout, module), phase="synthetic")[0]
 
 
-def descend(
+def gradient_descent(
     start: Tensors,
     loss: Callable[[Tensors], Tensor],
     lr: float,

@@ -21,7 +21,7 @@ from pydantic import Field
 from torch import Tensor
 
 from hpcfl.communication.message import Inbox
-from hpcfl.fleet import Fleet, Turn
+from hpcfl.fleet import Fleet, StepContext
 from hpcfl.methods.base import ClientModel, Setup, State
 from hpcfl.methods.fedavg import ServerModel
 
@@ -54,21 +54,21 @@ class APFL(ServerModel):
     def local_train(self, fleet: Fleet, rows: Tensor, inbox: Inbox) -> Tensor:
         rate = fleet.learning_rate
 
-        def step(turn: Turn) -> None:
+        def step(context: StepContext) -> None:
             own, personal, alpha = (
-                turn.rows(),
-                turn.variables["personal"],
-                turn.variables["alpha"],
+                context.rows(),
+                context.variables["personal"],
+                context.variables["alpha"],
             )
-            gradient = turn.gradient()
-            slope = turn.gradient(torch.lerp(own, personal, alpha))
-            turn.descend(gradient)
-            turn.variables["personal"] = personal - rate * alpha * slope
+            gradient = context.gradient()
+            slope = context.gradient(torch.lerp(own, personal, alpha))
+            context.optimizer_step(gradient)
+            context.variables["personal"] = personal - rate * alpha * slope
             if self.adaptive:
                 moved = alpha - rate * ((personal - own) * slope).sum(
                     dim=1, keepdim=True
                 )
-                turn.variables["alpha"] = moved.clamp(0, 1)
+                context.variables["alpha"] = moved.clamp(0, 1)
 
         trained, after = fleet.train_by(
             step,

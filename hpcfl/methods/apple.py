@@ -24,7 +24,7 @@ from pydantic import Field
 from torch import Tensor
 
 from hpcfl.communication.message import Inbox, Message, Pool
-from hpcfl.fleet import Fleet, Turn
+from hpcfl.fleet import Fleet, StepContext
 from hpcfl.methods.base import (
     Audience,
     ClientModel,
@@ -131,18 +131,18 @@ class Apple(Method):
         )
         self.score(fleet, inbox, own)
 
-        def step(turn: Turn) -> None:
+        def step(context: StepContext) -> None:
             relation, itself, core = (
-                turn.variables["relations"],
-                turn.variables["itself"],
-                turn.rows(),
+                context.variables["relations"],
+                context.variables["itself"],
+                context.rows(),
             )
-            gradient = turn.gradient(combined(relation, itself, core, cores))
+            gradient = context.gradient(combined(relation, itself, core, cores))
             drawn = relation - target
             descent = slopes(gradient, itself, core, cores) + penalty * drawn
-            turn.variables["relations"] = relation - rate * descent
-            turn.regulariser(penalty / 2 * drawn.square().sum(dim=1))
-            turn.descend(gain * own_share(relation, itself) * gradient)
+            context.variables["relations"] = relation - rate * descent
+            context.regulariser(penalty / 2 * drawn.square().sum(dim=1))
+            context.optimizer_step(gain * own_share(relation, itself) * gradient)
 
         trained, after = fleet.train_by(
             step, own, variables={"relations": relations, "itself": itself}

@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from hpcfl.communication.message import Inbox, Mean, Message
 from hpcfl.experiment.sections import Training
 from hpcfl.fleet import Fleet, synthetic
-from hpcfl.fleet.synthetic import descend
+from hpcfl.fleet.synthetic import gradient_descent
 from hpcfl.methods.base import Audience, ClientModel, Cohort, Setup, State, head_of
 from hpcfl.methods.fedavg import ServerModel
 
@@ -121,7 +121,7 @@ class CReFF(ServerModel):
         )
         present = (cohort.counts > 0).any(dim=0).nonzero()[:, 0]
         wanted, head = uplink["gradients"][present], server["head"]
-        features[present] = descend(
+        features[present] = gradient_descent(
             {"features": features[present]},
             lambda free: mismatch(
                 free["features"], present, setup.classes, head, wanted

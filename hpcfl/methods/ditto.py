@@ -67,7 +67,9 @@ class Ditto(FedAvg):
             personal -= (personal - anchor).mul_(self.lam).add_(gradient).mul_(rate)
 
         fleet.state["personal"], _ = fleet.train_by(
-            lambda turn: turn.move(descend, turn.variables["anchor"], clip=True),
+            lambda context: context.apply_elementwise(
+                descend, context.variables["anchor"], clip=True
+            ),
             fleet.state["personal"],
             epochs=self.personal_epochs,
             phase="personal",

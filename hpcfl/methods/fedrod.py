@@ -145,7 +145,9 @@ class FedRoD(FedPer):
             variables=variables,
         )
         trained, _ = fleet.train_by(
-            lambda turn: turn.move(lambda rows, gradient: rows.sub_(rate * gradient)),
+            lambda context: context.apply_elementwise(
+                lambda rows, gradient: rows.sub_(rate * gradient)
+            ),
             generic,
             params=("personal",),
             phase="personal",

@@ -24,7 +24,7 @@ from pydantic import Field, NonNegativeInt
 from torch import Tensor
 
 from hpcfl.communication.message import Inbox
-from hpcfl.fleet import Fleet, Turn
+from hpcfl.fleet import Fleet, StepContext
 from hpcfl.methods.base import ClientModel, Setup, State, search
 from hpcfl.methods.fedavg import FedAvg
 from hpcfl.rows.layout import Layout
@@ -92,20 +92,20 @@ class PartialFed(FedAvg):
             COLDEST, self.temperature * self.decay ** (fleet.round - self.warmup - 1)
         )
 
-        def step(turn: Turn) -> None:
-            lane, own = turn.variables, turn.rows()
+        def step(context: StepContext) -> None:
+            lane, own = context.variables, context.rows()
             choice = drawn(
-                lane["strategy"], turn.uniform("gumbel", layers, 2), temperature
+                lane["strategy"], context.uniform("gumbel", layers, 2), temperature
             )
             mixed = mix(fleet.layout, choice, lane["shared"], own)
-            learns = self.trains_strategy(turn.index, lane["offset"])[:, None]
+            learns = self.trains_strategy(context.index, lane["offset"])[:, None]
             point = mixed if self.draw == "batch" else torch.where(learns, mixed, own)
-            gradient = turn.gradient(point)
+            gradient = context.gradient(point)
             slope = (
                 slopes(fleet.layout, choice, gradient, lane["shared"], own)
                 / temperature
             )
-            turn.write(torch.where(learns, own, point - rate * gradient))
+            context.set_rows(torch.where(learns, own, point - rate * gradient))
             lane["strategy"] = torch.where(
                 learns[..., None],
                 lane["strategy"] - strategy_rate * slope,

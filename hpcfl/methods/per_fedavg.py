@@ -22,7 +22,7 @@ from pydantic import Field
 from torch import Tensor
 
 from hpcfl.communication.message import Inbox
-from hpcfl.fleet import Fleet, Turn
+from hpcfl.fleet import Fleet, StepContext
 from hpcfl.methods.base import ClientModel
 from hpcfl.methods.fedavg import FedAvg
 
@@ -58,15 +58,15 @@ class PerFedAvg(FedAvg):
         def outer(rows: Tensor, gradient: Tensor, theta: Tensor) -> None:
             torch.sub(theta, beta * gradient, out=rows)
 
-        def step(turn: Turn) -> None:
-            theta = turn.rows()
-            turn.move(inner, batch=0)  # to θ′
+        def step(context: StepContext) -> None:
+            theta = context.rows()
+            context.apply_elementwise(inner, batch=0)  # to θ′
             if self.variant == "first-order":
-                turn.move(outer, theta, batch=1)
+                context.apply_elementwise(outer, theta, batch=1)
                 return
-            direction = turn.gradient(batch=1)
-            bent = self._alpha(fleet) * self.curvature(turn, theta, direction)
-            turn.write(theta - beta * (direction - bent))
+            direction = context.gradient(batch=1)
+            bent = self._alpha(fleet) * self.curvature(context, theta, direction)
+            context.set_rows(theta - beta * (direction - bent))
 
         trained, _ = fleet.train_by(
             step,
@@ -77,14 +77,16 @@ class PerFedAvg(FedAvg):
         )
         return trained
 
-    def curvature(self, turn: Turn, theta: Tensor, direction: Tensor) -> Tensor:
+    def curvature(
+        self, context: StepContext, theta: Tensor, direction: Tensor
+    ) -> Tensor:
         """c = ∇²f(θ; D″)·g [a, P] by a central difference; 0 where ``direction`` g has
         length 0.
         """
         length: Tensor = direction.norm(dim=1, keepdim=True)
         shift: Tensor = self.delta * theta.norm(dim=1, keepdim=True).clamp(min=1)
         along = torch.where(length > 0, direction / length, 0) * shift
-        change = turn.gradient(theta + along, batch=2) - turn.gradient(
+        change = context.gradient(theta + along, batch=2) - context.gradient(
             theta - along, batch=2
         )
         return change * length / (2 * shift)
@@ -100,12 +102,16 @@ class PerFedAvg(FedAvg):
         """
         step = self.adapting(fleet)
         adapted, _ = fleet.train_by(
-            lambda turn: turn.move(step), rows, epochs=1, steps=1, phase="adapt"
+            lambda context: context.apply_elementwise(step),
+            rows,
+            epochs=1,
+            steps=1,
+            phase="adapt",
         )
         return adapted
 
     def adapting(self, fleet: Fleet) -> Callable[[Tensor, Tensor], None]:
-        """The step of size α, for ``Turn.move``."""
+        """The step of size α, for ``StepContext.apply_elementwise``."""
         alpha = self._alpha(fleet)
 
         def step(rows: Tensor, gradient: Tensor) -> None:

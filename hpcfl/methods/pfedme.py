@@ -20,7 +20,7 @@ from pydantic import Field, PositiveInt, model_validator
 from torch import Tensor
 
 from hpcfl.communication.message import Inbox
-from hpcfl.fleet import Fleet, Turn
+from hpcfl.fleet import Fleet, StepContext
 from hpcfl.methods.base import ClientModel, Cohort, Setup, State, search
 from hpcfl.methods.fedavg import ServerModel
 
@@ -100,17 +100,17 @@ class PFedMe(ServerModel):
                 descent += self.mu * theta
             theta -= descent.mul_(self.personal_lr)
 
-        def step(turn: Turn) -> None:
-            local = turn.variables["local"]
+        def step(context: StepContext) -> None:
+            local = context.variables["local"]
             for _ in range(self.inner_steps - 1):
-                turn.move(descend, local)
-            theta = turn.rows()
-            turn.move(descend, local)
+                context.apply_elementwise(descend, local)
+            theta = context.rows()
+            context.apply_elementwise(descend, local)
             terms = (theta - local).square_().mul_(self.lam)
             if self.mu:
                 terms += self.mu * theta.square()
-            turn.regulariser(terms.sum(dim=1) / 2)
-            turn.variables["local"] = torch.lerp(local, turn.rows(), rate)
+            context.regulariser(terms.sum(dim=1) / 2)
+            context.variables["local"] = torch.lerp(local, context.rows(), rate)
 
         fleet.state["personal"], after = fleet.train_by(
             step, rows, variables={"local": fleet.rows(rows)}

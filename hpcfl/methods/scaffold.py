@@ -16,7 +16,7 @@ from pydantic import Field
 from torch import Tensor
 
 from hpcfl.communication.message import Inbox, Mean, Message
-from hpcfl.fleet import Fleet, Turn
+from hpcfl.fleet import Fleet, StepContext
 from hpcfl.methods.base import Audience, Cohort, Setup, State
 from hpcfl.methods.fedavg import ServerModel
 
@@ -74,9 +74,11 @@ class Scaffold(ServerModel):
         def descend(rows: Tensor, gradient: Tensor, correction: Tensor) -> None:
             rows -= (gradient + correction).mul_(rate)
 
-        def step(turn: Turn) -> None:
-            turn.move(descend, turn.variables["correction"], clip=True)
-            turn.variables["steps"] = turn.variables["steps"] + 1
+        def step(context: StepContext) -> None:
+            context.apply_elementwise(
+                descend, context.variables["correction"], clip=True
+            )
+            context.variables["steps"] = context.variables["steps"] + 1
 
         trained, after = fleet.train_by(
             step,

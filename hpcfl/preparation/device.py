@@ -21,7 +21,6 @@ import torch
 from hpcfl.communication.communicator import Communicator
 from hpcfl.errors import UserError
 from hpcfl.experiment.sections import Runtime
-from hpcfl.fleet.convolutions import RULE
 
 LISTS = (
     "CUDA_VISIBLE_DEVICES",
@@ -107,7 +106,7 @@ def kind(device: torch.device, precision: str) -> str:
         return ""
     return (
         f"{torch.cuda.get_device_name(device)}, CUDA {torch.version.cuda}, "
-        f"cuDNN {torch.backends.cudnn.version()}, precision {precision}, {RULE}"
+        f"cuDNN {torch.backends.cudnn.version()}, precision {precision}"
     )
 
 

@@ -27,9 +27,9 @@ from hpcfl.errors import UserError
 from hpcfl.experiment import blame, measures
 from hpcfl.experiment.config import Config
 from hpcfl.files import scratch
-from hpcfl.fleet import Fleet, Resources, buffer_name, convolutions, memory
+from hpcfl.fleet import Fleet, Resources, buffer_name, memory
+from hpcfl.fleet.execution import choose
 from hpcfl.fleet.frozen import head_kernel
-from hpcfl.fleet.kernels import choose
 from hpcfl.fleet.modules import convolves
 from hpcfl.fleet.samples import Samples
 from hpcfl.fleet.setup import INITIAL, Setup
@@ -230,7 +230,7 @@ def prepare(config: Config, process: Process, seat: Device | None = None) -> Pre
         selection,
     )
     method, private = _with_buffers(config, method, setup, buffers, template)
-    template = convolutions.prepared(template.to(device), device)
+    template = template.to(device)
     lanes = _lanes(
         config, seat, template, samples, dataset, private, _together(config, placed)
     )

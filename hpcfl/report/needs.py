@@ -21,7 +21,7 @@ from hpcfl.communication.message import (
     fields,
 )
 from hpcfl.experiment.config import Config
-from hpcfl.fleet.optimizers import moments
+from hpcfl.fleet.optimizers import slots
 from hpcfl.preparation.prepare import Prepared
 from hpcfl.report.text import literal
 from hpcfl.rows.layout import Layout
@@ -77,7 +77,7 @@ def of_rank(prepared: Prepared) -> RankNeeds:
     hosted = len(prepared.store.ids)
     participants = min(hosted, cohort_size(config))
     limit = int(config.runtime.memory * 1e6)
-    of_optimizer = len(moments(config.training))
+    of_optimizer = len(slots(config.training))
     lanes = min(participants, resources.kernel.widest)
     return RankNeeds(
         clients=hosted,

@@ -180,7 +180,7 @@ class Layout:
         """
         for name, view in self.split(rows).items():
             if name in tensors:
-                places.put(view, chosen, tensors[name])
+                places.index_copy(view, chosen, tensors[name])
 
 
 def _children(names: Iterable[str]) -> list[str]:

@@ -9,12 +9,12 @@ from dataclasses import dataclass, field, replace
 
 from torch import Tensor
 
-from hpcfl.fleet import Fleet, Turn
+from hpcfl.fleet import Fleet, StepContext
 from hpcfl.fleet.losses import Predict, Tensors
 from hpcfl.fleet.training import Task, Trained
 
 # Called after each mini-batch with the training's phase and what the step saw.
-StepObserver = Callable[[str, Turn], None]
+StepObserver = Callable[[str, StepContext], None]
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ class StepRecorder(ModelRecorder):
         stopping rule would end it earlier.
     """
 
-    observe: StepObserver = lambda phase, turn: None
+    observe: StepObserver = lambda phase, context: None
     min_epochs: Mapping[str, int] = field(default_factory=dict)
 
     def _trained(
@@ -74,12 +74,12 @@ class StepRecorder(ModelRecorder):
     ) -> Trained:
         least = self.min_epochs.get(task.phase, 0)
 
-        def step(turn: Turn) -> None:
+        def step(context: StepContext) -> None:
             if task.step is None:
-                turn.descend(turn.gradient())
+                context.optimizer_step(context.gradient())
             else:
-                task.step(turn)
-            self.observe(task.phase, turn)
+                task.step(context)
+            self.observe(task.phase, context)
 
         def until(losses: Tensor, lanes: Tensors) -> Tensor:
             assert task.until is not None

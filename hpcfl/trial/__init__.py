@@ -13,7 +13,7 @@ import torch
 
 from hpcfl.communication.communicator import Communicator
 from hpcfl.errors import RankFailure, UserError
-from hpcfl.fleet.serial import SerialKernel
+from hpcfl.fleet.execution import SerialKernel
 from hpcfl.preparation.prepare import Prepared
 from hpcfl.trial import diagnosis, dry_round, score_check
 from hpcfl.trial.diagnosis import Diagnosis

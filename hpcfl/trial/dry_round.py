@@ -20,9 +20,9 @@ from hpcfl.communication.message import Inbox, Mean, Message
 from hpcfl.communication.placement import Placement
 from hpcfl.errors import RankFailure, UserError
 from hpcfl.files import heartbeat
-from hpcfl.fleet import BUFFERS, Fleet, Resources, convolutions
+from hpcfl.fleet import BUFFERS, Fleet, Resources
+from hpcfl.fleet.execution import choose
 from hpcfl.fleet.frozen import head_kernel
-from hpcfl.fleet.kernels import choose
 from hpcfl.fleet.stopwatch import Stopwatch
 from hpcfl.methods.base import Method, State
 from hpcfl.preparation.prepare import Prepared
@@ -196,7 +196,7 @@ def shrink(prepared: Prepared, lanes: int) -> Prepared:
     counts = samples.counts(0).repeat(clients + len(newcomers), 1)
     setup = replace(prepared.setup, counts=counts[:clients])
     device = resources.device
-    module = convolutions.prepared(setup.build().to(device), device)
+    module = setup.build().to(device)
     private = method.client_state(setup)
     for name, row in prepared.store.template.items():
         if name.startswith(BUFFERS):

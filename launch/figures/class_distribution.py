@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from hpcfl.fleet import Turn
+from hpcfl.fleet import StepContext
 from hpcfl.methods.options.class_wise import norm_distribution
 from hpcfl.report import style
 from hpcfl.report.arrangement import arrange
@@ -114,9 +114,9 @@ def estimates(run: Run, client: int) -> np.ndarray:
     classes = again.prepared.setup.classes
     seen: list[torch.Tensor] = []
 
-    def look(phase: str, turn: Turn) -> None:
+    def look(phase: str, context: StepContext) -> None:
         if phase == "train":
-            head = turn.rows()[0, columns].double().view(classes, -1)
+            head = context.rows()[0, columns].double().view(classes, -1)
             seen.append(norm_distribution(head))
 
     for _ in again.play(1, False, [client], partial(StepRecorder, observe=look)):

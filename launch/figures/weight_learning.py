@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from hpcfl.errors import UserError
-from hpcfl.fleet import Turn
+from hpcfl.fleet import StepContext
 from hpcfl.methods.options.ala import Blending
 from hpcfl.report.arrangement import arrange
 from hpcfl.report.plots._lines import method_of
@@ -83,9 +83,9 @@ def losses(run: Run, client: int) -> dict[int, np.ndarray]:
     for round in sorted(again.rounds & played):
         seen: list[float] = []
 
-        def look(phase: str, turn: Turn, seen: list[float] = seen) -> None:
+        def look(phase: str, context: StepContext, seen: list[float] = seen) -> None:
             if phase == PHASE:
-                seen.append(float(turn.losses[0, 0]))
+                seen.append(float(context.losses[0, 0]))
 
         fleets = partial(StepRecorder, observe=look, min_epochs={PHASE: FEWEST})
         for fleet in again.play(round, False, [client], fleets):

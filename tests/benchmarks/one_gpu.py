@@ -6,11 +6,8 @@ import statistics
 import sys
 import tempfile
 from pathlib import Path
-from unittest import mock
 
 import workloads
-
-from hpcfl.fleet import convolutions
 
 sys.path.append(str(Path(__file__).parents[1]))  # where on_gpu.py is
 
@@ -78,27 +75,9 @@ def memory(bench, name: str) -> dict[str, float]:
     return found
 
 
-def forms(bench, name: str) -> dict[str, float]:
-    """Seconds of an epoch of 20 clients of CIFAR-10 with convolutions in each form."""
-    import on_gpu
-
-    found = {}
-    for model in ("cnn", "resnet18"):
-        for form, devices in (("grouped", set()), ("products", {"cuda"})):
-            with (
-                tempfile.TemporaryDirectory() as folder,
-                mock.patch.multiple(convolutions, BY_PRODUCTS=devices, LEAST=1),
-            ):
-                found[f"{model} {form}"] = on_gpu.epoch_seconds(
-                    model, Path(folder), (3, 32, 32)
-                )
-    return found
-
-
 ROWS = {
     **{name: (rounds, name) for name in ROUNDS},
     "GPU-methods": (methods, ""),
     "GPU-repeated": (repeated, ""),
     "GPU-memory": (memory, ""),
-    "GPU-forms": (forms, ""),
 }

@@ -14,7 +14,8 @@ from server_step import REPEATS, seconds
 
 from hpcfl.communication.communicator import OneProcess
 from hpcfl.experiment import config
-from hpcfl.fleet import Fleet, replay, scoring
+from hpcfl.fleet import Fleet, scoring
+from hpcfl.fleet.execution import recorded
 from hpcfl.preparation.prepare import Prepared, prepare
 from hpcfl.rows import mixing, sums
 from hpcfl.storage import results
@@ -84,8 +85,8 @@ def replaying() -> Iterator[str]:
     )
     rows, lane_steps = models(prepared), prepared.resources.lane_steps
     for often, name in ((1 << 60, "as it is"), (0, "replayed")):
-        replay.OFTEN = often
-        prepared.resources.kernel._recordings.clear()
+        recorded.OFTEN = often
+        prepared.resources.kernel.forget()
         lane_steps.clear()
         fleet(prepared).train(rows)
         taken = (

@@ -20,7 +20,7 @@ import workloads
 from hpcfl.communication import exchange
 from hpcfl.communication.communicator import OneProcess
 from hpcfl.experiment import config
-from hpcfl.fleet.serial import SerialSession
+from hpcfl.fleet.execution.serial import SerialSession
 from hpcfl.preparation.prepare import Prepared, prepare
 
 OUT = Path(__file__).parents[2] / "results" / "benchmarks" / "profile-steps.txt"
@@ -38,7 +38,7 @@ class Gradients:
 
     def watch(self) -> None:
         """Count all those of serial sessions from now on."""
-        compute = SerialSession.__call__
+        compute = SerialSession.gradients
 
         def counted(session: SerialSession, *given: Any) -> Any:
             begun = time.perf_counter()
@@ -47,7 +47,7 @@ class Gradients:
             self.count += 1
             return found
 
-        SerialSession.__call__ = counted  # type: ignore[method-assign]
+        SerialSession.gradients = counted  # type: ignore[method-assign]
 
 
 def main() -> None:

@@ -217,15 +217,6 @@ TARGETS = [
         largest,
         1.0,
     ),
-    *(
-        Target(
-            "GPU-forms",
-            f"one GPU, {model}, convolutions as products against grouped",
-            against(f"{model} products", f"{model} grouped"),
-            1.0,
-        )
-        for model in ("cnn", "resnet18")
-    ),
 ]
 
 

@@ -9,7 +9,7 @@ import hpcfl
 from hpcfl.commands.experiments import check_file, run_file
 from hpcfl.communication.communicator import OneProcess
 from hpcfl.errors import UserError
-from hpcfl.fleet import replay
+from hpcfl.fleet.execution import recorded
 
 SWEEP = """
 rounds = 1
@@ -69,7 +69,7 @@ def test_a_folder_that_cannot_be_used_shows_before_anything_begins(tmp_path, out
 @pytest.mark.slow
 def test_runs_in_one_process_leave_nothing_behind(tmp_path, monkeypatch):
     """By all objects there are, while Python does not look for cycles by itself."""
-    monkeypatch.setattr(replay, "OFTEN", 1)
+    monkeypatch.setattr(recorded, "OFTEN", 1)
     table = tiny.table("fedavg")
     gc.disable()
     try:

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from hpcfl.fleet import buffer_name
-from hpcfl.fleet.training import Chunk
+from hpcfl.fleet.execution import Session
 from hpcfl.rows.layout import of_buffers, to_row
 
 COUNTS = [
@@ -165,14 +165,13 @@ def test_no_lane_is_computed_for_a_client_that_has_finished(
     fleet = make_fleet(
         [[8, 0, 0, 0], [4, 0, 0, 0], [5, 0, 0, 0]], lanes=lanes
     )  # batches of 4
-    batch, given = Chunk.batch, []
-    monkeypatch.setattr(
-        Chunk,
-        "batch",
-        lambda chunk, selected, x, y: (
-            given.append(x.shape[:2]) or batch(chunk, selected, x, y)
-        ),
-    )
+    step, given = Session.step, []
+
+    def counted(session, lanes, batch):
+        given.append(batch.x.shape[:2])
+        return step(session, lanes, batch)
+
+    monkeypatch.setattr(Session, "step", counted)
     fleet.train(rows_of(fleet), epochs=1)
     lane_steps = fleet.resources.lane_steps
     assert (

@@ -10,7 +10,7 @@ from every_method import NAMES, short
 
 from hpcfl.communication.communicator import OneProcess
 from hpcfl.experiment import config
-from hpcfl.fleet import replay
+from hpcfl.fleet.execution import recorded
 from hpcfl.preparation.prepare import prepare
 
 pytestmark = pytest.mark.slow
@@ -119,7 +119,7 @@ def test_methods_after_an_epoch_in_single_precision(federate, name):
 def test_methods_have_the_same_bits_recorded_and_not(federate, monkeypatch, name):
     found = []
     for often in (0, 10**9):
-        monkeypatch.setattr(replay, "OFTEN", often)
+        monkeypatch.setattr(recorded, "OFTEN", often)
         found.append(play(federate, name, "auto", 2, counts=UNEQUAL, lr=0.05))
     assert found[0].keys() == found[1].keys() and all(
         torch.equal(found[0][key], found[1][key]) for key in found[0]
@@ -205,7 +205,7 @@ def outputs(fleet, rows):
 def test_models_have_the_same_bits_recorded_and_not(tmp_path, monkeypatch, name):
     found = []
     for often in (0, 10**9):
-        monkeypatch.setattr(replay, "OFTEN", often)
+        monkeypatch.setattr(recorded, "OFTEN", often)
         fleet, rows = unequal_clients(tmp_path, name, 8, np.float32)
         rows = fleet.train(fleet.train(rows), phase="again")
         found.append({"rows": rows, **fleet.state} | outputs(fleet, rows))

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from hpcfl.files import scratch
-from hpcfl.fleet import training
+from hpcfl.fleet import batch_plan
 
 COUNTS = [
     [8, 3, 0, 0],
@@ -64,8 +64,8 @@ def test_how_many_samples_are_gathered_at_once_does_not_matter(
     make_fleet, rows_of, monkeypatch, lanes, most
 ):
     found = []
-    for samples in (training.BLOCK_SAMPLES, most):
-        monkeypatch.setattr(training, "BLOCK_SAMPLES", samples)
+    for samples in (batch_plan.BLOCK_SAMPLES, most):
+        monkeypatch.setattr(batch_plan, "BLOCK_SAMPLES", samples)
         fleet = make_fleet(COUNTS, lanes=lanes, batch_size=4)
         found.append((fleet.train(rows_of(fleet), epochs=2), fleet.losses))
     assert all(map(torch.equal, *found))
@@ -220,8 +220,8 @@ def test_a_step_of_ones_own_is_gradient_descent(make_fleet, rows_of, lanes):
     fleet, other = make_fleet(lanes=lanes, lr=0.1), make_fleet(lanes=lanes, lr=0.1)
     rows = rows_of(fleet)
 
-    def step(turn):
-        turn.write(turn.rows() - 0.1 * turn.gradient())
+    def step(context):
+        context.set_rows(context.rows() - 0.1 * context.gradient())
 
     stepped, _ = fleet.train_by(step, rows, epochs=2)
     torch.testing.assert_close(
@@ -236,8 +236,10 @@ def test_variables_that_a_step_assigns_are_returned_and_the_given_ones_stay(
     fleet = make_fleet(COUNTS, lanes=lanes, batch_size=4)
     taken, factor = torch.zeros(5, 1), torch.arange(5.0)[:, None]
 
-    def step(turn):
-        turn.variables["taken"] = turn.variables["taken"] + turn.variables["factor"]
+    def step(context):
+        context.variables["taken"] = (
+            context.variables["taken"] + context.variables["factor"]
+        )
 
     _, after = fleet.train_by(
         step, rows_of(fleet), variables={"taken": taken, "factor": factor}

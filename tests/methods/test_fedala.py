@@ -165,11 +165,11 @@ def epochs_of(fleet, g, share=1.0, **keys):
     original = Fleet.train_by
 
     def counting(self, step, *rest, **how):
-        def counted(turn):
-            for weights in turn.variables["own"]:
+        def counted(context):
+            for weights in context.variables["own"]:
                 match = (fleet.state["model"][:, -weights.numel() :] == weights).all(1)
                 count[match] += 1
-            step(turn)
+            step(context)
 
         return original(self, counted, *rest, **how)
 
@@ -373,9 +373,9 @@ def test_ala_9_records_the_last_batchs_loss_of_an_epoch(activated):
     losses, original = [], Fleet.train_by
 
     def noting(self, step, *rest, **how):
-        def noted(turn):
-            step(turn)
-            losses.append(float(turn.losses[0, 0]))
+        def noted(context):
+            step(context)
+            losses.append(float(context.losses[0, 0]))
 
         return original(self, noted, *rest, **how)
 

@@ -14,7 +14,9 @@ def test_per_fedavg_10a_alpha_zero_is_sgd_on_the_second_batches(make_fleet, rows
         fleet, rows_of(fleet), {}
     )
     expected, _ = plain.train_by(
-        lambda turn: turn.write(turn.rows() - 0.2 * turn.gradient(batch=1)),
+        lambda context: context.set_rows(
+            context.rows() - 0.2 * context.gradient(batch=1)
+        ),
         rows_of(plain),
         batches=2,
         epochs=2,

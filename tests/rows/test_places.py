@@ -16,13 +16,13 @@ def test_rows_lie_where_they_were_put(mode, where):
     expected[where] = rows
     torch.set_deterministic_debug_mode(mode)
     try:
-        places.put(whole, where, rows)
+        places.index_copy(whole, where, rows)
         assert (
             torch.equal(whole, expected)
             and torch.get_deterministic_debug_mode() == mode
         )
         with pytest.raises(IndexError):
-            places.put(whole, torch.tensor([9]), rows[:1])
+            places.index_copy(whole, torch.tensor([9]), rows[:1])
         assert torch.get_deterministic_debug_mode() == mode
     finally:
         torch.set_deterministic_debug_mode(0)

@@ -21,14 +21,14 @@ if HERE:
     from gpu.device import GPU
 
     from hpcfl.data.datasets import Normalisation
-    from hpcfl.fleet.graphs import Graphed
+    from hpcfl.fleet.execution.cuda_graphs import Graphed
     from hpcfl.fleet.training import Chunk
     from hpcfl.rows import mixing
 
 
 @dataclass
 class Epoch:
-    """What an epoch of local training made the device do. turns: its steps of lanes
+    """What an epoch of local training made the device do. steps: its steps of lanes
     side by side.
 
     Launches while a graph is made are not counted: it is made once.
@@ -36,7 +36,7 @@ class Epoch:
 
     waits: dict[str, int]
     launches: int
-    turns: int
+    steps: int
     copies: list
 
 
@@ -101,7 +101,7 @@ def observed(seen, epoch):
     """``Chunk.epoch``, its cost written down."""
 
     def run(chunk, *arguments):
-        ledger, turns = seen.gpu.ledger, chunk.resources.lane_steps.batched
+        ledger, steps = seen.gpu.ledger, chunk.resources.lane_steps.batched
         waits, launches, copies = (
             ledger.waits.copy(),
             ledger.launched,
@@ -112,7 +112,7 @@ def observed(seen, epoch):
             Epoch(
                 dict(ledger.waits - waits),
                 ledger.launched - launches,
-                chunk.resources.lane_steps.batched - turns,
+                chunk.resources.lane_steps.batched - steps,
                 ledger.copies[copies:],
             )
         )

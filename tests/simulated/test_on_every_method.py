@@ -11,8 +11,8 @@ import torch
 from on_gpu import COUNTS, PLAYED
 
 from hpcfl.experiment import plugins
-from hpcfl.fleet import comparing, convolutions, graphs, scoring
-from hpcfl.fleet.turn import Turn
+from hpcfl.fleet import StepContext, scoring
+from hpcfl.fleet.execution import cuda_graphs
 from hpcfl.methods.options.ala import Blending
 
 # Batch norm over convolutions differs in its last bits on the simulated GPU, and why
@@ -22,17 +22,12 @@ ROUNDED = {"resnet8": 1e-5}
 # A product for all lanes on a GPU, for each on a CPU, which rounds differently on some
 # processors: of a method, of a model that freezes layers which have something to train
 # below them, and of convolutions.
-AT_ONCE = {"apple": 1e-6, "tiny:lora": 1e-6, "lenet": 1e-6}
+AT_ONCE = {"apple": 1e-6, "tiny:lora": 1e-6, "lenet": 1e-6, "cnn": 1e-6}
 # samples of each class that a client has are tested on, none is of another number
 CLASS_TESTED = 20
-# Of one step of lanes side by side, with what an epoch does once for the one to four
-# steps that it has here. A plain step is one graph; where lanes are not neighbours, the
-# optimiser's kernels come after it.
-LAUNCHES = 50
-# Steps in a method's own hands: PartialFed has two models and a choice for each layer.
-# Per-FedAvg without second derivatives takes four gradients; its 65 are of an epoch
-# that is one step. pFedMe takes five steps of 16 launches each.
-OWN_STEP = {"partialfed": 60, "per-fedavg": 65, "pfedme": 80}
+# The most launches of one step of lanes side by side, with what an epoch does once for the
+# one to four steps that it has here. pFedMe takes five steps in one.
+LAUNCHES = 100
 # Every third case has two lanes, so two chunks, and test sets that are whole blocks, so
 # nothing is padded.
 CASES = [
@@ -48,17 +43,15 @@ def test_a_method_ends_as_on_the_cpu(
     """Four of five clients take part in each of two rounds; all are scored. Every step
     is a graph.
     """
-    monkeypatch.setattr(graphs, "SOON", 0)
-    monkeypatch.setattr(
-        comparing, "is_due", lambda number: False
-    )  # test_on_graphs.py compares
+    monkeypatch.setattr(cuda_graphs, "SOON", 0)
+    # test_on_graphs.py compares
+    monkeypatch.setattr(cuda_graphs, "is_compared", lambda number: False)
     settings = Blending.adaptive_aggregation
     monkeypatch.setattr(
         Blending,
         "adaptive_aggregation",
         lambda self: replace(settings(self), most_epochs=2),
     )
-    monkeypatch.setattr(convolutions, "BY_PRODUCTS", {"cpu", "cuda"})
     if apart:
         monkeypatch.setattr(scoring, "BLOCK", CLASS_TESTED)
     rounds = 1 if model in ROUNDED else 2
@@ -100,17 +93,10 @@ def test_a_method_ends_as_on_the_cpu(
         rtol=1e-3,
         equal_nan=True,
     )
-    assert [
-        epoch for epoch in seen.epochs if epoch.launches > launches(name) * epoch.turns
-    ] == []
+    assert all(epoch.launches <= LAUNCHES * epoch.steps for epoch in seen.epochs)
     no_epoch_waits_twice(seen)
     rows_travel_page_locked(seen)
     assert not seen.gpu.ledger.unordered
-
-
-def launches(method):
-    """The most launches of one step. What a graph takes to be made is not counted."""
-    return OWN_STEP.get(method, LAUNCHES)
 
 
 def test_class_models_are_mixed_on_the_device(on_gpu, federate):
@@ -153,8 +139,8 @@ def often(waits):
     """Those that a run has in every epoch."""
     once = (
         "begin of a capture",
-        "fleet/graphs.py",
-        "fleet/replay.py",
+        "execution/cuda_graphs.py",
+        "execution/recorded.py",
         "data/datasets.py",
     )
     return {
@@ -210,9 +196,11 @@ def test_steps_of_single_lanes_end_as_on_the_cpu(on_gpu, federate, samples, name
 def test_a_step_may_write_rows_that_lie_in_another_order(
     on_gpu, federate, samples, monkeypatch
 ):
-    write = Turn.write
+    set_rows = StepContext.set_rows
     monkeypatch.setattr(
-        Turn, "write", lambda turn, rows: write(turn, rows.T.contiguous().T)
+        StepContext,
+        "set_rows",
+        lambda context, rows: set_rows(context, rows.T.contiguous().T),
     )
     method, sections = (
         {"name": "partialfed", "warmup": 0},

@@ -9,7 +9,7 @@ import torch
 from on_gpu import PLAYED, share_of_rule
 
 from hpcfl.errors import RankFailure, explain
-from hpcfl.fleet import graphs
+from hpcfl.fleet.execution import cuda_graphs
 
 LANES = 4
 EVEN = [[4, 4, 0, 0]] * LANES
@@ -49,7 +49,7 @@ def test_a_lane_needs_no_more_than_the_rule_says(
     gpu, samples, monkeypatch, method, model, training
 ):
     """Two rounds, the second with graphs."""
-    monkeypatch.setattr(graphs, "SOON", 1)
+    monkeypatch.setattr(cuda_graphs, "SOON", 1)
     sections = {**samples(model["name"]), "model": model, "training": training}
     assert share_of_rule(method, EVEN, sections, 2) < 1, (
         gpu.memory.by_line().most_common(5)
@@ -58,7 +58,7 @@ def test_a_lane_needs_no_more_than_the_rule_says(
 
 @pytest.mark.parametrize(("method", "training"), METHODS)
 def test_nor_with_several_models_at_hand(gpu, monkeypatch, method, training):
-    monkeypatch.setattr(graphs, "SOON", 1)
+    monkeypatch.setattr(cuda_graphs, "SOON", 1)
     sections = {"model": {"name": "mlp", "hidden": [300, 300]}, "training": training}
     assert share_of_rule(method, EVEN, sections, 2) < 1, (
         gpu.memory.by_line().most_common(5)
@@ -71,7 +71,7 @@ def test_nor_with_several_models_at_hand(gpu, monkeypatch, method, training):
 )
 def test_nor_where_lanes_end_one_after_the_other(gpu, monkeypatch, method, hidden):
     """There is a graph for nearly each of them."""
-    monkeypatch.setattr(graphs, "SOON", 1)
+    monkeypatch.setattr(cuda_graphs, "SOON", 1)
     sections = {
         "model": {"name": "mlp", "hidden": hidden},
         "training": {"batch_size": 4},

@@ -16,8 +16,8 @@ def watch(run, round, client, **how):
     """
     seen = {}
 
-    def look(phase, turn):
-        seen.setdefault(phase, []).append(turn.rows()[0])
+    def look(phase, context):
+        seen.setdefault(phase, []).append(context.rows()[0])
 
     [fleet] = run.models.replay.play(
         round, False, [client], partial(StepRecorder, observe=look, **how)

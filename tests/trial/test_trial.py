@@ -15,11 +15,9 @@ from hpcfl import trial
 from hpcfl.cli import command
 from hpcfl.communication.communicator import OneProcess
 from hpcfl.experiment import config, plugins
-from hpcfl.fleet import convolutions
-from hpcfl.fleet.serial import SerialKernel
+from hpcfl.fleet.execution import SerialKernel
 from hpcfl.preparation.prepare import prepare
 from hpcfl.storage import digest
-from hpcfl.trial import dry_round
 
 FILE = Path(mistakes.__file__)
 EXPERIMENT = """
@@ -333,22 +331,6 @@ def test_all_ranks_take_the_same_kernel():
     assert prepared.notes[-1].startswith(
         "own.py:3: cannot be batched; they train one after the other"
     )
-
-
-def test_convolutions_are_tried_in_the_form_that_they_will_have(tmp_path, monkeypatch):
-    monkeypatch.setattr(convolutions, "BY_PRODUCTS", {"cpu"})
-    np.savez(
-        tmp_path / "own.npz", x=np.zeros((60, 1, 28, 28), np.uint8), y=np.arange(60) % 3
-    )
-    table = {
-        "data": {"dataset": "npz", "file": str(tmp_path / "own.npz")},
-        "model": {"name": "cnn"},
-        "partition": {"scheme": "iid", "clients": 3},
-        "method": {"name": "fedavg"},
-    }
-    prepared = prepare(config.parse(table), OneProcess())
-    module = dry_round.shrink(prepared, 2).resources.kernel.module
-    assert isinstance(module.conv1.forward, convolutions.Product)
 
 
 def test_a_server_is_not_judged_by_messages_that_are_all_alike():

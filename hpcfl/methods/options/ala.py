@@ -19,7 +19,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from hpcfl.communication.message import Inbox
-from hpcfl.fleet import Fleet, Turn
+from hpcfl.fleet import Fleet, StepContext
 from hpcfl.fleet.losses import Batch
 from hpcfl.methods._anchored import Anchored
 from hpcfl.methods._server_model import ServerModel
@@ -82,11 +82,11 @@ class AdaptiveLocalAggregation:
         start = rows.clone()
         start[:, upper] = torch.lerp(own, received, omega)
 
-        def step(turn: Turn) -> None:
-            lane = turn.variables
-            descent = self.eta * turn.gradient() * (lane["received"] - lane["own"])
+        def step(context: StepContext) -> None:
+            lane = context.variables
+            descent = self.eta * context.gradient() * (lane["received"] - lane["own"])
             lane["omega"] = (lane["omega"] - descent).clamp(0, 1)
-            turn.write(torch.lerp(lane["own"], lane["received"], lane["omega"]))
+            context.set_rows(torch.lerp(lane["own"], lane["received"], lane["omega"]))
 
         def done(losses: Tensor, lane: State) -> Tensor:
             later = lane["rounds"][:, 0] > 1

@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
-from hpcfl.fleet import Pool, at
-from hpcfl.fleet.synthetic import descend, fit
+from hpcfl.fleet import Pool, StepContext, at, step_context
+from hpcfl.fleet.synthetic import fit, gradient_descent
 from hpcfl.models.mlp import MLP
 
 every_lanes = pytest.mark.parametrize("lanes", [1, 3, "auto"])
@@ -22,11 +22,12 @@ def test_batches_of_a_step_are_disjoint_and_never_empty(make_fleet, rows_of, lan
     fleet = make_fleet([[21, 0, 0, 0], [4, 5, 0, 0], [1, 0, 0, 0]], lanes=lanes)
     seen = []
 
-    def step(turn):
+    def step(context):
         seen.extend(
-            [len(y[lane]) for _, y in turn._batches] for lane in range(len(turn.rows()))
+            [len(batch.y[lane]) for batch in context._batches]
+            for lane in range(len(context.rows()))
         )
-        gradients = [turn.gradient(batch=batch) for batch in (0, 1)]
+        gradients = [context.gradient(batch=batch) for batch in (0, 1)]
         assert not torch.equal(*gradients)
 
     rows = rows_of(fleet)
@@ -34,22 +35,22 @@ def test_batches_of_a_step_are_disjoint_and_never_empty(make_fleet, rows_of, lan
     assert sorted(seen) == [[3, 2], [4, 4], [4, 4], [4, 4]]
 
 
-def reads(turn):
-    return turn.rows()
+def reads(context):
+    return context.rows()
 
 
-def moves(turn):
-    turn.move(lambda rows, gradient: rows.sub_(gradient))
-    return turn.rows()
+def moves(context):
+    context.apply_elementwise(lambda rows, gradient: rows.sub_(gradient))
+    return context.rows()
 
 
-def descends(turn):
-    turn.descend(torch.ones_like(turn.rows()))
-    return turn.rows()
+def descends(context):
+    context.optimizer_step(torch.ones_like(context.rows()))
+    return context.rows()
 
 
-def differentiates(turn):
-    return turn.gradient()
+def differentiates(context):
+    return context.gradient()
 
 
 @every_lanes
@@ -65,13 +66,13 @@ def test_a_gradient_elsewhere_leaves_the_models(make_fleet, rows_of, lanes, then
             [],
         )
 
-        def step(turn, elsewhere=elsewhere, seen=seen):
+        def step(context, elsewhere=elsewhere, seen=seen):
             if elsewhere:
-                turn.gradient(turn.rows() + 1)
-                turn.gradient(turn.rows() - 1)
-            seen.append(then(turn))
+                context.gradient(context.rows() + 1)
+                context.gradient(context.rows() - 1)
+            seen.append(then(context))
             if elsewhere:
-                turn.gradient(turn.rows() + 1)
+                context.gradient(context.rows() + 1)
 
         found.append((fleet.train_by(step, rows_of(fleet), epochs=2)[0], *seen))
     assert len(found[0]) == len(found[1])
@@ -88,9 +89,9 @@ def test_the_number_of_a_step_may_be_kept(make_fleet, rows_of, lanes):
         [],
     )
 
-    def step(turn):
-        turn.variables["last"] = turn.index
-        kept.append((turn.index, turn.index.tolist()))
+    def step(context):
+        context.variables["last"] = context.index
+        kept.append((context.index, context.index.tolist()))
 
     _, after = fleet.train_by(
         step,
@@ -107,20 +108,21 @@ def test_a_move_is_the_same_as_rows_and_gradient(make_fleet, rows_of, lanes):
     """Bit for bit, with lanes that drop out and tails that are not neighbours."""
     counts = [[21, 0, 0, 0], [4, 5, 0, 0], [1, 0, 0, 0], [4, 5, 0, 0], [2, 0, 3, 0]]
 
-    def whole(turn):
-        theta = turn.rows()
+    def whole(context):
+        theta = context.rows()
         for batch in (0, 1):
             theta = theta - 0.1 * (
-                turn.gradient(theta, batch) + 2 * (theta - turn.variables["anchor"])
+                context.gradient(theta, batch)
+                + 2 * (theta - context.variables["anchor"])
             )
-        turn.write(theta)
+        context.set_rows(theta)
 
     def descend(rows, gradient, anchor):
         rows -= (rows - anchor).mul_(2).add_(gradient).mul_(0.1)
 
-    def by_layer(turn):
+    def by_layer(context):
         for batch in (0, 1):
-            turn.move(descend, turn.variables["anchor"], batch=batch)
+            context.apply_elementwise(descend, context.variables["anchor"], batch=batch)
 
     found = []
     for step in (whole, by_layer):
@@ -142,9 +144,9 @@ def test_a_move_is_the_same_as_rows_and_gradient(make_fleet, rows_of, lanes):
 def test_steps_cap_an_epoch(make_fleet, rows_of, lanes):
     fleet, sizes = make_fleet([[9, 0, 0, 0], [2, 0, 0, 0]], lanes=lanes), []
 
-    def step(turn):
-        turn.gradient()
-        sizes.append(turn._batches[0][0].shape[:2])
+    def step(context):
+        context.gradient()
+        sizes.append(context._batches[0].x.shape[:2])
 
     fleet.train_by(step, rows_of(fleet), steps=1)
     assert sum(lanes for lanes, _ in sizes) == 2 and {size for _, size in sizes} == {
@@ -158,20 +160,20 @@ def test_gradient_at_other_rows_leaves_the_model(make_fleet, rows_of, lanes):
     fleet, found = make_fleet(lanes=lanes, batch_size=100), {}
     rows, others = rows_of(fleet), rows_of(fleet, seed=2)
 
-    def step(turn):
-        before = turn.rows()
-        gradient = turn.gradient(turn.variables["others"])
-        assert torch.equal(turn.rows(), before)
-        for other, row in zip(turn.variables["others"], gradient, strict=True):
+    def step(context):
+        before = context.rows()
+        gradient = context.gradient(context.variables["others"])
+        assert torch.equal(context.rows(), before)
+        for other, row in zip(context.variables["others"], gradient, strict=True):
             found[float(other[0])] = row
 
     fleet.train_by(step, rows, variables={"others": others})
     direct = {}
     fleet.train_by(
-        lambda turn: direct.update(
+        lambda context: direct.update(
             {
                 float(row[0]): g
-                for row, g in zip(turn.rows(), turn.gradient(), strict=True)
+                for row, g in zip(context.rows(), context.gradient(), strict=True)
             }
         ),
         others,
@@ -195,7 +197,10 @@ def test_descend_is_a_step_of_the_experiments_optimiser(
     plain = fleet.train(rows)
     again = make_fleet(lanes=lanes, epochs=2, **training)
     assert torch.equal(
-        again.train_by(lambda turn: turn.descend(turn.gradient()), rows)[0], plain
+        again.train_by(
+            lambda context: context.optimizer_step(context.gradient()), rows
+        )[0],
+        plain,
     )
 
 
@@ -343,13 +348,13 @@ def test_a_step_knows_its_index_and_draws_what_the_fleet_would(
         {0: [], 1: [], 2: []},
     )
 
-    def step(turn):
-        turn.gradient()
-        noise = turn.uniform("noise", 3)
-        if turn.index.max() > 1:
-            assert turn.uniform("later").shape == (len(noise),)
+    def step(context):
+        context.gradient()
+        noise = context.uniform("noise", 3)
+        if context.index.max() > 1:
+            assert context.uniform("later").shape == (len(noise),)
         for client, index, numbers in zip(
-            turn.variables["client"], turn.index, noise, strict=True
+            context.variables["client"], context.index, noise, strict=True
         ):
             seen[int(client)].append((int(index), numbers))
 
@@ -372,7 +377,7 @@ def test_draws_of_one_purpose_have_one_shape(make_fleet, rows_of):
         match=r"uniform numbers for 'noise' have shape \[2\] .* cannot be \[3\]",
     ):
         fleet.train_by(
-            lambda turn: (turn.uniform("noise", 2), turn.uniform("noise", 3)),
+            lambda context: (context.uniform("noise", 2), context.uniform("noise", 3)),
             rows_of(fleet),
         )
 
@@ -425,7 +430,9 @@ def test_head_gradients_are_those_of_autograd(make_fleet, rows_of, lanes):
 def test_descend_on_free_tensors():
     """f = ½(z − 3)²: every step of rate r leaves (1 − r) of the distance."""
     start = {"z": torch.tensor([7.0, 3.0])}
-    end = descend(start, lambda free: 0.5 * (free["z"] - 3).square().sum(), 0.25, 3)
+    end = gradient_descent(
+        start, lambda free: 0.5 * (free["z"] - 3).square().sum(), 0.25, 3, lambda: None
+    )
     assert end["z"].tolist() == pytest.approx([3 + 4 * 0.75**3, 3]) and start[
         "z"
     ].tolist() == [7, 3]
@@ -460,3 +467,12 @@ def test_fit_trains_a_fresh_model_on_tensors(make_fleet):
     np.testing.assert_allclose(
         fitted[0].numpy(), reached.detach().numpy(), rtol=1e-4, atol=1e-6
     )
+
+
+@pytest.mark.parametrize(("old", "new"), step_context.OLD_NAMES.items())
+def test_a_step_with_an_old_name_is_told_the_new_one(make_fleet, rows_of, old, new):
+    fleet = make_fleet()
+    words = f"no '{old}'; since version 0.2.0 it is called '{new}'"
+    with pytest.raises(AttributeError, match=words):
+        fleet.train_by(lambda context: getattr(context, old), rows_of(fleet))
+    assert hasattr(StepContext, new) and not hasattr(StepContext, old)

@@ -1,6 +1,6 @@
 """How many lanes a graph has; ``tests/simulated/test_on_graphs.py`` captures some."""
 
-from hpcfl.fleet.graphs import width
+from hpcfl.fleet.execution.cuda_graphs import width
 
 
 def test_widths_are_few_and_at_most_a_quarter_too_many():

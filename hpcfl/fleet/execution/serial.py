@@ -2,9 +2,12 @@
 ordinary autograd.
 """
 
+from collections.abc import Mapping
+
 import torch
 from torch import Tensor, nn
 
+from hpcfl.fleet.execution.session import Session
 from hpcfl.fleet.losses import (
     Batch,
     Lane,
@@ -16,7 +19,7 @@ from hpcfl.fleet.losses import (
     in_two,
 )
 from hpcfl.fleet.modules import Frozen, convolves, train_mode
-from hpcfl.fleet.session import Session
+from hpcfl.fleet.optimizers import Optimizer
 
 
 class SerialKernel:
@@ -33,12 +36,6 @@ class SerialKernel:
 
     def check(self) -> None:
         """Nothing is recorded, so nothing can be wrong."""
-
-    def settle(self, kind: str, tensors: Tensors) -> Tensors:
-        """Tensors that stay for a whole training, as they are: each session binds the
-        module to its own.
-        """
-        return tensors
 
     def lay_out(self, tensors: Tensors) -> Tensors:
         """A lane's tensors ``[1, …]``, the weights of convolutions channels-last, which
@@ -66,9 +63,8 @@ class SerialKernel:
             parameter.requires_grad_(name in trained)
             if name in tensors:
                 parameter.data = tensors[name][0]
-        for name, _ in list(
-            self.module.named_buffers()
-        ):  # a counter becomes a float here, as it is in a row
+        # A counter becomes a float here, as it is in a row.
+        for name, _ in list(self.module.named_buffers()):
             owner, _, leaf = name.rpartition(".")
             if name in tensors:
                 setattr(self.module.get_submodule(owner), leaf, tensors[name][0])
@@ -80,20 +76,18 @@ class SerialKernel:
         trained: list[str],
         loss: Loss,
         frozen: Frozen = "evaluation",
+        variables: Tensors | None = None,
+        optimizer: Optimizer | None = None,
     ) -> "SerialSession":
-        """The gradients of ``loss`` as a function of mini-batches, at ``tensors`` [1,
-        …].
+        """Steps on ``loss`` of a lane with ``tensors`` [1, …]; see ``Session``.
 
-        Steps change ``tensors`` in place; gradients are taken at what they hold at the
-        time of the call.
-
-        trained: the names of the parameters to differentiate; the others are frozen.
-        frozen: the mode of layers of which all is frozen.
+        Parameters that are not ``trained`` are frozen; ``frozen`` is the mode of layers
+        of which all is frozen.
         """
         leaves = self._bind(tensors, trained)
         train_mode(self.module, trained, frozen)
         return SerialSession(
-            self.module, tensors, loss, dict(zip(trained, leaves, strict=True))
+            self.module, loss, leaves, tensors, trained, variables, optimizer
         )
 
     @torch.no_grad()
@@ -108,32 +102,34 @@ class SerialKernel:
 
 
 class SerialSession(Session):
-    """Gradients of one lane's loss with respect to ``leaves``, parameters of the module
-    by name.
+    """Gradients of one lane's loss with respect to ``leaves``, the trained parameters
+    of the module.
     """
 
     def __init__(
-        self, module: nn.Module, tensors: Tensors, loss: Loss, leaves: Tensors
+        self,
+        module: nn.Module,
+        loss: Loss,
+        leaves: list[Tensor],
+        tensors: Tensors,
+        trained: list[str],
+        variables: Tensors | None,
+        optimizer: Optimizer | None,
     ):
-        self.module, self.tensors, self.loss, self.leaves = (
-            module,
-            tensors,
-            loss,
-            leaves,
-        )
+        super().__init__(tensors, trained, variables, optimizer)
+        self._module, self._loss, self._leaves = module, loss, leaves
 
-    def computed(self, lanes: int) -> int:
-        return lanes
-
-    def __call__(
-        self, lanes: Lanes, x: Tensor, y: Tensor, variables: Tensors
+    def gradients(
+        self, lanes: Lanes, batch: Batch, variables: Mapping[str, Tensor]
     ) -> tuple[Tensors, Tensor]:
         lane = Lane(**{name: value[0] for name, value in variables.items()})
-        values = in_two(self.loss(self.module, Batch(x[0], y[0]), lane), lane)
-        leaves = list(self.leaves.values())
+        loss = self._loss(self._module, Batch(batch.x[0], batch.y[0]), lane)
+        values = in_two(loss, lane)
         gradients = torch.autograd.grad(
-            differentiable(values[0]), leaves, materialize_grads=True
+            differentiable(values[0]), self._leaves, materialize_grads=True
         )
-        return {
-            name: g[None] for name, g in zip(self.leaves, gradients, strict=True)
-        }, values.detach()[None]
+        by_name = {
+            name: gradient[None]
+            for name, gradient in zip(self.trained, gradients, strict=True)
+        }
+        return by_name, values.detach()[None]

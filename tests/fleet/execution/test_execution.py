@@ -5,9 +5,7 @@ itself with other lanes beside.
 import pytest
 import torch
 
-from hpcfl.fleet.kernels import choose
-from hpcfl.fleet.serial import SerialKernel
-from hpcfl.fleet.stacked import StackedKernel
+from hpcfl.fleet.execution import BatchedKernel, SerialKernel, choose
 from hpcfl.models.cnn import CNN
 from hpcfl.models.mlp import MLP
 
@@ -58,7 +56,7 @@ def test_stacked_and_serial_agree(make_fleet, rows_of, keys, dtype, tolerance):
         make_fleet(COUNTS, dtype=dtype, **keys),
     )
     assert isinstance(serial.resources.kernel, SerialKernel) and isinstance(
-        stacked.resources.kernel, StackedKernel
+        stacked.resources.kernel, BatchedKernel
     )
     rows = rows_of(serial)
     anchor = rows_of(serial, 2)[0]

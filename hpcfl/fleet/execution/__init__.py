@@ -1,18 +1,22 @@
-"""Gradients and predictions of L client models at once, in one of two kernels.
+"""Steps and predictions of many client models at once, in one of two kernels.
 
-They give the same numbers up to rounding: ``serial.py`` is the reference,
-``stacked.py`` the faster one for small models and on GPUs. Which it is follows from a
+This is all that others use: ``choose`` gives a kernel, its ``session`` takes steps of
+some lanes (``Session.step(lanes, batch)``), and its ``predict`` predicts.
+
+Both kernels give the same numbers up to rounding: ``serial.py`` is the reference,
+``batched.py`` the faster one for small models and on GPUs. Which it is follows from a
 fixed rule, never from a timing, because they differ in the last bits.
 """
 
 import torch
 from torch import nn
 
+from hpcfl.fleet.execution.batched import BatchedKernel
+from hpcfl.fleet.execution.serial import SerialKernel
+from hpcfl.fleet.execution.session import Session
 from hpcfl.fleet.modules import convolves
-from hpcfl.fleet.serial import SerialKernel
-from hpcfl.fleet.stacked import StackedKernel
 
-Kernel = SerialKernel | StackedKernel
+Kernel = SerialKernel | BatchedKernel
 CACHE = (
     3 << 20
 )  # bytes of models and their gradients, about what a CPU's core has of its caches
@@ -31,16 +35,16 @@ def choose(
         without convolutions, as many as stay in its cache and two at least: batched
         matrix products are by far faster for small dense models. What would give a lane
         other bits beside other lanes is done for one lane after the other there
-        (``beside.py``), whereas a number is obeyed. It runs models with convolutions
+        (``lane_independence.py``), whereas a number is obeyed. It runs models with convolutions
         serially, because channels-last convolutions are faster than any batched form.
         On a GPU it stacks all models (``memory`` says how many fit).
-    replay: as for ``StackedKernel``; a serial kernel records nothing.
+    replay: as for ``BatchedKernel``; a serial kernel records nothing.
     most: the lanes of ``"auto"``, if not those of the rule.
     """
     widest = (most or by_rule(module, device)) if lanes == "auto" else int(lanes)
     if widest == 1:
         return SerialKernel(module)
-    return StackedKernel(module, widest, replay, apart=lanes == "auto")
+    return BatchedKernel(module, widest, replay, apart=lanes == "auto")
 
 
 def by_rule(module: nn.Module, device: torch.device) -> int:
@@ -58,3 +62,6 @@ def in_cache(module: nn.Module) -> int:
         2,
         CACHE // max(1, 2 * sum(parameter.nbytes for parameter in module.parameters())),
     )
+
+
+__all__ = ["BatchedKernel", "Kernel", "SerialKernel", "Session", "choose"]

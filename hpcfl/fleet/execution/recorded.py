@@ -1,14 +1,18 @@
-"""A function of tensors, recorded as a flat list of operations once it has run often.
+"""A function of lanes' tensors on a CPU, recorded as a flat list of operations once it
+has run often.
 
 ``vmap`` and autograd spend a fixed time in Python, whatever the size of the batch; the
 arithmetic of small dense models takes no longer than that. A recording does without
-Python; on a GPU ``graphs.py`` launches it whole. It calls the very same kernels in the
+Python; ``cuda_graphs.py`` captures it on a GPU. It calls the very same kernels in the
 same order and so gives the same bits: it does not matter when a function begins to be
-replayed, and a resumed run may begin anew.
+replayed, and a resumed run may begin anew. Now and then, after ever more replays, a
+replay is compared with the function itself.
+
+``torch.compile`` and ``aot_autograd`` do the like: results/benchmarks/README.md says why
+they are not used.
 """
 
 from collections import Counter
-from collections.abc import Callable
 from typing import Any, cast
 
 import torch
@@ -18,12 +22,15 @@ from torch._ops import OpOverload
 from torch._subclasses import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from hpcfl.fleet import comparing
+from hpcfl.errors import RunFailure
+from hpcfl.fleet.execution import lane_independence
+from hpcfl.fleet.execution.lane_independence import Function
 
-Function = Callable[..., tuple[Tensor, ...]]
-
-# calls before a function is recorded: recording costs as much time as many replays save
+# Calls before a function is recorded: recording costs as much time as many replays save.
 OFTEN = 100
+# How far a replay may be off, as a fraction of a tensor's largest value.
+ROUNDING = 1e-5
+AT_ONCE = 8  # lanes that are compared at once, for little memory
 RESHAPES = {
     torch.ops.aten.view.default,
     torch.ops.aten._unsafe_view.default,
@@ -47,50 +54,166 @@ FILLS = {
 }
 
 
-class Replayed:
-    """A ``function`` of tensors alone, without side effects, that is recorded when it
-    has been called often.
+class Recorded:
+    """A function of tensors ``[L, …]`` on a CPU, whose results for a lane do not depend
+    on the lanes beside it, and that is recorded when it has been called often.
 
     Each signature, which is the shapes, strides and types of the arguments, has a
     recording of its own. In a recording a number that the function reads from elsewhere
-    stays what it was. Now and then, after ever more calls, a replay is therefore
-    compared with the function itself.
-
-    what: names the function in an error.
-    labels: the position of the argument that holds class numbers, if there is one.
+    stays what it was.
     """
 
     def __init__(
-        self, function: Function, what: str = "the function", labels: int | None = None
+        self,
+        function: Function,
+        what: str = "the function",
+        labels: int | None = None,
+        replay: bool = True,
+        apart: bool = False,
+        writes: bool = False,
+        dependent: set[str] | None = None,
     ):
-        self._function = function
-        self._what = what
-        self._labels = labels
+        """Args:
+        function: of tensors alone.
+        what: names the function in an error.
+        labels: the position of the argument that holds class numbers, if there is
+            one.
+        replay: whether it is ever recorded.
+        apart: whether a function in which a lane's bits depend on the lanes beside
+            is called for one lane after the other.
+        writes: whether the function changes arguments.
+        dependent: where the names of operators are noted that make it so.
+        """
+        self._function, self._what, self._labels = function, what, labels
+        self._replay, self._apart, self._writes = replay, apart, writes
+        self._dependent: set[str] = set() if dependent is None else dependent
+        self._one_by_one: dict[tuple[torch.Size, ...], bool] = {}  # by shapes
         self._calls: Counter[Any] = Counter()
-        self._recorded: dict[Any, Function] = {}
+        self._recordings: dict[Any, Function] = {}
 
     def __call__(self, *tensors: Tensor) -> tuple[Tensor, ...]:
-        """What the function gives. Raises RunFailure where a replay turns out to give
-        something else.
+        """What the function gives.
+
+        Raises:
+            RunFailure: A replay turns out to give something else.
         """
+        shapes = tuple([tensor.shape for tensor in tensors])
+        if shapes not in self._one_by_one:
+            # Looked at whenever shapes are new: a function may do something else then.
+            operators = lane_independence.dependent_operators(self._function, tensors)
+            self._dependent |= operators
+            self._one_by_one[shapes] = bool(operators) and self._apart
+        if self._one_by_one[shapes]:
+            return self._lane_by_lane(tensors)
+        if len(tensors[0]) == 1:
+            return self._doubled(tensors)
+        return self._run(*tensors)
+
+    def _lane_by_lane(self, tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        results = []
+        for lane in range(len(tensors[0])):
+            results.append(self._run(*[tensor[lane : lane + 1] for tensor in tensors]))
+        return tuple(torch.cat(parts) for parts in zip(*results, strict=True))
+
+    def _doubled(self, tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        """What the function gives for a single lane, which runs beside a copy of itself.
+
+        A library multiplies a single pair of matrices by another kernel than several
+        pairs: on Intel's processors MKL 2024.2 gives a lane with one sample other bits
+        alone than beside others.
+        """
+        copies = [torch.cat([tensor, tensor]) for tensor in tensors]
+        results = self._run(*copies)
+        if self._writes:
+            for tensor, copy in zip(tensors, copies, strict=True):
+                tensor.copy_(copy[:1])
+        return tuple(result[:1] for result in results)
+
+    def _run(self, *tensors: Tensor) -> tuple[Tensor, ...]:
+        """The function itself, or a replay of it once it was called often."""
+        if not self._replay:
+            return self._function(*tensors)
         signature = tuple(
-            (tensor.shape, tensor.stride(), tensor.dtype) for tensor in tensors
+            [(tensor.shape, tensor.stride(), tensor.dtype) for tensor in tensors]
         )
         self._calls[signature] += 1
         replays = self._calls[signature] - OFTEN
         if replays <= 0:
             return self._function(*tensors)
-        if signature not in self._recorded:
-            self._recorded[signature] = record(self._function, tensors, self._labels)
-        found = self._recorded[signature](*tensors)
-        if comparing.is_due(replays):
-            plain = self._function(*tensors)
-            if not all(map(comparing.same, found, plain)) and any(
-                comparing.apart(one, other, other)
-                for one, other in zip(found, plain, strict=True)
-            ):
-                raise comparing.refusal(self._what)
-        return found
+        if signature not in self._recordings:
+            recording = record(self._function, tensors, self._labels)
+            self._recordings[signature] = recording
+        results = self._recordings[signature](*tensors)
+        if is_compared(replays):
+            self._compare(results, self._function(*tensors))
+        return results
+
+    def _compare(
+        self, results: tuple[Tensor, ...], expected: tuple[Tensor, ...]
+    ) -> None:
+        for result, plain in zip(results, expected, strict=True):
+            if not is_same(result, plain) and is_apart(result, plain, plain):
+                raise refusal(self._what)
+
+
+def is_compared(number: int) -> bool:
+    """Whether the replay of this number is compared with the function: powers of four
+    are, ever fewer of them.
+    """
+    return number & (number - 1) == 0 and number.bit_length() % 2 == 1
+
+
+def is_same(tensor: Tensor, other: Tensor) -> bool:
+    """Whether two tensors are equal; NaN counts as equal to NaN."""
+    return bool(((tensor == other) | (tensor.isnan() & other.isnan())).all())
+
+
+def is_apart(replayed: Tensor, plain: Tensor, again: Tensor) -> Tensor:
+    """Whether a replay is further from ``plain``, the function's own result, than
+    rounding explains: bool [].
+
+    Args:
+        again: a second result of the function, which differs from the first where sums
+            have no fixed order.
+    """
+    tensors = [torch.atleast_1d(tensor) for tensor in (replayed, plain, again)]
+    parts = zip(*[tensor.split(AT_ONCE) for tensor in tensors], strict=True)
+    gaps = torch.stack([_gaps(*part) for part in parts])
+    gap, noise, size, odd = gaps.amax(dim=0)
+    apart: Tensor = (odd > 0) | (gap > 16 * noise + ROUNDING * size)
+    return apart
+
+
+def _gaps(replayed: Tensor, plain: Tensor, again: Tensor) -> Tensor:
+    """How far results are apart, float64 [4], as ``is_apart`` judges it.
+
+    The largest differences of a replay from the function's result and of this from a
+    second one, the largest number, and whether the replay has other numbers that are
+    not finite.
+    """
+    finite = plain.isfinite() & again.isfinite()
+    odd = (replayed.isfinite() != plain.isfinite()).any()
+    replayed, plain, again = (
+        torch.where(finite, tensor, 0) for tensor in (replayed, plain, again)
+    )
+    return torch.stack(
+        [
+            (replayed - plain).abs().amax().double(),
+            (plain - again).abs().amax().double(),
+            plain.abs().amax().double(),
+            odd.double(),
+        ]
+    )
+
+
+def refusal(what: str) -> RunFailure:
+    """What to raise where a replay of ``what`` gave something else."""
+    return RunFailure(
+        f"{what} reads a number that changed since its steps were recorded; keep what changes "
+        "in the server's or the clients' state and give it as a variable, read as lane.NAME "
+        "(runtime.replay = false records nothing, but what only Python keeps is lost when a "
+        "run is resumed)"
+    )
 
 
 def record(
@@ -101,7 +224,7 @@ def record(
 
     Left out are operations that change nothing, those that were done before and those
     with a constant result.
-    ``labels``: as for ``Replayed``.
+    ``labels``: as for ``Recorded``.
     """
     # With a mode at hand make_fx does not make one for every operation, which takes
     # most of its time. It is known to this thread alone, on which gradients of tensors
@@ -191,7 +314,7 @@ def _choose(
     """
     rows, dim, index, source = cast(tuple[fx.Node, int, fx.Node, fx.Node], node.args)
     shape, given, added = (
-        one.meta["tensor_meta"].shape for one in (rows, index, source)
+        source_node.meta["tensor_meta"].shape for source_node in (rows, index, source)
     )
     dim %= len(shape)
     if not given == added == (*shape[:dim], 1, *shape[dim + 1 :]):
@@ -199,11 +322,12 @@ def _choose(
     places = torch.arange(shape[dim], device=device)
     module.register_buffer(name, places.view(-1, *[1] * (len(shape) - dim - 1)))
     with module.graph.inserting_before(node):
-        here = module.graph.call_function(
+        at_index = module.graph.call_function(
             torch.ops.aten.eq.Tensor, (index, module.graph.get_attr(name))
         )
-        there = module.graph.call_function(torch.ops.aten.add.Tensor, (rows, source))
-        _replace(node, module.graph.call_function(CHOICE, (here, there, rows)))
+        total = module.graph.call_function(torch.ops.aten.add.Tensor, (rows, source))
+        choice = module.graph.call_function(CHOICE, (at_index, total, rows))
+        _replace(node, choice)
 
 
 def _fold(

@@ -9,9 +9,8 @@ import torch.nn.functional as functional
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from hpcfl.fleet import beside
-from hpcfl.fleet.kernels import choose
-from hpcfl.fleet.stacked import StackedKernel
+from hpcfl.fleet.execution import BatchedKernel, choose, lane_independence
+from hpcfl.fleet.losses import Batch
 
 LANES, WIDTH, CLASSES = 5, 54, 3
 # of 54 features, so that a lane ends anywhere in the vectors of a processor
@@ -206,7 +205,7 @@ class Seen(TorchDispatchMode):
         self.names = set()
 
     def __torch_dispatch__(self, operator, types, args=(), kwargs=None):
-        self.names.add(beside._name(operator))
+        self.names.add(lane_independence._name(operator))
         return operator(*args, **(kwargs or {}))
 
 
@@ -237,7 +236,7 @@ def computed(kernel, tensors, batch, lanes):
     trained = [name for name, _ in kernel.module.named_parameters()]
     session = kernel.session(chosen, trained, loss)
     width = slice(0, len(lanes))
-    gradients, losses = session(width, x[lanes], y[lanes], {})
+    gradients, losses = session.gradients(width, Batch(x[lanes], y[lanes]), {})
     predicted = kernel.predict(chosen, x[lanes], {}, outputs)
     return [*gradients.values(), losses, *session.tensors.values(), predicted]
 
@@ -280,14 +279,14 @@ def test_every_layer_of_torch_is_known_here():
 @pytest.mark.filterwarnings("ignore:There is a performance drop")
 @pytest.mark.parametrize("name", ARGUMENTS)
 def test_a_lane_has_the_same_bits_beside_any_others_in_every_layer(name):
-    kernel = StackedKernel(Around(name), LANES, replay=False, apart=True)
+    kernel = BatchedKernel(Around(name), LANES, replay=False, apart=True)
     assert not depends_on_lanes(kernel)
 
 
 @pytest.mark.filterwarnings("ignore:There is a performance drop")
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_functions_of_known_operators_run_side_by_side(name):
-    kernel = StackedKernel(Through(FUNCTIONS[name]), LANES, replay=False, apart=False)
+    kernel = BatchedKernel(Through(FUNCTIONS[name]), LANES, replay=False, apart=False)
     assert not depends_on_lanes(kernel) and not kernel.dependent
 
 
@@ -301,10 +300,10 @@ def test_every_operator_that_runs_side_by_side_is_compared_here():
         *map(Through, FUNCTIONS.values()),
         *map(Around, LAYERS_OF_LIST.split()),
     ]:
-        kernel = StackedKernel(module, 1, replay=False)
+        kernel = BatchedKernel(module, 1, replay=False)
         with seen:
             computed(kernel, models(module), 3, [0])
-    assert not beside.INDEPENDENT - seen.names
+    assert not lane_independence.INDEPENDENT - seen.names
 
 
 def test_a_lane_with_one_sample_has_the_same_bits_alone_as_beside_others():
@@ -321,7 +320,7 @@ def test_a_lane_with_one_sample_has_the_same_bits_alone_as_beside_others():
         chosen = {name: tensor[lanes].clone() for name, tensor in tensors.items()}
         width = slice(0, len(x[lanes]))
         session = kernel.session(chosen, trained, loss)
-        gradients, losses = session(width, x[lanes], y[lanes], {})
+        gradients, losses = session.gradients(width, Batch(x[lanes], y[lanes]), {})
         predicted = kernel.predict(chosen, x[lanes], {}, outputs)
         return [*gradients.values(), losses, predicted]
 
@@ -366,7 +365,10 @@ def test_clients_on_fewer_ranks_have_the_same_bits(
     make_fleet, rows_of, name, batch_size
 ):
     """Five clients of one rank side by side, and as three ranks would have them."""
-    how = {"model": {"name": f"test_beside:{name}"}, "batch_size": batch_size}
+    how = {
+        "model": {"name": f"test_lane_independence:{name}"},
+        "batch_size": batch_size,
+    }
     fleet = make_fleet(**how)
     rows = rows_of(fleet)
     fleet.score("pre", rows)
@@ -384,7 +386,7 @@ def test_clients_on_fewer_ranks_have_the_same_bits(
 
 
 def test_the_embedding_of_padding_stays_as_it_is_in_every_lane(make_fleet, rows_of):
-    fleet = make_fleet(model={"name": "test_beside:padded"})
+    fleet = make_fleet(model={"name": "test_lane_independence:padded"})
     rows = rows_of(fleet)
     trained = fleet.train(rows)
     before, after = (fleet.layout.split(some) for some in (rows, trained))

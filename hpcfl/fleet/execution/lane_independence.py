@@ -13,17 +13,18 @@ What is known is a closed list of torch's operators, and what is not in it goes 
 at a time. Looking at the operators of a call sees layers, functions in a user's
 ``forward``, losses and predictions alike. Trying some numbers instead could pass by
 luck: it depends on the sizes whether any number falls to the other formula.
-``tests/fleet/test_beside.py`` compares bits for every operator here and for all layers
+``tests/fleet/execution/test_lane_independence.py`` compares bits for every operator here and for all layers
 of torch.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from hpcfl.fleet.replay import Function
+Function = Callable[..., tuple[Tensor, ...]]
 
 # Each number follows from numbers of its own place alone, and the formula is the same
 # for all of them.
@@ -104,70 +105,13 @@ def _name(operator: Any) -> str:
     return name.removesuffix("_")
 
 
-class Beside:
-    """A function of lanes' tensors, called for all of them at once if each lane has its
-    own bits so.
+def dependent_operators(function: Function, tensors: tuple[Tensor, ...]) -> set[str]:
+    """The names of the operators that a function of tensors ``[L, …]`` calls and that
+    are not known to be independent of the lanes beside.
 
-    It is looked at whenever shapes are new, because a function may do something else
-    then.
+    It is called with copies of the first lane's tensors, because it may move statistics.
     """
-
-    def __init__(
-        self,
-        plain: Function,
-        fast: Function,
-        apart: bool,
-        writes: bool,
-        dependent: set[str],
-    ) -> None:
-        """``plain`` is a function of tensors ``[L, …]`` that gives such tensors.
-
-        Args:
-            fast: the same, perhaps from recordings.
-            apart: whether what depends on the lanes beside is called for one lane
-                after the other.
-            writes: whether it writes to its arguments.
-            dependent: where the names of operators are noted that do.
-        """
-        self._plain, self._fast = plain, fast
-        self._apart, self._writes = apart, writes
-        self._dependent = dependent
-        self._alone: dict[tuple[torch.Size, ...], bool] = {}  # by shapes
-
-    def __call__(self, *tensors: Tensor) -> tuple[Tensor, ...]:
-        shapes = tuple([tensor.shape for tensor in tensors])
-        if shapes not in self._alone:
-            self._alone[shapes] = self._depends(tensors) and self._apart
-        lanes = len(tensors[0])
-        if not self._alone[shapes]:
-            return self._doubled(tensors) if lanes == 1 else self._fast(*tensors)
-        results = [
-            self._fast(*[tensor[lane : lane + 1] for tensor in tensors])
-            for lane in range(lanes)
-        ]
-        return tuple(torch.cat(parts) for parts in zip(*results, strict=True))
-
-    def _doubled(self, tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        """What the function gives for a single lane, which runs beside a copy of itself.
-
-        A library multiplies a single pair of matrices by another kernel than several
-        pairs: on Intel's processors MKL 2024.2 gives a lane with one sample other bits
-        alone than beside others.
-        """
-        copies = [torch.cat([tensor, tensor]) for tensor in tensors]
-        results = self._fast(*copies)
-        if self._writes:
-            for tensor, copy in zip(tensors, copies, strict=True):
-                tensor.copy_(copy[:1])
-        return tuple(result[:1] for result in results)
-
-    def _depends(self, tensors: tuple[Tensor, ...]) -> bool:
-        """Whether the function calls operators that are not known to be independent.
-
-        It is called with copies of the first lane's tensors, because it may move
-        statistics.
-        """
-        with Dependent() as seen:
-            self._plain(*[tensor[:1].clone() for tensor in tensors])
-        self._dependent |= seen.names
-        return bool(seen.names)
+    dependent = Dependent()
+    with dependent:
+        function(*[tensor[:1].clone() for tensor in tensors])
+    return dependent.names

@@ -3,7 +3,7 @@
 import pytest
 
 from hpcfl.experiment.sections import Training
-from hpcfl.fleet.rates import factor
+from hpcfl.fleet.setup import rate_factor
 
 
 @pytest.mark.parametrize(
@@ -25,7 +25,7 @@ from hpcfl.fleet.rates import factor
 )
 def test_four_rounds(keys, factors):
     assert [
-        factor(Training(**keys), round, 4) for round in (1, 2, 3, 4)
+        rate_factor(Training(**keys), round, 4) for round in (1, 2, 3, 4)
     ] == pytest.approx(factors)
 
 

@@ -1,0 +1,156 @@
+"""The mini-batches of an epoch, planned from nothing but how many samples each lane uses.
+
+Lanes are clients that train side by side, sorted by ``by_length``. First they do their
+full batches in lockstep, fewer and fewer lanes as clients run out; then their smaller
+last batches, grouped by size. So no batch is ever padded.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+BLOCK_SAMPLES = 2048  # how many samples are gathered and normalised at once
+
+
+@dataclass(frozen=True)
+class BatchRun:
+    """Batches of one size that some lanes do side by side, one after the other.
+
+    Attributes:
+        lanes: the lanes, ascending.
+        starts: where each lane's first batch begins in the order of its samples.
+        size: samples of a batch of one lane.
+        batches: how many batches each lane does.
+    """
+
+    lanes: list[int]
+    starts: list[int]
+    size: int
+    batches: int
+
+    @property
+    def samples(self) -> int:
+        return len(self.lanes) * self.size * self.batches
+
+    def positions(self, orders: Sequence[np.ndarray]) -> np.ndarray:
+        """The samples of these batches, ``[lanes, batches · size]``.
+
+        Args:
+            orders: the samples of every lane in the order of the epoch.
+        """
+        span = self.size * self.batches
+        parts = []
+        for lane, start in zip(self.lanes, self.starts, strict=True):
+            parts.append(orders[lane][start : start + span])
+        return np.stack(parts)
+
+
+@dataclass(frozen=True)
+class BatchPlan:
+    """An epoch of some lanes.
+
+    Attributes:
+        blocks: runs of batches in the order in which they are done. The samples of a
+            block are gathered at once.
+    """
+
+    blocks: list[list[BatchRun]]
+
+    def positions(self, orders: Sequence[np.ndarray]) -> np.ndarray:
+        """All samples in the order in which they are gathered, one after the other."""
+        parts = [np.zeros(0, np.int64)]
+        for block in self.blocks:
+            for run in block:
+                parts.append(run.positions(orders).ravel())
+        return np.concatenate(parts)
+
+
+def plan_epoch(
+    lengths: Sequence[int], lanes: Sequence[int], batch_size: int
+) -> BatchPlan:
+    """Plan an epoch.
+
+    Args:
+        lengths: how many samples each lane uses, sorted as ``by_length`` does.
+        lanes: which lanes take part, ascending.
+        batch_size: samples of a full batch of one lane.
+    """
+    runs = [*_full_batches(lengths, lanes, batch_size)]
+    runs += _last_batches(lengths, lanes, batch_size)
+    return BatchPlan(_blocks(runs))
+
+
+def _full_batches(
+    lengths: Sequence[int], lanes: Sequence[int], batch_size: int
+) -> list[BatchRun]:
+    """Full batches in lockstep, at most ``BLOCK_SAMPLES`` samples a run where it can."""
+    runs = []
+    counts = [lengths[lane] // batch_size for lane in lanes]
+    done = 0
+    while counts and counts[0] > done:
+        # Lanes are sorted, so that those with further full batches are the first ones.
+        active = sum(count > done for count in counts)
+        most = max(1, BLOCK_SAMPLES // (active * batch_size))
+        batches = min(counts[active - 1] - done, most)
+        starts = [done * batch_size] * active
+        runs.append(BatchRun(list(lanes[:active]), starts, batch_size, batches))
+        done += batches
+    return runs
+
+
+def _last_batches(
+    lengths: Sequence[int], lanes: Sequence[int], batch_size: int
+) -> list[BatchRun]:
+    """The last batch of each lane, if it is smaller than a full one, largest first."""
+    lanes_by_size: dict[int, list[int]] = {}
+    for lane in lanes:
+        size = lengths[lane] % batch_size
+        if size:
+            lanes_by_size.setdefault(size, []).append(lane)
+    runs = []
+    for size, group in sorted(lanes_by_size.items(), reverse=True):
+        starts = [lengths[lane] - size for lane in group]
+        runs.append(BatchRun(group, starts, size, 1))
+    return runs
+
+
+def _blocks(runs: list[BatchRun]) -> list[list[BatchRun]]:
+    """Runs one after the other in blocks: each of a single run, or of several with at
+    most ``BLOCK_SAMPLES`` samples in all.
+    """
+    blocks: list[list[BatchRun]] = []
+    samples = 0
+    for run in runs:
+        samples += run.samples
+        if not blocks or samples > BLOCK_SAMPLES:
+            blocks.append([])
+            samples = run.samples
+        blocks[-1].append(run)
+    return blocks
+
+
+def epoch_length(samples: int, size: int, fewest: int, steps: int | None) -> int:
+    """How many samples of a client an epoch uses: whole batches, and a smaller last one.
+
+    Args:
+        samples: how many the client has.
+        size: samples of a full batch.
+        fewest: the last batch is left out if it would have fewer samples.
+        steps: the most batches; None for any number.
+    """
+    rest = samples % size
+    used = samples if rest >= fewest else samples - rest
+    return used if steps is None else min(used, steps * size)
+
+
+def by_length(lengths: Sequence[int], batch_size: int) -> list[int]:
+    """Positions in ``lengths``, sorted by the number of full batches, then by the size
+    of the last one, the largest first.
+    """
+
+    def key(position: int) -> tuple[int, int, int]:
+        batches, rest = divmod(lengths[position], batch_size)
+        return -batches, -rest, position
+
+    return sorted(range(len(lengths)), key=key)
