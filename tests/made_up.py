@@ -11,8 +11,8 @@ from hpcfl.experiment import config, measures
 from hpcfl.report.costs import PHASES
 from hpcfl.report.summary import Run, Summary
 from hpcfl.storage import results, run_folder
-from hpcfl.storage.life import Life, Stage
 from hpcfl.storage.results import Results
+from hpcfl.storage.run_status import RunStatus, Stage
 
 STARTS = [
     {
@@ -66,7 +66,7 @@ def run(
         "finished" if finished else "stopped",
         [],
     )
-    life = Life(
+    status = RunStatus(
         Stage.FINISHED if finished else Stage.PLAYING,
         3,
         len(rounds),
@@ -91,7 +91,7 @@ def run(
         Results(rounds=rounds, values=values),
         "pre",
         "weighted",
-        life,
+        status,
     )
 
 

@@ -15,11 +15,11 @@ from hpcfl.errors import UserError
 from hpcfl.experiment import measures, plugins, protocols
 from hpcfl.experiment.config import fingerprint
 from hpcfl.scores._described import Described, Measure, resolve
-from hpcfl.storage import life, run_folder
 from hpcfl.storage import results as recorded
-from hpcfl.storage.life import Life
+from hpcfl.storage import run_folder, run_status
 from hpcfl.storage.moments import AFTER, BEFORE, counts, moments, scores
 from hpcfl.storage.results import Results
+from hpcfl.storage.run_status import RunStatus
 
 if TYPE_CHECKING:
     import pandas
@@ -56,7 +56,7 @@ class Summary:
     seconds_per_round: float | None  # mean wall time, without the first round
     floats_up: float | None  # from a client that takes part, in a round, on average
     floats_down: float | None  # to a client in a round, on average
-    state: str  # one word, see ``storage/life.py``
+    state: str  # one word, see ``storage/run_status.py``
     notes: list[str]  # what is damaged or lost
     scores: dict[str, float | None] = field(
         default_factory=dict
@@ -80,7 +80,7 @@ class Run:
     results: Results  # everything recorded
     score: str  # the column that counts, such as ``pre``, ``post`` or ``global``
     metric: str  # the recorded name of the number in it that counts
-    life: Life
+    status: RunStatus
     notes: list[str] = field(default_factory=list)  # those of ``summary``
     own: Collection[
         str
@@ -196,7 +196,7 @@ class Run:
         The round is played again for this client, so it is exact on the machine of the
         run. Raises UserError.
         """
-        return self.models.one(client, moment, at).module
+        return self.models.model(client, moment, at).module
 
     def predict(
         self,
@@ -230,7 +230,7 @@ class Run:
         """
         from hpcfl.trained.models import confusion, predicted
 
-        trained = self.models.one(client, moment, at)
+        trained = self.models.model(client, moment, at)
         x, y = self.models.samples(trained.clients)
         return confusion(
             predicted(trained.module, x), y, self.models.replay.prepared.setup.classes
@@ -277,12 +277,12 @@ def load(folder: Path, own: Collection[str] = ()) -> Run:
             "; ".join([f"{folder}: no run of hpcfl can be read here", *notes])
         )
     run = run or results.header.get(recorded.RUN)
-    its_life = life.look(folder, config["rounds"], results, run)
-    notes += [*its_life.others, *_lost(folder, its_life, results)]
+    status = run_status.look(folder, config["rounds"], results, run)
+    notes += [*status.others, *_lost(folder, status, results)]
     column, measure = counts(config["evaluation"], results)
-    summary = _summarise(config, results, column, measure, its_life, notes)
+    summary = _summarise(config, results, column, measure, status, notes)
     return Run(
-        folder, summary, config, results, column, measure.recorded, its_life, notes, own
+        folder, summary, config, results, column, measure.recorded, status, notes, own
     )
 
 
@@ -405,12 +405,12 @@ def _description(folder: Path, notes: list[str]) -> Mapping[str, Any] | None:
         return None
 
 
-def _lost(folder: Path, its_life: Life, results: Results) -> list[str]:
+def _lost(folder: Path, status: RunStatus, results: Results) -> list[str]:
     """Lines about what damage took for good: metrics of rounds that were played, a
     finished run's state.
     """
     played = results.rounds[results.played].tolist()
-    missing = _between([0, *played, max([its_life.done, *played]) + 1])
+    missing = _between([0, *played, max([status.done, *played]) + 1])
     lines = (
         [
             f"{folder}: the metrics of {ranges(missing)} are lost, their files were damaged"
@@ -418,7 +418,7 @@ def _lost(folder: Path, its_life: Life, results: Results) -> list[str]:
         if missing
         else []
     )
-    if its_life.finished and its_life.lost:
+    if status.finished and status.checkpoints_lost:
         lines.append(
             f"{folder}: its checkpoints are damaged, the final state is lost; "
             "--fresh makes it again"
@@ -466,7 +466,7 @@ def _summarise(
     results: Results,
     column: str,
     measure: Measure,
-    its_life: Life,
+    status: RunStatus,
     notes: list[str],
 ) -> Summary:
     """``column``: the one that counts; ``measure``: the number in it that does."""
@@ -480,19 +480,19 @@ def _summarise(
         method=config["method"]["name"],
         dataset=config["data"]["dataset"],
         rounds=int(results.rounds[played].max(initial=0)),
-        finished=its_life.finished,
+        finished=status.finished,
         best=None if found is None else _round(results, found.best, column, metric),
         last=None if found is None else _round(results, found.last, column, metric),
         tail=None
         if found is None
         else _mean_round(results, found.tail, column, metric),
-        digest=its_life.digest
-        if not its_life.finished or its_life.done == its_life.asked
+        digest=status.digest
+        if not status.finished or status.done == status.rounds_requested
         else None,
         seconds_per_round=_mean(_series(results, "seconds/round")[played][1:]),
         floats_up=_mean(_series(results, "clients/floats_up")[played]),
         floats_down=_mean(_series(results, "floats_down")[played]),
-        state=its_life.state,
+        state=status.state,
         notes=notes,
         scores={} if found is None else _all_of(results, found.best, column),
         best_by=measures.best_by(config),
