@@ -104,7 +104,7 @@ class Federation:
 
     def finish(self) -> None:
         """Collective. Score the models that the last aggregation made."""
-        plan = select_final(self.prepared.config)
+        plan = select_final(self.prepared.config, self.prepared.newcomer_ids)
         scoring = FinalScoring(plan, self.communicator, self.prepared, self.server)
         self._unrecorded = scoring.play()
         self.record_last()

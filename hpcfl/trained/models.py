@@ -64,7 +64,7 @@ class Models:
         """Nothing is read yet.
 
         table: the resolved configuration. counts: the column that counts. best: its
-        best round. own: as for ``experiment.again``.
+        best round. own: as for ``experiment.read_again``.
         """
         self.replay = RoundReplay(folder, table, own)
         self.table = table
