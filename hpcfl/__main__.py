@@ -30,6 +30,7 @@ def main() -> None:
     except BaseException as error:
         if isinstance(error, SystemExit):
             raise
+        signals.ignore()  # a second one would end this in a traceback
         if isinstance(error, KeyboardInterrupt):
             print("hpcfl: interrupted; the same command continues", file=sys.stderr)
             communicator.abort(130)

@@ -1,0 +1,57 @@
+"""How a process leaves: ``hpcfl/__main__.py``."""
+
+import signal
+
+import pytest
+
+from hpcfl import __main__, cli
+from hpcfl.communication import mpi
+from hpcfl.files import output
+from hpcfl.rounds import signals
+
+
+class Aborted(Exception):
+    pass
+
+
+class Rank:
+    """A communicator whose abort takes its time, in which a signal arrives."""
+
+    rank = 0
+    ranks = ("rank 0 on here",)
+
+    def abort(self, code):
+        for number in signals.STOP:
+            signal.raise_signal(number)
+        raise Aborted(code)
+
+
+@pytest.fixture
+def handlers():
+    """Signals are handled afterwards as they were before."""
+    before = {number: signal.getsignal(number) for number in signals.STOP}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "said"),
+    [
+        (KeyboardInterrupt(), 130, "hpcfl: interrupted; the same command continues"),
+        (ValueError("odd"), 1, "hpcfl: rank 0 on here failed: "),
+    ],
+)
+def test_a_signal_while_a_job_is_ended_changes_nothing(
+    monkeypatch, capsys, handlers, error, code, said
+):
+    def fail(*_):
+        raise error
+
+    monkeypatch.setattr(output, "guard", lambda: None)  # it takes stderr from capsys
+    monkeypatch.setattr(mpi, "connect", Rank)
+    monkeypatch.setattr(cli, "command", fail)
+    with pytest.raises(Aborted) as aborted:
+        __main__.main()
+    assert aborted.value.args == (code,)
+    assert capsys.readouterr().err.startswith(said)
