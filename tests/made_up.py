@@ -12,8 +12,8 @@ from hpcfl.report.costs import PHASES
 from hpcfl.report.outcome import Summary
 from hpcfl.report.summary import Run
 from hpcfl.storage import results, run_folder
-from hpcfl.storage.life import Life, Stage
 from hpcfl.storage.results import Results
+from hpcfl.storage.run_status import RunStatus, Stage
 
 STARTS = [
     {
@@ -67,7 +67,7 @@ def run(
         "finished" if finished else "stopped",
         [],
     )
-    life = Life(
+    status = RunStatus(
         Stage.FINISHED if finished else Stage.PLAYING,
         3,
         len(rounds),
@@ -92,7 +92,7 @@ def run(
         Results(rounds=rounds, values=values),
         "pre",
         "weighted",
-        life,
+        status,
     )
 
 

@@ -22,9 +22,9 @@ from hpcfl.report import summary
 from hpcfl.report.progress import duration
 from hpcfl.report.summary import Run
 from hpcfl.report.text import literal
-from hpcfl.storage import life, run_folder, sweep_folder
-from hpcfl.storage.life import Stage
+from hpcfl.storage import run_folder, run_status, sweep_folder
 from hpcfl.storage.results import Results
+from hpcfl.storage.run_status import Stage
 
 INTERVAL = 5.0  # seconds between two looks
 UNDER_WAY = ("queued", "starting", "running")
@@ -148,19 +148,19 @@ def _state(
     """A cell's state and note: what its folder says comes first, what the queue says
     next.
     """
-    its_life = run.life if run else life.look(folder, None, Results())
+    run_state = run.status if run else run_status.look(folder, None, Results())
     requeues = (
         f"requeued {queued.restarts} time{'s' if queued.restarts > 1 else ''}"
         if queued and queued.restarts
         else ""
     )
-    if its_life.finished:
+    if run_state.finished:
         return "finished", ""
-    if its_life.held:
-        return "starting" if its_life.stage in STARTING else "running", requeues
+    if run_state.locked:
+        return "starting" if run_state.stage in STARTING else "running", requeues
     if queued is not None and queued.alive:
         return _in_queue(queued, run, requeues)
-    if failure := its_life.failure or submissions.failure(name):
+    if failure := run_state.failure or submissions.failure(name):
         return "failed", failure
     if queued is not None and queued.state not in ("COMPLETED", "CANCELLED"):
         return (
@@ -168,7 +168,9 @@ def _state(
             f"{queued.state} is all that Slurm says; the log is in {submissions.folder}",
         )
     return (
-        ("stopped", "the same command continues") if its_life.stage else ("waiting", "")
+        ("stopped", "the same command continues")
+        if run_state.stage
+        else ("waiting", "")
     )
 
 

@@ -38,32 +38,43 @@ MATRIX = {"cpu": 1024, "cuda": 8192}
 
 @dataclass(frozen=True)
 class Report:
-    """What the timed rounds showed; the first round, which warms up, is left out."""
+    """What the timed rounds showed; the first round, which warms up, is left out.
 
-    seconds_per_round: float  # median
-    rounds: list[float]  # seconds of each
-    warm_up: float  # seconds of the first round
-    phases: dict[
-        str, float
-    ]  # median seconds: train and score of the slowest worker, the rest of rank 0
-    samples_per_second: float  # trained by all workers together
-    lane_occupancy: (
-        float  # share of the computed lane-steps in which a client had a mini-batch
-    )
-    # how many clients a step advanced, on average; clients that have finished leave it
+    seconds_per_round: median.
+    rounds: seconds of each.
+    warm_up: seconds of the first round.
+    phases: median seconds: train and score of the slowest worker, the rest of rank 0.
+    samples_per_second: trained by all workers together.
+    lane_occupancy: the share of the computed lane-steps in which a client had a
+        mini-batch.
+    lanes_per_step: how many clients a step advanced, on average; clients that have
+        finished leave it.
+    share_of_peak: operations a second in training, as a share of ``peak_gflops``.
+    peak_gflops: of float32 matrix products on all workers at the same time.
+    memory_mb: by rank, the most that its process held in memory.
+    device_memory_mb: by rank, the most that torch allocated on its GPU.
+    projected_seconds: of the whole experiment; without its scoring if that was not
+        measured.
+    scoring_measured: whether a timed round was scored.
+    mb_down: median of what rank 0 sent to the workers in a round.
+    mb_up: median of what rank 0 received from the workers in a round.
+    """
+
+    seconds_per_round: float
+    rounds: list[float]
+    warm_up: float
+    phases: dict[str, float]
+    samples_per_second: float
+    lane_occupancy: float
     lanes_per_step: float
-    share_of_peak: (
-        float  # operations a second in training, as a share of ``peak_gflops``
-    )
-    peak_gflops: float  # of float32 matrix products on all workers at the same time
-    memory_mb: list[float]  # by rank: the most its process held in memory
-    device_memory_mb: list[float]  # by rank: the most that torch allocated on its GPU
-    projected_seconds: (
-        float  # of the whole experiment; without its scoring if that was not measured
-    )
-    scoring_measured: bool  # whether a timed round was scored
-    mb_down: float  # median of what rank 0 sent to the workers in a round
-    mb_up: float  # median of what rank 0 received from the workers in a round
+    share_of_peak: float
+    peak_gflops: float
+    memory_mb: list[float]
+    device_memory_mb: list[float]
+    projected_seconds: float
+    scoring_measured: bool
+    mb_down: float
+    mb_up: float
 
     def text(self) -> str:
         """The report as lines for a terminal."""
@@ -125,25 +136,16 @@ def measure(
     prepared = prepare_together(longer, communicator)
     prepared = trial.run(prepared, communicator)
     communicator.watch(experiment.runtime.hang_after)
-    communicator.allreduce_max(
-        0
-    )  # ranks wait here and measure together: those of a node share its cores or its GPU
-    has_clients = len(prepared.store.ids) > 0
-    peak, flops = (
-        (_peak(prepared.resources.device), _flops(prepared))
-        if has_clients
-        else (0.0, 0.0)
-    )
+    # Ranks wait here and measure together: those of a node share its cores or its GPU.
+    communicator.allreduce_max(0)
+    peak, flops = 0.0, 0.0
+    if prepared.store.ids:
+        peak, flops = _peak(prepared.resources.device), _flops(prepared)
     records, lane_steps = _play(prepared, communicator, numbers)
-    resident = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * _RSS_UNIT / 1e6
-    own = [
-        peak,
-        flops,
-        asdict(lane_steps),
-        resident,
-        torch.cuda.max_memory_allocated() / 1e6 if torch.cuda.is_available() else 0.0,
-    ]
-    ranks = communicator.gather(own)
+    resident = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * _RSS_UNIT
+    on_gpu = torch.cuda.max_memory_allocated() if torch.cuda.is_available() else 0
+    measured = [peak, flops, asdict(lane_steps), resident / 1e6, on_gpu / 1e6]
+    ranks = communicator.gather(measured)
     return None if ranks is None else _report(experiment, records, ranks)
 
 
@@ -158,11 +160,9 @@ def _round_numbers(experiment: Config, rounds: int) -> list[int]:
     experiment has it.
     """
     numbers, every = list(range(1, rounds + 2)), experiment.evaluation.every
-    return (
-        numbers
-        if every <= numbers[-1] or every > experiment.rounds
-        else [*numbers, every]
-    )
+    if numbers[-1] < every <= experiment.rounds:
+        numbers.append(every)
+    return numbers
 
 
 def _play(
@@ -177,16 +177,17 @@ def _play(
         StopRequest(lambda: communicator.abort(1)) as request,
     ):
         folder = Path(scratch)
+        metrics = None
+        if communicator.is_server:
+            metrics = MetricsWriter(folder, {}, {}, PUBLISH_EVERY)
         federation = Federation(
             communicator,
             prepared,
             prepared.server,
             Checkpoints(folder / "checkpoints", communicator),
-            MetricsWriter(folder, {}, {}, PUBLISH_EVERY)
-            if communicator.is_server
-            else None,
-            {},
-            lambda round, values: records.append(values),
+            metrics,
+            meta={},
+            report=lambda number, values: records.append(values),
         )
         for number in numbers:
             if number == numbers[1]:
@@ -200,50 +201,47 @@ def _report(
     experiment: Config, played: list[dict[str, Any]], ranks: list[list[Any]]
 ) -> Report:
     """The report; ``played``: by round, from rank 0; ``ranks``: what ``measure``
-    collected.
+    gathered.
     """
     first, *records = played
     peaks, flops, lane_steps_of_ranks, resident, device = zip(*ranks, strict=True)
-    lane_steps = LaneSteps(
-        **{
-            name: sum(steps[name] for steps in lane_steps_of_ranks)
-            for name in lane_steps_of_ranks[0]
-        }
-    )
+    totals: dict[str, int] = {}
+    for steps in lane_steps_of_ranks:
+        for name, count in steps.items():
+            totals[name] = totals.get(name, 0) + count
+    lane_steps = LaneSteps(**totals)
+
+    def median(name: str) -> float:
+        return float(statistics.median(record[name] for record in records))
+
     seconds = [record["seconds/round"] for record in records]
-    phases = {
-        name: statistics.median(record[f"seconds/{name}"] for record in records)
-        for name in PHASES
-    }
-    scoring = [
-        record["seconds/score"] for record in records if record["seconds/score"] > 0
-    ]
+    scoring = [record["seconds/score"] for record in records]
+    scoring = [of_round for of_round in scoring if of_round > 0]
+    phases = {name: median(f"seconds/{name}") for name in PHASES}
     phases["score"] = statistics.median(scoring) if scoring else 0.0
     unscored = statistics.median(
         record["seconds/round"] - record["seconds/score"] for record in records
     )
-    scored_rounds = (
-        -(-experiment.rounds // experiment.evaluation.every) + 1
-    )  # and the final scoring
+    # every so many rounds, rounded up, and the final scoring
+    scored_rounds = -(-experiment.rounds // experiment.evaluation.every) + 1
     rate = lane_steps.samples / sum(seconds)
     return Report(
-        statistics.median(seconds),
-        seconds,
-        first["seconds/round"],
-        phases,
-        rate,
-        lane_steps.needed / max(1, lane_steps.computed),
-        lane_steps.computed / max(1, lane_steps.batched),
-        rate * max(flops) / sum(peaks),
-        sum(peaks) / 1e9,
-        list(resident),
-        list(device),
-        experiment.rounds * unscored + scored_rounds * phases["score"],
-        bool(scoring),
-        *(
-            statistics.median(record[name] for record in records) / 1e6
-            for name in ("bytes_down", "bytes_up")
-        ),
+        seconds_per_round=statistics.median(seconds),
+        rounds=seconds,
+        warm_up=first["seconds/round"],
+        phases=phases,
+        samples_per_second=rate,
+        lane_occupancy=lane_steps.needed / max(1, lane_steps.computed),
+        lanes_per_step=lane_steps.computed / max(1, lane_steps.batched),
+        share_of_peak=rate * max(flops) / sum(peaks),
+        peak_gflops=sum(peaks) / 1e9,
+        memory_mb=list(resident),
+        device_memory_mb=list(device),
+        projected_seconds=experiment.rounds * unscored
+        + scored_rounds * phases["score"],
+        scoring_measured=bool(scoring),
+        mb_down=median("bytes_down") / 1e6,
+        mb_up=median("bytes_up") / 1e6,
     )
 
 

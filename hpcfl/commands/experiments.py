@@ -187,20 +187,20 @@ def run_one(
     Raises what ``commands.run.run`` raises.
     """
     played = run(experiment, folder, communicator, fresh, on_round)
-    if not played and communicator.is_server:
-        asked = experiment.rounds
-        with suppress(UserError):  # a complete run needs its run.json no more
-            if there := run_folder.read(folder):
-                asked = there["config"]["rounds"]
-        more = (
-            f", for the {asked} rounds of a later command"
-            if asked > experiment.rounds
-            else ""
-        )
-        print(
-            f"{experiment.name}: complete in {folder}{more}; --fresh starts over",
-            flush=True,
-        )
+    if played or not communicator.is_server:
+        return played
+    rounds = experiment.rounds
+    with suppress(UserError):  # a complete run needs its run.json no more
+        run_file = run_folder.read(folder)
+        if run_file:
+            rounds = run_file["config"]["rounds"]
+    more = ""
+    if rounds > experiment.rounds:
+        more = f", for the {rounds} rounds of a later command"
+    print(
+        f"{experiment.name}: complete in {folder}{more}; --fresh starts over",
+        flush=True,
+    )
     return played
 
 
@@ -225,21 +225,25 @@ def _run_cells(
             if communicator.is_server:
                 print(f"{cell.name}: failed: {plain(failures[cell.name])}", flush=True)
     if communicator.is_server:
-        now = {cell.folder for cell in plan.cells}
-        if earlier := [
-            name for name in sweep_folder.there(plan.folder) if name not in now
-        ]:
-            print(
-                f"note: {plan.folder} also has runs that are not in this sweep any more, {len(earlier)} in "
-                f"all, such as {plain(earlier[0])}; they count in its tables",
-                flush=True,
-            )
+        _tell_of_earlier_cells(plan)
     if len(failures) < len(plan.cells):
         _show_results(plan, played, communicator)
     if failures:
         name, first = next(iter(failures.items()))
         raise RunFailure(
             f"{len(failures)} of {len(plan.cells)} cells failed, first {name}: {first}"
+        )
+
+
+def _tell_of_earlier_cells(plan: Plan) -> None:
+    """Say that there are runs in the folder that the sweep has no more, if so."""
+    cells = {cell.folder for cell in plan.cells}
+    earlier = [name for name in sweep_folder.there(plan.folder) if name not in cells]
+    if earlier:
+        print(
+            f"note: {plan.folder} also has runs that are not in this sweep any more, "
+            f"{len(earlier)} in all, such as {plain(earlier[0])}; they count in its tables",
+            flush=True,
         )
 
 

@@ -26,14 +26,14 @@ def export(
     """
     if clients is not None and not clients and not of_server:
         raise UserError("which models? --client N, --all or --global")
-    found = summary.load_all(folder, own)
-    if summary.is_sweep(folder, found):
+    runs = summary.load_all(folder, own)
+    run = runs[0]
+    if summary.is_sweep(folder, runs):
         raise UserError(
-            f"{folder}: is a sweep; export one of its runs, such as {found[0].folder}"
+            f"{folder}: is a sweep; export one of its runs, such as {run.folder}"
         )
-    for line in write(
-        found[0].models, _chosen(found[0].models, clients, of_server, moment, at), out
-    ):
+    chosen = _chosen(run.models, clients, of_server, moment, at)
+    for line in write(run.models, chosen, out):
         print(plain(line))
 
 
@@ -49,4 +49,5 @@ def _chosen(
     if clients is None:
         yield from models.of_clients(models.everyone, moment, at)
     else:
-        yield from (models.one(client, moment, at) for client in clients)
+        for client in clients:
+            yield models.model(client, moment, at)

@@ -39,9 +39,8 @@ OnRound = Callable[[str, int, dict[str, Any]], None]
 
 # least seconds of silence allowed before round 1: an import sends no heartbeats
 PREPARING = 15.0
-PUBLISH_EVERY = (
-    0.5  # seconds between files of metrics: to write one takes as long as a short round
-)
+# seconds between files of metrics: to write one takes as long as a short round
+PUBLISH_EVERY = 0.5
 
 
 def run(
@@ -60,81 +59,61 @@ def run(
     """
     communicator.watch(allowed_silence([config]))
     with StopRequest(lambda: communicator.abort(1)) as request, ExitStack() as stack:
-        with agreed(communicator):
-            check_world(communicator)
-            complete, clash = (
-                _examined(folder, config, fresh)
-                if communicator.is_server
-                else (False, [])
-            )
-        if communicator.bcast(complete):
+        complete, clash = _examine(communicator, config, folder, fresh)
+        if complete:
             return False
-        prepared = _prepared(config, communicator, communicator.bcast(clash))
+        prepared = _prepare(config, communicator, clash)
         prepared = trial.run(prepared, communicator)
         introduced = communicator.introduce(rank_list(communicator, prepared))
+        claim = None
         with agreed(communicator):
-            claim = (
-                stack.enter_context(run_folder.claim(folder, config, fresh))
-                if communicator.is_server
-                else None
-            )
+            if communicator.is_server:
+                claiming = run_folder.claim(folder, config, fresh)
+                claim = stack.enter_context(claiming)
         if communicator.bcast(communicator.is_server and claim is None):
             return False
         checkpoints = Checkpoints(
             folder / CHECKPOINTS, communicator, config.checkpoint.keep
         )
         restored = None if fresh else checkpoints.restore(prepared.store)
-        if communicator.allreduce_max(int(request.received is not None)):
-            raise Interrupted(
-                "stopped before it began; the same command begins it"
-                if restored is None
-                else f"stopped after round {restored.round} of {config.rounds}; "
-                "the same command continues",
-                begun=restored is not None,
-            )
+        _refuse_stopped(communicator, config, restored, request)
+        notes: list[str] = []
         with agreed(communicator):
-            notes = (
-                _begin(claim, prepared, restored, communicator)
-                if claim is not None
-                else []
-            )
+            if claim is not None:
+                notes = _begin(claim, prepared, restored, communicator)
         try:
+            metrics = None
             with agreed(communicator):
-                metrics = (
-                    _metrics_writer(
-                        claim, communicator, prepared, restored.round if restored else 0
-                    )
-                    if claim is not None
-                    else None
-                )
-            _play(
-                communicator,
-                prepared,
-                checkpoints,
-                restored,
-                metrics,
-                folder,
-                introduced,
-                notes,
-                request,
-                on_round,
+                if claim is not None:
+                    metrics = _metrics_writer(claim, communicator, prepared, restored)
+            federation = _federation(
+                communicator, prepared, checkpoints, restored, metrics
             )
+            _play(federation, folder, restored, introduced, notes, request, on_round)
         except UserError as error:
             raise RunFailure(str(error)) from error
     return True
 
 
-def _examined(folder: Path, config: Config, fresh: bool) -> tuple[bool, list[str]]:
-    """Whether the run is complete in the folder, and why the folder cannot be used, if
-    that is so.
+def _examine(
+    communicator: Communicator, config: Config, folder: Path, fresh: bool
+) -> tuple[bool, list[str]]:
+    """Collective. Whether the run is complete in the folder, and why the folder cannot
+    be used, if that is so.
     """
-    try:
-        return run_folder.examine(folder, config, fresh), []
-    except UserError as error:
-        return False, list(error.args)
+    complete, clash = False, list[str]()
+    with agreed(communicator):
+        check_world(communicator)
+        if communicator.is_server:
+            try:
+                complete = run_folder.examine(folder, config, fresh)
+            except UserError as error:
+                clash = list(error.args)
+    complete, clash = communicator.bcast([complete, clash])
+    return complete, clash
 
 
-def _prepared(config: Config, communicator: Communicator, clash: list[str]) -> Prepared:
+def _prepare(config: Config, communicator: Communicator, clash: list[str]) -> Prepared:
     """Collective. What a rank has before round 1.
 
     clash: why the folder cannot be used. Raises UserError with these lines, and beside
@@ -195,49 +174,74 @@ def _saved_split(path: Path, notes: list[str]) -> Split | None:
         return None
 
 
-def _play(
+def _refuse_stopped(
+    communicator: Communicator,
+    config: Config,
+    restored: Restored | None,
+    request: StopRequest,
+) -> None:
+    """Collective. Raise Interrupted where a stop signal has come to any rank."""
+    if not communicator.allreduce_max(int(request.received is not None)):
+        return
+    if restored is None:
+        raise Interrupted(
+            "stopped before it began; the same command begins it", begun=False
+        )
+    raise Interrupted(
+        f"stopped after round {restored.round} of {config.rounds}; "
+        "the same command continues"
+    )
+
+
+def _federation(
     communicator: Communicator,
     prepared: Prepared,
     checkpoints: Checkpoints,
     restored: Restored | None,
     metrics: MetricsWriter | None,
-    folder: Path,
-    introduced: list[str],
-    notes: list[str],
-    request: StopRequest,
-    on_round: OnRound | None,
-) -> None:
-    """Play the rounds that are left; rank 0, which alone has ``metrics``, shows
-    progress, tells ``on_round``.
-
-    introduced: lines about ranks that were not shown yet; notes: what a user should
-    know.
-    """
+) -> Federation:
+    """What plays the rounds that are left, with the state that was restored, if any."""
     communicator.watch(prepared.config.runtime.hang_after)
     server = prepared.server
     if restored and restored.server is not None:
         server = restored.server
         # the state before round 1, whose matrices are of no more use
         prepared.server.clear()
+    return Federation(
+        communicator,
+        prepared,
+        server,
+        checkpoints,
+        metrics,
+        _meta(prepared, communicator),
+        best=_best_round(prepared, restored),
+    )
+
+
+def _play(
+    federation: Federation,
+    folder: Path,
+    restored: Restored | None,
+    introduced: list[str],
+    notes: list[str],
+    request: StopRequest,
+    on_round: OnRound | None,
+) -> None:
+    """Play the rounds that are left; rank 0, which alone has metrics, shows progress
+    and tells ``on_round``.
+
+    introduced: lines about ranks that were not shown yet; notes: what a user should
+    know.
+    """
     done = restored.round if restored else 0
-    best = _best_round(prepared, restored)
+    metrics, prepared = federation.metrics, federation.prepared
     if metrics is None:
-        Federation(
-            communicator,
-            prepared,
-            server,
-            checkpoints,
-            None,
-            _meta(prepared, communicator),
-            _silent,
-            best,
-        ).run(done, request)
+        federation.run(done, request)
         return
     config = prepared.config
-    tracking = Tracking(
-        config.runtime.track, folder, config.resolved(), _history(folder, done)
-    )
-    with Progress(config, folder, communicator, prepared) as progress:
+    history = _history(folder, done)
+    tracking = Tracking(config.runtime.track, folder, config.resolved(), history)
+    with Progress(config, folder, federation.communicator, prepared) as progress:
 
         def report(round: int, values: dict[str, Any]) -> None:
             progress.round(round, values)
@@ -246,19 +250,11 @@ def _play(
             if on_round is not None:
                 _call(on_round, config.name, round, values)
 
+        federation.report = report
         progress.start(done, introduced, [*notes, *metrics.notes])
         try:
             with tracking:
-                Federation(
-                    communicator,
-                    prepared,
-                    server,
-                    checkpoints,
-                    metrics,
-                    _meta(prepared, communicator),
-                    report,
-                    best,
-                ).run(done, request)
+                federation.run(done, request)
         finally:
             progress.tell(tracking.notes)
             output.keep_note(folder)
@@ -270,9 +266,8 @@ def _call(on_round: OnRound, name: str, round: int, values: dict[str, Any]) -> N
         on_round(name, round, values)
     except Exception as error:
         place = blame.line_of(error)
-        raise UserError(
-            f"{f'{place}: ' if place else ''}on_round raised {blame.said(error)}"
-        ) from error
+        where = f"{place}: " if place else ""
+        raise UserError(f"{where}on_round raised {blame.said(error)}") from error
 
 
 def _history(folder: Path, done: int) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -280,17 +275,15 @@ def _history(folder: Path, done: int) -> Iterator[tuple[int, dict[str, Any]]]:
     where they are lost.
     """
     with suppress(UserError):
-        found = results.read(folder)
-        for row, round in enumerate(found.rounds.tolist()):
-            if round <= done:
-                yield (
-                    round,
-                    {
-                        name: values[row]
-                        for name, values in found.values.items()
-                        if values.ndim == 1
-                    },
-                )
+        recorded = results.read(folder)
+        for row, round in enumerate(recorded.rounds.tolist()):
+            if round > done:
+                continue
+            values = {}
+            for name, series in recorded.values.items():
+                if series.ndim == 1:
+                    values[name] = series[row]
+            yield round, values
 
 
 def _best_round(prepared: Prepared, restored: Restored | None) -> BestRound | None:
@@ -298,11 +291,9 @@ def _best_round(prepared: Prepared, restored: Restored | None) -> BestRound | No
     config = prepared.config
     if not config.checkpoint.best:
         return None
-    column = (
-        prepared.method.primary
-        if config.evaluation.score == "method"
-        else config.evaluation.score
-    )
+    column = config.evaluation.score
+    if column == "method":
+        column = prepared.method.primary
     chosen = measures.chosen_in(config.resolved(), column)
     return BestRound(chosen, prepared.measure, restored.best if restored else None)
 
@@ -329,16 +320,16 @@ def check_world(communicator: Communicator) -> None:
 
 
 def _metrics_writer(
-    claim: Claim, communicator: Communicator, prepared: Prepared, done: int
+    claim: Claim,
+    communicator: Communicator,
+    prepared: Prepared,
+    restored: Restored | None,
 ) -> MetricsWriter:
-    """What writes the metrics on rank 0, with all that readers need to know of the run.
-
-    done: the rounds after which the run goes on.
-    """
+    """What writes the metrics on rank 0, with all that readers need to know of the run."""
     origin = provenance.header()
     merged = results.load_merged(claim.folder, [])
     start = {
-        "after": done,
+        "after": restored.round if restored else 0,
         "time": time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime()),
         "ranks": communicator.size,
         "commit": origin["commit"],
@@ -397,7 +388,3 @@ def _changes(restored: Restored, meta: dict[str, Any]) -> list[str]:
         for key in ("versions", "processor", "threads", "kernel", "gpus", "ranks")
         if restored.meta.get(key) != meta[key]
     ]
-
-
-def _silent(round: int, values: dict[str, Any]) -> None:
-    """A worker's part of showing progress: nothing."""

@@ -9,9 +9,9 @@ import numpy as np
 from hpcfl.experiment import measures
 from hpcfl.scores._described import Measure
 from hpcfl.scores._metric_name import SECONDS, MetricName, held_out
-from hpcfl.storage.life import Life
 from hpcfl.storage.moments import AFTER, BEFORE, moments
 from hpcfl.storage.results import Results
+from hpcfl.storage.run_status import RunStatus
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class Summary:
     seconds_per_round: float | None  # mean wall time, without the first round
     floats_up: float | None  # from a client that takes part, in a round, on average
     floats_down: float | None  # to a client in a round, on average
-    state: str  # one word, see ``storage/life.py``
+    state: str  # one word, see ``storage/run_status.py``
     notes: list[str]  # what is damaged or lost
     # of the column that counts, in ``best``
     scores: dict[str, float | None] = field(default_factory=dict)
@@ -57,7 +57,7 @@ def summarise(
     results: Results,
     column: str,
     measure: Measure,
-    run_life: Life,
+    status: RunStatus,
     notes: list[str],
 ) -> Summary:
     """The summary of a run.
@@ -67,7 +67,7 @@ def summarise(
         results: Everything recorded.
         column: The column that counts.
         measure: The number in it that counts.
-        run_life: How far the run is.
+        status: How far the run is.
         notes: What is damaged or lost.
     """
 
@@ -99,20 +99,20 @@ def summarise(
     seconds = results.series(MetricName("round", SECONDS))
     floats_up = results.series(MetricName("floats_up", of_clients=True))
     floats_down = results.series(MetricName("floats_down"))
-    prolonged = run_life.finished and run_life.done != run_life.asked
+    prolonged = status.finished and status.done != status.rounds_requested
     return Summary(
         method=config["method"]["name"],
         dataset=config["data"]["dataset"],
         rounds=int(rounds[played].max(initial=0)),
-        finished=run_life.finished,
+        finished=status.finished,
         best=best,
         last=last,
         tail=tail,
-        digest=None if prolonged else run_life.digest,
+        digest=None if prolonged else status.digest,
         seconds_per_round=_mean(seconds[played][1:]),
         floats_up=_mean(floats_up[played]),
         floats_down=_mean(floats_down[played]),
-        state=run_life.state,
+        state=status.state,
         notes=notes,
         scores=scores,
         newcomers=newcomers,

@@ -17,11 +17,11 @@ from hpcfl.experiment.config import fingerprint
 from hpcfl.report.outcome import Summary, summarise
 from hpcfl.scores._described import Described, Measure, resolve
 from hpcfl.scores._metric_name import MetricName
-from hpcfl.storage import life, run_folder
 from hpcfl.storage import results as recorded
-from hpcfl.storage.life import Life
+from hpcfl.storage import run_folder, run_status
 from hpcfl.storage.moments import counts, scores
 from hpcfl.storage.results import Results
+from hpcfl.storage.run_status import RunStatus
 
 if TYPE_CHECKING:
     import pandas
@@ -43,7 +43,7 @@ class Run:
     results: Results  # everything recorded
     score: str  # the column that counts, such as ``pre``, ``post`` or ``global``
     metric: str  # the recorded name of the number in it that counts
-    life: Life
+    status: RunStatus
     notes: list[str] = field(default_factory=list)  # those of ``summary``
     # the user's own plugins that may be imported to look at models
     own: Collection[str] = ()
@@ -163,7 +163,7 @@ class Run:
         The round is played again for this client, so it is exact on the machine of the
         run. Raises UserError.
         """
-        return self.models.one(client, moment, at).module
+        return self.models.model(client, moment, at).module
 
     def predict(
         self,
@@ -197,7 +197,7 @@ class Run:
         """
         from hpcfl.trained.models import confusion, predicted
 
-        trained = self.models.one(client, moment, at)
+        trained = self.models.model(client, moment, at)
         x, y = self.models.samples(trained.clients)
         return confusion(
             predicted(trained.module, x), y, self.models.replay.prepared.setup.classes
@@ -244,12 +244,12 @@ def load(folder: Path, own: Collection[str] = ()) -> Run:
             "; ".join([f"{folder}: no run of hpcfl can be read here", *notes])
         )
     run = run or results.header.get(recorded.RUN)
-    run_life = life.look(folder, config["rounds"], results, run)
-    notes += [*run_life.others, *_lost(folder, run_life, results)]
+    status = run_status.look(folder, config["rounds"], results, run)
+    notes += [*status.others, *_lost(folder, status, results)]
     column, measure = counts(config["evaluation"], results)
-    summary = summarise(config, results, column, measure, run_life, notes)
+    summary = summarise(config, results, column, measure, status, notes)
     return Run(
-        folder, summary, config, results, column, measure.recorded, run_life, notes, own
+        folder, summary, config, results, column, measure.recorded, status, notes, own
     )
 
 
@@ -365,19 +365,19 @@ def _description(folder: Path, notes: list[str]) -> Mapping[str, Any] | None:
         return None
 
 
-def _lost(folder: Path, run_life: Life, results: Results) -> list[str]:
+def _lost(folder: Path, status: RunStatus, results: Results) -> list[str]:
     """Lines about what damage took for good: metrics of rounds that were played, a
     finished run's state.
     """
     played = results.rounds[results.played].tolist()
-    missing = _between([0, *played, max([run_life.done, *played]) + 1])
+    missing = _between([0, *played, max([status.done, *played]) + 1])
     lines = []
     if missing:
         lines.append(
             f"{folder}: the metrics of {ranges(missing)} are lost, their files were "
             "damaged"
         )
-    if run_life.finished and run_life.lost:
+    if status.finished and status.checkpoints_lost:
         lines.append(
             f"{folder}: its checkpoints are damaged, the final state is lost; "
             "--fresh makes it again"

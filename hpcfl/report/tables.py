@@ -75,7 +75,7 @@ def show(folder: Path, runs: list[Run] | None = None, explain: bool = False) -> 
 
 def _state(run: Run) -> str:
     """The digest of a run's last state with what it is, or why there is none."""
-    if run.life.lost:
+    if run.status.checkpoints_lost:
         return "lost, its checkpoints are damaged"
     if run.summary.digest:
         return f"{run.summary.digest} (checksum of all models)"

@@ -3,6 +3,7 @@ again.
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -18,17 +19,18 @@ class BestRound:
     """Watches the number that counts, and holds on to the state before the best round.
 
     Nothing is copied: neither the server nor the clients change a tensor of their
-    state, they make new ones. What it holds is written with the next checkpoint, which
-    a resumed run goes on from; rounds after that are played again, and found the best
-    again.
+    state, they make new ones. The state is saved with the next checkpoint. A resumed
+    run plays the rounds after that checkpoint again, and finds the same best one.
     """
 
     def __init__(self, column: str, measure: Measure, number: float | None) -> None:
-        """``measure`` in ``column`` counts; ``number`` is the best so far, None before
-        any.
+        """Args:
+        column, measure: what counts.
+        number: the best so far, None before any.
         """
         self._name = str(MetricName(measure.recorded, column))
-        self._measure, self._number = measure, number
+        self._measure = measure
+        self._number = number
         self._before: Best | None = None
         self._unwritten: Best | None = None
 
@@ -40,15 +42,15 @@ class BestRound:
             round - 1, np.nan, server and dict(server), clients.snapshot()
         )
 
-    def found(self, values: Mapping[str, Any]) -> float | None:
+    def improvement(self, values: Mapping[str, Any]) -> float | None:
         """On rank 0: the number of a round with these ``values`` if it is the best so
         far, else None.
         """
         number = float(values.get(self._name, np.nan))
-        if np.isnan(number) or (
-            self._number is not None
-            and self._measure.rank(number) <= self._measure.rank(self._number)
-        ):
+        if np.isnan(number):
+            return None
+        rank, best = self._measure.rank, self._number
+        if best is not None and rank(number) <= rank(best):
             return None
         return number
 
@@ -56,11 +58,9 @@ class BestRound:
         """The round whose state ``before`` was given is the best."""
         assert self._before is not None
         self._number = number
-        self._unwritten = Best(
-            self._before.round, number, self._before.server, self._before.rows
-        )
+        self._unwritten = replace(self._before, number=number)
 
-    def taken(self) -> Best | None:
+    def take(self) -> Best | None:
         """The best state, unless a checkpoint has it already."""
         best, self._unwritten = self._unwritten, None
         return best

@@ -21,6 +21,13 @@ from hpcfl.storage.schedule import Schedule
 CONTINUE, CHECKPOINT, STOP = 0, 1, 2
 
 
+Report = Callable[[int, dict[str, Any]], None]
+
+
+def nobody(round: int, values: dict[str, Any]) -> None:
+    """Who is told of rounds where nobody is."""
+
+
 @dataclass
 class Federation:
     """The rounds of a run, as this rank takes part in them.
@@ -38,7 +45,7 @@ class Federation:
     checkpoints: Checkpoints
     metrics: MetricsWriter | None
     meta: dict[str, Any]
-    report: Callable[[int, dict[str, Any]], None]
+    report: Report = nobody
     best: BestRound | None = None
     schedule: Schedule = field(init=False)
     _unrecorded: Result | None = (
@@ -97,7 +104,7 @@ class Federation:
 
     def finish(self) -> None:
         """Collective. Score the models that the last aggregation made."""
-        plan = select_final(self.prepared.config)
+        plan = select_final(self.prepared.config, self.prepared.newcomer_ids)
         scoring = FinalScoring(plan, self.communicator, self.prepared, self.server)
         self._unrecorded = scoring.play()
         self.record_last()
@@ -128,7 +135,7 @@ class Federation:
             return
         improved = None
         if self.communicator.is_server:
-            improved = self.best.found(result.numbers.values)
+            improved = self.best.improvement(result.numbers.values)
         number = self.communicator.bcast(improved)
         if number is not None:
             self.best.keep(number)
@@ -166,7 +173,7 @@ class Federation:
                 with on_this_rank(f"round {number}, metrics"):
                     self.metrics.merge()
             server = self.server if self.communicator.is_server else None
-            best = self.best.taken() if self.best else None
+            best = self.best.take() if self.best else None
             with on_this_rank(f"round {number}, checkpoint"):
                 self.checkpoints.start(
                     number, server, self.prepared.store, self.meta, best

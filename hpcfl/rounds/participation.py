@@ -47,15 +47,13 @@ def select(config: Config, number: int) -> RoundPlan:
     return RoundPlan(number, chosen, audience, scored)
 
 
-def select_final(config: Config) -> RoundPlan:
+def select_final(config: Config, newcomers: np.ndarray) -> RoundPlan:
     """Who is scored after the last aggregation, which counts as round R + 1: all
-    clients, or the last cohort, and the newcomers.
+    clients, or the last cohort, and the newcomers, whose ids are given.
     """
-    clients = config.partition.clients
-    audience = np.arange(clients)
+    audience = np.arange(config.partition.clients)
     if config.evaluation.clients == "cohort":
         audience = cohort(config, config.rounds)
-    newcomers = np.arange(clients, clients + config.newcomers.clients)
     return RoundPlan(config.rounds + 1, _nobody(), audience, True, newcomers)
 
 

@@ -21,6 +21,8 @@ from hpcfl.scores._metric_name import CLIENTS, RECORDED, SECONDS, MetricName
 from hpcfl.scores._summaries import summarised
 from hpcfl.scores.base import Score
 
+NumbersByName = dict[str, NDArray[np.float64]]  # of each client
+
 
 @dataclass
 class Numbers:
@@ -33,35 +35,34 @@ class Numbers:
     entry here, made in ``numbers``.
     """
 
-    values: dict[str, NDArray[np.float64]] = field(default_factory=dict)
+    values: NumbersByName = field(default_factory=dict)
     columns: list[str] = field(default_factory=list)
     recorded: list[str] = field(default_factory=list)
 
 
-OfFleets = Sequence[
-    tuple[np.ndarray, Numbers]
-]  # of each fleet the ids of its clients and their numbers
+# of each fleet the ids of its clients and their numbers
+OfFleets = Sequence[tuple[np.ndarray, Numbers]]
 
 
 def finite(fleet: Fleet, uplink: Message) -> Tensor:
     """Which clients' messages, private state and loss are all finite, bool [n] on the
     CPU.
     """
-    good = torch.ones(len(fleet.ids), dtype=torch.bool)
-    tensors = [field.tensor for field in fields(uplink).values() if not field.shared]
-    tensors += [
-        *fleet.state.values(),
-        *([] if fleet.losses is None else [fleet.losses[:, None]]),
-    ]
+    tensors = list(fleet.state.values())
+    for entry in fields(uplink).values():
+        if not entry.shared:
+            tensors.append(entry.tensor)
+    if fleet.losses is not None:
+        tensors.append(fleet.losses[:, None])
+    result = torch.ones(len(fleet.ids), dtype=torch.bool)
     for tensor in tensors:
-        if tensor.is_floating_point() and tensor.numel():
-            # NaN passes through both; absolute values would be a copy of all rows.
-            largest = [
-                torch.maximum(part.amax(dim=1), -part.amin(dim=1))
-                for part in scratch.parts(tensor.flatten(1))
-            ]
-            good &= torch.cat(largest).isfinite().cpu()
-    return good
+        if not tensor.is_floating_point() or not tensor.numel():
+            continue
+        parts = scratch.parts(tensor.flatten(1))
+        # NaN passes through both; absolute values would be a copy of all rows.
+        largest = [torch.maximum(part.amax(dim=1), -part.amin(dim=1)) for part in parts]
+        result &= torch.cat(largest).isfinite().cpu()
+    return result
 
 
 def numbers(fleet: Fleet, uplink: Message | None, finite: Tensor | None) -> Numbers:
@@ -69,40 +70,42 @@ def numbers(fleet: Fleet, uplink: Message | None, finite: Tensor | None) -> Numb
     participants trained.
 
     uplink, finite: what participants send, and which of them did not diverge, bool [n];
-    None for observers.
+        None for observers.
     """
     result = Numbers(columns=list(fleet.scores), recorded=list(fleet.recorded))
     for column, sums in fleet.scores.items():
         for name, score in fleet.resources.scores.items():
             of_score = score.numbers(name, sums[name], fleet.counts)
-            for part, values in of_score.items():
-                result.values[str(MetricName(part, column))] = values.numpy()
+            for number, values in of_score.items():
+                result.values[str(MetricName(number, column))] = values.numpy()
     for name, values in fleet.recorded.items():
         on_host = values.detach().double().cpu()
         result.values[str(MetricName(name, RECORDED))] = on_host.numpy()
     if uplink is not None and finite is not None:
-        floats = sum(
-            (
-                torch.as_tensor(
-                    field.logical_floats(), dtype=torch.float64, device="cpu"
-                )
-                for field in fields(uplink).values()
-            ),
-            torch.zeros(len(fleet.ids), dtype=torch.float64),
-        )
-        result.values["floats_up"] = floats.numpy()
+        result.values["floats_up"] = _floats(uplink, len(fleet.ids))
         result.values["diverged"] = (~finite).double().numpy()
-        for name, losses in (
-            ("train_loss", fleet.losses),
-            ("data_loss", fleet.data_losses),
-        ):
-            if losses is not None:  # a client without samples has none
-                result.values[name] = (
-                    losses.cpu()
-                    .masked_fill(fleet.samples.cpu() == 0, torch.nan)
-                    .numpy()
-                )
+        result.values |= _losses(fleet)
     return result
+
+
+def _floats(uplink: Message, clients: int) -> NDArray[np.float64]:
+    """The floats that each of so many clients sends, [n]."""
+    total = torch.zeros(clients, dtype=torch.float64)
+    for entry in fields(uplink).values():
+        floats = entry.logical_floats()
+        total += torch.as_tensor(floats, dtype=torch.float64, device="cpu")
+    return total.numpy()
+
+
+def _losses(fleet: Fleet) -> NumbersByName:
+    """The losses of a fleet's last training, NaN for a client without samples."""
+    empty = fleet.samples.cpu() == 0
+    losses = {"train_loss": fleet.losses, "data_loss": fleet.data_losses}
+    return {
+        name: values.cpu().masked_fill(empty, torch.nan).numpy()
+        for name, values in losses.items()
+        if values is not None
+    }
 
 
 def header(fleets: OfFleets, seconds: dict[str, float]) -> dict[str, Any]:
@@ -111,9 +114,9 @@ def header(fleets: OfFleets, seconds: dict[str, float]) -> dict[str, Any]:
     seconds: this rank's, by phase of the round.
     """
     return {
-        "names": _all(numbers.values for _, numbers in fleets),
-        "columns": _all(numbers.columns for _, numbers in fleets),
-        "recorded": _all(numbers.recorded for _, numbers in fleets),
+        "names": _union(numbers.values for _, numbers in fleets),
+        "columns": _union(numbers.columns for _, numbers in fleets),
+        "recorded": _union(numbers.recorded for _, numbers in fleets),
         "seconds": seconds,
     }
 
@@ -136,9 +139,14 @@ class Gathered:
     scores: Mapping[str, Score]
 
     @property
+    def names(self) -> list[str]:
+        """The clients' numbers, on any rank."""
+        return _named(self.headers, "names")
+
+    @property
     def columns(self) -> list[str]:
         """What was scored, on any rank."""
-        return _names(self.headers)[1]
+        return _named(self.headers, "columns")
 
     @cached_property
     def values(self) -> dict[str, Any]:
@@ -149,35 +157,43 @@ class Gathered:
         """
         if self.table is None:
             return {}
-        names, columns, recorded = _names(self.headers)
         record: dict[str, Any] = {}
-        of_columns: dict[str, dict[str, NDArray[np.float64]]] = {}
-        for position, text in enumerate(names):
+        by_column: dict[str, NumbersByName] = {}
+        for position, text in enumerate(self.names):
             name = replace(MetricName.parse(text), of_clients=True)
-            numbers = np.full(self.clients, np.nan)
-            numbers[self.audience] = self.table[:, position]
-            record[str(name)] = numbers
-            of_columns.setdefault(name.column, {})[name.number] = numbers
-        for column in columns:
-            of_column = of_columns[column]
-            for score_name, score in self.scores.items():
-                summary = score.summary(score_name, of_column)
-                for part, value in summary.items():
-                    record[str(MetricName(part, column))] = value
-            score_name, score = next(iter(self.scores.items()))
-            known = ~np.isnan(score.of_clients(score_name, of_column))
-            record[str(MetricName(CLIENTS, column))] = float(known.sum())
-        for number in recorded:
-            numbers = record[str(MetricName(number, RECORDED, of_clients=True))]
-            for kind, ending in (("mean", ""), ("std", "_std")):
-                name = MetricName(f"{number}{ending}", RECORDED)
-                record[str(name)] = summarised(kind, numbers)
-        first_worker = min(1, len(self.headers) - 1)  # rank 0 if alone
-        workers = [header["seconds"] for header in self.headers[first_worker:]]
+            values = np.full(self.clients, np.nan)
+            values[self.audience] = self.table[:, position]
+            record[str(name)] = values
+            by_column.setdefault(name.column, {})[name.number] = values
+        for column in self.columns:
+            record |= self._summary(column, by_column[column])
+        for number in _named(self.headers, "recorded"):
+            values = by_column[RECORDED][number]
+            mean, std = (
+                MetricName(number, RECORDED),
+                MetricName(f"{number}_std", RECORDED),
+            )
+            record[str(mean)] = summarised("mean", values)
+            record[str(std)] = summarised("std", values)
         for phase in ("train", "score"):
-            slowest = max(worker.get(phase, 0.0) for worker in workers)
-            record[str(MetricName(phase, SECONDS))] = slowest
+            record[str(MetricName(phase, SECONDS))] = self._slowest(phase)
         return record
+
+    def _summary(self, column: str, of_column: NumbersByName) -> dict[str, float]:
+        """What the scores say of a column over clients, and how many clients it has."""
+        record = {}
+        for name, score in self.scores.items():
+            for number, value in score.summary(name, of_column).items():
+                record[str(MetricName(number, column))] = value
+        name, score = next(iter(self.scores.items()))
+        scored = ~np.isnan(score.of_clients(name, of_column))
+        record[str(MetricName(CLIENTS, column))] = float(scored.sum())
+        return record
+
+    def _slowest(self, phase: str) -> float:
+        """The seconds of the slowest worker in a phase, of rank 0 if it is alone."""
+        workers = self.headers[1:] or self.headers
+        return float(max(worker["seconds"].get(phase, 0.0) for worker in workers))
 
 
 def gather(
@@ -193,24 +209,23 @@ def gather(
 
     fleets: of this rank. The other arguments are fields of ``Gathered``.
     """
-    names, *_ = _names(headers)
-    mine = audience[placement.owner[audience] == communicator.rank]
-    table = np.full((len(mine), len(names)), np.nan)
+    names = _named(headers, "names")
+    owner = placement.owner[audience]
+    local_ids = audience[owner == communicator.rank]
+    table = np.full((len(local_ids), len(names)), np.nan)
     for ids, of_fleet in fleets:
+        rows = np.searchsorted(local_ids, ids)
         for name, values in of_fleet.values.items():
-            table[np.searchsorted(mine, ids), names.index(name)] = values
-    whole = communicator.gather_rows(table, placement.owner[audience])
+            table[rows, names.index(name)] = values
+    whole = communicator.gather_rows(table, owner)
     return Gathered(whole, audience, clients, headers, scores)
 
 
-def _names(headers: Sequence[dict[str, Any]]) -> tuple[list[str], list[str], list[str]]:
-    """Of all numbers, of what was scored and of what was recorded, on any rank."""
-    names, columns, recorded = (
-        _all(one[key] for one in headers) for key in ("names", "columns", "recorded")
-    )
-    return names, columns, recorded
+def _named(headers: Sequence[dict[str, Any]], key: str) -> list[str]:
+    """The names under a key of the ranks' headers."""
+    return _union(told[key] for told in headers)
 
 
-def _all(lists: Iterable[Iterable[str]]) -> list[str]:
+def _union(lists: Iterable[Iterable[str]]) -> list[str]:
     """The names in several lists, each once, in alphabetical order."""
-    return sorted({name for names in lists for name in names})
+    return sorted(set().union(*lists))

@@ -20,9 +20,8 @@ PLUGINS = (("method", "name"), ("model", "name"), ("data", "dataset"))
 
 def own_code(table: Mapping[str, Any]) -> list[str]:
     """The user's own plugins, ``module:object``, that a configuration names."""
-    return [
-        name for section, key in PLUGINS if ":" in (name := str(table[section][key]))
-    ]
+    names = [str(table[section][key]) for section, key in PLUGINS]
+    return [name for name in names if ":" in name]
 
 
 def named(value: Any) -> set[str]:
@@ -31,28 +30,27 @@ def named(value: Any) -> set[str]:
     """
     if isinstance(value, str):
         return {value} if ":" in value else set()
-    inner = (
-        value.values()
-        if isinstance(value, Mapping)
-        else value
-        if isinstance(value, list)
-        else ()
-    )
-    return set().union(*map(named, inner))
+    if isinstance(value, Mapping):
+        value = list(value.values())
+    if isinstance(value, list):
+        return set().union(*map(named, value))
+    return set()
 
 
-def again(folder: Path, table: Mapping[str, Any], own: Collection[str]) -> Config:
+def read_again(folder: Path, table: Mapping[str, Any], own: Collection[str]) -> Config:
     """The experiment of the run in a folder, whose resolved configuration is ``table``,
     on this machine.
 
     own: the user's own plugins that may be imported; looking at a folder runs no code
     that only the folder names. Raises UserError.
     """
-    if foreign := [name for name in own_code(table) if name not in own]:
+    unnamed = [name for name in own_code(table) if name not in own]
+    if unnamed:
+        options = " ".join(f"--own {name}" for name in unnamed)
         raise UserError(
-            f"{folder}: was run with your own {', '.join(foreign)}, which is imported only where "
-            f"you name it: {' '.join(f'--own {name}' for name in foreign)}, from Python "
-            f"hpcfl.load(…, own={foreign})"
+            f"{folder}: was run with your own {', '.join(unnamed)}, which is imported "
+            f"only where you name it: {options}, from Python "
+            f"hpcfl.load(…, own={unnamed})"
         )
     partition = folder / PARTITION
     ownership.require(partition, Split.load(partition).run, config.fingerprint(table))

@@ -2,10 +2,9 @@
 
 For each model ``NAME.safetensors``, its tensors under the names that they have in the
 module, and ``NAME.json``, what the model is and how good it was. Beside them a program
-for each kind of model, such as
-``client.pt2``: the module's forward as ``torch.export`` writes it down, into which the
-    tensors of any model of the kind can be loaded. So whatever a method predicts by is
-    in the files as well.
+for each kind of model, such as ``client.pt2``: the module's forward as ``torch.export``
+writes it down, into which the tensors of any model of the kind can be loaded. So
+whatever a method predicts by is in the files as well.
 """
 
 import io
@@ -45,42 +44,44 @@ def _written(models: Models, chosen: Iterable[Trained], folder: Path) -> list[st
     """Write models into a folder; returns as ``export``."""
     from safetensors.torch import save
 
-    lines, programs = (
-        list[str](),
-        dict[str, str | None](),
-    )  # by kind of model: its program's file
-    for one in chosen:
-        kind, name = one.name.split()[0], one.name.replace(" ", "-")
+    lines: list[str] = []
+    programs: dict[str, str | None] = {}  # by kind of model: its program's file
+    for model in chosen:
+        kind = model.name.split()[0]
         if kind not in programs:
-            content, problem = _program(one.module, models.samples(one.clients[:1])[0])
+            x, _ = models.samples(model.clients[:1])
+            content, problem = _program(model.module, x)
             programs[kind] = f"{kind}.pt2" if content else None
             if content:
                 atomic.write(folder / f"{kind}.pt2", content)
             else:
                 lines.append(
-                    f"{kind}.pt2 is left out, torch cannot write the model down ({problem}); "
-                    "its tensors are there"
+                    f"{kind}.pt2 is left out, torch cannot write the model down "
+                    f"({problem}); its tensors are there"
                 )
-        about = _about(models, one, programs[kind])
+        about = _about(models, model, programs[kind])
         tensors = {
-            key: tensor.contiguous() for key, tensor in one.module.state_dict().items()
+            key: tensor.contiguous()
+            for key, tensor in model.module.state_dict().items()
         }
+        name = model.name.replace(" ", "-")
         atomic.write(folder / f"{name}.safetensors", save(tensors, {"format": "pt"}))
         atomic.write(folder / f"{name}.json", json.dumps(about, indent=1).encode())
-        lines.append(_line(one, about["accuracy"]))
+        lines.append(_line(model, about["accuracy"]))
     return lines
 
 
-def _line(one: Trained, accuracy: float) -> str:
+def _line(model: Trained, accuracy: float) -> str:
     """What was exported, for the user; with a warning where it is not what the run
     recorded.
     """
-    of_round = f"{one.name}: {one.moment or 'never scored'}, round {one.round}, {100 * accuracy:.2f} %"
-    if one.recorded is None or one.recorded == accuracy:
-        return of_round
+    column = model.moment or "never scored"
+    line = f"{model.name}: {column}, round {model.round}, {100 * accuracy:.2f} %"
+    if model.recorded is None or model.recorded == accuracy:
+        return line
     return (
-        f"{of_round}; the run recorded {100 * one.recorded:.2f} %, as its last bits depend on processor, "
-        "GPU and libraries"
+        f"{line}; the run recorded {100 * model.recorded:.2f} %, as its last bits depend on "
+        "processor, GPU and libraries"
     )
 
 
@@ -91,40 +92,38 @@ def _program(module: nn.Module, x: torch.Tensor) -> tuple[bytes, str]:
     example = torch.cat([x[:1], x[:1]])  # torch takes a dimension of 1 for a constant
     content = io.BytesIO()
     try:
-        any_number = torch.export.Dim("samples")
-        torch.export.save(
-            torch.export.export(module, (example,), dynamic_shapes=({0: any_number},)),
-            content,
-        )
+        shapes = ({0: torch.export.Dim("samples")},)
+        program = torch.export.export(module, (example,), dynamic_shapes=shapes)
+        torch.export.save(program, content)
     except Exception as error:  # a module of the user's may be anything
         return b"", blame.said(error)
     return content.getvalue(), ""
 
 
-def _about(models: Models, one: Trained, program: str | None) -> dict[str, Any]:
+def _about(models: Models, model: Trained, program: str | None) -> dict[str, Any]:
     """What the JSON beside a model says of it."""
     prepared = models.replay.prepared
-    x, y = models.samples(one.clients)
-    right = int((predicted(one.module, x) == y).sum())
+    x, y = models.samples(model.clients)
+    right = int((predicted(model.module, x) == y).sum())
     return {
-        "model": one.name,
-        "moment": one.moment,
-        "round": one.round,
+        "model": model.name,
+        "moment": model.moment,
+        "round": model.round,
         "accuracy": right / len(y),
-        "recorded": one.recorded,
+        "recorded": model.recorded,
         "correct": right,
         "samples": len(y),
         "program": program,
-        "prediction": _prediction(one.module),
+        "prediction": _prediction(model.module),
         "input": {
             "shape": list(x.shape[1:]),
             "dtype": str(x.dtype).removeprefix("torch."),
             "from": _normalisation(models),
         },
         "classes": prepared.setup.classes,
-        "constructor": _constructor(models, one.module),
-        "digest": one.digest,
-        "sha256": digest.of_tensors(one.module.state_dict()),
+        "constructor": _constructor(models, model.module),
+        "digest": model.digest,
+        "sha256": digest.of_tensors(model.module.state_dict()),
         "configuration": models.table,
         "hpcfl": __version__,
     }
@@ -134,22 +133,17 @@ def _prediction(module: nn.Module) -> str | dict[str, Any]:
     """How logits are made: by the module's own forward, or by which function of what."""
     if not isinstance(module, Predicting):
         return "forward"
-    return {
-        "function": _place(module.predict),
-        "reads": [
-            name for name in module.state_dict() if name.startswith(f"{PREDICTION}.")
-        ],
-    }
+    names = module.state_dict()
+    reads = [name for name in names if name.startswith(f"{PREDICTION}.")]
+    return {"function": _place(module.predict), "reads": reads}
 
 
 def _normalisation(models: Models) -> str | dict[str, Any]:
     """What makes of the data set's samples what the model takes."""
     samples = models.replay.prepared.resources.samples
-    return (
-        "token ids"
-        if samples.tokens
-        else {"formula": "(x / scale - mean) / std", **vars(samples.normalise)}
-    )
+    if samples.tokens:
+        return "token ids"
+    return {"formula": "(x / scale - mean) / std", **vars(samples.normalise)}
 
 
 def _constructor(models: Models, module: nn.Module) -> dict[str, Any]:
@@ -173,4 +167,5 @@ def _constructor(models: Models, module: nn.Module) -> dict[str, Any]:
 
 def _place(function: Any) -> str:
     """Where a function or class is defined, ``module:name``."""
-    return f"{function.__module__}:{getattr(function, '__qualname__', type(function).__qualname__)}"
+    name = getattr(function, "__qualname__", type(function).__qualname__)
+    return f"{function.__module__}:{name}"

@@ -30,13 +30,14 @@ GLOBAL = "global"  # the column of the one model that all clients received
 class Trained:
     """One model of a run.
 
-    name: "client 7", "global", "class 3" … module: in evaluation mode; its forward is
-        the prediction that was
-    scored. moment: the column as which it was; None for a model of the server that
-        nobody scores. round: that
-    in which it was. digest: of the run's whole state before that round; None before the
-        first. recorded: its accuracy then, in [0, 1]; None without one. clients: on
-        whose test samples that is.
+    name: "client 7", "global", "class 3" …
+    module: in evaluation mode; its forward is the prediction that was scored.
+    moment: the column as which it was; None for a model of the server that nobody
+        scores.
+    round: that in which it was.
+    digest: of the run's whole state before that round; None before the first.
+    recorded: its accuracy then, in [0, 1]; None without one.
+    clients: on whose test samples that is.
     """
 
     name: str
@@ -64,7 +65,7 @@ class Models:
         """Nothing is read yet.
 
         table: the resolved configuration. counts: the column that counts. best: its
-        best round. own: as for ``experiment.again``.
+        best round. own: as for ``experiment.read_again``.
         """
         self.replay = RoundReplay(folder, table, own)
         self.table = table
@@ -76,7 +77,7 @@ class Models:
         """The ids of all clients."""
         return list(range(self.replay.prepared.setup.clients))
 
-    def one(
+    def model(
         self, who: int | str, moment: str | None = None, at: At = "last"
     ) -> Trained:
         """The model of a client by its id, or one of the server's by its name. Raises
@@ -84,13 +85,13 @@ class Models:
         """
         if isinstance(who, str):
             return self.of_server([who], at)[0]
-        found = list(self.of_clients([who], moment, at))
-        if not found:
-            raise UserError(
-                f"{self._folder}: client {who} has no model '{moment or self._counts}' of round "
-                f"{self._round(moment or self._counts, at)}, in which it did not take part"
-            )
-        return found[0]
+        for model in self.of_clients([who], moment, at):
+            return model
+        column = moment or self._counts
+        raise UserError(
+            f"{self._folder}: client {who} has no model '{column}' of round "
+            f"{self._round(column, at)}, in which it did not take part"
+        )
 
     def of_clients(
         self, clients: Sequence[int], moment: str | None = None, at: At = "last"
@@ -127,34 +128,29 @@ class Models:
         """
         has_global = np.isfinite(self._accuracies(GLOBAL)).any()
         newest = self._newest() if at == "last" else self._round(self._counts, at)
-        others = self.replay.prepared.method.server_models(self.replay.server(newest))
-        known = [*([GLOBAL] if has_global else []), *others]
-        method = self.replay.prepared.method.name
+        method = self.replay.prepared.method
+        rows = method.server_models(self.replay.server(newest))
+        known = [GLOBAL, *rows] if has_global else list(rows)
+        server = f"{self._folder}: the server of {method.name}"
         if not known:
-            raise UserError(
-                f"{self._folder}: the server of {method} has no model of its own; "
-                "take a client's"
-            )
-        if unknown := [name for name in names if name not in known]:
-            raise UserError(
-                f"{self._folder}: the server of {method} has no model "
-                f"'{unknown[0]}'{nearest(unknown[0], known)}"
-            )
-        return [
-            self._global(at)
-            if name == GLOBAL
-            else self._unscored(name, others[name], newest)
-            for name in names or known
-        ]
+            raise UserError(f"{server} has no model of its own; take a client's")
+        models = []
+        for name in names or known:
+            if name not in known:
+                raise UserError(f"{server} has no model '{name}'{nearest(name, known)}")
+            if name == GLOBAL:
+                models.append(self._global(at))
+            else:
+                models.append(self._unscored(name, rows[name], newest))
+        return models
 
     def samples(self, clients: Sequence[int]) -> tuple[Tensor, Tensor]:
         """The test samples of some clients, x [n, *shape] as a model takes them, and y
         [n].
         """
         samples = self.replay.prepared.resources.samples
-        x, y = samples.take(
-            np.concatenate([samples.test[client] for client in clients])
-        )
+        positions = [samples.test[client] for client in clients]
+        x, y = samples.take(np.concatenate(positions))
         return x.cpu(), y.cpu()
 
     def taken(self, x: Any) -> Tensor:
@@ -163,7 +159,8 @@ class Models:
 
         Token ids may be of any length. Raises UserError for another shape.
         """
-        samples, given = self.replay.prepared.resources.samples, torch.as_tensor(x)
+        samples = self.replay.prepared.resources.samples
+        given = torch.as_tensor(x)
         shape = given.shape[1:] if samples.tokens else samples.x.shape[1:]
         if given.dim() != samples.x.dim() or given.shape[1:] != shape:
             expected = ", ".join(["n", *map(str, samples.x.shape[1:])])
@@ -171,65 +168,66 @@ class Models:
                 f"{self._folder}: samples of {self.table['data']['dataset']} have the shape "
                 f"[{expected}], a single one too, with n = 1; these have {list(given.shape)}"
             )
-        kind = (
-            samples.x.dtype
-            if samples.tokens
-            else torch.promote_types(samples.x.dtype, torch.float32)
-        )
-        normalised: Tensor = samples.normalise(given.to(kind))
+        dtype = samples.x.dtype
+        if not samples.tokens:
+            dtype = torch.promote_types(dtype, torch.float32)
+        normalised: Tensor = samples.normalise(given.to(dtype))
         return normalised
 
     def _round(self, column: str, at: At) -> int:
         """The round whose models in a column are wanted. Raises UserError."""
         if isinstance(at, str) and at not in ("last", "best"):
             raise UserError(f"at = '{at}'{nearest(at, ['last', 'best'])}")
-        scored = self._results.rounds[np.isfinite(self._accuracies(column))].tolist()
+        scored = self._rounds_with(column)
+        if at == "best":
+            wanted = self._best
+            if wanted is None or wanted not in scored:
+                raise UserError(
+                    f"{self._folder}: the best round, {wanted}, has no '{column}'; "
+                    f"at = 'last' takes that of round {scored[-1]}"
+                )
+        elif isinstance(at, int):
+            wanted = at
+            if wanted not in scored:
+                raise UserError(
+                    f"{self._folder}: '{column}' was not scored in round {at}; "
+                    f"evaluation.every = {self.table['evaluation']['every']}"
+                )
+        elif self._finished:
+            wanted = scored[-1]
+        else:  # of a run that goes on, the last that can be looked at
+            kept = [round for round in scored if round in self.replay.rounds]
+            wanted = max(kept, default=scored[-1])
+        self._refuse_unkept(wanted)
+        return wanted
+
+    def _rounds_with(self, column: str) -> list[int]:
+        """The rounds in which a column was scored, at least one. Raises UserError."""
+        rounds = self._results.rounds[np.isfinite(self._accuracies(column))]
+        scored: list[int] = rounds.tolist()
         of_newcomers = (BEFORE, AFTER)
         if scored and column in of_newcomers:
             raise UserError(
                 f"{self._folder}: '{column}' is of newcomers, whose models are not kept"
             )
-        if not scored:
-            columns = sorted(
-                name.column
-                for name in self._results.names
-                if name.number == "weighted" and name.column not in of_newcomers
-            )
-            raise UserError(
-                f"{self._folder}: '{column}' was not scored{nearest(column, columns)}"
-            )
-        kept = self.replay.rounds
-        if at == "best":
-            if self._best is None or self._best not in scored:
-                raise UserError(
-                    f"{self._folder}: the best round, {self._best}, has no '{column}'; "
-                    f"at = 'last' takes that of round {scored[-1]}"
-                )
-            wanted = self._best
-        elif isinstance(at, int):
-            if at not in scored:
-                raise UserError(
-                    f"{self._folder}: '{column}' was not scored in round {at}; "
-                    f"evaluation.every = {self.table['evaluation']['every']}"
-                )
-            wanted = at
-        else:  # of a run that goes on, the last that can be looked at
-            wanted = max(
-                (round for round in scored if round in kept), default=scored[-1]
-            )
-            wanted = scored[-1] if self._finished else wanted
-        self._refuse_unkept(wanted)
-        return int(wanted)
+        if scored:
+            return scored
+        columns = sorted(
+            name.column
+            for name in self._results.names
+            if name.number == "weighted" and name.column not in of_newcomers
+        )
+        raise UserError(
+            f"{self._folder}: '{column}' was not scored{nearest(column, columns)}"
+        )
 
     def _newest(self) -> int:
         """The last round before which there is a state. Raises UserError where a
         finished run lost it.
         """
-        newest = (
-            int(self._results.rounds.max())
-            if self._finished
-            else max(self.replay.rounds)
-        )
+        newest = max(self.replay.rounds)
+        if self._finished:
+            newest = int(self._results.rounds.max())
         self._refuse_unkept(newest)
         return newest
 
@@ -242,9 +240,9 @@ class Models:
             return
         only = f"only that before {', '.join(map(str, sorted(kept)))}"
         lost = damaged(self.replay.checkpoints, self.replay.run)
-        why = lost.get(name_after(round - 1)) or next(
-            (one for one in lost.values() if kept == {1}), None
-        )
+        why = lost.get(name_after(round - 1))
+        if why is None and kept == {1}:  # nothing can be read
+            why = next(iter(lost.values()), None)
         if why is not None:
             raise UserError(
                 f"{self._folder}: the state before round {round} is lost, there is {only}: {why}"
@@ -264,11 +262,9 @@ class Models:
         return self._results.series(MetricName("weighted", column))
 
     def _recorded(self, column: str, round: int, client: int) -> float | None:
-        accuracies, row = (
-            of_clients(self._results, column, "accuracy"),
-            self._results.rounds == round,
-        )
+        accuracies = of_clients(self._results, column, "accuracy")
         assert accuracies is not None
+        row = self._results.rounds == round
         accuracy = float(accuracies[row, client].item())
         return accuracy if np.isfinite(accuracy) else None
 
@@ -295,11 +291,9 @@ class Models:
         round = self._round(GLOBAL, at)
         [fleet] = self.replay.play(round, self._final(round), [0])
         row = int(np.searchsorted(self._results.rounds, round))
-        scored = np.flatnonzero(
-            np.isfinite(
-                self._results.series(MetricName("total", GLOBAL, of_clients=True))[row]
-            )
-        )
+        total = MetricName("total", GLOBAL, of_clients=True)
+        samples = self._results.series(total)[row]
+        scored = np.flatnonzero(np.isfinite(samples))
         return Trained(
             GLOBAL,
             self._module(fleet, GLOBAL, 0),
@@ -331,10 +325,8 @@ class Models:
         the server none.
         """
         prepared = self.replay.prepared
-        if (
-            prepared.resources.buffers.width
-            and prepared.config.training.buffers == "local"
-        ):
+        stay_local = prepared.config.training.buffers == "local"
+        if prepared.resources.buffers.width and stay_local:
             raise UserError(
                 f"{self._folder}: '{name}' has no batch-norm statistics of its own, each client "
                 "uses its own with it: take moment = 'global' of a client, or train with "
@@ -352,7 +344,6 @@ def predicted(model: nn.Module, x: Tensor) -> Tensor:
 def confusion(predicted: Tensor, labels: Tensor, classes: int) -> np.ndarray:
     """How often samples of class i are predicted as class j, int64 [classes, classes]."""
     pairs = labels * classes + predicted
-    counts: np.ndarray = (
-        torch.bincount(pairs, minlength=classes**2).view(classes, classes).numpy()
-    )
-    return counts
+    counts = torch.bincount(pairs, minlength=classes**2)
+    matrix: np.ndarray = counts.view(classes, classes).numpy()
+    return matrix

@@ -33,22 +33,18 @@ class Predicting(nn.Module):
             model.add_module(PREDICTION, known)
         # the model's own dictionaries, so that what is loaded into or moved in one of
         # the two is so in both
-        self._parameters, self._buffers, self._modules = (
-            model._parameters,
-            model._buffers,
-            model._modules,
-        )
-        vars(self)["model"] = (
-            model  # not a child, under which all names would begin with "model."
-        )
+        self._parameters = model._parameters
+        self._buffers = model._buffers
+        self._modules = model._modules
+        # not a child, under which all names would begin with "model."
+        vars(self)["model"] = model
         self.predict = predict
 
     def forward(self, x: Tensor) -> Tensor:
         """Logits [batch, classes] of x [batch, *shape]."""
         known = self._modules.get(PREDICTION)
-        return self.predict(
-            vars(self)["model"], x, Lane(**dict(known.named_buffers() if known else {}))
-        )
+        variables = dict(known.named_buffers()) if known else {}
+        return self.predict(vars(self)["model"], x, Lane(**variables))
 
 
 @with_gradients
@@ -63,9 +59,12 @@ def module(
 ) -> nn.Module:
     """The model of one client on the CPU, in evaluation mode.
 
-    build: makes one with fresh numbers, and those that are frozen. row: its parameters [P]. statistics: its
-    buffers [B]. predict: how it predicts, if not by its forward. variables: what that
-    reads, one client's tensors by name.
+    Args:
+        build: makes one with fresh numbers, and those that are frozen.
+        parameters, row: their layout, and the client's, [P].
+        buffers, statistics: their layout, and the client's, [B].
+        predict: how it predicts, if not by its forward.
+        variables: what that reads, one client's tensors by name.
     """
     with torch.random.fork_rng(devices=[]):  # what ``build`` draws is nobody else's
         model = build()

@@ -45,7 +45,7 @@ class RoundReplay:
     def __init__(
         self, folder: Path, table: Mapping[str, Any], own: Collection[str]
     ) -> None:
-        """Nothing is read yet; arguments as for ``experiment.again``."""
+        """Nothing is read yet; arguments as for ``experiment.read_again``."""
         self.folder = folder
         self.checkpoints = folder / CHECKPOINTS
         self.run = fingerprint(table)
@@ -63,7 +63,7 @@ class RoundReplay:
         batched.
         """
         alone = OneProcess()
-        config = experiment.again(self.folder, self._table, self._own)
+        config = experiment.read_again(self.folder, self._table, self._own)
         prepared = trial.run(prepare(config, alone), alone)
         newest = checkpoint.latest(self.checkpoints)
         if newest is not None:

@@ -11,9 +11,9 @@ from hpcfl.experiment import config, sweep
 from hpcfl.report import outcome, sweep_table, table_formats, tables
 from hpcfl.report.summary import Run
 from hpcfl.report.sweep_table import Reading
-from hpcfl.storage.life import Life, Stage
 from hpcfl.storage.moments import counts
 from hpcfl.storage.results import Results
+from hpcfl.storage.run_status import RunStatus, Stage
 
 ROOT = Path(__file__).parents[2]
 PAPERS = sorted((ROOT / "launch" / "papers").glob("*.toml"))
@@ -26,7 +26,7 @@ ASKED = {
         "post/pm_l_std",
     ]
 }
-DONE = Life(Stage.FINISHED, 3, 3, None, [], False, None)
+DONE = RunStatus(Stage.FINISHED, 3, 3, None, [], False, None)
 
 
 def made_up(cell: sweep.Cell, number: int) -> Run:

@@ -102,8 +102,8 @@ def test_of_equal_rounds_the_first_is_the_best():
         [(math.nan, False), (2.0, True), (2.0, False), (1.0, True)], 1
     ):
         watch.before(round, None, store)
-        found = watch.found({"pre/loss": number})
+        found = watch.improvement({"pre/loss": number})
         assert (found is not None) == better
         if better:
             watch.keep(found)
-    assert watch.taken().round == 3 and watch.taken() is None
+    assert watch.take().round == 3 and watch.take() is None

@@ -41,7 +41,8 @@ def rounds(communicator, method="ditto", **sections):
     """Round 1 of a federation on the tiny data, and its final scoring."""
     experiment = config.parse(tiny.table(method, **sections))
     prepared = prepare(experiment, communicator)
-    plans = {Round: select(experiment, 1), FinalScoring: select_final(experiment)}
+    final = select_final(experiment, prepared.newcomer_ids)
+    plans = {Round: select(experiment, 1), FinalScoring: final}
     return [
         kind(plan, communicator, prepared, prepared.server)
         for kind, plan in plans.items()

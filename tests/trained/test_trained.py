@@ -180,7 +180,7 @@ def test_looking_imports_no_code_that_only_the_folder_names(played):
 def test_with_more_checkpoints_there_are_models_of_more_rounds(played):
     run = played("fedavg", checkpoint={"every": 1, "keep": 3})  # of three rounds
     for round in (1, 2, 3, 4):
-        found = run.models.one(2, "pre", round)
+        found = run.models.model(2, "pre", round)
         assert accuracy(run, found) == found.recorded and found.round == round
     with pytest.raises(
         UserError, match=r"'post' was not scored in round 4; evaluation.every = 1"

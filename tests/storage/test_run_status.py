@@ -272,7 +272,7 @@ def test_a_signal_in_the_last_round_leaves_the_scoring_to_the_same_command(tmp_p
         "the same command continues",
     ):
         play(tmp_path / "run", "tiny:Stops", rounds=2)
-    assert summary.load(tmp_path / "run").life.stage.name == "PLAYED"
+    assert summary.load(tmp_path / "run").status.stage.name == "PLAYED"
     assert play(tmp_path / "run", "tiny:Stops", rounds=2)
     assert summary.as_json(tmp_path / "run")["finished"]
 
@@ -323,7 +323,7 @@ def test_a_mistake_found_after_the_beginning_is_a_failure_and_said_so(
     with pytest.raises(RunFailure, match="a key that only this shows"):
         play(tmp_path / "run")
     assert (
-        summary.load(tmp_path / "run").life.state
+        summary.load(tmp_path / "run").status.state
         == status.look(tmp_path / "run")[0].state
         == "failed"
     )
@@ -511,7 +511,7 @@ def test_files_of_another_run_are_not_taken_for_this_ones(two_runs, tmp_path, wh
             np.testing.assert_array_equal(values[row], own.values[name][of_round])
     if which == "its partition":  # of which nothing is shown; its models are of it
         with pytest.raises(UserError, match=whose):
-            summary.load(ours, ["tiny:blobs"]).models.one(0)
+            summary.load(ours, ["tiny:blobs"]).models.model(0)
     else:
         assert any("of another run (fedavg on tiny:blobs" in n for n in shown.notes)
 

@@ -5,11 +5,12 @@ asks.
 they cannot disagree. Each step of a run ends with a file that is published whole, by
 rename: the run has come as far as the last of these that is there.
 
-    claimed    ``run.json``: the folder belongs to an experiment
-    prepared   ``partition.h5``: everything was built and checked, round 1 may begin
-        playing    a round in the metrics or in a checkpoint played     the checkpoint
-        of the last round, R finished   the scores of the state after the last
-        aggregation, round R + 1, in the merged metrics
+* claimed: ``run.json``, the folder belongs to an experiment
+* prepared: ``partition.h5``, everything was built and checked, round 1 may begin
+* playing: a round in the metrics or in a checkpoint
+* played: the checkpoint of the last round, R
+* finished: the scores of the state after the last aggregation, round R + 1, in the
+  merged metrics
 """
 
 from dataclasses import dataclass, field
@@ -34,29 +35,29 @@ class Stage(IntEnum):
 
 
 @dataclass(frozen=True)
-class Life:
+class RunStatus:
     """What the folder of a run says of it.
 
     stage: how far the run has come.
-    asked: its number of rounds R; None where nothing says so.
+    rounds_requested: R; None where nothing says so.
     done: rounds in the newest checkpoint that can be read, 0 without one.
     digest: of the state in that checkpoint; None without one.
     completed: the numbers of rounds after which the run was scored, several where it
         was prolonged.
-    held: whether a process has the folder now.
+    locked: whether a process has the folder now.
     failure: why the last attempt failed; None if it did not, or the run is finished.
-    lost: whether there are checkpoints of the run, but none that can be read.
+    checkpoints_lost: whether there are checkpoints of the run, but none that can be read.
     others: a line for each checkpoint of another run.
     """
 
     stage: Stage
-    asked: int | None
+    rounds_requested: int | None
     done: int
     digest: str | None
     completed: list[int]
-    held: bool
+    locked: bool
     failure: str | None
-    lost: bool = False
+    checkpoints_lost: bool = False
     others: list[str] = field(default_factory=list)
 
     @property
@@ -68,17 +69,17 @@ class Life:
         """One word: the stage of a run that is finished or at work, else failed,
         stopped or empty.
         """
-        if self.finished or self.held:
+        if self.finished or self.locked:
             return self.stage.name.lower()
         return "failed" if self.failure else "stopped" if self.stage else "empty"
 
 
 def look(
-    folder: Path, asked: int | None, results: Results, run: str | None = None
-) -> Life:
+    folder: Path, rounds_requested: int | None, results: Results, run: str | None = None
+) -> RunStatus:
     """What a folder says of its run; nothing is changed.
 
-    asked: the run's number of rounds, None where nothing says so. results: what
+    rounds_requested: the run's number of rounds, None where nothing says so. results: what
     ``results.read`` gave. run: its fingerprint, None where nothing says so. Raises
     RunFailure where the checkpoints cannot be listed.
     """
@@ -86,10 +87,10 @@ def look(
     checkpoint = latest(checkpoints, run)
     of_others = others(checkpoints, run)
     done = checkpoint.round if checkpoint else 0
-    stage = _stage(folder, asked, done, results)
-    return Life(
+    stage = _stage(folder, rounds_requested, done, results)
+    return RunStatus(
         stage,
-        asked,
+        rounds_requested,
         done,
         checkpoint.digest if checkpoint else None,
         results.completed,
@@ -100,10 +101,14 @@ def look(
     )
 
 
-def _stage(folder: Path, asked: int | None, done: int, results: Results) -> Stage:
-    if asked is not None and run_folder.is_finished(asked, done, results.completed):
+def _stage(
+    folder: Path, rounds_requested: int | None, done: int, results: Results
+) -> Stage:
+    if rounds_requested is not None and run_folder.is_finished(
+        rounds_requested, done, results.completed
+    ):
         return Stage.FINISHED
-    if asked is not None and done >= asked:
+    if rounds_requested is not None and done >= rounds_requested:
         return Stage.PLAYED
     if done or results.rounds.size:
         return Stage.PLAYING

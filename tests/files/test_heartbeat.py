@@ -1,0 +1,32 @@
+"""A rank that works shows that it is alive: to whom, and how often."""
+
+import pytest
+
+from hpcfl.files import heartbeat
+
+
+def test_another_listener_hears_the_beats_inside_a_block_alone():
+    outer, inner = [], []
+    with heartbeat.heard_by(lambda: outer.append(1)):
+        with (
+            pytest.raises(ZeroDivisionError),
+            heartbeat.heard_by(lambda: inner.append(1)),
+        ):
+            heartbeat.beat()
+            raise ZeroDivisionError
+        heartbeat.beat()
+    heartbeat.beat()  # nobody waits for a process on its own
+    assert (outer, inner) == ([1], [1])
+
+
+def test_training_beats_once_a_mini_batch_and_scoring_too(make_fleet):
+    fleet, beats = make_fleet(), []
+    rows = fleet.setup.layout.width
+    steps = -(-fleet.samples.max() // fleet.setup.training.batch_size)
+    with heartbeat.heard_by(lambda: beats.append(1)):
+        start = fleet.setup.normal(rows, key=("start",))
+        trained = fleet.train(start)
+        assert len(beats) >= steps
+        beats.clear()
+        fleet.score("post", trained)
+    assert beats
