@@ -427,11 +427,11 @@ def test_head_gradients_are_those_of_autograd(make_fleet, rows_of, lanes):
             )
 
 
-def test_descend_on_free_tensors():
+def test_gradient_descent_on_free_tensors():
     """f = ½(z − 3)²: every step of rate r leaves (1 − r) of the distance."""
     start = {"z": torch.tensor([7.0, 3.0])}
     end = gradient_descent(
-        start, lambda free: 0.5 * (free["z"] - 3).square().sum(), 0.25, 3, lambda: None
+        start, lambda free: 0.5 * (free["z"] - 3).square().sum(), 0.25, 3
     )
     assert end["z"].tolist() == pytest.approx([3 + 4 * 0.75**3, 3]) and start[
         "z"

@@ -137,7 +137,7 @@ def test_a_step_that_runs_often_is_recorded_with_the_constants(make_fleet, lanes
             [[8, 8, 8, 8]] * 3, lanes=lanes, model=named("lora"), epochs=epochs
         )
         if ended and lanes != 1:
-            fleet.resources.kernel._recordings._replay = False
+            fleet.resources.kernel._replay = False
         ended.append(fleet.train(fleet.setup.initial()))
     assert torch.equal(*ended)
 
