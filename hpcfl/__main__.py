@@ -6,7 +6,7 @@ import gc
 import sys
 
 from hpcfl.files import output
-from hpcfl.rounds import signals
+from hpcfl.simulation import signals
 
 
 def main() -> None:

@@ -195,7 +195,7 @@ def run(
     fresh: bool,
 ) -> None:
     """Run the experiment in FILE, or continue it where it stands."""
-    from hpcfl.rounds import signals
+    from hpcfl.simulation import signals
 
     signals.remember()  # before the imports that take seconds
     from hpcfl.commands.experiments import run_file

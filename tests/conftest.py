@@ -15,6 +15,8 @@ import torch
 from playing import Played, play
 from zygote import Zygote
 
+from hpcfl.clients import Fleet
+from hpcfl.clients.setup import Setup
 from hpcfl.commands.run import run
 from hpcfl.communication import exchange
 from hpcfl.communication.communicator import OneProcess
@@ -22,14 +24,12 @@ from hpcfl.communication.message import Message, fields
 from hpcfl.communication.placement import place
 from hpcfl.experiment import config
 from hpcfl.experiment.config import Training
-from hpcfl.fleet import Fleet
-from hpcfl.fleet.setup import Setup
 from hpcfl.methods.base import Cohort
 from hpcfl.methods.options.ala import Blending
-from hpcfl.preparation.prepare import prepare
 from hpcfl.report import figures, summary
 from hpcfl.report.summary import Run
 from hpcfl.rows import layout
+from hpcfl.simulation.prepare import prepare
 from hpcfl.trained.experiment import named
 
 # What takes minutes by itself begins at once: two files that mostly wait for Slurm, two

@@ -14,12 +14,12 @@ import torch
 from every_method import NAMES, kind
 from playing import play
 
+from hpcfl.clients import memory
+from hpcfl.clients.execution import cuda_graphs
 from hpcfl.communication import exchange
 from hpcfl.communication.communicator import OneProcess
 from hpcfl.experiment import config
-from hpcfl.fleet import memory
-from hpcfl.fleet.execution import cuda_graphs
-from hpcfl.preparation.prepare import prepare
+from hpcfl.simulation.prepare import prepare
 
 # How far a tensor of the final state may be from the CPU's, as a share of its largest
 # number: rounding is 1e-7, and training makes more of it.

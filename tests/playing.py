@@ -11,9 +11,9 @@ from recorded import Recorded
 
 from hpcfl.communication.communicator import OneProcess
 from hpcfl.experiment import config
-from hpcfl.preparation.prepare import Prepared, prepare
-from hpcfl.rounds.federation import Federation
-from hpcfl.rounds.signals import StopRequest
+from hpcfl.simulation.federation import Federation
+from hpcfl.simulation.prepare import Prepared, prepare
+from hpcfl.simulation.signals import StopRequest
 from hpcfl.storage import digest
 from hpcfl.storage.checkpoint import Checkpoints
 

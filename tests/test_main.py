@@ -7,7 +7,7 @@ import pytest
 from hpcfl import __main__, cli
 from hpcfl.communication import mpi
 from hpcfl.files import output
-from hpcfl.rounds import signals
+from hpcfl.simulation import signals
 
 
 class Aborted(Exception):

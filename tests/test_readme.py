@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from hpcfl.fleet import Fleet
-from hpcfl.fleet.step_context import StepContext
+from hpcfl.clients import Fleet
+from hpcfl.clients.step_context import StepContext
 from hpcfl.methods.base import Cohort
 from hpcfl.methods.fedavg import FedAvg
 from hpcfl.report import catalogue

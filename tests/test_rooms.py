@@ -110,8 +110,8 @@ def test_only_one_module_knows_mpi():
 
 
 def test_kernels_have_one_door():
-    """Others take steps through ``hpcfl.fleet.execution`` and know nothing inside it."""
-    door = "hpcfl.fleet.execution"
+    """Others take steps through ``hpcfl.clients.execution`` and know nothing inside it."""
+    door = "hpcfl.clients.execution"
     wrong = [
         f"{module} imports {other}"
         for module, path in modules().items()

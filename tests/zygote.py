@@ -36,7 +36,7 @@ IMPORTED = (
     "hpcfl.cli",
     "hpcfl.commands.experiments",
     "hpcfl.api",
-    "hpcfl.fleet.execution.recorded",
+    "hpcfl.clients.execution.recorded",
     "hpcfl.report.tables",
     "hpcfl.cluster.status",
     "hpcfl.cluster.submission",

@@ -4,9 +4,9 @@ from dataclasses import replace
 
 from hpcfl.communication.communicator import Process
 from hpcfl.experiment.config import Config
-from hpcfl.preparation.prepare import prepare
 from hpcfl.report import needs
 from hpcfl.report.text import plain
+from hpcfl.simulation.prepare import prepare
 
 
 def show(config: Config, ranks: int) -> None:

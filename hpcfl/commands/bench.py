@@ -16,18 +16,18 @@ from typing import Any
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from hpcfl import trial
+from hpcfl.clients.execution import SerialKernel
+from hpcfl.clients.losses import Batch
+from hpcfl.clients.resources import LaneSteps
 from hpcfl.commands.run import PUBLISH_EVERY, check_world
 from hpcfl.communication.agreement import agreed
 from hpcfl.communication.communicator import Communicator
 from hpcfl.experiment import config, sweep
 from hpcfl.experiment.config import Config
-from hpcfl.fleet.execution import SerialKernel
-from hpcfl.fleet.losses import Batch
-from hpcfl.fleet.resources import LaneSteps
-from hpcfl.preparation.prepare import Prepared, prepare_together
-from hpcfl.rounds.federation import Federation
-from hpcfl.rounds.signals import StopRequest
+from hpcfl.simulation import preflight
+from hpcfl.simulation.federation import Federation
+from hpcfl.simulation.prepare import Prepared, prepare_together
+from hpcfl.simulation.signals import StopRequest
 from hpcfl.storage.checkpoint import Checkpoints
 from hpcfl.storage.metrics import MetricsWriter
 
@@ -134,7 +134,7 @@ def measure(
     with agreed(communicator):
         check_world(communicator)
     prepared = prepare_together(longer, communicator)
-    prepared = trial.run(prepared, communicator)
+    prepared = preflight.run(prepared, communicator)
     communicator.watch(experiment.runtime.hang_after)
     # Ranks wait here and measure together: those of a node share its cores or its GPU.
     communicator.allreduce_max(0)

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hpcfl import trial
 from hpcfl.commands.run import OnRound, allowed_silence, check_world, run
 from hpcfl.communication.agreement import agreed
 from hpcfl.communication.communicator import Communicator
@@ -17,8 +16,9 @@ from hpcfl.data import datasets
 from hpcfl.errors import RunFailure, UserError
 from hpcfl.experiment import config, protocols, sweep
 from hpcfl.files import destination, output
-from hpcfl.preparation.prepare import prepare_together
 from hpcfl.report.text import plain
+from hpcfl.simulation import preflight
+from hpcfl.simulation.prepare import prepare_together
 from hpcfl.storage import run_folder, sweep_folder
 from hpcfl.storage.run_folder import RUN
 
@@ -154,7 +154,7 @@ def check_file(
         cells = sweep.expand(config.read(file, overrides), str(file))
     communicator.watch(allowed_silence([cells[0].config]))
     prepared = prepare_together(cells[0].config, communicator)
-    prepared = trial.run(prepared, communicator)
+    prepared = preflight.run(prepared, communicator)
     from hpcfl.report import configuration, needs
 
     ranks = needs.of_ranks(prepared, communicator)

@@ -9,7 +9,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from hpcfl import trial
 from hpcfl.communication.agreement import agreed
 from hpcfl.communication.communicator import Communicator
 from hpcfl.communication.mpi import launched_world_size
@@ -18,16 +17,17 @@ from hpcfl.errors import Interrupted, RunFailure, UserError
 from hpcfl.experiment import blame, measures
 from hpcfl.experiment.config import Config
 from hpcfl.files import output
-from hpcfl.preparation.prepare import (
+from hpcfl.report.progress import Progress
+from hpcfl.simulation import preflight
+from hpcfl.simulation.best import BestRound
+from hpcfl.simulation.federation import Federation
+from hpcfl.simulation.prepare import (
     Prepared,
     prepare_together,
     refuse_other_frozen,
 )
-from hpcfl.report.progress import Progress
-from hpcfl.rounds.best import BestRound
-from hpcfl.rounds.federation import Federation
-from hpcfl.rounds.rank_list import rank_list
-from hpcfl.rounds.signals import StopRequest
+from hpcfl.simulation.rank_list import rank_list
+from hpcfl.simulation.signals import StopRequest
 from hpcfl.storage import ownership, provenance, results, run_folder
 from hpcfl.storage.checkpoint import Checkpoints, Restored
 from hpcfl.storage.metrics import MetricsWriter
@@ -63,7 +63,7 @@ def run(
         if complete:
             return False
         prepared = _prepare(config, communicator, clash)
-        prepared = trial.run(prepared, communicator)
+        prepared = preflight.run(prepared, communicator)
         introduced = communicator.introduce(rank_list(communicator, prepared))
         claim = None
         with agreed(communicator):

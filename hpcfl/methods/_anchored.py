@@ -13,8 +13,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from hpcfl.clients import Fleet
 from hpcfl.communication.message import Inbox, Message
-from hpcfl.fleet import Fleet
 from hpcfl.methods.base import Audience, Cohort, Method, Setup, State
 from hpcfl.rows import mixing
 

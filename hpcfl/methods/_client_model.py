@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from hpcfl.fleet.losses import Predict, Tensors
+from hpcfl.clients.losses import Predict, Tensors
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hpcfl.fleet.setup import Setup
+from hpcfl.clients.setup import Setup
 from hpcfl.rows.layout import Layout
 
 

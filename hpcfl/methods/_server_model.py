@@ -6,8 +6,8 @@ from typing import ClassVar
 
 from torch import Tensor
 
+from hpcfl.clients import Fleet
 from hpcfl.communication.message import Inbox, Mean, Message
-from hpcfl.fleet import Fleet
 from hpcfl.methods.base import Audience, ClientModel, Cohort, Method, Setup, State
 
 Proximal = tuple[float, Tensor]

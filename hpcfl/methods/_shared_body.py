@@ -7,9 +7,9 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from hpcfl.clients import Fleet
 from hpcfl.communication.message import Field as Sent
 from hpcfl.communication.message import Inbox, Mean, Message
-from hpcfl.fleet import Fleet
 from hpcfl.methods.base import Audience, ClientModel, Cohort, State
 from hpcfl.methods.fedavg import ServerModel
 from hpcfl.rows.layout import Group, Layout

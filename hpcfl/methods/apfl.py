@@ -20,8 +20,8 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
+from hpcfl.clients import Fleet, StepContext
 from hpcfl.communication.message import Inbox
-from hpcfl.fleet import Fleet, StepContext
 from hpcfl.methods.base import ClientModel, Setup, State
 from hpcfl.methods.fedavg import ServerModel
 

@@ -23,8 +23,8 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
+from hpcfl.clients import Fleet, StepContext
 from hpcfl.communication.message import Inbox, Message, Pool
-from hpcfl.fleet import Fleet, StepContext
 from hpcfl.methods.base import (
     Audience,
     ClientModel,

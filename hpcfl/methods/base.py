@@ -73,12 +73,12 @@ import torch.nn.functional as functional
 from pydantic import Field, PositiveInt
 from torch import Tensor, nn
 
+from hpcfl.clients import Fleet
+from hpcfl.clients.losses import Batch
+from hpcfl.clients.setup import Setup as Setup  # methods import it from here
 from hpcfl.communication.message import Inbox, Message
 from hpcfl.errors import UserError
 from hpcfl.experiment.sections import MethodSection
-from hpcfl.fleet import Fleet
-from hpcfl.fleet.losses import Batch
-from hpcfl.fleet.setup import Setup as Setup  # methods import it from here
 from hpcfl.methods._client_model import ClientModel as ClientModel
 from hpcfl.methods._clients import Audience as Audience
 from hpcfl.methods._clients import Cohort as Cohort

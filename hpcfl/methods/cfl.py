@@ -20,8 +20,8 @@ import torch
 from pydantic import Field, NonNegativeInt
 from torch import Tensor
 
+from hpcfl.clients import Fleet
 from hpcfl.communication.message import Inbox, Message, Pool
-from hpcfl.fleet import Fleet
 from hpcfl.methods.base import Audience, Cohort, Setup, State
 from hpcfl.methods.fedavg import ServerModel
 from hpcfl.rows import mixing, sums

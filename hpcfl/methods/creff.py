@@ -22,10 +22,10 @@ import torch
 from pydantic import Field, PositiveInt
 from torch import Tensor, nn
 
+from hpcfl.clients import Fleet, synthetic
+from hpcfl.clients.synthetic import gradient_descent
 from hpcfl.communication.message import Inbox, Mean, Message
 from hpcfl.experiment.sections import Training
-from hpcfl.fleet import Fleet, synthetic
-from hpcfl.fleet.synthetic import gradient_descent
 from hpcfl.methods.base import Audience, ClientModel, Cohort, Setup, State, head_of
 from hpcfl.methods.fedavg import ServerModel
 

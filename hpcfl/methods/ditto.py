@@ -18,8 +18,8 @@ from typing import ClassVar, Literal
 from pydantic import Field, NonNegativeInt
 from torch import Tensor
 
+from hpcfl.clients import Fleet
 from hpcfl.communication.message import Inbox
-from hpcfl.fleet import Fleet
 from hpcfl.methods.base import ClientModel, Setup, State, search
 from hpcfl.methods.fedavg import FedAvg
 

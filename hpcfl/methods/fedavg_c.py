@@ -14,8 +14,8 @@ from typing import Any, ClassVar
 from pydantic import Field, NonNegativeInt
 from torch import Tensor
 
+from hpcfl.clients import Fleet
 from hpcfl.communication.message import Inbox
-from hpcfl.fleet import Fleet
 from hpcfl.methods.base import ClientModel
 from hpcfl.methods.fedavg import FedAvg
 

@@ -14,9 +14,9 @@ paper's.
 
 from torch import Tensor
 
+from hpcfl.clients import Fleet
 from hpcfl.communication.message import Field as Sent
 from hpcfl.communication.message import Inbox, Mean, Message
-from hpcfl.fleet import Fleet
 from hpcfl.methods.base import Audience, ClientModel, Cohort, Setup, State
 from hpcfl.methods.fedavg import ServerModel
 

@@ -18,9 +18,9 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
+from hpcfl.clients import Fleet
 from hpcfl.communication.message import Field as Sent
 from hpcfl.communication.message import Inbox, Message
-from hpcfl.fleet import Fleet
 from hpcfl.methods.base import Audience, Cohort, Setup, State
 from hpcfl.methods.fedavg import ServerModel
 from hpcfl.rows import mixing, sums

@@ -21,8 +21,8 @@ import torch.nn.functional as functional
 from pydantic import Field
 from torch import Tensor, nn
 
+from hpcfl.clients import Fleet
 from hpcfl.communication.message import Inbox, Mean, Message
-from hpcfl.fleet import Fleet
 from hpcfl.methods.base import (
     Audience,
     ClientModel,

@@ -13,8 +13,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from hpcfl.clients import Fleet
 from hpcfl.communication.message import Inbox
-from hpcfl.fleet import Fleet
 from hpcfl.methods._shared_body import SharedBody
 from hpcfl.methods.base import Setup, State
 from hpcfl.rows.layout import Group

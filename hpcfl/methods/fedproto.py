@@ -21,10 +21,10 @@ import torch.nn.functional as functional
 from pydantic import Field
 from torch import Tensor, nn
 
+from hpcfl.clients import Fleet
+from hpcfl.clients.losses import Batch
 from hpcfl.communication.message import Field as Sent
 from hpcfl.communication.message import Inbox, Mean, Message
-from hpcfl.fleet import Fleet
-from hpcfl.fleet.losses import Batch
 from hpcfl.methods.base import (
     Audience,
     ClientModel,

@@ -9,8 +9,8 @@ are ``participation.stragglers``.
 from pydantic import Field
 from torch import Tensor
 
+from hpcfl.clients import Fleet
 from hpcfl.communication.message import Inbox
-from hpcfl.fleet import Fleet
 from hpcfl.methods.base import search
 from hpcfl.methods.fedavg import FedAvg
 

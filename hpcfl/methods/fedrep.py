@@ -11,8 +11,8 @@ between the phases, and trains all clients once more at the end.
 from pydantic import Field, NonNegativeInt
 from torch import Tensor
 
+from hpcfl.clients import Fleet
 from hpcfl.communication.message import Inbox
-from hpcfl.fleet import Fleet
 from hpcfl.methods.base import search
 from hpcfl.methods.fedper import FedPer
 

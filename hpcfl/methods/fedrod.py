@@ -24,9 +24,9 @@ import torch.nn.functional as functional
 from pydantic import Field
 from torch import Tensor, nn
 
+from hpcfl.clients import Fleet
+from hpcfl.clients.losses import Batch
 from hpcfl.communication.message import Inbox
-from hpcfl.fleet import Fleet
-from hpcfl.fleet.losses import Batch
 from hpcfl.methods.base import ClientModel, head_of
 from hpcfl.methods.fedper import FedPer
 from hpcfl.models import parts

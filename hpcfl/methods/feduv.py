@@ -20,7 +20,7 @@ import torch.nn.functional as functional
 from pydantic import Field
 from torch import Tensor, nn
 
-from hpcfl.fleet.losses import Batch
+from hpcfl.clients.losses import Batch
 from hpcfl.methods.base import head_of
 from hpcfl.methods.fedavg import FedAvg
 from hpcfl.models import parts

@@ -15,9 +15,9 @@ import torch.nn.functional as functional
 from pydantic import Field, PositiveInt
 from torch import Tensor
 
+from hpcfl.clients import Fleet
 from hpcfl.communication.message import Field as Sent
 from hpcfl.communication.message import Inbox, Mean, Message, Pool
-from hpcfl.fleet import Fleet
 from hpcfl.methods.base import Audience, Cohort, Setup, State
 from hpcfl.methods.fedavg import ServerModel
 

@@ -8,8 +8,8 @@ R·ρ, also for the learning rate, as here in R·ρ rounds of all clients.
 
 from torch import Tensor
 
+from hpcfl.clients import Fleet
 from hpcfl.communication.message import Inbox, Message
-from hpcfl.fleet import Fleet
 from hpcfl.methods.base import Audience, Cohort, Method, Setup, State
 
 

@@ -22,9 +22,9 @@ import torch.nn.functional as functional
 from pydantic import Field
 from torch import Tensor, nn
 
+from hpcfl.clients import Fleet, at
+from hpcfl.clients.losses import Batch
 from hpcfl.communication.message import Inbox
-from hpcfl.fleet import Fleet, at
-from hpcfl.fleet.losses import Batch
 from hpcfl.methods.base import Setup, State, search
 from hpcfl.methods.fedavg import FedAvg
 from hpcfl.models import parts

@@ -23,8 +23,8 @@ import torch
 from pydantic import Field, NonNegativeInt
 from torch import Tensor
 
+from hpcfl.clients import Fleet, StepContext
 from hpcfl.communication.message import Inbox
-from hpcfl.fleet import Fleet, StepContext
 from hpcfl.methods.base import ClientModel, Setup, State, search
 from hpcfl.methods.fedavg import FedAvg
 from hpcfl.rows.layout import Layout

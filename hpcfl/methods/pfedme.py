@@ -19,8 +19,8 @@ import torch
 from pydantic import Field, PositiveInt, model_validator
 from torch import Tensor
 
+from hpcfl.clients import Fleet, StepContext
 from hpcfl.communication.message import Inbox
-from hpcfl.fleet import Fleet, StepContext
 from hpcfl.methods.base import ClientModel, Cohort, Setup, State, search
 from hpcfl.methods.fedavg import ServerModel
 

@@ -15,8 +15,8 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
+from hpcfl.clients import Fleet, StepContext
 from hpcfl.communication.message import Inbox, Mean, Message
-from hpcfl.fleet import Fleet, StepContext
 from hpcfl.methods.base import Audience, Cohort, Setup, State
 from hpcfl.methods.fedavg import ServerModel
 

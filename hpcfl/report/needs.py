@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.table import Table
 from torch import Tensor
 
+from hpcfl.clients.optimizers import slots
 from hpcfl.communication.communicator import Communicator
 from hpcfl.communication.message import (
     Entry,
@@ -21,11 +22,10 @@ from hpcfl.communication.message import (
     fields,
 )
 from hpcfl.experiment.config import Config
-from hpcfl.fleet.optimizers import slots
-from hpcfl.preparation.prepare import Prepared
 from hpcfl.report.text import literal
 from hpcfl.rows.layout import Layout
-from hpcfl.trial import dry_round, score_check
+from hpcfl.simulation import dry_round, score_check
+from hpcfl.simulation.prepare import Prepared
 
 Sent = Tensor | Field | Pool | Mixture | Mean
 FLOAT = 4  # bytes

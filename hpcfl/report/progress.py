@@ -15,9 +15,9 @@ from rich.table import Column
 
 from hpcfl.communication.communicator import Communicator
 from hpcfl.experiment.config import Config
-from hpcfl.preparation.prepare import Prepared
 from hpcfl.report.text import literal, plain
 from hpcfl.scores._metric_name import MetricName
+from hpcfl.simulation.prepare import Prepared
 
 PLAIN_INTERVAL = 5.0  # seconds between lines where the output is no terminal
 LONGEST = 1e11  # seconds, some thousand years

@@ -5,12 +5,12 @@ experiment.
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from hpcfl import trial
 from hpcfl.communication.communicator import OneProcess
 from hpcfl.experiment import config
-from hpcfl.preparation.prepare import Prepared, prepare
-from hpcfl.rounds.participation import select
-from hpcfl.rounds.round import Round
+from hpcfl.simulation import preflight
+from hpcfl.simulation.participation import select
+from hpcfl.simulation.prepare import Prepared, prepare
+from hpcfl.simulation.round import Round
 
 CLIENTS = 20
 EXPERIMENT = {
@@ -68,7 +68,7 @@ def of(method: str) -> Traffic:
     """
     alone = OneProcess()
     experiment = config.parse({**EXPERIMENT, "method": {"name": method}})
-    prepared = trial.run(prepare(experiment, alone), alone)
+    prepared = preflight.run(prepare(experiment, alone), alone)
     for number in (1, 2):
         plan = select(experiment, number)
         values = Round(plan, alone, prepared, prepared.server).play().values

@@ -9,10 +9,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from hpcfl.clients import buffer_name
+from hpcfl.clients.scoring import BLOCK
 from hpcfl.errors import UserError
 from hpcfl.experiment.plugins import nearest
-from hpcfl.fleet import buffer_name
-from hpcfl.fleet.scoring import BLOCK
 from hpcfl.scores._metric_name import MetricName
 from hpcfl.storage.checkpoint import damaged
 from hpcfl.storage.manifest import name_after

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from hpcfl.fleet.losses import Lane, Predict, Tensors
+from hpcfl.clients.losses import Lane, Predict, Tensors
 from hpcfl.rows import constants
 from hpcfl.rows.layout import Layout
 from hpcfl.trained.replay import with_gradients

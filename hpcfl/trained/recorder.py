@@ -9,9 +9,9 @@ from dataclasses import dataclass, field, replace
 
 from torch import Tensor
 
-from hpcfl.fleet import Fleet, StepContext
-from hpcfl.fleet.losses import Predict, Tensors
-from hpcfl.fleet.training import Task, Trained
+from hpcfl.clients import Fleet, StepContext
+from hpcfl.clients.losses import Predict, Tensors
+from hpcfl.clients.training import Task, Trained
 
 # Called after each mini-batch with the training's phase and what the step saw.
 StepObserver = Callable[[str, StepContext], None]

@@ -14,15 +14,15 @@ from typing import Any
 import numpy as np
 import torch
 
-from hpcfl import trial
 from hpcfl.communication.communicator import OneProcess
 from hpcfl.errors import UserError
 from hpcfl.experiment.config import fingerprint
 from hpcfl.files.atomic import Damaged
 from hpcfl.methods.base import State
-from hpcfl.preparation.prepare import Prepared, prepare, refuse_other_frozen
-from hpcfl.rounds.participation import RoundPlan, cohort
-from hpcfl.rounds.round import FinalScoring, FleetType, Round
+from hpcfl.simulation import preflight
+from hpcfl.simulation.participation import RoundPlan, cohort
+from hpcfl.simulation.prepare import Prepared, prepare, refuse_other_frozen
+from hpcfl.simulation.round import FinalScoring, FleetType, Round
 from hpcfl.storage import checkpoint
 from hpcfl.storage.clients import ClientStore
 from hpcfl.storage.manifest import Manifest
@@ -64,7 +64,7 @@ class RoundReplay:
         """
         alone = OneProcess()
         config = experiment.read_again(self.folder, self._table, self._own)
-        prepared = trial.run(prepare(config, alone), alone)
+        prepared = preflight.run(prepare(config, alone), alone)
         newest = checkpoint.latest(self.checkpoints)
         if newest is not None:
             refuse_other_frozen(prepared, newest.meta, self.folder)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from hpcfl.fleet import StepContext
+from hpcfl.clients import StepContext
 from hpcfl.methods.options.class_wise import norm_distribution
 from hpcfl.report import style
 from hpcfl.report.arrangement import arrange

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from hpcfl.clients import StepContext
 from hpcfl.errors import UserError
-from hpcfl.fleet import StepContext
 from hpcfl.methods.options.ala import Blending
 from hpcfl.report.arrangement import arrange
 from hpcfl.report.plots._lines import method_of

@@ -12,7 +12,7 @@ python - <<'CHECK'
 import sys
 from hpcfl.errors import UserError
 from hpcfl.experiment.sections import Runtime
-from hpcfl.preparation.device import choose_device
+from hpcfl.simulation.device import choose_device
 try:
     choose_device(Runtime(device="cuda"), 0)
 except UserError as error:

@@ -12,12 +12,12 @@ import numpy as np
 import torch
 from server_step import REPEATS, seconds
 
+from hpcfl.clients import Fleet, scoring
+from hpcfl.clients.execution import recorded
 from hpcfl.communication.communicator import OneProcess
 from hpcfl.experiment import config
-from hpcfl.fleet import Fleet, scoring
-from hpcfl.fleet.execution import recorded
-from hpcfl.preparation.prepare import Prepared, prepare
 from hpcfl.rows import mixing, sums
+from hpcfl.simulation.prepare import Prepared, prepare
 from hpcfl.storage import results
 from hpcfl.storage.results import Results
 

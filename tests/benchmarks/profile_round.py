@@ -17,7 +17,7 @@ from torch.profiler import ProfilerActivity, profile
 
 from hpcfl.communication.communicator import OneProcess
 from hpcfl.experiment import config
-from hpcfl.preparation.prepare import prepare
+from hpcfl.simulation.prepare import prepare
 
 OUT = Path(__file__).parents[2] / "results" / "benchmarks"
 # The round that is looked at, after others that warm up: a step is replayed from its

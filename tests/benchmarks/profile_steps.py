@@ -17,11 +17,11 @@ import numpy as np
 import rounds
 import workloads
 
+from hpcfl.clients.execution.serial import SerialSession
 from hpcfl.communication import exchange
 from hpcfl.communication.communicator import OneProcess
 from hpcfl.experiment import config
-from hpcfl.fleet.execution.serial import SerialSession
-from hpcfl.preparation.prepare import Prepared, prepare
+from hpcfl.simulation.prepare import Prepared, prepare
 
 OUT = Path(__file__).parents[2] / "results" / "benchmarks" / "profile-steps.txt"
 REPEATS = 5

@@ -26,7 +26,7 @@ from hpcfl.experiment import config
 from hpcfl.files import scratch
 from hpcfl.methods.base import State
 from hpcfl.methods.fedavg import ServerModel
-from hpcfl.preparation.prepare import Prepared, prepare
+from hpcfl.simulation.prepare import Prepared, prepare
 from hpcfl.storage.checkpoint import Checkpoints
 
 REPEATS = 3

@@ -6,10 +6,10 @@ import pytest
 import tiny
 
 import hpcfl
+from hpcfl.clients.execution import recorded
 from hpcfl.commands.experiments import check_file, run_file
 from hpcfl.communication.communicator import OneProcess
 from hpcfl.errors import UserError
-from hpcfl.fleet.execution import recorded
 
 SWEEP = """
 rounds = 1

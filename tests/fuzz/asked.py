@@ -9,7 +9,7 @@ from pathlib import Path
 
 from hpcfl.cli import command
 from hpcfl.communication.communicator import OneProcess
-from hpcfl.rounds.signals import StopRequest
+from hpcfl.simulation.signals import StopRequest
 
 EXPERIMENT = """
 name = "fuzzed"

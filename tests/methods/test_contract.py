@@ -8,13 +8,13 @@ import textwrap
 import pytest
 from tiny import table
 
-from hpcfl import trial
 from hpcfl.communication.communicator import OneProcess
 from hpcfl.errors import UserError
 from hpcfl.experiment import config
 from hpcfl.methods import base
 from hpcfl.methods.fedavg import FedAvg
-from hpcfl.preparation.prepare import prepare
+from hpcfl.simulation import preflight
+from hpcfl.simulation.prepare import prepare
 
 
 class Weighs(FedAvg):
@@ -30,7 +30,7 @@ def test_an_audience_has_no_weights():
     """
     prepared = prepare(config.parse(table("test_contract:Weighs")), OneProcess())
     with pytest.raises(UserError, match="'Audience' object has no attribute 'weights'"):
-        trial.run(prepared, OneProcess())
+        preflight.run(prepared, OneProcess())
 
 
 @pytest.mark.slow

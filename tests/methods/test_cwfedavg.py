@@ -12,13 +12,13 @@ import torch
 from pydantic import ValidationError
 from torch.nn.functional import cross_entropy, one_hot
 
+from hpcfl.clients.losses import Batch, Lane
 from hpcfl.communication import exchange
 from hpcfl.communication.communicator import OneProcess
 from hpcfl.communication.message import Mixture
 from hpcfl.communication.placement import place
 from hpcfl.errors import UserError
 from hpcfl.experiment.config import parse
-from hpcfl.fleet.losses import Batch, Lane
 from hpcfl.methods.options import class_wise
 from hpcfl.methods.options.class_wise import (
     class_models,

@@ -7,7 +7,7 @@ import pytest
 import tiny
 import torch
 
-from hpcfl.fleet import Fleet, frozen
+from hpcfl.clients import Fleet, frozen
 from hpcfl.methods.options.ala import AdaptiveLocalAggregation
 
 FEW = [[8, 3, 0, 0], [0, 9, 2, 0]]

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from hpcfl.fleet import Fleet
+from hpcfl.clients import Fleet
 
 
 @pytest.mark.parametrize("method", ["fedavg", "fedprox"])

@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 import torch
 
+from hpcfl.clients import scoring
 from hpcfl.communication.message import Pool
-from hpcfl.fleet import scoring
 from hpcfl.methods.fedfomo import FedFomo, usefulness
 
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
-from hpcfl.fleet.losses import Batch, Lane
+from hpcfl.clients.losses import Batch, Lane
 from hpcfl.methods.fedphp import FedPHP, discrepancy
 
 ONE = [[6, 3, 2, 1]]

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
-from hpcfl.fleet.losses import Batch, Lane
+from hpcfl.clients.losses import Batch, Lane
 from hpcfl.methods.fedproto import FedProto, features, nearest
 from hpcfl.models.mlp import MLP
 

@@ -4,7 +4,7 @@ import tiny
 import torch
 from torch import nn
 
-from hpcfl.fleet import Fleet
+from hpcfl.clients import Fleet
 from hpcfl.methods.fedrep import FedRep
 
 

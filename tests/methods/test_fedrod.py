@@ -8,7 +8,7 @@ import torch
 from test_fedrep import phases
 from torch.nn.functional import cross_entropy
 
-from hpcfl.fleet.losses import Batch
+from hpcfl.clients.losses import Batch
 from hpcfl.methods.fedrod import FedRoD, floored_distribution
 from hpcfl.models.mlp import MLP
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy, normalize
 
-from hpcfl.fleet.losses import Batch, Lane
+from hpcfl.clients.losses import Batch, Lane
 from hpcfl.methods.feduv import FedUV, closeness, median_above_zero, variance_gap
 from hpcfl.models.mlp import MLP
 

@@ -6,13 +6,13 @@ import tiny
 import torch
 from every_method import NAMES, short
 
-from hpcfl import trial
 from hpcfl.communication.communicator import OneProcess
 from hpcfl.errors import UserError
 from hpcfl.experiment import config
 from hpcfl.methods.fedavg import FedAvg
-from hpcfl.preparation.prepare import prepare
 from hpcfl.rows import constants
+from hpcfl.simulation import preflight
+from hpcfl.simulation.prepare import prepare
 
 # Every method has these three, but for those that are refused; a few have the others.
 MODELS = ["head_only", "bias_only", "lora"]
@@ -183,7 +183,7 @@ def test_a_method_that_trains_nothing_but_what_is_frozen_says_so_before_round_1(
     with pytest.raises(
         UserError, match="trains head alone, of which the model freezes"
     ):
-        trial.run(prepared, OneProcess())
+        preflight.run(prepared, OneProcess())
 
 
 def test_a_model_that_freezes_everything_is_refused(federate):

@@ -3,11 +3,11 @@
 import tiny
 import torch
 
+from hpcfl.clients.losses import Batch, Lane
 from hpcfl.communication.communicator import OneProcess
 from hpcfl.experiment import config
-from hpcfl.fleet.losses import Batch, Lane
 from hpcfl.methods.moon import Moon
-from hpcfl.preparation.prepare import prepare
+from hpcfl.simulation.prepare import prepare
 
 
 def test_without_weight_it_is_fedavg(federate):

@@ -23,7 +23,7 @@ from hpcfl.methods.options import OPTIONS, hooks_of, leaving_out
 from hpcfl.methods.options.ala import BlendedStart
 from hpcfl.methods.options.averaged_buffers import AveragedBuffers
 from hpcfl.methods.options.class_wise import ClassWise
-from hpcfl.preparation.prepare import prepare
+from hpcfl.simulation.prepare import prepare
 
 MIXED = [
     name

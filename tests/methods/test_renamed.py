@@ -8,13 +8,13 @@ import pytest
 import tiny
 
 import hpcfl
-from hpcfl import trial
 from hpcfl.communication.communicator import OneProcess
 from hpcfl.errors import UserError
 from hpcfl.experiment import config
 from hpcfl.methods._renamed import OLD_NAMES
 from hpcfl.methods.fedavg import FedAvg, ServerModel
-from hpcfl.preparation.prepare import prepare
+from hpcfl.simulation import preflight
+from hpcfl.simulation.prepare import prepare
 
 
 class Replies(FedAvg):
@@ -57,7 +57,7 @@ def test_an_old_hook_is_named_with_its_line_and_its_new_name():
 def test_a_call_of_an_old_hook_is_named_in_the_trial():
     words = "no attribute 'known'; since version 0.2.0 it is called 'loss_variables'"
     with pytest.raises(UserError, match=re.escape(words)):
-        trial.run(prepared("Asks"), OneProcess())
+        preflight.run(prepared("Asks"), OneProcess())
 
 
 def test_a_function_that_is_no_hook_may_have_any_name():

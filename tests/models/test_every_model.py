@@ -7,10 +7,10 @@ from recorded import Recorded
 
 from hpcfl.communication.communicator import OneProcess
 from hpcfl.experiment import config, plugins
-from hpcfl.preparation.prepare import prepare
 from hpcfl.report import catalogue
-from hpcfl.rounds.federation import Federation
-from hpcfl.rounds.signals import StopRequest
+from hpcfl.simulation.federation import Federation
+from hpcfl.simulation.prepare import prepare
+from hpcfl.simulation.signals import StopRequest
 from hpcfl.storage.checkpoint import Checkpoints
 
 pytestmark = pytest.mark.slow

@@ -15,8 +15,8 @@ from jobs import MPIEXEC
 
 from hpcfl.communication.communicator import OneProcess
 from hpcfl.experiment import config
-from hpcfl.preparation.prepare import prepare
 from hpcfl.report import needs
+from hpcfl.simulation.prepare import prepare
 
 pytestmark = [pytest.mark.mpi, pytest.mark.slow]
 

@@ -6,9 +6,9 @@ import tiny
 
 from hpcfl.communication.communicator import OneProcess
 from hpcfl.experiment import config
-from hpcfl.preparation.prepare import prepare
 from hpcfl.report import needs
-from hpcfl.trial import dry_round
+from hpcfl.simulation import dry_round
+from hpcfl.simulation.prepare import prepare
 
 # The first model's row and module; the server's model and its checkpoint's copy, the
 # same model as a message, and the sums of all ranks and their mean.

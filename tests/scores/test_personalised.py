@@ -8,11 +8,11 @@ import torch
 from hpcfl.communication.communicator import OneProcess
 from hpcfl.errors import UserError
 from hpcfl.experiment import config
-from hpcfl.preparation.prepare import prepare
-from hpcfl.rounds.federation import Federation
-from hpcfl.rounds.signals import StopRequest
 from hpcfl.scores.pm_l import PML
 from hpcfl.scores.pm_v import PMV
+from hpcfl.simulation.federation import Federation
+from hpcfl.simulation.prepare import prepare
+from hpcfl.simulation.signals import StopRequest
 from hpcfl.storage.checkpoint import Checkpoints
 from hpcfl.storage.metrics import MetricsWriter
 from hpcfl.storage.results import read
@@ -94,7 +94,7 @@ def test_e2_a_global_test_set_gives_personalised_accuracies(spiral):
 
 @pytest.mark.slow
 def test_a_shared_model_is_scored_once_for_all(spiral, monkeypatch):
-    from hpcfl.fleet import scoring
+    from hpcfl.clients import scoring
 
     counted, real = [], scoring.score
     monkeypatch.setattr(

@@ -20,9 +20,9 @@ START = "start with: PYTHONPATH=tests/simulated:. python -m pytest -p gpu.guard 
 if HERE:
     from gpu.device import GPU
 
+    from hpcfl.clients.execution.cuda_graphs import Graphed
+    from hpcfl.clients.training import Chunk
     from hpcfl.data.datasets import Normalisation
-    from hpcfl.fleet.execution.cuda_graphs import Graphed
-    from hpcfl.fleet.training import Chunk
     from hpcfl.rows import mixing
 
 

@@ -5,10 +5,10 @@ from types import SimpleNamespace
 import tiny
 import torch
 
+from hpcfl.clients import memory
 from hpcfl.commands import run as command
 from hpcfl.communication.communicator import OneProcess
 from hpcfl.experiment import config
-from hpcfl.fleet import memory
 from hpcfl.storage.checkpoint import latest
 
 

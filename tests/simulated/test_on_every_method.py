@@ -10,9 +10,9 @@ import tiny
 import torch
 from on_gpu import COUNTS, PLAYED
 
+from hpcfl.clients import StepContext, scoring
+from hpcfl.clients.execution import cuda_graphs
 from hpcfl.experiment import plugins
-from hpcfl.fleet import StepContext, scoring
-from hpcfl.fleet.execution import cuda_graphs
 from hpcfl.methods.options.ala import Blending
 
 # Batch norm over convolutions differs in its last bits on the simulated GPU, and why

@@ -9,10 +9,10 @@ import pytest
 import torch
 from on_gpu import epoch_seconds
 
+from hpcfl.clients.execution import BatchedKernel, batched, cuda_graphs
+from hpcfl.clients.execution.batched import Recordable
+from hpcfl.clients.execution.cuda_graphs import Captures, Graphed
 from hpcfl.errors import RankFailure, RunFailure
-from hpcfl.fleet.execution import BatchedKernel, batched, cuda_graphs
-from hpcfl.fleet.execution.batched import Recordable
-from hpcfl.fleet.execution.cuda_graphs import Captures, Graphed
 
 
 @pytest.mark.parametrize(

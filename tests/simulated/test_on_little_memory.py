@@ -8,8 +8,8 @@ import pytest
 import torch
 from on_gpu import PLAYED, share_of_rule
 
+from hpcfl.clients.execution import cuda_graphs
 from hpcfl.errors import RankFailure, explain
-from hpcfl.fleet.execution import cuda_graphs
 
 LANES = 4
 EVEN = [[4, 4, 0, 0]] * LANES

@@ -5,7 +5,7 @@ where it does not.
 import pytest
 import torch
 
-from hpcfl.fleet import memory
+from hpcfl.clients import memory
 from hpcfl.rows import pinned
 from hpcfl.storage.clients import ClientStore
 

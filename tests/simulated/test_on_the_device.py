@@ -8,7 +8,7 @@ from gpu.device import IllegalInCapture, WrongDevice
 from torch.func import vmap
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from hpcfl.fleet.execution.cuda_graphs import Captures
+from hpcfl.clients.execution.cuda_graphs import Captures
 
 
 def captured(function, *given):

@@ -22,7 +22,7 @@ from hpcfl.experiment import config
 from hpcfl.files import atomic
 from hpcfl.methods.fedavg import FedAvg
 from hpcfl.report import summary, tables
-from hpcfl.rounds.federation import Federation
+from hpcfl.simulation.federation import Federation
 from hpcfl.storage import manifest, results
 from hpcfl.storage.metrics import MetricsWriter
 
@@ -282,7 +282,7 @@ def test_a_signal_during_the_final_scoring_is_heard_and_a_second_ends_the_run_at
 ):
     ended = []
     clock = [0.0]
-    monkeypatch.setattr("hpcfl.rounds.signals.time.monotonic", lambda: clock[0])
+    monkeypatch.setattr("hpcfl.simulation.signals.time.monotonic", lambda: clock[0])
     monkeypatch.setattr(OneProcess, "abort", lambda self, code: ended.append(code))
 
     def finish(self, fleet, inbox):

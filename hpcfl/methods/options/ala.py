@@ -18,9 +18,9 @@ import torch.nn.functional as functional
 from pydantic import Field
 from torch import Tensor, nn
 
+from hpcfl.clients import Fleet, StepContext
+from hpcfl.clients.losses import Batch
 from hpcfl.communication.message import Inbox
-from hpcfl.fleet import Fleet, StepContext
-from hpcfl.fleet.losses import Batch
 from hpcfl.methods._anchored import Anchored
 from hpcfl.methods._server_model import ServerModel
 from hpcfl.methods._shared_body import SharedBody

@@ -15,8 +15,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from hpcfl.clients import Fleet
 from hpcfl.communication.message import Inbox, Mean, Message
-from hpcfl.fleet import Fleet
 from hpcfl.methods.base import Audience, Cohort, Method, Setup, State
 
 

@@ -19,10 +19,10 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
+from hpcfl.clients import Fleet
+from hpcfl.clients.losses import Batch
 from hpcfl.communication.message import Field as Sent
 from hpcfl.communication.message import Inbox, Message, Mixture
-from hpcfl.fleet import Fleet
-from hpcfl.fleet.losses import Batch
 from hpcfl.methods.base import Audience, Cohort, Layers, Method, Setup, State, head_of
 from hpcfl.methods.fedavg import FedAvg
 from hpcfl.models import parts

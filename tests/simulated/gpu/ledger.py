@@ -51,7 +51,7 @@ class Ledger:
 
 
 def line() -> str:
-    """Of the package, the innermost that runs: ``fleet/training.py:80``."""
+    """Of the package, the innermost that runs: ``clients/training.py:80``."""
     frame = sys._getframe(1)
     while frame is not None:
         if frame.f_code.co_filename.startswith(PACKAGE):

@@ -1,0 +1,67 @@
+"""Steps and predictions of many client models at once, in one of two kernels.
+
+This is all that others use: ``choose`` gives a kernel, its ``session`` takes steps of
+some lanes (``Session.step(lanes, batch)``), and its ``predict`` predicts.
+
+Both kernels give the same numbers up to rounding: ``serial.py`` is the reference,
+``batched.py`` the faster one for small models and on GPUs. Which it is follows from a
+fixed rule, never from a timing, because they differ in the last bits.
+"""
+
+import torch
+from torch import nn
+
+from hpcfl.clients.execution.batched import BatchedKernel
+from hpcfl.clients.execution.serial import SerialKernel
+from hpcfl.clients.execution.session import Session
+from hpcfl.clients.modules import convolves
+
+Kernel = SerialKernel | BatchedKernel
+CACHE = (
+    3 << 20
+)  # bytes of models and their gradients, about what a CPU's core has of its caches
+
+
+def choose(
+    module: nn.Module,
+    device: torch.device,
+    lanes: int | str,
+    replay: bool = True,
+    most: int | None = None,
+) -> Kernel:
+    """The kernel for a model on a device.
+
+    lanes: the most lanes side by side; 1 is serial. ``"auto"`` on a CPU stacks models
+        without convolutions, as many as stay in its cache and two at least: batched
+        matrix products are by far faster for small dense models. What would give a lane
+        other bits beside other lanes is done for one lane after the other there
+        (``lane_independence.py``), whereas a number is obeyed. It runs models with convolutions
+        serially, because channels-last convolutions are faster than any batched form.
+        On a GPU it stacks all models (``memory`` says how many fit).
+    replay: as for ``BatchedKernel``; a serial kernel records nothing.
+    most: the lanes of ``"auto"``, if not those of the rule.
+    """
+    widest = (most or by_rule(module, device)) if lanes == "auto" else int(lanes)
+    if widest == 1:
+        return SerialKernel(module)
+    return BatchedKernel(module, widest, replay, apart=lanes == "auto")
+
+
+def by_rule(module: nn.Module, device: torch.device) -> int:
+    """How many lanes ``"auto"`` is, as ``choose`` says."""
+    if device.type != "cpu":
+        return 1 << 30
+    return 1 if convolves(module) else in_cache(module)
+
+
+def in_cache(module: nn.Module) -> int:
+    """How many models like ``module`` a CPU's cache holds with their gradients; two at
+    least.
+    """
+    return max(
+        2,
+        CACHE // max(1, 2 * sum(parameter.nbytes for parameter in module.parameters())),
+    )
+
+
+__all__ = ["BatchedKernel", "Kernel", "SerialKernel", "Session", "choose"]

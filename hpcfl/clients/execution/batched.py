@@ -1,0 +1,320 @@
+"""Many client models in one call: the loss of one client, mapped over lanes with
+``torch.func``.
+"""
+
+import gc
+import sys
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, vmap
+
+from hpcfl.clients.execution import cuda_graphs
+from hpcfl.clients.execution.cuda_graphs import Captures, Graphed
+from hpcfl.clients.execution.lane_independence import Function
+from hpcfl.clients.execution.recorded import Recorded
+from hpcfl.clients.execution.session import Session
+from hpcfl.clients.losses import (
+    Batch,
+    Lane,
+    Lanes,
+    Loss,
+    Predict,
+    Tensors,
+    differentiable,
+    identity,
+    in_two,
+    in_words,
+)
+from hpcfl.clients.modules import Frozen, Program, shared, train_mode
+from hpcfl.clients.optimizers import Optimizer
+from hpcfl.rows import places
+
+# ``functional_call(program, tensors, arguments)`` for each lane with its own ``tensors``
+# and ``arguments``, ``[L, …]`` by name and in order.
+call_lanes = vmap(functional_call, in_dims=(None, 0, 0), randomness="error")
+# Losses and predictions that stay recorded; a closure made anew in every round is a new
+# one.
+MOST = 16
+
+
+class BatchedKernel:
+    """All lanes in one call: ``vmap`` of the per-client loss over tensors ``[L, …]``.
+
+    Attributes:
+        widest: the most lanes in one call.
+        dependent: the operators that were called on a CPU and give a lane bits that
+            depend on the lanes beside it.
+    """
+
+    def __init__(
+        self, module: nn.Module, widest: int, replay: bool = True, apart: bool = False
+    ):
+        """Args:
+        replay: whether a step or a prediction that ran often is recorded and the
+            recording run instead, on a GPU as a graph.
+        apart: whether a step or a prediction in which a lane's bits depend on the
+            others, on a CPU, is done for one lane after the other.
+        """
+        self.module, self.widest = module, widest
+        self.dependent: set[str] = set()
+        self._replay, self._apart = replay, apart
+        self._recordings: dict[Hashable, Recorded | Graphed] = {}  # oldest use first
+        self._captures = Captures()
+
+    def narrow(self, lanes: int) -> None:
+        """At most so many lanes from now on: the GPU's memory did not hold twice as
+        many.
+        """
+        print(
+            f"hpcfl: the GPU's memory does not hold {2 * lanes} lanes or more; {lanes} from now on, which "
+            f"may change the last bits (with runtime.lanes = {lanes} from the beginning)",
+            file=sys.stderr,
+        )
+        self.widest = lanes
+        self.forget()  # graphs hold memory
+        gc.collect()  # and so may what the failed attempt left in cycles
+        torch.cuda.empty_cache()
+
+    def forget(self) -> None:
+        """Let go of all recordings, and of the memory on a GPU that they know."""
+        self._recordings.clear()
+        self._captures.forget()
+
+    def lay_out(self, tensors: Tensors) -> Tensors:
+        """Tensors ``[L, …]`` as they are."""
+        return tensors
+
+    def session(
+        self,
+        tensors: Tensors,
+        trained: list[str],
+        loss: Loss,
+        frozen: Frozen = "evaluation",
+        variables: Tensors | None = None,
+        optimizer: Optimizer | None = None,
+    ) -> "BatchedSession":
+        """Steps on ``loss`` of lanes with ``tensors`` [L, …]; see ``Session``.
+
+        Parameters that are not ``trained`` are frozen; ``frozen`` is the mode of layers
+        of which all is frozen.
+        """
+        train_mode(self.module, trained, frozen)
+        names = [*trained, *(name for name in tensors if name not in trained)]
+        variable_names = sorted(variables or {})
+        batched = BatchedLoss(self.module, loss, names, len(trained), variable_names)
+        buffers = {name for name, _ in self.module.named_buffers()} & tensors.keys()
+        recordable = Recordable(
+            (identity(loss), frozen, len(trained), *names, *variable_names),
+            batched.gradients,
+            f"the loss {in_words(loss)}",
+            labels=len(names) + 1,
+            writes=[place for place, name in enumerate(names) if name in buffers],
+        )
+        return BatchedSession(
+            self, recordable, names, buffers, tensors, trained, variables, optimizer
+        )
+
+    def check(self) -> None:
+        """Raise RunFailure if a recording turned out to be wrong on a GPU since the
+        last call.
+        """
+        for recording in self._recordings.values():
+            if isinstance(recording, Graphed):
+                recording.check()
+
+    @torch.no_grad()
+    def predict(
+        self, tensors: Tensors, x: Tensor, variables: Tensors, function: Predict
+    ) -> Tensor:
+        """``function``'s output ``[L, batch, …]`` in evaluation mode."""
+        self.module.eval()
+        program = Program(
+            self.module, lambda model, x, lane: function(model, x, Lane(**lane))
+        )
+        names, variable_names = list(tensors), sorted(variables)
+
+        def compute(*given: Tensor) -> tuple[Tensor, ...]:
+            x, *values = given[len(names) :]
+            named = dict(zip(names, given, strict=False)) | shared(self.module, len(x))
+            swapped = {f"model.{name}": tensor for name, tensor in named.items()}
+            lanes = dict(zip(variable_names, values, strict=True))
+            return (call_lanes(program, swapped, (x, lanes)),)
+
+        given = (*tensors.values(), x, *(variables[name] for name in variable_names))
+        if x.is_cuda:
+            # Blocks are large there: a graph of its own for each would only hold memory.
+            return compute(*given)[0]
+        key = ("predict", identity(function), *names, *variable_names)
+        what = f"the prediction {in_words(function)}"
+        return self.recorded(Recordable(key, compute, what))(*given)[0]
+
+    def recorded(self, recordable: "Recordable") -> Recorded:
+        """The function on a CPU with the recordings that were made of it, if there are
+        to be any.
+        """
+        recording = self._recordings.get(recordable.key)
+        if not isinstance(recording, Recorded):
+            recording = Recorded(
+                recordable.function,
+                recordable.what,
+                recordable.labels,
+                self._replay and not recordable.writes,
+                self._apart,
+                bool(recordable.writes),
+                self.dependent,
+            )
+        self._remember(recordable.key, recording, evicted=1)
+        return recording
+
+    def graphed(self, recordable: "Recordable") -> Graphed:
+        """The function on a GPU with the graphs that were captured of it."""
+        recording = self._recordings.get(recordable.key)
+        if not isinstance(recording, Graphed):
+            recording = Graphed(
+                recordable.function,
+                recordable.what,
+                recordable.labels,
+                recordable.writes,
+                self._captures if self._replay else None,
+            )
+        # Many at once, because with one graph all go and have to be captured anew.
+        self._remember(recordable.key, recording, evicted=MOST // 2)
+        return recording
+
+    def _remember(
+        self, key: Hashable, recording: Recorded | Graphed, evicted: int
+    ) -> None:
+        """Put a recording at the end of the least recently used ones.
+
+        Args:
+            evicted: how many of the oldest go where there are too many.
+        """
+        self._recordings.pop(key, None)
+        self._recordings[key] = recording
+        if len(self._recordings) > MOST:
+            for oldest in list(self._recordings)[:evicted]:
+                del self._recordings[oldest]
+            self._captures.forget()
+
+
+@dataclass(frozen=True)
+class Recordable:
+    """A function of tensors ``[L, …]`` alone that may be recorded.
+
+    Attributes:
+        key: the same for the same function in every round.
+        what: names the function in an error.
+        labels: the position of the argument that holds class numbers, if there is one.
+        writes: positions of arguments that it changes, which only graphs can repeat.
+    """
+
+    key: Hashable
+    function: Function
+    what: str
+    labels: int | None = None
+    writes: Sequence[int] = ()
+
+
+class LossProgram(nn.Module):
+    """The loss of ONE client as a module, in which ``functional_call`` can swap the
+    model's tensors.
+    """
+
+    def __init__(self, model: nn.Module, loss: Loss):
+        super().__init__()
+        self.model, self.loss = model, loss
+
+    def forward(self, x: Tensor, y: Tensor, variables: Tensors) -> Tensor:
+        """Loss and data term [2] on ``x`` [size, …] and ``y`` [size]."""
+        lane = Lane(**variables)
+        return in_two(self.loss(self.model, Batch(x, y), lane), lane)
+
+
+class BatchedLoss:
+    """The losses of lanes as a function of tensors alone, which can be recorded."""
+
+    def __init__(
+        self,
+        module: nn.Module,
+        loss: Loss,
+        names: list[str],
+        trained: int,
+        variable_names: list[str],
+    ):
+        """``names`` are those of parameters and buffers, of which the first ``trained``
+        are differentiated.
+        """
+        self._module, self._program = module, LossProgram(module, loss)
+        self._names, self._trained = names, trained
+        self._variable_names = variable_names
+
+    def gradients(self, *given: Tensor) -> tuple[Tensor, ...]:
+        """The gradients of the trained parameters, ``[a, …]`` each, and last losses and
+        data terms [a, 2].
+
+        Args:
+            given: ``[a, …]`` each: the parameters and buffers, x, y and the variables.
+        """
+        x, y, *variables = given[len(self._names) :]
+        leaves = [tensor.detach().requires_grad_() for tensor in given[: self._trained]]
+        frozen = given[self._trained : len(self._names)]
+        named = dict(zip(self._names, [*leaves, *frozen], strict=True))
+        named |= shared(self._module, len(x))
+        lanes = dict(zip(self._variable_names, variables, strict=True))
+        swapped = {f"model.{name}": tensor for name, tensor in named.items()}
+        losses: Tensor = call_lanes(self._program, swapped, (x, y, lanes))
+        # A lane's loss depends on its own tensors alone, so the gradient of the sum
+        # holds every lane's own.
+        total = differentiable(losses[:, 0].sum())
+        gradients = torch.autograd.grad(total, leaves, materialize_grads=True)
+        return (*gradients, losses.detach())
+
+
+class BatchedSession(Session):
+    """Steps of many lanes in one call; each call moves the buffers among ``tensors``.
+
+    On a CPU what computes gradients is recorded when it ran often, on a GPU it becomes
+    a graph.
+    """
+
+    def __init__(
+        self,
+        kernel: BatchedKernel,
+        recordable: Recordable,
+        names: list[str],
+        buffers: set[str],
+        tensors: Tensors,
+        trained: list[str],
+        variables: Tensors | None,
+        optimizer: Optimizer | None,
+    ):
+        super().__init__(tensors, trained, variables, optimizer)
+        self._names, self._buffers = names, buffers
+        self._variable_names = sorted(self.variables)
+        first = next(iter(tensors.values()))
+        self._most, self._on_gpu = len(first), first.is_cuda
+        self._gradients: Callable[..., tuple[Tensor, ...]]
+        if self._on_gpu:
+            self._gradients = partial(kernel.graphed(recordable), self._most)
+        else:
+            self._gradients = kernel.recorded(recordable)
+
+    def gradients(
+        self, lanes: Lanes, batch: Batch, variables: Mapping[str, Tensor]
+    ) -> tuple[Tensors, Tensor]:
+        tensors = [self.tensors[name][lanes] for name in self._names]
+        values = [variables[name] for name in self._variable_names]
+        *gradients, losses = self._gradients(*tensors, batch.x, batch.y, *values)
+        if isinstance(lanes, Tensor):
+            # Indices gave copies; a slice gave views, whose buffers moved in place.
+            for name, tensor in zip(self._names, tensors, strict=True):
+                if name in self._buffers:
+                    places.index_copy(self.tensors[name], lanes, tensor)
+        return dict(zip(self.trained, gradients, strict=True)), losses
+
+    def computed_lanes(self, lanes: int) -> int:
+        return cuda_graphs.width(lanes, self._most) if self._on_gpu else lanes

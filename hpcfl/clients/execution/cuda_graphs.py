@@ -1,0 +1,315 @@
+"""CUDA graphs: a function of lanes as one launch.
+
+Launched one by one, hundreds of small kernels would leave a GPU waiting for the host. A
+graph is captured for one number of lanes. Clients run out of mini-batches one by one, so
+there would be a graph for nearly every number: lanes are added up to one of a few
+*widths*, and what comes out of these is dropped. That is done from the first call on,
+because libraries choose kernels by shape: it does not matter when a function begins to be
+a graph, and a resumed run may begin anew.
+
+Graphs read and write *static buffers*, into which arguments are copied before a replay.
+"""
+
+import gc
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+
+from hpcfl.clients.execution.lane_independence import Function
+from hpcfl.clients.execution.recorded import (
+    is_apart,
+    is_compared,
+    record,
+    refusal,
+)
+
+# Calls before a function is captured, which takes as long as some tens of them.
+SOON = 3
+Result = TypeVar("Result")
+
+
+def width(lanes: int, most: int) -> int:
+    """How many lanes are computed for so many: numbers with three binary digits and
+    zeros, up to ``most``.
+
+    1 to 8, 10, 12, 14, 16, 20, … 32, 40, …: at most a quarter too many, and for up to
+    100 lanes 23 widths.
+    """
+    step = 1 << max(0, (lanes - 1).bit_length() - 3)
+    return min(-(-lanes // step) * step, most)
+
+
+class Captures:
+    """The graphs of one kernel, with the stream and the memory that they share.
+
+    They can share these because no two of them run at once, and they have to go
+    together: when one goes, torch frees the memory in which cuBLAS works on the stream of
+    its capture (``CUDAGraph::reset`` from 2.13 on), also where other graphs of that
+    stream go on to use it.
+
+    Attributes:
+        graphs: who captures one keeps it here, and nowhere else, so that ``forget`` ends
+            all of them.
+    """
+
+    def __init__(self) -> None:
+        self.graphs: dict[Hashable, Graph] = {}
+        self._stream: torch.cuda.Stream | None = None
+        self._pool: Any = None
+
+    def forget(self) -> None:
+        """Let go of all graphs, and of the memory that they know."""
+        self.graphs.clear()
+        self._pool = None
+
+    def capture(
+        self, warm_up: Callable[[], object], work: Callable[[], Result]
+    ) -> tuple[torch.cuda.CUDAGraph, Result]:
+        """Capture a graph.
+
+        Args:
+            warm_up: does the like of ``work`` before, because libraries choose
+                algorithms and workspaces in a first call, which a capture must not do.
+            work: what the graph does.
+
+        Returns:
+            The graph, and what ``work`` returned, whose numbers come with the first
+            replay.
+        """
+        self._stream = self._stream or torch.cuda.Stream()
+        self._stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(self._stream):
+            warm_up()
+        torch.cuda.current_stream().wait_stream(self._stream)
+        graph = torch.cuda.CUDAGraph()
+        # Other threads may copy from the GPU meanwhile, for a checkpoint: only this
+        # one's calls are captured.
+        with (
+            _no_collection(),
+            torch.cuda.graph(
+                graph,
+                pool=self._pool,
+                stream=self._stream,
+                capture_error_mode="thread_local",
+            ),
+        ):
+            result = work()
+        self._pool = self._pool or graph.pool()
+        return graph, result
+
+
+@contextmanager
+def _no_collection() -> Iterator[None]:
+    """A block in which Python collects no cycles: the end of an older graph in one
+    would break a capture.
+    """
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
+
+
+@dataclass(frozen=True)
+class Graph:
+    """A captured function, which it keeps alive, because the graph reads its constants.
+
+    Attributes:
+        inputs, outputs: the static buffers that the graph reads and leaves.
+        written: positions of inputs that it changes.
+    """
+
+    graph: torch.cuda.CUDAGraph
+    function: Function
+    inputs: tuple[Tensor, ...]
+    outputs: tuple[Tensor, ...]
+    written: Sequence[int]
+
+    def copy_in(self, tensors: Sequence[Tensor]) -> None:
+        """Copy arguments ``[a, …]`` into the first rows of the inputs; the other rows
+        keep what they had.
+        """
+        lanes = len(tensors[0])
+        _copy([buffer[:lanes] for buffer in self.inputs], tensors)
+
+    def __call__(self, tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        lanes = len(tensors[0])
+        self.copy_in(tensors)
+        self.graph.replay()
+        _copy(
+            [tensors[position] for position in self.written],
+            [self.inputs[position][:lanes] for position in self.written],
+        )
+        return tuple(output[:lanes] for output in self.outputs)
+
+
+class Graphed:
+    """A ``function`` of CUDA tensors ``[a, …]``, one row a lane, that becomes a graph
+    once called often.
+
+    Lanes do not see each other. As in ``Recorded``, which does the same on a CPU, a
+    number that the function reads from elsewhere stays what it was, and replays are
+    compared with the function itself; ``check`` says whether they were in order, because
+    the host has to wait for that.
+
+    Graphs for several widths share static buffers: one for fewer lanes takes the first
+    rows. Memory of intermediate results is shared as well, because no two graphs run at
+    once.
+    """
+
+    def __init__(
+        self,
+        function: Function,
+        what: str,
+        labels: int | None,
+        written: Sequence[int],
+        captures: Captures | None,
+    ):
+        """Args:
+        function: of tensors alone.
+        what: names the function in an error.
+        labels: the position of the argument that holds class numbers, if there is
+            one.
+        written: positions of arguments that the function changes.
+        captures: where graphs are captured; None for no graphs at all: the function
+            alone gives the same bits.
+        """
+        self._function, self._what, self._labels = function, what, labels
+        self._written, self._captures = written, captures
+        self._apart: list[Tensor] = []
+        self._calls: Counter[Any] = Counter()
+        self._buffers: dict[Any, Tensor] = {}
+        self._key = object()  # this function's among all captures
+
+    def __call__(self, most: int, *tensors: Tensor) -> tuple[Tensor, ...]:
+        """What the function gives for these lanes; all but the last result are good
+        until the next call.
+
+        Args:
+            most: at most so many lanes are computed: they fit the GPU.
+            tensors: ``[a, …]`` each.
+        """
+        wide = width(len(tensors[0]), most)
+        shapes = [(tensor.shape[1:], tensor.dtype) for tensor in tensors]
+        signature = (wide, *shapes)
+        self._calls[signature] += 1
+        replays = self._calls[signature] - SOON
+        if replays <= 0 or self._captures is None:
+            return self._plain(tensors, wide)
+        key = self._key, signature
+        if key not in self._captures.graphs:
+            self._captures.graphs[key] = self._capture(self._captures, tensors, wide)
+        graph = self._captures.graphs[key]
+        if is_compared(replays):
+            *results, last = self._compared(graph, tensors)
+        else:
+            *results, last = graph(tensors)
+        return (*results, last.clone())
+
+    def check(self) -> None:
+        """Raise RunFailure if a replay did not give what the function gives; the host
+        waits if anything was compared.
+        """
+        apart, self._apart = self._apart, []
+        if apart and torch.stack(apart).any():
+            raise refusal(self._what)
+
+    def _plain(self, tensors: Sequence[Tensor], wide: int) -> tuple[Tensor, ...]:
+        lanes = len(tensors[0])
+        given = [
+            tensor.contiguous() if lanes == wide else _widened(tensor, wide)
+            for tensor in tensors
+        ]
+        outputs = self._function(*given)
+        for position in self._written:
+            if given[position] is not tensors[position]:
+                tensors[position].copy_(given[position][:lanes])
+        return tuple(output.contiguous()[:lanes] for output in outputs)
+
+    def _compared(self, graph: Graph, tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        """A replay, and for ``check`` whether it gives what the function gives.
+
+        Some kernels add in another order in each call; how far two calls are apart says
+        how much.
+        """
+        graph.copy_in(tensors)
+        plain, again = (self._results(graph.inputs) for _ in range(2))
+        outputs = graph(tensors)
+        replayed = [*outputs, *(tensors[position] for position in self._written)]
+        for result, *others in zip(replayed, plain, again, strict=True):
+            expected = [other[: len(result)] for other in others]
+            self._apart.append(is_apart(result, *expected))
+        return outputs
+
+    def _results(self, inputs: Sequence[Tensor]) -> list[Tensor]:
+        """All that the function gives, and then what it makes of copies of the arguments
+        that it changes.
+        """
+        given = self._copies(inputs)
+        return [*self._function(*given), *(given[place] for place in self._written)]
+
+    def _copies(self, tensors: Sequence[Tensor]) -> list[Tensor]:
+        """Arguments, those that the function changes as copies."""
+        given = list(tensors)
+        for position in self._written:
+            given[position] = given[position].clone()
+        return given
+
+    def _capture(
+        self, captures: Captures, tensors: Sequence[Tensor], wide: int
+    ) -> Graph:
+        inputs = tuple(
+            self._buffer(("input", position), tensor, wide)
+            for position, tensor in enumerate(tensors)
+        )
+        function = record(self._function, tuple(self._copies(inputs)), self._labels)
+        # Called once to see its outputs' shapes: what is allocated within a capture is
+        # in the memory that all graphs share, so that the buffers of outputs must be
+        # there before.
+        results = function(*self._copies(inputs))
+        outputs = tuple(
+            self._buffer(("output", position), result, wide)
+            for position, result in enumerate(results)
+        )
+        del results
+        graph, _ = captures.capture(
+            lambda: function(*self._copies(inputs)),
+            lambda: _copy(outputs, function(*inputs)),
+        )
+        return Graph(graph, function, inputs, outputs, self._written)
+
+    def _buffer(self, key: Hashable, like: Tensor, wide: int) -> Tensor:
+        """A static buffer, ``[wide, …]`` without gaps; at first one lane's rows in all."""
+        key = (key, like.shape[1:], like.dtype)
+        if key not in self._buffers or len(self._buffers[key]) < wide:
+            self._buffers[key] = _widened(like[:1], wide)
+        return self._buffers[key][:wide]
+
+
+def _widened(tensor: Tensor, wide: int) -> Tensor:
+    """A copy of ``tensor`` [a, …] as ``[wide, …]`` without gaps, its first row repeated
+    at the end.
+    """
+    repeated = tensor[:1].expand(wide - len(tensor), *tensor.shape[1:])
+    return torch.cat([tensor, repeated]).contiguous()
+
+
+def _copy(targets: Sequence[Tensor], sources: Sequence[Tensor]) -> None:
+    """Copy tensors: weights, which lie alike, by one kernel, the others by one each."""
+    alike_targets, alike_sources = [], []
+    for target, source in zip(targets, sources, strict=True):
+        of_floats = target.dtype == source.dtype == torch.float32
+        if of_floats and target.stride() == source.stride():
+            alike_targets.append(target)
+            alike_sources.append(source)
+        else:
+            target.copy_(source)
+    if alike_targets:
+        torch._foreach_copy_(alike_targets, alike_sources)

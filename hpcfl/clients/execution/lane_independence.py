@@ -1,0 +1,117 @@
+"""Which computations give a client the same bits whatever clients are beside it, on a
+CPU.
+
+A result may not depend on how many clients share a rank, so only these are done for
+several lanes in one call. Others have other bits in other company. Of a sigmoid, a
+GELU and most other activations torch computes the last few numbers of a tensor by
+another formula than those before, so that it matters where a lane ends. The gradient
+of batch norm adds up a channel's samples in an order that follows from the number of
+channels, which is that of all lanes together. A convolution of several lanes has other
+products than one of a single lane.
+
+What is known is a closed list of torch's operators, and what is not in it goes one lane
+at a time. Looking at the operators of a call sees layers, functions in a user's
+``forward``, losses and predictions alike. Trying some numbers instead could pass by
+luck: it depends on the sizes whether any number falls to the other formula.
+``tests/clients/execution/test_lane_independence.py`` compares bits for every operator here and for all layers
+of torch.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+Function = Callable[..., tuple[Tensor, ...]]
+
+# Each number follows from numbers of its own place alone, and the formula is the same
+# for all of them.
+BY_ELEMENT = (
+    "abs add bitwise_and bitwise_not bitwise_or clamp clamp_max clamp_min cos div "
+    "eq erf exp expm1 floor_divide ge gt hardtanh hardtanh_backward le leaky_relu "
+    "leaky_relu_backward log log1p logical_and logical_not logical_or lt "
+    "masked_fill maximum minimum mul ne neg reciprocal relu rsqrt rsub sgn sign "
+    "sin sqrt sub tanh tanh_backward threshold_backward where"
+)
+# Numbers are moved or made, not computed.
+IN_PLACES = (
+    "_to_copy _unsafe_view arange cat clone constant_pad_nd detach empty expand eye "
+    "flip full full_like gather index lift_fresh new_full new_ones new_zeros ones "
+    "ones_like permute repeat scalar_tensor scatter select select_backward slice "
+    "slice_backward split_with_sizes squeeze stack transpose tril triu "
+    "triu_indices unbind unsqueeze view zeros zeros_like"
+)
+# What adds up or compares does so along a lane, in an order that its sizes alone say.
+# Lanes are the outermost dimension of all that is computed from tensors ``[L, …]`` by
+# operators of this list.
+ALONG_A_LANE = (
+    "_scaled_dot_product_flash_attention_for_cpu "
+    "_scaled_dot_product_flash_attention_for_cpu_backward amax amin any argmax "
+    "bmm embedding index_put linalg_vector_norm mean native_group_norm "
+    "native_group_norm_backward native_layer_norm native_layer_norm_backward "
+    "scatter_add sort sum var"
+)
+INDEPENDENT = frozenset(f"{BY_ELEMENT} {IN_PLACES} {ALONG_A_LANE}".split())
+# Powers that are products, roots and quotients; others are like sigmoids.
+POWERS = (-2, -1, -0.5, 0, 0.5, 1, 2, 3)
+# Along the last dimension, which is the argument of this number; along others they are
+# like sigmoids.
+SOFTMAXES = {
+    torch.ops.aten._softmax.default: 1,
+    torch.ops.aten._softmax_backward_data.default: 2,
+    torch.ops.aten._log_softmax.default: 1,
+    torch.ops.aten._log_softmax_backward_data.default: 2,
+}
+
+
+class Dependent(TorchDispatchMode):
+    """Notes the ``names`` of operators that are called and not known to be independent
+    of the lanes beside.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.names: set[str] = set()
+
+    def __torch_dispatch__(
+        self, operator: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        if not is_independent(operator, args):
+            self.names.add(_name(operator))
+        return operator(*args, **(kwargs or {}))
+
+
+def is_independent(operator: Any, args: tuple[Any, ...]) -> bool:
+    """Whether an operator of torch gives a lane the same bits beside any others."""
+    if operator is torch.ops.aten.pow.Tensor_Scalar:
+        return args[1] in POWERS
+    if operator in SOFTMAXES:
+        dimension = args[SOFTMAXES[operator]]
+        return dimension in (-1, args[0].dim() - 1)
+    if operator is torch.ops.aten.embedding_dense_backward.default:
+        # Under vmap the gradient of the padding is left out in the first lane only.
+        padding = args[3]
+        return bool(padding < 0)
+    return operator.namespace == "aten" and _name(operator) in INDEPENDENT
+
+
+def _name(operator: Any) -> str:
+    """Of all overloads, and of the operator that writes to its argument, such as
+    ``add`` for ``aten::add_.Tensor``.
+    """
+    name: str = operator.overloadpacket.__name__
+    return name.removesuffix("_")
+
+
+def dependent_operators(function: Function, tensors: tuple[Tensor, ...]) -> set[str]:
+    """The names of the operators that a function of tensors ``[L, …]`` calls and that
+    are not known to be independent of the lanes beside.
+
+    It is called with copies of the first lane's tensors, because it may move statistics.
+    """
+    dependent = Dependent()
+    with dependent:
+        function(*[tensor[:1].clone() for tensor in tensors])
+    return dependent.names

@@ -1,0 +1,185 @@
+"""Local optimisers on stacked lanes: SGD, Adam and AdamW with clipping, weight decay
+and a proximal term.
+
+Every tensor is ``[L, *shape]``, and each lane is optimised for itself. A step concerns
+some lanes: a slice, which gives views, or indices, whose rows are written back. Every
+training begins with fresh state, so it is reset each round (methods-1.md §2).
+"""
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from hpcfl.clients.losses import Lanes, Tensors
+from hpcfl.experiment.sections import Training
+from hpcfl.rows import places
+
+# What torch's _foreach_ functions take and give.
+TensorList = tuple[Tensor, ...] | list[Tensor]
+# What a step reads and changes, by kind, lists of tensors ``[a, …]``: "weights",
+# "anchors" if there is a proximal term, and the optimiser's state.
+Parts = dict[str, list[Tensor]]
+CHANGED = "weights", "velocities", "means", "squares", "steps"
+
+
+@dataclass(frozen=True)
+class Proximal:
+    """The proximal term (strength/2)·‖w − anchor‖²; its gradient strength·(w − anchor)
+    joins the step.
+    """
+
+    strength: float
+    anchor: Tensors  # [L, *shape] by name
+
+
+class Optimizer:
+    """The update w ← w − lr·direction(∇F + weight_decay·w + strength·(w − anchor)),
+    with ∇F clipped first.
+
+    AdamW decays the weights themselves, w ← (1 − lr·weight_decay)·w, before its step
+    (Loshchilov & Hutter, ICLR 2019).
+    """
+
+    def __init__(
+        self,
+        training: Training,
+        lr: float,
+        weights: Tensors,
+        proximal: Proximal | None = None,
+    ):
+        """Args:
+        training: which optimiser and its constants.
+        lr: the round's learning rate.
+        weights: what is trained, ``[L, …]`` by name.
+        proximal: the proximal term, if there is one.
+        """
+        self._training, self._lr, self._weights = training, lr, weights
+        self._strength = proximal.strength if proximal else 0.0
+        self._anchors: Tensors = {}
+        if proximal and proximal.strength:
+            self._anchors = {name: proximal.anchor[name] for name in weights}
+
+    def step(self, lanes: Lanes, gradients: Tensors) -> None:
+        """Change the weights of the selected lanes in place; their gradients are ``[a,
+        …]``.
+        """
+        parts = {
+            kind: [tensor[lanes] for tensor in tensors]
+            for kind, tensors in self._whole.items()
+        }
+        self._update(parts, list(gradients.values()))
+        if isinstance(lanes, Tensor):
+            # Indices gave copies; a slice gave views, which have changed.
+            for kind in self._whole.keys() & CHANGED:
+                for tensor, part in zip(self._whole[kind], parts[kind], strict=True):
+                    places.index_copy(tensor, lanes, part)
+
+    def proximal_term(self) -> Tensor | None:
+        """(strength/2)·‖w − anchor‖² of all lanes [L]; None without one."""
+        if not self._anchors:
+            return None
+        gaps = torch._foreach_sub(
+            list(self._weights.values()), list(self._anchors.values())
+        )
+        norms = torch.stack(
+            [torch.linalg.vector_norm(gap.flatten(1), dim=1) for gap in gaps], dim=1
+        )
+        return self._strength / 2 * norms.square().sum(dim=1)
+
+    def clipped(self, directions: list[Tensor]) -> list[Tensor]:
+        """Each lane's whole gradient scaled to a norm of at most ``training.clip``, as
+        ``clip_grad_norm_`` of torch; the directions themselves without that key.
+        """
+        largest = self._training.clip
+        if largest is None:
+            return directions
+        norms = torch.stack(
+            [torch.linalg.vector_norm(part.flatten(1), dim=1) for part in directions],
+            dim=1,
+        )
+        norm = torch.linalg.vector_norm(norms, dim=1)
+        factor = (largest / (norm + 1e-6)).clamp(max=1.0)
+        return [direction * _per_lane(factor, direction) for direction in directions]
+
+    @cached_property
+    def _whole(self) -> Parts:
+        """What steps of all lanes read and change; the state is zero at first, and made
+        when a step asks for it.
+        """
+        weights = list(self._weights.values())
+        parts = {"weights": weights}
+        if self._anchors:
+            parts["anchors"] = list(self._anchors.values())
+        for slot in slots(self._training):
+            parts[slot] = [torch.zeros_like(tensor) for tensor in weights]
+        if self._training.optimizer != "sgd":
+            parts["steps"] = [weights[0].new_zeros(len(weights[0]))]
+        return parts
+
+    def _update(self, parts: Parts, gradients: list[Tensor]) -> None:
+        """A step: changes ``parts`` by gradients ``[a, …]``.
+
+        Gradients are never changed in place: autograd may hand out expanded views, or
+        one tensor for two leaves.
+        """
+        training, weights = self._training, parts["weights"]
+        anchors = parts.get("anchors")
+        plain = training.optimizer == "sgd" and not training.momentum
+        directions: TensorList = self.clipped(gradients)
+        if training.weight_decay and training.optimizer != "adamw":
+            directions = torch._foreach_add(
+                directions, weights, alpha=training.weight_decay
+            )
+        if anchors and not plain:
+            gaps = torch._foreach_sub(weights, anchors)
+            directions = torch._foreach_add(directions, gaps, alpha=self._strength)
+        if training.optimizer == "adamw":
+            torch._foreach_mul_(weights, 1 - self._lr * training.weight_decay)
+        if training.optimizer != "sgd":
+            _adam(parts, directions, self._lr)
+            return
+        if training.momentum:
+            # Heavy ball without dampening, as ``torch.optim.SGD``: v ← m·v + g.
+            velocities = parts["velocities"]
+            torch._foreach_mul_(velocities, training.momentum)
+            torch._foreach_add_(velocities, directions)
+            directions = velocities
+        if anchors and plain:
+            # w − lr·strength·(w − anchor) in one pass over memory
+            torch._foreach_lerp_(weights, anchors, self._lr * self._strength)
+        torch._foreach_add_(weights, directions, alpha=-self._lr)
+
+
+def _adam(parts: Parts, directions: TensorList, lr: float) -> None:
+    """Adam with β = (0.9, 0.999), ε = 1e-8 (Kingma & Ba, ICLR 2015); AdamW has decayed
+    the weights.
+
+    The bias is corrected by each lane's own count of steps.
+    """
+    weights, means, squares = parts["weights"], parts["means"], parts["squares"]
+    (steps,) = parts["steps"]
+    steps += 1
+    torch._foreach_lerp_(means, directions, 0.1)
+    torch._foreach_mul_(squares, 0.999)
+    torch._foreach_addcmul_(squares, directions, directions, 0.001)
+    rate, root = (1 - 0.9**steps).reciprocal() * -lr, (1 - 0.999**steps).sqrt()
+    spread = torch._foreach_sqrt(squares)
+    torch._foreach_div_(spread, [_per_lane(root, square) for square in squares])
+    torch._foreach_add_(spread, 1e-8)
+    updates = torch._foreach_mul(means, [_per_lane(rate, mean) for mean in means])
+    torch._foreach_div_(updates, spread)
+    torch._foreach_add_(weights, updates)
+
+
+def _per_lane(numbers: Tensor, like: Tensor) -> Tensor:
+    """Numbers [a] in the shape in which they spread over ``like`` [a, …]."""
+    return numbers.view(-1, *[1] * (like.dim() - 1))
+
+
+def slots(training: Training) -> list[str]:
+    """What the optimiser keeps for each lane that has a model's size."""
+    if training.optimizer != "sgd":
+        return ["means", "squares"]
+    return ["velocities"] if training.momentum else []

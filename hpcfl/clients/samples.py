@@ -1,0 +1,142 @@
+"""A rank's samples: they lie on the device as they were read; batches are gathered and
+normalised there.
+"""
+
+import copy
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from hpcfl.clients import augmentation
+from hpcfl.data.datasets import Dataset
+from hpcfl.rows import randomness
+
+
+class Samples:
+    """The training, test and validation samples of a rank's clients.
+
+    ``train[client]``, ``test[client]`` and ``parts["validation"][client]`` are a
+    client's *pools*: NumPy positions [n] in the tensors ``x`` and ``y`` of this rank.
+
+    clients: the ids of the rank's clients.
+    train, test, validation, selection: positions [n] in the data set for each client of
+        the experiment, by id. ``validation`` is for the method, on ``selection`` best
+        rounds are chosen; without them nothing is held out.
+    channels_last: whether batches of images are laid out channels-last, as convolutions
+        on a CPU run faster.
+    augment: whether ``vary`` makes training images differ.
+    normalise: what makes of the data set's samples [n, *shape] what a model takes.
+    global_test: whether all clients are tested on the same samples.
+    """
+
+    def __init__(
+        self,
+        dataset: Dataset,
+        clients: Sequence[int],
+        train: Sequence[np.ndarray],
+        test: Sequence[np.ndarray],
+        device: torch.device,
+        channels_last: bool,
+        validation: Sequence[np.ndarray] | None = None,
+        augment: bool = False,
+        global_test: bool = False,
+        selection: Sequence[np.ndarray] | None = None,
+    ):
+        nothing = [part[:0] for part in train]
+        parts = {
+            "train": train,
+            "test": test,
+            "validation": nothing if validation is None else validation,
+            "selection": nothing if selection is None else selection,
+        }
+        self.selects = selection is not None
+        wanted = [
+            np.asarray(part[client]) for part in parts.values() for client in clients
+        ]
+        chosen, position = np.unique(
+            np.concatenate([*wanted, np.zeros(0, np.int64)]), return_inverse=True
+        )
+        pools = iter(np.split(position, np.cumsum([len(part) for part in wanted])))
+        self.parts = {
+            name: {client: next(pools) for client in clients} for name in parts
+        }
+        index = torch.from_numpy(chosen.astype(np.int64))
+        self.x, self.y = dataset.x[index].to(device), dataset.y[index].to(device)
+        self.device = device
+        self.classes = dataset.classes
+        self.augment, self.global_test = augment, global_test
+        self.normalise: Callable[[Tensor], Tensor] = dataset.normalise
+        self._channels_last = channels_last and self.x.dim() == 4
+
+    @property
+    def train(self) -> dict[int, np.ndarray]:
+        return self.parts["train"]
+
+    @property
+    def test(self) -> dict[int, np.ndarray]:
+        return self.parts["test"]
+
+    @property
+    def tokens(self) -> bool:
+        """Whether samples are token ids."""
+        return self.x.dtype in (torch.int32, torch.int64)
+
+    def dealt(self, pools: dict[int, np.ndarray]) -> "Samples":
+        """The same samples dealt out anew: a client trains, is tested and is validated
+        on its one pool.
+        """
+        other = copy.copy(self)
+        other.parts = dict.fromkeys(self.parts, pools)
+        return other
+
+    def replaced(self, x: Tensor, y: Tensor) -> "Samples":
+        """Other samples ``x`` [count, width] of classes ``y`` [count], which are taken
+        as they are.
+        """
+        other = copy.copy(self)
+        other.parts, other.x, other.y = {}, x, y
+        other.augment, other._channels_last, other.normalise = False, False, lambda x: x
+        return other
+
+    def take(self, index: Tensor | np.ndarray) -> tuple[Tensor, Tensor]:
+        """The samples at positions ``index`` [count]: x ``[count, *shape]``, float32,
+        normalised; y [count].
+
+        Positions may be those that ``vary`` returns.
+        """
+        index = torch.as_tensor(index).to(self.device)
+        if self.augment:
+            variants, index = index // len(self.y), index % len(self.y)
+        x = self.x.index_select(0, index)  # faster than x[index] for bytes
+        x = self.normalise(augmentation.apply(x, variants) if self.augment else x)
+        if self._channels_last:
+            x = x.contiguous(memory_format=torch.channels_last)
+        return x, self.y[index]
+
+    def vary(self, index: np.ndarray, seed: int, *key: int | str) -> np.ndarray:
+        """Positions for ``take`` of the same samples, each cropped and flipped at
+        random as the key decides.
+
+        They say how by lying beyond the samples: number of samples · variant +
+        position. Without ``augment`` they are ``index`` itself.
+        """
+        if not self.augment:
+            return index
+        draws = augmentation.draw(
+            len(index), randomness.generator(seed, "augment", *key)
+        )
+        varied: np.ndarray = index + len(self.y) * draws
+        return varied
+
+    def counts(self, client: int) -> Tensor:
+        """How many training samples of each class a client holds, float64 [classes]."""
+        return (
+            torch.bincount(
+                self.y[torch.from_numpy(self.train[client]).to(self.device)],
+                minlength=self.classes,
+            )
+            .double()
+            .cpu()
+        )

@@ -1,0 +1,158 @@
+"""Scoring: large blocks of each client's own samples through each client's own model.
+
+Clients side by side do their whole blocks in lockstep, fewer and fewer of them, and
+then their rests, grouped by size, as they train. A block's size follows from the
+client's own pool alone.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from hpcfl.clients.execution import Kernel
+from hpcfl.clients.losses import Predict, Tensors, selection
+from hpcfl.clients.samples import Samples
+from hpcfl.rows import pinned
+from hpcfl.scores.base import Block, Score
+
+SMALLEST = 16  # samples in a padded rest; fewer take as long
+# Samples of one client at once; a fixed number, so that a client's scores do not depend
+# on its neighbours.
+BLOCK = 128
+
+Sums = dict[str, Tensor]  # by name of the score: float64 [n, its width], on the CPU
+
+
+def by_blocks(pools: list[np.ndarray]) -> list[int]:
+    """Positions in ``pools``, the longest first: the first lanes of a chunk still have
+    whole blocks.
+    """
+    return sorted(range(len(pools)), key=lambda i: (-len(pools[i]), i))
+
+
+def _padded(length: int) -> int:
+    """The length that a pool is padded to: whole blocks, and a power of two of at least
+    ``SMALLEST``.
+
+    Like the size of a block it follows from the client's own pool alone.
+    """
+    whole, rest = divmod(length, BLOCK)
+    return whole * BLOCK + (max(SMALLEST, 1 << (rest - 1).bit_length()) if rest else 0)
+
+
+def _blocks(
+    pools: list[np.ndarray], pads: bool
+) -> Iterator[tuple[list[int], np.ndarray]]:
+    """Lanes and their next positions [a, b], −1 where padded: whole blocks, then rests
+    of one size.
+
+    Where no lane has anything, there is one block without samples.
+    """
+    lengths = [_padded(len(pool)) if pads else len(pool) for pool in pools]
+    for start in range(0, max(lengths) - BLOCK + 1, BLOCK):
+        lanes = [i for i, length in enumerate(lengths) if length >= start + BLOCK]
+        yield lanes, _filled([pools[i][start : start + BLOCK] for i in lanes], BLOCK)
+    rests: dict[int, list[int]] = {}
+    for i, length in enumerate(lengths):
+        if length % BLOCK or not any(lengths):
+            rests.setdefault(length % BLOCK, []).append(i)
+    for size, lanes in sorted(rests.items()):
+        yield lanes, _filled([pools[i][lengths[i] - size :] for i in lanes], size)
+
+
+def _filled(parts: list[np.ndarray], size: int) -> np.ndarray:
+    """Positions of at most ``size`` samples each as rows [a, size], which are filled up
+    with −1.
+    """
+    positions = np.full((len(parts), size), -1)
+    lengths = np.array([[len(part)] for part in parts])
+    positions[np.arange(size) < lengths] = np.concatenate(parts)
+    return positions
+
+
+def outputs(
+    kernel: Kernel,
+    tensors: Tensors,
+    samples: Samples,
+    pools: list[np.ndarray],
+    variables: Tensors,
+    function: Predict,
+) -> Iterator[tuple[list[int], Tensor, Tensor, Tensor]]:
+    """Run ``function`` over the pools of a chunk of L clients, a block of several lanes
+    at a time.
+
+    Yields for each block of b samples of ``a`` lanes: which lanes, the function's
+    output ``[a, b, …]``, y [a, b], and mask, bool [a, b], which is false where stacked
+    lanes are padded. A lane's blocks come in the order of its pool; a serial lane's
+    last one is no longer than what is left.
+
+    tensors, variables: of the clients' models and for the function, ``[L, …]`` by name.
+    """
+    blocks = list(_blocks(pools, kernel.widest > 1))
+    numbers = np.concatenate([positions.ravel() for _, positions in blocks])
+    # one transfer
+    on_device = pinned.on_device(torch.from_numpy(numbers), samples.device)
+    parts = on_device.split([positions.size for _, positions in blocks])
+    for (lanes, positions), index in zip(blocks, parts, strict=True):
+        x, y = samples.take(index.clamp(min=0))
+        x = x[None] if len(lanes) == 1 else x.view(*positions.shape, *x.shape[1:])
+        chosen = selection(lanes, samples.device)
+        models = {name: tensor[chosen] for name, tensor in tensors.items()}
+        values = {name: tensor[chosen] for name, tensor in variables.items()}
+        output = kernel.predict(models, x, values, function)
+        yield lanes, output, y.view(positions.shape), index.view(positions.shape) >= 0
+
+
+def added(total: Tensor | None, lanes: list[int], part: Tensor, count: int) -> Tensor:
+    """``part`` [a, …] added to the rows ``lanes`` of ``total`` [count, …]; None is
+    zeros.
+    """
+    total = part.new_zeros(count, *part.shape[1:]) if total is None else total
+    total[selection(lanes, part.device)] += part
+    return total
+
+
+def score(
+    kernel: Kernel,
+    tensors: Tensors,
+    samples: Samples,
+    pools: list[np.ndarray],
+    variables: Tensors,
+    predict: Predict,
+    scores: Mapping[str, Score],
+) -> Sums:
+    """The sums of ``scores`` over the pools of a chunk of L clients; arguments as for
+    ``outputs``.
+
+    Raises TypeError where ``predict`` does not return logits [samples, classes].
+    """
+    sums: Sums = {}
+    for lanes, logits, y, mask in outputs(
+        kernel, tensors, samples, pools, variables, predict
+    ):
+        if logits.dim() != 3 or logits.shape[2] < samples.classes:
+            raise TypeError(
+                f"predictions of a client have shape {list(logits.shape[1:])}; "
+                f"expected [{logits.shape[1]}, {samples.classes}], samples × classes"
+            )
+        block = Block(logits, y, mask, samples.classes)
+        for name, metric in scores.items():
+            sums_of_block = metric.sums(block).double()
+            sums[name] = added(sums.get(name), lanes, sums_of_block, len(pools))
+    widths = [part.shape[1] for part in sums.values()]
+    # All at once, so that a device is waited for once.
+    columns = torch.cat(list(sums.values()), dim=1).cpu().split(widths, dim=1)
+    return dict(zip(sums, columns, strict=True))
+
+
+def merge(parts: Sequence[Sums], order: list[int]) -> Sums:
+    """The sums of several chunks as one, in the order of clients.
+
+    order: the clients' positions, chunk after chunk.
+    """
+    by_client = torch.tensor(order).argsort()
+    return {
+        name: torch.cat([part[name] for part in parts])[by_client] for name in parts[0]
+    }

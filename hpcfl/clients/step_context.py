@@ -1,0 +1,283 @@
+"""One step in a method's own hands; the loop over mini-batches stays with the fleet."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NoReturn
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from hpcfl.clients.execution import Session
+from hpcfl.clients.losses import Batch, Lanes, Tensors, regularised
+from hpcfl.rows import pinned, places, randomness
+
+# What a user's own step may still call by the names of version 0.1.0.
+OLD_NAMES = {
+    "descend": "optimizer_step",
+    "move": "apply_elementwise",
+    "write": "set_rows",
+}
+
+
+class StepRandom:
+    """Uniform numbers for the steps of a chunk's lanes, and how many steps each lane
+    has taken.
+
+    Attributes:
+        taken: the steps that each lane has taken in this training, int64 [L].
+    """
+
+    def __init__(
+        self,
+        seed: int,
+        round: int,
+        clients: list[int],
+        steps: list[int],
+        device: torch.device,
+    ):
+        """``clients`` are the ids of the lanes' clients, ``steps`` how many each lane
+        takes in an epoch.
+        """
+        self._seed, self._round = seed, round
+        self._clients, self._steps, self._device = clients, steps, device
+        self._epoch = 0
+        self._tables: dict[str, Tensor] = {}
+        self._all_lanes = torch.arange(len(clients), device=device)
+        self.taken = torch.zeros(len(clients), dtype=torch.int64, device=device)
+        self._taken_before_epoch = self.taken
+
+    def begin(self, epoch: int) -> None:
+        """From now on steps belong to this epoch, counted from 0."""
+        self._epoch, self._taken_before_epoch = epoch, self.taken.clone()
+        self._tables.clear()
+
+    def take(self, lanes: Lanes) -> None:
+        """These lanes have taken one more step."""
+        if isinstance(lanes, slice):
+            self.taken[lanes].add_(1)
+        else:
+            places.index_copy(self.taken, lanes, self.taken[lanes] + 1)
+
+    def uniform(self, lanes: Lanes, purpose: str, shape: tuple[int, ...]) -> Tensor:
+        """Numbers in [0, 1), ``[a, *shape]``, for the next step of these lanes.
+
+        Raises:
+            ValueError: One purpose is asked for two shapes in an epoch.
+        """
+        if purpose not in self._tables:
+            # For a whole epoch: one transfer instead of one a step.
+            table = self._table(purpose, shape).float()
+            self._tables[purpose] = pinned.on_device(table, self._device)
+        table = self._tables[purpose]
+        if table.shape[2:] != shape:
+            raise ValueError(
+                f"uniform numbers for '{purpose}' have shape {list(table.shape[2:])} in this "
+                f"epoch and cannot be {list(shape)}; name another purpose"
+            )
+        steps_in_epoch = self.taken[lanes] - self._taken_before_epoch[lanes]
+        return table[self._all_lanes[lanes], steps_in_epoch]
+
+    def _table(self, purpose: str, shape: tuple[int, ...]) -> Tensor:
+        """An epoch's numbers, float64 ``[L, most steps, *shape]``: those steps' part of
+        ``Fleet.uniform``.
+        """
+        numbers_per_step = int(np.prod(shape, dtype=np.int64))
+        table = np.zeros((len(self._clients), max(self._steps), *shape))
+        for row, client, steps in zip(table, self._clients, self._steps, strict=True):
+            count = steps * numbers_per_step
+            drawn = randomness.uniform(
+                self._seed,
+                "uniform",
+                purpose,
+                self._round,
+                client,
+                skip=self._epoch * count,
+                count=count,
+            )
+            row[:steps] = drawn.reshape(steps, *shape)
+        return torch.from_numpy(table)
+
+
+@dataclass
+class StepContext:
+    """What a method's ``step(context)`` sees: ``a`` lanes at their next mini-batch, or
+    their next few.
+
+    Rows cover just the columns that are trained, ``[a, width]``.
+
+    Attributes:
+        variables: the method's tensors ``[a, …]`` by name; a step changes one by
+            assigning a new tensor.
+        index: how many steps each lane did before in this training, int64 [a].
+    """
+
+    variables: Tensors
+    index: Tensor
+    _lanes: Lanes
+    _batches: list[Batch]
+    _session: Session
+    _random: StepRandom
+    _losses: Tensor = field(default_factory=lambda: torch.zeros(2))
+    # The models' own rows, while the models still are where a gradient was taken last.
+    _model_rows: Tensor | None = None
+
+    @property
+    def losses(self) -> Tensor:
+        """Losses and data terms [a, 2] of the last gradient that was taken, which count
+        as the step's.
+        """
+        return self._losses
+
+    def rows(self) -> Tensor:
+        """The trained columns of the lanes' models, a copy ``[a, width]``."""
+        if self._model_rows is not None:
+            return self._model_rows.clone()
+        return self._flat(self._weights())
+
+    def set_rows(self, rows: Tensor) -> None:
+        """Replace the trained columns of the lanes' models by ``rows`` [a, width]."""
+        self._model_rows = None
+        self._put(rows)
+
+    def _restore_models(self) -> None:
+        """Give the models their own rows again if a gradient was taken elsewhere and
+        nothing came after it.
+
+        Whatever reads or changes the models calls it first, and the fleet after each
+        step.
+        """
+        if self._model_rows is not None:
+            self.set_rows(self._model_rows)
+
+    def optimizer_step(self, direction: Tensor) -> None:
+        """Do one step of the experiment's optimiser with ``direction`` [a, width] as
+        the gradient.
+        """
+        assert self._session.optimizer is not None
+        self._restore_models()
+        self._session.optimizer.step(self._lanes, self._split(direction))
+
+    def gradient(self, rows: Tensor | None = None, batch: int = 0) -> Tensor:
+        """The gradient of the loss on a mini-batch, ``[a, width]``.
+
+        Args:
+            rows: where it is taken, ``[a, width]``; by default at the lanes' models.
+            batch: which of the step's mini-batches. Wherever it is taken, batch norm
+                moves the statistics of the model that is trained, once a call.
+        """
+        if rows is None:
+            self._restore_models()
+        else:
+            if self._model_rows is None:
+                self._model_rows = self.rows()
+            self._put(rows)
+        return self._flat(self._gradients(batch))
+
+    def regulariser(self, terms: Tensor) -> None:
+        """What the step minimises beside the loss, [a]: it joins ``losses``, and not
+        their data terms.
+        """
+        self._losses = regularised(self._losses, terms)
+
+    def apply_elementwise(
+        self,
+        function: Callable[..., object],
+        *others: Tensor,
+        batch: int = 0,
+        clip: bool = False,
+    ) -> None:
+        """Take the gradient on a mini-batch at the lanes' models and change these by
+        ``function``.
+
+        It is called with (rows, gradient, *others) and changes the rows in place, and
+        nothing else. What becomes of a number may depend on those at the same place
+        alone, so that the function can be given a layer at a time, in any shape,
+        without putting whole rows together first.
+
+        Args:
+            function: changes rows in place, element by element.
+            others: ``[a, width]`` each.
+            batch: which of the step's mini-batches.
+            clip: whether each lane's whole gradient is first scaled to a norm of at
+                most ``training.clip``, where that is set.
+        """
+        self._restore_models()
+        gradients = self._gradients(batch)
+        if clip:
+            assert self._session.optimizer is not None
+            directions = [gradients[name] for name in self._session.trained]
+            clipped = self._session.optimizer.clipped(directions)
+            gradients = dict(zip(self._session.trained, clipped, strict=True))
+        if self._losses.is_cuda:  # few large operations
+            rows = self.rows()
+            function(rows, self._flat(gradients), *others)
+            self.set_rows(rows)
+            return
+        others_by_name = [self._split(other) for other in others]
+        for name, weights in self._weights().items():
+            layers = [parts[name] for parts in others_by_name]
+            function(weights, gradients[name], *layers)
+            if isinstance(self._lanes, Tensor):  # indices gave a copy
+                places.index_copy(self._session.tensors[name], self._lanes, weights)
+
+    def uniform(self, purpose: str, *shape: int) -> Tensor:
+        """Uniform numbers in [0, 1), ``[a, *shape]``, keyed by purpose, round, client
+        and step.
+
+        They are ``fleet.uniform(purpose, steps, *shape)`` at ``index``.
+
+        Raises:
+            ValueError: One purpose is asked for two shapes in an epoch.
+        """
+        return self._random.uniform(self._lanes, purpose, shape)
+
+    if not TYPE_CHECKING:  # which would believe that every attribute is there
+
+        def __getattr__(self, name: str) -> NoReturn:
+            hint = ""
+            if name in OLD_NAMES:
+                hint = f"; since version 0.2.0 it is called '{OLD_NAMES[name]}'"
+            raise AttributeError(f"a step's context has no '{name}'{hint}")
+
+    def _gradients(self, batch: int) -> Tensors:
+        """The gradients by name where the models are now, good until the next ones are
+        taken.
+        """
+        gradients, self._losses = self._session.gradients(
+            self._lanes, self._batches[batch], self.variables
+        )
+        return gradients
+
+    def _weights(self) -> Tensors:
+        """The lanes' trained tensors ``[a, …]`` by name: views, or copies where lanes
+        are indices.
+        """
+        tensors = self._session.tensors
+        return {name: tensors[name][self._lanes] for name in self._session.trained}
+
+    def _put(self, rows: Tensor) -> None:
+        if rows.is_cuda and isinstance(self._lanes, slice):
+            weights = list(self._weights().values())
+            if all(part.is_contiguous() for part in weights):
+                # Flat they are views, which one launch writes all at once. CUDA's
+                # kernel takes any rows without gaps for rows one after the other.
+                flat = [part.flatten(1) for part in weights]
+                widths = [part.shape[1] for part in flat]
+                torch.split_with_sizes_copy(rows.contiguous(), widths, dim=1, out=flat)
+                return
+        for name, part in self._split(rows).items():
+            places.index_copy(self._session.tensors[name], self._lanes, part)
+
+    def _flat(self, tensors: Tensors) -> Tensor:
+        parts = [tensors[name].flatten(1) for name in self._session.trained]
+        return torch.cat(parts, dim=1)
+
+    def _split(self, rows: Tensor) -> Tensors:
+        trained = self._session.trained
+        shapes = [self._session.tensors[name].shape[1:] for name in trained]
+        parts = rows.split([shape.numel() for shape in shapes], dim=1)
+        return {
+            name: part.reshape(-1, *shape)
+            for name, part, shape in zip(trained, parts, shapes, strict=True)
+        }

@@ -1,0 +1,103 @@
+"""What a server trains by itself: a model on given tensors, no client's samples; or
+tensors alone.
+"""
+
+from collections.abc import Callable
+
+import numpy as np
+import torch
+import torch.nn.functional as functional
+from torch import Tensor, nn
+
+from hpcfl.clients import Fleet, Resources
+from hpcfl.clients.execution import choose
+from hpcfl.clients.losses import Batch, Tensors
+from hpcfl.clients.samples import Samples
+from hpcfl.clients.setup import Setup
+from hpcfl.clients.stopwatch import Stopwatch
+from hpcfl.data.datasets import Dataset
+from hpcfl.experiment.sections import Training
+from hpcfl.files import heartbeat
+from hpcfl.rows import randomness
+from hpcfl.rows.layout import of_buffers, of_parameters, to_row
+
+
+def fit(
+    build: Callable[[], nn.Module],
+    x: Tensor,
+    y: Tensor,
+    classes: int,
+    training: Training,
+    seed: int,
+    round: int,
+) -> Tensor:
+    """The row ``[P]`` of a fresh model, trained on the cross-entropy of ``x`` [samples,
+    …], ``y`` [samples].
+
+    Its first parameters and the order of samples are keyed by (seed, round). The
+    learning rate does not decay.
+
+    build: makes the model. training: how it is trained.
+    """
+    with randomness.seeded(seed, "synthetic", round):
+        module = build()
+    device = x.device
+    samples = Samples(
+        Dataset("synthetic", x, y, classes, scale=1.0, mean=(0.0,), std=(1.0,)),
+        [0],
+        [np.arange(len(y))],
+        [np.zeros(0, np.int64)],
+        device,
+        False,
+    )
+    setup = Setup(
+        of_parameters(module),
+        samples.counts(0)[None],
+        round,
+        seed,
+        build,
+        training.model_copy(
+            update={"lr_decay": 1.0, "schedule": "constant", "warmup": 0}
+        ),
+    )
+    resources = Resources(
+        setup,
+        samples,
+        choose(module.to(device), device, 1),
+        of_buffers(module),
+        device,
+        Stopwatch(),
+    )
+    fleet = Fleet(
+        np.array([0]), {}, setup.counts, round, False, _cross_entropy, resources
+    )
+    return fleet.train(to_row(setup.layout, module), phase="synthetic")[0]
+
+
+def gradient_descent(
+    start: Tensors,
+    loss: Callable[[Tensors], Tensor],
+    lr: float,
+    steps: int,
+) -> Tensors:
+    """Plain gradient descent on tensors that belong to no model; returns them by name
+    after ``steps`` steps.
+
+    start: where it begins, by name; it does not change. loss: a function of such
+        tensors.
+    lr: the learning rate.
+    """
+    current = {name: tensor.clone() for name, tensor in start.items()}
+    for _ in range(steps):
+        leaves = {name: tensor.requires_grad_() for name, tensor in current.items()}
+        gradients = torch.autograd.grad(loss(leaves), list(leaves.values()))
+        current = {
+            name: (leaf - lr * gradient).detach()
+            for (name, leaf), gradient in zip(leaves.items(), gradients, strict=True)
+        }
+        heartbeat.beat()
+    return current
+
+
+def _cross_entropy(model: nn.Module, batch: Batch, lane: object) -> Tensor:
+    return functional.cross_entropy(model(batch.x), batch.y)

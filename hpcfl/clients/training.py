@@ -1,0 +1,431 @@
+"""THE training loop: mini-batches of many clients, each client an independent lane.
+
+Clients train in *chunks*, as many side by side as the kernel takes. A chunk's epoch is
+planned beforehand (``batch_plan.py``); ``Chunk.epoch`` is the loop over its mini-batches,
+and each of these is one ``Session.step`` (``execution/session.py``).
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from hpcfl.clients import frozen
+from hpcfl.clients.batch_plan import (
+    BatchPlan,
+    BatchRun,
+    by_length,
+    epoch_length,
+    plan_epoch,
+)
+from hpcfl.clients.losses import Batch, Lanes, Loss, Tensors, regularised, selection
+from hpcfl.clients.modules import Frozen
+from hpcfl.clients.optimizers import Optimizer, Proximal
+from hpcfl.clients.resources import Resources
+from hpcfl.clients.step_context import StepContext, StepRandom
+from hpcfl.files import heartbeat, scratch
+from hpcfl.rows import pinned, places, randomness
+
+
+@dataclass(frozen=True)
+class Task:
+    """A local training as a method asked for it; ``Fleet.train`` and ``train_by``
+    explain the fields.
+    """
+
+    round: int
+    loss: Loss
+    names: list[str]  # the parameters that move, in the order of a row
+    epochs: int
+    pace: np.ndarray | None = None
+    steps: int | None = None
+    batches: int = 1
+    phase: str = "train"
+    proximal: tuple[float, Tensor] | None = None  # the strength, and anchors [n, P]
+    share: float = 1.0
+    only: Tensor | None = None
+    until: Callable[[Tensor, Tensors], Tensor] | None = None
+    frozen: Frozen = "evaluation"  # the mode of layers of which nothing is trained
+    # None: a step of the optimiser on the loss
+    step: Callable[[StepContext], None] | None = None
+
+    def epochs_of(self, clients: Sequence[int]) -> Tensor:
+        """How many epochs the clients at these positions do, int64 [L]: at least one of
+        several.
+        """
+        if self.pace is None:
+            return torch.full((len(clients),), self.epochs)
+        whole_epochs = torch.from_numpy(self.pace[clients] * self.epochs).long()
+        return whole_epochs.add(1).clamp(max=self.epochs)
+
+    def pool(self, seed: int, client: int, samples: np.ndarray) -> np.ndarray:
+        """Which of a client's ``samples`` [n_i] it trains on: all, or a random share
+        for the phase.
+        """
+        if self.share >= 1:
+            return samples
+        count = max(1, int(self.share * len(samples))) if len(samples) else 0
+        order = randomness.permutation(
+            len(samples), seed, "subset", self.phase, self.round, client
+        )
+        chosen: np.ndarray = samples[np.sort(order[:count])]
+        return chosen
+
+
+@dataclass(frozen=True)
+class Trained:
+    """What a local training made of n clients, in new tensors.
+
+    Attributes:
+        rows: ``[n, P]``.
+        buffers: their batch-norm statistics ``[n, B]``.
+        losses: each client's mean objective and its data term in its last epoch,
+            float64 [n, 2]; 0 for those that did not train.
+        changed: the variables that the method's step assigned, ``[n, …]`` by name.
+    """
+
+    rows: Tensor
+    buffers: Tensor
+    losses: Tensor
+    changed: Tensors
+
+
+def train(
+    task: Task,
+    resources: Resources,
+    ids: np.ndarray,
+    rows: Tensor,
+    buffers: Tensor,
+    variables: Tensors,
+) -> Trained:
+    """Train clients ``ids`` [n] from ``rows`` [n, P], ``buffers`` [n, B] and
+    ``variables`` [n, …] by name.
+
+    The given tensors do not change.
+    """
+    losses = torch.zeros(len(ids), 2, dtype=torch.float64, device=resources.device)
+    trained = Trained(_copied(rows), buffers.clone(), losses, {})
+    pools = [
+        task.pool(resources.seed, int(client), resources.samples.train[int(client)])
+        for client in ids
+    ]
+    size = resources.training.batch_size * task.batches
+    # Batch norm needs two samples.
+    fewest = task.batches * (2 if resources.buffers.width else 1)
+    lengths = [epoch_length(len(pool), size, fewest, task.steps) for pool in pools]
+    # As a list: a device is waited for once.
+    trains = [True] * len(ids) if task.only is None else task.only.tolist()
+    order = [i for i in by_length(lengths, size) if lengths[i] and trains[i]]
+    features_once = bool(order) and _frozen_once(
+        task, resources, trained, pools, order[0], variables
+    )
+
+    def train_chunk(positions: list[int]) -> None:
+        lanes = torch.tensor(positions, device=resources.device)
+        chunk_resources, chunk_pools = resources, [pools[i] for i in positions]
+        if features_once:
+            chunk_resources, chunk_pools = frozen.run_once(
+                resources, trained.rows[lanes], trained.buffers[lanes], chunk_pools
+            )
+            tensors = frozen.heads(resources, trained.rows, lanes)
+        else:
+            tensors = resources.stacked(trained.rows, trained.buffers, lanes)
+        clients = [
+            (int(ids[i]), pool, lengths[i])
+            for i, pool in zip(positions, chunk_pools, strict=True)
+        ]
+        proximal = None
+        if task.proximal is not None:
+            strength, anchors = task.proximal
+            proximal = strength, anchors[lanes]
+        chunk = Chunk(
+            task,
+            chunk_resources,
+            clients,
+            task.epochs_of(positions),
+            size,
+            tensors,
+            {name: value[lanes] for name, value in variables.items()},
+            proximal,
+        )
+        places.index_copy(trained.losses, lanes, chunk.run())
+        resources.setup.layout.write(chunk.tensors, trained.rows, lanes)
+        resources.buffers.write(chunk.tensors, trained.buffers, lanes)
+        for name in chunk.assigned:
+            changed = trained.changed.setdefault(name, variables[name].clone())
+            places.index_copy(changed, lanes, chunk.variables[name])
+
+    if features_once:
+        frozen.side_by_side(resources, order, pools, train_chunk)
+    else:
+        resources.side_by_side(order, train_chunk)
+    return trained
+
+
+def _frozen_once(
+    task: Task,
+    resources: Resources,
+    start: Trained,
+    pools: list[np.ndarray],
+    first: int,
+    variables: Tensors,
+) -> bool:
+    """Whether the layers below the head run once, before the first epoch; ``first``: a
+    client's position.
+    """
+    if task.frozen == "training" and resources.buffers.width:
+        return False  # what batch norm makes of a sample depends on its mini-batch
+    client = slice(first, first + 1)
+    return frozen.fits(
+        resources,
+        start.rows[client],
+        start.buffers[client],
+        pools[first],
+        task.names,
+        task.loss,
+        {name: value[client] for name, value in variables.items()},
+    )
+
+
+def _copied(rows: Tensor) -> Tensor:
+    """A copy of ``rows``, which on the CPU may be larger than memory."""
+    return scratch.copy(rows) if rows.device.type == "cpu" else rows.clone()
+
+
+class Chunk:
+    """Clients side by side, a lane each, sorted by ``by_length``, from their first
+    mini-batch to their last.
+
+    Attributes:
+        clients: for each lane the client's id, its pool, and how many samples of it an
+            epoch uses.
+        epochs: how many epochs each lane does at most, int64 [L].
+        size: samples of a full step of one lane.
+        tensors, variables: of the lanes, ``[L, …]`` by name; steps change them in place.
+        assigned: the names of the variables that steps have changed.
+    """
+
+    def __init__(
+        self,
+        task: Task,
+        resources: Resources,
+        clients: list[tuple[int, np.ndarray, int]],
+        epochs: Tensor,
+        size: int,
+        tensors: Tensors,
+        variables: Tensors,
+        proximal: tuple[float, Tensor] | None,
+    ):
+        """``proximal`` is the strength, and the lanes' anchors [L, P]."""
+        self.task, self.resources, self.clients = task, resources, clients
+        self.epochs, self.size = epochs, size
+        self.tensors, self.variables = tensors, variables
+        self.assigned: set[str] = set()
+        kernel, setup = resources.kernel, resources.setup
+        anchor = None
+        if proximal is not None:
+            strength, rows = proximal
+            anchor = Proximal(strength, kernel.lay_out(setup.layout.stack(rows)))
+        self._optimizer = Optimizer(
+            resources.training,
+            setup.learning_rate(task.round),
+            {name: tensors[name] for name in task.names},
+            anchor,
+        )
+        self._session = kernel.session(
+            tensors, task.names, task.loss, task.frozen, variables, self._optimizer
+        )
+        self._step = self._session.step if task.step is None else self._step_by_method
+        steps = [-(-length // size) for _, _, length in clients]
+        ids = [client for client, _, _ in clients]
+        self._random = StepRandom(
+            resources.seed, task.round, ids, steps, resources.device
+        )
+
+    def run(self) -> Tensor:
+        """Train all epochs.
+
+        Returns:
+            Each lane's mean objective and data term in its last epoch, float64 [L, 2].
+            The proximal term is that of the trained model: in every step it would cost
+            a pass over the models.
+
+        Raises:
+            RunFailure: A recording of the steps turned out to be wrong.
+        """
+        device = self.resources.device
+        losses = torch.zeros(len(self.clients), 2, dtype=torch.float64, device=device)
+        last_objectives: list[Tensor] = []
+        running = torch.ones(len(self.clients), dtype=torch.bool)
+        for epoch in range(self.task.epochs):
+            running &= self.epochs > epoch
+            if not running.any():
+                break
+            with self._drawn_by_model(epoch):
+                record = self.epoch(epoch, running)
+            ran = pinned.on_device(running, device)[:, None]
+            losses = torch.where(ran, record[:, :2], losses)
+            last_objectives.append(record[:, 2])
+            if self.task.until is not None:
+                history = torch.stack(last_objectives, dim=1)
+                running &= ~self.task.until(history, self.variables).cpu()
+        proximal = self._optimizer.proximal_term()
+        self.resources.kernel.check()
+        return losses if proximal is None else regularised(losses, proximal)
+
+    def epoch(self, epoch: int, running: Tensor) -> Tensor:
+        """Train one epoch of the lanes where ``running``, bool [L]; the others stay as
+        they are.
+
+        Returns:
+            Each lane's mean objective and data term, and the last mini-batch's
+            objective, float64 [L, 3].
+        """
+        orders = [self._order(lane, epoch) for lane in range(len(self.clients))]
+        lengths = [len(order) for order in orders]
+        active_lanes = [lane for lane, runs in enumerate(running.tolist()) if runs]
+        plan = plan_epoch(lengths, active_lanes, self.size)
+        self._random.begin(epoch)
+        # One transfer for the whole epoch, and one for which the host does not wait.
+        numbers = np.concatenate([plan.positions(orders), lengths])
+        on_device = pinned.on_device(torch.from_numpy(numbers), self.resources.device)
+        index, counts = on_device.tensor_split([-len(lengths)])
+        results: list[tuple[BatchRun, Tensor]] = []
+        for run, lanes, batches in self._gathered(plan, index):
+            losses = []
+            for batch in batches:
+                losses.append(self._step(lanes, batch))
+                heartbeat.beat()
+            results.append((run, torch.stack(losses)))
+            del (
+                batch,
+                batches,
+            )  # freed before the samples of the next block are gathered
+        record = self._added(results)
+        record[:, :2].div_(counts.clamp(min=1)[:, None])
+        return record
+
+    def _step_by_method(self, lanes: Lanes, batch: Batch) -> Tensor:
+        """One step of the method's own on the lanes' mini-batches: their objectives and
+        data terms, [a, 2].
+        """
+        assert self.task.step is not None
+        x_parts = batch.x.tensor_split(self.task.batches, dim=1)
+        y_parts = batch.y.tensor_split(self.task.batches, dim=1)
+        given = {name: value[lanes] for name, value in self.variables.items()}
+        context = StepContext(
+            dict(given),
+            self._random.taken[lanes].clone(),  # a copy, because a step may keep it
+            lanes,
+            [Batch(x, y) for x, y in zip(x_parts, y_parts, strict=True)],
+            self._session,
+            self._random,
+        )
+        self.task.step(context)
+        context._restore_models()
+        self._random.take(lanes)
+        for name, value in context.variables.items():
+            if value is not given[name]:
+                places.index_copy(self.variables[name], lanes, value)
+                self.assigned.add(name)
+        return context.losses.expand(len(batch.y), 2)
+
+    def _gathered(
+        self, plan: BatchPlan, index: Tensor
+    ) -> Iterator[tuple[BatchRun, Lanes, list[Batch]]]:
+        """The runs of a plan with their lanes and mini-batches: ``x`` [a, size, …] and
+        ``y`` [a, size] each.
+
+        Args:
+            plan: of the epoch.
+            index: positions of its samples, in the order of the plan.
+        """
+        start = 0
+        for block in plan.blocks:
+            stop = start + sum(run.samples for run in block)
+            yield from self._gathered_block(block, index[start:stop])
+            start = stop
+
+    def _gathered_block(
+        self, block: list[BatchRun], index: Tensor
+    ) -> Iterator[tuple[BatchRun, Lanes, list[Batch]]]:
+        x, y = self.resources.samples.take(index)
+        sizes = [run.samples for run in block]
+        parts = zip(block, x.split(sizes), y.split(sizes), strict=True)
+        for run, x_of_run, y_of_run in parts:
+            self._count(run)
+            lanes = selection(run.lanes, self.resources.device)
+            yield run, lanes, _cut(run, x_of_run, y_of_run)
+
+    def _count(self, run: BatchRun) -> None:
+        lane_steps, lanes = self.resources.lane_steps, len(run.lanes)
+        lane_steps.samples += run.samples
+        lane_steps.needed += lanes * run.batches
+        lane_steps.batched += run.batches
+        lane_steps.computed += self._session.computed_lanes(lanes) * run.batches
+
+    def _order(self, lane: int, epoch: int) -> np.ndarray:
+        """Positions of a lane's samples in this epoch, in order: of its shuffled pool
+        as many as are used.
+        """
+        client, pool, length = self.clients[lane]
+        seed = self.resources.seed
+        key = (self.task.phase, self.task.round, client, epoch)
+        shuffled = pool[randomness.permutation(len(pool), seed, "shuffle", *key)]
+        return self.resources.samples.vary(shuffled[:length], seed, *key)
+
+    def _added(self, results: list[tuple[BatchRun, Tensor]]) -> Tensor:
+        """Each lane's two sums over the samples of an epoch, and the last batch's
+        objective, float64 [L, 3].
+
+        A lane has one smaller last batch at most, so that all of these are added at
+        once.
+
+        Args:
+            results: runs in order, with the objectives and data terms of their batches,
+                [batches, a, 2].
+        """
+        device = self.resources.device
+        record = torch.zeros(len(self.clients), 3, dtype=torch.float64, device=device)
+        groups = [[result] for result in results if result[0].size == self.size]
+        last_batches = results[len(groups) :]
+        if last_batches:
+            groups.append(last_batches)
+        for group in groups:
+            numbers = [(lane, run.size) for run, _ in group for lane in run.lanes]
+            lanes, sizes = pinned.on_device(torch.tensor(numbers), device).unbind(dim=1)
+            losses = torch.cat([losses for _, losses in group], dim=1).to(record)
+            # Added one by one in double precision: a sum may not depend on how many
+            # steps a block holds.
+            terms = torch.cat([record[lanes, :2][None], losses * sizes[:, None]])
+            sums = terms.cumsum(dim=0)[-1]
+            places.index_copy(
+                record, lanes, torch.cat([sums, losses[-1, :, :1]], dim=1)
+            )
+        return record
+
+    def _drawn_by_model(self, epoch: int) -> AbstractContextManager[None]:
+        """A block in which what a model draws by itself, for dropout, is a function of
+        client and epoch.
+
+        Clients side by side cannot draw so; a model that does trains them one after the
+        other.
+        """
+        if self.resources.kernel.widest > 1:
+            return nullcontext()
+        ((client, _, _),) = self.clients
+        key = self.task.phase, self.task.round, client, epoch
+        return randomness.seeded(self.resources.seed, "model", *key)
+
+
+def _cut(run: BatchRun, x: Tensor, y: Tensor) -> list[Batch]:
+    """The mini-batches of a run from its samples ``x`` [a·batches·size, …], ``y``."""
+    lanes, span = len(run.lanes), run.batches * run.size
+    # One lane's batch is a slice of the gathered block, which keeps its memory layout.
+    x = x[None] if lanes == 1 else x.view(lanes, span, *x.shape[1:])
+    x_batches = x.split(run.size, dim=1)
+    y_batches = y.view(lanes, span).split(run.size, dim=1)
+    return [Batch(*parts) for parts in zip(x_batches, y_batches, strict=True)]

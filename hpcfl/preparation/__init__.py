@@ -1,1 +1,0 @@
-"""Everything that a rank needs before round 1, made from the configuration."""

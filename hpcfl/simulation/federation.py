@@ -1,0 +1,190 @@
+"""The rounds of a run: played one after the other, recorded, and saved in checkpoints."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from hpcfl.communication.communicator import Communicator
+from hpcfl.errors import Interrupted, RunFailure
+from hpcfl.methods.base import State
+from hpcfl.simulation.best import BestRound
+from hpcfl.simulation.participation import cohort, select, select_final
+from hpcfl.simulation.prepare import Prepared
+from hpcfl.simulation.round import FinalScoring, Result, Round
+from hpcfl.simulation.signals import StopRequest
+from hpcfl.simulation.stages import on_this_rank
+from hpcfl.storage.checkpoint import Checkpoints
+from hpcfl.storage.metrics import MetricsWriter
+from hpcfl.storage.schedule import Schedule
+
+# After a round every rank votes for one of these; the highest vote wins.
+CONTINUE, CHECKPOINT, STOP = 0, 1, 2
+
+
+Report = Callable[[int, dict[str, Any]], None]
+
+
+def nobody(round: int, values: dict[str, Any]) -> None:
+    """Who is told of rounds where nobody is."""
+
+
+@dataclass
+class Federation:
+    """The rounds of a run, as this rank takes part in them.
+
+    server: the server's state; empty on workers.
+    metrics: on rank 0 only.
+    meta: what every checkpoint says of the run.
+    report: called on rank 0 with each round and its numbers.
+    best: what finds the best round, where its state is to be kept.
+    """
+
+    communicator: Communicator
+    prepared: Prepared
+    server: State
+    checkpoints: Checkpoints
+    metrics: MetricsWriter | None
+    meta: dict[str, Any]
+    report: Report = nobody
+    best: BestRound | None = None
+    schedule: Schedule = field(init=False)
+    _unrecorded: Result | None = (
+        None  # the last round, until there is time to record it
+    )
+
+    def __post_init__(self) -> None:
+        self.schedule = Schedule(self.prepared.config.checkpoint.every)
+
+    def run(self, done: int, request: StopRequest) -> None:
+        """Collective. Play the rounds after ``done``, then score the final models.
+
+        Raises:
+            Interrupted: a stop signal came.
+            RunFailure: diverged clients end the run.
+        """
+        rounds = self.prepared.config.rounds
+        for number in range(done + 1, rounds + 1):
+            self.remember_state(number)
+            try:
+                vote = self.play(number, request)
+            except RunFailure:
+                self.save_metrics(number)
+                raise
+            # The checkpoint of an earlier round was written during this one.
+            self.finish_checkpoint()
+            last = vote == STOP or number == rounds
+            if last or vote == CHECKPOINT:
+                self.checkpoint(number, wait=last)
+            if vote == STOP:
+                left = "" if number < rounds else ", before the final scoring"
+                raise Interrupted(
+                    f"stopped after round {number} of {rounds}{left}; "
+                    "the same command continues"
+                )
+        self.finish()
+
+    def play(self, number: int, request: StopRequest) -> int:
+        """Collective. Play one round; returns the highest vote of the ranks.
+
+        The round before is recorded while the workers train.
+        """
+        config = self.prepared.config
+
+        def meanwhile() -> None:
+            self.record_last()
+            following = cohort(config, number + 1)
+            self.prepared.store.read_ahead(following.tolist())
+
+        plan = select(config, number)
+        round = Round(plan, self.communicator, self.prepared, self.server)
+        result = round.play(lambda: self.vote(number, request), meanwhile)
+        self._unrecorded = result
+        self.judge(result)
+        return result.vote
+
+    def finish(self) -> None:
+        """Collective. Score the models that the last aggregation made."""
+        plan = select_final(self.prepared.config, self.prepared.newcomer_ids)
+        scoring = FinalScoring(plan, self.communicator, self.prepared, self.server)
+        self._unrecorded = scoring.play()
+        self.record_last()
+
+    def vote(self, number: int, request: StopRequest) -> int:
+        """What this rank wants done after a round.
+
+        A signal that reaches only ranks that wait for others by then counts for the
+        next round. The round before the last always ends with a checkpoint, from which
+        the models that the last round trains can be made again.
+        """
+        if request.received:
+            return STOP
+        before_last = number == self.prepared.config.rounds - 1
+        if before_last or self.schedule.due(number):
+            return CHECKPOINT
+        return CONTINUE
+
+    def remember_state(self, number: int) -> None:
+        """Hold on to the state before a round, which may turn out to be the best."""
+        if self.best is not None:
+            server = self.server if self.communicator.is_server else None
+            self.best.before(number, server, self.prepared.store)
+
+    def judge(self, result: Result) -> None:
+        """Collective. Keep the state before a round if that is the best one so far."""
+        if self.best is None:
+            return
+        improved = None
+        if self.communicator.is_server:
+            improved = self.best.improvement(result.numbers.values)
+        number = self.communicator.bcast(improved)
+        if number is not None:
+            self.best.keep(number)
+
+    def record_last(self) -> None:
+        """Record and report the last round on rank 0, unless that is done already."""
+        result, self._unrecorded = self._unrecorded, None
+        if self.metrics is None or result is None:
+            return
+        name = "after the last round" if result.final else f"round {result.number}"
+        with on_this_rank(f"{name}, metrics"):
+            record = self.metrics.conclude if result.final else self.metrics.record
+            record(result.number, result.values)
+        with on_this_rank(f"{name}, report"):
+            self.report(result.number, result.values)
+
+    def save_metrics(self, number: int) -> None:
+        """Collective. Keep what earlier rounds recorded and began to save.
+
+        All ranks are here, because they fail together.
+        """
+        if self.metrics is not None:
+            with on_this_rank(f"round {number}, metrics"):
+                self.metrics.publish()
+        self.checkpoints.finish()
+
+    def checkpoint(self, number: int, wait: bool) -> None:
+        """Collective. Merge the metrics and begin to save all state; with ``wait``,
+        finish that as well.
+        """
+        self.record_last()
+        stopwatch = self.prepared.resources.stopwatch
+        with stopwatch.phase("checkpoint"), self.schedule.waiting():
+            if self.metrics is not None:
+                with on_this_rank(f"round {number}, metrics"):
+                    self.metrics.merge()
+            server = self.server if self.communicator.is_server else None
+            best = self.best.take() if self.best else None
+            with on_this_rank(f"round {number}, checkpoint"):
+                self.checkpoints.start(
+                    number, server, self.prepared.store, self.meta, best
+                )
+            self.schedule.begun()
+        if wait:
+            self.finish_checkpoint()
+
+    def finish_checkpoint(self) -> None:
+        """Collective. Wait until the checkpoint that was begun, if any, is on the disk."""
+        stopwatch = self.prepared.resources.stopwatch
+        with stopwatch.phase("checkpoint"), self.schedule.waiting():
+            self.checkpoints.finish()
+        self.schedule.finished(self.checkpoints.written_in)

@@ -1,0 +1,499 @@
+"""From a configuration to everything that a rank needs before the first round.
+
+Nothing is written: bad input that shows here has changed nothing.
+"""
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from hpcfl import models
+from hpcfl.clients import Fleet, Resources, buffer_name, memory
+from hpcfl.clients.execution import choose
+from hpcfl.clients.frozen import head_kernel
+from hpcfl.clients.modules import convolves
+from hpcfl.clients.samples import Samples
+from hpcfl.clients.setup import INITIAL, Setup
+from hpcfl.clients.stopwatch import Stopwatch
+from hpcfl.communication import placement
+from hpcfl.communication.agreement import agreed
+from hpcfl.communication.communicator import Communicator, Process
+from hpcfl.communication.placement import Placement
+from hpcfl.data import datasets, partition
+from hpcfl.data.datasets import Dataset
+from hpcfl.data.partition import Split
+from hpcfl.data.partitions.base import Scheme
+from hpcfl.data.validation import hold_out
+from hpcfl.errors import UserError
+from hpcfl.experiment import blame, measures
+from hpcfl.experiment.config import Config
+from hpcfl.files import scratch
+from hpcfl.methods._renamed import refuse_old_hooks
+from hpcfl.methods.base import Audience, Cohort, Method, State
+from hpcfl.methods.options import refuse_without_effect
+from hpcfl.methods.options.averaged_buffers import AveragedBuffers
+from hpcfl.rows import constants, layout, mixing, randomness
+from hpcfl.scores._described import Measure
+from hpcfl.scores.base import Score
+from hpcfl.simulation.device import Device, choose_device, found
+from hpcfl.storage import digest
+from hpcfl.storage.clients import ClientStore
+from hpcfl.tracking._writing import check as check_trackers
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """What a rank has before round 1: what stays the same during the run, and the
+    initial state.
+
+    store: private state of this rank's clients, the one thing here that rounds change.
+    newcomers: the same of its newcomers, which nobody changes.
+    frozen: the digest of the values of what the model freezes; None where it freezes
+        nothing.
+    """
+
+    config: Config
+    method: Method
+    setup: Setup
+    split: Split
+    counts: Tensor  # training samples, float64 [clients and newcomers, classes]
+    test_counts: Tensor  # test samples, the same
+    placement: Placement
+    resources: Resources
+    store: ClientStore
+    newcomers: ClientStore
+    server: State  # before round 1; empty on workers
+    notes: list[str]  # lines that a user should read before round 1
+    gpus: tuple[str, ...]  # types and libraries, of all ranks
+    measure: Measure  # the number that `best` is about
+    frozen: str | None = None
+
+    def audience(self, ids: np.ndarray, round: int) -> Audience:
+        """What the method's server side knows of the clients ``ids`` [n] that it sends
+        to.
+        """
+        return Audience(ids, self.setup, round)
+
+    def cohort(self, ids: np.ndarray, round: int) -> Cohort:
+        """What the method's server side knows of the clients ``ids`` [n] that it hears
+        from.
+        """
+        return Cohort(
+            ids,
+            self.setup.counts[ids],
+            self.setup,
+            round,
+            self.method.weights == "uniform",
+        )
+
+    def fleet(
+        self,
+        ids: np.ndarray,
+        round: int,
+        scored: bool,
+        fleet_type: Callable[..., Fleet] = Fleet,
+    ) -> Fleet:
+        """Those of the clients ``ids`` that live on this rank, with copies of their
+        private state.
+        """
+        local_ids = ids[np.isin(ids, self.store.ids)]
+        state = self.store.get(local_ids.tolist(), self.resources.device)
+        return fleet_type(
+            local_ids,
+            state,
+            self.setup.counts[local_ids],
+            round,
+            scored,
+            self.method.objective,
+            self.resources,
+        )
+
+    @property
+    def newcomer_ids(self) -> np.ndarray:
+        """The ids of the clients that are never trained with, which follow those of the
+        others.
+        """
+        return np.arange(self.setup.clients, len(self.counts))
+
+    def new_fleet(self, fleet_type: Callable[..., Fleet] = Fleet) -> Fleet:
+        """The newcomers that live on this rank, in their own round 1, of
+        ``newcomers.epochs`` epochs.
+
+        The warm-up of the learning rate is for models that have hardly been trained, and
+        theirs have been.
+        """
+        ids = np.array(self.newcomers.ids, np.int64)
+        training = self.setup.training.model_copy(
+            update={"epochs": self.config.newcomers.epochs, "warmup": 0}
+        )
+        resources = replace(
+            self.resources, setup=replace(self.setup, training=training)
+        )
+        return fleet_type(
+            ids,
+            self.newcomers.get(ids.tolist(), resources.device),
+            self.counts[ids],
+            1,
+            True,
+            self.method.objective,
+            resources,
+        )
+
+
+def prepare_together(config: Config, communicator: Communicator) -> Prepared:
+    """Collective. ``prepare`` on every rank, once they know who shares a GPU. Raises
+    UserError, the same on all ranks.
+    """
+    with agreed(communicator):
+        device = choose_device(config.runtime, communicator.local_rank)
+    seat = found(device, communicator, config.runtime.precision)
+    with agreed(communicator):
+        prepared = prepare(config, communicator, seat)
+    found_frozen = communicator.allgather(prepared.frozen)
+    for rank, frozen in enumerate(found_frozen):
+        if frozen != found_frozen[0]:
+            raise UserError(
+                f"model.name = '{config.model.name}': its frozen parameters on rank {rank} are not "
+                "those on rank 0; let the file that they are read from be the same on all hosts"
+            )
+    return prepared
+
+
+def refuse_other_frozen(
+    prepared: Prepared, meta: Mapping[str, Any], folder: Path
+) -> None:
+    """Raise UserError where a run's model froze other values than it does now.
+
+    meta: what a checkpoint of the run in ``folder`` says of it.
+    """
+    if meta.get("frozen") != prepared.frozen:
+        raise UserError(
+            f"{folder}: the frozen parameters of model.name = '{prepared.config.model.name}' are "
+            "not those that the run began with; put the file back that they are read from, or "
+            "choose another --out or --fresh"
+        )
+
+
+@blame.blamed()
+def prepare(config: Config, process: Process, seat: Device | None = None) -> Prepared:
+    """Load the data, draw the partition, build the model and the state before round 1.
+
+    process: which rank this is, of how many. seat: its device; without one, that of a
+    rank on its own. Raises UserError.
+    """
+    torch.set_num_threads(config.runtime.threads)
+    scratch.limit(config.runtime.memory * 1e6)
+    method = cast(Method, config.method)
+    _refuse(config, method, process)
+    dataset = datasets.load(config.data)
+    split = partition.make(
+        cast(Scheme, config.partition), dataset, config.newcomers.clients
+    )
+    scores = _scores(config, split)
+    train, validation, selection = _held_out(config, method, split, dataset.y.numpy())
+    counts, test_counts = _counts(replace(split, train=train), dataset)
+    seat = seat or Device(choose_device(config.runtime, process.local_rank))
+    mixing.on(device := seat.device, _cores(config, process))
+    build, frozen = _builder(config, method, dataset)
+    with randomness.seeded(config.seed, "template"):
+        template = build()
+    parameters, buffers = layout.of_parameters(template), layout.of_buffers(template)
+    _refuse_frozen(config, method, parameters)
+    trained = config.partition.clients
+    setup = Setup(
+        parameters,
+        counts[:trained],
+        config.rounds,
+        config.seed,
+        build,
+        config.training,
+        config.participation.fraction,
+    )
+    placed = _placed(counts, trained, config.training.batch_size, process.size)
+    own = placed.clients_of(process.rank)
+    samples = Samples(
+        dataset,
+        own.tolist(),
+        train,
+        split.test,
+        device,
+        device.type == "cpu" and convolves(template),
+        validation,
+        config.data.augment,
+        split.global_test,
+        selection,
+    )
+    method, private = _with_buffers(config, method, setup, buffers, template)
+    template = template.to(device)
+    lanes = _lanes(
+        config, seat, template, samples, dataset, private, _together(config, placed)
+    )
+    given = template, device, lanes, config.runtime.replay
+    resources = Resources(
+        setup,
+        samples,
+        choose(*given),
+        buffers,
+        device,
+        Stopwatch(),
+        scores,
+        head=head_kernel(*given, memory=1e6 * config.runtime.memory),
+    )
+    server = method.server_state(setup) if process.is_server else {}
+    store, newcomers = _stores(config, seat, own, private)
+    return Prepared(
+        config,
+        method,
+        setup,
+        split,
+        counts,
+        test_counts,
+        placed,
+        resources,
+        store,
+        newcomers,
+        server,
+        [*config.notes, *split.notes, *method.notes(setup), *_idle(placed)],
+        seat.kinds,
+        measures.measure(config.evaluation, scores),
+        frozen,
+    )
+
+
+def _refuse(config: Config, method: Method, process: Process) -> None:
+    """Raise UserError for newcomers of whom the method knows nothing, options that it
+    leaves out, and trackers that cannot be used.
+    """
+    if process.is_server:
+        check_trackers(config.runtime.track)
+    refuse_old_hooks(type(method))
+    refuse_without_effect(method, config.training)
+    if config.newcomers.clients and method.no_newcomers:
+        raise UserError(
+            f"newcomers.clients = {config.newcomers.clients}: {method.name} has no model for a "
+            f"client that never took part, {method.no_newcomers}"
+        )
+
+
+def _refuse_frozen(config: Config, method: Method, parameters: layout.Layout) -> None:
+    """Raise UserError where the model has frozen what must be trained."""
+    if not parameters.frozen:
+        return
+    if not parameters.width:
+        raise UserError(
+            f"model.name = '{config.model.name}': all its parameters are frozen "
+            "(requires_grad = False), so there is nothing to train; leave some of them out"
+        )
+    for group, why in method.trains.items():
+        if not parameters.members([group]):
+            raise UserError(
+                f"method.name = '{method.name}': all of the model's {group} is frozen "
+                f"(requires_grad = False), so {why}; leave some of it out, or take another method"
+            )
+
+
+def _held_out(
+    config: Config, method: Method, split: Split, labels: np.ndarray
+) -> tuple[list[np.ndarray], list[np.ndarray], list[np.ndarray] | None]:
+    """Each client's samples to train on, those held out for the method, and those to
+    choose rounds on.
+
+    The last is None where the experiment holds none out for that. labels: int64, of all
+    samples.
+    """
+    seed, share = config.partition.seed, config.training.validation
+    train, selection = hold_out(split.train, labels, share, seed, "selection")
+    train, validation = hold_out(train, labels, method.validation_share(), seed)
+    return train, validation, selection if share else None
+
+
+def _stores(
+    config: Config, seat: Device, own: np.ndarray, private: State
+) -> tuple[ClientStore, ClientStore]:
+    """The initial private state of this rank's clients, and of its newcomers; ``own``:
+    the ids of both.
+    """
+    new = own >= config.partition.clients
+    return (
+        ClientStore(
+            own[~new].tolist(),
+            private,
+            config.runtime.memory * 1e6,
+            memory.STATE_SHARE * seat.memory,
+        ),
+        ClientStore(own[new].tolist(), private),
+    )
+
+
+def _placed(counts: Tensor, trained: int, batch_size: int, size: int) -> Placement:
+    """Where clients live, by their local steps: the first ``trained`` ones, and the
+    newcomers after them.
+
+    Each of the two groups is spread evenly over the ranks, because they never work at
+    the same time. Clients whose smaller last batches have one size do them as one step,
+    if they live together. Large and small ones go in pairs, so that ranks with as many
+    steps also have about as many samples.
+    """
+    samples = counts.sum(dim=1).int().tolist()
+    tails = [count % batch_size for count in samples]
+    kinds = [(abs(2 * tail - batch_size), tail) for tail in tails]
+    costs = [-(-count // batch_size) for count in samples]
+    groups = [
+        placement.place(costs[group], size, kinds[group])
+        for group in (slice(trained), slice(trained, None))
+    ]
+    return Placement(np.concatenate([group.owner for group in groups]), size)
+
+
+def _idle(placed: Placement) -> list[str]:
+    """A note where there are more ranks than can work."""
+    if not (idle := len(placed.idle)):
+        return []
+    return [
+        f"{idle} of {placed.size - 1} workers have no client; -n {placed.size - idle} is as fast"
+    ]
+
+
+def _counts(split: Split, dataset: Dataset) -> tuple[Tensor, Tensor]:
+    """How many samples of each class clients train and are tested on, float64 [clients,
+    classes] each.
+    """
+    of_train, of_test = (
+        split.counts(dataset.y.numpy(), dataset.classes, part)
+        for part in ("train", "test")
+    )
+    return torch.from_numpy(of_train).double(), torch.from_numpy(of_test).double()
+
+
+def _scores(config: Config, split: Split) -> dict[str, Score]:
+    """The scores to compute, by name: those asked for, and those computed by default
+    where they can be.
+
+    Raises UserError where one that is asked for needs a shared test set and there is
+    none.
+    """
+    asked = measures.asked(config.evaluation)
+    for name, score in asked.items():
+        if score.shared_test and not split.global_test:
+            key = "scores" if name in config.evaluation.scores else "metric"
+            raise UserError(
+                f"evaluation.{key} = '{name}' needs all clients tested on the same samples, as "
+                f"with partition.scheme = 'dirichlet-min'; '{config.partition.scheme}' gives "
+                "each its own"
+            )
+    unasked = {
+        name: score
+        for name, score in measures.built_in().items()
+        if score.by_default and (split.global_test or not score.shared_test)
+    }
+    return unasked | asked
+
+
+def _with_buffers(
+    config: Config,
+    method: Method,
+    setup: Setup,
+    buffers: layout.Layout,
+    template: nn.Module,
+) -> tuple[Method, State]:
+    """The method and the private state of ONE client, both with what batch-norm
+    statistics need.
+
+    The method is wrapped where the statistics are averaged.
+    """
+    private = method.client_state(setup)
+    if buffers.width:
+        statistics = {
+            buffer_name(model): layout.to_row(buffers, template)
+            for model in method.models
+        }
+        private |= statistics
+        if config.training.buffers == "average":
+            # of a client's models only "model" has statistics that travel
+            averaged = {
+                name: row
+                for name, row in statistics.items()
+                if name == buffer_name("model")
+            }
+            method = cast(
+                Method,
+                AveragedBuffers(method, averaged, layout.floating(buffers, template)),
+            )
+    return method, private
+
+
+def _builder(
+    config: Config, method: Method, dataset: Dataset
+) -> tuple[Callable[[], nn.Module], str | None]:
+    """A function that makes one client's model with fresh parameters, adapted to the
+    method, and the digest of what all these models have in common: what is frozen.
+
+    Frozen values are those of the draw of the initial model, because what trains may
+    begin with numbers that are made of them.
+    """
+    # taken out here, so that the function does not keep all samples
+    shape, classes, vocabulary = dataset.shape, dataset.classes, dataset.vocabulary
+
+    def fresh() -> nn.Module:
+        return method.adapt(models.build(config.model, shape, classes, vocabulary))
+
+    with randomness.seeded(config.seed, *INITIAL):
+        frozen = constants.frozen(fresh())
+    # as bytes, because numpy does not know every type of torch
+    content = {
+        name: value.contiguous().flatten().view(torch.uint8)
+        for name, value in frozen.items()
+    }
+    return (
+        lambda: constants.hold(fresh(), frozen),
+        digest.of_tensors(content) if frozen else None,
+    )
+
+
+def _cores(config: Config, process: Process) -> int:
+    """How many blocks of a product this rank computes at once: the server as many as it
+    has cores for.
+
+    The other ranks, which may share these cores, wait while it works, and all work at
+    the same time.
+    """
+    return 1 if process.rank else len(os.sched_getaffinity(0)) // config.runtime.threads
+
+
+def _together(config: Config, placed: Placement) -> int:
+    """How many clients may take part in a round on one rank, at most."""
+    hosted = np.bincount(placed.owner[: config.partition.clients]).max()
+    return min(int(hosted), config.participation.count(config.partition.clients))
+
+
+def _lanes(
+    config: Config,
+    seat: Device,
+    template: nn.Module,
+    samples: Samples,
+    dataset: Dataset,
+    private: State,
+    together: int,
+) -> int | str:
+    """``runtime.lanes``, where "auto" on a GPU is as many as fit into a rank's share of
+    its memory.
+
+    "auto" on the CPU is left to the kernel. together: how many clients take part in a
+    round on one rank.
+    """
+    if config.runtime.lanes != "auto" or samples.device.type != "cuda":
+        return config.runtime.lanes
+    return memory.most_lanes(
+        template,
+        dataset.normalise(dataset.x[:1].to(samples.device)),
+        config.training,
+        seat.memory - dataset.x.nbytes,
+        sum(tensor.nbytes for tensor in private.values()),
+        together,
+    )

@@ -1,0 +1,231 @@
+"""What a round leaves behind: every client's own numbers, gathered on rank 0, and their
+summary.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from hpcfl.clients import Fleet
+from hpcfl.communication.communicator import Communicator
+from hpcfl.communication.message import Message, fields
+from hpcfl.communication.placement import Placement
+from hpcfl.files import scratch
+from hpcfl.scores._metric_name import CLIENTS, RECORDED, SECONDS, MetricName
+from hpcfl.scores._summaries import summarised
+from hpcfl.scores.base import Score
+
+NumbersByName = dict[str, NDArray[np.float64]]  # of each client
+
+
+@dataclass
+class Numbers:
+    """The numbers of a fleet's clients, float64 [n] each, by name.
+
+    columns: those that were scored; their numbers are called COLUMN/NUMBER. recorded:
+    what the method recorded; these numbers are called recorded/NAME. Of both the mean
+    and the spread over clients are computed for every round, and tables, figures and
+    data frames know them by their names: a further number of all methods is one more
+    entry here, made in ``numbers``.
+    """
+
+    values: NumbersByName = field(default_factory=dict)
+    columns: list[str] = field(default_factory=list)
+    recorded: list[str] = field(default_factory=list)
+
+
+# of each fleet the ids of its clients and their numbers
+OfFleets = Sequence[tuple[np.ndarray, Numbers]]
+
+
+def finite(fleet: Fleet, uplink: Message) -> Tensor:
+    """Which clients' messages, private state and loss are all finite, bool [n] on the
+    CPU.
+    """
+    tensors = list(fleet.state.values())
+    for entry in fields(uplink).values():
+        if not entry.shared:
+            tensors.append(entry.tensor)
+    if fleet.losses is not None:
+        tensors.append(fleet.losses[:, None])
+    result = torch.ones(len(fleet.ids), dtype=torch.bool)
+    for tensor in tensors:
+        if not tensor.is_floating_point() or not tensor.numel():
+            continue
+        parts = scratch.parts(tensor.flatten(1))
+        # NaN passes through both; absolute values would be a copy of all rows.
+        largest = [torch.maximum(part.amax(dim=1), -part.amin(dim=1)) for part in parts]
+        result &= torch.cat(largest).isfinite().cpu()
+    return result
+
+
+def numbers(fleet: Fleet, uplink: Message | None, finite: Tensor | None) -> Numbers:
+    """The numbers of a fleet's clients: scores, what the method recorded, and how
+    participants trained.
+
+    uplink, finite: what participants send, and which of them did not diverge, bool [n];
+        None for observers.
+    """
+    result = Numbers(columns=list(fleet.scores), recorded=list(fleet.recorded))
+    for column, sums in fleet.scores.items():
+        for name, score in fleet.resources.scores.items():
+            of_score = score.numbers(name, sums[name], fleet.counts)
+            for number, values in of_score.items():
+                result.values[str(MetricName(number, column))] = values.numpy()
+    for name, values in fleet.recorded.items():
+        on_host = values.detach().double().cpu()
+        result.values[str(MetricName(name, RECORDED))] = on_host.numpy()
+    if uplink is not None and finite is not None:
+        result.values["floats_up"] = _floats(uplink, len(fleet.ids))
+        result.values["diverged"] = (~finite).double().numpy()
+        result.values |= _losses(fleet)
+    return result
+
+
+def _floats(uplink: Message, clients: int) -> NDArray[np.float64]:
+    """The floats that each of so many clients sends, [n]."""
+    total = torch.zeros(clients, dtype=torch.float64)
+    for entry in fields(uplink).values():
+        floats = entry.logical_floats()
+        total += torch.as_tensor(floats, dtype=torch.float64, device="cpu")
+    return total.numpy()
+
+
+def _losses(fleet: Fleet) -> NumbersByName:
+    """The losses of a fleet's last training, NaN for a client without samples."""
+    empty = fleet.samples.cpu() == 0
+    losses = {"train_loss": fleet.losses, "data_loss": fleet.data_losses}
+    return {
+        name: values.cpu().masked_fill(empty, torch.nan).numpy()
+        for name, values in losses.items()
+        if values is not None
+    }
+
+
+def header(fleets: OfFleets, seconds: dict[str, float]) -> dict[str, Any]:
+    """What ``gather`` needs to know of every rank beforehand, JSON-able.
+
+    seconds: this rank's, by phase of the round.
+    """
+    return {
+        "names": _union(numbers.values for _, numbers in fleets),
+        "columns": _union(numbers.columns for _, numbers in fleets),
+        "recorded": _union(numbers.recorded for _, numbers in fleets),
+        "seconds": seconds,
+    }
+
+
+@dataclass(frozen=True)
+class Gathered:
+    """The numbers of a round's clients, on rank 0. Making ``values`` of them can wait
+    until there is time.
+
+    table: float64 [n, names], a row for each client of the audience; None on the other
+        ranks.
+    audience: ids of the clients that were sent to. clients: how many there are in all.
+    headers: of all ranks, by rank.
+    """
+
+    table: NDArray[np.float64] | None
+    audience: np.ndarray
+    clients: int
+    headers: Sequence[dict[str, Any]]
+    scores: Mapping[str, Score]
+
+    @property
+    def names(self) -> list[str]:
+        """The clients' numbers, on any rank."""
+        return _named(self.headers, "names")
+
+    @property
+    def columns(self) -> list[str]:
+        """What was scored, on any rank."""
+        return _named(self.headers, "columns")
+
+    @cached_property
+    def values(self) -> dict[str, Any]:
+        """The round's numbers by name, on rank 0; {} elsewhere.
+
+        They are each client's own, ``clients/NAME`` [clients], NaN where it has none,
+        their summaries over clients, and the seconds of the slowest worker.
+        """
+        if self.table is None:
+            return {}
+        record: dict[str, Any] = {}
+        by_column: dict[str, NumbersByName] = {}
+        for position, text in enumerate(self.names):
+            name = replace(MetricName.parse(text), of_clients=True)
+            values = np.full(self.clients, np.nan)
+            values[self.audience] = self.table[:, position]
+            record[str(name)] = values
+            by_column.setdefault(name.column, {})[name.number] = values
+        for column in self.columns:
+            record |= self._summary(column, by_column[column])
+        for number in _named(self.headers, "recorded"):
+            values = by_column[RECORDED][number]
+            mean, std = (
+                MetricName(number, RECORDED),
+                MetricName(f"{number}_std", RECORDED),
+            )
+            record[str(mean)] = summarised("mean", values)
+            record[str(std)] = summarised("std", values)
+        for phase in ("train", "score"):
+            record[str(MetricName(phase, SECONDS))] = self._slowest(phase)
+        return record
+
+    def _summary(self, column: str, of_column: NumbersByName) -> dict[str, float]:
+        """What the scores say of a column over clients, and how many clients it has."""
+        record = {}
+        for name, score in self.scores.items():
+            for number, value in score.summary(name, of_column).items():
+                record[str(MetricName(number, column))] = value
+        name, score = next(iter(self.scores.items()))
+        scored = ~np.isnan(score.of_clients(name, of_column))
+        record[str(MetricName(CLIENTS, column))] = float(scored.sum())
+        return record
+
+    def _slowest(self, phase: str) -> float:
+        """The seconds of the slowest worker in a phase, of rank 0 if it is alone."""
+        workers = self.headers[1:] or self.headers
+        return float(max(worker["seconds"].get(phase, 0.0) for worker in workers))
+
+
+def gather(
+    communicator: Communicator,
+    placement: Placement,
+    audience: np.ndarray,
+    clients: int,
+    fleets: OfFleets,
+    headers: Sequence[dict[str, Any]],
+    scores: Mapping[str, Score],
+) -> Gathered:
+    """Collective. The numbers of all clients that were sent to, on rank 0.
+
+    fleets: of this rank. The other arguments are fields of ``Gathered``.
+    """
+    names = _named(headers, "names")
+    owner = placement.owner[audience]
+    local_ids = audience[owner == communicator.rank]
+    table = np.full((len(local_ids), len(names)), np.nan)
+    for ids, of_fleet in fleets:
+        rows = np.searchsorted(local_ids, ids)
+        for name, values in of_fleet.values.items():
+            table[rows, names.index(name)] = values
+    whole = communicator.gather_rows(table, owner)
+    return Gathered(whole, audience, clients, headers, scores)
+
+
+def _named(headers: Sequence[dict[str, Any]], key: str) -> list[str]:
+    """The names under a key of the ranks' headers."""
+    return _union(told[key] for told in headers)
+
+
+def _union(lists: Iterable[Iterable[str]]) -> list[str]:
+    """The names in several lists, each once, in alphabetical order."""
+    return sorted(set().union(*lists))

@@ -1,0 +1,178 @@
+"""The scores tried on made-up logits before round 1, so that mistakes in a user's own
+score show early.
+"""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from hpcfl.experiment import blame
+from hpcfl.rows import randomness
+from hpcfl.scores.base import Block, Score
+from hpcfl.simulation.diagnosis import Diagnosis, placed
+
+# of a made-up block; the last SPARE samples must not count
+CLIENTS, SAMPLES, SPARE = 3, 8, 2
+
+
+class ScoreFailure(Exception):
+    """A function of a score failed: the text is its name, the ``__cause__`` why."""
+
+
+@contextmanager
+def trying(function: str) -> Iterator[None]:
+    """Inside the block every exception becomes the ScoreFailure of a function."""
+    try:
+        yield
+    except Exception as error:
+        raise ScoreFailure(function) from error
+
+
+def diagnose(
+    scores: Mapping[str, Score], classes: int, device: torch.device
+) -> Diagnosis | None:
+    """What is wrong with the first score that fails, or with names that clash; None if
+    nothing is.
+    """
+    for name, score in scores.items():
+        try:
+            check(name, score, classes, device)
+        except ScoreFailure as failure:
+            error = failure.__cause__
+            assert error is not None
+            place = blame.line_of(error) or blame.definition_of(type(score))
+            text = f"score '{name}' fails in '{failure}': {blame.said(error)}"
+            return placed(text, place), error
+    return clash(scores)
+
+
+def clash(scores: Mapping[str, Score]) -> Diagnosis | None:
+    """Which two scores record a number under the same name; None if no two do."""
+    recorder: dict[str, str] = {}  # name of a recorded number → score
+    for name, score in scores.items():
+        for number in score.described(name)["recorded"].values():
+            other = recorder.setdefault(number, name)
+            if other == name:
+                continue
+            place = blame.definition_of(type(score))
+            place = place or blame.definition_of(type(scores[other]))
+            error = ValueError(f"scores '{other}' and '{name}' both record '{number}'")
+            return placed(str(error), place), error
+    return None
+
+
+def check(name: str, score: Score, classes: int, device: torch.device) -> None:
+    """Compute sums, numbers and summary of a made-up block. Raises ScoreFailure if one
+    fails or is malformed.
+    """
+    block = made_up(classes, device)
+    with trying("sums"):
+        check_additive(score, block, checked_sums(score.sums(block)))
+    of_clients = {}
+    with trying("number"):
+        for number, values in numbers(name, score, block).items():
+            of_clients[number] = checked_numbers(values)
+    with trying("summary"):
+        summary = score.summary(name, of_clients)
+        expected = set(score.described(name)["recorded"].values())
+        floats = all(isinstance(number, float) for number in summary.values())
+        if set(summary) != expected or not floats:
+            raise TypeError(
+                f"it returns {summary}; expected a float for each of "
+                f"{', '.join(sorted(expected))}"
+            )
+
+
+def numbers(name: str, score: Score, block: Block) -> dict[str, Tensor]:
+    """What a score records of the clients of a block, by name, ``[clients]`` each.
+
+    Each client counts as one that has trained with one sample of every class.
+    """
+    trained = torch.ones(len(block.labels), block.classes, dtype=torch.float64)
+    return score.numbers(name, score.sums(block).double().cpu(), trained)
+
+
+def made_up(classes: int, device: torch.device | str = "cpu") -> Block:
+    """A block of CLIENTS × SAMPLES random logits that are partly right, the same every
+    time.
+    """
+    generator = randomness.generator(0, "made-up block")
+    labels = torch.from_numpy(generator.integers(classes, size=(CLIENTS, SAMPLES)))
+    noise = generator.standard_normal((CLIENTS, SAMPLES, classes))
+    logits = torch.from_numpy(noise).float()
+    logits += 2 * torch.nn.functional.one_hot(labels, classes)
+    counts = torch.arange(SAMPLES) < SAMPLES - SPARE
+    mask = counts.expand(CLIENTS, -1)
+    return Block(logits.to(device), labels.to(device), mask.to(device), classes)
+
+
+def check_additive(score: Score, block: Block, whole: Tensor) -> None:
+    """Raise TypeError unless sums add up over blocks, heed the mask, and are each
+    client's own.
+
+    whole: the score's sums of the whole block, ``[CLIENTS, width]``.
+    """
+    everyone, all_samples = slice(None), slice(None)
+    first_half = score.sums(part(block, everyone, slice(2)))
+    second_half = score.sums(part(block, everyone, slice(2, SAMPLES)))
+    require_close(
+        first_half + second_half,
+        whole,
+        "those of two blocks do not add up to those of both in one; "
+        "they must be sums over samples",
+    )
+    counted = score.sums(part(block, everyone, slice(SAMPLES - SPARE)))
+    require_close(counted, whole, "they change with samples that block.mask leaves out")
+    first_client = score.sums(part(block, slice(1), all_samples))
+    require_close(
+        first_client, whole[:1], "those of one client depend on the clients beside it"
+    )
+
+
+def require_close(sums: Tensor, expected: Tensor, complaint: str) -> None:
+    """Raise TypeError with a complaint unless sums are as expected."""
+    close = torch.allclose(
+        sums.double(), expected.double(), rtol=1e-4, atol=1e-6, equal_nan=True
+    )
+    if not close:
+        raise TypeError(complaint)
+
+
+def part(block: Block, clients: slice, samples: slice) -> Block:
+    """Some clients and samples of a block, as a block."""
+    logits, labels, mask = (
+        tensor[clients, samples] for tensor in (block.logits, block.labels, block.mask)
+    )
+    return Block(logits, labels, mask, block.classes)
+
+
+def checked_sums(sums: Tensor) -> Tensor:
+    """What ``Score.sums`` returned. Raises TypeError if it is not a row for each
+    client.
+    """
+    if not isinstance(sums, Tensor) or sums.dim() != 2 or len(sums) != CLIENTS:
+        raise TypeError(
+            f"it returns {shown(sums)} for {CLIENTS} clients; expected [{CLIENTS}, width]"
+        )
+    return sums
+
+
+def checked_numbers(values: Tensor) -> np.ndarray:
+    """What ``Score.numbers`` has under a name. Raises TypeError if it is not a number
+    for each client.
+    """
+    if not isinstance(values, Tensor) or values.shape != (CLIENTS,):
+        raise TypeError(
+            f"it returns {shown(values)} for {CLIENTS} clients; expected [{CLIENTS}]"
+        )
+    return values.double().numpy()
+
+
+def shown(value: object) -> str:
+    """A tensor's shape, anything else's type, for a message."""
+    if isinstance(value, Tensor):
+        return f"a tensor of shape {list(value.shape)}"
+    return f"a {type(value).__name__}"

@@ -1,0 +1,38 @@
+"""How many lanes a graph has; ``tests/simulated/test_on_graphs.py`` captures some."""
+
+from hpcfl.clients.execution.cuda_graphs import width
+
+
+def test_widths_are_few_and_at_most_a_quarter_too_many():
+    widths = [width(lanes, 1000) for lanes in range(1, 101)]
+    assert widths[:20] == [
+        1,
+        2,
+        3,
+        4,
+        5,
+        6,
+        7,
+        8,
+        10,
+        10,
+        12,
+        12,
+        14,
+        14,
+        16,
+        16,
+        20,
+        20,
+        20,
+        20,
+    ]
+    assert len(set(widths)) == 8 + 4 * 3 + 3  # to 8, by fours to 64, then 80, 96, 112
+    assert all(
+        lanes <= wide <= 1.25 * lanes for lanes, wide in enumerate(widths, start=1)
+    )
+    assert [width(wide, 1000) for wide in widths] == widths
+
+
+def test_no_more_lanes_are_computed_than_there_are():
+    assert width(100, 100) == 100 and width(97, 100) == 100 and width(90, 100) == 96

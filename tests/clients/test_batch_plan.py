@@ -1,0 +1,76 @@
+"""Which mini-batches an epoch has, by hand."""
+
+import numpy as np
+import pytest
+
+from hpcfl.clients import batch_plan
+from hpcfl.clients.batch_plan import BatchRun, by_length, epoch_length, plan_epoch
+
+
+def test_full_batches_come_in_lockstep_and_then_the_last_ones_by_size():
+    """Of 11, 9, 8, 5 and 2 samples in batches of 4: two lanes more than one batch."""
+    plan = plan_epoch([11, 9, 8, 5, 2], [0, 1, 2, 3, 4], 4)
+    [block] = plan.blocks
+    assert block == [
+        BatchRun([0, 1, 2, 3], [0, 0, 0, 0], 4, 1),
+        BatchRun([0, 1, 2], [4, 4, 4], 4, 1),
+        BatchRun([0], [8], 3, 1),
+        BatchRun([4], [0], 2, 1),
+        BatchRun([1, 3], [8, 4], 1, 1),
+    ]
+
+
+def test_lanes_that_are_done_have_no_batches():
+    plan = plan_epoch([8, 8, 5], [1, 2], 4)
+    assert plan.blocks == [
+        [
+            BatchRun([1, 2], [0, 0], 4, 1),
+            BatchRun([1], [4], 4, 1),
+            BatchRun([2], [4], 1, 1),
+        ]
+    ]
+    assert plan_epoch([8, 8], [], 4).blocks == []
+
+
+def test_positions_are_those_of_the_runs_one_after_the_other():
+    plan = plan_epoch([5, 3], [0, 1], 2)
+    orders = [np.array([9, 8, 7, 6, 5]), np.array([3, 2, 1])]
+    assert plan.positions(orders).tolist() == [9, 8, 3, 2, 7, 6, 5, 1]
+    assert plan.blocks[0][2].positions(orders).tolist() == [[5], [1]]
+    assert len(plan_epoch([5, 3], [], 2).positions(orders)) == 0
+
+
+@pytest.mark.parametrize("most", [1, 4, 7, 30, 2048])
+def test_each_sample_is_used_once_whatever_a_block_holds(monkeypatch, most):
+    monkeypatch.setattr(batch_plan, "BLOCK_SAMPLES", most)
+    lengths, size = [23, 20, 9, 8, 3], 4
+    plan = plan_epoch(lengths, range(5), size)
+    used = {lane: [] for lane in range(5)}
+    for block in plan.blocks:
+        assert len(block) == 1 or sum(run.samples for run in block) <= most
+        for run in block:
+            for lane, start in zip(run.lanes, run.starts, strict=True):
+                used[lane] += range(start, start + run.batches * run.size)
+    assert used == {lane: list(range(length)) for lane, length in enumerate(lengths)}
+
+
+def test_lanes_are_sorted_by_full_batches_and_then_by_the_last_one():
+    assert by_length([3, 8, 9, 5, 8, 0], 4) == [2, 1, 4, 3, 0, 5]
+
+
+@pytest.mark.parametrize(
+    ("samples", "fewest", "steps", "used"),
+    [
+        (10, 1, None, 10),
+        (9, 2, None, 8),  # batch norm cannot take one sample
+        (1, 2, None, 0),
+        (8, 2, None, 8),
+        (10, 1, 2, 8),
+        (10, 1, 3, 10),
+        (0, 1, None, 0),
+    ],
+)
+def test_an_epoch_uses_whole_batches_and_a_last_one_that_is_large_enough(
+    samples, fewest, steps, used
+):
+    assert epoch_length(samples, 4, fewest, steps) == used

@@ -1,0 +1,196 @@
+"""Lanes side by side against one at a time: the same parameters to rounding, and bit
+for bit among stacked lanes.
+"""
+
+import pytest
+import torch
+from torch import nn
+
+from hpcfl.clients import buffer_name
+from hpcfl.clients.execution import Session
+from hpcfl.rows.layout import of_buffers, to_row
+
+COUNTS = [
+    [8, 3, 0, 0],
+    [0, 9, 2, 0],
+    [1, 1, 1, 1],
+    [1, 0, 6, 6],
+    [0, 0, 5, 10],
+    [5, 5, 5, 5],
+    [2, 0, 0, 0],
+    [4, 4, 4, 1],
+]
+EMPTY = 2  # the client whose samples are taken away
+LANES = [2, 7, "all"]
+HOW = [
+    {},
+    {"momentum": 0.9, "weight_decay": 0.01},
+    {"clip": 0.05},
+    {"optimizer": "adam"},
+]
+
+
+class Convolutional(nn.Module):
+    """A convolution with batch norm over the five features as a 1×5 image."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv = nn.Conv2d(1, 4, (1, 3))
+        self.norm = nn.BatchNorm2d(4)
+        self.head = nn.Linear(12, 4)
+
+    def forward(self, x):
+        return self.head(
+            torch.relu(self.norm(self.conv(x.view(-1, 1, 1, 5)))).flatten(1)
+        )
+
+
+def convolutional(shape, classes):
+    return Convolutional()
+
+
+def convolutional64(shape, classes):
+    return Convolutional().double()
+
+
+def clients(make_fleet, lanes, dtype=torch.float32, convolves=False, **training):
+    """A fleet with one client that has no samples."""
+    name = {
+        torch.float32: "test_lanes:convolutional",
+        torch.float64: "test_lanes:convolutional64",
+    }[dtype]
+    fleet = make_fleet(
+        COUNTS,
+        lanes=10_000_000 if lanes == "all" else lanes,
+        dtype=dtype,
+        model={"name": name} if convolves else None,
+        **training,
+    )
+    fleet.resources.samples.train[EMPTY] = fleet.resources.samples.train[EMPTY][:0]
+    if convolves:
+        fleet.state[buffer_name("model")] = fleet.state[buffer_name("model")].to(dtype)
+    return fleet
+
+
+def train(
+    make_fleet, rows_of, lanes, dtype, convolves=False, proximal=None, **training
+):
+    """Trained rows, losses, and buffers of the clients."""
+    fleet = clients(make_fleet, lanes, dtype, convolves, **training)
+    rows = rows_of(fleet)
+    trained = fleet.train(
+        rows, epochs=2, proximal=None if proximal is None else (proximal, rows.flip(0))
+    )
+    return trained, fleet.losses, fleet.state.get(buffer_name("model"), torch.zeros(0))
+
+
+def worst(ours, theirs):
+    """The largest difference relative to the size of a value."""
+    return max(
+        ((one - other).abs() / (1 + other.abs())).max().item()
+        for one, other in zip(ours, theirs, strict=True)
+        if one.numel()
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("lanes", LANES)
+@pytest.mark.parametrize("convolves", [False, True])
+@pytest.mark.parametrize("training", HOW, ids=lambda how: "-".join(how) or "plain")
+@pytest.mark.parametrize("proximal", [None, 0.5])
+def test_lanes_agree_with_one_at_a_time_in_float64(
+    make_fleet, rows_of, convolves, lanes, training, proximal
+):
+    alone = train(
+        make_fleet, rows_of, 1, torch.float64, convolves, proximal, **training
+    )
+    beside = train(
+        make_fleet, rows_of, lanes, torch.float64, convolves, proximal, **training
+    )
+    assert worst(beside, alone) < 1e-6
+
+
+@pytest.mark.parametrize("lanes", LANES)
+@pytest.mark.parametrize("convolves", [False, True])
+def test_lanes_agree_with_one_at_a_time_in_float32(
+    make_fleet, rows_of, convolves, lanes
+):
+    alone = train(make_fleet, rows_of, 1, torch.float32, convolves, lr=0.005)
+    assert (
+        worst(
+            train(make_fleet, rows_of, lanes, torch.float32, convolves, lr=0.005), alone
+        )
+        < 1e-4
+    )
+
+
+@pytest.mark.parametrize("training", HOW, ids=lambda how: "-".join(how) or "plain")
+def test_a_stacked_lane_has_the_same_bits_beside_any_others(
+    make_fleet, rows_of, training
+):
+    alone = train(make_fleet, rows_of, "all", torch.float32, **training)
+    for lanes in (2, 3, 7):
+        for one, other in zip(
+            train(make_fleet, rows_of, lanes, torch.float32, **training),
+            alone,
+            strict=True,
+        ):
+            assert torch.equal(one, other)
+
+
+@pytest.mark.parametrize("lanes", [1, "all"])
+def test_a_client_without_samples_and_others_not_chosen_stay_as_they_are(
+    make_fleet, rows_of, lanes
+):
+    fleet = clients(make_fleet, lanes)
+    rows, only = rows_of(fleet), torch.arange(len(COUNTS)) != 5
+    trained = fleet.train(rows, only=only)
+    assert (trained == rows).all(dim=1).nonzero()[:, 0].tolist() == [EMPTY, 5]
+
+
+def test_running_statistics_are_each_clients_own(make_fleet, rows_of):
+    _, _, buffers = train(make_fleet, rows_of, "all", torch.float32, True)
+    before = to_row(of_buffers(Convolutional()), Convolutional())
+    still = (buffers == before).all(dim=1).nonzero()[:, 0].tolist()
+    assert still == [EMPTY] and len(buffers.unique(dim=0)) == len(COUNTS)
+
+
+@pytest.mark.parametrize("lanes", [1, 2, "auto"])
+def test_no_lane_is_computed_for_a_client_that_has_finished(
+    make_fleet, rows_of, monkeypatch, lanes
+):
+    """By what the kernel is given: as many lanes and samples as clients have
+    mini-batches and samples left.
+    """
+    fleet = make_fleet(
+        [[8, 0, 0, 0], [4, 0, 0, 0], [5, 0, 0, 0]], lanes=lanes
+    )  # batches of 4
+    step, given = Session.step, []
+
+    def counted(session, lanes, batch):
+        given.append(batch.x.shape[:2])
+        return step(session, lanes, batch)
+
+    monkeypatch.setattr(Session, "step", counted)
+    fleet.train(rows_of(fleet), epochs=1)
+    lane_steps = fleet.resources.lane_steps
+    assert (
+        sum(lane for lane, _ in given)
+        == lane_steps.computed
+        == lane_steps.needed
+        == 2 + 1 + 2
+        and len(given) == lane_steps.batched
+    )
+    assert sum(lane * size for lane, size in given) == lane_steps.samples == 17
+
+
+@pytest.mark.parametrize("lanes", LANES)
+def test_scores_do_not_depend_on_lanes(make_fleet, rows_of, lanes):
+    found = []
+    for width in (1, lanes):
+        fleet = clients(make_fleet, width, torch.float64)
+        fleet.score("post", rows_of(fleet))
+        found.append(fleet.scores["post"])
+    one, other = found
+    assert torch.equal(one["accuracy"], other["accuracy"])
+    assert torch.allclose(one["loss"], other["loss"], rtol=1e-9)

@@ -1,0 +1,135 @@
+"""Scores and class means against plain loops."""
+
+import pytest
+import torch
+
+from hpcfl.clients import scoring
+
+every_kernel = pytest.mark.parametrize("lanes", [1, 2, "auto"])
+
+
+def module_of(fleet, row):
+    module = fleet.setup.build()
+    with torch.no_grad():
+        for name, parameter in module.named_parameters():
+            parameter.copy_(fleet.layout.split(row)[name])
+    return module.eval()
+
+
+@every_kernel
+def test_score_against_a_loop(make_fleet, rows_of, lanes):
+    fleet = make_fleet(lanes=lanes)
+    rows = rows_of(fleet)
+    fleet.score("pre", rows)
+    correct, total = fleet.scores["pre"]["accuracy"].T
+    loss, same = fleet.scores["pre"]["loss"].T
+    assert torch.equal(total, same)
+    samples = fleet.resources.samples
+    for client in range(5):
+        x, y = samples.take(samples.test[client])
+        logits = module_of(fleet, rows[client])(x).detach()
+        assert total[client] == len(y) == 20 * (fleet.counts[client] > 0).sum()
+        assert correct[client] == (logits.argmax(1) == y).sum()
+        torch.testing.assert_close(
+            loss[client].float(),
+            torch.nn.functional.cross_entropy(logits, y, reduction="sum"),
+        )
+
+
+@every_kernel
+def test_one_row_stands_for_all_clients(make_fleet, rows_of, lanes):
+    fleet = make_fleet(lanes=lanes)
+    row = rows_of(fleet)[0]
+    fleet.score("one", row)
+    fleet.score("all", row.repeat(5, 1))
+    assert torch.equal(fleet.scores["one"]["loss"], fleet.scores["all"]["loss"])
+
+
+@every_kernel
+def test_a_prediction_of_ones_own_sees_the_lanes_variables(make_fleet, rows_of, lanes):
+    fleet = make_fleet(lanes=lanes)
+    wanted = torch.tensor([0, 1, 2, 3, 0])
+    fleet.score(
+        "constant",
+        rows_of(fleet),
+        lambda model, x, lane: lane.wanted.expand(len(x), -1),
+        variables={"wanted": torch.nn.functional.one_hot(wanted, 4).float()},
+    )
+    held = fleet.counts[torch.arange(5), wanted] > 0
+    assert torch.equal(fleet.scores["constant"]["accuracy"][:, 0], 20.0 * held.double())
+
+
+def test_rounds_that_are_not_scored_cost_nothing(make_fleet, rows_of):
+    fleet = make_fleet()
+    fleet.scored = False
+    fleet.score("pre", rows_of(fleet), lambda model, x, lane: pytest.fail("was scored"))
+    assert fleet.scores == {}
+
+
+def test_a_model_of_two_names_is_scored_once(make_fleet, rows_of, monkeypatch):
+    fleet = make_fleet()
+    scored = []
+    monkeypatch.setattr(
+        scoring,
+        "score",
+        lambda *given, real=scoring.score: scored.append(1) or real(*given),
+    )
+    fleet.score(("pre", "global"), rows_of(fleet))
+    often = len(scored)
+    assert fleet.scores["global"] is fleet.scores["pre"] and often == 1
+    fleet.score("post", rows_of(fleet))
+    assert len(scored) == 2 * often
+
+
+def test_clients_are_scored_in_lockstep_and_as_one_by_one(
+    make_fleet, rows_of, monkeypatch
+):
+    """Test sets of 40, 40, 60, 40 and 80 samples: two whole blocks, then the rests of
+    8, 8, 8 and 16.
+    """
+    monkeypatch.setattr(scoring, "BLOCK", 32)
+    found = []
+    for lanes in ("auto", 1):
+        fleet = make_fleet(lanes=lanes)
+        blocks, predict = [], fleet.resources.kernel.predict
+        monkeypatch.setattr(
+            fleet.resources.kernel,
+            "predict",
+            lambda tensors, x, *rest, blocks=blocks, predict=predict: (
+                blocks.append(x.shape[:2]) or predict(tensors, x, *rest)
+            ),
+        )
+        fleet.score("post", rows_of(fleet))
+        means = fleet.class_means(
+            rows_of(fleet), lambda model, x, lane: model.features(x)
+        )
+        found.append((fleet.scores["post"]["loss"], means, blocks))
+    assert found[0][2] == [(5, 32), (2, 32), (4, 16), (1, 32), (4, 16)]
+    for one, other in zip(found[0][:2], found[1][:2], strict=True):
+        torch.testing.assert_close(one, other)
+
+
+def test_rows_that_are_changed_in_place_are_scored_anew(make_fleet, rows_of):
+    fleet = make_fleet()
+    rows = rows_of(fleet)
+    fleet.score("before", rows)
+    rows *= 2
+    fleet.score("after", rows)
+    assert not torch.equal(
+        fleet.scores["after"]["loss"], fleet.scores["before"]["loss"]
+    )
+
+
+@every_kernel
+def test_class_means_against_a_loop(make_fleet, rows_of, lanes):
+    fleet = make_fleet(lanes=lanes)
+    rows = rows_of(fleet)
+    means = fleet.class_means(rows, lambda model, x, lane: model.features(x))
+    assert means.shape == (5, 4, 6)
+    samples = fleet.resources.samples
+    for client in range(5):
+        x, y = samples.take(samples.train[client])
+        features = module_of(fleet, rows[client]).features(x).detach()
+        for c in range(4):
+            expected = features[y == c].mean(0) if (y == c).any() else torch.zeros(6)
+            torch.testing.assert_close(means[client, c], expected, rtol=1e-5, atol=1e-6)

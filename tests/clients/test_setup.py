@@ -1,0 +1,41 @@
+"""What the rates are in a round: decay, warm-up, cosine, step."""
+
+import pytest
+
+from hpcfl.clients.setup import rate_factor
+from hpcfl.experiment.sections import Training
+
+
+@pytest.mark.parametrize(
+    ("keys", "factors"),
+    [
+        ({}, [1, 1, 1, 1]),
+        ({"lr_decay": 0.5}, [1, 0.5, 0.25, 0.125]),
+        (
+            {"schedule": "cosine"},
+            [1, (1 + 2**-0.5) / 2, 0.5, (1 - 2**-0.5) / 2],
+        ),  # cos 0, 45°, 90°, 135°
+        ({"schedule": "step", "milestones": [1, 3]}, [1, 0.1, 0.1, 0.01]),
+        ({"warmup": 3}, [1 / 3, 2 / 3, 1, 1]),
+        (
+            {"warmup": 2, "lr_decay": 0.5, "schedule": "cosine"},
+            [0.5, 0.5 * (1 + 2**-0.5) / 2, 0.25 * 0.5, 0.125 * (1 - 2**-0.5) / 2],
+        ),
+    ],
+)
+def test_four_rounds(keys, factors):
+    assert [
+        rate_factor(Training(**keys), round, 4) for round in (1, 2, 3, 4)
+    ] == pytest.approx(factors)
+
+
+@pytest.mark.slow
+def test_both_rates_of_a_method_follow_it(federate):
+    """A rate of 0.1 that is a tenth from round 2 on is a rate of 0.01 there."""
+    for name in ("fedavg", {"name": "ditto", "lam": 0.5}):
+        first = federate(name, rounds=1, training={"lr": 0.1})
+        second = federate(
+            name, rounds=2, training={"lr": 0.1, "schedule": "step", "milestones": [1]}
+        )
+        decayed = federate(name, rounds=2, training={"lr": 0.1, "lr_decay": 0.1})
+        assert second.digest == decayed.digest != first.digest

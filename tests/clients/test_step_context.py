@@ -1,0 +1,478 @@
+"""What the fleet offers methods beyond plain training: steps of their own, other models
+in a loss, losses of models, draws.
+"""
+
+import numpy as np
+import pytest
+import torch
+from torch.nn.functional import cross_entropy
+
+from hpcfl.clients import Pool, StepContext, at, step_context
+from hpcfl.clients.synthetic import fit, gradient_descent
+from hpcfl.models.mlp import MLP
+
+every_lanes = pytest.mark.parametrize("lanes", [1, 3, "auto"])
+
+
+@every_lanes
+def test_batches_of_a_step_are_disjoint_and_never_empty(make_fleet, rows_of, lanes):
+    """Batches of 4, two a step: 21 samples are steps of 4 + 4, 4 + 4 and 3 + 2; 9 are 4
+    + 4, the last one is left out.
+    """
+    fleet = make_fleet([[21, 0, 0, 0], [4, 5, 0, 0], [1, 0, 0, 0]], lanes=lanes)
+    seen = []
+
+    def step(context):
+        seen.extend(
+            [len(batch.y[lane]) for batch in context._batches]
+            for lane in range(len(context.rows()))
+        )
+        gradients = [context.gradient(batch=batch) for batch in (0, 1)]
+        assert not torch.equal(*gradients)
+
+    rows = rows_of(fleet)
+    assert torch.equal(fleet.train_by(step, rows, batches=2)[0], rows)
+    assert sorted(seen) == [[3, 2], [4, 4], [4, 4], [4, 4]]
+
+
+def reads(context):
+    return context.rows()
+
+
+def moves(context):
+    context.apply_elementwise(lambda rows, gradient: rows.sub_(gradient))
+    return context.rows()
+
+
+def descends(context):
+    context.optimizer_step(torch.ones_like(context.rows()))
+    return context.rows()
+
+
+def differentiates(context):
+    return context.gradient()
+
+
+@every_lanes
+@pytest.mark.parametrize("then", [reads, moves, descends, differentiates])
+def test_a_gradient_elsewhere_leaves_the_models(make_fleet, rows_of, lanes, then):
+    """What comes next sees them as they were, and so does the next step; of unequal
+    clients.
+    """
+    found = []
+    for elsewhere in (False, True):
+        fleet, seen = (
+            make_fleet([[9, 0, 0, 0], [4, 5, 0, 0], [1, 0, 2, 0]], lanes=lanes),
+            [],
+        )
+
+        def step(context, elsewhere=elsewhere, seen=seen):
+            if elsewhere:
+                context.gradient(context.rows() + 1)
+                context.gradient(context.rows() - 1)
+            seen.append(then(context))
+            if elsewhere:
+                context.gradient(context.rows() + 1)
+
+        found.append((fleet.train_by(step, rows_of(fleet), epochs=2)[0], *seen))
+    assert len(found[0]) == len(found[1])
+    assert all(torch.equal(one, two) for one, two in zip(*found, strict=True))
+
+
+@every_lanes
+def test_the_number_of_a_step_may_be_kept(make_fleet, rows_of, lanes):
+    """By a variable and by the step itself, of lanes that are neighbours or not."""
+    fleet, kept = (
+        make_fleet(
+            [[9, 0, 0, 0], [4, 5, 0, 0], [1, 0, 2, 0], [4, 0, 0, 1]], lanes=lanes
+        ),
+        [],
+    )
+
+    def step(context):
+        context.variables["last"] = context.index
+        kept.append((context.index, context.index.tolist()))
+
+    _, after = fleet.train_by(
+        step,
+        rows_of(fleet),
+        epochs=2,
+        variables={"last": torch.zeros(4, dtype=torch.int64)},
+    )
+    assert after["last"].tolist() == [5, 5, 1, 3]
+    assert all(index.tolist() == then for index, then in kept)
+
+
+@every_lanes
+def test_a_move_is_the_same_as_rows_and_gradient(make_fleet, rows_of, lanes):
+    """Bit for bit, with lanes that drop out and tails that are not neighbours."""
+    counts = [[21, 0, 0, 0], [4, 5, 0, 0], [1, 0, 0, 0], [4, 5, 0, 0], [2, 0, 3, 0]]
+
+    def whole(context):
+        theta = context.rows()
+        for batch in (0, 1):
+            theta = theta - 0.1 * (
+                context.gradient(theta, batch)
+                + 2 * (theta - context.variables["anchor"])
+            )
+        context.set_rows(theta)
+
+    def descend(rows, gradient, anchor):
+        rows -= (rows - anchor).mul_(2).add_(gradient).mul_(0.1)
+
+    def by_layer(context):
+        for batch in (0, 1):
+            context.apply_elementwise(descend, context.variables["anchor"], batch=batch)
+
+    found = []
+    for step in (whole, by_layer):
+        fleet = make_fleet(counts, lanes=lanes)
+        rows, anchor = rows_of(fleet), rows_of(fleet, seed=2)
+        found.append(
+            (
+                fleet.train_by(
+                    step, rows, batches=2, epochs=2, variables={"anchor": anchor}
+                )[0],
+                fleet.losses,
+            )
+        )
+    assert all(torch.equal(one, two) for one, two in zip(*found, strict=True))
+    assert not torch.equal(found[0][0], rows)
+
+
+@every_lanes
+def test_steps_cap_an_epoch(make_fleet, rows_of, lanes):
+    fleet, sizes = make_fleet([[9, 0, 0, 0], [2, 0, 0, 0]], lanes=lanes), []
+
+    def step(context):
+        context.gradient()
+        sizes.append(context._batches[0].x.shape[:2])
+
+    fleet.train_by(step, rows_of(fleet), steps=1)
+    assert sum(lanes for lanes, _ in sizes) == 2 and {size for _, size in sizes} == {
+        4,
+        2,
+    }
+
+
+@every_lanes
+def test_gradient_at_other_rows_leaves_the_model(make_fleet, rows_of, lanes):
+    fleet, found = make_fleet(lanes=lanes, batch_size=100), {}
+    rows, others = rows_of(fleet), rows_of(fleet, seed=2)
+
+    def step(context):
+        before = context.rows()
+        gradient = context.gradient(context.variables["others"])
+        assert torch.equal(context.rows(), before)
+        for other, row in zip(context.variables["others"], gradient, strict=True):
+            found[float(other[0])] = row
+
+    fleet.train_by(step, rows, variables={"others": others})
+    direct = {}
+    fleet.train_by(
+        lambda context: direct.update(
+            {
+                float(row[0]): g
+                for row, g in zip(context.rows(), context.gradient(), strict=True)
+            }
+        ),
+        others,
+        phase="direct",
+    )
+    assert found.keys() == direct.keys() and len(found) == 5
+    for key, gradient in found.items():
+        torch.testing.assert_close(gradient, direct[key], rtol=1e-4, atol=1e-6)
+
+
+@every_lanes
+@pytest.mark.parametrize(
+    "training",
+    [{}, {"optimizer": "adam"}, {"momentum": 0.9, "weight_decay": 0.1, "clip": 0.5}],
+)
+def test_descend_is_a_step_of_the_experiments_optimiser(
+    make_fleet, rows_of, lanes, training
+):
+    fleet = make_fleet(lanes=lanes, epochs=2, **training)
+    rows = rows_of(fleet)
+    plain = fleet.train(rows)
+    again = make_fleet(lanes=lanes, epochs=2, **training)
+    assert torch.equal(
+        again.train_by(
+            lambda context: context.optimizer_step(context.gradient()), rows
+        )[0],
+        plain,
+    )
+
+
+@every_lanes
+def test_another_model_inside_a_loss(make_fleet, rows_of, lanes):
+    """Its features are its own, it has no gradient, and the model is as before."""
+    fleet = make_fleet(lanes=lanes, batch_size=100)
+    rows, teachers = rows_of(fleet), rows_of(fleet, seed=2)
+
+    def loss(model, batch, lane):
+        taught = at(model, lane.teacher, lambda teacher: teacher.features(batch.x))
+        assert model.training
+        return (model.features(batch.x) - taught).square().mean()
+
+    trained = fleet.train(rows, loss=loss, variables={"teacher": teachers})
+    module, samples = fleet.setup.build(), fleet.resources.samples
+    for client in range(len(rows)):
+        x, _ = samples.take(samples.train[client])
+        module.load_state_dict(fleet.layout.split(teachers[client]))
+        taught = module.features(x).detach()
+        module.load_state_dict(fleet.layout.split(rows[client]))
+        (module.features(x) - taught).square().mean().backward()
+        gradient = torch.cat(
+            [
+                torch.zeros_like(p).flatten() if p.grad is None else p.grad.flatten()
+                for p in module.parameters()
+            ]
+        )
+        module.zero_grad(set_to_none=True)
+        torch.testing.assert_close(
+            trained[client], rows[client] - 0.1 * gradient, rtol=1e-4, atol=1e-6
+        )
+
+
+@every_lanes
+def test_another_model_inside_a_loss_has_its_own_batch_norm(make_fleet, rows_of, lanes):
+    """By a model that is not trained: the loss is the difference between what it gives
+    and what the teacher gives.
+    """
+    fleet = make_fleet(
+        lanes=lanes, batch_size=100, model={"name": "tiny:normalised", "hidden": 6}
+    )
+    rows, given = rows_of(fleet), fleet.buffers()
+    statistics = given + torch.rand(
+        given.shape, generator=torch.Generator().manual_seed(3)
+    )
+
+    def loss(model, batch, lane):
+        own = at(model, lane.row, lambda teacher: teacher.features(batch.x))
+        taught = at(
+            model, lane.row, lambda teacher: teacher.features(batch.x), lane.statistics
+        )
+        return (own - taught).abs().sum() + 0 * model(batch.x).sum()
+
+    variables = {"row": rows, "statistics": given}
+    fleet.train(rows, loss=loss, phase="same", params=("head",), variables=variables)
+    assert (fleet.losses == 0).all()
+    fleet.train(
+        rows,
+        loss=loss,
+        phase="other",
+        params=("head",),
+        variables={**variables, "statistics": statistics},
+    )
+    module, samples = fleet.setup.build().eval(), fleet.resources.samples
+    for client in range(len(rows)):
+        x, _ = samples.take(samples.train[client])
+        found = []
+        for buffers in (given, statistics):
+            stacked = fleet.resources.stacked(rows, buffers, torch.tensor([client]))
+            module.load_state_dict(
+                {name: tensor[0] for name, tensor in stacked.items()}
+            )
+            found.append(module.features(x).detach())
+        assert float(fleet.losses[client]) == pytest.approx(
+            float((found[0] - found[1]).abs().sum()), rel=1e-4
+        )
+    assert make_fleet().buffers().shape == (5, 0)
+    with pytest.raises(ValueError, match="a row of a model has 3 numbers; expected 64"):
+        at(
+            make_fleet().setup.build(),
+            torch.zeros(3),
+            lambda teacher: teacher.head.weight,
+        )
+
+
+@every_lanes
+def test_losses_of_models_on_ones_own_samples(make_fleet, rows_of, lanes):
+    fleet = make_fleet(lanes=lanes)
+    models, samples, module = (
+        rows_of(fleet)[:3],
+        fleet.resources.samples,
+        fleet.setup.build(),
+    )
+    picks = torch.tensor([[0, 1], [2, 0], [1, -1], [-1, -1], [2, 2]])
+    found = fleet.loss_of(Pool(models, picks))
+    for client in range(5):
+        x, y = samples.take(samples.train[client])
+        for column, pick in enumerate(picks[client].tolist()):
+            output = torch.func.functional_call(
+                module, fleet.layout.split(models[pick]), x
+            )
+            expected = float(cross_entropy(output, y)) if pick >= 0 else float("inf")
+            assert float(found[client, column]) == pytest.approx(expected, rel=1e-5)
+    assert torch.equal(
+        fleet.loss_of(models[0]),
+        fleet.loss_of(Pool(models, torch.zeros(5, 1, dtype=torch.int64)))[:, 0],
+    )
+    assert (
+        fleet.loss_of(models[0], "validation").tolist() == [0] * 5
+    )  # nothing is held out
+
+
+def test_frozen_layers_keep_their_batch_norm(make_fleet):
+    """The norm is a frozen layer when only the head is trained."""
+    fleet = make_fleet(model={"name": "tiny:normalised", "hidden": 6})
+    before = fleet.state["buffers.model"].clone()
+    fleet.train(fleet.setup.initial(), params=("head",), phase="head")
+    assert torch.equal(fleet.state["buffers.model"], before)
+    fleet.train(fleet.setup.initial(), params=("body",), phase="body")
+    assert not torch.equal(fleet.state["buffers.model"], before)
+
+
+def test_uniform_draws_are_each_clients_own(make_fleet):
+    draws = make_fleet().uniform("noise", 4, 3)
+    assert draws.shape == (5, 4, 3) and (draws >= 0).all() and (draws < 1).all()
+    assert len(draws.unique()) == draws.numel()
+    assert torch.equal(make_fleet().uniform("noise", 4, 3), draws)
+    assert torch.equal(
+        make_fleet().uniform("noise", 9, 3)[:, :4], draws
+    )  # more steps only add numbers
+    assert not torch.equal(make_fleet(round=2).uniform("noise", 4, 3), draws)
+    assert not torch.equal(make_fleet().uniform("other", 4, 3), draws)
+
+
+@every_lanes
+def test_a_step_knows_its_index_and_draws_what_the_fleet_would(
+    make_fleet, rows_of, lanes
+):
+    """Whatever runs beside: 9, 2 and 5 samples in batches of 4 are 3, 1 and 2 steps an
+    epoch.
+    """
+    fleet, seen = (
+        make_fleet([[9, 0, 0, 0], [2, 0, 0, 0], [3, 2, 0, 0]], lanes=lanes),
+        {0: [], 1: [], 2: []},
+    )
+
+    def step(context):
+        context.gradient()
+        noise = context.uniform("noise", 3)
+        if context.index.max() > 1:
+            assert context.uniform("later").shape == (len(noise),)
+        for client, index, numbers in zip(
+            context.variables["client"], context.index, noise, strict=True
+        ):
+            seen[int(client)].append((int(index), numbers))
+
+    fleet.train_by(
+        step, rows_of(fleet), epochs=2, variables={"client": torch.arange(3)}
+    )
+    for client, (steps, expected) in enumerate(
+        zip((6, 2, 4), fleet.uniform("noise", 6, 3), strict=True)
+    ):
+        assert [index for index, _ in seen[client]] == list(range(steps))
+        assert torch.equal(
+            torch.stack([numbers for _, numbers in seen[client]]), expected[:steps]
+        )
+
+
+def test_draws_of_one_purpose_have_one_shape(make_fleet, rows_of):
+    fleet = make_fleet()
+    with pytest.raises(
+        ValueError,
+        match=r"uniform numbers for 'noise' have shape \[2\] .* cannot be \[3\]",
+    ):
+        fleet.train_by(
+            lambda context: (context.uniform("noise", 2), context.uniform("noise", 3)),
+            rows_of(fleet),
+        )
+
+
+def test_class_means_over_draws(make_fleet, rows_of):
+    """Of a class with no more samples than a draw takes, every draw is the class; of
+    larger ones a sample.
+    """
+    fleet = make_fleet([[3, 12, 0, 0]])
+    rows = rows_of(fleet)
+    exact = fleet.class_means(rows, lambda model, x, lane: model.features(x))
+    drawn = fleet.class_means(
+        rows, lambda model, x, lane: model.features(x), draws=(10, 4)
+    )
+    torch.testing.assert_close(drawn[:, 0], exact[:, 0])
+    assert not torch.allclose(drawn[:, 1], exact[:, 1]) and torch.equal(
+        drawn[:, 2:], exact[:, 2:]
+    )
+    again = fleet.class_means(
+        rows, lambda model, x, lane: model.features(x), draws=(10, 4)
+    )
+    assert torch.equal(drawn, again)
+
+
+@every_lanes
+def test_head_gradients_are_those_of_autograd(make_fleet, rows_of, lanes):
+    fleet = make_fleet(lanes=lanes)
+    rows, samples, module = rows_of(fleet), fleet.resources.samples, fleet.setup.build()
+    found = fleet.head_gradients(rows)
+    for client in range(5):
+        x, y = samples.take(samples.train[client])
+        module.load_state_dict(fleet.layout.split(rows[client]))
+        for label in range(4):
+            expected = torch.zeros(found.shape[2])
+            if (y == label).any():
+                loss = cross_entropy(module(x[y == label]), y[y == label])
+                expected = torch.cat(
+                    [
+                        g.flatten()
+                        for g in torch.autograd.grad(
+                            loss, list(module.head.parameters())
+                        )
+                    ]
+                )
+            torch.testing.assert_close(
+                found[client, label], expected, rtol=1e-4, atol=1e-6
+            )
+
+
+def test_gradient_descent_on_free_tensors():
+    """f = ½(z − 3)²: every step of rate r leaves (1 − r) of the distance."""
+    start = {"z": torch.tensor([7.0, 3.0])}
+    end = gradient_descent(
+        start, lambda free: 0.5 * (free["z"] - 3).square().sum(), 0.25, 3
+    )
+    assert end["z"].tolist() == pytest.approx([3 + 4 * 0.75**3, 3]) and start[
+        "z"
+    ].tolist() == [7, 3]
+
+
+def test_fit_trains_a_fresh_model_on_tensors(make_fleet):
+    """As torch's own SGD does on one full batch, from parameters keyed by seed and
+    round.
+    """
+    x, y = (
+        torch.randn(12, 5, generator=torch.Generator().manual_seed(0)),
+        torch.arange(12) % 3,
+    )
+    training = make_fleet(lr=0.5, batch_size=12, epochs=3, lr_decay=0.5).setup.training
+
+    def build():
+        return MLP((5,), 3, hidden=())
+
+    fitted = [fit(build, x, y, 3, training, 0, round) for round in (1, 1, 2)]
+    assert torch.equal(fitted[0], fitted[1]) and not torch.allclose(
+        fitted[0], fitted[2]
+    )
+    untrained = fit(build, x, y, 3, training.model_copy(update={"lr": 1e-30}), 0, 1)
+    head = torch.nn.Linear(5, 3)
+    torch.nn.utils.vector_to_parameters(untrained, head.parameters())
+    optimizer = torch.optim.SGD(head.parameters(), lr=0.5)
+    for _ in range(3):
+        optimizer.zero_grad()
+        cross_entropy(head(x), y).backward()
+        optimizer.step()
+    reached = torch.nn.utils.parameters_to_vector(head.parameters())
+    np.testing.assert_allclose(
+        fitted[0].numpy(), reached.detach().numpy(), rtol=1e-4, atol=1e-6
+    )
+
+
+@pytest.mark.parametrize(("old", "new"), step_context.OLD_NAMES.items())
+def test_a_step_with_an_old_name_is_told_the_new_one(make_fleet, rows_of, old, new):
+    fleet = make_fleet()
+    words = f"no '{old}'; since version 0.2.0 it is called '{new}'"
+    with pytest.raises(AttributeError, match=words):
+        fleet.train_by(lambda context: getattr(context, old), rows_of(fleet))
+    assert hasattr(StepContext, new) and not hasattr(StepContext, old)

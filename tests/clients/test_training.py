@@ -1,0 +1,352 @@
+"""Local training: real batches, the right clients, what is keyed and what stays as it
+is.
+"""
+
+import re
+import tempfile
+
+import numpy as np
+import pytest
+import torch
+
+from hpcfl.clients import batch_plan
+from hpcfl.files import scratch
+
+COUNTS = [
+    [8, 3, 0, 0],
+    [0, 4, 0, 0],
+    [1, 0, 6, 6],
+    [0, 0, 1, 0],
+    [7, 7, 7, 7],
+]  # 11, 4, 13, 1 and 28 samples
+
+every_kernel = pytest.mark.parametrize("lanes", [1, 2, "auto"])
+
+
+def batch_size(model, batch, lane):
+    """The number of samples as a loss, so that the mean of a client's losses tells its
+    batches.
+    """
+    return batch.x.shape[0] + 0 * sum(p.sum() for p in model.parameters())
+
+
+def mean_of_inputs(model, batch, lane):
+    return batch.x.mean() + 0 * sum(p.sum() for p in model.parameters())
+
+
+@every_kernel
+@pytest.mark.parametrize("size", [1, 4, 10, 100])
+def test_every_batch_is_a_real_batch(make_fleet, rows_of, lanes, size):
+    fleet = make_fleet(COUNTS, lanes=lanes, batch_size=size)
+    fleet.train(rows_of(fleet), loss=batch_size)
+    for client, samples in enumerate(map(sum, COUNTS)):
+        batches = [size] * (samples // size) + [samples % size] * (samples % size > 0)
+        assert fleet.losses[client] == pytest.approx(
+            sum(b * b for b in batches) / samples
+        )
+
+
+@every_kernel
+def test_an_epoch_sees_each_of_a_clients_own_samples_once(make_fleet, rows_of, lanes):
+    fleet = make_fleet(COUNTS, lanes=lanes, batch_size=4)
+    fleet.train(rows_of(fleet), loss=mean_of_inputs)
+    samples = fleet.resources.samples
+    for client in range(5):
+        x, _ = samples.take(samples.train[client])
+        assert fleet.losses[client] == pytest.approx(
+            float(x.mean()), rel=1e-4, abs=1e-6
+        )
+
+
+@every_kernel
+@pytest.mark.parametrize("most", [1, 13, 30])
+def test_how_many_samples_are_gathered_at_once_does_not_matter(
+    make_fleet, rows_of, monkeypatch, lanes, most
+):
+    found = []
+    for samples in (batch_plan.BLOCK_SAMPLES, most):
+        monkeypatch.setattr(batch_plan, "BLOCK_SAMPLES", samples)
+        fleet = make_fleet(COUNTS, lanes=lanes, batch_size=4)
+        found.append((fleet.train(rows_of(fleet), epochs=2), fleet.losses))
+    assert all(map(torch.equal, *found))
+
+
+@every_kernel
+def test_each_client_does_its_own_share_of_the_epochs(make_fleet, rows_of, lanes):
+    """Of four epochs 1 + ⌊4u⌋, four at most; losses are those of a client's last one."""
+    fleet = make_fleet(COUNTS, lanes=lanes, batch_size=4)
+    fleet.pace = np.array([0.0, 0.24, 0.5, 0.99, 1.0])
+    trained = fleet.train(rows_of(fleet), epochs=4)
+    for client, epochs in enumerate((1, 1, 3, 4, 4)):
+        alike = make_fleet(COUNTS, lanes=lanes, batch_size=4)
+        assert torch.equal(
+            trained[client], alike.train(rows_of(alike), epochs=epochs)[client]
+        )
+        assert fleet.losses[client] == alike.losses[client]
+
+
+@every_kernel
+def test_the_given_rows_stay_as_they_are(make_fleet, rows_of, lanes):
+    fleet = make_fleet(lanes=lanes)
+    rows = rows_of(fleet)
+    before = rows.clone()
+    assert not torch.equal(fleet.train(rows), rows)
+    assert torch.equal(rows, before)
+    shared = rows[0].clone()
+    fleet.train(shared, phase="shared")
+    assert torch.equal(shared, before[0])
+
+
+@every_kernel
+def test_trained_rows_beyond_memory_lie_in_a_file(
+    make_fleet, rows_of, monkeypatch, lanes
+):
+    fleet, other = make_fleet(COUNTS, lanes=lanes), make_fleet(COUNTS, lanes=lanes)
+    rows, files, make = rows_of(fleet), [], tempfile.TemporaryFile
+    expected = fleet.train(rows)
+    monkeypatch.setattr(
+        tempfile, "TemporaryFile", lambda **how: files.append(how) or make(**how)
+    )
+    monkeypatch.setattr(scratch, "_limit", 0)
+    assert torch.equal(other.train(rows), expected) and len(files) == 1
+
+
+@every_kernel
+def test_a_client_without_samples_keeps_its_row(make_fleet, rows_of, lanes):
+    fleet = make_fleet(COUNTS, lanes=lanes)
+    rows = rows_of(fleet)
+    full = fleet.train(rows)
+    fleet.resources.samples.train[2] = np.zeros(0, np.int64)
+    again = fleet.train(rows, phase="train again")
+    assert torch.equal(again[2], rows[2]) and not torch.equal(full[2], rows[2])
+    assert (again != rows).any(dim=1).tolist() == [True, True, False, True, True]
+
+
+@every_kernel
+def test_only_some_clients_train(make_fleet, rows_of, lanes):
+    fleet, other = make_fleet(lanes=lanes), make_fleet(lanes=lanes)
+    rows, only = rows_of(fleet), torch.tensor([True, False, True, False, True])
+    trained, everyone = fleet.train(rows, only=only), other.train(rows)
+    assert torch.equal(trained[~only], rows[~only])
+    assert torch.equal(trained[only], everyone[only])
+
+
+@pytest.mark.slow
+@every_kernel
+def test_until_ends_each_client_by_itself(make_fleet, rows_of, lanes):
+    limits = torch.tensor([[1], [3], [2], [5], [4]])
+    fleet = make_fleet(lanes=lanes)
+    rows = rows_of(fleet)
+
+    def until(losses, lane):
+        assert losses.shape[0] == len(lane["limit"])
+        return losses.shape[1] >= lane["limit"][:, 0]
+
+    ended = fleet.train(rows, until=until, epochs=9, variables={"limit": limits})
+    for client in range(5):
+        alone = make_fleet(lanes=lanes).train(rows, epochs=int(limits[client]))
+        assert torch.equal(ended[client], alone[client])
+
+
+def test_until_has_a_cap(make_fleet, rows_of):
+    fleet = make_fleet()
+    rows = rows_of(fleet)
+    capped = fleet.train(
+        rows,
+        until=lambda losses, lane: torch.zeros(len(losses), dtype=torch.bool),
+        epochs=2,
+    )
+    assert torch.equal(capped, make_fleet().train(rows, epochs=2))
+
+
+@every_kernel
+def test_a_share_of_the_samples_is_fixed_for_the_phase(make_fleet, rows_of, lanes):
+    fleet = make_fleet(COUNTS, lanes=lanes, batch_size=100)
+    rows, seen = rows_of(fleet), []
+    fleet.train(rows, loss=batch_size, share=0.5)
+    assert fleet.losses.tolist() == [5, 2, 6, 1, 14]  # ⌊half⌋, at least one
+
+    def until(losses, lane):  # sees the mean input of every epoch
+        seen.append(losses)
+        return torch.zeros(len(losses), dtype=torch.bool)
+
+    fleet.train(
+        rows, loss=mean_of_inputs, share=0.5, phase="another", until=until, epochs=4
+    )
+    for history in seen:
+        torch.testing.assert_close(
+            history, history[:, :1].expand_as(history), rtol=1e-4, atol=1e-6
+        )
+
+
+def test_orders_are_keyed_by_phase_round_client_and_epoch(make_fleet, rows_of):
+    def trained(round=1, **how):
+        fleet = make_fleet([[5, 5, 5, 5], [5, 5, 5, 5]], round=round)
+        rows = rows_of(fleet)[:1].repeat(2, 1)
+        return fleet.train(rows, **how)
+
+    base = trained()
+    assert torch.equal(base, trained())
+    assert not torch.equal(base, trained(phase="other"))
+    assert not torch.equal(base, trained(round=2))
+    assert not torch.equal(base[0], base[1])
+
+
+def test_a_phase_is_trained_once(make_fleet, rows_of):
+    fleet = make_fleet()
+    fleet.train(rows_of(fleet))
+    with pytest.raises(ValueError, match="phase 'train' was trained already"):
+        fleet.train(rows_of(fleet))
+
+
+@every_kernel
+@pytest.mark.parametrize(
+    "params",
+    [("body",), ("head",), (1,), ("head.bias",), ("hidden1.weight", "head.bias")],
+)
+def test_only_the_named_columns_move(make_fleet, rows_of, lanes, params):
+    fleet = make_fleet(lanes=lanes)
+    rows = rows_of(fleet)
+    moved = (fleet.train(rows, params=params) != rows).any(dim=0)
+    expected = torch.zeros_like(moved)
+    for group in params:
+        expected[fleet.layout.columns(group)] = True
+    assert not (moved & ~expected).any()
+    assert moved[expected].float().mean() > 0.8  # a dead unit's weights may stay
+
+
+@every_kernel
+def test_a_step_of_ones_own_is_gradient_descent(make_fleet, rows_of, lanes):
+    fleet, other = make_fleet(lanes=lanes, lr=0.1), make_fleet(lanes=lanes, lr=0.1)
+    rows = rows_of(fleet)
+
+    def step(context):
+        context.set_rows(context.rows() - 0.1 * context.gradient())
+
+    stepped, _ = fleet.train_by(step, rows, epochs=2)
+    torch.testing.assert_close(
+        stepped, other.train(rows, epochs=2), rtol=1e-5, atol=1e-6
+    )
+
+
+@every_kernel
+def test_variables_that_a_step_assigns_are_returned_and_the_given_ones_stay(
+    make_fleet, rows_of, lanes
+):
+    fleet = make_fleet(COUNTS, lanes=lanes, batch_size=4)
+    taken, factor = torch.zeros(5, 1), torch.arange(5.0)[:, None]
+
+    def step(context):
+        context.variables["taken"] = (
+            context.variables["taken"] + context.variables["factor"]
+        )
+
+    _, after = fleet.train_by(
+        step, rows_of(fleet), variables={"taken": taken, "factor": factor}
+    )
+    assert after["taken"][:, 0].tolist() == [0, 1, 8, 3, 28]  # 3, 1, 4, 1 and 7 batches
+    assert after["factor"][:, 0].tolist() == [0, 1, 2, 3, 4] == factor[:, 0].tolist()
+    assert taken[:, 0].tolist() == [0] * 5
+
+
+@every_kernel
+def test_a_loss_sees_the_lanes_variables(make_fleet, rows_of, lanes):
+    fleet = make_fleet(lanes=lanes)
+    fleet.train(
+        rows_of(fleet),
+        loss=lambda model, batch, lane: (
+            lane.mine.sum() + 0 * sum(p.sum() for p in model.parameters())
+        ),
+        variables={"mine": torch.arange(10.0).view(5, 2)},
+    )
+    assert fleet.losses.tolist() == [1, 5, 9, 13, 17]
+
+
+@every_kernel
+def test_variables_may_be_called_like_options(make_fleet, rows_of, lanes):
+    fleet = make_fleet(lanes=lanes)
+    fleet.train(
+        rows_of(fleet),
+        loss=lambda model, batch, lane: (
+            lane.steps.sum() + 0 * sum(p.sum() for p in model.parameters())
+        ),
+        variables={"steps": torch.arange(10.0).view(5, 2)},
+    )
+    assert fleet.losses.tolist() == [1, 5, 9, 13, 17]
+
+
+@pytest.mark.parametrize(
+    ("use", "words"),
+    [
+        (
+            lambda fleet, rows: fleet.train(rows[:4]),
+            "rows of models have shape [4, 64]; expected [64], one model, or [5, 64]",
+        ),
+        (
+            lambda fleet, rows: fleet.score("post", rows[:, 1:]),
+            "rows of models have shape [5, 63]",
+        ),
+        (
+            lambda fleet, rows: fleet.train(rows, variables={"own": rows[0]}),
+            "variable 'own' has shape [64]; its first dimension",
+        ),
+        (
+            lambda fleet, rows: fleet.score(
+                "post", rows, variables={"own": torch.ones(())}
+            ),
+            "variable 'own' has shape []",
+        ),
+        (
+            lambda fleet, rows: fleet.record("norm", torch.ones(3)),
+            "the recorded 'norm' has shape [3]; its first dimension must be the clients, 5",
+        ),
+    ],
+)
+def test_what_is_not_of_each_client_is_refused(make_fleet, rows_of, use, words):
+    fleet = make_fleet()
+    with pytest.raises(ValueError, match=re.escape(words)):
+        use(fleet, rows_of(fleet))
+
+
+def test_learning_rate_decays_by_round(make_fleet, rows_of):
+    one = {"batch_size": 100, "lr_decay": 0.5, "lr": 0.1}
+    first, third = make_fleet(**one), make_fleet(round=3, **one)
+    rows = rows_of(first)
+    torch.testing.assert_close(
+        (third.train(rows) - rows) * 4, first.train(rows) - rows, rtol=1e-2, atol=1e-5
+    )
+
+
+@pytest.mark.parametrize(
+    ("keys", "rate"),
+    [({}, 0.1), ({"plain_lr": 0.3}, 0.3), ({"plain_lr": 0.3, "lr_decay": 0.5}, 0.075)],
+)
+def test_a_methods_own_steps_have_a_rate_of_their_own(make_fleet, keys, rate):
+    assert make_fleet(lr=0.1, round=3, **keys).learning_rate == pytest.approx(rate)
+
+
+def test_a_rate_of_plain_steps_is_not_the_optimisers(make_fleet, rows_of):
+    plain, other = make_fleet(lr=0.1), make_fleet(lr=0.1, plain_lr=0.3)
+    assert torch.equal(plain.train(rows_of(plain)), other.train(rows_of(other)))
+
+
+def test_what_a_model_draws_is_keyed_by_client(federate):
+    """It trains one client after the other, whoever else is there and whatever was
+    drawn before.
+    """
+
+    def first(others, share):
+        played = federate(
+            "local",
+            [[4, 4, 0, 0], *others],
+            rounds=2,
+            runtime={"lanes": 1},
+            model={"name": "tiny:dropping", "share": share},
+        )
+        return played.clients["model"][0]
+
+    plain, one = first([], 0.0), first([[0, 5, 5, 0]], 0.5)
+    torch.rand(1)
+    assert torch.equal(
+        first([[0, 0, 3, 3], [1, 1, 1, 1]], 0.5), one
+    ) and not torch.equal(plain, one)

@@ -1,0 +1,109 @@
+"""The state before the best round, kept while the run goes on."""
+
+import contextlib
+import io
+import math
+
+import pytest
+import tiny
+import torch
+
+from hpcfl.commands.run import run
+from hpcfl.communication.communicator import OneProcess
+from hpcfl.experiment import config
+from hpcfl.report import summary
+from hpcfl.scores._described import Measure
+from hpcfl.simulation.best import BestRound
+from hpcfl.storage.checkpoint import latest
+from hpcfl.storage.clients import ClientStore
+from hpcfl.trained.experiment import named
+from hpcfl.trained.models import predicted
+
+
+def play(folder, method, rounds=8, every=3, best=True, lr=0.3):
+    """A run whose test loss goes down and, with DiversiFed, up again after round 3."""
+    table = tiny.table(
+        method,
+        rounds=rounds,
+        checkpoint={"every": every, "best": best},
+        training={"lr": lr},
+        evaluation={"metric": "loss"},
+    )
+    with contextlib.redirect_stdout(io.StringIO()):
+        run(config.parse(table), folder, OneProcess())
+    return summary.load(folder, named(table))
+
+
+def best_state(run):
+    return latest(run.folder / "checkpoints").best
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "method, lr", [("diversifed", 0.3), ("fedcac", 0.3), ("cwfedavg", 0.8)]
+)
+def test_its_models_are_those_that_were_scored(tmp_path, method, lr):
+    found = play(tmp_path / "run", method, lr=lr)
+    best = found.summary.best["round"]
+    assert 2 < best <= 8 and best_state(found).round == best - 1
+    for one in found.models.of_clients(range(5), at="best"):
+        x, y = found.models.samples(one.clients)
+        assert (
+            float((predicted(one.module, x) == y).double().mean()) == one.recorded
+            and one.round == best
+        )
+
+
+@pytest.mark.slow
+def test_it_is_the_state_of_a_run_that_ends_before_that_round(tmp_path):
+    found = play(tmp_path / "run", "diversifed")
+    kept = best_state(found)
+    assert kept.round == 2  # neither of the two last checkpoints
+    short = play(tmp_path / "short", "diversifed", rounds=kept.round, best=False)
+    assert short.summary.digest == kept.digest
+    assert kept.meta["number"] == found.summary.best["post"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("done", [1, 2, 3, 5])
+def test_a_run_that_is_continued_has_the_same_one(tmp_path, done):
+    """From whichever checkpoint, before and after the best round."""
+    calm = play(tmp_path / "calm", "diversifed", every=1)
+    play(tmp_path / "run", "diversifed", rounds=done, every=1)
+    (tmp_path / "run" / "metrics.h5").unlink()  # the checkpoint alone knows
+    assert best_state(play(tmp_path / "run", "diversifed", every=2)) == best_state(calm)
+
+
+@pytest.mark.slow
+def test_without_the_option_nothing_is_kept(tmp_path):
+    found = play(tmp_path / "run", "diversifed", best=False)
+    assert best_state(found) is None
+    with pytest.raises(
+        Exception, match=r"is not kept, only that before .*checkpoint.best = true"
+    ):
+        found.model(client=0, at="best")
+
+
+@pytest.mark.slow
+def test_a_run_goes_on_without_it_where_it_is_damaged(tmp_path):
+    found = play(tmp_path / "run", "diversifed", rounds=7)
+    newest = latest(found.folder / "checkpoints")
+    [server] = [shard.name for shard in newest.best.files if shard.ids is None]
+    (found.folder / "checkpoints" / server).write_bytes(b"damaged")
+    again = play(found.folder, "diversifed")
+    assert again.summary.digest == play(tmp_path / "calm", "diversifed").summary.digest
+    assert best_state(again) is None  # none of the rounds that came is better
+
+
+def test_of_equal_rounds_the_first_is_the_best():
+    store = ClientStore([0], {"x": torch.zeros(1)})
+    watch = BestRound("pre", Measure("loss", "mean", "loss", "", "down"), None)
+    for round, (number, better) in enumerate(
+        [(math.nan, False), (2.0, True), (2.0, False), (1.0, True)], 1
+    ):
+        watch.before(round, None, store)
+        found = watch.improvement({"pre/loss": number})
+        assert (found is not None) == better
+        if better:
+            watch.keep(found)
+    assert watch.take().round == 3 and watch.take() is None

@@ -1,0 +1,174 @@
+"""Which device a rank takes, with whom it shares it, and what it promises."""
+
+import os
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from hpcfl.communication.communicator import OneProcess
+from hpcfl.errors import UserError
+from hpcfl.experiment.sections import Runtime
+from hpcfl.simulation import device
+
+VARIABLES = (*device.LISTS, device.COUNT)
+
+
+@pytest.fixture(autouse=True)
+def no_job(monkeypatch):
+    for name in VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture
+def no_gpu(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+
+
+@pytest.fixture
+def gpus(monkeypatch):
+    """``gpus("A", "B")``: a machine with these GPUs, by their numbers."""
+    kept = (
+        torch.get_float32_matmul_precision(),
+        torch.backends.cudnn.allow_tf32,
+        torch.backends.cudnn.deterministic,
+    )
+
+    def make(*numbers):
+        def properties(where):
+            return SimpleNamespace(
+                uuid=numbers[torch.device(where).index], total_memory=80e9
+            )
+
+        for name, face in {
+            "is_available": lambda: True,
+            "device_count": lambda: len(numbers),
+            "set_device": lambda where: None,
+            "synchronize": lambda where: None,
+            "get_device_properties": properties,
+            "get_device_name": lambda where: "NVIDIA H200",
+        }.items():
+            monkeypatch.setattr(torch.cuda, name, face)
+
+    yield make
+    torch.set_float32_matmul_precision(kept[0])
+    torch.backends.cudnn.allow_tf32, torch.backends.cudnn.deterministic = kept[1:]
+    torch.use_deterministic_algorithms(False)
+    torch.utils.deterministic.fill_uninitialized_memory = True
+
+
+def test_auto_takes_the_cpu_where_there_is_no_gpu_and_none_was_given(
+    no_gpu, monkeypatch
+):
+    for name, value in (
+        ("CUDA_VISIBLE_DEVICES", ""),
+        ("CUDA_VISIBLE_DEVICES", "-1"),
+        (device.COUNT, "0"),
+    ):
+        monkeypatch.setenv(name, value)
+        assert device.choose_device(Runtime(), 0).type == "cpu"
+
+
+@pytest.mark.parametrize("name", VARIABLES)
+@pytest.mark.parametrize(
+    ("driver", "line"),
+    [
+        (None, r"no driver of NVIDIA .*--gpus"),
+        (
+            (12, 4),
+            r"the driver runs CUDA 12\.4, torch .*; .*python\S* -m pip install --force-reinstall "
+            r"'torch<2\.\d+,>=2\.\d+' 'torchvision<.*' --index-url .*download\.pytorch\.org/whl/cu126",
+        ),
+        ((13, 0), r"runs CUDA 13\.0, .*whl/cu130"),
+        ((10, 2), "the driver is too old for torch"),
+    ],
+)
+def test_auto_does_not_fall_back_where_the_job_was_given_gpus(
+    no_gpu, monkeypatch, name, driver, line
+):
+    monkeypatch.setenv(name, "1")
+    monkeypatch.setattr(device, "_driver", lambda: driver)
+    words = f"runtime.device = 'auto': the job has {name} = 1, but offers no GPU to torch: .*{line}"
+    with pytest.raises(UserError, match=words) as found:
+        device.choose_device(Runtime(), 0)
+    assert "\n" not in str(found.value) and "runtime.device = 'cpu'" in str(found.value)
+    assert device.choose_device(Runtime(device="cpu"), 0).type == "cpu"
+
+
+def test_a_gpu_that_is_asked_for_has_to_be_there(no_gpu):
+    with pytest.raises(
+        UserError, match="'cuda': this machine offers no GPU to torch: no driver"
+    ):
+        device.choose_device(Runtime(device="cuda"), 0)
+
+
+def test_a_gpu_that_takes_one_process_alone_is_one_line(gpus, monkeypatch):
+    def busy(where):
+        raise RuntimeError(
+            "CUDA error: CUDA-capable device(s) is/are busy or unavailable\nCUDA kernel …"
+        )
+
+    gpus("A")
+    monkeypatch.setattr(torch.cuda, "synchronize", busy)
+    with pytest.raises(
+        UserError,
+        match=r"GPU 0 of this node cannot be used: CUDA error: .* or unavailable; "
+        r".*compute mode must be Default",
+    ):
+        device.choose_device(Runtime(), 0)
+
+
+def test_ranks_take_the_gpus_of_a_node_in_turn(gpus):
+    gpus("A", "B")
+    assert [device.choose_device(Runtime(), rank).index for rank in range(3)] == [
+        0,
+        1,
+        0,
+    ]
+    assert device.choose_device(Runtime(device="cuda:1"), 0).index == 1
+    with pytest.raises(UserError, match="this machine has 2 GPUs"):
+        device.choose_device(Runtime(device="cuda:2"), 0)
+
+
+@pytest.mark.parametrize(
+    ("precision", "matmul"), [("exact", "highest"), ("tf32", "high")]
+)
+def test_a_gpu_computes_the_same_bits_again(gpus, monkeypatch, precision, matmul):
+    gpus("A")
+    monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG", raising=False)
+    device.choose_device(Runtime(precision=precision), 0)
+    assert os.environ["CUBLAS_WORKSPACE_CONFIG"] == ":4096:8"
+    assert torch.backends.cudnn.deterministic and not torch.backends.cudnn.benchmark
+    assert torch.are_deterministic_algorithms_enabled()
+    assert torch.get_float32_matmul_precision() == matmul
+    assert torch.backends.cudnn.allow_tf32 == (precision == "tf32")
+
+
+class Two(OneProcess):
+    """A process that hears what another rank says of its GPU."""
+
+    def __init__(self, host, number):
+        super().__init__()
+        self.other = [f"{host or self.host} {number}", "another kind"]
+
+    def allgather(self, value):
+        return [value, self.other]
+
+
+@pytest.mark.parametrize(
+    ("host", "number", "sharing"), [("", "A", 2), ("", "B", 1), ("elsewhere", "A", 1)]
+)
+def test_a_gpu_is_shared_by_those_who_see_the_same_one(gpus, host, number, sharing):
+    """Whatever each calls it: under --gpus-per-task every rank has a cuda:0 of its own."""
+    gpus("A")
+    found = device.found(torch.device("cuda", 0), Two(host, number), "exact")
+    assert found.sharing == sharing and found.memory == 80e9 / sharing
+    assert found.kinds[1] == "another kind" and found.kinds[0].startswith(
+        "NVIDIA H200, CUDA"
+    )
+
+
+def test_cpus_have_no_kind():
+    assert device.found(torch.device("cpu"), OneProcess(), "exact") == device.Device(
+        torch.device("cpu")
+    )

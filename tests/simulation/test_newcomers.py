@@ -1,0 +1,219 @@
+"""Clients that were never trained with: scored after the last round, before and after
+their own training.
+"""
+
+import numpy as np
+import pytest
+import tiny
+import torch
+from every_method import NAMES, kind, short
+
+from hpcfl.commands.run import run
+from hpcfl.communication.communicator import OneProcess
+from hpcfl.errors import RankFailure, UserError
+from hpcfl.experiment import config
+from hpcfl.methods.fedavg import FedAvg
+from hpcfl.report import sweep_table, tables
+from hpcfl.simulation import preflight
+from hpcfl.simulation.prepare import prepare
+from hpcfl.storage import results
+
+TRAINED = [[8, 3, 0, 0], [0, 9, 2, 0], [1, 0, 6, 6]]
+COUNTS = [*TRAINED, [0, 5, 5, 0], [6, 0, 0, 6]]  # the last two are newcomers
+BARRED = [name for name in NAMES if kind(name).no_newcomers]
+
+
+def sections(epochs, **more):
+    return {
+        "partition": {"clients": 3},
+        "newcomers": {"clients": 2, "epochs": epochs},
+        **more,
+    }
+
+
+def newcomers(played, column, number="correct"):
+    """A number of the newcomers in a column, after the last round."""
+    values = played.values[f"clients/newcomers/{column}/{number}"]
+    assert np.isnan(values[:-1]).all() and np.isnan(values[-1, :3]).all()
+    return values[-1, 3:]
+
+
+@pytest.mark.parametrize("warmup", [0, 5])
+def test_fedavg_by_hand(federate, warmup):
+    """A newcomer begins with the global model, and one epoch of one full batch is one
+    step on its samples, with the whole learning rate whatever the others' warm-up.
+    """
+    played = federate(
+        "fedavg",
+        COUNTS,
+        rounds=2,
+        model={"hidden": []},
+        **sections(1, training={"batch_size": 100, "lr": 0.2, "warmup": warmup}),
+    )
+    samples, layout = played.prepared.resources.samples, played.prepared.setup.layout
+    start = layout.split(played.server["model"].double())
+    for position, client in enumerate((3, 4)):
+        (x, y), (test, labels) = (
+            samples.take(part[client]) for part in (samples.train, samples.test)
+        )
+        weight, bias, x, test = (
+            start["head.weight"],
+            start["head.bias"],
+            x.double(),
+            test.double(),
+        )
+        error = (x @ weight.T + bias).softmax(dim=1) - torch.nn.functional.one_hot(y, 4)
+        # w − lr·(1/N) Σ (p − e_y) xᵀ
+        after = weight - 0.2 * error.T @ x / len(y), bias - 0.2 * error.mean(dim=0)
+        for column, (own_weight, own_bias) in (
+            ("before", (weight, bias)),
+            ("after", after),
+        ):
+            logits = test @ own_weight.T + own_bias
+            assert (
+                newcomers(played, column)[position]
+                == (logits.argmax(dim=1) == labels).sum()
+            )
+            loss = torch.nn.functional.cross_entropy(logits, labels, reduction="sum")
+            assert newcomers(played, column, "loss")[position] == pytest.approx(
+                loss.item(), rel=1e-5
+            )
+
+
+def test_without_epochs_they_are_only_scored(federate):
+    """Before training a newcomer has the numbers of any client with the same samples:
+    of the global model.
+    """
+    played = federate("fedavg", [*TRAINED, *TRAINED[:2]], **sections(0))
+    assert "newcomers/after/weighted" not in played.values
+    np.testing.assert_array_equal(
+        newcomers(played, "before", "loss"), played.values["clients/pre/loss"][-1, :2]
+    )
+    assert played.values["newcomers/before/clients"][-1] == 2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [name for name in NAMES if name not in BARRED])
+def test_they_leave_no_trace_in_any_method(federate, name):
+    """The state is that of a run without them, whose partition ends before them."""
+    method = short(name)
+    alone = federate(method, TRAINED, rounds=1)
+    with_them = federate(method, COUNTS, rounds=1, **sections(1))
+    assert with_them.digest == alone.digest
+    for value in ("clients/pre/loss", "clients/post/loss", "clients/train_loss"):
+        np.testing.assert_array_equal(
+            with_them.values[value][:, :3], alone.values[value]
+        )
+    assert np.isfinite(newcomers(with_them, "before", "loss")).all()
+    assert not np.array_equal(
+        newcomers(with_them, "before", "loss"), newcomers(with_them, "after", "loss")
+    )
+
+
+@pytest.mark.parametrize(
+    "name", ["ditto", "apfl", "pfedme", "fedphp", "partialfed", "fedala"]
+)
+def test_a_personal_model_begins_as_the_global_one(federate, name):
+    """FedALA's clients blend nothing in their round 1, which this is for a newcomer."""
+    played = federate(name, COUNTS, rounds=2, **sections(0))
+    setup, samples = played.prepared.setup, played.prepared.resources.samples
+    model, shared = setup.build(), setup.layout.split(played.server["model"])
+    for client, loss in zip((3, 4), newcomers(played, "before", "loss"), strict=True):
+        x, y = samples.take(samples.test[client])
+        logits = torch.func.functional_call(model, shared, (x,))
+        expected = torch.nn.functional.cross_entropy(logits, y, reduction="sum").item()
+        assert loss == pytest.approx(expected, rel=1e-5)
+
+
+@pytest.mark.parametrize("name", BARRED)
+def test_a_method_without_a_model_for_them_says_why(name):
+    with pytest.raises(
+        UserError, match=rf"^newcomers.clients = 2: {name} has no model .*, because "
+    ):
+        prepare(config.parse(tiny.table(name, COUNTS, **sections(0))), OneProcess())
+
+
+def test_which_methods_have_none_for_them():
+    assert BARRED == ["apple", "cfl", "diversifed", "fedamp"]
+
+
+def test_too_few_clients_for_both_are_refused():
+    table = tiny.table(
+        "fedavg", **{**sections(0), "partition": {"scheme": "iid", "clients": 239}}
+    )
+    table["partition"].pop("counts")
+    with pytest.raises(
+        UserError, match=r"there are only 240 samples \(with newcomers\.clients = 2\)"
+    ):
+        prepare(config.parse(table), OneProcess())
+
+
+class Forgetful(FedAvg):
+    """FedAvg whose message is made for clients that the server knows."""
+
+    def send(self, server, audience):
+        return {
+            "model": server["model"]
+            + 0 * audience.setup.counts[audience.ids, :1].float()
+        }
+
+
+def test_a_method_of_ones_own_is_tried_with_a_newcomer_before_round_1():
+    table = tiny.table("test_newcomers:Forgetful", COUNTS, **sections(1))
+    prepared = prepare(config.parse(table), OneProcess())
+    with pytest.raises(
+        UserError,
+        match=r"test_newcomers\.py:\d+: .*Forgetful' fails in 'send_to_newcomers': IndexError",
+    ):
+        preflight.run(prepared, OneProcess())
+
+
+@pytest.mark.slow
+def test_their_scoring_is_done_again_after_a_kill(tmp_path, monkeypatch):
+    def play(folder):
+        table = tiny.table("fedavg", COUNTS, checkpoint={"every": 1}, **sections(1))
+        run(config.parse(table), folder, OneProcess())
+        return results.read(folder)
+
+    calm = play(tmp_path / "calm")
+    with monkeypatch.context() as patch:
+        patch.setattr(
+            FedAvg,
+            "train_newcomers",
+            lambda *_: 1 / (not list((tmp_path / "hit").glob("checkpoints/m*"))),
+        )
+        with pytest.raises(RankFailure, match="after the last round, clients 3, 4"):
+            play(tmp_path / "hit")
+    again = play(tmp_path / "hit")
+    assert again.completed == calm.completed == [3]
+    for name, values in calm.values.items():
+        if not name.startswith("seconds"):
+            np.testing.assert_array_equal(values, again.values[name], err_msg=name)
+
+
+@pytest.mark.slow
+def test_they_stand_in_tables_and_frames(played, monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", "80")
+    found = played("fedavg", **sections(4, partition={"clients": 3, "counts": COUNTS}))
+    before, after = (
+        found.accuracy(f"newcomers/{column}")[-1] for column in ("before", "after")
+    )
+    assert found.summary.newcomers == {"before": before, "after": after} and before > 0
+    frame = found.clients()
+    own = frame.loc[4][
+        ["newcomers/before/accuracy", "newcomers/after/accuracy", "test_samples"]
+    ]
+    assert own.loc[[0, 1, 2], "newcomers/after/accuracy"].isna().all()
+    new = own.loc[[3, 4]]  # both have as many test samples
+    assert (
+        new.mean().tolist()[:2] == pytest.approx([before, after])
+        and new["test_samples"].nunique() == 1
+    )
+    tables.show(found.folder)
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert ["new", f"{100 * before:.2f}"] in [line[:2] for line in lines]
+    assert ["tuned", f"{100 * after:.2f}"] in [line[:2] for line in lines]
+    sweep_table.show(
+        [found.folder], reading=sweep_table.Reading("newcomers/after/weighted", "last")
+    )
+    assert f"{100 * after:.2f}" in capsys.readouterr().out

@@ -1,0 +1,416 @@
+"""Mistakes in a user's own code are met before round 1: one line with file and line,
+code 2, nothing written.
+"""
+
+import sys
+from pathlib import Path
+
+import mistakes
+import numpy as np
+import pytest
+import tiny
+import torch
+
+from hpcfl.cli import command
+from hpcfl.clients.execution import SerialKernel
+from hpcfl.communication.communicator import OneProcess
+from hpcfl.experiment import config, plugins
+from hpcfl.simulation import preflight
+from hpcfl.simulation.prepare import prepare
+from hpcfl.storage import digest
+
+FILE = Path(mistakes.__file__)
+EXPERIMENT = """
+name = "mistaken"
+rounds = 1
+partition = { scheme = "iid", clients = 3 }
+method = { name = "fedavg" }
+training = { batch_size = 200 }
+"""
+BATCHED = "cannot be batched over clients"
+
+
+def points_to(line: str, fragment: str) -> bool:
+    """Whether a line names the first line of the mistakes that has a fragment in it."""
+    numbered = enumerate(FILE.read_text().splitlines(), 1)
+    return (
+        f"{FILE}:{next(number for number, text in numbered if fragment in text)}: "
+        in line
+    )
+
+
+@pytest.fixture
+def hpcfl(tmp_path, monkeypatch, capfd):
+    """``hpcfl(command, "key=value", …)`` on a file in an empty folder: code, lines of
+    stdout, lines of stderr.
+    """
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "own.toml").write_text(EXPERIMENT)
+
+    def call(name: str, *overrides: str) -> tuple[int, list[str], list[str]]:
+        options = [
+            word
+            for key in overrides
+            for word in ((key,) if key.startswith("--") else ("--set", key))
+        ]
+        code = command([name, "own.toml", *options], OneProcess())
+        sys.stdout.flush()
+        shown = capfd.readouterr()
+        return code, shown.out.splitlines(), shown.err.splitlines()
+
+    return call
+
+
+MISTAKES = [
+    (
+        ["method.name=mistakes:Nothing"],
+        "class Nothing",
+        "expected a subclass of hpcfl.methods.base.Method",
+    ),
+    (
+        ["method.name=mistakes:number"],
+        None,
+        "is of type int; expected a subclass of hpcfl.methods.base.Method",
+    ),
+    (
+        ["method.name=mistakes:Unfinished"],
+        "class Unfinished",
+        "does not define aggregate, send, start, update",
+    ),
+    (
+        ["method.name=mistakes:VectorLoss"],
+        "class VectorLoss",
+        "has shape [2]; expected a tensor with one number",
+    ),
+    (
+        ["method.name=mistakes:VectorLoss", "runtime.lanes=1"],
+        "class VectorLoss",
+        "has shape [2]; expected",
+    ),
+    (
+        ["method.name=mistakes:NumberLoss"],
+        "class NumberLoss",
+        "is a float; expected a tensor with one number",
+    ),
+    (
+        ["method.name=mistakes:FreeLoss"],
+        "class FreeLoss",
+        "the loss does not depend on the parameters",
+    ),
+    (
+        ["method.name=mistakes:UnknownVariable"],
+        "lane.recieved",
+        "no variable 'recieved'; did you mean 'received'?",
+    ),
+    (
+        ["method.name=mistakes:OneRowOfAll"],
+        "variables=received",
+        "must be the clients, 1",
+    ),
+    (
+        ["method.name=mistakes:MeanUpload"],
+        "# one row for all",
+        "'update' returns 'model' of shape [4810]; expected a row",
+    ),
+    (
+        ["method.name=mistakes:BareUpload"],
+        "# no dictionary",
+        "'update' returns a Tensor; expected a dictionary of tensors",
+    ),
+    (
+        ["method.name=mistakes:ShortUpload"],
+        "ShortUpload",
+        "rows of models have shape [4809]; expected [4810]",
+    ),
+    (
+        ["method.name=mistakes:SharedWeights"],
+        "class SharedWeights",
+        "the weights of a Mean must be whole numbers, such as samples",
+    ),
+    (
+        ["method.name=mistakes:WrongState"],
+        "class WrongState",
+        "fleet.state['last'] is torch.float32 of shape [1, 4810]; a row for each client is",
+    ),
+    (
+        ["method.name=mistakes:NoRows"],
+        "class NoRows",
+        "fleet.state['last'] is torch.float32 of shape [4810]",
+    ),
+    (
+        ["method.name=mistakes:Counting"],
+        "self.calls =",
+        "self.calls = …: a method keeps nothing in itself",
+    ),
+    (
+        ["method.name=mistakes:NoModelLeft"],
+        "class NoModelLeft",
+        "'send' returns what cannot travel: message field 'model' has shape ()",
+    ),
+    (
+        ["method.name=mistakes:MisspeltUpload"],
+        'uplink["modle"]',
+        "fails in 'aggregate': KeyError: 'modle'",
+    ),
+    (
+        ["model.name=mistakes:number"],
+        None,
+        "is of type int; expected a class or function",
+    ),
+    (
+        ["model.name=mistakes:Image", "model.inputs=10"],
+        "return self.linear(x.flatten(1))",
+        "fails on 2 samples, 2×1×8×8",
+    ),
+    (
+        ["model.name=mistakes:Image", "model.outputs=5"],
+        "class Image",
+        "gives 2×5; expected 2×10, an output for each",
+    ),
+    (["model.name=mistakes:Unbatched"], "class Unbatched", "gives 10; expected 2×10"),
+    (
+        ["model.name=mistakes:Forwardless"],
+        "class Forwardless",
+        'missing the required "forward" function',
+    ),
+    (
+        ["model.name=mistakes:sequential"],
+        "def sequential",
+        "mat1 and mat2 shapes cannot be multiplied (2x64 and 63x10)",
+    ),
+    (
+        ["model.name=mistakes:of_shape_alone"],
+        None,
+        "must be called as (shape, classes, *, own keys)",
+    ),
+    (
+        ["model.name=mistakes:Image", "method.name=fedphp"],
+        "class Image",
+        "has no attribute 'features'",
+    ),
+    (
+        ["model.name=mistakes:Image", "method.name=cwfedavg"],
+        None,
+        "cwfedavg needs a model whose output layer is the",
+    ),
+    (
+        ["evaluation.score=accuracy"],
+        None,
+        "evaluation.score = 'accuracy': fedavg records global, post, pre",
+    ),
+    (
+        ["data.dataset=mistakes:Nothing"],
+        "class Nothing",
+        "expected an instance of a subclass of hpcfl.data.sources.base.",
+    ),
+    (["data.dataset=mistakes:unreadable"], "missing.csv", "FileNotFoundError"),
+    (
+        ["partition.scheme=mistakes:Nothing"],
+        "class Nothing",
+        "expected a subclass of hpcfl.data.partitions.base.Scheme",
+    ),
+    (
+        ["partition.scheme=mistakes:Undrawable"],
+        "labels[len(labels)]",
+        "IndexError: index 1797 is out of bounds",
+    ),
+    (
+        ["model.name=mistakes:Recurrent", "runtime.lanes=4"],
+        "self.cell(x[:, 0])",
+        f"{BATCHED} (RuntimeError: Batching rule",
+    ),
+    (
+        ["method.name=mistakes:Item", "runtime.lanes=4"],
+        "value.item()",
+        "calling .item() on a Tensor); set runtime.lanes = 1",
+    ),
+    (
+        ["model.name=mistakes:Dropping", "runtime.lanes=4"],
+        "self.dropout(x)",
+        f"{BATCHED} (RuntimeError: vmap: called random",
+    ),
+]
+
+
+@pytest.mark.parametrize(("overrides", "fragment", "words"), MISTAKES)
+def test_a_mistake_is_one_line_and_nothing_is_written(
+    hpcfl, tmp_path, overrides, fragment, words
+):
+    code, shown, said = hpcfl("run", *overrides)
+    assert (code, shown, len(said)) == (2, [], 1)
+    assert words in said[0] and (fragment is None or points_to(said[0], fragment))
+    assert [path.name for path in tmp_path.iterdir()] == ["own.toml"]
+
+
+def test_the_traceback_is_there_for_those_who_ask(hpcfl):
+    for name in ("run", "check", "bench"):
+        assert len(hpcfl(name, "method.name=mistakes:UnknownVariable")[2]) == 1
+        code, _, said = hpcfl(
+            name, "method.name=mistakes:UnknownVariable", "--traceback"
+        )
+        assert code == 2 and said[0] == "Traceback (most recent call last):"
+        assert any("lane.recieved" in line for line in said) and said[-1].startswith(
+            f"hpcfl: {FILE}"
+        )
+
+
+@pytest.mark.parametrize(
+    ("overrides", "fragment"),
+    [
+        (["method.name=mistakes:Item"], "value.item()"),
+        (["method.name=mistakes:Branch"], "if value > 1"),
+        (["model.name=mistakes:Recurrent"], "self.cell(x[:, 0])"),
+        (["model.name=mistakes:Recurrent", "model.cell=LSTM"], "self.cell(x[:, 0])"),
+        (["model.name=mistakes:InPlace"], "summed += x.flatten(1)"),
+        (["model.name=mistakes:Dropping"], "self.dropout(x)"),
+    ],
+)
+def test_what_cannot_be_batched_runs_with_one_lane_and_a_note(
+    hpcfl, no_figures, overrides, fragment
+):
+    for name in ("check", "run"):
+        code, shown, said = hpcfl(name, *overrides)
+        assert code == 0, said
+        (note,) = [line for line in shown if BATCHED in line]
+        assert (
+            points_to(note, fragment)
+            and note.startswith("note: ")
+            and "runtime.lanes = 1" in note
+        )
+
+
+@pytest.mark.parametrize(
+    ("kind", "lanes", "words"),
+    [
+        (
+            "batch norm",
+            "auto",
+            "native_batch_norm, native_batch_norm_backward give a client other last bits "
+            "beside others; what calls them runs for one client after the other",
+        ),
+        (
+            "batch norm",
+            2,
+            "runtime.lanes = 2: native_batch_norm, native_batch_norm_backward give a "
+            "client other last bits beside others, so that results depend on the number "
+            "of ranks; with 'auto' they do not",
+        ),
+        (
+            "convolution",
+            4,
+            "runtime.lanes = 4: convolution, convolution_backward, native_batch_norm",
+        ),
+        ("batch norm", 1, None),
+        ("convolution", "auto", None),
+        ("attention", "auto", None),
+    ],
+)
+def test_a_note_says_what_depends_on_the_clients_beside(kind, lanes, words):
+    table = tiny.table(
+        "fedavg",
+        model={"name": "tiny:layered", "kind": kind},
+        runtime={"lanes": lanes},
+    )
+    notes = preflight.run(
+        prepare(config.parse(table), OneProcess()), OneProcess()
+    ).notes
+    found = [note for note in notes if "beside" in note]
+    assert [note[: len(words or "")] for note in found] == ([words] if words else [])
+
+
+class Two(OneProcess):
+    """This rank, and another one whose client met an operation that cannot be batched."""
+
+    def allgather(self, value):
+        return [value, {**value, "unbatched": "own.py:3: cannot be batched"}]
+
+
+def test_all_ranks_take_the_same_kernel():
+    prepared = preflight.run(
+        prepare(config.parse(tiny.table("fedavg")), OneProcess()), Two()
+    )
+    assert isinstance(prepared.resources.kernel, SerialKernel)
+    assert prepared.notes[-1].startswith(
+        "own.py:3: cannot be batched; they train one after the other"
+    )
+
+
+def test_a_server_is_not_judged_by_messages_that_are_all_alike():
+    prepared = prepare(config.parse(tiny.table("mistakes:Odd")), OneProcess())
+    assert preflight.run(prepared, OneProcess()) is prepared
+
+
+@pytest.mark.parametrize("method", plugins.names("hpcfl.methods"))
+def test_a_trial_leaves_no_trace(method):
+    prepared = prepare(
+        config.parse(tiny.table(method, participation={"fraction": 0.5})), OneProcess()
+    )
+    drawn, before = torch.get_rng_state(), everything(prepared)
+    assert preflight.run(prepared, OneProcess()) is prepared
+    assert everything(prepared) == before and torch.equal(torch.get_rng_state(), drawn)
+
+
+def everything(prepared) -> list[object]:
+    """What a run starts from, in a form that can be compared."""
+    resources, store = prepared.resources, prepared.store
+    module = dict(resources.kernel.module.state_dict())
+    return [
+        digest.of_tensors(prepared.server),
+        {client: row.digest for client, row in store.snapshot().items()},
+        digest.of_tensors(module),
+        [module.training for module in resources.kernel.module.modules()],
+        dict(resources.stopwatch.seconds),
+        vars(resources.lane_steps).copy(),
+        {
+            name: {client: pool.tolist() for client, pool in part.items()}
+            for name, part in resources.samples.parts.items()
+        },
+    ]
+
+
+@pytest.mark.parametrize(
+    ("method", "sections"),
+    [
+        *(
+            (name, {"model": {"name": "resnet8"}})
+            for name in (
+                "fedavg",
+                "fedala",
+                "cwfedavg",
+                "per-fedavg",
+                "creff",
+                "fedproto",
+            )
+        ),
+        *(
+            (name, {"model": {"name": "cnn"}})
+            for name in ("fedavg", "pfedme", "fedfomo", "fednh")
+        ),
+        ({"name": "fedprox", "ala": True, "aggregation": "class-wise"}, {}),
+        (
+            {"name": "fedavg", "aggregation": "class-wise"},
+            {"participation": {"fraction": 0.5}},
+        ),
+        ("fedavg", {"model": {"name": "resnet8"}, "training": {"buffers": "average"}}),
+        ("fedavg", {"model": {"name": "resnet8"}, "runtime": {"lanes": 2}}),
+        ("fedavg", {"model": {"name": "fasttext"}, "tokens": True}),
+    ],
+)
+def test_built_in_methods_and_models_pass(tmp_path, method, sections):
+    sections = dict(sections)
+    shape = (20,) if sections.pop("tokens", False) else (1, 28, 28)
+    generator = np.random.default_rng(1)
+    x = generator.integers(0, 200, (60, *shape)).astype(
+        np.uint8 if len(shape) == 3 else np.int64
+    )
+    np.savez(tmp_path / "own.npz", x=x, y=np.arange(60) % 3)
+    table = {
+        "data": {"dataset": "npz", "file": str(tmp_path / "own.npz")},
+        "partition": {"scheme": "iid", "clients": 3},
+        "method": {"name": method} if isinstance(method, str) else method,
+        **sections,
+    }
+    prepared = prepare(config.parse(table), OneProcess())
+    tried = preflight.run(prepared, OneProcess())
+    # a note says of convolutions side by side that they depend on the ranks
+    assert tried is prepared or "lanes" in tried.notes[-1]

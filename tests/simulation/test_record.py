@@ -1,0 +1,216 @@
+"""What a round leaves behind: each client's own numbers and their summary."""
+
+import numpy as np
+import pytest
+import tiny
+import torch
+
+from hpcfl.communication.communicator import OneProcess
+from hpcfl.errors import UserError
+from hpcfl.experiment import config
+from hpcfl.files import scratch
+from hpcfl.simulation import preflight, record
+from hpcfl.simulation.prepare import prepare
+
+
+@pytest.mark.parametrize("at_once", [8, scratch.PART_BYTES])
+def test_healthy_clients_have_finite_messages_state_and_losses(
+    make_fleet, monkeypatch, at_once
+):
+    monkeypatch.setattr(scratch, "PART_BYTES", at_once)
+    fleet = make_fleet()
+    fleet.state = {
+        "private": torch.zeros(5, 2),
+        "count": torch.zeros(5, 1, dtype=torch.int64),
+    }
+    uplink = {"model": torch.zeros(5, 3), "mask": torch.ones(5, 3, dtype=torch.bool)}
+    assert record.finite(fleet, uplink).all()
+    uplink["model"][1, 2] = torch.nan
+    fleet.state["private"][2, 0] = -torch.inf
+    fleet.losses = torch.tensor([0.0, 0, 0, torch.nan, 0])
+    assert record.finite(fleet, uplink).tolist() == [True, False, False, False, True]
+
+
+def test_a_clients_numbers_and_their_summary_by_hand(federate):
+    played = federate("fedavg", rounds=1)
+    values = played.values
+    correct, total = values["clients/pre/correct"][0], values["clients/pre/total"][0]
+    accuracy = correct / total
+    assert total.tolist() == [40, 40, 60, 40, 80]
+    assert values["pre/weighted"][0] == correct.sum() / total.sum()
+    assert values["pre/mean"][0] == pytest.approx(accuracy.mean())
+    assert values["pre/std"][0] == pytest.approx(accuracy.std())
+    assert values["pre/worst_tenth"][0] == accuracy.min()
+
+
+def test_training_loss_is_the_mean_over_samples_of_the_epochs_batches(federate):
+    """One full batch: the loss of the start model on the training data."""
+    played = federate("fedavg", rounds=1, training={"batch_size": 100})
+    setup, samples = played.prepared.setup, played.prepared.resources.samples
+    model = setup.build()
+    torch.nn.utils.vector_to_parameters(setup.initial(), model.parameters())
+    for client in range(5):
+        x, y = samples.take(samples.train[client])
+        expected = torch.nn.functional.cross_entropy(model(x), y).item()
+        assert played.values["clients/train_loss"][0, client] == pytest.approx(
+            expected, rel=1e-5
+        )
+
+
+@pytest.mark.parametrize("every", [1, 2])
+@pytest.mark.parametrize("clients", ["all", "cohort"])
+def test_rounds_and_clients_that_are_scored(federate, every, clients):
+    played = federate(
+        "fedavg",
+        rounds=5,
+        evaluation={"every": every, "clients": clients},
+        participation={"fraction": 0.4},
+    )
+    pre, post = (
+        np.isfinite(played.values[f"clients/{name}/loss"]).sum(axis=1)
+        for name in ("pre", "post")
+    )
+    scored = np.array([round % every == 0 or round == 5 for round in range(1, 6)])
+    assert (
+        pre[:-1].tolist() == np.where(scored, 5 if clients == "all" else 2, 0).tolist()
+    )
+    assert post[:-1].tolist() == np.where(scored, 2, 0).tolist()
+    # the final models, in the round after the last
+    assert pre[-1] == (5 if clients == "all" else 2) and post[-1] == 0
+    assert np.isfinite(played.values["clients/train_loss"]).sum(axis=1).tolist() == [
+        2
+    ] * 5 + [0]
+
+
+@pytest.mark.slow
+def test_scoring_does_not_change_training(federate):
+    method, sections = (
+        {"name": "fedala", "most_epochs": 5},
+        {"rounds": 4, "participation": {"fraction": 0.4}},
+    )
+    digests = {
+        federate(method, evaluation=keys, **sections).digest
+        for keys in ({"every": 1}, {"every": 3}, {"every": 2, "clients": "cohort"})
+    }
+    assert len(digests) == 1
+
+
+def test_e2_cwfedavg_notes_how_far_its_distributions_are_off(federate):
+    played = federate({"name": "cwfedavg", "distribution": "norm"}, rounds=2)
+    counts = played.prepared.setup.counts
+    truth = counts / counts.sum(dim=1, keepdim=True)
+    distance = (played.server["distributions"] - truth).norm(
+        dim=1
+    )  # of the last uploads
+    assert played.values["clients/recorded/distribution_distance"][
+        1
+    ].tolist() == pytest.approx(distance.tolist())
+    assert played.values["recorded/distribution_distance"][1] == pytest.approx(
+        distance.mean().item()
+    )
+    assert played.values["recorded/distribution_distance_std"][1] == pytest.approx(
+        distance.std(unbiased=False).item()
+    )
+
+
+def test_an_unknown_column_is_refused_with_those_there_are():
+    prepared = prepare(
+        config.parse(tiny.table("ditto", evaluation={"score": "pots", "every": 2})),
+        OneProcess(),
+    )
+    with pytest.raises(
+        UserError,
+        match="'pots': ditto records global, post, pre; 'method' takes its own, post",
+    ):
+        preflight.run(prepared, OneProcess())
+
+
+def test_a_methods_own_column_may_come_at_the_end_only(federate):
+    assert "tuned/weighted" in federate("fedbabu", evaluation={"score": "tuned"}).values
+
+
+@pytest.mark.parametrize(("clients", "before"), [("all", 5), ("cohort", 2)])
+def test_a_column_says_of_how_many_clients_it_is(federate, clients, before):
+    """Five clients of which two train: who is asked counts before training, who trained
+    after it.
+    """
+    values = federate(
+        "fedavg", participation={"fraction": 0.4}, evaluation={"clients": clients}
+    ).values
+    assert values["pre/clients"].tolist() == [before] * 4
+    assert values["post/clients"][:-1].tolist() == [2.0] * 3 and np.isnan(
+        values["post/clients"][-1]
+    )
+
+
+def full_batch(federate, method, **keys):
+    """One round of one full batch: the recorded losses are those of the models that
+    training starts from.
+    """
+    played = federate(method, rounds=1, training={"batch_size": 100, **keys})
+    return (
+        played.values["clients/train_loss"][0],
+        played.values["clients/data_loss"][0],
+        played,
+    )
+
+
+def test_the_data_loss_is_the_training_loss_where_nothing_is_added(federate):
+    train, data, _ = full_batch(federate, "fedavg")
+    np.testing.assert_array_equal(train, data)
+
+
+@pytest.mark.parametrize("method", ["cwfedavg", "fedproto", "feduv", "fedphp"])
+def test_regularisers_of_a_loss_are_in_the_training_loss_alone(federate, method):
+    """The data loss of the first batch is FedAvg's; FedProto has no prototypes yet in
+    round 1, and FedPHP's inherited model is the one in training: (1 − λ)·CE is left.
+    """
+    train, data, _ = full_batch(federate, method)
+    np.testing.assert_allclose(data, full_batch(federate, "fedavg")[1], rtol=1e-5)
+    if method == "fedphp":
+        np.testing.assert_allclose(train, 0.99 * data, rtol=1e-5)
+    elif method == "fedproto":
+        np.testing.assert_array_equal(train, data)
+    else:
+        assert (train > data + 1e-3).all()
+
+
+def test_the_training_loss_has_the_proximal_term_of_the_trained_model(federate):
+    """Of one client the server's model is the trained one: μ/2·‖w − w₀‖²."""
+    played = federate({"name": "fedprox", "mu": 0.7}, [[8, 3, 0, 0]], rounds=1)
+    moved = (
+        (played.server["model"] - played.prepared.setup.initial())
+        .double()
+        .square()
+        .sum()
+    )
+    term = (
+        played.values["clients/train_loss"][0] - played.values["clients/data_loss"][0]
+    )
+    assert term[0] == pytest.approx(0.35 * float(moved), rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("method", "adds"),
+    [
+        ({"name": "ditto", "lam": 1.0, "personal_epochs": 2}, True),
+        ({"name": "ditto", "lam": 0.0}, False),
+        ({"name": "pfedme", "lam": 15.0}, True),
+        ({"name": "pfedme", "lam": 0.0}, False),
+        ({"name": "apple", "mu": 1.0, "relation_lr": 0.1}, True),
+        ({"name": "apple", "mu": 0.0}, False),
+    ],
+)
+def test_what_a_methods_own_steps_add_is_in_the_training_loss(federate, method, adds):
+    values = federate(method, rounds=1, training={"epochs": 2, "lr": 0.01}).values
+    train, data = values["clients/train_loss"][0], values["clients/data_loss"][0]
+    assert (train > data).all() if adds else (train == data).all()
+
+
+def test_a_client_without_samples_has_no_training_loss(make_fleet):
+    fleet = make_fleet()
+    fleet.counts[1] = 0
+    fleet.losses = fleet.data_losses = torch.zeros(5).double()
+    numbers = record.numbers(fleet, {}, torch.ones(5).bool()).values
+    for name in ("train_loss", "data_loss"):
+        assert np.isnan(numbers[name]).tolist() == [False, True, False, False, False]

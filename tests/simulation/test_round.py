@@ -1,0 +1,189 @@
+"""The stages of a round: in which of them ranks meet, and what fails how."""
+
+from functools import wraps
+
+import numpy as np
+import pytest
+import tiny
+import torch
+
+from hpcfl.communication.communicator import OneProcess
+from hpcfl.communication.message import Field, Mean
+from hpcfl.errors import RankFailure, RunFailure
+from hpcfl.experiment import config
+from hpcfl.methods.fedavg import FedAvg
+from hpcfl.simulation.message_check import MessageError, checked
+from hpcfl.simulation.participation import select, select_final
+from hpcfl.simulation.prepare import prepare
+from hpcfl.simulation.round import FinalScoring, Round
+from hpcfl.storage.clients import ClientStore
+
+STAGES = {  # whether ranks meet
+    "send": True,
+    "work": False,
+    "collect_reports": True,
+    "collect_uploads": True,
+    "store_state": False,
+    "aggregate": False,
+}
+EXCHANGES = (
+    "bcast",
+    "bcast_row",
+    "scatter_rows",
+    "allgather",
+    "gather_rows",
+    "allreduce_max_array",
+    "reduce_sum",
+)
+
+
+def rounds(communicator, method="ditto", **sections):
+    """Round 1 of a federation on the tiny data, and its final scoring."""
+    experiment = config.parse(tiny.table(method, **sections))
+    prepared = prepare(experiment, communicator)
+    final = select_final(experiment, prepared.newcomer_ids)
+    plans = {Round: select(experiment, 1), FinalScoring: final}
+    return [
+        kind(plan, communicator, prepared, prepared.server)
+        for kind, plan in plans.items()
+    ]
+
+
+def test_ranks_meet_in_the_stages_that_say_so_and_in_no_others(monkeypatch):
+    meeting, met = [], set()
+
+    def noting(name, stage):
+        @wraps(stage)
+        def note(*arguments):
+            meeting.append(name)
+            try:
+                return stage(*arguments)
+            finally:
+                meeting.pop()
+
+        return note
+
+    for kind in (Round, FinalScoring):
+        for name in STAGES.keys() & vars(kind).keys():
+            stage = vars(kind)[name]
+            assert stage.collective == STAGES[name]
+            monkeypatch.setattr(kind, name, noting(name, stage))
+    alone = OneProcess()
+    for name in EXCHANGES:
+        exchange = getattr(alone, name)
+
+        def exchanging(*arguments, exchange=exchange):
+            met.update(meeting or ["none"])
+            return exchange(*arguments)
+
+        monkeypatch.setattr(alone, name, exchanging)
+    for round in rounds(alone):
+        round.play()
+    assert met == {name for name, collective in STAGES.items() if collective}
+
+
+@pytest.mark.parametrize(
+    ("owner", "name", "place"),
+    [
+        (FedAvg, "send", "round 1, what the server sends"),
+        (FedAvg, "update", "round 1, clients 0, 1, 2, 3, 4"),
+        (FedAvg, "aggregate", "round 1, aggregation"),
+        (FedAvg, "finish", "after the last round, clients 0, 1, 2, 3, 4"),
+        (ClientStore, "put", "round 1, the clients' private state"),
+        (OneProcess, "allgather", "round 1, the clients' numbers"),
+    ],
+)
+def test_what_fails_on_one_rank_says_in_which_stage(monkeypatch, owner, name, place):
+    def fail(*arguments):
+        raise ZeroDivisionError("a bug")
+
+    played = rounds(OneProcess(), "fedavg")
+    monkeypatch.setattr(owner, name, fail)
+    with pytest.raises(RankFailure) as caught:
+        for round in played:
+            round.play()
+    assert str(caught.value) == f"{place}: ZeroDivisionError: a bug"
+
+
+def test_what_all_ranks_know_alike_fails_on_all_of_them():
+    diverging = {"name": "tiny:Diverges", "everyone": True, "since": 1}
+    first, _ = rounds(OneProcess(), diverging)
+    before = {name: rows.clone() for name, rows in first.server.items()}
+    with pytest.raises(RunFailure, match=r"^round 1: clients 0, 1, 2, 3, 4 diverged"):
+        first.play()
+    assert all(torch.equal(first.server[name], rows) for name, rows in before.items())
+
+
+def test_a_round_tells_what_it_cost_and_the_highest_vote():
+    first, final = rounds(OneProcess(), "fedavg")
+    seen = []
+    result = first.play(lambda: 2, lambda: seen.append(dict(first.stopwatch.seconds)))
+    assert (result.vote, result.final, final.play().final) == (2, False, True)
+    assert result.values["floats_down"] == first.prepared.setup.layout.width
+    assert "send" in seen[0] and "train" not in seen[0]
+    assert not first.stopwatch.seconds  # they are the next round's
+
+
+@pytest.mark.parametrize(
+    ("message", "down", "words"),
+    [
+        (torch.zeros(3, 2), True, "a Tensor; expected a dictionary of tensors by name"),
+        ({"a": torch.zeros(())}, True, "what cannot travel: message field 'a' has"),
+        (
+            {"a": torch.zeros(2, 4)},
+            True,
+            "'a' of shape [2, 4]; expected a row for each",
+        ),
+        ({"a": torch.zeros(4)}, False, "'a' of shape [4]; expected a row for each"),
+        (
+            {"a": Mean(torch.zeros(3, 4), torch.ones(3))},
+            True,
+            "'a' as a Mean, which is what clients send",
+        ),
+    ],
+)
+def test_what_cannot_travel_is_refused_with_the_name_of_its_hook(message, down, words):
+    with pytest.raises(MessageError) as caught:
+        checked("hook", message, 3, down)
+    assert str(caught.value).startswith(f"'hook' returns {words}")
+    assert caught.value.hook == "hook"
+
+
+@pytest.mark.parametrize("down", [True, False])
+def test_what_can_travel_is_passed_on_as_it_is(down):
+    message = {"a": torch.zeros(3, 2), "b": Field(torch.zeros(3, 1), floats=0)}
+    message |= {"c": torch.zeros(5)} if down else {}
+    message |= {} if down else {"d": Mean(torch.zeros(3, 4), torch.ones(3))}
+    assert checked("hook", message, 3, down) is message
+
+
+def test_a_message_of_a_later_round_is_checked_too(federate):
+    with pytest.raises(
+        RankFailure,
+        match=r"round 2, local work: MessageError: 'update' returns 'model'",
+    ):
+        federate(f"{__name__}:Forgetful", rounds=2)
+
+
+class Forgetful(FedAvg):
+    """FedAvg that sends one row for all clients in round 2."""
+
+    def update(self, fleet, inbox):
+        message = super().update(fleet, inbox)
+        if fleet.round == 2:
+            return {"model": message["model"].tensor.mean(dim=0)}
+        return message
+
+
+def test_observers_are_scored_and_their_state_is_forgotten():
+    first, _ = rounds(OneProcess(), participation={"fraction": 0.4})
+    kept = first.prepared.store.snapshot()
+    values = first.play().values
+    trained = np.isin(np.arange(5), first.plan.cohort)
+    assert 0 < trained.sum() < 5
+    assert np.isfinite(values["clients/pre/loss"]).all()
+    assert (np.isfinite(values["clients/post/loss"]) == trained).all()
+    after = first.prepared.store.snapshot()
+    assert [
+        after[client] is not kept[client] for client in range(5)
+    ] == trained.tolist()

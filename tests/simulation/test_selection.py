@@ -1,0 +1,147 @@
+"""Best rounds that are chosen on held-out training samples."""
+
+import numpy as np
+import pytest
+import tiny
+
+from hpcfl.api import load, load_all
+from hpcfl.commands.experiments import run_table
+from hpcfl.communication.communicator import OneProcess
+from hpcfl.errors import UserError
+from hpcfl.experiment import config, measures
+from hpcfl.report import sweep_table, tables
+from hpcfl.report.sweep_table import Reading
+from hpcfl.simulation.prepare import prepare
+from hpcfl.storage.checkpoint import latest
+
+HELD_OUT = {"lr": 0.5, "validation": 0.25}
+
+
+def parts(method="fedavg", counts=tiny.COUNTS, **training):
+    prepared = prepare(
+        config.parse(tiny.table(method, counts, training=training)), OneProcess()
+    )
+    samples = prepared.resources.samples
+    return prepared, [
+        {name: set(pools[client].tolist()) for name, pools in samples.parts.items()}
+        for client in range(len(counts))
+    ]
+
+
+def test_held_out_samples_are_neither_trained_on_nor_counted():
+    whole, before = parts("fedfomo")
+    prepared, after = parts("fedfomo", validation=0.25)
+    for client, (old, new) in enumerate(zip(before, after, strict=True)):
+        own = old["train"] | old["validation"]
+        assert len(new["selection"]) == round(0.25 * len(own)) and not old["selection"]
+        assert sum(
+            map(len, (new["train"], new["validation"], new["selection"]))
+        ) == len(own)
+        assert (
+            len(new["train"])
+            == prepared.setup.counts[client].sum()
+            < whole.setup.counts[client].sum()
+        )
+
+
+@pytest.mark.slow
+def test_the_best_round_is_the_best_on_them_and_its_numbers_are_of_test_samples(played):
+    run = played(
+        "fedavg",
+        rounds=6,
+        training=HELD_OUT,
+        evaluation={"metric": "loss"},
+        checkpoint={"best": True},
+    )
+    chosen, shown = (
+        run.results.values[f"{column}/loss"] for column in ("validation/pre", "pre")
+    )
+    best = int(chosen.argmin())
+    assert (
+        run.summary.best["round"] == best + 1 and run.summary.best["pre"] == shown[best]
+    )
+    assert (
+        run.summary.best_by == "validation"
+        and run.summary.best_validation == pytest.approx(chosen[best])
+        and "chosen on validation samples" in tables.legend([run]).replace("\n", " ")
+    )
+    assert run.results.values["clients/validation/pre/total"][0].tolist() == [
+        3,
+        3,
+        3,
+        4,
+        5,
+    ]
+    kept = latest(run.folder / "checkpoints").best
+    assert (
+        kept.meta["number"] == chosen[:-1].min() and kept.round == chosen[:-1].argmin()
+    )
+
+
+@pytest.mark.slow
+def test_test_samples_decide_where_they_are_asked_to(played):
+    run = played(
+        "fedavg", training=HELD_OUT, evaluation={"metric": "loss", "best_by": "test"}
+    )
+    assert (
+        run.summary.best["pre"] == run.accuracy("pre").min()
+        and run.summary.best_by == "test"
+    )
+    assert "chosen on test samples" in tables.legend([run]).replace("\n", " ")
+    assert run.summary.best_validation != run.summary.best["pre"]
+
+
+@pytest.mark.slow
+def test_rates_are_chosen_in_one_table_that_no_test_sample_decides(
+    tmp_path, no_figures, capsys
+):
+    """Ditto's models count after local training, FedAvg's before it."""
+    rates = [0.5, 0.01, 0.1]
+    table = tiny.table(
+        "ditto",
+        rounds=2,
+        training=HELD_OUT,
+        sweep={"method.name": ["ditto", "fedavg"], "training.lr": rates},
+    )
+    run_table(table, "s3", tmp_path / "rates", False, OneProcess())
+    capsys.readouterr()
+    rows, columns = ["training.lr"], ["method"]
+    sweep_table.show(
+        [tmp_path / "rates"], rows, columns, Reading("validation"), "markdown"
+    )
+    said = capsys.readouterr().out
+    found = load_all(tmp_path / "rates")
+    assert "validation in % at each run's best round by validation samples" in said
+    lines = [line for line in said.splitlines() if line.startswith("| lr")]
+    assert [line.split(" | ")[0] for line in lines] == [
+        "| lr=0.01",
+        "| lr=0.1",
+        "| lr=0.5",
+    ]
+    for method, of_method in found.groupby("method.name"):
+        run = load(of_method.index[0])
+        chosen = of_method.loc[of_method["best_validation"].idxmax()]
+        series = load(chosen.name).results.values[f"validation/{run.score}/weighted"]
+        assert chosen["best_validation"] == np.nanmax(series)
+        assert set(of_method["best_by"]) == {"validation"}
+        place = ["ditto", "fedavg"].index(method)
+        [best] = [line for line in lines if "**" in line.split(" | ")[place + 1]]
+        assert f"lr={chosen['training.lr']} " in best
+        assert f"**{100 * chosen['best_validation']:.2f}**" in best
+
+
+def test_a_client_with_one_sample_trains_on_it_and_has_nothing_to_choose_on(federate):
+    played = federate("fedavg", [[1, 0, 0, 0], [4, 4, 0, 0]], training=HELD_OUT)
+    values = played.values
+    assert values["clients/validation/pre/total"].tolist() == [[0, 2]] * 4
+    assert np.isfinite(values["validation/pre/weighted"]).all()
+    assert np.isfinite(values["validation/pre/loss"]).all()
+
+
+def test_by_default_nothing_is_held_out():
+    first = config.parse(tiny.table("fedavg"))
+    assert measures.best_by(first.resolved()) == "test"
+    with pytest.raises(
+        UserError, match=r"nothing is held out to choose on; set training.validation"
+    ):
+        config.parse(tiny.table("fedavg", evaluation={"best_by": "validation"}))
