@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 PACKAGE = Path(__file__).parents[1] / "hpcfl"
-ROOMS = re.findall(r"^\| `(\w+)` \|", (PACKAGE / "README.md").read_text(), re.MULTILINE)
+MAP = (PACKAGE / "README.md").read_text(encoding="utf-8")
+ROOMS = re.findall(r"^(?:[├└]── )?(\w+)/ ", MAP, re.MULTILINE)
 ROOT = ROOMS[0]
 
 

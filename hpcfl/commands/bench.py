@@ -5,7 +5,6 @@ the whole run.
 import json
 import resource
 import statistics
-import sys
 import time
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
@@ -142,14 +141,11 @@ def measure(
     if prepared.store.ids:
         peak, flops = _peak(prepared.resources.device), _flops(prepared)
     records, lane_steps = _play(prepared, communicator, numbers)
-    resident = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * _RSS_UNIT
+    resident = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024  # bytes
     on_gpu = torch.cuda.max_memory_allocated() if torch.cuda.is_available() else 0
     measured = [peak, flops, asdict(lane_steps), resident / 1e6, on_gpu / 1e6]
     ranks = communicator.gather(measured)
     return None if ranks is None else _report(experiment, records, ranks)
-
-
-_RSS_UNIT = 1 if sys.platform == "darwin" else 1024  # bytes
 
 
 def _round_numbers(experiment: Config, rounds: int) -> list[int]:

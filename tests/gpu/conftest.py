@@ -10,7 +10,7 @@ import torch
 
 @pytest.fixture
 def a_gpu():
-    """The real one, or the simulated in a process that has it (``tests/simulated``)."""
+    """The real one, or the simulated in a process that has it (``tests/simulated_gpu``)."""
     if "gpu.guard" in sys.modules:
         from gpu.device import GPU
 
@@ -20,5 +20,5 @@ def a_gpu():
         yield
     else:
         pytest.skip(
-            "needs a GPU, and torch sees none; tests/simulated plays the same on a simulated one"
+            "needs a GPU, and torch sees none; tests/simulated_gpu plays the same on a simulated one"
         )

@@ -1,4 +1,4 @@
-"""How many lanes a graph has; ``tests/simulated/test_on_graphs.py`` captures some."""
+"""How many lanes a graph has; ``tests/simulated_gpu/test_on_graphs.py`` captures some."""
 
 from hpcfl.clients.execution.cuda_graphs import width
 

@@ -15,7 +15,10 @@ from on_gpu import made_up
 
 HERE = "gpu.guard" in sys.modules
 collect_ignore_glob = ["test_simulated.py"] if HERE else ["test_on_*.py"]
-START = "start with: PYTHONPATH=tests/simulated:. python -m pytest -p gpu.guard -p no:xdist tests/simulated"
+START = (
+    "start with: PYTHONPATH=tests/simulated_gpu:. python -m pytest -p gpu.guard "
+    "-p no:xdist tests/simulated_gpu"
+)
 
 if HERE:
     from gpu.device import GPU
