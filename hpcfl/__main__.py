@@ -16,6 +16,7 @@ def main() -> None:
     other codes: a failure.
     """
     output.guard()
+    sys.unraisablehook = signals.pass_over_interrupts
     from hpcfl.communication.mpi import connect
 
     communicator = (

@@ -1,6 +1,7 @@
 """How a process leaves: ``hpcfl/__main__.py``."""
 
 import signal
+import sys
 
 import pytest
 
@@ -55,3 +56,21 @@ def test_a_signal_while_a_job_is_ended_changes_nothing(
         __main__.main()
     assert aborted.value.args == (code,)
     assert capsys.readouterr().err.startswith(said)
+
+
+class Cleared:
+    """An object in whose end Ctrl-C arrives, or something fails."""
+
+    def __init__(self, error):
+        self.error = error
+
+    def __del__(self):
+        raise self.error
+
+
+def test_a_ctrl_c_that_cannot_be_raised_prints_nothing(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "unraisablehook", signals.pass_over_interrupts)
+    Cleared(KeyboardInterrupt())
+    assert not capsys.readouterr().err
+    Cleared(ValueError("odd"))
+    assert "ValueError: odd" in capsys.readouterr().err

@@ -109,6 +109,8 @@ def _examine(
                 complete = run_folder.examine(folder, config, fresh)
             except UserError as error:
                 clash = list(error.args)
+            if complete:
+                run_folder.tidy(folder)
     complete, clash = communicator.bcast([complete, clash])
     return complete, clash
 

@@ -5,6 +5,7 @@ at once.
 """
 
 import signal
+import sys
 import time
 from collections.abc import Callable
 from types import FrameType
@@ -44,6 +45,16 @@ def ignore() -> None:
     """
     for number in STOP:
         signal.signal(number, signal.SIG_IGN)
+
+
+def pass_over_interrupts(unraisable: "sys.UnraisableHookArgs") -> None:
+    """A hook for exceptions that Python cannot raise: a Ctrl-C is not among them.
+
+    One that arrives while Python clears up an object cannot end the process there, and
+    Python would print a traceback of its own code and go on.
+    """
+    if unraisable.exc_type is not KeyboardInterrupt:
+        sys.__unraisablehook__(unraisable)
 
 
 class StopRequest:

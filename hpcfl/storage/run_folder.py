@@ -90,6 +90,19 @@ def examine(folder: Path, config: Config, fresh: bool) -> bool:
     return False
 
 
+def tidy(folder: Path) -> None:
+    """Remove what a killed writer left of files in the folder of a complete run, unless
+    another process has the folder or it cannot be written.
+    """
+    places = [folder, folder / CHECKPOINTS, folder / results.ROUNDS]
+    littered = [path for path in places if any(path.glob(atomic.TEMPORARY))]
+    if not littered:
+        return
+    with suppress(UserError, RunFailure), FolderLock(folder):
+        for path in littered:
+            atomic.remove_temporaries(path)
+
+
 def is_finished(rounds: int, done: int, completed: list[int]) -> bool:
     """Whether a run of so many ``rounds`` was played and scored to the end.
 

@@ -547,6 +547,17 @@ def test_of_metrics_and_their_copy_the_one_counts_that_knows_more_rounds(tmp_pat
     same(tmp_path / "calm", tmp_path / "run")
 
 
+@pytest.mark.parametrize("place", [".", "checkpoints", "rounds"])
+def test_what_a_kill_left_in_a_complete_run_is_removed(tmp_path, place):
+    """The writer was killed in its last file, of which there was a copy already."""
+    play(tmp_path / "run")
+    before = content(tmp_path)
+    left = tmp_path / "run" / place / ".metrics.h5.0123456789abcdef.tmp"
+    left.write_bytes(b"half a file")
+    assert not play(tmp_path / "run")
+    assert content(tmp_path) == before
+
+
 def test_another_format_is_refused_in_one_line(tmp_path):
     play(tmp_path / "run", "fedavg")
     file = tmp_path / "run" / "run.json"
