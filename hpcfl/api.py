@@ -33,20 +33,27 @@ def run(
     """Run an experiment, or continue it where it stands, and return what ``load``
     returns.
 
-    config: an experiment file, its content as a nested dictionary, or a Config.
-    out: the results folder, by default ``runs/NAME``.
-    fresh: move an old results folder aside and start over.
-    on_round: called on rank 0 after each round as ``on_round(name, round, values)``:
-        the run's name, which tells a sweep's apart, and what was recorded by its name
-        in the results, as ``values["pre/weighted"]``. The scoring after the last round
-        is round R + 1.
+    Under mpiexec every rank calls this.
 
-    Under mpiexec every rank calls this. Raises UserError for bad input, RunFailure for
-    a run that had to end, and Interrupted after a stop signal, when the state is saved.
+    Args:
+        config: An experiment file, its content as a nested dictionary, or a Config.
+        out: The results folder, by default ``runs/NAME``.
+        fresh: Move an old results folder aside and start over.
+        on_round: Called on rank 0 after each round as ``on_round(name, round, values)``:
+            the run's name, which tells a sweep's apart, and what was recorded by its
+            name in the results, as ``values["pre/weighted"]``. The scoring after the
+            last round is round R + 1.
+
+    Raises:
+        UserError: Bad input.
+        RunFailure: A run that had to end.
+        Interrupted: After a stop signal, when the state is saved.
     """
-    communicator, folder = _communicator(), None if out is None else Path(out)
+    communicator = _communicator()
+    folder = None if out is None else Path(out)
     if isinstance(config, Config):
-        folder, table = folder or Path("runs") / config.name, config.resolved()
+        folder = folder or Path("runs") / config.name
+        table = config.resolved()
         run_one(config, folder, fresh, communicator, on_round)
     elif isinstance(config, dict):
         table = config
@@ -71,9 +78,9 @@ def load(folder: str | Path, own: Collection[str] = ()) -> Run | dict[str, Run]:
     """
     folder = Path(folder)
     runs = summary.load_all(folder, own)
-    return (
-        {run.label: run for run in runs} if summary.is_sweep(folder, runs) else runs[0]
-    )
+    if summary.is_sweep(folder, runs):
+        return {run.label: run for run in runs}
+    return runs[0]
 
 
 def load_all(folders: str | Path | Iterable[str | Path]) -> "pandas.DataFrame":
@@ -86,9 +93,11 @@ def load_all(folders: str | Path | Iterable[str | Path]) -> "pandas.DataFrame":
     if there is no run.
     """
     asked = [folders] if isinstance(folders, str | Path) else list(folders)
-    paths = [
-        Path(path) for one in asked for path in sorted(glob(str(one))) or [str(one)]
-    ]
+    paths: list[Path] = []
+    for pattern in map(str, asked):
+        # What matches nothing may be a folder with brackets in its name.
+        matching = sorted(glob(pattern)) or [pattern]
+        paths += map(Path, matching)
     runs = summary.runs_in(list(dict.fromkeys(paths)))
     if not runs:
         raise UserError(f"{', '.join(map(str, asked))}: no run of hpcfl")

@@ -2,10 +2,11 @@
 them: what no tidying may change.
 
 ``python tests/digests.py`` says which differ from those in ``digests.json``, which
-``--write`` replaces; ``mpiexec -n 3 python tests/digests.py`` does it with three ranks,
-whose digests are the same. The last bits depend on the processor and on torch, so
-others than those in the file are not compared. A change that is meant to change what is
-computed writes the file anew and says why.
+``--write`` replaces and ``--add`` completes by those of new methods; ``mpiexec -n 3
+python tests/digests.py`` does it with three ranks, whose digests are the same. The last
+bits depend on the processor and on torch, so others than those in the file are not
+compared. A change that is meant to change what is computed writes the file anew and
+says why.
 """
 
 import contextlib
@@ -83,14 +84,17 @@ def name_of(case: tuple[str, str, float]) -> str:
 def main(arguments: list[str]) -> int:
     """Play all cases, then compare or write; the exit code."""
     world = connect()
-    digests = {}
+    kept = json.loads(KEPT.read_text(encoding="utf-8"))["digests"]
+    known = kept if arguments == ["--add"] else {}
+    digests = dict(known)
     with TemporaryDirectory() as place:
         folder = Path(world.bcast(place))
         for number, case in enumerate(cases()):
-            digests[name_of(case)] = digest_of(case, folder / str(number), world)
+            if name_of(case) not in known:
+                digests[name_of(case)] = digest_of(case, folder / str(number), world)
     code = 0
     if world.is_server:
-        code = write(digests) if arguments == ["--write"] else compare(digests)
+        code = write(digests) if arguments else compare(digests)
     return world.bcast(code)
 
 

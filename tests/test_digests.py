@@ -15,6 +15,7 @@ KEPT = json.loads(digests.KEPT.read_text(encoding="utf-8"))
 
 
 def test_every_case_has_a_digest():
+    """A new method's are written by ``python tests/digests.py --add``."""
     assert set(KEPT["digests"]) == set(map(digests.name_of, digests.cases()))
 
 

@@ -23,23 +23,25 @@ def draw(count: int, generator: np.random.Generator) -> np.ndarray:
 
 
 def apply(images: Tensor, variants: Tensor) -> Tensor:
-    """Images [n, channels, height, width], padded with zeros by 4, cropped to their
-    size, perhaps flipped.
+    """Pad images with zeros by 4 pixels, crop them to their size, and flip some.
 
-    variants: int64 [n], how each is cropped and whether it is flipped left to right.
+    Args:
+        images: [n, channels, height, width].
+        variants: int64 [n], how each is cropped and whether it is flipped left to
+            right.
     """
-    plain, code = variants == 0, variants - 1
+    plain = variants == 0
+    code = variants - 1
     down = torch.where(plain, PADDING, code // (2 * _OFFSETS))[:, None]
     right = torch.where(plain, PADDING, code // 2 % _OFFSETS)[:, None]
     flipped = ((code % 2 == 1) & ~plain)[:, None]
-    height, width = (
-        torch.arange(side, device=images.device) for side in images.shape[2:]
+    number, channel, height, width = (
+        torch.arange(size, device=images.device) for size in images.shape
     )
-    rows, columns = down + height, right + torch.where(flipped, width.flip(0), width)
-    number, channel = (
-        torch.arange(size, device=images.device) for size in images.shape[:2]
-    )
-    return pad(images, [PADDING] * 4)[
+    rows = down + height
+    columns = right + torch.where(flipped, width.flip(0), width)
+    padded = pad(images, [PADDING] * 4)
+    return padded[
         number[:, None, None, None],
         channel[:, None, None],
         rows[:, None, :, None],

@@ -55,7 +55,9 @@ class Optimizer:
         weights: what is trained, ``[L, …]`` by name.
         proximal: the proximal term, if there is one.
         """
-        self._training, self._lr, self._weights = training, lr, weights
+        self._training = training
+        self._lr = lr
+        self._weights = weights
         self._strength = proximal.strength if proximal else 0.0
         self._anchors: Tensors = {}
         if proximal and proximal.strength:
@@ -80,13 +82,10 @@ class Optimizer:
         """(strength/2)·‖w − anchor‖² of all lanes [L]; None without one."""
         if not self._anchors:
             return None
-        gaps = torch._foreach_sub(
-            list(self._weights.values()), list(self._anchors.values())
-        )
-        norms = torch.stack(
-            [torch.linalg.vector_norm(gap.flatten(1), dim=1) for gap in gaps], dim=1
-        )
-        return self._strength / 2 * norms.square().sum(dim=1)
+        weights = list(self._weights.values())
+        anchors = list(self._anchors.values())
+        gaps = torch._foreach_sub(weights, anchors)
+        return self._strength / 2 * _norms(gaps).square().sum(dim=1)
 
     def clipped(self, directions: list[Tensor]) -> list[Tensor]:
         """Each lane's whole gradient scaled to a norm of at most ``training.clip``, as
@@ -95,11 +94,7 @@ class Optimizer:
         largest = self._training.clip
         if largest is None:
             return directions
-        norms = torch.stack(
-            [torch.linalg.vector_norm(part.flatten(1), dim=1) for part in directions],
-            dim=1,
-        )
-        norm = torch.linalg.vector_norm(norms, dim=1)
+        norm = torch.linalg.vector_norm(_norms(directions), dim=1)
         factor = (largest / (norm + 1e-6)).clamp(max=1.0)
         return [direction * _per_lane(factor, direction) for direction in directions]
 
@@ -124,7 +119,8 @@ class Optimizer:
         Gradients are never changed in place: autograd may hand out expanded views, or
         one tensor for two leaves.
         """
-        training, weights = self._training, parts["weights"]
+        training = self._training
+        weights = parts["weights"]
         anchors = parts.get("anchors")
         plain = training.optimizer == "sgd" and not training.momentum
         directions: TensorList = self.clipped(gradients)
@@ -164,13 +160,22 @@ def _adam(parts: Parts, directions: TensorList, lr: float) -> None:
     torch._foreach_lerp_(means, directions, 0.1)
     torch._foreach_mul_(squares, 0.999)
     torch._foreach_addcmul_(squares, directions, directions, 0.001)
-    rate, root = (1 - 0.9**steps).reciprocal() * -lr, (1 - 0.999**steps).sqrt()
+    rate = (1 - 0.9**steps).reciprocal() * -lr
+    root = (1 - 0.999**steps).sqrt()
     spread = torch._foreach_sqrt(squares)
     torch._foreach_div_(spread, [_per_lane(root, square) for square in squares])
     torch._foreach_add_(spread, 1e-8)
     updates = torch._foreach_mul(means, [_per_lane(rate, mean) for mean in means])
     torch._foreach_div_(updates, spread)
     torch._foreach_add_(weights, updates)
+
+
+def _norms(tensors: TensorList) -> Tensor:
+    """Each lane's norms of the ``tensors`` [a, …], a column each."""
+    norms = []
+    for tensor in tensors:
+        norms.append(torch.linalg.vector_norm(tensor.flatten(1), dim=1))
+    return torch.stack(norms, dim=1)
 
 
 def _per_lane(numbers: Tensor, like: Tensor) -> Tensor:

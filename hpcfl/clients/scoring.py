@@ -38,8 +38,11 @@ def _padded(length: int) -> int:
 
     Like the size of a block it follows from the client's own pool alone.
     """
-    whole, rest = divmod(length, BLOCK)
-    return whole * BLOCK + (max(SMALLEST, 1 << (rest - 1).bit_length()) if rest else 0)
+    rest = length % BLOCK
+    if not rest:
+        return length
+    power_of_two = 1 << (rest - 1).bit_length()
+    return length - rest + max(SMALLEST, power_of_two)
 
 
 def _blocks(
@@ -52,14 +55,17 @@ def _blocks(
     """
     lengths = [_padded(len(pool)) if pads else len(pool) for pool in pools]
     for start in range(0, max(lengths) - BLOCK + 1, BLOCK):
-        lanes = [i for i, length in enumerate(lengths) if length >= start + BLOCK]
-        yield lanes, _filled([pools[i][start : start + BLOCK] for i in lanes], BLOCK)
+        stop = start + BLOCK
+        lanes = [lane for lane, length in enumerate(lengths) if length >= stop]
+        yield lanes, _filled([pools[lane][start:stop] for lane in lanes], BLOCK)
     rests: dict[int, list[int]] = {}
-    for i, length in enumerate(lengths):
-        if length % BLOCK or not any(lengths):
-            rests.setdefault(length % BLOCK, []).append(i)
+    for lane, length in enumerate(lengths):
+        size = length % BLOCK
+        if size or not any(lengths):
+            rests.setdefault(size, []).append(lane)
     for size, lanes in sorted(rests.items()):
-        yield lanes, _filled([pools[i][lengths[i] - size :] for i in lanes], size)
+        parts = [pools[lane][lengths[lane] - size :] for lane in lanes]
+        yield lanes, _filled(parts, size)
 
 
 def _filled(parts: list[np.ndarray], size: int) -> np.ndarray:
@@ -92,7 +98,7 @@ def outputs(
     """
     blocks = list(_blocks(pools, kernel.widest > 1))
     numbers = np.concatenate([positions.ravel() for _, positions in blocks])
-    # one transfer
+    # All positions go to the device in one transfer.
     on_device = pinned.on_device(torch.from_numpy(numbers), samples.device)
     parts = on_device.split([positions.size for _, positions in blocks])
     for (lanes, positions), index in zip(blocks, parts, strict=True):
@@ -153,6 +159,8 @@ def merge(parts: Sequence[Sums], order: list[int]) -> Sums:
     order: the clients' positions, chunk after chunk.
     """
     by_client = torch.tensor(order).argsort()
-    return {
-        name: torch.cat([part[name] for part in parts])[by_client] for name in parts[0]
-    }
+    merged = {}
+    for name in parts[0]:
+        by_chunk = torch.cat([part[name] for part in parts])
+        merged[name] = by_chunk[by_client]
+    return merged

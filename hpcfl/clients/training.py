@@ -125,7 +125,8 @@ def train(
 
     def train_chunk(positions: list[int]) -> None:
         lanes = torch.tensor(positions, device=resources.device)
-        chunk_resources, chunk_pools = resources, [pools[i] for i in positions]
+        chunk_resources = resources
+        chunk_pools = [pools[i] for i in positions]
         if features_once:
             chunk_resources, chunk_pools = frozen.run_once(
                 resources, trained.rows[lanes], trained.buffers[lanes], chunk_pools
@@ -300,10 +301,8 @@ class Chunk:
                 losses.append(self._step(lanes, batch))
                 heartbeat.beat()
             results.append((run, torch.stack(losses)))
-            del (
-                batch,
-                batches,
-            )  # freed before the samples of the next block are gathered
+            # Frees the samples before those of the next block are gathered.
+            del batch, batches
         record = self._added(results)
         record[:, :2].div_(counts.clamp(min=1)[:, None])
         return record
@@ -361,7 +360,8 @@ class Chunk:
             yield run, lanes, _cut(run, x_of_run, y_of_run)
 
     def _count(self, run: BatchRun) -> None:
-        lane_steps, lanes = self.resources.lane_steps, len(run.lanes)
+        lane_steps = self.resources.lane_steps
+        lanes = len(run.lanes)
         lane_steps.samples += run.samples
         lane_steps.needed += lanes * run.batches
         lane_steps.batched += run.batches
@@ -402,9 +402,9 @@ class Chunk:
             # steps a block holds.
             terms = torch.cat([record[lanes, :2][None], losses * sizes[:, None]])
             sums = terms.cumsum(dim=0)[-1]
-            places.index_copy(
-                record, lanes, torch.cat([sums, losses[-1, :, :1]], dim=1)
-            )
+            last_objectives = losses[-1, :, :1]
+            numbers_of_lanes = torch.cat([sums, last_objectives], dim=1)
+            places.index_copy(record, lanes, numbers_of_lanes)
         return record
 
     def _drawn_by_model(self, epoch: int) -> AbstractContextManager[None]:
@@ -423,7 +423,8 @@ class Chunk:
 
 def _cut(run: BatchRun, x: Tensor, y: Tensor) -> list[Batch]:
     """The mini-batches of a run from its samples ``x`` [a·batches·size, …], ``y``."""
-    lanes, span = len(run.lanes), run.batches * run.size
+    lanes = len(run.lanes)
+    span = run.batches * run.size
     # One lane's batch is a slice of the gathered block, which keeps its memory layout.
     x = x[None] if lanes == 1 else x.view(lanes, span, *x.shape[1:])
     x_batches = x.split(run.size, dim=1)

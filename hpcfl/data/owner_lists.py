@@ -44,7 +44,8 @@ def read(path: str) -> list[Held]:
         raise UserError(
             f"{path}: cannot be used as clients' lists of samples ({error})"
         ) from None
-    if len({one.test is None for one in held}) > 1:
+    forms = {client.test is None for client in held}
+    if len(forms) > 1:
         raise UserError(
             f"{path}: some clients have one list, others 'train' and 'test'; all must be alike"
         )
@@ -77,18 +78,21 @@ def _held(name: str, lists: Any) -> Held:
 
 def _samples(name: str, numbers: Any) -> np.ndarray:
     """A list of sample numbers, ascending, int64. Raises Damaged."""
-    whole = (
-        all(type(number) is int and abs(number) < 2**62 for number in numbers)
-        if isinstance(numbers, list)
-        else isinstance(numbers, np.ndarray)
-        and numbers.dtype.kind in "iu"
-        and numbers.ndim == 1
-    )
-    if not whole:
+    if not _are_integers(numbers):
         raise Damaged(
             f"client '{name}' must have a list of sample numbers, 0, 1, …; it has {numbers!r:.60}"
         )
     samples = np.sort(np.asarray(numbers, np.int64))
-    if len(twice := samples[1:][samples[1:] == samples[:-1]]):
-        raise Damaged(f"client '{name}' has sample {twice[0]} twice")
+    repeated = samples[1:][samples[1:] == samples[:-1]]
+    if len(repeated):
+        raise Damaged(f"client '{name}' has sample {repeated[0]} twice")
     return samples
+
+
+def _are_integers(numbers: Any) -> bool:
+    """Whether this is a list or an array ``[n]`` of integers that int64 can hold."""
+    if isinstance(numbers, list):
+        return all(type(number) is int and abs(number) < 2**62 for number in numbers)
+    if not isinstance(numbers, np.ndarray):
+        return False
+    return numbers.dtype.kind in "iu" and numbers.ndim == 1

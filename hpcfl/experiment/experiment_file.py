@@ -11,7 +11,9 @@ from hpcfl.errors import UserError
 from hpcfl.experiment import plugins
 from hpcfl.files import atomic, regular
 
-MOST_BYTES, MOST_LEVELS, MOST_BITS = 1_000_000, 10, 64
+MOST_BYTES = 1_000_000  # of a file
+MOST_LEVELS = 10  # of tables and lists in each other
+MOST_BITS = 64  # of an integer
 
 
 def parsed(path: str | Path) -> dict[str, Any]:
@@ -25,19 +27,14 @@ def parsed(path: str | Path) -> dict[str, Any]:
         text = regular.read_bytes(path, MOST_BYTES).decode()
         table = json.loads(text) if kind == "JSON" else tomllib.loads(text)
     except FileNotFoundError:
-        meant = plugins.closest(
-            Path(path).name, (file.name for file in Path(path).parent.glob("*.toml"))
-        )
-        raise UserError(
-            f"{path}: no such experiment file"
-            + (f"; did you mean '{Path(path).with_name(meant)}'?" if meant else "")
-        ) from None
+        neighbours = [file.name for file in Path(path).parent.glob("*.toml")]
+        meant = plugins.closest(Path(path).name, neighbours)
+        hint = f"; did you mean '{Path(path).with_name(meant)}'?" if meant else ""
+        raise UserError(f"{path}: no such experiment file{hint}") from None
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"{path}: cannot be read ({atomic.reason(error)})") from None
-    except (
-        ValueError,
-        RecursionError,
-    ) as error:  # Python's own limit of an integer's digits is a ValueError
+    except (ValueError, RecursionError) as error:
+        # An integer with more digits than Python reads is a ValueError.
         raise UserError(f"{path}: not valid {kind} ({atomic.reason(error)})") from None
     if not isinstance(table, dict):
         raise UserError(f"{path}: must hold a table, not {type(table).__name__}")
@@ -57,9 +54,10 @@ def check_plain(table: dict[str, Any], source: str) -> None:
 
 
 def _within(value: Any, levels: int) -> bool:
+    """Whether a value nests at most ``levels`` deep and its integers are short."""
     if isinstance(value, dict | list):
         inner = value.values() if isinstance(value, dict) else value
-        return levels > 0 and all(_within(one, levels - 1) for one in inner)
+        return levels > 0 and all(_within(entry, levels - 1) for entry in inner)
     return not isinstance(value, int) or value.bit_length() <= MOST_BITS
 
 

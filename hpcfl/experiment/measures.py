@@ -1,5 +1,5 @@
-"""The scores that an experiment asks for, found by name, and the number of them that
-``best`` is about.
+"""The scores that an experiment asks for by name, and which of their numbers selects the
+best round.
 """
 
 from collections.abc import Mapping
@@ -50,12 +50,11 @@ def measure(evaluation: Evaluation, scores: Mapping[str, Score]) -> Measure:
     described = describe(scores)
     meant = resolve(evaluation.metric, described)
     if meant is None or meant.kind == "std":
-        short = [
-            name
-            for score, one in described.items()
-            for kind, name in one["recorded"].items()
-            if kind != "std" and not name.startswith(score)
-        ]
+        short = []  # names of summaries that do not begin with their score's
+        for score, description in described.items():
+            for kind, name in description["recorded"].items():
+                if kind != "std" and not name.startswith(score):
+                    short.append(name)
         hint = plugins.nearest(evaluation.metric, [*described, *short])
         raise UserError(
             f"evaluation.metric = '{evaluation.metric}' is unknown{hint}, SCORE/worst_tenth, "
@@ -70,11 +69,9 @@ def best_by(config: Mapping[str, Any]) -> str:
     """
     asked = config["evaluation"].get("best_by")
     held_out = config.get("training", {}).get("validation")
-    return (
-        "validation"
-        if asked == "validation" or (asked is None and held_out)
-        else "test"
-    )
+    if asked == "validation" or (asked is None and held_out):
+        return "validation"
+    return "test"
 
 
 def chosen_in(config: Mapping[str, Any], column: str) -> str:

@@ -25,14 +25,17 @@ def _options(parameters: Iterable[inspect.Parameter]) -> type[BaseModel]:
     """A section whose keys are these parameters of a callable, with their types,
     defaults and constraints.
     """
-    fields: dict[str, Any] = {
-        p.name: (
-            Any if p.annotation is p.empty else p.annotation,
-            ... if p.default is p.empty else p.default,
+    fields: dict[str, Any] = {}
+    for parameter in parameters:
+        by_name = (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY)
+        if parameter.kind not in by_name:
+            continue
+        annotation = parameter.annotation
+        default = parameter.default
+        fields[parameter.name] = (
+            Any if annotation is parameter.empty else annotation,
+            ... if default is parameter.empty else default,
         )
-        for p in parameters
-        if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)
-    }
     return pydantic.create_model("Options", __base__=Section, **fields)
 
 
@@ -47,7 +50,9 @@ def model(**table: Any) -> Model:
     """
     common = {key: table.pop(key) for key in _COMMON_MODEL_KEYS if key in table}
     name = common.get("name", Model.model_fields["name"].default)
-    return Model(**common, options=model_keys(name)(**table).model_dump())
+    own_keys = model_keys(name)
+    options = own_keys(**table)
+    return Model(**common, options=options.model_dump())
 
 
 def model_keys(name: str) -> type[BaseModel]:
@@ -101,13 +106,12 @@ def fields(section: str, given: dict[str, Any]) -> Mapping[str, Any]:
     given: the section's table, which names the plugin. Raises UserError.
     """
     if section == "model":
-        own = model_keys(
-            given.get("name", Model.model_fields["name"].default)
-        ).model_fields
-        return {**dict.fromkeys(_COMMON_MODEL_KEYS), **own}
-    return (method_class if section == "method" else partition_class)(
-        given
-    ).model_fields
+        name = given.get("name", Model.model_fields["name"].default)
+        own_fields = model_keys(name).model_fields
+        return {**dict.fromkeys(_COMMON_MODEL_KEYS), **own_fields}
+    if section == "method":
+        return method_class(given).model_fields
+    return partition_class(given).model_fields
 
 
 def is_selector(key: str) -> bool:
@@ -123,8 +127,8 @@ def of_another(section: str, given: dict[str, Any], name: Any) -> set[str]:
     Empty where either is unknown.
     """
     try:
-        return set(fields(section, given)) - set(
-            fields(section, {SELECTORS[section]: name})
-        )
+        keys = set(fields(section, given))
+        keys_of_other = set(fields(section, {SELECTORS[section]: name}))
     except UserError:
         return set()
+    return keys - keys_of_other

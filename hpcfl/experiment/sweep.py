@@ -54,14 +54,17 @@ def expand(table: dict[str, Any], source: str) -> list[Cell]:
     if not isinstance(sweep, dict) or not sweep:
         raise UserError(f"{source}: sweep = {sweep!r}: must be a table of lists")
     axes = list(_axes(sweep, source))
-    if (size := math.prod(map(len, axes))) > MOST_CELLS:
+    size = math.prod(map(len, axes))
+    if size > MOST_CELLS:
         raise UserError(
             f"{source}: sweep: {size:,} cells, at most {MOST_CELLS:,} are allowed"
         )
     cells = []
-    wrong: dict[str, str] = {}  # by mistake: the first cell that has it
+    wrong: dict[str, str] = {}  # the first cell that has a mistake, by the mistake
     for choice in itertools.product(*axes):
-        setting = {key: value for part in choice for key, value in part.items()}
+        setting: Setting = {}
+        for part in choice:
+            setting |= part
         cell, mistakes = _cell(base, setting, source)
         for mistake in mistakes:
             wrong.setdefault(mistake, _name(setting))
@@ -88,9 +91,8 @@ def _cell(
             f"{source}: sweep.name: cells are named by what sets them apart"
         )
     table = copy.deepcopy(base)
-    for key in sorted(
-        setting, key=lambda key: not is_selector(key)
-    ):  # a plugin before its keys
+    # A plugin is chosen before its keys are set.
+    for key in sorted(setting, key=lambda key: not is_selector(key)):
         try:
             choose(table, key, setting[key])
         except UserError as error:
@@ -105,9 +107,8 @@ def _cell(
 
 def _name(setting: Setting) -> str:
     """What a cell's folder is called."""
-    return _shortened(
-        ",".join(_label(key, value, setting) for key, value in setting.items())
-    )
+    labels = [_label(key, value, setting) for key, value in setting.items()]
+    return _shortened(",".join(labels))
 
 
 def _axes(sweep: dict[str, Any], source: str) -> Iterator[list[Setting]]:
@@ -125,7 +126,7 @@ def _axes(sweep: dict[str, Any], source: str) -> Iterator[list[Setting]]:
                     raise UserError(
                         f"{source}: sweep.{path} = {values!r}: must be a list of values"
                     )
-                yield [{path: one} for one in values]
+                yield [{path: choice} for choice in values]
 
 
 def _label(key: str, value: Any, setting: Setting) -> str:
@@ -137,11 +138,12 @@ def _label(key: str, value: Any, setting: Setting) -> str:
     """
     last = key.rpartition(".")[2]
     alike = sum(other.rpartition(".")[2] == last for other in setting) > 1
-    text = (
-        str(value)
-        if last in ("name", "dataset", "scheme")
-        else f"{key if alike else last}={value}"
-    )
+    if last in ("name", "dataset", "scheme"):
+        text = str(value)
+    elif alike:
+        text = f"{key}={value}"
+    else:
+        text = f"{last}={value}"
     return re.sub(r"[^\w.+=-]+", "_", text)
 
 

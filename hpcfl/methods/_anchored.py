@@ -39,8 +39,11 @@ class Anchored(Method):
         """The weights β [m, n], float64, of the last n uploads in the anchors of m
         receivers.
 
-        distances: Euclidean, float64 [m, n], from each receiver's model to each upload.
-        itself: bool [m, n], where that upload is the receiver's own; β must be 0 there.
+        Args:
+            distances: Euclidean, float64 [m, n], from each receiver's model to each
+                upload.
+            itself: bool [m, n], where that upload is the receiver's own; β must be 0
+                there.
         """
 
     @abstractmethod
@@ -60,14 +63,12 @@ class Anchored(Method):
         senders = server["uploaded"].nonzero()[:, 0]
         if not len(senders):
             return {}  # round 1: no anchor yet
-        receivers, models = torch.from_numpy(audience.ids), server["models"]
-        beta = self.attraction(
-            mixing.distances_within(models, receivers, senders),
-            receivers[:, None] == senders,
-        )
-        matrix = torch.zeros(
-            len(receivers), len(models), dtype=torch.float64
-        ).index_copy(1, senders, beta)
+        receivers = torch.from_numpy(audience.ids)
+        models = server["models"]
+        distances = mixing.distances_within(models, receivers, senders)
+        beta = self.attraction(distances, receivers[:, None] == senders)
+        matrix = torch.zeros(len(receivers), len(models), dtype=torch.float64)
+        matrix = matrix.index_copy(1, senders, beta)
         matrix[torch.arange(len(receivers)), receivers] = 1 - beta.sum(dim=1)
         return {"anchor": mixing.mix(matrix, models)}
 
@@ -78,14 +79,16 @@ class Anchored(Method):
     def update(self, fleet: Fleet, inbox: Inbox) -> Message:
         start = self.start(fleet, inbox)
         self.score(fleet, inbox, start)
-        proximal = (self.strength(), inbox["anchor"]) if "anchor" in inbox else None
-        trained = fleet.state["model"] = fleet.train(start, proximal=proximal)
+        proximal = None
+        if "anchor" in inbox:
+            proximal = self.strength(), inbox["anchor"]
+        trained = fleet.train(start, proximal=proximal)
+        fleet.state["model"] = trained
         self.score(fleet, inbox, trained, trained=True)
         return {"model": trained}
 
     def aggregate(self, server: State, cohort: Cohort, uplink: State) -> None:
         ids = torch.from_numpy(cohort.ids)
         server["models"] = mixing.replaced(server["models"], ids, uplink["model"])
-        server["uploaded"] = torch.zeros_like(server["uploaded"]).index_fill(
-            0, ids, True
-        )
+        nobody = torch.zeros_like(server["uploaded"])
+        server["uploaded"] = nobody.index_fill(0, ids, True)

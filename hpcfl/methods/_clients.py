@@ -18,9 +18,9 @@ class Audience:
     all clients.
 
     What one client gets must not depend on who else gets something, or results would
-    depend on how often a
-    run is scored: so an audience has no weights. What is known of clients lies in
-        ``setup``, such as their numbers of samples, ``setup.counts[ids]`` [n, classes].
+    depend on how often a run is scored: so an audience has no weights. What is known of
+    clients lies in ``setup``, such as their numbers of samples, ``setup.counts[ids]``
+    [n, classes].
 
     round: from 1.
     """

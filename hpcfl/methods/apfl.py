@@ -55,41 +55,33 @@ class APFL(ServerModel):
         rate = fleet.learning_rate
 
         def step(context: StepContext) -> None:
-            own, personal, alpha = (
-                context.rows(),
-                context.variables["personal"],
-                context.variables["alpha"],
-            )
+            own = context.rows()
+            personal = context.variables["personal"]
+            alpha = context.variables["alpha"]
             gradient = context.gradient()
             slope = context.gradient(torch.lerp(own, personal, alpha))
             context.optimizer_step(gradient)
             context.variables["personal"] = personal - rate * alpha * slope
             if self.adaptive:
-                moved = alpha - rate * ((personal - own) * slope).sum(
-                    dim=1, keepdim=True
-                )
+                products = (personal - own) * slope
+                moved = alpha - rate * products.sum(dim=1, keepdim=True)
                 context.variables["alpha"] = moved.clamp(0, 1)
 
-        trained, after = fleet.train_by(
-            step,
-            rows,
-            variables={
-                "personal": fleet.state["personal"],
-                "alpha": fleet.state["alpha"],
-            },
-        )
-        fleet.state["personal"], fleet.state["alpha"] = (
-            after["personal"],
-            after["alpha"],
-        )
+        variables = {
+            "personal": fleet.state["personal"],
+            "alpha": fleet.state["alpha"],
+        }
+        trained, after = fleet.train_by(step, rows, variables=variables)
+        fleet.state["personal"] = after["personal"]
+        fleet.state["alpha"] = after["alpha"]
         return trained
 
     def client_model(
         self, fleet: Fleet, inbox: Inbox, rows: Tensor, trained: bool
     ) -> ClientModel:
-        return ClientModel(
-            torch.lerp(fleet.rows(rows), fleet.state["personal"], fleet.state["alpha"])
-        )
+        personal = fleet.state["personal"]
+        mixed = torch.lerp(fleet.rows(rows), personal, fleet.state["alpha"])
+        return ClientModel(mixed)
 
 
 plugin = APFL

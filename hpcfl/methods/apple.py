@@ -99,44 +99,31 @@ class Apple(Method):
         }
 
     def start(self, fleet: Fleet, inbox: Inbox) -> Tensor:
-        cores: Tensor = inbox["cores"].rows[
-            inbox["ids"]
-        ]  # a client's last upload is its core
+        # A client's core is its last upload.
+        cores: Tensor = inbox["cores"].rows[inbox["ids"]]
         return cores
 
     def client_model(
         self, fleet: Fleet, inbox: Inbox, rows: Tensor, trained: bool
     ) -> ClientModel:
-        return ClientModel(
-            combined(
-                fleet.state["relations"], inbox["itself"], rows, inbox["cores"].rows
-            )
-        )
+        relations = fleet.state["relations"]
+        cores = inbox["cores"].rows
+        return ClientModel(combined(relations, inbox["itself"], rows, cores))
 
     def update(self, fleet: Fleet, inbox: Inbox) -> Message:
         inbox = self.prepare(fleet, inbox)
-        cores, target, rate = (
-            inbox["cores"].rows,
-            shares(fleet.setup).to(inbox["cores"].rows),
-            self.relation_lr,
-        )
-        own, itself, relations = (
-            self.start(fleet, inbox),
-            inbox["itself"],
-            fleet.state["relations"],
-        )
-        penalty, gain = (
-            self.mu * self.fading(fleet),
-            len(cores) if self.times_clients else 1,
-        )
+        cores = inbox["cores"].rows
+        target = shares(fleet.setup).to(cores)
+        rate = self.relation_lr
+        own = self.start(fleet, inbox)
+        penalty = self.mu * self.fading(fleet)
+        gain = len(cores) if self.times_clients else 1
         self.score(fleet, inbox, own)
 
         def step(context: StepContext) -> None:
-            relation, itself, core = (
-                context.variables["relations"],
-                context.variables["itself"],
-                context.rows(),
-            )
+            relation = context.variables["relations"]
+            itself = context.variables["itself"]
+            core = context.rows()
             gradient = context.gradient(combined(relation, itself, core, cores))
             drawn = relation - target
             descent = slopes(gradient, itself, core, cores) + penalty * drawn
@@ -144,26 +131,26 @@ class Apple(Method):
             context.regulariser(penalty / 2 * drawn.square().sum(dim=1))
             context.optimizer_step(gain * own_share(relation, itself) * gradient)
 
-        trained, after = fleet.train_by(
-            step, own, variables={"relations": relations, "itself": itself}
-        )
+        variables = {
+            "relations": fleet.state["relations"],
+            "itself": inbox["itself"],
+        }
+        trained, after = fleet.train_by(step, own, variables=variables)
         fleet.state["relations"] = after["relations"]
         self.score(fleet, inbox, trained, trained=True)
         return {"core": trained}
 
     def fading(self, fleet: Fleet) -> float:
         """λ_r in this round, which the paper counts from 0."""
-        progress, length = fleet.round - 1, self.period * fleet.setup.rounds
-        return (
-            (math.cos(math.pi * progress / length) + 1) / 2
-            if progress < length
-            else 0.0
-        )
+        progress = fleet.round - 1
+        length = self.period * fleet.setup.rounds
+        if progress >= length:
+            return 0.0
+        return (math.cos(math.pi * progress / length) + 1) / 2
 
     def aggregate(self, server: State, cohort: Cohort, uplink: State) -> None:
-        server["cores"] = mixing.replaced(
-            server["cores"], torch.from_numpy(cohort.ids), uplink["core"]
-        )
+        ids = torch.from_numpy(cohort.ids)
+        server["cores"] = mixing.replaced(server["cores"], ids, uplink["core"])
 
 
 def combined(relations: Tensor, itself: Tensor, own: Tensor, cores: Tensor) -> Tensor:

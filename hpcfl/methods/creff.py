@@ -88,12 +88,9 @@ class CReFF(ServerModel):
 
     def prepare(self, fleet: Fleet, inbox: Inbox) -> Inbox:
         """Adds ``rebalanced`` [P], the received body under the retrained head."""
-        return {
-            **inbox,
-            "rebalanced": torch.cat(
-                [inbox["model"][fleet.layout.columns("body")], inbox["head"]]
-            ),
-        }
+        body = inbox["model"][fleet.layout.columns("body")]
+        rebalanced = torch.cat([body, inbox["head"]])
+        return {**inbox, "rebalanced": rebalanced}
 
     def client_model(
         self, fleet: Fleet, inbox: Inbox, rows: Tensor, trained: bool
@@ -106,29 +103,30 @@ class CReFF(ServerModel):
         return {} if trained else {"global": ClientModel(inbox["rebalanced"])}
 
     def update(self, fleet: Fleet, inbox: Inbox) -> Message:
-        # in evaluation mode, and before training moves the batch-norm buffers
+        # Gradients are taken in evaluation mode, so before training moves the batch-norm
+        # buffers.
         rebalanced = self.prepare(fleet, inbox)["rebalanced"]
         gradients = fleet.head_gradients(rebalanced, draws=(DRAWS, self.class_batch))
         held = fleet.counts > 0
-        sent = Mean(gradients, held.long(), floats=held.sum(dim=1) * gradients.shape[2])
-        return {**super().update(fleet, inbox), "gradients": sent}
+        floats = held.sum(dim=1) * gradients.shape[2]
+        mean = Mean(gradients, held.long(), floats=floats)
+        return {**super().update(fleet, inbox), "gradients": mean}
 
     def aggregate(self, server: State, cohort: Cohort, uplink: State) -> None:
         super().aggregate(server, cohort, uplink)
         setup = cohort.setup
-        features = (
-            server["features"].view(setup.classes, self.features_each, -1).clone()
-        )
+        by_class = server["features"].view(setup.classes, self.features_each, -1)
+        features = by_class.clone()
         present = (cohort.counts > 0).any(dim=0).nonzero()[:, 0]
-        wanted, head = uplink["gradients"][present], server["head"]
-        features[present] = gradient_descent(
-            {"features": features[present]},
-            lambda free: mismatch(
-                free["features"], present, setup.classes, head, wanted
-            ),
-            self.features_lr,
-            self.match_steps,
-        )["features"]
+        wanted = uplink["gradients"][present]
+        head = server["head"]
+
+        def objective(free: State) -> Tensor:
+            return mismatch(free["features"], present, setup.classes, head, wanted)
+
+        start = {"features": features[present]}
+        fitted = gradient_descent(start, objective, self.features_lr, self.match_steps)
+        features[present] = fitted["features"]
         server["features"] = features.flatten(0, 1)
         server["head"] = self.retrained(cohort, server["features"])
 
@@ -161,20 +159,23 @@ def mismatch(
     """Σ_c Σ_rows 1 − cos between the gradients of ``head`` [P_h] on ``features`` and
     those ``wanted``.
 
-    features: [C, n_z, d] of C classes. labels: [C], which these are of all ``classes``.
-    wanted: [C, P_h].
+    Args:
+        features: [C, n_z, d] of C classes.
+        labels: [C], which of all ``classes`` these are.
+        classes: K, how many classes there are.
+        head: the row [P_h] of the head, weights before biases.
+        wanted: [C, P_h].
     """
     size = classes * features.shape[2]
     weight, bias = head[:size].view(classes, -1), head[size:]
     errors = (features @ weight.T + (bias if len(bias) else 0)).softmax(dim=2)
     errors = errors - nn.functional.one_hot(labels, classes)[:, None]
-    own = errors.transpose(1, 2) @ features / features.shape[1]
-    value = (1 - cosine(own, wanted[:, :size].view_as(own))).sum()
-    return (
-        value + (1 - cosine(errors.mean(dim=1), wanted[:, size:])).sum()
-        if len(bias)
-        else value
-    )
+    gradient = errors.transpose(1, 2) @ features / features.shape[1]
+    of_weight = (1 - cosine(gradient, wanted[:, :size].view_as(gradient))).sum()
+    if not len(bias):
+        return of_weight
+    of_bias = (1 - cosine(errors.mean(dim=1), wanted[:, size:])).sum()
+    return of_weight + of_bias
 
 
 def cosine(left: Tensor, right: Tensor) -> Tensor:

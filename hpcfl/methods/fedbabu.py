@@ -39,8 +39,10 @@ class FedBABU(SharedBody):
     )
 
     def client_state(self, setup: Setup) -> State:
-        local = {"local": setup.initial()} if self.tune_from == "local" else {}
-        return {**super().client_state(setup), **local}
+        state = super().client_state(setup)
+        if self.tune_from == "local":
+            return {**state, "local": setup.initial()}
+        return state
 
     def store_state(self, fleet: Fleet, trained: Tensor) -> None:
         super().store_state(fleet, trained)
@@ -54,12 +56,14 @@ class FedBABU(SharedBody):
         """Newcomers fine-tune body and head, as everybody does in the end."""
         received = self.received(fleet, inbox)
         self.score(fleet, inbox, received)
-        self.score(fleet, inbox, fleet.train(received, phase="tune"), trained=True)
+        tuned = fleet.train(received, phase="tune")
+        self.score(fleet, inbox, tuned, trained=True)
 
     def finish(self, fleet: Fleet, inbox: Inbox) -> None:
         super().finish(fleet, inbox)
         start = fleet.state.get("local", self.received(fleet, inbox))
-        fleet.score("tuned", fleet.train(start, epochs=self.tune_epochs, phase="tune"))
+        tuned = fleet.train(start, epochs=self.tune_epochs, phase="tune")
+        fleet.score("tuned", tuned)
 
 
 plugin = FedBABU

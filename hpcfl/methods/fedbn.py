@@ -51,16 +51,15 @@ class FedBN(ServerModel):
         }
 
     def send(self, server: State, audience: Audience) -> Message:
-        layout = (
-            audience.layout
-        )  # clients know the initial batch norm, so it counts no floats
-        return {
-            "model": Sent(server["model"], floats=layout.width - len(layout.batch_norm))
-        }
+        layout = audience.layout
+        # Clients know the initial batch norm, so it counts no floats.
+        floats = layout.width - len(layout.batch_norm)
+        return {"model": Sent(server["model"], floats=floats)}
 
     def received(self, fleet: Fleet, inbox: Inbox) -> Tensor:
-        own = fleet.layout.batch_norm.to(inbox["model"].device)
-        return fleet.rows(inbox["model"]).index_copy(1, own, fleet.state["norm"])
+        columns = fleet.layout.batch_norm.to(inbox["model"].device)
+        rows = fleet.rows(inbox["model"])
+        return rows.index_copy(1, columns, fleet.state["norm"])
 
     def other_models(
         self, fleet: Fleet, inbox: Inbox, rows: Tensor, trained: bool
@@ -69,15 +68,18 @@ class FedBN(ServerModel):
 
     def store_state(self, fleet: Fleet, trained: Tensor) -> None:
         super().store_state(fleet, trained)
-        fleet.state["norm"] = trained[:, fleet.layout.batch_norm.to(trained.device)]
+        columns = fleet.layout.batch_norm.to(trained.device)
+        fleet.state["norm"] = trained[:, columns]
 
     def upload(self, fleet: Fleet, inbox: Inbox, trained: Tensor) -> Message:
-        width, own = fleet.layout.width, fleet.layout.batch_norm
-        return {"model": Mean(trained, self.shares(fleet), floats=width - len(own))}
+        layout = fleet.layout
+        floats = layout.width - len(layout.batch_norm)
+        return {"model": Mean(trained, self.shares(fleet), floats=floats)}
 
     def aggregate(self, server: State, cohort: Cohort, uplink: State) -> None:
-        own = cohort.layout.batch_norm.to(uplink["model"].device)
-        server["model"] = uplink["model"].index_copy(0, own, server["model"][own])
+        columns = cohort.layout.batch_norm.to(uplink["model"].device)
+        initial_norm = server["model"][columns]
+        server["model"] = uplink["model"].index_copy(0, columns, initial_norm)
 
 
 plugin = FedBN

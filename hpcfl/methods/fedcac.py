@@ -26,8 +26,8 @@ from hpcfl.methods.fedavg import ServerModel
 from hpcfl.rows import mixing, sums
 from hpcfl.rows.layout import Layout
 
-# a threshold of sensitivity that is at most NOTHING gives way to the smallest entry
-# above SOMETHING
+# Where the threshold of sensitivity is at most NOTHING, it is replaced by the smallest
+# entry above SOMETHING.
 NOTHING, SOMETHING = 1e-10, 1e-20
 ROUNDING = 1e-12  # what equal overlaps may differ by from their mean
 
@@ -36,19 +36,28 @@ def critical(layout: Layout, before: Tensor, after: Tensor, share: float) -> Ten
     """Masks, bool [n, P]: in each tensor the ⌊share·size⌋ entries to which the loss is
     most sensitive.
 
-    before, after: rows [n, P] before and after training. Entries as sensitive as the
-    last of those marked are marked too; without any change nothing is.
+    Entries as sensitive as the last of those marked are marked too. Where training
+    changed nothing, no entry is marked.
+
+    Args:
+        layout: where the tensors lie in a row.
+        before: rows [n, P] before training.
+        after: rows [n, P] after training.
+        share: τ in [0, 1].
     """
     masks = torch.zeros_like(after, dtype=torch.bool)
     sensitivity = ((after - before) * after).abs()
     for start, size in zip(layout.offsets, layout.sizes, strict=False):
-        if count := int(share * size):
-            part = sensitivity[:, start : start + size]
-            threshold = part.kthvalue(size - count + 1, dim=1, keepdim=True).values
-            moved = part.masked_fill(part <= SOMETHING, torch.inf)
-            smallest = moved.amin(dim=1, keepdim=True)
-            threshold = torch.where(threshold <= NOTHING, smallest, threshold)
-            masks[:, start : start + size] = part >= threshold
+        count = int(share * size)
+        if not count:
+            continue
+        columns = slice(start, start + size)
+        part = sensitivity[:, columns]
+        threshold = part.kthvalue(size - count + 1, dim=1, keepdim=True).values
+        moved = part.masked_fill(part <= SOMETHING, torch.inf)
+        smallest = moved.amin(dim=1, keepdim=True)
+        threshold = torch.where(threshold <= NOTHING, smallest, threshold)
+        masks[:, columns] = part >= threshold
     return masks
 
 
@@ -56,20 +65,21 @@ def overlaps(masks: Tensor) -> Tensor:
     """O [n, n], float64, of ``masks`` [n, P]; 0 on the diagonal and in the row of an
     empty mask.
     """
-    # whole numbers: exact in any order
+    # Sums of whole numbers are exact in any order.
     both = mixing.total(lambda block: block.double() @ block.double().T, masks)
     sizes = both.diagonal()[:, None]
     differing = sizes + sizes.T - 2 * both
-    return torch.where(
-        sizes > 0, 1 - differing / (2 * sizes).clamp(min=1), 0
-    ).fill_diagonal_(0)
+    overlap = 1 - differing / (2 * sizes).clamp(min=1)
+    return torch.where(sizes > 0, overlap, 0).fill_diagonal_(0)
 
 
 def groups(overlap: Tensor, marked: Tensor, progress: float) -> Tensor:
-    """The weights [n, n] of each client's group, float64: uniform over its members, by
-    ``overlap`` O [n, n].
+    """The weights [n, n] of each client's group, float64, uniform over its members.
 
-    marked: bool [n], whose mask is not empty. progress: t/β.
+    Args:
+        overlap: O [n, n].
+        marked: bool [n], whether a client's mask has any entry.
+        progress: t/β.
     """
     itself = torch.eye(len(overlap), dtype=torch.bool)
     if len(overlap) == 1:
@@ -106,12 +116,11 @@ class FedCAC(ServerModel):
 
     def server_state(self, setup: Setup) -> State:
         model = setup.initial()
+        empty_mask = torch.zeros_like(model, dtype=torch.bool)
         return {
             "model": model,
             "custom": mixing.repeated(model, setup.clients),
-            "masks": mixing.repeated(
-                torch.zeros_like(model, dtype=torch.bool), setup.clients
-            ),
+            "masks": mixing.repeated(empty_mask, setup.clients),
         }
 
     def client_state(self, setup: Setup) -> State:

@@ -75,11 +75,9 @@ class FedFomo(Method):
         return self.offered(server, audience, server["affinity"][audience.ids])
 
     def send_to_newcomers(self, server: State, audience: Audience) -> Message:
-        return self.offered(
-            server,
-            audience,
-            torch.zeros(len(audience.ids), audience.setup.clients).double(),
-        )
+        shape = len(audience.ids), audience.setup.clients
+        unknown = torch.zeros(shape).double()
+        return self.offered(server, audience, unknown)
 
     def offered(self, server: State, audience: Audience, affinity: Tensor) -> Message:
         """The message to clients whose summed ω are ``affinity`` [n, M]."""
@@ -103,33 +101,34 @@ class FedFomo(Method):
         """Adds ``start`` [n, P], what training starts from, and ``omega`` [n, M], 0 for
         unseen models.
         """
-        own, base = fleet.state["model"], fleet.state["base"]
-        omega = torch.zeros(
-            len(own), fleet.setup.clients, dtype=torch.float64, device=own.device
-        )
+        models = fleet.state["model"]
+        base = fleet.state["base"]
+        shape = len(models), fleet.setup.clients
+        omega = torch.zeros(shape, dtype=torch.float64, device=models.device)
         if "models" not in inbox:
-            return {**inbox, "start": own, "omega": omega}
-        pool, start = inbox["models"], own.clone()
+            return {**inbox, "start": models, "omega": omega}
+        pool = inbox["models"]
+        start = models.clone()
         pool_losses = fleet.loss_of(pool, "validation")
-        own_losses = fleet.loss_of(own, "validation")
+        own_losses = fleet.loss_of(models, "validation")
         losses = torch.cat([pool_losses, own_losses[:, None]], dim=1)
         base_losses = fleet.loss_of(base, "validation")
-        # one by one: a client's bits must not depend on its neighbours
+        # One client at a time: a client's bits must not depend on its neighbours.
         for i, client in enumerate(fleet.ids.tolist()):
             received = pool.picks[i] >= 0
             picks = pool.picks[i][received]
-            candidates = torch.cat([pool.rows[picks], own[i : i + 1]])
+            candidates = torch.cat([pool.rows[picks], models[i : i + 1]])
             distances = mixing.distances(base[i : i + 1], candidates)[0]
             judged = torch.cat([received, received.new_ones(1)])
             useful = usefulness(base_losses[i], losses[i][judged], distances)
             positive = useful.clamp(min=0)
             if (useful > 0).any():
                 start[i] = mixing.average(positive / positive.sum(), candidates)
-            judged_ids = torch.cat(
-                [inbox["senders"][picks], picks.new_tensor([client])]
-            )
-            known = judged_ids < omega.shape[1]  # all but a newcomer's own
-            omega[i, judged_ids[known]] = useful[known]
+            itself = picks.new_tensor([client])
+            judged_ids = torch.cat([inbox["senders"][picks], itself])
+            # A newcomer's own id has no column.
+            has_column = judged_ids < omega.shape[1]
+            omega[i, judged_ids[has_column]] = useful[has_column]
         return {**inbox, "start": start, "omega": omega}
 
     def start(self, fleet: Fleet, inbox: Inbox) -> Tensor:
@@ -142,8 +141,12 @@ class FedFomo(Method):
         self.score(fleet, inbox, start)
         trained = fleet.train(start)
         self.score(fleet, inbox, trained, trained=True)
-        fleet.state["base"], fleet.state["model"] = fleet.rows(start).clone(), trained
-        judged = (inbox["models"].picks >= 0).sum(dim=1) + 1 if "models" in inbox else 0
+        fleet.state["base"] = fleet.rows(start).clone()
+        fleet.state["model"] = trained
+        judged = 0
+        if "models" in inbox:
+            # Each client judged the models that it received, and its own.
+            judged = (inbox["models"].picks >= 0).sum(dim=1) + 1
         return {"model": trained, "usefulness": Sent(inbox["omega"], judged)}
 
     def aggregate(self, server: State, cohort: Cohort, uplink: State) -> None:

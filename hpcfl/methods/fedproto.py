@@ -83,11 +83,11 @@ class FedProto(Method):
         return {"model": setup.initial()}
 
     def send(self, server: State, audience: Audience) -> Message:
-        prototypes, present = server["prototypes"], server["present"]
+        prototypes = server["prototypes"]
+        present = server["present"]
+        floats = int(present.sum()) * prototypes.shape[1]
         return {
-            "prototypes": Sent(
-                prototypes.flatten(), int(present.sum()) * prototypes.shape[1]
-            ),
+            "prototypes": Sent(prototypes.flatten(), floats),
             "present": Sent(present, len(present) / 32),
         }
 
@@ -107,11 +107,11 @@ class FedProto(Method):
     def update(self, fleet: Fleet, inbox: Inbox) -> Message:
         start = self.start(fleet, inbox)
         self.score(fleet, inbox, start)
-        fleet.state["model"] = fleet.train(
-            start, variables=self._loss_variables(fleet, inbox)
-        )
-        self.score(fleet, inbox, fleet.state["model"], trained=True)
-        return self.upload(fleet, fleet.class_means(fleet.state["model"], features))
+        variables = self._loss_variables(fleet, inbox)
+        trained = fleet.train(start, variables=variables)
+        fleet.state["model"] = trained
+        self.score(fleet, inbox, trained, trained=True)
+        return self.upload(fleet, fleet.class_means(trained, features))
 
     def upload(self, fleet: Fleet, means: Tensor) -> Message:
         """What goes up from clients with the class means ``means`` [n, K, d].
@@ -119,13 +119,9 @@ class FedProto(Method):
         In the mean of a class only the clients that hold it count.
         """
         held = fleet.counts > 0
-        return {
-            "prototypes": Mean(
-                means,
-                held.long() if self.weights == "uniform" else fleet.counts,
-                floats=held.sum(dim=1) * means.shape[2] + means.shape[1] / 32,
-            )
-        }
+        weights = held.long() if self.weights == "uniform" else fleet.counts
+        floats = held.sum(dim=1) * means.shape[2] + means.shape[1] / 32
+        return {"prototypes": Mean(means, weights, floats=floats)}
 
     def aggregate(self, server: State, cohort: Cohort, uplink: State) -> None:
         held = (cohort.counts > 0).any(dim=0)
@@ -157,10 +153,11 @@ def nearest(model: nn.Module, x: Tensor, lane: Any) -> Tensor:
 
     Classes without a prototype come behind all others.
     """
-    own = parts(model).features(x)
-    near = -(own[:, None] - lane.prototypes).square().sum(dim=2)
-    near = torch.where(lane.present, near, near.amin(dim=1, keepdim=True) - 1)
-    return torch.where(lane.present.any(), near, parts(model).head(own))
+    features = parts(model).features(x)
+    near = -(features[:, None] - lane.prototypes).square().sum(dim=2)
+    behind = near.amin(dim=1, keepdim=True) - 1
+    near = torch.where(lane.present, near, behind)
+    return torch.where(lane.present.any(), near, parts(model).head(features))
 
 
 plugin = FedProto

@@ -86,41 +86,34 @@ class PartialFed(FedAvg):
     def local_train(self, fleet: Fleet, rows: Tensor, inbox: Inbox) -> Tensor:
         if not self.adaptive(fleet):
             return super().local_train(fleet, rows, inbox)
-        rate, layers = fleet.learning_rate, len(fleet.layout.layers)
+        rate = fleet.learning_rate
+        layers = len(fleet.layout.layers)
         strategy_rate = rate if self.strategy_lr is None else self.strategy_lr
-        temperature = max(
-            COLDEST, self.temperature * self.decay ** (fleet.round - self.warmup - 1)
-        )
+        decays = fleet.round - self.warmup - 1
+        temperature = max(COLDEST, self.temperature * self.decay**decays)
 
         def step(context: StepContext) -> None:
-            lane, own = context.variables, context.rows()
-            choice = drawn(
-                lane["strategy"], context.uniform("gumbel", layers, 2), temperature
-            )
+            lane = context.variables
+            own = context.rows()
+            uniform = context.uniform("gumbel", layers, 2)
+            choice = drawn(lane["strategy"], uniform, temperature)
             mixed = mix(fleet.layout, choice, lane["shared"], own)
             learns = self.trains_strategy(context.index, lane["offset"])[:, None]
             point = mixed if self.draw == "batch" else torch.where(learns, mixed, own)
             gradient = context.gradient(point)
-            slope = (
-                slopes(fleet.layout, choice, gradient, lane["shared"], own)
-                / temperature
-            )
+            slope = slopes(fleet.layout, choice, gradient, lane["shared"], own)
+            slope = slope / temperature
             context.set_rows(torch.where(learns, own, point - rate * gradient))
-            lane["strategy"] = torch.where(
-                learns[..., None],
-                lane["strategy"] - strategy_rate * slope,
-                lane["strategy"],
-            )
+            strategy = lane["strategy"]
+            moved = strategy - strategy_rate * slope
+            lane["strategy"] = torch.where(learns[..., None], moved, strategy)
 
-        own, shared, strategy = (
-            fleet.state["model"],
-            fleet.rows(rows),
-            fleet.state["strategy"],
-        )
+        own = fleet.state["model"]
+        shared = fleet.rows(rows)
+        strategy = fleet.state["strategy"]
         if self.draw == "round":
-            choice = drawn(
-                strategy, fleet.uniform("first gumbel", layers, 2), temperature
-            )
+            uniform = fleet.uniform("first gumbel", layers, 2)
+            choice = drawn(strategy, uniform, temperature)
             own = mix(fleet.layout, choice, shared, own)
         trained, after = fleet.train_by(
             step,
@@ -154,19 +147,17 @@ class PartialFed(FedAvg):
         equal, from θ_i.
         """
         strategy = fleet.state["strategy"]
-        keeps = by_layer(
-            fleet.layout, (strategy[..., OWN] >= strategy[..., SHARED]).float()
-        )
+        prefers_own = strategy[..., OWN] >= strategy[..., SHARED]
+        keeps = by_layer(fleet.layout, prefers_own.float())
         return torch.where(keeps > 0, fleet.state["model"], shared)
 
     def client_model(
         self, fleet: Fleet, inbox: Inbox, rows: Tensor, trained: bool
     ) -> ClientModel:
-        return ClientModel(
-            self.preferred(fleet, self.received(fleet, inbox))
-            if self.adaptive(fleet)
-            else rows
-        )
+        if not self.adaptive(fleet):
+            return ClientModel(rows)
+        received = self.received(fleet, inbox)
+        return ClientModel(self.preferred(fleet, received))
 
 
 def drawn(strategy: Tensor, uniform: Tensor, temperature: float) -> Tensor:
@@ -178,9 +169,8 @@ def drawn(strategy: Tensor, uniform: Tensor, temperature: float) -> Tensor:
 
 def gumbel(uniform: Tensor) -> Tensor:
     """Gumbel noise from ``uniform`` numbers in [0, 1), of their shape."""
-    inside = uniform.clamp(
-        1e-20, 1 - 2**-24
-    )  # as float32 they may have been rounded up to 1
+    # As float32 the numbers may have been rounded up to 1.
+    inside = uniform.clamp(1e-20, 1 - 2**-24)
     return -(-inside.log()).log()
 
 
@@ -188,10 +178,9 @@ def mix(layout: Layout, choice: Tensor, shared: Tensor, own: Tensor) -> Tensor:
     """θ̂ [a, P]: in each layer ``shared`` and ``own`` [a, P], weighted by ``choice``
     [a, L, 2].
     """
-    return (
-        by_layer(layout, choice[..., SHARED]) * shared
-        + by_layer(layout, choice[..., OWN]) * own
-    )
+    shared_part = by_layer(layout, choice[..., SHARED]) * shared
+    own_part = by_layer(layout, choice[..., OWN]) * own
+    return shared_part + own_part
 
 
 def slopes(
@@ -200,10 +189,10 @@ def slopes(
     """T·∂f/∂a [a, L, 2] from the ``gradient`` ∂f/∂θ̂ [a, P], through θ̂ and the
     softmax.
     """
-    direct = within_layers(
-        layout, gradient[:, None] * torch.stack([shared, own], dim=1)
-    )
-    return choice * (direct - (choice * direct).sum(dim=2, keepdim=True))
+    products = gradient[:, None] * torch.stack([shared, own], dim=1)
+    direct = within_layers(layout, products)
+    mean = (choice * direct).sum(dim=2, keepdim=True)
+    return choice * (direct - mean)
 
 
 def by_layer(layout: Layout, values: Tensor) -> Tensor:
@@ -216,9 +205,8 @@ def by_layer(layout: Layout, values: Tensor) -> Tensor:
 
 def within_layers(layout: Layout, values: Tensor) -> Tensor:
     """The sums of ``values`` [a, k, P] over each layer's columns, [a, L, k]."""
-    return torch.stack(
-        [part.sum(dim=2) for part in values.split(sizes(layout), dim=2)], dim=1
-    )
+    parts = values.split(sizes(layout), dim=2)
+    return torch.stack([part.sum(dim=2) for part in parts], dim=1)
 
 
 def sizes(layout: Layout) -> list[int]:

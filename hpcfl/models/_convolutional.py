@@ -12,8 +12,8 @@ from torch.nn.functional import max_pool2d, pad, relu
 from hpcfl.errors import UserError
 
 KERNEL = 5
-# of an image's sides: of 16 pixels, convolution and pooling, both twice, leave one
-# position
+# The smallest side of an image: two convolutions, each with pooling, reduce 16 pixels
+# to a single position.
 SMALLEST = 16
 
 
@@ -22,12 +22,17 @@ class TwoConvolutions(nn.Module):
     output layer.
 
     A subclass is one paper's model. Parameters are initialised as torch does by
-    default. Raises UserError for samples that are no images or too small.
+    default.
 
-    channels: of the two convolutions. widths: of the linear layers.
-    head_bias: whether the output layer has a bias.
-    side: to which smaller sides of an image are padded evenly with zeros; 0 for no
-        padding.
+    Attributes:
+        channels: of the two convolutions.
+        widths: of the linear layers.
+        head_bias: whether the output layer has a bias.
+        side: pixels to which shorter sides of an image are padded evenly with zeros; 0
+            for no padding.
+
+    Raises:
+        UserError: the samples are no images, or too small.
     """
 
     channels: ClassVar[tuple[int, int]]
@@ -43,16 +48,18 @@ class TwoConvolutions(nn.Module):
                 f"width] of at least {SMALLEST}×{SMALLEST}; a sample here has the shape "
                 f"{'×'.join(map(str, shape))}; 'mlp' takes any"
             )
-        sides = [max(side, self.side) for side in shape[1:]]
-        self._padding = [*_around(sides[1] - shape[2]), *_around(sides[0] - shape[1])]
+        height = max(shape[1], self.side)
+        width = max(shape[2], self.side)
+        # torch's ``pad`` takes the last dimension first.
+        self._padding = [*_around(width - shape[2]), *_around(height - shape[1])]
         self.conv1 = nn.Conv2d(shape[0], self.channels[0], KERNEL)
         self.conv2 = nn.Conv2d(*self.channels, KERNEL)
-        width = self.channels[1] * _remaining(sides[0]) * _remaining(sides[1])
+        flat = self.channels[1] * _remaining(height) * _remaining(width)
         self._linear = [f"fc{position}" for position in range(1, len(self.widths) + 1)]
-        for name, inputs, outputs in zip(
-            self._linear, [width, *self.widths], self.widths, strict=False
-        ):
+        inputs = flat
+        for name, outputs in zip(self._linear, self.widths, strict=True):
             self.add_module(name, nn.Linear(inputs, outputs))
+            inputs = outputs
         self.head = nn.Linear(self.widths[-1], classes, bias=self.head_bias)
 
     def features(self, x: torch.Tensor) -> torch.Tensor:

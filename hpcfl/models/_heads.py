@@ -23,9 +23,8 @@ class CosineHead(nn.Linear):
 
     def forward(self, features: Tensor) -> Tensor:
         rows = functional.normalize(self.weight, dim=1, eps=1e-12)
-        return self.scale * functional.linear(
-            functional.normalize(features, eps=1e-12), rows
-        )
+        directions = functional.normalize(features, eps=1e-12)
+        return self.scale * functional.linear(directions, rows)
 
 
 def spread(classes: int, width: int) -> Tensor:
@@ -45,11 +44,11 @@ def spread(classes: int, width: int) -> Tensor:
     rows = functional.normalize(rows.normal_(), dim=1)
     # ∂/∂V of τ·Σ_i log Σ_j≠i exp(V_i·V_j/τ) pushes each row away from its nearest ones
     for step in range(500):
-        tau = 0.03 ** (
-            step / 500
-        )  # cools down from 1, because rows that begin close together need the heat
-        nearness = (rows @ rows.T / tau).fill_diagonal_(-torch.inf).softmax(dim=1)
-        rows = functional.normalize(
-            rows - 0.3 * tau * (nearness + nearness.T) @ rows, dim=1
-        )
+        # The temperature falls from 1 to 0.03: rows that begin close together are only
+        # pushed apart while it is high.
+        tau = 0.03 ** (step / 500)
+        cosines = rows @ rows.T / tau
+        nearness = cosines.fill_diagonal_(-torch.inf).softmax(dim=1)
+        moved = rows - 0.3 * tau * (nearness + nearness.T) @ rows
+        rows = functional.normalize(moved, dim=1)
     return rows

@@ -21,9 +21,8 @@ from hpcfl.experiment import blame, plugins
 STORED = Path(__file__).with_suffix(".json")
 README = Path(__file__).parents[2] / "README.md"  # only in a checkout
 Keys = dict[str, dict[str, Any]]  # JSON schemas by key
-Entry = dict[
-    str, Any
-]  # JSON-able: ``name``, ``description``, and what a kind has besides
+# JSON-able: ``name``, ``description``, and what a kind has besides.
+Entry = dict[str, Any]
 
 PACKAGES = {
     "methods": "hpcfl.methods",
@@ -32,18 +31,20 @@ PACKAGES = {
     "scores": "hpcfl.scores",
     "datasets": "hpcfl.data.sources",
 }
+# The key that names a plugin of this kind in an experiment.
 NAMED_BY = {
     "methods": "method.name",
     "models": "model.name",
     "partitions": "partition.scheme",
     "scores": "evaluation.scores",
     "datasets": "data.dataset",
-}  # the key that names one in an experiment
+}
 COMMAND = "written by python -m hpcfl.report.catalogue"
+# The tables of README, by kind: the lines above the first entry.
 TABLES = {
     "datasets": "| name | |\n|---|---|",
     "methods": "| name | paper | idea |\n|---|---|---|",
-}  # those of README, by kind: the lines above the first entry
+}
 
 
 def entries(kind: str) -> list[Entry]:
@@ -60,10 +61,10 @@ def entries(kind: str) -> list[Entry]:
     """
     stored = json.loads(STORED.read_text(encoding="utf-8"))[kind]
     by_name = {entry["name"]: entry for entry in stored}
-    return [
-        by_name[name] if name in by_name else _built_in(kind, name)
-        for name in plugins.names(PACKAGES[kind])
-    ]
+    in_order = []
+    for name in plugins.names(PACKAGES[kind]):
+        in_order.append(by_name[name] if name in by_name else _built_in(kind, name))
+    return in_order
 
 
 def described(kind: str) -> list[Entry]:
@@ -83,12 +84,8 @@ def own(kind: str, name: str) -> Entry:
 
 def text() -> str:
     """The content of ``catalogue.json``."""
-    return (
-        json.dumps(
-            {kind: described(kind) for kind in PACKAGES}, indent=1, ensure_ascii=False
-        )
-        + "\n"
-    )
+    catalogue = {kind: described(kind) for kind in PACKAGES}
+    return json.dumps(catalogue, indent=1, ensure_ascii=False) + "\n"
 
 
 def with_tables(page: str, catalogue: dict[str, list[Entry]]) -> str:
@@ -179,13 +176,12 @@ def _score(name: str, plugin: Any) -> Entry:
 
 
 def _dataset(name: str, plugin: Any) -> Entry:
-    files = (
-        "built in"
-        if plugin.built_in
-        else "your own: data.file"
-        if plugin.own_file
-        else f"download: hpcfl data download {name} --root DIR"
-    )
+    if plugin.built_in:
+        files = "built in"
+    elif plugin.own_file:
+        files = "your own: data.file"
+    else:
+        files = f"download: hpcfl data download {name} --root DIR"
     return {
         "built_in": plugin.built_in,
         "files": files,

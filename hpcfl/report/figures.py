@@ -83,7 +83,10 @@ def _refuse_unknown(
 ) -> None:
     """Raise UserError where an option is no keyword parameter of the kind."""
     parameters = inspect.signature(draw).parameters.values()
-    known = [one.name for one in parameters if one.kind is one.KEYWORD_ONLY]
+    known = []
+    for parameter in parameters:
+        if parameter.kind is parameter.KEYWORD_ONLY:
+            known.append(parameter.name)
     unknown = [name for name in options if name not in known]
     if unknown:
         allowed = ", ".join(f"--{name}" for name in known) or "no options"
@@ -103,10 +106,15 @@ def require_matplotlib() -> None:
 def draw(folder: Path, runs: list[Run] | None = None) -> list[Path]:
     """Draw the figures of a run or a sweep into its folder and return their paths.
 
-    runs: what ``load_all`` gave for it, if that was called already. The curves are
-    called after the score that counts, mostly ``accuracy.png``; the samples are in
-    ``clients.png``. Without matplotlib nothing is drawn. Raises UserError if there is
-    no run in the folder.
+    The curves are called after the score that counts, mostly ``accuracy.png``; the
+    samples are in ``clients.png``. Without matplotlib nothing is drawn.
+
+    Args:
+        folder: The run's or the sweep's.
+        runs: What ``load_all`` gave for it, if that was called already.
+
+    Raises:
+        UserError: There is no run in the folder.
     """
     # Many compute nodes have just what training needs.
     if find_spec("matplotlib") is None:
@@ -119,8 +127,8 @@ def draw(folder: Path, runs: list[Run] | None = None) -> list[Path]:
     if any("train_counts" in run.results.static for run in runs):
         paths.append(folder / "clients.png")
         _written(paths[1], "png", lambda: partition.plugin(runs, Sheet(PAGE)))
-    # A figure refers to itself, and to megabytes of pixels of which Python does not know
-    # when it decides whether to look for such cycles.
+    # A figure is part of reference cycles, so only the garbage collector frees it, and
+    # that is not started by the megabytes of pixels that it holds.
     gc.collect()
     return paths
 
@@ -134,7 +142,8 @@ def moments(runs: list[Run], sheet: Sheet) -> "Figure":
         metric = f"{column}/{measure.recorded}"
         by_data = curves.over_cost(arranged.repetitions, metric)
         for data, lines in by_data.items():
-            panels[title if len(by_data) == 1 else f"{data}, {title}"] = lines
+            panel = title if len(by_data) == 1 else f"{data}, {title}"
+            panels[panel] = lines
     unit = f" ({measure.unit})" if measure.unit else ""
     return curves.draw(sheet, panels, measure, "rounds", f"test {measure.score}{unit}")
 

@@ -18,46 +18,58 @@ def rounds(results: Results) -> "pandas.DataFrame":
     """One row a round, by its number; a column for each number that was recorded of it."""
     import pandas
 
-    values = {
-        str(name): results.series(name) for name in results.names if not name.of_clients
-    }
-    return pandas.DataFrame(values, index=pandas.Index(results.rounds, name="round"))
+    columns = {}
+    for name in results.names:
+        if not name.of_clients:
+            columns[str(name)] = results.series(name)
+    index = pandas.Index(results.rounds, name="round")
+    return pandas.DataFrame(columns, index=index)
 
 
 def clients(results: Results) -> "pandas.DataFrame":
-    """One row for each round and client; a column for each number that was recorded of
-    clients.
+    """What was recorded of each client in each round.
 
-    Beside them ``COLUMN/accuracy``, the numbers of a client's samples,
-    ``train_samples`` and ``test_samples``, and its ``name`` where the data have clients
-    of their own.
+    Returns:
+        One row for each round and client; a column for each number that was recorded of
+        clients. Beside them ``COLUMN/accuracy``, the numbers of a client's samples,
+        ``train_samples`` and ``test_samples``, and its ``name`` where the data have
+        clients of their own.
     """
     import pandas
 
-    values = {}
+    columns = _recorded_of_clients(results)  # each [rounds, clients]
+    client_count = 0
+    if columns:
+        first_column = next(iter(columns.values()))
+        client_count = first_column.shape[1]
+    shape = (len(results.rounds), client_count)
+    for part in ("train", "test"):
+        class_counts = results.static.get(f"{part}_counts")
+        if class_counts is not None:
+            samples = class_counts.sum(axis=1)
+            columns[f"{part}_samples"] = np.broadcast_to(samples, shape)
+    names = results.header.get("clients", [])
+    if len(names) == client_count:
+        columns["name"] = np.broadcast_to(np.array(names, object), shape)
+    index = pandas.MultiIndex.from_product(
+        [results.rounds, range(client_count)], names=["round", "client"]
+    )
+    flat = {name: columns[name].reshape(-1) for name in sorted(columns)}
+    return pandas.DataFrame(flat, index=index)
+
+
+def _recorded_of_clients(results: Results) -> dict[str, np.ndarray]:
+    """The clients' numbers by column of the data frame, ``[rounds, clients]`` each."""
+    columns = {}
     for name in results.names:
-        if name.of_clients:
-            values[str(replace(name, of_clients=False))] = results.series(name)
-        if name.of_clients and name.number == "correct":
+        if not name.of_clients:
+            continue
+        columns[str(replace(name, of_clients=False))] = results.series(name)
+        if name.number == "correct":
             accuracy = of_clients(results, name.column, "accuracy")
             if accuracy is not None:
-                values[str(MetricName("accuracy", name.column))] = accuracy
-    count = next((array.shape[1] for array in values.values()), 0)
-    for part in ("train", "test"):
-        if (counts := results.static.get(f"{part}_counts")) is not None:
-            values[f"{part}_samples"] = np.broadcast_to(
-                counts.sum(axis=1), (len(results.rounds), count)
-            )
-    if len(names := results.header.get("clients", [])) == count:
-        values["name"] = np.broadcast_to(
-            np.array(names, object), (len(results.rounds), count)
-        )
-    index = pandas.MultiIndex.from_product(
-        [results.rounds, range(count)], names=["round", "client"]
-    )
-    return pandas.DataFrame(
-        {name: values[name].reshape(-1) for name in sorted(values)}, index=index
-    )
+                columns[str(MetricName("accuracy", name.column))] = accuracy
+    return columns
 
 
 def runs(rows: Mapping[str, Mapping[str, Any]]) -> "pandas.DataFrame":

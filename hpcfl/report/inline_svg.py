@@ -17,7 +17,8 @@ from xml.etree.ElementTree import Element
 
 from hpcfl.report.plots.base import ROW
 
-SVG, XLINK = "{http://www.w3.org/2000/svg}", "{http://www.w3.org/1999/xlink}"
+SVG = "{http://www.w3.org/2000/svg}"
+XLINK = "{http://www.w3.org/1999/xlink}"
 REFERENCE = re.compile(r"(?<=#)[\w.-]+")  # to an id, in href="#…" and in url(#…)
 DECIMALS = re.compile(r"\d+\.\d+")
 
@@ -55,6 +56,7 @@ def inline(figure: bytes, name: str, shown: Callable[[str], str]) -> str:
 
 
 def _remove(svg: Element, tag: str) -> None:
+    """Remove all elements with this tag."""
     for parent in list(svg.iter()):
         for child in parent.findall(tag):
             parent.remove(child)
@@ -111,4 +113,5 @@ def _shorten(element: Element, shown: Callable[[str], str]) -> None:
 
 
 def _tenths(number: re.Match[str]) -> str:
+    """A decimal number, rounded to a tenth of a unit."""
     return f"{float(number[0]):.1f}"

@@ -41,21 +41,21 @@ if TYPE_CHECKING:
     from jinja2 import Template
 
 HERE = Path(__file__).parent
-# what a summary over clients is called
+# What a summary over clients is called on the page.
 KINDS = {
     "weighted": "of all samples",
     "mean": "mean over clients",
     "std": "std over clients",
     "worst_tenth": "worst tenth of clients",
 }
-VALUES = 12  # of a key that are named
-# by what it is called: the metric and where it is read
+VALUES = 12  # of a key that are listed
+# The tables of the page: by its title the metric and where it is read.
 READ = {
     "best round": Reading(),
     "validation": Reading(VALIDATION),
     "last tenth": Reading(at="tail"),
 }
-# what is said of where runs were made
+# The keys of a results file that say where and by what a run was made.
 RAN = ("versions", "commit", "processor", "gpus", "ranks", "command")
 LONGEST = 300  # letters of a value
 # the folders of a path that begins at its root, or at somebody's home
@@ -123,8 +123,9 @@ def _template() -> "Template":
     from markupsafe import Markup
 
     def finalize(content: Any) -> Any:
-        foreign = isinstance(content, str) and not isinstance(content, Markup)
-        return shown(content) if foreign else content
+        if isinstance(content, str) and not isinstance(content, Markup):
+            return shown(content)
+        return content
 
     environment = Environment(
         loader=FileSystemLoader(HERE),
@@ -154,15 +155,16 @@ def _experiments(runs: Sequence[Run]) -> str:
 
 def _chapters(arranged: Arrangement) -> list[Chapter]:
     """One for each column. A row has the same look in all of them."""
-    methods = {
-        row: runs[0].summary.method for (row, _), runs in arranged.repetitions.items()
-    }
+    methods = {}
+    for (row, _), runs in arranged.repetitions.items():
+        methods[row] = runs[0].summary.method
+    chapters = []
     with figures.house_style():
         looks = style.looks(methods)
-        return [
-            chapter.make(arranged, column, Paper(looks, f"f{number}", shown))
-            for number, column in enumerate(arranged.columns)
-        ]
+        for number, column in enumerate(arranged.columns):
+            paper = Paper(looks, f"f{number}", shown)
+            chapters.append(chapter.make(arranged, column, paper))
+    return chapters
 
 
 def _waiting(folders: Sequence[Path]) -> list[str]:
@@ -170,12 +172,12 @@ def _waiting(folders: Sequence[Path]) -> list[str]:
     sweeps: set[Path] = set()
     for folder in folders:
         sweeps |= {file.parent for file in folder.glob(f"**/{sweep_folder.CELLS}")}
-    return [
-        cell
-        for sweep in sorted(sweeps)
-        for cell in sweep_folder.cells(sweep)
-        if not run_folder.is_run(sweep / cell)
-    ]
+    waiting = []
+    for sweep in sorted(sweeps):
+        for cell in sweep_folder.cells(sweep):
+            if not run_folder.is_run(sweep / cell):
+                waiting.append(cell)
+    return waiting
 
 
 def _tables(runs: list[Run], arranged: Arrangement) -> dict[str, Grid]:
@@ -187,14 +189,17 @@ def _tables(runs: list[Run], arranged: Arrangement) -> dict[str, Grid]:
     finished = [run for run in runs if run.summary.finished]
     if not finished:
         return {}
-    order = list(chapter.best_first(arranged.column(arranged.columns[0])))
+    first_column = arranged.column(arranged.columns[0])
+    order = list(chapter.best_first(first_column))
     test = runs[0].measure.kind != "std"
-    held_out = any(map(holds_out, finished))
-    return {
-        name: sweep_table.make(runs, reading=replace(reading, test=test)).ordered(order)
-        for name, reading in READ.items()
-        if held_out or reading.metric != VALIDATION
-    }
+    held_out = any(holds_out(run) for run in finished)
+    tables = {}
+    for name, reading in READ.items():
+        if reading.metric == VALIDATION and not held_out:
+            continue
+        grid = sweep_table.make(runs, reading=replace(reading, test=test))
+        tables[name] = grid.ordered(order)
+    return tables
 
 
 def _differing(runs: Sequence[Run]) -> dict[str, str]:
@@ -207,7 +212,10 @@ def _differing(runs: Sequence[Run]) -> dict[str, str]:
         common = all(key in other for other in others)
         if common and any(other[key] != content for other in others):
             keys.append(key)
-    return _values([{key: one[key] for key in keys} for one in (first, *others)])
+    settings = []
+    for configuration in (first, *others):
+        settings.append({key: configuration[key] for key in keys})
+    return _values(settings)
 
 
 def _ran(runs: Sequence[Run]) -> dict[str, str]:

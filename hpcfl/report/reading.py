@@ -85,8 +85,9 @@ def refuse_unknown(runs: list[Run], metric: str) -> None:
     """Raise UserError where no run has such a number. One method may have it, and
     another not.
     """
-    if any(named(run, metric).name in _recorded(run) for run in runs):
-        return
+    for run in runs:
+        if named(run, metric).name in _recorded(run):
+            return
     folder = runs[0].folder
     if metric == VALIDATION:
         raise UserError(
@@ -109,10 +110,11 @@ def series(run: Run, metric: str) -> np.ndarray:
 
 
 def value(run: Run, metric: str, at: str) -> Number:
-    """A number of a run, NaN if it was never recorded in a round that is asked for, and
-    of how many clients.
+    """A number of a run, and of how many clients it is; NaN if it was not recorded in
+    any round that is asked for.
 
     Args:
+        run: Whose number.
         metric: As for ``named``.
         at: "best", "last" or "tail"; which rounds that are: ``moments.positions``.
     """
@@ -120,8 +122,8 @@ def value(run: Run, metric: str, at: str) -> Number:
     if not positions:
         return Number(math.nan, math.nan)
     numbers = series(run, metric)[positions]
-    counted = MetricName(CLIENTS, named(run, metric).column)
-    clients = run.results.series(counted)[positions]
+    column = named(run, metric).column
+    clients = run.results.series(MetricName(CLIENTS, column))[positions]
     return Number(float(numbers.mean()), float(clients.mean()))
 
 
@@ -150,10 +152,12 @@ def of_clients(run: Run, column: str, measure: Measure, at: str) -> np.ndarray:
     """
     numbers = moments.of_clients(run.results, column, measure.score)
     of_round = run.results.series(MetricName(measure.recorded, column)).astype(float)
-    at = "last" if is_of_newcomers(column) else at
-    positions = _positions(run, of_round, at)
+    # Newcomers are scored once, after the last round.
+    slot = "last" if is_of_newcomers(column) else at
+    positions = _positions(run, of_round, slot)
     if numbers is None or not positions:
-        return np.full(len(counts_of(run, "test")), np.nan)
+        clients = len(counts_of(run, "test"))
+        return np.full(clients, np.nan)
     mean: np.ndarray = numbers[positions].mean(axis=0)
     return mean
 

@@ -12,41 +12,55 @@ from hpcfl.scores._metric_name import SECONDS, MetricName, models_of
 
 
 def _rounds(run: Run, column: str) -> np.ndarray:
+    """The rounds' numbers, [T]; the same for the models of every column."""
     rounds: np.ndarray = run.results.rounds.astype(float)
     return rounds
 
 
 def _seconds(run: Run, column: str) -> np.ndarray:
-    return _spent(run.results.series(MetricName("round", SECONDS)), column)
+    """The seconds that had passed when the models of a column were there, [T]."""
+    seconds = run.results.series(MetricName("round", SECONDS))
+    return _spent(seconds, column)
 
 
 def _floats(run: Run, column: str) -> np.ndarray:
+    """The floats to and from a client that had been sent when the models of a column
+    were there, [T].
+    """
     floats_up = MetricName("floats_up", of_clients=True)
-    sent = run.results.series(floats_up)
-    if floats_up in run.results.names:  # the mean over those who sent any
-        senders = np.isfinite(sent).sum(axis=1)
-        sent = np.nansum(sent, axis=1) / np.maximum(1, senders)
+    up = run.results.series(floats_up)
+    if floats_up in run.results.names:
+        # [T, clients], NaN for clients that sent nothing: their mean is over senders.
+        senders = np.isfinite(up).sum(axis=1)
+        up = np.nansum(up, axis=1) / np.maximum(1, senders)
     down = run.results.series(MetricName("floats_down"))
-    travelled: np.ndarray = _spent(down, column) + _spent(sent, column)
+    travelled: np.ndarray = _spent(down, column) + _spent(up, column)
     return travelled
 
 
-# by name: the label, and the places [T] of rounds, for the models of a column
-AXES: dict[str, tuple[str, Callable[[Run, str], np.ndarray]]] = {
+# Where a round lies on an axis, [T], for the models of a column.
+Positions = Callable[[Run, str], np.ndarray]
+# By the name of an axis its label and its positions.
+AXES: dict[str, tuple[str, Positions]] = {
     "rounds": ("round", _rounds),
     "seconds": ("seconds, scoring included", _seconds),
     "floats": ("floats to and from a client that takes part in all rounds", _floats),
 }
-BUCKETS = 150  # of points along a line, two points each: what a screen shows
-BEYOND = 1e100  # numbers that nobody can draw, such as those of a model that diverges
+# A line is drawn by two points of each bucket, which is as fine as a screen is.
+BUCKETS = 150
+# Numbers from this size on, such as those of a model that diverges, are not drawn.
+BEYOND = 1e100
 
 
 @dataclass(frozen=True)
 class Curve:
-    """A number at N places along an axis: its mean and standard deviation over
-    repetitions, [N] each.
+    """A number over rounds, seconds or floats, summarised over repetitions.
 
-    runs: how many repetitions there are.
+    Attributes:
+        x: ``[N]``, ascending places along the axis.
+        mean: ``[N]``, the mean over repetitions.
+        std: ``[N]``, the population's standard deviation over repetitions.
+        runs: How many repetitions there are.
     """
 
     x: np.ndarray
@@ -62,25 +76,31 @@ class Curve:
 def over(
     runs: Sequence[Run], x: Sequence[np.ndarray], y: Sequence[np.ndarray]
 ) -> Curve:
-    """The curve of the repetitions ``runs``, each with its own ``x`` [T] and ``y`` [T],
-    NaN where none is.
+    """The curve of repetitions, over the rounds in which every run has a number.
 
-    Rounds count in which every run has both; places along the axis are means over the
-    runs as well.
+    Args:
+        runs: The repetitions.
+        x: Of each run the places of its rounds along the axis, ``[T]``; the curve's are
+            their means over the runs.
+        y: Of each run its numbers in these rounds, ``[T]``; NaN where it has none.
     """
-    known_rounds = []
+    drawable_rounds = []
     for run, places, numbers in zip(runs, x, y, strict=True):
-        known = (np.abs(numbers) < BEYOND) & (np.abs(places) < BEYOND)
-        known_rounds.append(run.results.rounds[known])
-    rounds = reduce(np.intersect1d, known_rounds)
-    rows = [np.searchsorted(run.results.rounds, rounds) for run in runs]
-    places = np.stack([of_run[row] for of_run, row in zip(x, rows, strict=True)])
-    numbers = np.stack([of_run[row] for of_run, row in zip(y, rows, strict=True)])
+        is_drawable = (np.abs(numbers) < BEYOND) & (np.abs(places) < BEYOND)
+        drawable_rounds.append(run.results.rounds[is_drawable])
+    common_rounds = reduce(np.intersect1d, drawable_rounds)
+    common_x = []
+    common_y = []
+    for run, places, numbers in zip(runs, x, y, strict=True):
+        positions = np.searchsorted(run.results.rounds, common_rounds)
+        common_x.append(places[positions])
+        common_y.append(numbers[positions])
+    repetitions = np.stack(common_y)  # [runs, N]
     return Curve(
-        places.mean(axis=0),
-        numbers.mean(axis=0),
-        numbers.std(axis=0),
-        len(runs),
+        x=np.stack(common_x).mean(axis=0),
+        mean=repetitions.mean(axis=0),
+        std=repetitions.std(axis=0),
+        runs=len(runs),
     )
 
 
@@ -90,32 +110,44 @@ def drawable(numbers: np.ndarray) -> np.ndarray:
 
 
 def thinned(values: np.ndarray, buckets: int = BUCKETS) -> np.ndarray:
-    """Positions among ``values`` [N] that suffice to draw them: of each bucket the
-    lowest and the highest.
+    """Positions among values that suffice to draw them as a line.
 
-    The first and the last are always there; N values in fewer than two for each bucket
-    all are.
+    Args:
+        values: ``[N]``.
+        buckets: Into how many pieces of equal length the values are cut.
+
+    Returns:
+        Ascending positions: the lowest and the highest value of each bucket, the first
+        and the last value. All N where there are at most two values for each bucket.
     """
-    if len(values) <= 2 * buckets:
-        return np.arange(len(values))
-    edges = np.linspace(0, len(values), buckets + 1).astype(int)
-    chosen = {0, len(values) - 1}
-    for first, end in pairwise(edges):
-        bucket = values[first:end]
-        chosen.add(int(first + bucket.argmin()))
-        chosen.add(int(first + bucket.argmax()))
-    return np.array(sorted(chosen))
+    count = len(values)
+    if count <= 2 * buckets:
+        return np.arange(count)
+    edges = np.linspace(0, count, buckets + 1).astype(int)
+    positions = {0, count - 1}
+    for start, end in pairwise(edges):
+        bucket = values[start:end]
+        lowest = start + bucket.argmin()
+        highest = start + bucket.argmax()
+        positions.update((int(lowest), int(highest)))
+    return np.array(sorted(positions))
 
 
-def _spent(each: np.ndarray, column: str) -> np.ndarray:
-    """What had been spent when the models of a column were there, [T]; NaN where that
-    was never recorded.
+def _spent(cost: np.ndarray, column: str) -> np.ndarray:
+    """What had been spent by the time that the models of a column were there.
 
-    each: what each round costs, [T]. Only models after local training need their own
-    round; all others are there when the rounds before are over.
+    Args:
+        cost: ``[T]``, what each round costs.
+        column: Which models. Only those after local training include the cost of their
+            own round; all others are there when the rounds before are over.
+
+    Returns:
+        ``[T]``; NaN where the cost was never recorded.
     """
-    if np.isnan(each).all():
-        return each
-    total: np.ndarray = np.nancumsum(each.astype(float))
-    trained = models_of(column) == "post"
-    return total if trained else total - np.nan_to_num(each)
+    if np.isnan(cost).all():
+        return cost
+    total: np.ndarray = np.nancumsum(cost.astype(float))
+    if models_of(column) == "post":
+        return total
+    before: np.ndarray = total - np.nan_to_num(cost)
+    return before

@@ -18,11 +18,13 @@ READ = {
 
 def terminal(grid: Grid) -> RenderableType:
     """The grid for a console of rich, with its title and notes."""
-    return Group(literal(title(grid)), cells_of(grid), *map(literal, grid.notes))
+    heading = literal(title(grid))
+    notes = [literal(note) for note in grid.notes]
+    return Group(heading, cells_of(grid), *notes)
 
 
 def cells_of(grid: Grid) -> Table:
-    """The grid's own part of it."""
+    """The grid's rows and columns for a console of rich, the best numbers in bold."""
     table = Table(box=box.SIMPLE_HEAD)
     table.add_column("")
     for column in grid.columns:
@@ -38,12 +40,11 @@ def markdown(grid: Grid) -> str:
     left out below.
     """
     cells = grid.texts.mask(grid.best, "**" + grid.texts + "**")
-    lines = [
-        _safe(title(grid)),
-        "",
-        _line(["", *map(_safe, grid.columns)]),
-        _line(["---", *["---:"] * len(grid.columns)]),
-    ]
+    headings = [_safe(column) for column in grid.columns]
+    alignments = ["---:"] * len(headings)
+    lines = [_safe(title(grid)), ""]
+    lines.append(_line(["", *headings]))
+    lines.append(_line(["---", *alignments]))
     for row, *texts in cells.itertuples():
         lines.append(_line([_safe(row), *texts]))
     for note in grid.notes:
@@ -61,8 +62,9 @@ def latex(grid: Grid) -> str:
         styler.format_index(escape="latex", axis=axis)
     alignment = "l" + "r" * len(grid.columns)
     tabular = styler.to_latex(column_format=alignment, hrules=True)
+    heading = f"% {plain(title(grid))}"
     notes = [f"% {plain(note)}" for note in grid.notes]
-    return "\n".join([f"% {plain(title(grid))}", tabular.rstrip("\n"), *notes])
+    return "\n".join([heading, tabular.rstrip("\n"), *notes])
 
 
 def long_csv(grid: Grid) -> str:
@@ -71,9 +73,10 @@ def long_csv(grid: Grid) -> str:
     """
     from pandas import MultiIndex
 
-    places = MultiIndex.from_product([grid.rows, grid.columns])
-    entries = grid.entries.reindex(places.intersection(grid.entries.index, sort=False))
-    lines = entries.drop(columns="best").rename_axis(["row", "column"]).reset_index()
+    cells = MultiIndex.from_product([grid.rows, grid.columns])
+    filled = cells.intersection(grid.entries.index, sort=False)
+    entries = grid.entries.reindex(filled).drop(columns="best")
+    lines = entries.rename_axis(["row", "column"]).reset_index()
     lines.insert(2, "metric", plain(grid.metric))
     lines.insert(3, "at", plain(grid.at))
     for labels in ("row", "column"):
@@ -87,15 +90,16 @@ TEXTS = {"markdown": markdown, "csv": long_csv, "latex": latex}
 
 def title(grid: Grid) -> str:
     """What the numbers of the grid are, in a line."""
-    seeds = grid.entries["runs"].max()
-    spread = f"mean ± {grid.spread} standard deviation over {seeds} seeds"
-    over = spread if seeds > 1 else "one seed"
-    best_by = " or ".join(sorted(set(grid.entries["best_by"])))
-    read = READ[grid.at].format(best_by=best_by)
-    clients = set(grid.entries["clients"]) - {""}
-    of = f", of {clients.pop()} clients" if len(clients) == 1 else ""
     unit = " in %" if grid.percent else ""
-    return f"{grid.metric}{unit} {read}{of}, {over}"
+    best_by = sorted(set(grid.entries["best_by"]))
+    rounds = READ[grid.at].format(best_by=" or ".join(best_by))
+    counts = set(grid.entries["clients"]) - {""}
+    clients = f", of {counts.pop()} clients" if len(counts) == 1 else ""
+    seeds = grid.entries["runs"].max()
+    repetitions = "one seed"
+    if seeds > 1:
+        repetitions = f"mean ± {grid.spread} standard deviation over {seeds} seeds"
+    return f"{grid.metric}{unit} {rounds}{clients}, {repetitions}"
 
 
 def _line(cells: list[str]) -> str:

@@ -48,11 +48,15 @@ WIDTH = 80  # letters of a line of these texts
 
 
 def show(folder: Path, runs: list[Run] | None = None, explain: bool = False) -> None:
-    """Print notes, table and legend for a run's or a sweep's folder. Raises UserError
-    if there is no run.
+    """Print notes, table and legend for a run's or a sweep's folder.
 
-    runs: what ``load_all`` gave for it, if that was called already. explain: whether
-    the legend says everything.
+    Args:
+        folder: The run's or the sweep's.
+        runs: What ``load_all`` gave for it, if that was called already.
+        explain: Whether the legend says everything.
+
+    Raises:
+        UserError: There is no run.
     """
     console = Console(highlight=False)
     runs = runs or load_all(folder)
@@ -60,8 +64,8 @@ def show(folder: Path, runs: list[Run] | None = None, explain: bool = False) -> 
         for note in run.notes:
             console.print(literal(f"note: {note}"), soft_wrap=True)
     console.print(table(best_first(runs)))
-    said = explanation(runs) if explain else legend(runs)
-    console.print(Text(said), style="dim", soft_wrap=True)
+    description = explanation(runs) if explain else legend(runs)
+    console.print(Text(description), style="dim", soft_wrap=True)
     clients = {}
     for run in runs:
         positions = where_scored(run, run.score, "best")
@@ -89,7 +93,9 @@ def best_first(runs: list[Run]) -> list[Run]:
 
     def order(run: Run) -> tuple[bool, float]:
         best = run.summary.best
-        return best is None, 0.0 if best is None else -run.measure.rank(best[run.score])
+        if best is None:
+            return True, 0.0
+        return False, -run.measure.rank(best[run.score])
 
     return sorted(runs, key=order)
 
@@ -97,20 +103,19 @@ def best_first(runs: list[Run]) -> list[Run]:
 def legend(runs: list[Run]) -> str:
     """What the table's numbers are, in at most three lines."""
     unit = runs[0].measure.unit
-    return textwrap.fill(
-        LEGEND.format(
-            score=plain(_scores_of(runs)),
-            unit=f" in {plain(unit)}" if unit else "",
-            held_out=LEGEND_OF_HELD_OUT if any(map(holds_out, runs)) else "",
-            best_by=_best_by(runs),
-        ),
-        WIDTH,
+    held_out = any(holds_out(run) for run in runs)
+    text = LEGEND.format(
+        score=plain(_scores_of(runs)),
+        unit=f" in {plain(unit)}" if unit else "",
+        held_out=LEGEND_OF_HELD_OUT if held_out else "",
+        best_by=_best_by(runs),
     )
+    return textwrap.fill(text, WIDTH)
 
 
 def explanation(runs: list[Run]) -> str:
-    """All there is to say of the table's numbers; meaning and unit are those of the score that counts
-    in the first run.
+    """All there is to say of the table's numbers. Meaning and unit are those of the
+    score that counts in the first run.
     """
     measure = runs[0].measure
     described = runs[0].scores.get(measure.score)
@@ -149,19 +154,22 @@ def table(runs: list[Run]) -> Table:
     overview = Table(box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0))
     overview.add_column("run", overflow="fold")
     overview.add_column("models", no_wrap=True)
-    # of a user's own score, module:Class, the class alone, and a line a word: so the
-    # runs' names have room
+    # The heading is narrow, so that the runs' names have room: a line for each word, and
+    # of a user's own score, module:Class, the class alone.
     words = _scores_of(runs).rpartition(":")[2].split("_")
     score = Text("_\n").join(map(literal, words))
     for heading in (score, "mean ± std", "worst", "at", "of", "floats", "s/round"):
         overview.add_column(heading, justify="right", no_wrap=True)
     for run in runs:
-        lines = [(name, *_numbers(run, column, at)) for name, column, at in _lines(run)]
+        lines = []
+        for name, column, at in _lines(run):
+            lines.append((name, *_numbers(run, column, at)))
+        cells = ["\n".join(texts) for texts in zip(*lines, strict=True)]
         floats_down = _number(run.summary.floats_down, ",.0f")
         floats_up = _number(run.summary.floats_up, ",.0f")
         overview.add_row(
             _title(run),
-            *("\n".join(texts) for texts in zip(*lines, strict=True)),
+            *cells,
             f"{floats_down} ↓\n{floats_up} ↑",
             _number(run.summary.seconds_per_round, ".3f"),
             end_section=True,
@@ -198,17 +206,16 @@ def _newcomers(run: Run) -> list[tuple[str, str]]:
     """The columns of newcomers that the run has scored, and what they are called in the
     table.
     """
-    recorded = run.results.names
-    return [
-        (column, name)
-        for column, name in NEWCOMERS
-        if MetricName(run.metric, column) in recorded
-    ]
+    scored = []
+    for column, name in NEWCOMERS:
+        if MetricName(run.metric, column) in run.results.names:
+            scored.append((column, name))
+    return scored
 
 
 def _numbers(run: Run, column: str, at: str) -> tuple[str, str, str, str, str]:
-    """Of a column the score that counts, its mean ± std, its worst tenth, the rounds,
-    how many clients.
+    """What the table shows of a column: the score that counts, its mean ± std over
+    clients, its worst tenth, the rounds where it is read, of how many clients it is.
     """
     positions = where_scored(run, column, at)
     if not positions:
@@ -216,10 +223,10 @@ def _numbers(run: Run, column: str, at: str) -> tuple[str, str, str, str, str]:
     described = run.scores.get(run.measure.score)
     numbers = described["recorded"] if described else {"": run.metric}
     first_kind = next(iter(numbers))
-    first, mean, std, worst = (
-        _shown(run, column, numbers.get(kind), positions)
-        for kind in (first_kind, "mean", "std", "worst_tenth")
-    )
+    texts = []
+    for kind in (first_kind, "mean", "std", "worst_tenth"):
+        texts.append(_shown(run, column, numbers.get(kind), positions))
+    first, mean, std, worst = texts
     ends = run.results.rounds[[positions[0], positions[-1]]].tolist()
     rounds = "–".join(map(str, dict.fromkeys(ends)))
     clients = _clients(run, column, positions) or "–"
@@ -243,4 +250,5 @@ def _shown(run: Run, column: str, number: str | None, positions: list[int]) -> s
 
 
 def _number(value: float | None, form: str) -> str:
+    """A number in the format ``form``; a dash where there is none."""
     return "–" if value is None else format(value, form)

@@ -15,8 +15,9 @@ class Ratio(Score):
     any.
 
     A subclass's ``sums`` are these two, [L, 2]. Both are recorded, as
-    ``clients/COLUMN/PART`` and
-    ``clients/COLUMN/total``. part: the name PART of the first.
+    ``clients/COLUMN/PART`` and ``clients/COLUMN/total``.
+
+    part: the name PART of the first.
     """
 
     part: ClassVar[str]

@@ -24,18 +24,19 @@ class Score(ABC):
     ``sums`` and ``number``.
 
     It is made without arguments, keeps no state, and is recorded under the name that
-    the experiment
-    calls it by: a built-in file's, or ``module:Class``. ``clients/COLUMN/NAME`` has
-        each client's number, ``COLUMN/NAME`` its mean over clients, ``COLUMN/NAME_std``
-        and ``COLUMN/NAME_worst_tenth`` further summaries.
+    the experiment calls it by: a built-in file's, or ``module:Class``.
+    ``clients/COLUMN/NAME`` has each client's number, ``COLUMN/NAME`` its mean over
+    clients, ``COLUMN/NAME_std`` and ``COLUMN/NAME_worst_tenth`` further summaries.
 
-    unit: "%" for numbers in [0, 1] that are shown times 100; any other short text, or
-        "", for numbers shown as they are.
-    better: the direction of better numbers, "up" or "down".
-    summaries: how clients are summarised, by ``_summaries.KINDS`` unless ``summary``
-        knows others; the first is what the score's name alone stands for.
-    shared_test: whether it needs all clients tested on the same samples.
-    by_default: whether it is computed unasked wherever what it needs is there.
+    Attributes:
+        unit: "%" for numbers in [0, 1] that are shown times 100; any other short text,
+            or "", for numbers shown as they are.
+        better: The direction of better numbers, "up" or "down".
+        summaries: How clients are summarised, by ``_summaries.KINDS`` unless
+            ``summary`` knows others; the first is what the score's name alone stands
+            for.
+        shared_test: Whether it needs all clients tested on the same samples.
+        by_default: Whether it is computed without being asked for, wherever it can be.
     """
 
     unit: ClassVar[str] = "%"
@@ -46,21 +47,27 @@ class Score(ABC):
 
     @abstractmethod
     def sums(self, block: Block) -> Tensor:
-        """What a block's samples contribute to each of its L clients' numbers, [L,
-        width] of any width.
+        """What a block's samples contribute to the numbers of its L clients.
 
         The contributions of a client's blocks are added, in float64, so they must be
-        sums over samples. Samples that ``block.mask`` leaves out must not count, nor
-        may one client's change another's.
+        sums over samples. Samples that ``block.mask`` leaves out must not count, and a
+        client's samples may change only its own contribution.
+
+        Returns:
+            ``[L, width]``, of any width.
         """
 
     @abstractmethod
     def number(self, sums: Tensor, trained: Tensor) -> Tensor:
-        """Each client's number [n] from its ``sums`` [n, width] over all its test
-        samples.
+        """Each client's number.
 
-        trained: how many training samples of each class a client has, float64 [n,
-        classes]. A client without a number has NaN.
+        Args:
+            sums: ``[n, width]``, the contributions of all its test samples.
+            trained: float64 ``[n, classes]``, how many training samples of each class
+                it has.
+
+        Returns:
+            ``[n]``; NaN for a client without a number.
         """
 
     def numbers(self, name: str, sums: Tensor, trained: Tensor) -> dict[str, Tensor]:
@@ -79,12 +86,13 @@ class Score(ABC):
         """The round's summaries of a column by recorded name, from what ``numbers``
         recorded of it.
         """
-        own = self.of_clients(name, numbers)
-        known = [kind for kind in self.summaries if kind in KINDS]
-        return {
-            self.recorded_as(name, kind): summarised(kind, own, self.better)
-            for kind in known
-        }
+        by_client = self.of_clients(name, numbers)
+        summaries = {}
+        for kind in self.summaries:
+            if kind in KINDS:
+                recorded = self.recorded_as(name, kind)
+                summaries[recorded] = summarised(kind, by_client, self.better)
+        return summaries
 
     def recorded_as(self, name: str, kind: str) -> str:
         """The name of the summary ``kind`` in the results, after ``COLUMN/``."""

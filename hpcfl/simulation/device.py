@@ -37,8 +37,13 @@ WHEEL_INDEX = "https://download.pytorch.org/whl/"
 
 @dataclass(frozen=True)
 class Device:
-    """sharing: how many ranks work on it. kinds: the types of GPU, with their
-    libraries, that the job's ranks have, in alphabetical order; none on CPUs.
+    """The device of this rank.
+
+    Attributes:
+        device: as torch calls it.
+        sharing: how many ranks work on it.
+        kinds: the types of GPU, with their libraries, that the job's ranks have, in
+            alphabetical order; none on CPUs.
     """
 
     device: torch.device
@@ -54,16 +59,23 @@ class Device:
 
 
 def choose_device(runtime: Runtime, local_rank: int) -> torch.device:
-    """``auto`` takes GPU number ``local_rank`` modulo the node's GPUs, and the CPU
-    where there are none; a job that was given GPUs does not get the CPU unasked. From
-    now on the GPU is the current one, with the run's precision.
+    """Choose the device of this rank, and make a GPU the current one, with the run's
+    precision.
 
-    Raises UserError.
+    ``auto`` takes GPU number ``local_rank`` modulo the node's GPUs, and the CPU where
+    there are none. A job that was given GPUs does not get the CPU unasked.
+
+    Args:
+        runtime: the section ``[runtime]``.
+        local_rank: the rank's number on its node.
+
+    Raises:
+        UserError: the GPU that the section asks for is missing or cannot be used.
     """
     wanted = runtime.device
-    if wanted == "cpu" or (
-        wanted == "auto" and not torch.cuda.is_available() and given() is None
-    ):
+    if wanted == "cpu":
+        return torch.device("cpu")
+    if wanted == "auto" and not torch.cuda.is_available() and given() is None:
         return torch.device("cpu")
     if not torch.cuda.is_available():
         raise UserError(
@@ -94,10 +106,10 @@ def found(device: torch.device, communicator: Communicator, precision: str) -> D
     ``cuda:0`` of two ranks, and ``cuda:0`` of two ranks may be two GPUs.
     """
     mine = [f"{communicator.host} {_number(device)}", kind(device, precision)]
-    seats, kinds = zip(*communicator.allgather(mine), strict=True)
-    return Device(
-        device, seats.count(mine[0]), tuple(sorted({one for one in kinds if one}))
-    )
+    numbers, kinds = zip(*communicator.allgather(mine), strict=True)
+    sharing = numbers.count(mine[0])
+    gpu_kinds = {kind_of_rank for kind_of_rank in kinds if kind_of_rank}
+    return Device(device, sharing, tuple(sorted(gpu_kinds)))
 
 
 def kind(device: torch.device, precision: str) -> str:
@@ -111,22 +123,21 @@ def kind(device: torch.device, precision: str) -> str:
 
 
 def _number(device: torch.device) -> str:
-    """Of a GPU, or of a part of one, on this host."""
-    return (
-        str(torch.cuda.get_device_properties(device).uuid)
-        if device.type == "cuda"
-        else "cpu"
-    )
+    """The UUID of a GPU, or of a MIG slice of one; "cpu" for the CPU."""
+    if device.type != "cuda":
+        return "cpu"
+    return str(torch.cuda.get_device_properties(device).uuid)
 
 
 def _promise(precision: str) -> None:
-    """The same bits in every call, as far as torch has kernels for it; where it has
-    none it warns.
+    """Make torch compute the same bits in every call.
+
+    Where torch has no deterministic kernel it warns.
     """
-    os.environ.setdefault(
-        "CUBLAS_WORKSPACE_CONFIG", ":4096:8"
-    )  # read when the first product is computed
-    torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark = True, False
+    # cuBLAS reads this when the first product is computed.
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    torch.backends.cudnn.deterministic = True
+    torch.backends.cudnn.benchmark = False
     with warnings.catch_warnings():
         # torch 2.9 asks for names that other releases, which hpcfl runs with too, do
         # not have
@@ -136,14 +147,14 @@ def _promise(precision: str) -> None:
         torch.backends.cudnn.allow_tf32 = precision == "tf32"
         torch.set_float32_matmul_precision("high" if precision == "tf32" else "highest")
     torch.use_deterministic_algorithms(True, warn_only=True)
-    # nothing here reads what it has not written
+    # hpcfl reads no memory that it has not written, so filling it would be wasted.
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
-    # along the first dimension they add in order
+    # hpcfl takes such sums along the first dimension only, where they add in order.
     warnings.filterwarnings(
         "ignore", "cumsum_cuda_kernel does not have a deterministic implementation"
     )
-    # of equal values it may take any place, and only the value is used; torch up to 2.9
-    # warns
+    # Among equal values it may choose any position, but hpcfl uses the value alone;
+    # torch up to 2.9 warns.
     warnings.filterwarnings(
         "ignore", "kthvalue CUDA does not have a deterministic implementation"
     )
@@ -168,8 +179,10 @@ def _reason() -> str:
         return "no driver of NVIDIA is there (libcuda.so.1); ask for a node with a GPU, in Slurm by --gpus"
     wheel = next((wheel for major, wheel in WHEELS if driver[0] >= major), None)
     version = f"the driver runs CUDA {driver[0]}.{driver[1]}"
-    built = torch.version.cuda
-    why = f"{version}, torch {torch.__version__} {f'was built for CUDA {built}' if built else 'has no CUDA'}"
+    build = "has no CUDA"
+    if torch.version.cuda:
+        build = f"was built for CUDA {torch.version.cuda}"
+    why = f"{version}, torch {torch.__version__} {build}"
     if wheel is None:
         return f"{why}; the driver is too old for torch"
     return f"{why}; {_installs(wheel)}"
@@ -180,13 +193,13 @@ def _installs(wheel: str) -> str:
     hpcfl's own.
     """
     try:
-        needed = [
-            one
-            for one in requires("hpcfl") or []
-            if one.startswith("torch") and ";" not in one
-        ]
+        requirements = requires("hpcfl") or []
     except PackageNotFoundError:  # a copy that is used without being installed
-        needed = ["torch", "torchvision"]
+        requirements = ["torch", "torchvision"]
+    needed = []
+    for requirement in requirements:
+        if requirement.startswith("torch") and ";" not in requirement:
+            needed.append(requirement)
     return shlex.join(
         [
             sys.executable,

@@ -28,11 +28,14 @@ NumbersByName = dict[str, NDArray[np.float64]]  # of each client
 class Numbers:
     """The numbers of a fleet's clients, float64 [n] each, by name.
 
-    columns: those that were scored; their numbers are called COLUMN/NUMBER. recorded:
-    what the method recorded; these numbers are called recorded/NAME. Of both the mean
-    and the spread over clients are computed for every round, and tables, figures and
-    data frames know them by their names: a further number of all methods is one more
-    entry here, made in ``numbers``.
+    Every round computes the mean and the spread over clients of all scored and recorded
+    numbers, and tables, figures and data frames find them by name. To add a number to
+    all methods, add an entry to ``values`` in ``numbers`` below.
+
+    Attributes:
+        values: the numbers, NaN where a client has none.
+        columns: the models that were scored; their numbers are called COLUMN/NUMBER.
+        recorded: what the method recorded; these numbers are called recorded/NAME.
     """
 
     values: NumbersByName = field(default_factory=dict)
@@ -126,10 +129,13 @@ class Gathered:
     """The numbers of a round's clients, on rank 0. Making ``values`` of them can wait
     until there is time.
 
-    table: float64 [n, names], a row for each client of the audience; None on the other
-        ranks.
-    audience: ids of the clients that were sent to. clients: how many there are in all.
-    headers: of all ranks, by rank.
+    Attributes:
+        table: float64 [n, names], a row for each client of the audience; None on the
+            other ranks.
+        audience: ids of the clients that were sent to.
+        clients: how many clients there are in all.
+        headers: what each rank said by ``header``, by rank.
+        scores: the scores by name, which say how their numbers are summarised.
     """
 
     table: NDArray[np.float64] | None
@@ -169,10 +175,8 @@ class Gathered:
             record |= self._summary(column, by_column[column])
         for number in _named(self.headers, "recorded"):
             values = by_column[RECORDED][number]
-            mean, std = (
-                MetricName(number, RECORDED),
-                MetricName(f"{number}_std", RECORDED),
-            )
+            mean = MetricName(number, RECORDED)
+            std = MetricName(f"{number}_std", RECORDED)
             record[str(mean)] = summarised("mean", values)
             record[str(std)] = summarised("std", values)
         for phase in ("train", "score"):
@@ -223,7 +227,7 @@ def gather(
 
 def _named(headers: Sequence[dict[str, Any]], key: str) -> list[str]:
     """The names under a key of the ranks' headers."""
-    return _union(told[key] for told in headers)
+    return _union(header[key] for header in headers)
 
 
 def _union(lists: Iterable[Iterable[str]]) -> list[str]:

@@ -227,15 +227,15 @@ class Round:
         """
         numbers = self.numbers(work)
         diverged = self.participants.ids[~work.finite.numpy()]
-        told = [
+        report = [
             exchange.header(work.upload),
             diverged.tolist(),
             record.header(numbers, dict(self.stopwatch.seconds)),
             vote(),
         ]
         with self.communicator.collective_block():
-            told_by_ranks = self.communicator.allgather(told)
-            uploads, lost, headers, votes = zip(*told_by_ranks, strict=True)
+            reports_by_rank = self.communicator.allgather(report)
+            uploads, lost, headers, votes = zip(*reports_by_rank, strict=True)
             gathered = record.gather(
                 self.communicator,
                 self.prepared.placement,

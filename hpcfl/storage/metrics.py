@@ -2,8 +2,7 @@
 checkpoints.
 
 Several short rounds share a file. What was merged lies on the disk twice, and the files
-of rounds stay until
-both copies are there: one damaged file loses nothing.
+of rounds stay until both copies are there: one damaged file loses nothing.
 
 Every file is published by rename and never changed afterwards, so a reader can keep any
 of them open for ever and never meets half a round, and the writer never waits for a

@@ -2,7 +2,7 @@
 it over.
 
 In it lie ``run.json`` (the identity and the resolved configuration), ``partition.h5``,
-``metrics.h5`` with its copy and ``simulation/``, ``checkpoints/``, ``.lock`` and
+``metrics.h5`` with its copy and ``rounds/``, ``checkpoints/``, ``.lock`` and
 ``failure.txt``. ``run_status.py`` says how far a run is.
 """
 

@@ -32,17 +32,24 @@ def named(value: Any) -> set[str]:
         return {value} if ":" in value else set()
     if isinstance(value, Mapping):
         value = list(value.values())
+    names: set[str] = set()
     if isinstance(value, list):
-        return set().union(*map(named, value))
-    return set()
+        for entry in value:
+            names |= named(entry)
+    return names
 
 
 def read_again(folder: Path, table: Mapping[str, Any], own: Collection[str]) -> Config:
-    """The experiment of the run in a folder, whose resolved configuration is ``table``,
-    on this machine.
+    """The experiment of the run in a folder, to be prepared on this machine.
 
-    own: the user's own plugins that may be imported; looking at a folder runs no code
-    that only the folder names. Raises UserError.
+    Args:
+        folder: The run's.
+        table: Its resolved configuration.
+        own: The user's own plugins that may be imported; looking at a folder runs no
+            code that only the folder names.
+
+    Raises:
+        UserError: A plugin may not be imported, or the partition is another run's.
     """
     unnamed = [name for name in own_code(table) if name not in own]
     if unnamed:
@@ -53,10 +60,18 @@ def read_again(folder: Path, table: Mapping[str, Any], own: Collection[str]) -> 
             f"hpcfl.load(…, own={unnamed})"
         )
     partition = folder / PARTITION
-    ownership.require(partition, Split.load(partition).run, config.fingerprint(table))
-    wanted: dict[str, Any] = {**deepcopy(dict(table)), "protocol": None}
-    drawn = {key: table["partition"][key] for key in ("clients", "seed")}
-    wanted["partition"] = {"scheme": "iid", "file": str(partition), **drawn}
+    owner = Split.load(partition).run
+    ownership.require(partition, owner, config.fingerprint(table))
+    wanted: dict[str, Any] = deepcopy(dict(table))
+    # The defaults of a protocol are in the resolved configuration already.
+    wanted["protocol"] = None
+    # The file holds the clients' samples, so the scheme that drew them is not needed.
+    wanted["partition"] = {
+        "scheme": "iid",
+        "file": str(partition),
+        "clients": table["partition"]["clients"],
+        "seed": table["partition"]["seed"],
+    }
     for key in ("scores", "metric"):
         wanted["evaluation"].pop(key, None)
     if wanted["runtime"]["device"] != "cpu":

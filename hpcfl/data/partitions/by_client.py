@@ -70,36 +70,35 @@ class ByClient(Scheme):
         chosen = np.sort(
             randomness.permutation(len(held), self.seed, "clients")[: self.clients]
         )
-        notes = (
-            []
-            if self.clients == len(held)
-            else [
+        notes = []
+        if self.clients < len(held):
+            notes.append(
                 f"{self.clients} of the {len(held):,} clients of {where} take part, drawn with partition.seed"
-            ]
-        )
-        parts = [
-            self._parts(number, held[position], where)
-            for number, position in enumerate(chosen.tolist())
-        ]
-        return Draw(
-            [train for train, _ in parts],
-            [test for _, test in parts],
-            notes=notes,
-            names=[held[position].name for position in chosen.tolist()],
-        )
+            )
+        trains = []
+        tests = []
+        names = []
+        for number, position in enumerate(chosen.tolist()):
+            client = held[position]
+            train, test = self._parts(number, client, where)
+            trains.append(train)
+            tests.append(test)
+            names.append(client.name)
+        return Draw(trains, tests, notes=notes, names=names)
 
     def _parts(
-        self, number: int, one: Held, where: str
+        self, number: int, client: Held, where: str
     ) -> tuple[np.ndarray, np.ndarray]:
         """The training and the test samples of a natural client, which is client
         ``number`` of the run.
         """
-        train, test = (
-            self.cut(number, one.train) if one.test is None else (one.train, one.test)
-        )
+        train = client.train
+        test = client.test
+        if test is None:
+            train, test = self.cut(number, client.train)
         if not len(train) or not len(test):
             raise UserError(
-                f"{where}: client '{one.name}' has {len(train)} samples to train and {len(test)} "
+                f"{where}: client '{client.name}' has {len(train)} samples to train and {len(test)} "
                 "to test on, it needs at least one of each; leave such clients out"
             )
         return train, test
@@ -109,17 +108,19 @@ def _refuse_impossible(held: list[Held], samples: int, where: str) -> None:
     """Raises UserError for a client with a number that is no sample's, or with a sample
     in both its lists.
     """
-    for one in held:
-        tests = one.train[:0] if one.test is None else one.test
-        listed = np.concatenate([one.train, tests])
-        if len(wrong := listed[(listed < 0) | (listed >= samples)]):
+    for client in held:
+        tests = client.train[:0] if client.test is None else client.test
+        listed = np.concatenate([client.train, tests])
+        outside = listed[(listed < 0) | (listed >= samples)]
+        if len(outside):
             raise UserError(
-                f"{where}: client '{one.name}' has sample {wrong[0]}; the data set's are 0 … "
+                f"{where}: client '{client.name}' has sample {outside[0]}; the data set's are 0 … "
                 f"{samples - 1}"
             )
-        if len(both := np.intersect1d(one.train, tests)):
+        in_both = np.intersect1d(client.train, tests)
+        if len(in_both):
             raise UserError(
-                f"{where}: client '{one.name}' has sample {both[0]} to train and to test on"
+                f"{where}: client '{client.name}' has sample {in_both[0]} to train and to test on"
             )
 
 
@@ -127,19 +128,23 @@ def _uneven(held: list[Held], samples: int, where: str) -> list[str]:
     """Notes on samples of the data set that several of the natural clients hold, and on
     those of nobody.
     """
-    listed = np.concatenate(
-        [part for one in held for part in (one.train, one.test) if part is not None]
-    )
-    holders = np.bincount(listed, minlength=samples)
+    lists = []
+    for client in held:
+        lists.append(client.train)
+        if client.test is not None:
+            lists.append(client.test)
+    holders = np.bincount(np.concatenate(lists), minlength=samples)
     counts = {
         "several clients": int((holders > 1).sum()),
         "no client": int((holders == 0).sum()),
     }
-    return [
-        f"{where}: {count:,} of {samples:,} samples are held by {whom}"
-        for whom, count in counts.items()
-        if count
-    ]
+    notes = []
+    for whom, count in counts.items():
+        if count:
+            notes.append(
+                f"{where}: {count:,} of {samples:,} samples are held by {whom}"
+            )
+    return notes
 
 
 plugin = ByClient

@@ -38,20 +38,19 @@ class Grouped(FixedScheme):
             )
         blocks = np.array_split(np.arange(classes), len(self.groups))
         group_of = np.repeat(np.arange(len(self.groups)), self.groups)
-        own = round(self.dominant * each)
-        # what is not handed out yet; with replacement, once too little is left, all may
-        # be drawn again
+        dominant = round(self.dominant * each)
+        # Which positions of the pool are not handed out yet. With replacement, once too
+        # few are left, all may be drawn again.
         left = np.ones(len(pool), bool)
         drawn = []
         for client, group in enumerate(group_of):
             generator = randomness.generator(self.seed, "samples", part, client)
             inside = np.isin(labels, blocks[group])
-            chosen = np.concatenate(
-                [
-                    self._positions(inside, left, own, generator, client),
-                    self._positions(~inside, left, each - own, generator, client),
-                ]
+            from_group = self._positions(inside, left, dominant, generator, client)
+            from_others = self._positions(
+                ~inside, left, each - dominant, generator, client
             )
+            chosen = np.concatenate([from_group, from_others])
             left[chosen] = False
             drawn.append(pool[chosen])
         return drawn

@@ -11,7 +11,7 @@ samples in test/.
 """
 
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pydantic
@@ -44,43 +44,49 @@ class _Content(BaseModel):
     user_data: dict[str, _Samples]
 
 
+class _User(NamedTuple):
+    """A user's samples in one file: ``x`` [n, …], ``y`` int64 [n]."""
+
+    name: str
+    x: np.ndarray
+    y: np.ndarray
+
+
 class Leaf(Source):
     own_file = True
 
     def read(self, name: str, root: Path) -> Dataset:
-        parts = {
-            part: [
-                one
-                for path in _paths(root / part, required=part == "train")
-                for one in _users(path)
-            ]
-            for part in ("train", "test")
-        }
-        everyone = [*parts["train"], *parts["test"]]
-        numbers = {
-            user: number
-            for number, user in enumerate(dict.fromkeys(user for user, *_ in everyone))
-        }
-        if len({(x.dtype, x.shape[1:]) for _, x, _ in everyone}) > 1:
+        train = _part(root / "train", required=True)
+        test = _part(root / "test", required=False)
+        users = [*train, *test]  # a user with samples in both parts is there twice
+        kinds = {(user.x.dtype, user.x.shape[1:]) for user in users}
+        if len(kinds) > 1:
             raise UserError(
                 f"{root}: all users' samples must be alike, texts or as many numbers each"
             )
-        x, y = (
-            torch.from_numpy(np.concatenate([one[part] for one in everyone]))
-            for part in (1, 2)
-        )
-        of = np.repeat(
-            [numbers[user] for user, *_ in everyone],
-            [len(labels) for *_, labels in everyone],
-        )
+        x = torch.from_numpy(np.concatenate([user.x for user in users]))
+        y = torch.from_numpy(np.concatenate([user.y for user in users]))
+        numbers: dict[str, int] = {}  # of clients, by name
+        for user in users:
+            numbers.setdefault(user.name, len(numbers))
+        clients = [numbers[user.name] for user in users]
+        sizes = [len(user.y) for user in users]
         return Dataset(
             root.name,
             **_scaled(x),
             y=y,
             **_classes(x, y, root),
-            official_test=sum(len(labels) for *_, labels in parts["test"]),
-            owners=Owners(tuple(numbers), of),
+            official_test=sum(len(user.y) for user in test),
+            owners=Owners(tuple(numbers), np.repeat(clients, sizes)),
         )
+
+
+def _part(folder: Path, required: bool) -> list[_User]:
+    """The users of all files in train/ or test/. Raises UserError."""
+    users = []
+    for path in _paths(folder, required):
+        users += _users(path)
+    return users
 
 
 def _paths(folder: Path, required: bool) -> list[Path]:
@@ -96,16 +102,16 @@ def _paths(folder: Path, required: bool) -> list[Path]:
     return paths
 
 
-def _users(path: Path) -> list[tuple[str, np.ndarray, np.ndarray]]:
-    """Each user's name, x [n, …] and y [n] in a file. Raises UserError where it is none
-    of LEAF's.
-    """
+def _users(path: Path) -> list[_User]:
+    """The users in a file. Raises UserError where it is none of LEAF's."""
     try:
         content = _Content.model_validate_json(regular.read_bytes(path, MOST_BYTES))
         heartbeat.beat()
-        return [
-            (user, *_numbered(user, content.user_data[user])) for user in content.users
-        ]
+        users = []
+        for name in content.users:
+            x, y = _numbered(name, content.user_data[name])
+            users.append(_User(name, x, y))
+        return users
     except pydantic.ValidationError as error:
         [first, *_] = error.errors(include_url=False)
         place = ".".join(map(str, first["loc"]))[:80]
@@ -126,9 +132,9 @@ def _numbered(user: str, samples: _Samples) -> tuple[np.ndarray, np.ndarray]:
     if len(x) != len(y) or not y:
         raise ValueError(f"user '{user}' has {len(x)} samples and {len(y)} classes")
     if isinstance(x[0], str):
-        if any(len(text) != POSITIONS for text in x) or not all(
-            isinstance(one, str) and len(one) == 1 for one in y
-        ):
+        whole_texts = all(len(text) == POSITIONS for text in x)
+        letters = all(isinstance(label, str) and len(label) == 1 for label in y)
+        if not whole_texts or not letters:
             raise ValueError(
                 f"user '{user}': texts must have {POSITIONS} letters, and classes one"
             )
@@ -137,7 +143,8 @@ def _numbered(user: str, samples: _Samples) -> tuple[np.ndarray, np.ndarray]:
         raise ValueError(
             f"user '{user}': samples must be lists of as many numbers each, classes integers"
         )
-    values, classes = np.array(x), np.array(y, np.int64)
+    values = np.array(x)
+    classes = np.array(y, np.int64)
     if not np.abs(values).max() <= np.finfo(np.float32).max:
         raise ValueError(f"user '{user}': NaN or infinities")
     if classes.min() < 0 or classes.max() >= MOST_CLASSES:
@@ -151,10 +158,12 @@ def _letters(texts: list[Any]) -> np.ndarray:
     """The numbers of all letters in the alphabet, int64 [texts, letters]; −1 for
     others.
     """
-    codes = np.array(texts, f"U{len(texts[0])}").view(np.uint32).reshape(len(texts), -1)
-    table = np.full(128, -1, np.int64)
-    table[[ord(letter) for letter in LETTERS]] = np.arange(len(LETTERS))
-    return table[np.where(codes < len(table), codes, 0)]
+    strings = np.array(texts, f"U{len(texts[0])}")
+    codes = strings.view(np.uint32).reshape(len(texts), -1)
+    numbers = np.full(128, -1, np.int64)  # by code, of ASCII
+    numbers[[ord(letter) for letter in LETTERS]] = np.arange(len(LETTERS))
+    # Codes beyond ASCII are read as 0, which is no letter of the alphabet.
+    return numbers[np.where(codes < len(numbers), codes, 0)]
 
 
 def _scaled(x: Tensor) -> dict[str, Any]:

@@ -17,10 +17,9 @@ from hpcfl.errors import UserError
 from hpcfl.files import atomic, heartbeat
 
 MOST_CLIENTS = 100_000
-WHOLE, APART = (
-    ("data.npz",),
-    ("train.npz", "test.npz"),
-)  # what a client's folder may hold
+# What a client's folder may hold: all samples in one file, or test samples apart.
+WHOLE = ("data.npz",)
+APART = ("train.npz", "test.npz")
 
 
 class ClientFolders(Source):
@@ -29,15 +28,20 @@ class ClientFolders(Source):
     def read(self, name: str, root: Path) -> Dataset:
         folders = _folders(root)
         files = APART if (folders[0] / APART[0]).exists() else WHOLE
-        parts = [[_arrays(folder / file) for folder in folders] for file in files]
-        lengths = [len(one["y"]) for part in parts for one in part]
-        of = np.repeat(np.tile(np.arange(len(folders)), len(files)), lengths)
-        official_test = sum(lengths[len(folders) :])
+        # The training samples of all clients come first, then their test samples.
+        parts = []
+        clients = []
+        for file in files:
+            for client, folder in enumerate(folders):
+                parts.append(_arrays(folder / file))
+                clients.append(client)
+        lengths = [len(arrays["y"]) for arrays in parts]
+        names = tuple(folder.name for folder in folders)
         return npz.made(
             root,
-            _joined(root, [one for part in parts for one in part]),
-            official_test=official_test,
-            owners=Owners(tuple(folder.name for folder in folders), of),
+            _joined(root, parts),
+            official_test=sum(lengths[len(folders) :]),
+            owners=Owners(names, np.repeat(clients, lengths)),
         )
 
 
@@ -46,11 +50,10 @@ def _folders(root: Path) -> list[Path]:
     none.
     """
     try:
-        folders = sorted(
-            path
-            for path in root.iterdir()
-            if path.is_dir() and not path.name.startswith(".")
-        )
+        folders = []
+        for path in sorted(root.iterdir()):
+            if path.is_dir() and not path.name.startswith("."):
+                folders.append(path)
     except OSError as error:
         raise UserError(
             f"{root}: cannot be read as a folder of clients ({atomic.reason(error)})"
@@ -65,18 +68,16 @@ def _folders(root: Path) -> list[Path]:
 
 def _arrays(path: Path) -> dict[str, np.ndarray]:
     """The arrays in one client's file. Raises UserError."""
-    read = npz.arrays(path)
+    arrays = npz.arrays(path)
     heartbeat.beat()
-    if (
-        read["y"].ndim != 1
-        or len(read["x"].shape) < 2
-        or len(read["x"]) != len(read["y"])
-    ):
+    x = arrays["x"]
+    y = arrays["y"]
+    if y.ndim != 1 or len(x.shape) < 2 or len(x) != len(y):
         raise UserError(
-            f"{path}: x has the shape {read['x'].shape} and y {read['y'].shape}; they must be "
+            f"{path}: x has the shape {x.shape} and y {y.shape}; they must be "
             "[n, …] and [n]"
         )
-    return read
+    return arrays
 
 
 def _joined(root: Path, parts: list[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
@@ -84,17 +85,24 @@ def _joined(root: Path, parts: list[dict[str, np.ndarray]]) -> dict[str, np.ndar
     lie in one array.
     """
     for key in ("x", "y"):
-        kinds = {f"{one[key].dtype} {['n', *one[key].shape[1:]]}" for one in parts}
+        kinds = set()
+        for arrays in parts:
+            shape = ["n", *arrays[key].shape[1:]]
+            kinds.add(f"{arrays[key].dtype} {shape}")
         if len(kinds) > 1:
             raise UserError(
                 f"{root}: {key} must be of one type and shape for all clients; it is "
                 f"{' and '.join(sorted(kinds)[:3])}"
             )
-    joined = {key: np.concatenate([one[key] for one in parts]) for key in ("x", "y")}
-    said = [one["classes"] for one in parts if "classes" in one]
-    if any(not np.array_equal(one, said[0]) for one in said):
+    joined = {}
+    for key in ("x", "y"):
+        joined[key] = np.concatenate([arrays[key] for arrays in parts])
+    classes = [arrays["classes"] for arrays in parts if "classes" in arrays]
+    if any(not np.array_equal(names, classes[0]) for names in classes):
         raise UserError(f"{root}: classes must be the same in all files that have it")
-    return joined | ({"classes": said[0]} if said else {})
+    if classes:
+        joined["classes"] = classes[0]
+    return joined
 
 
 plugin = ClientFolders()

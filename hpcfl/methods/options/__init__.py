@@ -34,7 +34,12 @@ from hpcfl.methods.options.class_wise import AggregationKey, ClassWiseAggregatio
 class Option:
     """What methods derived from ``base`` can have.
 
-    section: adds the ``key``. wrapper: does the work, where the key is set to ``on``.
+    Attributes:
+        key: of the section ``[method]``.
+        on: the value of the key that asks for the option.
+        base: the class whose hooks the option extends.
+        section: the class that adds the key.
+        wrapper: the class that does the work.
     """
 
     key: str

@@ -71,14 +71,15 @@ class AdaptiveLocalAggregation:
         mode throughout, and what its statistics move by is forgotten. Stragglers do all
         of it: it ends when it has converged, not after a number of epochs to share.
         """
-        upper, rows = fleet.layout.columns(self.layers), fleet.rows(received)
-        own, received = fleet.state["model"][:, upper], rows[:, upper]
-        omega, taken = fleet.state["ala.weights"], fleet.state["ala.rounds"]
-        rounds = (
-            taken
-            if self.activation == "own"
-            else torch.full_like(taken, fleet.round - 1)
-        )
+        upper = fleet.layout.columns(self.layers)
+        rows = fleet.rows(received)
+        own = fleet.state["model"][:, upper]
+        received = rows[:, upper]
+        omega = fleet.state["ala.weights"]
+        taken = fleet.state["ala.rounds"]
+        rounds = taken
+        if self.activation != "own":
+            rounds = torch.full_like(taken, fleet.round - 1)
         start = rows.clone()
         start[:, upper] = torch.lerp(own, received, omega)
 
@@ -90,11 +91,10 @@ class AdaptiveLocalAggregation:
 
         def done(losses: Tensor, lane: State) -> Tensor:
             later = lane["rounds"][:, 0] > 1
-            return later | (
-                losses[:, -WINDOW:].std(dim=1, correction=0) < self.threshold
-                if losses.shape[1] > WINDOW
-                else later
-            )
+            if losses.shape[1] <= WINDOW:
+                return later
+            spread = losses[:, -WINDOW:].std(dim=1, correction=0)
+            return later | (spread < self.threshold)
 
         with fleet.trial():
             blended, after = fleet.train_by(
@@ -115,10 +115,8 @@ class AdaptiveLocalAggregation:
                     "rounds": rounds,
                 },
             )
-        fleet.state["ala.weights"], fleet.state["ala.rounds"] = (
-            after["omega"],
-            taken + 1,
-        )
+        fleet.state["ala.weights"] = after["omega"]
+        fleet.state["ala.rounds"] = taken + 1
         return blended
 
 

@@ -120,13 +120,14 @@ class ClassWise:
     strength: float = 5.0  # of the regulariser: λ/2 for the reported λ = 10
 
     def server_state(self, setup: Setup, model: Tensor) -> State:
+        classwise = model[None, setup.layout.columns(self.layers)]
+        shape = setup.clients, setup.classes
+        even = torch.full(shape, 1 / setup.classes).double()
         return {
-            "uploads": model[None, setup.layout.columns(self.layers)].clone(),
+            "uploads": classwise.clone(),
             "weights": torch.ones(1).double(),
             "shares": torch.ones(setup.classes, 1).double(),
-            "distributions": torch.full(
-                (setup.clients, setup.classes), 1 / setup.classes
-            ).double(),
+            "distributions": even,
         }
 
     def send(self, server: State, distributions: Tensor) -> Message:
@@ -159,11 +160,9 @@ class ClassWise:
         It makes the norms of the output layer's rows follow the true class distribution
         π.
         """
-        if (
-            self.distribution != "wdr"
-            or not self.strength
-            or not hasattr(lane, "distribution")
-        ):
+        if self.distribution != "wdr" or not self.strength:
+            return None
+        if not hasattr(lane, "distribution"):
             return None
         difference = lane.distribution - norm_distribution(parts(model).head.weight)
         distance: Tensor = (difference.square().sum() + FLOOR).sqrt()
@@ -211,9 +210,10 @@ class ClassWise:
             π̂ [n, K], float64 on the CPU.
         """
         columns = layout.columns("head.weight")
-        lower = layout.width - models.shape[1]
-        head = models[:, columns.start - lower : columns.stop - lower]
-        return norm_distribution(head.double().cpu().view(*counts.shape, -1))
+        missing = layout.width - models.shape[1]
+        head = models[:, columns.start - missing : columns.stop - missing]
+        weights = head.double().cpu().view(*counts.shape, -1)
+        return norm_distribution(weights)
 
 
 class AggregationKey(Method):

@@ -10,16 +10,19 @@ import numpy as np
 
 from hpcfl.report.plots.base import Sheet, row_id
 from hpcfl.report.reading import named
+from hpcfl.report.style import Look
 from hpcfl.report.summary import Run
 from hpcfl.scores._described import Measure
 from hpcfl.scores._metric_name import RECORDED, is_held_out, models_of
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+    from matplotlib.lines import Line2D
 
-MARKS = 8  # about so many marks along a line
-BAND = 0.6  # how opaque the bands of all lines are together
-MANY = 12  # with more lines a panel is higher
+MARKS = 8  # approximate number of marks along a line
+BAND = 0.6  # opacity of the bands of all lines of a panel together
+MANY = 12  # a panel with more lines is higher
 MOMENTS = {"pre": "before local training", "post": "after local training"}
 
 
@@ -56,84 +59,115 @@ def draw(
 ) -> "Figure":
     """Lines in panels by title, with one legend for all.
 
-    measure: of the numbers on the y axis, which says which line is best: it is first in
-    the legend. shared: whether all panels have the same y axis. axes: ``xlabel`` and
-    ``ylabel``.
+    Args:
+        sheet: The paper to draw on.
+        panels: By title the lines of a panel.
+        measure: Of the numbers on the y axis; the best line by it is first in the
+            legend.
+        shared: Whether all panels have the same y axis.
+        axes: ``xlabel`` and ``ylabel``.
     """
     crowded = max(map(len, panels.values())) > MANY
-    figure, places = sheet.panels(
-        len(panels), height=3.8 if crowded else 0, sharey=shared
-    )
-    rank = measure.rank if measure else float
-    labels: dict[str, Line] = {}
-    for line in sorted(
-        (line for lines in panels.values() for line in lines),
-        key=lambda line: -np.nan_to_num(rank(line.end), nan=-np.inf),
-    ):
-        labels.setdefault(line.label, line)
-    chosen = sheet.looks({label: line.method for label, line in labels.items()})
+    height = 3.8 if crowded else 0
+    figure, places = sheet.panels(len(panels), height=height, sharey=shared)
+    in_legend = _best_first(panels, measure)
+    methods = {label: line.method for label, line in in_legend.items()}
+    looks = sheet.looks(methods)
     handles = {}
     for place, (title, lines) in zip(places, panels.items(), strict=True):
+        opacity = min(0.15, BAND / max(1, len(lines)))
         for position, line in enumerate(lines):
-            look = chosen[line.label]
-            step = max(1, len(line.x) // MARKS)
-            (handles[line.label],) = place.plot(
-                line.x,
-                line.mean,
-                color=look.color,
-                marker=look.marker,
-                linestyle=look.linestyle,
-                markevery=(position % step, step),
-                gid=row_id(line.label),
-            )
+            look = looks[line.label]
+            handles[line.label] = _draw_line(place, position, line, look)
             if line.runs > 1:
-                place.fill_between(
-                    line.x,
-                    line.mean - line.std,
-                    line.mean + line.std,
-                    color=look.color,
-                    alpha=min(0.15, BAND / len(lines)),
-                    linewidth=0,
-                    gid=row_id(line.label),
-                )
+                _draw_band(place, line, look, opacity)
         place.set(title=sheet.title(title), xlabel=axes["xlabel"])
     for place in places:
         if place.get_subplotspec().is_first_col():  # type: ignore[union-attr]
             place.set_ylabel(sheet.upright(axes["ylabel"]))
-    sheet.legend(figure, [handles[label] for label in labels], list(labels))
+    labels = list(in_legend)
+    sheet.legend(figure, [handles[label] for label in labels], labels)
     return figure
+
+
+def _best_first(
+    panels: Mapping[str, Sequence[Line]], measure: Measure | None
+) -> dict[str, Line]:
+    """By label the lines of all panels, that with the best end first and those without
+    an end last.
+    """
+    rank = measure.rank if measure else float
+
+    def order(line: Line) -> float:
+        return -float(np.nan_to_num(rank(line.end), nan=-np.inf))
+
+    lines = [line for of_panel in panels.values() for line in of_panel]
+    by_label: dict[str, Line] = {}
+    for line in sorted(lines, key=order):
+        by_label.setdefault(line.label, line)
+    return by_label
+
+
+def _draw_line(place: "Axes", position: int, line: Line, look: Look) -> "Line2D":
+    """Draw the means, with marks that lie elsewhere for each ``position`` in a panel."""
+    step = max(1, len(line.x) // MARKS)
+    [handle] = place.plot(
+        line.x,
+        line.mean,
+        color=look.color,
+        marker=look.marker,
+        linestyle=look.linestyle,
+        markevery=(position % step, step),
+        gid=row_id(line.label),
+    )
+    return handle
+
+
+def _draw_band(place: "Axes", line: Line, look: Look, opacity: float) -> None:
+    """Draw the standard deviation around the means."""
+    place.fill_between(
+        line.x,
+        line.mean - line.std,
+        line.mean + line.std,
+        color=look.color,
+        alpha=opacity,
+        linewidth=0,
+        gid=row_id(line.label),
+    )
 
 
 def scored(runs: Sequence[Run], metric: str) -> str:
     """What numbers are, for an axis: ``test accuracy (%), before local training``, or
     of held-out samples ``validation accuracy …``.
     """
-    found = [named(run, metric) for run in runs]
-    measure = found[0].measure
+    metrics = [named(run, metric) for run in runs]
+    first = metrics[0]
+    measure = first.measure
     if measure is None:
-        name = found[0].name
+        name = first.name
         shown = name.number if name.column == RECORDED else metric
         return shown.replace("_", " ")
     unit = f" ({measure.unit})" if measure.unit else ""
-    kind = (
-        ""
-        if measure.kind in ("weighted", "mean")
-        else f", {measure.kind.replace('_', ' ')}"
-    )
-    columns = {models_of(name.column) for name in found}
-    column = next(iter(columns))
-    moment = MOMENTS.get(column, column)
-    moment = moment if len(columns) == 1 else "each method's own models"
-    samples = "validation" if is_held_out(found[0].column) else "test"
-    return f"{samples} {measure.score}{unit}{kind}, {moment}"
+    kind = ""
+    if measure.kind not in ("weighted", "mean"):
+        kind = f", {measure.kind.replace('_', ' ')}"
+    models = "each method's own models"
+    columns = {models_of(of_run.column) for of_run in metrics}
+    if len(columns) == 1:
+        [column] = columns
+        models = MOMENTS.get(column, column)
+    samples = "validation" if is_held_out(first.column) else "test"
+    return f"{samples} {measure.score}{unit}{kind}, {models}"
 
 
 def moment(runs: Sequence[Run], at: str) -> str:
     """In which of the rounds numbers are read, for the command: ``best of the rounds,
     by test samples``.
     """
-    best_by = " or ".join(sorted({run.summary.best_by for run in runs}))
-    return f"{at} of the rounds" + (f", by {best_by} samples" if at == "best" else "")
+    if at != "best":
+        return f"{at} of the rounds"
+    best_by = sorted({run.summary.best_by for run in runs})
+    return f"{at} of the rounds, by {' or '.join(best_by)} samples"
 
 
 def repeated(lines: Sequence[Line]) -> str:
@@ -141,9 +175,7 @@ def repeated(lines: Sequence[Line]) -> str:
     seeds``.
     """
     counts = sorted({line.runs for line in lines})
+    if counts == [1]:
+        return "one run each"
     seeds = f"{counts[0]}" if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
-    return (
-        "one run each"
-        if counts == [1]
-        else f"mean ± standard deviation over {seeds} seeds"
-    )
+    return f"mean ± standard deviation over {seeds} seeds"

@@ -24,17 +24,22 @@ if TYPE_CHECKING:
 
 NARROWEST = 2.4  # inches of a panel in which a curve is drawn
 ROW = "row "  # begins the ids of what belongs to a row
-LONGEST, LINES = 100, 4  # letters of a text, lines of a title
-LETTER, LINE = 0.55 * SMALL / 72, 1.55 * SMALL / 72  # inches of small text
+LONGEST = 100  # letters of a text
+LINES = 4  # of a title
+# The width of a letter and the height of a line of small text, in inches.
+LETTER = 0.55 * SMALL / 72
+LINE = 1.55 * SMALL / 72
 
 
 @dataclass
 class Sheet:
     """The paper of one figure.
 
-    width: inches on paper. notes: lines that the command says beside the figure. page:
-    by label the looks of all lines on the page that the figure is for; none for a
-    figure by itself.
+    Attributes:
+        width: Inches on paper.
+        notes: Lines that the command prints beside the figure.
+        page: By label the looks of all lines on the page that the figure is for; empty
+            for a figure by itself.
     """
 
     width: float
@@ -46,19 +51,24 @@ class Sheet:
     def panels(
         self, count: int, most: int = 0, height: float = 0.0, **shared: Any
     ) -> "tuple[Figure, list[Axes]]":
-        """A figure with ``count`` panels, at most ``most`` beside each other, by
-        default as many as fit.
+        """A figure with panels.
 
-        height: inches of a row of panels; by default 0.68 of a panel's width, at most
-        3. shared: ``sharex``, ``sharey``.
+        Args:
+            count: How many panels.
+            most: How many may lie beside each other; by default as many as fit.
+            height: Inches of a row of panels; by default 0.68 of a panel's width, at
+                most 3.
+            shared: ``sharex``, ``sharey``, as for matplotlib's ``subplots``.
         """
-        from matplotlib.figure import (
-            Figure,
-        )  # without pyplot no window system is touched
+        # Unlike pyplot this touches no window system.
+        from matplotlib.figure import Figure
 
-        self._across = across = min(count, most or max(1, int(self.width / NARROWEST)))
+        fitting = max(1, int(self.width / NARROWEST))
+        across = min(count, most or fitting)
         down = ceil(count / across)
-        self._row = row = height or min(3.0, 0.68 * self.width / across)
+        row = height or min(3.0, 0.68 * self.width / across)
+        self._across = across
+        self._row = row
         figure = Figure(figsize=(self.width, down * row), layout="constrained")
         panels = list(figure.subplots(down, across, squeeze=False, **shared).flat)
         for spare in panels[count:]:
@@ -85,8 +95,9 @@ class Sheet:
         letters = max(8, int(inches * SMALL / TEXT / LETTER))
         shown = _cut(text, LINES * letters)
         longest = max(map(len, shown.split()), default=0)
-        # a word is broken only where it would take all the room of what is drawn
-        return _escaped(fill(shown, letters, break_long_words=longest > 2 * letters))
+        # A long word stays whole, unless it would leave no room for what is drawn.
+        too_long = longest > 2 * letters
+        return _escaped(fill(shown, letters, break_long_words=too_long))
 
     def legend(
         self, figure: "Figure", handles: Sequence[Any], labels: Sequence[str]

@@ -28,7 +28,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 MOST = 20_000  # dots of a figure, and lines of the one over rounds
-POINTS, ALL_POINTS = 60, 160_000  # of a line over rounds, and of all lines together
+POINTS = 60  # of a line over rounds
+ALL_POINTS = 160_000  # of all lines over rounds together
 
 
 def plugin(
@@ -111,24 +112,37 @@ def dot_step(rows: Sequence[Row]) -> int:
 
 def numbers_by_client(row: Row, step: int) -> dict[str, float]:
     """The numbers of one client in ``step``, by a name such as ``client 7, seed=0``."""
-    shown: dict[str, float] = {}
+    by_client: dict[str, float] = {}
     for seed, numbers in zip(row.seeds, row.numbers, strict=True):
         for client in range(0, len(numbers), step):
-            if np.isfinite(numbers[client]):
-                shown[_name(client, seed)] = float(numbers[client])
-    return shown
+            number = float(numbers[client])
+            if np.isfinite(number):
+                by_client[_name(client, seed)] = number
+    return by_client
 
 
 def _draw_dots(
     place: "Axes", position: int, row: Row, look: Look, step: int, pointing: bool
 ) -> None:
-    """The dots of a row; ``pointing``: whether each says whose it is."""
-    shown = numbers_by_client(row, step)
-    # apart from one another, and not by chance
-    heights = position + 0.28 * np.sin(2.4 * np.arange(len(shown)))
-    urls = [f"{number:.4g} {client}" for client, number in shown.items()]
+    """Draw the dots of a row at a height of ``position``.
+
+    Args:
+        place: Where to draw them.
+        position: The row's position on the y axis.
+        row: Whose numbers are drawn.
+        look: In which colour.
+        step: As for ``numbers_by_client``.
+        pointing: Whether each dot says, for a page, of which client it is.
+    """
+    by_client = numbers_by_client(row, step)
+    # Neighbours get different heights, so that their dots do not cover one another; by a
+    # formula instead of at random, so that the same runs make the same figure.
+    waves = np.sin(2.4 * np.arange(len(by_client)))
+    heights = position + 0.28 * waves
+    # A page reads number and client from a dot's address.
+    urls = [f"{number:.4g} {client}" for client, number in by_client.items()]
     place.scatter(
-        list(shown.values()),
+        list(by_client.values()),
         heights,
         s=7,
         color=look.color,
@@ -141,6 +155,7 @@ def _draw_dots(
 
 
 def _draw_box(place: "Axes", position: int, row: Row) -> None:
+    """The box of a row from the first to the third quartile, and its median."""
     low, middle, high = np.percentile(row.known, [25, 50, 75])
     place.barh(
         position,
@@ -180,4 +195,5 @@ def _over_rounds(row: Row, scores: Rows, step: int) -> Mapping[str, np.ndarray]:
 
 
 def _name(client: int, seed: str) -> str:
+    """What a client of one of several repetitions is called."""
     return f"client {client}, {plain(seed)}"

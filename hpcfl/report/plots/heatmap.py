@@ -1,12 +1,11 @@
 """Which client does well with which method: a row for each method, a column for each
 client.
 
-Repetitions with the same partition are averaged; clients of other partitions are others
-and stand beside them, behind a gap.
+Repetitions with the same partition are averaged. With another partition the clients are
+other ones, so they have columns of their own, behind a gap.
 """
 
 from collections.abc import Sequence
-from itertools import accumulate
 from math import ceil
 from typing import TYPE_CHECKING
 
@@ -24,7 +23,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-STEPS = (1, 2, 5, 10, 20, 50, 100)  # from one client's number that is shown to the next
+# How many clients lie between two numbers on the x axis.
+STEPS = (1, 2, 5, 10, 20, 50, 100)
 
 
 def plugin(
@@ -52,28 +52,35 @@ def plugin(
         _name_clients(place, partitions(rows), fitting)
     figure.colorbar(image, ax=places, pad=0.01, aspect=30)
     figure.suptitle(literal(_lines.scored(scores.runs, scores.metric)))
-    clients = "".join(f"; {said(rows)}" for rows in scores.panels.values())
-    sheet.notes.append(
-        f"rows by their mean; a column is a client, {scores.moment(at)}{clients}"
-    )
+    note = f"rows by their mean; a column is a client, {scores.moment(at)}"
+    for rows in scores.panels.values():
+        note += f"; {said(rows)}"
+    sheet.notes.append(note)
     return figure
 
 
 def partitions(rows: Sequence[Row]) -> dict[str, np.ndarray]:
-    """The different partitions of the rows' runs: by the names of their repetitions the
-    test samples.
+    """The different partitions of the rows' runs.
+
+    Returns:
+        By the names of the repetitions that have a partition its test samples, int64
+        ``[clients, classes]``.
     """
     runs = [run for row in rows for run in row.runs]
     counts_by_key: dict[bytes, np.ndarray] = {}
     names_by_key: dict[bytes, list[str]] = {}
-    for run, name in zip(runs, called(list(map(setting_of, runs))), strict=True):
+    settings = [setting_of(run) for run in runs]
+    for run, name in zip(runs, called(settings), strict=True):
         counts = counts_of(run, "test")
         key = repr(counts.shape).encode() + counts.tobytes()
         counts_by_key[key] = counts
         names = names_by_key.setdefault(key, [])
         if name not in names:
             names.append(name)
-    return {", ".join(names): counts_by_key[key] for key, names in names_by_key.items()}
+    counts_by_names = {}
+    for key, names in names_by_key.items():
+        counts_by_names[", ".join(names)] = counts_by_key[key]
+    return counts_by_names
 
 
 def said(rows: Sequence[Row]) -> str:
@@ -92,28 +99,46 @@ def cells(rows: Sequence[Row]) -> np.ndarray:
     for row in rows:
         line: list[float] = []
         for counts in partitions(rows).values():
-            same = [
-                numbers
-                for run, numbers in zip(row.runs, row.numbers, strict=True)
-                if np.array_equal(counts_of(run, "test"), counts)
-            ]
             if line:
                 line.append(np.nan)
-            if same:
-                line += np.mean(same, axis=0).tolist()
-            else:
-                line += [np.nan] * len(counts)
+            line += _means(row, counts)
         table.append(line)
     return np.array(table)
 
 
-def _name_clients(place: "Axes", of: dict[str, np.ndarray], most: int) -> None:
-    """Clients' numbers below the columns of ``cells``, about ``most``, and above them
-    partitions' names.
+def _means(row: Row, counts: np.ndarray) -> list[float]:
+    """Each client's mean over the row's runs that have the partition with ``counts``;
+    NaN where there is no such run.
     """
-    sizes = [len(counts) for counts in of.values()]
-    starts = list(accumulate([size + 1 for size in sizes], initial=0))[:-1]
-    step = next((step for step in STEPS if _ticks(sizes, step) <= most), max(sizes))
+    repetitions = []
+    for run, numbers in zip(row.runs, row.numbers, strict=True):
+        if np.array_equal(counts_of(run, "test"), counts):
+            repetitions.append(numbers)
+    if not repetitions:
+        return [np.nan] * len(counts)
+    means: list[float] = np.mean(repetitions, axis=0).tolist()
+    return means
+
+
+def _name_clients(
+    place: "Axes", counts_by_name: dict[str, np.ndarray], most: int
+) -> None:
+    """Number the columns of ``cells`` and name the partitions.
+
+    Args:
+        place: Where the cells are drawn.
+        counts_by_name: As ``partitions`` returns it.
+        most: How many clients' numbers fit below the columns. Partitions are named above
+            them.
+    """
+    sizes = [len(counts) for counts in counts_by_name.values()]
+    starts = []
+    start = 0
+    for size in sizes:
+        starts.append(start)
+        start += size + 1  # with the gap behind the partition
+    fitting = (step for step in STEPS if _ticks(sizes, step) <= most)
+    step = next(fitting, max(sizes))
     columns = []
     clients = []
     for start, size in zip(starts, sizes, strict=True):
@@ -122,11 +147,11 @@ def _name_clients(place: "Axes", of: dict[str, np.ndarray], most: int) -> None:
             clients.append(str(client))
     place.set_xticks(columns, clients)
     if len(sizes) > 1:
-        middles = [
-            start + (size - 1) / 2 for start, size in zip(starts, sizes, strict=True)
-        ]
+        middles = []
+        for start, size in zip(starts, sizes, strict=True):
+            middles.append(start + (size - 1) / 2)
         names = place.secondary_xaxis("top")
-        names.set_xticks(middles, list(map(literal, of)))
+        names.set_xticks(middles, [literal(name) for name in counts_by_name])
         names.tick_params(length=0)
         names.spines[:].set_visible(False)
     for start in starts[1:]:
