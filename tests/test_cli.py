@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -164,7 +165,7 @@ def under_bash(tmp_path):
     """
 
     def run(line: str) -> subprocess.CompletedProcess:
-        line = line.replace("hpcfl", f"{sys.executable} -m hpcfl")
+        line = line.replace("hpcfl", f"{shlex.quote(sys.executable)} -m hpcfl")
         return subprocess.run(
             ["bash", "-c", f"{line}; exit ${{PIPESTATUS[0]}}"],
             cwd=tmp_path,

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -242,7 +243,7 @@ def test_what_a_rank_said_first_is_noted_in_one_line_and_nothing_of_an_earlier_j
 ):
     complain = "from hpcfl.files.output import complain; "
     bugs = [f'{complain}complain("rank {rank} failed: a bug\\nat")' for rank in (1, 2)]
-    ranks = "; ".join(f"{sys.executable} -c '{bug}'" for bug in bugs)
+    ranks = "; ".join(f"{shlex.quote(sys.executable)} -c '{bug}'" for bug in bugs)
     for command, why in (
         (f"{ranks}; exit 137", ": rank 1 failed: a bug"),
         ("exit 3", ""),

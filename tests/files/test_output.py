@@ -1,5 +1,6 @@
 """What is printed where nobody can read it: the program goes on, and knows."""
 
+import shlex
 import subprocess
 import sys
 
@@ -30,7 +31,7 @@ def under_bash(tmp_path):
             [
                 "bash",
                 "-c",
-                f"{sys.executable} program.py {line}; exit ${{PIPESTATUS[0]}}",
+                f"{shlex.quote(sys.executable)} program.py {line}; exit ${{PIPESTATUS[0]}}",
             ],
             cwd=tmp_path,
             capture_output=True,

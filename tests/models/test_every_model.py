@@ -9,7 +9,9 @@ from hpcfl.communication.communicator import OneProcess
 from hpcfl.experiment import config, plugins
 from hpcfl.report import catalogue
 from hpcfl.simulation.federation import Federation
+from hpcfl.simulation.participation import RoundPlan
 from hpcfl.simulation.prepare import prepare
+from hpcfl.simulation.round import Round
 from hpcfl.simulation.signals import StopRequest
 from hpcfl.storage.checkpoint import Checkpoints
 
@@ -204,8 +206,11 @@ def test_batch_norm_statistics_can_be_averaged(play, method):
 
 def test_received_statistics_replace_the_clients_own_but_for_counters(play):
     federation, _ = play({"name": "resnet8"}, SMALL_IMAGES, buffers="average")
-    inbox, _ = federation.send(np.arange(CLIENTS), 2)
-    fleet = federation.prepared.fleet(np.arange(CLIENTS), 2, True)
+    everyone = np.arange(CLIENTS)
+    plan = RoundPlan(2, everyone, everyone, scored=True)
+    round = Round(plan, OneProcess(), federation.prepared, federation.server)
+    inbox, _ = round.send()
+    fleet = round.participants
     fleet.state["buffers.model"] = torch.full_like(fleet.state["buffers.model"], 7.0)
     federation.prepared.method.observe(fleet, inbox)
     columns = federation.prepared.resources.buffers.columns
