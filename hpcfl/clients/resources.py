@@ -103,7 +103,7 @@ class Resources:
                 clients = clients[len(group) :]
             else:
                 assert isinstance(self.kernel, BatchedKernel)
-                self.kernel.narrow(len(group) // 2)
+                self.kernel.narrow(len(group))
 
     def stacked(self, rows: Tensor, buffers: Tensor, lanes: Tensor) -> Tensors:
         """Copies of some models and their buffers as tensors ``[L, *shape]`` by name.

@@ -326,7 +326,7 @@ class FinalScoring(Round):
     """
 
     final = True
-    greeting: Inbox  # what newcomers got
+    newcomers_inbox: Inbox  # what newcomers got
     newcomers: Fleet
 
     @property
@@ -335,10 +335,12 @@ class FinalScoring(Round):
 
     @stage("send", "what the server sends", collective=True)
     def send(self) -> tuple[Inbox, float]:
-        """Send to everybody who is scored, and to newcomers what greets them."""
+        """Send to everybody who is scored, and to newcomers its message to newcomers."""
         arrived = self.send_by("send", self.plan.audience)
         if len(self.plan.newcomers):
-            self.greeting, _ = self.send_by("send_to_newcomers", self.plan.newcomers)
+            self.newcomers_inbox, _ = self.send_by(
+                "send_to_newcomers", self.plan.newcomers
+            )
         return arrived
 
     @stage("train", "local work", collective=False)
@@ -358,11 +360,11 @@ class FinalScoring(Round):
         """
         method, fleet = self.prepared.method, self.newcomers
         with on_this_rank(f"{self.name}, {named(fleet.ids)}"):
-            method.init_newcomers(fleet, self.greeting)
+            method.init_newcomers(fleet, self.newcomers_inbox)
             if self.prepared.config.newcomers.epochs:
-                method.train_newcomers(fleet, self.greeting)
+                method.train_newcomers(fleet, self.newcomers_inbox)
             else:
-                method.observe(fleet, self.greeting)
+                method.observe(fleet, self.newcomers_inbox)
         columns = {"pre": BEFORE, "post": AFTER}
         fleet.scores = {
             columns[name]: sums

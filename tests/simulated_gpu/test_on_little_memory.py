@@ -102,7 +102,7 @@ def test_half_as_many_lanes_train_where_they_do_not_fit(
     assert played.prepared.resources.kernel.widest == LANES // 2
     assert (
         capfd.readouterr().err.count(
-            f"does not hold {LANES} lanes or more; {LANES // 2} from now on"
+            f"did not hold {LANES} lanes; at most {LANES // 2} from now on"
         )
         == 1
     )

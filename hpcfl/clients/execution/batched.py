@@ -65,13 +65,14 @@ class BatchedKernel:
         self._recordings: dict[Hashable, Recorded | Graphed] = {}  # oldest use first
         self._captures = Captures()
 
-    def narrow(self, lanes: int) -> None:
-        """At most so many lanes from now on: the GPU's memory did not hold twice as
-        many.
+    def narrow(self, failed: int) -> None:
+        """At most half of ``failed`` lanes from now on, which the GPU's memory did not
+        hold.
         """
+        lanes = failed // 2
         print(
-            f"hpcfl: the GPU's memory does not hold {2 * lanes} lanes or more; {lanes} from now on, which "
-            f"may change the last bits (with runtime.lanes = {lanes} from the beginning)",
+            f"hpcfl: the GPU's memory did not hold {failed} lanes; at most {lanes} from now on, which "
+            f"may change the last bits (with runtime.lanes = {lanes} from the beginning it does not)",
             file=sys.stderr,
         )
         self.widest = lanes
