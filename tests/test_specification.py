@@ -18,7 +18,12 @@ import pytest
 ROOT = Path(__file__).parents[1]
 BOOKS = [
     ROOT / "hpcfl" / path
-    for path in ("methods/methods-1.md", "methods/methods-2.md", "data/protocols.md")
+    for path in (
+        "methods/methods-1.md",
+        "methods/methods-2.md",
+        "methods/methods-3.md",
+        "data/protocols.md",
+    )
 ]
 KINDS = {".py", ".md", ".toml", ".sh", ".sbatch"}
 
@@ -155,7 +160,7 @@ def test_names_of_tests_lead_to_an_item_or_part():
     [
         "(methods-1.md §99)",
         "methods-1.md §5,\nitem 11",
-        "methods-3.md §5",
+        "methods-4.md §5",
         "§5",
         "item 9",
         "protocols.md B4, D8",
