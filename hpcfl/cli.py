@@ -558,7 +558,7 @@ def report(folders: tuple[Path, ...], out: Path) -> None:
 @click.option(
     "--x",
     metavar="AXIS",
-    help="Of curves: rounds, seconds, floats, or a key such as training.lr.",
+    help="Of curves: rounds, seconds, virtual, floats, or a key such as training.lr.",
 )
 @click.option(
     "--metric",

@@ -25,6 +25,7 @@ BOOKS = [
         "methods/methods-3.md",
         "data/protocols.md",
         "data/heterogeneity.md",
+        "clock/time.md",
     )
 ]
 KINDS = {".py", ".md", ".toml", ".sh", ".sbatch"}

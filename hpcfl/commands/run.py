@@ -9,6 +9,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from hpcfl.communication.agreement import agreed
 from hpcfl.communication.communicator import Communicator
 from hpcfl.communication.mpi import launched_world_size
@@ -352,6 +354,11 @@ def _metrics_writer(
         "train_counts": prepared.counts.long().numpy(),
         "test_counts": prepared.test_counts.long().numpy(),
     }
+    if prepared.calendar is not None:
+        devices = prepared.calendar.duration.devices
+        static["device_pace"] = np.array(devices.pace)
+        static["device_down"] = np.array(devices.down)
+        static["device_up"] = np.array(devices.up)
     return MetricsWriter(claim.folder, header, static, PUBLISH_EVERY)
 
 

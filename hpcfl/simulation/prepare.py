@@ -21,6 +21,7 @@ from hpcfl.clients.modules import convolves
 from hpcfl.clients.samples import Samples
 from hpcfl.clients.setup import INITIAL, Setup
 from hpcfl.clients.stopwatch import Stopwatch
+from hpcfl.clock.calendar import Calendar
 from hpcfl.communication import placement
 from hpcfl.communication.agreement import agreed
 from hpcfl.communication.communicator import Communicator, Process
@@ -56,6 +57,7 @@ class Prepared:
     newcomers: the same of its newcomers, which nobody changes.
     frozen: the digest of the values of what the model freezes; None where it freezes
         nothing.
+    calendar: who takes part in each round, and when; None without ``[time]``.
     """
 
     config: Config
@@ -73,6 +75,7 @@ class Prepared:
     gpus: tuple[str, ...]  # types and libraries, of all ranks
     measure: Measure  # the number that `best` is about
     frozen: str | None = None
+    calendar: Calendar | None = None
 
     def audience(self, ids: np.ndarray, round: int) -> Audience:
         """What the method's server side knows of the clients ``ids`` [n] that it sends
