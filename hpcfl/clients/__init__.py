@@ -49,6 +49,9 @@ class Fleet:
     losses, data_losses: each client's mean objective in the last epoch of the last
         training, with the proximal term at its end, and the data term alone, float64
         [n]; None before any.
+    sample_gradients: how many gradients of samples each client has computed, int64 [n]
+        on the host: one for each sample of each mini-batch that a gradient was taken
+        of, whichever parameters it is by. What a ``trial`` computes counts, too.
     """
 
     ids: np.ndarray
@@ -63,7 +66,11 @@ class Fleet:
     pace: np.ndarray | None = None
     losses: Tensor | None = None
     data_losses: Tensor | None = None
+    sample_gradients: np.ndarray = field(init=False)
     _phases: set[str] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        self.sample_gradients = np.zeros(len(self.ids), np.int64)
 
     @property
     def setup(self) -> Setup:
@@ -256,7 +263,7 @@ class Fleet:
         alone: afterwards private state and losses are as before it.
 
         So stragglers do all of it, and a score means the same for every client. What was
-        scored and recorded in it stays. Whatever else training leaves in a fleet has to
+        scored, recorded and counted in it stays. Whatever else training leaves in a fleet has to
         be put back here, too.
         """
         state, losses, pace = self.state, (self.losses, self.data_losses), self.pace
@@ -465,6 +472,11 @@ class Fleet:
         ``rows`` in evaluation mode; zero for classes that a client does not hold.
         ``draws``: as for ``class_means``.
         """
+        taken = self.counts.cpu().numpy()
+        if draws is not None:
+            times, size = draws
+            taken = times * taken.clip(max=size)
+        self.sample_gradients += taken.sum(axis=1).astype(np.int64)
         return head_gradients.from_means(
             self.class_means(rows, head_gradients.outer_products, model, draws),
             self.layout,
@@ -526,6 +538,7 @@ class Fleet:
         )
         self.keep_buffers(model, trained.buffers)
         self.losses, self.data_losses = trained.losses.unbind(dim=1)
+        self.sample_gradients += trained.sample_gradients
         return trained
 
     def _named(self, params: Sequence[Group]) -> list[str]:
