@@ -395,6 +395,7 @@ class Fleet:
         function: Predict,
         model: str = "model",
         draws: tuple[int, int] | None = None,
+        variables: Tensors | None = None,
     ) -> Tensor:
         """Means of ``function`` over each client's training samples of each class:
         ``[n, classes, d]``.
@@ -402,10 +403,12 @@ class Fleet:
         They are float32, and zero for classes that a client does not hold.
 
         rows: the models that the function is given, in evaluation mode.
-        function: of (model, x, lane), ``[batch, d]``; the lane has no variables.
+        function: of (model, x, lane), ``[batch, d]``.
         draws: (times, size): the mean is over ``times`` random draws of at most
             ``size`` samples of the class instead of all.
+        variables: as for ``train``.
         """
+        given = self._variables(variables)
         resources, means, order = self.resources, [], list[int]()
         pools = [
             self._drawn(client, *draws)
@@ -429,7 +432,7 @@ class Fleet:
                 tensors,
                 resources.samples,
                 [pools[i] for i in clients],
-                {},
+                {name: value[lanes] for name, value in given.items()},
                 function,
             ):
                 member = (
@@ -454,6 +457,58 @@ class Fleet:
         return torch.cat(means).float()[
             torch.tensor(order, device=resources.device).argsort()
         ]
+
+    def outputs(
+        self,
+        rows: Tensor,
+        function: Predict,
+        most: int | None = None,
+        model: str = "model",
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """``function`` of each client's training samples, such as their features.
+
+        rows: the models that the function is given, in evaluation mode.
+        function: of (model, x, lane), ``[batch, d]``; the lane has no variables.
+        most: how many samples of a client at most, a random choice of each round where
+            it has more; by default all of them.
+
+        Returns outputs ``[n, S, d]``, labels ``[n, S]``, and which of the S places hold
+        a sample, bool ``[n, S]``. S is ``most``, or else the most samples that any of
+        these clients has; what is beyond a client's own is zero.
+        """
+        resources = self.resources
+        pools = [self._chosen(client, most) for client in self.ids]
+        longest = max(map(len, pools), default=0)
+        shape = len(self.ids), longest if most is None else most
+        labels = torch.zeros(shape, dtype=torch.int64, device=resources.device)
+        held = torch.zeros(shape, dtype=torch.bool, device=resources.device)
+        found: dict[int, Tensor] = {}
+
+        def run_chunk(clients: list[int]) -> None:
+            blocks: list[list[tuple[Tensor, ...]]] = [[] for _ in clients]
+            for part, *block in scoring.outputs(
+                resources.kernel,
+                self._stacked(rows, model, torch.tensor(clients, device=held.device)),
+                resources.samples,
+                [pools[i] for i in clients],
+                {},
+                function,
+            ):
+                for lane, of_lane in zip(part, zip(*block, strict=True), strict=True):
+                    blocks[lane].append(of_lane)
+            for i, own in zip(clients, blocks, strict=True):
+                length = len(pools[i])
+                output, y, _ = (torch.cat(parts) for parts in zip(*own, strict=True))
+                found[i] = output[:length]
+                labels[i, :length] = y[:length]
+                held[i, :length] = True
+            heartbeat.beat()
+
+        resources.side_by_side(scoring.by_blocks(pools), run_chunk)
+        outputs = found[0].new_zeros(*shape, *found[0].shape[1:])
+        for i, output in found.items():
+            outputs[i, : len(output)] = output
+        return outputs, labels, held
 
     def head_gradients(
         self, rows: Tensor, model: str = "model", draws: tuple[int, int] | None = None
@@ -486,6 +541,16 @@ class Fleet:
                 f"clients, {len(self.ids)}"
             )
         return values
+
+    def _chosen(self, client: int, most: int | None) -> np.ndarray:
+        """Positions of a client's training samples, at most so many of them, in order."""
+        pool = self.resources.samples.train[int(client)]
+        if most is None or len(pool) <= most:
+            return pool
+        key = "outputs", self.round, int(client)
+        order = randomness.permutation(len(pool), self.setup.seed, *key)
+        chosen: np.ndarray = pool[np.sort(order[:most])]
+        return chosen
 
     def _drawn(self, client: int, times: int, size: int) -> np.ndarray:
         """Positions of samples: ``times`` draws of at most ``size`` from each class
