@@ -478,36 +478,33 @@ class Fleet:
         """
         resources = self.resources
         pools = [self._chosen(client, most) for client in self.ids]
-        longest = max(map(len, pools), default=0)
-        shape = len(self.ids), longest if most is None else most
-        labels = torch.zeros(shape, dtype=torch.int64, device=resources.device)
-        held = torch.zeros(shape, dtype=torch.bool, device=resources.device)
-        found: dict[int, Tensor] = {}
+        blocks: dict[int, list[Tensor]] = {}
 
         def run_chunk(clients: list[int]) -> None:
-            blocks: list[list[tuple[Tensor, ...]]] = [[] for _ in clients]
-            for part, *block in scoring.outputs(
+            lanes = torch.tensor(clients, device=resources.device)
+            blocks.update({i: [] for i in clients})  # a second attempt begins anew
+            for part, output, *_ in scoring.outputs(
                 resources.kernel,
-                self._stacked(rows, model, torch.tensor(clients, device=held.device)),
+                self._stacked(rows, model, lanes),
                 resources.samples,
                 [pools[i] for i in clients],
                 {},
                 function,
             ):
-                for lane, of_lane in zip(part, zip(*block, strict=True), strict=True):
-                    blocks[lane].append(of_lane)
-            for i, own in zip(clients, blocks, strict=True):
-                length = len(pools[i])
-                output, y, _ = (torch.cat(parts) for parts in zip(*own, strict=True))
-                found[i] = output[:length]
-                labels[i, :length] = y[:length]
-                held[i, :length] = True
+                for lane, of_lane in zip(part, output, strict=True):
+                    blocks[clients[lane]].append(of_lane)
             heartbeat.beat()
 
         resources.side_by_side(scoring.by_blocks(pools), run_chunk)
-        outputs = found[0].new_zeros(*shape, *found[0].shape[1:])
-        for i, output in found.items():
-            outputs[i, : len(output)] = output
+        size = max(map(len, pools)) if most is None else most
+        positions = torch.from_numpy(scoring.filled(pools, size)).to(resources.device)
+        held = positions >= 0
+        labels = resources.samples.y[positions.clamp(min=0)].where(held, 0)
+        like = next(found[0] for found in blocks.values() if found)
+        outputs = like.new_zeros(*held.shape, *like.shape[1:])
+        for i, found in blocks.items():
+            if found:
+                outputs[i, : len(pools[i])] = torch.cat(found)[: len(pools[i])]
         return outputs, labels, held
 
     def head_gradients(

@@ -188,9 +188,7 @@ def test_at_most_so_many_outputs_are_a_choice_of_each_round(make_fleet, rows_of)
         same = (found[client, held[client], None] == everything[client]).all(dim=2)
         places = same.int().argmax(dim=1)
         assert same.any(dim=1).all() and (places.diff() > 0).all()
-        assert torch.equal(
-            chosen_labels[client, held[client]], labels[client, places]
-        )
+        assert torch.equal(chosen_labels[client, held[client]], labels[client, places])
     again, other = inputs(1, most=5)[0], inputs(2, most=5)[0]
     assert torch.equal(found, again) and not torch.equal(found, other)
     assert inputs(1, most=30)[0].shape == (3, 30, 5)
