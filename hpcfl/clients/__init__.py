@@ -402,6 +402,7 @@ class Fleet:
         function: Predict,
         model: str = "model",
         draws: tuple[int, int] | None = None,
+        variables: Tensors | None = None,
     ) -> Tensor:
         """Means of ``function`` over each client's training samples of each class:
         ``[n, classes, d]``.
@@ -409,10 +410,12 @@ class Fleet:
         They are float32, and zero for classes that a client does not hold.
 
         rows: the models that the function is given, in evaluation mode.
-        function: of (model, x, lane), ``[batch, d]``; the lane has no variables.
+        function: of (model, x, lane), ``[batch, d]``.
         draws: (times, size): the mean is over ``times`` random draws of at most
             ``size`` samples of the class instead of all.
+        variables: as for ``train``.
         """
+        given = self._variables(variables)
         resources, means, order = self.resources, [], list[int]()
         pools = [
             self._drawn(client, *draws)
@@ -436,7 +439,7 @@ class Fleet:
                 tensors,
                 resources.samples,
                 [pools[i] for i in clients],
-                {},
+                {name: value[lanes] for name, value in given.items()},
                 function,
             ):
                 member = (
@@ -461,6 +464,55 @@ class Fleet:
         return torch.cat(means).float()[
             torch.tensor(order, device=resources.device).argsort()
         ]
+
+    def outputs(
+        self,
+        rows: Tensor,
+        function: Predict,
+        most: int | None = None,
+        model: str = "model",
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """``function`` of each client's training samples, such as their features.
+
+        rows: the models that the function is given, in evaluation mode.
+        function: of (model, x, lane), ``[batch, d]``; the lane has no variables.
+        most: how many samples of a client at most, a random choice of each round where
+            it has more; by default all of them.
+
+        Returns outputs ``[n, S, d]``, labels ``[n, S]``, and which of the S places hold
+        a sample, bool ``[n, S]``. S is ``most``, or else the most samples that any of
+        these clients has; what is beyond a client's own is zero.
+        """
+        resources = self.resources
+        pools = [self._chosen(client, most) for client in self.ids]
+        blocks: dict[int, list[Tensor]] = {}
+
+        def run_chunk(clients: list[int]) -> None:
+            lanes = torch.tensor(clients, device=resources.device)
+            blocks.update({i: [] for i in clients})  # a second attempt begins anew
+            for part, output, *_ in scoring.outputs(
+                resources.kernel,
+                self._stacked(rows, model, lanes),
+                resources.samples,
+                [pools[i] for i in clients],
+                {},
+                function,
+            ):
+                for lane, of_lane in zip(part, output, strict=True):
+                    blocks[clients[lane]].append(of_lane)
+            heartbeat.beat()
+
+        resources.side_by_side(scoring.by_blocks(pools), run_chunk)
+        size = max(map(len, pools)) if most is None else most
+        positions = torch.from_numpy(scoring.filled(pools, size)).to(resources.device)
+        held = positions >= 0
+        labels = resources.samples.y[positions.clamp(min=0)].where(held, 0)
+        like = next(found[0] for found in blocks.values() if found)
+        outputs = like.new_zeros(*held.shape, *like.shape[1:])
+        for i, found in blocks.items():
+            if found:
+                outputs[i, : len(pools[i])] = torch.cat(found)[: len(pools[i])]
+        return outputs, labels, held
 
     def head_gradients(
         self, rows: Tensor, model: str = "model", draws: tuple[int, int] | None = None
@@ -498,6 +550,16 @@ class Fleet:
                 f"clients, {len(self.ids)}"
             )
         return values
+
+    def _chosen(self, client: int, most: int | None) -> np.ndarray:
+        """Positions of a client's training samples, at most so many of them, in order."""
+        pool = self.resources.samples.train[int(client)]
+        if most is None or len(pool) <= most:
+            return pool
+        key = "outputs", self.round, int(client)
+        order = randomness.permutation(len(pool), self.setup.seed, *key)
+        chosen: np.ndarray = pool[np.sort(order[:most])]
+        return chosen
 
     def _drawn(self, client: int, times: int, size: int) -> np.ndarray:
         """Positions of samples: ``times`` draws of at most ``size`` from each class
