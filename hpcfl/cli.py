@@ -478,7 +478,28 @@ def export(
 @click.option(
     "--test",
     is_flag=True,
-    help="Say which rows cannot be told from the best: paired over seeds and clients.",
+    help="Say which rows cannot be told from the best on these very federations: paired over "
+    "seeds and clients. Of further partitions --against speaks.",
+)
+@click.option(
+    "--against",
+    default="",
+    metavar="ROW",
+    help="Show what each row gains its clients beside this one, such as local or fedavg, with "
+    "95 % intervals over partitions.",
+)
+@click.option(
+    "--margin",
+    default=0.5,
+    show_default=True,
+    type=click.FloatRange(0, min_open=True),
+    help="With --against: a difference below it counts as none, as it is shown (points of accuracy).",
+)
+@click.option(
+    "--power",
+    type=click.FloatRange(0, min_open=True),
+    metavar="DIFFERENCE",
+    help="With --against: say how many partitions it takes to see so large a difference.",
 )
 @click.option(
     "--format",
@@ -498,11 +519,14 @@ def table(
     at: str,
     std: str,
     test: bool,
+    against: str,
+    margin: float,
+    power: float | None,
     form: str,
     explain: bool,
 ) -> None:
     """The runs below FOLDER… as rows × columns, mean ± standard deviation over seeds."""
-    from hpcfl.report.sweep_table import Reading, show
+    from hpcfl.report.sweep_table import Reading, Reference, show
 
     show(
         folders,
@@ -511,6 +535,7 @@ def table(
         Reading(metric, at, std, test),
         form,
         explain,
+        Reference(against, margin, power) if against else None,
     )
 
 
