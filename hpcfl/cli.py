@@ -578,7 +578,7 @@ def report(folders: tuple[Path, ...], out: Path) -> None:
     default="curves",
     show_default=True,
     metavar="NAME",
-    help="curves, clients, spread, heatmap, partition, or your own MODULE:FUNCTION.",
+    help="curves, clients, gains, spread, heatmap, partition, or your own MODULE:FUNCTION.",
 )
 @click.option(
     "--x",
@@ -603,6 +603,11 @@ def report(folders: tuple[Path, ...], out: Path) -> None:
 )
 @click.option(
     "--group", metavar="KEY,…", help="Keys that make a line or row; default the method."
+)
+@click.option(
+    "--against",
+    metavar="ROW",
+    help="Of gains: the row that clients are compared with; default local.",
 )
 @click.option(
     "--client",
@@ -647,7 +652,7 @@ def plot(
     """Draw the runs below FOLDERs, a colour a method.
 
     curves are means over seeds with a band of a standard deviation, spread is a mean
-    over them; clients and heatmap show the clients of all seeds, partition those of the
+    over them; clients, gains and heatmap show the clients of all seeds, partition those of the
     first. The papers' own figures are functions in launch/figures.
     """
     from hpcfl.report.figures import plot

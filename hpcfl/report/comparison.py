@@ -111,7 +111,7 @@ def sheet(
         UserError: No such row, or nothing to compare.
     """
     rows = arranged.column(column)
-    reference = _named(reference, list(rows))
+    reference = named_row(reference, list(rows))
     notes: list[str] = []
     gains = {}
     for row in arranged.rows:
@@ -209,8 +209,11 @@ def gini(numbers: np.ndarray) -> float:
     return float(weighted / (count**2 * mean))
 
 
-def _named(name: str, rows: Sequence[str]) -> str:
-    """The row that is called ``name``, or begins with it where only one does."""
+def named_row(name: str, rows: Sequence[str]) -> str:
+    """The row that is called ``name``, or whose first word is it where only one's is.
+
+    Raises UserError where there is none.
+    """
     if name in rows:
         return name
     beginning = [row for row in rows if row.split(" ")[0] == name]
