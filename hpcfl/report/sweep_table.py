@@ -57,6 +57,7 @@ LOWER_IS_BETTER = (
     "seconds",
     "bytes",
     "floats",
+    "sample_gradients",
     "std",
 )  # in names of recorded numbers that are no scores
 
