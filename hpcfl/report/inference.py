@@ -3,10 +3,10 @@
 The clients of one partition share its draw, so they are no independent witnesses of a
 difference between methods: a new federation is a new partition, with new clients in it.
 What is resampled are therefore partitions, and within each of them its clients: the
-bootstrap of Davison & Hinkley, "Bootstrap Methods and their Application", 1997, §3.8,
+bootstrap of Davison & Hinkley, "Bootstrap Methods and their Application", 1997, section 3.8,
 for data in groups, with both stages drawn with replacement.
 
-Intervals are studentised and symmetric (ibid., §5.2.1): the spread of the partitions'
+Intervals are studentised and symmetric (ibid., section 5.2.1): the spread of the partitions'
 means is estimated anew in each resample, because with the five to twenty partitions
 that one can afford plain percentiles are too narrow. On invented normal and skewed
 differences of 5, 12 and 20 partitions of 20 clients, 600 draws each, 92 to 98 of 100
@@ -89,7 +89,7 @@ def partitions_needed(deviation: float, difference: float, level: float) -> int 
 
     Returns:
         The smallest number with which the test has the power ``POWER``, by the
-        noncentral t distribution (Cohen, "Statistical Power Analysis", 1988, §2.4);
+        noncentral t distribution (Cohen, "Statistical Power Analysis", 1988, section 2.4);
         None where more than ``MOST_PARTITIONS`` would be needed.
     """
     from scipy.stats import nct, t
