@@ -18,7 +18,7 @@ from hpcfl.report.outcome import Summary, summarise
 from hpcfl.scores._described import Described, Measure, resolve
 from hpcfl.scores._metric_name import MetricName
 from hpcfl.storage import results as recorded
-from hpcfl.storage import run_folder, run_status
+from hpcfl.storage import run_folder, run_status, tune_folder
 from hpcfl.storage.moments import counts, scores
 from hpcfl.storage.results import Results
 from hpcfl.storage.run_status import RunStatus
@@ -261,6 +261,8 @@ def load_all(folder: Path, own: Collection[str] = ()) -> list[Run]:
     """
     if not folder.is_dir():
         raise UserError(f"{folder}: no such folder")
+    if tune_folder.is_tuning(folder):
+        folder = folder / tune_folder.FINAL
     return runs_in([folder], own) or [load(folder, own)]
 
 
@@ -273,9 +275,15 @@ def runs_below(
     These are the ones that ``--fresh`` moved aside, see ``_places``. own: as for
     ``load``. Raises UserError if there is no run, or a folder without any.
     """
+    tried: list[Path] = []
 
     def all_below(folder: Path) -> list[Path]:
-        return sorted(folder.glob("**/"))  # the folder itself, too
+        """The folders in one, itself too, without those that a tuning tried."""
+        found: list[Path] = []
+        for place in sorted(folder.glob("**/")):
+            left_out = tune_folder.leaves_out(folder, place)
+            (tried if left_out else found).append(place)
+        return found
 
     current, aside = _places(folders, all_below)
     resolved = [place.resolve() for place in [*current, *aside]]
@@ -293,6 +301,11 @@ def runs_below(
         notes.append(
             f"left out, as --fresh moved it aside: {aside[0]}{more}; named alone it "
             "counts"
+        )
+    if tried:
+        notes.append(
+            f"left out: what was tried in a tuning, {tried[0]} and others; named alone "
+            "they count"
         )
     return [load(place, own) for place in current], notes
 
