@@ -10,6 +10,7 @@ from hpcfl.errors import UserError
 from hpcfl.files import atomic, heartbeat, regular
 
 NAME = r"\w[\w.-]*"  # of a file or folder, without a path
+GREY = ("1", "L", "LA")  # Pillow's modes without colours
 MOST_PIXELS = 1 << 24  # of one picture, where no size is asked for
 
 
@@ -37,7 +38,7 @@ def decoded(
     where: str,
     *kinds: str,
     size: tuple[int, int] | None = None,
-    mode: str = "RGB",
+    mode: str | None = "RGB",
     resized: tuple[int, int] | None = None,
 ) -> np.ndarray:
     """The pixels of a picture, uint8 [channels, height, width].
@@ -47,7 +48,8 @@ def decoded(
         where: What names the picture in errors.
         kinds: What it may be, "JPEG" or "PNG".
         size: The width and height that it must have; None for any.
-        mode: What it is converted to: "RGB", or "L" for grey.
+        mode: What it is converted to: "RGB", or "L" for grey; None leaves grey ones
+            grey.
         resized: The width and height that it is brought to.
 
     Raises:
@@ -70,7 +72,8 @@ def decoded(
                         f"{where}: {image.width}×{image.height} pixels, at most "
                         f"{MOST_PIXELS:,} in all are read"
                     )
-                converted = image.convert(mode)
+                own_mode = "L" if image.mode in GREY else "RGB"
+                converted = image.convert(mode or own_mode)
                 if resized is not None:
                     converted = converted.resize(resized, Image.Resampling.BICUBIC)
                 pixels = np.asarray(converted)
