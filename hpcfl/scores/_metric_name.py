@@ -11,6 +11,8 @@ VALIDATION = "validation"
 NEWCOMERS = "newcomers"
 # columns whose numbers are no scores: phases of a round, and what methods record
 SECONDS, RECORDED = "seconds", "recorded"
+# a client's gradients of samples in a round, and without a client the sum over clients
+SAMPLE_GRADIENTS = "sample_gradients"
 
 
 @dataclass(frozen=True)

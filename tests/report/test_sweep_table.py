@@ -237,7 +237,7 @@ def test_of_runs_whose_best_rounds_are_chosen_otherwise_a_note_says_so():
         "best rounds are chosen on test samples (a) and on validation samples (b)"
         in (grid.notes)
     )
-    assert "best round by test or validation samples" in table_formats.title(grid)
+    assert "best round by test or validation samples" in grid.title
     last = sweep_table.make(
         [run("a"), held_out("b", "pre", 0.5, 0.4, 0.3)], reading=Reading(at="last")
     )
