@@ -233,6 +233,7 @@ def test_columns_count_the_same_clients_whatever_the_method(federate, name):
 
 
 BEFORE = {
+    "fedgh",
     "lg-fedavg",
     "fedavg",
     "fedprox",
@@ -254,6 +255,8 @@ BEFORE = {
     "fedyogi",
 }
 AFTER = {
+    "fedas",
+    "fml",
     "local",
     "fedamp",
     "fedfomo",
