@@ -44,11 +44,16 @@ class Fleet:
     loss: what ``train`` minimises unless told otherwise.
     scores: what ``score`` added up, by column.
     recorded: what ``record`` was given, [n] by name.
+    tune_epochs: for how many epochs the models that clients start from are trained at
+        scoring, to be scored after each of these (``Method.score_tuned``).
     pace: of each client the share that it does of the epochs of each training of the
         round, [n] in [0, 1], though at least one of them; None where all do all.
     losses, data_losses: each client's mean objective in the last epoch of the last
         training, with the proximal term at its end, and the data term alone, float64
         [n]; None before any.
+    sample_gradients: how many gradients of samples each client has computed, int64 [n]
+        on the host: one for each sample of each mini-batch that a gradient was taken
+        of, whichever parameters it is by. What a ``trial`` computes counts, too.
     """
 
     ids: np.ndarray
@@ -60,10 +65,15 @@ class Fleet:
     resources: Resources
     scores: dict[str, scoring.Sums] = field(default_factory=dict)
     recorded: Tensors = field(default_factory=dict)
+    tune_epochs: Sequence[int] = ()
     pace: np.ndarray | None = None
     losses: Tensor | None = None
     data_losses: Tensor | None = None
+    sample_gradients: np.ndarray = field(init=False)
     _phases: set[str] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        self.sample_gradients = np.zeros(len(self.ids), np.int64)
 
     @property
     def setup(self) -> Setup:
@@ -256,7 +266,7 @@ class Fleet:
         alone: afterwards private state and losses are as before it.
 
         So stragglers do all of it, and a score means the same for every client. What was
-        scored and recorded in it stays. Whatever else training leaves in a fleet has to
+        scored, recorded and counted in it stays. Whatever else training leaves in a fleet has to
         be put back here, too.
         """
         state, losses, pace = self.state, (self.losses, self.data_losses), self.pace
@@ -517,6 +527,11 @@ class Fleet:
         ``rows`` in evaluation mode; zero for classes that a client does not hold.
         ``draws``: as for ``class_means``.
         """
+        taken = self.counts.cpu().numpy()
+        if draws is not None:
+            times, size = draws
+            taken = times * taken.clip(max=size)
+        self.sample_gradients += taken.sum(axis=1).astype(np.int64)
         return head_gradients.from_means(
             self.class_means(rows, head_gradients.outer_products, model, draws),
             self.layout,
@@ -588,6 +603,7 @@ class Fleet:
         )
         self.keep_buffers(model, trained.buffers)
         self.losses, self.data_losses = trained.losses.unbind(dim=1)
+        self.sample_gradients += trained.sample_gradients
         return trained
 
     def _named(self, params: Sequence[Group]) -> list[str]:
@@ -629,4 +645,12 @@ def default_prediction(model: nn.Module, x: Tensor, lane: Any) -> Tensor:
     return logits
 
 
-__all__ = ["Fleet", "Pool", "Resources", "StepContext", "at", "buffer_name"]
+__all__ = [
+    "Fleet",
+    "Pool",
+    "Resources",
+    "StepContext",
+    "at",
+    "buffer_name",
+    "default_prediction",
+]

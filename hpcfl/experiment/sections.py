@@ -275,6 +275,18 @@ class Evaluation(Section):
         default_factory=list,
         description="further scores, built-in or your own 'module:Class'",
     )
+    tune_epochs: list[NonNegativeInt] = Field(
+        default_factory=list,
+        description="score the models that clients start from also after so many epochs "
+        "of plain training of their own, the same for every method, as tuned_0, tuned_1 …",
+    )
+
+    @field_validator("tune_epochs")
+    @classmethod
+    def _each_once(cls, epochs: list[int]) -> list[int]:
+        if len(set(epochs)) < len(epochs):
+            raise ValueError("each number once")
+        return epochs
 
 
 class Checkpoint(Section):
