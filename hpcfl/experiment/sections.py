@@ -54,7 +54,8 @@ class Data(Section):
         None, description="folder that holds the data sets; default $HPCFL_DATA"
     )
     file: str | None = Field(
-        None, description="your own file or folder, for npz, npz-folders and leaf"
+        None,
+        description="your own file or folder, for data sets such as npz, leaf and pfllib",
     )
     samples: PositiveInt | None = Field(
         None,
@@ -68,6 +69,10 @@ class Data(Section):
     augment: bool = Field(
         False,
         description="train on images cropped at random after padding by 4, and flipped",
+    )
+    options: dict[str, Any] = Field(
+        default_factory=dict,
+        description="the data set's own keys, checked by how it is read",
     )
 
 
