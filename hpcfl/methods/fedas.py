@@ -101,7 +101,7 @@ class FedAS(SharedBody):
         features from ``lane.means`` [K, d], added up.
         """
         away = parts(model).features(batch.x) - lane.means[batch.y]
-        of_samples = away.square().mean(dim=1)
+        of_samples: Tensor = away.square().mean(dim=1)
         classes = functional.one_hot(batch.y, len(lane.means)).to(of_samples)
         alike = classes.sum(dim=0)[batch.y]  # samples of the same class in the batch
         return (of_samples / alike).sum()

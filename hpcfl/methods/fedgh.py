@@ -31,7 +31,6 @@ from hpcfl.communication.message import Inbox, Message
 from hpcfl.methods._shared_head import SharedHead
 from hpcfl.methods.base import Cohort, State, head_of, search
 from hpcfl.methods.fedproto import features
-from hpcfl.models import parts
 
 
 class FedGH(SharedHead):
@@ -68,7 +67,7 @@ class FedGH(SharedHead):
         held = cohort.counts > 0
         means = uplink["means"].view(*held.shape, -1)[held]
         labels = held.nonzero()[:, 1]
-        head = parts(setup.build()).head
+        head = setup.build().get_submodule("head")
         tensors = layout.split(server["model"])
         names = layout.members(("head",))
         start = {name.removeprefix("head."): tensors[name] for name in names}

@@ -85,8 +85,8 @@ class FML(FedPer):
         to_mine = self.divergence(meme, mine)
         to_meme = self.divergence(mine, meme)
         teaching = (1 - self.alpha) * to_mine + (1 - self.beta) * to_meme
-        fit = self.alpha * of_mine + self.beta * of_meme
-        return fit + lane.regulariser(teaching)
+        regulariser: Tensor = lane.regulariser(teaching)
+        return self.alpha * of_mine + self.beta * of_meme + regulariser
 
     def divergence(self, teacher: Tensor, pupil: Tensor) -> Tensor:
         """KL(teacher ‖ pupil) of log-probabilities [batch, K], a mean over the batch."""
