@@ -44,6 +44,8 @@ class Fleet:
     loss: what ``train`` minimises unless told otherwise.
     scores: what ``score`` added up, by column.
     recorded: what ``record`` was given, [n] by name.
+    tune_epochs: for how many epochs the models that clients start from are trained at
+        scoring, to be scored after each of these (``Method.score_tuned``).
     pace: of each client the share that it does of the epochs of each training of the
         round, [n] in [0, 1], though at least one of them; None where all do all.
     losses, data_losses: each client's mean objective in the last epoch of the last
@@ -63,6 +65,7 @@ class Fleet:
     resources: Resources
     scores: dict[str, scoring.Sums] = field(default_factory=dict)
     recorded: Tensors = field(default_factory=dict)
+    tune_epochs: Sequence[int] = ()
     pace: np.ndarray | None = None
     losses: Tensor | None = None
     data_losses: Tensor | None = None
@@ -642,4 +645,12 @@ def default_prediction(model: nn.Module, x: Tensor, lane: Any) -> Tensor:
     return logits
 
 
-__all__ = ["Fleet", "Pool", "Resources", "StepContext", "at", "buffer_name"]
+__all__ = [
+    "Fleet",
+    "Pool",
+    "Resources",
+    "StepContext",
+    "at",
+    "buffer_name",
+    "default_prediction",
+]

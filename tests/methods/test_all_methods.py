@@ -234,6 +234,7 @@ def test_columns_count_the_same_clients_whatever_the_method(federate, name):
 
 
 BEFORE = {
+    "fedgh",
     "lg-fedavg",
     "fedavg",
     "fedprox",
@@ -261,6 +262,8 @@ BEFORE = {
     "q-ffl",
 }
 AFTER = {
+    "fedas",
+    "fml",
     "local",
     "fedamp",
     "fedfomo",
