@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import Any, Literal, TypeVar
 
 import torch
+import torch.nn.functional as functional
 from torch import Tensor, nn
 from torch.func import functional_call
 
@@ -95,6 +96,23 @@ def sees_features_alone(loss: Loss) -> bool:
         return False
     method = getattr(loss, "__self__", None)
     return all(sees_features_alone(getattr(method, name)) for name in calls)
+
+
+@dataclass(frozen=True)
+class Fit:
+    """The cross-entropy of a prediction, as a loss: equal for the same prediction, so
+    that what was recorded of it is found again.
+    """
+
+    predict: Predict
+
+    @property
+    def reads_features(self) -> tuple[str, ...] | None:
+        """Declared so where the prediction is."""
+        return getattr(self.predict, _DECLARED, None)
+
+    def __call__(self, model: nn.Module, batch: Batch, lane: Any) -> Tensor:
+        return functional.cross_entropy(self.predict(model, batch.x, lane), batch.y)
 
 
 def one_number(loss: Tensor) -> Tensor:

@@ -96,6 +96,8 @@ class Session:
         frozen: the mode of layers of which all is frozen.
         variables: what the loss reads as ``lane.NAME``, ``[L, …]`` by name.
         optimizer: None where nothing but gradients is asked for.
+        samples: how many samples of each lane gradients were taken of, added up over
+            all calls; a lane that a call leaves out has fewer.
     """
 
     kernel: Kernel
@@ -105,6 +107,7 @@ class Session:
     frozen: Frozen = "evaluation"
     variables: Tensors = field(default_factory=dict)
     optimizer: Optimizer | None = None
+    samples: int = field(default=0, init=False)
 
     def __post_init__(self) -> None:
         train_mode(self.kernel.module, self.trained, self.frozen)
@@ -143,6 +146,7 @@ class Session:
         Raises:
             TypeError: A loss is not one number, or depends on nothing that is trained.
         """
+        self.samples += batch.y.shape[1]
         return self._gradients(lanes, batch, variables)
 
     def computed_lanes(self, lanes: int) -> int:
