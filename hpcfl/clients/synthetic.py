@@ -122,7 +122,8 @@ def batches(
     """
     for epoch in range(epochs):
         order = randomness.permutation(count, seed, "server batches", *key, epoch)
-        yield from torch.from_numpy(order).split(size)
+        for start in range(0, count, size):
+            yield torch.from_numpy(order[start : start + size])
 
 
 def _cross_entropy(model: nn.Module, batch: Batch, lane: object) -> Tensor:
