@@ -22,6 +22,7 @@ from hpcfl.report.reading import (
     named,
     read_at,
     refuse_unknown,
+    tuned_in,
     value,
     where_read,
 )
@@ -257,7 +258,7 @@ def make(
     notes = [
         *arranged.notes,
         *_mixed_choices(frame),
-        *_mixed_models(frame, name.number, metric == VALIDATION),
+        *_mixed_models(arranged, frame, name.number, metric == VALIDATION),
         *_one_partition(arranged, frame),
         *_mixed_origins(arranged, frame),
         *_mixed_populations(arranged, frame),
@@ -374,7 +375,7 @@ def _mixed_choices(frame: "pandas.DataFrame") -> list[str]:
 
 
 def _mixed_models(
-    frame: "pandas.DataFrame", number: str, validation: bool
+    arranged: Arrangement, frame: "pandas.DataFrame", number: str, validation: bool
 ) -> list[str]:
     """A note where numbers are of each method's own models, for some before and for
     others after training.
@@ -393,7 +394,13 @@ def _mixed_models(
         for models in (*MODELS, *others)
         if models in labels
     ]
-    same = MetricName(number, held_out("post") if validation else "post")
+    tuned_columns = [set(tuned_in(run)) for run in arranged.runs]
+    tuned_in_all = set.intersection(*tuned_columns)
+    same_moments = [
+        column for column in tuned_in(arranged.runs[0]) if column in tuned_in_all
+    ]
+    column = same_moments[-1] if same_moments else "post"
+    same = MetricName(number, held_out(column) if validation else column)
     return [
         f"each method's own models: {', '.join(parts)}; --metric {same} is of the same "
         "for all"

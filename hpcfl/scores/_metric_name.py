@@ -62,6 +62,11 @@ def models_of(column: str) -> str:
     return column.removeprefix(f"{VALIDATION}/")
 
 
+def tuned(epochs: int) -> str:
+    """The column of start models after so many epochs of plain training at scoring."""
+    return f"tuned_{epochs}"
+
+
 def of_newcomers(column: str) -> str:
     """The column of models of clients that were never trained with."""
     return f"{NEWCOMERS}/{column}"
