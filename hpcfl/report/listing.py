@@ -164,6 +164,8 @@ def values(schema: dict[str, Any]) -> str:
         return " | ".join(
             values(option) for option in schema["anyOf"] if option.get("type") != "null"
         )
+    if "$ref" in schema:
+        return "table"
     if "enum" in schema:
         return " | ".join(map(str, schema["enum"]))
     if "const" in schema:
