@@ -73,10 +73,15 @@ class Facts:
         """What is wrong with a key of this shift."""
         return UserError(f"shift.{self.place}.{key}: {problem}")
 
+    def require_values(self, kind: str) -> None:
+        """Raises UserError where samples are token ids, not values."""
+        if self.dtype in (torch.int32, torch.int64):
+            raise self.wrong("kind", f"'{kind}' changes values; these samples are text")
+
     def require_images(self, kind: str) -> None:
         """Raises UserError where samples are not images [channels, height, width]."""
-        is_token = self.dtype in (torch.int32, torch.int64)
-        if len(self.shape) != 3 or is_token:
+        self.require_values(kind)
+        if len(self.shape) != 3:
             shape = list(self.shape)
             raise self.wrong(
                 "kind", f"'{kind}' changes images; these samples have the shape {shape}"
