@@ -22,6 +22,7 @@ BOOKS = [
     for path in (
         "methods/methods-1.md",
         "methods/methods-2.md",
+        "methods/methods-3.md",
         "data/protocols.md",
         "data/heterogeneity.md",
     )
@@ -169,7 +170,7 @@ def test_names_of_tests_lead_to_an_item_or_part():
     [
         "(methods-1.md §99)",
         "methods-1.md §5,\nitem 11",
-        "methods-3.md §5",
+        "methods-4.md §5",
         "§5",
         "item 9",
         "protocols.md B4, D8",

@@ -135,6 +135,7 @@ class Prepared:
             scored,
             self.method.objective,
             self.resources_in(round),
+            tune_epochs=self.config.evaluation.tune_epochs,
         )
 
     @property
