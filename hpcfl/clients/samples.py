@@ -1,5 +1,8 @@
-"""A rank's samples: they lie on the device as they were read; batches are gathered and
-normalised there.
+"""A rank's samples: they lie on the device as they were read; batches are gathered,
+normalised and augmented there.
+
+Augmentation is a random crop and flip of an image. How an image is changed is its
+*variant*, a number that is drawn beforehand.
 """
 
 import copy
@@ -8,11 +11,17 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
-from hpcfl.clients import augmentation
 from hpcfl.data.datasets import Dataset
 from hpcfl.data.shifted import Shifts
 from hpcfl.rows import randomness
+
+PADDING = 4
+_OFFSETS = 2 * PADDING + 1
+# A vertical and a horizontal offset, flipped or not; numbered from 1, and variant 0
+# changes nothing.
+VARIANTS = _OFFSETS**2 * 2
 
 
 class Samples:
@@ -155,7 +164,7 @@ class Samples:
             variants, index = index // len(self.y), index % len(self.y)
         image = index if self._image is None else self._image.index_select(0, index)
         x = self.x.index_select(0, image)  # faster than x[index] for bytes
-        x = self.normalise(augmentation.apply(x, variants) if self.augment else x)
+        x = self.normalise(crop_and_flip(x, variants) if self.augment else x)
         if self._channels_last:
             x = x.contiguous(memory_format=torch.channels_last)
         return x, self.y[index]
@@ -169,9 +178,7 @@ class Samples:
         """
         if not self.augment:
             return index
-        draws = augmentation.draw(
-            len(index), randomness.generator(seed, "augment", *key)
-        )
+        draws = draw_variants(len(index), randomness.generator(seed, "augment", *key))
         varied: np.ndarray = index + len(self.y) * draws
         return varied
 
@@ -185,3 +192,37 @@ class Samples:
             .double()
             .cpu()
         )
+
+
+def draw_variants(count: int, generator: np.random.Generator) -> np.ndarray:
+    """Random variants for ``count`` images, uniform over 1 … ``VARIANTS``, int64
+    [count].
+    """
+    return generator.integers(1, VARIANTS + 1, count)
+
+
+def crop_and_flip(images: Tensor, variants: Tensor) -> Tensor:
+    """Pad images with zeros by 4 pixels, crop them to their size, and flip some.
+
+    Args:
+        images: [n, channels, height, width].
+        variants: int64 [n], how each is cropped and whether it is flipped left to
+            right.
+    """
+    plain = variants == 0
+    code = variants - 1
+    down = torch.where(plain, PADDING, code // (2 * _OFFSETS))[:, None]
+    right = torch.where(plain, PADDING, code // 2 % _OFFSETS)[:, None]
+    flipped = ((code % 2 == 1) & ~plain)[:, None]
+    number, channel, height, width = (
+        torch.arange(size, device=images.device) for size in images.shape
+    )
+    rows = down + height
+    columns = right + torch.where(flipped, width.flip(0), width)
+    padded = pad(images, [PADDING] * 4)
+    return padded[
+        number[:, None, None, None],
+        channel[:, None, None],
+        rows[:, None, :, None],
+        columns[:, None, None, :],
+    ]

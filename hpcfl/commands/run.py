@@ -205,6 +205,10 @@ def _federation(
     """What plays the rounds that are left, with the state that was restored, if any."""
     communicator.watch(prepared.config.runtime.hang_after)
     server = prepared.server
+    lanes = restored.meta.get("lanes") if restored else None
+    if lanes and len(lanes) == communicator.size:
+        # A GPU that was too small for more is so again; on a GPU they decide bits.
+        prepared.resources.limit_lanes(lanes[communicator.rank])
     if restored and restored.server is not None:
         server = restored.server
         # the state before round 1, whose matrices are of no more use

@@ -18,7 +18,7 @@ import torch
 from hpcfl.clients import BUFFERS, Fleet, Resources
 from hpcfl.clients.execution import choose
 from hpcfl.clients.frozen import head_kernel
-from hpcfl.clients.stopwatch import Stopwatch
+from hpcfl.clients.resources import Stopwatch
 from hpcfl.communication.communicator import OneProcess
 from hpcfl.communication.message import Inbox, Mean, Message
 from hpcfl.communication.placement import Placement

@@ -14,13 +14,13 @@ import torch
 from torch import Tensor, nn
 
 from hpcfl import models
-from hpcfl.clients import Fleet, Resources, buffer_name, memory
+from hpcfl.clients import Fleet, Resources, buffer_name
 from hpcfl.clients.execution import choose
 from hpcfl.clients.frozen import head_kernel
-from hpcfl.clients.modules import convolves
+from hpcfl.clients.losses import convolves
+from hpcfl.clients.resources import STATE_SHARE, Stopwatch, most_lanes
 from hpcfl.clients.samples import Samples
 from hpcfl.clients.setup import INITIAL, Setup
-from hpcfl.clients.stopwatch import Stopwatch
 from hpcfl.communication import placement
 from hpcfl.communication.agreement import agreed
 from hpcfl.communication.communicator import Communicator, Process
@@ -356,7 +356,7 @@ def _stores(
             own[~new].tolist(),
             private,
             config.runtime.memory * 1e6,
-            memory.STATE_SHARE * seat.memory,
+            STATE_SHARE * seat.memory,
         ),
         ClientStore(own[new].tolist(), private),
     )
@@ -526,7 +526,7 @@ def _lanes(
     """
     if config.runtime.lanes != "auto" or samples.device.type != "cuda":
         return config.runtime.lanes
-    return memory.most_lanes(
+    return most_lanes(
         template,
         dataset.normalise(dataset.x[:1].to(samples.device)),
         config.training,
