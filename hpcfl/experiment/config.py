@@ -46,7 +46,7 @@ DIGITS = 16  # of a digest in a fingerprint
 NOT_IDENTITY = ("name", "protocol", "runtime", "checkpoint", "rounds")
 # Paths, by section and key: the same data may lie elsewhere. The path of a user's own
 # data, ``data.file``, belongs to the identity all the same.
-PATHS = (("data", "root"), ("partition", "file"))
+PATHS = (("data", "root"), ("data", "images"), ("partition", "file"))
 
 
 def _short(name: str) -> str:

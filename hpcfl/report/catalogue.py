@@ -190,6 +190,8 @@ def _dataset(name: str, plugin: Any) -> Entry:
         files = "built in"
     elif plugin.own_file:
         files = "your own: data.file"
+    elif plugin.home:
+        files = f"by hand: {plugin.home}"
     else:
         files = f"download: hpcfl data download {name} --root DIR"
     return {
