@@ -298,6 +298,7 @@ for kind, what in {
     "methods": "methods",
     "models": "models",
     "partitions": "partition schemes",
+    "shifts": "kinds of [[shift]], what else sets clients apart",
     "scores": "scores",
     "datasets": "data sets",
 }.items():

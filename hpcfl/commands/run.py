@@ -356,6 +356,9 @@ def _metrics_writer(
         "train_counts": prepared.counts.long().numpy(),
         "test_counts": prepared.test_counts.long().numpy(),
     }
+    if prepared.split.groups is not None:
+        static[results.GROUP] = prepared.split.groups.group
+        header["groups"] = prepared.split.groups.names
     return MetricsWriter(claim.folder, header, static, PUBLISH_EVERY)
 
 
