@@ -209,6 +209,35 @@ def run(
     "--set", "overrides", multiple=True, metavar="SECTION.KEY=VALUE", help=OVERRIDE
 )
 @click.option(
+    "--out", type=click.Path(path_type=Path), help="Results folder; default runs/NAME."
+)
+@click.option("--stage", hidden=True, help="Of a job of many: a rung, final, outcome.")
+@click.option("--cell", default="", hidden=True, help="Its run.")
+@traced
+def tune(
+    communicator: Communicator,
+    file: Path,
+    overrides: tuple[str, ...],
+    out: Path | None,
+    stage: str | None,
+    cell: str,
+) -> None:
+    """Tune every method in FILE with the same budget, or continue where that stands."""
+    from hpcfl.simulation import signals
+
+    signals.remember()  # before the imports that take seconds
+    from hpcfl.commands.tune import Part, tune_file
+
+    part = None if stage is None else Part(stage, cell)
+    tune_file(file, overrides, out, communicator, part)
+
+
+@cli.command()
+@click.argument("file", type=click.Path(path_type=Path))
+@click.option(
+    "--set", "overrides", multiple=True, metavar="SECTION.KEY=VALUE", help=OVERRIDE
+)
+@click.option(
     "--rounds",
     default=5,
     show_default=True,
@@ -298,6 +327,7 @@ for kind, what in {
     "methods": "methods",
     "models": "models",
     "partitions": "partition schemes",
+    "shifts": "kinds of [[shift]], what else sets clients apart",
     "scores": "scores",
     "datasets": "data sets",
 }.items():
@@ -478,7 +508,28 @@ def export(
 @click.option(
     "--test",
     is_flag=True,
-    help="Say which rows cannot be told from the best: paired over seeds and clients.",
+    help="Say which rows cannot be told from the best on these very federations: paired over "
+    "seeds and clients. Of further partitions --against speaks.",
+)
+@click.option(
+    "--against",
+    default="",
+    metavar="ROW",
+    help="Show what each row gains its clients beside this one, such as local or fedavg, with "
+    "95 % intervals over partitions.",
+)
+@click.option(
+    "--margin",
+    default=0.5,
+    show_default=True,
+    type=click.FloatRange(0, min_open=True),
+    help="With --against: a difference below it counts as none, as it is shown (points of accuracy).",
+)
+@click.option(
+    "--power",
+    type=click.FloatRange(0, min_open=True),
+    metavar="DIFFERENCE",
+    help="With --against: say how many partitions it takes to see so large a difference.",
 )
 @click.option(
     "--format",
@@ -498,11 +549,14 @@ def table(
     at: str,
     std: str,
     test: bool,
+    against: str,
+    margin: float,
+    power: float | None,
     form: str,
     explain: bool,
 ) -> None:
     """The runs below FOLDER… as rows × columns, mean ± standard deviation over seeds."""
-    from hpcfl.report.sweep_table import Reading, show
+    from hpcfl.report.sweep_table import Reading, Reference, show
 
     show(
         folders,
@@ -511,7 +565,82 @@ def table(
         Reading(metric, at, std, test),
         form,
         explain,
+        Reference(against, margin, power) if against else None,
     )
+
+
+@cli.command()
+@click.argument("path", metavar="FOLDER|FILE", type=click.Path(path_type=Path))
+@click.option(
+    "--sample",
+    default=3,
+    show_default=True,
+    type=click.IntRange(1),
+    help="How many runs, chosen at random.",
+)
+@click.option(
+    "--run",
+    "names",
+    multiple=True,
+    metavar="NAME",
+    help="This run instead; may be given several times.",
+)
+@click.option(
+    "--root",
+    type=click.Path(path_type=Path),
+    help="Where data sets lie here; default $HPCFL_DATA.",
+)
+@click.option(
+    "--own",
+    multiple=True,
+    metavar="MODULE:OBJECT",
+    help="A method, model or data set of your own that may be imported.",
+)
+@traced
+def verify(
+    communicator: Communicator,
+    path: Path,
+    sample: int,
+    names: tuple[str, ...],
+    root: Path | None,
+    own: tuple[str, ...],
+) -> None:
+    """Play runs of a folder, or of a packed file, again and compare what comes out.
+
+    On the same arithmetic the final state and every number must be the same, on
+    whatever ranks; else the exit code is 1.
+    """
+    from hpcfl.commands.verify import verify
+
+    verify(path, sample, names, root, own, communicator)
+
+
+@cli.command()
+@click.argument(
+    "folders",
+    nargs=-1,
+    required=True,
+    metavar="FOLDER…",
+    type=click.Path(path_type=Path),
+)
+@click.option(
+    "--out",
+    required=True,
+    type=click.Path(path_type=Path),
+    help="The file to write, NAME.tar.xz, in place of what is there.",
+)
+@on_server
+def pack(folders: tuple[Path, ...], out: Path) -> None:
+    """Pack the finished runs below FOLDER… into one file to publish beside a table.
+
+    It holds what table, report and plot read of them, and what verify needs to play
+    each again: configuration, digest, clients' numbers, versions, processor, commit.
+    """
+    from hpcfl.report import packed, summary
+
+    runs, notes = summary.runs_below(folders)
+    for line in [*notes, *packed.write(runs, out)]:
+        print(plain(line))
 
 
 @cli.command()
@@ -553,7 +682,7 @@ def report(folders: tuple[Path, ...], out: Path) -> None:
     default="curves",
     show_default=True,
     metavar="NAME",
-    help="curves, clients, spread, heatmap, partition, or your own MODULE:FUNCTION.",
+    help="curves, clients, gains, spread, heatmap, partition, or your own MODULE:FUNCTION.",
 )
 @click.option(
     "--x",
@@ -578,6 +707,11 @@ def report(folders: tuple[Path, ...], out: Path) -> None:
 )
 @click.option(
     "--group", metavar="KEY,…", help="Keys that make a line or row; default the method."
+)
+@click.option(
+    "--against",
+    metavar="ROW",
+    help="Of gains: the row that clients are compared with; default local.",
 )
 @click.option(
     "--client",
@@ -622,7 +756,7 @@ def plot(
     """Draw the runs below FOLDERs, a colour a method.
 
     curves are means over seeds with a band of a standard deviation, spread is a mean
-    over them; clients and heatmap show the clients of all seeds, partition those of the
+    over them; clients, gains and heatmap show the clients of all seeds, partition those of the
     first. The papers' own figures are functions in launch/figures.
     """
     from hpcfl.report.figures import plot

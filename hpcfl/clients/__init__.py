@@ -3,20 +3,27 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, TypedDict, Unpack
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from hpcfl.clients import head_gradients, scoring, training
-from hpcfl.clients.losses import Loss, Predict, Tensors
-from hpcfl.clients.modules import Frozen, at
+from hpcfl.clients import frozen, scoring, training
+from hpcfl.clients.losses import (
+    Frozen,
+    Loss,
+    Predict,
+    Tensors,
+    at,
+    reads_features,
+)
 from hpcfl.clients.resources import Resources
 from hpcfl.clients.setup import Setup
 from hpcfl.clients.step_context import StepContext
 from hpcfl.communication.message import Pool
 from hpcfl.errors import UserError
+from hpcfl.experiment.plugins import nearest
 from hpcfl.files import heartbeat
 from hpcfl.rows import randomness
 from hpcfl.rows.layout import Group, Layout
@@ -25,6 +32,41 @@ from hpcfl.scores._metric_name import held_out
 from hpcfl.scores.base import Score
 
 BUFFERS = "buffers."
+
+
+class TrainOptions(TypedDict, total=False):
+    """What ``Fleet.train`` and ``Fleet.train_by`` can be told, by keyword.
+
+    loss: what is minimised; by default the method's objective.
+    params: the groups of columns that are trained (see ``Layout``), by default all; the
+        rest is frozen, its batch norm in evaluation mode.
+    epochs: by default ``training.epochs``; with ``until`` the most there may be.
+    steps: the most steps in an epoch; by default as many as there are mini-batches.
+    phase: a part of the key of all shuffles, by default "train", so that two phases of
+        a round see different orders; a fleet trains each phase once.
+    proximal: (strength, anchor rows) of the proximal term strength/2·‖w − anchor‖².
+    share: the share of a client's samples that it trains on, drawn for the phase, at
+        least one sample; by default 1.
+    only: which clients train, bool [n]; the others' rows are returned as they are.
+    until: called after each epoch with the losses of the epochs' last mini-batches
+        [lanes, epochs so far] and the lanes' variables; returns which lanes are done,
+        bool [lanes].
+    model: which of a client's models this is, by default "model", where a method keeps
+        several, each with its own buffers.
+    variables: tensors ``[n, …]`` by name, which the loss reads as ``lane.NAME``.
+    """
+
+    loss: Loss | None
+    params: Sequence[Group]
+    epochs: int | None
+    steps: int | None
+    phase: str
+    proximal: tuple[float, Tensor] | None
+    share: float
+    only: Tensor | None
+    until: Callable[[Tensor, Tensors], Tensor] | None
+    model: str
+    variables: Tensors | None
 
 
 @dataclass
@@ -44,11 +86,16 @@ class Fleet:
     loss: what ``train`` minimises unless told otherwise.
     scores: what ``score`` added up, by column.
     recorded: what ``record`` was given, [n] by name.
+    tune_epochs: for how many epochs the models that clients start from are trained at
+        scoring, to be scored after each of these (``Method.score_tuned``).
     pace: of each client the share that it does of the epochs of each training of the
         round, [n] in [0, 1], though at least one of them; None where all do all.
     losses, data_losses: each client's mean objective in the last epoch of the last
         training, with the proximal term at its end, and the data term alone, float64
         [n]; None before any.
+    sample_gradients: how many gradients of samples each client has computed, int64 [n]
+        on the host: one for each sample of each mini-batch that a gradient was taken
+        of, whichever parameters it is by. What a ``trial`` computes counts, too.
     """
 
     ids: np.ndarray
@@ -60,10 +107,15 @@ class Fleet:
     resources: Resources
     scores: dict[str, scoring.Sums] = field(default_factory=dict)
     recorded: Tensors = field(default_factory=dict)
+    tune_epochs: Sequence[int] = ()
     pace: np.ndarray | None = None
     losses: Tensor | None = None
     data_losses: Tensor | None = None
+    sample_gradients: np.ndarray = field(init=False)
     _phases: set[str] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        self.sample_gradients = np.zeros(len(self.ids), np.int64)
 
     @property
     def setup(self) -> Setup:
@@ -133,68 +185,17 @@ class Fleet:
         ]
         return torch.from_numpy(np.stack(draws)).float().to(self.resources.device)
 
-    def train(
-        self,
-        rows: Tensor,
-        *,
-        loss: Loss | None = None,
-        params: Sequence[Group] = ("all",),
-        epochs: int | None = None,
-        steps: int | None = None,
-        phase: str = "train",
-        proximal: tuple[float, Tensor] | None = None,
-        share: float = 1.0,
-        only: Tensor | None = None,
-        until: Callable[[Tensor, Tensors], Tensor] | None = None,
-        model: str = "model",
-        variables: Tensors | None = None,
-    ) -> Tensor:
+    def train(self, rows: Tensor, **options: Unpack[TrainOptions]) -> Tensor:
         """Train locally from ``rows``; returns the trained rows ``[n, P]``. The given
         tensors do not change.
 
         The model's batch-norm buffers move on in ``state``, and ``losses`` are this
         training's.
 
-        loss: what is minimised; by default the method's objective.
-        params: the groups of columns that are trained (see ``Layout``); the rest is
-            frozen, its batch norm in evaluation mode.
-        epochs: by default ``training.epochs``; with ``until`` the most there may be.
-        steps: the most steps in an epoch; by default as many as there are mini-batches.
-        phase: a part of the key of all shuffles, so that two phases of a round see
-            different orders; a fleet trains each phase once.
-        proximal: (strength, anchor rows) of the proximal term strength/2·‖w − anchor‖².
-        share: the share of a client's samples that it trains on, drawn for the phase,
-            at least one sample.
-        only: which clients train, bool [n]; the others' rows are returned as they are.
-        until: called after each epoch with the losses of the epochs' last mini-batches
-            [lanes, epochs so far] and the lanes' variables; returns which lanes are
-            done, bool [lanes].
-        model: which of a client's models this is, where a method keeps several, each
-            with its own buffers.
-        variables: tensors ``[n, …]`` by name, which the loss reads as ``lane.NAME``.
-
         Raises ValueError for shapes that do not fit, and for a phase that was trained
         before.
         """
-        return self._trained(
-            rows,
-            model,
-            variables,
-            training.Task(
-                self.round,
-                loss or self.loss,
-                self._named(params),
-                self._epochs(epochs),
-                self.pace,
-                steps,
-                1,
-                phase,
-                self._anchored(proximal),
-                share,
-                only,
-                until,
-            ),
-        ).rows
+        return self._trained(rows, options).rows
 
     def train_by(
         self,
@@ -202,18 +203,8 @@ class Fleet:
         rows: Tensor,
         *,
         batches: int = 1,
-        loss: Loss | None = None,
-        params: Sequence[Group] = ("all",),
-        epochs: int | None = None,
-        steps: int | None = None,
-        phase: str = "train",
-        proximal: tuple[float, Tensor] | None = None,
-        share: float = 1.0,
-        only: Tensor | None = None,
-        until: Callable[[Tensor, Tensors], Tensor] | None = None,
-        model: str = "model",
-        variables: Tensors | None = None,
         frozen: Frozen = "evaluation",
+        **options: Unpack[TrainOptions],
     ) -> tuple[Tensor, Tensors]:
         """Train as ``train`` does, but by the method's own ``step``, which is called
         with a ``StepContext``.
@@ -227,28 +218,8 @@ class Fleet:
         frozen: the mode of layers of which nothing is trained; in "training" their
             batch norm takes each mini-batch's own statistics.
         """
-        trained = self._trained(
-            rows,
-            model,
-            variables,
-            training.Task(
-                self.round,
-                loss or self.loss,
-                self._named(params),
-                self._epochs(epochs),
-                self.pace,
-                steps,
-                batches,
-                phase,
-                self._anchored(proximal),
-                share,
-                only,
-                until,
-                frozen,
-                step,
-            ),
-        )
-        return trained.rows, {**(variables or {}), **trained.changed}
+        trained = self._trained(rows, options, step, batches, frozen)
+        return trained.rows, {**(options.get("variables") or {}), **trained.changed}
 
     @contextmanager
     def trial(self) -> Iterator[None]:
@@ -256,7 +227,7 @@ class Fleet:
         alone: afterwards private state and losses are as before it.
 
         So stragglers do all of it, and a score means the same for every client. What was
-        scored and recorded in it stays. Whatever else training leaves in a fleet has to
+        scored, recorded and counted in it stays. Whatever else training leaves in a fleet has to
         be put back here, too.
         """
         state, losses, pace = self.state, (self.losses, self.data_losses), self.pace
@@ -350,15 +321,21 @@ class Fleet:
         resources = self.resources
         chunk_sums, order = [], list[int]()
         pools = [resources.samples.parts[on][int(client)] for client in self.ids]
-        same_for_all = (
+        same_model = (
             rows.dim() == 1
             and on == "test"
-            and resources.samples.global_test
             and not variables
             and not resources.buffers.width
-        )  # one model on the same samples
+        )
+        alike = np.arange(len(self.ids))
+        if same_model:
+            alike = resources.samples.tested_alike(self.ids.tolist())
+        # one model on the same samples is scored once
+        _, firsts, place = np.unique(alike, return_index=True, return_inverse=True)
+        distinct = [pools[first] for first in firsts]
 
-        def score_chunk(clients: list[int]) -> None:
+        def score_chunk(positions: list[int]) -> None:
+            clients = firsts[positions].tolist()
             lanes = torch.tensor(clients, device=resources.device)
             tensors = self._stacked(rows, model, lanes)
             lane_variables = {key: value[lanes] for key, value in variables.items()}
@@ -373,15 +350,12 @@ class Fleet:
                     scores,
                 )
             )
-            order.extend(clients)
+            order.extend(positions)
             heartbeat.beat()
 
-        resources.side_by_side(
-            scoring.by_blocks(pools[:1] if same_for_all else pools), score_chunk
-        )
-        if same_for_all:
-            return scoring.merge(chunk_sums * len(self.ids), list(range(len(self.ids))))
-        return scoring.merge(chunk_sums, order)
+        resources.side_by_side(scoring.by_blocks(distinct), score_chunk)
+        merged = scoring.merge(chunk_sums, order)
+        return {name: sums[place] for name, sums in merged.items()}
 
     def record(self, name: str, values: Tensor) -> None:
         """Record a number of each client, ``values`` [n], as ``recorded/NAME``, and its
@@ -395,6 +369,7 @@ class Fleet:
         function: Predict,
         model: str = "model",
         draws: tuple[int, int] | None = None,
+        variables: Tensors | None = None,
     ) -> Tensor:
         """Means of ``function`` over each client's training samples of each class:
         ``[n, classes, d]``.
@@ -402,10 +377,12 @@ class Fleet:
         They are float32, and zero for classes that a client does not hold.
 
         rows: the models that the function is given, in evaluation mode.
-        function: of (model, x, lane), ``[batch, d]``; the lane has no variables.
+        function: of (model, x, lane), ``[batch, d]``.
         draws: (times, size): the mean is over ``times`` random draws of at most
             ``size`` samples of the class instead of all.
+        variables: as for ``train``.
         """
+        given = self._variables(variables)
         resources, means, order = self.resources, [], list[int]()
         pools = [
             self._drawn(client, *draws)
@@ -429,7 +406,7 @@ class Fleet:
                 tensors,
                 resources.samples,
                 [pools[i] for i in clients],
-                {},
+                {name: value[lanes] for name, value in given.items()},
                 function,
             ):
                 member = (
@@ -455,6 +432,55 @@ class Fleet:
             torch.tensor(order, device=resources.device).argsort()
         ]
 
+    def outputs(
+        self,
+        rows: Tensor,
+        function: Predict,
+        most: int | None = None,
+        model: str = "model",
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """``function`` of each client's training samples, such as their features.
+
+        rows: the models that the function is given, in evaluation mode.
+        function: of (model, x, lane), ``[batch, d]``; the lane has no variables.
+        most: how many samples of a client at most, a random choice of each round where
+            it has more; by default all of them.
+
+        Returns outputs ``[n, S, d]``, labels ``[n, S]``, and which of the S places hold
+        a sample, bool ``[n, S]``. S is ``most``, or else the most samples that any of
+        these clients has; what is beyond a client's own is zero.
+        """
+        resources = self.resources
+        pools = [self._chosen(client, most) for client in self.ids]
+        blocks: dict[int, list[Tensor]] = {}
+
+        def run_chunk(clients: list[int]) -> None:
+            lanes = torch.tensor(clients, device=resources.device)
+            blocks.update({i: [] for i in clients})  # a second attempt begins anew
+            for part, output, *_ in scoring.outputs(
+                resources.kernel,
+                self._stacked(rows, model, lanes),
+                resources.samples,
+                [pools[i] for i in clients],
+                {},
+                function,
+            ):
+                for lane, of_lane in zip(part, output, strict=True):
+                    blocks[clients[lane]].append(of_lane)
+            heartbeat.beat()
+
+        resources.side_by_side(scoring.by_blocks(pools), run_chunk)
+        size = max(map(len, pools)) if most is None else most
+        positions = torch.from_numpy(scoring.filled(pools, size)).to(resources.device)
+        held = positions >= 0
+        labels = resources.samples.y[positions.clamp(min=0)].where(held, 0)
+        like = next(found[0] for found in blocks.values() if found)
+        outputs = like.new_zeros(*held.shape, *like.shape[1:])
+        for i, found in blocks.items():
+            if found:
+                outputs[i, : len(pools[i])] = torch.cat(found)[: len(pools[i])]
+        return outputs, labels, held
+
     def head_gradients(
         self, rows: Tensor, model: str = "model", draws: tuple[int, int] | None = None
     ) -> Tensor:
@@ -465,8 +491,13 @@ class Fleet:
         ``rows`` in evaluation mode; zero for classes that a client does not hold.
         ``draws``: as for ``class_means``.
         """
-        return head_gradients.from_means(
-            self.class_means(rows, head_gradients.outer_products, model, draws),
+        taken = self.counts.cpu().numpy()
+        if draws is not None:
+            times, size = draws
+            taken = times * taken.clip(max=size)
+        self.sample_gradients += taken.sum(axis=1).astype(np.int64)
+        return frozen.gradients_from_means(
+            self.class_means(rows, frozen.outer_products, model, draws),
             self.layout,
         )
 
@@ -486,6 +517,16 @@ class Fleet:
                 f"clients, {len(self.ids)}"
             )
         return values
+
+    def _chosen(self, client: int, most: int | None) -> np.ndarray:
+        """Positions of a client's training samples, at most so many of them, in order."""
+        pool = self.resources.samples.train[int(client)]
+        if most is None or len(pool) <= most:
+            return pool
+        key = "outputs", self.round, int(client)
+        order = randomness.permutation(len(pool), self.setup.seed, *key)
+        chosen: np.ndarray = pool[np.sort(order[:most])]
+        return chosen
 
     def _drawn(self, client: int, times: int, size: int) -> np.ndarray:
         """Positions of samples: ``times`` draws of at most ``size`` from each class
@@ -509,23 +550,60 @@ class Fleet:
         return np.concatenate(drawn) if drawn else pool
 
     def _trained(
-        self, rows: Tensor, model: str, variables: Tensors | None, task: training.Task
+        self,
+        rows: Tensor,
+        options: TrainOptions,
+        step: Callable[[StepContext], None] | None = None,
+        batches: int = 1,
+        frozen: Frozen = "evaluation",
     ) -> training.Trained:
-        """Train ``task``; keep buffers and losses. Raises ValueError for a phase that
+        """Train; keep buffers and losses. ``step`` is None for plain steps of the
+        optimiser.
+
+        Raises TypeError for an option that there is not, ValueError for a phase that
         was trained before.
         """
+        for name in options:
+            if name not in TrainOptions.__annotations__:
+                known = sorted(TrainOptions.__annotations__)
+                raise TypeError(
+                    f"a training has no option '{name}'{nearest(name, known)}"
+                )
+        task = training.Task(
+            self.round,
+            options.get("loss") or self.loss,
+            self._named(options.get("params", ("all",))),
+            self._epochs(options.get("epochs")),
+            self.pace,
+            options.get("steps"),
+            batches,
+            options.get("phase", "train"),
+            self._anchored(options.get("proximal")),
+            options.get("share", 1.0),
+            options.get("only"),
+            options.get("until"),
+            frozen,
+            step,
+        )
+        return self._play(task, rows, options)
+
+    def _play(
+        self, task: training.Task, rows: Tensor, options: TrainOptions
+    ) -> training.Trained:
         if task.phase in self._phases:
             raise ValueError(
                 f"phase '{task.phase}' was trained already in this call; shuffles are keyed by "
                 'phase, so give a second training one of its own: phase="NAME"'
             )
         self._phases.add(task.phase)
-        given = self._variables(variables)
+        model = options.get("model", "model")
+        given = self._variables(options.get("variables"))
         trained = training.train(
             task, self.resources, self.ids, self.rows(rows), self.buffers(model), given
         )
         self.keep_buffers(model, trained.buffers)
         self.losses, self.data_losses = trained.losses.unbind(dim=1)
+        self.sample_gradients += trained.sample_gradients
         return trained
 
     def _named(self, params: Sequence[Group]) -> list[str]:
@@ -559,6 +637,7 @@ def buffer_name(model: str) -> str:
     return f"{BUFFERS}{model}"
 
 
+@reads_features()
 def default_prediction(model: nn.Module, x: Tensor, lane: Any) -> Tensor:
     """The model's logits [batch, classes]: the prediction of methods that have none of
     their own.
@@ -567,4 +646,13 @@ def default_prediction(model: nn.Module, x: Tensor, lane: Any) -> Tensor:
     return logits
 
 
-__all__ = ["Fleet", "Pool", "Resources", "StepContext", "at", "buffer_name"]
+__all__ = [
+    "Fleet",
+    "Pool",
+    "Resources",
+    "StepContext",
+    "TrainOptions",
+    "at",
+    "buffer_name",
+    "default_prediction",
+]

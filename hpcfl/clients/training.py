@@ -2,7 +2,7 @@
 
 Clients train in *chunks*, as many side by side as the kernel takes. A chunk's epoch is
 planned beforehand (``batch_plan.py``); ``Chunk.epoch`` is the loop over its mini-batches,
-and each of these is one ``Session.step`` (``execution/session.py``).
+and each of these is one ``Session.step`` (``execution/kernel.py``).
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -21,8 +21,16 @@ from hpcfl.clients.batch_plan import (
     epoch_length,
     plan_epoch,
 )
-from hpcfl.clients.losses import Batch, Lanes, Loss, Tensors, regularised, selection
-from hpcfl.clients.modules import Frozen
+from hpcfl.clients.execution import Session
+from hpcfl.clients.losses import (
+    Batch,
+    Frozen,
+    Lanes,
+    Loss,
+    Tensors,
+    regularised,
+    selection,
+)
 from hpcfl.clients.optimizers import Optimizer, Proximal
 from hpcfl.clients.resources import Resources
 from hpcfl.clients.step_context import StepContext, StepRandom
@@ -85,12 +93,15 @@ class Trained:
         losses: each client's mean objective and its data term in its last epoch,
             float64 [n, 2]; 0 for those that did not train.
         changed: the variables that the method's step assigned, ``[n, …]`` by name.
+        sample_gradients: how many gradients of samples each client computed, int64 [n]
+            on the host.
     """
 
     rows: Tensor
     buffers: Tensor
     losses: Tensor
     changed: Tensors
+    sample_gradients: np.ndarray
 
 
 def train(
@@ -107,7 +118,8 @@ def train(
     The given tensors do not change.
     """
     losses = torch.zeros(len(ids), 2, dtype=torch.float64, device=resources.device)
-    trained = Trained(_copied(rows), buffers.clone(), losses, {})
+    sample_gradients = np.zeros(len(ids), np.int64)
+    trained = Trained(_copied(rows), buffers.clone(), losses, {}, sample_gradients)
     pools = [
         task.pool(resources.seed, int(client), resources.samples.train[int(client)])
         for client in ids
@@ -119,9 +131,7 @@ def train(
     # As a list: a device is waited for once.
     trains = [True] * len(ids) if task.only is None else task.only.tolist()
     order = [i for i in by_length(lengths, size) if lengths[i] and trains[i]]
-    features_once = bool(order) and _frozen_once(
-        task, resources, trained, pools, order[0], variables
-    )
+    features_once = bool(order) and _frozen_once(task, resources)
 
     def train_chunk(positions: list[int]) -> None:
         lanes = torch.tensor(positions, device=resources.device)
@@ -153,6 +163,8 @@ def train(
             proximal,
         )
         places.index_copy(trained.losses, lanes, chunk.run())
+        # Assigned and not added: where memory did not hold the chunk, it begins anew.
+        trained.sample_gradients[positions] = chunk.sample_gradients
         resources.setup.layout.write(chunk.tensors, trained.rows, lanes)
         resources.buffers.write(chunk.tensors, trained.buffers, lanes)
         for name in chunk.assigned:
@@ -166,29 +178,11 @@ def train(
     return trained
 
 
-def _frozen_once(
-    task: Task,
-    resources: Resources,
-    start: Trained,
-    pools: list[np.ndarray],
-    first: int,
-    variables: Tensors,
-) -> bool:
-    """Whether the layers below the head run once, before the first epoch; ``first``: a
-    client's position.
-    """
+def _frozen_once(task: Task, resources: Resources) -> bool:
+    """Whether the layers below the head run once, before the first epoch."""
     if task.frozen == "training" and resources.buffers.width:
         return False  # what batch norm makes of a sample depends on its mini-batch
-    client = slice(first, first + 1)
-    return frozen.fits(
-        resources,
-        start.rows[client],
-        start.buffers[client],
-        pools[first],
-        task.names,
-        task.loss,
-        {name: value[client] for name, value in variables.items()},
-    )
+    return frozen.fits(resources, task.names, task.loss, task.frozen)
 
 
 def _copied(rows: Tensor) -> Tensor:
@@ -207,6 +201,7 @@ class Chunk:
         size: samples of a full step of one lane.
         tensors, variables: of the lanes, ``[L, …]`` by name; steps change them in place.
         assigned: the names of the variables that steps have changed.
+        sample_gradients: how many gradients of samples each lane computed, int64 [L].
     """
 
     def __init__(
@@ -225,6 +220,7 @@ class Chunk:
         self.epochs, self.size = epochs, size
         self.tensors, self.variables = tensors, variables
         self.assigned: set[str] = set()
+        self.sample_gradients = np.zeros(len(clients), np.int64)
         kernel, setup = resources.kernel, resources.setup
         anchor = None
         if proximal is not None:
@@ -236,8 +232,14 @@ class Chunk:
             {name: tensors[name] for name in task.names},
             anchor,
         )
-        self._session = kernel.session(
-            tensors, task.names, task.loss, task.frozen, variables, self._optimizer
+        self._session = Session(
+            kernel,
+            tensors,
+            task.names,
+            task.loss,
+            task.frozen,
+            variables,
+            self._optimizer,
         )
         self._step = self._session.step if task.step is None else self._step_by_method
         steps = [-(-length // size) for _, _, length in clients]
@@ -297,9 +299,12 @@ class Chunk:
         results: list[tuple[BatchRun, Tensor]] = []
         for run, lanes, batches in self._gathered(plan, index):
             losses = []
+            counted_before = self._session.samples
             for batch in batches:
                 losses.append(self._step(lanes, batch))
                 heartbeat.beat()
+            of_each_lane = self._session.samples - counted_before
+            self.sample_gradients[run.lanes] += of_each_lane
             results.append((run, torch.stack(losses)))
             # Frees the samples before those of the next block are gathered.
             del batch, batches

@@ -207,6 +207,10 @@ def _federation(
     """What plays the rounds that are left, with the state that was restored, if any."""
     communicator.watch(prepared.config.runtime.hang_after)
     server = prepared.server
+    lanes = restored.meta.get("lanes") if restored else None
+    if lanes and len(lanes) == communicator.size:
+        # A GPU that was too small for more is so again; on a GPU they decide bits.
+        prepared.resources.limit_lanes(lanes[communicator.rank])
     if restored and restored.server is not None:
         server = restored.server
         # the state before round 1, whose matrices are of no more use
@@ -359,6 +363,9 @@ def _metrics_writer(
         static["device_pace"] = np.array(devices.pace)
         static["device_down"] = np.array(devices.down)
         static["device_up"] = np.array(devices.up)
+    if prepared.split.groups is not None:
+        static[results.GROUP] = prepared.split.groups.group
+        header["groups"] = prepared.split.groups.names
     return MetricsWriter(claim.folder, header, static, PUBLISH_EVERY)
 
 
@@ -376,6 +383,7 @@ def _meta(prepared: Prepared, communicator: Communicator) -> dict[str, Any]:
         "frozen": prepared.frozen,
         "versions": provenance.versions(),
         "processor": provenance.processor(),
+        "arithmetic": provenance.arithmetic(),
         "threads": config.runtime.threads,
         "kernel": [
             str(prepared.resources.device.type),
@@ -394,6 +402,14 @@ def _changes(restored: Restored, meta: dict[str, Any]) -> list[str]:
     return [
         f"continued with other {key} ({restored.meta.get(key)} before, {meta[key]} now): "
         "the last bits of results may differ from an undisturbed run"
-        for key in ("versions", "processor", "threads", "kernel", "gpus", "ranks")
+        for key in (
+            "versions",
+            "processor",
+            "arithmetic",
+            "threads",
+            "kernel",
+            "gpus",
+            "ranks",
+        )
         if restored.meta.get(key) != meta[key]
     ]

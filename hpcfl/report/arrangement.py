@@ -41,6 +41,7 @@ ORIGIN = (
     "runtime.threads",
     "runtime.lanes",
     "processor",
+    "arithmetic",
     "gpus",
     "partition.file",
     "data.root",
@@ -48,7 +49,7 @@ ORIGIN = (
 OF_DATA = ("data.", "partition.")  # keys that set the data
 # keys that bring others with them: where runs differ in one, it is this that sets them
 # apart
-PLUGINS = ("data.dataset", *(f"{section}.{key}" for section, key in SELECTORS.items()))
+PLUGINS = tuple(f"{section}.{key}" for section, key in SELECTORS.items())
 # columns of the frame that are no keys: a number for each experiment and seed, the
 # checksum of the final state, and the labels
 EXPERIMENT, DIGEST, ROW, COLUMN = "experiment", "digest", "row", "column"
@@ -195,7 +196,7 @@ def origin(run: Run) -> Setting:
     """
     recorded = {
         key: run.results.header.get(key)
-        for key in ("commit", "versions", "processor", "gpus")
+        for key in ("commit", "versions", "processor", "arithmetic", "gpus")
     }
     return {
         key: content

@@ -1,5 +1,5 @@
-"""The built-in methods, models, partition schemes, scores and data sets, as their files
-describe themselves.
+"""The built-in methods, models, partition schemes, shifts, scores and data sets, as their
+files describe themselves.
 
 Reading that off the code means importing torch and playing a small round of every
 method, so it is kept in ``catalogue.json``. A file that is not in it yet is read when it
@@ -28,6 +28,7 @@ PACKAGES = {
     "methods": "hpcfl.methods",
     "models": "hpcfl.models",
     "partitions": "hpcfl.data.partitions",
+    "shifts": "hpcfl.data.shifts",
     "scores": "hpcfl.scores",
     "datasets": "hpcfl.data.sources",
 }
@@ -36,13 +37,14 @@ NAMED_BY = {
     "methods": "method.name",
     "models": "model.name",
     "partitions": "partition.scheme",
+    "shifts": "shift.kind",
     "scores": "evaluation.scores",
     "datasets": "data.dataset",
 }
 COMMAND = "written by python -m hpcfl.report.catalogue"
 # The tables of README, by kind: the lines above the first entry.
 TABLES = {
-    "datasets": "| name | |\n|---|---|",
+    "datasets": "| name | | licence |\n|---|---|---|",
     "methods": "| name | paper | idea |\n|---|---|---|",
 }
 
@@ -50,14 +52,15 @@ TABLES = {
 def entries(kind: str) -> list[Entry]:
     """What there is of one of PACKAGES, in the order of names.
 
-    Each has ``name`` and ``description``; methods, models and partitions have ``keys``,
-    their own keys as JSON schemas by name.
+    Each has ``name`` and ``description``; methods, models, partitions and shifts have
+    ``keys``, their own keys as JSON schemas by name, of shifts with those of all kinds.
 
     * methods: ``reference``, ``family``, ``primary`` column, ``traffic`` (as
       ``traffic.Traffic``; None where its name alone makes no experiment);
     * scores: ``unit``, ``better``, ``summaries``, ``by_default``;
-    * datasets: ``built_in``; ``files``, where its files come from; ``looked_for``,
-      their paths below ``data.root``.
+    * datasets: ``built_in``, ``own_file``; ``files``, where its files come from;
+      ``looked_for``, their paths below ``data.root``, or ``data.file`` with
+      ``own_file``; ``licence``; ``keys``.
     """
     stored = json.loads(STORED.read_text(encoding="utf-8"))[kind]
     by_name = {entry["name"]: entry for entry in stored}
@@ -103,7 +106,7 @@ def _row(kind: str, entry: Entry) -> str:
     """A line of a table; a method's description begins with its name and a colon."""
     text = entry["description"].removesuffix(".")
     if kind == "datasets":
-        return f"| `{entry['name']}` | {text} |"
+        return f"| `{entry['name']}` | {text} | {entry['licence']} |"
     idea = text.partition(": ")[2]
     return f"| `{entry['name']}` | {entry['reference']} | {idea} |"
 
@@ -119,6 +122,7 @@ def _entry(kind: str, name: str, plugin: Any, text: str | None) -> Entry:
         "methods": _method,
         "models": _model,
         "partitions": _partition,
+        "shifts": _shift,
         "scores": _score,
         "datasets": _dataset,
     }[kind]
@@ -166,6 +170,10 @@ def _partition(name: str, plugin: Any) -> Entry:
     return {"keys": _untitled(own)}
 
 
+def _shift(name: str, plugin: Any) -> Entry:
+    return {"keys": _untitled(_properties(plugin))}
+
+
 def _score(name: str, plugin: Any) -> Entry:
     return {
         "unit": plugin.unit,
@@ -176,21 +184,28 @@ def _score(name: str, plugin: Any) -> Entry:
 
 
 def _dataset(name: str, plugin: Any) -> Entry:
+    from hpcfl.experiment.plugin_keys import data_keys
+
     if plugin.built_in:
         files = "built in"
     elif plugin.own_file:
         files = "your own: data.file"
+    elif plugin.home:
+        files = f"by hand: {plugin.home}"
     else:
         files = f"download: hpcfl data download {name} --root DIR"
     return {
         "built_in": plugin.built_in,
+        "own_file": plugin.own_file,
         "files": files,
         "looked_for": plugin.looked_for,
+        "licence": plugin.licence,
+        "keys": _untitled(_properties(data_keys(name))),
     }
 
 
 def _properties(section: Any) -> Keys:
-    properties: Keys = section.model_json_schema()["properties"]
+    properties: Keys = section.model_json_schema().get("properties", {})
     return properties
 
 

@@ -1,5 +1,5 @@
-"""What ``hpcfl methods``, ``models``, ``partitions``, ``scores`` and ``datasets``
-print.
+"""What ``hpcfl methods``, ``models``, ``partitions``, ``shifts``, ``scores`` and
+``datasets`` print.
 """
 
 import json
@@ -39,6 +39,7 @@ COLUMNS: dict[str, Cells] = {
     ),
     "models": DESCRIPTION,
     "partitions": DESCRIPTION,
+    "shifts": DESCRIPTION,
     "scores": (
         ("unit", lambda entry: entry["unit"]),
         ("better", lambda entry: entry["better"]),
@@ -134,14 +135,14 @@ def details(entry: Entry) -> list[str | Table]:
         )
     parts += [
         f"{what}: {_text(entry[what])}"
-        for what in ("unit", "better", "summaries", "files")
+        for what in ("unit", "better", "summaries", "files", "licence")
         if entry.get(what)
     ]
     if entry.get("looked_for"):
-        lines = [
-            "looked for below data.root, else below $HPCFL_DATA:",
-            *entry["looked_for"],
-        ]
+        place = "data.root, else below $HPCFL_DATA"
+        if entry["own_file"]:
+            place = "data.file"
+        lines = [f"looked for below {place}:", *entry["looked_for"]]
         parts.append("\n    ".join(lines))
     if entry.get("keys"):
         table = Table("key", "default", "values", "meaning", box=box.SIMPLE_HEAD)
@@ -164,6 +165,8 @@ def values(schema: dict[str, Any]) -> str:
         return " | ".join(
             values(option) for option in schema["anyOf"] if option.get("type") != "null"
         )
+    if "$ref" in schema:
+        return "table"
     if "enum" in schema:
         return " | ".join(map(str, schema["enum"]))
     if "const" in schema:

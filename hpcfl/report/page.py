@@ -26,7 +26,6 @@ from hpcfl.report import (
     style,
     summary,
     sweep_table,
-    table_formats,
 )
 from hpcfl.report.arrangement import Arrangement, arrange
 from hpcfl.report.chapter import Chapter, Paper
@@ -56,7 +55,15 @@ READ = {
     "last tenth": Reading(at="tail"),
 }
 # The keys of a results file that say where and by what a run was made.
-RAN = ("versions", "commit", "processor", "gpus", "ranks", "command")
+RAN = (
+    "versions",
+    "commit",
+    "processor",
+    "arithmetic",
+    "gpus",
+    "ranks",
+    "command",
+)
 LONGEST = 300  # letters of a value
 # the folders of a path that begins at its root, or at somebody's home
 FOLDER = r"/[^\s/'\":;,=<>]+"
@@ -135,10 +142,7 @@ def _template() -> "Template":
         lstrip_blocks=True,
         finalize=finalize,
     )
-    environment.globals |= {
-        "title_of": table_formats.title,
-        "svg": Markup,
-    }
+    environment.globals |= {"svg": Markup}
     return environment.get_template("page.html")
 
 

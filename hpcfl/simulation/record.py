@@ -17,7 +17,13 @@ from hpcfl.communication.communicator import Communicator
 from hpcfl.communication.message import Message, fields
 from hpcfl.communication.placement import Placement
 from hpcfl.files import scratch
-from hpcfl.scores._metric_name import CLIENTS, RECORDED, SECONDS, MetricName
+from hpcfl.scores._metric_name import (
+    CLIENTS,
+    RECORDED,
+    SAMPLE_GRADIENTS,
+    SECONDS,
+    MetricName,
+)
 from hpcfl.scores._summaries import summarised
 from hpcfl.scores.base import Score
 
@@ -76,6 +82,7 @@ def numbers(fleet: Fleet, uplink: Message | None, finite: Tensor | None) -> Numb
         None for observers.
     """
     result = Numbers(columns=list(fleet.scores), recorded=list(fleet.recorded))
+    result.values[SAMPLE_GRADIENTS] = fleet.sample_gradients.astype(np.float64)
     for column, sums in fleet.scores.items():
         for name, score in fleet.resources.scores.items():
             of_score = score.numbers(name, sums[name], fleet.counts)
@@ -179,6 +186,10 @@ class Gathered:
             std = MetricName(f"{number}_std", RECORDED)
             record[str(mean)] = summarised("mean", values)
             record[str(std)] = summarised("std", values)
+        # Whole numbers below 2^53, so that no order of adding changes the sum.
+        record[SAMPLE_GRADIENTS] = float(
+            np.nansum(record[str(MetricName(SAMPLE_GRADIENTS, of_clients=True))])
+        )
         for phase in ("train", "score"):
             record[str(MetricName(phase, SECONDS))] = self._slowest(phase)
         return record
@@ -198,6 +209,48 @@ class Gathered:
         """The seconds of the slowest worker in a phase, of rank 0 if it is alone."""
         workers = self.headers[1:] or self.headers
         return float(max(worker["seconds"].get(phase, 0.0) for worker in workers))
+
+
+@dataclass(frozen=True)
+class Clusters:
+    """Clients that are alike, of a round on rank 0.
+
+    Attributes:
+        groups: in which group each client is by what it sees, int64 [clients and
+            newcomers].
+        changing: whether that is another one in other rounds.
+        found: the cluster that the method found for each client, int64 [clients], −1
+            where it has none; None for a method that finds none.
+    """
+
+    groups: np.ndarray
+    changing: bool
+    found: NDArray[np.int64] | None
+
+    def values(self) -> dict[str, Any]:
+        """The numbers of a scored round by name: the groups where they change, the
+        clusters, and how well both agree, by the adjusted Rand index (Hubert & Arabie,
+        1985): 1 where they are the same partition, 0 on average for a random one.
+        """
+        record: dict[str, Any] = {}
+        if self.changing:
+            record[str(_of_clients("group"))] = self.groups.astype(np.float64)
+        if self.found is None:
+            return record
+        # takes a second to import, and few methods find clusters
+        from sklearn.metrics import adjusted_rand_score
+
+        known = np.flatnonzero(self.found >= 0)
+        found = np.full(len(self.groups), np.nan)
+        found[known] = self.found[known]
+        record[str(_of_clients("cluster"))] = found
+        index = adjusted_rand_score(self.groups[known], self.found[known])
+        record[str(MetricName("adjusted_rand", RECORDED))] = float(index)
+        return record
+
+
+def _of_clients(number: str) -> MetricName:
+    return MetricName(number, RECORDED, of_clients=True)
 
 
 def gather(

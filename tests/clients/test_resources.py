@@ -1,0 +1,93 @@
+"""How many lanes fit a memory."""
+
+import pytest
+import torch
+
+from hpcfl.clients import scoring
+from hpcfl.clients.resources import client_bytes, is_full, lane_bytes, most_lanes
+from hpcfl.experiment.config import Training
+from hpcfl.models.mlp import MLP
+
+PARAMETERS = 8 * 6 + 6 + 6 * 3 + 3
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("training", "rows"),
+    [
+        (Training(batch_size=500), 18),
+        (Training(batch_size=500, momentum=0.9), 20),
+        (Training(batch_size=500, optimizer="adam"), 22),
+    ],
+)
+def test_a_lane_by_hand(training, rows):
+    """The backward pass of 8-6-3 needs x [500, 8], relu(h) [500, 6], log-softmax [500,
+    3], the labels and their total weight.
+    """
+    model, x = MLP((8,), 3, hidden=(6,)), torch.zeros(1, 8)
+    saved = 4 * 500 * (8 + 6 + 3) + 8 * 500 + 4
+    assert lane_bytes(model, x, training) == rows * 4 * PARAMETERS + 2 * saved
+    assert (
+        lane_bytes(model, x, training, private=7)
+        == rows * 4 * PARAMETERS + 2 * saved + 7
+    )
+
+
+def test_scoring_may_need_more_than_training():
+    model, x = MLP((8,), 3, hidden=(6,)), torch.zeros(1, 8)
+    kept = 4 * (8 + 6 + 3) + 8 + 4  # by the graphs of a step on one sample
+    assert lane_bytes(model, x, Training(batch_size=1)) == (
+        8 * 4 * PARAMETERS + kept + 2 * scoring.BLOCK * 4 * 8
+    )
+
+
+def test_lanes_fill_the_memory_and_one_always_trains():
+    model, x, training = (
+        MLP((8,), 3, hidden=(6,)),
+        torch.zeros(1, 8),
+        Training(batch_size=500),
+    )
+    one = lane_bytes(model, x, training)
+    assert most_lanes(model, x, training, 10.5 * one / 0.7, 0, clients=0) == 10
+    assert most_lanes(model, x, training, 10.5 * one / 0.7, one, clients=0) == 5
+    assert most_lanes(model, x, training, 0.1 * one, 0, clients=0) == 1
+    assert model.training
+
+
+def test_rows_of_clients_whose_turn_is_later_take_room():
+    """Two rows of each, and its private state twice; of a thousand nothing but one lane
+    may be left.
+    """
+    model, x, training = (
+        MLP((8,), 3, hidden=(6,)),
+        torch.zeros(1, 8),
+        Training(batch_size=500),
+    )
+    one = lane_bytes(model, x, training, private=100)
+    each = client_bytes(model, private=100)
+    assert each == 2 * 4 * PARAMETERS + 2 * 100
+    assert (
+        most_lanes(model, x, training, (10.5 * one + 40 * each) / 0.7, 100, clients=40)
+        == 10
+    )
+    assert (
+        most_lanes(
+            model, x, training, (10.5 * one + 40 * each) / 0.7, 100, clients=1000
+        )
+        == 1
+    )
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        torch.OutOfMemoryError("full"),
+        RuntimeError("CUDA error: out of memory"),
+        RuntimeError("CUBLAS_STATUS_ALLOC_FAILED when calling cublasCreate"),
+    ],
+)
+def test_errors_of_a_full_gpu_are_known(error):
+    assert is_full(error)
+    assert not is_full(
+        RuntimeError("CUDA error: an illegal memory access was encountered")
+    )

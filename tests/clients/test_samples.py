@@ -1,0 +1,96 @@
+import numpy as np
+import pytest
+import torch
+
+from hpcfl.clients.samples import VARIANTS, Samples, crop_and_flip, draw_variants
+from hpcfl.data.datasets import Dataset
+
+IMAGES = torch.arange(1, 1 + 3 * 2 * 5 * 6, dtype=torch.uint8).view(3, 2, 5, 6)
+
+
+def test_no_variant_changes_nothing():
+    assert torch.equal(crop_and_flip(IMAGES, torch.zeros(3, dtype=torch.int64)), IMAGES)
+
+
+def test_every_variant_is_a_crop_of_the_padded_image_perhaps_flipped():
+    variants = torch.arange(1, VARIANTS + 1)
+    changed = crop_and_flip(IMAGES[:1].expand(len(variants), -1, -1, -1), variants)
+    padded = np.pad(IMAGES[0].numpy(), [(0, 0), (4, 4), (4, 4)])
+    expected = [
+        crop[..., ::-1] if flip else crop
+        for down in range(9)
+        for right in range(9)
+        for crop in [padded[:, down : down + 5, right : right + 6]]
+        for flip in (False, True)
+    ]
+    assert changed.dtype == torch.uint8 and np.array_equal(
+        changed.numpy(), np.stack(expected)
+    )
+
+
+def test_each_image_has_its_own_variant():
+    variants = torch.tensor([7, 0, 120])
+    together = crop_and_flip(IMAGES, variants)
+    for i in range(3):
+        assert torch.equal(
+            together[i], crop_and_flip(IMAGES[i : i + 1], variants[i : i + 1])[0]
+        )
+
+
+def test_draws_are_uniform():
+    drawn = draw_variants(162_000, np.random.default_rng(0))
+    counts = np.bincount(drawn, minlength=163)
+    assert (
+        counts[0] == 0
+        and len(counts) == 163
+        and counts[1:].min() > 850
+        and counts[1:].max() < 1150
+    )
+
+
+@pytest.fixture
+def samples():
+    """``samples(augment)``: twenty images, sixteen to train on and four to test on, of
+    one client.
+    """
+    x = torch.randint(
+        1,
+        256,
+        (20, 1, 8, 8),
+        dtype=torch.uint8,
+        generator=torch.Generator().manual_seed(0),
+    )
+    data = Dataset("images", x, torch.arange(20) % 2, 2)
+    return lambda augment: Samples(
+        data,
+        [0],
+        [np.arange(16)],
+        [np.arange(16, 20)],
+        torch.device("cpu"),
+        False,
+        augment=augment,
+    )
+
+
+def test_training_images_vary_with_the_key_and_labels_stay(samples):
+    some = samples(True)
+    pool = some.train[0]
+    plain, y = some.take(pool)
+    first, same_y = some.take(some.vary(pool, 3, "train", 1, 0, 0))
+    again, _ = some.take(some.vary(pool, 3, "train", 1, 0, 0))
+    other, _ = some.take(some.vary(pool, 3, "train", 1, 0, 1))
+    assert torch.equal(y, same_y) and torch.equal(first, again)
+    assert not torch.equal(first, plain) and not torch.equal(first, other)
+    assert (
+        first.min() == -1 and plain.min() > -1
+    )  # padding is black, before the normalisation
+
+
+def test_without_augmentation_nothing_varies(samples):
+    pool = samples(False).train[0]
+    assert samples(False).vary(pool, 3, "train", 1, 0, 0) is pool
+
+
+def test_positions_of_test_images_are_taken_as_they_are(samples):
+    plain, varied = samples(False), samples(True)
+    assert torch.equal(plain.take(plain.test[0])[0], varied.take(varied.test[0])[0])
