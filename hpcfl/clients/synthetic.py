@@ -12,9 +12,9 @@ from torch import Tensor, nn
 from hpcfl.clients import Fleet, Resources
 from hpcfl.clients.execution import choose
 from hpcfl.clients.losses import Batch, Tensors
+from hpcfl.clients.resources import Stopwatch
 from hpcfl.clients.samples import Samples
 from hpcfl.clients.setup import Setup
-from hpcfl.clients.stopwatch import Stopwatch
 from hpcfl.data.datasets import Dataset
 from hpcfl.experiment.sections import Training
 from hpcfl.files import heartbeat

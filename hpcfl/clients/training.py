@@ -2,7 +2,7 @@
 
 Clients train in *chunks*, as many side by side as the kernel takes. A chunk's epoch is
 planned beforehand (``batch_plan.py``); ``Chunk.epoch`` is the loop over its mini-batches,
-and each of these is one ``Session.step`` (``execution/session.py``).
+and each of these is one ``Session.step`` (``execution/kernel.py``).
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -21,8 +21,16 @@ from hpcfl.clients.batch_plan import (
     epoch_length,
     plan_epoch,
 )
-from hpcfl.clients.losses import Batch, Lanes, Loss, Tensors, regularised, selection
-from hpcfl.clients.modules import Frozen
+from hpcfl.clients.execution import Session
+from hpcfl.clients.losses import (
+    Batch,
+    Frozen,
+    Lanes,
+    Loss,
+    Tensors,
+    regularised,
+    selection,
+)
 from hpcfl.clients.optimizers import Optimizer, Proximal
 from hpcfl.clients.resources import Resources
 from hpcfl.clients.step_context import StepContext, StepRandom
@@ -123,9 +131,7 @@ def train(
     # As a list: a device is waited for once.
     trains = [True] * len(ids) if task.only is None else task.only.tolist()
     order = [i for i in by_length(lengths, size) if lengths[i] and trains[i]]
-    features_once = bool(order) and _frozen_once(
-        task, resources, trained, pools, order[0], variables
-    )
+    features_once = bool(order) and _frozen_once(task, resources)
 
     def train_chunk(positions: list[int]) -> None:
         lanes = torch.tensor(positions, device=resources.device)
@@ -172,29 +178,11 @@ def train(
     return trained
 
 
-def _frozen_once(
-    task: Task,
-    resources: Resources,
-    start: Trained,
-    pools: list[np.ndarray],
-    first: int,
-    variables: Tensors,
-) -> bool:
-    """Whether the layers below the head run once, before the first epoch; ``first``: a
-    client's position.
-    """
+def _frozen_once(task: Task, resources: Resources) -> bool:
+    """Whether the layers below the head run once, before the first epoch."""
     if task.frozen == "training" and resources.buffers.width:
         return False  # what batch norm makes of a sample depends on its mini-batch
-    client = slice(first, first + 1)
-    return frozen.fits(
-        resources,
-        start.rows[client],
-        start.buffers[client],
-        pools[first],
-        task.names,
-        task.loss,
-        {name: value[client] for name, value in variables.items()},
-    )
+    return frozen.fits(resources, task.names, task.loss, task.frozen)
 
 
 def _copied(rows: Tensor) -> Tensor:
@@ -244,8 +232,14 @@ class Chunk:
             {name: tensors[name] for name in task.names},
             anchor,
         )
-        self._session = kernel.session(
-            tensors, task.names, task.loss, task.frozen, variables, self._optimizer
+        self._session = Session(
+            kernel,
+            tensors,
+            task.names,
+            task.loss,
+            task.frozen,
+            variables,
+            self._optimizer,
         )
         self._step = self._session.step if task.step is None else self._step_by_method
         steps = [-(-length // size) for _, _, length in clients]

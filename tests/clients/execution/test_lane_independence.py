@@ -9,7 +9,12 @@ import torch.nn.functional as functional
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from hpcfl.clients.execution import BatchedKernel, choose, lane_independence
+from hpcfl.clients.execution import (
+    BatchedKernel,
+    Session,
+    choose,
+    lane_independence,
+)
 from hpcfl.clients.losses import Batch
 
 LANES, WIDTH, CLASSES = 5, 54, 3
@@ -234,7 +239,7 @@ def computed(kernel, tensors, batch, lanes):
     y = torch.randint(0, CLASSES, (LANES, batch), generator=generator)
     chosen = {name: tensor[lanes].clone() for name, tensor in tensors.items()}
     trained = [name for name, _ in kernel.module.named_parameters()]
-    session = kernel.session(chosen, trained, loss)
+    session = Session(kernel, chosen, trained, loss)
     width = slice(0, len(lanes))
     gradients, losses = session.gradients(width, Batch(x[lanes], y[lanes]), {})
     predicted = kernel.predict(chosen, x[lanes], {}, outputs)
@@ -319,7 +324,7 @@ def test_a_lane_with_one_sample_has_the_same_bits_alone_as_beside_others():
     def results(lanes):
         chosen = {name: tensor[lanes].clone() for name, tensor in tensors.items()}
         width = slice(0, len(x[lanes]))
-        session = kernel.session(chosen, trained, loss)
+        session = Session(kernel, chosen, trained, loss)
         gradients, losses = session.gradients(width, Batch(x[lanes], y[lanes]), {})
         predicted = kernel.predict(chosen, x[lanes], {}, outputs)
         return [*gradients.values(), losses, predicted]
