@@ -160,7 +160,8 @@ class Plan:
         """The experiment of a candidate. Raises UserError."""
         config, mistakes = self._configured(candidate, seed, rounds)
         if config is None:
-            raise UserError(*(f"{self.source} [tune]: {line}" for line in mistakes))
+            place = f"{self.source} [tune] {candidate.name}"
+            raise UserError(*(f"{place}: {line}" for line in mistakes))
         return config
 
     def _configured(
