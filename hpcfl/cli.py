@@ -298,6 +298,7 @@ for kind, what in {
     "methods": "methods",
     "models": "models",
     "partitions": "partition schemes",
+    "shifts": "kinds of [[shift]], what else sets clients apart",
     "scores": "scores",
     "datasets": "data sets",
 }.items():
@@ -537,6 +538,80 @@ def table(
         explain,
         Reference(against, margin, power) if against else None,
     )
+
+
+@cli.command()
+@click.argument("path", metavar="FOLDER|FILE", type=click.Path(path_type=Path))
+@click.option(
+    "--sample",
+    default=3,
+    show_default=True,
+    type=click.IntRange(1),
+    help="How many runs, chosen at random.",
+)
+@click.option(
+    "--run",
+    "names",
+    multiple=True,
+    metavar="NAME",
+    help="This run instead; may be given several times.",
+)
+@click.option(
+    "--root",
+    type=click.Path(path_type=Path),
+    help="Where data sets lie here; default $HPCFL_DATA.",
+)
+@click.option(
+    "--own",
+    multiple=True,
+    metavar="MODULE:OBJECT",
+    help="A method, model or data set of your own that may be imported.",
+)
+@traced
+def verify(
+    communicator: Communicator,
+    path: Path,
+    sample: int,
+    names: tuple[str, ...],
+    root: Path | None,
+    own: tuple[str, ...],
+) -> None:
+    """Play runs of a folder, or of a packed file, again and compare what comes out.
+
+    On the same arithmetic the final state and every number must be the same, on
+    whatever ranks; else the exit code is 1.
+    """
+    from hpcfl.commands.verify import verify
+
+    verify(path, sample, names, root, own, communicator)
+
+
+@cli.command()
+@click.argument(
+    "folders",
+    nargs=-1,
+    required=True,
+    metavar="FOLDER…",
+    type=click.Path(path_type=Path),
+)
+@click.option(
+    "--out",
+    required=True,
+    type=click.Path(path_type=Path),
+    help="The file to write, NAME.tar.xz, in place of what is there.",
+)
+@on_server
+def pack(folders: tuple[Path, ...], out: Path) -> None:
+    """Pack the finished runs below FOLDER… into one file to publish beside a table.
+
+    It holds what table, report and plot read of them, and what verify needs to play
+    each again: configuration, digest, clients' numbers, versions, processor, commit.
+    """
+    from hpcfl.report import packed, summary
+
+    runs, notes = summary.runs_below(folders)
+    for line in [*notes, *packed.write(runs, out)]:
+        print(plain(line))
 
 
 @cli.command()

@@ -114,6 +114,14 @@ def zero_row(shape, classes, *, hidden: int = 6):
     return model
 
 
+def zero_head(shape, classes, *, hidden: int = 6):
+    """An MLP whose output layer is all zeros."""
+    model = MLP(shape, classes, hidden=(hidden,))
+    for parameter in model.head.parameters():
+        nn.init.zeros_(parameter)
+    return model
+
+
 class Normalised(MLP):
     """An MLP whose input is batch-normalised."""
 

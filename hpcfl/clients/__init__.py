@@ -321,15 +321,21 @@ class Fleet:
         resources = self.resources
         chunk_sums, order = [], list[int]()
         pools = [resources.samples.parts[on][int(client)] for client in self.ids]
-        same_for_all = (
+        same_model = (
             rows.dim() == 1
             and on == "test"
-            and resources.samples.global_test
             and not variables
             and not resources.buffers.width
-        )  # one model on the same samples
+        )
+        alike = np.arange(len(self.ids))
+        if same_model:
+            alike = resources.samples.tested_alike(self.ids.tolist())
+        # one model on the same samples is scored once
+        _, firsts, place = np.unique(alike, return_index=True, return_inverse=True)
+        distinct = [pools[first] for first in firsts]
 
-        def score_chunk(clients: list[int]) -> None:
+        def score_chunk(positions: list[int]) -> None:
+            clients = firsts[positions].tolist()
             lanes = torch.tensor(clients, device=resources.device)
             tensors = self._stacked(rows, model, lanes)
             lane_variables = {key: value[lanes] for key, value in variables.items()}
@@ -344,15 +350,12 @@ class Fleet:
                     scores,
                 )
             )
-            order.extend(clients)
+            order.extend(positions)
             heartbeat.beat()
 
-        resources.side_by_side(
-            scoring.by_blocks(pools[:1] if same_for_all else pools), score_chunk
-        )
-        if same_for_all:
-            return scoring.merge(chunk_sums * len(self.ids), list(range(len(self.ids))))
-        return scoring.merge(chunk_sums, order)
+        resources.side_by_side(scoring.by_blocks(distinct), score_chunk)
+        merged = scoring.merge(chunk_sums, order)
+        return {name: sums[place] for name, sums in merged.items()}
 
     def record(self, name: str, values: Tensor) -> None:
         """Record a number of each client, ``values`` [n], as ``recorded/NAME``, and its

@@ -121,7 +121,7 @@ def load(data: sections.Data) -> Dataset:
     keys that do not fit the data set.
     """
     source = find(data.dataset)
-    place = _place(data, source.built_in, source.own_file)
+    place = _place(data, source)
     whole = source.read(data.dataset, place, **data.options)
     dataset = _sampled(whole, data.samples)
     if data.augment and len(dataset.shape) != 3:
@@ -172,26 +172,27 @@ def _sampled(dataset: Dataset, wanted: int | None) -> Dataset:
     )
 
 
-def _place(data: sections.Data, built_in: bool, own_file: bool) -> Path:
+def _place(data: sections.Data, source: Any) -> Path:
     """The folder or file that a source reads. Raises UserError where the section does
     not name it.
     """
-    if own_file != (data.file is not None):
+    if source.own_file != (data.file is not None):
         raise UserError(
             f"data.dataset = '{data.dataset}' "
             + (
                 "needs data.file, the path of your data"
-                if own_file
+                if source.own_file
                 else f"does not read data.file = '{data.file}'; {_readers_of_files()} do"
             )
         )
     if data.file is not None:
         return Path(data.file).expanduser()
     root = data.root or os.environ.get("HPCFL_DATA")
-    if root is None and not built_in:
+    if root is None and not source.built_in:
+        fetched = source.home or f"hpcfl data download {data.dataset} --root DIR"
         raise UserError(
             f"data.dataset = '{data.dataset}' is read from files: set data.root or $HPCFL_DATA "
-            f"to their folder; to fetch them: hpcfl data download {data.dataset} --root DIR"
+            f"to their folder; to fetch them: {fetched}"
         )
     return Path(root or ".").expanduser()
 

@@ -343,6 +343,15 @@ class Method(MethodSection, ABC):
         """
         return {}
 
+    def found_clusters(self, server: State) -> Tensor | None:
+        """The cluster of clients that each client was last in, int64 [M], −1 where it
+        was in none yet; None for a method that finds no clusters.
+
+        Where an experiment says which clients are alike (``[[shift]]``), scored rounds
+        record how well these agree.
+        """
+        return None
+
     def score(
         self, fleet: Fleet, inbox: Inbox, rows: Tensor, trained: bool = False
     ) -> None:

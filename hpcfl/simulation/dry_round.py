@@ -219,6 +219,7 @@ def shrink(prepared: Prepared, lanes: int) -> Prepared:
         store=ClientStore(taking_part, private),
         newcomers=ClientStore(newcomers, private),
         placement=Placement(np.zeros(len(counts), np.int64), 1),
+        shifts=None,
     )
 
 

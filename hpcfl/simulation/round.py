@@ -77,6 +77,7 @@ class Result:
 
     vote: the highest vote of the ranks on what follows.
     final: whether it was the scoring after the last aggregation.
+    clusters: which clients are alike, on rank 0 in a scored round with shifts.
     costs: bytes, floats and seconds, as rank 0 counts them.
     """
 
@@ -85,11 +86,14 @@ class Result:
     final: bool
     numbers: record.Gathered
     costs: dict[str, float | int]
+    clusters: record.Clusters | None = None
 
-    @property
+    @cached_property
     def values(self) -> dict[str, Any]:
         """The round's numbers by name, to be recorded on rank 0."""
-        return self.numbers.values | self.costs | {FINAL: int(self.final)}
+        of_clusters = self.clusters.values() if self.clusters else {}
+        whole = self.costs | {FINAL: int(self.final)}
+        return self.numbers.values | of_clusters | whole
 
 
 class Round:
@@ -314,7 +318,23 @@ class Round:
         costs["seconds/round"] = self.stopwatch.lap()
         self.stopwatch.seconds.clear()
         return Result(
-            self.plan.number, reports.vote, self.final, reports.numbers, costs
+            self.plan.number,
+            reports.vote,
+            self.final,
+            reports.numbers,
+            costs,
+            self.clusters(),
+        )
+
+    def clusters(self) -> record.Clusters | None:
+        """Which clients are alike, and which the method found to be; on rank 0."""
+        shifts = self.prepared.shifts
+        if shifts is None or not (self.communicator.is_server and self.plan.scored):
+            return None
+        found = self.prepared.method.found_clusters(self.server)
+        groups, _ = shifts.kinds(self.plan.number)
+        return record.Clusters(
+            groups, shifts.drifts, None if found is None else found.cpu().numpy()
         )
 
 

@@ -256,6 +256,7 @@ BEFORE = {
     "fedyogi",
     "fedadagrad",
     "fedavgm",
+    "feddbe",
     "feddyn",
     "fedlc",
     "fednova",

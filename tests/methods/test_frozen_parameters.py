@@ -24,6 +24,8 @@ REFUSED = {
     ("fedbabu", "head_only"): NOTHING_SHARED,
     ("fedper", "body_only"): NOTHING_OWN,
     ("fedas", "head_only"): NOTHING_SHARED,
+    ("fedpac", "head_only"): NOTHING_SHARED,
+    ("fedpac", "body_only"): NOTHING_OWN,
     ("fedas", "body_only"): NOTHING_OWN,
     ("lg-fedavg", "head_only"): "body is frozen .*, so nothing would be a client's own",
     ("fedrep", "body_only"): NOTHING_OWN,

@@ -80,8 +80,10 @@ def test_class_wise_aggregation_changes_the_start_models(federate, name):
         "fedbn",
         "fedadam",
         "fedavgm",
+        "feddbe",
         "feddyn",
         "fednova",
+        "fedpac",
         "q-ffl",
     ],
 )
@@ -350,7 +352,9 @@ PRINTED = {
     "fedadagrad": {"beta1": 0, "tau": 1e-3},
     "fedavgm": {"momentum": 0.9, "server_lr": 1, "nesterov": False},
     "feddyn": {"alpha": 0.01, "alpha_by": "equal", "weights": "uniform"},
+    "feddbe": {"kappa": 50, "initial": "keep"},
     "fedlc": {"tau": 1},
+    "fedpac": {"lam": 1, "head_epochs": 1, "head_lr": None, "collaborate": True},
     "fednova": {"mu": 0, "server_momentum": 0, "weights": "samples"},
     "q-ffl": {"q": 1, "weights": "uniform"},
 }

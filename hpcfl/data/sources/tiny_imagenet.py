@@ -12,16 +12,16 @@ say nothing, is the official test split of the schemes that keep the splits apar
 
 import re
 import uuid
-import warnings
 from pathlib import Path
 
 import numpy as np
 import torch
 
 from hpcfl.data.datasets import Dataset
+from hpcfl.data.sources import _images
 from hpcfl.data.sources.base import Source
 from hpcfl.errors import UserError
-from hpcfl.files import atomic, heartbeat, regular
+from hpcfl.files import atomic, regular
 
 FOLDER = "tiny-imagenet-200"
 DECODED = "hpcfl-decoded.npy"
@@ -34,7 +34,6 @@ MOST_BYTES, MOST_CLASSES = (
     10_000_000,
     256,
 )  # of a text file; class numbers are kept in a byte
-NAME = r"\w[\w.-]*"  # a file or folder, without a path
 RECORD = np.dtype([("image", "u1", (3, SIDE, SIDE)), ("label", "u1"), ("test", "?")])
 IMAGENET = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
@@ -140,13 +139,12 @@ def _decode_into(table: np.ndarray, entries: list[Entry]) -> None:
     """Decode each of the ``entries`` into its place in ``table`` [n] of RECORD."""
     for position, entry in enumerate(entries):
         table[position] = _decode(entry)
-        heartbeat.beat()
 
 
 def _classes(folder: Path) -> dict[str, int]:
     """WordNet id → class number, in alphabetical order. Raises UserError."""
     words = sorted(
-        {word for (word,) in _rows(folder / "wnids.txt", "WORDNET-ID", [NAME])}
+        {word for (word,) in _rows(folder / "wnids.txt", "WORDNET-ID", [_images.NAME])}
     )
     if not 0 < len(words) <= MOST_CLASSES:
         raise UserError(
@@ -172,7 +170,9 @@ def _entries(folder: Path) -> list[Entry]:
         )
     known = "|".join(map(re.escape, classes))
     pairs = _rows(
-        annotations, "IMAGE and the WordNet id of a class in wnids.txt", [NAME, known]
+        annotations,
+        "IMAGE and the WordNet id of a class in wnids.txt",
+        [_images.NAME, known],
     )
     return train + [
         (folder / "val" / "images" / file, classes[word], True) for file, word in pairs
@@ -198,28 +198,9 @@ def _rows(path: Path, wanted: str, columns: list[str]) -> list[list[str]]:
 
 
 def _decode(entry: Entry) -> tuple[np.ndarray, int, bool]:
-    """The record of an image; a grey one becomes coloured.
-
-    Raises UserError for a file that is no such image; one of another size is refused
-    before it is decoded.
-    """
-    from PIL import Image  # needed here only
-
+    """The record of an image; a grey one becomes coloured. Raises UserError."""
     path, number, test = entry
-    try:
-        with regular.opened(path) as file, warnings.catch_warnings():
-            warnings.simplefilter("ignore", Image.DecompressionBombWarning)
-            with Image.open(file, formats=["JPEG"]) as image:
-                if image.size != (SIDE, SIDE):
-                    raise UserError(
-                        f"{path}: {image.width}×{image.height} pixels, must be {SIDE}×{SIDE}"
-                    )
-                pixels = np.asarray(image.convert("RGB"))
-    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
-        raise UserError(
-            f"{path}: cannot be read as an image ({atomic.reason(error)})"
-        ) from None
-    return pixels.transpose(2, 0, 1), number, test
+    return _images.read(path, "JPEG", size=(SIDE, SIDE)), number, test
 
 
 plugin = TinyImageNet()
