@@ -267,6 +267,7 @@ LAYERED = {
         Mean(),
         nn.Linear(4, 8),
     ],
+    "dropout": lambda: [nn.Dropout(0.3), nn.Linear(5, 8), nn.AlphaDropout(0.2)],
     "embedding": lambda: [Tokens(), nn.Embedding(20, 8, padding_idx=10), Mean()],
 }
 
