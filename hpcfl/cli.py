@@ -209,6 +209,35 @@ def run(
     "--set", "overrides", multiple=True, metavar="SECTION.KEY=VALUE", help=OVERRIDE
 )
 @click.option(
+    "--out", type=click.Path(path_type=Path), help="Results folder; default runs/NAME."
+)
+@click.option("--stage", hidden=True, help="Of a job of many: a rung, final, outcome.")
+@click.option("--cell", default="", hidden=True, help="Its run.")
+@traced
+def tune(
+    communicator: Communicator,
+    file: Path,
+    overrides: tuple[str, ...],
+    out: Path | None,
+    stage: str | None,
+    cell: str,
+) -> None:
+    """Tune every method in FILE with the same budget, or continue where that stands."""
+    from hpcfl.simulation import signals
+
+    signals.remember()  # before the imports that take seconds
+    from hpcfl.commands.tune import Part, tune_file
+
+    part = None if stage is None else Part(stage, cell)
+    tune_file(file, overrides, out, communicator, part)
+
+
+@cli.command()
+@click.argument("file", type=click.Path(path_type=Path))
+@click.option(
+    "--set", "overrides", multiple=True, metavar="SECTION.KEY=VALUE", help=OVERRIDE
+)
+@click.option(
     "--rounds",
     default=5,
     show_default=True,

@@ -15,7 +15,7 @@ from hpcfl.communication import exchange
 from hpcfl.communication.communicator import Communicator
 from hpcfl.communication.message import Inbox, Message, only
 from hpcfl.communication.message import select as part_of
-from hpcfl.errors import RunFailure
+from hpcfl.errors import Diverged
 from hpcfl.methods.base import State
 from hpcfl.simulation import record
 from hpcfl.simulation.message_check import checked
@@ -263,7 +263,7 @@ class Round:
         if not len(reports.diverged):
             return
         if self.prepared.config.training.on_divergence == "stop":
-            raise RunFailure(
+            raise Diverged(
                 f"{self.name}: {named(reports.diverged)} diverged (NaN or Inf); "
                 "lower training.lr or set training.clip and start over with --fresh, or "
                 "leave such clients out with training.on_divergence = 'exclude'"
