@@ -222,7 +222,7 @@ def prepare(config: Config, process: Process, seat: Device | None = None) -> Pre
     scheme, newcomers = cast(Scheme, config.partition), config.newcomers.clients
     shifts = shifted.draw(config.shift, dataset, scheme.seed, scheme.clients, newcomers)
     replicas = shifts.replicas if shifts else None
-    split = partition.make(scheme, dataset, newcomers, replicas)
+    split = partition.make(scheme, dataset, newcomers, replicas, config.data)
     split = replace(split, groups=shifts.groups() if shifts else None)
     scores = _scores(config, split)
     train, validation, selection = _held_out(config, method, split, dataset.y.numpy())
