@@ -186,10 +186,11 @@ class PFedHN(ServerModel):
             cohort: the n clients.
             changes: Δ [n, P].
         """
+        # What has a momentum is H's; averaged statistics of batch norm lie there, too.
         network = {
             name: tensor.clone().requires_grad_()
             for name, tensor in server.items()
-            if name != "output" and not name.startswith(MOMENTUM)
+            if name != "output" and MOMENTUM + name in server
         }
         weights = self.weights_of_rows(network)[cohort.ids]
         shares = cohort.weights[:, None].to(weights)

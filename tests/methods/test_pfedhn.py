@@ -183,3 +183,15 @@ def test_pfedhn_9d_a_large_hypernetwork_is_said(setup, monkeypatch):
     wide = method(hidden=2_000_000)  # 64 parameters
     (note,) = wide.notes(setup)
     assert "GB on rank 0" in note
+
+
+def test_pfedhn_5_averaged_statistics_are_no_part_of_the_hypernetwork(federate):
+    """They lie beside it in the server's state."""
+    played = federate(
+        {"name": "pfedhn", **SMALL},
+        rounds=2,
+        model={"name": "tiny:normalised"},
+        training={"buffers": "average"},
+    )
+    assert "buffers.model" in played.server
+    assert all(tensor.isfinite().all() for tensor in played.server.values())
