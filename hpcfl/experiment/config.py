@@ -332,7 +332,14 @@ def _check_samples(data: Data, partition: Partition) -> None:
     """Raises UserError where a part of the data set is asked for, but clients have
     samples of their own.
     """
-    if data.samples and partition.scheme == "by-client":
+    if partition.scheme != "by-client":
+        return
+    if data.imbalance > 1:
+        raise UserError(
+            f"data.imbalance = {data.imbalance:g}: with partition.scheme = 'by-client' each client "
+            "has samples of its own; take another scheme"
+        )
+    if data.samples:
         raise UserError(
             f"data.samples = {data.samples}: with partition.scheme = 'by-client' each client has "
             "samples of its own; a smaller partition.clients takes fewer of the clients"

@@ -65,6 +65,16 @@ class Data(Section):
         description="for a quick try only so many training samples, of all where there is no "
         "official split, and as large a share of the test samples",
     )
+    imbalance: float = Field(
+        1.0,
+        ge=1,
+        le=1e6,
+        description="long tail: how many times as many training samples the most frequent class "
+        "keeps as the least frequent one",
+    )
+    imbalance_order: Literal["index", "random"] = Field(
+        "index", description="which class is the most frequent: 0, or drawn"
+    )
     normalise: Literal["half", "statistics"] = Field(
         "half",
         description="subtract and divide by 0.5, or by the data set's own mean and standard deviation",

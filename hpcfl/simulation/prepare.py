@@ -40,6 +40,7 @@ from hpcfl.methods._renamed import refuse_old_hooks
 from hpcfl.methods.base import Audience, Cohort, Method, State
 from hpcfl.methods.options import refuse_without_effect
 from hpcfl.methods.options.averaged_buffers import AveragedBuffers
+from hpcfl.models._replaced import replace_layers
 from hpcfl.rows import constants, layout, mixing, randomness
 from hpcfl.scores._described import Measure
 from hpcfl.scores.base import Score
@@ -224,7 +225,7 @@ def prepare(config: Config, process: Process, seat: Device | None = None) -> Pre
     scheme, newcomers = cast(Scheme, config.partition), config.newcomers.clients
     shifts = shifted.draw(config.shift, dataset, scheme.seed, scheme.clients, newcomers)
     replicas = shifts.replicas if shifts else None
-    split = partition.make(scheme, dataset, newcomers, replicas)
+    split = partition.make(scheme, dataset, newcomers, replicas, config.data)
     split = replace(split, groups=shifts.groups() if shifts else None)
     scores = _scores(config, split)
     train, validation, selection = _held_out(config, method, split, dataset.y.numpy())
@@ -481,7 +482,8 @@ def _builder(
     shape, classes, vocabulary = dataset.shape, dataset.classes, dataset.vocabulary
 
     def fresh() -> nn.Module:
-        return method.adapt(models.build(config.model, shape, classes, vocabulary))
+        module = models.build(config.model, shape, classes, vocabulary)
+        return replace_layers(method.adapt(module))
 
     with randomness.seeded(config.seed, *INITIAL):
         frozen = constants.frozen(fresh())

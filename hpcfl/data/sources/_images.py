@@ -21,6 +21,7 @@ def read(
     size: tuple[int, int] | None = None,
     mode: str = "RGB",
     resized: tuple[int, int] | None = None,
+    by_area: bool = False,
 ) -> np.ndarray:
     """The pixels of a file, as ``decoded`` gives them; links are followed."""
     try:
@@ -30,7 +31,15 @@ def read(
             f"{path}: cannot be read as an image ({atomic.reason(error)})"
         ) from None
     with file:
-        return decoded(file, str(path), kind, size=size, mode=mode, resized=resized)
+        return decoded(
+            file,
+            str(path),
+            kind,
+            size=size,
+            mode=mode,
+            resized=resized,
+            by_area=by_area,
+        )
 
 
 def decoded(
