@@ -80,14 +80,15 @@ class KNNPer(FedAvg):
         found, labels, held = fleet.outputs(rows, features_and_logits, most=size)
         width = found.shape[2] - fleet.setup.classes
         features, logits = found[:, :, :width], found[:, :, width:]
-        share = torch.full((len(fleet.ids), 1), 0.0, device=found.device)
-        if self.share == "tuned":
-            for client in range(len(fleet.ids)):
+        shares = []
+        for client in range(len(fleet.ids)):
+            if self.share == "tuned":
                 store = features[client], labels[client], held[client]
-                share[client] = self.tuned(*store, logits[client])
+                shares.append(self.tuned(*store, logits[client]))
                 heartbeat.beat()
-        else:
-            share += self.share
+            else:
+                shares.append(self.share)
+        share = torch.tensor(shares).to(found)[:, None]
         store_of_all: State = {"features": features, "labels": labels, "held": held}
         return ClientModel(rows, self.prediction, {**store_of_all, "share": share})
 
