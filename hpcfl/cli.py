@@ -478,7 +478,28 @@ def export(
 @click.option(
     "--test",
     is_flag=True,
-    help="Say which rows cannot be told from the best: paired over seeds and clients.",
+    help="Say which rows cannot be told from the best on these very federations: paired over "
+    "seeds and clients. Of further partitions --against speaks.",
+)
+@click.option(
+    "--against",
+    default="",
+    metavar="ROW",
+    help="Show what each row gains its clients beside this one, such as local or fedavg, with "
+    "95 % intervals over partitions.",
+)
+@click.option(
+    "--margin",
+    default=0.5,
+    show_default=True,
+    type=click.FloatRange(0, min_open=True),
+    help="With --against: a difference below it counts as none, as it is shown (points of accuracy).",
+)
+@click.option(
+    "--power",
+    type=click.FloatRange(0, min_open=True),
+    metavar="DIFFERENCE",
+    help="With --against: say how many partitions it takes to see so large a difference.",
 )
 @click.option(
     "--format",
@@ -498,11 +519,14 @@ def table(
     at: str,
     std: str,
     test: bool,
+    against: str,
+    margin: float,
+    power: float | None,
     form: str,
     explain: bool,
 ) -> None:
     """The runs below FOLDER… as rows × columns, mean ± standard deviation over seeds."""
-    from hpcfl.report.sweep_table import Reading, show
+    from hpcfl.report.sweep_table import Reading, Reference, show
 
     show(
         folders,
@@ -511,6 +535,7 @@ def table(
         Reading(metric, at, std, test),
         form,
         explain,
+        Reference(against, margin, power) if against else None,
     )
 
 
@@ -553,7 +578,7 @@ def report(folders: tuple[Path, ...], out: Path) -> None:
     default="curves",
     show_default=True,
     metavar="NAME",
-    help="curves, clients, spread, heatmap, partition, or your own MODULE:FUNCTION.",
+    help="curves, clients, gains, spread, heatmap, partition, or your own MODULE:FUNCTION.",
 )
 @click.option(
     "--x",
@@ -578,6 +603,11 @@ def report(folders: tuple[Path, ...], out: Path) -> None:
 )
 @click.option(
     "--group", metavar="KEY,…", help="Keys that make a line or row; default the method."
+)
+@click.option(
+    "--against",
+    metavar="ROW",
+    help="Of gains: the row that clients are compared with; default local.",
 )
 @click.option(
     "--client",
@@ -622,7 +652,7 @@ def plot(
     """Draw the runs below FOLDERs, a colour a method.
 
     curves are means over seeds with a band of a standard deviation, spread is a mean
-    over them; clients and heatmap show the clients of all seeds, partition those of the
+    over them; clients, gains and heatmap show the clients of all seeds, partition those of the
     first. The papers' own figures are functions in launch/figures.
     """
     from hpcfl.report.figures import plot

@@ -1,11 +1,12 @@
 """References to the specification lead somewhere: in code, comments, texts, names of
 tests and the specification itself.
 
-They read ``methods-1.md §5, item 9`` and ``protocols.md D2``; within the specification
-its own sections and items are named alone. A test in ``tests/methods`` begins with the
-item of the section that its module names, ``test_cwfedavg_9_…``, or with a section and
-an item, ``test_16_1_…``; elsewhere a test may begin with parts of ``protocols.md``,
-``test_d2_…``.
+They read ``methods-1.md §5, item 9``, ``protocols.md D2`` and ``heterogeneity.md H3``;
+within the specification its own sections and items are named alone. A test in
+``tests/methods`` begins with the item of the section that its module names,
+``test_cwfedavg_9_…``, or with a section and an item, ``test_16_1_…``; elsewhere a test
+may begin with parts of ``protocols.md``, ``test_d2_…``, or of ``heterogeneity.md``,
+``test_h3_…``, whichever its module names first.
 """
 
 import re
@@ -18,18 +19,29 @@ import pytest
 ROOT = Path(__file__).parents[1]
 BOOKS = [
     ROOT / "hpcfl" / path
-    for path in ("methods/methods-1.md", "methods/methods-2.md", "data/protocols.md")
+    for path in (
+        "methods/methods-1.md",
+        "methods/methods-2.md",
+        "methods/methods-3.md",
+        "data/protocols.md",
+        "data/heterogeneity.md",
+    )
 ]
 KINDS = {".py", ".md", ".toml", ".sh", ".sbatch"}
 
 HEADING = re.compile(r"^##+ (\d+(?:\.\d+)?|[A-Z]\d*)\.? ", re.M)
 ITEM = re.compile(r"^(\d+)\. |\*\*(\d+)(?:–(\d+))?\.\*\*", re.M)
 CITED = re.compile(
-    r"protocols\.md (?P<parts>[A-Z]\d*\b(?:(?:, | and | to )[A-Z]\d*\b)*)|(?P<file>[\w-]+\.md)"
+    r"(?P<book>protocols|heterogeneity)\.md (?P<parts>[A-Z]\d*\b(?:(?:, | and | to )[A-Z]\d*\b)*)"
+    r"|(?P<file>[\w-]+\.md)"
     r"|§(?P<section>\d+(?:\.\d+)?)(?:,\s+item (?P<its>\d+))?|\bitem (?P<item>\d+)\b"
 )
 BEGINNING = re.compile(r"^def (test_(?:[a-z]+_){0,2}?(\d+[a-z]?)_(?:(\d+)_)?\w*)", re.M)
-PARTS = re.compile(r"^def (test_((?:[a-f]\d_)+)\w*)", re.M)
+PARTS = re.compile(r"^def (test_((?:[a-h]\d+_)+)\w*)", re.M)
+IN_PARTS = {
+    "protocols.md": "B-F",
+    "heterogeneity.md": "DH",
+}  # the letters of their parts
 
 
 def pieces(pattern, text):
@@ -75,7 +87,7 @@ def cited(text, file=None, section=None):
     for mark in CITED.finditer(text):
         if mark["parts"]:
             yield from (
-                ("protocols.md", part, None)
+                (f"{mark['book']}.md", part, None)
                 for part in re.findall(r"[A-Z]\d*", mark["parts"])
             )
         elif mark["file"]:
@@ -87,8 +99,10 @@ def cited(text, file=None, section=None):
 def of_names(text, methods):
     """(name of a test, reference) of the tests in a module."""
     if not methods:
+        named = [mark["book"] for mark in CITED.finditer(text) if mark["book"]]
+        book = f"{named[0]}.md" if named else "protocols.md"
         return [
-            (name, ("protocols.md", part.upper(), None))
+            (name, (book, part.upper(), None))
             for name, parts in PARTS.findall(text)
             for part in parts.strip("_").split("_")
         ]
@@ -130,8 +144,9 @@ def test_references_within_the_specification_lead_to_a_section_and_item():
         for reference in cited(body, name, section)
     ]
     parts = [
-        ("protocols.md", part, None)
-        for part in re.findall(r"\b[B-F]\d\b", TEXTS["protocols.md"])
+        (book, part, None)
+        for book, letters in IN_PARTS.items()
+        for part in re.findall(rf"\b[{letters}]\d+\b", TEXTS[book])
     ]
     assert len(found) > 10 and len(parts) > 20
     assert [one for one in found if one[2] not in THERE] + [
@@ -155,11 +170,12 @@ def test_names_of_tests_lead_to_an_item_or_part():
     [
         "(methods-1.md §99)",
         "methods-1.md §5,\nitem 11",
-        "methods-3.md §5",
+        "methods-4.md §5",
         "§5",
         "item 9",
         "protocols.md B4, D8",
         "protocols.md A",
+        "heterogeneity.md H9, H10",
     ],
 )
 def test_a_reference_that_leads_nowhere_is_found(text):
@@ -173,6 +189,7 @@ def test_a_reference_that_leads_nowhere_is_found(text):
         ("test_ditto_10d_by_hand", True),
         ("test_16_5_by_hand", True),
         ("test_d2_d8_by_hand", False),
+        ("test_h3_by_hand", False),
     ],
 )
 def test_a_name_that_leads_nowhere_is_found(name, methods):

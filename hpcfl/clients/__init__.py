@@ -44,11 +44,16 @@ class Fleet:
     loss: what ``train`` minimises unless told otherwise.
     scores: what ``score`` added up, by column.
     recorded: what ``record`` was given, [n] by name.
+    tune_epochs: for how many epochs the models that clients start from are trained at
+        scoring, to be scored after each of these (``Method.score_tuned``).
     pace: of each client the share that it does of the epochs of each training of the
         round, [n] in [0, 1], though at least one of them; None where all do all.
     losses, data_losses: each client's mean objective in the last epoch of the last
         training, with the proximal term at its end, and the data term alone, float64
         [n]; None before any.
+    sample_gradients: how many gradients of samples each client has computed, int64 [n]
+        on the host: one for each sample of each mini-batch that a gradient was taken
+        of, whichever parameters it is by. What a ``trial`` computes counts, too.
     """
 
     ids: np.ndarray
@@ -60,10 +65,15 @@ class Fleet:
     resources: Resources
     scores: dict[str, scoring.Sums] = field(default_factory=dict)
     recorded: Tensors = field(default_factory=dict)
+    tune_epochs: Sequence[int] = ()
     pace: np.ndarray | None = None
     losses: Tensor | None = None
     data_losses: Tensor | None = None
+    sample_gradients: np.ndarray = field(init=False)
     _phases: set[str] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        self.sample_gradients = np.zeros(len(self.ids), np.int64)
 
     @property
     def setup(self) -> Setup:
@@ -256,7 +266,7 @@ class Fleet:
         alone: afterwards private state and losses are as before it.
 
         So stragglers do all of it, and a score means the same for every client. What was
-        scored and recorded in it stays. Whatever else training leaves in a fleet has to
+        scored, recorded and counted in it stays. Whatever else training leaves in a fleet has to
         be put back here, too.
         """
         state, losses, pace = self.state, (self.losses, self.data_losses), self.pace
@@ -395,6 +405,7 @@ class Fleet:
         function: Predict,
         model: str = "model",
         draws: tuple[int, int] | None = None,
+        variables: Tensors | None = None,
     ) -> Tensor:
         """Means of ``function`` over each client's training samples of each class:
         ``[n, classes, d]``.
@@ -402,10 +413,12 @@ class Fleet:
         They are float32, and zero for classes that a client does not hold.
 
         rows: the models that the function is given, in evaluation mode.
-        function: of (model, x, lane), ``[batch, d]``; the lane has no variables.
+        function: of (model, x, lane), ``[batch, d]``.
         draws: (times, size): the mean is over ``times`` random draws of at most
             ``size`` samples of the class instead of all.
+        variables: as for ``train``.
         """
+        given = self._variables(variables)
         resources, means, order = self.resources, [], list[int]()
         pools = [
             self._drawn(client, *draws)
@@ -429,7 +442,7 @@ class Fleet:
                 tensors,
                 resources.samples,
                 [pools[i] for i in clients],
-                {},
+                {name: value[lanes] for name, value in given.items()},
                 function,
             ):
                 member = (
@@ -455,6 +468,55 @@ class Fleet:
             torch.tensor(order, device=resources.device).argsort()
         ]
 
+    def outputs(
+        self,
+        rows: Tensor,
+        function: Predict,
+        most: int | None = None,
+        model: str = "model",
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """``function`` of each client's training samples, such as their features.
+
+        rows: the models that the function is given, in evaluation mode.
+        function: of (model, x, lane), ``[batch, d]``; the lane has no variables.
+        most: how many samples of a client at most, a random choice of each round where
+            it has more; by default all of them.
+
+        Returns outputs ``[n, S, d]``, labels ``[n, S]``, and which of the S places hold
+        a sample, bool ``[n, S]``. S is ``most``, or else the most samples that any of
+        these clients has; what is beyond a client's own is zero.
+        """
+        resources = self.resources
+        pools = [self._chosen(client, most) for client in self.ids]
+        blocks: dict[int, list[Tensor]] = {}
+
+        def run_chunk(clients: list[int]) -> None:
+            lanes = torch.tensor(clients, device=resources.device)
+            blocks.update({i: [] for i in clients})  # a second attempt begins anew
+            for part, output, *_ in scoring.outputs(
+                resources.kernel,
+                self._stacked(rows, model, lanes),
+                resources.samples,
+                [pools[i] for i in clients],
+                {},
+                function,
+            ):
+                for lane, of_lane in zip(part, output, strict=True):
+                    blocks[clients[lane]].append(of_lane)
+            heartbeat.beat()
+
+        resources.side_by_side(scoring.by_blocks(pools), run_chunk)
+        size = max(map(len, pools)) if most is None else most
+        positions = torch.from_numpy(scoring.filled(pools, size)).to(resources.device)
+        held = positions >= 0
+        labels = resources.samples.y[positions.clamp(min=0)].where(held, 0)
+        like = next(found[0] for found in blocks.values() if found)
+        outputs = like.new_zeros(*held.shape, *like.shape[1:])
+        for i, found in blocks.items():
+            if found:
+                outputs[i, : len(pools[i])] = torch.cat(found)[: len(pools[i])]
+        return outputs, labels, held
+
     def head_gradients(
         self, rows: Tensor, model: str = "model", draws: tuple[int, int] | None = None
     ) -> Tensor:
@@ -465,6 +527,11 @@ class Fleet:
         ``rows`` in evaluation mode; zero for classes that a client does not hold.
         ``draws``: as for ``class_means``.
         """
+        taken = self.counts.cpu().numpy()
+        if draws is not None:
+            times, size = draws
+            taken = times * taken.clip(max=size)
+        self.sample_gradients += taken.sum(axis=1).astype(np.int64)
         return head_gradients.from_means(
             self.class_means(rows, head_gradients.outer_products, model, draws),
             self.layout,
@@ -486,6 +553,16 @@ class Fleet:
                 f"clients, {len(self.ids)}"
             )
         return values
+
+    def _chosen(self, client: int, most: int | None) -> np.ndarray:
+        """Positions of a client's training samples, at most so many of them, in order."""
+        pool = self.resources.samples.train[int(client)]
+        if most is None or len(pool) <= most:
+            return pool
+        key = "outputs", self.round, int(client)
+        order = randomness.permutation(len(pool), self.setup.seed, *key)
+        chosen: np.ndarray = pool[np.sort(order[:most])]
+        return chosen
 
     def _drawn(self, client: int, times: int, size: int) -> np.ndarray:
         """Positions of samples: ``times`` draws of at most ``size`` from each class
@@ -526,6 +603,7 @@ class Fleet:
         )
         self.keep_buffers(model, trained.buffers)
         self.losses, self.data_losses = trained.losses.unbind(dim=1)
+        self.sample_gradients += trained.sample_gradients
         return trained
 
     def _named(self, params: Sequence[Group]) -> list[str]:
@@ -567,4 +645,12 @@ def default_prediction(model: nn.Module, x: Tensor, lane: Any) -> Tensor:
     return logits
 
 
-__all__ = ["Fleet", "Pool", "Resources", "StepContext", "at", "buffer_name"]
+__all__ = [
+    "Fleet",
+    "Pool",
+    "Resources",
+    "StepContext",
+    "at",
+    "buffer_name",
+    "default_prediction",
+]

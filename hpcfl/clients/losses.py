@@ -6,6 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import torch
+import torch.nn.functional as functional
 from torch import Tensor, nn
 
 from hpcfl.experiment.plugins import nearest
@@ -54,6 +55,18 @@ Loss = Callable[[nn.Module, Batch, Any], Tensor]  # of (model, batch, lane): one
 Predict = Callable[
     [nn.Module, Tensor, Any], Tensor
 ]  # of (model, x, lane), in evaluation mode: [batch, …]
+
+
+@dataclass(frozen=True)
+class Fit:
+    """The cross-entropy of a prediction, as a loss: equal for the same prediction, so
+    that what was recorded of it is found again.
+    """
+
+    predict: Predict
+
+    def __call__(self, model: nn.Module, batch: Batch, lane: Any) -> Tensor:
+        return functional.cross_entropy(self.predict(model, batch.x, lane), batch.y)
 
 
 def one_number(loss: Tensor) -> Tensor:

@@ -57,7 +57,7 @@ def _blocks(
     for start in range(0, max(lengths) - BLOCK + 1, BLOCK):
         stop = start + BLOCK
         lanes = [lane for lane, length in enumerate(lengths) if length >= stop]
-        yield lanes, _filled([pools[lane][start:stop] for lane in lanes], BLOCK)
+        yield lanes, filled([pools[lane][start:stop] for lane in lanes], BLOCK)
     rests: dict[int, list[int]] = {}
     for lane, length in enumerate(lengths):
         size = length % BLOCK
@@ -65,10 +65,10 @@ def _blocks(
             rests.setdefault(size, []).append(lane)
     for size, lanes in sorted(rests.items()):
         parts = [pools[lane][lengths[lane] - size :] for lane in lanes]
-        yield lanes, _filled(parts, size)
+        yield lanes, filled(parts, size)
 
 
-def _filled(parts: list[np.ndarray], size: int) -> np.ndarray:
+def filled(parts: list[np.ndarray], size: int) -> np.ndarray:
     """Positions of at most ``size`` samples each as rows [a, size], which are filled up
     with −1.
     """

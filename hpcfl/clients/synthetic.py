@@ -2,7 +2,7 @@
 tensors alone.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 
 import numpy as np
 import torch
@@ -87,16 +87,42 @@ def gradient_descent(
         tensors.
     lr: the learning rate.
     """
+    everything = torch.arange(0)  # which the loss sees in every step
+    return stochastic_descent(
+        start, lambda free, _: loss(free), lr, [everything] * steps
+    )
+
+
+def stochastic_descent(
+    start: Tensors,
+    loss: Callable[[Tensors, Tensor], Tensor],
+    lr: float,
+    batches: Iterable[Tensor],
+) -> Tensors:
+    """``gradient_descent`` with a step for each of ``batches``, which the loss is given
+    beside the tensors: positions of samples, such as those of the function ``batches``.
+    """
     current = {name: tensor.clone() for name, tensor in start.items()}
-    for _ in range(steps):
+    for batch in batches:
         leaves = {name: tensor.requires_grad_() for name, tensor in current.items()}
-        gradients = torch.autograd.grad(loss(leaves), list(leaves.values()))
+        gradients = torch.autograd.grad(loss(leaves, batch), list(leaves.values()))
         current = {
             name: (leaf - lr * gradient).detach()
             for (name, leaf), gradient in zip(leaves.items(), gradients, strict=True)
         }
         heartbeat.beat()
     return current
+
+
+def batches(
+    count: int, size: int, epochs: int, seed: int, *key: int | str
+) -> Iterator[Tensor]:
+    """Positions [at most ``size``] of the mini-batches of ``count`` samples, epoch after
+    epoch, each in an order of its own that the key decides.
+    """
+    for epoch in range(epochs):
+        order = randomness.permutation(count, seed, "server batches", *key, epoch)
+        yield from torch.from_numpy(order).split(size)
 
 
 def _cross_entropy(model: nn.Module, batch: Batch, lane: object) -> Tensor:

@@ -85,12 +85,15 @@ class Trained:
         losses: each client's mean objective and its data term in its last epoch,
             float64 [n, 2]; 0 for those that did not train.
         changed: the variables that the method's step assigned, ``[n, …]`` by name.
+        sample_gradients: how many gradients of samples each client computed, int64 [n]
+            on the host.
     """
 
     rows: Tensor
     buffers: Tensor
     losses: Tensor
     changed: Tensors
+    sample_gradients: np.ndarray
 
 
 def train(
@@ -107,7 +110,8 @@ def train(
     The given tensors do not change.
     """
     losses = torch.zeros(len(ids), 2, dtype=torch.float64, device=resources.device)
-    trained = Trained(_copied(rows), buffers.clone(), losses, {})
+    sample_gradients = np.zeros(len(ids), np.int64)
+    trained = Trained(_copied(rows), buffers.clone(), losses, {}, sample_gradients)
     pools = [
         task.pool(resources.seed, int(client), resources.samples.train[int(client)])
         for client in ids
@@ -153,6 +157,8 @@ def train(
             proximal,
         )
         places.index_copy(trained.losses, lanes, chunk.run())
+        # Assigned and not added: where memory did not hold the chunk, it begins anew.
+        trained.sample_gradients[positions] = chunk.sample_gradients
         resources.setup.layout.write(chunk.tensors, trained.rows, lanes)
         resources.buffers.write(chunk.tensors, trained.buffers, lanes)
         for name in chunk.assigned:
@@ -207,6 +213,7 @@ class Chunk:
         size: samples of a full step of one lane.
         tensors, variables: of the lanes, ``[L, …]`` by name; steps change them in place.
         assigned: the names of the variables that steps have changed.
+        sample_gradients: how many gradients of samples each lane computed, int64 [L].
     """
 
     def __init__(
@@ -225,6 +232,7 @@ class Chunk:
         self.epochs, self.size = epochs, size
         self.tensors, self.variables = tensors, variables
         self.assigned: set[str] = set()
+        self.sample_gradients = np.zeros(len(clients), np.int64)
         kernel, setup = resources.kernel, resources.setup
         anchor = None
         if proximal is not None:
@@ -297,9 +305,12 @@ class Chunk:
         results: list[tuple[BatchRun, Tensor]] = []
         for run, lanes, batches in self._gathered(plan, index):
             losses = []
+            counted_before = self._session.samples
             for batch in batches:
                 losses.append(self._step(lanes, batch))
                 heartbeat.beat()
+            of_each_lane = self._session.samples - counted_before
+            self.sample_gradients[run.lanes] += of_each_lane
             results.append((run, torch.stack(losses)))
             # Frees the samples before those of the next block are gathered.
             del batch, batches

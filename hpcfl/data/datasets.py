@@ -122,7 +122,8 @@ def load(data: sections.Data) -> Dataset:
     """
     source = find(data.dataset)
     place = _place(data, source.built_in, source.own_file)
-    dataset = _sampled(source.read(data.dataset, place), data.samples)
+    whole = source.read(data.dataset, place, **data.options)
+    dataset = _sampled(whole, data.samples)
     if data.augment and len(dataset.shape) != 3:
         raise UserError(
             f"data.augment = true: '{data.dataset}' has no images to crop and flip"
@@ -181,7 +182,7 @@ def _place(data: sections.Data, built_in: bool, own_file: bool) -> Path:
             + (
                 "needs data.file, the path of your data"
                 if own_file
-                else f"does not read data.file = '{data.file}'; npz, npz-folders and leaf do"
+                else f"does not read data.file = '{data.file}'; {_readers_of_files()} do"
             )
         )
     if data.file is not None:
@@ -193,6 +194,12 @@ def _place(data: sections.Data, built_in: bool, own_file: bool) -> Path:
             f"to their folder; to fetch them: hpcfl data download {data.dataset} --root DIR"
         )
     return Path(root or ".").expanduser()
+
+
+def _readers_of_files() -> str:
+    """The built-in data sets that read ``data.file``, for a message."""
+    readers = [name for name in names() if find(name).own_file]
+    return f"{', '.join(readers[:-1])} and {readers[-1]}"
 
 
 def download(name: str, root: str | Path) -> None:

@@ -123,7 +123,8 @@ class Config(Section):
     def resolved(self) -> dict[str, Any]:
         """Every key with its value, JSON-able, as nested as in the experiment file."""
         table = self.model_dump(mode="json")
-        table["model"] |= table["model"].pop("options")
+        for section in ("data", "model"):
+            table[section] |= table[section].pop("options")
         return table
 
     def fingerprint(self) -> str:
@@ -229,6 +230,8 @@ def _section(place: str, kind: type[Section], given: Any) -> Section:
         raise UserError(f"{place} = {_shown(given)}: must be a table, [{place}]")
     if place == "partition":
         return plugin_keys.partition_class(given)(**_without_word(given))
+    if place == "data":
+        return plugin_keys.data(**given)
     if place == "model":
         return plugin_keys.model(**given)
     if place == "method":

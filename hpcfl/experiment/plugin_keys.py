@@ -12,9 +12,10 @@ from pydantic import BaseModel
 
 from hpcfl.errors import UserError
 from hpcfl.experiment import plugins
-from hpcfl.experiment.sections import MethodSection, Model, Partition, Section
+from hpcfl.experiment.sections import Data, MethodSection, Model, Partition, Section
 
 SELECTORS = {
+    "data": "dataset",
     "partition": "scheme",
     "model": "name",
     "method": "name",
@@ -74,6 +75,40 @@ def model_keys(name: str) -> type[BaseModel]:
         ) from None
 
 
+_COMMON_DATA_KEYS = [key for key in Data.model_fields if key != "options"]
+
+
+def data(**table: Any) -> Data:
+    """The section ``[data]``: keys that not all data sets have must be parameters of
+    how the one called ``dataset`` is read.
+
+    Raises UserError, or pydantic's ValidationError for wrong values.
+    """
+    common = {key: table.pop(key) for key in _COMMON_DATA_KEYS if key in table}
+    name = common.get("dataset", Data.model_fields["dataset"].default)
+    options = data_keys(name)(**table)
+    return Data(**common, options=options.model_dump())
+
+
+def data_keys(name: str) -> type[BaseModel]:
+    """A section of a data set's own keys: the parameters after (name, root) of its
+    source's ``read``.
+
+    Raises UserError.
+    """
+    source = plugins.find("hpcfl.data.sources", "data.dataset", name)
+    try:
+        signature = inspect.signature(source.read, eval_str=True)
+        if list(signature.parameters)[:2] != ["name", "root"]:
+            raise TypeError(f"it is called as {signature}")
+        return _options(list(signature.parameters.values())[2:])
+    except (TypeError, ValueError, NameError, pydantic.PydanticUserError) as error:
+        raise UserError(
+            f"data.dataset = '{name}': read must be called as (name, root, *, own keys) with "
+            f"types that a file can hold: {' '.join(str(error).split())}"
+        ) from None
+
+
 def partition_class(table: dict[str, Any]) -> type[Partition]:
     """The class of the scheme that the section ``[partition]`` names. Raises UserError."""
     name = table.get("scheme", Partition.model_fields["scheme"].default)
@@ -109,6 +144,10 @@ def fields(section: str, given: dict[str, Any]) -> Mapping[str, Any]:
         name = given.get("name", Model.model_fields["name"].default)
         own_fields = model_keys(name).model_fields
         return {**dict.fromkeys(_COMMON_MODEL_KEYS), **own_fields}
+    if section == "data":
+        name = given.get("dataset", Data.model_fields["dataset"].default)
+        common = {key: Data.model_fields[key] for key in _COMMON_DATA_KEYS}
+        return {**common, **data_keys(name).model_fields}
     if section == "method":
         return method_class(given).model_fields
     return partition_class(given).model_fields

@@ -54,7 +54,8 @@ class Data(Section):
         None, description="folder that holds the data sets; default $HPCFL_DATA"
     )
     file: str | None = Field(
-        None, description="your own file or folder, for npz, npz-folders and leaf"
+        None,
+        description="your own file or folder, for data sets such as npz, leaf and pfllib",
     )
     samples: PositiveInt | None = Field(
         None,
@@ -68,6 +69,10 @@ class Data(Section):
     augment: bool = Field(
         False,
         description="train on images cropped at random after padding by 4, and flipped",
+    )
+    options: dict[str, Any] = Field(
+        default_factory=dict,
+        description="the data set's own keys, checked by how it is read",
     )
 
 
@@ -275,6 +280,18 @@ class Evaluation(Section):
         default_factory=list,
         description="further scores, built-in or your own 'module:Class'",
     )
+    tune_epochs: list[NonNegativeInt] = Field(
+        default_factory=list,
+        description="score the models that clients start from also after so many epochs "
+        "of plain training of their own, the same for every method, as tuned_0, tuned_1 …",
+    )
+
+    @field_validator("tune_epochs")
+    @classmethod
+    def _each_once(cls, epochs: list[int]) -> list[int]:
+        if len(set(epochs)) < len(epochs):
+            raise ValueError("each number once")
+        return epochs
 
 
 class Checkpoint(Section):

@@ -73,8 +73,8 @@ import torch.nn.functional as functional
 from pydantic import Field, PositiveInt
 from torch import Tensor, nn
 
-from hpcfl.clients import Fleet
-from hpcfl.clients.losses import Batch
+from hpcfl.clients import Fleet, default_prediction
+from hpcfl.clients.losses import Batch, Fit
 from hpcfl.clients.setup import Setup as Setup  # methods import it from here
 from hpcfl.communication.message import Inbox, Message
 from hpcfl.errors import UserError
@@ -83,6 +83,7 @@ from hpcfl.methods._client_model import ClientModel as ClientModel
 from hpcfl.methods._clients import Audience as Audience
 from hpcfl.methods._clients import Cohort as Cohort
 from hpcfl.rows.layout import Group
+from hpcfl.scores import _metric_name
 
 State = dict[str, Tensor]
 # the upper layers that a method treats in its own way: all, the output layer, or the
@@ -353,10 +354,43 @@ class Method(MethodSection, ABC):
             column = "post" if trained else "pre"
             models = {column: self.client_model(fleet, inbox, rows, trained)}
             models |= self.other_models(fleet, inbox, rows, trained)
+            if not trained and 0 in fleet.tune_epochs:
+                models[_metric_name.tuned(0)] = models[column]
             for columns, model in _with_columns(models):
                 fleet.score(
                     columns, model.rows, model.predict, model.model, model.variables
                 )
+            if not trained:
+                self.score_tuned(fleet, models[column])
+
+    def score_tuned(self, fleet: Fleet, model: ClientModel) -> None:
+        """Score the models that ``pre`` scores after each of ``evaluation.tune_epochs``
+        epochs at scoring, of which nothing is kept.
+
+        It is the same for every method, so that columns compare what arrived and
+        nothing else: the cross-entropy of the model's own prediction by all of its
+        parameters, with the optimiser, rate and mini-batches of ``[training]``. What a
+        method makes of its local training, a loss of its own, frozen layers, a second
+        model, is in ``post``. Each number of epochs begins anew, in a phase of its own.
+
+        Args:
+            fleet: clients of the cohort, or observers.
+            model: theirs before local training.
+        """
+        for epochs in fleet.tune_epochs:
+            if not epochs:
+                continue
+            column = _metric_name.tuned(epochs)
+            with fleet.trial():
+                rows = fleet.train(
+                    model.rows,
+                    loss=Fit(model.predict or default_prediction),
+                    epochs=epochs,
+                    phase=column,
+                    model=model.model,
+                    variables=model.variables,
+                )
+                fleet.score(column, rows, model.predict, model.model, model.variables)
 
     def observe(self, fleet: Fleet, inbox: Inbox) -> None:
         """Score observers, the clients outside the cohort; what happens to their state

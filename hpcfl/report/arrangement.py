@@ -48,7 +48,7 @@ ORIGIN = (
 OF_DATA = ("data.", "partition.")  # keys that set the data
 # keys that bring others with them: where runs differ in one, it is this that sets them
 # apart
-PLUGINS = ("data.dataset", *(f"{section}.{key}" for section, key in SELECTORS.items()))
+PLUGINS = tuple(f"{section}.{key}" for section, key in SELECTORS.items())
 # columns of the frame that are no keys: a number for each experiment and seed, the
 # checksum of the final state, and the labels
 EXPERIMENT, DIGEST, ROW, COLUMN = "experiment", "digest", "row", "column"

@@ -42,7 +42,7 @@ NAMED_BY = {
 COMMAND = "written by python -m hpcfl.report.catalogue"
 # The tables of README, by kind: the lines above the first entry.
 TABLES = {
-    "datasets": "| name | |\n|---|---|",
+    "datasets": "| name | | licence |\n|---|---|---|",
     "methods": "| name | paper | idea |\n|---|---|---|",
 }
 
@@ -56,8 +56,9 @@ def entries(kind: str) -> list[Entry]:
     * methods: ``reference``, ``family``, ``primary`` column, ``traffic`` (as
       ``traffic.Traffic``; None where its name alone makes no experiment);
     * scores: ``unit``, ``better``, ``summaries``, ``by_default``;
-    * datasets: ``built_in``; ``files``, where its files come from; ``looked_for``,
-      their paths below ``data.root``.
+    * datasets: ``built_in``, ``own_file``; ``files``, where its files come from;
+      ``looked_for``, their paths below ``data.root``, or ``data.file`` with
+      ``own_file``; ``licence``; ``keys``.
     """
     stored = json.loads(STORED.read_text(encoding="utf-8"))[kind]
     by_name = {entry["name"]: entry for entry in stored}
@@ -103,7 +104,7 @@ def _row(kind: str, entry: Entry) -> str:
     """A line of a table; a method's description begins with its name and a colon."""
     text = entry["description"].removesuffix(".")
     if kind == "datasets":
-        return f"| `{entry['name']}` | {text} |"
+        return f"| `{entry['name']}` | {text} | {entry['licence']} |"
     idea = text.partition(": ")[2]
     return f"| `{entry['name']}` | {entry['reference']} | {idea} |"
 
@@ -176,6 +177,8 @@ def _score(name: str, plugin: Any) -> Entry:
 
 
 def _dataset(name: str, plugin: Any) -> Entry:
+    from hpcfl.experiment.plugin_keys import data_keys
+
     if plugin.built_in:
         files = "built in"
     elif plugin.own_file:
@@ -184,13 +187,16 @@ def _dataset(name: str, plugin: Any) -> Entry:
         files = f"download: hpcfl data download {name} --root DIR"
     return {
         "built_in": plugin.built_in,
+        "own_file": plugin.own_file,
         "files": files,
         "looked_for": plugin.looked_for,
+        "licence": plugin.licence,
+        "keys": _untitled(_properties(data_keys(name))),
     }
 
 
 def _properties(section: Any) -> Keys:
-    properties: Keys = section.model_json_schema()["properties"]
+    properties: Keys = section.model_json_schema().get("properties", {})
     return properties
 
 

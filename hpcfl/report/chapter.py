@@ -10,10 +10,17 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from hpcfl.errors import UserError
-from hpcfl.report import costs, figures, inline_svg, sweep_table
+from hpcfl.report import comparison, costs, figures, grid, inline_svg, sweep_table
 from hpcfl.report.arrangement import Arrangement, Placed, called
 from hpcfl.report.grid import Grid
-from hpcfl.report.plots import _clients, _lines, clients, curves, partition
+from hpcfl.report.plots import (
+    _clients,
+    _lines,
+    clients,
+    curves,
+    gains,
+    partition,
+)
 from hpcfl.report.plots._clients import Rows
 from hpcfl.report.plots.base import Sheet
 from hpcfl.report.series import AXES
@@ -27,6 +34,7 @@ if TYPE_CHECKING:
 WIDTH = 10.0  # inches of a figure, which a wide screen shows half as large again
 CLIENTS, CLASSES = 100, 100  # of a partition that are shown
 PARTITIONS = 3  # different ones that are shown
+ALONE = "local"  # the method in which nobody sends anything
 AT = "best"  # where clients are read, as by default in tables
 
 
@@ -73,15 +81,27 @@ class Clients:
 
 
 @dataclass(frozen=True)
+class Gains:
+    """What clients gain over training alone: a table, and a dot for each client as
+    SVG.
+    """
+
+    table: grid.Sheet
+    svg: str
+
+
+@dataclass(frozen=True)
 class Chapter:
     """What came out on one data set and partition, a column of the tables.
 
-    curves: by axis. partitions: as SVG, "" where nothing is recorded of them.
+    curves: by axis. gains: None where nobody trained alone. partitions: as SVG, ""
+    where nothing is recorded of them.
     """
 
     label: str
     curves: dict[str, Curves]
     clients: Clients | None
+    gains: Gains | None
     partitions: str
     fairness: list[Grid]
     costs: tuple[list[str], list[list[str]]]
@@ -99,6 +119,7 @@ def make(arranged: Arrangement, column: str, paper: Paper) -> Chapter:
         column,
         _curves(rows, paper),
         _clients_of(rows, paper),
+        _gains(arranged, column, rows, paper),
         _partitions(cells, paper),
         _fairness(runs, arranged, list(rows)),
         costs.table(rows),
@@ -155,6 +176,24 @@ def _clients_of(rows: Mapping[str, list[Run]], paper: Paper) -> Clients | None:
         "" if lines is None else paper.svg(lines, "over-rounds"),
         sheet.notes,
     )
+
+
+def _gains(
+    arranged: Arrangement, column: str, rows: Mapping[str, list[Run]], paper: Paper
+) -> Gains | None:
+    """The clients' gains over the row that trains alone, if there is one."""
+    scores = _scored(rows, paper.sheet())
+    alone = [row for row, runs in rows.items() if runs[0].summary.method == ALONE]
+    if scores is None or len(alone) != 1 or len(rows) < 2:
+        return None
+    measure = scores.measure
+    try:
+        table = comparison.sheet(arranged, column, alone[0], measure, AT)
+    except UserError:  # no repetition in common, or other clients
+        return None
+    of_rows = gains.beside(scores, alone[0])
+    figure = gains.draw(paper.sheet(), of_rows, alone[0])
+    return Gains(table, paper.svg(figure, "gains"))
 
 
 def _scored(rows: Mapping[str, list[Run]], sheet: Sheet) -> Rows | None:

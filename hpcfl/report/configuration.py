@@ -6,13 +6,14 @@ import json
 from typing import Any
 
 from hpcfl.experiment.config import Config
-from hpcfl.experiment.plugin_keys import SELECTORS, model_keys
-from hpcfl.experiment.sections import MethodSection, Model, Partition
+from hpcfl.experiment.plugin_keys import SELECTORS, data_keys, model_keys
+from hpcfl.experiment.sections import Data, MethodSection, Model, Partition
 from hpcfl.report.catalogue import Keys
 from hpcfl.report.listing import values
 
 # by section that names a plugin what all its plugins share
 PLUGINS = {
+    "data": Data.model_json_schema(),
     "partition": Partition.model_json_schema(),
     "model": Model.model_json_schema(),
     "method": MethodSection.model_json_schema(),
@@ -31,6 +32,9 @@ def toml(config: Config) -> str:
     for section, keys in table.items():
         if isinstance(keys, dict):
             schemas = type(getattr(config, section)).model_json_schema()["properties"]
+            if section == "data":
+                own_keys = data_keys(keys["dataset"]).model_json_schema()
+                schemas |= own_keys.get("properties", {})
             if section == "model":
                 schemas |= model_keys(keys["name"]).model_json_schema()["properties"]
             if (

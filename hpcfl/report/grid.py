@@ -9,6 +9,30 @@ if TYPE_CHECKING:
     import pandas
 
 MISSING = "–"  # of what was not run, or has no such number
+READ = {
+    "best": "at each run's best round by {best_by} samples",
+    "last": "of the last round",
+    "tail": "as mean of the last tenth of the rounds",
+}
+
+
+@dataclass(frozen=True)
+class Sheet:
+    """A table as it is shown, not yet in any format.
+
+    Attributes:
+        title: What its numbers are, in a line.
+        texts: Its cells, rows × columns.
+        best: Which of them are set in bold, of the same shape.
+        numbers: The same for other programs: a line for each entry, in full precision.
+        notes: Lines to show below.
+    """
+
+    title: str
+    texts: "pandas.DataFrame"
+    best: "pandas.DataFrame"
+    numbers: "pandas.DataFrame"
+    notes: Sequence[str] = ()
 
 
 @dataclass(frozen=True)
@@ -42,6 +66,35 @@ class Grid:
     at: str
     spread: str
     notes: list[str]
+
+    @property
+    def title(self) -> str:
+        """What the numbers are, in a line."""
+        unit = " in %" if self.percent else ""
+        best_by = sorted(set(self.entries["best_by"]))
+        rounds = READ[self.at].format(best_by=" or ".join(best_by))
+        counts = set(self.entries["clients"]) - {""}
+        clients = f", of {counts.pop()} clients" if len(counts) == 1 else ""
+        seeds = self.entries["runs"].max()
+        repetitions = "one seed"
+        if seeds > 1:
+            repetitions = f"mean ± {self.spread} standard deviation over {seeds} seeds"
+        return f"{self.metric}{unit} {rounds}{clients}, {repetitions}"
+
+    @cached_property
+    def numbers(self) -> "pandas.DataFrame":
+        """A line for each entry: row, column, metric, at, mean, std, runs, clients,
+        best_by.
+        """
+        from pandas import MultiIndex
+
+        cells = MultiIndex.from_product([self.rows, self.columns])
+        filled = cells.intersection(self.entries.index, sort=False)
+        entries = self.entries.reindex(filled).drop(columns="best")
+        lines = entries.rename_axis(["row", "column"]).reset_index()
+        lines.insert(2, "metric", self.metric)
+        lines.insert(3, "at", self.at)
+        return lines
 
     @cached_property
     def texts(self) -> "pandas.DataFrame":

@@ -134,14 +134,14 @@ def details(entry: Entry) -> list[str | Table]:
         )
     parts += [
         f"{what}: {_text(entry[what])}"
-        for what in ("unit", "better", "summaries", "files")
+        for what in ("unit", "better", "summaries", "files", "licence")
         if entry.get(what)
     ]
     if entry.get("looked_for"):
-        lines = [
-            "looked for below data.root, else below $HPCFL_DATA:",
-            *entry["looked_for"],
-        ]
+        place = "data.root, else below $HPCFL_DATA"
+        if entry["own_file"]:
+            place = "data.file"
+        lines = [f"looked for below {place}:", *entry["looked_for"]]
         parts.append("\n    ".join(lines))
     if entry.get("keys"):
         table = Table("key", "default", "values", "meaning", box=box.SIMPLE_HEAD)

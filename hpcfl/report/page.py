@@ -26,7 +26,6 @@ from hpcfl.report import (
     style,
     summary,
     sweep_table,
-    table_formats,
 )
 from hpcfl.report.arrangement import Arrangement, arrange
 from hpcfl.report.chapter import Chapter, Paper
@@ -135,10 +134,7 @@ def _template() -> "Template":
         lstrip_blocks=True,
         finalize=finalize,
     )
-    environment.globals |= {
-        "title_of": table_formats.title,
-        "svg": Markup,
-    }
+    environment.globals |= {"svg": Markup}
     return environment.get_template("page.html")
 
 

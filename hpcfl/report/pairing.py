@@ -1,4 +1,8 @@
-"""Rows of a table against each other, on the same clients of the same repetitions."""
+"""Rows of a table against each other, on the same clients of the same repetitions.
+
+A pair is a client in a repetition, so what is found holds for these very federations;
+of others, with other partitions, ``comparison.py`` speaks.
+"""
 
 from collections.abc import Mapping, Sequence
 
@@ -37,7 +41,7 @@ def note(
         outcome = f"{best} is best, p ≤ {max(others.values()):.2g}"
     comparisons = len(names) * (len(names) - 1) // 2
     return (
-        f"{where}: {outcome} (at the level {LEVEL}: Wilcoxon's signed-rank test on "
+        f"{where}: on these federations {outcome} (at the level {LEVEL}: Wilcoxon's signed-rank test on "
         f"{comparison.pairs} pairs of client and seed taken as independent, Holm's "
         f"correction for {comparisons} comparisons)"
     )

@@ -18,6 +18,7 @@ from hpcfl.scores._metric_name import (
     MetricName,
     held_out,
     is_of_newcomers,
+    tuned,
 )
 from hpcfl.storage import moments
 
@@ -58,6 +59,14 @@ def named(run: Run, metric: str) -> Named:
     if name.column in (RECORDED, SECONDS):
         return Named(name, None)
     return Named(name, resolve(name.number, run.scores))
+
+
+def tuned_in(run: Run) -> list[str]:
+    """The columns of start models after some epochs of plain training at scoring, which
+    are one moment that is the same for every method.
+    """
+    epochs = run.config.get("evaluation", {}).get("tune_epochs", [])
+    return list(map(tuned, epochs))
 
 
 def read_at(metric: str, at: str) -> str:

@@ -13,20 +13,22 @@ from rich.console import Console
 from rich.measure import Measurement
 
 from hpcfl.errors import UserError
-from hpcfl.report import frames, pairing, summary, table_formats
+from hpcfl.report import comparison, frames, pairing, summary, table_formats
 from hpcfl.report.arrangement import OF_DATA, Arrangement, arrange, label, seeds
 from hpcfl.report.client_counts import clients_text, few, mixed
-from hpcfl.report.grid import Grid
+from hpcfl.report.grid import Grid, Sheet
 from hpcfl.report.reading import (
     VALIDATION,
     named,
     read_at,
     refuse_unknown,
+    tuned_in,
     value,
     where_read,
 )
 from hpcfl.report.summary import Run
 from hpcfl.report.text import WIDEST, literal, plain
+from hpcfl.scores._described import Measure
 from hpcfl.scores._metric_name import MetricName, held_out, models_of
 
 if TYPE_CHECKING:
@@ -56,8 +58,25 @@ LOWER_IS_BETTER = (
     "seconds",
     "bytes",
     "floats",
+    "sample_gradients",
     "std",
 )  # in names of recorded numbers that are no scores
+
+
+@dataclass(frozen=True)
+class Reference:
+    """A row that all others are compared with.
+
+    Attributes:
+        row: Its label.
+        margin: Differences below it count as none, in the unit that is shown.
+        power: A difference, in the same unit, of which is said how many partitions it
+            needs.
+    """
+
+    row: str
+    margin: float = comparison.MARGIN
+    power: float | None = None
 
 
 @dataclass(frozen=True)
@@ -73,8 +92,8 @@ class Reading:
             ``storage/moments.py``).
         std: The standard deviation over seeds, "population" as in PFLlib's tables, or
             "sample".
-        test: Whether notes say which rows differ by more than the noise (see
-            ``pairing.py``).
+        test: Whether notes say which rows differ by more than the noise on these very
+            federations (see ``pairing.py``).
     """
 
     metric: str = ""
@@ -90,11 +109,13 @@ def show(
     reading: Reading = Reading(),
     form: str = "terminal",
     explain: bool = False,
+    against: Reference | None = None,
 ) -> None:
     """Print the table of the finished runs below folders.
 
     form: terminal, one of ``TEXTS``, or clients, which is a CSV of every client's
-    numbers in every run. explain: whether notes say what the numbers are.
+    numbers in every run. explain: whether notes say what the numbers are. against: what
+    to compare all rows with, in place of showing their numbers.
 
     The other arguments are those of ``make``. Raises UserError.
     """
@@ -102,16 +123,26 @@ def show(
     if form == "clients":
         print(_of_clients(runs, reading))
         return _to_errors(notes)
-    grid = make(runs, rows, columns, reading)
-    grid.notes.extend([*notes, *(EXPLANATION if explain else ())])
+    if against is None:
+        grid = make(runs, rows, columns, reading)
+        grid.notes.extend([*notes, *(EXPLANATION if explain else ())])
+        return _print(grid, form)
+    sheets = compared(runs, rows, columns, reading, against)
+    for number, of_column in enumerate(sheets):
+        if number and form != "csv":
+            print()
+        _print(of_column, form, headings=number == 0)
+    _to_errors(notes)
+
+
+def _print(table: Grid | Sheet, form: str, headings: bool = True) -> None:
+    """Print a table in one of the formats; ``headings`` for the first of several."""
     if form == "terminal":
         console = Console(highlight=False)
-        console.print(table_formats.terminal(grid))
+        console.print(table_formats.terminal(table))
         boundless = console.options.update(max_width=WIDEST)
-        if (
-            Measurement.get(console, boundless, table_formats.cells_of(grid)).maximum
-            > console.width
-        ):
+        cells = table_formats.cells_of(table)
+        if Measurement.get(console, boundless, cells).maximum > console.width:
             console.print(
                 literal(
                     f"note: cut to the terminal's {console.width} columns; --format markdown "
@@ -119,10 +150,59 @@ def show(
                 ),
                 soft_wrap=True,
             )
-    else:
-        print(table_formats.TEXTS[form](grid))
+        return
+    text = table_formats.TEXTS[form](table)
     if form == "csv":
-        _to_errors(grid.notes)
+        print(text if headings else text.partition("\n")[2])
+        _to_errors(table.notes)
+    else:
+        print(text)
+
+
+def compared(
+    runs: list[Run],
+    rows: Sequence[str],
+    columns: Sequence[str],
+    reading: Reading,
+    against: Reference,
+) -> list[Sheet]:
+    """A table for each column, in which all rows stand beside one of them.
+
+    The arguments are as for ``make``. Raises UserError.
+    """
+    metric = reading.metric or runs[0].metric
+    arranged = arrange(runs, rows, columns)
+    refuse_unknown(arranged.runs, metric)
+    measure, models = _of_clients_score(arranged, metric, "--against")
+    return [
+        comparison.sheet(
+            arranged,
+            column,
+            against.row,
+            measure,
+            read_at(metric, reading.at),
+            models,
+            against.margin,
+            against.power,
+        )
+        for column in arranged.columns
+    ]
+
+
+def _of_clients_score(
+    arranged: Arrangement, metric: str, option: str
+) -> tuple[Measure, str]:
+    """The score that a metric is of, and the models that it names, "" for each run's
+    own. Raises UserError for a number that is no client's.
+    """
+    name, measure = named(arranged.runs[0], metric)
+    if measure is None or measure.kind == "std":
+        raise UserError(
+            f"{option} compares clients by a score of theirs, and {metric} is none"
+        )
+    if metric == VALIDATION:
+        return measure, VALIDATION
+    return measure, name.column if metric == str(name) else ""
 
 
 def _to_errors(notes: Sequence[str]) -> None:
@@ -178,7 +258,7 @@ def make(
     notes = [
         *arranged.notes,
         *_mixed_choices(frame),
-        *_mixed_models(frame, name.number, metric == VALIDATION),
+        *_mixed_models(arranged, frame, name.number, metric == VALIDATION),
         *_one_partition(arranged, frame),
         *_mixed_origins(arranged, frame),
         *_mixed_populations(arranged, frame),
@@ -258,14 +338,7 @@ def _tested(arranged: Arrangement, metric: str, at: str) -> list[str]:
     """A note for each column of the table on which rows differ by more than the noise.
     Raises UserError.
     """
-    name, measure = named(arranged.runs[0], metric)
-    if measure is None or measure.kind == "std":
-        raise UserError(
-            f"--test compares clients by a score of theirs, and {metric} is none"
-        )
-    # the models to compare: those that the metric names, or each run's own
-    models = name.column if metric == str(name) else ""
-    models = VALIDATION if metric == VALIDATION else models
+    measure, models = _of_clients_score(arranged, metric, "--test")
     notes = []
     for column in arranged.columns:
         rows = arranged.column(column)
@@ -302,7 +375,7 @@ def _mixed_choices(frame: "pandas.DataFrame") -> list[str]:
 
 
 def _mixed_models(
-    frame: "pandas.DataFrame", number: str, validation: bool
+    arranged: Arrangement, frame: "pandas.DataFrame", number: str, validation: bool
 ) -> list[str]:
     """A note where numbers are of each method's own models, for some before and for
     others after training.
@@ -321,7 +394,13 @@ def _mixed_models(
         for models in (*MODELS, *others)
         if models in labels
     ]
-    same = MetricName(number, held_out("post") if validation else "post")
+    tuned_columns = [set(tuned_in(run)) for run in arranged.runs]
+    tuned_in_all = set.intersection(*tuned_columns)
+    same_moments = [
+        column for column in tuned_in(arranged.runs[0]) if column in tuned_in_all
+    ]
+    column = same_moments[-1] if same_moments else "post"
+    same = MetricName(number, held_out(column) if validation else column)
     return [
         f"each method's own models: {', '.join(parts)}; --metric {same} is of the same "
         "for all"

@@ -11,6 +11,8 @@ VALIDATION = "validation"
 NEWCOMERS = "newcomers"
 # columns whose numbers are no scores: phases of a round, and what methods record
 SECONDS, RECORDED = "seconds", "recorded"
+# a client's gradients of samples in a round, and without a client the sum over clients
+SAMPLE_GRADIENTS = "sample_gradients"
 
 
 @dataclass(frozen=True)
@@ -58,6 +60,11 @@ def is_held_out(column: str) -> bool:
 def models_of(column: str) -> str:
     """Which models a column was scored of, on whichever samples."""
     return column.removeprefix(f"{VALIDATION}/")
+
+
+def tuned(epochs: int) -> str:
+    """The column of start models after so many epochs of plain training at scoring."""
+    return f"tuned_{epochs}"
 
 
 def of_newcomers(column: str) -> str:

@@ -112,6 +112,7 @@ class Prepared:
             scored,
             self.method.objective,
             self.resources,
+            tune_epochs=self.config.evaluation.tune_epochs,
         )
 
     @property

@@ -17,7 +17,13 @@ from hpcfl.communication.communicator import Communicator
 from hpcfl.communication.message import Message, fields
 from hpcfl.communication.placement import Placement
 from hpcfl.files import scratch
-from hpcfl.scores._metric_name import CLIENTS, RECORDED, SECONDS, MetricName
+from hpcfl.scores._metric_name import (
+    CLIENTS,
+    RECORDED,
+    SAMPLE_GRADIENTS,
+    SECONDS,
+    MetricName,
+)
 from hpcfl.scores._summaries import summarised
 from hpcfl.scores.base import Score
 
@@ -76,6 +82,7 @@ def numbers(fleet: Fleet, uplink: Message | None, finite: Tensor | None) -> Numb
         None for observers.
     """
     result = Numbers(columns=list(fleet.scores), recorded=list(fleet.recorded))
+    result.values[SAMPLE_GRADIENTS] = fleet.sample_gradients.astype(np.float64)
     for column, sums in fleet.scores.items():
         for name, score in fleet.resources.scores.items():
             of_score = score.numbers(name, sums[name], fleet.counts)
@@ -179,6 +186,10 @@ class Gathered:
             std = MetricName(f"{number}_std", RECORDED)
             record[str(mean)] = summarised("mean", values)
             record[str(std)] = summarised("std", values)
+        # Whole numbers below 2^53, so that no order of adding changes the sum.
+        record[SAMPLE_GRADIENTS] = float(
+            np.nansum(record[str(MetricName(SAMPLE_GRADIENTS, of_clients=True))])
+        )
         for phase in ("train", "score"):
             record[str(MetricName(phase, SECONDS))] = self._slowest(phase)
         return record

@@ -133,3 +133,62 @@ def test_class_means_against_a_loop(make_fleet, rows_of, lanes):
         for c in range(4):
             expected = features[y == c].mean(0) if (y == c).any() else torch.zeros(6)
             torch.testing.assert_close(means[client, c], expected, rtol=1e-5, atol=1e-6)
+
+
+@every_kernel
+def test_class_means_of_a_function_that_reads_variables(make_fleet, rows_of, lanes):
+    """Times each client's own number, the means are its multiples."""
+    fleet = make_fleet(lanes=lanes)
+    rows = rows_of(fleet)
+    plain = fleet.class_means(rows, lambda model, x, lane: model.features(x))
+    times = fleet.class_means(
+        rows,
+        lambda model, x, lane: lane.factor * model.features(x),
+        variables={"factor": 2.0 ** torch.arange(5)[:, None]},
+    )
+    # powers of two, so that nothing is rounded
+    assert torch.equal(times, plain * 2.0 ** torch.arange(5)[:, None, None])
+
+
+@every_kernel
+@pytest.mark.parametrize("block", [4, 128])
+def test_outputs_against_a_loop(make_fleet, rows_of, monkeypatch, lanes, block):
+    monkeypatch.setattr(scoring, "BLOCK", block)
+    counts = [[8, 3, 0, 0], [0, 0, 0, 1], [2, 0, 0, 0], [0, 9, 7, 6]]
+    fleet = make_fleet(counts, lanes=lanes)
+    rows, samples = rows_of(fleet), fleet.resources.samples
+    samples.train[2] = samples.train[2][:0]  # a client may have nothing
+    outputs, labels, held = fleet.outputs(rows, lambda model, x, _: model.features(x))
+    assert outputs.shape == (4, 22, 6)
+    assert held.sum(dim=1).tolist() == [11, 1, 0, 22]
+    for client in range(4):
+        x, y = samples.take(samples.train[client])
+        own = held[client]
+        assert own[: len(y)].all() and torch.equal(labels[client, own], y)
+        torch.testing.assert_close(
+            outputs[client, own], module_of(fleet, rows[client]).features(x).detach()
+        )
+        assert not outputs[client, ~own].any() and not labels[client, ~own].any()
+
+
+def test_at_most_so_many_outputs_are_a_choice_of_each_round(make_fleet, rows_of):
+    """In the order of the samples, none twice; fewer samples are all there, and the
+    places are as many for every client.
+    """
+    counts = [[8, 3, 0, 0], [0, 0, 0, 1], [0, 9, 7, 6]]
+
+    def inputs(round, **keys):
+        fleet = make_fleet(counts, round=round)
+        return fleet.outputs(rows_of(fleet), lambda model, x, lane: x, **keys)
+
+    everything, labels, _ = inputs(1)
+    found, chosen_labels, held = inputs(1, most=5)
+    assert found.shape == (3, 5, 5) and held.sum(dim=1).tolist() == [5, 1, 5]
+    for client in range(3):
+        same = (found[client, held[client], None] == everything[client]).all(dim=2)
+        places = same.int().argmax(dim=1)
+        assert same.any(dim=1).all() and (places.diff() > 0).all()
+        assert torch.equal(chosen_labels[client, held[client]], labels[client, places])
+    again, other = inputs(1, most=5)[0], inputs(2, most=5)[0]
+    assert torch.equal(found, again) and not torch.equal(found, other)
+    assert inputs(1, most=30)[0].shape == (3, 30, 5)

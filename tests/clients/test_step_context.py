@@ -8,7 +8,12 @@ import torch
 from torch.nn.functional import cross_entropy
 
 from hpcfl.clients import Pool, StepContext, at, step_context
-from hpcfl.clients.synthetic import fit, gradient_descent
+from hpcfl.clients.synthetic import (
+    batches,
+    fit,
+    gradient_descent,
+    stochastic_descent,
+)
 from hpcfl.models.mlp import MLP
 
 every_lanes = pytest.mark.parametrize("lanes", [1, 3, "auto"])
@@ -436,6 +441,33 @@ def test_gradient_descent_on_free_tensors():
     assert end["z"].tolist() == pytest.approx([3 + 4 * 0.75**3, 3]) and start[
         "z"
     ].tolist() == [7, 3]
+
+
+def test_stochastic_descent_takes_a_step_for_each_batch():
+    """f_s = ½(z − x_s)² with rate ½ goes half of the way to each mini-batch's mean: from
+    0 to 1, the half of x = (1, 3), then to 4, between 1 and 7.
+    """
+    x = torch.tensor([1.0, 3.0, 7.0])
+
+    def loss(free, batch):
+        return 0.5 * (free["z"] - x[batch]).square().mean()
+
+    start = {"z": torch.zeros(())}
+    order = [torch.tensor([0, 1]), torch.tensor([2])]
+    assert stochastic_descent(start, loss, 0.5, order)["z"] == 4
+    assert stochastic_descent(start, loss, 0.5, []) == start
+
+
+def test_batches_are_every_sample_once_an_epoch_in_keyed_orders():
+    found = list(batches(7, 3, 2, 0, "head", 5))
+    assert [len(batch) for batch in found] == [3, 3, 1] * 2
+    first, second = torch.cat(found[:3]), torch.cat(found[3:])
+    assert first.sort().values.tolist() == second.sort().values.tolist() == [*range(7)]
+    assert not torch.equal(first, second)
+    again = list(batches(7, 3, 2, 0, "head", 5))
+    assert all(map(torch.equal, found, again))
+    other = list(batches(7, 3, 2, 0, "head", 6))
+    assert not all(map(torch.equal, found, other))
 
 
 def test_fit_trains_a_fresh_model_on_tensors(make_fleet):

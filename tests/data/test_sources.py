@@ -1,4 +1,4 @@
-"""Tiny-ImageNet, AG News, PathMNIST, the spiral and a user's own file."""
+"""Tiny-ImageNet, AG News, the spiral and a user's own file."""
 
 import hashlib
 import os
@@ -11,7 +11,7 @@ from PIL import Image
 
 from hpcfl.data import datasets, partition
 from hpcfl.data.partitions.iid import Iid
-from hpcfl.data.sources import ag_news, npz, pathmnist, tiny_imagenet
+from hpcfl.data.sources import ag_news, npz, tiny_imagenet
 from hpcfl.errors import UserError
 from hpcfl.experiment import config
 
@@ -313,32 +313,6 @@ def test_the_test_file_alone_is_enough_with_a_note(news):
     )
 
 
-def test_pathmnist_leaves_its_validation_part_out(tmp_path, monkeypatch):
-    images = (
-        np.arange(6 * 28 * 28 * 3, dtype=np.uint32)
-        .astype(np.uint8)
-        .reshape(6, 28, 28, 3)
-    )
-    labels = np.array([[0], [8], [2], [3], [1], [5]], np.uint8)
-    parts = {"train": slice(0, 3), "val": slice(3, 4), "test": slice(4, 6)}
-    np.savez(
-        tmp_path / "pathmnist.npz",
-        **{f"{part}_images": images[span] for part, span in parts.items()},
-        **{f"{part}_labels": labels[span] for part, span in parts.items()},
-    )
-    checksum = hashlib.md5((tmp_path / "pathmnist.npz").read_bytes()).hexdigest()
-    monkeypatch.setattr(
-        pathmnist, "plugin", pathmnist.MedMnist("", ".", {"pathmnist.npz": checksum})
-    )
-    data = load("pathmnist", tmp_path)
-    assert (
-        data.y.tolist() == [0, 8, 2, 1, 5]
-        and data.official_test == 2
-        and data.classes == 9
-    )
-    assert data.x[3].tolist() == images[4].transpose(2, 0, 1).tolist()
-
-
 def test_the_spiral_has_arms_of_sixty_degrees():
     data = load("spiral", ".")
     assert data.y.bincount().tolist() == [3100] * 6 and data.official_test == 600
@@ -534,7 +508,7 @@ def test_keys_that_do_not_fit_the_data_are_refused(tmp_path):
         datasets.load(config.Data(dataset="npz"))
     with pytest.raises(
         UserError,
-        match=r"'digits' does not read data\.file = 'x'; npz, npz-folders and leaf do",
+        match=r"'digits' does not read data\.file = 'x'; leaf, npz, npz-folders and pfllib do",
     ):
         datasets.load(config.Data(file="x"))
     with pytest.raises(

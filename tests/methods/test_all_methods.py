@@ -11,6 +11,7 @@ from hpcfl.methods.fedavg import ServerModel
 pytestmark = pytest.mark.slow
 
 BODIES = ["fedper", "fedrep", "fedrod", "fedbabu"]
+HEADS = ["lg-fedavg"]
 ROWS = ["diversifed", "fedamp", "cfl", "fedcac"]
 SENDING_MORE = [
     "local",
@@ -33,7 +34,7 @@ def averages(name):
     )
 
 
-MIXING = sorted({*BODIES, *ROWS, *SENDING_MORE, *filter(averages, NAMES)})
+MIXING = sorted({*BODIES, *HEADS, *ROWS, *SENDING_MORE, *filter(averages, NAMES)})
 # Noise, validation samples, or which samples share a step, are keyed by the client's
 # number; APPLE's state names clients.
 NUMBERED = {"per-fedavg", "partialfed", "fedfomo", "apple"}
@@ -64,6 +65,8 @@ def uploads(name, setup, server, rows):
                 rows if name == "fedrod" else rows[:, columns("body")], samples
             )
         }
+    if name in HEADS:
+        return {"head": Mean(rows[:, columns("head")], samples)}
     if name == "ifca":
         return {
             "models": Mean(rows, torch.stack([samples, 0 * samples], dim=1)),
@@ -87,13 +90,15 @@ def uploads(name, setup, server, rows):
 
 def received(algorithm, message):
     """The models that come down, ``[…, P]``, or of methods that share a body the
-    bodies.
+    bodies, a head the heads.
     """
     message = {
         field: getattr(value, "tensor", value) for field, value in message.items()
     }
     if "classwise" in message:
         return algorithm.received(None, message)
+    if message.keys() == {"head"}:
+        return message["head"]
     [found] = [
         message[field]
         for field in ("model", "body", "anchor", "models")
@@ -124,7 +129,9 @@ def test_16_1_identical_models_are_a_fixed_point_of_the_mixing(federate, arrived
                 setup.layout.columns("head.weight")
             ]
         found = received(algorithm, message)
-        expected = model[: found.shape[-1]].expand(found.shape)
+        width = found.shape[-1]
+        expected = model[-width:] if name in HEADS else model[:width]
+        expected = expected.expand(found.shape)
         torch.testing.assert_close(found, expected, rtol=2e-7, atol=1e-6)
 
 
@@ -226,6 +233,7 @@ def test_columns_count_the_same_clients_whatever_the_method(federate, name):
 
 
 BEFORE = {
+    "lg-fedavg",
     "fedavg",
     "fedprox",
     "fedavg-c",

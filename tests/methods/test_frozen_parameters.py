@@ -23,6 +23,7 @@ REFUSED = {
     ("fedrep", "head_only"): NOTHING_SHARED,
     ("fedbabu", "head_only"): NOTHING_SHARED,
     ("fedper", "body_only"): NOTHING_OWN,
+    ("lg-fedavg", "head_only"): "body is frozen .*, so nothing would be a client's own",
     ("fedrep", "body_only"): NOTHING_OWN,
     **{
         (

@@ -58,7 +58,17 @@ def test_one_data_set_and_one_score(capsys):
         "looked for below data.root, else below $HPCFL_DATA: "
         "MNIST/raw/train-images-idx3-ubyte MNIST/raw/train-labels-idx1-ubyte "
     ) in shown
+    assert "licence: CC BY-SA 3.0" in shown
     assert "unit: % better: up" in shown
+
+
+def test_a_data_set_with_keys_and_one_that_is_a_folder(monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", "200")
+    listing.show("datasets", "emnist")
+    listing.show("datasets", "pfllib")
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "split balanced byclass | bymerge | balanced | letters | digits" in shown
+    assert "looked for below data.file: config.json train/K.npz test/K.npz" in shown
 
 
 def test_what_is_not_there():

@@ -105,6 +105,16 @@ def test_the_page_says_what_the_commands_say(sweep):
     )
 
 
+def test_gains_over_training_alone_stand_where_somebody_trains_alone(tmp_path):
+    for seed in (0, 1):
+        for method in ("fedavg", "local"):
+            name = f"{method},seed={seed}"
+            made_up.folder(tmp_path / "sweep" / name, method, seed)
+    found = Outline(written(tmp_path / "sweep"))
+    assert "Gains over training alone" in found.texts["h3"]
+    assert any("of each client beside local" in text for text in found.texts["span"])
+
+
 def test_numbers_of_held_out_samples_stand_beside_those_of_test_samples(sweep):
     runs = [run for run in summary.load_all(sweep) if run.summary.finished]
     held_out = []

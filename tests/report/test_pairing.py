@@ -77,7 +77,8 @@ def test_a_row_that_is_better_on_every_client_is_best_and_one_like_it_is_named()
         "iid",
     )
     assert line.startswith(
-        "iid: high is best, p ≤ 0.031 (at the level 0.05: Wilcoxon's signed-rank test on "
+        "iid: on these federations high is best, p ≤ 0.031 (at the level 0.05: "
+        "Wilcoxon's signed-rank test on "
         "6 pairs"
     )
     mixed = LOW + STEPS * [1, -1, 1, -1, 1, -1]
@@ -86,7 +87,9 @@ def test_a_row_that_is_better_on_every_client_is_best_and_one_like_it_is_named()
     )
     # ranks 1 + 3 + 5 = 9 against 12: 27 of the 64 choices of signs give a sum of at
     # most 9
-    assert line.startswith("iid: low cannot be told from mixed (p = 0.84) (")
+    assert line.startswith(
+        "iid: on these federations low cannot be told from mixed (p = 0.84) ("
+    )
 
 
 @pytest.mark.slow

@@ -10,7 +10,15 @@ import pytest
 
 from hpcfl.errors import UserError
 from hpcfl.experiment import config
-from hpcfl.report.plots import _clients, clients, curves, heatmap, partition, spread
+from hpcfl.report.plots import (
+    _clients,
+    clients,
+    curves,
+    gains,
+    heatmap,
+    partition,
+    spread,
+)
 from hpcfl.report.plots.base import Sheet, whole_numbers
 from hpcfl.report.series import AXES
 from hpcfl.report.summary import load_all
@@ -222,6 +230,21 @@ def test_clients_and_their_spread(runs):
         for one in spread.plugin(found, Sheet(7)).axes[0].lines[3::4]
     ]
     np.testing.assert_allclose(means, [[60], [55]])
+
+
+def test_gains_are_client_by_client_in_the_seeds_that_both_have(runs):
+    """fedavg's seeds are 0 and 0.1 above ``OWN``, local's first 0.1: its second is not
+    there.
+    """
+    sheet = Sheet(7)
+    found = runs(fedavg=[0.0, 0.1], local=[0.1])
+    place = gains.plugin(found, sheet).axes[0]
+    assert [label.get_text() for label in place.get_yticklabels()] == ["fedavg"]
+    dots = place.collections[0].get_offsets()[:, 0]
+    np.testing.assert_allclose(dots, [-10, -10, -10], rtol=1e-12)
+    assert "gain in accuracy over local (points)" in place.get_xlabel()
+    with pytest.raises(UserError, match="--against ditto: no row of this table"):
+        gains.plugin(found, sheet, against="ditto")
 
 
 def test_clients_of_other_partitions_are_other_clients(runs):

@@ -55,6 +55,17 @@ def test_models_before_and_after_training_in_one_table_are_told():
     )
 
 
+def test_where_all_were_tuned_alike_the_note_names_that_moment():
+    after = replace(run("local"), score="post")
+    after.results.values["post/weighted"] = np.full(3, 0.8)
+    runs = [
+        replace(one, config={**one.config, "evaluation": {"tune_epochs": [0, 1, 5]}})
+        for one in (run("fedavg"), after)
+    ]
+    notes = sweep_table.make(runs).notes
+    assert any("--metric tuned_5/weighted is of the same for all" in n for n in notes)
+
+
 def test_models_of_methods_in_columns_are_told_by_the_columns():
     after = replace(run("local"), score="post")
     after.results.values.update(
@@ -237,7 +248,7 @@ def test_of_runs_whose_best_rounds_are_chosen_otherwise_a_note_says_so():
         "best rounds are chosen on test samples (a) and on validation samples (b)"
         in (grid.notes)
     )
-    assert "best round by test or validation samples" in table_formats.title(grid)
+    assert "best round by test or validation samples" in grid.title
     last = sweep_table.make(
         [run("a"), held_out("b", "pre", 0.5, 0.4, 0.3)], reading=Reading(at="last")
     )

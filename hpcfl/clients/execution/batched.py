@@ -304,7 +304,7 @@ class BatchedSession(Session):
         else:
             self._gradients = kernel.recorded(recordable)
 
-    def gradients(
+    def differentiate(
         self, lanes: Lanes, batch: Batch, variables: Mapping[str, Tensor]
     ) -> tuple[Tensors, Tensor]:
         tensors = [self.tensors[name][lanes] for name in self._names]

@@ -119,7 +119,7 @@ class SerialSession(Session):
         super().__init__(tensors, trained, variables, optimizer)
         self._module, self._loss, self._leaves = module, loss, leaves
 
-    def gradients(
+    def differentiate(
         self, lanes: Lanes, batch: Batch, variables: Mapping[str, Tensor]
     ) -> tuple[Tensors, Tensor]:
         lane = Lane(**{name: value[0] for name, value in variables.items()})

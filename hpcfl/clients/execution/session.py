@@ -20,6 +20,8 @@ class Session(ABC):
         trained: the names of the parameters to differentiate.
         variables: what the loss reads as ``lane.NAME``, ``[L, …]`` by name.
         optimizer: None where nothing but gradients is asked for.
+        samples: how many samples of each lane gradients were taken of, added up over
+            all calls; a lane that a call leaves out has fewer.
     """
 
     def __init__(
@@ -31,6 +33,7 @@ class Session(ABC):
     ):
         self.tensors, self.trained = tensors, trained
         self.variables, self.optimizer = variables or {}, optimizer
+        self.samples = 0
 
     def step(self, lanes: Lanes, batch: Batch) -> Tensor:
         """One step of the optimiser for ``a`` lanes.
@@ -48,8 +51,15 @@ class Session(ABC):
         self.optimizer.step(lanes, gradients)
         return losses
 
-    @abstractmethod
     def gradients(
+        self, lanes: Lanes, batch: Batch, variables: Mapping[str, Tensor]
+    ) -> tuple[Tensors, Tensor]:
+        """What ``differentiate`` gives, with the samples counted."""
+        self.samples += batch.y.shape[1]
+        return self.differentiate(lanes, batch, variables)
+
+    @abstractmethod
+    def differentiate(
         self, lanes: Lanes, batch: Batch, variables: Mapping[str, Tensor]
     ) -> tuple[Tensors, Tensor]:
         """The gradients of ``a`` lanes' losses on their mini-batches.

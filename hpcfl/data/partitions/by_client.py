@@ -45,7 +45,7 @@ class ByClient(Scheme):
             raise UserError(
                 f"partition.scheme = 'by-client': '{dataset.name}' does not say whose its "
                 "samples are; set partition.lists, or bring data that do (an array 'client' in "
-                f"an npz file{has}; npz-folders; leaf)"
+                f"an npz file{has}; npz-folders; leaf; pfllib)"
             )
         return self._drawn(
             dataset.owners.held(dataset.official_test), f"'{dataset.name}'"

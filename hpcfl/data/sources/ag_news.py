@@ -102,4 +102,5 @@ plugin = CsvFiles(
         "train.csv": "b1a00f826fdfbd249f79597b59e1dc12",
         "test.csv": "d52ea96a97a2d943681189a97654912d",
     },
+    licence="non-commercial use",
 )

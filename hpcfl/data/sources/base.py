@@ -4,29 +4,33 @@ import hashlib
 import http.client
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from hpcfl.data.datasets import Dataset
 from hpcfl.errors import UserError
 from hpcfl.files import atomic, regular
 
-MOST_BYTES = 1 << 30  # of a file; the largest, PathMNIST's, has 206 MB
+MOST_BYTES = 1 << 31  # of a file; the largest, SVHN's further digits, has 1.3 GB
 
 
 class Source(ABC):
     """One data set.
 
     built_in: it needs no files of the user. own_file: it reads ``data.file``, a user's
-    own file or folder.
+    own file or folder. licence: under which its publishers give it, "" where that is
+    not known or the data are the user's.
     """
 
     built_in = False
     own_file = False
+    licence: str = ""
 
     @property
     def looked_for(self) -> list[str]:
-        """The files that are read, by their paths below ``data.root``."""
+        """The files that are read, by their paths below ``data.root``, or below
+        ``data.file`` where that is a folder.
+        """
         return []
 
     @abstractmethod
@@ -34,7 +38,8 @@ class Source(ABC):
         """The data set, called ``name``, from the files under ``root`` (with
         ``own_file``: from that).
 
-        Raises UserError for missing or damaged files.
+        Parameters that a subclass adds, with types and defaults, are keys of its own in
+        ``[data]``. Raises UserError for missing or damaged files.
         """
 
     def download(self, name: str, root: Path) -> None:
@@ -53,16 +58,20 @@ class CheckedFiles(Source):
 
     archive: what fetches them, a class in ``torchvision.datasets`` or the address of a
     folder. folder: where they lie under the root, the same as torchvision's if it has
-    them. checksums: file name → MD5, hexadecimal, in reading order.
+    them. checksums: file name → MD5, hexadecimal, in reading order. further: the same of
+    files that only a key of the data set asks for; these are not downloaded unasked.
     """
 
     archive: str
     folder: str
     checksums: Mapping[str, str]
+    further: Mapping[str, str] = field(default_factory=dict, kw_only=True)
+    licence: str = field(default="", kw_only=True)
 
     @property
     def looked_for(self) -> list[str]:
-        return [str(Path(self.folder) / file) for file in self.checksums]
+        files = [*self.checksums, *self.further]
+        return [str(Path(self.folder) / file) for file in files]
 
     def content(self, name: str, root: Path, file: str) -> bytes:
         """The bytes of one file, checked: what is parsed is what was checked, which
@@ -72,6 +81,9 @@ class CheckedFiles(Source):
         """
         path = root / self.folder / file
         remedy = f"to fetch it: hpcfl data download {name} --root {root}"
+        if file in self.further:
+            remedy = f"it is {self.archive}{file}"
+        expected = {**self.checksums, **self.further}[file]
         try:
             content = regular.read_bytes(path, MOST_BYTES)
         except FileNotFoundError:
@@ -81,12 +93,25 @@ class CheckedFiles(Source):
                 f"{path}: cannot be read ({atomic.reason(error)})"
             ) from None
         checksum = _md5(content)
-        if checksum != self.checksums[file]:
+        if checksum != expected:
             raise UserError(
                 f"{path}: damaged, {len(content):,} bytes with MD5 {checksum} instead of "
-                f"{self.checksums[file]}; {remedy}"
+                f"{expected}; {remedy}"
             )
         return content
+
+    def sized(self, dataset: Dataset, train: int, test: int) -> Dataset:
+        """The data set, which must have so many samples to train and to test on.
+
+        Raises UserError where it has not.
+        """
+        found = len(dataset.y) - dataset.official_test, dataset.official_test
+        if found != (train, test):
+            raise UserError(
+                f"'{dataset.name}' must have {train:,} + {test:,} samples; its files have "
+                f"{found[0]:,} + {found[1]:,}"
+            )
+        return dataset
 
     def download(self, name: str, root: Path) -> None:
         """Fetch through torchvision what is missing or damaged, then check every file."""

@@ -14,4 +14,5 @@ plugin = PickledBatches(
     labels="fine_labels",
     classes=100,
     statistics=((0.507, 0.487, 0.441), (0.267, 0.256, 0.276)),
+    licence="none stated",
 )

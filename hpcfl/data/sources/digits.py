@@ -14,6 +14,7 @@ from hpcfl.data.sources.base import Source
 
 class Digits(Source):
     built_in = True
+    licence = "CC BY 4.0"
 
     def read(self, name: str, root: Path) -> Dataset:
         # from the file, because to import scikit-learn takes longer than the first

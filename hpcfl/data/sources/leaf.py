@@ -55,6 +55,10 @@ class _User(NamedTuple):
 class Leaf(Source):
     own_file = True
 
+    @property
+    def looked_for(self) -> list[str]:
+        return ["train/*.json", "test/*.json"]
+
     def read(self, name: str, root: Path) -> Dataset:
         train = _part(root / "train", required=True)
         test = _part(root / "test", required=False)

@@ -1,5 +1,6 @@
 """MNIST (LeCun et al. 1998): 60,000 + 10,000 images 1×28×28, 10 classes, in IDX files."""
 
+import gzip
 from pathlib import Path
 
 import numpy as np
@@ -10,14 +11,18 @@ from hpcfl.data.sources.base import CheckedFiles
 
 
 class IdxFiles(CheckedFiles):
-    """Four uncompressed IDX files, listed as train images, train labels, test images,
-    test labels.
+    """Four IDX files, listed as train images, train labels, test images, test labels;
+    uncompressed or, with ``.gz`` at the end, by gzip.
     """
 
     def read(self, name: str, root: Path) -> Dataset:
-        train_x, train_y, test_x, test_y = (
-            _array(self.content(name, root, file)) for file in self.checksums
-        )
+        arrays = []
+        for file in self.checksums:
+            content = self.content(name, root, file)
+            if file.endswith(".gz"):
+                content = gzip.decompress(content)
+            arrays.append(array(content))
+        train_x, train_y, test_x, test_y = arrays
         return Dataset(
             name,
             torch.from_numpy(np.concatenate([train_x, test_x])).unsqueeze(1),
@@ -27,7 +32,7 @@ class IdxFiles(CheckedFiles):
         )
 
 
-def _array(content: bytes) -> np.ndarray:
+def array(content: bytes) -> np.ndarray:
     """The uint8 array in an IDX file, [items, …].
 
     Its bytes are two zeros, the type, the number of dimensions, their sizes (four each,
@@ -47,4 +52,5 @@ plugin = IdxFiles(
         "t10k-images-idx3-ubyte": "2646ac647ad5339dbf082846283269ea",
         "t10k-labels-idx1-ubyte": "27ae3e4e09519cfbb04c329615203637",
     },
+    licence="CC BY-SA 3.0",
 )

@@ -98,7 +98,7 @@ def _opened(path: Path) -> Iterator[NpzFile]:
     """
     try:
         with regular.opened(path) as file:
-            _refuse_bombs(file)
+            refuse_bombs(file)
             with np.load(file, allow_pickle=False) as content:
                 if missing := " and ".join(
                     f"'{key}'" for key in ("x", "y") if key not in content
@@ -137,7 +137,7 @@ def _of_csv(path: Path) -> str:
     )
 
 
-def _refuse_bombs(file: BinaryIO) -> None:
+def refuse_bombs(file: BinaryIO) -> None:
     """Raises ValueError for an array that would fill the memory from next to nothing.
 
     The sizes that a file declares can be trusted, because no more than that is ever

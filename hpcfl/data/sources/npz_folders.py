@@ -25,6 +25,10 @@ APART = ("train.npz", "test.npz")
 class ClientFolders(Source):
     own_file = True
 
+    @property
+    def looked_for(self) -> list[str]:
+        return ["CLIENT/data.npz", "or CLIENT/train.npz and CLIENT/test.npz"]
+
     def read(self, name: str, root: Path) -> Dataset:
         folders = _folders(root)
         files = APART if (folders[0] / APART[0]).exists() else WHOLE
@@ -39,7 +43,7 @@ class ClientFolders(Source):
         names = tuple(folder.name for folder in folders)
         return npz.made(
             root,
-            _joined(root, parts),
+            joined(root, parts),
             official_test=sum(lengths[len(folders) :]),
             owners=Owners(names, np.repeat(clients, lengths)),
         )
@@ -80,7 +84,7 @@ def _arrays(path: Path) -> dict[str, np.ndarray]:
     return arrays
 
 
-def _joined(root: Path, parts: list[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
+def joined(root: Path, parts: list[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
     """The samples of all clients in a row. Raises UserError where those of two cannot
     lie in one array.
     """
@@ -94,15 +98,15 @@ def _joined(root: Path, parts: list[dict[str, np.ndarray]]) -> dict[str, np.ndar
                 f"{root}: {key} must be of one type and shape for all clients; it is "
                 f"{' and '.join(sorted(kinds)[:3])}"
             )
-    joined = {}
+    whole = {}
     for key in ("x", "y"):
-        joined[key] = np.concatenate([arrays[key] for arrays in parts])
+        whole[key] = np.concatenate([arrays[key] for arrays in parts])
     classes = [arrays["classes"] for arrays in parts if "classes" in arrays]
     if any(not np.array_equal(names, classes[0]) for names in classes):
         raise UserError(f"{root}: classes must be the same in all files that have it")
     if classes:
-        joined["classes"] = classes[0]
-    return joined
+        whole["classes"] = classes[0]
+    return whole
 
 
 plugin = ClientFolders()

@@ -42,6 +42,8 @@ Entry = tuple[Path, int, bool]  # image, class, whether it is a validation image
 
 
 class TinyImageNet(Source):
+    licence = "non-commercial research (ImageNet)"
+
     @property
     def looked_for(self) -> list[str]:
         return [

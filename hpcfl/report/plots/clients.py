@@ -49,15 +49,19 @@ def plugin(
     return draw(sheet, scores)
 
 
-def draw(sheet: Sheet, scores: Rows) -> "Figure":
-    """Dots and boxes; on a page each dot says which client it is, and its number."""
+def draw(sheet: Sheet, scores: Rows, label: str = "") -> "Figure":
+    """Dots and boxes; on a page each dot says which client it is, and its number.
+
+    label: what the numbers are, by default the score.
+    """
+    label = label or literal(_lines.scored(scores.runs, scores.metric))
     looks = sheet.looks({row.label: row.method for row in scores.rows})
     step = dot_step(scores.rows)
     if step > 1:
         sheet.notes.append(f"a dot for one client in {step}")
     figure, places = _clients.paper(sheet, scores)
     for place, of_panel in zip(places, scores.panels.values(), strict=True):
-        place.set_xlabel(literal(_lines.scored(scores.runs, scores.metric)))
+        place.set_xlabel(label)
         # A box without a width, such as that of equal numbers, is not at the edge.
         place.use_sticky_edges = False
         for position, row in enumerate(of_panel):

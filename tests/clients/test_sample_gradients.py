@@ -1,0 +1,91 @@
+"""How many gradients of samples clients compute, counted where they are computed."""
+
+import numpy as np
+import pytest
+import torch
+
+COUNTS = [[8, 3, 0, 0], [0, 4, 0, 0], [1, 0, 6, 6]]
+SAMPLES = np.array([11, 4, 13])
+
+
+def of_clients(played):
+    return played.values["clients/sample_gradients"]
+
+
+@pytest.mark.parametrize("lanes", [1, "auto"])
+def test_an_epoch_is_a_gradient_of_each_sample(make_fleet, rows_of, lanes):
+    fleet = make_fleet(COUNTS, lanes=lanes)
+    fleet.train(rows_of(fleet), epochs=2)
+    assert fleet.sample_gradients.tolist() == (2 * SAMPLES).tolist()
+    fleet.train(
+        rows_of(fleet), phase="once more", only=torch.tensor([True, False, True])
+    )
+    assert fleet.sample_gradients.tolist() == [33, 8, 39]
+
+
+def test_a_share_of_the_samples_and_few_steps_are_fewer_gradients(make_fleet, rows_of):
+    """Half of 11, 4 and 13 samples are 5, 2 and 6, of which one step takes at most 4."""
+    fleet = make_fleet(COUNTS, batch_size=4)
+    fleet.train(rows_of(fleet), share=0.5, steps=1)
+    assert fleet.sample_gradients.tolist() == [4, 2, 4]
+
+
+def test_what_a_trial_computes_counts(make_fleet, rows_of):
+    fleet = make_fleet(COUNTS)
+    with fleet.trial():
+        fleet.train(rows_of(fleet))
+    assert fleet.sample_gradients.tolist() == SAMPLES.tolist()
+
+
+def test_class_gradients_of_the_head_count_each_sample_that_was_drawn(
+    make_fleet, rows_of
+):
+    """Three draws of at most five samples of each class: of 8 and 3 samples 5 and 3."""
+    fleet = make_fleet(COUNTS)
+    fleet.head_gradients(rows_of(fleet))
+    assert fleet.sample_gradients.tolist() == SAMPLES.tolist()
+    fleet.head_gradients(rows_of(fleet), draws=(3, 5))
+    of_draws = [3 * (5 + 3), 3 * 4, 3 * (1 + 5 + 5)]
+    assert fleet.sample_gradients.tolist() == (SAMPLES + of_draws).tolist()
+
+
+# by hand, for each sample of a client that trains for one epoch
+OF_METHODS = {
+    "fedavg": ({}, 1),
+    # beside the shared model two epochs on the personal one
+    "ditto": ({"personal_epochs": 2}, 3),
+    # three steps for each mini-batch
+    "pfedme": ({"inner_steps": 3}, 3),
+    # at the own model and at the mixed one
+    "apfl": ({}, 2),
+    # two epochs on the head before the one on the body
+    "fedrep": ({"head_epochs": 2}, 3),
+}
+
+
+@pytest.mark.parametrize("method", OF_METHODS)
+def test_gradients_of_a_round_by_hand(federate, method):
+    keys, each = OF_METHODS[method]
+    played = federate({"name": method, **keys}, COUNTS, rounds=2)
+    for row in of_clients(played)[:2]:
+        assert row.tolist() == (each * SAMPLES).tolist()
+    assert played.values["sample_gradients"].tolist() == [28 * each, 28 * each, 0]
+
+
+def test_tuning_at_scoring_counts_for_those_who_only_are_scored(federate):
+    """One of three clients takes part, whose start model is tuned for three epochs in
+    every round; the others are tuned where they are scored, in round 2 and after it.
+    """
+    played = federate(
+        {"name": "fedavg-c", "tune_epochs": 3},
+        COUNTS,
+        rounds=2,
+        participation={"fraction": 0.34},
+        evaluation={"every": 2},
+    )
+    trained = np.isfinite(played.values["clients/train_loss"])
+    first, second, final = of_clients(played)
+    assert trained.sum(axis=1).tolist() == [1, 1, 0]
+    assert np.nan_to_num(first).tolist() == (4 * SAMPLES * trained[0]).tolist()
+    assert second.tolist() == (SAMPLES * (3 + trained[1])).tolist()
+    assert final.tolist() == (3 * SAMPLES).tolist()

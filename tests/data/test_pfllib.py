@@ -1,0 +1,291 @@
+"""Folders as PFLlib's scripts write them: heterogeneity.md D12."""
+
+import io
+import json
+import os
+import pickle
+import zipfile
+
+import numpy as np
+import pytest
+
+from hpcfl.data import datasets, partition
+from hpcfl.data.partitions.by_client import plugin as by_client
+from hpcfl.data.sources import pfllib
+from hpcfl.errors import UserError
+from hpcfl.experiment import config
+
+X = np.arange(8, dtype=np.float32).reshape(2, 1, 2, 2) / 4 - 1
+Y = np.array([1, 0])
+
+
+def load(root):
+    return datasets.load(config.Data(dataset="pfllib", file=str(root)))
+
+
+def packed(pickled, header=None):
+    """The .npz file of an array of objects without dimensions, around its pickle."""
+    array = io.BytesIO()
+    header = header or {"descr": "|O", "fortran_order": False, "shape": ()}
+    np.lib.format.write_array_header_1_0(array, header)
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("data.npy", array.getvalue() + pickled)
+    return file.getvalue()
+
+
+def named(module):
+    """A writer of a client's file whose pickle names this module of NumPy's."""
+
+    def write(path, samples):
+        pickled = pickle.dumps(np.array(samples, dtype=object), protocol=3)
+        own = np.zeros(0).__reduce__()[0].__module__
+        assert own.encode() in pickled
+        path.write_bytes(packed(pickled.replace(own.encode(), module.encode())))
+
+    return write
+
+
+def as_numpy(path, samples):
+    """As PFLlib writes it, with the NumPy that is there."""
+    with open(path, "wb") as file:
+        np.savez_compressed(file, data=samples)
+
+
+def folder(root, train, test, write=as_numpy, **keys):
+    """A folder of PFLlib's; train, test: for each client (x, y); keys: of
+    config.json.
+    """
+    for part, clients in {"train": train, "test": test}.items():
+        (root / part).mkdir(parents=True)
+        for number, (x, y) in enumerate(clients):
+            write(root / part / f"{number}.npz", {"x": x, "y": y})
+    if keys:
+        (root / "config.json").write_text(json.dumps(keys))
+    return root
+
+
+@pytest.mark.parametrize(
+    "write", [as_numpy, named("numpy.core.multiarray"), named("numpy._core.multiarray")]
+)
+def test_d12_pfllibs_split_is_taken_as_it_is(tmp_path, write):
+    """Twelve clients, so that the order of names, 10 before 2, is another one."""
+    train = [(X + client, Y) for client in range(12)]
+    test = [(X[:1] - client, Y[:1]) for client in range(12)]
+    sizes = [[[0, 1], [1, 2]]] * 12
+    root = folder(
+        tmp_path / "MNIST",
+        train,
+        test,
+        write,
+        num_clients=12,
+        num_classes=10,
+        non_iid=True,
+        partition="dir",
+        alpha=0.1,
+        **{"Size of samples for labels in clients": sizes},
+    )
+    data = load(root)
+    assert (data.name, data.classes, data.shape) == ("MNIST", 10, (1, 2, 2))
+    assert data.official_test == 12 and len(data.y) == 36
+    assert data.normalise(data.x).equal(data.x)  # PFLlib has normalised them
+    split = partition.make(by_client(clients=12), data)
+    assert split.names == [str(client) for client in range(12)]
+    for client in range(12):
+        assert data.x[split.train[client]].numpy().tolist() == (X + client).tolist()
+        assert data.x[split.test[client]].numpy().tolist() == (X[:1] - client).tolist()
+        assert data.y[split.train[client]].tolist() == [1, 0]
+        assert data.y[split.test[client]].tolist() == [1]
+
+
+def test_d12_a_folder_without_config_is_shakespeares(tmp_path):
+    tokens = np.array([[1, 2, 3], [80, 0, 7]])
+    data = load(folder(tmp_path / "s", [(tokens, Y)], [(tokens[:1], Y[:1])]))
+    assert data.x.tolist() == [[1, 2, 3], [80, 0, 7], [1, 2, 3]]
+    assert data.vocabulary == 81 and data.official_test == 1
+
+
+def test_d12_texts_are_lists_with_their_lengths(tmp_path):
+    """Of AG News: np.array of (list, length) is an array of objects [n, 2]."""
+    texts = np.array([([5, 6, 0], 3), ([7, 0, 0], 3)], dtype=object)
+    assert texts.shape == (2, 2)
+    keys = {"num_clients": 1, "num_classes": 4}
+    data = load(folder(tmp_path / "n", [(texts, Y)], [([([9, 1, 1], 3)], [3])], **keys))
+    assert data.x.tolist() == [[5, 6, 0], [7, 0, 0], [9, 1, 1]]
+    assert data.vocabulary == 10 and data.y.tolist() == [1, 0, 3]
+
+
+@pytest.mark.parametrize("kind", [np.uint8, np.float64, np.int16])
+def test_d12_values_are_taken_as_they_are(tmp_path, kind):
+    images = np.full((2, 1, 2, 2), 200).astype(kind)
+    data = load(folder(tmp_path / "v", [(images, Y)], [(images, Y.astype(np.int32))]))
+    assert (data.normalise(data.x) == 200).all() and data.vocabulary is None
+
+
+def test_d12_numpys_numbers_may_lie_in_a_list(tmp_path):
+    labels = [np.int64(1), np.int64(0)]
+    for number, module in enumerate(
+        ["numpy.core.multiarray", "numpy._core.multiarray"]
+    ):
+        root = folder(
+            tmp_path / str(number), [(X, labels)], [(X, labels)], named(module)
+        )
+        assert load(root).y.tolist() == [1, 0, 1, 0]
+
+
+class Call:
+    """A pickle that calls ``os.system`` when it is loaded."""
+
+    def __reduce__(self):
+        return os.system, ("touch made",)
+
+
+def persistent(_):
+    """A pickle that refers to an object elsewhere."""
+    return b"\x80\x03X\x01\x00\x00\x00aQ."
+
+
+def dumped(value):
+    return pickle.dumps(value, protocol=3)
+
+
+def whole(samples):
+    return dumped(np.array(samples, dtype=object))
+
+
+HUGE = (
+    b"\x80\x03cnumpy\nndarray\n\x8a\x06\x00\x00\x00\x00\x00\x01\x85X\x02\x00\x00\x00u1"
+    b"q\x00\x86R."
+)  # numpy.ndarray((1 << 40,), "u1"), which is never filled
+
+
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [
+        (packed(whole({"x": Call(), "y": Y})), "it asks for posix.system"),
+        (packed(persistent(None)), "persistent"),
+        (packed(dumped({"x": X, "y": Y})), "no array without dimensions"),
+        (packed(whole([1, 2])), "no array without dimensions"),
+        (packed(whole({"x": X})), "no dictionary of 'x' and 'y'"),
+        (packed(whole({"x": X.astype("U8"), "y": Y})), "it holds <U8 where numbers"),
+        (packed(whole({"x": X, "y": np.array([1, None])})), "it holds object where"),
+        (packed(whole({"x": [([1, 2], 2), ([1], 1)], "y": Y})), "as many tokens each"),
+        (packed(whole({"x": [("ab", 2), ("cd", 2)], "y": Y})), "must be lists"),
+        (packed(whole({"x": [(["a"], 1), (["b"], 1)], "y": Y})), "other than integers"),
+        (packed(whole({"x": [([0] * 9, 1)] * 99, "y": Y})), "more tokens than"),
+        (packed(HUGE), "no array without dimensions|allocate"),
+        (
+            packed(whole({"x": X[:1], "y": Y})),
+            r"x is float32 \[1, 1, 2, 2\] and y int64 \[2\]",
+        ),
+        (packed(whole({"x": X, "y": Y / 2})), r"y float64 \[2\]"),
+        (packed(b""), "Ran out of input"),
+        (packed(whole({"x": X, "y": Y})[:-20]), "pickle"),
+        (
+            packed(b"", {"descr": "<f4", "fortran_order": False, "shape": (3,)}),
+            r"float32 \[3\]",
+        ),
+        (b"PK\x03\x04", "zip file"),
+        (b"", "zip file"),
+    ],
+)
+def test_d12_what_is_none_of_pfllibs_is_one_line_and_runs_nothing(
+    tmp_path, monkeypatch, content, told
+):
+    monkeypatch.chdir(tmp_path)
+    root = folder(tmp_path / "MNIST", [(X, Y)] * 2, [(X, Y)] * 2)
+    path = root / "test" / "1.npz"
+    path.write_bytes(content)
+    with pytest.raises(UserError, match=f"^{path}: .*({told})") as caught:
+        load(root)
+    assert "\n" not in str(caught.value) and not (tmp_path / "made").exists()
+
+
+def test_d12_an_array_that_only_claims_its_size_is_refused(tmp_path):
+    """A view of one number that is to be ten million."""
+    wide = np.lib.stride_tricks.as_strided(np.zeros(1), (5000, 2000), (0, 0))
+    with pytest.raises(ValueError, match="an array of 80,000,000 bytes from 99"):
+        pfllib._numbers(wide, most=99)
+
+
+def test_d12_a_file_holds_one_array(tmp_path):
+    root = folder(tmp_path / "MNIST", [(X, Y)], [(X, Y)])
+    np.savez(root / "train" / "0.npz", x=X, y=Y)
+    with pytest.raises(UserError, match=r"0\.npz: .*it must hold data\.npy alone"):
+        load(root)
+
+
+@pytest.mark.parametrize(
+    ("removed", "told"),
+    [
+        ("train/1.npz", r"train/1\.npz: no such file; 3 clients have train/0\.npz to"),
+        ("test/2.npz", r"test/2\.npz: no such file; 3 clients"),
+    ],
+)
+@pytest.mark.parametrize("keys", [{}, {"num_clients": 3, "num_classes": 2}])
+def test_d12_a_missing_client_is_named(tmp_path, removed, told, keys):
+    root = folder(tmp_path / "MNIST", [(X, Y)] * 3, [(X, Y)] * 3, **keys)
+    (root / removed).unlink()
+    with pytest.raises(UserError, match=told):
+        load(root)
+
+
+SIZES = "Size of samples for labels in clients"
+
+
+@pytest.mark.parametrize(
+    ("keys", "told"),
+    [
+        ({"num_clients": 1, "num_classes": 2}, "num_clients = 1, but .* of client 1"),
+        ({"num_clients": 3, "num_classes": 2}, r"train/2\.npz: no such file; 3 cl"),
+        (
+            {"num_clients": 2, "num_classes": 1},
+            "y holds the class number 1; classes is 1",
+        ),
+        (
+            {
+                "num_clients": 2,
+                "num_classes": 2,
+                SIZES: [[[0, 2], [1, 2]], [[0, 3], [1, 1]]],
+            },
+            r"client 1 has 4 samples, by class {0: 2, 1: 2}; config.json says {0: 3, 1: 1}",
+        ),
+        (
+            {"num_clients": 2, "num_classes": 2, SIZES: [[[0, 2], [1, 2]]]},
+            r"config\.json: has the sizes of 1 clients, there are 2",
+        ),
+        (
+            {"num_clients": "many", "num_classes": 2},
+            r"config\.json: cannot be read as PFLlib's",
+        ),
+        (
+            {"num_clients": 0, "num_classes": 2},
+            r"config\.json: cannot be read as PFLlib's",
+        ),
+        (
+            {"num_clients": 9**9, "num_classes": 2},
+            "at most 100,000 clients; it has 387,420,489",
+        ),
+    ],
+)
+def test_d12_a_config_that_says_otherwise_is_refused(tmp_path, keys, told):
+    root = folder(tmp_path / "MNIST", [(X, Y)] * 2, [(X, Y)] * 2, **keys)
+    with pytest.raises(UserError, match=told) as caught:
+        load(root)
+    assert "\n" not in str(caught.value)
+
+
+def test_d12_a_folder_of_something_else_is_told(tmp_path):
+    with pytest.raises(
+        UserError, match=r"train: cannot be read as a folder of PFLlib's"
+    ):
+        load(tmp_path)
+    (tmp_path / "train").mkdir()
+    (tmp_path / "test").mkdir()
+    with pytest.raises(
+        UserError, match=r"must hold PFLlib's train/K\.npz .* it has 0$"
+    ):
+        load(tmp_path)
+    (tmp_path / "config.json").write_text("[]")
+    with pytest.raises(UserError, match=r"config\.json: cannot be read as PFLlib's"):
+        load(tmp_path)

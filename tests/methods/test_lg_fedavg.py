@@ -1,0 +1,81 @@
+"""LG-FedAvg: methods-3.md §5."""
+
+import numpy as np
+import pytest
+import torch
+
+from hpcfl.methods.lg_fedavg import LGFedAvg
+
+HALF = {"participation": {"fraction": 0.6}}
+
+
+class Apart(LGFedAvg):
+    """LG-FedAvg that shares no layer."""
+
+    def shared(self, layout):
+        return slice(layout.width, layout.width)
+
+
+def test_lg_fedavg_10a_all_layers_are_fedavg(federate):
+    whole, average = (
+        federate(method, **HALF)
+        for method in ({"name": "lg-fedavg", "layers": "all"}, "fedavg")
+    )
+    assert torch.equal(whole.server["model"], average.server["model"])
+    for column in ("pre", "post"):
+        np.testing.assert_array_equal(
+            whole.values[f"clients/{column}/loss"],
+            average.values[f"clients/{column}/loss"],
+        )
+
+
+def test_lg_fedavg_10a_no_shared_layer_is_local(federate):
+    apart = federate("test_lg_fedavg:Apart", **HALF)
+    local = federate("local", **HALF)
+    assert torch.equal(apart.clients["body"], local.clients["model"])
+
+
+def test_lg_fedavg_10b_bodies_stay_private(federate):
+    """Round 1 starts where FedAvg's does, so bodies and heads are those of FedAvg's
+    local models; those who were not there keep the initial body.
+    """
+    part = {"rounds": 1, "participation": {"fraction": 0.4}}
+    played, average = federate("lg-fedavg", **part), federate("fedavg", **part)
+    layout, initial = played.prepared.setup.layout, played.prepared.setup.initial()
+    body, head = layout.columns("body"), layout.columns("head")
+    assert torch.equal(played.server["model"][head], average.server["model"][head])
+    assert torch.equal(played.server["model"][body], initial[body])
+    moved = (played.clients["body"] != initial[body]).any(dim=1)
+    assert moved.sum() == 2
+    assert len(played.clients["body"][moved].unique(dim=0)) == 2
+
+
+def test_lg_fedavg_5_a_client_starts_from_its_body_under_the_shared_layers(
+    make_fleet, rows_of
+):
+    """Shared layers of clients with 3 and 1 samples, (1, …) and (5, …), weigh 3 : 1, so
+    their mean is 2.
+    """
+    fleet = make_fleet([[3, 0, 0, 0], [0, 1, 0, 0]])
+    method = LGFedAvg(name="lg-fedavg")
+    head = fleet.layout.columns("head")
+    trained = rows_of(fleet)
+    trained[:, head] = torch.tensor([[1.0], [5.0]])
+    method.store_state(fleet, trained)
+    mean = method.upload(fleet, {}, trained)["head"]
+    average = (mean.weights.float() @ mean.tensor) / mean.weights.sum()
+    assert (average == 2).all()
+    received = method.received(fleet, {"head": average})
+    assert torch.equal(received[:, : head.start], trained[:, : head.start])
+    assert (received[:, head] == 2).all()
+
+
+@pytest.mark.parametrize("layers", [1, "output", 2])
+def test_lg_fedavg_3_only_the_shared_layers_are_counted_as_sent(federate, layers):
+    played = federate(
+        {"name": "lg-fedavg", "layers": layers}, model={"hidden": [6, 5]}, rounds=1
+    )
+    # 6·5 + 5 of the hidden layer below, 5·4 + 4 of the head
+    shared = 24 if layers != 2 else 24 + 35
+    assert (played.values["floats_down"][:-1] == shared).all()
+    assert (played.values["clients/floats_up"][:-1] == shared).all()

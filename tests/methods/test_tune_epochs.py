@@ -1,0 +1,88 @@
+"""``evaluation.tune_epochs``: one moment that is the same for every method."""
+
+import numpy as np
+import pytest
+import torch
+from every_method import NAMES, short
+
+from hpcfl.clients.losses import Fit
+from hpcfl.errors import UserError
+from hpcfl.experiment import config
+
+COUNTS = [[8, 3, 0, 1], [0, 9, 2, 2], [1, 0, 6, 6], [3, 0, 5, 10]]
+TUNED = {"tune_epochs": [0, 1, 2]}
+PART = {"fraction": 0.5, "stragglers": 0.5}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", NAMES)
+def test_tuning_scores_everybody_and_changes_nothing(federate, name):
+    """Two of four clients take part, one of them slowly, who is tuned in full; the
+    state and all other numbers stay as they are.
+    """
+    sections = {"participation": PART, "training": {"epochs": 2}, "rounds": 2}
+    if name == "local":
+        sections["participation"] = {"fraction": 0.5}
+    plain = federate(short(name), COUNTS, **sections)
+    tuned = federate(short(name), COUNTS, evaluation=TUNED, **sections)
+    assert tuned.digest == plain.digest
+    for column in ("tuned_0", "tuned_1", "tuned_2"):
+        assert (tuned.values[f"{column}/clients"] == 4).all()
+    for number, values in plain.values.items():
+        timed = number.startswith("seconds")
+        if not timed and "sample_gradients" not in number:
+            np.testing.assert_array_equal(tuned.values[number], values, number)
+    # what is scored as pre is tuned_0
+    np.testing.assert_array_equal(
+        tuned.values["clients/tuned_0/loss"], plain.values["clients/pre/loss"]
+    )
+    more = (
+        tuned.values["clients/sample_gradients"]
+        - plain.values["clients/sample_gradients"]
+    )
+    samples = tuned.prepared.setup.counts.sum(dim=1).numpy()
+    assert (more[-1] == 3 * samples).all()
+
+
+def test_local_after_one_epoch_of_tuning_is_local_after_its_epoch(federate):
+    """With one full batch both take the same step, up to the order of samples in it."""
+    played = federate("local", COUNTS, training={"batch_size": 100}, evaluation=TUNED)
+    after = played.values["clients/post/loss"][:-1]
+    tuned = played.values["clients/tuned_1/loss"][:-1]
+    np.testing.assert_allclose(tuned, after, rtol=1e-6)
+
+
+def test_tuning_minimises_the_prediction_that_is_scored(make_fleet, rows_of):
+    """One full batch, one step of 0.1 against the gradient of the cross-entropy of
+    ``half``, which the method would predict by: w − 0.1·∇CE(½ f(x; w), y).
+    """
+    fleet = make_fleet(COUNTS, batch_size=100)
+    rows = rows_of(fleet)
+
+    def half(model, x, lane):
+        return lane.factor * model(x)
+
+    trained = fleet.train(
+        rows, loss=Fit(half), variables={"factor": torch.full((4,), 0.5)}
+    )
+    client = 2
+    model = fleet.setup.build()
+    torch.nn.utils.vector_to_parameters(rows[client].clone(), model.parameters())
+    x, y = fleet.resources.samples.take(fleet.resources.samples.train[client])
+    torch.nn.functional.cross_entropy(0.5 * model(x), y).backward()
+    step = [parameter - 0.1 * parameter.grad for parameter in model.parameters()]
+    expected = torch.cat([part.flatten() for part in step])
+    torch.testing.assert_close(trained[client], expected, rtol=1e-5, atol=1e-6)
+
+
+def test_the_same_prediction_is_the_same_loss():
+    assert Fit(len) == Fit(len) != Fit(max)
+    assert hash(Fit(len)) == hash(Fit(len))
+
+
+@pytest.mark.parametrize("epochs", ["[1, 1]", "[-1]", "3"])
+def test_epochs_that_make_no_columns_are_refused(tmp_path, epochs):
+    file = tmp_path / "one.toml"
+    file.write_text(f'method.name = "fedavg"\nevaluation.tune_epochs = {epochs}\n')
+    with pytest.raises(UserError, match=r"evaluation\.tune_epochs"):
+        config.load(file)

@@ -1,0 +1,135 @@
+"""Rows beside a reference, on invented runs."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from made_up import folder
+
+from hpcfl.errors import UserError
+from hpcfl.report import comparison, summary, sweep_table, table_formats
+from hpcfl.report.arrangement import Placed
+from hpcfl.report.comparison import gains_of, gini
+from hpcfl.report.sweep_table import Reading, Reference
+from hpcfl.scores._described import Measure
+from hpcfl.storage.results import Results
+
+ACCURACY = Measure("accuracy", "mean", "mean", "%", "up")
+COUNTS = np.full((4, 2), 5)
+
+
+def placed(accuracies, seed=0, partition=None, counts=COUNTS):
+    """A run of one round with four clients, ten test samples each."""
+    right = 10 * np.array([accuracies], float)
+    values = {
+        "clients/pre/correct": right,
+        "clients/pre/total": np.full(right.shape, 10.0),
+        "pre/mean": right.mean(axis=1) / 10,
+    }
+    results = Results(
+        static={"test_counts": counts}, rounds=np.array([1]), values=values
+    )
+    run = SimpleNamespace(
+        results=results,
+        score="pre",
+        folder="made-up",
+        summary=SimpleNamespace(best={"round": 1}),
+    )
+    return Placed(run, {"seed": seed, "partition.seed": partition})
+
+
+def test_gains_by_hand():
+    """Gains −0.2, 0.1, 0.3, 0.2 and, in the other partition, 0.1, 0.1, 0.1, −0.1.
+
+    Means 0.1 and 0.05, so 0.075; one client of four is hurt in both, by 0.15 in the
+    mean; the worst tenth is one client, −0.2 and −0.1.
+    """
+    row = [placed([0.3, 0.6, 0.9, 0.7], 0), placed([0.5, 0.5, 0.5, 0.3], 1)]
+    reference = [placed([0.5, 0.5, 0.6, 0.5], 0), placed([0.4, 0.4, 0.4, 0.4], 1)]
+    gains = gains_of(row, reference, ACCURACY, "last")
+    assert gains.interval.mean == pytest.approx(0.075)
+    assert gains.hurt == pytest.approx(0.25)
+    assert gains.loss == pytest.approx(-0.15)
+    assert gains.worst_tenth == pytest.approx(-0.15)
+    assert gains.interval.partitions == 2
+
+
+def test_seeds_of_one_partition_are_one_partition():
+    """Two training seeds of partition 7 are averaged client by client."""
+    row = [placed([0.6] * 4, 0, 7), placed([0.8] * 4, 1, 7)]
+    reference = [placed([0.5] * 4, 0, 7), placed([0.5] * 4, 1, 7)]
+    gains = gains_of(row, reference, ACCURACY, "last")
+    assert gains.interval.partitions == 1
+    assert gains.interval.mean == pytest.approx(0.2)
+
+
+def test_repetitions_that_only_one_has_are_left_out():
+    gains = gains_of(
+        [placed([0.6] * 4, 0), placed([0.9] * 4, 5)],
+        [placed([0.5] * 4, 0)],
+        ACCURACY,
+        "last",
+    )
+    assert gains.interval.mean == pytest.approx(0.1)
+    assert (
+        gains_of([placed([0.6] * 4, 3)], [placed([0.5] * 4)], ACCURACY, "last") is None
+    )
+
+
+def test_lower_losses_are_gains():
+    loss = Measure("accuracy", "mean", "mean", "nats", "down")
+    gains = gains_of([placed([0.4] * 4)], [placed([0.5] * 4)], loss, "last")
+    assert gains.interval.mean == pytest.approx(0.1)
+
+
+def test_other_clients_are_refused():
+    with pytest.raises(UserError, match="its clients are not those of"):
+        gains_of(
+            [placed([0.4] * 4)],
+            [placed([0.5] * 4, counts=COUNTS + 1)],
+            ACCURACY,
+            "last",
+        )
+
+
+def test_gini_by_hand():
+    """1 and 3: mean difference 2·2/4 = 1, half of it over the mean 2 is ¼."""
+    assert gini(np.array([3.0, 1.0])) == pytest.approx(0.25)
+    assert gini(np.array([2.0, 2.0, 2.0])) == 0
+    assert np.isnan(gini(np.zeros(3)))
+
+
+@pytest.fixture
+def runs(tmp_path):
+    """Three methods, four partitions; ``fedprox`` has fedavg's very numbers."""
+    for seed in range(4):
+        for method in ("fedavg", "local"):
+            folder(tmp_path / f"{method}-{seed}", method, seed)
+    return summary.runs_below([tmp_path])[0]
+
+
+def test_a_table_beside_a_reference_in_every_format(runs):
+    (sheet,) = sweep_table.compared(
+        runs, (), (), Reading(at="tail"), Reference("local", power=1.0)
+    )
+    assert list(sheet.texts.index) == ["fedavg"]
+    assert "beside local" in sheet.title and "4 partitions" in sheet.notes[0]
+    line = sheet.numbers.iloc[0]
+    assert line["verdict"] in ("better", "worse", "same", "open")
+    for form in table_formats.TEXTS.values():
+        assert "fedavg" in form(sheet)
+    assert table_formats.long_csv(sheet).startswith(
+        "row,column,gain,half,p,verdict,hurt,loss,worst_tenth,gini,needs\n"
+    )
+
+
+def test_a_row_that_is_none_and_a_number_that_is_no_clients(runs):
+    with pytest.raises(UserError, match="--against lokal: no row of this table"):
+        sweep_table.compared(runs, (), (), Reading(), Reference("lokal"))
+    with pytest.raises(UserError, match="--against compares clients by a score"):
+        sweep_table.compared(runs, (), (), Reading("seconds/round"), Reference("local"))
+
+
+def test_a_verdict_needs_an_interval():
+    of_one = gains_of([placed([0.6] * 4)], [placed([0.5] * 4)], ACCURACY, "last")
+    assert comparison._line(of_one, float("nan"), 0.01)["verdict"] == ""
