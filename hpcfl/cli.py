@@ -209,6 +209,35 @@ def run(
     "--set", "overrides", multiple=True, metavar="SECTION.KEY=VALUE", help=OVERRIDE
 )
 @click.option(
+    "--out", type=click.Path(path_type=Path), help="Results folder; default runs/NAME."
+)
+@click.option("--stage", hidden=True, help="Of a job of many: a rung, final, outcome.")
+@click.option("--cell", default="", hidden=True, help="Its run.")
+@traced
+def tune(
+    communicator: Communicator,
+    file: Path,
+    overrides: tuple[str, ...],
+    out: Path | None,
+    stage: str | None,
+    cell: str,
+) -> None:
+    """Tune every method in FILE with the same budget, or continue where that stands."""
+    from hpcfl.simulation import signals
+
+    signals.remember()  # before the imports that take seconds
+    from hpcfl.commands.tune import Part, tune_file
+
+    part = None if stage is None else Part(stage, cell)
+    tune_file(file, overrides, out, communicator, part)
+
+
+@cli.command()
+@click.argument("file", type=click.Path(path_type=Path))
+@click.option(
+    "--set", "overrides", multiple=True, metavar="SECTION.KEY=VALUE", help=OVERRIDE
+)
+@click.option(
     "--rounds",
     default=5,
     show_default=True,
@@ -298,6 +327,7 @@ for kind, what in {
     "methods": "methods",
     "models": "models",
     "partitions": "partition schemes",
+    "shifts": "kinds of [[shift]], what else sets clients apart",
     "scores": "scores",
     "datasets": "data sets",
 }.items():
@@ -537,6 +567,80 @@ def table(
         explain,
         Reference(against, margin, power) if against else None,
     )
+
+
+@cli.command()
+@click.argument("path", metavar="FOLDER|FILE", type=click.Path(path_type=Path))
+@click.option(
+    "--sample",
+    default=3,
+    show_default=True,
+    type=click.IntRange(1),
+    help="How many runs, chosen at random.",
+)
+@click.option(
+    "--run",
+    "names",
+    multiple=True,
+    metavar="NAME",
+    help="This run instead; may be given several times.",
+)
+@click.option(
+    "--root",
+    type=click.Path(path_type=Path),
+    help="Where data sets lie here; default $HPCFL_DATA.",
+)
+@click.option(
+    "--own",
+    multiple=True,
+    metavar="MODULE:OBJECT",
+    help="A method, model or data set of your own that may be imported.",
+)
+@traced
+def verify(
+    communicator: Communicator,
+    path: Path,
+    sample: int,
+    names: tuple[str, ...],
+    root: Path | None,
+    own: tuple[str, ...],
+) -> None:
+    """Play runs of a folder, or of a packed file, again and compare what comes out.
+
+    On the same arithmetic the final state and every number must be the same, on
+    whatever ranks; else the exit code is 1.
+    """
+    from hpcfl.commands.verify import verify
+
+    verify(path, sample, names, root, own, communicator)
+
+
+@cli.command()
+@click.argument(
+    "folders",
+    nargs=-1,
+    required=True,
+    metavar="FOLDER…",
+    type=click.Path(path_type=Path),
+)
+@click.option(
+    "--out",
+    required=True,
+    type=click.Path(path_type=Path),
+    help="The file to write, NAME.tar.xz, in place of what is there.",
+)
+@on_server
+def pack(folders: tuple[Path, ...], out: Path) -> None:
+    """Pack the finished runs below FOLDER… into one file to publish beside a table.
+
+    It holds what table, report and plot read of them, and what verify needs to play
+    each again: configuration, digest, clients' numbers, versions, processor, commit.
+    """
+    from hpcfl.report import packed, summary
+
+    runs, notes = summary.runs_below(folders)
+    for line in [*notes, *packed.write(runs, out)]:
+        print(plain(line))
 
 
 @cli.command()

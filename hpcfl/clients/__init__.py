@@ -3,20 +3,27 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, TypedDict, Unpack
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from hpcfl.clients import head_gradients, scoring, training
-from hpcfl.clients.losses import Loss, Predict, Tensors
-from hpcfl.clients.modules import Frozen, at
+from hpcfl.clients import frozen, scoring, training
+from hpcfl.clients.losses import (
+    Frozen,
+    Loss,
+    Predict,
+    Tensors,
+    at,
+    reads_features,
+)
 from hpcfl.clients.resources import Resources
 from hpcfl.clients.setup import Setup
 from hpcfl.clients.step_context import StepContext
 from hpcfl.communication.message import Pool
 from hpcfl.errors import UserError
+from hpcfl.experiment.plugins import nearest
 from hpcfl.files import heartbeat
 from hpcfl.rows import randomness
 from hpcfl.rows.layout import Group, Layout
@@ -25,6 +32,41 @@ from hpcfl.scores._metric_name import held_out
 from hpcfl.scores.base import Score
 
 BUFFERS = "buffers."
+
+
+class TrainOptions(TypedDict, total=False):
+    """What ``Fleet.train`` and ``Fleet.train_by`` can be told, by keyword.
+
+    loss: what is minimised; by default the method's objective.
+    params: the groups of columns that are trained (see ``Layout``), by default all; the
+        rest is frozen, its batch norm in evaluation mode.
+    epochs: by default ``training.epochs``; with ``until`` the most there may be.
+    steps: the most steps in an epoch; by default as many as there are mini-batches.
+    phase: a part of the key of all shuffles, by default "train", so that two phases of
+        a round see different orders; a fleet trains each phase once.
+    proximal: (strength, anchor rows) of the proximal term strength/2·‖w − anchor‖².
+    share: the share of a client's samples that it trains on, drawn for the phase, at
+        least one sample; by default 1.
+    only: which clients train, bool [n]; the others' rows are returned as they are.
+    until: called after each epoch with the losses of the epochs' last mini-batches
+        [lanes, epochs so far] and the lanes' variables; returns which lanes are done,
+        bool [lanes].
+    model: which of a client's models this is, by default "model", where a method keeps
+        several, each with its own buffers.
+    variables: tensors ``[n, …]`` by name, which the loss reads as ``lane.NAME``.
+    """
+
+    loss: Loss | None
+    params: Sequence[Group]
+    epochs: int | None
+    steps: int | None
+    phase: str
+    proximal: tuple[float, Tensor] | None
+    share: float
+    only: Tensor | None
+    until: Callable[[Tensor, Tensors], Tensor] | None
+    model: str
+    variables: Tensors | None
 
 
 @dataclass
@@ -143,68 +185,17 @@ class Fleet:
         ]
         return torch.from_numpy(np.stack(draws)).float().to(self.resources.device)
 
-    def train(
-        self,
-        rows: Tensor,
-        *,
-        loss: Loss | None = None,
-        params: Sequence[Group] = ("all",),
-        epochs: int | None = None,
-        steps: int | None = None,
-        phase: str = "train",
-        proximal: tuple[float, Tensor] | None = None,
-        share: float = 1.0,
-        only: Tensor | None = None,
-        until: Callable[[Tensor, Tensors], Tensor] | None = None,
-        model: str = "model",
-        variables: Tensors | None = None,
-    ) -> Tensor:
+    def train(self, rows: Tensor, **options: Unpack[TrainOptions]) -> Tensor:
         """Train locally from ``rows``; returns the trained rows ``[n, P]``. The given
         tensors do not change.
 
         The model's batch-norm buffers move on in ``state``, and ``losses`` are this
         training's.
 
-        loss: what is minimised; by default the method's objective.
-        params: the groups of columns that are trained (see ``Layout``); the rest is
-            frozen, its batch norm in evaluation mode.
-        epochs: by default ``training.epochs``; with ``until`` the most there may be.
-        steps: the most steps in an epoch; by default as many as there are mini-batches.
-        phase: a part of the key of all shuffles, so that two phases of a round see
-            different orders; a fleet trains each phase once.
-        proximal: (strength, anchor rows) of the proximal term strength/2·‖w − anchor‖².
-        share: the share of a client's samples that it trains on, drawn for the phase,
-            at least one sample.
-        only: which clients train, bool [n]; the others' rows are returned as they are.
-        until: called after each epoch with the losses of the epochs' last mini-batches
-            [lanes, epochs so far] and the lanes' variables; returns which lanes are
-            done, bool [lanes].
-        model: which of a client's models this is, where a method keeps several, each
-            with its own buffers.
-        variables: tensors ``[n, …]`` by name, which the loss reads as ``lane.NAME``.
-
         Raises ValueError for shapes that do not fit, and for a phase that was trained
         before.
         """
-        return self._trained(
-            rows,
-            model,
-            variables,
-            training.Task(
-                self.round,
-                loss or self.loss,
-                self._named(params),
-                self._epochs(epochs),
-                self.pace,
-                steps,
-                1,
-                phase,
-                self._anchored(proximal),
-                share,
-                only,
-                until,
-            ),
-        ).rows
+        return self._trained(rows, options).rows
 
     def train_by(
         self,
@@ -212,18 +203,8 @@ class Fleet:
         rows: Tensor,
         *,
         batches: int = 1,
-        loss: Loss | None = None,
-        params: Sequence[Group] = ("all",),
-        epochs: int | None = None,
-        steps: int | None = None,
-        phase: str = "train",
-        proximal: tuple[float, Tensor] | None = None,
-        share: float = 1.0,
-        only: Tensor | None = None,
-        until: Callable[[Tensor, Tensors], Tensor] | None = None,
-        model: str = "model",
-        variables: Tensors | None = None,
         frozen: Frozen = "evaluation",
+        **options: Unpack[TrainOptions],
     ) -> tuple[Tensor, Tensors]:
         """Train as ``train`` does, but by the method's own ``step``, which is called
         with a ``StepContext``.
@@ -237,28 +218,8 @@ class Fleet:
         frozen: the mode of layers of which nothing is trained; in "training" their
             batch norm takes each mini-batch's own statistics.
         """
-        trained = self._trained(
-            rows,
-            model,
-            variables,
-            training.Task(
-                self.round,
-                loss or self.loss,
-                self._named(params),
-                self._epochs(epochs),
-                self.pace,
-                steps,
-                batches,
-                phase,
-                self._anchored(proximal),
-                share,
-                only,
-                until,
-                frozen,
-                step,
-            ),
-        )
-        return trained.rows, {**(variables or {}), **trained.changed}
+        trained = self._trained(rows, options, step, batches, frozen)
+        return trained.rows, {**(options.get("variables") or {}), **trained.changed}
 
     @contextmanager
     def trial(self) -> Iterator[None]:
@@ -360,15 +321,21 @@ class Fleet:
         resources = self.resources
         chunk_sums, order = [], list[int]()
         pools = [resources.samples.parts[on][int(client)] for client in self.ids]
-        same_for_all = (
+        same_model = (
             rows.dim() == 1
             and on == "test"
-            and resources.samples.global_test
             and not variables
             and not resources.buffers.width
-        )  # one model on the same samples
+        )
+        alike = np.arange(len(self.ids))
+        if same_model:
+            alike = resources.samples.tested_alike(self.ids.tolist())
+        # one model on the same samples is scored once
+        _, firsts, place = np.unique(alike, return_index=True, return_inverse=True)
+        distinct = [pools[first] for first in firsts]
 
-        def score_chunk(clients: list[int]) -> None:
+        def score_chunk(positions: list[int]) -> None:
+            clients = firsts[positions].tolist()
             lanes = torch.tensor(clients, device=resources.device)
             tensors = self._stacked(rows, model, lanes)
             lane_variables = {key: value[lanes] for key, value in variables.items()}
@@ -383,15 +350,12 @@ class Fleet:
                     scores,
                 )
             )
-            order.extend(clients)
+            order.extend(positions)
             heartbeat.beat()
 
-        resources.side_by_side(
-            scoring.by_blocks(pools[:1] if same_for_all else pools), score_chunk
-        )
-        if same_for_all:
-            return scoring.merge(chunk_sums * len(self.ids), list(range(len(self.ids))))
-        return scoring.merge(chunk_sums, order)
+        resources.side_by_side(scoring.by_blocks(distinct), score_chunk)
+        merged = scoring.merge(chunk_sums, order)
+        return {name: sums[place] for name, sums in merged.items()}
 
     def record(self, name: str, values: Tensor) -> None:
         """Record a number of each client, ``values`` [n], as ``recorded/NAME``, and its
@@ -532,8 +496,8 @@ class Fleet:
             times, size = draws
             taken = times * taken.clip(max=size)
         self.sample_gradients += taken.sum(axis=1).astype(np.int64)
-        return head_gradients.from_means(
-            self.class_means(rows, head_gradients.outer_products, model, draws),
+        return frozen.gradients_from_means(
+            self.class_means(rows, frozen.outer_products, model, draws),
             self.layout,
         )
 
@@ -586,18 +550,54 @@ class Fleet:
         return np.concatenate(drawn) if drawn else pool
 
     def _trained(
-        self, rows: Tensor, model: str, variables: Tensors | None, task: training.Task
+        self,
+        rows: Tensor,
+        options: TrainOptions,
+        step: Callable[[StepContext], None] | None = None,
+        batches: int = 1,
+        frozen: Frozen = "evaluation",
     ) -> training.Trained:
-        """Train ``task``; keep buffers and losses. Raises ValueError for a phase that
+        """Train; keep buffers and losses. ``step`` is None for plain steps of the
+        optimiser.
+
+        Raises TypeError for an option that there is not, ValueError for a phase that
         was trained before.
         """
+        for name in options:
+            if name not in TrainOptions.__annotations__:
+                known = sorted(TrainOptions.__annotations__)
+                raise TypeError(
+                    f"a training has no option '{name}'{nearest(name, known)}"
+                )
+        task = training.Task(
+            self.round,
+            options.get("loss") or self.loss,
+            self._named(options.get("params", ("all",))),
+            self._epochs(options.get("epochs")),
+            self.pace,
+            options.get("steps"),
+            batches,
+            options.get("phase", "train"),
+            self._anchored(options.get("proximal")),
+            options.get("share", 1.0),
+            options.get("only"),
+            options.get("until"),
+            frozen,
+            step,
+        )
+        return self._play(task, rows, options)
+
+    def _play(
+        self, task: training.Task, rows: Tensor, options: TrainOptions
+    ) -> training.Trained:
         if task.phase in self._phases:
             raise ValueError(
                 f"phase '{task.phase}' was trained already in this call; shuffles are keyed by "
                 'phase, so give a second training one of its own: phase="NAME"'
             )
         self._phases.add(task.phase)
-        given = self._variables(variables)
+        model = options.get("model", "model")
+        given = self._variables(options.get("variables"))
         trained = training.train(
             task, self.resources, self.ids, self.rows(rows), self.buffers(model), given
         )
@@ -637,6 +637,7 @@ def buffer_name(model: str) -> str:
     return f"{BUFFERS}{model}"
 
 
+@reads_features()
 def default_prediction(model: nn.Module, x: Tensor, lane: Any) -> Tensor:
     """The model's logits [batch, classes]: the prediction of methods that have none of
     their own.
@@ -650,6 +651,7 @@ __all__ = [
     "Pool",
     "Resources",
     "StepContext",
+    "TrainOptions",
     "at",
     "buffer_name",
     "default_prediction",

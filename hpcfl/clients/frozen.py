@@ -1,10 +1,14 @@
-"""Frozen layers run once: where only the head is trained, the layers below give a
-sample the same features in every epoch.
+"""The output layer on its own: trained on features that are computed once, and its
+gradients class by class.
 
-They are computed once a training, in the blocks in which scores are computed, so that a
-client's features depend on its own samples alone; then the head is trained on features
-instead of samples. The head is dense: clients train it side by side on a CPU too, where
-convolutions run one client after the other.
+Where only the head is trained, the frozen layers below give a sample the same features
+in every epoch. They are computed once a training, in the blocks in which scores are
+computed, so that a client's features depend on its own samples alone; then the head is
+trained on features instead of samples. The head is dense: clients train it side by side
+on a CPU too, where convolutions run one client after the other.
+
+Whether features do stand for samples is read off the loss, which says so
+(``losses.reads_features``), and off the model's operators, never off numbers.
 """
 
 import copy
@@ -16,18 +20,24 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from hpcfl.clients import scoring
 from hpcfl.clients.execution import choose
-from hpcfl.clients.losses import Batch, Loss, Tensors, identity
-from hpcfl.clients.modules import on_features
+from hpcfl.clients.losses import (
+    Frozen,
+    Loss,
+    Tensors,
+    sees_features_alone,
+    train_mode,
+)
 from hpcfl.clients.resources import HeadKernel, Resources
 from hpcfl.files import heartbeat
 from hpcfl.models import parts
-from hpcfl.rows import pinned
+from hpcfl.rows.layout import Layout
 
 FLOATS = 1 << 24  # of the models that train side by side on a CPU, 64 MB
-ROUNDING = 1e-4  # of the largest gradient
 COPIES = (
     3  # of features at once: in blocks, a client's in one piece, all clients' in one
 )
@@ -55,33 +65,124 @@ def head_kernel(
     )
 
 
+def on_features(module: nn.Module) -> nn.Module:
+    """The same module, from now on with features for samples: ``features(x)`` is ``x``."""
+    vars(module)["features"] = lambda x: x
+    return module
+
+
 def fits(
-    resources: Resources,
-    rows: Tensor,
-    buffers: Tensor,
-    pool: np.ndarray,
-    names: list[str],
-    loss: Loss,
-    variables: Tensors,
+    resources: Resources, names: list[str], loss: Loss, frozen: Frozen = "evaluation"
 ) -> bool:
     """Whether training the parameters ``names`` on features is training them on
     samples.
 
-    They must lie above the features, and the loss may see the samples through these
-    alone. Whether that is so is tried once for each loss, on two samples of one client
-    with ``buffers`` [1, B]. The model is the initial one and not the client's: what
-    comes out may not depend on how far a run has come, or a resumed run would have
-    other bits. A trained model's gradients can be smaller than their own rounding.
+    They must lie above the features, and neither the loss nor the forward pass may see
+    the samples in another way; below the features nothing may be drawn, and nothing may
+    depend on the mini-batch.
+
+    Args:
+        frozen: the mode of layers of which nothing is trained.
     """
     below = resources.setup.layout.members(("body",))
     if resources.head is None or resources.samples.augment or set(names) & set(below):
         return False
-    known, key = resources.head.fits, (identity(loss), *names)
+    if not sees_features_alone(loss):
+        return False
+    known, key = resources.head.fits, (frozen, *names)
     if key not in known:
-        initial = resources.setup.initial().to(rows.dtype)
-        rows = pinned.on_device(initial, resources.device)[None]
-        known[key] = _same(resources, rows, buffers, pool[:2], names, loss, variables)
+        x, _ = resources.samples.take(torch.arange(1))
+        known[key] = stand_for(resources.kernel.module, x, names, frozen)
     return known[key]
+
+
+def stand_for(
+    module: nn.Module, x: Tensor, names: list[str], frozen: Frozen = "evaluation"
+) -> bool:
+    """Whether a model's features stand for its samples while ``names`` are trained.
+
+    Its forward pass must be the head of the features of the sample, and the features
+    must be computed by the same operators when training and in evaluation mode, of
+    which none draws random numbers. A dropout that is on, or batch norm that takes the
+    mini-batch's statistics, makes a difference there.
+
+    Args:
+        x: a sample as the model takes it, [1, *shape].
+        frozen: the mode of layers of which nothing is trained.
+    """
+    module = copy.deepcopy(module)  # statistics may move
+    train_mode(module, names, frozen)
+    try:
+        training = _Operators.of(module, x)
+        through = _goes_through_features(module, x)
+        evaluation = _Operators.of(module.eval(), x)
+    except Exception:  # of the model; training on samples will say so
+        return False
+    return through and training.calls == evaluation.calls and not training.random
+
+
+class _Operators(TorchDispatchMode):
+    """Notes the operators that are called, with their arguments but for tensors."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.calls: list[tuple[Any, list[Any]]] = []
+        self.random = False
+
+    def __torch_dispatch__(
+        self, operator: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        given = [
+            value
+            for value in tree_leaves((args, kwargs or {}))
+            if not isinstance(value, Tensor)
+        ]
+        self.calls.append((operator, given))
+        self.random |= torch.Tag.nondeterministic_seeded in operator.tags
+        return operator(*args, **(kwargs or {}))
+
+    @classmethod
+    @torch.no_grad()
+    def of(cls, module: nn.Module, x: Tensor) -> "_Operators":
+        """Those of a model's features of ``x``."""
+        operators = cls()
+        with operators:
+            _features(module, x, None)
+        return operators
+
+
+@torch.no_grad()
+def _goes_through_features(module: nn.Module, x: Tensor) -> bool:
+    """Whether ``module(x)`` is ``head(features(x))``, judged by which tensors they take
+    and give.
+    """
+    model = parts(module)
+    features_of = model.features
+    taken: list[Any] = []
+    given: list[Any] = []
+
+    def features(x: Tensor) -> Tensor:
+        taken.append(x)
+        given.append(features_of(x))
+        result: Tensor = given[-1]
+        return result
+
+    def head(module: nn.Module, arguments: tuple[Any, ...], output: Any) -> None:
+        taken.extend(arguments)
+        given.append(output)
+
+    vars(module)["features"] = features
+    watched = module.get_submodule("head").register_forward_hook(head)
+    try:
+        given.append(module(x))
+    finally:
+        watched.remove()
+        del vars(module)["features"]
+    if len(taken) != 2 or len(given) != 3:
+        return False
+    sample, entered = taken
+    computed, logits, output = given
+    return sample is x and entered is computed and output is logits
 
 
 def side_by_side(
@@ -179,59 +280,38 @@ def _groups(
     return groups
 
 
-def _same(
-    resources: Resources,
-    rows: Tensor,
-    buffers: Tensor,
-    pool: np.ndarray,
-    names: list[str],
-    loss: Loss,
-    variables: Tensors,
-) -> bool:
-    """Whether both ways lead to the same gradients, up to rounding."""
-    of_features, (positions,) = run_once(resources, rows, buffers, [pool])
-    try:
-        lanes = torch.zeros(1, dtype=torch.int64, device=resources.device)
-        plain = _gradients(
-            resources,
-            resources.stacked(rows, buffers, lanes),
-            pool,
-            names,
-            loss,
-            variables,
-        )
-        other = _gradients(
-            of_features,
-            heads(resources, rows, lanes),
-            positions,
-            names,
-            loss,
-            variables,
-        )
-    except Exception:  # of a loss that reads the samples; if it is at fault itself, training will say so
-        return False
-    scale = torch.stack([gradient.abs().max() for gradient in plain]).max()
-    for gradient, of_head in zip(plain, other, strict=True):
-        if not ((gradient - of_head).abs() <= ROUNDING * scale).all():
-            return False
-    return True
-
-
-def _gradients(
-    resources: Resources,
-    tensors: Tensors,
-    pool: np.ndarray,
-    names: list[str],
-    loss: Loss,
-    variables: Tensors,
-) -> list[Tensor]:
-    """The gradients of one lane's loss on a mini-batch, and the loss."""
-    x, y = resources.samples.take(pool)
-    session = resources.kernel.session(tensors, names, loss, variables=variables)
-    batch = Batch(x[None], y[None])
-    gradients, losses = session.gradients(slice(0, 1), batch, variables)
-    return [*gradients.values(), losses]
-
-
 def _features(model: nn.Module, x: Tensor, lane: Any) -> Tensor:
     return parts(model).features(x)
+
+
+def outer_products(model: nn.Module, x: Tensor, lane: object) -> Tensor:
+    """p ⊗ (φ, 1) for each sample, ``[batch, K·(d + 1)]``: its gradient without the
+    label's − e_y ⊗ (φ, 1).
+
+    With φ a sample's features [d], p its probabilities [K] and y its class, ∂CE/∂head =
+    (p − e_y) ⊗ (φ, 1). The mean over a class needs only the mean of p ⊗ (φ, 1), so that
+    no sample's own gradient is ever kept.
+    """
+    features = parts(model).features(x)
+    extended = torch.cat([features, torch.ones_like(features[:, :1])], dim=1)
+    outer: Tensor = (
+        parts(model).head(features).softmax(dim=1)[:, :, None] * extended[:, None]
+    )
+    return outer.flatten(1)
+
+
+def gradients_from_means(outer: Tensor, layout: Layout) -> Tensor:
+    """Gradients ``[n, K, P_h]`` of the classes' mean cross-entropy from class means of
+    ``outer_products``.
+
+    outer: the class means ``[n, K, K·(d + 1)]``. The columns of the result are those of
+    the head in a row: the weight, then the bias if there is one. (φ, 1) is the sum of
+    the rows of p ⊗ (φ, 1), because p sums to one.
+    """
+    clients, classes, _ = outer.shape
+    rows = outer.view(clients, classes, classes, -1)
+    rows = rows - torch.eye(classes, device=rows.device)[:, :, None] * rows.sum(
+        dim=2, keepdim=True
+    )
+    weight, bias = rows[..., :-1].flatten(2), rows[..., -1]
+    return torch.cat([weight, bias], dim=2) if "head.bias" in layout.names else weight

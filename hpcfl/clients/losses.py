@@ -1,18 +1,24 @@
-"""What a loss and a prediction get, and what they must give back."""
+"""What a loss and a prediction get, what they must give back, and what is done with the
+module that they are given.
+"""
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, Literal, TypeVar
 
 import torch
 import torch.nn.functional as functional
 from torch import Tensor, nn
+from torch.func import functional_call
 
 from hpcfl.experiment.plugins import nearest
+from hpcfl.rows import constants
 
 Tensors = dict[str, Tensor]
 Lanes = slice | Tensor  # neighbouring lanes, or their indices [a]
+# the mode of layers of which nothing is trained
+Frozen = Literal["evaluation", "training"]
 
 
 def selection(lanes: list[int], device: torch.device) -> Lanes:
@@ -51,10 +57,45 @@ class Lane(SimpleNamespace):
         )
 
 
+Function = TypeVar("Function", bound=Callable[..., Tensor])
+_DECLARED = "reads_features"  # the attribute of a loss that is declared so
 Loss = Callable[[nn.Module, Batch, Any], Tensor]  # of (model, batch, lane): one number
 Predict = Callable[
     [nn.Module, Tensor, Any], Tensor
 ]  # of (model, x, lane), in evaluation mode: [batch, …]
+
+
+def reads_features(*calls: str) -> Callable[[Function], Function]:
+    """Declare of a loss, as a decorator, that it sees samples through ``model(batch.x)``
+    and ``model.features(batch.x)`` alone, and of the model nothing else that lies below
+    the features.
+
+    Where only layers above the features are trained, these are then computed once a
+    training. A loss that is not declared is given the samples themselves, which is
+    never wrong; one that is declared and reads ``batch.x`` in another way, or through
+    another model (``at``), is trained on something else than it says.
+
+    Args:
+        calls: the names of other losses of the same method that it calls, which have to
+            be declared as well.
+    """
+
+    def declare(loss: Function) -> Function:
+        setattr(loss, _DECLARED, calls)
+        return loss
+
+    return declare
+
+
+def sees_features_alone(loss: Loss) -> bool:
+    """Whether a loss is declared by ``reads_features``, with those of its method that it
+    calls.
+    """
+    calls = getattr(loss, _DECLARED, None)
+    if calls is None:
+        return False
+    method = getattr(loss, "__self__", None)
+    return all(sees_features_alone(getattr(method, name)) for name in calls)
 
 
 @dataclass(frozen=True)
@@ -64,6 +105,11 @@ class Fit:
     """
 
     predict: Predict
+
+    @property
+    def reads_features(self) -> tuple[str, ...] | None:
+        """Declared so where the prediction is."""
+        return getattr(self.predict, _DECLARED, None)
 
     def __call__(self, model: nn.Module, batch: Batch, lane: Any) -> Tensor:
         return functional.cross_entropy(self.predict(model, batch.x, lane), batch.y)
@@ -129,3 +175,103 @@ def in_words(function: Loss | Predict) -> str:
     owner = getattr(function, "__self__", None)
     method = getattr(owner, "name", None)
     return f"'{name}' of the method '{method}'" if method else f"'{name}'"
+
+
+class Program(nn.Module):
+    """A function of (model, …) as a module, in which ``functional_call`` can swap the
+    model's tensors.
+    """
+
+    def __init__(self, model: nn.Module, function: Callable[..., Any]):
+        super().__init__()
+        self.model = model
+        self.function = function
+
+    def forward(self, *arguments: Any) -> Any:
+        return self.function(self.model, *arguments)
+
+
+def train_mode(module: nn.Module, trained: list[str], frozen: Frozen) -> None:
+    """Training mode, but ``frozen`` for modules of whose parameters none is trained.
+
+    Their batch norm is frozen too in "evaluation" mode, and takes each batch's own
+    statistics in "training". Where all parameters are constants it is always frozen.
+    """
+    module.train()
+    moving = trained
+    if frozen == "training":
+        moving = [name for name, _ in module.named_parameters()]
+    for name, part in module.named_modules():
+        parameters = {f"{name}.{leaf}" for leaf, _ in part.named_parameters()}
+        if name and parameters and not parameters & set(moving):
+            part.eval()
+
+
+def shared(module: nn.Module, lanes: int) -> Tensors:
+    """The constants of a module on a CPU as tensors ``[lanes, …]``, views of its one
+    set of values.
+
+    As single tensors they would make one product of all lanes, whose last bits may
+    depend on how many there are. On a GPU, where results may depend on that, they are
+    best left in the module: there is nothing to give.
+    """
+    return {
+        name: value.detach().expand(lanes, *value.shape)
+        for name, value in constants.of(module).items()
+        if not value.is_cuda
+    }
+
+
+def at(
+    model: nn.Module,
+    row: Tensor,
+    function: Callable[[nn.Module], Tensor],
+    buffers: Tensor | None = None,
+) -> Tensor:
+    """``function(model)`` at the parameters ``row`` [P] in evaluation mode: another
+    model inside a loss.
+
+    For example ``at(model, lane.teacher, lambda teacher: teacher.features(batch.x))``.
+
+    buffers: batch-norm statistics [B] that belong to ``row``, such as a row of
+        ``fleet.buffers(NAME)``; without them those of ``model``.
+
+    Raises ValueError where a row has another length.
+    """
+    if "features" in vars(model):
+        raise TypeError(
+            "another model has features of its own, which are not at hand here"
+        )
+    named = _from_row(model.named_parameters(), row)
+    if buffers is not None:
+        named |= _from_row(model.named_buffers(), buffers)
+    modes = {part: part.training for part in model.modules()}
+    model.eval()
+    try:
+        swapped = {f"model.{name}": tensor for name, tensor in named.items()}
+        result: Tensor = functional_call(Program(model, function), swapped, ())
+        return result
+    finally:
+        for part, mode in modes.items():
+            part.training = mode
+
+
+def _from_row(tensors: Iterable[tuple[str, Tensor]], row: Tensor) -> Tensors:
+    """Views of a row by name, in the order and shapes of tensors. Raises ValueError if
+    they do not fit.
+    """
+    like = dict(tensors)
+    sizes = [tensor.numel() for tensor in like.values()]
+    if sum(sizes) != len(row):
+        raise ValueError(
+            f"a row of a model has {len(row)} numbers; expected {sum(sizes)}"
+        )
+    return {
+        name: part.view(like[name].shape)
+        for name, part in zip(like, row.split(sizes), strict=True)
+    }
+
+
+def convolves(module: nn.Module) -> bool:
+    """Whether a model has convolutions."""
+    return any(isinstance(part, nn.modules.conv._ConvNd) for part in module.modules())

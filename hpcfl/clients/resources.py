@@ -1,20 +1,101 @@
-"""What a rank trains and scores with, the same objects in all rounds."""
+"""What a rank trains and scores with, the same objects in all rounds, and how much of a
+GPU's memory that takes.
 
-from collections.abc import Callable, Hashable, Mapping
+How many lanes fit on a GPU is a rule of the model, the batch and the GPU's size. It
+never depends on what is free at the moment. A step that is tried, and what the
+allocator says of it, would be shorter; but the most that it says differs a little from
+call to call, and the last bits on a GPU depend on the number of lanes.
+"""
+
+import time
+from collections import defaultdict
+from collections.abc import Callable, Hashable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
-from torch import Tensor
+import torch.nn.functional as functional
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
-from hpcfl.clients import memory
-from hpcfl.clients.execution import BatchedKernel, Kernel
+from hpcfl.clients.execution import Kernel
 from hpcfl.clients.losses import Tensors
+from hpcfl.clients.optimizers import slots
 from hpcfl.clients.samples import Samples
+from hpcfl.clients.scoring import BLOCK
 from hpcfl.clients.setup import Setup
-from hpcfl.clients.stopwatch import Stopwatch
+from hpcfl.errors import RunFailure
 from hpcfl.experiment.sections import Training
+from hpcfl.models._random import random_layers
+from hpcfl.rows import constants
 from hpcfl.rows.layout import Layout
 from hpcfl.scores.base import Score
+
+# of the memory, for lanes; the rest is for workspaces of libraries and fragments
+SHARE = 0.7
+# For the private state of clients, whether they train or not. Rows that were replaced
+# stay as long as a checkpoint under way or the best round so far has them: at most four
+# times as much.
+STATE_SHARE = 0.05
+# Models of a lane that stay for a whole training: its weights, the copy of them that
+# graphs read, and its anchor if it has one.
+STAYING = 3
+SCORED = 2  # and of one that is scored: its own weights, a rest's copy
+# What graphs keep while another work goes on: the gradients as autograd lays them out,
+# as weights lie, and where the next step finds them; what the forward pass keeps for
+# the backward pass comes on top.
+GRAPHS = 3
+# And of a lane that trains: a copy of its weights where lanes are not neighbours, the
+# gradients of the two plain steps that a replay is compared with, one for the
+# differences, one on the way to the optimiser; and what a step in a method's hands has
+# beside these, at most for Per-FedAvg without second derivatives.
+TRAINED = GRAPHS + 5 + 7
+MADE = 1  # of each slot that the optimiser keeps, what a step makes of it
+# Of every client of a round, side by side or not: the row that comes and the one that
+# goes, and its private state as it was and as it will be.
+ROWS = STATES = 2
+# What CUDA's libraries say when a GPU is full; torch's own allocator raises an error of
+# its own.
+FULL = "out of memory", "ALLOC_FAILED"
+
+
+class Stopwatch:
+    """Adds up seconds in ``seconds``, by the name of the phase.
+
+    One phase runs at a time, and an inner phase pauses the outer.
+    """
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = defaultdict(float)
+        self._running: list[str] = []
+        self._since = self._last_lap = time.perf_counter()
+
+    def lap(self) -> float:
+        """Seconds since the last call, whatever phases ran."""
+        before, self._last_lap = self._last_lap, time.perf_counter()
+        return self._last_lap - before
+
+    @contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        """A block whose time, without that of phases inside it, is added to
+        ``seconds[name]``.
+        """
+        self._settle()
+        self._running.append(name)
+        try:
+            yield
+        finally:
+            self._settle()
+            self._running.pop()
+
+    def _settle(self) -> None:
+        """Give the time since the last change of phase to the phase that is running."""
+        now = time.perf_counter()
+        if self._running:
+            self.seconds[self._running[-1]] += now - self._since
+        self._since = now
 
 
 @dataclass
@@ -80,6 +161,19 @@ class Resources:
     def seed(self) -> int:
         return self.setup.seed
 
+    @property
+    def lanes(self) -> list[int]:
+        """The most lanes side by side from now on, of whole models and of heads."""
+        return [kernel.widest for kernel in self._kernels()]
+
+    def limit_lanes(self, lanes: list[int]) -> None:
+        """At most so many lanes side by side, as ``lanes`` gives them."""
+        for kernel, most in zip(self._kernels(), lanes, strict=True):
+            kernel.widest = min(kernel.widest, most)
+
+    def _kernels(self) -> list[Kernel]:
+        return [self.kernel, *([self.head.kernel] if self.head else [])]
+
     def side_by_side(
         self, clients: list[int], work: Callable[[list[int]], None]
     ) -> None:
@@ -96,13 +190,12 @@ class Resources:
             try:
                 work(group)
             except RuntimeError as error:
-                if len(group) == 1 or not memory.is_full(error):
+                if len(group) == 1 or not is_full(error):
                     raise
                 fits = False  # what the attempt held is free after this block
             if fits:
                 clients = clients[len(group) :]
             else:
-                assert isinstance(self.kernel, BatchedKernel)
                 self.kernel.narrow(len(group))
 
     def stacked(self, rows: Tensor, buffers: Tensor, lanes: Tensor) -> Tensors:
@@ -115,3 +208,137 @@ class Resources:
         return self.kernel.lay_out(
             {name: view.index_select(0, lanes) for name, view in views.items()}
         )
+
+
+def is_full(error: BaseException) -> bool:
+    """Whether an error says that a GPU's memory is full."""
+    return isinstance(error, torch.OutOfMemoryError) or any(
+        words in str(error) for words in FULL
+    )
+
+
+def failure(error: BaseException) -> RunFailure | None:
+    """What to tell a user whose GPU is full; None for any other error."""
+    if not is_full(error):
+        return None
+    words = str(error).partition("\n")[0].partition(". GPU")[0]
+    return RunFailure(
+        f"the GPU's memory is full ({words}); give the job more GPUs, so that fewer clients "
+        "share one, or set a smaller training.batch_size"
+    )
+
+
+def most_lanes(
+    module: nn.Module,
+    samples: Tensor,
+    training: Training,
+    memory: float,
+    private: int,
+    clients: int,
+) -> int:
+    """How many lanes of ``module`` can train and be scored at once in ``memory`` bytes,
+    at least one.
+
+    samples: one normalised sample or more, ``[count, *shape]``, on the module's device.
+    private: bytes of a client's private state.
+    clients: how many take part in a round on one rank; what is kept of each is there
+        beside the lanes.
+    """
+    free = SHARE * memory - clients * client_bytes(module, private)
+    return max(1, int(free / lane_bytes(module, samples[:1], training, private)))
+
+
+def client_bytes(module: nn.Module, private: int) -> int:
+    """What a rank keeps of a client that takes part in a round, whether its turn is now
+    or later.
+    """
+    return ROWS * _model_bytes(module) + STATES * private
+
+
+def lane_bytes(
+    module: nn.Module, sample: Tensor, training: Training, private: int = 0
+) -> int:
+    """The most bytes that one lane needs: to train on a batch, or to score a block of
+    samples.
+
+    What the forward pass keeps for the backward pass is counted twice: in the graph,
+    and in a plain step beside it.
+
+    sample: normalised, ``[1, *shape]``. private: bytes of a client's private state.
+    """
+    model = _model_bytes(module)
+    batch = sample.expand(training.batch_size, *sample.shape[1:]).contiguous()
+    kept = len(slots(training))
+    saved = _saved(module, batch)
+    trained = (TRAINED + MADE * kept) * model + 2 * saved
+    # 2: a layer's input and output
+    scored = (GRAPHS + SCORED) * model + saved + 2 * _largest(module, sample) * BLOCK
+    return (STAYING + kept) * model + max(trained, scored) + private
+
+
+def _model_bytes(module: nn.Module) -> int:
+    return sum(tensor.nbytes for tensor in [*module.parameters(), *module.buffers()])
+
+
+def _weights(module: nn.Module) -> list[Tensor]:
+    """A module's parameters, and its constants, of which no lane has a copy."""
+    return [*module.parameters(), *constants.of(module).values()]
+
+
+def _saved(module: nn.Module, x: Tensor) -> int:
+    """Bytes that the forward pass on ``x`` keeps for the backward pass, beside the
+    parameters.
+    """
+    kept: dict[int, Tensor] = {}
+    weights = {tensor.data_ptr() for tensor in _weights(module)}
+
+    def keep(tensor: Tensor) -> Tensor:
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in weights:
+            kept[storage.data_ptr()] = tensor
+        return tensor
+
+    module.eval()  # a batch may be too small for the statistics of batch norm
+    for layer in random_layers(module):
+        layer.train()  # keeps which numbers it dropped
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        loss = functional.cross_entropy(
+            module(x), torch.zeros(len(x), dtype=torch.int64, device=x.device)
+        )
+    module.train()
+    del loss
+    return sum(tensor.untyped_storage().nbytes() for tensor in kept.values())
+
+
+@torch.no_grad()
+def _largest(module: nn.Module, sample: Tensor) -> int:
+    """Bytes of the largest result of any operation on the way of one sample through the
+    model.
+    """
+    module.eval()
+    sizes: list[tuple[int, int]] = []
+    with _Results(sizes):
+        module(sample)
+    module.train()
+    weights = {tensor.untyped_storage().data_ptr() for tensor in _weights(module)}
+    results = [size for address, size in sizes if address not in weights]
+    return max(sample.nbytes, *results)
+
+
+class _Results(TorchDispatchMode):
+    """Notes the address and the bytes of all results of the operations inside."""
+
+    def __init__(self, sizes: list[tuple[int, int]]):
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.sizes = sizes
+
+    def __torch_dispatch__(
+        self, operation: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        result = operation(*args, **(kwargs or {}))
+        self.sizes += [
+            (tensor.untyped_storage().data_ptr(), tensor.nbytes)
+            for tensor in tree_leaves(result)
+            if isinstance(tensor, Tensor)
+        ]
+        return result

@@ -1,5 +1,8 @@
-"""A rank's samples: they lie on the device as they were read; batches are gathered and
-normalised there.
+"""A rank's samples: they lie on the device as they were read; batches are gathered,
+normalised and augmented there.
+
+Augmentation is a random crop and flip of an image. How an image is changed is its
+*variant*, a number that is drawn beforehand.
 """
 
 import copy
@@ -8,17 +11,24 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
-from hpcfl.clients import augmentation
 from hpcfl.data.datasets import Dataset
+from hpcfl.data.shifted import Shifts
 from hpcfl.rows import randomness
+
+PADDING = 4
+_OFFSETS = 2 * PADDING + 1
+# A vertical and a horizontal offset, flipped or not; numbered from 1, and variant 0
+# changes nothing.
+VARIANTS = _OFFSETS**2 * 2
 
 
 class Samples:
     """The training, test and validation samples of a rank's clients.
 
     ``train[client]``, ``test[client]`` and ``parts["validation"][client]`` are a
-    client's *pools*: NumPy positions [n] in the tensors ``x`` and ``y`` of this rank.
+    client's *pools*: NumPy positions [n] among the samples of this rank.
 
     clients: the ids of the rank's clients.
     train, test, validation, selection: positions [n] in the data set for each client of
@@ -29,6 +39,8 @@ class Samples:
     augment: whether ``vary`` makes training images differ.
     normalise: what makes of the data set's samples [n, *shape] what a model takes.
     global_test: whether all clients are tested on the same samples.
+    shifts: what clients see instead of the samples of the data set, if anything; pools
+        are those of one round then, at first of round 1 (see ``at``).
     """
 
     def __init__(
@@ -43,6 +55,7 @@ class Samples:
         augment: bool = False,
         global_test: bool = False,
         selection: Sequence[np.ndarray] | None = None,
+        shifts: Shifts | None = None,
     ):
         nothing = [part[:0] for part in train]
         parts = {
@@ -52,18 +65,37 @@ class Samples:
             "selection": nothing if selection is None else selection,
         }
         self.selects = selection is not None
-        wanted = [
-            np.asarray(part[client]) for part in parts.values() for client in clients
-        ]
+        changes = shifts.changes if shifts else [1]
+        wanted = []
+        for round in changes:
+            for name, part in parts.items():
+                for client in clients:
+                    held = np.asarray(part[client])
+                    if shifts:
+                        held = shifts.versions(name, client, held, round)
+                    wanted.append(held)
         chosen, position = np.unique(
             np.concatenate([*wanted, np.zeros(0, np.int64)]), return_inverse=True
         )
         pools = iter(np.split(position, np.cumsum([len(part) for part in wanted])))
-        self.parts = {
-            name: {client: next(pools) for client in clients} for name in parts
+        # by the first of the rounds in which they hold
+        self._parts = {
+            round: {name: {client: next(pools) for client in clients} for name in parts}
+            for round in changes
         }
-        index = torch.from_numpy(chosen.astype(np.int64))
-        self.x, self.y = dataset.x[index].to(device), dataset.y[index].to(device)
+        self.parts = self._parts[1]
+        self._shifts = shifts
+        versions = chosen.astype(np.int64)
+        # which image a version has, where some share one
+        self._image: Tensor | None = None
+        if shifts:
+            made = shifts.made(dataset, versions)
+            self.x, self.y = made.x.to(device), made.y.to(device)
+            if made.image is not None:
+                self._image = made.image.to(device)
+        else:
+            index = torch.from_numpy(versions)
+            self.x, self.y = dataset.x[index].to(device), dataset.y[index].to(device)
         self.device = device
         self.classes = dataset.classes
         self.augment, self.global_test = augment, global_test
@@ -83,12 +115,32 @@ class Samples:
         """Whether samples are token ids."""
         return self.x.dtype in (torch.int32, torch.int64)
 
+    def at(self, round: int) -> "Samples":
+        """The same samples with the pools of a round."""
+        if self._shifts is None or len(self._parts) == 1:
+            return self
+        other = copy.copy(self)
+        other.parts = self._parts[self._shifts.latest(round)]
+        return other
+
+    def tested_alike(self, clients: Sequence[int]) -> np.ndarray:
+        """Which of some clients have the same test samples: numbers [n], equal for
+        clients that do.
+        """
+        if not self.global_test:
+            return np.arange(len(clients))
+        if self._shifts is None:
+            return np.zeros(len(clients), np.int64)
+        kinds, _ = self._shifts.kinds()
+        return kinds[list(clients)]
+
     def dealt(self, pools: dict[int, np.ndarray]) -> "Samples":
         """The same samples dealt out anew: a client trains, is tested and is validated
         on its one pool.
         """
         other = copy.copy(self)
         other.parts = dict.fromkeys(self.parts, pools)
+        other._shifts = None
         return other
 
     def replaced(self, x: Tensor, y: Tensor) -> "Samples":
@@ -97,6 +149,7 @@ class Samples:
         """
         other = copy.copy(self)
         other.parts, other.x, other.y = {}, x, y
+        other._shifts, other._image = None, None
         other.augment, other._channels_last, other.normalise = False, False, lambda x: x
         return other
 
@@ -109,8 +162,9 @@ class Samples:
         index = torch.as_tensor(index).to(self.device)
         if self.augment:
             variants, index = index // len(self.y), index % len(self.y)
-        x = self.x.index_select(0, index)  # faster than x[index] for bytes
-        x = self.normalise(augmentation.apply(x, variants) if self.augment else x)
+        image = index if self._image is None else self._image.index_select(0, index)
+        x = self.x.index_select(0, image)  # faster than x[index] for bytes
+        x = self.normalise(crop_and_flip(x, variants) if self.augment else x)
         if self._channels_last:
             x = x.contiguous(memory_format=torch.channels_last)
         return x, self.y[index]
@@ -124,9 +178,7 @@ class Samples:
         """
         if not self.augment:
             return index
-        draws = augmentation.draw(
-            len(index), randomness.generator(seed, "augment", *key)
-        )
+        draws = draw_variants(len(index), randomness.generator(seed, "augment", *key))
         varied: np.ndarray = index + len(self.y) * draws
         return varied
 
@@ -140,3 +192,37 @@ class Samples:
             .double()
             .cpu()
         )
+
+
+def draw_variants(count: int, generator: np.random.Generator) -> np.ndarray:
+    """Random variants for ``count`` images, uniform over 1 … ``VARIANTS``, int64
+    [count].
+    """
+    return generator.integers(1, VARIANTS + 1, count)
+
+
+def crop_and_flip(images: Tensor, variants: Tensor) -> Tensor:
+    """Pad images with zeros by 4 pixels, crop them to their size, and flip some.
+
+    Args:
+        images: [n, channels, height, width].
+        variants: int64 [n], how each is cropped and whether it is flipped left to
+            right.
+    """
+    plain = variants == 0
+    code = variants - 1
+    down = torch.where(plain, PADDING, code // (2 * _OFFSETS))[:, None]
+    right = torch.where(plain, PADDING, code // 2 % _OFFSETS)[:, None]
+    flipped = ((code % 2 == 1) & ~plain)[:, None]
+    number, channel, height, width = (
+        torch.arange(size, device=images.device) for size in images.shape
+    )
+    rows = down + height
+    columns = right + torch.where(flipped, width.flip(0), width)
+    padded = pad(images, [PADDING] * 4)
+    return padded[
+        number[:, None, None, None],
+        channel[:, None, None],
+        rows[:, None, :, None],
+        columns[:, None, None, :],
+    ]

@@ -12,9 +12,9 @@ from torch import Tensor, nn
 from hpcfl.clients import Fleet, Resources
 from hpcfl.clients.execution import choose
 from hpcfl.clients.losses import Batch, Tensors
+from hpcfl.clients.resources import Stopwatch
 from hpcfl.clients.samples import Samples
 from hpcfl.clients.setup import Setup
-from hpcfl.clients.stopwatch import Stopwatch
 from hpcfl.data.datasets import Dataset
 from hpcfl.experiment.sections import Training
 from hpcfl.files import heartbeat
@@ -122,7 +122,8 @@ def batches(
     """
     for epoch in range(epochs):
         order = randomness.permutation(count, seed, "server batches", *key, epoch)
-        yield from torch.from_numpy(order).split(size)
+        for start in range(0, count, size):
+            yield torch.from_numpy(order[start : start + size])
 
 
 def _cross_entropy(model: nn.Module, batch: Batch, lane: object) -> Tensor:

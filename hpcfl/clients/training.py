@@ -2,7 +2,7 @@
 
 Clients train in *chunks*, as many side by side as the kernel takes. A chunk's epoch is
 planned beforehand (``batch_plan.py``); ``Chunk.epoch`` is the loop over its mini-batches,
-and each of these is one ``Session.step`` (``execution/session.py``).
+and each of these is one ``Session.step`` (``execution/kernel.py``).
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -21,8 +21,16 @@ from hpcfl.clients.batch_plan import (
     epoch_length,
     plan_epoch,
 )
-from hpcfl.clients.losses import Batch, Lanes, Loss, Tensors, regularised, selection
-from hpcfl.clients.modules import Frozen
+from hpcfl.clients.execution import Session
+from hpcfl.clients.losses import (
+    Batch,
+    Frozen,
+    Lanes,
+    Loss,
+    Tensors,
+    regularised,
+    selection,
+)
 from hpcfl.clients.optimizers import Optimizer, Proximal
 from hpcfl.clients.resources import Resources
 from hpcfl.clients.step_context import StepContext, StepRandom
@@ -123,9 +131,7 @@ def train(
     # As a list: a device is waited for once.
     trains = [True] * len(ids) if task.only is None else task.only.tolist()
     order = [i for i in by_length(lengths, size) if lengths[i] and trains[i]]
-    features_once = bool(order) and _frozen_once(
-        task, resources, trained, pools, order[0], variables
-    )
+    features_once = bool(order) and _frozen_once(task, resources)
 
     def train_chunk(positions: list[int]) -> None:
         lanes = torch.tensor(positions, device=resources.device)
@@ -172,29 +178,11 @@ def train(
     return trained
 
 
-def _frozen_once(
-    task: Task,
-    resources: Resources,
-    start: Trained,
-    pools: list[np.ndarray],
-    first: int,
-    variables: Tensors,
-) -> bool:
-    """Whether the layers below the head run once, before the first epoch; ``first``: a
-    client's position.
-    """
+def _frozen_once(task: Task, resources: Resources) -> bool:
+    """Whether the layers below the head run once, before the first epoch."""
     if task.frozen == "training" and resources.buffers.width:
         return False  # what batch norm makes of a sample depends on its mini-batch
-    client = slice(first, first + 1)
-    return frozen.fits(
-        resources,
-        start.rows[client],
-        start.buffers[client],
-        pools[first],
-        task.names,
-        task.loss,
-        {name: value[client] for name, value in variables.items()},
-    )
+    return frozen.fits(resources, task.names, task.loss, task.frozen)
 
 
 def _copied(rows: Tensor) -> Tensor:
@@ -244,15 +232,31 @@ class Chunk:
             {name: tensors[name] for name in task.names},
             anchor,
         )
-        self._session = kernel.session(
-            tensors, task.names, task.loss, task.frozen, variables, self._optimizer
-        )
-        self._step = self._session.step if task.step is None else self._step_by_method
-        steps = [-(-length // size) for _, _, length in clients]
-        ids = [client for client, _, _ in clients]
+        layers = len(kernel.random_layers)
         self._random = StepRandom(
-            resources.seed, task.round, ids, steps, resources.device
+            resources.seed,
+            task.round,
+            [client for client, _, _ in clients],
+            [-(-length // size) for _, _, length in clients],
+            resources.device,
+            task.phase,
+            layers,
         )
+        self._session = Session(
+            kernel,
+            tensors,
+            task.names,
+            task.loss,
+            task.frozen,
+            variables,
+            self._optimizer,
+            self._random.keys if layers else None,
+        )
+        self._step = self._session.step
+        if task.step is not None:
+            self._step = self._step_by_method
+        elif layers:
+            self._step = self._step_with_keys
 
     def run(self) -> Tensor:
         """Train all epochs.
@@ -317,6 +321,12 @@ class Chunk:
         record = self._added(results)
         record[:, :2].div_(counts.clamp(min=1)[:, None])
         return record
+
+    def _step_with_keys(self, lanes: Lanes, batch: Batch) -> Tensor:
+        """One step of the optimiser of a model with random layers, which is counted."""
+        losses = self._session.step(lanes, batch)
+        self._random.take(lanes)
+        return losses
 
     def _step_by_method(self, lanes: Lanes, batch: Batch) -> Tensor:
         """One step of the method's own on the lanes' mini-batches: their objectives and
@@ -419,8 +429,8 @@ class Chunk:
         return record
 
     def _drawn_by_model(self, epoch: int) -> AbstractContextManager[None]:
-        """A block in which what a model draws by itself, for dropout, is a function of
-        client and epoch.
+        """A block in which what a model draws by itself, outside of any layer that draws
+        by keys, is a function of client and epoch.
 
         Clients side by side cannot draw so; a model that does trains them one after the
         other.

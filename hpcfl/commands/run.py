@@ -205,6 +205,10 @@ def _federation(
     """What plays the rounds that are left, with the state that was restored, if any."""
     communicator.watch(prepared.config.runtime.hang_after)
     server = prepared.server
+    lanes = restored.meta.get("lanes") if restored else None
+    if lanes and len(lanes) == communicator.size:
+        # A GPU that was too small for more is so again; on a GPU they decide bits.
+        prepared.resources.limit_lanes(lanes[communicator.rank])
     if restored and restored.server is not None:
         server = restored.server
         # the state before round 1, whose matrices are of no more use
@@ -352,6 +356,9 @@ def _metrics_writer(
         "train_counts": prepared.counts.long().numpy(),
         "test_counts": prepared.test_counts.long().numpy(),
     }
+    if prepared.split.groups is not None:
+        static[results.GROUP] = prepared.split.groups.group
+        header["groups"] = prepared.split.groups.names
     return MetricsWriter(claim.folder, header, static, PUBLISH_EVERY)
 
 
@@ -369,6 +376,7 @@ def _meta(prepared: Prepared, communicator: Communicator) -> dict[str, Any]:
         "frozen": prepared.frozen,
         "versions": provenance.versions(),
         "processor": provenance.processor(),
+        "arithmetic": provenance.arithmetic(),
         "threads": config.runtime.threads,
         "kernel": [
             str(prepared.resources.device.type),
@@ -387,6 +395,14 @@ def _changes(restored: Restored, meta: dict[str, Any]) -> list[str]:
     return [
         f"continued with other {key} ({restored.meta.get(key)} before, {meta[key]} now): "
         "the last bits of results may differ from an undisturbed run"
-        for key in ("versions", "processor", "threads", "kernel", "gpus", "ranks")
+        for key in (
+            "versions",
+            "processor",
+            "arithmetic",
+            "threads",
+            "kernel",
+            "gpus",
+            "ranks",
+        )
         if restored.meta.get(key) != meta[key]
     ]

@@ -90,6 +90,19 @@ class Dataset:
     unread: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
 
+    def taken(self, chosen: np.ndarray, official_test: int) -> "Dataset":
+        """Some of its samples, by their ascending numbers; the last ``official_test`` of
+        these are of the official test split.
+        """
+        index = torch.from_numpy(chosen)
+        return replace(
+            self,
+            x=self.x[index],
+            y=self.y[index],
+            official_test=official_test,
+            owners=self.owners and replace(self.owners, of=self.owners.of[chosen]),
+        )
+
     @property
     def shape(self) -> tuple[int, ...]:
         """The shape of one sample."""
@@ -121,7 +134,7 @@ def load(data: sections.Data) -> Dataset:
     keys that do not fit the data set.
     """
     source = find(data.dataset)
-    place = _place(data, source.built_in, source.own_file)
+    place = _place(data, source)
     whole = source.read(data.dataset, place, **data.options)
     dataset = _sampled(whole, data.samples)
     if data.augment and len(dataset.shape) != 3:
@@ -158,40 +171,34 @@ def _sampled(dataset: Dataset, wanted: int | None) -> Dataset:
     share = wanted / trained
     _, drawn = hold_out(parts, dataset.y.numpy(), share, seed=0, purpose="data.samples")
     chosen = np.concatenate(drawn)
-    owners = dataset.owners and replace(dataset.owners, of=dataset.owners.of[chosen])
     note = f"data.samples = {wanted}: only these of {trained:,} samples are used"
     if dataset.official_test:
         note += f", and {len(drawn[1]):,} of {dataset.official_test:,} test samples"
-    return replace(
-        dataset,
-        x=dataset.x[torch.from_numpy(chosen)],
-        y=dataset.y[torch.from_numpy(chosen)],
-        official_test=len(drawn[1]),
-        owners=owners,
-        notes=(*dataset.notes, note),
-    )
+    few = dataset.taken(chosen, official_test=len(drawn[1]))
+    return replace(few, notes=(*dataset.notes, note))
 
 
-def _place(data: sections.Data, built_in: bool, own_file: bool) -> Path:
+def _place(data: sections.Data, source: Any) -> Path:
     """The folder or file that a source reads. Raises UserError where the section does
     not name it.
     """
-    if own_file != (data.file is not None):
+    if source.own_file != (data.file is not None):
         raise UserError(
             f"data.dataset = '{data.dataset}' "
             + (
                 "needs data.file, the path of your data"
-                if own_file
+                if source.own_file
                 else f"does not read data.file = '{data.file}'; {_readers_of_files()} do"
             )
         )
     if data.file is not None:
         return Path(data.file).expanduser()
     root = data.root or os.environ.get("HPCFL_DATA")
-    if root is None and not built_in:
+    if root is None and not source.built_in:
+        fetched = source.home or f"hpcfl data download {data.dataset} --root DIR"
         raise UserError(
             f"data.dataset = '{data.dataset}' is read from files: set data.root or $HPCFL_DATA "
-            f"to their folder; to fetch them: hpcfl data download {data.dataset} --root DIR"
+            f"to their folder; to fetch them: {fetched}"
         )
     return Path(root or ".").expanduser()
 

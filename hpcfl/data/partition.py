@@ -4,18 +4,41 @@ from a file.
 
 import hashlib
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from hpcfl.data import split_check, split_file
+from hpcfl.data import long_tail, split_check, split_file
 from hpcfl.data.datasets import Dataset
-from hpcfl.data.partitions.base import Scheme
+from hpcfl.data.partitions.base import Draw, MergedScheme, Scheme
 from hpcfl.data.split_file import KIND, PARTS
 from hpcfl.errors import UserError
+from hpcfl.experiment import sections
 from hpcfl.files import atomic, hdf5
+from hpcfl.rows import randomness
+
+
+@dataclass(frozen=True, eq=False)
+class Groups:
+    """What sets clients apart beside their labels, as it was drawn (``[[shift]]``).
+
+    group: of each client, int64 [clients]; names: of the groups. followed: which concept
+        of each shift a client follows in each of its steps, int64 [steps, clients].
+    shifts: the tables that drew them.
+    """
+
+    group: np.ndarray
+    names: list[str]
+    followed: np.ndarray
+    shifts: list[dict[str, Any]]
+
+    def same(self, other: "Groups") -> bool:
+        """Whether every client has the same in both."""
+        return self.shifts == other.shifts and np.array_equal(
+            self.followed, other.followed
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,6 +52,7 @@ class Split:
         until it was accepted.
     notes: one line each for what a user should know. names: what the data call the
         clients, if anything. run: the fingerprint of the run whose partition it is.
+    groups: what else sets clients apart, if anything.
     """
 
     train: list[np.ndarray]
@@ -41,6 +65,7 @@ class Split:
     notes: list[str] = field(default_factory=list)
     names: list[str] = field(default_factory=list)
     run: str | None = None
+    groups: Groups | None = None
 
     def counts(
         self, labels: np.ndarray, classes: int, part: str = "train"
@@ -70,8 +95,17 @@ class Split:
             for part in PARTS
         }
         attributes = {
-            key: value for key, value in vars(self).items() if key not in PARTS
+            key: value
+            for key, value in vars(self).items()
+            if key not in (*PARTS, "groups")
         }
+        if self.groups is not None:
+            arrays[split_file.GROUP] = self.groups.group
+            arrays[split_file.FOLLOWED] = self.groups.followed
+            attributes["shift"] = {
+                "names": self.groups.names,
+                "tables": self.groups.shifts,
+            }
         content = hdf5.encode(arrays, {KIND: json.dumps(attributes, sort_keys=True)})
         atomic.write(Path(path), hdf5.seal(KIND, content))
 
@@ -80,8 +114,12 @@ class Split:
         """Read what ``save`` wrote. Raises UserError if it is missing, damaged or not a
         partition.
         """
-        parts, attributes = split_file.read(path)
-        return cls(parts["train"], parts["test"], **attributes.model_dump())
+        parts, groups, attributes = split_file.read(path)
+        described = attributes.model_dump(exclude={"shift"})
+        if attributes.shift is not None and groups is not None:
+            names, tables = attributes.shift.names, attributes.shift.tables
+            described["groups"] = Groups(groups[0], names, groups[1], tables)
+        return cls(parts["train"], parts["test"], **described)
 
     def same(self, other: "Split") -> bool:
         """Whether every client has the same samples with the same labels in both,
@@ -89,23 +127,39 @@ class Split:
         """
         if self.labels_sha256 != other.labels_sha256:
             return False
+        if (self.groups is None) != (other.groups is None):
+            return False
+        if self.groups and other.groups and not self.groups.same(other.groups):
+            return False
         return all(
             len(mine) == len(theirs) and all(map(np.array_equal, mine, theirs))
             for mine, theirs in ((self.train, other.train), (self.test, other.test))
         )
 
 
-def make(scheme: Scheme, dataset: Dataset, newcomers: int = 0) -> Split:
+def make(
+    scheme: Scheme,
+    dataset: Dataset,
+    newcomers: int = 0,
+    replicas: np.ndarray | None = None,
+    data: sections.Data | None = None,
+) -> Split:
     """The partition that the section ``[partition]`` asks for: drawn, or read from
     ``partition.file``.
 
     newcomers: how many clients there are beside ``partition.clients``, after them.
+    replicas: the group of each client, int64 [clients and newcomers], where each group
+    has the whole data set dealt out, in a partition of its own. data: the section
+    ``[data]``, where not all samples of the data set are to be dealt out.
     Raises UserError if it cannot be drawn, leaves a client without training or test
     samples, or does not fit the data.
     """
     try:
         return _make(
-            scheme.model_copy(update={"clients": scheme.clients + newcomers}), dataset
+            scheme.model_copy(update={"clients": scheme.clients + newcomers}),
+            dataset,
+            replicas,
+            data or sections.Data(),
         )
     except UserError as error:
         if not newcomers:
@@ -113,13 +167,21 @@ def make(scheme: Scheme, dataset: Dataset, newcomers: int = 0) -> Split:
         raise UserError(f"{error} (with newcomers.clients = {newcomers})") from None
 
 
-def _make(scheme: Scheme, dataset: Dataset) -> Split:
+def _make(
+    scheme: Scheme,
+    dataset: Dataset,
+    replicas: np.ndarray | None,
+    data: sections.Data,
+) -> Split:
     """``make`` for a scheme whose clients are all that there are."""
     labels = dataset.y.numpy()
     checksum = hashlib.sha256(labels.astype("<i8").tobytes()).hexdigest()
     if scheme.file is not None:
         return _read(scheme.file, scheme, dataset, checksum)
-    draw = scheme.of(dataset)
+    if data.imbalance > 1:
+        draw = _of_long_tail(scheme, dataset, replicas, data)
+    else:
+        draw = _drawn(scheme, dataset, replicas)
     for client, (train, test) in enumerate(zip(draw.train, draw.test, strict=True)):
         if not len(train) or not len(test):
             raise UserError(
@@ -144,6 +206,62 @@ def _make(scheme: Scheme, dataset: Dataset) -> Split:
         [*dataset.notes, *draw.notes],
         draw.names,
     )
+
+
+def _drawn(scheme: Scheme, dataset: Dataset, replicas: np.ndarray | None) -> Draw:
+    """A data set dealt out, as often as there are groups that have all of it."""
+    if replicas is None:
+        return scheme.of(dataset)
+    return _repeated(scheme, dataset, replicas)
+
+
+def _of_long_tail(
+    scheme: Scheme,
+    dataset: Dataset,
+    replicas: np.ndarray | None,
+    data: sections.Data,
+) -> Draw:
+    """The samples that a long tail leaves, dealt out."""
+    merged = isinstance(scheme, MergedScheme)
+    chosen, note = long_tail.kept(dataset, data, scheme.seed, merged)
+    draw = _drawn(scheme, long_tail.restricted(dataset, chosen), replicas)
+    return replace(
+        draw,
+        train=[chosen[held] for held in draw.train],
+        test=[chosen[held] for held in draw.test],
+        notes=[*draw.notes, note],
+    )
+
+
+def _repeated(scheme: Scheme, dataset: Dataset, replicas: np.ndarray) -> Draw:
+    """The data set dealt out to each group by itself, each with a key of its own.
+
+    A sample then has an owner in every group, and what one client is tested on another
+    one may train on.
+    """
+    trains = [np.zeros(0, np.int64)] * len(replicas)
+    tests = list(trains)
+    names = [""] * len(replicas)
+    attempts, notes = 1, []
+    groups = np.unique(replicas).tolist()
+    for group in groups:
+        members = np.flatnonzero(replicas == group)
+        key = randomness.generator(scheme.seed, "replica", group)
+        seed = int(key.integers(2**63))
+        update = {"clients": len(members), "seed": seed}
+        draw = scheme.model_copy(update=update).of(dataset)
+        for position, client in enumerate(members.tolist()):
+            trains[client] = draw.train[position]
+            tests[client] = draw.test[position]
+            names[client] = draw.names[position] if draw.names else ""
+        attempts = max(attempts, draw.attempts)
+        notes += draw.notes
+    notes.append(
+        f"the {len(dataset.y):,} samples are dealt out {len(groups)} times, to each group of "
+        "clients by itself: a test sample of one client may be a training sample of another"
+    )
+    every_name = names if any(names) else []
+    return Draw(trains, tests, attempts, list(dict.fromkeys(notes)), every_name)
 
 
 def _read(path: str, scheme: Scheme, dataset: Dataset, checksum: str) -> Split:

@@ -17,8 +17,18 @@ from hpcfl.files.atomic import Damaged
 
 KIND = "partition"
 PARTS = ("train", "test")
+GROUP, FOLLOWED = "shift/group", "shift/followed"  # arrays of ``partition.Groups``
 MOST_BYTES = 1 << 30
 _PACKAGE = "hpcfl.data.partitions"
+
+
+class ShiftAttributes(BaseModel):
+    """What a partition file says of the clients' groups beside their arrays."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    names: list[str]
+    tables: list[dict[str, JsonValue]]
 
 
 class Attributes(BaseModel):
@@ -36,6 +46,7 @@ class Attributes(BaseModel):
     notes: list[str]
     names: list[str] = []
     run: str | None = None
+    shift: ShiftAttributes | None = None
 
     def repeats(self) -> bool:
         """Whether a client may have a sample twice: drawn with replacement, or by a
@@ -48,17 +59,25 @@ class Attributes(BaseModel):
     def shares(self) -> bool:
         """Whether a sample may go to several clients."""
         name = str(self.scheme.get("scheme"))
-        known = name in plugins.names(
-            _PACKAGE
-        )  # nothing else is imported because a file names it
-        return self.repeats() or (
-            known and not plugins.find(_PACKAGE, "partition.scheme", name).exclusive
-        )
+        if self.repeats() or self._replicates():
+            return True
+        # nothing else is imported because a file names it
+        known = name in plugins.names(_PACKAGE)
+        return known and not plugins.find(_PACKAGE, "partition.scheme", name).exclusive
+
+    def _replicates(self) -> bool:
+        """Whether each group of clients has the whole data set dealt out."""
+        tables = self.shift.tables if self.shift else []
+        return any(table.get("replicate") is True for table in tables)
 
 
-def read(path: str | Path) -> tuple[dict[str, list[np.ndarray]], Attributes]:
-    """The clients' index lists by part, ``"train"`` and ``"test"``, and what the file
-    says of them.
+def read(
+    path: str | Path,
+) -> tuple[
+    dict[str, list[np.ndarray]], tuple[np.ndarray, np.ndarray] | None, Attributes
+]:
+    """The clients' index lists by part, ``"train"`` and ``"test"``, the arrays GROUP and
+    FOLLOWED if clients have groups, and what the file says of them.
 
     Raises UserError where the file cannot be read or holds no partition.
     """
@@ -77,7 +96,10 @@ def read(path: str | Path) -> tuple[dict[str, list[np.ndarray]], Attributes]:
         rules = attributes.samples, attributes.repeats(), attributes.shares()
         if problem := split_check.problem(parts["train"], parts["test"], *rules):
             raise Damaged(problem)
-        return parts, attributes
+        groups = None
+        if attributes.shift is not None:
+            groups = _groups(arrays, len(parts["train"]), len(attributes.shift.names))
+        return parts, groups, attributes
     except OSError as error:
         raise UserError(
             f"{path}: cannot be read as a partition file ({atomic.reason(error)})"
@@ -92,6 +114,24 @@ def read(path: str | Path) -> tuple[dict[str, list[np.ndarray]], Attributes]:
         raise UserError(
             f"{path}: cannot be used as a partition file ({error})"
         ) from None
+
+
+def _groups(
+    arrays: dict[str, np.ndarray], clients: int, groups: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """The arrays GROUP [clients] and FOLLOWED [steps, clients]. Raises Damaged."""
+    group = _integers(GROUP, arrays)
+    followed = arrays.get(FOLLOWED)
+    if len(group) != clients or group.min() < 0 or group.max() >= groups:
+        raise Damaged(f"'{GROUP}' must be a group of each client, 0 … {groups - 1}")
+    if (
+        followed is None
+        or followed.dtype.kind not in "iu"
+        or followed.ndim != 2
+        or followed.shape[1] != clients
+    ):
+        raise Damaged(f"'{FOLLOWED}' must be whole numbers, a column for each client")
+    return group, followed.astype(np.int64, copy=False)
 
 
 def _lists(part: str, arrays: dict[str, np.ndarray]) -> list[np.ndarray]:

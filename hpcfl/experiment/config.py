@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, TypeVar, cast
+from typing import Annotated, Any, Literal, TypeVar, cast
 
 import pydantic
 from pydantic import AfterValidator, Field, PositiveInt, SerializeAsAny
@@ -32,10 +32,12 @@ from hpcfl.experiment.sections import (
     Runtime,
     Section,
     Seed,
+    Shift,
     Training,
 )
 
 Made = TypeVar("Made")
+MOST_SHIFTS = 10
 LONGEST = 200  # bytes of a folder's name; file systems take 255
 DIGITS = 16  # of a digest in a fingerprint
 
@@ -44,7 +46,7 @@ DIGITS = 16  # of a digest in a fingerprint
 NOT_IDENTITY = ("name", "protocol", "runtime", "checkpoint", "rounds")
 # Paths, by section and key: the same data may lie elsewhere. The path of a user's own
 # data, ``data.file``, belongs to the identity all the same.
-PATHS = (("data", "root"), ("partition", "file"))
+PATHS = (("data", "root"), ("data", "images"), ("partition", "file"))
 
 
 def _short(name: str) -> str:
@@ -75,6 +77,11 @@ class Config(Section):
     rounds: PositiveInt = Field(100, description="federated rounds")
     data: Data = Data()
     partition: SerializeAsAny[Partition]
+    shift: list[SerializeAsAny[Shift]] = Field(
+        default_factory=list,
+        max_length=MOST_SHIFTS,
+        description="what else sets clients apart, in this order",
+    )
     model: Model
     method: SerializeAsAny[MethodSection]
     training: Training = Training()
@@ -109,6 +116,16 @@ class Config(Section):
             lines.append(
                 f"newcomers.epochs = {self.newcomers.epochs}: there are none, newcomers.clients = 0"
             )
+        for place, shift in enumerate(self.shift):
+            if late := [round for round in shift.at if round > self.rounds + 1]:
+                lines.append(
+                    f"shift.{place}.at: {late} come after the last of {self.rounds} rounds"
+                )
+            if shift.test == "clean":
+                lines.append(
+                    f"shift.{place}.test = 'clean': test samples are as in the data set, not as "
+                    "clients see theirs"
+                )
         if unheeded := [
             f"training.{key} = {getattr(training, key)!r}"
             for key in self.method.unheeded
@@ -194,7 +211,7 @@ def checked(table: dict[str, Any]) -> tuple[Config | None, list[str]]:
         try:
             return make()
         except pydantic.ValidationError as error:
-            mistakes.extend(_explained(error, place, table))
+            mistakes.extend(_explained(error, place, table | _tables(table)))
         except UserError as error:
             mistakes.extend(error.args)
         return None
@@ -210,14 +227,40 @@ def checked(table: dict[str, Any]) -> tuple[Config | None, list[str]]:
     # what stands for a section that has mistakes is not looked at
     stand_ins = {place: kind.model_construct() for place, kind in SECTIONS.items()}
     found = {place: section or stand_ins[place] for place, section in sections.items()}
-    config = tried(lambda: Config(**{**table, **found}))
+    shifts = {
+        place: tried(partial(_shift, place, given), place)
+        for place, given in _tables(table).items()
+    }
+    everything: dict[str, Any] = {**table, **found}
+    if shifts:
+        stand_in = Shift.model_construct(kind="")
+        everything["shift"] = [shift or stand_in for shift in shifts.values()]
+    config = tried(lambda: Config(**everything))
     for check, places in CHECKS.items():
         checkable = [sections[place] for place in places]
         if None not in checkable:
             tried(partial(check, *checkable))
     if config is None or mistakes:
         return None, mistakes
-    return _with_partition_seed(config), []
+    return _with_assignment(_with_partition_seed(config)), []
+
+
+def _tables(table: dict[str, Any]) -> dict[str, Any]:
+    """The tables of ``[[shift]]`` by their place, ``shift.0`` and so on; none where it is
+    no list.
+    """
+    given = table.get("shift")
+    listed = given if isinstance(given, list) else []
+    return {f"shift.{position}": shift for position, shift in enumerate(listed)}
+
+
+def _shift(place: str, given: Any) -> Section:
+    """One of the tables of ``[[shift]]``. Raises UserError, or pydantic's
+    ValidationError.
+    """
+    if not isinstance(given, dict):
+        raise UserError(f"{place} = {_shown(given)}: must be a table of [[shift]]")
+    return plugin_keys.shift_class(given, place)(**given)
 
 
 def _section(place: str, kind: type[Section], given: Any) -> Section:
@@ -252,7 +295,14 @@ def _check_samples(data: Data, partition: Partition) -> None:
     """Raises UserError where a part of the data set is asked for, but clients have
     samples of their own.
     """
-    if data.samples and partition.scheme == "by-client":
+    if partition.scheme != "by-client":
+        return
+    if data.imbalance > 1:
+        raise UserError(
+            f"data.imbalance = {data.imbalance:g}: with partition.scheme = 'by-client' each client "
+            "has samples of its own; take another scheme"
+        )
+    if data.samples:
         raise UserError(
             f"data.samples = {data.samples}: with partition.scheme = 'by-client' each client has "
             "samples of its own; a smaller partition.clients takes fewer of the clients"
@@ -285,6 +335,22 @@ def _with_partition_seed(config: Config) -> Config:
         return config
     partition = config.partition.model_copy(update={"seed": (config.seed + 1) % 2**63})
     return config.model_copy(update={"partition": partition})
+
+
+def _with_assignment(config: Config) -> Config:
+    """The configuration in which each shift says how its groups are assigned: at random
+    where the scheme goes by the clients' numbers, so that groups are no other name for
+    what the scheme makes of them.
+    """
+    by_default: Literal["blocks", "random"] = "blocks"
+    if config.partition.by_number:
+        by_default = "random"
+    shifts = []
+    for shift in config.shift:
+        if shift.assign is None:
+            shift = shift.model_copy(update={"assign": by_default})
+        shifts.append(shift)
+    return config.model_copy(update={"shift": shifts})
 
 
 def read(path: str | Path, overrides: Iterable[str] = ()) -> dict[str, Any]:
@@ -382,6 +448,8 @@ def _explain(errors: list[Any], place: str, table: dict[str, Any]) -> str:
         return f"unknown {kind} '{key}'{plugins.nearest(location[-1], allowed, others)}"
     if first["type"] == "missing":
         return f"'{key}' is missing"
+    if first["type"] == "value_error" and location == [place]:  # of the whole table
+        return f"{key}: {_wanted(first)}"
     if first["type"] in ("model_type", "dict_type"):
         return f"{key} = {_shown(first['input'])}: must be a table, [{key}]"
     # a union has an error for each of its members
@@ -393,7 +461,7 @@ def _explain(errors: list[Any], place: str, table: dict[str, Any]) -> str:
     field = (
         _fields_of(location[:1], table).get(location[1])
         if len(location) > 1
-        else Config.model_fields[key]
+        else Config.model_fields.get(key)
     )
     meaning = (
         f" ({field.description})" if field is not None and field.description else ""
@@ -474,4 +542,6 @@ def _fields_of(location: list[str], table: dict[str, Any]) -> Mapping[str, Any]:
     section, given = location[0], table.get(location[0], {})
     if section in plugin_keys.SELECTORS:
         return plugin_keys.fields(section, given)
+    if section.startswith("shift."):
+        return plugin_keys.shift_class(given, section).model_fields
     return cast(type[Section], Config.model_fields[section].annotation).model_fields

@@ -79,11 +79,26 @@ def split(override: str) -> tuple[str, Any]:
 
 def assign(table: dict[str, Any], key: str, value: Any) -> None:
     """Set ``table["a"]["b"] = value`` for the key ``a.b``, making tables on the way.
-    Raises UserError.
+
+    In a list of tables a number is a position: ``shift.0.angles``. Raises UserError.
     """
     *sections, last = key.split(".")
+    inner: Any = table
     for section in sections:
-        table = table.setdefault(section, {})
-        if not isinstance(table, dict):
+        inner = _inside(inner, section, key)
+        if not isinstance(inner, dict | list):
             raise UserError(f"{key}: '{section}' is a value, not a section")
-    table[last] = value
+    if isinstance(inner, list):
+        raise UserError(f"{key}: name the key of one of the tables, as in {key}.KEY")
+    inner[last] = value
+
+
+def _inside(outer: Any, part: str, key: str) -> Any:
+    """What a part of a dotted key names: in a table, where it is made if it is not there,
+    or in a list of tables. Raises UserError where a list has no such table.
+    """
+    if isinstance(outer, dict):
+        return outer.setdefault(part, {})
+    if part.isdecimal() and int(part) < len(outer):
+        return outer[int(part)]
+    raise UserError(f"{key}: there is no table '{part}', only {len(outer)} from 0")

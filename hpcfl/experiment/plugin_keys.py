@@ -12,7 +12,14 @@ from pydantic import BaseModel
 
 from hpcfl.errors import UserError
 from hpcfl.experiment import plugins
-from hpcfl.experiment.sections import Data, MethodSection, Model, Partition, Section
+from hpcfl.experiment.sections import (
+    Data,
+    MethodSection,
+    Model,
+    Partition,
+    Section,
+    Shift,
+)
 
 SELECTORS = {
     "data": "dataset",
@@ -116,6 +123,18 @@ def partition_class(table: dict[str, Any]) -> type[Partition]:
         "hpcfl.data.partitions", "partition.scheme", name
     )
     return scheme
+
+
+def shift_class(table: dict[str, Any], place: str) -> type[Shift]:
+    """The class of the shift that a table of ``[[shift]]`` names; ``place``: its own,
+    such as ``shift.0``. Raises UserError.
+    """
+    package = "hpcfl.data.shifts"
+    if "kind" not in table:
+        allowed = ", ".join(plugins.names(package))
+        raise UserError(f"'{place}.kind' is missing; allowed: {allowed}")
+    shift: type[Shift] = plugins.find(package, f"{place}.kind", table["kind"])
+    return shift
 
 
 def method_class(table: dict[str, Any]) -> type[MethodSection]:

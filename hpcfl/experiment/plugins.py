@@ -22,6 +22,7 @@ from hpcfl.experiment import blame
 CONTRACTS = {
     "hpcfl.methods": "Method",
     "hpcfl.data.partitions": "Scheme",
+    "hpcfl.data.shifts": "Shift",
     "hpcfl.data.sources": "Source",
     "hpcfl.scores": "Score",
     "hpcfl.tracking": "Tracker",

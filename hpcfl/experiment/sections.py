@@ -2,7 +2,8 @@
 means.
 """
 
-from typing import Annotated, Any, ClassVar, Literal
+from itertools import pairwise
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import (
     AfterValidator,
@@ -13,6 +14,7 @@ from pydantic import (
     PositiveInt,
     ValidationInfo,
     field_validator,
+    model_validator,
 )
 
 # the largest integer but a seed; larger sizes would fill the memory before any error
@@ -62,6 +64,16 @@ class Data(Section):
         description="for a quick try only so many training samples, of all where there is no "
         "official split, and as large a share of the test samples",
     )
+    imbalance: float = Field(
+        1.0,
+        ge=1,
+        le=1e6,
+        description="long tail: how many times as many training samples the most frequent class "
+        "keeps as the least frequent one",
+    )
+    imbalance_order: Literal["index", "random"] = Field(
+        "index", description="which class is the most frequent: 0, or drawn"
+    )
     normalise: Literal["half", "statistics"] = Field(
         "half",
         description="subtract and divide by 0.5, or by the data set's own mean and standard deviation",
@@ -79,7 +91,12 @@ class Data(Section):
 class Partition(Section):
     """What every partition scheme shares; a scheme adds its own keys (see
     ``hpcfl/data/partitions``).
+
+    by_number: whether what a client holds follows from its number, so that neighbours
+        are alike or ever larger.
     """
+
+    by_number: ClassVar[bool] = False
 
     scheme: str = Field("dirichlet", description="how samples are spread over clients")
     clients: PositiveInt = Field(20, description="number of clients in total")
@@ -95,6 +112,99 @@ class Partition(Section):
         None,
         description="reuse the partition stored in this file instead of drawing one",
     )
+
+
+Share = Annotated[float, Field(ge=0, le=1)]
+# The clients that two shifts change: neither, the first alone, the second alone, both.
+CELLS = ("plain", "first", "second", "both")
+
+
+class Shift(Section):
+    """What every shift shares, a table of ``[[shift]]``; a kind adds its own keys (see
+    ``hpcfl/data/shifts``).
+    """
+
+    kind: str = Field(description="what the clients of a group see differently")
+    assign: Literal["blocks", "random"] | None = Field(
+        None,
+        description="groups of neighbouring clients, or of clients drawn at random; default: "
+        "blocks, but random where the partition's scheme goes by the clients' numbers itself",
+    )
+    share: float | None = Field(
+        None,
+        gt=0,
+        le=1,
+        description="share of clients that are changed, in equal groups; the others stay as "
+        "they are. Default: the groups of the kind are of equal size",
+    )
+    cells: dict[str, Share] | None = Field(
+        None,
+        description="of the second of two shifts: the shares of clients that are plain, changed "
+        "by the first, by the second, by both",
+    )
+    replicate: bool = Field(
+        False,
+        description="deal out the whole data set to each group, not to all clients together",
+    )
+    test: Literal["shifted", "clean"] = Field(
+        "shifted", description="clean leaves test samples as they are in the data set"
+    )
+    at: list[Annotated[int, Field(ge=2)]] = Field(
+        default_factory=list,
+        validate_default=True,
+        description="drift: the rounds from which on clients see the next of the kind's groups",
+    )
+    who: Literal["all", "staggered"] | Share = Field(
+        "all",
+        description="drift: all clients, a share of them, or each once in its own of the rounds",
+    )
+    gradual: PositiveInt = Field(
+        1,
+        description="drift: rounds over which the share of samples that follow grows to all",
+    )
+    score: Literal["same", "next"] = Field(
+        "same",
+        description="drift: test samples as in this round, or as in the next one",
+    )
+    table: str | None = Field(
+        None,
+        description="drift: file of whole numbers, the group of each client (columns) at the "
+        "beginning and from each of the rounds in at (rows)",
+    )
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        problem = self._problem()
+        if problem:
+            raise ValueError(problem)
+        return self
+
+    def _problem(self) -> str:
+        """What of the keys does not fit together, "" if all does."""
+        if self.at:
+            return self._problem_of_drift()
+        of_drift = ("who", "gradual", "score", "table")
+        fields = type(self).model_fields
+        if without := [
+            key for key in of_drift if getattr(self, key) != fields[key].default
+        ]:
+            return f"{without[0]} is about a drift, which needs at = [rounds]"
+        if self.cells is None:
+            return ""
+        if set(self.cells) != set(CELLS) or abs(sum(self.cells.values()) - 1) > 1e-6:
+            return f"cells must be shares of {', '.join(CELLS)} that sum to 1"
+        return "share and cells exclude each other" if self.share is not None else ""
+
+    def _problem_of_drift(self) -> str:
+        for key in ("share", "cells", "replicate"):
+            if getattr(self, key):
+                return f"{key} is about groups that stay; a drift has who and table"
+        for before, after in pairwise(self.at):
+            if after - before < self.gradual:
+                return f"at must ascend in steps of at least gradual = {self.gradual}"
+        if self.table is not None and self.who != "all":
+            return "table says who drifts; leave out who"
+        return ""
 
 
 class Model(Section):

@@ -1,5 +1,5 @@
-"""What FedAdam and FedYogi share: the server takes the clients' mean change as the
-gradient of an optimiser.
+"""What FedAdam, FedYogi and FedAdagrad share: the server takes the clients' mean change
+as the gradient of an optimiser.
 
 Reddi et al., "Adaptive federated optimization", ICLR 2021, Algorithm 2, with Δ the
 weighted mean of the clients' changes w_i − w: m ← β₁m + (1 − β₁)Δ; v as the method
@@ -34,9 +34,6 @@ class AdaptiveServer(ServerModel):
     )
     beta1: float = Field(
         0.9, ge=0, lt=1, description="share β₁ of the old m that is kept"
-    )
-    beta2: float = Field(
-        0.99, ge=0, le=1, description="share β₂ of the old v that is kept"
     )
     tau: float = Field(
         1e-3, gt=0, description="degree τ of adaptivity: what is added to √v"

@@ -74,7 +74,7 @@ from pydantic import Field, PositiveInt
 from torch import Tensor, nn
 
 from hpcfl.clients import Fleet, default_prediction
-from hpcfl.clients.losses import Batch, Fit
+from hpcfl.clients.losses import Batch, Fit, reads_features
 from hpcfl.clients.setup import Setup as Setup  # methods import it from here
 from hpcfl.communication.message import Inbox, Message
 from hpcfl.errors import UserError
@@ -210,6 +210,7 @@ class Method(MethodSection, ABC):
 
     # The loss
 
+    @reads_features()
     def loss(self, model: nn.Module, batch: Batch, lane: Any) -> Tensor:
         """The loss of ONE client on one mini-batch.
 
@@ -217,7 +218,9 @@ class Method(MethodSection, ABC):
         method's keys. Steps that run often are recorded and replayed, with the Python
         numbers of the call that was recorded: whatever changes must be a variable.
         Where a replay turns out not to give what the loss gives, a RunFailure says so
-        (see ``runtime.replay``).
+        (see ``runtime.replay``). One that sees samples through the model's features
+        alone may be declared so (``hpcfl.clients.losses.reads_features``): layers below
+        the head run once where only the head is trained.
 
         Args:
             model: the client's module.
@@ -232,6 +235,7 @@ class Method(MethodSection, ABC):
         """
         return functional.cross_entropy(model(batch.x), batch.y)
 
+    @reads_features("loss")
     def objective(self, model: nn.Module, batch: Batch, lane: Any) -> Tensor:
         """What ``fleet.train`` minimises by default: ``loss`` and what an option adds
         to it.
@@ -338,6 +342,15 @@ class Method(MethodSection, ABC):
         Nobody scores them; they can be looked at after the run.
         """
         return {}
+
+    def found_clusters(self, server: State) -> Tensor | None:
+        """The cluster of clients that each client was last in, int64 [M], −1 where it
+        was in none yet; None for a method that finds no clusters.
+
+        Where an experiment says which clients are alike (``[[shift]]``), scored rounds
+        record how well these agree.
+        """
+        return None
 
     def score(
         self, fleet: Fleet, inbox: Inbox, rows: Tensor, trained: bool = False

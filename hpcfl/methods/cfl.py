@@ -83,6 +83,9 @@ class CFL(ServerModel):
     def server_models(self, server: State) -> State:
         return {f"cluster {c}": model for c, model in enumerate(server["models"])}
 
+    def found_clusters(self, server: State) -> Tensor:
+        return server["cluster"]
+
     def aggregate(self, server: State, cohort: Cohort, uplink: State) -> None:
         ids = torch.from_numpy(cohort.ids)
         models = list(server["models"])

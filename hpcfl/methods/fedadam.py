@@ -6,6 +6,7 @@ The mean change weighs clients by samples, where the paper's algorithm has equal
 """
 
 import torch
+from pydantic import Field
 from torch import Tensor
 
 from hpcfl.methods._adaptive_server import AdaptiveServer
@@ -13,6 +14,10 @@ from hpcfl.methods._adaptive_server import AdaptiveServer
 
 class FedAdam(AdaptiveServer):
     """State and traffic as of ``AdaptiveServer``."""
+
+    beta2: float = Field(
+        0.99, ge=0, le=1, description="share β₂ of the old v that is kept"
+    )
 
     def second(self, old: Tensor, square: Tensor) -> Tensor:
         return torch.lerp(square, old, self.beta2)

@@ -25,6 +25,9 @@ class FedPer(SharedBody):
     ``head`` [P_h].
 
     Down P_b, up P_b.
+
+    Attributes:
+        kept: the name, in a client's state, of the columns that do not travel.
     """
 
     reference = "Arivazhagan et al., arXiv 1912.00818"
@@ -33,20 +36,22 @@ class FedPer(SharedBody):
         "head": "nothing would be a client's own",
     }
 
+    kept: ClassVar[str] = "head"
+
     def client_state(self, setup: Setup) -> State:
         return {
             **super().client_state(setup),
-            "head": setup.initial()[self.private(setup.layout)],
+            self.kept: setup.initial()[self.private(setup.layout)],
         }
 
     def received(self, fleet: Fleet, inbox: Inbox) -> Tensor:
-        """The shared body with each client's own head, ``[n, P]``."""
-        head = fleet.state["head"]
-        return torch.cat([inbox["body"].expand(len(head), -1), head], dim=1)
+        """What came down with each client's own columns, ``[n, P]``."""
+        own = fleet.state[self.kept]
+        return torch.cat([inbox["body"].expand(len(own), -1), own], dim=1)
 
     def store_state(self, fleet: Fleet, trained: Tensor) -> None:
         super().store_state(fleet, trained)
-        fleet.state["head"] = trained[:, self.private(fleet.layout)]
+        fleet.state[self.kept] = trained[:, self.private(fleet.layout)]
 
 
 plugin = FedPer

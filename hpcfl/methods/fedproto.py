@@ -22,7 +22,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from hpcfl.clients import Fleet
-from hpcfl.clients.losses import Batch
+from hpcfl.clients.losses import Batch, reads_features
 from hpcfl.communication.message import Field as Sent
 from hpcfl.communication.message import Inbox, Mean, Message
 from hpcfl.methods.base import (
@@ -63,14 +63,11 @@ class FedProto(Method):
         head_of(model, self.name)
         return model
 
+    @reads_features()
     def loss(self, model: nn.Module, batch: Batch, lane: Any) -> Tensor:
         if not self.lam:
             return super().loss(model, batch, lane)
-        features = parts(model).features(batch.x)
-        squares = (features - lane.prototypes[batch.y]).square()
-        away: Tensor = squares * lane.present[batch.y][:, None]
-        pull: Tensor = lane.regulariser(self.lam * away.mean())
-        return functional.cross_entropy(parts(model).head(features), batch.y) + pull
+        return aligned_loss(model, batch, lane, self.lam)
 
     def server_state(self, setup: Setup) -> State:
         width = parts(setup.build()).head.in_features
@@ -97,7 +94,7 @@ class FedProto(Method):
     def client_model(
         self, fleet: Fleet, inbox: Inbox, rows: Tensor, trained: bool
     ) -> ClientModel:
-        return ClientModel(rows, nearest, self._loss_variables(fleet, inbox))
+        return ClientModel(rows, nearest, prototype_variables(fleet, inbox))
 
     def other_models(
         self, fleet: Fleet, inbox: Inbox, rows: Tensor, trained: bool
@@ -107,7 +104,7 @@ class FedProto(Method):
     def update(self, fleet: Fleet, inbox: Inbox) -> Message:
         start = self.start(fleet, inbox)
         self.score(fleet, inbox, start)
-        variables = self._loss_variables(fleet, inbox)
+        variables = prototype_variables(fleet, inbox)
         trained = fleet.train(start, variables=variables)
         fleet.state["model"] = trained
         self.score(fleet, inbox, trained, trained=True)
@@ -130,16 +127,28 @@ class FedProto(Method):
         )
         server["present"] = server["present"] | held
 
-    def _loss_variables(self, fleet: Fleet, inbox: Inbox) -> State:
-        """What a loss or a prediction reads of the prototypes: [n, K, d], and
-        ``present`` [n, K].
-        """
-        clients, classes = len(fleet.ids), fleet.setup.classes
-        prototypes = inbox["prototypes"].view(1, classes, -1)
-        return {
-            "prototypes": prototypes.expand(clients, classes, -1),
-            "present": inbox["present"].expand(clients, -1),
-        }
+
+def aligned_loss(model: nn.Module, batch: Batch, lane: Any, lam: float) -> Tensor:
+    """The cross-entropy of ONE client and ``lam`` times the mean over batch and
+    coordinates of (f(x) − C_y)²; ``lane`` has the ``prototype_variables``.
+    """
+    features = parts(model).features(batch.x)
+    squares = (features - lane.prototypes[batch.y]).square()
+    away: Tensor = squares * lane.present[batch.y][:, None]
+    pull: Tensor = lane.regulariser(lam * away.mean())
+    return functional.cross_entropy(parts(model).head(features), batch.y) + pull
+
+
+def prototype_variables(fleet: Fleet, inbox: Inbox) -> State:
+    """What a loss or a prediction reads of the prototypes that came down: [n, K, d], and
+    ``present`` [n, K].
+    """
+    clients, classes = len(fleet.ids), fleet.setup.classes
+    prototypes = inbox["prototypes"].view(1, classes, -1)
+    return {
+        "prototypes": prototypes.expand(clients, classes, -1),
+        "present": inbox["present"].expand(clients, -1),
+    }
 
 
 def features(model: nn.Module, x: Tensor, lane: Any) -> Tensor:

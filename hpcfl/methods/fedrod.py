@@ -25,7 +25,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from hpcfl.clients import Fleet
-from hpcfl.clients.losses import Batch
+from hpcfl.clients.losses import Batch, reads_features
 from hpcfl.communication.message import Inbox
 from hpcfl.methods.base import ClientModel, head_of
 from hpcfl.methods.fedper import FedPer
@@ -89,16 +89,19 @@ class FedRoD(FedPer):
         )
         return slice(start, layout.width)
 
+    @reads_features()
     def loss(self, model: nn.Module, batch: Batch, lane: Any) -> Tensor:
         features = parts(model).features(batch.x)
         return self.generic(model, features, batch.y, lane) + self.residual(
             model, features, batch.y, lane
         )
 
+    @reads_features()
     def generic_loss(self, model: nn.Module, batch: Batch, lane: Any) -> Tensor:
         """(i) alone."""
         return self.generic(model, parts(model).features(batch.x), batch.y, lane)
 
+    @reads_features()
     def residual_loss(self, model: nn.Module, batch: Batch, lane: Any) -> Tensor:
         """(ii) alone."""
         return self.residual(model, parts(model).features(batch.x), batch.y, lane)

@@ -6,6 +6,7 @@ The mean change weighs clients by samples, where the paper's algorithm has equal
 (``_adaptive_server``).
 """
 
+from pydantic import Field
 from torch import Tensor
 
 from hpcfl.methods._adaptive_server import AdaptiveServer
@@ -13,6 +14,10 @@ from hpcfl.methods._adaptive_server import AdaptiveServer
 
 class FedYogi(AdaptiveServer):
     """State and traffic as of ``AdaptiveServer``."""
+
+    beta2: float = Field(
+        0.99, ge=0, le=1, description="share β₂ of the old v that is kept"
+    )
 
     def second(self, old: Tensor, square: Tensor) -> Tensor:
         return old - (1 - self.beta2) * square * (old - square).sign()

@@ -76,6 +76,9 @@ class IFCA(ServerModel):
     def server_models(self, server: State) -> State:
         return {f"cluster {c}": model for c, model in enumerate(server["models"])}
 
+    def found_clusters(self, server: State) -> Tensor:
+        return server["chosen"]
+
     def aggregate(self, server: State, cohort: Cohort, uplink: State) -> None:
         clusters = uplink["cluster"][:, 0]
         taken = torch.isin(torch.arange(self.clusters), clusters)

@@ -41,6 +41,7 @@ ORIGIN = (
     "runtime.threads",
     "runtime.lanes",
     "processor",
+    "arithmetic",
     "gpus",
     "partition.file",
     "data.root",
@@ -195,7 +196,7 @@ def origin(run: Run) -> Setting:
     """
     recorded = {
         key: run.results.header.get(key)
-        for key in ("commit", "versions", "processor", "gpus")
+        for key in ("commit", "versions", "processor", "arithmetic", "gpus")
     }
     return {
         key: content

@@ -1,5 +1,5 @@
-"""The built-in methods, models, partition schemes, scores and data sets, as their files
-describe themselves.
+"""The built-in methods, models, partition schemes, shifts, scores and data sets, as their
+files describe themselves.
 
 Reading that off the code means importing torch and playing a small round of every
 method, so it is kept in ``catalogue.json``. A file that is not in it yet is read when it
@@ -28,6 +28,7 @@ PACKAGES = {
     "methods": "hpcfl.methods",
     "models": "hpcfl.models",
     "partitions": "hpcfl.data.partitions",
+    "shifts": "hpcfl.data.shifts",
     "scores": "hpcfl.scores",
     "datasets": "hpcfl.data.sources",
 }
@@ -36,6 +37,7 @@ NAMED_BY = {
     "methods": "method.name",
     "models": "model.name",
     "partitions": "partition.scheme",
+    "shifts": "shift.kind",
     "scores": "evaluation.scores",
     "datasets": "data.dataset",
 }
@@ -50,8 +52,8 @@ TABLES = {
 def entries(kind: str) -> list[Entry]:
     """What there is of one of PACKAGES, in the order of names.
 
-    Each has ``name`` and ``description``; methods, models and partitions have ``keys``,
-    their own keys as JSON schemas by name.
+    Each has ``name`` and ``description``; methods, models, partitions and shifts have
+    ``keys``, their own keys as JSON schemas by name, of shifts with those of all kinds.
 
     * methods: ``reference``, ``family``, ``primary`` column, ``traffic`` (as
       ``traffic.Traffic``; None where its name alone makes no experiment);
@@ -120,6 +122,7 @@ def _entry(kind: str, name: str, plugin: Any, text: str | None) -> Entry:
         "methods": _method,
         "models": _model,
         "partitions": _partition,
+        "shifts": _shift,
         "scores": _score,
         "datasets": _dataset,
     }[kind]
@@ -167,6 +170,10 @@ def _partition(name: str, plugin: Any) -> Entry:
     return {"keys": _untitled(own)}
 
 
+def _shift(name: str, plugin: Any) -> Entry:
+    return {"keys": _untitled(_properties(plugin))}
+
+
 def _score(name: str, plugin: Any) -> Entry:
     return {
         "unit": plugin.unit,
@@ -183,6 +190,8 @@ def _dataset(name: str, plugin: Any) -> Entry:
         files = "built in"
     elif plugin.own_file:
         files = "your own: data.file"
+    elif plugin.home:
+        files = f"by hand: {plugin.home}"
     else:
         files = f"download: hpcfl data download {name} --root DIR"
     return {

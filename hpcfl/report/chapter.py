@@ -219,28 +219,36 @@ def _partitions(rows: Mapping[str, Sequence[Placed]], paper: Paper) -> str:
     everyone = [placed for cell in rows.values() for placed in cell]
     names = called([placed.setting for placed in everyone])
     counted: dict[bytes, np.ndarray] = {}
+    grouped: dict[bytes, list[str]] = {}
     seeds: dict[bytes, list[str]] = {}
     for placed, name in zip(everyone, names, strict=True):
         counts = placed.run.results.static.get("train_counts")
         if counts is None:
             continue
-        key = counts.tobytes()
+        groups = partition.groups_of(placed.run)
+        key = counts.tobytes() + repr(groups).encode()
         counted[key] = counts
+        grouped[key] = groups
         of_counts = seeds.setdefault(key, [])
         if name not in of_counts:
             of_counts.append(name)
     if not counted:
         return ""
     panels = {}
+    panel_groups = {}
     for key, counts in list(counted.items())[:PARTITIONS]:
         clients, classes = counts.shape
         title = f"{clients:,} clients, {classes:,} classes, {', '.join(seeds[key])}"
+        if different := len(set(grouped[key])):
+            title += f"; {different:,} groups of clients"
         if clients > CLIENTS:
             title += f"; the first {CLIENTS} clients"
         if classes > CLASSES:
             title += f"; the first {CLASSES} classes"
         panels[title] = counts[:CLIENTS, :CLASSES]
-    return paper.svg(partition.bubbles(paper.sheet(), panels), "partition")
+        panel_groups[title] = grouped[key][:CLIENTS]
+    figure = partition.bubbles(paper.sheet(), panels, panel_groups)
+    return paper.svg(figure, "partition")
 
 
 def _fairness(

@@ -7,7 +7,7 @@ from typing import Any
 
 from hpcfl.experiment.config import Config
 from hpcfl.experiment.plugin_keys import SELECTORS, data_keys, model_keys
-from hpcfl.experiment.sections import Data, MethodSection, Model, Partition
+from hpcfl.experiment.sections import Data, MethodSection, Model, Partition, Shift
 from hpcfl.report.catalogue import Keys
 from hpcfl.report.listing import values
 
@@ -28,7 +28,12 @@ def toml(config: Config) -> str:
     """
     table = config.resolved()
     top = {key: value for key, value in table.items() if not isinstance(value, dict)}
+    shifts = top.pop("shift") or []
     blocks = [_block(top, Config.model_json_schema()["properties"])]
+    for shift, keys in zip(config.shift, shifts, strict=True):
+        schemas = type(shift).model_json_schema()["properties"]
+        schemas["kind"] = Shift.model_json_schema()["properties"]["kind"]
+        blocks.append(f"[[shift]]\n{_block(keys, schemas)}")
     for section, keys in table.items():
         if isinstance(keys, dict):
             schemas = type(getattr(config, section)).model_json_schema()["properties"]
@@ -57,9 +62,15 @@ def _block(table: dict[str, Any], schemas: Keys) -> str:
 
 
 def _line(key: str, value: Any) -> str:
-    # Strings, numbers, booleans and lists of them are written alike in JSON and in
-    # TOML.
-    return f"# {key} is not set" if value is None else f"{key} = {json.dumps(value)}"
+    return f"# {key} is not set" if value is None else f"{key} = {_written(value)}"
+
+
+def _written(value: Any) -> str:
+    """A value of TOML, which writes all but tables as JSON does."""
+    if isinstance(value, dict):
+        entries = [f"{key} = {_written(entry)}" for key, entry in value.items()]
+        return f"{{ {', '.join(entries)} }}"
+    return json.dumps(value)
 
 
 def _meaning(schema: dict[str, Any]) -> str:

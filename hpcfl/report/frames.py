@@ -8,7 +8,7 @@ import numpy as np
 
 from hpcfl.scores._metric_name import MetricName
 from hpcfl.storage.moments import of_clients
-from hpcfl.storage.results import Results
+from hpcfl.storage.results import GROUP, Results
 
 if TYPE_CHECKING:
     import pandas
@@ -32,8 +32,9 @@ def clients(results: Results) -> "pandas.DataFrame":
     Returns:
         One row for each round and client; a column for each number that was recorded of
         clients. Beside them ``COLUMN/accuracy``, the numbers of a client's samples,
-        ``train_samples`` and ``test_samples``, and its ``name`` where the data have
-        clients of their own.
+        ``train_samples`` and ``test_samples``, its ``name`` where the data have
+        clients of their own, and its ``group``, with what this is called as ``sees``,
+        where ``[[shift]]`` makes some.
     """
     import pandas
 
@@ -51,6 +52,12 @@ def clients(results: Results) -> "pandas.DataFrame":
     names = results.header.get("clients", [])
     if len(names) == client_count:
         columns["name"] = np.broadcast_to(np.array(names, object), shape)
+    group = results.static.get(GROUP)
+    called = results.header.get("groups", [])
+    if group is not None and len(group) == client_count:
+        columns["group"] = np.broadcast_to(group, shape)
+        if group.max(initial=-1) < len(called):
+            columns["sees"] = np.broadcast_to(np.array(called, object)[group], shape)
     index = pandas.MultiIndex.from_product(
         [results.rounds, range(client_count)], names=["round", "client"]
     )

@@ -1,5 +1,5 @@
-"""What ``hpcfl methods``, ``models``, ``partitions``, ``scores`` and ``datasets``
-print.
+"""What ``hpcfl methods``, ``models``, ``partitions``, ``shifts``, ``scores`` and
+``datasets`` print.
 """
 
 import json
@@ -39,6 +39,7 @@ COLUMNS: dict[str, Cells] = {
     ),
     "models": DESCRIPTION,
     "partitions": DESCRIPTION,
+    "shifts": DESCRIPTION,
     "scores": (
         ("unit", lambda entry: entry["unit"]),
         ("better", lambda entry: entry["better"]),
@@ -164,6 +165,8 @@ def values(schema: dict[str, Any]) -> str:
         return " | ".join(
             values(option) for option in schema["anyOf"] if option.get("type") != "null"
         )
+    if "$ref" in schema:
+        return "table"
     if "enum" in schema:
         return " | ".join(map(str, schema["enum"]))
     if "const" in schema:

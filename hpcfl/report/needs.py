@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import ceil
 
+import numpy as np
 from rich import box
 from rich.console import Console
 from rich.table import Table
@@ -21,6 +22,7 @@ from hpcfl.communication.message import (
     Pool,
     fields,
 )
+from hpcfl.data.partition import Groups
 from hpcfl.experiment.config import Config
 from hpcfl.report.text import literal
 from hpcfl.rows.layout import Layout
@@ -33,6 +35,7 @@ FLOAT = 4  # bytes
 # divergence
 NUMBERS = 4
 SUMS = 16  # bytes a number for the sums of all ranks: rank 0's own and what arrives
+GROUPS = 12  # of clients that are named
 COLUMNS = 2  # how many most methods score: pre and post
 
 
@@ -211,6 +214,9 @@ def show(prepared: Prepared, ranks: Sequence[RankNeeds]) -> None:
         f"disk: {size_text(checkpoint)} a checkpoint, {kept} at most; metrics {size_text(metrics)}"
     )
     console.print(f"model: {parameters_text(prepared.setup.layout)}")
+    if prepared.split.groups is not None:
+        line = groups_text(prepared.split.groups)
+        console.print(literal(f"groups of clients: {line}"), soft_wrap=True)
     measure = prepared.measure
     direction = "highest" if measure.better == "up" else "lowest"
     scores = ", ".join(prepared.resources.scores)
@@ -230,6 +236,17 @@ def parameters_text(layout: Layout) -> str:
         f"{layout.width:,} parameters are trained, {layout.frozen:,} are frozen: they "
         "do not travel"
     )
+
+
+def groups_text(groups: Groups) -> str:
+    """How many clients are in each group, of many groups the first."""
+    counts = np.bincount(groups.group, minlength=len(groups.names))
+    texts = [
+        f"{name}: {count}"
+        for name, count in zip(groups.names, counts.tolist(), strict=True)
+    ]
+    more = f" and {len(texts) - GROUPS} more groups" if len(texts) > GROUPS else ""
+    return "; ".join(texts[:GROUPS]) + more
 
 
 def size_text(size: float) -> str:

@@ -10,7 +10,7 @@ from hpcfl.experiment import measures
 from hpcfl.scores._described import Measure
 from hpcfl.scores._metric_name import SECONDS, MetricName, held_out
 from hpcfl.storage.moments import AFTER, BEFORE, moments
-from hpcfl.storage.results import Results
+from hpcfl.storage.results import DIGEST, Results
 from hpcfl.storage.run_status import RunStatus
 
 
@@ -100,6 +100,9 @@ def summarise(
     floats_up = results.series(MetricName("floats_up", of_clients=True))
     floats_down = results.series(MetricName("floats_down"))
     prolonged = status.finished and status.done != status.rounds_requested
+    digest = None if prolonged else status.digest
+    if DIGEST in results.header:  # of packed runs
+        digest = results.header[DIGEST]
     return Summary(
         method=config["method"]["name"],
         dataset=config["data"]["dataset"],
@@ -108,7 +111,7 @@ def summarise(
         best=best,
         last=last,
         tail=tail,
-        digest=None if prolonged else status.digest,
+        digest=digest,
         seconds_per_round=_mean(seconds[played][1:]),
         floats_up=_mean(floats_up[played]),
         floats_down=_mean(floats_down[played]),

@@ -55,7 +55,15 @@ READ = {
     "last tenth": Reading(at="tail"),
 }
 # The keys of a results file that say where and by what a run was made.
-RAN = ("versions", "commit", "processor", "gpus", "ranks", "command")
+RAN = (
+    "versions",
+    "commit",
+    "processor",
+    "arithmetic",
+    "gpus",
+    "ranks",
+    "command",
+)
 LONGEST = 300  # letters of a value
 # the folders of a path that begins at its root, or at somebody's home
 FOLDER = r"/[^\s/'\":;,=<>]+"

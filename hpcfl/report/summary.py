@@ -3,7 +3,7 @@ damage has left.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
@@ -17,8 +17,8 @@ from hpcfl.experiment.config import fingerprint
 from hpcfl.report.outcome import Summary, summarise
 from hpcfl.scores._described import Described, Measure, resolve
 from hpcfl.scores._metric_name import MetricName
+from hpcfl.storage import packed_runs, run_folder, run_status, tune_folder
 from hpcfl.storage import results as recorded
-from hpcfl.storage import run_folder, run_status
 from hpcfl.storage.moments import counts, scores
 from hpcfl.storage.results import Results
 from hpcfl.storage.run_status import RunStatus
@@ -259,8 +259,10 @@ def load_all(folder: Path, own: Collection[str] = ()) -> list[Run]:
 
     own: as for ``load``. Raises UserError if there is no run.
     """
-    if not folder.is_dir():
+    if not folder.is_dir() and not packed_runs.is_packed(folder):
         raise UserError(f"{folder}: no such folder")
+    if tune_folder.is_tuning(folder):
+        folder = folder / tune_folder.FINAL
     return runs_in([folder], own) or [load(folder, own)]
 
 
@@ -270,13 +272,23 @@ def runs_below(
     """The runs in some folders and in all folders below them, and a note on those that
     are left out.
 
-    These are the ones that ``--fresh`` moved aside, see ``_places``. own: as for
-    ``load``. Raises UserError if there is no run, or a folder without any.
+    These are the ones that ``--fresh`` moved aside, see ``_places``. Files of packed
+    runs count as folders. own: as for ``load``. Raises UserError if there is no run, or
+    a folder without any.
     """
+    tried: list[Path] = []
 
     def all_below(folder: Path) -> list[Path]:
-        return sorted(folder.glob("**/"))  # the folder itself, too
+        """The folders in one, itself too, without those that a tuning tried."""
+        found: list[Path] = []
+        for place in sorted(folder.glob("**/")):
+            left_out = tune_folder.leaves_out(folder, place)
+            (tried if left_out else found).append(place)
+        return found
 
+    packed, folders = _packed(folders)
+    if packed and not folders:
+        return packed, []
     current, aside = _places(folders, all_below)
     resolved = [place.resolve() for place in [*current, *aside]]
     for folder in folders:
@@ -294,7 +306,12 @@ def runs_below(
             f"left out, as --fresh moved it aside: {aside[0]}{more}; named alone it "
             "counts"
         )
-    return [load(place, own) for place in current], notes
+    if tried:
+        notes.append(
+            f"left out: what was tried in a tuning, {tried[0]} and others; named alone "
+            "they count"
+        )
+    return [*packed, *(load(place, own) for place in current)], notes
 
 
 def runs_in(folders: Sequence[Path], own: Collection[str] = ()) -> list[Run]:
@@ -310,8 +327,25 @@ def runs_in(folders: Sequence[Path], own: Collection[str] = ()) -> list[Run]:
             return [folder]
         return sorted(folder.iterdir()) if folder.is_dir() else []
 
+    packed, folders = _packed(folders)
     current, _ = _places(folders, cells)
-    return [load(place, own) for place in current]
+    return [*packed, *(load(place, own) for place in current)]
+
+
+def _packed(paths: Sequence[Path]) -> tuple[list[Run], list[Path]]:
+    """The runs in those of some paths that are files of packed runs, and the other
+    paths. Raises UserError.
+    """
+    runs: list[Run] = []
+    folders = []
+    for path in paths:
+        if not packed_runs.is_packed(path):
+            folders.append(path)
+            continue
+        with packed_runs.unpacked(path) as folder:
+            for place in sorted(folder.iterdir()):
+                runs.append(replace(load(place), folder=path / place.name))
+    return runs, folders
 
 
 def _places(
@@ -369,6 +403,8 @@ def _lost(folder: Path, status: RunStatus, results: Results) -> list[str]:
     """Lines about what damage took for good: metrics of rounds that were played, a
     finished run's state.
     """
+    if recorded.DIGEST in results.header:  # packed runs have what tables read
+        return []
     played = results.rounds[results.played].tolist()
     missing = _between([0, *played, max([status.done, *played]) + 1])
     lines = []

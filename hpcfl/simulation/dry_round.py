@@ -18,7 +18,7 @@ import torch
 from hpcfl.clients import BUFFERS, Fleet, Resources
 from hpcfl.clients.execution import choose
 from hpcfl.clients.frozen import head_kernel
-from hpcfl.clients.stopwatch import Stopwatch
+from hpcfl.clients.resources import Stopwatch
 from hpcfl.communication.communicator import OneProcess
 from hpcfl.communication.message import Inbox, Mean, Message
 from hpcfl.communication.placement import Placement
@@ -219,6 +219,7 @@ def shrink(prepared: Prepared, lanes: int) -> Prepared:
         store=ClientStore(taking_part, private),
         newcomers=ClientStore(newcomers, private),
         placement=Placement(np.zeros(len(counts), np.int64), 1),
+        shifts=None,
     )
 
 

@@ -174,13 +174,20 @@ class Federation:
                     self.metrics.merge()
             server = self.server if self.communicator.is_server else None
             best = self.best.take() if self.best else None
+            meta = self.meta | {"lanes": self._lanes_of_ranks()}
             with on_this_rank(f"round {number}, checkpoint"):
-                self.checkpoints.start(
-                    number, server, self.prepared.store, self.meta, best
-                )
+                self.checkpoints.start(number, server, self.prepared.store, meta, best)
             self.schedule.begun()
         if wait:
             self.finish_checkpoint()
+
+    def _lanes_of_ranks(self) -> list[list[int]] | None:
+        """Collective. On rank 0 the lanes that each rank has by now; None where no bit
+        depends on them.
+        """
+        if not self.prepared.gpus:
+            return None
+        return self.communicator.gather(self.prepared.resources.lanes)
 
     def finish_checkpoint(self) -> None:
         """Collective. Wait until the checkpoint that was begun, if any, is on the disk."""

@@ -14,21 +14,22 @@ import torch
 from torch import Tensor, nn
 
 from hpcfl import models
-from hpcfl.clients import Fleet, Resources, buffer_name, memory
+from hpcfl.clients import Fleet, Resources, buffer_name
 from hpcfl.clients.execution import choose
 from hpcfl.clients.frozen import head_kernel
-from hpcfl.clients.modules import convolves
+from hpcfl.clients.losses import convolves
+from hpcfl.clients.resources import STATE_SHARE, Stopwatch, most_lanes
 from hpcfl.clients.samples import Samples
 from hpcfl.clients.setup import INITIAL, Setup
-from hpcfl.clients.stopwatch import Stopwatch
 from hpcfl.communication import placement
 from hpcfl.communication.agreement import agreed
 from hpcfl.communication.communicator import Communicator, Process
 from hpcfl.communication.placement import Placement
-from hpcfl.data import datasets, partition
+from hpcfl.data import datasets, partition, shifted
 from hpcfl.data.datasets import Dataset
 from hpcfl.data.partition import Split
 from hpcfl.data.partitions.base import Scheme
+from hpcfl.data.shifted import Shifts
 from hpcfl.data.validation import hold_out
 from hpcfl.errors import UserError
 from hpcfl.experiment import blame, measures
@@ -38,6 +39,7 @@ from hpcfl.methods._renamed import refuse_old_hooks
 from hpcfl.methods.base import Audience, Cohort, Method, State
 from hpcfl.methods.options import refuse_without_effect
 from hpcfl.methods.options.averaged_buffers import AveragedBuffers
+from hpcfl.models._replaced import replace_layers
 from hpcfl.rows import constants, layout, mixing, randomness
 from hpcfl.scores._described import Measure
 from hpcfl.scores.base import Score
@@ -54,6 +56,10 @@ class Prepared:
 
     store: private state of this rank's clients, the one thing here that rounds change.
     newcomers: the same of its newcomers, which nobody changes.
+    counts, test_counts: training and test samples of round 1, float64 [clients and
+        newcomers, classes].
+    held: the samples that each client trains on, their numbers in the data set.
+    shifts: what sets clients apart beside their labels, if anything.
     frozen: the digest of the values of what the model freezes; None where it freezes
         nothing.
     """
@@ -62,8 +68,9 @@ class Prepared:
     method: Method
     setup: Setup
     split: Split
-    counts: Tensor  # training samples, float64 [clients and newcomers, classes]
-    test_counts: Tensor  # test samples, the same
+    counts: Tensor
+    test_counts: Tensor
+    held: list[np.ndarray]
     placement: Placement
     resources: Resources
     store: ClientStore
@@ -73,6 +80,23 @@ class Prepared:
     gpus: tuple[str, ...]  # types and libraries, of all ranks
     measure: Measure  # the number that `best` is about
     frozen: str | None = None
+    shifts: Shifts | None = None
+
+    def counts_in(self, round: int) -> Tensor:
+        """Training samples of each class as clients know them in a round, float64
+        [clients and newcomers, classes].
+        """
+        if self.shifts is None or not self.shifts.relabels_later:
+            return self.counts
+        counts = self.shifts.train_counts(self.held, self.setup.classes, round)
+        return torch.from_numpy(counts).double()
+
+    def resources_in(self, round: int) -> Resources:
+        """What trains and scores, with the samples as they are in a round."""
+        samples = self.resources.samples.at(round)
+        if samples is self.resources.samples:
+            return self.resources
+        return replace(self.resources, samples=samples)
 
     def audience(self, ids: np.ndarray, round: int) -> Audience:
         """What the method's server side knows of the clients ``ids`` [n] that it sends
@@ -86,7 +110,7 @@ class Prepared:
         """
         return Cohort(
             ids,
-            self.setup.counts[ids],
+            self.counts_in(round)[ids],
             self.setup,
             round,
             self.method.weights == "uniform",
@@ -107,11 +131,11 @@ class Prepared:
         return fleet_type(
             local_ids,
             state,
-            self.setup.counts[local_ids],
+            self.counts_in(round)[local_ids],
             round,
             scored,
             self.method.objective,
-            self.resources,
+            self.resources_in(round),
             tune_epochs=self.config.evaluation.tune_epochs,
         )
 
@@ -133,13 +157,15 @@ class Prepared:
         training = self.setup.training.model_copy(
             update={"epochs": self.config.newcomers.epochs, "warmup": 0}
         )
+        # their samples are as they are once everybody else has trained
+        after = self.config.rounds + 1
         resources = replace(
-            self.resources, setup=replace(self.setup, training=training)
+            self.resources_in(after), setup=replace(self.setup, training=training)
         )
         return fleet_type(
             ids,
             self.newcomers.get(ids.tolist(), resources.device),
-            self.counts[ids],
+            self.counts_in(after)[ids],
             1,
             True,
             self.method.objective,
@@ -193,12 +219,14 @@ def prepare(config: Config, process: Process, seat: Device | None = None) -> Pre
     method = cast(Method, config.method)
     _refuse(config, method, process)
     dataset = datasets.load(config.data)
-    split = partition.make(
-        cast(Scheme, config.partition), dataset, config.newcomers.clients
-    )
+    scheme, newcomers = cast(Scheme, config.partition), config.newcomers.clients
+    shifts = shifted.draw(config.shift, dataset, scheme.seed, scheme.clients, newcomers)
+    replicas = shifts.replicas if shifts else None
+    split = partition.make(scheme, dataset, newcomers, replicas, config.data)
+    split = replace(split, groups=shifts.groups() if shifts else None)
     scores = _scores(config, split)
     train, validation, selection = _held_out(config, method, split, dataset.y.numpy())
-    counts, test_counts = _counts(replace(split, train=train), dataset)
+    counts, test_counts = _counts(replace(split, train=train), dataset, shifts)
     seat = seat or Device(choose_device(config.runtime, process.local_rank))
     mixing.on(device := seat.device, _cores(config, process))
     build, frozen = _builder(config, method, dataset)
@@ -229,6 +257,7 @@ def prepare(config: Config, process: Process, seat: Device | None = None) -> Pre
         config.data.augment,
         split.global_test,
         selection,
+        shifts,
     )
     method, private = _with_buffers(config, method, setup, buffers, template)
     template = template.to(device)
@@ -247,7 +276,7 @@ def prepare(config: Config, process: Process, seat: Device | None = None) -> Pre
         head=head_kernel(*given, memory=1e6 * config.runtime.memory),
     )
     server = method.server_state(setup) if process.is_server else {}
-    store, newcomers = _stores(config, seat, own, private)
+    store, newcomers_store = _stores(config, seat, own, private)
     return Prepared(
         config,
         method,
@@ -255,15 +284,17 @@ def prepare(config: Config, process: Process, seat: Device | None = None) -> Pre
         split,
         counts,
         test_counts,
+        train,
         placed,
         resources,
         store,
-        newcomers,
+        newcomers_store,
         server,
         [*config.notes, *split.notes, *method.notes(setup), *_idle(placed)],
         seat.kinds,
         measures.measure(config.evaluation, scores),
         frozen,
+        shifts,
     )
 
 
@@ -326,7 +357,7 @@ def _stores(
             own[~new].tolist(),
             private,
             config.runtime.memory * 1e6,
-            memory.STATE_SHARE * seat.memory,
+            STATE_SHARE * seat.memory,
         ),
         ClientStore(own[new].tolist(), private),
     )
@@ -361,14 +392,20 @@ def _idle(placed: Placement) -> list[str]:
     ]
 
 
-def _counts(split: Split, dataset: Dataset) -> tuple[Tensor, Tensor]:
-    """How many samples of each class clients train and are tested on, float64 [clients,
-    classes] each.
+def _counts(
+    split: Split, dataset: Dataset, shifts: Shifts | None
+) -> tuple[Tensor, Tensor]:
+    """How many samples of each class clients train and are tested on in round 1, float64
+    [clients, classes] each.
     """
-    of_train, of_test = (
-        split.counts(dataset.y.numpy(), dataset.classes, part)
-        for part in ("train", "test")
-    )
+    classes = dataset.classes
+    if shifts is not None:
+        of_train = shifts.counts("train", split.train, classes, round=1)
+        of_test = shifts.counts("test", split.test, classes, round=1)
+    else:
+        of_train, of_test = (
+            split.counts(dataset.y.numpy(), classes, part) for part in ("train", "test")
+        )
     return torch.from_numpy(of_train).double(), torch.from_numpy(of_test).double()
 
 
@@ -442,7 +479,8 @@ def _builder(
     shape, classes, vocabulary = dataset.shape, dataset.classes, dataset.vocabulary
 
     def fresh() -> nn.Module:
-        return method.adapt(models.build(config.model, shape, classes, vocabulary))
+        module = models.build(config.model, shape, classes, vocabulary)
+        return replace_layers(method.adapt(module))
 
     with randomness.seeded(config.seed, *INITIAL):
         frozen = constants.frozen(fresh())
@@ -490,11 +528,11 @@ def _lanes(
     """
     if config.runtime.lanes != "auto" or samples.device.type != "cuda":
         return config.runtime.lanes
-    return memory.most_lanes(
+    return most_lanes(
         template,
         dataset.normalise(dataset.x[:1].to(samples.device)),
         config.training,
-        seat.memory - dataset.x.nbytes,
+        seat.memory - max(dataset.x.nbytes, samples.x.nbytes),
         sum(tensor.nbytes for tensor in private.values()),
         together,
     )

@@ -211,6 +211,48 @@ class Gathered:
         return float(max(worker["seconds"].get(phase, 0.0) for worker in workers))
 
 
+@dataclass(frozen=True)
+class Clusters:
+    """Clients that are alike, of a round on rank 0.
+
+    Attributes:
+        groups: in which group each client is by what it sees, int64 [clients and
+            newcomers].
+        changing: whether that is another one in other rounds.
+        found: the cluster that the method found for each client, int64 [clients], −1
+            where it has none; None for a method that finds none.
+    """
+
+    groups: np.ndarray
+    changing: bool
+    found: NDArray[np.int64] | None
+
+    def values(self) -> dict[str, Any]:
+        """The numbers of a scored round by name: the groups where they change, the
+        clusters, and how well both agree, by the adjusted Rand index (Hubert & Arabie,
+        1985): 1 where they are the same partition, 0 on average for a random one.
+        """
+        record: dict[str, Any] = {}
+        if self.changing:
+            record[str(_of_clients("group"))] = self.groups.astype(np.float64)
+        if self.found is None:
+            return record
+        # takes a second to import, and few methods find clusters
+        from sklearn.metrics import adjusted_rand_score
+
+        known = np.flatnonzero(self.found >= 0)
+        found = np.full(len(self.groups), np.nan)
+        found[known] = self.found[known]
+        record[str(_of_clients("cluster"))] = found
+        index = adjusted_rand_score(self.groups[known], self.found[known])
+        record[str(MetricName("adjusted_rand", RECORDED))] = float(index)
+        return record
+
+
+def _of_clients(number: str) -> MetricName:
+    return MetricName(number, RECORDED, of_clients=True)
+
+
 def gather(
     communicator: Communicator,
     placement: Placement,

@@ -15,7 +15,7 @@ from hpcfl.communication import exchange
 from hpcfl.communication.communicator import Communicator
 from hpcfl.communication.message import Inbox, Message, only
 from hpcfl.communication.message import select as part_of
-from hpcfl.errors import RunFailure
+from hpcfl.errors import Diverged
 from hpcfl.methods.base import State
 from hpcfl.simulation import record
 from hpcfl.simulation.message_check import checked
@@ -77,6 +77,7 @@ class Result:
 
     vote: the highest vote of the ranks on what follows.
     final: whether it was the scoring after the last aggregation.
+    clusters: which clients are alike, on rank 0 in a scored round with shifts.
     costs: bytes, floats and seconds, as rank 0 counts them.
     """
 
@@ -85,11 +86,14 @@ class Result:
     final: bool
     numbers: record.Gathered
     costs: dict[str, float | int]
+    clusters: record.Clusters | None = None
 
-    @property
+    @cached_property
     def values(self) -> dict[str, Any]:
         """The round's numbers by name, to be recorded on rank 0."""
-        return self.numbers.values | self.costs | {FINAL: int(self.final)}
+        of_clusters = self.clusters.values() if self.clusters else {}
+        whole = self.costs | {FINAL: int(self.final)}
+        return self.numbers.values | of_clusters | whole
 
 
 class Round:
@@ -259,7 +263,7 @@ class Round:
         if not len(reports.diverged):
             return
         if self.prepared.config.training.on_divergence == "stop":
-            raise RunFailure(
+            raise Diverged(
                 f"{self.name}: {named(reports.diverged)} diverged (NaN or Inf); "
                 "lower training.lr or set training.clip and start over with --fresh, or "
                 "leave such clients out with training.on_divergence = 'exclude'"
@@ -314,7 +318,23 @@ class Round:
         costs["seconds/round"] = self.stopwatch.lap()
         self.stopwatch.seconds.clear()
         return Result(
-            self.plan.number, reports.vote, self.final, reports.numbers, costs
+            self.plan.number,
+            reports.vote,
+            self.final,
+            reports.numbers,
+            costs,
+            self.clusters(),
+        )
+
+    def clusters(self) -> record.Clusters | None:
+        """Which clients are alike, and which the method found to be; on rank 0."""
+        shifts = self.prepared.shifts
+        if shifts is None or not (self.communicator.is_server and self.plan.scored):
+            return None
+        found = self.prepared.method.found_clusters(self.server)
+        groups, _ = shifts.kinds(self.plan.number)
+        return record.Clusters(
+            groups, shifts.drifts, None if found is None else found.cpu().numpy()
         )
 
 

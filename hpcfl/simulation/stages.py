@@ -16,7 +16,7 @@ from typing import Any, TypeVar, cast
 
 import numpy as np
 
-from hpcfl.clients import memory
+from hpcfl.clients import resources
 from hpcfl.errors import RankFailure
 
 SHOWN = 10  # ids of clients that a message has
@@ -58,7 +58,7 @@ def on_this_rank(place: str) -> Iterator[None]:
     except RankFailure:
         raise
     except Exception as error:
-        raise RankFailure(place) from (memory.failure(error) or error)
+        raise RankFailure(place) from (resources.failure(error) or error)
 
 
 def named(clients: np.ndarray) -> str:

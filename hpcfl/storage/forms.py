@@ -103,6 +103,7 @@ class Header(TypedDict, total=False):
         continued.
     ranks, command: of the last of these, the latter as the words of ``sys.argv``.
     clients: what the data call them, if anything, by number.
+    groups: what the groups of clients are called that ``[[shift]]`` makes, by number.
     """
 
     run: str
@@ -114,3 +115,4 @@ class Header(TypedDict, total=False):
     ranks: PositiveInt
     command: list[str]
     clients: list[str]
+    groups: list[str]

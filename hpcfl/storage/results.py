@@ -25,6 +25,9 @@ COPY = "metrics-copy.h5"  # the same, so that damage to one of them loses nothin
 # in played rounds.
 FINAL = "final"
 RUN = "run"  # the header entry that names the run, see ``ownership``
+GROUP = results_form.GROUP  # the static array with the group of each client
+# in the header of packed runs the checksum of the final state, which has no file there
+DIGEST = "digest"
 COMPLETED = "completed"  # the header entry with ``Results.completed``
 # the group of packed datasets (see ``encode``), and the attribute that names their
 # values

@@ -20,6 +20,7 @@ COUNTS = (
     "train_counts",
     "test_counts",
 )  # static arrays: samples of the partition, [clients, classes]
+GROUP = "group"  # a static array: the group of each client, [clients]
 
 Arrays = Mapping[str, np.ndarray]
 
@@ -78,6 +79,9 @@ def check(rounds: np.ndarray, static: Arrays, values: Arrays) -> None:
             or not counts.any()
         ):
             raise Damaged(f"{name!r} are not counts of clients × classes")
+    group = static.get(GROUP, np.zeros(1, np.int64))
+    if group.dtype != np.int64 or group.ndim != 1 or group.min(initial=0) < 0:
+        raise Damaged(f"{GROUP!r} are not the groups of clients")
     if len(_clients(static, values)) > 1:
         raise Damaged("its arrays are of different numbers of clients")
 
@@ -105,7 +109,7 @@ def check_together(length: int, parts: Sequence[tuple[Arrays, Arrays]]) -> None:
 
 def _clients(static: Arrays, values: Arrays) -> set[int]:
     """The numbers of clients that arrays are of; one, or none where none says."""
-    counts = {len(static[name]) for name in COUNTS if name in static}
+    counts = {len(static[name]) for name in (*COUNTS, GROUP) if name in static}
     for name, array in values.items():
         if MetricName.parse(name).of_clients:
             counts.add(array.shape[1])

@@ -9,7 +9,7 @@ In it lie ``run.json`` (the identity and the resolved configuration), ``partitio
 import json
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -167,8 +167,7 @@ class Claim:
                 self.folder.rename(_aside(self.folder))
                 self.folder.mkdir()
             self._lock.relock()
-        table = {"format": FORMAT, "config": self._config.resolved()}
-        text = json.dumps(table, indent=1).encode()
+        text = described(self._config.resolved())
         if _content(self.folder / RUN) != text:
             atomic.write(self.folder / RUN, text)
         with atomic.explained(self.folder):
@@ -227,6 +226,11 @@ def read(folder: Path) -> RunFile | None:
             f"{folder / RUN}: damaged ({error}); the command that began the run writes it "
             "again"
         ) from None
+
+
+def described(config: Mapping[str, Any]) -> bytes:
+    """The bytes of a ``run.json`` with a resolved configuration."""
+    return json.dumps({"format": FORMAT, "config": config}, indent=1).encode()
 
 
 def failure(folder: Path) -> str | None:

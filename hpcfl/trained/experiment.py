@@ -21,6 +21,7 @@ PLUGINS = (("method", "name"), ("model", "name"), ("data", "dataset"))
 def own_code(table: Mapping[str, Any]) -> list[str]:
     """The user's own plugins, ``module:object``, that a configuration names."""
     names = [str(table[section][key]) for section, key in PLUGINS]
+    names += [str(shift["kind"]) for shift in table.get("shift", [])]
     return [name for name in names if ":" in name]
 
 

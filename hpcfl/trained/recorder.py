@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 
 from torch import Tensor
 
-from hpcfl.clients import Fleet, StepContext
+from hpcfl.clients import Fleet, StepContext, TrainOptions
 from hpcfl.clients.losses import Predict, Tensors
 from hpcfl.clients.training import Task, Trained
 
@@ -69,9 +69,7 @@ class StepRecorder(ModelRecorder):
     observe: StepObserver = lambda phase, context: None
     min_epochs: Mapping[str, int] = field(default_factory=dict)
 
-    def _trained(
-        self, rows: Tensor, model: str, variables: Tensors | None, task: Task
-    ) -> Trained:
+    def _play(self, task: Task, rows: Tensor, options: TrainOptions) -> Trained:
         least = self.min_epochs.get(task.phase, 0)
 
         def step(context: StepContext) -> None:
@@ -87,4 +85,4 @@ class StepRecorder(ModelRecorder):
 
         stops = None if task.until is None else until
         observed = replace(task, step=step, until=stops)
-        return super()._trained(rows, model, variables, observed)
+        return super()._play(observed, rows, options)

@@ -17,7 +17,7 @@ import numpy as np
 import rounds
 import workloads
 
-from hpcfl.clients.execution.serial import SerialSession
+from hpcfl.clients.execution import Session
 from hpcfl.communication import exchange
 from hpcfl.communication.communicator import OneProcess
 from hpcfl.experiment import config
@@ -37,17 +37,17 @@ class Gradients:
         self.count, self.seconds = 0, 0.0
 
     def watch(self) -> None:
-        """Count all those of serial sessions from now on."""
-        compute = SerialSession.gradients
+        """Count all those of sessions from now on."""
+        compute = Session.gradients
 
-        def counted(session: SerialSession, *given: Any) -> Any:
+        def counted(session: Session, *given: Any) -> Any:
             begun = time.perf_counter()
             found = compute(session, *given)
             self.seconds += time.perf_counter() - begun
             self.count += 1
             return found
 
-        SerialSession.gradients = counted  # type: ignore[method-assign]
+        Session.gradients = counted  # type: ignore[method-assign]
 
 
 def main() -> None:

@@ -1,12 +1,18 @@
 """Layers below the head that run once a training, and trainings in which they may not."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
 import torch.nn.functional as functional
+from every_method import NAMES, kind, short
 from torch import nn
 
-from hpcfl.clients import at, frozen
+from hpcfl.clients import at, frozen, training
+from hpcfl.clients.execution import Session, choose
+from hpcfl.clients.losses import Batch, reads_features, sees_features_alone
+from hpcfl.experiment import plugins
 from hpcfl.rows.layout import to_row
 
 COUNTS = [[8, 3, 0, 0], [0, 9, 2, 0], [2, 2, 2, 2], [5, 5, 5, 5]]
@@ -34,6 +40,14 @@ class Convolutional(nn.Module):
         return self.head(self.features(x))
 
 
+class Undecided(Convolutional):
+    """What the features are depends on the mode, by a function and not by a layer."""
+
+    def features(self, x):
+        features = super().features(x)
+        return functional.dropout(features, 0.5, training=self.training)
+
+
 class Apart(Convolutional):
     """The forward pass does not go through ``features``."""
 
@@ -57,6 +71,10 @@ def apart(shape, classes):
     return Apart(nn.Identity())
 
 
+def undecided(shape, classes):
+    return Undecided(nn.Identity())
+
+
 def fleet_of(make_fleet, model, lanes="auto"):
     fleet = make_fleet(COUNTS, lanes=lanes, model={"name": f"test_frozen:{model}"})
     if fleet.resources.buffers.width:
@@ -73,12 +91,11 @@ def without(fleet):
 
 @pytest.fixture
 def runs(monkeypatch):
-    """How many samples each run of the frozen layers had, but for the two of the trial."""
+    """How many samples each run of the frozen layers had."""
     counted, run_once = [], frozen.run_once
 
     def counting(resources, rows, buffers, pools):
-        if len(pools) > 1 or len(pools[0]) > 2:
-            counted.append(sum(map(len, pools)))
+        counted.append(sum(map(len, pools)))
         return run_once(resources, rows, buffers, pools)
 
     monkeypatch.setattr(frozen, "run_once", counting)
@@ -163,15 +180,7 @@ def test_what_moves_or_varies_below_the_head_runs_each_time(
     fleet = make_fleet(COUNTS)
     fleet.resources.samples.augment = augment
     groups = (params,) if isinstance(params, int) else params
-    assert not frozen.fits(
-        fleet.resources,
-        torch.zeros(1, fleet.layout.width),
-        torch.zeros(1, 0),
-        np.arange(2),
-        fleet.layout.members(groups),
-        fleet.loss,
-        {},
-    )
+    assert not frozen.fits(fleet.resources, fleet.layout.members(groups), fleet.loss)
 
 
 @pytest.mark.parametrize("lanes", [1, "auto"])
@@ -203,53 +212,125 @@ def asks_another_model(model, batch, lane):
     return entropy + features.square().mean() * model.head.bias.sum()
 
 
+class Losses:
+    """A method with a loss that is declared and calls one that is not."""
+
+    @reads_features("inner")
+    def outer(self, model, batch, lane):
+        return self.inner(model, batch, lane)
+
+    def inner(self, model, batch, lane):
+        return reads_samples(model, batch, lane)
+
+
 @pytest.mark.parametrize(
     ("model", "loss"),
     [
         ("dropping", None),
         ("batch_dependent", None),
         ("apart", None),
+        ("undecided", None),
         ("plain", reads_samples),
         ("plain", asks_another_model),
+        ("plain", Losses().outer),
     ],
 )
 def test_where_features_do_not_stand_for_samples_the_layers_run_each_time(
     make_fleet, rows_of, model, loss, runs
 ):
-    """The same bits as ever; another model is the client's own here, so that only
-    asking for it tells.
-    """
+    """The same bits as ever."""
     ended = []
     for change in (lambda fleet: fleet, without):
         fleet = change(fleet_of(make_fleet, model, lanes=1))
         rows = rows_of(fleet)
-        torch.manual_seed(1)
         ended.append(fleet.train(rows, loss=loss, variables={"teacher": rows}, **HEAD))
     assert runs == []
-    if model != "dropping":  # the trial draws as well
-        assert torch.equal(*ended)
+    assert torch.equal(*ended)
 
 
 def test_a_loss_at_fault_says_so_itself(make_fleet, rows_of):
+    @reads_features()
+    def wrong(model, batch, lane):
+        return model(batch.x)
+
     fleet = make_fleet(COUNTS)
     with pytest.raises(TypeError, match="has shape"):
-        fleet.train(
-            rows_of(fleet), loss=lambda model, batch, lane: model(batch.x), **HEAD
-        )
+        fleet.train(rows_of(fleet), loss=wrong, **HEAD)
 
 
-def test_how_far_a_run_has_come_does_not_decide(make_fleet, rows_of, monkeypatch):
-    """The trial is of the initial model; a resumed run must decide as the run before it
-    did.
+METHODS = [
+    *[short(name) for name in NAMES],
+    short("fedrod", order="separate"),
+    short("fedrep", ala=True),
+    short("fedavg", aggregation="class-wise"),
+]
+
+
+@pytest.mark.slow  # every training of every method is done twice
+@pytest.mark.parametrize("method", METHODS, ids=str)
+def test_what_every_method_declares_is_true(federate, short_ala, monkeypatch, method):
+    """Whatever is trained on features ends where it ends when trained on samples, up to
+    rounding.
+
+    The body is frozen by the model, where the method allows it, so that all trainings
+    are of the head alone.
     """
-    tried, same = [], frozen._same
-    monkeypatch.setattr(
-        frozen,
-        "_same",
-        lambda resources, rows, *given: (
-            tried.append(rows) or same(resources, rows, *given)
-        ),
-    )
-    fleet = fleet_of(make_fleet, "plain")
-    fleet.train(8 * rows_of(fleet), **HEAD)
-    assert len(tried) == 1 and torch.equal(tried[0], fleet.setup.initial()[None])
+    train = training.train
+    tried = []
+
+    def train_both_ways(task, resources, *given):
+        trained = train(task, resources, *given)
+        if training._frozen_once(task, resources):
+            tried.append(task.phase)
+            on_samples = train(task, replace(resources, head=None), *given)
+            for one, other in zip(_numbers(trained), _numbers(on_samples), strict=True):
+                torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
+        return trained
+
+    monkeypatch.setattr(training, "train", train_both_ways)
+    name = method["name"]
+    trains_body = "body" in kind(name).trains
+    model = {"name": "mlp" if trains_body else "tiny:head_only"}
+    played = federate(method, rounds=2, model=model)
+    declared = sees_features_alone(played.prepared.method.objective)
+    assert tried or trains_body or not declared
+
+
+def _numbers(trained):
+    return [trained.rows, trained.buffers, trained.losses, *trained.changed.values()]
+
+
+SHAPES = {"fasttext": (12,), "lenet": (1, 28, 28)}
+
+
+@pytest.mark.parametrize("name", plugins.names("hpcfl.models"))
+def test_the_features_of_every_model_stand_for_samples(name):
+    """The head's gradients by features are those by samples, and the structure of the
+    model says so.
+    """
+    shape = SHAPES.get(name, (3, 32, 32))
+    options = {"vocabulary": 30} if name == "fasttext" else {}
+    module = plugins.find("hpcfl.models", "model.name", name)(shape, 4, **options)
+    x = torch.randint(0, 30, (3, *shape)) if options else torch.randn(3, *shape)
+    y = torch.tensor([0, 3, 1])
+    names = [key for key, _ in module.named_parameters() if key.startswith("head.")]
+    assert frozen.stand_for(module, x[:1], names)
+    tensors = {key: value.detach()[None] for key, value in module.named_parameters()}
+    tensors |= {key: value.clone()[None] for key, value in module.named_buffers()}
+    features = module.eval().features(x).detach()
+    above = {key: tensors[key] for key in names}
+    results = []
+    for inputs, given in ((x, tensors), (features, above)):
+        one = frozen.on_features(module) if given is above else module
+        kernel = choose(one, torch.device("cpu"), 1)
+        session = Session(kernel, given, names, cross_entropy)
+        gradients, losses = session.gradients(
+            slice(0, 1), Batch(inputs[None], y[None]), {}
+        )
+        results.append([*gradients.values(), losses])
+    for on_samples, on_features in zip(*results, strict=True):
+        torch.testing.assert_close(on_samples, on_features)
+
+
+def cross_entropy(model, batch, lane):
+    return functional.cross_entropy(model(batch.x), batch.y)

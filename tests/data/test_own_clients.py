@@ -8,6 +8,7 @@ import os
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 from hpcfl.data import datasets, partition
 from hpcfl.data.partitions.by_client import plugin as by_client
@@ -21,8 +22,8 @@ PLAY = (
 )
 
 
-def load(dataset, path):
-    return datasets.load(config.Data(dataset=dataset, file=str(path)))
+def load(dataset, path, **options):
+    return datasets.load(config.Data(dataset=dataset, file=str(path), options=options))
 
 
 def owned(data):
@@ -191,6 +192,79 @@ def test_shakespeare_as_leaf_exports_it(tmp_path):
     assert "".join(read) == PLAY[:-1] + "?" and data.x.max() <= 80
     assert [leaf.LETTERS[number] for number in data.y.tolist()] == ["f", "\n"]
     assert data.normalise(data.x) is data.x
+
+
+def test_sentiment140_as_leaf_exports_it(tmp_path):
+    """Rows of id, date, query, user, text, part; a word of test/ alone is unknown."""
+
+    def tweet(text):
+        return ["1467810369", "Mon Apr 06", "NO_QUERY", "ann", text, "training"]
+
+    root = as_leaf(
+        tmp_path / "sent140",
+        train=[{"ann": ([tweet("Sad, so sad"), tweet("Good!")], [0, 1])}],
+        test=[{"ann": ([tweet("so good " * 20 + "today")], [1])}],
+    )
+    data = load("leaf", root)
+    # by frequency, then alphabetically: sad ! , good so
+    assert data.x[:2, :5].tolist() == [[1, 3, 5, 1, 0], [4, 2, 0, 0, 0]]
+    assert data.x[2].tolist() == [5, 4] * 12 + [5]
+    assert data.shape == (25,) and data.vocabulary == 6 and data.classes == 2
+    assert data.official_test == 1 and data.normalise(data.x) is data.x
+    short = as_leaf(tmp_path / "short", train=[{"ann": ([["1", "Mon"]], [0])}])
+    with pytest.raises(UserError, match=r"user 'ann': a tweet must be .*; one has 2"):
+        load("leaf", short)
+
+
+def portraits(folder):
+    folder.mkdir()
+    for number, colour in enumerate([(250, 10, 10), (10, 10, 250)]):
+        Image.new("RGB", (178, 218), colour).save(folder / f"00{number}.jpg")
+    return folder
+
+
+def test_celeba_as_leaf_exports_it(tmp_path):
+    images = portraits(tmp_path / "img_align_celeba")
+    root = as_leaf(
+        tmp_path / "celeba",
+        train=[{"7": (["001.jpg", "000.jpg"], [1.0, 0.0])}],
+        test=[{"7": (["000.jpg"], [0.0])}],
+    )
+    data = load("leaf", root, images=str(images))
+    assert data.shape == (3, 84, 84) and data.x.dtype == torch.uint8
+    colours = data.x[:, :, 40, 40].int() - torch.tensor([10, 10, 10])
+    assert colours.abs().argmax(dim=1).tolist() == [2, 0, 0]
+    assert data.y.tolist() == [1, 0, 0] and data.official_test == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        (
+            "../000.jpg",
+            r"all_data_0\.json: .*user '7': '\.\./000\.jpg' is no name of an image",
+        ),
+        ("002.jpg", r"002\.jpg: cannot be read as an image \(No such file"),
+        ("text.jpg", r"text\.jpg: cannot be read as an image \(cannot identify"),
+    ],
+)
+def test_images_of_celeba_that_are_none_are_refused(tmp_path, name, told):
+    images = portraits(tmp_path / "images")
+    (images / "text.jpg").write_text("text")
+    root = as_leaf(tmp_path / "celeba", train=[{"7": ([name], [1])}])
+    with pytest.raises(UserError, match=told):
+        load("leaf", root, images=str(images))
+
+
+def test_the_folder_of_images_belongs_to_celeba(tmp_path):
+    root = as_leaf(tmp_path / "celeba", train=[{"7": (["000.jpg"], [1])}])
+    with pytest.raises(UserError, match=r"names of images need data\.images"):
+        load("leaf", root)
+    root = as_leaf(tmp_path / "numbers", train=[{"7": ([[1.0]], [0])}])
+    with pytest.raises(
+        UserError, match=r"data\.images: the samples of .* name no images"
+    ):
+        load("leaf", root, images=str(tmp_path))
 
 
 def test_other_numbers_are_taken_as_they_are(tmp_path):

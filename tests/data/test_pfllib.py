@@ -17,6 +17,7 @@ from hpcfl.experiment import config
 
 X = np.arange(8, dtype=np.float32).reshape(2, 1, 2, 2) / 4 - 1
 Y = np.array([1, 0])
+SIZES = "Size of samples for labels in clients"
 
 
 def load(root):
@@ -83,7 +84,7 @@ def test_d12_pfllibs_split_is_taken_as_it_is(tmp_path, write):
         non_iid=True,
         partition="dir",
         alpha=0.1,
-        **{"Size of samples for labels in clients": sizes},
+        **{SIZES: sizes},
     )
     data = load(root)
     assert (data.name, data.classes, data.shape) == ("MNIST", 10, (1, 2, 2))
@@ -113,6 +114,15 @@ def test_d12_texts_are_lists_with_their_lengths(tmp_path):
     data = load(folder(tmp_path / "n", [(texts, Y)], [([([9, 1, 1], 3)], [3])], **keys))
     assert data.x.tolist() == [[5, 6, 0], [7, 0, 0], [9, 1, 1]]
     assert data.vocabulary == 10 and data.y.tolist() == [1, 0, 3]
+
+
+def test_d12_omniglot_is_a_list_of_arrays_without_sizes(tmp_path):
+    images = [np.eye(3, dtype=bool)[None], np.zeros((1, 3, 3), dtype=bool)]
+    keys = {"num_clients": 1, "num_classes": 50, SIZES: None}
+    data = load(folder(tmp_path / "o", [(images, [49, 0])], [(images, [3, 4])], **keys))
+    assert data.shape == (1, 3, 3) and data.classes == 50
+    assert data.normalise(data.x)[0, 0].tolist() == np.eye(3).tolist()
+    assert data.y.tolist() == [49, 0, 3, 4]
 
 
 @pytest.mark.parametrize("kind", [np.uint8, np.float64, np.int16])
@@ -173,6 +183,7 @@ HUGE = (
         (packed(whole({"x": [("ab", 2), ("cd", 2)], "y": Y})), "must be lists"),
         (packed(whole({"x": [(["a"], 1), (["b"], 1)], "y": Y})), "other than integers"),
         (packed(whole({"x": [([0] * 9, 1)] * 99, "y": Y})), "more tokens than"),
+        (packed(whole({"x": [np.zeros(99)] * 99, "y": Y})), "more bytes than the file"),
         (packed(HUGE), "no array without dimensions|allocate"),
         (
             packed(whole({"x": X[:1], "y": Y})),
@@ -228,9 +239,6 @@ def test_d12_a_missing_client_is_named(tmp_path, removed, told, keys):
     (root / removed).unlink()
     with pytest.raises(UserError, match=told):
         load(root)
-
-
-SIZES = "Size of samples for labels in clients"
 
 
 @pytest.mark.parametrize(

@@ -94,7 +94,7 @@ WRONG = {
     "evaluation.metric=macro_f1/best": "evaluation.metric = 'macro_f1/best' is unknown; "
     "did you mean 'macro_f1'?",
     "evaluation.metric=std": "evaluation.metric = 'std' is unknown; allowed: "
-    "accuracy, balanced_accuracy, loss, macro_f1",
+    "accuracy, auc, balanced_accuracy, ece, loss, macro_f1",
     "evaluation.metric=os:system": "evaluation.metric = 'os:system' is of type "
     "builtin_function_or_method; expected a subclass",
     "evaluation.scores=macro-f1": "evaluation.scores = 'macro-f1': "

@@ -40,8 +40,8 @@ def averages(name):
 
 MIXING = sorted({*BODIES, *HEADS, *ROWS, *SENDING_MORE, *filter(averages, NAMES)})
 # Noise, validation samples, or which samples share a step, are keyed by the client's
-# number; APPLE's state names clients.
-NUMBERED = {"per-fedavg", "partialfed", "fedfomo", "apple"}
+# number; APPLE's state names clients, and pFedHN draws an embedding for each.
+NUMBERED = {"per-fedavg", "partialfed", "fedfomo", "apple", "pfedhn"}
 COUNTS = [[8, 3, 0, 1], [0, 9, 2, 2], [1, 0, 6, 6], [3, 0, 5, 10]]
 
 every_method = pytest.mark.parametrize("name", NAMES)
@@ -228,12 +228,17 @@ def test_lanes_change_no_bit_and_columns_count_the_same_clients(federate, name):
         if column == "tuned":
             assert who[-1].all() and not who[:-1].any()
         else:
+            everyone = column in ("global", "average")
             np.testing.assert_array_equal(
-                who, np.ones_like(who) if column == "global" else trained
+                who, np.ones_like(who) if everyone else trained
             )
 
 
 BEFORE = {
+    "fedgh",
+    "knn-per",
+    "fedem",
+    "pfedhn",
     "lg-fedavg",
     "fedavg",
     "fedprox",
@@ -253,8 +258,20 @@ BEFORE = {
     "fedbn",
     "fedadam",
     "fedyogi",
+    "fedadagrad",
+    "fedavgm",
+    "feddbe",
+    "feddyn",
+    "fedlc",
+    "fednova",
+    "q-ffl",
 }
 AFTER = {
+    "fedas",
+    "fml",
+    "fedtgp",
+    "mr-mtl",
+    "pfedsim",
     "local",
     "fedamp",
     "fedfomo",

@@ -23,6 +23,10 @@ REFUSED = {
     ("fedrep", "head_only"): NOTHING_SHARED,
     ("fedbabu", "head_only"): NOTHING_SHARED,
     ("fedper", "body_only"): NOTHING_OWN,
+    ("fedas", "head_only"): NOTHING_SHARED,
+    ("fedpac", "head_only"): NOTHING_SHARED,
+    ("fedpac", "body_only"): NOTHING_OWN,
+    ("fedas", "body_only"): NOTHING_OWN,
     ("lg-fedavg", "head_only"): "body is frozen .*, so nothing would be a client's own",
     ("fedrep", "body_only"): NOTHING_OWN,
     **{
@@ -30,7 +34,7 @@ REFUSED = {
             name,
             model,
         ): f"{name} needs a model whose output layer 'head' is trained whole"
-        for name in ("fedrod", "fednh", "creff", "cwfedavg")
+        for name in ("fedrod", "fednh", "creff", "cwfedavg", "fedgh")
         for model in ("body_only", "bias_alone")
     },
 }

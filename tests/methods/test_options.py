@@ -79,6 +79,12 @@ def test_class_wise_aggregation_changes_the_start_models(federate, name):
         "apfl",
         "fedbn",
         "fedadam",
+        "fedavgm",
+        "feddbe",
+        "feddyn",
+        "fednova",
+        "fedpac",
+        "q-ffl",
     ],
 )
 def test_methods_that_do_not_average_a_whole_model_have_no_such_option(federate, name):
@@ -343,10 +349,18 @@ PRINTED = {
     "apfl": {"alpha": 0.5, "adaptive": True},
     "fedadam": {"beta1": 0.9, "beta2": 0.99, "tau": 1e-3},
     "fedyogi": {"beta1": 0.9, "beta2": 0.99, "tau": 1e-3},
+    "fedadagrad": {"beta1": 0, "tau": 1e-3},
+    "fedavgm": {"momentum": 0.9, "server_lr": 1, "nesterov": False},
+    "feddyn": {"alpha": 0.01, "alpha_by": "equal", "weights": "uniform"},
+    "feddbe": {"kappa": 50, "initial": "keep"},
+    "fedlc": {"tau": 1},
+    "fedpac": {"lam": 1, "head_epochs": 1, "head_lr": None, "collaborate": True},
+    "fednova": {"mu": 0, "server_momentum": 0, "weights": "samples"},
+    "q-ffl": {"q": 1, "weights": "uniform"},
 }
 
 
-@pytest.mark.parametrize("name", ["apfl", "fedbn", "fedadam", "fedyogi"])
+@pytest.mark.parametrize("name", ["apfl", "fedbn", "fedadam", "fedyogi", "fedadagrad"])
 def test_that_clients_weigh_otherwise_than_in_the_paper_is_said(name):
     kind = plugins.find("hpcfl.methods", "method.name", name)
     assert kind(name=name).weights == "samples"

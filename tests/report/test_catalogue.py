@@ -12,7 +12,9 @@ def test_the_stored_catalogue_is_what_the_code_says():
     assert catalogue.STORED.read_text(encoding="utf-8") == catalogue.text()
 
 
-@pytest.mark.parametrize("kind", ["models", "partitions", "scores", "datasets"])
+@pytest.mark.parametrize(
+    "kind", ["models", "partitions", "shifts", "scores", "datasets"]
+)
 def test_entries_are_what_the_code_says(kind):
     assert catalogue.entries(kind) == json.loads(json.dumps(catalogue.described(kind)))
 

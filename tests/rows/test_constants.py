@@ -7,7 +7,7 @@ import tiny
 import torch
 from torch import nn
 
-from hpcfl.clients.modules import at
+from hpcfl.clients.losses import at
 from hpcfl.models.mlp import MLP
 from hpcfl.rows import constants
 from hpcfl.rows.layout import of_parameters, to_row

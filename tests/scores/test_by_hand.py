@@ -50,6 +50,16 @@ BY_HAND = {
     "macro_f1": (4 / 5 + 2 / 4 + 2 / 2) / 3,  # 2·correct / (predicted + tested)
     # logits 1 for the prediction, else 0
     "loss": (4 * (math.log(math.e + 3) - 1) + 2 * math.log(math.e + 3)) / 6,
+    "top5": 1,  # of four classes
+    # every largest probability is e/(e + 3) = 0.475, all in one bin
+    "ece": 4 / 6 - math.e / (math.e + 3),
+    # of the 6 right classes 4 are large, of the 18 wrong ones 2: of the 108 pairs 4·16
+    # are in order, 4·2 + 2·16 are equal
+    "auc": (64 + 40 / 2) / 108,
+}
+WHERE_ALL_IS_RIGHT = {
+    "loss": math.log(math.e + 3) - 1,
+    "ece": 1 - math.e / (math.e + 3),
 }
 
 
@@ -66,7 +76,39 @@ def test_a_score_by_hand(name, spare):
     block = block_of((LABELS, PREDICTED), (PREDICTED, PREDICTED), spare=spare)
     first, second = number(name, block)
     assert first == pytest.approx(BY_HAND[name])
-    assert second == pytest.approx(math.log(math.e + 3) - 1 if name == "loss" else 1)
+    assert second == pytest.approx(WHERE_ALL_IS_RIGHT.get(name, 1))
+
+
+def test_five_classes_of_seven_are_enough():
+    """Logits 6 … 0 of classes 0 … 6: classes 0 to 4 are among the first five."""
+    labels = torch.arange(7)[None]
+    logits = torch.arange(6, -1, -1.0).expand(1, 7, 7)
+    block = Block(logits, labels, torch.ones(1, 7, dtype=torch.bool), 7)
+    assert number("top5", block) == pytest.approx([5 / 7])
+
+
+def test_the_area_is_that_of_scikit_learn_but_for_its_steps():
+    generator = torch.Generator().manual_seed(0)
+    labels = torch.randint(3, (1, 200), generator=generator)
+    logits = torch.randn(1, 200, 3, generator=generator, dtype=torch.float64)
+    logits += torch.nn.functional.one_hot(labels, 3)
+    block = Block(logits, labels, torch.ones(1, 200, dtype=torch.bool), 3)
+    expected = metrics.roc_auc_score(
+        np.eye(3)[labels[0]], logits.softmax(dim=2)[0], average="micro"
+    )
+    assert number("auc", block) == pytest.approx([expected], abs=1e-4)
+
+
+def test_calibration_is_by_bins():
+    """Two classes, confidences 0.55 and 0.65 in two bins: right once of one, and once
+    of two: |1 − 0.55| and |1 − 1.3|, over three samples.
+    """
+    odds = [math.log(0.55 / 0.45), math.log(0.65 / 0.35), math.log(0.65 / 0.35)]
+    logits = torch.tensor([[[odd, 0.0] for odd in odds]], dtype=torch.float64)
+    block = Block(
+        logits, torch.tensor([[0, 0, 1]]), torch.ones(1, 3, dtype=torch.bool), 2
+    )
+    assert number("ece", block) == pytest.approx([(0.45 + 0.3) / 3])
 
 
 def test_a_class_that_is_never_predicted_has_an_f1_of_zero():

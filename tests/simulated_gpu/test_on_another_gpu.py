@@ -5,23 +5,26 @@ from types import SimpleNamespace
 import tiny
 import torch
 
-from hpcfl.clients import memory
 from hpcfl.commands import run as command
 from hpcfl.communication.communicator import OneProcess
 from hpcfl.experiment import config
+from hpcfl.simulation import prepare
 from hpcfl.storage.checkpoint import latest
 
 
-def play(folder, rounds):
-    """So many rounds in all, the last of them with a checkpoint; its digest."""
-    table = tiny.table(
+def experiment(rounds):
+    return tiny.table(
         "fedavg",
         [[4, 4, 0, 0]] * 2,
         rounds=rounds,
         checkpoint={"every": 1},
         runtime={"device": "cuda"},
     )
-    command.run(config.parse(table), folder, OneProcess())
+
+
+def play(folder, rounds):
+    """So many rounds in all, the last of them with a checkpoint; its digest."""
+    command.run(config.parse(experiment(rounds)), folder, OneProcess())
     return latest(folder / "checkpoints").digest
 
 
@@ -45,7 +48,7 @@ def test_a_resumed_run_says_that_it_has_other_lanes_or_ranks(
     gpu, tmp_path, monkeypatch, capfd
 ):
     play(tmp_path, 1)
-    monkeypatch.setattr(memory, "most_lanes", lambda *given: 1)
+    monkeypatch.setattr(prepare, "most_lanes", lambda *given: 1)
     meta = command._meta
     monkeypatch.setattr(
         command,
@@ -60,3 +63,17 @@ def test_a_resumed_run_says_that_it_has_other_lanes_or_ranks(
         and "['cuda', 'auto', 1] now)" in words
     )
     assert "continued with other ranks (1 before, 7 now)" in words
+
+
+def test_a_resumed_run_goes_on_with_the_lanes_that_the_gpu_held(gpu, tmp_path):
+    """On a GPU they decide bits: a run that was disturbed after its GPU turned out to be
+    too small is the run that was not.
+    """
+    play(tmp_path, 1)
+    newest = latest(tmp_path / "checkpoints")
+    (wide, heads), *others = newest.meta["lanes"]
+    assert wide > 1 and not others
+    prepared = prepare.prepare_together(config.parse(experiment(2)), OneProcess())
+    restored = SimpleNamespace(meta={"lanes": [[1, heads]]}, server=None, best=None)
+    command._federation(OneProcess(), prepared, None, restored, None)
+    assert prepared.resources.lanes == [1, heads]

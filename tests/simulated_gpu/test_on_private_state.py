@@ -5,8 +5,9 @@ where it does not.
 import pytest
 import torch
 
-from hpcfl.clients import memory
+from hpcfl.clients.resources import STATE_SHARE
 from hpcfl.rows import pinned
+from hpcfl.simulation import prepare
 from hpcfl.storage.clients import ClientStore
 
 ROW = {"row": torch.zeros(4), "steps": torch.tensor(7)}
@@ -77,9 +78,9 @@ def on_the_cpu(value):
     return store.snapshot()[0]
 
 
-@pytest.mark.parametrize("share", [memory.STATE_SHARE, 0])
+@pytest.mark.parametrize("share", [STATE_SHARE, 0])
 def test_a_federation_moves_no_private_state_while_it_fits(on_gpu, monkeypatch, share):
-    monkeypatch.setattr(memory, "STATE_SHARE", share)
+    monkeypatch.setattr(prepare, "STATE_SHARE", share)
     moved, stacked = [], pinned.stacked
 
     def watched(rows, device):

@@ -1,22 +1,20 @@
 """Steps and predictions of many client models at once, in one of two kernels.
 
-This is all that others use: ``choose`` gives a kernel, its ``session`` takes steps of
-some lanes (``Session.step(lanes, batch)``), and its ``predict`` predicts.
+This is all that others use: ``choose`` gives a kernel, a ``Session`` of it takes steps
+of some lanes (``Session.step(lanes, batch)``), and its ``predict`` predicts.
 
-Both kernels give the same numbers up to rounding: ``serial.py`` is the reference,
-``batched.py`` the faster one for small models and on GPUs. Which it is follows from a
-fixed rule, never from a timing, because they differ in the last bits.
+Both kernels give the same numbers up to rounding: ``SerialKernel`` is the reference,
+``BatchedKernel`` the faster one for small models and on GPUs. Which it is follows from
+a fixed rule, never from a timing, because they differ in the last bits.
 """
 
 import torch
 from torch import nn
 
 from hpcfl.clients.execution.batched import BatchedKernel
-from hpcfl.clients.execution.serial import SerialKernel
-from hpcfl.clients.execution.session import Session
-from hpcfl.clients.modules import convolves
+from hpcfl.clients.execution.kernel import Kernel, SerialKernel, Session
+from hpcfl.clients.losses import convolves
 
-Kernel = SerialKernel | BatchedKernel
 CACHE = (
     3 << 20
 )  # bytes of models and their gradients, about what a CPU's core has of its caches

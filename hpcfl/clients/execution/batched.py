@@ -4,7 +4,7 @@
 
 import gc
 import sys
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -14,23 +14,24 @@ from torch.func import functional_call, vmap
 
 from hpcfl.clients.execution import cuda_graphs
 from hpcfl.clients.execution.cuda_graphs import Captures, Graphed
+from hpcfl.clients.execution.kernel import KEYS, Gradients, Kernel, Session
 from hpcfl.clients.execution.lane_independence import Function
 from hpcfl.clients.execution.recorded import Recorded
-from hpcfl.clients.execution.session import Session
 from hpcfl.clients.losses import (
     Batch,
     Lane,
     Lanes,
     Loss,
     Predict,
+    Program,
     Tensors,
     differentiable,
     identity,
     in_two,
     in_words,
+    shared,
 )
-from hpcfl.clients.modules import Frozen, Program, shared, train_mode
-from hpcfl.clients.optimizers import Optimizer
+from hpcfl.models._random import keyed, random_layers
 from hpcfl.rows import places
 
 # ``functional_call(program, tensors, arguments)`` for each lane with its own ``tensors``
@@ -41,13 +42,11 @@ call_lanes = vmap(functional_call, in_dims=(None, 0, 0), randomness="error")
 MOST = 16
 
 
-class BatchedKernel:
+class BatchedKernel(Kernel):
     """All lanes in one call: ``vmap`` of the per-client loss over tensors ``[L, …]``.
 
-    Attributes:
-        widest: the most lanes in one call.
-        dependent: the operators that were called on a CPU and give a lane bits that
-            depend on the lanes beside it.
+    On a CPU what computes gradients is recorded when it ran often, on a GPU it becomes
+    a graph. Each call moves the buffers among the tensors.
     """
 
     def __init__(
@@ -59,23 +58,19 @@ class BatchedKernel:
         apart: whether a step or a prediction in which a lane's bits depend on the
             others, on a CPU, is done for one lane after the other.
         """
-        self.module, self.widest = module, widest
-        self.dependent: set[str] = set()
+        super().__init__(module, widest)
         self._replay, self._apart = replay, apart
         self._recordings: dict[Hashable, Recorded | Graphed] = {}  # oldest use first
         self._captures = Captures()
 
     def narrow(self, failed: int) -> None:
-        """At most half of ``failed`` lanes from now on, which the GPU's memory did not
-        hold.
-        """
-        lanes = failed // 2
+        super().narrow(failed)
+        lanes = self.widest
         print(
             f"hpcfl: the GPU's memory did not hold {failed} lanes; at most {lanes} from now on, which "
             f"may change the last bits (with runtime.lanes = {lanes} from the beginning it does not)",
             file=sys.stderr,
         )
-        self.widest = lanes
         self.forget()  # graphs hold memory
         gc.collect()  # and so may what the failed attempt left in cycles
         torch.cuda.empty_cache()
@@ -85,44 +80,50 @@ class BatchedKernel:
         self._recordings.clear()
         self._captures.forget()
 
-    def lay_out(self, tensors: Tensors) -> Tensors:
-        """Tensors ``[L, …]`` as they are."""
-        return tensors
-
-    def session(
-        self,
-        tensors: Tensors,
-        trained: list[str],
-        loss: Loss,
-        frozen: Frozen = "evaluation",
-        variables: Tensors | None = None,
-        optimizer: Optimizer | None = None,
-    ) -> "BatchedSession":
-        """Steps on ``loss`` of lanes with ``tensors`` [L, …]; see ``Session``.
-
-        Parameters that are not ``trained`` are frozen; ``frozen`` is the mode of layers
-        of which all is frozen.
-        """
-        train_mode(self.module, trained, frozen)
+    def begin(self, session: Session) -> Gradients:
+        tensors, trained = session.tensors, session.trained
         names = [*trained, *(name for name in tensors if name not in trained)]
-        variable_names = sorted(variables or {})
-        batched = BatchedLoss(self.module, loss, names, len(trained), variable_names)
+        drawn = [] if session.keys is None else [KEYS]
+        variable_names = sorted([*session.variables, *drawn])
         buffers = {name for name, _ in self.module.named_buffers()} & tensors.keys()
+        batched = BatchedLoss(
+            self.module, session.loss, names, len(trained), variable_names
+        )
+        kind = identity(session.loss), session.frozen, len(trained)
         recordable = Recordable(
-            (identity(loss), frozen, len(trained), *names, *variable_names),
+            (*kind, *names, *variable_names),
             batched.gradients,
-            f"the loss {in_words(loss)}",
+            f"the loss {in_words(session.loss)}",
             labels=len(names) + 1,
             writes=[place for place, name in enumerate(names) if name in buffers],
         )
-        return BatchedSession(
-            self, recordable, names, buffers, tensors, trained, variables, optimizer
+        first = next(iter(tensors.values()))
+        compute: Function = (
+            partial(self.graphed(recordable), len(first))
+            if first.is_cuda
+            else self.recorded(recordable)
         )
 
+        def gradients(
+            lanes: Lanes, batch: Batch, variables: Mapping[str, Tensor]
+        ) -> tuple[Tensors, Tensor]:
+            chosen = [tensors[name][lanes] for name in names]
+            values = [variables[name] for name in variable_names]
+            *parts, losses = compute(*chosen, batch.x, batch.y, *values)
+            if isinstance(lanes, Tensor):
+                # Indices gave copies; a slice gave views, whose buffers moved in place.
+                for name, tensor in zip(names, chosen, strict=True):
+                    if name in buffers:
+                        places.index_copy(tensors[name], lanes, tensor)
+            return dict(zip(trained, parts, strict=True)), losses
+
+        return gradients
+
+    def computed_lanes(self, lanes: int, most: int) -> int:
+        on_gpu = next(self.module.parameters()).is_cuda
+        return cuda_graphs.width(lanes, most) if on_gpu else lanes
+
     def check(self) -> None:
-        """Raise RunFailure if a recording turned out to be wrong on a GPU since the
-        last call.
-        """
         for recording in self._recordings.values():
             if isinstance(recording, Graphed):
                 recording.check()
@@ -131,7 +132,6 @@ class BatchedKernel:
     def predict(
         self, tensors: Tensors, x: Tensor, variables: Tensors, function: Predict
     ) -> Tensor:
-        """``function``'s output ``[L, batch, …]`` in evaluation mode."""
         self.module.eval()
         program = Program(
             self.module, lambda model, x, lane: function(model, x, Lane(**lane))
@@ -228,11 +228,14 @@ class LossProgram(nn.Module):
     def __init__(self, model: nn.Module, loss: Loss):
         super().__init__()
         self.model, self.loss = model, loss
+        self._random_layers = random_layers(model)
 
     def forward(self, x: Tensor, y: Tensor, variables: Tensors) -> Tensor:
         """Loss and data term [2] on ``x`` [size, …] and ``y`` [size]."""
-        lane = Lane(**variables)
-        return in_two(self.loss(self.model, Batch(x, y), lane), lane)
+        own = dict(variables)
+        with keyed(self._random_layers, own.pop(KEYS, None)):
+            lane = Lane(**own)
+            return in_two(self.loss(self.model, Batch(x, y), lane), lane)
 
 
 class BatchedLoss:
@@ -273,49 +276,3 @@ class BatchedLoss:
         total = differentiable(losses[:, 0].sum())
         gradients = torch.autograd.grad(total, leaves, materialize_grads=True)
         return (*gradients, losses.detach())
-
-
-class BatchedSession(Session):
-    """Steps of many lanes in one call; each call moves the buffers among ``tensors``.
-
-    On a CPU what computes gradients is recorded when it ran often, on a GPU it becomes
-    a graph.
-    """
-
-    def __init__(
-        self,
-        kernel: BatchedKernel,
-        recordable: Recordable,
-        names: list[str],
-        buffers: set[str],
-        tensors: Tensors,
-        trained: list[str],
-        variables: Tensors | None,
-        optimizer: Optimizer | None,
-    ):
-        super().__init__(tensors, trained, variables, optimizer)
-        self._names, self._buffers = names, buffers
-        self._variable_names = sorted(self.variables)
-        first = next(iter(tensors.values()))
-        self._most, self._on_gpu = len(first), first.is_cuda
-        self._gradients: Callable[..., tuple[Tensor, ...]]
-        if self._on_gpu:
-            self._gradients = partial(kernel.graphed(recordable), self._most)
-        else:
-            self._gradients = kernel.recorded(recordable)
-
-    def differentiate(
-        self, lanes: Lanes, batch: Batch, variables: Mapping[str, Tensor]
-    ) -> tuple[Tensors, Tensor]:
-        tensors = [self.tensors[name][lanes] for name in self._names]
-        values = [variables[name] for name in self._variable_names]
-        *gradients, losses = self._gradients(*tensors, batch.x, batch.y, *values)
-        if isinstance(lanes, Tensor):
-            # Indices gave copies; a slice gave views, whose buffers moved in place.
-            for name, tensor in zip(self._names, tensors, strict=True):
-                if name in self._buffers:
-                    places.index_copy(self.tensors[name], lanes, tensor)
-        return dict(zip(self.trained, gradients, strict=True)), losses
-
-    def computed_lanes(self, lanes: int) -> int:
-        return cuda_graphs.width(lanes, self._most) if self._on_gpu else lanes

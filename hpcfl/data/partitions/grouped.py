@@ -17,6 +17,7 @@ from hpcfl.rows import randomness
 
 class Grouped(FixedScheme):
     exclusive = True
+    by_number = True
     scheme: str = "grouped"
     groups: list[PositiveInt] = Field(
         [6, 6, 8], description="clients of each group, in index order"

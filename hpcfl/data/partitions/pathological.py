@@ -15,6 +15,7 @@ from hpcfl.errors import UserError
 
 
 class Pathological(MergedScheme):
+    by_number = True
     scheme: str = "pathological"
     classes_per_client: PositiveInt = Field(
         2, description="classes that a client holds"

@@ -34,17 +34,22 @@ def tokens(text: str) -> list[str]:
     return _TOKEN.findall(_BREAKS.sub(" ", text.lower().replace('"', "")))
 
 
-def encode(texts: list[list[str]]) -> tuple[np.ndarray, int]:
-    """The token ids of tokenised ``texts``, int32 [texts, 200], and how many different
-    ones there are.
+def encode(
+    texts: list[list[str]], positions: int = POSITIONS, known: int | None = None
+) -> tuple[np.ndarray, int]:
+    """The token ids of tokenised ``texts``, int32 [texts, positions], and how many
+    different ones there are.
+
+    known: how many of the texts, from the first, the vocabulary is made of; all of them
+    where it is left out.
     """
-    frequencies = Counter(word for text in texts for word in text)
+    frequencies = Counter(word for text in texts[:known] for word in text)
     ordered = sorted(frequencies, key=lambda word: (-frequencies[word], word))
     numbers = {word: position for position, word in enumerate(ordered, start=1)}
-    ids = np.zeros((len(texts), POSITIONS), np.int32)
+    ids = np.zeros((len(texts), positions), np.int32)
     for row, text in zip(ids, texts, strict=True):
-        kept = text[:POSITIONS]
-        row[: len(kept)] = [numbers[word] for word in kept]
+        kept = text[:positions]
+        row[: len(kept)] = [numbers.get(word, 0) for word in kept]
     return ids, len(numbers) + 1
 
 

@@ -19,12 +19,14 @@ class Source(ABC):
 
     built_in: it needs no files of the user. own_file: it reads ``data.file``, a user's
     own file or folder. licence: under which its publishers give it, "" where that is
-    not known or the data are the user's.
+    not known or the data are the user's. home: where a user fetches files that
+    ``download`` does not.
     """
 
     built_in = False
     own_file = False
     licence: str = ""
+    home: str = ""
 
     @property
     def looked_for(self) -> list[str]:
@@ -46,10 +48,10 @@ class Source(ABC):
         """Fetch the files into ``root``. Raises UserError if that fails or there is
         nothing to fetch.
         """
-        raise UserError(
-            f"'{name}' is not downloaded: "
-            f"{'it is built in' if self.built_in else 'bring your own files'}"
-        )
+        instead = "it is built in" if self.built_in else "bring your own files"
+        if self.home:
+            instead = f"fetch it from {self.home}"
+        raise UserError(f"'{name}' is not downloaded: {instead}")
 
 
 @dataclass(frozen=True)

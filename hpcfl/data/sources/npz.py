@@ -9,7 +9,6 @@ than the greatest class number. An array ``client`` [n] of numbers or names says
 each sample is, for ``partition.scheme = "by-client"``.
 """
 
-import shlex
 import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -116,25 +115,14 @@ def _opened(path: Path) -> Iterator[NpzFile]:
         Exception
     ) as error:  # numpy and zipfile raise many kinds for what is not a whole .npz
         if path.suffix.lower() == ".csv":
-            raise UserError(_of_csv(path)) from None
+            raise UserError(
+                f"{path}: is a CSV file, which data.dataset = 'csv' reads; its column of "
+                "classes is 'label', or what data.label names"
+            ) from None
         raise UserError(
             f"{path}: cannot be read as a .npz file without pickled objects "
             f"({atomic.reason(error)})"
         ) from None
-
-
-def _of_csv(path: Path) -> str:
-    """What to tell of a CSV file: that it is one, and how a .npz file is made of it."""
-    made = path.with_suffix(".npz")
-    code = (
-        f"import numpy as np; t = np.loadtxt({str(path)!r}, delimiter=',', skiprows=1); "
-        f"np.savez({str(made)!r}, x=t[:, :-1].astype('float32'), y=t[:, -1].astype(int))"
-    )
-    return (
-        f"{path}: is a CSV file, where a .npz file is wanted; with one line of headings and the class "
-        f"number, 0, 1, …, in the last column this makes {made} of it: "
-        f"python -c {shlex.quote(code)}"
-    )
 
 
 def refuse_bombs(file: BinaryIO) -> None:

@@ -47,7 +47,7 @@ Config = TypedDict(
     {
         "num_clients": PositiveInt,
         "num_classes": PositiveInt,
-        "Size of samples for labels in clients": NotRequired[list[Counts]],
+        "Size of samples for labels in clients": NotRequired[list[Counts] | None],
     },
 )
 
@@ -157,7 +157,7 @@ def _arrays(path: Path) -> Arrays:
             f"{path}: cannot be read as a client of PFLlib's ({atomic.reason(error)})"
         ) from None
     heartbeat.beat()
-    if x.ndim < 2 or y.ndim != 1 or len(x) != len(y) or y.dtype.kind == "f":
+    if x.ndim < 2 or y.ndim != 1 or len(x) != len(y) or y.dtype.kind not in "iu":
         raise UserError(
             f"{path}: x is {x.dtype} {list(x.shape)} and y {y.dtype} {list(y.shape)}; "
             "they must be [n, …] and integers [n]"
@@ -190,9 +190,13 @@ def _samples(x: Any, most: int) -> np.ndarray:
     """Samples as ``npz.made`` takes them: floats as they are, token ids int64 [n,
     positions].
 
-    Integers that are no token ids, of images, are values, as for PFLlib. Raises
-    ValueError.
+    Integers that are no token ids, of images, are values, as for PFLlib; Omniglot's
+    images are a list of arrays. Raises ValueError.
     """
+    if isinstance(x, list) and all(isinstance(sample, np.ndarray) for sample in x):
+        if sum(sample.nbytes for sample in x) > most:
+            raise ValueError("its arrays have more bytes than the file")
+        x = np.stack(x)
     if isinstance(x, list) or x.dtype == object:
         return _tokens(x, most)
     values = _numbers(x, most)
@@ -223,7 +227,7 @@ def _numbers(values: Any, most: int) -> np.ndarray:
     larger than the ``most`` bytes that were read.
     """
     array = np.asarray(values)
-    if array.dtype.kind not in "fiu":
+    if array.dtype.kind not in "fiub":
         raise ValueError(f"it holds {array.dtype} where numbers are wanted")
     if isinstance(values, np.ndarray) and array.nbytes > most:
         raise ValueError(f"an array of {array.nbytes:,} bytes from {most:,}")

@@ -11,20 +11,18 @@ say nothing, is the official test split of the schemes that keep the splits apar
 """
 
 import re
-import uuid
-import warnings
 from pathlib import Path
 
 import numpy as np
 import torch
 
 from hpcfl.data.datasets import Dataset
+from hpcfl.data.sources import _decoded, _images
 from hpcfl.data.sources.base import Source
 from hpcfl.errors import UserError
-from hpcfl.files import atomic, heartbeat, regular
+from hpcfl.files import atomic, regular
 
 FOLDER = "tiny-imagenet-200"
-DECODED = "hpcfl-decoded.npy"
 URL, MD5 = (
     "http://cs231n.stanford.edu/tiny-imagenet-200.zip",
     "90528d7ca1a48142e341f4ef8d21d0de",
@@ -34,7 +32,6 @@ MOST_BYTES, MOST_CLASSES = (
     10_000_000,
     256,
 )  # of a text file; class numbers are kept in a byte
-NAME = r"\w[\w.-]*"  # a file or folder, without a path
 RECORD = np.dtype([("image", "u1", (3, SIDE, SIDE)), ("label", "u1"), ("test", "?")])
 IMAGENET = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
@@ -63,11 +60,9 @@ class TinyImageNet(Source):
                 f"{folder}: no wnids.txt there; to fetch it: hpcfl data download "
                 f"{name} --root {root}"
             )
-        table = _map_decoded(name, root)
-        if table is None:
-            entries = _entries(folder)
-            table = np.empty(len(entries), RECORD)
-            _decode_into(table, entries)
+        table = _decoded.table(
+            name, root, folder, RECORD, lambda: _entries(folder), _decode
+        )
         labels = torch.from_numpy(table["label"].astype(np.int64))
         return Dataset(
             name,
@@ -82,71 +77,15 @@ class TinyImageNet(Source):
     def download(self, name: str, root: Path) -> None:
         """Fetch the images where they are missing, then decode them into one file."""
         if not (root / FOLDER / "wnids.txt").is_file():
-            self._fetch(name, root)
-        entries = _entries(root / FOLDER)
-        path = root / FOLDER / DECODED
-        temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
-        try:
-            table = np.lib.format.open_memmap(temporary, "w+", RECORD, (len(entries),))
-            _decode_into(table, entries)
-            table.flush()
-            temporary.replace(path)
-        except OSError as error:
-            raise UserError(
-                f"{path}: cannot be written ({atomic.reason(error)})"
-            ) from None
-        finally:
-            temporary.unlink(missing_ok=True)
-
-    def _fetch(self, name: str, root: Path) -> None:
-        # torchvision takes a second to import and is needed here only.
-        from hpcfl.data.vision import torchvision
-
-        try:
-            torchvision.datasets.utils.download_and_extract_archive(
-                URL, str(root), md5=MD5
-            )
-        except (OSError, RuntimeError) as error:
-            raise UserError(
-                f"{name} could not be downloaded to {root}: "
-                f"{' '.join(str(error).split())}"
-            ) from None
-
-
-def _map_decoded(name: str, root: Path) -> np.ndarray | None:
-    """The decoded images [n] of RECORD, mapped and private to this process; None where
-    they have not been decoded yet.
-
-    Raises UserError where the file is anything else.
-    """
-    path = root / FOLDER / DECODED
-    table: np.ndarray | None = None
-    try:
-        regular.opened(path).close()
-        table = np.lib.format.open_memmap(path, mode="c")
-    except FileNotFoundError:
-        return None
-    except (OSError, ValueError):
-        pass  # it is refused below
-    if table is None or table.dtype != RECORD or table.ndim != 1:
-        raise UserError(
-            f"{path}: damaged, or not what hpcfl writes; to write it again: "
-            f"hpcfl data download {name} --root {root}"
-        )
-    return table
-
-
-def _decode_into(table: np.ndarray, entries: list[Entry]) -> None:
-    """Decode each of the ``entries`` into its place in ``table`` [n] of RECORD."""
-    for position, entry in enumerate(entries):
-        table[position] = _decode(entry)
-        heartbeat.beat()
+            _decoded.fetch(name, root, root, URL, MD5)
+        folder = root / FOLDER
+        _decoded.write(folder, RECORD, _entries(folder), _decode)
 
 
 def _classes(folder: Path) -> dict[str, int]:
     """WordNet id → class number, in alphabetical order. Raises UserError."""
     words = sorted(
-        {word for (word,) in _rows(folder / "wnids.txt", "WORDNET-ID", [NAME])}
+        {word for (word,) in _rows(folder / "wnids.txt", "WORDNET-ID", [_images.NAME])}
     )
     if not 0 < len(words) <= MOST_CLASSES:
         raise UserError(
@@ -172,7 +111,9 @@ def _entries(folder: Path) -> list[Entry]:
         )
     known = "|".join(map(re.escape, classes))
     pairs = _rows(
-        annotations, "IMAGE and the WordNet id of a class in wnids.txt", [NAME, known]
+        annotations,
+        "IMAGE and the WordNet id of a class in wnids.txt",
+        [_images.NAME, known],
     )
     return train + [
         (folder / "val" / "images" / file, classes[word], True) for file, word in pairs
@@ -198,28 +139,9 @@ def _rows(path: Path, wanted: str, columns: list[str]) -> list[list[str]]:
 
 
 def _decode(entry: Entry) -> tuple[np.ndarray, int, bool]:
-    """The record of an image; a grey one becomes coloured.
-
-    Raises UserError for a file that is no such image; one of another size is refused
-    before it is decoded.
-    """
-    from PIL import Image  # needed here only
-
+    """The record of an image; a grey one becomes coloured. Raises UserError."""
     path, number, test = entry
-    try:
-        with regular.opened(path) as file, warnings.catch_warnings():
-            warnings.simplefilter("ignore", Image.DecompressionBombWarning)
-            with Image.open(file, formats=["JPEG"]) as image:
-                if image.size != (SIDE, SIDE):
-                    raise UserError(
-                        f"{path}: {image.width}×{image.height} pixels, must be {SIDE}×{SIDE}"
-                    )
-                pixels = np.asarray(image.convert("RGB"))
-    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
-        raise UserError(
-            f"{path}: cannot be read as an image ({atomic.reason(error)})"
-        ) from None
-    return pixels.transpose(2, 0, 1), number, test
+    return _images.read(path, "JPEG", size=(SIDE, SIDE)), number, test
 
 
 plugin = TinyImageNet()

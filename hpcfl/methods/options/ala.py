@@ -19,7 +19,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from hpcfl.clients import Fleet, StepContext
-from hpcfl.clients.losses import Batch
+from hpcfl.clients.losses import Batch, reads_features
 from hpcfl.communication.message import Inbox
 from hpcfl.methods._anchored import Anchored
 from hpcfl.methods._server_model import ServerModel
@@ -164,6 +164,7 @@ class BlendedAnchor(Blending, Anchored):
         return self.adaptive_aggregation().adapt(fleet, inbox.get("anchor", own))
 
 
+@reads_features()
 def cross_entropy(model: nn.Module, batch: Batch, lane: Any) -> Tensor:
     """The loss inside ALA, whatever the method's own objective is (methods-1.md §6)."""
     return functional.cross_entropy(model(batch.x), batch.y)

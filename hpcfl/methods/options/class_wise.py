@@ -20,7 +20,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from hpcfl.clients import Fleet
-from hpcfl.clients.losses import Batch
+from hpcfl.clients.losses import Batch, reads_features
 from hpcfl.communication.message import Field as Sent
 from hpcfl.communication.message import Inbox, Message, Mixture
 from hpcfl.methods.base import Audience, Cohort, Layers, Method, Setup, State, head_of
@@ -239,6 +239,7 @@ class ClassWiseAggregation(AggregationKey, FedAvg):
         head_of(model, self.name, trained=True)
         return super().adapt(model)
 
+    @reads_features("loss")
     def objective(self, model: nn.Module, batch: Batch, lane: Any) -> Tensor:
         loss = super().objective(model, batch, lane)
         penalty = self.class_wise().penalty(model, lane)

@@ -1,5 +1,8 @@
-"""How many training samples of each class each client has, as areas of circles."""
+"""How many training samples of each class each client has, as areas of circles, whose
+colours are the groups of clients that ``[[shift]]`` makes.
+"""
 
+from collections.abc import Mapping
 from math import pi
 from typing import TYPE_CHECKING
 
@@ -7,9 +10,10 @@ import numpy as np
 
 from hpcfl.errors import UserError
 from hpcfl.report.arrangement import arrange, called
-from hpcfl.report.plots.base import LINE, NARROWEST, Sheet, whole_numbers
-from hpcfl.report.style import PLAIN
+from hpcfl.report.plots.base import LINE, NARROWEST, Sheet, literal, whole_numbers
+from hpcfl.report.style import OKABE_ITO, PLAIN
 from hpcfl.report.summary import Run
+from hpcfl.storage.results import GROUP
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -17,6 +21,8 @@ if TYPE_CHECKING:
 
 
 HIGHEST = 5.0  # inches of all classes
+NAMED = 8  # groups with a colour of their own, which the legend names
+LETTERS = 24  # of a group's name in the legend
 
 
 def plugin(runs: list[Run], sheet: Sheet) -> "Figure":
@@ -25,6 +31,7 @@ def plugin(runs: list[Run], sheet: Sheet) -> "Figure":
     """
     arranged = arrange(runs, unfinished=True)
     panels: dict[str, np.ndarray] = {}
+    groups: dict[str, list[str]] = {}
     for column in arranged.columns:
         known = [
             placed
@@ -44,18 +51,40 @@ def plugin(runs: list[Run], sheet: Sheet) -> "Figure":
         )
         several = len({table.tobytes() for table in tables})
         name = called([placed.setting for placed in known])[0]
-        panels[
-            f"{title}, {name}, one of {several} partitions" if several > 1 else title
-        ] = tables[0]
+        if several > 1:
+            title = f"{title}, {name}, one of {several} partitions"
+        panels[title] = tables[0]
+        groups[title] = groups_of(known[0].run)
     if not panels:
         raise UserError(f"{runs[0].folder}: its partition was not recorded")
-    return bubbles(sheet, panels)
+    return bubbles(sheet, panels, groups)
 
 
-def bubbles(sheet: Sheet, panels: dict[str, np.ndarray]) -> "Figure":
+def groups_of(run: Run) -> list[str]:
+    """What the group of each client is called, by its number; empty without groups."""
+    group = run.results.static.get(GROUP)
+    names = run.results.header.get("groups", [])
+    if group is None or group.max(initial=-1) >= len(names):
+        return []
+    return [names[number] for number in group.tolist()]
+
+
+def bubbles(
+    sheet: Sheet,
+    panels: Mapping[str, np.ndarray],
+    groups: Mapping[str, list[str]] | None = None,
+) -> "Figure":
     """Counts ``[clients, classes]`` by title; the circles of all panels have the same
     scale.
+
+    groups: by title what the group of each client is called, or nothing.
     """
+    groups = groups or {}
+    every_name = dict.fromkeys(name for names in groups.values() for name in names)
+    colours = {
+        name: OKABE_ITO[(place + 1) % len(OKABE_ITO)]
+        for place, name in enumerate(every_name)
+    }
     widest = max(counts.shape[0] for counts in panels.values())
     most = max(1, min(int(sheet.width / NARROWEST), int(sheet.width / (0.09 * widest))))
     across = min(len(panels), most)
@@ -70,18 +99,28 @@ def bubbles(sheet: Sheet, panels: dict[str, np.ndarray]) -> "Figure":
     )  # points; large circles of one client may touch
     scale = pi / 4 * diameter**2 / largest  # points² a sample
     for place, (title, counts) in zip(places, panels.items(), strict=True):
-        _draw(place, counts, scale)
+        names = groups.get(title) or []
+        colour_of = [colours[name] for name in names[: len(counts)]]
+        _draw(place, counts, scale, colour_of or [PLAIN] * len(counts))
         place.set_title(sheet.title(title))
     sizes = legend_sizes(largest)
     handles = [
         places[0].scatter([], [], s=scale * size, color=PLAIN, linewidth=0)
         for size in sizes
     ]
-    figure.set_figheight(figure.get_figheight() + LINE)
+    labels = [f"{size:,} samples" for size in sizes]
+    for name in list(every_name)[:NAMED]:
+        dot = places[0].scatter([], [], s=20, color=colours[name], linewidth=0)
+        handles.append(dot)
+        labels.append(literal(name, LETTERS))
+    if len(every_name) > NAMED:
+        labels[-1] += f" and {len(every_name) - NAMED} more groups"
+    across = max(len(sizes), int(sheet.width / 1.6)) if every_name else len(sizes)
+    figure.set_figheight(figure.get_figheight() + -(-len(labels) // across) * LINE)
     figure.legend(
         handles,
-        [f"{size:,} samples" for size in sizes],
-        ncols=len(sizes),
+        labels,
+        ncols=across,
         loc="outside lower center",
         borderaxespad=0.1,
         handletextpad=0.4,
@@ -89,11 +128,12 @@ def bubbles(sheet: Sheet, panels: dict[str, np.ndarray]) -> "Figure":
     return figure
 
 
-def _draw(place: "Axes", counts: np.ndarray, scale: float) -> None:
+def _draw(place: "Axes", counts: np.ndarray, scale: float, colours: list[str]) -> None:
     clients, classes = counts.shape
     client, label = np.nonzero(counts)
     areas = np.maximum(scale * counts[client, label], 0.5)
-    place.scatter(client, label, s=areas, color=PLAIN, alpha=0.8, linewidth=0)
+    chosen = [colours[number] for number in client.tolist()]
+    place.scatter(client, label, s=areas, color=chosen, alpha=0.8, linewidth=0)
     place.set(
         xlabel="client",
         ylabel="class",

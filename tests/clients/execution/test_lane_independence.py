@@ -9,8 +9,14 @@ import torch.nn.functional as functional
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from hpcfl.clients.execution import BatchedKernel, choose, lane_independence
+from hpcfl.clients.execution import (
+    BatchedKernel,
+    Session,
+    choose,
+    lane_independence,
+)
 from hpcfl.clients.losses import Batch
+from hpcfl.models._random import words
 
 LANES, WIDTH, CLASSES = 5, 54, 3
 # of 54 features, so that a lane ends anywhere in the vectors of a processor
@@ -170,7 +176,13 @@ def compared(x):
     return torch.where(either | other, x, -x).clamp(-1, 1) + signs
 
 
+def dropped(x):
+    places = torch.arange(x.numel(), dtype=torch.int32).view_as(x)
+    return x.where(words((1e6 * x[0, :2]).int(), places) > 0, 0)
+
+
 FUNCTIONS = {
+    "random words": dropped,
     "arithmetic": lambda x: 1 - (x * x + 2) / (x.abs() + 0.5) * 0.3 - x.detach() // 1,
     "exp and log": lambda x: x.exp().log1p() + x.abs().add(0.1).log() + x.expm1(),
     "relu": torch.relu,
@@ -234,7 +246,7 @@ def computed(kernel, tensors, batch, lanes):
     y = torch.randint(0, CLASSES, (LANES, batch), generator=generator)
     chosen = {name: tensor[lanes].clone() for name, tensor in tensors.items()}
     trained = [name for name, _ in kernel.module.named_parameters()]
-    session = kernel.session(chosen, trained, loss)
+    session = Session(kernel, chosen, trained, loss)
     width = slice(0, len(lanes))
     gradients, losses = session.gradients(width, Batch(x[lanes], y[lanes]), {})
     predicted = kernel.predict(chosen, x[lanes], {}, outputs)
@@ -319,7 +331,7 @@ def test_a_lane_with_one_sample_has_the_same_bits_alone_as_beside_others():
     def results(lanes):
         chosen = {name: tensor[lanes].clone() for name, tensor in tensors.items()}
         width = slice(0, len(x[lanes]))
-        session = kernel.session(chosen, trained, loss)
+        session = Session(kernel, chosen, trained, loss)
         gradients, losses = session.gradients(width, Batch(x[lanes], y[lanes]), {})
         predicted = kernel.predict(chosen, x[lanes], {}, outputs)
         return [*gradients.values(), losses, predicted]

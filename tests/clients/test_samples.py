@@ -2,22 +2,19 @@ import numpy as np
 import pytest
 import torch
 
-from hpcfl.clients import augmentation
-from hpcfl.clients.samples import Samples
+from hpcfl.clients.samples import VARIANTS, Samples, crop_and_flip, draw_variants
 from hpcfl.data.datasets import Dataset
 
 IMAGES = torch.arange(1, 1 + 3 * 2 * 5 * 6, dtype=torch.uint8).view(3, 2, 5, 6)
 
 
 def test_no_variant_changes_nothing():
-    assert torch.equal(
-        augmentation.apply(IMAGES, torch.zeros(3, dtype=torch.int64)), IMAGES
-    )
+    assert torch.equal(crop_and_flip(IMAGES, torch.zeros(3, dtype=torch.int64)), IMAGES)
 
 
 def test_every_variant_is_a_crop_of_the_padded_image_perhaps_flipped():
-    variants = torch.arange(1, augmentation.VARIANTS + 1)
-    changed = augmentation.apply(IMAGES[:1].expand(len(variants), -1, -1, -1), variants)
+    variants = torch.arange(1, VARIANTS + 1)
+    changed = crop_and_flip(IMAGES[:1].expand(len(variants), -1, -1, -1), variants)
     padded = np.pad(IMAGES[0].numpy(), [(0, 0), (4, 4), (4, 4)])
     expected = [
         crop[..., ::-1] if flip else crop
@@ -33,15 +30,15 @@ def test_every_variant_is_a_crop_of_the_padded_image_perhaps_flipped():
 
 def test_each_image_has_its_own_variant():
     variants = torch.tensor([7, 0, 120])
-    together = augmentation.apply(IMAGES, variants)
+    together = crop_and_flip(IMAGES, variants)
     for i in range(3):
         assert torch.equal(
-            together[i], augmentation.apply(IMAGES[i : i + 1], variants[i : i + 1])[0]
+            together[i], crop_and_flip(IMAGES[i : i + 1], variants[i : i + 1])[0]
         )
 
 
 def test_draws_are_uniform():
-    drawn = augmentation.draw(162_000, np.random.default_rng(0))
+    drawn = draw_variants(162_000, np.random.default_rng(0))
     counts = np.bincount(drawn, minlength=163)
     assert (
         counts[0] == 0

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from hpcfl.clients import scoring
-from hpcfl.clients.memory import client_bytes, is_full, lane_bytes, most_lanes
+from hpcfl.clients.resources import client_bytes, is_full, lane_bytes, most_lanes
 from hpcfl.experiment.config import Training
 from hpcfl.models.mlp import MLP
 

@@ -1,0 +1,202 @@
+"""``hpcfl verify``: play runs again from their stored configuration, and say whether the
+same comes out.
+
+On the same arithmetic (processor, libraries, GPUs) the final state and every number must
+be the same, bit for bit, on whatever ranks. On another one last bits differ, and with
+them in time everything that is trained; then only what does not depend on them is
+compared: who holds which samples, what travels, and that the numbers are close.
+"""
+
+import random
+import shutil
+import tempfile
+from collections.abc import Collection, Mapping, Sequence
+from copy import deepcopy
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hpcfl.commands.experiments import run_one
+from hpcfl.communication.agreement import agreed
+from hpcfl.communication.communicator import Communicator
+from hpcfl.errors import RunFailure, UserError
+from hpcfl.experiment import config, plugins
+from hpcfl.report import summary
+from hpcfl.report.summary import Run
+from hpcfl.report.text import plain
+from hpcfl.scores._metric_name import SECONDS, MetricName
+from hpcfl.trained.experiment import named
+
+# entries of the header that the last bits of results depend on
+ARITHMETIC = ("arithmetic", "gpus")
+LIBRARIES = ("torch", "numpy")
+# keys of [runtime] that change what is computed; others are this machine's own
+COMPUTED_BY = ("threads", "precision", "lanes")
+# sections that may name the user's own code
+PLAYED_BY = ("data", "partition", "model", "method", "evaluation")
+# numbers that depend on the ranks and on the clock
+MEASURED = ("bytes_down", "bytes_up")
+
+
+def verify(
+    path: Path,
+    sample: int,
+    names: Sequence[str],
+    root: Path | None,
+    own: Collection[str],
+    communicator: Communicator,
+) -> None:
+    """Play some runs again and print a line for each. Collective.
+
+    Args:
+        path: A folder with runs, or a file of packed ones.
+        sample: How many, chosen at random; all where there are no more.
+        names: Which ones, by label, instead.
+        root: Where data sets lie here; by default as for ``hpcfl run``.
+        own: The user's own plugins that may be imported.
+        communicator: Of the ranks that play.
+
+    Raises:
+        UserError: There are no such runs, or one cannot be played here.
+        RunFailure: Another final state or other numbers came out.
+    """
+    chosen: list[Run] = []
+    with agreed(communicator):
+        if communicator.is_server:
+            chosen = _chosen(path, sample, names)
+            tables = [_table(run, root, own) for run in chosen]
+            folder = tempfile.mkdtemp(prefix="hpcfl-verify-", dir=".")
+    tables, folder = communicator.bcast(
+        [tables, folder] if communicator.is_server else None
+    )
+    wrong = 0
+    try:
+        for number, table in enumerate(tables):
+            with agreed(communicator):
+                experiment = config.parse(table)
+            place = Path(folder) / str(number)
+            run_one(experiment, place, False, communicator)
+            if communicator.is_server:
+                lines, same = compare(chosen[number], summary.load(place))
+                wrong += not same
+                for line in lines:
+                    print(plain(f"{chosen[number].label}: {line}"), flush=True)
+    finally:
+        if communicator.is_server:
+            shutil.rmtree(folder, ignore_errors=True)
+    if communicator.allreduce_max(wrong):
+        raise RunFailure(f"{path}: not what was stored came out")
+
+
+def compare(stored: Run, played: Run) -> tuple[list[str], bool]:
+    """What became of a run that was played again.
+
+    Returns:
+        Lines to say, and whether it came out as it should.
+    """
+    there, here = stored.results.header, played.results.header
+    others = _other_arithmetic(there, here)
+    differing = _differing(stored, played)
+    digests = (stored.summary.digest, played.summary.digest)
+    if not others:
+        if digests[0] is not None and digests[0] != digests[1]:
+            return [
+                f"ANOTHER final state: {digests[0]} stored, {digests[1]} now"
+            ], False
+        if differing:
+            return [f"OTHER numbers: {', '.join(differing)}"], False
+        kept = "the same final state" if digests[0] else "no final state was stored"
+        return [f"{kept}, and the same numbers in all {_rounds(stored)} rounds"], True
+    lines = [f"made with another arithmetic: {'; '.join(others)}"]
+    of_structure = [name for name in differing if _is_exact(name)]
+    if of_structure:
+        lines.append(f"OTHER {', '.join(of_structure)}, which no arithmetic changes")
+        return lines, False
+    numbers = [
+        run.summary.last[run.score] for run in (stored, played) if run.summary.last
+    ]
+    shown = " stored, ".join(stored.measure.shown(number) for number in numbers)
+    lines.append(
+        f"the same clients, samples and floats; {stored.counted} of the last round {shown} now"
+    )
+    return lines, True
+
+
+def _chosen(path: Path, sample: int, names: Sequence[str]) -> list[Run]:
+    """The runs to play again, in the order of their labels. Raises UserError."""
+    runs, _ = summary.runs_below([path])
+    finished = {run.label: run for run in runs if run.summary.finished}
+    if not finished:
+        raise UserError(f"{path}: no run is finished")
+    for name in names:
+        if name not in finished:
+            hint = plugins.few(name, list(finished))
+            raise UserError(f"{path}: no finished run '{name}'{hint}")
+    labels = names or random.sample(sorted(finished), min(sample, len(finished)))
+    return [finished[label] for label in sorted(labels)]
+
+
+def _table(run: Run, root: Path | None, own: Collection[str]) -> dict[str, Any]:
+    """The configuration with which a run is played here. Raises UserError."""
+    sections = [run.config[section] for section in PLAYED_BY]
+    unnamed = sorted(named(sections) - set(own))
+    if unnamed:
+        options = " ".join(f"--own {name}" for name in unnamed)
+        raise UserError(
+            f"{run.label}: was run with your own {', '.join(unnamed)}, which is imported "
+            f"only where you name it: {options}"
+        )
+    table: dict[str, Any] = deepcopy(dict(run.config))
+    table["protocol"] = None  # its defaults are in the configuration already
+    table["data"]["root"] = None if root is None else str(root)
+    runtime = table["runtime"]
+    table["runtime"] = {key: runtime[key] for key in COMPUTED_BY if key in runtime}
+    if runtime.get("device") == "cpu":
+        table["runtime"]["device"] = "cpu"
+    table.pop("checkpoint", None)
+    return table
+
+
+def _other_arithmetic(there: Mapping[str, Any], here: Mapping[str, Any]) -> list[str]:
+    """What the last bits depend on and that is not the same, in words."""
+    lines = []
+    for key in ARITHMETIC:
+        if there.get(key) != here.get(key):
+            lines.append(f"{key} {there.get(key)} there, {here.get(key)} here")
+    for name in LIBRARIES:
+        versions = [header.get("versions", {}).get(name) for header in (there, here)]
+        if versions[0] != versions[1]:
+            lines.append(f"{name} {versions[0]} there, {versions[1]} here")
+    return lines
+
+
+def _differing(stored: Run, played: Run) -> list[str]:
+    """The names of what was stored and is not the same now."""
+    names = []
+    for part, counts in stored.results.static.items():
+        now = played.results.static.get(part)
+        if now is None or not np.array_equal(counts, now):
+            names.append(part)
+    rounds = stored.results.rounds
+    rows = np.flatnonzero(np.isin(played.results.rounds, rounds))
+    if len(rows) < len(rounds):
+        return [*names, "rounds"]
+    for text, series in stored.results.values.items():
+        name = MetricName.parse(text)
+        if name.column == SECONDS or name.number in MEASURED:
+            continue
+        now = played.results.series(name)[rows]
+        if not np.array_equal(series, now, equal_nan=series.dtype.kind == "f"):
+            names.append(text)
+    return names
+
+
+def _is_exact(name: str) -> bool:
+    """Whether a number is the same in every arithmetic."""
+    counted = ("train_counts", "test_counts", "rounds", "total", "floats")
+    return MetricName.parse(name).number.startswith(counted)
+
+
+def _rounds(run: Run) -> int:
+    return len(run.results.rounds)

@@ -1,0 +1,398 @@
+"""The shifts of an experiment as they were drawn: which samples each client has in which
+round (heterogeneity.md H0).
+
+A sample of the data set can be there in several *versions*, one for each state that some
+client of a rank sees it in. A version is named by a whole number: that of the sample,
+times the number of states, plus the state. A state says of every shift whether it leaves
+the sample as it is, 0, or which of its concepts changes it, from 1. Without shifts a
+version's number is the sample's.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Literal, cast
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from hpcfl.data.datasets import Dataset
+from hpcfl.data.partition import Groups
+from hpcfl.data.shifts import _drift, _groups
+from hpcfl.data.shifts.base import Concept, Facts, Shift
+from hpcfl.experiment import sections
+
+Part = Literal["train", "test", "validation", "selection"]
+SCORED = ("test", "selection")  # parts that models are scored on, not trained
+
+
+@dataclass(frozen=True, eq=False)
+class DrawnShift:
+    """One shift, with who follows which of its concepts from which round on.
+
+    begins: the rounds in which steps begin, the first of them 1. followed: the concept
+    of each client in each step, int64 [steps, clients and newcomers].
+    """
+
+    shift: Shift
+    facts: Facts
+    concepts: list[Concept]
+    begins: list[int]
+    followed: np.ndarray
+    _draws: dict[int, float] = field(default_factory=dict)
+
+    @property
+    def changes(self) -> list[int]:
+        """The rounds from which on some sample may follow another concept."""
+        rounds = [1]
+        for begin in self.begins[1:]:
+            rounds += range(begin, begin + self.shift.gradual)
+        return rounds
+
+    def step(self, round: int) -> int:
+        """The position of a round's step."""
+        return int(np.searchsorted(self.begins, round, side="right")) - 1
+
+    def of(self, client: int, numbers: np.ndarray, round: int) -> np.ndarray:
+        """The concept of each of a client's samples with these ``numbers`` [n] in the
+        data set, int64 [n].
+
+        While a drift is gradual, ⌊share·n⌋ of them follow already: always those with
+        the least of random numbers that are the samples' own, so the set only grows.
+        """
+        step = self.step(round)
+        result = np.full(len(numbers), self.followed[step, client])
+        since = round - self.begins[step] + 1
+        if step == 0 or since >= self.shift.gradual:
+            return result
+        follow = since * len(numbers) // self.shift.gradual
+        draws = [self._draw(number) for number in numbers.tolist()]
+        last = np.argsort(draws, kind="stable")[follow:]
+        result[last] = self.followed[step - 1, client]
+        return result
+
+    def _draw(self, number: int) -> float:
+        """A sample's own random number, by which it follows sooner or later."""
+        if number not in self._draws:
+            self._draws[number] = self.facts.generator("order", number).random()
+        return self._draws[number]
+
+
+@dataclass(frozen=True, eq=False)
+class Versions:
+    """Versions of samples: x [images, *shape], y [versions], and where the image of each
+    version is in x, int64 [versions]; None where each has its own, in order.
+    """
+
+    x: Tensor
+    y: Tensor
+    image: Tensor | None
+
+
+class Shifts:
+    """All shifts of an experiment.
+
+    drawn: in their order. labels: int64 [samples], those of the data set.
+    """
+
+    def __init__(self, drawn: Sequence[DrawnShift], labels: np.ndarray) -> None:
+        self.drawn = list(drawn)
+        self._labels = labels
+        self._sizes = [len(shift.concepts) + 1 for shift in drawn]
+        self._states = [_states(shift.concepts) for shift in drawn]
+        self.states = int(np.prod(self._sizes, dtype=np.int64))
+        # those of the last round that was asked for
+        self._counted: tuple[int, np.ndarray] | None = None
+
+    @cached_property
+    def changes(self) -> list[int]:
+        """The rounds from which on some client has other samples, ascending from 1."""
+        rounds = set()
+        for shift in self.drawn:
+            rounds |= {*shift.changes}
+            if shift.shift.score == "next":
+                rounds |= {max(1, round - 1) for round in shift.changes}
+        return sorted(rounds)
+
+    def latest(self, round: int) -> int:
+        """The last of ``changes`` that is not after a round."""
+        return self.changes[int(np.searchsorted(self.changes, round, "right")) - 1]
+
+    def versions(
+        self, part: str, client: int, numbers: np.ndarray, round: int
+    ) -> np.ndarray:
+        """Which versions of samples a client has in a round, int64 [n].
+
+        part: what it has them for. numbers: [n], of the samples in the data set.
+        """
+        state = np.zeros(len(numbers), np.int64)
+        for drawn, size, states in zip(
+            self.drawn, self._sizes, self._states, strict=True
+        ):
+            state *= size
+            if part == "test" and drawn.shift.test == "clean":
+                continue
+            ahead = part in SCORED and drawn.shift.score == "next"
+            state += states[drawn.of(client, numbers, round + ahead)]
+        versions: np.ndarray = numbers * self.states + state
+        return versions
+
+    def made(self, dataset: Dataset, versions: np.ndarray) -> Versions:
+        """Versions [n], ascending, of a data set's samples; a version that differs from
+        another in its label alone shares the image with it.
+        """
+        numbers = versions // self.states
+        of_shifts = self._of_shifts(versions)
+        image_version = numbers.copy()
+        for drawn, size, state in zip(self.drawn, self._sizes, of_shifts, strict=True):
+            changes = [concept.images is not None for concept in drawn.concepts]
+            image_version *= size
+            image_version += np.where(np.array([False, *changes])[state], state, 0)
+        images, image = np.unique(image_version, return_inverse=True)
+        own = len(images) == len(versions)
+        return Versions(
+            self._images(dataset, images),
+            torch.from_numpy(self._relabelled(numbers, of_shifts)),
+            None if own else torch.from_numpy(image),
+        )
+
+    def _of_shifts(self, versions: np.ndarray) -> list[np.ndarray]:
+        """Each shift's part of the state of versions, int64 [n]."""
+        state = versions % self.states
+        parts = []
+        for size in reversed(self._sizes):
+            parts.append(state % size)
+            state = state // size
+        return parts[::-1]
+
+    def _images(self, dataset: Dataset, versions: np.ndarray) -> Tensor:
+        numbers = versions // self.states
+        x = dataset.x[torch.from_numpy(numbers)]
+        of_shifts = self._of_shifts(versions)
+        for drawn, state in zip(self.drawn, of_shifts, strict=True):
+            for number in np.unique(state[state > 0]).tolist():
+                transform = drawn.concepts[number - 1].images
+                if transform is None:
+                    continue
+                where = np.flatnonzero(state == number)
+                chosen = torch.from_numpy(where)
+                x[chosen] = transform(x[chosen], numbers[where])
+        return x
+
+    def _relabelled(
+        self, numbers: np.ndarray, of_shifts: Sequence[np.ndarray]
+    ) -> np.ndarray:
+        labels: np.ndarray = self._labels[numbers]
+        for drawn, state in zip(self.drawn, of_shifts, strict=True):
+            for number in np.unique(state[state > 0]).tolist():
+                permutation = drawn.concepts[number - 1].labels
+                if permutation is not None:
+                    where = state == number
+                    labels[where] = permutation[labels[where]]
+        return labels
+
+    def counts(
+        self, part: Part, held: Sequence[np.ndarray], classes: int, round: int
+    ) -> np.ndarray:
+        """Samples per client and class as clients know them in a round, int64 [clients,
+        classes].
+
+        held: each client's samples, their numbers in the data set.
+        """
+        counts = []
+        for client, numbers in enumerate(held):
+            versions = self.versions(part, client, numbers, round)
+            labels = self._relabelled(numbers, self._of_shifts(versions))
+            counts.append(np.bincount(labels, minlength=classes))
+        return np.stack(counts)
+
+    def train_counts(
+        self, held: Sequence[np.ndarray], classes: int, round: int
+    ) -> np.ndarray:
+        """``counts`` of what clients train on, which are counted once while they stay as
+        they are.
+        """
+        since = self.latest(round)
+        if self._counted is None or self._counted[0] != since:
+            self._counted = since, self.counts("train", held, classes, since)
+        return self._counted[1]
+
+    @property
+    def replicas(self) -> np.ndarray | None:
+        """The group of each client, of which each gets the whole data set dealt out;
+        None where all share it. Raises UserError for two such shifts.
+        """
+        replicating = [drawn for drawn in self.drawn if drawn.shift.replicate]
+        if not replicating:
+            return None
+        if len(replicating) > 1:
+            raise replicating[1].facts.wrong(
+                "replicate", "one shift alone may deal out the data set to each group"
+            )
+        groups: np.ndarray = replicating[0].followed[0]
+        return groups
+
+    def groups(self) -> Groups:
+        """Who is in which group, for the partition's file and for readers of results."""
+        group, names = self.kinds()
+        return Groups(
+            group,
+            names,
+            np.concatenate([drawn.followed for drawn in self.drawn]),
+            [drawn.shift.model_dump(mode="json") for drawn in self.drawn],
+        )
+
+    @property
+    def drifts(self) -> bool:
+        """Whether clients' groups change in the course of the rounds."""
+        return any(len(drawn.begins) > 1 for drawn in self.drawn)
+
+    @property
+    def relabels_later(self) -> bool:
+        """Whether clients' labels change in the course of the rounds."""
+        return any(
+            len(drawn.begins) > 1
+            and any(concept.labels is not None for concept in drawn.concepts)
+            for drawn in self.drawn
+        )
+
+    def kinds(self, round: int | None = None) -> tuple[np.ndarray, list[str]]:
+        """The group that each client is in by all shifts together, int64 [clients and
+        newcomers], and what each group is called.
+
+        round: those that are alike in this round; without it those that are alike in
+        every one.
+        """
+        rows = []
+        for drawn in self.drawn:
+            first, last = 0, len(drawn.begins)
+            if round is not None:
+                first = drawn.step(round)
+                last = first + 1
+            rows.append(drawn.followed[first:last])
+        columns = np.concatenate(rows)
+        found, group = np.unique(columns, axis=1, return_inverse=True)
+        splits = np.cumsum([len(row) for row in rows])[:-1]
+        names = []
+        for column in found.T:
+            parts = np.split(column, splits)
+            names.append(" · ".join(map(_name, self.drawn, parts)))
+        return group.reshape(-1), names
+
+
+def _name(drawn: DrawnShift, followed: np.ndarray) -> str:
+    """What a group of one shift is called by the concepts that it follows in each step."""
+    names = [drawn.concepts[followed[0]].name]
+    for step in range(1, len(followed)):
+        if followed[step] != followed[step - 1]:
+            name = drawn.concepts[followed[step]].name
+            names.append(f"{name} from round {drawn.begins[step]}")
+    return ", ".join(names)
+
+
+def _states(concepts: Sequence[Concept]) -> np.ndarray:
+    """The state of samples that follow each concept: 0 where it changes nothing."""
+    states = np.arange(1, len(concepts) + 1)
+    states[[concept.plain for concept in concepts]] = 0
+    return states
+
+
+def draw(
+    shifts: Sequence[sections.Shift],
+    dataset: Dataset,
+    seed: int,
+    clients: int,
+    newcomers: int,
+) -> Shifts | None:
+    """The shifts of an experiment, drawn; None where there are none.
+
+    seed: that of the partition. Raises UserError where the data or the clients cannot
+    be shifted so.
+    """
+    if not shifts:
+        return None
+    own = [cast(Shift, shift) for shift in shifts]
+    facts = [
+        Facts(
+            place,
+            seed,
+            clients,
+            newcomers,
+            dataset.shape,
+            dataset.x.dtype,
+            dataset.scale,
+            dataset.classes,
+        )
+        for place in range(len(own))
+    ]
+    _refuse_lonely_cells(own, facts)
+    cells = {
+        place: _groups.cells(shift, facts[place])
+        for place, shift in enumerate(own)
+        if shift.cells is not None
+    }
+    drawn = [_drawn(shift, facts[place], cells) for place, shift in enumerate(own)]
+    return Shifts(drawn, dataset.y.numpy())
+
+
+def _refuse_lonely_cells(shifts: Sequence[Shift], facts: Sequence[Facts]) -> None:
+    """Raises UserError where ``cells`` is not about a shift and the one before it, whose
+    groups nothing else decides.
+    """
+    for place, shift in enumerate(shifts):
+        if shift.cells is None:
+            continue
+        before = shifts[place - 1] if place else None
+        if before is None or before.share or before.cells or before.at:
+            raise facts[place].wrong(
+                "cells",
+                "is about this shift and the one before it, which has no share, cells or at",
+            )
+
+
+def _drawn(
+    shift: Shift, facts: Facts, cells: Mapping[int, list[np.ndarray]]
+) -> DrawnShift:
+    """A shift with its groups; ``cells``: those of each second of two shifts."""
+    concepts, group_of = _different(shift.concepts(facts))
+    place = next(
+        (place for place in (facts.place, facts.place + 1) if place in cells), None
+    )
+    has_untouched = shift.share is not None or place is not None or bool(shift.at)
+    if has_untouched and not concepts[0].plain:
+        concepts = [Concept(shift.untouched), *concepts]
+        group_of = np.array([0, *(group_of + 1)])
+    groups = len(group_of)
+    if has_untouched and groups == 1:
+        raise facts.wrong("kind", f"'{shift.kind}' has no group but the untouched one")
+    if shift.at:
+        followed = group_of[_drift.steps(shift, facts, groups)]
+        return DrawnShift(shift, facts, concepts, [1, *shift.at], followed)
+    if place is not None:
+        first = place > facts.place
+        numbers = _groups.of_cells(shift, facts, cells[place], first, groups)
+    elif shift.share is not None:
+        numbers = _groups.of_share(shift, facts, shift.share, groups)
+    else:
+        numbers = _groups.of_all(shift, facts, groups)
+    return DrawnShift(shift, facts, concepts, [1], group_of[numbers][None])
+
+
+def _different(listed: Sequence[Concept]) -> tuple[list[Concept], np.ndarray]:
+    """The concepts of different names, and which of them each group has, int64."""
+    places: dict[str, int] = {}
+    concepts: list[Concept] = []
+    for concept in listed:
+        if concept.name not in places:
+            places[concept.name] = len(concepts)
+            concepts.append(_plain_if_identity(concept))
+    return concepts, np.array([places[concept.name] for concept in listed])
+
+
+def _plain_if_identity(concept: Concept) -> Concept:
+    """The concept, without a permutation of labels that moves none."""
+    labels = concept.labels
+    if labels is None or (labels != np.arange(len(labels))).any():
+        return concept
+    return Concept(concept.name, concept.images)

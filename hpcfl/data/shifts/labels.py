@@ -1,0 +1,94 @@
+"""Permuted labels: in each group classes have other numbers, y → σ(y)
+(heterogeneity.md H2).
+
+Sattler et al., "Clustered federated learning", TNNLS 2020: CIFAR-10, 20 clients in four
+groups. FedRC (Guo et al., ICML 2024) has y, K − 1 − y and (y + 1) mod K: ``how =
+["reverse", "shift"]``. FedDrift (Jothimurugesan et al., AISTATS 2023) swaps pairs. The
+first group keeps its labels. Of balanced data with K shifted groups no single model
+gets more than 1/K right.
+"""
+
+from typing import Literal
+
+import numpy as np
+from pydantic import Field, NonNegativeInt
+
+from hpcfl.data.shifts.base import Concept, Facts, Shift
+
+How = Literal["shift", "reverse", "random", "swap"]
+
+
+class Labels(Shift):
+    kind: str = "labels"
+    how: How | list[How] = Field(
+        "shift",
+        description="(y + g) mod K in group g, K − 1 − y, a random permutation for each group, "
+        "or swapped pairs; of several one group after the other",
+    )
+    groups: int = Field(
+        2, ge=2, le=1000, description="how many, with shift and random; the first is 0"
+    )
+    swaps: list[list[NonNegativeInt]] = Field(
+        default_factory=list,
+        description="the classes that each group but the first swaps, in pairs: [[1, 2], [3, 4]]",
+    )
+
+    untouched = "y"
+
+    def concepts(self, facts: Facts) -> list[Concept]:
+        listed = [self.how] if isinstance(self.how, str) else self.how
+        made = {
+            "shift": self._shifted,
+            "reverse": self._reversed,
+            "random": self._random,
+            "swap": self._swapped,
+        }
+        concepts = [Concept(self.untouched)]
+        for how in listed:
+            concepts += made[how](facts)
+        return concepts
+
+    def _shifted(self, facts: Facts) -> list[Concept]:
+        classes = np.arange(facts.classes)
+        if self.groups > facts.classes:
+            raise facts.wrong(
+                "groups", f"{self.groups} are more than the {facts.classes} classes"
+            )
+        return [
+            Concept(f"y + {group}", labels=(classes + group) % facts.classes)
+            for group in range(1, self.groups)
+        ]
+
+    def _reversed(self, facts: Facts) -> list[Concept]:
+        return [Concept("K − 1 − y", labels=np.arange(facts.classes)[::-1].copy())]
+
+    def _random(self, facts: Facts) -> list[Concept]:
+        concepts = []
+        for group in range(1, self.groups):
+            permutation = facts.generator("labels", group).permutation(facts.classes)
+            concepts.append(Concept(f"permuted {group}", labels=permutation))
+        return concepts
+
+    def _swapped(self, facts: Facts) -> list[Concept]:
+        if not self.swaps:
+            raise facts.wrong("swaps", "how = 'swap' needs pairs, as in [[1, 2]]")
+        return [self._pairs(classes, facts) for classes in self.swaps]
+
+    def _pairs(self, classes: list[int], facts: Facts) -> Concept:
+        """The concept that swaps the first class with the second, the third with the
+        fourth and so on.
+        """
+        different = len(set(classes)) == len(classes)
+        if not classes or len(classes) % 2 or not different:
+            raise facts.wrong("swaps", f"{classes} are no pairs of different classes")
+        if max(classes) >= facts.classes:
+            raise facts.wrong("swaps", f"{classes}: there are {facts.classes} classes")
+        permutation = np.arange(facts.classes)
+        permutation[classes[::2]] = classes[1::2]
+        permutation[classes[1::2]] = classes[::2]
+        pairs = zip(classes[::2], classes[1::2], strict=True)
+        names = [f"{one} ↔ {other}" for one, other in pairs]
+        return Concept(", ".join(names), labels=permutation)
+
+
+plugin = Labels

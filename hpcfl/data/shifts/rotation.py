@@ -1,0 +1,64 @@
+"""Rotated clients: the images of each group are turned counter-clockwise by an angle of
+its own (heterogeneity.md H1).
+
+Ghosh et al., "An efficient framework for clustered federated learning", NeurIPS 2020:
+MNIST turned by 0, 90, 180 and 270 degrees, CIFAR-10 by 0 and 180. There, and in FedLab,
+every group has the whole data set, as here with ``replicate``; by default a sample has
+one owner. Quarter turns move pixels and are exact; other angles are bilinear about the
+centre with zeros around it, in float32.
+"""
+
+from functools import partial
+
+import numpy as np
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from hpcfl.data.shifts._pixels import of_range
+from hpcfl.data.shifts.base import Concept, Facts, Shift
+
+
+class Rotation(Shift):
+    kind: str = "rotation"
+    angles: list[float] = Field(
+        [0.0, 90.0, 180.0, 270.0],
+        min_length=1,
+        max_length=360,
+        description="degrees counter-clockwise of each group",
+    )
+
+    untouched = "0°"
+
+    def concepts(self, facts: Facts) -> list[Concept]:
+        facts.require_images(self.kind)
+        return [self._turned(angle % 360, facts) for angle in self.angles]
+
+    def _turned(self, angle: float, facts: Facts) -> Concept:
+        name = f"{angle:g}°"
+        if not angle:
+            return Concept(name)
+        height, width = facts.shape[1:]
+        if height != width and angle != 180:
+            raise facts.wrong(
+                "angles", f"images of {height}×{width} pixels turn by 0 and 180 alone"
+            )
+        if angle % 90:
+            return Concept(name, partial(_interpolated, angle, facts.scale))
+        return Concept(name, partial(_quarter_turns, int(angle) // 90))
+
+
+def _quarter_turns(times: int, x: Tensor, numbers: np.ndarray) -> Tensor:
+    return torch.rot90(x, times, dims=(2, 3)).contiguous()
+
+
+def _interpolated(angle: float, scale: float, x: Tensor, numbers: np.ndarray) -> Tensor:
+    # takes long to import and is needed for few angles
+    from scipy.ndimage import rotate
+
+    pixels = x.float().div(scale).numpy()
+    turned = rotate(pixels, angle, axes=(2, 3), reshape=False, order=1)
+    return of_range(torch.from_numpy(turned), x.dtype, scale)
+
+
+plugin = Rotation

@@ -1,0 +1,30 @@
+"""FedAdagrad: FedAvg whose server takes Adagrad's steps along the clients' mean change.
+
+Reddi et al., "Adaptive federated optimization", ICLR 2021: v ← v + Δ², which never
+falls, and so neither does the rate of a parameter rise again. β₁ = 0 as in the paper's
+experiments, where other codes keep FedAdam's 0.9 (methods-3.md §18). v begins with τ²
+as in Algorithm 2, and with 0 in the authors' code. The mean change weighs clients
+by samples, where the paper's algorithm has equal weights (``_adaptive_server``).
+"""
+
+from pydantic import Field
+from torch import Tensor
+
+from hpcfl.methods._adaptive_server import AdaptiveServer
+
+
+class FedAdagrad(AdaptiveServer):
+    """State and traffic as of ``AdaptiveServer``."""
+
+    server_lr: float = Field(
+        0.1, ge=0, description="learning rate η of the server; 0 never moves the model"
+    )
+    beta1: float = Field(
+        0.0, ge=0, lt=1, description="share β₁ of the old m that is kept"
+    )
+
+    def second(self, old: Tensor, square: Tensor) -> Tensor:
+        return old + square
+
+
+plugin = FedAdagrad

@@ -1,0 +1,51 @@
+"""FedAvgM: FedAvg whose server keeps a share of its last step, as gradient descent with
+momentum does.
+
+Hsu, Qi & Brown, "Measuring the effects of non-identical data distribution for federated
+visual classification", arXiv 1909.06335, 2019. With Δ the weighted mean of the clients'
+changes w_i − w: v ← βv + Δ and w ← w + η_s v, the heavy ball. With ``nesterov`` w ← w +
+η_s(Δ + βv), as one known code has it. v is 0 at first, so the first step is Δ; another
+code throws the first Δ away (methods-3.md §6, item 9). A constant Δ comes to steps of
+η_s/(1 − β)·Δ, so that with β = 0.9 and η_s = 1 large local rates overshoot.
+"""
+
+import torch
+from pydantic import Field
+
+from hpcfl.methods.base import Cohort, Setup, State, search
+from hpcfl.methods.fedavg import ServerModel
+
+
+class FedAvgM(ServerModel):
+    """Server: ``model`` w and ``step`` v, [P] each. Client: nothing. Down P, up P."""
+
+    family = "one global model"
+    reference = "Hsu et al., arXiv 1909.06335"
+    momentum: float = Field(
+        0.9,
+        ge=0,
+        lt=1,
+        description="share β of the last step that is kept; 0 is FedAvg",
+        json_schema_extra=search(
+            [0.0, 0.7, 0.9, 0.97, 0.99, 0.997], "Hsu et al., 2019"
+        ),
+    )
+    server_lr: float = Field(1.0, ge=0, description="the server's learning rate η_s")
+    nesterov: bool = Field(False, description="look a step ahead (FL-bench)")
+
+    def server_state(self, setup: Setup) -> State:
+        state = super().server_state(setup)
+        return {**state, "step": torch.zeros_like(state["model"])}
+
+    def aggregate(self, server: State, cohort: Cohort, uplink: State) -> None:
+        average = uplink["model"]
+        last = server["step"]
+        step = self.momentum * last + average - server["model"]
+        kept = self.momentum * (step if self.nesterov else last)
+        # w + η_s·Δ, which for η_s = 1 is the very average.
+        moved = torch.lerp(server["model"], average, self.server_lr)
+        server["model"] = moved + self.server_lr * kept
+        server["step"] = step
+
+
+plugin = FedAvgM

@@ -1,0 +1,133 @@
+"""FedDBE: FedAvg with a private vector that is added to the features and takes up a
+client's bias, while their mean is pulled to that of all clients.
+
+Zhang et al., "Eliminating domain bias for federated learning in representation space",
+NeurIPS 2023. With φ the features, β_i client i's vector, m̂ the mean of φ over a
+mini-batch and m̄ the clients' mean feature, a client minimises CE(head(φ + β_i), y) +
+(κ/2)·mean over coordinates of (m̂ − m̄)² over body, head and β_i. β_i stays private; the
+rest is averaged.
+
+m̄ is of the first round's cohort. In the authors' code it is the mean of the last
+mini-batches of a first round of all clients, whose models are then thrown away; here
+round 1 is FedAvg, without β_i and the pull, its models count, and m̄ is the exact mean
+over all samples after training. ``initial = "discard"`` throws them away, too. That code
+averages m̂ over mini-batches, with the weight 1 for the last one in its experiments, which
+is what is here (methods-3.md §7, item 9).
+"""
+
+from collections.abc import Mapping
+from typing import Any, ClassVar, Literal
+
+import torch
+import torch.nn.functional as functional
+from pydantic import Field
+from torch import Tensor, nn
+
+from hpcfl.clients import Fleet
+from hpcfl.clients.losses import Batch
+from hpcfl.communication.message import Inbox, Mean, Message
+from hpcfl.methods.base import Audience, ClientModel, Cohort, Setup, State, head_of
+from hpcfl.methods.fedper import FedPer
+from hpcfl.methods.fedproto import features
+from hpcfl.models import parts
+from hpcfl.rows.layout import Group, Layout
+
+
+class PersonalBias(nn.Module):
+    """Adds a vector, 0 at first, to features."""
+
+    def __init__(self, width: int):
+        super().__init__()
+        self.vector = nn.Parameter(torch.zeros(width))
+
+    def forward(self, features: Tensor) -> Tensor:
+        return features + self.vector
+
+
+class FedDBE(FedPer):
+    """Server: ``model``, a client's whole row, in which the vector is 0; ``mean`` m̄ [d],
+    empty before the end of round 1. Client: ``bias`` β_i [d].
+
+    Down and up P; in round 1 d more up, and from round 2 on d more down, because clients
+    keep nothing but β_i. ``pre`` scores the received model with β_i, ``global`` without.
+    """
+
+    reference = "Zhang et al., NeurIPS 2023"
+    trains: ClassVar[Mapping[Group, str]] = {}  # the head is shared, whatever the body
+    kept = "bias"
+    kappa: float = Field(
+        50.0, ge=0, description="strength κ of the pull of the mean feature"
+    )
+    initial: Literal["keep", "discard"] = Field(
+        "keep",
+        description="what becomes of the models of round 1, which gives the mean",
+    )
+
+    def adapt(self, model: nn.Module) -> nn.Module:
+        model.personal_bias = PersonalBias(head_of(model, self.name).in_features)
+        return model
+
+    def private(self, layout: Layout) -> slice:
+        return layout.columns("personal_bias")
+
+    def loss(self, model: nn.Module, batch: Batch, lane: Any) -> Tensor:
+        features = parts(model).features(batch.x)
+        fit = functional.cross_entropy(with_bias(model, features), batch.y)
+        away = (features.mean(dim=0) - lane.mean).square().mean()
+        pull: Tensor = lane.regulariser(self.kappa / 2 * away)
+        return fit + pull
+
+    def server_state(self, setup: Setup) -> State:
+        return {**super().server_state(setup), "mean": torch.zeros(0)}
+
+    def send(self, server: State, audience: Audience) -> Message:
+        message = super().send(server, audience)
+        if not len(server["mean"]):
+            return message
+        return {**message, "mean": server["mean"]}
+
+    def loss_variables(self, fleet: Fleet, inbox: Inbox) -> State:
+        mean = inbox["mean"].expand(len(fleet.ids), -1)
+        return {**super().loss_variables(fleet, inbox), "mean": mean}
+
+    def local_train(self, fleet: Fleet, rows: Tensor, inbox: Inbox) -> Tensor:
+        if "mean" in inbox:
+            return super().local_train(fleet, rows, inbox)
+        return fleet.train(rows, params=("body", "head"), loss=super().loss)
+
+    def upload(self, fleet: Fleet, inbox: Inbox, trained: Tensor) -> Message:
+        message = super().upload(fleet, inbox, trained)
+        if "mean" in inbox:
+            return message
+        means = fleet.class_means(trained, features)
+        counts = fleet.counts.to(means.device)
+        total = (counts[..., None] * means).sum(dim=1)
+        mean = total / counts.sum(dim=1, keepdim=True).clamp(min=1)
+        return {**message, "mean": Mean(mean.float(), self.shares(fleet))}
+
+    def aggregate(self, server: State, cohort: Cohort, uplink: State) -> None:
+        if "mean" in uplink:
+            server["mean"] = uplink["mean"]
+            if self.initial == "discard":
+                return
+        super().aggregate(server, cohort, uplink)
+
+    def client_model(
+        self, fleet: Fleet, inbox: Inbox, rows: Tensor, trained: bool
+    ) -> ClientModel:
+        return ClientModel(rows, biased)
+
+
+def with_bias(model: nn.Module, features: Tensor) -> Tensor:
+    """The logits head(φ + β) [batch, K] of ``features`` φ [batch, d]."""
+    shifted = model.get_submodule("personal_bias")(features)
+    logits: Tensor = parts(model).head(shifted)
+    return logits
+
+
+def biased(model: nn.Module, x: Tensor, lane: Any) -> Tensor:
+    """The logits [batch, K] of samples ``x``."""
+    return with_bias(model, parts(model).features(x))
+
+
+plugin = FedDBE

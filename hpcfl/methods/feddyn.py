@@ -1,0 +1,125 @@
+"""FedDyn: each client's loss is corrected by how far it drifted before, so that clients'
+optima become the global one.
+
+Acar et al., "Federated learning based on dynamic regularization", ICLR 2021. From θ = w
+a client minimises F_i(θ) + α⟨θ, h_i⟩ + (α/2)‖θ − w‖², and then h_i ← h_i + θ_i − w. The
+server has h̄, the mean of all M clients' h_i: with θ̄ the mean over the cohort S, h̄ ← h̄ +
+(|S|/M)(θ̄ − w) and w ← θ̄ + h̄. Both terms together are (α/2)‖θ − (w − h_i)‖² and a
+constant, so local training is FedProx's with the anchor w − h_i, and h_i becomes θ_i
+minus that anchor.
+
+As the authors' code, and unlike others (methods-3.md §2, item 9): h_i is in units of
+parameters, the paper's ∇L_i(θ_i) being −αh_i; the norm is squared; means are uniform,
+else h̄ is not the mean of the h_i. That code has α_i = αN̄/N_i, N̄ being the mean of the
+N_i, where the paper has one α: ``alpha_by = "samples"``. Its limit on the gradient's norm
+is on that of the linear term, too; ``training.clip`` is on ∇F_i alone. For α → 0 it does
+not become FedAvg, because the server adds h̄ whatever α is.
+"""
+
+from collections.abc import Mapping
+from typing import Any, ClassVar, Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from hpcfl.clients import Fleet, StepContext
+from hpcfl.communication.message import Field as Sent
+from hpcfl.communication.message import Inbox, Message
+from hpcfl.methods.base import Audience, ClientModel, Cohort, Setup, State, search
+from hpcfl.methods.fedavg import ServerModel
+
+
+class FedDyn(ServerModel):
+    """Server: ``model`` w and ``drift`` h̄, [P] each. Client: ``dual`` h_i [P].
+
+    Down P, up P. The column ``average`` scores θ̄, the mean of the models that came up
+    last, and ``dual_norm`` is ‖h_i‖, which grows where a client is away for long.
+    """
+
+    family = "one global model"
+    reference = "Acar et al., ICLR 2021"
+    short: ClassVar[Mapping[str, Any]] = {"alpha_by": "samples"}
+    weights: Literal["samples", "uniform"] = Field(
+        "uniform", description="weights of the clients in averages"
+    )
+    alpha: float = Field(
+        0.01,
+        gt=0,
+        description="strength α of the dynamic regulariser",
+        json_schema_extra=search([0.1, 0.01, 0.001], "Acar et al., ICLR 2021"),
+    )
+    alpha_by: Literal["equal", "samples"] = Field(
+        "equal",
+        description="the same α for all, or one that falls with a client's samples",
+    )
+
+    def server_state(self, setup: Setup) -> State:
+        state = super().server_state(setup)
+        return {**state, "drift": torch.zeros_like(state["model"])}
+
+    def client_state(self, setup: Setup) -> State:
+        state = super().client_state(setup)
+        return {**state, "dual": torch.zeros(setup.layout.width)}
+
+    def send(self, server: State, audience: Audience) -> Message:
+        average = server["model"] - server["drift"]
+        # It is only scored: no part of the method, so it counts no floats.
+        return {**super().send(server, audience), "average": Sent(average, floats=0)}
+
+    def anchor(self, fleet: Fleet, inbox: Inbox) -> Tensor:
+        """The models w − h_i [n, P] that clients are pulled to."""
+        return self.received(fleet, inbox) - fleet.state["dual"]
+
+    def proximal_term(self, fleet: Fleet, inbox: Inbox) -> tuple[float, Tensor]:
+        return self.alpha, self.anchor(fleet, inbox)
+
+    def local_train(self, fleet: Fleet, rows: Tensor, inbox: Inbox) -> Tensor:
+        anchor = self.anchor(fleet, inbox)
+        if self.alpha_by == "equal":
+            trained = super().local_train(fleet, rows, inbox)
+        else:
+            trained = self.train_by_samples(fleet, rows, inbox)
+        fleet.state["dual"] = trained - anchor
+        fleet.record("dual_norm", fleet.state["dual"].norm(dim=1))
+        return trained
+
+    def train_by_samples(self, fleet: Fleet, rows: Tensor, inbox: Inbox) -> Tensor:
+        """The same with each client's own α_i, which a proximal term cannot have."""
+        mean_samples = fleet.setup.counts.sum() / fleet.setup.clients
+        alpha = self.alpha * mean_samples / fleet.samples.clamp(min=1)
+
+        def step(context: StepContext) -> None:
+            alpha = context.variables["alpha"]
+            away = context.rows() - context.variables["anchor"]
+            context.optimizer_step(context.gradient() + alpha * away)
+            context.regulariser(alpha[:, 0] / 2 * away.square().sum(dim=1))
+
+        anchor = self.anchor(fleet, inbox)
+        trained, _ = fleet.train_by(
+            step,
+            rows,
+            variables={
+                **self.loss_variables(fleet, inbox),
+                "anchor": anchor,
+                "alpha": alpha[:, None].to(anchor),
+            },
+        )
+        return trained
+
+    def aggregate(self, server: State, cohort: Cohort, uplink: State) -> None:
+        share = len(cohort.ids) / cohort.setup.clients
+        average = uplink["model"]
+        server["drift"] = server["drift"] + share * (average - server["model"])
+        server["model"] = average + server["drift"]
+
+    def other_models(
+        self, fleet: Fleet, inbox: Inbox, rows: Tensor, trained: bool
+    ) -> dict[str, ClientModel]:
+        models = super().other_models(fleet, inbox, rows, trained)
+        if not trained:
+            models["average"] = ClientModel(inbox["average"])
+        return models
+
+
+plugin = FedDyn

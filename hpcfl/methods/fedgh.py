@@ -1,0 +1,94 @@
+"""FedGH: clients keep their bodies; the server trains the head that they share, on the
+mean features of their classes.
+
+Yi et al., "FedGH: Heterogeneous federated learning with generalized global header", ACM
+MM 2023. A client trains (b_i, g) as one model. Then it sends, for each class k that it
+holds, the mean μ_ik of its features b_i(x), taken in evaluation mode; its trained head
+is dropped. The server goes on from g by SGD on the cross-entropy of g(μ_ik) and k, in
+which each (μ_ik, k) is one sample and none weighs more. The result is read before local
+training: the own body under the received head.
+
+PFLlib's server trains the head object of client 0, which so is moved by that client's
+local training as well; here, as in HtFLlib, the server has a head of its own
+(methods-3.md §12). Its steps are plain, and so are HtFLlib's, whose rate and epochs
+these are by default; its mini-batches are as large as the clients'. Where nobody's
+features arrived g stays.
+"""
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import torch
+import torch.nn.functional as functional
+from pydantic import Field, NonNegativeInt
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from hpcfl.clients import Fleet
+from hpcfl.clients.synthetic import batches, stochastic_descent
+from hpcfl.communication.message import Field as Sent
+from hpcfl.communication.message import Inbox, Message
+from hpcfl.methods._shared_head import SharedHead
+from hpcfl.methods.base import Cohort, State, head_of, search
+from hpcfl.methods.fedproto import features
+
+
+class FedGH(SharedHead):
+    """Server: ``model`` [P], the initial body under the head g. Client: ``body`` [P_b].
+
+    Down P_h; up d + 1 for each class held, its mean features and its number.
+    """
+
+    reference = "Yi et al., ACM MM 2023"
+    short: ClassVar[Mapping[str, Any]] = {"server_epochs": 3}
+    server_lr: float = Field(
+        0.01,
+        gt=0,
+        description="learning rate of the head on the server (HtFLlib 0.01, PFLlib 1)",
+        json_schema_extra=search([0.01, 0.1, 1.0], "between HtFLlib's and PFLlib's"),
+    )
+    server_epochs: NonNegativeInt = Field(
+        100,
+        description="epochs of the head on the server (HtFLlib 100, PFLlib 1)",
+        json_schema_extra=search([1, 10, 100], "between PFLlib's and HtFLlib's"),
+    )
+
+    def adapt(self, model: nn.Module) -> nn.Module:
+        head_of(model, self.name, trained=True)
+        return model
+
+    def upload(self, fleet: Fleet, inbox: Inbox, trained: Tensor) -> Message:
+        means = fleet.class_means(trained, features)
+        floats = (fleet.counts > 0).sum(dim=1) * (means.shape[2] + 1)
+        return {"means": Sent(means.flatten(1), floats)}
+
+    def aggregate(self, server: State, cohort: Cohort, uplink: State) -> None:
+        setup, layout = cohort.setup, cohort.layout
+        held = cohort.counts > 0
+        means = uplink["means"].view(*held.shape, -1)[held]
+        labels = held.nonzero()[:, 1]
+        head = setup.build().get_submodule("head")
+        tensors = layout.split(server["model"])
+        names = layout.members(("head",))
+        start = {name.removeprefix("head."): tensors[name] for name in names}
+
+        def objective(free: State, batch: Tensor) -> Tensor:
+            logits = functional_call(head, free, (means[batch],))
+            return functional.cross_entropy(logits, labels[batch])
+
+        order = batches(
+            len(labels),
+            setup.training.batch_size,
+            self.server_epochs,
+            setup.seed,
+            "head",
+            cohort.round,
+        )
+        fitted = stochastic_descent(start, objective, self.server_lr, order)
+        body = server["model"][layout.columns("body")]
+        server["model"] = torch.cat(
+            [body, *(part.flatten() for part in fitted.values())]
+        )
+
+
+plugin = FedGH

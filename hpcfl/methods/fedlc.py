@@ -1,0 +1,52 @@
+"""FedLC: FedAvg whose clients train on logits that are lowered the more, the rarer a
+class is with them.
+
+Zhang et al., "Federated learning with label distribution skew via logits calibration",
+ICML 2022. With n_ik the training samples of class k a client minimises CE(z_k − τ·n_ik^
+(−1/4), y): the margin asks for larger logits of rare classes. Models are scored without
+it.
+
+As all known codes, and unlike the text, the softmax has all classes in its denominator,
+not those alone that are wrong, which is reported to collapse. Counts are the client's,
+where PFLlib has those of all clients together, the same margin for everybody. An absent
+class counts 10⁻⁸, so that its margin is 100τ (methods-3.md §13, item 9).
+"""
+
+from typing import Any
+
+import torch.nn.functional as functional
+from pydantic import Field
+from torch import Tensor, nn
+
+from hpcfl.clients import Fleet
+from hpcfl.clients.losses import Batch
+from hpcfl.communication.message import Inbox
+from hpcfl.methods.base import State
+from hpcfl.methods.fedavg import FedAvg
+
+FLOOR = 1e-8  # the count of an absent class
+
+
+class FedLC(FedAvg):
+    """Server: ``model`` [P]. Client: nothing. Down P, up P."""
+
+    reference = "Zhang et al., ICML 2022"
+    tau: float = Field(
+        1.0, ge=0, description="strength τ of the margins (0.1 in fluke); 0 is FedAvg"
+    )
+
+    def loss(self, model: nn.Module, batch: Batch, lane: Any) -> Tensor:
+        return functional.cross_entropy(model(batch.x) - lane.margin, batch.y)
+
+    def loss_variables(self, fleet: Fleet, inbox: Inbox) -> State:
+        """Adds the ``margin`` of each class, [n, K]."""
+        # By roots, because the last bits of other powers depend on the clients beside.
+        roots = fleet.counts.clamp(min=FLOOR).sqrt().sqrt()
+        margin = self.tau / roots
+        return {
+            **super().loss_variables(fleet, inbox),
+            "margin": margin.float().to(fleet.resources.device),
+        }
+
+
+plugin = FedLC

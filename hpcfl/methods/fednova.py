@@ -1,0 +1,121 @@
+"""FedNova: each client's change is divided by its effective number of steps before the
+server averages it.
+
+Wang et al., "Tackling the objective inconsistency problem in heterogeneous federated
+optimization", NeurIPS 2020. Clients that take more steps would pull the average towards
+their own optimum. Client i takes τ_i steps from w as FedAvg's; a_i is the sum of the
+weights with which their gradients entered its change, so that (w − w_i)/a_i is η times a
+mean gradient. The server does w ← w − τ_eff Σ_S p_i (w − w_i)/a_i with τ_eff = Σ_S p_i
+a_i, or Σ_S p_i τ_i where there is a proximal term, as in the authors' code.
+
+a_i is counted step by step, c ← ρc + 1 − ημa and a ← a + c, with momentum ρ and
+proximal strength μ. That is τ_i for plain steps, (τ − ρ(1 − ρ^τ)/(1 − ρ))/(1 − ρ) for
+momentum alone and (1 − (1 − ημ)^τ)/(ημ) for μ alone. With both it follows the optimiser
+here, in which the proximal term passes through the momentum; the authors' passes by it,
+and their count mixes the two (methods-3.md §3, item 9). The steps are those really done.
+Adam has no such weights: a_i = τ_i, as a note says. Changes are averaged, not models
+that are multiplied by weights which do not sum to one, as in another code.
+"""
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from hpcfl.clients import Fleet, StepContext
+from hpcfl.communication.message import Inbox, Mean, Message
+from hpcfl.methods.base import Cohort, Setup, State
+from hpcfl.methods.fedavg import ServerModel
+
+
+class FedNova(ServerModel):
+    """Server: ``model`` w [P]; ``step`` [P], its last step. Client: nothing. Down P, up
+    P + 1.
+    """
+
+    family = "one global model"
+    reference = "Wang et al., NeurIPS 2020"
+    short: ClassVar[Mapping[str, Any]] = {"mu": 0.1, "server_momentum": 0.5}
+    mu: float = Field(
+        0.0, ge=0, description="strength μ of FedProx's proximal term in local training"
+    )
+    server_momentum: float = Field(
+        0.0,
+        ge=0,
+        lt=1,
+        description="share of the server's last step that it takes again",
+    )
+
+    def notes(self, setup: Setup) -> list[str]:
+        lines = [
+            "fednova: where clients' steps are proportional to their samples, as without "
+            "participation.stragglers, it is FedAvg with uniform weights and a larger "
+            "step of the server"
+        ]
+        if setup.training.optimizer != "sgd":
+            lines.append(
+                "fednova: for training.optimizer = "
+                f"'{setup.training.optimizer}' no effective number of steps is known; "
+                "changes are divided by the number of steps"
+            )
+        return lines
+
+    def server_state(self, setup: Setup) -> State:
+        state = super().server_state(setup)
+        return {**state, "step": torch.zeros_like(state["model"])}
+
+    def update(self, fleet: Fleet, inbox: Inbox) -> Message:
+        start = self.start(fleet, inbox)
+        self.score(fleet, inbox, start)
+        trained, steps, effective = self.counted(fleet, fleet.rows(start), inbox)
+        self.store_state(fleet, trained)
+        self.score(fleet, inbox, trained, trained=True)
+        # A client without samples takes no step and has no weight.
+        divisor = torch.where(steps > 0, effective, 1.0)
+        shares = self.shares(fleet)
+        return {
+            "change": Mean((start - trained) / divisor, shares),
+            "steps": Mean(steps if self.mu else effective, shares),
+        }
+
+    def counted(
+        self, fleet: Fleet, start: Tensor, inbox: Inbox
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Train from ``start`` [n, P]: the trained models, and of each client the number
+        of its steps τ_i and of its effective steps a_i, [n, 1] each.
+        """
+        training = fleet.setup.training
+        momentum, shrinking = 0.0, 0.0
+        if training.optimizer == "sgd":
+            momentum = training.momentum
+            shrinking = fleet.setup.learning_rate(fleet.round) * self.mu
+
+        def step(context: StepContext) -> None:
+            context.optimizer_step(context.gradient())
+            lane = context.variables
+            lane["steps"] = lane["steps"] + 1
+            last = momentum * lane["last"] + 1 - shrinking * lane["effective"]
+            lane["effective"] = lane["effective"] + last
+            lane["last"] = last
+
+        zero = torch.zeros_like(start[:, :1])
+        trained, after = fleet.train_by(
+            step,
+            start,
+            proximal=(self.mu, self.received(fleet, inbox)),
+            variables={
+                **self.loss_variables(fleet, inbox),
+                **dict.fromkeys(("steps", "last", "effective"), zero),
+            },
+        )
+        return trained, after["steps"], after["effective"]
+
+    def aggregate(self, server: State, cohort: Cohort, uplink: State) -> None:
+        change = uplink["steps"] * uplink["change"]
+        server["step"] = self.server_momentum * server["step"] + change
+        server["model"] = server["model"] - server["step"]
+
+
+plugin = FedNova

@@ -1,0 +1,253 @@
+"""FedPAC: a shared body whose features are aligned to global class means, and for each
+client the mix of all heads that suits it best.
+
+Xu, Tong & Huang, "Personalized federated learning with feature alignment and classifier
+collaboration", ICLR 2023. With φ the features, μ_ik and s_ik the means of φ and of ‖φ‖²
+over client i's samples of class k, and π_ik its share of the class, a client computes
+from the received body and its head H_i = (π_ik μ_ik)_k and v_i = (Σ_k π_ik s_ik −
+‖H_i‖²)/N_i. Then it trains the head under the frozen body, and the body under the frozen
+head on CE + λ·mean over batch and coordinates of (φ(x) − c_y)², c being the global class
+means, and sends the class means of the trained body.
+
+The server averages the bodies, and over clients that hold class k the means, by their
+samples of it. For each client of the cohort it minimises Σ_j α_j² v_j + ‖Σ_j α_j (H_i −
+H_j)‖² over α ≥ 0, Σ_j α_j = 1: the variance and the squared bias of the mixed head. α_j
+below 0.001 are dropped, and what is left is scaled to 1; h_i ← Σ_j α_j h_j.
+
+Deviations (methods-3.md §4, item 9): a class without a global mean adds no term, where
+the authors' code takes the client's own; the head's learning rate is the experiment's,
+theirs is 0.1 (``head_lr``, in plain steps). The minimum is found through the products
+of the H_i, so that its matrix is never indefinite, and the codes' escapes from that are
+left out. A client outside the cohort keeps its head.
+"""
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import torch
+from pydantic import Field, NonNegativeInt
+from torch import Tensor, nn
+
+from hpcfl.clients import Fleet
+from hpcfl.clients.losses import Batch
+from hpcfl.communication.message import Field as Sent
+from hpcfl.communication.message import Inbox, Mean, Message
+from hpcfl.files import heartbeat
+from hpcfl.methods._shared_body import SharedBody
+from hpcfl.methods.base import Audience, Cohort, Setup, State, head_of
+from hpcfl.methods.fedper import FedPer
+from hpcfl.methods.fedproto import aligned_loss, features, prototype_variables
+from hpcfl.models import parts
+from hpcfl.rows import mixing
+from hpcfl.rows.layout import Group
+
+LEAST_WEIGHT = 1e-3  # of a head in a mix
+
+
+class FedPAC(SharedBody):
+    """Server: ``model`` [P], the shared body followed by the initial head; ``heads``
+    [M, P_h], each client's mixed one; ``prototypes`` c [K, d]; ``present``, bool [K],
+    which there are. Client: nothing.
+
+    Down P, and d for each class that has a prototype; up P + 1, and 2d for each class
+    held. ``pre`` is scored with the mixed head.
+    """
+
+    primary = "post"
+    reference = "Xu et al., ICLR 2023"
+    short: ClassVar[Mapping[str, Any]] = {"head_lr": 0.1}
+    trains: ClassVar[Mapping[Group, str]] = FedPer.trains
+    lam: float = Field(
+        1.0, ge=0, description="strength λ of the pull to the global class means"
+    )
+    head_epochs: NonNegativeInt = Field(
+        1, description="epochs on the head before those on the body"
+    )
+    head_lr: float | None = Field(
+        None,
+        gt=0,
+        description="learning rate of plain steps on the head (the authors 0.1); default: "
+        "the experiment's optimiser",
+    )
+    collaborate: bool = Field(
+        True, description="mix heads; otherwise each client has its own, as in FedRep"
+    )
+
+    def adapt(self, model: nn.Module) -> nn.Module:
+        head_of(model, self.name)
+        return model
+
+    def loss(self, model: nn.Module, batch: Batch, lane: Any) -> Tensor:
+        if not self.lam:
+            return super().loss(model, batch, lane)
+        return aligned_loss(model, batch, lane, self.lam)
+
+    def loss_variables(self, fleet: Fleet, inbox: Inbox) -> State:
+        own = prototype_variables(fleet, inbox)
+        return {**super().loss_variables(fleet, inbox), **own}
+
+    def server_state(self, setup: Setup) -> State:
+        state = super().server_state(setup)
+        width = parts(setup.build()).head.in_features
+        initial_head = state["model"][self.private(setup.layout)]
+        return {
+            **state,
+            "heads": mixing.repeated(initial_head, setup.clients),
+            "prototypes": torch.zeros(setup.classes, width),
+            "present": torch.zeros(setup.classes, dtype=torch.bool),
+        }
+
+    def send(self, server: State, audience: Audience) -> Message:
+        heads = mixing.picked(server["heads"], torch.from_numpy(audience.ids))
+        return {**self.common(server, audience), "head": heads}
+
+    def send_to_newcomers(self, server: State, audience: Audience) -> Message:
+        """To newcomers the initial head, which they train as everybody in round 1."""
+        initial_head = server["model"][self.private(audience.layout)]
+        heads = initial_head.repeat(len(audience.ids), 1)
+        return {**self.common(server, audience), "head": heads}
+
+    def common(self, server: State, audience: Audience) -> Message:
+        """What comes down to all clients alike."""
+        prototypes, present = server["prototypes"], server["present"]
+        floats = int(present.sum()) * prototypes.shape[1]
+        return {
+            **super().send(server, audience),
+            "prototypes": Sent(prototypes.flatten(), floats),
+            # Seen from the prototypes that come.
+            "present": Sent(present, floats=0),
+        }
+
+    def received(self, fleet: Fleet, inbox: Inbox) -> Tensor:
+        """The shared body with each client's mixed head, ``[n, P]``."""
+        head = inbox["head"]
+        return torch.cat([inbox["body"].expand(len(head), -1), head], dim=1)
+
+    def update(self, fleet: Fleet, inbox: Inbox) -> Message:
+        # Before training, which moves the body and its batch norm.
+        statistics = self.statistics(fleet, self.received(fleet, inbox))
+        return {**super().update(fleet, inbox), **statistics}
+
+    def statistics(self, fleet: Fleet, rows: Tensor) -> Message:
+        """What the server needs to know of clients' features: H_i and v_i."""
+        moments = fleet.class_means(rows, features_and_squares).double()
+        means, squares = moments[..., :-1], moments[..., -1]
+        samples = fleet.samples.clamp(min=1)[:, None].to(means.device)
+        shares = fleet.counts.to(means.device) / samples
+        weighted = (shares[..., None] * means).flatten(1)
+        spread = (shares * squares).sum(dim=1) - weighted.square().sum(dim=1)
+        variance = spread.clamp(min=0)[:, None] / samples
+        held = (fleet.counts > 0).sum(dim=1)
+        width = means.shape[2]
+        return {
+            "means": Sent(weighted.float(), floats=held * width),
+            "variance": variance,
+        }
+
+    def local_train(self, fleet: Fleet, rows: Tensor, inbox: Inbox) -> Tensor:
+        fitted = self.fit_heads(fleet, rows)
+        variables = self.loss_variables(fleet, inbox)
+        return fleet.train(fitted, params=("body",), variables=variables)
+
+    def fit_heads(self, fleet: Fleet, rows: Tensor) -> Tensor:
+        """The models [n, P] with heads that are trained under the frozen body."""
+        how: dict[str, Any] = {
+            "loss": super().loss,
+            "params": ("head",),
+            "epochs": self.head_epochs,
+            "phase": "head",
+        }
+        rate = self.head_lr
+        if rate is None:
+            return fleet.train(rows, **how)
+        fitted, _ = fleet.train_by(
+            lambda context: context.apply_elementwise(
+                lambda head, gradient: head.sub_(rate * gradient)
+            ),
+            rows,
+            **how,
+        )
+        return fitted
+
+    def upload(self, fleet: Fleet, inbox: Inbox, trained: Tensor) -> Message:
+        means = fleet.class_means(trained, features)
+        held = (fleet.counts > 0).sum(dim=1)
+        return {
+            **super().upload(fleet, inbox, trained),
+            "head": trained[:, self.private(fleet.layout)],
+            "prototypes": Mean(means, fleet.counts, floats=held * means.shape[2]),
+        }
+
+    def aggregate(self, server: State, cohort: Cohort, uplink: State) -> None:
+        super().aggregate(server, cohort, uplink)
+        held = (cohort.counts > 0).any(dim=0)
+        server["prototypes"] = torch.where(
+            held[:, None], uplink["prototypes"], server["prototypes"]
+        )
+        server["present"] = server["present"] | held
+        heads = uplink["head"]
+        if self.collaborate:
+            weights = collaboration(uplink["means"], uplink["variance"][:, 0])
+            heads = mixing.mix(weights, heads)
+        ids = torch.from_numpy(cohort.ids)
+        server["heads"] = mixing.replaced(server["heads"], ids, heads)
+
+
+def features_and_squares(model: nn.Module, x: Tensor, lane: Any) -> Tensor:
+    """φ and ‖φ‖² [batch, d + 1]."""
+    found = parts(model).features(x)
+    return torch.cat([found, found.square().sum(dim=1, keepdim=True)], dim=1)
+
+
+def collaboration(means: Tensor, variances: Tensor) -> Tensor:
+    """The weights α [m, m], float64, of all heads in each client's mix.
+
+    Args:
+        means: H [m, K·d].
+        variances: v [m], float64.
+    """
+    centred = means.double()
+    centred = centred - centred.mean(dim=0)
+    products = centred @ centred.T
+    weights = []
+    for client in range(len(means)):
+        weights.append(simplex_minimum(objective(products, variances, client)))
+        heartbeat.beat()
+    return torch.stack(weights)
+
+
+def objective(products: Tensor, variances: Tensor, client: int) -> Tensor:
+    """The matrix P_i [m, m] of α ↦ Σ_j α_j² v_j + ‖Σ_j α_j (H_i − H_j)‖², from the
+    ``products`` ⟨H_j, H_l⟩ [m, m].
+    """
+    own = products[client]
+    biases = products - own[:, None] - own + own[client]
+    return biases + variances.diag()
+
+
+def simplex_minimum(matrix: Tensor) -> Tensor:
+    """The α ≥ 0 with Σ α = 1 where αᵀ·matrix·α is least, without weights below
+    LEAST_WEIGHT; [m], float64.
+
+    With matrix = AᵀA and x = s·α, Σ α = 1, ‖Ax‖² + (Σx − 1)² is s²q + (s − 1)² with q =
+    αᵀ·matrix·α. For each α that is least at s = 1/(1 + q), where it is q/(1 + q), which
+    grows with q. So non-negative least squares finds α, up to its scale.
+    """
+    # takes a second to import and is needed on rank 0 only
+    from scipy.optimize import nnls
+
+    largest = matrix.diagonal().max()
+    if largest > 0:  # else rounding would count more, or less, than the sum of weights
+        matrix = matrix / largest
+    values, vectors = torch.linalg.eigh(matrix)
+    root = values.clamp(min=0).sqrt()[:, None] * vectors.T
+    system = torch.cat([root, torch.ones_like(root[:1])])
+    target = torch.zeros_like(system[:, 0])
+    target[-1] = 1
+    weights = torch.from_numpy(nnls(system.numpy(), target.numpy())[0])
+    weights = weights / weights.sum()
+    weights = torch.where(weights < LEAST_WEIGHT, 0, weights)
+    return weights / weights.sum()
+
+
+plugin = FedPAC

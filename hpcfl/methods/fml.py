@@ -1,0 +1,122 @@
+"""FML: a private model and a copy of the global one teach each other on local data.
+
+Shen et al., "Federated mutual learning", arXiv 2006.16765; FITEE 2023. Beside the copy
+of the global model w, the "meme", a client has a model v_i of its own. On each
+mini-batch, with the predictions p_g of the meme and p_l of v_i, v_i takes a step along
+α·CE + (1 − α)·KL(p_g ‖ p_l) and the meme along β·CE + (1 − β)·KL(p_l ‖ p_g), both from
+the same forward passes. w becomes the uniform mean of the memes; v_i stays with its
+client. The result is v_i after training; ``global`` scores w.
+
+Where the codes differ (methods-3.md §11, item 9): PFLlib's divergence is a mean over
+batch and classes, K times weaker than the text's mean over the batch, here with ``kl =
+"elements"``. There each model also gets the gradient of the other's divergence through
+its own prediction, with ``detach = false``; by default the teacher's prediction is a
+constant, as in deep mutual learning. Its keys' defaults α = 1, β = 0 leave the meme
+without labels and v_i without a teacher. Both models are one row, so ``training.clip``
+bounds the norm of both gradients together, not of each.
+"""
+
+import copy
+from collections.abc import Mapping
+from typing import Any, ClassVar, Literal
+
+import torch.nn.functional as functional
+from pydantic import Field
+from torch import Tensor, nn
+
+from hpcfl.clients import Fleet
+from hpcfl.clients.losses import Batch
+from hpcfl.communication.message import Inbox
+from hpcfl.methods.base import ClientModel, Setup, head_of
+from hpcfl.methods.fedper import FedPer
+from hpcfl.rows.layout import Group, Layout
+
+
+class FML(FedPer):
+    """Server: ``model``, a client's whole row: w [P], then the initial v.
+
+    Client: ``head`` [P], FedPer's name for all that does not travel: here v_i. Down P,
+    up P.
+    """
+
+    primary = "post"
+    family = "personal beside global"
+    reference = "Shen et al., arXiv 2006.16765"
+    trains: ClassVar[Mapping[Group, str]] = {}  # whatever is trained is in both models
+    weights: Literal["samples", "uniform"] = Field(
+        "uniform", description="weights of the clients' memes in the global model"
+    )
+    alpha: float = Field(
+        0.5, ge=0, le=1, description="weight α of labels for v_i; 1 is Local"
+    )
+    beta: float = Field(
+        0.5, ge=0, le=1, description="weight β of labels for the meme; 1 is FedAvg"
+    )
+    kl: Literal["batch", "elements"] = Field(
+        "batch",
+        description="divergences: their mean over the batch, or over classes too",
+    )
+    detach: bool = Field(
+        True, description="the other model's prediction is a constant in a divergence"
+    )
+
+    def notes(self, setup: Setup) -> list[str]:
+        lines = super().notes(setup)
+        if setup.training.buffers == "average":
+            lines.append(
+                "fml: training.buffers = 'average' shares the private models' statistics of "
+                "batch norm, too"
+            )
+        return lines
+
+    def adapt(self, model: nn.Module) -> nn.Module:
+        head_of(model, self.name)
+        model.mine = copy.deepcopy(model)
+        return model
+
+    def private(self, layout: Layout) -> slice:
+        return slice(layout.columns("head").stop, layout.width)
+
+    def loss(self, model: nn.Module, batch: Batch, lane: Any) -> Tensor:
+        meme = model(batch.x).log_softmax(dim=1)
+        mine = own_prediction(model, batch.x, lane).log_softmax(dim=1)
+        of_mine = functional.nll_loss(mine, batch.y)
+        of_meme = functional.nll_loss(meme, batch.y)
+        to_mine = self.divergence(meme, mine)
+        to_meme = self.divergence(mine, meme)
+        teaching = (1 - self.alpha) * to_mine + (1 - self.beta) * to_meme
+        regulariser: Tensor = lane.regulariser(teaching)
+        return self.alpha * of_mine + self.beta * of_meme + regulariser
+
+    def divergence(self, teacher: Tensor, pupil: Tensor) -> Tensor:
+        """KL(teacher ‖ pupil) of log-probabilities [batch, K], a mean over the batch."""
+        if self.detach:
+            teacher = teacher.detach()
+        terms = teacher.exp() * (teacher - pupil)
+        return terms.mean() if self.kl == "elements" else terms.sum(dim=1).mean()
+
+    def client_model(
+        self, fleet: Fleet, inbox: Inbox, rows: Tensor, trained: bool
+    ) -> ClientModel:
+        return ClientModel(rows, own_prediction)
+
+    def other_models(
+        self, fleet: Fleet, inbox: Inbox, rows: Tensor, trained: bool
+    ) -> dict[str, ClientModel]:
+        if trained:
+            return {}
+        return {"global": ClientModel(self.under_initial_head(inbox))}
+
+    def init_newcomers(self, fleet: Fleet, inbox: Inbox) -> None:
+        """A newcomer's own model begins as the global one."""
+        received = self.prepare(fleet, inbox)["body"]
+        fleet.state["head"] = received.expand(len(fleet.ids), -1).clone()
+
+
+def own_prediction(model: nn.Module, x: Tensor, lane: Any) -> Tensor:
+    """The logits [batch, K] of the private model v_i."""
+    logits: Tensor = model.get_submodule("mine")(x)
+    return logits
+
+
+plugin = FML

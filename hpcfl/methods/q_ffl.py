@@ -1,0 +1,71 @@
+"""q-FFL: clients with a larger loss count more, so that the federation serves all of
+them more alike.
+
+Li et al., "Fair resource allocation in federated learning", ICLR 2020, algorithm
+q-FedAvg. With F_i the mean loss of the received model w on client i's training samples,
+d_i = w − w_i after local training and L = 1/η the server does w ← w − Σ_S Δ_i / Σ_S
+h_i, Δ_i = F_i^q L d_i and h_i = q F_i^(q−1) ‖L d_i‖² + L F_i^q. Divided by L that is w −
+Σ F_i^q d_i / Σ (L q F_i^(q−1) ‖d_i‖² + F_i^q), and the three sums are what clients send.
+q = 0 is FedAvg with uniform weights.
+
+The authors' code draws clients in proportion to their samples and averages plainly; here
+clients are drawn as everywhere, and averages are plain, too (methods-3.md §19, item 9). η
+is the clients' rate of the round, so that L presumes plain steps; with another optimiser
+it still is a scale. 10⁻¹⁰ is added to F_i, as there. The sums are in float64, which holds
+F_i^q for every q that the key allows.
+"""
+
+from typing import Literal
+
+from pydantic import Field
+from torch import Tensor
+
+from hpcfl.clients import Fleet
+from hpcfl.communication.message import Inbox, Mean, Message
+from hpcfl.methods.base import Cohort, State, search
+from hpcfl.methods.fedavg import ServerModel
+
+FLOOR = 1e-10  # is added to every loss
+
+
+class QFFL(ServerModel):
+    """Server: ``model`` w [P]. Client: nothing. Down P, up P + 2."""
+
+    family = "one global model"
+    reference = "Li et al., ICLR 2020"
+    weights: Literal["samples", "uniform"] = Field(
+        "uniform", description="weights of the clients in averages"
+    )
+    q: float = Field(
+        1.0,
+        ge=0,
+        le=20,
+        description="how much more clients with a large loss count; 0 is FedAvg",
+        json_schema_extra=search([0.001, 0.01, 0.1, 1.0, 2.0, 5.0], "Li et al., 2020"),
+    )
+
+    def update(self, fleet: Fleet, inbox: Inbox) -> Message:
+        # Before training, which moves the batch-norm buffers.
+        losses = fleet.loss_of(self.received(fleet, inbox))
+        return super().update(fleet, {**inbox, "losses": losses})
+
+    def upload(self, fleet: Fleet, inbox: Inbox, trained: Tensor) -> Message:
+        change = (self.received(fleet, inbox) - trained).double()
+        losses = inbox["losses"][:, None] + FLOOR
+        # F^q by its logarithm: the last bits of powers depend on the clients beside.
+        power = (self.q * losses.log()).exp()
+        length = change.square().sum(dim=1, keepdim=True)
+        shares = self.shares(fleet)
+        return {
+            "change": Mean(power * change, shares),
+            "bend": Mean(self.q * power / losses * length, shares),
+            "power": Mean(power, shares),
+        }
+
+    def aggregate(self, server: State, cohort: Cohort, uplink: State) -> None:
+        rate = cohort.setup.learning_rate(cohort.round)
+        step = uplink["change"] / (uplink["bend"] / rate + uplink["power"])
+        server["model"] = (server["model"].double() - step).float()
+
+
+plugin = QFFL

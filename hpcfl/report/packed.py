@@ -1,0 +1,140 @@
+"""Many runs in one file that can be published beside a table: what the table read of
+them, with all that is needed to play each of them again.
+
+``hpcfl pack`` writes it, ``table``, ``report``, ``plot`` and ``hpcfl.load_all`` read it
+like a folder, and ``hpcfl verify`` plays runs of it again. It is an archive, ``.tar.xz``,
+of folders with a ``run.json`` and a ``metrics.h5`` each: of the rounds in which the
+number that counts is read, all numbers of the round and the clients' own ones of that
+score, in the column that counts. Models and partitions are not in it.
+"""
+
+import io
+import tarfile
+from collections.abc import Mapping, Sequence
+from copy import deepcopy
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hpcfl.errors import RunFailure, UserError
+from hpcfl.experiment import measures
+from hpcfl.experiment.config import PATHS
+from hpcfl.files import atomic, destination
+from hpcfl.report.summary import Run
+from hpcfl.scores._metric_name import MetricName, held_out
+from hpcfl.scores._ratio import Ratio
+from hpcfl.storage import moments, results, run_folder
+from hpcfl.storage.packed_runs import SUFFIX
+from hpcfl.storage.results import DIGEST, MERGED, Results
+
+
+def write(runs: Sequence[Run], out: Path) -> list[str]:
+    """Write finished runs to a file, in place of what was there.
+
+    Returns:
+        Lines to say.
+
+    Raises:
+        UserError: No run is finished, two have one name, or the file cannot be written.
+    """
+    destination.check_file(out)
+    if not out.name.endswith(SUFFIX):
+        raise UserError(f"--out {out}: its name must end with {SUFFIX}")
+    finished = [run for run in runs if run.summary.finished]
+    if not finished:
+        raise UserError("no run is finished, so there is nothing to pack")
+    names = _names(finished)
+    content = io.BytesIO()
+    with tarfile.open(fileobj=content, mode="w:xz") as archive:
+        for name, run in sorted(
+            zip(names, finished, strict=True), key=lambda one: one[0]
+        ):
+            config = _without_paths(run.config)
+            _add(archive, f"{name}/{run_folder.RUN}", run_folder.described(config))
+            _add(archive, f"{name}/{MERGED}", results.encode(_of_table(run, config)))
+    try:
+        atomic.write(out, content.getvalue())
+    except RunFailure as error:
+        raise UserError(f"{error}; choose another --out") from None
+    lines = []
+    if len(finished) < len(runs):
+        lines.append(f"left out, not finished: {len(runs) - len(finished)} runs")
+    size = len(content.getvalue()) / 1e3
+    return [*lines, f"{len(finished)} runs in {out}, {size:,.0f} kB"]
+
+
+def _of_table(run: Run, config: dict[str, Any]) -> Results:
+    """What tables read of a run's results; ``config`` is what its header says."""
+    recorded = run.results
+    numbers = recorded.series(run.counted)
+    best = run.summary.best
+    kept: set[int] = set()
+    for at in ("best", "last", "tail"):
+        best_round = best["round"] if best else None
+        kept |= set(moments.positions(recorded.rounds, numbers, best_round, at))
+    final = np.flatnonzero(~recorded.played)[-1:].tolist()
+    rows = sorted(kept | set(final))
+    columns = (run.score, held_out(run.score))
+    of_score = _parts(run.measure.score)
+    values = {}
+    for text, series in recorded.values.items():
+        name = MetricName.parse(text)
+        counted = name.column in columns and name.number in of_score
+        if not name.of_clients or not name.column or counted:
+            values[text] = series[rows]
+    command = [Path(word).name for word in recorded.header.get("command", [])]
+    header = {
+        **recorded.header,
+        "config": config,
+        "command": command,
+        DIGEST: run.summary.digest,
+    }
+    return replace(
+        recorded, header=header, rounds=recorded.rounds[rows], values=values, notes=[]
+    )
+
+
+def _parts(score: str) -> set[str]:
+    """The names under which a score's numbers of clients are recorded."""
+    known = measures.built_in().get(score)
+    if isinstance(known, Ratio):
+        return {known.part, "total"}
+    return {score}
+
+
+def _without_paths(config: Mapping[str, Any]) -> dict[str, Any]:
+    """A resolved configuration in which paths are names, without the machine's
+    folders.
+    """
+    table = deepcopy(dict(config))
+    for section, key in PATHS:
+        path = table[section].get(key)
+        if path is not None:
+            table[section][key] = Path(path).name
+    table["data"]["root"] = None
+    return table
+
+
+def _names(runs: Sequence[Run]) -> list[str]:
+    """A name for each run in an archive: its folder's, or the last two where several
+    have one.
+    """
+    short = [run.folder.name for run in runs]
+    names = []
+    for run, name in zip(runs, short, strict=True):
+        if short.count(name) > 1:
+            name = f"{run.folder.parent.name} {name}"
+        names.append(name)
+    if len(set(names)) < len(names):
+        twice = next(name for name in names if names.count(name) > 1)
+        raise UserError(f"two runs are called '{twice}'; pack them into two files")
+    return names
+
+
+def _add(archive: tarfile.TarFile, name: str, content: bytes) -> None:
+    """Add a file without owner or date: the same runs make the same archive."""
+    entry = tarfile.TarInfo(name)
+    entry.size = len(content)
+    archive.addfile(entry, io.BytesIO(content))

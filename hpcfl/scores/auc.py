@@ -1,0 +1,48 @@
+"""Area under the ROC curve of a client's model, micro-averaged one class against the
+rest.
+
+The chance that a class's probability for a sample of it is larger than one for a class
+that the sample is not of, over all such pairs of a client's test samples; equal ones
+count half. It is scikit-learn's ``roc_auc_score(average="micro")`` of one-hot labels,
+as PFLlib reports it, but for one thing: sums over samples have no room for sorted
+probabilities, so their log-odds are counted in steps of 1/64 between −16 and 16, and
+pairs within a step count half.
+"""
+
+import torch
+from torch import Tensor
+
+from hpcfl.scores.base import Block, Score
+
+LARGEST = 16  # log-odds
+STEPS = 64  # for each of them
+BINS = 2 * LARGEST * STEPS
+
+
+class AreaUnderCurve(Score):
+    def sums(self, block: Block) -> Tensor:
+        """Of each step how many probabilities are of right and of wrong classes."""
+        log_p = block.logits.double().log_softmax(dim=2)[:, :, : block.classes]
+        log_odds = log_p - torch.log(-torch.expm1(log_p))
+        steps = (log_odds + LARGEST) * STEPS
+        bins = steps.nan_to_num(0).clamp(0, BINS - 1).long()
+        classes = torch.arange(block.classes, device=bins.device)
+        positive = (block.labels[:, :, None] == classes) & block.mask[:, :, None]
+        negative = ~positive & block.mask[:, :, None]
+        parts = []
+        for counted in (positive, negative):
+            zeros = torch.zeros(
+                len(bins), BINS, dtype=torch.float64, device=bins.device
+            )
+            counts = counted.double().flatten(1)
+            parts.append(zeros.scatter_add_(1, bins.flatten(1), counts))
+        return torch.cat(parts, dim=1)
+
+    def number(self, sums: Tensor, trained: Tensor) -> Tensor:
+        positive, negative = sums.chunk(2, dim=1)
+        below = negative.cumsum(dim=1) - negative
+        ordered = (positive * (below + negative / 2)).sum(dim=1)
+        return ordered / (positive.sum(dim=1) * negative.sum(dim=1))
+
+
+plugin = AreaUnderCurve

@@ -1,0 +1,97 @@
+"""Runs are played again: what is the same is said to be so, and what is not is seen."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import tiny
+
+from hpcfl.api import run
+from hpcfl.commands.verify import compare, verify
+from hpcfl.communication.communicator import OneProcess
+from hpcfl.errors import RunFailure, UserError
+from hpcfl.report import packed, summary
+
+OWN = ("tiny:blobs", "tiny:Counts")
+
+
+@pytest.fixture(scope="module")
+def played(tmp_path_factory):
+    """FedPer, whose clients keep their heads, on the tiny data."""
+    folder = tmp_path_factory.mktemp("played") / "fedper"
+    return run(tiny.table("fedper"), out=folder)
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def ask(path, sample=1, names=(), own=OWN):
+    verify(path, sample, names, None, own, OneProcess())
+
+
+def test_a_run_that_is_played_again_is_the_same(played, here, capsys):
+    out = here / "x.tar.xz"
+    packed.write([played], out)
+    ask(out)
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert last.startswith("fedper: the same final state, and the same numbers in all")
+    assert [path.name for path in here.iterdir()] == ["x.tar.xz"]  # nothing is left
+
+
+def changed(run, header=(), **values):
+    """The run with other entries of its header, and other numbers."""
+    results = replace(
+        run.results,
+        header={**run.results.header, **dict(header)},
+        values={**run.results.values, **values},
+    )
+    return replace(run, results=results)
+
+
+def test_another_final_state_or_number_is_seen(played):
+    other = replace(played, summary=replace(played.summary, digest="0" * 64))
+    lines, same = compare(other, played)
+    assert not same and lines[0].startswith("ANOTHER final state: 0000")
+    losses = played.results.values["pre/loss"]
+    moved = changed(played, **{"pre/loss": np.nextafter(losses, np.inf)})
+    assert compare(moved, played) == (["OTHER numbers: pre/loss"], False)
+    clock = changed(played, **{"seconds/round": losses})
+    assert compare(clock, played)[1]
+
+
+def test_on_another_arithmetic_only_what_it_does_not_change_is_compared(played):
+    elsewhere = {"arithmetic": "another"}
+    losses = played.results.values["pre/loss"]
+    moved = changed(played, elsewhere, **{"pre/loss": losses + 1e-6})
+    lines, same = compare(moved, played)
+    assert same and "arithmetic another there" in lines[0]
+    assert lines[1].startswith("the same clients, samples and floats; pre/weighted")
+    floats = played.results.values["floats_down"]
+    travelled = changed(played, elsewhere, floats_down=floats + 1)
+    lines, same = compare(travelled, played)
+    assert not same and lines[1].startswith("OTHER floats_down, which no arithmetic")
+
+
+def test_a_failing_check_is_a_failure_of_the_command(played, here, monkeypatch):
+    monkeypatch.setattr("hpcfl.commands.verify.compare", lambda *runs: (["no"], False))
+    with pytest.raises(RunFailure, match="not what was stored came out"):
+        ask(played.folder)
+    assert list(here.iterdir()) == []
+
+
+def test_what_cannot_be_played_is_one_line(played, here):
+    with pytest.raises(UserError, match="no finished run 'fedpr'; did you mean"):
+        ask(played.folder, names=["fedpr"])
+    with pytest.raises(UserError, match="only where you name it: --own tiny:"):
+        ask(played.folder, own=())
+    with pytest.raises(UserError, match="no run of hpcfl here"):
+        ask(here)
+
+
+def test_packed_runs_keep_their_digest(played, here):
+    packed.write([played], here / "x.tar.xz")
+    (again,) = summary.load_all(here / "x.tar.xz")
+    assert again.summary.digest == played.summary.digest

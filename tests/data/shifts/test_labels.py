@@ -1,0 +1,69 @@
+"""Permuted labels: heterogeneity.md H2."""
+
+import numpy as np
+import pytest
+import torch
+
+from hpcfl.data.shifts.base import Facts
+from hpcfl.data.shifts.labels import Labels
+from hpcfl.errors import UserError
+
+CLASSES = 5
+
+
+def permutations(**keys):
+    """By the name of each group what its labels become."""
+    facts = Facts(0, 1, 4, 0, (3,), torch.float32, 1.0, CLASSES)
+    return {
+        concept.name: None if concept.labels is None else concept.labels.tolist()
+        for concept in Labels(**keys).concepts(facts)
+    }
+
+
+def test_h2_the_kinds_of_permutations_by_hand():
+    assert permutations(groups=3) == {
+        "y": None,
+        "y + 1": [1, 2, 3, 4, 0],
+        "y + 2": [2, 3, 4, 0, 1],
+    }
+    assert permutations(how="reverse") == {"y": None, "K − 1 − y": [4, 3, 2, 1, 0]}
+    assert permutations(how="swap", swaps=[[1, 2], [0, 4, 1, 3]]) == {
+        "y": None,
+        "1 ↔ 2": [0, 2, 1, 3, 4],
+        "0 ↔ 4, 1 ↔ 3": [4, 3, 2, 1, 0],
+    }
+
+
+def test_h2_several_kinds_follow_one_another_as_in_fedrc():
+    assert list(permutations(how=["reverse", "shift"])) == ["y", "K − 1 − y", "y + 1"]
+
+
+def test_h2_random_permutations_are_bijections_that_their_group_keys():
+    few, many = (
+        permutations(how="random", groups=3),
+        permutations(how="random", groups=6),
+    )
+    for name, labels in many.items():
+        assert labels is None or sorted(labels) == list(range(CLASSES))
+        assert few.get(name, labels) == labels
+    assert many["permuted 1"] != many["permuted 2"]
+
+
+@pytest.mark.parametrize(
+    ("keys", "said"),
+    [
+        ({"groups": 6}, "groups: 6 are more than the 5 classes"),
+        ({"how": "swap"}, "swaps: how = 'swap' needs pairs, as in"),
+        ({"how": "swap", "swaps": [[1]]}, r"swaps: \[1\] are no pairs of different"),
+        ({"how": "swap", "swaps": [[1, 1]]}, r"swaps: \[1, 1\] are no pairs of"),
+        ({"how": "swap", "swaps": [[1, 5]]}, r"swaps: \[1, 5\]: there are 5 classes"),
+    ],
+)
+def test_h2_what_permutes_nothing_is_refused(keys, said):
+    with pytest.raises(UserError, match=f"shift.0.{said}"):
+        permutations(**keys)
+
+
+def test_h2_swapping_twice_is_the_identity():
+    labels = np.array(permutations(how="swap", swaps=[[0, 3, 1, 2]])["0 ↔ 3, 1 ↔ 2"])
+    assert labels[labels].tolist() == list(range(CLASSES))

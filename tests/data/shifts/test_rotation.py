@@ -1,0 +1,57 @@
+"""Rotated clients: heterogeneity.md H1."""
+
+import numpy as np
+import pytest
+import torch
+
+from hpcfl.data.shifts.base import Facts
+from hpcfl.data.shifts.rotation import Rotation
+from hpcfl.errors import UserError
+
+
+def turned(x, angle, shape=None):
+    """The samples [n, channels, height, width] after the one concept of an angle."""
+    facts = Facts(0, 1, 4, 0, shape or tuple(x.shape[1:]), x.dtype, 255.0, 10)
+    [concept] = Rotation(angles=[angle]).concepts(facts)
+    numbers = np.arange(len(x))
+    return x if concept.images is None else concept.images(x, numbers)
+
+
+SQUARE = torch.tensor([[[[1, 2], [3, 4]]]], dtype=torch.uint8)
+
+
+def test_h1_a_quarter_turn_goes_counter_clockwise():
+    assert turned(SQUARE, 90.0).tolist() == [[[[2, 4], [1, 3]]]]
+    assert turned(SQUARE, 180.0).tolist() == [[[[4, 3], [2, 1]]]]
+    assert turned(SQUARE, -90.0).tolist() == turned(SQUARE, 270.0).tolist()
+
+
+def test_h1_four_quarter_turns_are_none():
+    x = torch.randint(0, 256, (3, 2, 5, 5), dtype=torch.uint8)
+    result = x
+    for _ in range(4):
+        result = turned(result, 90.0)
+    assert torch.equal(result, x) and result.is_contiguous()
+
+
+def test_h1_other_angles_keep_the_centre_and_bring_zeros_into_the_corners():
+    x = torch.full((1, 1, 9, 9), 200, dtype=torch.uint8)
+    result = turned(x, 45.0)
+    assert result.dtype == torch.uint8 and result[0, 0, 4, 4] == 200
+    assert result[0, 0, 0, 0] == 0 == result[0, 0, -1, -1]
+
+
+def test_h1_images_that_are_not_square_turn_by_half_turns_alone():
+    x = torch.arange(6, dtype=torch.uint8).view(1, 1, 2, 3)
+    assert turned(x, 180.0).tolist() == [[[[5, 4, 3], [2, 1, 0]]]]
+    with pytest.raises(
+        UserError, match=r"shift.0.angles: images of 2×3 pixels turn by"
+    ):
+        turned(x, 90.0)
+
+
+def test_h1_what_is_no_image_is_refused():
+    with pytest.raises(
+        UserError, match=r"'rotation' changes images; these samples have"
+    ):
+        turned(torch.zeros(4, 5), 90.0)

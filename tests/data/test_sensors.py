@@ -1,0 +1,215 @@
+"""Windows of sensors by subject: heterogeneity.md D7 and D8, in files as NumPy writes
+them.
+"""
+
+import numpy as np
+import pytest
+
+from hpcfl.data import datasets, partition
+from hpcfl.data.partitions.by_client import plugin as by_client
+from hpcfl.data.sources import _windows, pamap2, uci_har
+from hpcfl.errors import UserError
+from hpcfl.experiment import config
+
+
+def load(name, root, **options):
+    return datasets.load(config.Data(dataset=name, root=str(root), options=options))
+
+
+def test_d7_windows_are_split_in_time():
+    """Of eight windows of subject 0 and class 0 six train, the next is left out, the
+    last tests; of four of class 1 three train and none can test.
+    """
+    subjects = np.array([0] * 12)
+    classes = np.array([0, 0, 1, 1, 0, 0, 0, 0, 1, 1, 0, 0])
+    train, test = _windows.split_in_time(subjects, classes)
+    assert train.tolist() == [0, 1, 2, 3, 4, 5, 6, 7, 8] and test.tolist() == [11]
+
+
+@pytest.fixture
+def har(tmp_path, monkeypatch):
+    """Sixteen windows of subjects 1 and 2 in train/, eight of subject 3 in test/, all
+    of the activities 1 (first half) and 6; returns the signals [24, 9, 128].
+    """
+    monkeypatch.setattr(uci_har, "PARTS", {"train": 16, "test": 8})
+    signals = np.random.default_rng(0).random((24, 9, 128)).astype(np.float32)
+    folder = tmp_path / "UCI HAR Dataset"
+    subjects = {"train": [1] * 8 + [2] * 8, "test": [3] * 8}
+    spans = {"train": slice(0, 16), "test": slice(16, 24)}
+    for part, span in spans.items():
+        (folder / part / "Inertial Signals").mkdir(parents=True)
+        for number, channel in enumerate(uci_har.CHANNELS):
+            path = folder / part / "Inertial Signals" / f"{channel}_{part}.txt"
+            np.savetxt(path, signals[span, number], fmt="  %.9e")
+        activities = [1] * 4 + [6] * 4
+        np.savetxt(
+            folder / part / f"y_{part}.txt",
+            activities * (len(subjects[part]) // 8),
+            fmt="%d",
+        )
+        np.savetxt(folder / part / f"subject_{part}.txt", subjects[part], fmt="%d")
+    return signals
+
+
+def test_d7_subjects_are_clients(tmp_path, har):
+    data = load("uci-har", tmp_path)
+    assert data.shape == (9, 1, 128) and data.classes == 6
+    # 3 of 4 windows of each subject and activity; the fourth is left out
+    assert len(data.y) == 18 and data.official_test == 0
+    kept = [number for number in range(24) if number % 4 != 3]
+    assert np.array_equal(data.x[:, :, 0].numpy(), har[kept])
+    assert data.normalise(data.x).equal(data.x)
+    held = data.owners.held(0)
+    assert [client.name for client in held[:3]] == ["1", "2", "3"] and len(held) == 30
+    assert data.y[held[1].train].tolist() == [0, 0, 0, 5, 5, 5]
+
+
+def test_d7_the_official_split_keeps_subjects_apart(tmp_path, har):
+    data = load("uci-har", tmp_path, split="official")
+    assert data.official_test == 8 and len(data.y) == 24
+    with pytest.raises(UserError, match=r"client '\d+' has \d+ samples to train and"):
+        partition.make(by_client(clients=30), data)
+
+
+def test_d7_pfllibs_layout_mixes_the_channels(tmp_path, har):
+    """As a reshape of [128, 9] to [9, 1, 128] lays them out."""
+    data = load("uci-har", tmp_path, split="official", layout="pfllib")
+    first = har[0].T.reshape(9, 1, 128)
+    assert np.array_equal(data.x[0].numpy(), first)
+    assert data.x[0, 0, 0, :9].tolist() == har[0, :, 0].tolist()
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "told"),
+    [
+        (
+            "train/y_train.txt",
+            "1\n" * 15,
+            "must have 16 lines with a number from 1 to 6",
+        ),
+        (
+            "train/y_train.txt",
+            "7\n" * 16,
+            "must have 16 lines with a number from 1 to 6",
+        ),
+        (
+            "test/subject_test.txt",
+            "1.5\n" * 8,
+            "must have 8 lines with a number from 1",
+        ),
+        ("test/y_test.txt", "a\n", "cannot be read as lines of as many numbers each"),
+        (
+            "test/Inertial Signals/body_acc_x_test.txt",
+            "1 2\n",
+            "1 lines of 2 numbers; it must have 8 of 128",
+        ),
+        (
+            "test/Inertial Signals/body_acc_x_test.txt",
+            "1 2\n1\n",
+            "cannot be read as lines of as many numbers each",
+        ),
+        ("train/y_train.txt", None, "no such file"),
+    ],
+)
+def test_d7_files_that_are_not_whole_are_named(tmp_path, har, file, content, told):
+    path = tmp_path / "UCI HAR Dataset" / file
+    path.unlink()
+    if content is not None:
+        path.write_text(content)
+    with pytest.raises(UserError, match=f"^{path}: .*{told}|^{path}: {told}") as caught:
+        load("uci-har", tmp_path)
+    assert "\n" not in str(caught.value)
+
+
+def recording(path, activities, scale=1.0):
+    """A file of PAMAP2's with these activities, one a step; a signal is its column,
+    times ``scale`` and (step + 1), but for one value that is missing.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    lines = np.outer(np.arange(1, len(activities) + 1), np.arange(54.0)) * scale
+    lines[:, 1] = activities
+    lines[3, 4] = np.nan
+    np.savetxt(path, lines, fmt="%.6g")
+
+
+@pytest.fixture
+def pamap2_files(tmp_path, monkeypatch):
+    """Subject 101 lies for five windows and jumps rope for one, with a second file of
+    one window; subject 102 walks for five.
+    """
+    monkeypatch.setattr(pamap2, "SUBJECTS", range(101, 103))
+    monkeypatch.setattr(pamap2, "OPTIONAL", (101,))
+    folder = tmp_path / "PAMAP2_Dataset"
+    lying, jumping, walking = 1, 24, 4
+    recording(
+        folder / "Protocol/subject101.dat", [lying] * 256 * 3 + [jumping] * 256, scale=2
+    )
+    recording(folder / "Optional/subject101.dat", [lying] * 256)
+    recording(folder / "Protocol/subject102.dat", [walking] * 256 * 3 + [0] * 256)
+    return folder
+
+
+def test_d8_windows_have_the_activity_that_fills_them(tmp_path, pamap2_files):
+    """Of subject 101's 7 windows of the first file, those at 0 … 512 are lying, the one
+    at 640 is half and half, that at 768 jumping: 5 lying with the second file's one
+    makes 6, of which 4 train, the fifth is left out, the last tests; one of jumping is
+    too few to train. Subject 102 has 5 of walking: 3 train and one tests.
+    """
+    data = load("pamap2", tmp_path)
+    assert data.shape == (9, 3, 256) and data.classes == 12
+    assert data.y.tolist() == [1] * 4 + [4] * 3 + [1] + [4]
+    assert data.official_test == 2
+    held = data.owners.held(2)
+    assert [client.name for client in held] == ["101", "102"]
+    assert [client.train.tolist() for client in held] == [[0, 1, 2, 3], [4, 5, 6]]
+    assert [client.test.tolist() for client in held] == [[7], [8]]
+
+
+def test_d8_signals_are_scaled_by_training_windows(tmp_path, pamap2_files):
+    """A signal grows with the step, the scale drops out: the last training window of
+    subject 102 begins at step 256, so its greatest is 512 times the column.
+    """
+    data = load("pamap2", tmp_path)
+    last = data.x[6].numpy()
+    expected = np.broadcast_to(np.arange(257, 513) / 512, (9, 3, 256))
+    np.testing.assert_allclose(last, expected, rtol=1e-5)
+    assert data.x[4, 0, 0, 3] == 0  # it is missing
+    assert (data.x[8] > 1).any()  # a test window beyond what was trained on
+
+
+def test_d8_channels_are_those_of_pfllib():
+    hand, chest, ankle = (pamap2.SIGNALS[first : first + 9] for first in (0, 9, 18))
+    assert hand == [4, 5, 6, 10, 11, 12, 13, 14, 15]
+    assert chest == [21, 22, 23, 27, 28, 29, 30, 31, 32]
+    assert ankle == [38, 39, 40, 44, 45, 46, 47, 48, 49]
+
+
+def test_d8_pfllib_takes_the_least_number(tmp_path, pamap2_files):
+    """The window that is half lying and half jumping is lying; the one of subject 102
+    that is half walking is of no activity.
+    """
+    data = load("pamap2", tmp_path, label="pfllib")
+    assert data.y.tolist() == [1] * 5 + [4] * 3 + [1] + [4]
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("1 2 3\n", "3 numbers a line, must be 54"),
+        ("a b\n", "cannot be read as lines of as many numbers each"),
+        (None, "no such file; hpcfl datasets pamap2 says what is needed"),
+    ],
+)
+def test_d8_files_that_are_not_whole_are_named(tmp_path, pamap2_files, text, told):
+    path = pamap2_files / "Optional/subject101.dat"
+    path.unlink()
+    if text is not None:
+        path.write_text(text)
+    with pytest.raises(UserError, match=f"^{path}: {told}"):
+        load("pamap2", tmp_path)
+
+
+def test_d8_a_subject_without_activities_is_named(tmp_path, pamap2_files):
+    recording(pamap2_files / "Protocol/subject102.dat", [0] * 256)
+    with pytest.raises(UserError, match="subject 102 has no window of an activity"):
+        load("pamap2", tmp_path)

@@ -1,0 +1,465 @@
+"""Who sees which samples in which round: heterogeneity.md H0, H7 and H8."""
+
+import numpy as np
+import pytest
+import tiny
+import torch
+
+from hpcfl.commands.run import run
+from hpcfl.communication.communicator import OneProcess
+from hpcfl.data import datasets, partition, shifted
+from hpcfl.data.shifts.rotation import Rotation
+from hpcfl.errors import UserError
+from hpcfl.experiment import config
+from hpcfl.simulation.prepare import prepare
+from hpcfl.storage.checkpoint import latest
+
+DIGITS = datasets.load(config.Data())
+
+
+def experiment(*shifts, clients=8, rounds=3, **sections):
+    """An experiment on the digits whose clients are shifted."""
+    table = {
+        "rounds": rounds,
+        "partition": {"scheme": "iid", "clients": clients},
+        "method": {"name": "fedavg"},
+        "shift": list(shifts),
+        **sections,
+    }
+    return config.parse(table)
+
+
+def prepared(*shifts, **keys):
+    return prepare(experiment(*shifts, **keys), OneProcess())
+
+
+def seen(of, client, part="train", round=1):
+    """The samples of a client's part in a round: raw images and labels."""
+    samples = of.resources.samples.at(round)
+    positions = torch.from_numpy(samples.parts[part][client])
+    image = positions if samples._image is None else samples._image[positions]
+    return samples.x[image], samples.y[positions]
+
+
+def raw(of, client, part="train"):
+    """The same samples as they are in the data set."""
+    numbers = torch.from_numpy({"train": of.held, "test": of.split.test}[part][client])
+    return DIGITS.x[numbers], DIGITS.y[numbers]
+
+
+ROTATED = {"kind": "rotation"}
+SWAPPED = {"kind": "labels", "groups": 2}
+
+
+def same_lists(one, other):
+    return all(
+        map(np.array_equal, [*one.train, *one.test], [*other.train, *other.test])
+    )
+
+
+@pytest.mark.parametrize("scheme", ["iid", "dirichlet", "pathological"])
+def test_h0_ownership_does_not_know_of_shifts(scheme):
+    partitions = [
+        prepared(*shifts, partition={"scheme": scheme, "clients": 4}).split
+        for shifts in ([], [ROTATED, SWAPPED])
+    ]
+    assert same_lists(*partitions)
+
+
+def test_h0_groups_are_blocks_or_drawn_and_newcomers_are_counted_among_themselves():
+    def group(assign, clients=8, newcomers=5):
+        shift = Rotation(assign=assign, angles=[0.0, 90.0, 180.0])
+        drawn = shifted.draw([shift], DIGITS, 1, clients, newcomers)
+        return drawn.groups().group.tolist()
+
+    assert group("blocks") == [0, 0, 0, 1, 1, 1, 2, 2, 0, 0, 1, 1, 2]
+    random = group("random")
+    assert random != group("blocks")
+    assert np.bincount(random[:8]).tolist() == [3, 3, 2]
+    assert np.bincount(random[8:]).tolist() == [2, 2, 1]
+    assert group("random", newcomers=2)[:8] == random[:8]
+
+
+@pytest.mark.parametrize(
+    ("scheme", "assign"), [("iid", "blocks"), ("pathological", "random")]
+)
+def test_h0_groups_are_drawn_where_the_scheme_goes_by_numbers(scheme, assign):
+    asked = experiment(ROTATED, partition={"scheme": scheme, "clients": 4})
+    assert asked.shift[0].assign == assign
+    assert asked.resolved()["shift"][0]["assign"] == assign
+
+
+def test_h0_train_and_test_are_shifted_alike_and_are_the_stored_samples_turned():
+    of = prepared(ROTATED)
+    for client, group in enumerate(of.split.groups.group.tolist()):
+        for part in ("train", "test"):
+            x, y = seen(of, client, part)
+            stored, labels = raw(of, client, part)
+            assert torch.equal(x, torch.rot90(stored, group, dims=(2, 3)))
+            assert torch.equal(y, labels)
+
+
+def test_h0_test_samples_can_stay_as_they_are():
+    of = prepared({**ROTATED, "test": "clean"})
+    assert torch.equal(seen(of, 7, "test")[0], raw(of, 7, "test")[0])
+    assert not torch.equal(seen(of, 7)[0], raw(of, 7)[0])
+    assert any("shift.0.test = 'clean'" in note for note in of.notes)
+
+
+def test_h0_validation_and_selection_samples_are_shifted_too():
+    of = prepared(ROTATED, training={"validation": 0.2}, method={"name": "fedfomo"})
+    numbers = of.resources.samples
+    for part in ("validation", "selection"):
+        x, _ = seen(of, 7, part)
+        held = [
+            number
+            for number in of.split.train[7]
+            if any(
+                torch.equal(torch.rot90(DIGITS.x[number], 3, dims=(1, 2)), one)
+                for one in x
+            )
+        ]
+        assert len(held) >= len(numbers.parts[part][7]) > 0
+
+
+def shared(*shifts):
+    """Clients that are all tested on the same samples."""
+    return prepared(
+        *shifts,
+        clients=6,
+        data={"dataset": "tiny:blobs"},
+        partition={"scheme": "tiny:Counts", "clients": 6, "counts": [[5, 5, 5, 5]] * 6},
+    )
+
+
+def test_h0_shared_samples_have_a_copy_for_each_group_and_share_images():
+    plain, three = shared(), shared({"kind": "labels", "groups": 3})
+    samples = three.resources.samples
+    assert len(samples.y) == 3 * len(plain.resources.samples.y)
+    assert len(samples.x) == len(plain.resources.samples.x)
+    assert samples.tested_alike([0, 1, 2, 5]).tolist() == [0, 0, 1, 2]
+    assert plain.resources.samples.tested_alike([0, 5]).tolist() == [0, 0]
+
+
+def test_h0_one_model_is_scored_once_for_each_group(monkeypatch):
+    of = shared({"kind": "labels", "groups": 3})
+    fleet = of.fleet(np.arange(6), 1, scored=True)
+    row = of.setup.initial()
+    fleet.score("pre", row)
+    at_once = fleet.scores["pre"]
+    monkeypatch.setattr(of.resources.samples, "global_test", False)
+    fleet.score("post", row)
+    for name, sums in fleet.scores["post"].items():
+        assert torch.equal(sums, at_once[name]) and len(sums) == 6
+
+
+def test_h0_h2_counts_are_of_the_labels_that_clients_know():
+    of, plain = prepared(SWAPPED), prepared()
+    sigma = (np.arange(10) + 1) % 10
+    for client, group in enumerate(of.split.groups.group.tolist()):
+        new, old = of.counts[client].numpy(), plain.counts[client].numpy()
+        assert np.array_equal(new[sigma] if group else new, old)
+        _, labels = raw(of, client)
+        expected = torch.from_numpy(sigma)[labels] if group else labels
+        assert torch.equal(seen(of, client)[1], expected)
+
+
+@pytest.mark.parametrize(
+    "shift",
+    [
+        {"kind": "rotation", "angles": [0, 360]},
+        {"kind": "rotation", "angles": [0, 90], "share": 0.01},
+        {"kind": "labels", "how": "swap", "swaps": [[1, 2]], "at": [9]},
+    ],
+    ids=["all angles 0", "nobody", "after the last round"],
+)
+def test_h0_a_run_with_identities_alone_equals_one_without(tmp_path, no_figures, shift):
+    digests = []
+    for number, shifts in enumerate([[], [shift]]):
+        asked = experiment(*shifts, clients=4, rounds=2)
+        run(asked, tmp_path / str(number), OneProcess())
+        digests.append(latest(tmp_path / str(number) / "checkpoints").digest)
+    assert digests[0] == digests[1]
+
+
+def test_h1_each_group_may_have_the_whole_data_set_dealt_out():
+    replicated = {**ROTATED, "replicate": True}
+    of = prepared(replicated, newcomers={"clients": 4})
+    group = of.split.groups.group
+    for number in range(4):
+        members = np.flatnonzero(group == number)
+        held = [*np.array(of.split.train, object)[members]]
+        held += [*np.array(of.split.test, object)[members]]
+        assert sorted(np.concatenate(held)) == list(range(1797))
+    first, second = of.split.train[0], of.split.train[2]
+    assert not np.array_equal(first, second)
+    assert any("dealt out 4 times" in note for note in of.notes)
+
+
+def test_h0_the_partition_file_says_who_is_in_which_group(tmp_path):
+    of = prepared({**ROTATED, "replicate": True}, SWAPPED)
+    of.split.save(tmp_path / "partition.h5")
+    again = partition.Split.load(tmp_path / "partition.h5")
+    assert again.same(of.split) and again.groups.names == of.split.groups.names
+    assert again.groups.group.tolist() == of.split.groups.group.tolist()
+    assert of.split.groups.names[0] == "0° · y"
+    other = prepared({**ROTATED, "replicate": True}, {**SWAPPED, "groups": 3}).split
+    assert not other.same(again)
+
+
+def test_h0_clients_are_told_apart_in_data_frames(played):
+    run = played("ifca", shift=[{"kind": "labels"}], newcomers={"clients": 0})
+    table = run.clients()
+    assert table.loc[1, "group"].tolist() == [0, 0, 0, 1, 1]
+    assert table.loc[1, "sees"].tolist() == ["y"] * 3 + ["y + 1"] * 2
+
+
+def test_h2_where_one_model_fits_all_groups_a_method_gets_the_numbers_of_one(federate):
+    """Local models do not care: with the rows of the initial head permuted as the labels
+    are, each client has the same accuracy as without shifts.
+    """
+    of = shared({"kind": "labels", "groups": 2})
+    plain = shared()
+    counts = (plain.counts.numpy(), of.counts.numpy())
+    sigma = (np.arange(tiny.CLASSES) + 1) % tiny.CLASSES
+    ids = np.arange(6)
+    fleets = [one.fleet(ids, 1, scored=True) for one in (plain, of)]
+    rows = plain.setup.initial().repeat(6, 1)
+    permuted = rows.clone()
+    for name, view in of.setup.layout.split(permuted).items():
+        if name.startswith("head"):
+            view[3:, sigma] = view[3:].clone()  # clients 3, 4, 5 are in group 1
+    for fleet, start in zip(fleets, (rows, permuted), strict=True):
+        fleet.score("post", fleet.train(start, epochs=3))
+    one, other = (fleet.scores["post"]["accuracy"] for fleet in fleets)
+    assert counts[0].shape == counts[1].shape and torch.equal(one, other)
+
+
+def test_a_cluster_found_for_each_group_has_index_one(federate):
+    """Identical clients but for their labels, and a model for each group to begin with."""
+    found = federate(
+        {"name": "ifca", "clusters": 2},
+        [[8, 8, 8, 8]] * 6,
+        rounds=4,
+        training={"lr": 0.5, "epochs": 4},
+        shift=[{"kind": "labels"}],
+    )
+    assert found.values["recorded/adjusted_rand"][-1] == 1.0
+    clusters = found.values["clients/recorded/cluster"][-1]
+    assert len(set(clusters[:3])) == 1 == len(set(clusters[3:]))
+    assert clusters[0] != clusters[-1]
+
+
+def test_only_methods_that_find_clusters_have_an_index(federate):
+    values = federate("fedavg", shift=[{"kind": "labels"}]).values
+    assert not any("adjusted_rand" in name or "cluster" in name for name in values)
+    assert "recorded/adjusted_rand" not in federate("ifca").values
+
+
+WRONG = {
+    "kind='rotatoin'": "shift.0.kind = 'rotatoin' is unknown; did you mean 'rotation'?",
+    "angels=[0]": "unknown key 'shift.0.angels'; did you mean 'angles'? allowed: kind,",
+    "angles=[]": "shift.0.angles = []: must",
+    "share=0.0": "shift.0.share = 0.0: must be greater than 0 (share of clients",
+    "who=0.5": "shift.0: who is about a drift, which needs at = [rounds]",
+    "at=[1]": "shift.0.at.0 = 1: must be greater than or equal to 2",
+    "at=[5, 5]": "shift.0: at must ascend in steps of at least gradual = 1",
+    "cells={plain=1.0}": "shift.0: cells must be shares of plain, first, second, both",
+}
+
+
+@pytest.mark.parametrize("wrong", WRONG)
+def test_a_wrong_shift_is_one_line(wrong, tmp_path):
+    file = tmp_path / "experiment.toml"
+    file.write_text('[method]\nname = "fedavg"\n[[shift]]\nkind = "rotation"\n')
+    with pytest.raises(UserError) as error:
+        config.load(file, [f"shift.0.{wrong}"])
+    [line] = error.value.args
+    assert WRONG[wrong] in line
+
+
+@pytest.mark.parametrize(
+    ("override", "said"),
+    [
+        ("shift=3", "shift = 3: must be a list"),
+        ("shift=[3]", r"shift.0 = 3: must be a table of \[\[shift\]\]"),
+        ("shift=[{}]", "'shift.0.kind' is missing; allowed: "),
+        ("shift.1.kind=labels", "shift.1.kind: there is no table '1', only 1 from 0"),
+    ],
+)
+def test_what_is_no_list_of_shifts_is_one_line(override, said, tmp_path):
+    file = tmp_path / "experiment.toml"
+    file.write_text('[method]\nname = "fedavg"\n[[shift]]\nkind = "rotation"\n')
+    with pytest.raises(UserError, match=said) as error:
+        config.load(file, [override])
+    assert len(error.value.args) == 1
+
+
+def test_the_resolved_configuration_is_an_experiment_file(tmp_path):
+    from hpcfl.report.configuration import toml
+
+    cells = {"plain": 0.25, "first": 0.25, "second": 0.25, "both": 0.25}
+    asked = experiment(ROTATED, {**SWAPPED, "cells": cells})
+    (tmp_path / "again.toml").write_text(toml(asked))
+    again = config.load(tmp_path / "again.toml")
+    assert again.resolved() == asked.resolved()
+
+
+SWAP = {"kind": "labels", "how": "swap", "swaps": [[1, 2]]}
+SWAPPED_1_2 = np.array([0, 2, 1, 3, 4, 5, 6, 7, 8, 9])
+
+
+def labels_in(of, round, client=0, part="train"):
+    return seen(of, client, part, round)[1].numpy()
+
+
+def test_h7_labels_are_swapped_from_a_round_on_and_back_from_another():
+    of = prepared({**SWAP, "at": [3, 5]}, rounds=6)
+    before = raw(of, 0)[1].numpy()
+    for round, swapped in {
+        1: False,
+        2: False,
+        3: True,
+        4: True,
+        5: False,
+        9: False,
+    }.items():
+        assert np.array_equal(
+            labels_in(of, round), SWAPPED_1_2[before] if swapped else before
+        )
+    assert len(of.resources.samples.x) == 1797  # images are shared by both labels
+    counts = of.counts_in(3)[0].numpy()
+    assert np.array_equal(counts[SWAPPED_1_2], of.counts_in(2)[0].numpy())
+
+
+def test_h7_samples_follow_gradually_and_the_set_only_grows():
+    """Over four rounds from 3 on a quarter, half, three quarters and all of them."""
+    of = prepared(
+        {"kind": "rotation", "angles": [0, 180], "at": [3], "gradual": 4}, rounds=8
+    )
+    stored = raw(of, 1)[0]
+    before = np.zeros(len(stored), bool)
+    for round, share in {2: 0, 3: 1, 4: 2, 5: 3, 6: 4, 8: 4}.items():
+        x, _ = seen(of, 1, round=round)
+        turned = torch.rot90(stored, 2, dims=(2, 3))
+        follows = (x == turned).flatten(1).all(dim=1).numpy()
+        assert follows.sum() == share * len(stored) // 4
+        assert (follows | ~before).all()
+        before = follows
+
+
+@pytest.mark.parametrize(("who", "drifting"), [("all", 8), (0.5, 4), (0.3, 2)])
+def test_h7_a_share_of_the_clients_drifts(who, drifting):
+    of = prepared({**SWAP, "at": [2], "who": who})
+    changed = [
+        not np.array_equal(labels_in(of, 2, client), labels_in(of, 1, client))
+        for client in range(8)
+    ]
+    assert sum(changed) == drifting
+
+
+def test_h7_staggered_clients_drift_once_each_in_its_own_round():
+    of = prepared({**SWAP, "at": [2, 3, 4, 5], "who": "staggered"}, rounds=6)
+    [drawn] = of.shifts.drawn
+    assert drawn.followed.sum(axis=1).tolist() == [0, 2, 4, 6, 8]
+    assert (np.diff(drawn.followed, axis=0) >= 0).all()
+    assert of.split.groups.names[3] == "y, 1 ↔ 2 from round 2"
+
+
+def test_h7_a_table_says_who_follows_what(tmp_path):
+    (tmp_path / "A.cp").write_text(
+        "0 0 0 0 0 0 0 0\n1 0 0 1 0 0 0 0\n0 2 0 1 0 0 0 0\n"
+    )
+    shift = {
+        "kind": "labels",
+        "how": "swap",
+        "swaps": [[1, 2], [3, 4]],
+        "at": [2, 3],
+        "table": str(tmp_path / "A.cp"),
+    }
+    of = prepared(shift, newcomers={"clients": 2})
+    [drawn] = of.shifts.drawn
+    assert drawn.followed[:, :4].tolist() == [[0, 0, 0, 0], [1, 0, 0, 1], [0, 2, 0, 1]]
+    assert drawn.followed[:, 8:].tolist() == drawn.followed[:, :2].tolist()
+    with pytest.raises(UserError, match=r"has the shape \[3, 8\]; expected \[2, 8\]"):
+        prepared({**shift, "at": [2]})
+    with pytest.raises(UserError, match="its numbers must be 0 … 1"):
+        prepared({**shift, "swaps": [[1, 2]]})
+    (tmp_path / "A.cp").write_text("0 x\n1\n")
+    with pytest.raises(UserError, match="must hold rows of as many whole numbers"):
+        prepared(shift)
+
+
+def test_h7_scores_can_be_of_the_next_round():
+    of = prepared({**SWAP, "at": [3], "score": "next"})
+    now, before = raw(of, 0)[1].numpy(), raw(of, 0, "test")[1].numpy()
+    assert np.array_equal(labels_in(of, 2), now)
+    assert np.array_equal(labels_in(of, 2, part="test"), SWAPPED_1_2[before])
+
+
+TINY_SWAP = {"kind": "labels", "how": "swap", "swaps": [[0, 1]], "at": [3]}
+
+
+def test_h7_rounds_before_a_drift_are_those_without_and_swapped_classes_fall(federate):
+    counts = [[20, 20, 20, 20]] * 4
+    plain, drifted = (
+        federate(
+            "fedavg", counts, rounds=4, shift=list(shifts), training={"lr": 0.3}
+        ).values
+        for shifts in ([], [TINY_SWAP])
+    )
+    for name in ("pre/weighted", "post/weighted", "clients/train_loss"):
+        assert np.array_equal(plain[name][:2], drifted[name][:2])
+    assert drifted["pre/weighted"][2] < plain["pre/weighted"][2] - 0.2
+    groups = drifted["clients/recorded/group"]
+    assert groups.shape == (5, 4)
+
+
+@pytest.mark.slow
+def test_h7_a_run_resumed_across_a_drift_equals_an_uninterrupted_one(
+    tmp_path, no_figures
+):
+    shifts = [
+        {**SWAP, "at": [3], "gradual": 2},
+        {"kind": "noise-level", "noise": 0.3},
+    ]
+    keys = {"clients": 4, "checkpoint": {"every": 1}}
+    digests = []
+    for folder, rounds in (("whole", [5]), ("parts", [2, 3, 5])):
+        for until in rounds:
+            asked = experiment(*shifts, rounds=until, **keys)
+            run(asked, tmp_path / folder, OneProcess())
+        digests.append(latest(tmp_path / folder / "checkpoints").digest)
+    assert digests[0] == digests[1]
+
+
+def test_h8_images_and_labels_commute_bit_for_bit():
+    one, other = prepared(ROTATED, SWAPPED), prepared(SWAPPED, ROTATED)
+    for client in range(8):
+        for mine, theirs in zip(seen(one, client), seen(other, client), strict=True):
+            assert torch.equal(mine, theirs)
+    assert len(one.split.groups.names) == 4
+
+
+def test_h8_cells_have_exact_sizes_and_the_rest_is_plain():
+    """FedRC's shares of 23 clients: ⌊4.6⌋, ⌊4.6⌋, ⌊9.2⌋, ⌊4.6⌋ = 4, 4, 9, 4; two are left."""
+    cells = {"plain": 0.2, "first": 0.2, "second": 0.4, "both": 0.2}
+    of = prepared(
+        {"kind": "corruption", "corruption": "contrast", "assign": "random"},
+        {"kind": "labels", "how": ["reverse", "shift"], "cells": cells},
+        clients=23,
+    )
+    corrupted, relabelled = (drawn.followed[0] > 0 for drawn in of.shifts.drawn)
+    pairs = [(False, False), (True, False), (False, True), (True, True)]
+    found = [int(((corrupted == a) & (relabelled == b)).sum()) for a, b in pairs]
+    assert found == [6, 4, 9, 4]
+    kinds = np.bincount(of.shifts.drawn[1].followed[0], minlength=3)
+    assert kinds.tolist() == [10, 7, 6]
+
+
+def test_h8_cells_are_about_two_shifts():
+    cells = {"plain": 0.4, "first": 0.2, "second": 0.2, "both": 0.2}
+    with pytest.raises(
+        UserError, match=r"shift.0.cells: is about this shift and the one"
+    ):
+        prepared({**ROTATED, "cells": cells})

@@ -1,0 +1,150 @@
+"""FedAS: methods-3.md §10."""
+
+import numpy as np
+import pytest
+import torch
+
+from hpcfl.clients.losses import Batch, Lane
+from hpcfl.methods.base import Cohort
+from hpcfl.methods.fedas import FedAS
+from hpcfl.models.mlp import MLP
+
+
+def method(**keys):
+    return FedAS(name="fedas", **keys)
+
+
+class Equal(FedAS):
+    """FedAS whose clients all have the same trace."""
+
+    def traces(self, fleet, rows):
+        return torch.full((len(rows),), 0.3)
+
+
+class Fitting(FedAS):
+    """FedAS whose clients fit their data perfectly."""
+
+    def traces(self, fleet, rows):
+        return torch.zeros(len(rows))
+
+
+def test_fedas_10a_without_alignment_and_with_equal_traces_it_is_fedper(federate):
+    part = {"participation": {"fraction": 0.6}}
+    equal = federate({"name": "test_fedas:Equal", "align_epochs": 0}, **part)
+    fedper = federate({"name": "fedper", "weights": "uniform"}, **part)
+    torch.testing.assert_close(equal.server["model"], fedper.server["model"])
+    head = equal.prepared.setup.layout.columns("head")
+    torch.testing.assert_close(equal.clients["model"][:, head], fedper.clients["head"])
+
+
+def test_fedas_9b_clients_without_a_trace_weigh_by_samples(federate):
+    fitting = federate({"name": "test_fedas:Fitting", "align_epochs": 0})
+    torch.testing.assert_close(
+        fitting.server["model"], federate("fedper").server["model"]
+    )
+
+
+def test_fedas_10b_the_alignments_loss_by_hand():
+    """Of a class with samples at squared distance 1 and 4 the mean, of one with a single
+    sample its own; over d coordinates each.
+    """
+    model = MLP((2,), 3, hidden=())
+    model.features = lambda x: x
+    x = torch.tensor([[1.0, 0], [0, 2], [3, 3]])
+    lane = Lane(means=torch.tensor([[0.0, 0], [0, 0], [3, 0]]))
+    loss = method().distance(model, Batch(x, torch.tensor([0, 0, 2])), lane)
+    assert loss == (1 / 2 + 4 / 2) / 2 + 9 / 2
+    one = Batch(torch.tensor([[2.0], [5]]), torch.tensor([1, 1]))
+    assert method().distance(model, one, Lane(means=torch.ones(3, 1))) == (1 + 16) / 2
+
+
+def test_fedas_4_alignment_is_a_step_of_the_body_towards_the_old_features(
+    make_fleet, rows_of
+):
+    """One batch of one class: b moves by −η times the gradient of the mean squared
+    distance to the old body's mean feature; the head stays.
+    """
+    fleet = make_fleet([[3, 0, 0, 0]])
+    old, received = rows_of(fleet, 1), rows_of(fleet, 2)
+    fleet.state["model"] = old
+    found = method(align_lr=0.5).aligned(fleet, received)
+    x, _ = fleet.resources.samples.take(fleet.resources.samples.train[0])
+
+    def features(row):
+        named = fleet.layout.split(row)
+        return (x @ named["hidden1.weight"].T + named["hidden1.bias"]).relu()
+
+    leaf = received[0].clone().requires_grad_()
+    loss = (features(leaf) - features(old[0]).mean(dim=0)).square().mean()
+    (gradient,) = torch.autograd.grad(loss, leaf)
+    torch.testing.assert_close(found[0], received[0] - 0.5 * gradient)
+    head = fleet.layout.columns("head")
+    assert torch.equal(found[:, head], received[:, head])
+
+
+@pytest.mark.parametrize("kind", ["sum", "mean"])
+def test_fedas_10c_traces_by_hand(make_fleet, rows_of, kind):
+    """Of a linear model on one sample ∇ = (p − e_y) ⊗ (x, 1), of squared norm ‖p −
+    e_y‖²(‖x‖² + 1); two batches of one sample each add up.
+    """
+    fleet = make_fleet([[1, 0, 0, 0], [0, 2, 0, 0]], hidden=(), batch_size=1)
+    rows = rows_of(fleet)
+    state = dict(fleet.state)
+    found = method(fisher=kind).traces(fleet, rows)
+    for client, batches in enumerate((1, 2)):
+        x, y = fleet.resources.samples.take(fleet.resources.samples.train[client])
+        named = fleet.layout.split(rows[client])
+        p = (x @ named["head.weight"].T + named["head.bias"]).softmax(dim=1)
+        error = p - torch.nn.functional.one_hot(y, 4)
+        expected = (error.square().sum(1) * (x.square().sum(1) + 1)).sum()
+        torch.testing.assert_close(
+            found[client], expected / (batches if kind == "mean" else 1)
+        )
+    assert fleet.state == state and fleet.losses is None
+
+
+def test_fedas_5_bodies_weigh_by_traces(make_fleet):
+    """t = (3, 1), bodies (1, …) and (5, …): the mean is 2. 10 d: so it is whatever
+    the traces' scale, and far beyond single precision.
+    """
+    setup = make_fleet().setup
+    cohort = Cohort(np.arange(2), setup.counts[:2], setup, 1)
+    body = setup.layout.columns("body").stop
+    bodies = torch.tensor([1.0, 5.0]).double()[:, None].expand(2, body)
+    for scale in (1.0, 2.0**60, 2.0**-60):
+        weights = scale * torch.tensor([3.0, 1.0]).double()[:, None]
+        server = {"model": setup.initial()}
+        uplink = {"body": (weights * bodies).mean(dim=0), "trace": weights.mean(dim=0)}
+        method().aggregate(server, cohort, uplink)
+        assert (server["model"][:body] == 2).all()
+        assert server["model"].dtype == torch.float32
+
+
+def test_fedas_4_traces_are_of_the_trained_models(federate):
+    """Recorded, and larger where a client has trained less; the clients' last models
+    are private.
+    """
+    played = federate("fedas", rounds=2)
+    traces = played.values["clients/recorded/fisher_trace"]
+    assert (traces[:2] > 0).all()
+    assert len(played.clients["model"].unique(dim=0)) == 5
+
+
+def test_fedas_a_client_starts_from_the_shared_body_under_its_own_head(
+    make_fleet, rows_of
+):
+    fleet = make_fleet()
+    rows = rows_of(fleet)
+    method().store_state(fleet, rows)
+    head = fleet.layout.columns("head")
+    body = torch.full((head.start,), 7.0)
+    received = method().received(fleet, {"body": body})
+    assert (received[:, : head.start] == 7).all()
+    assert torch.equal(received[:, head], rows[:, head])
+
+
+def test_fedas_3_floats(federate):
+    played = federate("fedas", rounds=1)
+    body = played.prepared.setup.layout.columns("body").stop
+    assert (played.values["floats_down"][0] == body).all()
+    assert (played.values["clients/floats_up"][0] == body + 1).all()

@@ -1,0 +1,127 @@
+"""FedDBE: methods-3.md §7."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from test_fedrep import phases
+from torch.nn.functional import cross_entropy
+
+from hpcfl.clients.losses import Batch, Lane
+from hpcfl.methods.feddbe import FedDBE, biased, with_bias
+from hpcfl.models.mlp import MLP
+
+
+class Frozen(FedDBE):
+    """FedDBE whose vectors stay 0."""
+
+    def local_train(self, fleet, rows, inbox):
+        if "mean" not in inbox:
+            return super().local_train(fleet, rows, inbox)
+        variables = self.loss_variables(fleet, inbox)
+        return fleet.train(rows, params=("body", "head"), variables=variables)
+
+
+@pytest.fixture
+def model():
+    return FedDBE(name="feddbe").adapt(MLP((5,), 4, hidden=(6,)))
+
+
+@pytest.fixture
+def batch():
+    return Batch(torch.randn(8, 5), torch.arange(8) % 4)
+
+
+def shared(played):
+    """The server's body and head."""
+    layout = played.prepared.setup.layout
+    return played.server["model"][: layout.columns("head").stop]
+
+
+def test_feddbe_10a_without_pull_and_vectors_it_is_fedavg(federate):
+    method = {"name": "methods.test_feddbe:Frozen", "kappa": 0.0}
+    part = {"participation": {"fraction": 0.6}}
+    found, other = federate(method, **part), federate("fedavg", **part)
+    assert torch.equal(shared(found), other.server["model"])
+    for column in ("pre", "post", "global"):
+        name = f"clients/{column}/loss"
+        np.testing.assert_array_equal(found.values[name], other.values[name])
+
+
+def test_feddbe_9a_round_1_is_fedavgs_and_gives_the_exact_mean(federate, monkeypatch):
+    """Of all samples of all clients after training, in evaluation mode."""
+    played, calls = phases(federate, monkeypatch, method="feddbe", rounds=1)
+    assert torch.equal(shared(played), federate("fedavg", rounds=1).server["model"])
+    assert not played.clients["bias"].any()
+    setup, samples = played.prepared.setup, played.prepared.resources.samples
+    ((_, trained),) = calls
+    found = []
+    for client, row in enumerate(trained):
+        model = setup.build()
+        model.load_state_dict(setup.layout.split(row))
+        x, _ = samples.take(samples.train[client])
+        found.append(model.features(x))
+    expected = torch.cat(found).mean(dim=0)
+    torch.testing.assert_close(played.server["mean"], expected)
+
+
+def test_feddbe_9a_the_models_of_round_1_may_be_discarded(federate):
+    method = {"name": "feddbe", "initial": "discard"}
+    first = federate(method, rounds=1)
+    assert torch.equal(first.server["model"], first.prepared.setup.initial())
+    kept = federate("feddbe", rounds=1).server["mean"]
+    assert torch.equal(first.server["mean"], kept)
+    second = federate(method, rounds=2)
+    assert not torch.equal(second.server["model"], first.server["model"])
+
+
+def test_feddbe_10b_the_pull_by_hand(model, batch):
+    """κ = 50, d = 6: away from m̄ by δ it is 25/6·Σ δ_c², with the gradient κδ/(d·b) in
+    each sample's features; at m̄ nothing.
+    """
+    method, mean = FedDBE(name="feddbe"), model.features(batch.x).mean(dim=0).detach()
+    features = model.features(batch.x).detach().requires_grad_()
+    model.features = lambda x: features
+    fit = cross_entropy(with_bias(model, features), batch.y)
+    (plain,) = torch.autograd.grad(fit, features)
+    for away in (torch.zeros(6), torch.arange(6) / 10):
+        loss = method.loss(model, batch, Lane(mean=mean - away))
+        expected = fit + 25 / 6 * away.square().sum()
+        torch.testing.assert_close(loss, expected)
+        (gradient,) = torch.autograd.grad(loss, features)
+        pull = (50 * away / (6 * 8)).expand(8, 6)
+        torch.testing.assert_close(gradient - plain, pull, rtol=1e-4, atol=1e-6)
+
+
+def test_feddbe_10c_the_vector_is_a_bias_of_the_head(model, batch):
+    """head(φ + β) = Wφ + (b + Wβ)."""
+    vector = torch.randn(6)
+    model.personal_bias.vector.data.copy_(vector)
+    found = biased(model, batch.x, SimpleNamespace())
+    model.head.bias.data += model.head.weight @ vector
+    torch.testing.assert_close(found, model(batch.x))
+
+
+def test_feddbe_10d_the_vector_stays_with_its_client(federate):
+    """Down and up travel P floats; in round 1 the mean goes up, then it comes down."""
+    played = federate("feddbe", rounds=3, participation={"fraction": 0.4})
+    layout = played.prepared.setup.layout
+    private = layout.columns("personal_bias")
+    assert private == slice(layout.width - 6, layout.width)
+    assert not played.server["model"][private].any()
+    width = private.start
+    down = played.values["floats_down"][:3]
+    assert down.tolist() == [width, width + 6, width + 6]
+    up = np.nanmax(played.values["clients/floats_up"][:3], axis=1)
+    assert up.tolist() == [width + 6, width, width]
+    trained = np.isfinite(played.values["clients/diverged"][1:3]).any(axis=0)
+    moved = played.clients["bias"].any(dim=1)
+    np.testing.assert_array_equal(moved, trained)
+
+
+def test_feddbe_8_the_vector_is_scored_and_the_global_model_is_without(federate):
+    values = federate("feddbe", rounds=3).values
+    own, common = values["clients/pre/loss"], values["clients/global/loss"]
+    np.testing.assert_array_equal(own[:2], common[:2])
+    assert (own[2:] != common[2:]).all()

@@ -1,0 +1,145 @@
+"""FedDyn: methods-3.md §2."""
+
+import numpy as np
+import pytest
+import torch
+
+from hpcfl.methods.feddyn import FedDyn
+
+SAME = [[4, 0, 0, 0], [0, 4, 0, 0]]  # two clients of four samples, one full batch each
+EXACT = {"batch_size": 4, "lr": 0.25, "epochs": 80}  # until the minimum is reached
+
+
+class Quadratic(FedDyn):
+    """From w = 0 clients minimise f_i = (a_i/2)(θ − c_i)² in each parameter."""
+
+    curvature: list[float]
+    centre: list[float]
+
+    def server_state(self, setup):
+        state = super().server_state(setup)
+        return {**state, "model": torch.zeros_like(state["model"])}
+
+    def loss_variables(self, fleet, inbox):
+        ids = torch.from_numpy(fleet.ids)
+        return {
+            "curvature": torch.tensor(self.curvature)[ids],
+            "centre": torch.tensor(self.centre)[ids],
+        }
+
+    def loss(self, model, batch, lane):
+        squares = [(p - lane.centre).square().sum() for p in model.parameters()]
+        return lane.curvature / 2 * sum(squares)
+
+
+def quadratic(curvature, centre, **keys):
+    name = "methods.test_feddyn:Quadratic"
+    return {"name": name, "curvature": curvature, "centre": centre, **keys}
+
+
+def test_feddyn_10a_the_uploads_of_round_1_are_fedproxs(make_fleet):
+    """All h_i are 0, and the anchor is w."""
+    fleet, other = make_fleet(), make_fleet()
+    model = fleet.setup.initial()
+    fleet.state["dual"] = torch.zeros(5, len(model))
+    found = FedDyn(name="feddyn", alpha=0.3).local_train(fleet, model, {"model": model})
+    assert torch.equal(found, other.train(model, proximal=(0.3, model)))
+    assert torch.equal(fleet.state["dual"], found - model)
+
+
+def test_feddyn_10b_the_first_step_goes_twice_as_far(federate):
+    """With all clients w¹ = θ̄ + (θ̄ − w⁰)."""
+    played = federate({"name": "feddyn", "alpha": 0.3}, rounds=1)
+    prox = {"name": "fedprox", "mu": 0.3, "weights": "uniform"}
+    average = federate(prox, rounds=1).server["model"]
+    initial = played.prepared.setup.initial()
+    torch.testing.assert_close(played.server["model"], 2 * average - initial)
+    assert played.values["average/weighted"].shape == (2,)
+
+
+def test_feddyn_10c_the_servers_drift_is_the_mean_of_the_clients(federate):
+    """Also where some are absent, who keep their own to the last bit."""
+    part = {"participation": {"fraction": 0.4}}
+    ended = []
+    for rounds in (2, 3):
+        played = federate({"name": "feddyn", "alpha": 0.3}, rounds=rounds, **part)
+        drift = played.clients["dual"].mean(dim=0)
+        torch.testing.assert_close(played.server["drift"], drift)
+        ended.append(played)
+    trained = np.isfinite(played.values["clients/diverged"][2])
+    moved = (ended[0].clients["dual"] != ended[1].clients["dual"]).any(dim=1)
+    assert trained.sum() == 2
+    np.testing.assert_array_equal(moved, trained)
+
+
+@pytest.mark.parametrize("alpha_by", ["equal", "samples"])
+def test_feddyn_10d_it_finds_the_true_optimum_and_stays(federate, alpha_by):
+    """f₁ = ½θ², f₂ = 3/2·(θ − 4)², α = 1, each minimised exactly.
+
+    θ₁ = 0 and, from 3(θ − 4) + θ = 0, θ₂ = 3; θ̄ = 3/2 and w = 3, where f₁ + f₂ is
+    least: θ + 3(θ − 4) = 0. Then h = (0, 3): θ₁ = (w − h₁)/2 = 3/2, θ₂ = (12 + w −
+    h₂)/4 = 3; h = (−3/2, 3), h̄ = 3/4 and w = 9/4 + 3/4 = 3 again.
+    """
+    method = quadratic([1.0, 3.0], [0.0, 4.0], alpha=1.0, alpha_by=alpha_by)
+    for rounds in (1, 2, 3):
+        played = federate(method, SAME, rounds=rounds, training=EXACT)
+        np.testing.assert_allclose(played.server["model"], 3, rtol=1e-6)
+    duals = federate(method, SAME, rounds=2, training=EXACT).clients["dual"]
+    np.testing.assert_allclose(duals[0], -1.5, rtol=1e-6)
+    np.testing.assert_allclose(duals[1], 3, rtol=1e-6)
+
+
+def test_feddyn_10d_with_equal_curvature_it_comes_nearer_by_a_third(federate):
+    """c = (1, 5), α = ½: w = 4, 10/3, 28/9, 82/27, towards 3.
+
+    θ_i = (c_i + (w − h_i)/2)/(3/2), so in round 1 (2/3, 10/3), θ̄ = 2, h̄ = 2, w = 4.
+    """
+    method = quadratic([1.0, 1.0], [1.0, 5.0], alpha=0.5)
+    for rounds, expected in enumerate((4, 10 / 3, 28 / 9, 82 / 27), 1):
+        played = federate(method, SAME, rounds=rounds, training=EXACT)
+        np.testing.assert_allclose(played.server["model"], expected, rtol=1e-6)
+
+
+def test_feddyn_9_a_clients_own_strength_falls_with_its_samples(make_fleet):
+    """Of 6 and 2 samples, 4 on average: α_i = 0.3·4/6 and 0.3·4/2.
+
+    One step from θ = 1 with h_i = −1 and w = 1, so at a distance of θ − (w − h_i) = −1
+    from the anchor: the pull is −α_i, with η = 0.5 a step of 0.1 and 0.3 more.
+    """
+    fleet = make_fleet([[6, 0, 0, 0], [2, 0, 0, 0]], lr=0.5, batch_size=100)
+    method = FedDyn(name="feddyn", alpha=0.3, alpha_by="samples")
+    model = torch.ones(fleet.layout.width)
+    fleet.state["dual"] = -torch.ones(2, len(model))
+    pulled = method.local_train(fleet, model, {"model": model})
+    plain = fleet.train(model, phase="train again")
+    np.testing.assert_allclose((pulled - plain)[0], 0.1, rtol=1e-5)
+    np.testing.assert_allclose((pulled - plain)[1], 0.3, rtol=1e-5)
+    # the squared length of that distance, α_i/2·P, is in the objective alone
+    term = torch.tensor([0.2, 0.6]).double() / 2 * len(model)
+    fleet.state["dual"] = -torch.ones(2, len(model))
+    fleet._phases.clear()
+    method.local_train(fleet, model, {"model": model})
+    torch.testing.assert_close(fleet.losses - fleet.data_losses, term)
+
+
+def test_feddyn_3_a_model_travels_each_way(federate):
+    """θ̄, which is only scored, counts nothing."""
+    played = federate("feddyn", rounds=2)
+    width = played.prepared.setup.layout.width
+    assert (played.values["floats_down"][:-1] == width).all()
+    assert (played.values["clients/floats_up"][:-1] == width).all()
+
+
+def test_feddyn_8_the_last_average_is_scored(federate):
+    """With one parameter vector for all, θ̄ = w − h̄."""
+    played = federate("feddyn", rounds=2)
+    values = played.values
+    np.testing.assert_array_equal(
+        values["clients/pre/loss"], values["clients/global/loss"]
+    )
+    np.testing.assert_array_equal(
+        values["clients/average/loss"][0], values["clients/pre/loss"][0]
+    )
+    assert (values["clients/average/loss"][1:] != values["clients/pre/loss"][1:]).all()
+    norms = values["clients/recorded/dual_norm"][1]
+    np.testing.assert_allclose(norms, played.clients["dual"].norm(dim=1), rtol=1e-6)

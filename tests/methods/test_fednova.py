@@ -1,0 +1,133 @@
+"""FedNova: methods-3.md §3."""
+
+import numpy as np
+import pytest
+import torch
+
+from hpcfl.methods.fednova import FedNova
+
+EQUAL = [[4, 4, 0, 0], [0, 4, 4, 0], [0, 0, 4, 4]]
+COUNTS = [[8, 0, 0, 0], [0, 8, 8, 0], [0, 4, 0, 4]]  # 2, 4 and 2 steps of four samples
+
+
+def constant(model, batch, lane):
+    """A loss whose gradient is 1 in every parameter."""
+    return sum(parameter.sum() for parameter in model.parameters())
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.5, 0.9])
+@pytest.mark.parametrize("mu", [0.0, 0.1])
+def test_fednova_10c_the_effective_steps_are_the_weights_of_the_gradients(
+    make_fleet, momentum, mu
+):
+    """Of gradients that are all 1 the change is η times the sum of their weights.
+
+    With τ = 2, 4 and 2 steps the closed formulas of momentum alone and of μ alone.
+    """
+    fleet = make_fleet(COUNTS, lr=0.2, momentum=momentum)
+    fleet.loss = constant
+    method = FedNova(name="fednova", mu=mu)
+    start = torch.zeros(3, fleet.layout.width)
+    trained, steps, effective = method.counted(fleet, start, {"model": start[0]})
+    assert steps[:, 0].tolist() == [2, 4, 2]
+    np.testing.assert_allclose(-trained / 0.2, effective.expand_as(trained), rtol=1e-5)
+    taken, eta = steps.double(), 0.2
+    if not mu:
+        rho = momentum
+        closed = (taken - rho * (1 - rho**taken) / (1 - rho)) / (1 - rho)
+    elif not momentum:
+        closed = (1 - (1 - eta * mu) ** taken) / (eta * mu)
+    else:
+        return
+    np.testing.assert_allclose(effective, closed, rtol=1e-6)
+
+
+def test_fednova_4_five_steps_with_momentum_count_as_thirteen(make_fleet):
+    """Σ_t (1 − ρ^(5 − t + 1))/(1 − ρ) with ρ = 0.9: 1 + 1.9 + 2.71 + 3.439 + 4.0951."""
+    fleet = make_fleet([[4, 0, 0, 0]], momentum=0.9, epochs=5)
+    start = torch.zeros(1, fleet.layout.width)
+    method = FedNova(name="fednova")
+    *_, effective = method.counted(fleet, start, {"model": start[0]})
+    assert effective.item() == pytest.approx(13.1441, rel=1e-6)
+
+
+def test_fednova_10a_with_equal_steps_it_is_fedavg(federate):
+    for training in ({}, {"momentum": 0.5}):
+        torch.testing.assert_close(
+            federate("fednova", EQUAL, training=training).server["model"],
+            federate("fedavg", EQUAL, training=training).server["model"],
+        )
+
+
+class Two(FedNova):
+    """From x = 0 client 0 minimises ½(x − 4)² and client 1 ½(x − 8)²."""
+
+    def server_state(self, setup):
+        state = super().server_state(setup)
+        return {**state, "model": torch.zeros_like(state["model"])}
+
+    def loss_variables(self, fleet, inbox):
+        return {"centre": torch.tensor([4.0, 8.0])[torch.from_numpy(fleet.ids)]}
+
+    def loss(self, model, batch, lane):
+        return sum((p - lane.centre).square().sum() / 2 for p in model.parameters())
+
+
+def test_fednova_10b_by_hand(federate):
+    """η = ½, one step 0 → 2 and three 0 → 4 → 6 → 7, p = ½ each.
+
+    τ_eff = (1 + 3)/2 = 2 and w = 2·½·(2/1 + 7/3) = 13/3, where FedAvg has 4.5. With a
+    server momentum of ½ and a second round: from 13/3 to 25/6 in one step, to 181/24 in
+    three; −1/6 and 77/24, so that the step is ½·13/3 + (−1/6 + 77/72).
+    """
+    method = {"name": "methods.test_fednova:Two", "weights": "uniform"}
+    few = [[4, 0, 0, 0], [0, 12, 0, 0]]
+    training = {"batch_size": 4, "lr": 0.5}
+    played = federate(method, few, rounds=1, training=training)
+    np.testing.assert_allclose(played.server["model"], 13 / 3, rtol=1e-6)
+    again = {**method, "server_momentum": 0.5}
+    played = federate(again, few, rounds=2, training=training)
+    expected = 13 / 3 + 13 / 6 - 1 / 6 + 77 / 72
+    np.testing.assert_allclose(played.server["model"], expected, rtol=1e-6)
+
+
+def test_fednova_10d_steps_that_follow_samples_make_it_fedavg_with_a_larger_step(
+    federate,
+):
+    """τ = (2, 4, 2) ∝ N: w⁰ + |S|Στ²/(Στ)² = 3·24/64 times the uniform mean's change."""
+    nova = federate("fednova", COUNTS, rounds=1)
+    uniform = federate({"name": "fedavg", "weights": "uniform"}, COUNTS, rounds=1)
+    initial = nova.prepared.setup.initial()
+    expected = torch.lerp(initial, uniform.server["model"], 3 * 24 / 64)
+    torch.testing.assert_close(nova.server["model"], expected)
+    assert any("FedAvg with uniform weights" in line for line in notes(nova))
+
+
+def test_fednova_9d_adam_counts_steps(federate):
+    """A client's momentum and proximal term are none of Adam's weights."""
+    played = federate("fednova", COUNTS, rounds=1, training={"optimizer": "adam"})
+    assert any("divided by the number of steps" in line for line in notes(played))
+    fleet = played.prepared.fleet(np.arange(3), 1, scored=False)
+    start = fleet.rows(played.prepared.setup.initial())
+    method = FedNova(name="fednova", mu=0.5)
+    _, steps, effective = method.counted(fleet, start, {"model": start[0]})
+    assert torch.equal(steps, effective) and steps[:, 0].tolist() == [2, 4, 2]
+
+
+def test_fednova_3_one_number_goes_up_beside_the_change(federate):
+    played = federate("fednova", rounds=2)
+    width = played.prepared.setup.layout.width
+    assert (played.values["floats_down"][:-1] == width).all()
+    assert (played.values["clients/floats_up"][:-1] == width + 1).all()
+
+
+def test_22_2_a_single_client_does_what_local_does(federate):
+    one = [[6, 3, 2, 1]]
+    torch.testing.assert_close(
+        federate("fednova", one).server["model"],
+        federate("local", one).clients["model"][0],
+    )
+
+
+def notes(played):
+    return played.prepared.method.notes(played.prepared.setup)

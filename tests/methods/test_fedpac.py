@@ -1,0 +1,184 @@
+"""FedPAC: methods-3.md §4."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from test_fedrep import phases
+
+from hpcfl.methods import fedpac
+from hpcfl.methods.fedpac import FedPAC, collaboration, objective, simplex_minimum
+
+
+@pytest.fixture
+def some():
+    """H [5, 6] and v [5] of five clients."""
+    generator = torch.Generator().manual_seed(5)
+    means = torch.randn(5, 6, generator=generator)
+    variances = torch.rand(5, generator=generator).double()
+    return means, variances
+
+
+def test_fedpac_10a_without_both_its_ideas_it_is_fedrep(federate):
+    """Each client's head, which then stays as it was trained, lies on the server."""
+    alone = {"name": "fedpac", "lam": 0.0, "collaborate": False}
+    part = {"participation": {"fraction": 0.6}}
+    found = federate(alone, **part)
+    other = federate({"name": "fedrep", "head_epochs": 1}, **part)
+    assert torch.equal(found.server["model"], other.server["model"])
+    assert torch.equal(found.server["heads"], other.clients["head"])
+    for column in ("pre", "post", "global"):
+        name = f"clients/{column}/loss"
+        np.testing.assert_array_equal(found.values[name], other.values[name])
+
+
+def test_fedpac_10b_two_clients_by_hand():
+    """v = 1, ‖H₁ − H₂‖² = 2: α² + (1 − α)² + 2(1 − α)² is least at α = ¾; in general
+    at (v + D)/(2v + D).
+    """
+    means = torch.tensor([[1.0, 0.0], [0.0, 1.0]])
+    found = collaboration(means, torch.ones(2).double())
+    expected = torch.tensor([[0.75, 0.25], [0.25, 0.75]]).double()
+    torch.testing.assert_close(found, expected)
+    found = collaboration(3 * means, torch.full((2,), 0.5).double())
+    assert found[0, 0].item() == pytest.approx((0.5 + 18) / (1 + 18))
+
+
+def test_fedpac_10c_identical_clients_share_and_certain_ones_stay_alone(some):
+    means, variances = some
+    same = collaboration(means[:1].repeat(4, 1), torch.ones(4).double())
+    torch.testing.assert_close(same, torch.full((4, 4), 0.25).double())
+    certain = collaboration(means, 0 * variances)
+    torch.testing.assert_close(certain, torch.eye(5).double())
+
+
+def test_fedpac_10d_weights_are_shares_and_follow_the_clients(some):
+    means, variances = some
+    found = collaboration(means, variances)
+    torch.testing.assert_close(found.sum(dim=1), torch.ones(5).double())
+    assert (found >= 0).all()
+    # smaller ones were dropped
+    assert (found[found > 0] >= fedpac.LEAST_WEIGHT).all()
+    order = [3, 0, 4, 1, 2]
+    permuted = collaboration(means[order], variances[order])
+    torch.testing.assert_close(permuted, found[order][:, order])
+
+
+def test_fedpac_10e_the_matrix_is_that_of_the_definition(some):
+    """diag(v) + B_i B_iᵀ with rows H_i − H_j."""
+    means, variances = some
+    means = means.double()
+    for client in range(5):
+        gaps = means[client] - means
+        expected = variances.diag() + gaps @ gaps.T
+        found = objective(means @ means.T, variances, client)
+        torch.testing.assert_close(found, expected)
+
+
+@pytest.mark.parametrize("scale", [1e-12, 1.0, 1e12])
+def test_fedpac_5_the_solver_ends_at_the_minimum(some, monkeypatch, scale):
+    """Where α_j > 0 the slope (Pα)_j is the least of all: no weight is better moved."""
+    monkeypatch.setattr(fedpac, "LEAST_WEIGHT", 0.0)
+    means, variances = some
+    products = (means @ means.T).double()
+    for client in range(5):
+        matrix = objective(products, 3 * variances, client)
+        weights = simplex_minimum(scale * matrix)
+        slopes = matrix @ weights
+        used = weights > 1e-9
+        assert used.sum() > 1
+        torch.testing.assert_close(slopes[used], slopes.amin().expand(used.sum()))
+    assert simplex_minimum(torch.zeros(1, 1).double()).tolist() == [1]
+
+
+def test_fedpac_4_mean_and_variance_by_hand():
+    """Features 1 and 3 of class 0 and 4 of class 1: π = (⅔, ⅓), μ = (2, 4), s = (5, 16).
+
+    H = (4/3, 4/3), and v = (⅔·5 + ⅓·16 − 2·16/9)/3 = 46/27. A client with one sample is
+    certain.
+    """
+    moments = torch.tensor([[[2.0, 5.0], [4.0, 16.0]], [[0.0, 0.0], [2.0, 4.0]]])
+    counts = torch.tensor([[2.0, 1.0], [0.0, 1.0]]).double()
+    fleet = SimpleNamespace(
+        class_means=lambda rows, function: moments,
+        counts=counts,
+        samples=counts.sum(dim=1),
+    )
+    found = FedPAC(name="fedpac").statistics(fleet, None)
+    expected = torch.tensor([[4 / 3, 4 / 3], [0, 2]])
+    torch.testing.assert_close(found["means"].tensor, expected)
+    assert found["means"].floats.tolist() == [2, 1]
+    variances = torch.tensor([[46 / 27], [0]]).double()
+    torch.testing.assert_close(found["variance"], variances)
+
+
+@pytest.mark.parametrize("head_lr", [None, 0.5])
+def test_fedpac_4_first_only_the_head_moves_then_only_the_body(
+    federate, monkeypatch, head_lr
+):
+    method = {"name": "fedpac", "head_lr": head_lr, "head_epochs": 2}
+    method = {key: value for key, value in method.items() if value is not None}
+    played, calls = phases(federate, monkeypatch, method=method, rounds=2)
+    layout = played.prepared.setup.layout
+    body, head = layout.columns("body"), layout.columns("head")
+    for (start, fitted), (again, ended) in zip(calls[::2], calls[1::2], strict=True):
+        assert torch.equal(fitted, again)
+        assert torch.equal(start[:, body], fitted[:, body])
+        assert torch.equal(fitted[:, head], ended[:, head])
+        assert (start[:, head] != fitted[:, head]).any(dim=1).all()
+        assert (fitted[:, body] != ended[:, body]).any(dim=1).all()
+
+
+def test_fedpac_5_prototypes_and_heads_of_the_cohort_alone(federate, cohort, arrived):
+    """Client 1 alone holds class 2, and class 3 nobody: of class 1 (3·1 + 1·5)/4 = 2.
+
+    The heads of the two that took part are mixed by (¾, ¼), the third keeps its own.
+    """
+    method = FedPAC(name="fedpac")
+    setup = federate("fedpac", rounds=1).prepared.setup
+    private = method.private(setup.layout)
+    width = private.stop - private.start
+    server = method.server_state(setup)
+    server["prototypes"] = torch.full((4, 6), -1.0)
+    clients = cohort([[1, 3, 0, 0], [0, 1, 2, 0]], setup.layout, [0, 2])
+    rows = torch.tensor([[1.0], [5.0]]).expand(2, width)
+    message = {
+        "body": torch.zeros(private.start),
+        "prototypes": torch.tensor([7.0, 2.0, 5.0, torch.nan])[:, None].expand(4, 6),
+        "head": rows,
+        "means": torch.tensor([[1.0, 0.0], [0.0, 1.0]]),
+        "variance": torch.ones(2, 1).double(),
+    }
+    method.aggregate(server, clients, message)
+    assert server["prototypes"][:, 0].tolist() == [7, 2, 5, -1]
+    assert server["present"].tolist() == [True, True, True, False]
+    assert server["heads"][0].eq(2).all() and server["heads"][2].eq(4).all()
+    for absent in (1, 3, 4):
+        assert torch.equal(server["heads"][absent], setup.initial()[private])
+
+
+def test_fedpac_3_traffic(federate):
+    """Down P and d for each prototype there is, up P + 1 and 2d for each class held."""
+    counts = [[8, 3, 0, 0], [0, 9, 2, 0], [1, 0, 0, 0]]
+    played = federate("fedpac", counts, rounds=3)
+    width = played.prepared.setup.layout.width
+    down = played.values["floats_down"]
+    assert down[:3].tolist() == [width, width + 3 * 6, width + 3 * 6]
+    up = played.values["clients/floats_up"][:3]
+    expected = [[width + 1 + 2 * held * 6 for held in (2, 2, 1)]] * 3
+    np.testing.assert_array_equal(up, expected)
+
+
+def test_fedpac_4_the_pull_is_to_the_global_class_means(federate):
+    """There are none in round 1; then λ changes what bodies become."""
+    one, other = ({"name": "fedpac", "lam": lam} for lam in (0.0, 5.0))
+    first = [federate(method, rounds=1).server["model"] for method in (one, other)]
+    torch.testing.assert_close(*first)
+    later = [federate(method, rounds=2).server["model"] for method in (one, other)]
+    assert not torch.allclose(*later)
+
+
+def test_22_3_a_head_of_zeros_is_no_trouble(federate):
+    played = federate("fedpac", model={"name": "tiny:zero_head"})
+    assert all(tensor.isfinite().all() for tensor in played.server.values())

@@ -1,0 +1,123 @@
+"""FML: methods-3.md §11."""
+
+import math
+
+import pytest
+import torch
+from torch.nn.functional import cross_entropy, kl_div
+
+from hpcfl.clients.losses import Batch, Lane
+from hpcfl.methods.fml import FML
+from hpcfl.models.mlp import MLP
+
+UNIFORM = {"name": "fedavg", "weights": "uniform"}
+PART = {"participation": {"fraction": 0.6}}
+
+
+def method(**keys):
+    return FML(name="fml", **keys)
+
+
+def loss_of(model, batch, **keys):
+    return method(**keys).loss(model, batch, Lane())
+
+
+@pytest.fixture
+def model():
+    """A model with another one inside."""
+    outer = method().adapt(MLP((5,), 3, hidden=(4,)))
+    outer.mine.head.weight.data.mul_(-1)
+    return outer
+
+
+BATCH = Batch(
+    torch.randn(6, 5, generator=torch.Generator().manual_seed(0)),
+    torch.tensor([0, 1, 2, 2, 1, 0]),
+)
+
+
+def test_fml_10a_labels_alone_are_fedavg_and_local(federate):
+    played = federate({"name": "fml", "alpha": 1.0, "beta": 1.0}, **PART)
+    width = played.clients["head"].shape[1]
+    average, local = federate(UNIFORM, **PART), federate("local", **PART)
+    assert torch.equal(played.server["model"][:width], average.server["model"])
+    assert torch.equal(played.clients["head"], local.clients["model"])
+
+
+def test_fml_10b_equal_models_teach_nothing():
+    model = method().adapt(MLP((5,), 3, hidden=(4,)))
+    for weight in (0.0, 0.25):
+        loss = loss_of(model, BATCH, alpha=weight, beta=weight)
+        expected = 2 * weight * cross_entropy(model(BATCH.x), BATCH.y)
+        torch.testing.assert_close(loss, expected)
+
+
+def test_fml_10c_divergences_by_hand():
+    """¾ ln(¾/½) + ¼ ln(¼/½) = 0.1308; over two classes half of it."""
+    teacher = torch.tensor([[0.75, 0.25]]).log()
+    pupil = torch.tensor([[0.5, 0.5]]).log()
+    by_hand = 0.75 * math.log(1.5) + 0.25 * math.log(0.5)
+    assert round(by_hand, 4) == 0.1308
+    assert method().divergence(teacher, pupil) == pytest.approx(by_hand)
+    elements = method(kl="elements").divergence(teacher, pupil)
+    assert elements == pytest.approx(by_hand / 2)
+
+
+@pytest.mark.parametrize("detach", [True, False])
+def test_fml_4_gradients_are_those_of_both_models_steps(model, detach):
+    """Of v_i: α CE + (1 − α) KL(p_g ‖ p_l), with p_g constant; of the meme the same the
+    other way round. Without ``detach`` each model has both divergences' gradients.
+    """
+    keys = {"alpha": 0.25, "beta": 0.75}
+    mine = list(model.mine.parameters())
+    meme = [*model.hidden1.parameters(), *model.head.parameters()]
+    found = torch.autograd.grad(
+        loss_of(model, BATCH, detach=detach, **keys), [*mine, *meme]
+    )
+    p_g, p_l = model(BATCH.x).log_softmax(1), model.mine(BATCH.x).log_softmax(1)
+
+    def divergence(teacher, pupil):
+        if detach:
+            teacher = teacher.detach()
+        return kl_div(pupil, teacher, reduction="batchmean", log_target=True)
+
+    to_mine, to_meme = 0.75 * divergence(p_g, p_l), 0.25 * divergence(p_l, p_g)
+    of_mine = 0.25 * cross_entropy(model.mine(BATCH.x), BATCH.y) + to_mine
+    of_meme = 0.75 * cross_entropy(model(BATCH.x), BATCH.y) + to_meme
+    if not detach:
+        of_mine = of_mine + to_meme
+        of_meme = of_meme + to_mine
+    expected = torch.autograd.grad(of_mine, mine, retain_graph=True)
+    expected += torch.autograd.grad(of_meme, meme)
+    for one, other in zip(found, expected, strict=True):
+        torch.testing.assert_close(one, other)
+
+
+def test_fml_10d_own_models_never_leave(federate):
+    """The server's row is the memes' uniform mean, then the initial private model."""
+    played = federate("fml", rounds=1)
+    setup = played.prepared.setup
+    width = played.clients["head"].shape[1]
+    assert torch.equal(played.server["model"][width:], setup.initial()[width:])
+    assert setup.layout.width == 2 * width
+    assert (played.values["floats_down"][0] == width).all()
+    assert (played.values["clients/floats_up"][0] == width).all()
+
+
+def test_fml_8_own_model_is_scored_and_beside_it_the_global_one(federate):
+    """With labels alone the columns are those of Local and of FedAvg."""
+    values = federate({"name": "fml", "alpha": 1.0, "beta": 1.0}).values
+    average, local = federate(UNIFORM).values, federate("local").values
+    for column, others in (("pre", local), ("post", local), ("global", average)):
+        torch.testing.assert_close(
+            torch.from_numpy(values[f"clients/{column}/correct"]),
+            torch.from_numpy(others[f"clients/{column}/correct"]),
+            equal_nan=True,
+        )
+
+
+def test_fml_says_that_averaged_statistics_are_shared(federate):
+    part = {"rounds": 1, "model": {"name": "tiny:normalised"}}
+    played = federate("fml", **part, training={"buffers": "average"})
+    assert any("private models' statistics" in note for note in played.prepared.notes)
+    assert federate("fml", **part).prepared.notes != played.prepared.notes

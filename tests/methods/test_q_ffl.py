@@ -1,0 +1,90 @@
+"""q-FFL: methods-3.md §19."""
+
+import numpy as np
+import pytest
+import torch
+
+from hpcfl.methods.base import Cohort
+from hpcfl.methods.q_ffl import QFFL
+
+PAIR = [[4, 0, 0, 0], [0, 4, 0, 0]]
+UNIFORM = {"name": "fedavg", "weights": "uniform"}
+
+
+@pytest.fixture
+def moved(make_fleet, arrived):
+    """``moved(q, losses, changes)``: what the server's model is changed by, [P], by two
+    clients with these losses F, of which each changes one parameter, at η = 1.
+    """
+
+    def step(q, losses, changes, places=(0, 0)):
+        fleet = make_fleet(PAIR, lr=1.0)
+        method = QFFL(name="q-ffl", q=q)
+        model = torch.zeros(fleet.layout.width)
+        trained = torch.zeros(2, fleet.layout.width)
+        for client, (change, place) in enumerate(zip(changes, places, strict=True)):
+            trained[client, place] = -change
+        server = {"model": model}
+        inbox = {"model": model, "losses": torch.tensor(losses).double()}
+        uplink = arrived(method.upload(fleet, inbox, trained))
+        cohort = Cohort(fleet.ids, fleet.counts, fleet.setup, round=1)
+        method.aggregate(server, cohort, uplink)
+        return model - server["model"]
+
+    return step
+
+
+def test_q_ffl_10b_two_clients_by_hand(moved):
+    """F = (1, 3), d = (1, 2), q = 1: Δ = (1, 6), h = (1 + 1, 4 + 3), so 7/9.
+
+    With q = 2: Δ = (1, 18), h = (2 + 1, 2·3·4 + 9), so 19/36.
+    """
+    assert moved(1.0, [1.0, 3.0], [1.0, 2.0])[0].item() == pytest.approx(7 / 9)
+    assert moved(2.0, [1.0, 3.0], [1.0, 2.0])[0].item() == pytest.approx(19 / 36)
+
+
+def test_q_ffl_10c_equal_losses_point_along_the_uniform_mean(moved):
+    first, second = moved(2.0, [0.5, 0.5], [1.0, 3.0], places=(0, 1))[:2]
+    assert (second / first).item() == pytest.approx(3)
+
+
+def test_q_ffl_10d_the_worse_client_has_the_larger_share_the_larger_q(moved):
+    """Of equal changes F^q: 1, 3 and 9 times as much for a loss three times as large."""
+    for q, times in ((0.0, 1), (1.0, 3), (2.0, 9)):
+        first, second = moved(q, [0.5, 1.5], [1.0, 1.0], places=(0, 1))[:2]
+        assert (second / first).item() == pytest.approx(times)
+
+
+def test_q_ffl_9d_no_power_is_too_small(moved):
+    """Losses of 0 count as 10⁻¹⁰, whose 20th power is no float32: F^q d/(q F^(q−1) d² +
+    F^q) = 10⁻¹⁰ d/(20 d² + 10⁻¹⁰).
+    """
+    found = moved(20.0, [0.0, 0.0], [0.5, 0.5])[0].item()
+    assert found == pytest.approx(0.5e-10 / 5, rel=1e-5)
+
+
+def test_q_ffl_10a_q_of_zero_is_fedavg_with_uniform_weights(federate):
+    for part in ({}, {"participation": {"fraction": 0.6}}):
+        found = federate({"name": "q-ffl", "q": 0.0}, **part).server["model"]
+        torch.testing.assert_close(found, federate(UNIFORM, **part).server["model"])
+
+
+def test_q_ffl_4_losses_are_those_of_the_received_model(make_fleet, monkeypatch):
+    """On all training samples, before training."""
+    fleet = make_fleet()
+    model = fleet.setup.initial()
+    expected = fleet.loss_of(model)
+    seen = []
+    monkeypatch.setattr(
+        QFFL, "upload", lambda self, fleet, inbox, trained: seen.append(inbox["losses"])
+    )
+    QFFL(name="q-ffl").update(fleet, {"model": model})
+    assert torch.equal(seen[0], expected)
+
+
+def test_q_ffl_3_two_numbers_go_up_beside_the_change(federate):
+    played = federate("q-ffl", rounds=2)
+    width = played.prepared.setup.layout.width
+    assert (played.values["floats_down"][:-1] == width).all()
+    assert (played.values["clients/floats_up"][:-1] == width + 2).all()
+    assert np.isfinite(played.values["pre/weighted"]).all()

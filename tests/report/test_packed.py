@@ -1,0 +1,108 @@
+"""Runs in one file: tables are the same, and nothing else is read from an archive."""
+
+import io
+import tarfile
+
+import pytest
+from made_up import folder
+
+from hpcfl.errors import UserError
+from hpcfl.report import packed, summary, sweep_table, table_formats
+from hpcfl.report.sweep_table import Reading, Reference
+
+
+@pytest.fixture
+def runs(tmp_path):
+    for seed in range(3):
+        for method in ("fedavg", "local"):
+            folder(tmp_path / "runs" / f"{method}-{seed}", method, seed)
+    return tmp_path / "runs"
+
+
+def tables(path):
+    found, notes = summary.runs_below([path])
+    assert notes == []
+    readings = [Reading(at=at, test=True) for at in ("best", "last", "tail")]
+    grids = [sweep_table.make(found, reading=reading) for reading in readings]
+    beside = sweep_table.compared(found, (), (), Reading(at="tail"), Reference("local"))
+    return [table_formats.long_csv(table) for table in [*grids, *beside]]
+
+
+def test_tables_of_packed_runs_are_those_of_the_folders(runs, tmp_path):
+    found, _ = summary.runs_below([runs])
+    out = tmp_path / "table.tar.xz"
+    (line,) = packed.write(found, out)
+    assert line.startswith(f"6 runs in {out}")
+    assert tables(out) == tables(runs)
+    again = summary.load_all(out)
+    assert [run.label for run in again] == [run.label for run in found]
+    assert again[0].folder == out / "fedavg-0" and again[0].notes == []
+    # the best round, and the last tenth of 12 rounds with the scoring after them
+    assert len(again[0].results.rounds) <= 4
+
+
+def test_the_same_runs_make_the_same_file(runs, tmp_path):
+    found, _ = summary.runs_below([runs])
+    packed.write(found, tmp_path / "a.tar.xz")
+    packed.write(found[::-1], tmp_path / "b.tar.xz")
+    assert (tmp_path / "a.tar.xz").read_bytes() == (tmp_path / "b.tar.xz").read_bytes()
+
+
+def test_no_folder_of_the_machine_is_in_it(tmp_path):
+    header = {"command": ["/home/me/bin/hpcfl", "run", "/secret/x.toml"]}
+    made = folder(tmp_path / "one", header=header, data={"root": str(tmp_path)})
+    packed.write([summary.load(made)], tmp_path / "x.tar.xz")
+    (run,) = summary.load_all(tmp_path / "x.tar.xz")
+    assert run.results.header["command"] == ["hpcfl", "run", "x.toml"]
+    assert run.config["data"]["root"] is None
+    assert run.results.header["config"]["data"]["root"] is None
+
+
+def test_what_cannot_be_packed(tmp_path):
+    going = summary.load(folder(tmp_path / "going", finished=False))
+    with pytest.raises(UserError, match="no run is finished"):
+        packed.write([going], tmp_path / "x.tar.xz")
+    done = summary.load(folder(tmp_path / "done"))
+    with pytest.raises(UserError, match=r"must end with .tar.xz"):
+        packed.write([done], tmp_path / "x.zip")
+    (line, _) = packed.write([going, done], tmp_path / "x.tar.xz")
+    assert line == "left out, not finished: 1 runs"
+    with pytest.raises(UserError, match="two runs are called"):
+        packed.write([done, done], tmp_path / "x.tar.xz")
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("../run.json", tarfile.REGTYPE),
+        ("/x/run.json", tarfile.REGTYPE),
+        ("x/evil.py", tarfile.REGTYPE),
+        ("x/y/run.json", tarfile.REGTYPE),
+        ("x/run.json", tarfile.SYMTYPE),
+        ("x", tarfile.DIRTYPE),
+    ],
+)
+def test_anything_else_in_an_archive_is_refused(tmp_path, name, kind):
+    path = tmp_path / "evil.tar.xz"
+    with tarfile.open(path, "w:xz") as archive:
+        entry = tarfile.TarInfo(name)
+        entry.type = kind
+        entry.size = 2 if kind == tarfile.REGTYPE else 0
+        archive.addfile(entry, io.BytesIO(b"{}"))
+    with pytest.raises(UserError, match="is no file of a run"):
+        summary.runs_below([path])
+
+
+def test_a_damaged_or_huge_archive_is_refused(runs, tmp_path, monkeypatch):
+    path = tmp_path / "x.tar.xz"
+    packed.write(summary.runs_below([runs])[0], path)
+    monkeypatch.setattr("hpcfl.storage.packed_runs.MOST_BYTES", 1000)
+    with pytest.raises(UserError, match="more than packed runs may"):
+        summary.runs_below([path])
+    monkeypatch.undo()
+    path.write_bytes(path.read_bytes()[:-200])
+    with pytest.raises(UserError, match="cannot be read as packed runs"):
+        summary.runs_below([path])
+    path.write_bytes(b"no archive")
+    with pytest.raises(UserError, match="cannot be read as packed runs"):
+        summary.runs_below([path])
