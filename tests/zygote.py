@@ -234,6 +234,8 @@ def play(program: str, *arguments: str) -> None:
         play(*arguments)
     elif program == "-m":
         sys.argv = list(arguments)
+        if not hasattr(sys.modules.get(arguments[0]), "__path__"):
+            sys.modules.pop(arguments[0], None)  # runpy warns of a module that is there
         runpy.run_module(arguments[0], run_name="__main__", alter_sys=True)
     elif program == "-c":
         sys.argv = list(arguments)

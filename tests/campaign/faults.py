@@ -206,7 +206,7 @@ def forbid(scene: Scene) -> Outcome:
         outcome.wrong += judge.refused(outcome.code, job)
     outcome.wrong += judge.unchanged(before, scene.stamp())
     for command in ("show", "status", "table"):
-        code, look = scene.look(command, str(scene.folder), user=NOBODY)
+        code, look = scene.look_as(NOBODY, command, str(scene.folder))
         outcome.wrong += judge.looked(code, look)
     scene.folder.chmod(0o755)
     return outcome

@@ -9,7 +9,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from inside import Strike
@@ -20,6 +20,18 @@ STRUCK = Path(__file__).with_name("struck.py")
 START = 60.0  # seconds that a start may take on a loaded machine
 SETTLED = 5.0  # seconds in which mpiexec ends what is left of a job that failed
 PAUSE = 0.002  # seconds between two looks
+
+
+@dataclass(frozen=True)
+class Said:
+    """What a command has said that was carried out in this process."""
+
+    out: str
+    err: str
+
+    @property
+    def said(self) -> str:
+        return f"{self.out}\n{self.err}"
 
 
 class Job:

@@ -7,7 +7,7 @@ import re
 import signal
 
 import numpy as np
-from job import Job
+from job import Job, Said
 from scene import FINISH, ROUNDS, Scene
 
 from hpcfl.storage.results import Results
@@ -51,7 +51,7 @@ def stopped(
     )
 
 
-def refused(code: int | None, job: Job) -> list[str]:
+def refused(code: int | None, job: Job | Said) -> list[str]:
     """Code 2 and one line."""
     right = code == 2 and _one_line(job.err)
     return (
@@ -59,7 +59,7 @@ def refused(code: int | None, job: Job) -> list[str]:
     )
 
 
-def looked(code: int | None, job: Job) -> list[str]:
+def looked(code: int | None, job: Job | Said) -> list[str]:
     """A command that looks ends with 0, or with 2 and one line."""
     return [] if code == 0 and "Traceback" not in job.said else refused(code, job)
 

@@ -3,17 +3,20 @@ its commands.
 """
 
 import hashlib
+import io
 import random
 import tempfile
-from contextlib import suppress
+from contextlib import redirect_stderr, redirect_stdout, suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 
 from inside import Strike
-from job import Job
+from job import Job, Said
 from zygote import Zygote
 
+from hpcfl import cli
+from hpcfl.communication.communicator import OneProcess
 from hpcfl.errors import UserError
 from hpcfl.files.atomic import Damaged
 from hpcfl.storage import manifest, results
@@ -113,8 +116,17 @@ class Scene:
             extra,
         )
 
-    def look(self, *command: str, user: int | None = None) -> tuple[int | None, Job]:
-        """A command that only looks: its exit code and the job that has ended."""
+    def look(self, *command: str) -> tuple[int | None, Said]:
+        """A command that only looks, in this process: its exit code and what it said."""
+        out, err = io.StringIO(), io.StringIO()
+        with redirect_stdout(out), redirect_stderr(err):
+            code = cli.command([*command], OneProcess())
+        return code, Said(out.getvalue(), err.getvalue())
+
+    def look_as(self, user: int, *command: str) -> tuple[int | None, Job]:
+        """The same in a process of another user: its exit code and the job that has
+        ended.
+        """
         job = self.begin(*command, user=user)
         return job.end(FINISH), job
 

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.slow  # they need the zygote, which takes seconds to start
+
 RANKS = "trap 'exit 75' USR1; touch started; for i in $(seq 300); do sleep 0.1; done"
 REQUEUES = (
     "(sleep 0.3; kill -9 $PPID) >/dev/null 2>&1 &"  # the job that asks for it is killed
@@ -19,14 +21,15 @@ REQUEUED = -9
 TOO_EARLY = (
     "trap 'exit 138' USR1; touch started; for i in $(seq 300); do sleep 0.1; done"
 )
-DEAF = "trap '' USR1; touch started; sleep 30"
+DEAF = "trap '' USR1; touch started; sleep 10"
 
 
 @pytest.fixture
-def slurm(tmp_path, monkeypatch):
+def slurm(zygote, tmp_path, monkeypatch):
     """``slurm(scontrol="exit 0", …)``: commands that note how they were called and then
-    do this.
+    do this. Python is forked from the zygote.
     """
+    monkeypatch.setattr(sys, "executable", str(zygote.python))
     (tmp_path / "bin").mkdir()
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:/usr/bin:/bin")
     monkeypatch.setenv("SLURM_JOB_ID", "7")
@@ -129,7 +132,6 @@ def test_a_complete_run_is_left_alone(tmp_path, slurm):
     assert calls(tmp_path) == []
 
 
-@pytest.mark.slow
 def test_a_warning_is_passed_on_and_the_job_requeued(tmp_path, slurm):
     slurm(scontrol=REQUEUES)
     code, said = supervise(tmp_path, RANKS, signal.SIGUSR2)
@@ -137,7 +139,6 @@ def test_a_warning_is_passed_on_and_the_job_requeued(tmp_path, slurm):
     assert calls(tmp_path) == ["scontrol requeue 7 restarts="]
 
 
-@pytest.mark.slow
 def test_ranks_that_stop_by_themselves_are_requeued(tmp_path, slurm):
     """Slurm told them directly."""
     slurm(scontrol=REQUEUES)
@@ -145,14 +146,12 @@ def test_ranks_that_stop_by_themselves_are_requeued(tmp_path, slurm):
     assert calls(tmp_path) == ["scontrol requeue 7 restarts="]
 
 
-@pytest.mark.slow
 def test_ranks_that_are_too_slow_are_requeued_all_the_same(tmp_path, slurm):
     slurm(scontrol=REQUEUES)
     code, said = supervise(tmp_path, DEAF, signal.SIGUSR2, warning=2)
     assert code == REQUEUED and "in the middle of a round" in said
 
 
-@pytest.mark.slow
 def test_ranks_that_die_of_the_warning_are_requeued(tmp_path, slurm):
     """It came before they could take it."""
     slurm(scontrol=REQUEUES)
@@ -163,7 +162,6 @@ def test_ranks_that_die_of_the_warning_are_requeued(tmp_path, slurm):
     )
 
 
-@pytest.mark.slow
 def test_ranks_are_told_again(tmp_path, slurm):
     slurm(scontrol=REQUEUES)
     once = "trap 'trap \"exit 75\" USR1' USR1; touch started; for i in $(seq 300); do sleep 0.1; done"
@@ -171,7 +169,6 @@ def test_ranks_are_told_again(tmp_path, slurm):
     assert code == REQUEUED and "stopped in time" in said
 
 
-@pytest.mark.slow
 def test_without_scontrol_another_job_follows(tmp_path, slurm):
     slurm(scontrol="exit 1", sbatch="echo '8;testbed'")
     code, said = supervise(tmp_path, "exit 75")
@@ -184,7 +181,6 @@ def test_without_scontrol_another_job_follows(tmp_path, slurm):
     assert noted(tmp_path)["followers"] == {"7": "8"}
 
 
-@pytest.mark.slow
 def test_the_job_that_follows_a_task_of_an_array_is_none(tmp_path, slurm, monkeypatch):
     for name, value in {
         "SLURM_ARRAY_JOB_ID": "5",
@@ -202,7 +198,6 @@ def test_the_job_that_follows_a_task_of_an_array_is_none(tmp_path, slurm, monkey
     assert "SLURM_ARRAY" not in handed_on and "SLURM_RESTART" not in handed_on
 
 
-@pytest.mark.slow
 def test_without_any_command_it_says_what_to_do(tmp_path, slurm):
     code, said = supervise(tmp_path, "exit 75")
     assert (
@@ -212,7 +207,6 @@ def test_without_any_command_it_says_what_to_do(tmp_path, slurm):
     )
 
 
-@pytest.mark.slow
 def test_a_cancelled_job_stays_cancelled(tmp_path, slurm):
     slurm(scontrol="exit 0", squeue="echo '7|CANCELLED|None|0|'")
     code, said = supervise(tmp_path, "exit 75")
@@ -237,7 +231,6 @@ def test_a_failure_is_not_requeued_and_noted(tmp_path, slurm):
     assert "SIGKILL" in noted(tmp_path)["failure"]
 
 
-@pytest.mark.slow
 def test_what_a_rank_said_first_is_noted_in_one_line_and_nothing_of_an_earlier_job(
     tmp_path, slurm
 ):
@@ -273,7 +266,6 @@ def test_outside_slurm_nothing_is_requeued(tmp_path, slurm, monkeypatch):
     assert code == 1 and "the same command continues" in said
 
 
-@pytest.mark.slow
 def test_requeues_without_a_new_checkpoint_are_counted(tmp_path, slurm, monkeypatch):
     slurm(scontrol=REQUEUES)
     assert supervise(tmp_path, "exit 75")[0] == REQUEUED
@@ -291,7 +283,6 @@ def test_requeues_without_a_new_checkpoint_are_counted(tmp_path, slurm, monkeypa
     assert not (tmp_path / "ran").exists()
 
 
-@pytest.mark.slow
 def test_a_new_checkpoint_starts_the_count_again(tmp_path, slurm, monkeypatch):
     slurm(scontrol=REQUEUES)
     for restart in range(6):
@@ -300,7 +291,6 @@ def test_a_new_checkpoint_starts_the_count_again(tmp_path, slurm, monkeypatch):
         assert supervise(tmp_path, "exit 75")[0] == REQUEUED
 
 
-@pytest.mark.slow
 def test_submitting_again_starts_the_count_again(tmp_path, slurm):
     slurm(scontrol=REQUEUES)
     for _ in range(4):

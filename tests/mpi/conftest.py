@@ -54,9 +54,9 @@ def chance() -> random.Random:
 
 
 @pytest.fixture
-def alone():
+def alone(no_figures):
     """``alone(file, folder)`` runs an experiment in this process, which saves starting
-    one; the exit code.
+    one, and draws no figures, as the other ranks; the exit code.
     """
     return lambda file, folder: command(
         ["run", file, "--out", str(folder)], OneProcess()
