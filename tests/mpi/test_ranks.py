@@ -265,12 +265,14 @@ def cells(folder):
 
 
 def compare(calm, other, count):
-    """Equal digests and metrics in so many cells; no two cells are alike."""
+    """Equal digests and metrics in so many cells; no two cells are alike, but for what
+    ends with FedAvg's models by its definition.
+    """
     assert cells(calm) == cells(other) and len(cells(calm)) == count
-    expected = [jobs.digest(calm / cell) for cell in cells(calm)]
-    assert [jobs.digest(other / cell) for cell in cells(calm)] == expected and len(
-        set(expected)
-    ) == len(expected)
+    expected = {cell: jobs.digest(calm / cell) for cell in cells(calm)}
+    assert {cell: jobs.digest(other / cell) for cell in cells(calm)} == expected
+    of_own = [digest for cell, digest in expected.items() if "knn-per" not in cell]
+    assert len(set(of_own)) == len(of_own)
     for cell in cells(calm):
         same(results.read(calm / cell), results.read(other / cell))
 
