@@ -1,11 +1,14 @@
+import os
+import signal
 import subprocess
 import sys
+import threading
 
 import pytest
 import torch
 
 import hpcfl
-from hpcfl.errors import RankFailure, UserError
+from hpcfl.errors import Interrupted, RankFailure, UserError
 from hpcfl.experiment import config
 
 TABLE = {
@@ -20,18 +23,17 @@ TABLE = {
 pytestmark = pytest.mark.usefixtures("no_figures")
 
 
-def test_importing_the_package_imports_nothing_heavy():
-    loaded = subprocess.run(
-        [
-            sys.executable,
-            "-c",
-            "import hpcfl, sys; print('torch' in sys.modules, 'numpy' in sys.modules)",
-        ],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert loaded.stdout.split() == ["False", "False"]
+def test_importing_the_package_imports_no_other_one():
+    """Neither another package nor another module of its own: what is called is imported
+    when it is called.
+    """
+    code = "import sys; before = set(sys.modules); import hpcfl; print(*set(sys.modules) - before)"
+    printed = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    ).stdout
+    new = {name.partition(".")[0] for name in printed.split()}
+    assert new - sys.stdlib_module_names == {"hpcfl"}
+    assert [name for name in printed.split() if name.startswith("hpcfl.")] == []
 
 
 def test_an_unknown_attribute_is_an_attribute_error():
@@ -127,3 +129,34 @@ def test_fresh_starts_over(tmp_path):
     hpcfl.run(TABLE, out=tmp_path / "run")
     hpcfl.run(TABLE, out=tmp_path / "run", fresh=True)
     assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_without_progress_only_the_callback_is_heard(tmp_path, capsys):
+    def on_round(name, round, values):
+        print(f"heard {round}")
+
+    out = tmp_path / "run"
+    assert hpcfl.run(TABLE, out=out, on_round=on_round, progress=False).summary.finished
+    assert capsys.readouterr() == ("heard 1\nheard 2\nheard 3\n", "")
+    hpcfl.run(TABLE, out=out, progress=False)  # complete, which it would say
+    assert capsys.readouterr() == ("", "")
+
+
+def test_an_interrupt_without_progress_is_told_and_output_comes_back(tmp_path, capsys):
+    """As by a notebook's stop button, which sends SIGINT."""
+
+    def on_round(name, round, values):
+        if round == 1:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    handler = signal.getsignal(signal.SIGINT)
+    threads = set(threading.enumerate())
+    with pytest.raises(Interrupted, match=r"stopped after round \d of 2"):
+        hpcfl.run(TABLE, out=tmp_path / "run", on_round=on_round, progress=False)
+    assert signal.getsignal(signal.SIGINT) is handler
+    for thread in set(threading.enumerate()) - threads:
+        thread.join(10)
+        assert not thread.is_alive()
+    print("back")
+    assert capsys.readouterr() == ("back\n", "")
+    assert hpcfl.run(TABLE, out=tmp_path / "run", progress=False).summary.finished
