@@ -117,8 +117,8 @@ def looks(methods: Mapping[str, str]) -> dict[str, Look]:
 
 
 def palette() -> list[Any]:
-    """Okabe and Ito's eight colours, then Mike Bostock's twenty "category20b" and
-    Tableau's twenty, as matplotlib has them.
+    """Okabe and Ito's eight colours, then Mike Bostock's twenty "category20b",
+    Tableau's twenty and Bostock's "category20c", as matplotlib has them.
 
     The second list has five hues in four shades each: all hues come in one shade before
     the next shade does, and the darkest, which a dark page hides, is not the first.
@@ -127,7 +127,8 @@ def palette() -> list[Any]:
 
     shades = color_sequences["tab20b"]
     hues = [colour for shade in (1, 2, 0, 3) for colour in shades[shade::4]]
-    return [*OKABE_ITO, *hues, *color_sequences["tab20"]]
+    further = [*color_sequences["tab20"], *color_sequences["tab20c"]]
+    return [*OKABE_ITO, *hues, *further]
 
 
 def _look(colour: Any, pair: int) -> Look:

@@ -296,8 +296,8 @@ def everything(tmp_path_factory):
 
 
 @pytest.mark.slow
-def test_all_methods_with_three_seeds_fit_in_five_megabytes(everything):
-    assert everything.stat().st_size < 5e6
+def test_all_methods_with_three_seeds_fit_in_six_megabytes(everything):
+    assert everything.stat().st_size < 6e6
 
 
 def test_a_method_has_the_same_colour_and_dashes_wherever_it_is_drawn(sweep):

@@ -38,7 +38,7 @@ BY_ELEMENT = (
 )
 # Numbers are moved or made, not computed.
 IN_PLACES = (
-    "_to_copy _unsafe_view arange cat clone constant_pad_nd detach empty expand eye "
+    "_to_copy _unsafe_view alias arange cat clone constant_pad_nd detach empty expand eye "
     "flip full full_like gather index lift_fresh new_full new_ones new_zeros ones "
     "ones_like permute repeat scalar_tensor scatter select select_backward slice "
     "slice_backward split_with_sizes squeeze stack transpose tril triu "
