@@ -22,6 +22,10 @@ class RunFailure(Exception):
     """
 
 
+class Diverged(RunFailure):
+    """A run that had to end because clients diverged, which it would do again."""
+
+
 class Interrupted(Exception):
     """A planned early end after a signal, from which the same command goes on. Exit
     code 75.

@@ -14,6 +14,7 @@ from hpcfl.experiment import config
 from hpcfl.simulation.federation import Federation
 from hpcfl.simulation.prepare import Prepared, prepare
 from hpcfl.simulation.signals import StopRequest
+from hpcfl.simulation.timing import timed
 from hpcfl.storage import digest
 from hpcfl.storage.checkpoint import Checkpoints
 
@@ -45,6 +46,7 @@ def play(
     """Play it in a new folder; the arguments are those of ``tiny.table``."""
     alone = OneProcess()
     prepared = prepare(config.parse(tiny.table(method, *arguments, **sections)), alone)
+    prepared = timed(prepared, alone)
     metrics = Recorded(folder, {}, {})
     federation = Federation(
         alone,

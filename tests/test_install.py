@@ -1,9 +1,13 @@
 """The installed package is found wherever Python is started."""
 
 import os
+import shutil
 import subprocess
 import sys
+import sysconfig
+import tarfile
 import tomllib
+import venv
 from pathlib import Path
 
 import pytest
@@ -52,4 +56,71 @@ def test_an_installed_package_has_every_file():
             if not any(path.match(pattern) for pattern in patterns)
         ]
         == []
+    )
+
+
+def test_a_source_archive_makes_a_wheel_that_runs_in_an_environment_of_its_own(
+    tmp_path,
+):
+    """As on a package index: source archive, wheel from nothing but that, installation.
+
+    The dependencies are those of the environment that runs the tests; its own hpcfl is
+    not seen, because Python reads no ``.pth`` file of a folder that a ``.pth`` file
+    names.
+    """
+    source = tmp_path / "source"
+    ignored = shutil.ignore_patterns("__pycache__", "*.egg-info")
+    shutil.copytree(ROOT / "hpcfl", source / "hpcfl", ignore=ignored)
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, source)
+    archive = build("sdist", source, tmp_path)
+    with tarfile.open(archive) as packed:
+        packed.extractall(tmp_path / "unpacked", filter="data")
+    (unpacked,) = (tmp_path / "unpacked").iterdir()
+    wheel = build("wheel", unpacked, tmp_path)
+
+    place = tmp_path / "environment"
+    venv.create(place)
+    python = place / "bin" / "python"
+    packages = Path(sysconfig.get_path("purelib", vars={"base": str(place)}))
+    (packages / "dependencies.pth").write_text(sysconfig.get_path("purelib") + "\n")
+    pip = [sys.executable, "-m", "pip", "--python", python, "--no-input"]
+    finished([*pip, "install", "--quiet", "--no-deps", "--no-index", wheel], tmp_path)
+
+    assert files_of(packages / "hpcfl") == files_of(source / "hpcfl")
+    where = finished([python, "-c", "import hpcfl; print(hpcfl.__file__)"], tmp_path)
+    assert where == f"{packages}/hpcfl/__init__.py\n"
+    version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+    program = place / "bin" / "hpcfl"
+    assert version in finished([program, "--version"], tmp_path)
+    assert "ICML 2021" in finished([program, "methods", "ditto"], tmp_path)
+
+
+def build(kind: str, source: Path, place: Path) -> Path:
+    """Build one of ``sdist`` and ``wheel`` by the tool that pyproject.toml names."""
+    code = f"from setuptools import build_meta; print(build_meta.build_{kind}({str(place)!r}))"
+    *_, name = finished([sys.executable, "-c", code], source).split()
+    return place / name
+
+
+def finished(command: list[str | Path], place: Path) -> str:
+    """What a command printed that had to succeed, without PYTHONPATH."""
+    environment = {
+        key: value
+        for key, value in os.environ.items()
+        if key not in ("PYTHONPATH", "PYTHONSAFEPATH")
+    }
+    done = subprocess.run(
+        command, cwd=place, env=environment, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def files_of(package: Path) -> list[str]:
+    """The files of a package but what Python compiled, by their path in it."""
+    return sorted(
+        str(path.relative_to(package))
+        for path in package.rglob("*")
+        if path.is_file() and path.suffix != ".pyc"
     )

@@ -23,8 +23,10 @@ BOOKS = [
         "methods/methods-1.md",
         "methods/methods-2.md",
         "methods/methods-3.md",
+        "models/adapters.md",
         "data/protocols.md",
         "data/heterogeneity.md",
+        "clock/time.md",
     )
 ]
 KINDS = {".py", ".md", ".toml", ".sh", ".sbatch"}

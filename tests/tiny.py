@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import torch
+import torch.nn.functional as functional
 from pydantic import Field
 from torch import nn
 
@@ -209,8 +210,18 @@ def lora_by_rank(shape, classes):
 
 
 def dropping(shape, classes, *, share: float = 0.5):
-    """A linear model that leaves out a share of its inputs."""
-    return nn.Sequential(nn.Dropout(share), nn.Linear(FEATURES, classes))
+    """A linear model that leaves out a share of its inputs, by a function of torch."""
+    return Dropping(share, classes)
+
+
+class Dropping(nn.Module):
+    def __init__(self, share, classes):
+        super().__init__()
+        self.share = share
+        self.linear = nn.Linear(FEATURES, classes)
+
+    def forward(self, x):
+        return self.linear(functional.dropout(x, self.share, self.training))
 
 
 def normalised(shape, classes, *, hidden: int = 6):
@@ -256,6 +267,7 @@ LAYERED = {
         Mean(),
         nn.Linear(4, 8),
     ],
+    "dropout": lambda: [nn.Dropout(0.3), nn.Linear(5, 8), nn.AlphaDropout(0.2)],
     "embedding": lambda: [Tokens(), nn.Embedding(20, 8, padding_idx=10), Mean()],
 }
 
@@ -305,6 +317,10 @@ class Diverges(FedAvg):
 
     def loss(self, model, batch, lane):
         return lane.factor * super().loss(model, batch, lane)
+
+
+class Sham(FedAvg):
+    """FedAvg under another name."""
 
 
 class DivergesInRows(Diverges):

@@ -28,6 +28,7 @@ from hpcfl.clients.scoring import BLOCK
 from hpcfl.clients.setup import Setup
 from hpcfl.errors import RunFailure
 from hpcfl.experiment.sections import Training
+from hpcfl.models._random import random_layers
 from hpcfl.rows import constants
 from hpcfl.rows.layout import Layout
 from hpcfl.scores.base import Score
@@ -298,6 +299,8 @@ def _saved(module: nn.Module, x: Tensor) -> int:
         return tensor
 
     module.eval()  # a batch may be too small for the statistics of batch norm
+    for layer in random_layers(module):
+        layer.train()  # keeps which numbers it dropped
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
         loss = functional.cross_entropy(
             module(x), torch.zeros(len(x), dtype=torch.int64, device=x.device)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from hpcfl.clients.losses import Tensors
 from hpcfl.experiment.sections import Training
 from hpcfl.rows import randomness
 from hpcfl.rows.layout import Layout, to_row
@@ -58,6 +59,20 @@ class Setup:
         """
         generator = randomness.generator(self.seed, "normal", *key)
         return torch.from_numpy(generator.standard_normal(shape)).float()
+
+    def parameters(
+        self, build: Callable[[], nn.Module], *, key: tuple[int | str, ...]
+    ) -> Tensors:
+        """The first parameters of a module that a server trains, by name, the same for
+        the same key.
+
+        build: makes the module. key: a purpose, then perhaps a round.
+        """
+        with randomness.seeded(self.seed, "parameters", *key):
+            module = build()
+        return {
+            name: parameter.detach() for name, parameter in module.named_parameters()
+        }
 
     def learning_rate(self, round: int) -> float:
         """The optimiser's learning rate in a round: ``lr`` times ``rate_factor``."""

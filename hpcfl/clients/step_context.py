@@ -21,8 +21,8 @@ OLD_NAMES = {
 
 
 class StepRandom:
-    """Uniform numbers for the steps of a chunk's lanes, and how many steps each lane
-    has taken.
+    """Uniform numbers and keys of random layers for the steps of a chunk's lanes, and
+    how many steps each lane has taken.
 
     Attributes:
         taken: the steps that each lane has taken in this training, int64 [L].
@@ -35,14 +35,22 @@ class StepRandom:
         clients: list[int],
         steps: list[int],
         device: torch.device,
+        phase: str,
+        layers: int,
     ):
-        """``clients`` are the ids of the lanes' clients, ``steps`` how many each lane
-        takes in an epoch.
+        """Args:
+        clients: the ids of the lanes' clients.
+        steps: how many each lane takes in an epoch.
+        phase: the training's.
+        layers: how many random layers the model has.
         """
         self._seed, self._round = seed, round
         self._clients, self._steps, self._device = clients, steps, device
+        self._phase, self._layers = phase, layers
         self._epoch = 0
+        self._gradient = 0  # how many the step has taken with keys
         self._tables: dict[str, Tensor] = {}
+        self._key_tables: dict[int, Tensor] = {}
         self._all_lanes = torch.arange(len(clients), device=device)
         self.taken = torch.zeros(len(clients), dtype=torch.int64, device=device)
         self._taken_before_epoch = self.taken
@@ -51,9 +59,11 @@ class StepRandom:
         """From now on steps belong to this epoch, counted from 0."""
         self._epoch, self._taken_before_epoch = epoch, self.taken.clone()
         self._tables.clear()
+        self._key_tables.clear()
 
     def take(self, lanes: Lanes) -> None:
         """These lanes have taken one more step."""
+        self._gradient = 0
         if isinstance(lanes, slice):
             self.taken[lanes].add_(1)
         else:
@@ -75,8 +85,41 @@ class StepRandom:
                 f"uniform numbers for '{purpose}' have shape {list(table.shape[2:])} in this "
                 f"epoch and cannot be {list(shape)}; name another purpose"
             )
+        return self._of_step(table, lanes)
+
+    def keys(self, lanes: Lanes) -> Tensor:
+        """Keys of the model's random layers, int32 ``[a, layers, 2]``, for the next
+        gradients that these lanes take in their next step.
+        """
+        if self._gradient not in self._key_tables:
+            table = self._drawn_keys(self._gradient)
+            self._key_tables[self._gradient] = pinned.on_device(table, self._device)
+        table = self._key_tables[self._gradient]
+        self._gradient += 1
+        return self._of_step(table, lanes)
+
+    def _of_step(self, table: Tensor, lanes: Lanes) -> Tensor:
+        """What a table ``[L, steps of the epoch, …]`` has for the lanes' next step."""
         steps_in_epoch = self.taken[lanes] - self._taken_before_epoch[lanes]
         return table[self._all_lanes[lanes], steps_in_epoch]
+
+    def _drawn_keys(self, gradient: int) -> Tensor:
+        """An epoch's keys for one of the gradients of each step, int32 ``[L, most steps,
+        layers, 2]``.
+        """
+        shape = len(self._clients), max(self._steps), self._layers, 2
+        table = np.zeros(shape, np.int32)
+        for row, client, steps in zip(table, self._clients, self._steps, strict=True):
+            place = self._phase, self._round, client, self._epoch, gradient
+            generator = randomness.generator(self._seed, "layers", *place)
+            row[:steps] = generator.integers(
+                np.iinfo(np.int32).min,
+                np.iinfo(np.int32).max,
+                (steps, self._layers, 2),
+                np.int32,
+                endpoint=True,
+            )
+        return torch.from_numpy(table)
 
     def _table(self, purpose: str, shape: tuple[int, ...]) -> Tensor:
         """An epoch's numbers, float64 ``[L, most steps, *shape]``: those steps' part of

@@ -232,6 +232,16 @@ class Chunk:
             {name: tensors[name] for name in task.names},
             anchor,
         )
+        layers = len(kernel.random_layers)
+        self._random = StepRandom(
+            resources.seed,
+            task.round,
+            [client for client, _, _ in clients],
+            [-(-length // size) for _, _, length in clients],
+            resources.device,
+            task.phase,
+            layers,
+        )
         self._session = Session(
             kernel,
             tensors,
@@ -240,13 +250,13 @@ class Chunk:
             task.frozen,
             variables,
             self._optimizer,
+            self._random.keys if layers else None,
         )
-        self._step = self._session.step if task.step is None else self._step_by_method
-        steps = [-(-length // size) for _, _, length in clients]
-        ids = [client for client, _, _ in clients]
-        self._random = StepRandom(
-            resources.seed, task.round, ids, steps, resources.device
-        )
+        self._step = self._session.step
+        if task.step is not None:
+            self._step = self._step_by_method
+        elif layers:
+            self._step = self._step_with_keys
 
     def run(self) -> Tensor:
         """Train all epochs.
@@ -311,6 +321,12 @@ class Chunk:
         record = self._added(results)
         record[:, :2].div_(counts.clamp(min=1)[:, None])
         return record
+
+    def _step_with_keys(self, lanes: Lanes, batch: Batch) -> Tensor:
+        """One step of the optimiser of a model with random layers, which is counted."""
+        losses = self._session.step(lanes, batch)
+        self._random.take(lanes)
+        return losses
 
     def _step_by_method(self, lanes: Lanes, batch: Batch) -> Tensor:
         """One step of the method's own on the lanes' mini-batches: their objectives and
@@ -413,8 +429,8 @@ class Chunk:
         return record
 
     def _drawn_by_model(self, epoch: int) -> AbstractContextManager[None]:
-        """A block in which what a model draws by itself, for dropout, is a function of
-        client and epoch.
+        """A block in which what a model draws by itself, outside of any layer that draws
+        by keys, is a function of client and epoch.
 
         Clients side by side cannot draw so; a model that does trains them one after the
         other.

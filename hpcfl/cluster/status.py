@@ -22,7 +22,7 @@ from hpcfl.report import summary
 from hpcfl.report.progress import duration
 from hpcfl.report.summary import Run
 from hpcfl.report.text import literal
-from hpcfl.storage import run_folder, run_status, sweep_folder
+from hpcfl.storage import run_folder, run_status, sweep_folder, tune_folder
 from hpcfl.storage.results import Results
 from hpcfl.storage.run_status import Stage
 
@@ -95,7 +95,18 @@ def _cells(folder: Path, submissions: Submissions) -> Iterator[tuple[str, Path]]
     if run_folder.is_run(folder):
         yield next(iter(submissions.jobs), folder.resolve().name), folder
         return
-    planned = sweep_folder.cells(folder) or list(submissions.jobs)
+    if tune_folder.is_tuning(folder):
+        for sweep in tune_folder.SWEEPS:
+            yield from _cells_of(folder / sweep, [])
+        return
+    yield from _cells_of(folder, list(submissions.jobs))
+
+
+def _cells_of(folder: Path, submitted: list[str]) -> Iterator[tuple[str, Path]]:
+    """Names and folders of a sweep's cells; those that were ``submitted`` where nothing
+    else says what its cells are. Raises UserError if there are none.
+    """
+    planned = sweep_folder.cells(folder) or submitted
     others = sweep_folder.there(folder)
     if not planned and not others:
         raise UserError(f"{folder}: no run of hpcfl here")

@@ -60,6 +60,10 @@ def make_plan(table: dict[str, Any], source: str, out: Path | None) -> Plan:
     """What an experiment file's ``table`` asks for; ``source`` names it in messages.
     Raises UserError.
     """
+    if "tune" in table:
+        raise UserError(
+            f"{source}: has a section [tune]; hpcfl tune {shlex.quote(source)} plays it"
+        )
     cells = sweep.expand(table, source)
     is_sweep = "sweep" in table
     folder = out or Path("runs") / table.get("name", cells[0].config.name)
@@ -155,7 +159,7 @@ def check_file(
     communicator.watch(allowed_silence([cells[0].config]))
     prepared = prepare_together(cells[0].config, communicator)
     prepared = preflight.run(prepared, communicator)
-    from hpcfl.report import configuration, needs
+    from hpcfl.report import configuration, needs, virtual_time
 
     ranks = needs.of_ranks(prepared, communicator)
     if ranks is not None:
@@ -165,6 +169,8 @@ def check_file(
         remarks = dict.fromkeys(
             line for setting in settings for line in protocols.unsourced(setting)
         )
+        for line in virtual_time.lines(prepared):
+            print(line)
         for note in [*prepared.notes, *remarks]:
             print(f"note: {plain(note)}")
         if len(cells) > 1:

@@ -9,6 +9,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from hpcfl.communication.agreement import agreed
 from hpcfl.communication.communicator import Communicator
 from hpcfl.communication.mpi import launched_world_size
@@ -356,6 +358,11 @@ def _metrics_writer(
         "train_counts": prepared.counts.long().numpy(),
         "test_counts": prepared.test_counts.long().numpy(),
     }
+    if prepared.calendar is not None:
+        devices = prepared.calendar.duration.devices
+        static["device_pace"] = np.array(devices.pace)
+        static["device_down"] = np.array(devices.down)
+        static["device_up"] = np.array(devices.up)
     if prepared.split.groups is not None:
         static[results.GROUP] = prepared.split.groups.group
         header["groups"] = prepared.split.groups.names

@@ -90,6 +90,19 @@ class Dataset:
     unread: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
 
+    def taken(self, chosen: np.ndarray, official_test: int) -> "Dataset":
+        """Some of its samples, by their ascending numbers; the last ``official_test`` of
+        these are of the official test split.
+        """
+        index = torch.from_numpy(chosen)
+        return replace(
+            self,
+            x=self.x[index],
+            y=self.y[index],
+            official_test=official_test,
+            owners=self.owners and replace(self.owners, of=self.owners.of[chosen]),
+        )
+
     @property
     def shape(self) -> tuple[int, ...]:
         """The shape of one sample."""
@@ -158,18 +171,11 @@ def _sampled(dataset: Dataset, wanted: int | None) -> Dataset:
     share = wanted / trained
     _, drawn = hold_out(parts, dataset.y.numpy(), share, seed=0, purpose="data.samples")
     chosen = np.concatenate(drawn)
-    owners = dataset.owners and replace(dataset.owners, of=dataset.owners.of[chosen])
     note = f"data.samples = {wanted}: only these of {trained:,} samples are used"
     if dataset.official_test:
         note += f", and {len(drawn[1]):,} of {dataset.official_test:,} test samples"
-    return replace(
-        dataset,
-        x=dataset.x[torch.from_numpy(chosen)],
-        y=dataset.y[torch.from_numpy(chosen)],
-        official_test=len(drawn[1]),
-        owners=owners,
-        notes=(*dataset.notes, note),
-    )
+    few = dataset.taken(chosen, official_test=len(drawn[1]))
+    return replace(few, notes=(*dataset.notes, note))
 
 
 def _place(data: sections.Data, source: Any) -> Path:

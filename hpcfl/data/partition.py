@@ -4,17 +4,18 @@ from a file.
 
 import hashlib
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from hpcfl.data import split_check, split_file
+from hpcfl.data import long_tail, split_check, split_file
 from hpcfl.data.datasets import Dataset
-from hpcfl.data.partitions.base import Draw, Scheme
+from hpcfl.data.partitions.base import Draw, MergedScheme, Scheme
 from hpcfl.data.split_file import KIND, PARTS
 from hpcfl.errors import UserError
+from hpcfl.experiment import sections
 from hpcfl.files import atomic, hdf5
 from hpcfl.rows import randomness
 
@@ -141,13 +142,15 @@ def make(
     dataset: Dataset,
     newcomers: int = 0,
     replicas: np.ndarray | None = None,
+    data: sections.Data | None = None,
 ) -> Split:
     """The partition that the section ``[partition]`` asks for: drawn, or read from
     ``partition.file``.
 
     newcomers: how many clients there are beside ``partition.clients``, after them.
     replicas: the group of each client, int64 [clients and newcomers], where each group
-    has the whole data set dealt out, in a partition of its own.
+    has the whole data set dealt out, in a partition of its own. data: the section
+    ``[data]``, where not all samples of the data set are to be dealt out.
     Raises UserError if it cannot be drawn, leaves a client without training or test
     samples, or does not fit the data.
     """
@@ -156,6 +159,7 @@ def make(
             scheme.model_copy(update={"clients": scheme.clients + newcomers}),
             dataset,
             replicas,
+            data or sections.Data(),
         )
     except UserError as error:
         if not newcomers:
@@ -163,15 +167,21 @@ def make(
         raise UserError(f"{error} (with newcomers.clients = {newcomers})") from None
 
 
-def _make(scheme: Scheme, dataset: Dataset, replicas: np.ndarray | None) -> Split:
+def _make(
+    scheme: Scheme,
+    dataset: Dataset,
+    replicas: np.ndarray | None,
+    data: sections.Data,
+) -> Split:
     """``make`` for a scheme whose clients are all that there are."""
     labels = dataset.y.numpy()
     checksum = hashlib.sha256(labels.astype("<i8").tobytes()).hexdigest()
     if scheme.file is not None:
         return _read(scheme.file, scheme, dataset, checksum)
-    draw = (
-        scheme.of(dataset) if replicas is None else _repeated(scheme, dataset, replicas)
-    )
+    if data.imbalance > 1:
+        draw = _of_long_tail(scheme, dataset, replicas, data)
+    else:
+        draw = _drawn(scheme, dataset, replicas)
     for client, (train, test) in enumerate(zip(draw.train, draw.test, strict=True)):
         if not len(train) or not len(test):
             raise UserError(
@@ -195,6 +205,31 @@ def _make(scheme: Scheme, dataset: Dataset, replicas: np.ndarray | None) -> Spli
         scheme.model_dump(mode="json"),
         [*dataset.notes, *draw.notes],
         draw.names,
+    )
+
+
+def _drawn(scheme: Scheme, dataset: Dataset, replicas: np.ndarray | None) -> Draw:
+    """A data set dealt out, as often as there are groups that have all of it."""
+    if replicas is None:
+        return scheme.of(dataset)
+    return _repeated(scheme, dataset, replicas)
+
+
+def _of_long_tail(
+    scheme: Scheme,
+    dataset: Dataset,
+    replicas: np.ndarray | None,
+    data: sections.Data,
+) -> Draw:
+    """The samples that a long tail leaves, dealt out."""
+    merged = isinstance(scheme, MergedScheme)
+    chosen, note = long_tail.kept(dataset, data, scheme.seed, merged)
+    draw = _drawn(scheme, long_tail.restricted(dataset, chosen), replicas)
+    return replace(
+        draw,
+        train=[chosen[held] for held in draw.train],
+        test=[chosen[held] for held in draw.test],
+        notes=[*draw.notes, note],
     )
 
 

@@ -33,6 +33,7 @@ from hpcfl.experiment.sections import (
     Section,
     Seed,
     Shift,
+    Time,
     Training,
 )
 
@@ -86,6 +87,7 @@ class Config(Section):
     method: SerializeAsAny[MethodSection]
     training: Training = Training()
     participation: Participation = Participation()
+    time: Time = Time()
     newcomers: Newcomers = Newcomers()
     evaluation: Evaluation = Evaluation()
     checkpoint: Checkpoint = Checkpoint()
@@ -116,6 +118,10 @@ class Config(Section):
             lines.append(
                 f"newcomers.epochs = {self.newcomers.epochs}: there are none, newcomers.clients = 0"
             )
+        if unread := self._unread_of_time():
+            lines.append(
+                f"{', '.join(unread)}: not read with time.mode = '{self.time.mode}'"
+            )
         for place, shift in enumerate(self.shift):
             if late := [round for round in shift.at if round > self.rounds + 1]:
                 lines.append(
@@ -137,6 +143,15 @@ class Config(Section):
             )
         return lines
 
+    def _unread_of_time(self) -> list[str]:
+        """The keys of ``[time]`` that were given and are not read in its mode."""
+        keys = set(self.time.model_fields_set) - {"mode"}
+        if self.time.mode != "none":
+            others = {**self.time.of_mode}
+            del others[self.time.mode]
+            keys &= {key for of_other in others.values() for key in of_other}
+        return [f"time.{key}" for key in sorted(keys)]
+
     def resolved(self) -> dict[str, Any]:
         """Every key with its value, JSON-able, as nested as in the experiment file."""
         table = self.model_dump(mode="json")
@@ -156,6 +171,7 @@ SECTIONS: dict[str, type[Section]] = {
     "method": MethodSection,
     "training": Training,
     "participation": Participation,
+    "time": Time,
     "newcomers": Newcomers,
     "evaluation": Evaluation,
     "checkpoint": Checkpoint,
@@ -291,11 +307,39 @@ def _check_stragglers(participation: Participation, training: Training) -> None:
         )
 
 
+def _check_time(time: Time) -> None:
+    """Raises UserError where a key of ``[time]`` asks for another that is not there."""
+    if time.mode == "none":
+        return
+    for key, file in (("devices", "file"), ("availability", "availability_file")):
+        if getattr(time, key) == "file" and getattr(time, file) is None:
+            raise UserError(f"time.{key} = 'file': give its name as time.{file}")
+    if time.mode == "asynchronous" and time.rule == "semi" and time.period is None:
+        raise UserError(
+            "time.rule = 'semi': give the seconds between steps as time.period"
+        )
+    if len(time.shares) != len(time.factors):
+        raise UserError(
+            f"time.shares = {time.shares}: as many as time.factors, {len(time.factors)}"
+        )
+    if min(time.shares, default=0) < 0 or sum(time.shares) <= 0:
+        raise UserError(f"time.shares = {time.shares}: 0 or more each, and not all 0")
+    if min(time.factors) <= 0:
+        raise UserError(f"time.factors = {time.factors}: more than 0 each")
+
+
 def _check_samples(data: Data, partition: Partition) -> None:
     """Raises UserError where a part of the data set is asked for, but clients have
     samples of their own.
     """
-    if data.samples and partition.scheme == "by-client":
+    if partition.scheme != "by-client":
+        return
+    if data.imbalance > 1:
+        raise UserError(
+            f"data.imbalance = {data.imbalance:g}: with partition.scheme = 'by-client' each client "
+            "has samples of its own; take another scheme"
+        )
+    if data.samples:
         raise UserError(
             f"data.samples = {data.samples}: with partition.scheme = 'by-client' each client has "
             "samples of its own; a smaller partition.clients takes fewer of the clients"
@@ -308,6 +352,7 @@ CHECKS: dict[Callable[..., Any], tuple[str, ...]] = {
     measures.asked: ("evaluation",),
     measures.check_best_by: ("evaluation", "training"),
     _check_stragglers: ("participation", "training"),
+    _check_time: ("time",),
 }
 
 

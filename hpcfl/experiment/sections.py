@@ -2,6 +2,7 @@
 means.
 """
 
+from collections.abc import Mapping
 from itertools import pairwise
 from typing import Annotated, Any, ClassVar, Literal, Self
 
@@ -63,6 +64,16 @@ class Data(Section):
         None,
         description="for a quick try only so many training samples, of all where there is no "
         "official split, and as large a share of the test samples",
+    )
+    imbalance: float = Field(
+        1.0,
+        ge=1,
+        le=1e6,
+        description="long tail: how many times as many training samples the most frequent class "
+        "keeps as the least frequent one",
+    )
+    imbalance_order: Literal["index", "random"] = Field(
+        "index", description="which class is the most frequent: 0, or drawn"
     )
     normalise: Literal["half", "statistics"] = Field(
         "half",
@@ -325,6 +336,155 @@ class Participation(Section):
     def count(self, clients: int) -> int:
         """How many of so many clients are drawn each round."""
         return max(1, int(self.fraction * clients + 1e-9))
+
+
+class Time(Section):
+    """The clients' own time, which is computed from what they do and never measured
+    (``clock/time.md``).
+
+    Attributes:
+        of_mode: the keys that only one mode reads.
+    """
+
+    mode: Literal["none", "synchronous", "asynchronous"] = Field(
+        "none",
+        description="synchronous: a round waits for its clients; none: there is no time; "
+        "asynchronous, where the server waits for nobody, is not simulated yet",
+    )
+    devices: Literal["equal", "lognormal", "zipf", "pareto", "classes", "file"] = Field(
+        "lognormal", description="how fast clients are"
+    )
+    sigma: float = Field(
+        0.6, ge=0, le=10, description="lognormal: standard deviation of the log"
+    )
+    exponent: float = Field(
+        1.0, gt=0, le=10, description="zipf's exponent, pareto's shape"
+    )
+    slowest: float = Field(
+        60.0, ge=1, le=1e6, description="pareto: the most times slower than the fastest"
+    )
+    shares: list[float] = Field(
+        [0.53, 0.46, 0.01], description="classes: share of the clients in each"
+    )
+    factors: list[float] = Field(
+        [1.0, 2.8, 9.0], description="classes: how many times slower each is"
+    )
+    file: str | None = Field(
+        None,
+        description="JSON with each client's computation (ms a sample) and communication "
+        "(kbit/s), for devices = 'file'",
+    )
+    sample_ms: float | None = Field(
+        None,
+        gt=0,
+        le=1e9,
+        description="milliseconds for which the median device trains on one sample; default: "
+        "counted for the model, at 1 GFLOP/s",
+    )
+    down: float = Field(
+        34.0, gt=0, le=1e6, description="median Mbit/s from the server to a client"
+    )
+    up: float = Field(
+        26.0, gt=0, le=1e6, description="median Mbit/s from a client to the server"
+    )
+    down_sigma: float = Field(
+        0.5, ge=0, le=10, description="standard deviation of the log of down"
+    )
+    up_sigma: float = Field(
+        0.7, ge=0, le=10, description="standard deviation of the log of up"
+    )
+    latency: float = Field(
+        0.05, ge=0, le=1e6, description="seconds that each way takes beside"
+    )
+    availability: Literal["always", "day", "markov", "file"] = Field(
+        "always", description="when clients are on"
+    )
+    hours: float = Field(8.0, gt=0, le=24, description="day: hours of 24 on")
+    zones: PositiveInt | None = Field(
+        None, description="day: so many time zones; default: any hour of the day"
+    )
+    on: float = Field(
+        3600.0, gt=0, le=1e9, description="markov: mean seconds of a period on"
+    )
+    off: float = Field(
+        3600.0, gt=0, le=1e9, description="markov: mean seconds of a period off"
+    )
+    availability_file: str | None = Field(
+        None,
+        description="JSON with lists of when each client comes on (active) and goes off "
+        "(inactive) until finish_time, in seconds, for availability = 'file'",
+    )
+    over_selection: float = Field(
+        1.0,
+        ge=1,
+        le=1000,
+        description="synchronous: times as many clients are asked as a round waits for",
+    )
+    deadline: float | None = Field(
+        None, gt=0, le=1e9, description="synchronous: most seconds of a round"
+    )
+    least: float = Field(
+        0.0,
+        ge=0,
+        le=1,
+        description="synchronous: share of a round's clients without which the server takes no step",
+    )
+    late: Literal["drop", "partial"] = Field(
+        "drop",
+        description="synchronous: who would miss the deadline is left out, or does as many "
+        "whole epochs as fit",
+    )
+    rule: Literal["fedbuff", "fedasync", "semi"] = Field(
+        "fedbuff", description="asynchronous: what a step of the server is"
+    )
+    concurrency: PositiveInt | None = Field(
+        None,
+        description="asynchronous: most clients at work at once; default: a cohort",
+    )
+    buffer: PositiveInt | None = Field(
+        None,
+        description="asynchronous: arrivals that make a step; default: 10, at most "
+        "concurrency, fedasync: 1",
+    )
+    period: float | None = Field(
+        None, gt=0, le=1e9, description="semi: seconds between steps of the server"
+    )
+    staleness: Literal["constant", "polynomial", "hinge"] = Field(
+        "polynomial",
+        description="asynchronous: how an update counts less that started τ steps ago",
+    )
+    a: float | None = Field(
+        None,
+        gt=0,
+        le=1000,
+        description="polynomial: (1 + τ)^−a, 0.5; hinge: 1/(a(τ − b) + 1) beyond b, 10",
+    )
+    b: NonNegativeInt = Field(4, description="hinge: the τ that still counts whole")
+    alpha: float = Field(
+        0.9, gt=0, le=1, description="fedasync: share of the clients' model in a step"
+    )
+    server_lr: float = Field(
+        1.0, gt=0, le=1000, description="fedbuff, semi: learning rate of the server"
+    )
+    max_staleness: NonNegativeInt | None = Field(
+        None, description="asynchronous: staler updates are dropped"
+    )
+
+    of_mode: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        "synchronous": ("over_selection", "deadline", "least", "late"),
+        "asynchronous": (
+            "rule",
+            "concurrency",
+            "buffer",
+            "period",
+            "staleness",
+            "a",
+            "b",
+            "alpha",
+            "server_lr",
+            "max_staleness",
+        ),
+    }
 
 
 class Newcomers(Section):

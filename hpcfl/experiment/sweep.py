@@ -90,6 +90,20 @@ def _cell(
         raise UserError(
             f"{source}: sweep.name: cells are named by what sets them apart"
         )
+    config, mistakes = configured(base, setting)
+    if config is None:
+        return None, mistakes
+    name = _name(setting)
+    named = config.model_copy(update={"name": f"{config.name}-{name}"})
+    return Cell(name, setting, named), []
+
+
+def configured(
+    base: dict[str, Any], setting: Setting
+) -> tuple[Config | None, list[str]]:
+    """The configuration in which ``setting`` changes the ``base`` table, or None and a
+    line for each mistake.
+    """
     table = copy.deepcopy(base)
     # A plugin is chosen before its keys are set.
     for key in sorted(setting, key=lambda key: not is_selector(key)):
@@ -97,12 +111,7 @@ def _cell(
             choose(table, key, setting[key])
         except UserError as error:
             return None, list(error.args)
-    config, mistakes = checked(table)
-    if config is None:
-        return None, mistakes
-    name = _name(setting)
-    named = config.model_copy(update={"name": f"{config.name}-{name}"})
-    return Cell(name, setting, named), []
+    return checked(table)
 
 
 def _name(setting: Setting) -> str:
@@ -144,6 +153,11 @@ def _label(key: str, value: Any, setting: Setting) -> str:
         text = f"{key}={value}"
     else:
         text = f"{last}={value}"
+    return in_file_name(text)
+
+
+def in_file_name(text: str) -> str:
+    """The text with what cannot stand in every file's name replaced."""
     return re.sub(r"[^\w.+=-]+", "_", text)
 
 

@@ -1,10 +1,10 @@
-"""Personal models under an anchor: the server mixes the last uploads, clients stay near
-the mix.
+"""Personal models under an anchor that comes down.
 
-What FedAMP and DiversiFed share. Client i keeps its model w_i, trains on from it and
-minimises F_i(w) + (strength/2)‖w − z_i‖². Its anchor is z_i = (1 − Σ_j β_ij) w_i + Σ_j
-β_ij w_j over the clients j that uploaded in the last round; what β is, a method says.
-In round 1 there is no anchor yet, and clients minimise F_i alone.
+``Anchored``: client i keeps its model w_i, trains on from it and minimises F_i(w) +
+(strength/2)‖w − z_i‖². MR-MTL's anchor z_i is the mean of all models. ``MixedAnchor``,
+which FedAMP and DiversiFed share: the server mixes the last uploads, z_i = (1 − Σ_j
+β_ij) w_i + Σ_j β_ij w_j over the clients j that uploaded in the last round; what β is,
+a method says. In round 1 there is no such anchor yet, and clients minimise F_i alone.
 """
 
 from abc import abstractmethod
@@ -20,14 +20,50 @@ from hpcfl.rows import mixing
 
 
 class Anchored(Method):
-    """Server: ``models`` [M, P], each client's last upload; ``uploaded``, bool [M], who
-    sent one last round.
+    """Client: ``model`` [P]. Down P (the anchor z), up P.
 
-    Client: ``model`` [P]. Down P (the anchor z), up P. The result is read from
-    ``post``, after training.
+    The result is read from ``post``, after training.
     """
 
     primary: ClassVar[str] = "post"
+
+    @abstractmethod
+    def strength(self) -> float:
+        """The strength of the proximal term."""
+
+    @abstractmethod
+    def upload(self, fleet: Fleet, own: Tensor, trained: Tensor) -> Message:
+        """What goes up from clients whose models were ``own`` [n, P] before the round
+        and are ``trained`` [n, P] after it.
+        """
+
+    def client_state(self, setup: Setup) -> State:
+        return {**super().client_state(setup), "model": setup.initial()}
+
+    def start(self, fleet: Fleet, inbox: Inbox) -> Tensor:
+        """The clients' own models ``[n, P]``."""
+        return fleet.state["model"]
+
+    def update(self, fleet: Fleet, inbox: Inbox) -> Message:
+        own = fleet.state["model"]
+        start = self.start(fleet, inbox)
+        self.score(fleet, inbox, start)
+        proximal = None
+        if "anchor" in inbox:
+            proximal = self.strength(), inbox["anchor"]
+        trained = fleet.train(start, proximal=proximal)
+        fleet.state["model"] = trained
+        self.score(fleet, inbox, trained, trained=True)
+        return self.upload(fleet, own, trained)
+
+
+class MixedAnchor(Anchored):
+    """Server: ``models`` [M, P], each client's last upload; ``uploaded``, bool [M], who
+    sent one last round.
+
+    Client: ``model`` [P]. Down P (the anchor z), up P.
+    """
+
     family: ClassVar[str] = "mixed on the server"
     no_newcomers: ClassVar[str] = (
         "because what the server mixes for a client begins with what that client "
@@ -46,18 +82,11 @@ class Anchored(Method):
                 there.
         """
 
-    @abstractmethod
-    def strength(self) -> float:
-        """The strength of the proximal term."""
-
     def server_state(self, setup: Setup) -> State:
         return {
             "models": mixing.repeated(setup.initial(), setup.clients),
             "uploaded": torch.zeros(setup.clients, dtype=torch.bool),
         }
-
-    def client_state(self, setup: Setup) -> State:
-        return {**super().client_state(setup), "model": setup.initial()}
 
     def send(self, server: State, audience: Audience) -> Message:
         senders = server["uploaded"].nonzero()[:, 0]
@@ -72,19 +101,7 @@ class Anchored(Method):
         matrix[torch.arange(len(receivers)), receivers] = 1 - beta.sum(dim=1)
         return {"anchor": mixing.mix(matrix, models)}
 
-    def start(self, fleet: Fleet, inbox: Inbox) -> Tensor:
-        """The clients' own models ``[n, P]``."""
-        return fleet.state["model"]
-
-    def update(self, fleet: Fleet, inbox: Inbox) -> Message:
-        start = self.start(fleet, inbox)
-        self.score(fleet, inbox, start)
-        proximal = None
-        if "anchor" in inbox:
-            proximal = self.strength(), inbox["anchor"]
-        trained = fleet.train(start, proximal=proximal)
-        fleet.state["model"] = trained
-        self.score(fleet, inbox, trained, trained=True)
+    def upload(self, fleet: Fleet, own: Tensor, trained: Tensor) -> Message:
         return {"model": trained}
 
     def aggregate(self, server: State, cohort: Cohort, uplink: State) -> None:

@@ -15,7 +15,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from hpcfl.methods._anchored import Anchored
+from hpcfl.methods._anchored import MixedAnchor
 from hpcfl.methods.base import search
 
 COINCIDE = (
@@ -27,7 +27,7 @@ def forces(distances: Tensor, itself: Tensor, alpha: float, tau: float) -> Tenso
     """β [m, n], float64, whose entries may be negative; 0 with a single other client or
     none.
 
-    distances, itself: as for ``Anchored.attraction``.
+    distances, itself: as for ``MixedAnchor.attraction``.
     """
     others = (
         (~itself).sum(dim=1, keepdim=True).double()
@@ -44,7 +44,7 @@ def forces(distances: Tensor, itself: Tensor, alpha: float, tau: float) -> Tenso
     )
 
 
-class DiversiFed(Anchored):
+class DiversiFed(MixedAnchor):
     """Server: ``models`` [M, P], ``uploaded`` [M]. Client: ``model`` [P]. Down P (the
     anchor z), up P.
     """

@@ -14,11 +14,11 @@ zero, and so trains Local; here the term acts, and is squared (methods-1.md §9,
 from pydantic import Field, model_validator
 from torch import Tensor
 
-from hpcfl.methods._anchored import Anchored
+from hpcfl.methods._anchored import MixedAnchor
 from hpcfl.methods.base import search
 
 
-class FedAMP(Anchored):
+class FedAMP(MixedAnchor):
     """Server: ``models`` [M, P], ``uploaded`` [M]. Client: ``model`` [P]. Down P (the
     anchor u), up P.
     """

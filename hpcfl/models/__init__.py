@@ -30,6 +30,7 @@ from hpcfl.errors import UserError
 from hpcfl.experiment import blame, plugins
 from hpcfl.experiment.sections import Model
 from hpcfl.models._heads import CosineHead
+from hpcfl.models._random import RandomLayer as RandomLayer
 
 
 class Head(Protocol):

@@ -72,7 +72,7 @@ def plot(
     runs, notes = summary.runs_below(folders, own)
     sheet = Sheet(width)
     sheet.notes.extend(notes)
-    height = _written(out, form, lambda: draw(runs, sheet, **options))
+    height = write(out, form, lambda: draw(runs, sheet, **options))
     lines = [f"note: {note}" for note in dict.fromkeys(sheet.notes)]
     size = f"{width:g} × {height:.2f} inches, letters of {TEXT} and {SMALL} points"
     return [*lines, f"figure: {out} ({size})"]
@@ -123,10 +123,10 @@ def draw(folder: Path, runs: list[Run] | None = None) -> list[Path]:
     runs = runs or summary.load_all(folder)
     score = re.sub(r"[^\w-]+", "_", runs[0].measure.score)
     paths = [folder / f"{score}.png"]
-    _written(paths[0], "png", lambda: moments(runs, Sheet(PAGE)))
+    write(paths[0], "png", lambda: moments(runs, Sheet(PAGE)))
     if any("train_counts" in run.results.static for run in runs):
         paths.append(folder / "clients.png")
-        _written(paths[1], "png", lambda: partition.plugin(runs, Sheet(PAGE)))
+        write(paths[1], "png", lambda: partition.plugin(runs, Sheet(PAGE)))
     # A figure is part of reference cycles, so only the garbage collector frees it, and
     # that is not started by the megabytes of pixels that it holds.
     gc.collect()
@@ -166,7 +166,7 @@ def _file(out: Path, form: str | None) -> tuple[Path, str]:
     return file, form or ending
 
 
-def _written(path: Path, form: str, make: "Callable[[], Figure]") -> float:
+def write(path: Path, form: str, make: "Callable[[], Figure]") -> float:
     """Draw and write a figure in the house's style; returns its height in inches."""
     with house_style():
         figure = make()

@@ -13,8 +13,7 @@ from hpcfl.report.summary import Run
 from hpcfl.scores._described import Measure, resolve
 from hpcfl.scores._metric_name import (
     CLIENTS,
-    RECORDED,
-    SECONDS,
+    NO_SCORES,
     MetricName,
     held_out,
     is_of_newcomers,
@@ -56,7 +55,7 @@ def named(run: Run, metric: str) -> Named:
             if measure is not None:
                 return Named(MetricName(measure.recorded, run.score), measure)
     name = MetricName.parse(metric)
-    if name.column in (RECORDED, SECONDS):
+    if name.column in NO_SCORES:
         return Named(name, None)
     return Named(name, resolve(name.number, run.scores))
 

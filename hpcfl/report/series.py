@@ -8,7 +8,7 @@ from itertools import pairwise
 import numpy as np
 
 from hpcfl.report.summary import Run
-from hpcfl.scores._metric_name import SECONDS, MetricName, models_of
+from hpcfl.scores._metric_name import SECONDS, TIME, MetricName, models_of
 
 
 def _rounds(run: Run, column: str) -> np.ndarray:
@@ -38,12 +38,22 @@ def _floats(run: Run, column: str) -> np.ndarray:
     return travelled
 
 
+def _virtual(run: Run, column: str) -> np.ndarray:
+    """The clients' own seconds, when the models of a column were there, [T]; NaN
+    without ``[time]``.
+    """
+    name = "seconds" if models_of(column) == "post" else "started"
+    places: np.ndarray = run.results.series(MetricName(name, TIME)).astype(float)
+    return places
+
+
 # Where a round lies on an axis, [T], for the models of a column.
 Positions = Callable[[Run, str], np.ndarray]
 # By the name of an axis its label and its positions.
 AXES: dict[str, tuple[str, Positions]] = {
     "rounds": ("round", _rounds),
     "seconds": ("seconds, scoring included", _seconds),
+    "virtual": ("seconds of the clients' own time", _virtual),
     "floats": ("floats to and from a client that takes part in all rounds", _floats),
 }
 # A line is drawn by two points of each bucket, which is as fine as a screen is.

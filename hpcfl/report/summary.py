@@ -17,7 +17,7 @@ from hpcfl.experiment.config import fingerprint
 from hpcfl.report.outcome import Summary, summarise
 from hpcfl.scores._described import Described, Measure, resolve
 from hpcfl.scores._metric_name import MetricName
-from hpcfl.storage import packed_runs, run_folder, run_status
+from hpcfl.storage import packed_runs, run_folder, run_status, tune_folder
 from hpcfl.storage import results as recorded
 from hpcfl.storage.moments import counts, scores
 from hpcfl.storage.results import Results
@@ -261,6 +261,8 @@ def load_all(folder: Path, own: Collection[str] = ()) -> list[Run]:
     """
     if not folder.is_dir() and not packed_runs.is_packed(folder):
         raise UserError(f"{folder}: no such folder")
+    if tune_folder.is_tuning(folder):
+        folder = folder / tune_folder.FINAL
     return runs_in([folder], own) or [load(folder, own)]
 
 
@@ -274,9 +276,15 @@ def runs_below(
     runs count as folders. own: as for ``load``. Raises UserError if there is no run, or
     a folder without any.
     """
+    tried: list[Path] = []
 
     def all_below(folder: Path) -> list[Path]:
-        return sorted(folder.glob("**/"))  # the folder itself, too
+        """The folders in one, itself too, without those that a tuning tried."""
+        found: list[Path] = []
+        for place in sorted(folder.glob("**/")):
+            left_out = tune_folder.leaves_out(folder, place)
+            (tried if left_out else found).append(place)
+        return found
 
     packed, folders = _packed(folders)
     if packed and not folders:
@@ -297,6 +305,11 @@ def runs_below(
         notes.append(
             f"left out, as --fresh moved it aside: {aside[0]}{more}; named alone it "
             "counts"
+        )
+    if tried:
+        notes.append(
+            f"left out: what was tried in a tuning, {tried[0]} and others; named alone "
+            "they count"
         )
     return [*packed, *(load(place, own) for place in current)], notes
 

@@ -9,8 +9,11 @@ from dataclasses import dataclass
 CLIENTS = "clients"  # as a column's number: how many clients its numbers are of
 VALIDATION = "validation"
 NEWCOMERS = "newcomers"
-# columns whose numbers are no scores: phases of a round, and what methods record
+# columns whose numbers are no scores: phases of a round, what methods record, and the
+# clients' own time
 SECONDS, RECORDED = "seconds", "recorded"
+TIME, STALENESS, PARTICIPATION = "time", "staleness", "participation"
+NO_SCORES = SECONDS, RECORDED, TIME, STALENESS, PARTICIPATION
 # a client's gradients of samples in a round, and without a client the sum over clients
 SAMPLE_GRADIENTS = "sample_gradients"
 
@@ -25,7 +28,7 @@ class MetricName:
     Attributes:
         number: What was measured or counted, such as ``weighted`` or ``floats_down``.
         column: The models that were scored, such as ``pre`` or ``validation/pre`` (see
-            ``held_out``), ``SECONDS`` or ``RECORDED``; "" for any other number.
+            ``held_out``), one of ``NO_SCORES``; "" for any other number.
         of_clients: Whether each client has its own number; else it is the round's.
     """
 

@@ -183,17 +183,17 @@ def _play(small: Prepared) -> None:
     FinalScoring(last, alone, small, server, BriefFleet).play()
 
 
-def shrink(prepared: Prepared, lanes: int) -> Prepared:
-    """The experiment with clients of two samples, and a kernel and stores of its own."""
+def shrink(prepared: Prepared, lanes: int, samples: int = SAMPLES) -> Prepared:
+    """The experiment with clients of so many samples, and a kernel and stores of its own."""
     resources, method = prepared.resources, prepared.method
     affordable = max(MIN_CLIENTS, FLOATS // prepared.setup.layout.width)
     clients = min(prepared.setup.clients, affordable)
     newcomers = [clients] if prepared.config.newcomers.clients else []
     # One client trains; another one, where there are several, is scored beside it.
     taking_part = list(range(min(clients, 2)))
-    pool = np.arange(min(SAMPLES, len(resources.samples.y)))
-    samples = resources.samples.dealt(dict.fromkeys([*taking_part, *newcomers], pool))
-    counts = samples.counts(0).repeat(clients + len(newcomers), 1)
+    pool = np.arange(min(samples, len(resources.samples.y)))
+    dealt = resources.samples.dealt(dict.fromkeys([*taking_part, *newcomers], pool))
+    counts = dealt.counts(0).repeat(clients + len(newcomers), 1)
     setup = replace(prepared.setup, counts=counts[:clients])
     device = resources.device
     module = setup.build().to(device)
@@ -203,7 +203,7 @@ def shrink(prepared: Prepared, lanes: int) -> Prepared:
             private[name] = row
     small_resources = Resources(
         setup,
-        samples,
+        dealt,
         choose(module, device, lanes, replay=False),
         resources.buffers,
         device,

@@ -92,10 +92,11 @@ class Federation:
 
         def meanwhile() -> None:
             self.record_last()
-            following = cohort(config, number + 1)
-            self.prepared.store.read_ahead(following.tolist())
+            if number < config.rounds:
+                following = cohort(config, number + 1, self.prepared.calendar)
+                self.prepared.store.read_ahead(following.tolist())
 
-        plan = select(config, number)
+        plan = select(config, number, self.prepared.calendar)
         round = Round(plan, self.communicator, self.prepared, self.server)
         result = round.play(lambda: self.vote(number, request), meanwhile)
         self._unrecorded = result
@@ -104,7 +105,8 @@ class Federation:
 
     def finish(self) -> None:
         """Collective. Score the models that the last aggregation made."""
-        plan = select_final(self.prepared.config, self.prepared.newcomer_ids)
+        prepared = self.prepared
+        plan = select_final(prepared.config, prepared.newcomer_ids, prepared.calendar)
         scoring = FinalScoring(plan, self.communicator, self.prepared, self.server)
         self._unrecorded = scoring.play()
         self.record_last()

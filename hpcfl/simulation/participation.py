@@ -1,15 +1,17 @@
 """Who takes part in a round, and how much of its training each client does.
 
-Both follow from the experiment's seed, the round and the client alone, so every rank
-knows them without asking, and so does a run that is resumed.
+Both follow from the experiment's seed, the round and the client alone, and with
+``[time]`` from when clients are there, which follows from the same. So every rank knows
+them without asking, and so does a run that is resumed.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from hpcfl.clock.calendar import Calendar
+from hpcfl.clock.draws import Draws
 from hpcfl.experiment.config import Config
-from hpcfl.rows import randomness
 
 
 def _nobody() -> np.ndarray:
@@ -27,6 +29,8 @@ class RoundPlan:
     scored: whether models are scored.
     newcomers: ids of the clients that were never trained with and are scored after the
         last round.
+    shares: of the epochs of each local training that each of the cohort does, [n]; None
+        where all do all.
     """
 
     number: int
@@ -34,67 +38,79 @@ class RoundPlan:
     audience: np.ndarray
     scored: bool
     newcomers: np.ndarray = field(default_factory=_nobody)
+    shares: np.ndarray | None = None
+
+    def pace(self, ids: np.ndarray) -> np.ndarray | None:
+        """The shares of some of the cohort, [k]; None where all do all."""
+        if self.shares is None:
+            return None
+        return self.shares[np.searchsorted(self.cohort, ids)]
+
+    def only(self, ids: np.ndarray) -> "RoundPlan":
+        """The round as if there were no clients but these, all of whom are scored."""
+        trained = np.intersect1d(ids, self.cohort)
+        return replace(
+            self,
+            cohort=trained,
+            audience=ids,
+            scored=True,
+            shares=self.pace(trained),
+        )
 
 
-def select(config: Config, number: int) -> RoundPlan:
-    """Who takes part in a round of the experiment."""
-    chosen = cohort(config, number)
+def select(config: Config, number: int, calendar: Calendar | None = None) -> RoundPlan:
+    """Who takes part in a round of the experiment; ``calendar``: with ``[time]``."""
+    chosen = cohort(config, number, calendar)
     every = config.evaluation.every
     scored = number % every == 0 or number == config.rounds
     audience = chosen
     if scored and config.evaluation.clients == "all":
         audience = np.arange(config.partition.clients)
-    return RoundPlan(number, chosen, audience, scored)
+    shares = _epoch_shares(config, number, chosen, calendar)
+    return RoundPlan(number, chosen, audience, scored, shares=shares)
 
 
-def select_final(config: Config, newcomers: np.ndarray) -> RoundPlan:
+def select_final(
+    config: Config, newcomers: np.ndarray, calendar: Calendar | None = None
+) -> RoundPlan:
     """Who is scored after the last aggregation, which counts as round R + 1: all
     clients, or the last cohort, and the newcomers, whose ids are given.
     """
     audience = np.arange(config.partition.clients)
     if config.evaluation.clients == "cohort":
-        audience = cohort(config, config.rounds)
+        audience = cohort(config, config.rounds, calendar)
     return RoundPlan(config.rounds + 1, _nobody(), audience, True, newcomers)
 
 
-def cohort(config: Config, number: int) -> np.ndarray:
+def cohort(config: Config, number: int, calendar: Calendar | None = None) -> np.ndarray:
     """The ids [n] of the clients that train in a round, ascending.
 
     Of M clients ⌊ρM⌋ are drawn uniformly without replacement, at least one, where ρ is
     ``participation.fraction`` (protocols.md E2). Each of them is lost with the
     probability ``participation.dropout`` and hears nothing of this round; the luckiest
-    stays in any case.
+    stays in any case. With ``[time]`` it is those of whom an upload counts.
     """
+    if calendar is not None:
+        return calendar.step(number).cohort
     clients = config.partition.clients
-    participation = config.participation
-    order: np.ndarray = randomness.permutation(clients, config.seed, "cohort", number)
-    drawn = order[: participation.count(clients)]
-    if participation.dropout:
-        luck = randomness.uniform(config.seed, "dropout", number, skip=0, count=clients)
-        luck_of_drawn = luck[drawn]
-        lost = min(participation.dropout, luck_of_drawn.max())
-        drawn = drawn[luck_of_drawn >= lost]
-    return np.sort(drawn)
+    everybody = np.ones(clients, bool)
+    draws = draws_of(config)
+    drawn = draws.choose(everybody, config.participation.count(clients), (number,))
+    return np.sort(draws.staying(drawn, (number,)))
 
 
-def epoch_shares(config: Config, number: int, ids: np.ndarray) -> np.ndarray | None:
-    """The share of the epochs of each local training that the clients ``ids`` [n] of a
-    round's cohort do, [n]; None where all do all.
+def draws_of(config: Config) -> Draws:
+    """The draws of an experiment."""
+    return Draws(config.participation, config.partition.clients, config.seed)
 
-    As in FedProx's experiments (Li et al., MLSys 2020): of the cohort, a share
-    ``participation.stragglers``, drawn anew in each round, does a number of epochs that
-    is uniform in 1 … E. It is one share for all trainings that a method does in the
-    round, those of heads or personal models too. Nobody is left out for it.
+
+def _epoch_shares(
+    config: Config, number: int, chosen: np.ndarray, calendar: Calendar | None
+) -> np.ndarray | None:
+    """The share of the epochs of each local training that each of a round's cohort
+    does, [n]; None where all do all.
     """
-    stragglers = config.participation.stragglers
-    if not stragglers:
-        return None
-    clients = config.partition.clients
-    luck = randomness.uniform(config.seed, "stragglers", number, skip=0, count=clients)
-    share = randomness.uniform(config.seed, "pace", number, skip=0, count=clients)
-    chosen = cohort(config, number)
-    unlucky_first = np.argsort(luck[chosen], kind="stable")
-    # 1e-9: 0.29 · 100 is 28.999… in floating point
-    count = int(stragglers * len(chosen) + 1e-9)
-    slow = chosen[unlucky_first[:count]]
-    return np.where(np.isin(ids, slow), share[ids], 1.0)
+    if calendar is None:
+        return draws_of(config).epoch_shares(chosen, (number,))
+    shares = np.array([job.share for job in calendar.step(number).jobs])
+    return None if (shares == 1).all() else shares

@@ -17,6 +17,7 @@ from hpcfl.errors import RankFailure, UserError
 from hpcfl.simulation import diagnosis, dry_round, score_check
 from hpcfl.simulation.diagnosis import Diagnosis
 from hpcfl.simulation.prepare import Prepared
+from hpcfl.simulation.timing import timed
 
 
 @dataclass(frozen=True)
@@ -41,6 +42,13 @@ class Elsewhere(Exception):
 
 
 def run(prepared: Prepared, communicator: Communicator) -> Prepared:
+    """Try the experiment and return it as it can run, with the calendar of its rounds
+    if it has ``[time]``. Collective. Raises UserError, the same on all ranks.
+    """
+    return timed(_tried(prepared, communicator), communicator)
+
+
+def _tried(prepared: Prepared, communicator: Communicator) -> Prepared:
     """Try the experiment and return it as it can run. Collective.
 
     If clients cannot be batched and ``runtime.lanes`` is "auto", that is with one lane

@@ -21,6 +21,7 @@ from hpcfl.clients.losses import convolves
 from hpcfl.clients.resources import STATE_SHARE, Stopwatch, most_lanes
 from hpcfl.clients.samples import Samples
 from hpcfl.clients.setup import INITIAL, Setup
+from hpcfl.clock.calendar import Calendar
 from hpcfl.communication import placement
 from hpcfl.communication.agreement import agreed
 from hpcfl.communication.communicator import Communicator, Process
@@ -39,6 +40,7 @@ from hpcfl.methods._renamed import refuse_old_hooks
 from hpcfl.methods.base import Audience, Cohort, Method, State
 from hpcfl.methods.options import refuse_without_effect
 from hpcfl.methods.options.averaged_buffers import AveragedBuffers
+from hpcfl.models._replaced import replace_layers
 from hpcfl.rows import constants, layout, mixing, randomness
 from hpcfl.scores._described import Measure
 from hpcfl.scores.base import Score
@@ -61,6 +63,7 @@ class Prepared:
     shifts: what sets clients apart beside their labels, if anything.
     frozen: the digest of the values of what the model freezes; None where it freezes
         nothing.
+    calendar: who takes part in each round, and when; None without ``[time]``.
     """
 
     config: Config
@@ -80,6 +83,7 @@ class Prepared:
     measure: Measure  # the number that `best` is about
     frozen: str | None = None
     shifts: Shifts | None = None
+    calendar: Calendar | None = None
 
     def counts_in(self, round: int) -> Tensor:
         """Training samples of each class as clients know them in a round, float64
@@ -221,7 +225,7 @@ def prepare(config: Config, process: Process, seat: Device | None = None) -> Pre
     scheme, newcomers = cast(Scheme, config.partition), config.newcomers.clients
     shifts = shifted.draw(config.shift, dataset, scheme.seed, scheme.clients, newcomers)
     replicas = shifts.replicas if shifts else None
-    split = partition.make(scheme, dataset, newcomers, replicas)
+    split = partition.make(scheme, dataset, newcomers, replicas, config.data)
     split = replace(split, groups=shifts.groups() if shifts else None)
     scores = _scores(config, split)
     train, validation, selection = _held_out(config, method, split, dataset.y.numpy())
@@ -478,7 +482,8 @@ def _builder(
     shape, classes, vocabulary = dataset.shape, dataset.classes, dataset.vocabulary
 
     def fresh() -> nn.Module:
-        return method.adapt(models.build(config.model, shape, classes, vocabulary))
+        module = models.build(config.model, shape, classes, vocabulary)
+        return replace_layers(method.adapt(module))
 
     with randomness.seeded(config.seed, *INITIAL):
         frozen = constants.frozen(fresh())

@@ -15,11 +15,11 @@ from hpcfl.communication import exchange
 from hpcfl.communication.communicator import Communicator
 from hpcfl.communication.message import Inbox, Message, only
 from hpcfl.communication.message import select as part_of
-from hpcfl.errors import RunFailure
+from hpcfl.errors import Diverged
 from hpcfl.methods.base import State
 from hpcfl.simulation import record
 from hpcfl.simulation.message_check import checked
-from hpcfl.simulation.participation import RoundPlan, epoch_shares
+from hpcfl.simulation.participation import RoundPlan
 from hpcfl.simulation.prepare import Prepared
 from hpcfl.simulation.stages import named, on_this_rank, stage
 from hpcfl.storage.moments import AFTER, BEFORE
@@ -78,14 +78,14 @@ class Result:
     vote: the highest vote of the ranks on what follows.
     final: whether it was the scoring after the last aggregation.
     clusters: which clients are alike, on rank 0 in a scored round with shifts.
-    costs: bytes, floats and seconds, as rank 0 counts them.
+    costs: bytes, floats and seconds, as rank 0 counts them, and the clients' own time.
     """
 
     number: int
     vote: int
     final: bool
     numbers: record.Gathered
-    costs: dict[str, float | int]
+    costs: dict[str, Any]
     clusters: record.Clusters | None = None
 
     @cached_property
@@ -196,8 +196,8 @@ class Round:
     def work(self, inbox: Inbox) -> LocalWork:
         """Train this rank's participants and score its observers."""
         participants = self.participants
-        number, ids = self.plan.number, participants.ids
-        participants.pace = epoch_shares(self.prepared.config, number, ids)
+        ids = participants.ids
+        participants.pace = self.plan.pace(ids)
         message: Message = {}
         if len(ids):
             returned = self.call("update", participants, inbox)
@@ -263,7 +263,7 @@ class Round:
         if not len(reports.diverged):
             return
         if self.prepared.config.training.on_divergence == "stop":
-            raise RunFailure(
+            raise Diverged(
                 f"{self.name}: {named(reports.diverged)} diverged (NaN or Inf); "
                 "lower training.lr or set training.clip and start over with --fresh, or "
                 "leave such clients out with training.on_divergence = 'exclude'"
@@ -308,7 +308,7 @@ class Round:
     def result(self, reports: Reports, floats_down: float) -> Result:
         """The round as it was played. From now on seconds are the next round's."""
         sent, received = self.bytes_before
-        costs: dict[str, float | int] = {
+        costs: dict[str, Any] = {
             "bytes_down": self.communicator.bytes_sent - sent,
             "bytes_up": self.communicator.bytes_received - received,
             "floats_down": floats_down,
@@ -317,6 +317,7 @@ class Round:
             costs[f"seconds/{phase}"] = self.stopwatch.seconds[phase]
         costs["seconds/round"] = self.stopwatch.lap()
         self.stopwatch.seconds.clear()
+        costs |= self.times()
         return Result(
             self.plan.number,
             reports.vote,
@@ -337,6 +338,13 @@ class Round:
             groups, shifts.drifts, None if found is None else found.cpu().numpy()
         )
 
+    def times(self) -> dict[str, Any]:
+        """The clients' own time in this round, by name; {} without ``[time]``."""
+        calendar = self.prepared.calendar
+        if calendar is None:
+            return {}
+        return calendar.numbers(self.plan.number)
+
 
 class FinalScoring(Round):
     """The scoring of the models that the last aggregation made, as round R + 1.
@@ -352,6 +360,13 @@ class FinalScoring(Round):
     @property
     def name(self) -> str:
         return "after the last round"
+
+    def times(self) -> dict[str, Any]:
+        """When the last step was taken; {} without ``[time]``."""
+        calendar = self.prepared.calendar
+        if calendar is None:
+            return {}
+        return calendar.after(self.plan.number - 1)
 
     @stage("send", "what the server sends", collective=True)
     def send(self) -> tuple[Inbox, float]:

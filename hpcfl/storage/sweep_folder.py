@@ -27,6 +27,8 @@ def there(folder: Path) -> list[str]:
     """The names of the runs that lie in the folder, but for those that ``--fresh``
     moved aside.
     """
+    if not folder.is_dir():
+        return []
     return sorted(
         entry.name
         for entry in folder.iterdir()

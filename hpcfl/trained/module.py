@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from hpcfl.clients.losses import Lane, Predict, Tensors
+from hpcfl.models._replaced import restore_layers
 from hpcfl.rows import constants
 from hpcfl.rows.layout import Layout
 from hpcfl.trained.replay import with_gradients
@@ -72,7 +73,7 @@ def module(
     with torch.no_grad():
         for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
             tensor.copy_(given[name][0])
-    model = constants.whole(model)
+    model = restore_layers(constants.whole(model))
     if predict is not None:
         known = {
             name: tensor.cpu().clone() for name, tensor in (variables or {}).items()

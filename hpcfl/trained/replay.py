@@ -20,7 +20,7 @@ from hpcfl.experiment.config import fingerprint
 from hpcfl.files.atomic import Damaged
 from hpcfl.methods.base import State
 from hpcfl.simulation import preflight
-from hpcfl.simulation.participation import RoundPlan, cohort
+from hpcfl.simulation.participation import RoundPlan, select
 from hpcfl.simulation.prepare import Prepared, prepare, refuse_other_frozen
 from hpcfl.simulation.round import FinalScoring, FleetType, Round
 from hpcfl.storage import checkpoint
@@ -114,10 +114,10 @@ class RoundReplay:
             ids = np.array(clients[start : start + TOGETHER])
             store = self._store(number, ids.tolist())
             prepared = replace(self.prepared, store=store)
-            trained = ids[:0]
+            plan = RoundPlan(number, ids[:0], ids, scored=True)
             if not final:
-                trained = np.intersect1d(ids, cohort(prepared.config, number))
-            plan = RoundPlan(number, trained, ids, scored=True)
+                whole = select(prepared.config, number, prepared.calendar)
+                plan = whole.only(ids)
             kind = FinalScoring if final else Round
             round = kind(plan, OneProcess(), prepared, self.server(number), fleet_type)
             inbox, _ = round.send()

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from hpcfl.errors import UserError
-from hpcfl.methods._anchored import Anchored
+from hpcfl.methods._anchored import MixedAnchor
 from hpcfl.report.arrangement import arrange
 from hpcfl.report.plots import _lines
 from hpcfl.report.plots._lines import Line
@@ -59,7 +59,7 @@ def distances(run: Run) -> tuple[float, float]:
     """
     again = run.models.replay
     method = again.prepared.method
-    if not isinstance(method, Anchored):
+    if not isinstance(method, MixedAnchor):
         raise UserError(f"{run.folder}: {method.name} neither pulls nor pushes models")
     models = again.server(max(again.rounds))["models"]
     everyone = torch.arange(len(models))

@@ -1,6 +1,9 @@
 """What the rates are in a round: decay, warm-up, cosine, step."""
 
+import functools
+
 import pytest
+import torch
 
 from hpcfl.clients.setup import rate_factor
 from hpcfl.experiment.sections import Training
@@ -39,3 +42,17 @@ def test_both_rates_of_a_method_follow_it(federate):
         )
         decayed = federate(name, rounds=2, training={"lr": 0.1, "lr_decay": 0.1})
         assert second.digest == decayed.digest != first.digest
+
+
+def test_parameters_of_a_servers_module_are_keyed(make_fleet):
+    setup = make_fleet().setup
+    build = functools.partial(torch.nn.Linear, 2, 3)
+    torch.manual_seed(1)
+    first = setup.parameters(build, key=("hyper",))
+    torch.manual_seed(2)
+    again = setup.parameters(build, key=("hyper",))
+    assert list(first) == ["weight", "bias"] and first["weight"].shape == (3, 2)
+    assert all(torch.equal(first[name], again[name]) for name in first)
+    assert not any(tensor.requires_grad for tensor in first.values())
+    other = setup.parameters(build, key=("hyper", 2))
+    assert not torch.equal(first["weight"], other["weight"])

@@ -7,7 +7,7 @@ import pytest
 
 from hpcfl.data import datasets, partition
 from hpcfl.data.partitions.by_client import plugin as by_client
-from hpcfl.data.sources import _windows, uci_har
+from hpcfl.data.sources import _windows, pamap2, uci_har
 from hpcfl.errors import UserError
 from hpcfl.experiment import config
 
@@ -119,3 +119,97 @@ def test_d7_files_that_are_not_whole_are_named(tmp_path, har, file, content, tol
     with pytest.raises(UserError, match=f"^{path}: .*{told}|^{path}: {told}") as caught:
         load("uci-har", tmp_path)
     assert "\n" not in str(caught.value)
+
+
+def recording(path, activities, scale=1.0):
+    """A file of PAMAP2's with these activities, one a step; a signal is its column,
+    times ``scale`` and (step + 1), but for one value that is missing.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    lines = np.outer(np.arange(1, len(activities) + 1), np.arange(54.0)) * scale
+    lines[:, 1] = activities
+    lines[3, 4] = np.nan
+    np.savetxt(path, lines, fmt="%.6g")
+
+
+@pytest.fixture
+def pamap2_files(tmp_path, monkeypatch):
+    """Subject 101 lies for five windows and jumps rope for one, with a second file of
+    one window; subject 102 walks for five.
+    """
+    monkeypatch.setattr(pamap2, "SUBJECTS", range(101, 103))
+    monkeypatch.setattr(pamap2, "OPTIONAL", (101,))
+    folder = tmp_path / "PAMAP2_Dataset"
+    lying, jumping, walking = 1, 24, 4
+    recording(
+        folder / "Protocol/subject101.dat", [lying] * 256 * 3 + [jumping] * 256, scale=2
+    )
+    recording(folder / "Optional/subject101.dat", [lying] * 256)
+    recording(folder / "Protocol/subject102.dat", [walking] * 256 * 3 + [0] * 256)
+    return folder
+
+
+def test_d8_windows_have_the_activity_that_fills_them(tmp_path, pamap2_files):
+    """Of subject 101's 7 windows of the first file, those at 0 … 512 are lying, the one
+    at 640 is half and half, that at 768 jumping: 5 lying with the second file's one
+    makes 6, of which 4 train, the fifth is left out, the last tests; one of jumping is
+    too few to train. Subject 102 has 5 of walking: 3 train and one tests.
+    """
+    data = load("pamap2", tmp_path)
+    assert data.shape == (9, 3, 256) and data.classes == 12
+    assert data.y.tolist() == [1] * 4 + [4] * 3 + [1] + [4]
+    assert data.official_test == 2
+    held = data.owners.held(2)
+    assert [client.name for client in held] == ["101", "102"]
+    assert [client.train.tolist() for client in held] == [[0, 1, 2, 3], [4, 5, 6]]
+    assert [client.test.tolist() for client in held] == [[7], [8]]
+
+
+def test_d8_signals_are_scaled_by_training_windows(tmp_path, pamap2_files):
+    """A signal grows with the step, the scale drops out: the last training window of
+    subject 102 begins at step 256, so its greatest is 512 times the column.
+    """
+    data = load("pamap2", tmp_path)
+    last = data.x[6].numpy()
+    expected = np.broadcast_to(np.arange(257, 513) / 512, (9, 3, 256))
+    np.testing.assert_allclose(last, expected, rtol=1e-5)
+    assert data.x[4, 0, 0, 3] == 0  # it is missing
+    assert (data.x[8] > 1).any()  # a test window beyond what was trained on
+
+
+def test_d8_channels_are_those_of_pfllib():
+    hand, chest, ankle = (pamap2.SIGNALS[first : first + 9] for first in (0, 9, 18))
+    assert hand == [4, 5, 6, 10, 11, 12, 13, 14, 15]
+    assert chest == [21, 22, 23, 27, 28, 29, 30, 31, 32]
+    assert ankle == [38, 39, 40, 44, 45, 46, 47, 48, 49]
+
+
+def test_d8_pfllib_takes_the_least_number(tmp_path, pamap2_files):
+    """The window that is half lying and half jumping is lying; the one of subject 102
+    that is half walking is of no activity.
+    """
+    data = load("pamap2", tmp_path, label="pfllib")
+    assert data.y.tolist() == [1] * 5 + [4] * 3 + [1] + [4]
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("1 2 3\n", "3 numbers a line, must be 54"),
+        ("a b\n", "cannot be read as lines of as many numbers each"),
+        (None, "no such file; hpcfl datasets pamap2 says what is needed"),
+    ],
+)
+def test_d8_files_that_are_not_whole_are_named(tmp_path, pamap2_files, text, told):
+    path = pamap2_files / "Optional/subject101.dat"
+    path.unlink()
+    if text is not None:
+        path.write_text(text)
+    with pytest.raises(UserError, match=f"^{path}: {told}"):
+        load("pamap2", tmp_path)
+
+
+def test_d8_a_subject_without_activities_is_named(tmp_path, pamap2_files):
+    recording(pamap2_files / "Protocol/subject102.dat", [0] * 256)
+    with pytest.raises(UserError, match="subject 102 has no window of an activity"):
+        load("pamap2", tmp_path)

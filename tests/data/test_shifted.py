@@ -303,3 +303,163 @@ def test_the_resolved_configuration_is_an_experiment_file(tmp_path):
     (tmp_path / "again.toml").write_text(toml(asked))
     again = config.load(tmp_path / "again.toml")
     assert again.resolved() == asked.resolved()
+
+
+SWAP = {"kind": "labels", "how": "swap", "swaps": [[1, 2]]}
+SWAPPED_1_2 = np.array([0, 2, 1, 3, 4, 5, 6, 7, 8, 9])
+
+
+def labels_in(of, round, client=0, part="train"):
+    return seen(of, client, part, round)[1].numpy()
+
+
+def test_h7_labels_are_swapped_from_a_round_on_and_back_from_another():
+    of = prepared({**SWAP, "at": [3, 5]}, rounds=6)
+    before = raw(of, 0)[1].numpy()
+    for round, swapped in {
+        1: False,
+        2: False,
+        3: True,
+        4: True,
+        5: False,
+        9: False,
+    }.items():
+        assert np.array_equal(
+            labels_in(of, round), SWAPPED_1_2[before] if swapped else before
+        )
+    assert len(of.resources.samples.x) == 1797  # images are shared by both labels
+    counts = of.counts_in(3)[0].numpy()
+    assert np.array_equal(counts[SWAPPED_1_2], of.counts_in(2)[0].numpy())
+
+
+def test_h7_samples_follow_gradually_and_the_set_only_grows():
+    """Over four rounds from 3 on a quarter, half, three quarters and all of them."""
+    of = prepared(
+        {"kind": "rotation", "angles": [0, 180], "at": [3], "gradual": 4}, rounds=8
+    )
+    stored = raw(of, 1)[0]
+    before = np.zeros(len(stored), bool)
+    for round, share in {2: 0, 3: 1, 4: 2, 5: 3, 6: 4, 8: 4}.items():
+        x, _ = seen(of, 1, round=round)
+        turned = torch.rot90(stored, 2, dims=(2, 3))
+        follows = (x == turned).flatten(1).all(dim=1).numpy()
+        assert follows.sum() == share * len(stored) // 4
+        assert (follows | ~before).all()
+        before = follows
+
+
+@pytest.mark.parametrize(("who", "drifting"), [("all", 8), (0.5, 4), (0.3, 2)])
+def test_h7_a_share_of_the_clients_drifts(who, drifting):
+    of = prepared({**SWAP, "at": [2], "who": who})
+    changed = [
+        not np.array_equal(labels_in(of, 2, client), labels_in(of, 1, client))
+        for client in range(8)
+    ]
+    assert sum(changed) == drifting
+
+
+def test_h7_staggered_clients_drift_once_each_in_its_own_round():
+    of = prepared({**SWAP, "at": [2, 3, 4, 5], "who": "staggered"}, rounds=6)
+    [drawn] = of.shifts.drawn
+    assert drawn.followed.sum(axis=1).tolist() == [0, 2, 4, 6, 8]
+    assert (np.diff(drawn.followed, axis=0) >= 0).all()
+    assert of.split.groups.names[3] == "y, 1 ↔ 2 from round 2"
+
+
+def test_h7_a_table_says_who_follows_what(tmp_path):
+    (tmp_path / "A.cp").write_text(
+        "0 0 0 0 0 0 0 0\n1 0 0 1 0 0 0 0\n0 2 0 1 0 0 0 0\n"
+    )
+    shift = {
+        "kind": "labels",
+        "how": "swap",
+        "swaps": [[1, 2], [3, 4]],
+        "at": [2, 3],
+        "table": str(tmp_path / "A.cp"),
+    }
+    of = prepared(shift, newcomers={"clients": 2})
+    [drawn] = of.shifts.drawn
+    assert drawn.followed[:, :4].tolist() == [[0, 0, 0, 0], [1, 0, 0, 1], [0, 2, 0, 1]]
+    assert drawn.followed[:, 8:].tolist() == drawn.followed[:, :2].tolist()
+    with pytest.raises(UserError, match=r"has the shape \[3, 8\]; expected \[2, 8\]"):
+        prepared({**shift, "at": [2]})
+    with pytest.raises(UserError, match="its numbers must be 0 … 1"):
+        prepared({**shift, "swaps": [[1, 2]]})
+    (tmp_path / "A.cp").write_text("0 x\n1\n")
+    with pytest.raises(UserError, match="must hold rows of as many whole numbers"):
+        prepared(shift)
+
+
+def test_h7_scores_can_be_of_the_next_round():
+    of = prepared({**SWAP, "at": [3], "score": "next"})
+    now, before = raw(of, 0)[1].numpy(), raw(of, 0, "test")[1].numpy()
+    assert np.array_equal(labels_in(of, 2), now)
+    assert np.array_equal(labels_in(of, 2, part="test"), SWAPPED_1_2[before])
+
+
+TINY_SWAP = {"kind": "labels", "how": "swap", "swaps": [[0, 1]], "at": [3]}
+
+
+def test_h7_rounds_before_a_drift_are_those_without_and_swapped_classes_fall(federate):
+    counts = [[20, 20, 20, 20]] * 4
+    plain, drifted = (
+        federate(
+            "fedavg", counts, rounds=4, shift=list(shifts), training={"lr": 0.3}
+        ).values
+        for shifts in ([], [TINY_SWAP])
+    )
+    for name in ("pre/weighted", "post/weighted", "clients/train_loss"):
+        assert np.array_equal(plain[name][:2], drifted[name][:2])
+    assert drifted["pre/weighted"][2] < plain["pre/weighted"][2] - 0.2
+    groups = drifted["clients/recorded/group"]
+    assert groups.shape == (5, 4)
+
+
+@pytest.mark.slow
+def test_h7_a_run_resumed_across_a_drift_equals_an_uninterrupted_one(
+    tmp_path, no_figures
+):
+    shifts = [
+        {**SWAP, "at": [3], "gradual": 2},
+        {"kind": "noise-level", "noise": 0.3},
+    ]
+    keys = {"clients": 4, "checkpoint": {"every": 1}}
+    digests = []
+    for folder, rounds in (("whole", [5]), ("parts", [2, 3, 5])):
+        for until in rounds:
+            asked = experiment(*shifts, rounds=until, **keys)
+            run(asked, tmp_path / folder, OneProcess())
+        digests.append(latest(tmp_path / folder / "checkpoints").digest)
+    assert digests[0] == digests[1]
+
+
+def test_h8_images_and_labels_commute_bit_for_bit():
+    one, other = prepared(ROTATED, SWAPPED), prepared(SWAPPED, ROTATED)
+    for client in range(8):
+        for mine, theirs in zip(seen(one, client), seen(other, client), strict=True):
+            assert torch.equal(mine, theirs)
+    assert len(one.split.groups.names) == 4
+
+
+def test_h8_cells_have_exact_sizes_and_the_rest_is_plain():
+    """FedRC's shares of 23 clients: ⌊4.6⌋, ⌊4.6⌋, ⌊9.2⌋, ⌊4.6⌋ = 4, 4, 9, 4; two are left."""
+    cells = {"plain": 0.2, "first": 0.2, "second": 0.4, "both": 0.2}
+    of = prepared(
+        {"kind": "corruption", "corruption": "contrast", "assign": "random"},
+        {"kind": "labels", "how": ["reverse", "shift"], "cells": cells},
+        clients=23,
+    )
+    corrupted, relabelled = (drawn.followed[0] > 0 for drawn in of.shifts.drawn)
+    pairs = [(False, False), (True, False), (False, True), (True, True)]
+    found = [int(((corrupted == a) & (relabelled == b)).sum()) for a, b in pairs]
+    assert found == [6, 4, 9, 4]
+    kinds = np.bincount(of.shifts.drawn[1].followed[0], minlength=3)
+    assert kinds.tolist() == [10, 7, 6]
+
+
+def test_h8_cells_are_about_two_shifts():
+    cells = {"plain": 0.4, "first": 0.2, "second": 0.2, "both": 0.2}
+    with pytest.raises(
+        UserError, match=r"shift.0.cells: is about this shift and the one"
+    ):
+        prepared({**ROTATED, "cells": cells})

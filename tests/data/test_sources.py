@@ -10,7 +10,7 @@ from PIL import Image
 
 from hpcfl.data import datasets, partition
 from hpcfl.data.partitions.iid import Iid
-from hpcfl.data.sources import ag_news, npz, tiny_imagenet
+from hpcfl.data.sources import _decoded, ag_news, npz, tiny_imagenet
 from hpcfl.errors import UserError
 from hpcfl.experiment import config
 
@@ -88,7 +88,7 @@ def test_schemes_that_merge_deal_out_the_training_folder_alone(tiny_images):
 def test_images_are_decoded_once_where_they_are_downloaded(tiny_images, monkeypatch):
     """The images are there, so nothing is fetched."""
     first = load("tiny-imagenet", tiny_images.parent)
-    assert not (tiny_images / tiny_imagenet.DECODED).exists()  # a run writes no data
+    assert not (tiny_images / _decoded.FILE).exists()  # a run writes no data
     datasets.download("tiny-imagenet", tiny_images.parent)
     monkeypatch.setattr(tiny_imagenet, "_decode", None)
     mapped = load("tiny-imagenet", tiny_images.parent)
@@ -109,7 +109,7 @@ def test_images_are_decoded_once_where_they_are_downloaded(tiny_images, monkeypa
 )
 def test_decoded_images_that_are_damaged_are_refused(tiny_images, damage):
     datasets.download("tiny-imagenet", tiny_images.parent)
-    path = tiny_images / tiny_imagenet.DECODED
+    path = tiny_images / _decoded.FILE
     whole = path.read_bytes()
     path.write_bytes(damage(whole))
     with pytest.raises(UserError, match=f"^{path}: damaged.* to write it again: hpcfl"):
@@ -124,12 +124,12 @@ def test_images_that_cannot_be_decoded_leave_no_file(tiny_images):
     image.write_bytes(b"not an image")
     with pytest.raises(UserError, match=r"val_3\.JPEG: cannot be read as an image"):
         datasets.download("tiny-imagenet", tiny_images.parent)
-    (tiny_images / tiny_imagenet.DECODED).mkdir()
+    (tiny_images / _decoded.FILE).mkdir()
     image.unlink()
     Image.new("RGB", (64, 64)).save(image)
     with pytest.raises(UserError, match=r"hpcfl-decoded\.npy: cannot be written"):
         datasets.download("tiny-imagenet", tiny_images.parent)
-    (tiny_images / tiny_imagenet.DECODED).rmdir()
+    (tiny_images / _decoded.FILE).rmdir()
     assert sorted(tiny_images.iterdir()) == before
 
 

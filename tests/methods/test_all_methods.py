@@ -36,8 +36,8 @@ def averages(name):
 
 MIXING = sorted({*BODIES, *HEADS, *ROWS, *SENDING_MORE, *filter(averages, NAMES)})
 # Noise, validation samples, or which samples share a step, are keyed by the client's
-# number; APPLE's state names clients.
-NUMBERED = {"per-fedavg", "partialfed", "fedfomo", "apple", "fedcp"}
+# number; APPLE's state names clients, and pFedHN draws an embedding for each.
+NUMBERED = {"per-fedavg", "partialfed", "fedfomo", "apple", "pfedhn", "fedcp"}
 COUNTS = [[8, 3, 0, 1], [0, 9, 2, 2], [1, 0, 6, 6], [3, 0, 5, 10]]
 
 every_method = pytest.mark.parametrize("name", NAMES)
@@ -235,6 +235,9 @@ def test_columns_count_the_same_clients_whatever_the_method(federate, name):
 
 BEFORE = {
     "fedgh",
+    "knn-per",
+    "fedem",
+    "pfedhn",
     "lg-fedavg",
     "fedavg",
     "fedprox",
@@ -267,6 +270,9 @@ BEFORE = {
 AFTER = {
     "fedas",
     "fml",
+    "fedtgp",
+    "mr-mtl",
+    "pfedsim",
     "local",
     "fedamp",
     "fedfomo",

@@ -58,12 +58,13 @@ class Job:
         arguments: list[str],
         program: tuple[str, ...] = ("-m", "hpcfl"),
         launcher: tuple[str, ...] = (str(MPIEXEC),),
+        command: str = "run",
         **environment: str,
     ):
         self._place = place
         started = [*launcher, "-n", str(ranks)] if ranks else []
         self.process = subprocess.Popen(
-            [*started, zygote.python, *program, "run", *arguments],
+            [*started, zygote.python, *program, command, *arguments],
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,

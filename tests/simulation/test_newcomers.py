@@ -134,7 +134,7 @@ def test_a_method_without_a_model_for_them_says_why(name):
 
 
 def test_which_methods_have_none_for_them():
-    assert BARRED == ["apple", "cfl", "diversifed", "fedamp"]
+    assert BARRED == ["apple", "cfl", "diversifed", "fedamp", "pfedhn"]
 
 
 def test_too_few_clients_for_both_are_refused():

@@ -82,8 +82,7 @@ def stragglers(share, **keys):
 
 def shares_of_cohort(experiment, number):
     """What each client of a round's cohort does of its epochs."""
-    cohort = participation.cohort(experiment, number)
-    return participation.epoch_shares(experiment, number, cohort)
+    return participation.select(experiment, number).shares
 
 
 def test_a_share_of_the_cohort_straggles_by_any_number_of_epochs():
@@ -107,7 +106,7 @@ def test_who_straggles_follows_seed_round_and_client_alone():
     other_seed = shares_of_cohort(stragglers(0.5, seed=1), 1)
     assert not np.array_equal(first, second) and not np.array_equal(first, other_seed)
     alone = [
-        participation.epoch_shares(experiment, 1, np.array([client]))[0]
+        participation.select(experiment, 1).pace(np.array([client]))[0]
         for client in participation.cohort(experiment, 1)
     ]
     assert alone == first.tolist()

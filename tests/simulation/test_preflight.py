@@ -226,7 +226,7 @@ MISTAKES = [
     ),
     (
         ["model.name=mistakes:Dropping", "runtime.lanes=4"],
-        "self.dropout(x)",
+        "functional.dropout(x",
         f"{BATCHED} (RuntimeError: vmap: called random",
     ),
 ]
@@ -262,7 +262,7 @@ def test_the_traceback_is_there_for_those_who_ask(hpcfl):
         (["model.name=mistakes:Recurrent"], "self.cell(x[:, 0])"),
         (["model.name=mistakes:Recurrent", "model.cell=LSTM"], "self.cell(x[:, 0])"),
         (["model.name=mistakes:InPlace"], "summed += x.flatten(1)"),
-        (["model.name=mistakes:Dropping"], "self.dropout(x)"),
+        (["model.name=mistakes:Dropping"], "functional.dropout(x"),
     ],
 )
 def test_what_cannot_be_batched_runs_with_one_lane_and_a_note(

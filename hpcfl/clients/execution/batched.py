@@ -14,7 +14,7 @@ from torch.func import functional_call, vmap
 
 from hpcfl.clients.execution import cuda_graphs
 from hpcfl.clients.execution.cuda_graphs import Captures, Graphed
-from hpcfl.clients.execution.kernel import Gradients, Kernel, Session
+from hpcfl.clients.execution.kernel import KEYS, Gradients, Kernel, Session
 from hpcfl.clients.execution.lane_independence import Function
 from hpcfl.clients.execution.recorded import Recorded
 from hpcfl.clients.losses import (
@@ -31,6 +31,7 @@ from hpcfl.clients.losses import (
     in_words,
     shared,
 )
+from hpcfl.models._random import keyed, random_layers
 from hpcfl.rows import places
 
 # ``functional_call(program, tensors, arguments)`` for each lane with its own ``tensors``
@@ -82,7 +83,8 @@ class BatchedKernel(Kernel):
     def begin(self, session: Session) -> Gradients:
         tensors, trained = session.tensors, session.trained
         names = [*trained, *(name for name in tensors if name not in trained)]
-        variable_names = sorted(session.variables)
+        drawn = [] if session.keys is None else [KEYS]
+        variable_names = sorted([*session.variables, *drawn])
         buffers = {name for name, _ in self.module.named_buffers()} & tensors.keys()
         batched = BatchedLoss(
             self.module, session.loss, names, len(trained), variable_names
@@ -226,11 +228,14 @@ class LossProgram(nn.Module):
     def __init__(self, model: nn.Module, loss: Loss):
         super().__init__()
         self.model, self.loss = model, loss
+        self._random_layers = random_layers(model)
 
     def forward(self, x: Tensor, y: Tensor, variables: Tensors) -> Tensor:
         """Loss and data term [2] on ``x`` [size, …] and ``y`` [size]."""
-        lane = Lane(**variables)
-        return in_two(self.loss(self.model, Batch(x, y), lane), lane)
+        own = dict(variables)
+        with keyed(self._random_layers, own.pop(KEYS, None)):
+            lane = Lane(**own)
+            return in_two(self.loss(self.model, Batch(x, y), lane), lane)
 
 
 class BatchedLoss:

@@ -26,7 +26,11 @@ from hpcfl.clients.losses import (
     train_mode,
 )
 from hpcfl.clients.optimizers import Optimizer
+from hpcfl.models._random import keyed, random_layers
 
+# The variable with the keys of the model's random layers, under a name that no method can
+# read as ``lane.NAME``.
+KEYS = "random layers"
 # Of some lanes, their mini-batches and variables: see ``Session.gradients``.
 Gradients = Callable[[Lanes, Batch, Mapping[str, Tensor]], tuple[Tensors, Tensor]]
 
@@ -39,11 +43,13 @@ class Kernel(ABC):
         widest: the most lanes in one call.
         dependent: the operators that were called on a CPU and give a lane bits that
             depend on the lanes beside it.
+        random_layers: those of the module that draw by keys.
     """
 
     def __init__(self, module: nn.Module, widest: int):
         self.module, self.widest = module, widest
         self.dependent: set[str] = set()
+        self.random_layers = random_layers(module)
 
     @abstractmethod
     def begin(self, session: "Session") -> Gradients:
@@ -96,6 +102,8 @@ class Session:
         frozen: the mode of layers of which all is frozen.
         variables: what the loss reads as ``lane.NAME``, ``[L, …]`` by name.
         optimizer: None where nothing but gradients is asked for.
+        keys: gives the keys of the random layers for the next gradients of some lanes,
+            int32 [a, layers, 2]; None for a model without such layers.
         samples: how many samples of each lane gradients were taken of, added up over
             all calls; a lane that a call leaves out has fewer.
     """
@@ -107,6 +115,7 @@ class Session:
     frozen: Frozen = "evaluation"
     variables: Tensors = field(default_factory=dict)
     optimizer: Optimizer | None = None
+    keys: Callable[[Lanes], Tensor] | None = None
     samples: int = field(default=0, init=False)
 
     def __post_init__(self) -> None:
@@ -147,6 +156,8 @@ class Session:
             TypeError: A loss is not one number, or depends on nothing that is trained.
         """
         self.samples += batch.y.shape[1]
+        if self.keys is not None:
+            variables = {**variables, KEYS: self.keys(lanes)}
         return self._gradients(lanes, batch, variables)
 
     def computed_lanes(self, lanes: int) -> int:
@@ -184,8 +195,10 @@ class SerialKernel(Kernel):
         def gradients(
             lanes: Lanes, batch: Batch, variables: Mapping[str, Tensor]
         ) -> tuple[Tensors, Tensor]:
-            lane = Lane(**{name: value[0] for name, value in variables.items()})
-            loss = session.loss(self.module, Batch(batch.x[0], batch.y[0]), lane)
+            own = {name: value[0] for name, value in variables.items()}
+            with keyed(self.random_layers, own.pop(KEYS, None)):
+                lane = Lane(**own)
+                loss = session.loss(self.module, Batch(batch.x[0], batch.y[0]), lane)
             values = in_two(loss, lane)
             parts = torch.autograd.grad(
                 differentiable(values[0]), leaves, materialize_grads=True

@@ -29,11 +29,12 @@ Function = Callable[..., tuple[Tensor, ...]]
 # Each number follows from numbers of its own place alone, and the formula is the same
 # for all of them.
 BY_ELEMENT = (
-    "abs add bitwise_and bitwise_not bitwise_or clamp clamp_max clamp_min cos div "
-    "eq erf exp expm1 floor_divide ge gt hardtanh hardtanh_backward le leaky_relu "
-    "leaky_relu_backward log log1p logical_and logical_not logical_or lt "
-    "masked_fill maximum minimum mul ne neg reciprocal relu rsqrt rsub sgn sign "
-    "sin sqrt sub tanh tanh_backward threshold_backward where"
+    "abs add bitwise_and bitwise_not bitwise_or bitwise_right_shift bitwise_xor "
+    "clamp clamp_max clamp_min cos div eq erf exp expm1 floor_divide ge gt hardtanh "
+    "hardtanh_backward le leaky_relu leaky_relu_backward log log1p logical_and "
+    "logical_not logical_or lt masked_fill maximum minimum mul ne neg reciprocal "
+    "relu rsqrt rsub sgn sign sin sqrt sub tanh tanh_backward threshold_backward "
+    "where"
 )
 # Numbers are moved or made, not computed.
 IN_PLACES = (

@@ -21,6 +21,7 @@ def read(
     size: tuple[int, int] | None = None,
     mode: str = "RGB",
     resized: tuple[int, int] | None = None,
+    by_area: bool = False,
 ) -> np.ndarray:
     """The pixels of a file, as ``decoded`` gives them; links are followed."""
     try:
@@ -30,7 +31,15 @@ def read(
             f"{path}: cannot be read as an image ({atomic.reason(error)})"
         ) from None
     with file:
-        return decoded(file, str(path), kind, size=size, mode=mode, resized=resized)
+        return decoded(
+            file,
+            str(path),
+            kind,
+            size=size,
+            mode=mode,
+            resized=resized,
+            by_area=by_area,
+        )
 
 
 def decoded(
@@ -40,6 +49,7 @@ def decoded(
     size: tuple[int, int] | None = None,
     mode: str | None = "RGB",
     resized: tuple[int, int] | None = None,
+    by_area: bool = False,
 ) -> np.ndarray:
     """The pixels of a picture, uint8 [channels, height, width].
 
@@ -51,6 +61,7 @@ def decoded(
         mode: What it is converted to: "RGB", or "L" for grey; None leaves grey ones
             grey.
         resized: The width and height that it is brought to.
+        by_area: Whether each pixel is then the mean of its area; else bicubic.
 
     Raises:
         UserError: It is no such picture; one of another size is refused before it is
@@ -75,7 +86,9 @@ def decoded(
                 own_mode = "L" if image.mode in GREY else "RGB"
                 converted = image.convert(mode or own_mode)
                 if resized is not None:
-                    converted = converted.resize(resized, Image.Resampling.BICUBIC)
+                    smooth = Image.Resampling.BICUBIC
+                    resampling = Image.Resampling.BOX if by_area else smooth
+                    converted = converted.resize(resized, resampling)
                 pixels = np.asarray(converted)
     except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
         raise UserError(

@@ -11,20 +11,18 @@ say nothing, is the official test split of the schemes that keep the splits apar
 """
 
 import re
-import uuid
 from pathlib import Path
 
 import numpy as np
 import torch
 
 from hpcfl.data.datasets import Dataset
-from hpcfl.data.sources import _images
+from hpcfl.data.sources import _decoded, _images
 from hpcfl.data.sources.base import Source
 from hpcfl.errors import UserError
 from hpcfl.files import atomic, regular
 
 FOLDER = "tiny-imagenet-200"
-DECODED = "hpcfl-decoded.npy"
 URL, MD5 = (
     "http://cs231n.stanford.edu/tiny-imagenet-200.zip",
     "90528d7ca1a48142e341f4ef8d21d0de",
@@ -62,11 +60,9 @@ class TinyImageNet(Source):
                 f"{folder}: no wnids.txt there; to fetch it: hpcfl data download "
                 f"{name} --root {root}"
             )
-        table = _map_decoded(name, root)
-        if table is None:
-            entries = _entries(folder)
-            table = np.empty(len(entries), RECORD)
-            _decode_into(table, entries)
+        table = _decoded.table(
+            name, root, folder, RECORD, lambda: _entries(folder), _decode
+        )
         labels = torch.from_numpy(table["label"].astype(np.int64))
         return Dataset(
             name,
@@ -81,64 +77,9 @@ class TinyImageNet(Source):
     def download(self, name: str, root: Path) -> None:
         """Fetch the images where they are missing, then decode them into one file."""
         if not (root / FOLDER / "wnids.txt").is_file():
-            self._fetch(name, root)
-        entries = _entries(root / FOLDER)
-        path = root / FOLDER / DECODED
-        temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
-        try:
-            table = np.lib.format.open_memmap(temporary, "w+", RECORD, (len(entries),))
-            _decode_into(table, entries)
-            table.flush()
-            temporary.replace(path)
-        except OSError as error:
-            raise UserError(
-                f"{path}: cannot be written ({atomic.reason(error)})"
-            ) from None
-        finally:
-            temporary.unlink(missing_ok=True)
-
-    def _fetch(self, name: str, root: Path) -> None:
-        # torchvision takes a second to import and is needed here only.
-        from hpcfl.data.vision import torchvision
-
-        try:
-            torchvision.datasets.utils.download_and_extract_archive(
-                URL, str(root), md5=MD5
-            )
-        except (OSError, RuntimeError) as error:
-            raise UserError(
-                f"{name} could not be downloaded to {root}: "
-                f"{' '.join(str(error).split())}"
-            ) from None
-
-
-def _map_decoded(name: str, root: Path) -> np.ndarray | None:
-    """The decoded images [n] of RECORD, mapped and private to this process; None where
-    they have not been decoded yet.
-
-    Raises UserError where the file is anything else.
-    """
-    path = root / FOLDER / DECODED
-    table: np.ndarray | None = None
-    try:
-        regular.opened(path).close()
-        table = np.lib.format.open_memmap(path, mode="c")
-    except FileNotFoundError:
-        return None
-    except (OSError, ValueError):
-        pass  # it is refused below
-    if table is None or table.dtype != RECORD or table.ndim != 1:
-        raise UserError(
-            f"{path}: damaged, or not what hpcfl writes; to write it again: "
-            f"hpcfl data download {name} --root {root}"
-        )
-    return table
-
-
-def _decode_into(table: np.ndarray, entries: list[Entry]) -> None:
-    """Decode each of the ``entries`` into its place in ``table`` [n] of RECORD."""
-    for position, entry in enumerate(entries):
-        table[position] = _decode(entry)
+            _decoded.fetch(name, root, root, URL, MD5)
+        folder = root / FOLDER
+        _decoded.write(folder, RECORD, _entries(folder), _decode)
 
 
 def _classes(folder: Path) -> dict[str, int]:

@@ -16,6 +16,7 @@ from hpcfl.clients.execution import (
     lane_independence,
 )
 from hpcfl.clients.losses import Batch
+from hpcfl.models._random import words
 
 LANES, WIDTH, CLASSES = 5, 54, 3
 # of 54 features, so that a lane ends anywhere in the vectors of a processor
@@ -175,7 +176,13 @@ def compared(x):
     return torch.where(either | other, x, -x).clamp(-1, 1) + signs
 
 
+def dropped(x):
+    places = torch.arange(x.numel(), dtype=torch.int32).view_as(x)
+    return x.where(words((1e6 * x[0, :2]).int(), places) > 0, 0)
+
+
 FUNCTIONS = {
+    "random words": dropped,
     "arithmetic": lambda x: 1 - (x * x + 2) / (x.abs() + 0.5) * 0.3 - x.detach() // 1,
     "exp and log": lambda x: x.exp().log1p() + x.abs().add(0.1).log() + x.expm1(),
     "relu": torch.relu,

@@ -1,0 +1,220 @@
+"""Steps of a server that waits for nobody: events in their order (time.md §5, §6).
+
+Of what happens at one tick arrivals and losses come first, by ascending client, and a
+step is taken in the middle of them as soon as the buffer is full; then all free places
+are filled from the newest model. A client whose upload waits in the buffer does not
+start again before the step is taken, so that nobody counts twice in one.
+"""
+
+import heapq
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from decimal import Decimal
+
+import numpy as np
+
+from hpcfl.clock import exact
+from hpcfl.clock.availability import FOREVER, Availability
+from hpcfl.clock.devices import SECOND
+from hpcfl.clock.draws import Draws
+from hpcfl.clock.presence import Presence
+from hpcfl.clock.seconds import Duration, epochs_of
+from hpcfl.clock.timetable import Job, Step
+from hpcfl.errors import UserError
+from hpcfl.experiment.sections import Time
+
+DEFAULT_BUFFER = 10
+# jobs in a row without one upload that counts, by client, after which the clients are
+# said to be unable to finish any
+VAIN = 100
+NEVER = -1  # the version from which a client may start in any case
+
+
+def concurrency(time: Time, draws: Draws) -> int:
+    """The most clients at work at once."""
+    return time.concurrency or draws.participation.count(draws.clients)
+
+
+def buffer_size(time: Time, draws: Draws) -> int:
+    """How many arrivals make a step."""
+    if time.buffer is not None:
+        return time.buffer
+    if time.rule == "fedasync":
+        return 1
+    return min(DEFAULT_BUFFER, concurrency(time, draws))
+
+
+@dataclass
+class _Sum:
+    """What clients do while a step is made; as in ``Step``."""
+
+    busy: int = 0
+    wasted: int = 0
+    present: int = 0
+    lost: int = 0
+
+
+@dataclass(order=True)
+class _Flight:
+    """A job under way. They are sorted by when they end, then by client.
+
+    useless: whether nothing comes of it, because the client was lost at its start, or
+        goes off before its end.
+    """
+
+    ended: int
+    client: int
+    job: Job = field(compare=False)
+    useless: bool = field(compare=False)
+
+
+class AsynchronousTimetable:
+    """The steps one after the other; ``step`` gives the next."""
+
+    def __init__(
+        self,
+        time: Time,
+        draws: Draws,
+        duration: Duration,
+        availability: Availability,
+    ) -> None:
+        """Raises UserError for a buffer that can never be full."""
+        self._time = time
+        self._draws = draws
+        self._duration = duration
+        self._clients = draws.clients
+        self._presence = Presence(availability, self._clients)
+        self._places = min(concurrency(time, draws), self._clients)
+        self._size = buffer_size(time, draws)
+        if time.rule != "semi" and self._size > self._clients:
+            raise UserError(
+                f"time.buffer = {self._size}: at most {self._clients}, one of each client"
+            )
+        self._period: int | None = None
+        if time.rule == "semi":
+            assert time.period is not None
+            self._period = max(1, exact.whole(Decimal(time.period) * SECOND))
+        self._tick = 0
+        self._begun = 0  # the tick of the last step
+        self._version = 0
+        self._fillings = 0  # of the newest version so far
+        self._flights: list[_Flight] = []  # a heap
+        self._buffer: list[Job] = []
+        self._idle = np.ones(self._clients, bool)  # neither at work nor in the buffer
+        # of each client the version that it last started from
+        self._from = np.full(self._clients, NEVER)
+        self._vain = 0  # jobs in a row that came to nothing
+        self._sum = _Sum()
+        self._steps = self._play()
+
+    def step(self) -> Step:
+        """The next step. Raises UserError where there will be none."""
+        return next(self._steps)
+
+    def _play(self) -> Iterator[Step]:
+        """The steps, without an end."""
+        while True:
+            self._fill()
+            self._go_on()
+            while self._flights and self._flights[0].ended == self._tick:
+                self._end(heapq.heappop(self._flights))
+                if self._period is None and len(self._buffer) == self._size:
+                    yield self._taken()
+            if self._buffer and self._period and self._tick % self._period == 0:
+                yield self._taken()
+
+    def _fill(self) -> None:
+        """Let clients start from the newest version in all places that are free."""
+        free = self._places - len(self._flights)
+        on = self._presence.at(self._tick)
+        eligible = on & self._idle & (self._from != self._version)
+        if not free or not eligible.any():
+            return
+        key: tuple[int, ...] = (self._version + 1,)
+        if self._fillings:
+            key = self._version + 1, self._fillings
+        self._fillings += 1
+        chosen = np.sort(self._draws.choose(eligible, free, key))
+        staying = set(self._draws.staying(chosen, key).tolist())
+        shares = self._draws.epoch_shares(chosen, key)
+        for position, client in enumerate(chosen.tolist()):
+            share = 1.0 if shares is None else float(shares[position])
+            self._start(client, share, client not in staying)
+
+    def _start(self, client: int, share: float, dropped: bool) -> None:
+        """A client starts now from the newest version."""
+        done = epochs_of(share, self._duration.work.epochs)
+        arrival = self._tick + self._duration.ticks(client, done)
+        off = self._presence.until(client)
+        ended = min(arrival, off)
+        job = Job(client, self._version, self._tick, ended, share)
+        heapq.heappush(
+            self._flights, _Flight(ended, client, job, dropped or off < arrival)
+        )
+        self._idle[client] = False
+        self._from[client] = self._version
+
+    def _go_on(self) -> None:
+        """Move the clock to the next tick at which something happens."""
+        following = FOREVER
+        if self._flights:
+            following = self._flights[0].ended
+        if len(self._flights) < self._places:
+            waiting = self._idle & (self._from != self._version)
+            following = min(following, self._presence.next_on(waiting))
+        if self._buffer and self._period:
+            boundary = (self._tick // self._period + 1) * self._period
+            following = min(following, boundary)
+        if following >= FOREVER:
+            raise UserError(
+                f"time.availability: after round {self._version} no client comes on any "
+                f"more; rounds = {max(1, self._version)} is the most"
+            )
+        length = following - self._tick
+        self._sum.busy += len(self._flights) * length
+        self._sum.present += int(self._presence.at(self._tick).sum()) * length
+        self._tick = following
+
+    def _end(self, flight: _Flight) -> None:
+        """A client arrives, or it is lost."""
+        job = flight.job
+        most = self._time.max_staleness
+        stale = most is not None and self._version - job.version > most
+        if not flight.useless and not stale:
+            self._buffer.append(job)
+            self._vain = 0
+            return
+        self._idle[job.client] = True
+        if flight.useless:
+            # No result exists, so the same start is not made twice.
+            self._from[job.client] = NEVER
+        self._sum.lost += 1
+        self._sum.wasted += job.ended - job.begun
+        self._vain += 1
+        if self._vain > VAIN * self._clients:
+            raise UserError(
+                f"[time]: after round {self._version} no client finishes its work any more "
+                f"in {self._vain} tries; let them be on for longer, or drop fewer updates"
+            )
+
+    def _taken(self) -> Step:
+        """The server takes a step, with what is in the buffer."""
+        jobs = sorted(self._buffer, key=lambda job: job.client)
+        self._version += 1
+        self._fillings = 0
+        self._buffer = []
+        for job in jobs:
+            self._idle[job.client] = True
+        done, self._sum = self._sum, _Sum()
+        step = Step(
+            self._version,
+            self._begun,
+            self._tick,
+            jobs,
+            done.busy,
+            done.wasted,
+            done.present,
+            done.lost,
+        )
+        self._begun = self._tick
+        return step

@@ -1,0 +1,85 @@
+"""The steps of a run, as far as somebody has asked for them."""
+
+from itertools import pairwise
+from typing import Any, Protocol
+
+import numpy as np
+
+from hpcfl.clock.seconds import Duration, in_seconds
+from hpcfl.clock.timetable import Step
+
+
+class Timetable(Protocol):
+    """What gives the steps one after the other."""
+
+    def step(self) -> Step: ...
+
+
+class Calendar:
+    """All steps by the round's number.
+
+    Attributes:
+        duration: how long each client is at work.
+    """
+
+    def __init__(self, timetable: Timetable, duration: Duration) -> None:
+        self.duration = duration
+        self._clients = clients = duration.devices.clients
+        self._timetable = timetable
+        self._steps: list[Step] = []
+        # after each step so far, how many of each client's uploads have counted
+        self._updates = [np.zeros(clients, np.int64)]
+
+    def step(self, number: int) -> Step:
+        """The step of a round, from 1. Raises UserError where there is none."""
+        while len(self._steps) < number:
+            step = self._timetable.step()
+            updates = self._updates[-1].copy()
+            updates[step.cohort] += 1
+            self._steps.append(step)
+            self._updates.append(updates)
+        return self._steps[number - 1]
+
+    def numbers(self, number: int) -> dict[str, Any]:
+        """What is recorded of a round, by name; ``clients/NAME`` [clients] is each
+        client's own.
+        """
+        step = self.step(number)
+        staleness = np.full(self._clients, np.nan)
+        staleness[step.cohort] = step.staleness
+        updates = self._updates[number].astype(float)
+        return {
+            **step.numbers(),
+            "clients/staleness": staleness,
+            "clients/updates": updates,
+            "participation/jain": jain(updates),
+            "participation/gini": gini(updates),
+        }
+
+    def after(self, number: int) -> dict[str, Any]:
+        """What is recorded of the scoring after the last round."""
+        now = in_seconds(self.step(number).ended)
+        return {"time/seconds": now, "time/started": now}
+
+
+def jain(counts: np.ndarray) -> float:
+    """(Σc)²/(M Σc²) of counts [M]: 1 where all are equal, 1/M where one has all (Jain,
+    Chiu & Hawe, DEC-TR-301, 1984); NaN where all are 0.
+    """
+    squares = float(np.square(counts).sum())
+    return float(counts.sum()) ** 2 / (len(counts) * squares) if squares else np.nan
+
+
+def gini(counts: np.ndarray) -> float:
+    """The Gini coefficient of counts [M]: Σ_ij |c_i − c_j| / (2 M Σc), 0 where all are
+    equal; NaN where all are 0.
+    """
+    total = float(counts.sum())
+    if not total:
+        return np.nan
+    # in ascending order Σ_ij |c_i − c_j| is 2 Σ_i i (M − i) (c_(i+1) − c_(i))
+    ordered = np.sort(counts).tolist()
+    clients = len(ordered)
+    gaps = [after - before for before, after in pairwise(ordered)]
+    spread = sum(i * (clients - i) * gap for i, gap in enumerate(gaps, start=1))
+    return float(spread / (clients * total))

@@ -1,0 +1,131 @@
+"""Rounds that wait for their clients, until a deadline (time.md §4)."""
+
+from dataclasses import dataclass
+from decimal import Decimal
+from math import ceil
+
+import numpy as np
+
+from hpcfl.clock import exact
+from hpcfl.clock.availability import FOREVER, Availability
+from hpcfl.clock.devices import SECOND
+from hpcfl.clock.draws import Draws
+from hpcfl.clock.presence import Presence
+from hpcfl.clock.seconds import Duration, epochs_of, share_of
+from hpcfl.clock.timetable import Job, Step
+from hpcfl.errors import UserError
+from hpcfl.experiment.sections import Time
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """A client of a round: the job that it begins, and whether it goes off before its
+    end.
+    """
+
+    job: Job
+    lost: bool
+
+
+class SynchronousTimetable:
+    """The rounds one after the other; ``step`` gives the next."""
+
+    def __init__(
+        self,
+        time: Time,
+        draws: Draws,
+        duration: Duration,
+        availability: Availability,
+    ) -> None:
+        self._time = time
+        self._draws = draws
+        self._duration = duration
+        self._clients = draws.clients
+        self._presence = Presence(availability, self._clients)
+        self._wanted = draws.participation.count(self._clients)
+        self._deadline: int | None = None
+        if time.deadline is not None:
+            self._deadline = exact.whole(Decimal(time.deadline) * SECOND)
+        self._tick = 0
+        self._number = 0
+
+    def step(self) -> Step:
+        """The next round. Raises UserError where nobody will ever be on again."""
+        self._number += 1
+        started = self._tick
+        on = self._someone_on()
+        tick = self._tick
+        asked = [self._asked(client, share) for client, share in self._drawn(on)]
+        arriving = [one.job for one in asked if not one.lost]
+        arriving.sort(key=lambda job: (job.ended, job.client))
+        if self._deadline is not None:
+            last = tick + self._deadline
+            arriving = [job for job in arriving if job.ended <= last]
+        counted = arriving[: self._wanted]
+        end = self._end(counted, asked)
+        busy = sum(min(one.job.ended, end) - tick for one in asked)
+        # 1e-9: as for a cohort's size
+        if len(counted) < self._time.least * self._wanted - 1e-9:
+            counted = []
+        useful = sum(job.ended - tick for job in counted)
+        self._tick = end
+        return Step(
+            self._number,
+            started,
+            end,
+            sorted(counted, key=lambda job: job.client),
+            busy,
+            busy - useful,
+            int(on.sum()) * (end - tick),
+            len(asked) - len(counted),
+        )
+
+    def _someone_on(self) -> np.ndarray:
+        """Who is on, bool [clients]; where nobody is, the clock jumps to who comes first."""
+        on = self._presence.at(self._tick)
+        if on.any():
+            return on
+        everybody = np.ones(self._clients, bool)
+        next_tick = self._presence.next_on(everybody)
+        if next_tick >= FOREVER:
+            raise UserError(
+                f"time.availability: no client comes on any more before round {self._number}"
+            )
+        self._tick = next_tick
+        return self._presence.at(next_tick)
+
+    def _drawn(self, on: np.ndarray) -> list[tuple[int, float]]:
+        """Who is asked, with the share of the epochs that each does."""
+        # 1e-9: 1.1 · 10 is above 11 in floating point
+        count = ceil(self._time.over_selection * self._wanted - 1e-9)
+        key = (self._number,)
+        drawn = self._draws.choose(on, count, key)
+        chosen = np.sort(self._draws.staying(drawn, key))
+        shares = self._draws.epoch_shares(chosen, key)
+        if shares is None:
+            shares = np.ones(len(chosen))
+        return list(zip(chosen.tolist(), shares.tolist(), strict=True))
+
+    def _asked(self, client: int, share: float) -> _Asked:
+        """The job of a client that starts now."""
+        epochs = self._duration.work.epochs
+        done = epochs_of(share, epochs)
+        if self._time.late == "partial" and self._deadline is not None:
+            fitting = self._duration.epochs_within(client, self._deadline)
+            if 0 < fitting < done:
+                done = fitting
+                share = share_of(done, epochs)
+        ended = self._tick + self._duration.ticks(client, done)
+        off = self._presence.until(client)
+        job = Job(client, self._number - 1, self._tick, min(ended, off), share)
+        return _Asked(job, off < ended)
+
+    def _end(self, counted: list[Job], asked: list[_Asked]) -> int:
+        """The tick at which the server goes on: all arrivals that it waits for are
+        there, or the deadline has come, or there is nobody left to wait for.
+        """
+        if len(counted) == self._wanted:
+            return counted[-1].ended
+        if self._deadline is not None:
+            return self._tick + self._deadline
+        return max(one.job.ended for one in asked)

@@ -1,0 +1,109 @@
+"""Files of measured devices and of when they are on, in the form of FedScale's traces.
+
+FedScale's own files are pickles, which are not read because unpickling runs code;
+``json.dump`` of what they hold is what is read here: ``{"0": {"computation": 120.5,
+"communication": 9000.0}, …}`` and ``{"0": {"active": [0, 7200], "inactive": [3600,
+9000], "finish_time": 86400}, …}``.
+"""
+
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+from hpcfl.errors import UserError
+from hpcfl.files import atomic, foreign, regular
+from hpcfl.files.atomic import Damaged
+
+MOST_BYTES = 1 << 28
+MOST_SECONDS = 10**9  # in a file of when devices are on
+
+
+def capacities(path: str) -> list[tuple[Decimal, Decimal]]:
+    """The devices in a file: milliseconds to train on a sample, and kbit/s.
+
+    Raises UserError.
+    """
+    devices = []
+    for name, row in _rows(path):
+        numbers = [
+            _positive(path, name, row, key) for key in ("computation", "communication")
+        ]
+        devices.append((numbers[0], numbers[1]))
+    return devices
+
+
+def activities(path: str, ticks: int) -> list[tuple[list[tuple[int, int]], int]]:
+    """Of each client in a file when it is on, [from, to) in ticks, and the length of
+    the file's time, after which it begins anew.
+
+    ticks: in a second. Raises UserError.
+    """
+    found = []
+    for name, row in _rows(path):
+        end = int(_positive(path, name, row, "finish_time") * ticks)
+        begins = _times(path, name, row, "active", ticks)
+        ends = _times(path, name, row, "inactive", ticks)
+        if begins and len(ends) == len(begins) - 1:
+            ends.append(end)  # it is on when the file's time is over
+        edges = [edge for pair in zip(begins, ends, strict=False) for edge in pair]
+        if (
+            len(begins) != len(ends)
+            or sorted(set(edges)) != edges
+            or edges[-1:] > [end]
+        ):
+            raise UserError(
+                f"{path}: client '{name}' must come on and go off in turn, 'active' and "
+                "'inactive' being ascending seconds up to its 'finish_time'"
+            )
+        found.append((list(zip(begins, ends, strict=True)), end))
+    return found
+
+
+def _rows(path: str) -> list[tuple[str, dict[str, Any]]]:
+    """The rows of a file by name, in its order. Raises UserError."""
+    file = Path(path).expanduser()
+    try:
+        table = foreign.parsed(regular.read_bytes(file, MOST_BYTES))
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read ({atomic.reason(error)})") from None
+    except Damaged as error:
+        raise UserError(
+            f"{path}: is not JSON ({error}); of a pickle write what it holds by json.dump"
+        ) from None
+    if isinstance(table, list):
+        table = {str(position): row for position, row in enumerate(table)}
+    if not isinstance(table, dict) or not table:
+        raise UserError(f"{path}: must hold a row for each client, by its name")
+    for name, row in table.items():
+        if not isinstance(row, dict):
+            raise UserError(f"{path}: client '{name}' must be a table, not {row!r:.60}")
+    return list(table.items())
+
+
+def _positive(path: str, name: str, row: dict[str, Any], key: str) -> Decimal:
+    """A number above 0 in a client's row. Raises UserError."""
+    number = row.get(key)
+    if isinstance(number, bool) or not isinstance(number, int | float):
+        raise UserError(f"{path}: client '{name}' must have a number as '{key}'")
+    if not 0 < number <= MOST_SECONDS:
+        raise UserError(
+            f"{path}: '{key}' of client '{name}' is {number}; above 0 and at most "
+            f"{MOST_SECONDS}"
+        )
+    return Decimal(number)
+
+
+def _times(
+    path: str, name: str, row: dict[str, Any], key: str, ticks: int
+) -> list[int]:
+    """A list of seconds in a client's row, in ticks. Raises UserError."""
+    numbers = row.get(key)
+    if not isinstance(numbers, list):
+        raise UserError(
+            f"{path}: client '{name}' must have a list of seconds as '{key}'"
+        )
+    for number in numbers:
+        is_number = isinstance(number, int | float) and not isinstance(number, bool)
+        if not is_number or not 0 <= number <= MOST_SECONDS:
+            raise UserError(f"{path}: '{key}' of client '{name}' has {number!r:.60}")
+    return [int(Decimal(number) * ticks) for number in numbers]

@@ -1,0 +1,129 @@
+"""CINIC-10 (Darlow et al. 2018): 90,000 + 90,000 images 3×32×32 of CIFAR-10's classes,
+from CIFAR-10 and ImageNet, as PNG files.
+
+A validation part of as many images is left out, or with ``valid = true`` trained on. The
+files' names say where an image is from: with ``partition.scheme = "by-client"`` there are
+two clients, ``cifar-10`` with the images that are CIFAR-10's and ``imagenet`` with the
+others (heterogeneity.md D5).
+
+``hpcfl data download`` decodes the 270,000 files once into one file, which the ranks of a
+node map into memory. Without that file every rank decodes them itself.
+"""
+
+from pathlib import Path
+from typing import Annotated, NamedTuple
+
+import numpy as np
+import torch
+from pydantic import Field
+
+from hpcfl.data.datasets import Dataset
+from hpcfl.data.owners import Owners
+from hpcfl.data.sources import _decoded, _images
+from hpcfl.data.sources.base import Source
+from hpcfl.errors import UserError
+
+FOLDER = "CINIC-10"
+URL = "https://datashare.ed.ac.uk/bitstream/handle/10283/3192/CINIC-10.tar.gz"
+MD5 = "6ee4d0c996905fe93221de577967a372"
+PARTS = ("train", "test", "valid")  # as they lie in the decoded file
+CLASSES = (
+    "airplane",
+    "automobile",
+    "bird",
+    "cat",
+    "deer",
+    "dog",
+    "frog",
+    "horse",
+    "ship",
+    "truck",
+)
+EACH = 9000  # images of a class in a part
+SIDE = 32
+RECORD = np.dtype(
+    [("image", "u1", (3, SIDE, SIDE)), ("label", "u1"), ("imagenet", "?")]
+)
+ORIGINS = ("cifar-10", "imagenet")
+STATISTICS = (
+    (0.47889522, 0.47227842, 0.43047404),
+    (0.24205776, 0.23828046, 0.25874835),
+)
+
+
+class _Entry(NamedTuple):
+    path: Path
+    label: int
+
+
+class Cinic10(Source):
+    licence = "CC BY 4.0"
+
+    @property
+    def looked_for(self) -> list[str]:
+        return [f"{FOLDER}/{part}/CLASS/*.png" for part in ("train", "valid", "test")]
+
+    def read(
+        self,
+        name: str,
+        root: Path,
+        *,
+        valid: Annotated[
+            bool, Field(description="train on the validation part as well")
+        ] = False,
+    ) -> Dataset:
+        folder = root / FOLDER
+        if not folder.is_dir():
+            raise UserError(
+                f"{folder}: no such folder; to fetch it: hpcfl data download {name} "
+                f"--root {root}"
+            )
+        table = _decoded.table(
+            name, root, folder, RECORD, lambda: _entries(folder), _decode
+        )
+        size = EACH * len(CLASSES)
+        # A slice stays mapped; with the validation part the images are copied.
+        records = table[: 2 * size]
+        if valid:
+            parts = [table[:size], table[2 * size :], table[size : 2 * size]]
+            records = np.concatenate(parts)
+        return Dataset(
+            name,
+            torch.from_numpy(records["image"]),
+            torch.from_numpy(records["label"].astype(np.int64)),
+            len(CLASSES),
+            official_test=size,
+            statistics=STATISTICS,
+            owners=Owners(ORIGINS, records["imagenet"].astype(np.int64)),
+        )
+
+    def download(self, name: str, root: Path) -> None:
+        """Fetch the images where they are missing, then decode them into one file."""
+        folder = root / FOLDER
+        if not (folder / PARTS[-1]).is_dir():
+            _decoded.fetch(name, root, folder, URL, MD5)
+        _decoded.write(folder, RECORD, _entries(folder), _decode)
+
+
+def _entries(folder: Path) -> list[_Entry]:
+    """All images by part, class and name. Raises UserError where some are missing."""
+    entries = []
+    for part in PARTS:
+        for label, word in enumerate(CLASSES):
+            paths = sorted((folder / part / word).glob("*.png"))
+            if len(paths) != EACH:
+                raise UserError(
+                    f"{folder / part / word}: must hold {EACH:,} .png files; it holds "
+                    f"{len(paths):,}"
+                )
+            entries += [_Entry(path, label) for path in paths]
+    return entries
+
+
+def _decode(entry: _Entry) -> tuple[np.ndarray, int, bool]:
+    """The record of an image; a grey one becomes coloured. Raises UserError."""
+    image = _images.read(entry.path, "PNG", size=(SIDE, SIDE))
+    return image, entry.label, not entry.path.name.startswith("cifar")
+
+
+plugin = Cinic10()

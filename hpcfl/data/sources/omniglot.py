@@ -1,0 +1,108 @@
+"""Omniglot (Lake et al. 2015): 32,460 images 1×28×28 of 1,623 characters in 50 alphabets,
+each drawn by 20 people, as PNG files in two archives.
+
+People are the clients of ``partition.scheme = "by-client"``: the number after the line in
+a file's name. Images are shrunk from 105×105, ink black. Classes are the alphabets, or with
+``label = "character"`` the characters, of which each person drew each once.
+
+PFLlib takes the place of a file in an unsorted listing for the person, so that its clients
+are mixed, and differ from machine to machine (heterogeneity.md D10).
+"""
+
+import io
+import re
+import zipfile
+from pathlib import Path
+from typing import Annotated, Literal
+
+import numpy as np
+import torch
+from pydantic import Field
+
+from hpcfl.data.datasets import Dataset
+from hpcfl.data.owners import Owners
+from hpcfl.data.sources import _images
+from hpcfl.data.sources.base import CheckedFiles
+from hpcfl.errors import UserError
+
+SIDE, SHRUNK = 105, 28
+PEOPLE, ALPHABETS, CHARACTERS = 20, 50, 1623
+DRAWING = re.compile(r"[^/]+/([^/]+)/(character\d\d)/\d{4}_(\d\d)\.png")
+
+
+class Omniglot(CheckedFiles):
+    """Two zip files of FOLDER/ALPHABET/characterNN/NNNN_DD.png, where DD is the person."""
+
+    def read(
+        self,
+        name: str,
+        root: Path,
+        *,
+        label: Annotated[
+            Literal["alphabet", "character"],
+            Field(description="what the classes are"),
+        ] = "alphabet",
+    ) -> Dataset:
+        images = []
+        alphabets = []
+        characters = []
+        people = []
+        for file in self.checksums:
+            content = io.BytesIO(self.content(name, root, file))
+            with zipfile.ZipFile(content) as archive:
+                for member in sorted(archive.namelist()):
+                    drawing = DRAWING.fullmatch(member)
+                    if drawing is None:
+                        continue
+                    where = f"{root / self.folder / file}: {member}"
+                    images.append(_shrunk(archive.read(member), where))
+                    alphabets.append(drawing[1])
+                    characters.append(f"{drawing[1]}/{drawing[2]}")
+                    people.append(int(drawing[3]))
+        found = [len(set(people)), len(set(alphabets)), len(set(characters))]
+        if found != [PEOPLE, ALPHABETS, CHARACTERS] or len(images) != (
+            PEOPLE * CHARACTERS
+        ):
+            raise UserError(
+                f"'{name}' must have {PEOPLE * CHARACTERS:,} images; its files have "
+                f"{len(images):,}, by {found[0]} people, of {found[1]} alphabets and "
+                f"{found[2]:,} characters"
+            )
+        words = alphabets if label == "alphabet" else characters
+        named, numbers = np.unique(words, return_inverse=True)
+        return Dataset(
+            name,
+            torch.from_numpy(np.stack(images)),
+            torch.from_numpy(numbers.astype(np.int64)),
+            len(named),
+            owners=Owners(
+                tuple(f"{person:02}" for person in range(1, PEOPLE + 1)),
+                np.array(people) - 1,
+            ),
+        )
+
+
+def _shrunk(content: bytes, where: str) -> np.ndarray:
+    """A drawing as grey values, uint8 [1, 28, 28], each the mean of its area. Raises
+    UserError.
+    """
+    return _images.decoded(
+        io.BytesIO(content),
+        where,
+        "PNG",
+        size=(SIDE, SIDE),
+        mode="L",
+        resized=(SHRUNK, SHRUNK),
+        by_area=True,
+    )
+
+
+plugin = Omniglot(
+    "https://raw.githubusercontent.com/brendenlake/omniglot/master/python/",
+    "omniglot-py",
+    {
+        "images_background.zip": "68d2efa1b9178cc56df9314c21c6e718",
+        "images_evaluation.zip": "6b91aef0f799c5bb55b94e3f2daec811",
+    },
+    licence="MIT",
+)

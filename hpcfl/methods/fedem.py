@@ -1,0 +1,164 @@
+"""FedEM: every client's data are a mixture of the same components, of which each has a
+model; expectation and maximisation, a step of each a round.
+
+Marfoq et al., "Federated multi-task learning under a mixture of distributions", NeurIPS
+2021. L models θ_l come down. Client i has weights π_i of the components, at first 1/L.
+E: for each of its samples q_s(l) ∝ π_il exp(−CE(θ_l; s)), by the received models in
+evaluation mode. M: π_i ← the mean of its q_s, and each θ_l is trained on the mean of
+q_s(l)·CE, with q as it is throughout the round. θ_l ← Σ_S p_i θ_il. A client predicts by
+log Σ_l π_il softmax(z_l); the result is read before local training, with the π_i of its
+last round, and ``global`` has all components alike.
+
+Predictions mix probabilities, as the authors' code, where FL-bench mixes logits. That
+code averages over all clients, of which those outside the cohort count with the old
+models; here over the cohort, as everywhere (methods-3.md §17). The components begin as
+different random draws: equal ones would stay equal. Its learners have an optimiser
+each; here all L models are one row, so ``training.clip`` bounds their gradients together.
+"""
+
+import copy
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import torch
+from pydantic import Field, PositiveInt
+from torch import Tensor, nn
+
+from hpcfl.clients import Fleet, at
+from hpcfl.clients.losses import Batch
+from hpcfl.communication.message import Inbox
+from hpcfl.methods._server_model import ServerModel
+from hpcfl.methods.base import ClientModel, Setup, State, search
+
+FLOOR = 1e-12  # the least probability of a class and the least weight of a component
+
+
+class Components(nn.Module):
+    """L copies of a model side by side; alone they predict with equal weights."""
+
+    def __init__(self, model: nn.Module, count: int):
+        super().__init__()
+        copies = [copy.deepcopy(model) for _ in range(count)]
+        self.components = nn.ModuleList(copies)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Logarithms of the mean probabilities [batch, K]."""
+        mean = log_probabilities(self, x).exp().mean(dim=2)
+        return mean.clamp(min=FLOOR).log()
+
+
+class FedEM(ServerModel):
+    """Server: ``model`` [L·P], the components one after the other. Client: ``mixture``
+    π_i [L].
+
+    Down L·P, up L·P.
+    """
+
+    family = "mixture of models"
+    reference = "Marfoq et al., NeurIPS 2021"
+    short: ClassVar[Mapping[str, Any]] = {"components": 2}
+    components: PositiveInt = Field(
+        3,
+        description="number L of components; 1 is FedAvg",
+        json_schema_extra=search([2, 3], "around the authors' 3"),
+    )
+
+    def adapt(self, model: nn.Module) -> nn.Module:
+        return Components(model, self.components)
+
+    def server_state(self, setup: Setup) -> State:
+        draws = [setup.initial(draw) for draw in range(self.components)]
+        width = setup.layout.width // self.components
+        blocks = [
+            row[component * width : (component + 1) * width]
+            for component, row in enumerate(draws)
+        ]
+        return {"model": torch.cat(blocks)}
+
+    def client_state(self, setup: Setup) -> State:
+        even = torch.full((self.components,), 1 / self.components)
+        return {**super().client_state(setup), "mixture": even}
+
+    def loss(self, model: nn.Module, batch: Batch, lane: Any) -> Tensor:
+        """Σ_l mean_s q_s(l)·CE(θ_l; s), with q of the received models."""
+        received = at(
+            model,
+            lane.received,
+            lambda components: log_probabilities(components, batch.x),
+            lane.statistics,
+        )
+        weights = responsibilities(received, lane.mixture)
+        terms = weights * log_probabilities(model, batch.x)
+        of_label: Tensor = terms[
+            torch.arange(len(batch.y), device=batch.y.device), batch.y
+        ]
+        return -of_label.sum(dim=1).mean()
+
+    def loss_variables(self, fleet: Fleet, inbox: Inbox) -> State:
+        return {
+            **super().loss_variables(fleet, inbox),
+            "received": fleet.rows(self.received(fleet, inbox)),
+            "mixture": fleet.state["mixture"],
+            "statistics": fleet.buffers(),
+        }
+
+    def local_train(self, fleet: Fleet, rows: Tensor, inbox: Inbox) -> Tensor:
+        mixture = self.mixture(fleet, self.received(fleet, inbox))
+        trained = super().local_train(fleet, rows, inbox)
+        fleet.state["mixture"] = mixture
+        return trained
+
+    def mixture(self, fleet: Fleet, received: Tensor) -> Tensor:
+        """The clients' next π [n, L]: the means of q_s over their samples, at the models
+        ``received``.
+        """
+        classes, count = fleet.setup.classes, self.components
+        # q_s for every label that s could have, of which its own is taken.
+        means = fleet.class_means(
+            received,
+            responsibilities_by_label,
+            variables={"mixture": fleet.state["mixture"]},
+        )
+        by_label = means.view(-1, classes, classes, count)
+        of_class = by_label.diagonal(dim1=1, dim2=2).transpose(1, 2)  # [n, K, L]
+        counts = fleet.counts.to(of_class)[:, :, None]
+        total = counts.sum(dim=1)
+        found = (counts * of_class).sum(dim=1) / total.clamp(min=1)
+        return torch.where(total > 0, found, fleet.state["mixture"])
+
+    def client_model(
+        self, fleet: Fleet, inbox: Inbox, rows: Tensor, trained: bool
+    ) -> ClientModel:
+        return ClientModel(rows, mixed, {"mixture": fleet.state["mixture"]})
+
+
+def log_probabilities(model: nn.Module, x: Tensor) -> Tensor:
+    """Of each class under each component, [batch, K, L]."""
+    components = model.get_submodule("components").children()
+    return torch.stack([each(x).log_softmax(dim=1) for each in components], dim=2)
+
+
+def responsibilities(log_probabilities: Tensor, mixture: Tensor) -> Tensor:
+    """q [batch, K, L] of samples, for each label that they could have.
+
+    Args:
+        log_probabilities: [batch, K, L].
+        mixture: π [L].
+    """
+    weights = mixture.clamp(min=FLOOR).log()
+    return (log_probabilities + weights).softmax(dim=2)
+
+
+def responsibilities_by_label(model: nn.Module, x: Tensor, lane: Any) -> Tensor:
+    """``responsibilities`` under ``lane.mixture``, [batch, K·L]."""
+    return responsibilities(log_probabilities(model, x), lane.mixture).flatten(1)
+
+
+def mixed(model: nn.Module, x: Tensor, lane: Any) -> Tensor:
+    """Logarithms of Σ_l π_l softmax(z_l), [batch, K]."""
+    probabilities = log_probabilities(model, x).exp()
+    found: Tensor = (probabilities * lane.mixture).sum(dim=2)
+    return found.clamp(min=FLOOR).log()
+
+
+plugin = FedEM

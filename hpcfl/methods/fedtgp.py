@@ -1,0 +1,148 @@
+"""FedTGP: FedProto, whose server trains the prototypes so that classes lie apart.
+
+Zhang et al., "FedTGP: Trainable global prototypes with adaptive-margin-enhanced
+contrastive learning for data and model heterogeneity in federated learning", AAAI 2024.
+Clients do what FedProto's do, with a prototype of every class from the second exchange
+on. The server has a small network T, by which the prototype of class k is T(k). With the
+uploads' class means μ_ik it minimises, by plain steps on mini-batches of uploads, the
+cross-entropy of the logits −(‖μ_ik − T(j)‖₂ + margin·[j = k])_j and k, so that an upload
+has to be nearer to its own prototype than to any other by the margin: the largest
+distance between the mean upload of a class and that of its nearest neighbour, at most
+``margin_cap``.
+
+Distances are taken from differences, with ε under the root, where the authors' code
+expands the square, whose root has no gradient at 0. Where the cohort has one class alone
+there is no gap, and the margin is 0. As in FedProto the distance in the clients' loss is
+a mean over coordinates too. The result is ``post``, as FedProto's; with the new
+prototypes the trained models are scored as the next round's ``pre`` (methods-3.md §14).
+"""
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import torch
+import torch.nn.functional as functional
+from pydantic import Field, NonNegativeInt
+from torch import Tensor, nn
+
+from hpcfl.clients import Fleet
+from hpcfl.clients.synthetic import batches, stochastic_descent
+from hpcfl.communication.message import Field as Sent
+from hpcfl.communication.message import Message
+from hpcfl.methods.base import Cohort, Setup, State, search
+from hpcfl.methods.fedproto import FedProto
+
+NETWORK = "network."  # how the names of T's tensors begin in the server's state
+EPSILON = 1e-12  # under a root, whose gradient at 0 is not a number
+
+
+class FedTGP(FedProto):
+    """Server: FedProto's ``prototypes`` T(k) [K, d] and ``present``, bool [K]; T's
+    tensors, ``network.NAME``. Client: ``model`` [P].
+
+    Down d for each class, from round 2 on, up d for each class held; both ways a bit
+    for each class. ``weights`` weighs nothing: an upload is one sample.
+    """
+
+    reference = "Zhang et al., AAAI 2024"
+    short: ClassVar[Mapping[str, Any]] = {"server_epochs": 3}
+    lam: float = Field(
+        10.0,
+        ge=0,
+        description="strength λ of the distance to prototypes in the loss; 0 trains as Local",
+        json_schema_extra=search([1.0, 10.0], "the authors' default and script"),
+    )
+    server_lr: float = Field(
+        0.01, gt=0, description="learning rate of the prototypes on the server"
+    )
+    server_epochs: NonNegativeInt = Field(
+        100,
+        description="epochs of the prototypes on the server in a round",
+        json_schema_extra=search([100, 1000], "the authors' script and default"),
+    )
+    margin_cap: float = Field(100.0, ge=0, description="the largest margin")
+
+    def server_state(self, setup: Setup) -> State:
+        state = super().server_state(setup)
+        classes, width = state["prototypes"].shape
+
+        def network() -> nn.Module:
+            return nn.ModuleDict(
+                {
+                    "classes": nn.Embedding(classes, width),
+                    "hidden": nn.Linear(width, width),
+                    "out": nn.Linear(width, width),
+                }
+            )
+
+        tensors = setup.parameters(network, key=("prototypes",))
+        state["prototypes"] = generated(tensors)
+        return state | {NETWORK + name: tensor for name, tensor in tensors.items()}
+
+    def upload(self, fleet: Fleet, means: Tensor) -> Message:
+        held = fleet.counts > 0
+        floats = held.sum(dim=1) * means.shape[2] + means.shape[1] / 32
+        return {"prototypes": Sent(means.flatten(1), floats)}
+
+    def aggregate(self, server: State, cohort: Cohort, uplink: State) -> None:
+        setup = cohort.setup
+        held = cohort.counts > 0
+        uploads = uplink["prototypes"].view(*held.shape, -1)[held]
+        labels = held.nonzero()[:, 1]
+        margin = self.margin(uploads, labels)
+
+        def objective(free: State, batch: Tensor) -> Tensor:
+            return contrast(uploads[batch], labels[batch], generated(free), margin)
+
+        start = {
+            name.removeprefix(NETWORK): tensor
+            for name, tensor in server.items()
+            if name.startswith(NETWORK)
+        }
+        order = batches(
+            len(labels),
+            setup.training.batch_size,
+            self.server_epochs,
+            setup.seed,
+            "prototypes",
+            cohort.round,
+        )
+        fitted = stochastic_descent(start, objective, self.server_lr, order)
+        server |= {NETWORK + name: tensor for name, tensor in fitted.items()}
+        server["prototypes"] = generated(fitted)
+        server["present"] = torch.ones_like(server["present"])
+
+    def margin(self, uploads: Tensor, labels: Tensor) -> float:
+        """max_k γ_k, at most the cap, with γ_k the distance of class k's mean of
+        ``uploads`` [count, d] to the nearest other class's; 0 for a single class.
+        """
+        present = labels.unique()
+        means = torch.stack([uploads[labels == label].mean(dim=0) for label in present])
+        gaps = (means[:, None] - means).norm(dim=2).fill_diagonal_(torch.inf)
+        nearest = gaps.amin(dim=1)
+        if len(present) < 2:
+            return 0.0
+        return min(float(nearest.max()), self.margin_cap)
+
+
+def generated(network: State) -> Tensor:
+    """The prototypes T(k) [K, d] of all classes, from the tensors of T by name."""
+    hidden = functional.linear(
+        network["classes.weight"], network["hidden.weight"], network["hidden.bias"]
+    )
+    return functional.linear(hidden.relu(), network["out.weight"], network["out.bias"])
+
+
+def contrast(
+    uploads: Tensor, labels: Tensor, prototypes: Tensor, margin: float
+) -> Tensor:
+    """The cross-entropy that T minimises, on ``uploads`` [batch, d] of classes ``labels``
+    [batch].
+    """
+    squares = (uploads[:, None] - prototypes).square().sum(dim=2)
+    distances = (squares + EPSILON).sqrt()
+    own = functional.one_hot(labels, len(prototypes))
+    return functional.cross_entropy(-(distances + margin * own), labels)
+
+
+plugin = FedTGP

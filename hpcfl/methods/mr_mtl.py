@@ -1,0 +1,69 @@
+"""MR-MTL: personal models that are pulled to their own mean (mean-regularised
+multi-task learning).
+
+Liu et al., "On privacy and personalization in cross-silo federated learning", NeurIPS
+2022. Client i goes on from its own model w_i and minimises F_i(w) + (λ/2)‖w − w̄‖² with
+w̄, the mean of all clients' models, constant in the round. Unlike Ditto's the anchor is
+no model that is trained for itself. The result is w_i after training; ``global`` scores
+w̄. Without their differential privacy.
+
+The authors' code trains all clients in each round, and w̄ moves by the mean of their
+changes. Of a cohort S the mean change counts as S's share of all clients' weight, w̄ ← w̄
++ (Σ_S N_i/Σ_M N_i) Σ_S p_i (w_i⁺ − w_i), which keeps w̄ the mean of all w_i
+(methods-3.md §20).
+"""
+
+from pydantic import Field
+from torch import Tensor
+
+from hpcfl.clients import Fleet
+from hpcfl.communication.message import Inbox, Mean, Message
+from hpcfl.methods._anchored import Anchored
+from hpcfl.methods.base import Audience, ClientModel, Cohort, Setup, State, search
+
+
+class MRMTL(Anchored):
+    """Server: ``model`` w̄ [P]. Client: ``model`` w_i [P]. Down P, up P, its change."""
+
+    family = "personal models"
+    reference = "Liu et al., NeurIPS 2022"
+    lam: float = Field(
+        0.1,
+        ge=0,
+        description="strength λ of the pull to the mean (the authors' script 0.001); "
+        "0 is Local",
+        json_schema_extra=search(
+            [0.001, 0.01, 0.1, 1.0, 10.0], "around the authors' script"
+        ),
+    )
+
+    def strength(self) -> float:
+        return self.lam
+
+    def server_state(self, setup: Setup) -> State:
+        return {"model": setup.initial()}
+
+    def send(self, server: State, audience: Audience) -> Message:
+        return {"anchor": server["model"]}
+
+    def other_models(
+        self, fleet: Fleet, inbox: Inbox, rows: Tensor, trained: bool
+    ) -> dict[str, ClientModel]:
+        return {} if trained else {"global": ClientModel(inbox["anchor"])}
+
+    def upload(self, fleet: Fleet, own: Tensor, trained: Tensor) -> Message:
+        return {"change": Mean(trained - own, self.shares(fleet))}
+
+    def aggregate(self, server: State, cohort: Cohort, uplink: State) -> None:
+        everybody = cohort.setup.counts.sum()
+        if cohort.uniform:
+            everybody = cohort.shares.new_tensor(cohort.setup.clients)
+        share = float(cohort.shares.sum() / everybody)
+        server["model"] = server["model"] + share * uplink["change"]
+
+    def init_newcomers(self, fleet: Fleet, inbox: Inbox) -> None:
+        """A newcomer's model begins as the mean."""
+        fleet.state["model"] = fleet.rows(inbox["anchor"]).clone()
+
+
+plugin = MRMTL

@@ -1,0 +1,210 @@
+"""pFedHN: a network of the server makes each client's model from a learned embedding of
+the client.
+
+Shamsian et al., "Personalized federated learning using hypernetworks", ICML 2021. The
+hypernetwork H has an embedding e_i of each client, a perceptron f with widths e → h → …
+→ h, and one linear layer to all parameters of a model: θ_i = H(e_i) = Σ_k f_k(e_i) W_k +
+b. A client trains from θ_i to θ̃_i, and Δ_i = θ_i − θ̃_i stands for the gradient with
+respect to its model: by the chain rule ∇_φ H(e_i)·Δ_i is one for all that H is made of,
+φ. The server takes a step of SGD with momentum and weight decay along the mean of these
+over the cohort, clipped to a norm. The result is θ_i as it came down, before training.
+With ``head = "private"`` (pFedHN-PC) H makes the body alone, and each client has a head
+of its own.
+
+The authors' code steps after every single client, in 5,000 steps of one client each,
+and FL-bench one by one through the cohort; here a round is one step, with all of the
+cohort, and a cohort of one client is the authors' (methods-3.md §15). Weight decay and
+momentum move the embeddings of clients outside the cohort, too, as there. There a client
+takes ``inner_steps`` = 50 mini-batches; here by default ``training.epochs``, else one
+epoch of at most so many.
+"""
+
+from collections.abc import Mapping
+from typing import Any, ClassVar, Literal
+
+import torch
+from pydantic import Field, NonNegativeInt, PositiveInt
+from torch import Tensor, nn
+from torch.nn.functional import linear
+
+from hpcfl.clients import Fleet
+from hpcfl.communication.message import Inbox, Message, Mixture
+from hpcfl.methods._server_model import ServerModel
+from hpcfl.methods.base import Audience, Cohort, Setup, State, search
+from hpcfl.rows import mixing
+from hpcfl.rows.layout import Layout
+
+MUCH = 1e9  # bytes of a hypernetwork of which a user should know
+MOMENTUM = "momentum."  # how the names of the momentum of φ's tensors begin
+
+
+class PFedHN(ServerModel):
+    """Server: φ, that is ``embeddings`` [M, e], ``layer0.weight`` and so on of the
+    perceptron, ``output`` [h + 1, P], W under its last row, the bias b; and the
+    ``momentum.NAME`` of each. Client: nothing; with a private head ``head`` [P_h].
+
+    Down P, up P; with a private head P_b.
+    """
+
+    family = "made by the server"
+    reference = "Shamsian et al., ICML 2021"
+    no_newcomers: ClassVar[str] = (
+        "because a client's model is made from an embedding that is learned with it"
+    )
+    short: ClassVar[Mapping[str, Any]] = {"hidden": 8, "hidden_layers": 1}
+    weights: Literal["samples", "uniform"] = Field(
+        "uniform", description="weights of the cohort's clients in the gradient"
+    )
+    embedding: PositiveInt | None = Field(
+        None, description="width e of an embedding; by default ⌊1 + clients/4⌋"
+    )
+    hidden: PositiveInt = Field(100, description="width h of the hypernetwork's layers")
+    hidden_layers: NonNegativeInt = Field(
+        3, description="further layers h → h of the hypernetwork"
+    )
+    hyper_lr: float = Field(
+        0.01,
+        gt=0,
+        description="learning rate of the hypernetwork",
+        json_schema_extra=search([0.001, 0.01, 0.1], "around the authors' 0.01"),
+    )
+    hyper_momentum: float = Field(0.9, ge=0, lt=1, description="its momentum")
+    hyper_decay: float = Field(0.001, ge=0, description="its weight decay")
+    hyper_clip: float = Field(
+        50.0, gt=0, description="the largest norm of its gradient"
+    )
+    inner_steps: PositiveInt | None = Field(
+        None,
+        description="most mini-batches of a client in a round (the authors 50); by default training.epochs",
+    )
+    head: Literal["generated", "private"] = Field(
+        "generated", description="whether H makes the heads, too, or each has its own"
+    )
+
+    def generated(self, layout: Layout) -> slice:
+        """The columns that H makes: all, or the body's."""
+        return layout.columns("all" if self.head == "generated" else "body")
+
+    def notes(self, setup: Setup) -> list[str]:
+        lines = super().notes(setup)
+        # Of four bytes each, and as many of their momentum.
+        size = 8.0 * (self.hidden + 1) * setup.layout.width
+        if size >= MUCH:
+            lines.append(
+                f"pfedhn: the hypernetwork and its momentum are {size / 1e9:.1f} GB on rank 0; "
+                "a smaller method.hidden is less"
+            )
+        return lines
+
+    def server_state(self, setup: Setup) -> State:
+        width = self.embedding or 1 + setup.clients // 4
+        made = self.generated(setup.layout)
+
+        def network() -> nn.Module:
+            layers = {"layer0": nn.Linear(width, self.hidden)}
+            for number in range(1, self.hidden_layers + 1):
+                layers[f"layer{number}"] = nn.Linear(self.hidden, self.hidden)
+            layers["output"] = nn.Linear(self.hidden, made.stop)
+            return nn.ModuleDict(
+                {"embeddings": nn.Embedding(setup.clients, width), **layers}
+            )
+
+        tensors = setup.parameters(network, key=("hypernetwork",))
+        weight, bias = tensors.pop("output.weight"), tensors.pop("output.bias")
+        tensors["embeddings"] = tensors.pop("embeddings.weight")
+        tensors["output"] = torch.cat([weight.T, bias[None]])
+        momentum = {
+            MOMENTUM + name: torch.zeros_like(tensor)
+            for name, tensor in tensors.items()
+        }
+        return tensors | momentum
+
+    def client_state(self, setup: Setup) -> State:
+        state = super().client_state(setup)
+        if self.head == "private":
+            state["head"] = setup.initial()[self.generated(setup.layout).stop :]
+        return state
+
+    def send(self, server: State, audience: Audience) -> Message:
+        # Of all clients, because the bits of a product may depend on how many there are.
+        weights = self.weights_of_rows(server)[audience.ids]
+        rows = server["output"]
+        return {"model": Mixture(rows, weights.double(), rows.dtype)}
+
+    def weights_of_rows(self, network: State) -> Tensor:
+        """How much of each row of ``output`` each client's model has, [M, h + 1]: f(e_i),
+        and 1 for the bias.
+        """
+        values = network["embeddings"]
+        for number in range(self.hidden_layers + 1):
+            if number:
+                values = values.relu()
+            name = f"layer{number}"
+            values = linear(values, network[f"{name}.weight"], network[f"{name}.bias"])
+        return torch.cat([values, torch.ones_like(values[:, :1])], dim=1)
+
+    def received(self, fleet: Fleet, inbox: Inbox) -> Tensor:
+        made: Tensor = inbox["model"]
+        if self.head == "generated":
+            return made
+        return torch.cat([made, fleet.state["head"]], dim=1)
+
+    def local_train(self, fleet: Fleet, rows: Tensor, inbox: Inbox) -> Tensor:
+        epochs = None if self.inner_steps is None else 1
+        return fleet.train(
+            rows,
+            epochs=epochs,
+            steps=self.inner_steps,
+            variables=self.loss_variables(fleet, inbox),
+        )
+
+    def store_state(self, fleet: Fleet, trained: Tensor) -> None:
+        super().store_state(fleet, trained)
+        if self.head == "private":
+            fleet.state["head"] = trained[:, self.generated(fleet.layout).stop :]
+
+    def upload(self, fleet: Fleet, inbox: Inbox, trained: Tensor) -> Message:
+        made = self.generated(fleet.layout)
+        return {"change": inbox["model"] - trained[:, made]}
+
+    def aggregate(self, server: State, cohort: Cohort, uplink: State) -> None:
+        gradients = self.gradients(server, cohort, uplink["change"])
+        norm = torch.stack([part.double().norm() for part in gradients.values()]).norm()
+        shrink = float((self.hyper_clip / norm.clamp(min=1e-300)).clamp(max=1))
+        for name, gradient in gradients.items():
+            values = server[name]
+            direction = shrink * gradient + self.hyper_decay * values
+            momentum = self.hyper_momentum * server[MOMENTUM + name] + direction
+            server[MOMENTUM + name] = momentum
+            server[name] = values - self.hyper_lr * momentum
+
+    def gradients(self, server: State, cohort: Cohort, changes: Tensor) -> State:
+        """The mean over the cohort of ∇_φ H(e_i)·Δ_i, by the names of φ's tensors.
+
+        Args:
+            server: the state.
+            cohort: the n clients.
+            changes: Δ [n, P].
+        """
+        # What has a momentum is H's; averaged statistics of batch norm lie there, too.
+        network = {
+            name: tensor.clone().requires_grad_()
+            for name, tensor in server.items()
+            if name != "output" and MOMENTUM + name in server
+        }
+        weights = self.weights_of_rows(network)[cohort.ids]
+        shares = cohort.weights[:, None].to(weights)
+        mean = (shares * weights.detach()).T
+        of_output = mixing.mix(mean, changes)
+        # ⟨W_k, Δ_i⟩, by which f_k(e_i) would have to fall.
+        products = mixing.total(
+            lambda left, right: left.double() @ right.double().T,
+            changes,
+            server["output"],
+        )
+        slopes = shares * products.to(weights)
+        found = torch.autograd.grad(weights, list(network.values()), slopes)
+        return {**dict(zip(network, found, strict=True)), "output": of_output}
+
+
+plugin = PFedHN

@@ -1,0 +1,151 @@
+"""pFedSim: FedAvg to warm up, then bodies that are mixed by how alike the clients'
+heads are.
+
+Tan et al., "pFedSim: Similarity-aware model aggregation towards personalized federated
+learning", arXiv 2305.15706, 2023. For ⌊warmup·T⌋ of T rounds it is FedAvg, whose model w
+then becomes everybody's. From then on the similarity of two clients of the same cohort
+is ψ_ij = max(0, mean over classes c of the cosine of row c of their heads' weights), and
+stays until both meet again; before they do it is 0. Client i goes on from its own head
+and the body Σ_j a_ij b_j over the last models of all clients, with a_ij ∝ −ln(1 − ψ_ij)
+and ψ_ii = 0.9999; so a client that has met none keeps its own. The result is read after
+training.
+
+As in FL-bench, by the paper's first author, ψ is at most 0.9999, where the logarithm
+still is finite, and biases of the heads are ignored. Clients that were not drawn since
+the warm-up hold w (methods-3.md §21). Which rounds are the warm-up depends on how many
+there will be, so a finished run cannot be prolonged.
+"""
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import torch
+import torch.nn.functional as functional
+from pydantic import Field
+from torch import Tensor, nn
+
+from hpcfl.clients import Fleet
+from hpcfl.communication.message import Inbox, Mean, Message
+from hpcfl.methods._server_model import ServerModel
+from hpcfl.methods.base import (
+    Audience,
+    ClientModel,
+    Cohort,
+    Setup,
+    State,
+    head_of,
+    search,
+)
+from hpcfl.rows import mixing
+
+MOST_ALIKE = 0.9999  # a larger similarity has no weight, or an infinite one
+
+
+class PFedSim(ServerModel):
+    """Server: ``model`` w [P], of the warm-up; after it ``models`` [M, P], each client's
+    last, and ``similarity`` ψ, float64 [M, M], without its diagonal. Client: nothing,
+    its head comes down with its body.
+
+    Down P, up P.
+    """
+
+    primary = "post"
+    family = "mixed on the server"
+    reference = "Tan et al., arXiv 2305.15706"
+    needs_rounds: ClassVar[bool] = True
+    short: ClassVar[Mapping[str, Any]] = {"warmup": 0.34}
+    warmup: float = Field(
+        0.5,
+        ge=0,
+        le=1,
+        description="share of the rounds that are FedAvg's (FL-bench 0.5); 1 is FedAvg",
+        json_schema_extra=search([0.25, 0.5, 0.75], "around FL-bench"),
+    )
+
+    def adapt(self, model: nn.Module) -> nn.Module:
+        head_of(model, self.name, trained=True)
+        return model
+
+    def warms_up(self, setup: Setup, round: int) -> bool:
+        """Whether a round is FedAvg's."""
+        return round <= int(self.warmup * setup.rounds + 1e-9)
+
+    def server_state(self, setup: Setup) -> State:
+        state = super().server_state(setup)
+        if self.warms_up(setup, 1):
+            return state
+        return state | everybodys(state["model"], setup.clients)
+
+    def send(self, server: State, audience: Audience) -> Message:
+        if "models" not in server:
+            return super().send(server, audience)
+        ids = torch.from_numpy(audience.ids)
+        models = server["models"]
+        body = audience.layout.columns("body")
+        mixed = mixing.mix(attention(server["similarity"])[ids], models[:, body])
+        own = models[ids][:, body.stop :]
+        return {"body": mixed, "head": own}
+
+    def received(self, fleet: Fleet, inbox: Inbox) -> Tensor:
+        if "model" in inbox:
+            return super().received(fleet, inbox)
+        return torch.cat([inbox["body"], inbox["head"]], dim=1)
+
+    def other_models(
+        self, fleet: Fleet, inbox: Inbox, rows: Tensor, trained: bool
+    ) -> dict[str, ClientModel]:
+        return {}
+
+    def upload(self, fleet: Fleet, inbox: Inbox, trained: Tensor) -> Message:
+        if self.warms_up(fleet.setup, fleet.round):
+            return {"model": Mean(trained, self.shares(fleet))}
+        return {"model": trained}
+
+    def aggregate(self, server: State, cohort: Cohort, uplink: State) -> None:
+        setup = cohort.setup
+        if self.warms_up(setup, cohort.round):
+            server["model"] = uplink["model"]
+            if not self.warms_up(setup, cohort.round + 1):
+                server |= everybodys(server["model"], setup.clients)
+            return
+        ids = torch.from_numpy(cohort.ids)
+        models = uplink["model"]
+        server["models"] = mixing.replaced(server["models"], ids, models)
+        weights = models[:, cohort.layout.columns("head.weight")]
+        alike = similarity(weights.view(len(ids), setup.classes, -1))
+        kept = server["similarity"].clone()
+        kept[ids[:, None], ids] = alike
+        server["similarity"] = kept
+
+    def send_to_newcomers(self, server: State, audience: Audience) -> Message:
+        """The model of the warm-up, as to all clients that have met nobody."""
+        return super().send({"model": server["model"]}, audience)
+
+
+def everybodys(model: Tensor, clients: int) -> State:
+    """The server's state when all clients have this ``model`` [P] and none has met
+    another.
+    """
+    return {
+        "models": mixing.repeated(model, clients),
+        "similarity": torch.zeros(clients, clients, dtype=torch.float64),
+    }
+
+
+def similarity(heads: Tensor) -> Tensor:
+    """ψ, float64 [n, n], of output weights [n, K, d]; 0 on the diagonal, and of rows of
+    zeros.
+    """
+    rows = functional.normalize(heads.double().cpu(), dim=2).flatten(1)
+    cosines = rows @ rows.T / heads.shape[1]
+    return cosines.clamp(min=0).fill_diagonal_(0)
+
+
+def attention(similarity: Tensor) -> Tensor:
+    """The weights a [M, M] of bodies, of ψ [M, M]; rows sum to one."""
+    capped = similarity.clamp(max=MOST_ALIKE).fill_diagonal_(MOST_ALIKE)
+    weights = -torch.log1p(-capped)
+    return weights / weights.sum(dim=1, keepdim=True)
+
+
+plugin = PFedSim

@@ -1,0 +1,136 @@
+"""What a client does in a round, counted in a round of a small federation: operations,
+in units of ordinary passes over its samples, and the floats that travel.
+
+So no method has to say what it costs. Operations are those of matrix products and
+convolutions, as torch counts them.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.utils.flop_counter import FlopCounterMode
+
+from hpcfl.clients import Fleet
+from hpcfl.clients.losses import Batch
+from hpcfl.clock.seconds import Work
+from hpcfl.communication.communicator import OneProcess
+from hpcfl.communication.message import Inbox, Message, fields
+from hpcfl.errors import RankFailure, UserError
+from hpcfl.simulation.dry_round import (
+    SERVER_HOOKS,
+    BriefFleet,
+    WatchedRound,
+    hook_of,
+    shrink,
+)
+from hpcfl.simulation.participation import RoundPlan
+from hpcfl.simulation.prepare import Prepared
+
+# of the client that trains: enough for methods that share a mini-batch out to 2 or 3
+SAMPLES = 6
+OPERATIONS = 1e6  # of the median device in a millisecond: 1 GFLOP/s
+
+
+@dataclass(frozen=True)
+class Workload:
+    """What a client does in a round.
+
+    Attributes:
+        work: as the clock takes it.
+        sample_ms: milliseconds of the median device for one sample in one pass.
+    """
+
+    work: Work
+    sample_ms: float
+
+
+class CountedRound(WatchedRound):
+    """A dry round that counts the operations of the client's training."""
+
+    operations = 0
+
+    def call(self, hook: str, fleet: Fleet, inbox: Inbox) -> Any:
+        returned, operations = counted(
+            lambda: super(CountedRound, self).call(hook, fleet, inbox)
+        )
+        if hook == "update":
+            self.operations = operations
+        return returned
+
+
+def counted(action: Callable[[], Any]) -> tuple[Any, int]:
+    """What an action returns, and its floating-point operations."""
+    with FlopCounterMode(display=False) as counter:
+        returned = action()
+    return returned, int(counter.get_total_flops())
+
+
+def of(prepared: Prepared) -> Workload:
+    """What a client does in the second round, the first that builds on messages of
+    clients. To be called on a rank that hosts clients.
+
+    Raises UserError where ``time.sample_ms`` is needed.
+    """
+    small = shrink(prepared, lanes=1, samples=SAMPLES)
+    epochs = prepared.config.training.epochs
+    round = _second(small)
+    pass_operations = _operations_of_pass(small)
+    sample_ms = prepared.config.time.sample_ms
+    if not pass_operations and sample_ms is None:
+        raise UserError(
+            f"time.sample_ms: nobody can count the operations of model.name = "
+            f"'{prepared.config.model.name}'; give the milliseconds for which a device "
+            "trains on one sample"
+        )
+    passes = Fraction(epochs)
+    if pass_operations:
+        passes = Fraction(round.operations, pass_operations)
+    work = Work(passes, epochs, _floats(round.sent), _floats(round.returned))
+    return Workload(work, sample_ms or pass_operations / SAMPLES / OPERATIONS)
+
+
+def _second(small: Prepared) -> CountedRound:
+    """The second round of a small federation, in which client 0 trains for as long as
+    in the experiment.
+    """
+    server = small.method.server_state(small.setup)
+    client = np.array([0])
+    for number, fleet_type in ((1, BriefFleet), (2, Fleet)):
+        plan = RoundPlan(number, client, client, scored=False)
+        round = CountedRound(plan, OneProcess(), small, server, fleet_type)
+        try:
+            round.play()
+        except RankFailure as failure:
+            # All messages are equal here, which may be too odd for the server.
+            if hook_of(failure.__cause__) not in SERVER_HOOKS:
+                raise
+    return round
+
+
+def _operations_of_pass(small: Prepared) -> int:
+    """The operations of one ordinary pass over client 0's samples."""
+    fleet = small.fleet(np.array([0]), 1, False)
+    start = small.setup.initial()
+    _, operations = counted(
+        lambda: fleet.train(start, loss=_cross_entropy, epochs=1, phase="one pass")
+    )
+    return operations
+
+
+def _cross_entropy(model: nn.Module, batch: Batch, lane: Any) -> Tensor:
+    return functional.cross_entropy(model(batch.x), batch.y)
+
+
+def _floats(message: Message) -> Fraction:
+    """The floats that client 0 gets or sends."""
+    total = Fraction(0)
+    for entry in fields(message).values():
+        floats = torch.as_tensor(entry.logical_floats(), dtype=torch.float64)
+        total += Fraction(float(floats.flatten()[0]))
+    return total

@@ -1,0 +1,276 @@
+"""What came out of a tuning: a file for each chosen configuration, a table, and the curve
+of the expected best score over the number of trials.
+"""
+
+import csv
+import io
+import math
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from statistics import fmean, stdev
+
+from rich.console import Console
+from rich.table import Table
+
+from hpcfl.files import atomic
+from hpcfl.report import configuration, reading, summary
+from hpcfl.report.summary import Run
+from hpcfl.report.text import literal
+from hpcfl.scores._described import Measure
+from hpcfl.storage import sweep_folder, tune_folder
+from hpcfl.tuning import figure, halving, standing
+from hpcfl.tuning.plan import Cell, Plan
+from hpcfl.tuning.standing import Choice
+
+TABLE, CURVE, FIGURE = "tuned.csv", "curve.csv", "curve.png"
+MISSING = "–"
+
+
+@dataclass(frozen=True)
+class Tuned:
+    """What a method was tuned to.
+
+    Attributes:
+        method: Which one.
+        trials: How many configurations were drawn.
+        spent: Gradients of samples that the search took.
+        choice: None where no run came to an end.
+        untuned: The method as the file has it; None where that did not come to an end.
+        curve: The expected best score on held-out samples after 1, 2 … trials.
+        finals: Test scores of the chosen configuration's final runs, at the tail, by
+            seed.
+        finals_untuned: The same of the untuned one.
+    """
+
+    method: str
+    trials: int
+    spent: int
+    choice: Choice | None
+    untuned: Choice | None
+    curve: list[float]
+    finals: dict[int, float]
+    finals_untuned: dict[int, float]
+
+
+def chosen_text(plan: Plan, choice: Choice) -> str:
+    """An experiment file with a chosen configuration, for the first of the final seeds."""
+    candidate = choice.candidate
+    method = candidate.method
+    seeds = plan.section.final_seeds
+    config = plan.config(candidate, seeds[0], choice.rounds)
+    trials = plan.trials(method)
+    lines = [
+        f"{method}, {candidate.label} of {len(trials)}: {candidate.said}",
+        f"chosen by {choice.score:.6g} on held-out samples at the tail, on the "
+        f"partitions of seeds {plan.section.search_seeds}",
+        f"{choice.rounds} rounds are what {plan.section.budget} gradients of samples "
+        "allow",
+        f"the final seeds are {seeds}; partition.seed is one more than each",
+    ]
+    comments = "".join(f"# {line}\n" for line in lines)
+    return f"{comments}\n{configuration.toml(config)}\n"
+
+
+def tell(plan: Plan, folder: Path) -> None:
+    """Write the table, the curve and its figure, and print the table."""
+    tuned = [of_method(plan, folder, method) for method in plan.section.methods]
+    measure = measure_of(folder)
+    atomic.write(folder / TABLE, table_text(plan, tuned).encode())
+    atomic.write(folder / CURVE, curve_text(tuned).encode())
+    _print_table(plan, tuned, measure)
+    for name in (TABLE, CURVE):
+        print(f"file: {folder / name}")
+    if find_spec("matplotlib") is None:
+        print("note: no figure, matplotlib is not installed here")
+    else:
+        curves = {one.method: _scores(one) for one in tuned}
+        figure.write(folder / FIGURE, curves, measure)
+        print(f"figure: {folder / FIGURE}")
+    print(f"chosen: {folder / tune_folder.CHOSEN}")
+    print(f"look further: hpcfl table {folder} --rows method.name", flush=True)
+
+
+def of_method(plan: Plan, folder: Path, method: str) -> Tuned:
+    """What a method was tuned to, from the files of all its runs."""
+    choice = standing.chosen(plan, folder, method)
+    untuned = standing.untuned(plan, folder, method)
+    return Tuned(
+        method,
+        len(plan.trials(method)),
+        standing.spent(plan, folder, method),
+        choice,
+        untuned,
+        curve(plan, folder, method),
+        finals(plan, folder / tune_folder.FINAL, method),
+        finals(plan, folder / tune_folder.UNTUNED, method),
+    )
+
+
+def curve(plan: Plan, folder: Path, method: str) -> list[float]:
+    """The expected best score on held-out samples after 1, 2 … trials of a method.
+
+    A trial counts with the score of the last rung that it was played in: what it would
+    have come to by more rounds nobody knows. Those that diverged have none and leave
+    fewer trials.
+    """
+    ranks = []
+    better = 1.0
+    for candidate in plan.trials(method):
+        found = []
+        for seed in plan.section.search_seeds:
+            last = standing.last_result(plan, folder, Cell(candidate, seed))
+            found.append(last)
+        scores = halving.mean([one["score"] if one else None for one in found])
+        rank = halving.mean([one["rank"] if one else None for one in found])
+        if rank is None or scores is None:
+            continue
+        ranks.append(rank)
+        better = 1.0 if rank == scores else -1.0
+    return [better * expected for expected in halving.expected_best(ranks)]
+
+
+def finals(plan: Plan, sweep: Path, method: str) -> dict[int, float]:
+    """The test scores of a method's final runs in a sweep, at the tail, by seed; those
+    that did not come to an end are left out.
+    """
+    seeds = set(plan.section.final_seeds)
+    found = {}
+    for run in _runs(sweep):
+        of_method = run.config["method"]["name"] == method
+        if not of_method or not run.summary.finished or run.config["seed"] not in seeds:
+            continue
+        number = reading.value(run, run.metric, "tail").value
+        if math.isfinite(number):
+            found[int(run.config["seed"])] = number
+    return dict(sorted(found.items()))
+
+
+def _runs(sweep: Path) -> list[Run]:
+    return [summary.load(sweep / name) for name in sweep_folder.there(sweep)]
+
+
+def measure_of(folder: Path) -> Measure:
+    """What the number that counts measures."""
+    for run in _runs(folder / tune_folder.SEARCH):
+        return run.measure
+    return Measure("accuracy", "", "accuracy", "", "up")
+
+
+def table_text(plan: Plan, tuned: list[Tuned]) -> str:
+    """The table as CSV, in full precision."""
+    lines = io.StringIO()
+    writer = csv.writer(lines, lineterminator="\n")
+    writer.writerow(
+        [
+            "method",
+            "trials",
+            "budget",
+            "spent",
+            "rounds",
+            "validation",
+            "validation_untuned",
+            "test",
+            "test_untuned",
+            "seeds",
+            "setting",
+        ]
+    )
+    for one in tuned:
+        choice, untuned = one.choice, one.untuned
+        writer.writerow(
+            [
+                one.method,
+                one.trials,
+                search_budget(plan),
+                one.spent,
+                choice.rounds if choice else "",
+                choice.score if choice else "",
+                untuned.score if untuned else "",
+                fmean(one.finals.values()) if one.finals else "",
+                fmean(one.finals_untuned.values()) if one.finals_untuned else "",
+                len(one.finals),
+                choice.candidate.said if choice else "",
+            ]
+        )
+    return lines.getvalue()
+
+
+def curve_text(tuned: list[Tuned]) -> str:
+    """The curves as CSV: a line for each method and number of trials; of 0 trials it is
+    the untuned configuration's score.
+    """
+    lines = io.StringIO()
+    writer = csv.writer(lines, lineterminator="\n")
+    writer.writerow(["method", "trials", "expected_best_validation"])
+    for one in tuned:
+        for draws, score in enumerate(_scores(one)):
+            if score is not None:
+                writer.writerow([one.method, draws, score])
+    return lines.getvalue()
+
+
+def _scores(tuned: Tuned) -> list[float | None]:
+    """The scores on held-out samples after 0, 1, 2 … trials."""
+    untuned = tuned.untuned.score if tuned.untuned else None
+    return [untuned, *tuned.curve]
+
+
+def search_budget(plan: Plan) -> int:
+    """The gradients of samples that the search for a method may take, the same for all."""
+    section = plan.section
+    whole_runs = halving.cost(halving.rungs(section.trials, section.eta, section.rungs))
+    return int(whole_runs * section.budget) * len(section.search_seeds)
+
+
+def _print_table(plan: Plan, tuned: list[Tuned], measure: Measure) -> None:
+    budget = search_budget(plan)
+    table = Table(box=None, pad_edge=False)
+    for title in ("method", "trials", "spent", "rounds", "validation", "untuned"):
+        table.add_column(title, justify="left" if title == "method" else "right")
+    for title in ("test, tuned", "test, untuned"):
+        table.add_column(title, justify="right")
+    table.add_column("chosen", overflow="fold")
+    for one in tuned:
+        choice, untuned = one.choice, one.untuned
+        table.add_row(
+            literal(one.method),
+            str(one.trials),
+            f"{one.spent / budget:.0%}",
+            str(choice.rounds) if choice else MISSING,
+            measure.shown(choice.score) if choice else MISSING,
+            measure.shown(untuned.score) if untuned else MISSING,
+            _shown(one.finals, measure),
+            _shown(one.finals_untuned, measure),
+            literal(choice.candidate.said if choice else MISSING),
+        )
+    console = Console(highlight=False)
+    if not console.is_terminal:
+        console = Console(highlight=False, width=160)
+    unit = f" ({measure.unit})" if measure.unit else ""
+    console.print(
+        literal(
+            f"{measure.score}{unit}; of {budget:,} gradients of samples for each search, "
+            f"{plan.section.budget:,} for each run"
+        )
+    )
+    console.print(table)
+    for one in tuned:
+        if one.spent > budget:
+            console.print(
+                literal(
+                    f"note: {one.method} spent more than the budget: the first rounds, which "
+                    "tell what a run costs, are more than a rung; raise tune.budget"
+                )
+            )
+
+
+def _shown(scores: dict[int, float], measure: Measure) -> str:
+    """Mean ± sample standard deviation over seeds."""
+    if not scores:
+        return MISSING
+    numbers = list(scores.values())
+    mean = measure.shown(fmean(numbers))
+    if len(numbers) < 2:
+        return mean
+    return f"{mean} ± {measure.shown(stdev(numbers))}"

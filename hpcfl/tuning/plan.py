@@ -1,0 +1,298 @@
+"""What a tuning plays: the configurations that are drawn for each method, and the runs of
+each of them.
+
+Everything here follows from the file alone, so that every process knows it.
+"""
+
+import copy
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import cached_property
+from typing import Any
+
+import pydantic
+
+from hpcfl.data import datasets
+from hpcfl.errors import UserError
+from hpcfl.experiment import plugin_keys, plugins
+from hpcfl.experiment.config import Config
+from hpcfl.experiment.protocols import Setting
+from hpcfl.experiment.sweep import configured, in_file_name
+from hpcfl.rows import randomness
+from hpcfl.tuning import halving
+from hpcfl.tuning.halving import Rung
+from hpcfl.tuning.section import Interval, Range, Tune, parse
+
+ATTEMPTS = 100  # draws until one is a valid experiment
+DIGITS = 3  # significant digits of a drawn number, which somebody may want to type
+UNTUNED = "untuned"  # the label of a method's configuration as the file has it
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A configuration of a method.
+
+    Attributes:
+        method: As ``method.name`` has it.
+        label: Sets it apart from the method's other ones; part of a file's name.
+        setting: What was drawn and what the overrides set, by dotted key.
+    """
+
+    method: str
+    label: str
+    setting: Setting
+
+    @property
+    def name(self) -> str:
+        return f"{in_file_name(self.method)},{self.label}"
+
+    @property
+    def said(self) -> str:
+        """The setting in words."""
+        parts = [f"{key} = {value}" for key, value in self.setting.items()]
+        return ", ".join(parts) or "nothing is set"
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A candidate on the partition of one seed."""
+
+    candidate: Candidate
+    seed: int
+
+    @property
+    def name(self) -> str:
+        return f"{self.candidate.name},seed={self.seed}"
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A tuning.
+
+    Attributes:
+        source: Where the table comes from, for errors.
+        base: The experiment's table without ``[tune]``.
+        section: ``[tune]``.
+    """
+
+    source: str
+    base: dict[str, Any]
+    section: Tune
+
+    @property
+    def table(self) -> dict[str, Any]:
+        """All that the tuning is, as ``read`` takes it."""
+        return {**self.base, "tune": self.section.model_dump(mode="json")}
+
+    @property
+    def most(self) -> int:
+        """The rounds that a run has where the budget allows more."""
+        default = Config.model_fields["rounds"].default
+        rounds: int = self.base.get("rounds", default)
+        return rounds
+
+    def ranges(self, method: str) -> dict[str, Range]:
+        """What may be tried for each key of a method: those that it declares, those of
+        ``tune.search``, and of its overrides those that are ranges.
+        """
+        given = {**self.base.get("method", {}), "name": method}
+        declared: dict[str, Range] = {}
+        for key, field in plugin_keys.fields("method", given).items():
+            extra = getattr(field, "json_schema_extra", None)
+            if isinstance(extra, Mapping) and "search" in extra:
+                declared[f"method.{key}"] = list(extra["search"])
+        ranges = declared | self.section.search
+        for key, value in self.section.overrides.get(method, {}).items():
+            ranges.pop(key, None)
+            found = self._range(key, value)
+            if found is not None:
+                ranges[key] = found
+        return dict(sorted(ranges.items()))
+
+    def fixed(self, method: str) -> Setting:
+        """What the overrides of a method set without a search."""
+        overrides = self.section.overrides.get(method, {})
+        return {
+            key: value
+            for key, value in overrides.items()
+            if self._range(key, value) is None
+        }
+
+    def untuned(self, method: str) -> Candidate:
+        """The method as the file and its own defaults have it."""
+        return Candidate(method, UNTUNED, self.fixed(method))
+
+    def trials(self, method: str) -> list[Candidate]:
+        """The configurations that are drawn for a method, in the order of their draws."""
+        drawn = self._drawn[method]
+        first = self.rungs(method)[0]
+        return drawn[: first.trials]
+
+    def rungs(self, method: str) -> list[Rung]:
+        """The steps of a method's search."""
+        section = self.section
+        arguments = section.trials, section.eta, section.rungs
+        if self.plays_whole(method):
+            every = self.config(self.untuned(method), 0, 1).evaluation.every
+            first = min(self.most, halving.measured_rounds(every))
+            return halving.whole_runs(*arguments, Fraction(first, self.most))
+        return halving.rungs(*arguments)
+
+    def plays_whole(self, method: str) -> bool:
+        """Whether a run of the method cannot go on with more rounds, because what a
+        round does depends on how many there will be.
+        """
+        return self._whole[method]
+
+    @cached_property
+    def _whole(self) -> dict[str, bool]:
+        """By method whether any of its draws needs to know its rounds."""
+        return {
+            method: any(
+                self.config(candidate, 0, 1).needs_rounds for candidate in candidates
+            )
+            for method, candidates in self._drawn.items()
+        }
+
+    def config(self, candidate: Candidate, seed: int, rounds: int) -> Config:
+        """The experiment of a candidate. Raises UserError."""
+        config, mistakes = self._configured(candidate, seed, rounds)
+        if config is None:
+            place = f"{self.source} [tune] {candidate.name}"
+            raise UserError(*(f"{place}: {line}" for line in mistakes))
+        return config
+
+    def _configured(
+        self, candidate: Candidate, seed: int, rounds: int
+    ) -> tuple[Config | None, list[str]]:
+        base = {**copy.deepcopy(self.base), "seed": seed, "rounds": rounds}
+        setting = {"method.name": candidate.method, **candidate.setting}
+        config, mistakes = configured(base, setting)
+        if config is not None:
+            name = f"{config.name}-{candidate.name}"
+            config = config.model_copy(update={"name": name})
+        return config, mistakes
+
+    @cached_property
+    def _drawn(self) -> dict[str, list[Candidate]]:
+        """All draws by method, also those that a method which plays whole runs cannot
+        afford.
+        """
+        return {method: self._draws(method) for method in self.section.methods}
+
+    def _draws(self, method: str) -> list[Candidate]:
+        ranges, fixed = self.ranges(method), self.fixed(method)
+        width = len(str(self.section.trials - 1))
+        candidates = []
+        for trial in range(self.section.trials):
+            mistakes: list[str] = []
+            for attempt in range(ATTEMPTS):
+                drawn = draw(ranges, self.section.seed, method, trial, attempt)
+                label = f"trial={trial:0{width}}"
+                candidate = Candidate(method, label, fixed | drawn)
+                config, mistakes = self._configured(candidate, 0, 1)
+                if config is not None:
+                    candidates.append(candidate)
+                    break
+            else:
+                raise UserError(
+                    f"{self.source} [tune]: {method}: none of {ATTEMPTS} draws is a valid "
+                    f"experiment, {mistakes[0]}"
+                )
+        return candidates
+
+    def _range(self, key: str, value: Any) -> Range | None:
+        """The range that an override means; None where it is a value. Raises UserError."""
+        if isinstance(value, list):
+            if not value:
+                raise UserError(
+                    f"{self.source}: tune.overrides, {key} = []: nothing to choose from"
+                )
+            return value
+        if not isinstance(value, dict):
+            return None
+        try:
+            return Interval(**value)
+        except (pydantic.ValidationError, TypeError) as error:
+            raise UserError(
+                f"{self.source}: tune.overrides, {key} = {value}: must be a value, a list "
+                f"of values, or {{ low = …, high = …, log = true }}"
+            ) from error
+
+
+def draw(
+    ranges: Mapping[str, Range], seed: int, method: str, trial: int, attempt: int = 0
+) -> Setting:
+    """One configuration, a function of seed, method, trial and key.
+
+    attempt: counts the draws of a trial, where those before were no valid experiments.
+    """
+    setting = {}
+    for key, values in ranges.items():
+        purpose = "tune", method, trial, attempt, key
+        [luck] = randomness.uniform(seed, *purpose, skip=0, count=1).tolist()
+        setting[key] = _at(values, luck)
+    return setting
+
+
+def _at(values: Range, luck: float) -> Any:
+    """What lies at the share ``luck`` in [0, 1) of a range."""
+    if isinstance(values, list):
+        return values[int(luck * len(values))]
+    low, high = values.low, values.high
+    if values.log:
+        low, high = math.log(low), math.log(high)
+    number = low + luck * (high - low)
+    if values.log:
+        number = math.exp(number)
+    return float(f"{number:.{DIGITS}g}")
+
+
+def read(table: dict[str, Any], source: str) -> Plan:
+    """The tuning in an experiment file's table. Raises UserError."""
+    if not isinstance(table.get("tune"), dict):
+        raise UserError(
+            f"{source}: has no section [tune]; it names methods, budget, search_seeds and "
+            "final_seeds"
+        )
+    for key, instead in (
+        ("sweep", "tune.search and tune.overrides say what is tried"),
+        ("seed", "tune.search_seeds and tune.final_seeds are the seeds"),
+    ):
+        if key in table:
+            raise UserError(f"{source}: {key} beside [tune]; {instead}")
+    partition = table.get("partition", {})
+    if isinstance(partition, dict) and not {"seed", "file"}.isdisjoint(partition):
+        raise UserError(
+            f"{source}: partition.seed and partition.file: what chooses and what is "
+            "reported would have one partition; leave them out, each seed has its own"
+        )
+    section = parse(table["tune"], source)
+    base = {key: value for key, value in table.items() if key != "tune"}
+    plan = Plan(source, base, section)
+    _check(plan)
+    return plan
+
+
+def _check(plan: Plan) -> None:
+    """Raise UserError for what a search would stumble over later."""
+    for method in plan.section.overrides:
+        if method not in plan.section.methods:
+            hint = plugins.nearest(method, plan.section.methods)
+            raise UserError(
+                f"{plan.source}: tune.overrides: '{method}' is not tuned{hint}"
+            )
+    names = [in_file_name(method) for method in plan.section.methods]
+    if len(set(names)) < len(names):
+        raise UserError(f"{plan.source}: tune.methods: two have the same folder")
+    for method in plan.section.methods:
+        config = plan.config(plan.untuned(method), 0, 1)
+        datasets.find(config.data.dataset)
+        if not config.training.validation:
+            raise UserError(
+                f"{plan.source}: training.validation = 0: nothing is held out to choose "
+                "on; set training.validation = 0.2 or another share"
+            )
+        plan.trials(method)

@@ -1,0 +1,128 @@
+"""The section ``[tune]`` of an experiment file: which methods are tuned, over which
+ranges, with which budget.
+"""
+
+from typing import Any
+
+from pydantic import (
+    Field,
+    PositiveInt,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
+
+from hpcfl.errors import UserError
+from hpcfl.experiment import plugins
+from hpcfl.experiment.sections import Section, Seed
+
+
+class Interval(Section):
+    """Numbers from ``low`` to ``high``, all alike, or with ``log`` all orders of
+    magnitude alike.
+    """
+
+    low: float
+    high: float
+    log: bool = False
+
+    @model_validator(mode="after")
+    def _ascends(self) -> "Interval":
+        if not self.low < self.high:
+            raise ValueError(f"low = {self.low:g} must be below high = {self.high:g}")
+        if self.log and self.low <= 0:
+            raise ValueError(f"low = {self.low:g} must be above 0 where log = true")
+        return self
+
+
+# What may be tried for a key: one of several values, each alike, or an interval.
+Range = list[Any] | Interval
+
+
+class Tune(Section):
+    methods: list[str] = Field(
+        min_length=1, description="the methods that are tuned, each by itself"
+    )
+    budget: PositiveInt = Field(
+        description="gradients of samples that one whole run may take, scoring included; "
+        "it says how many rounds a configuration has, at most rounds"
+    )
+    trials: PositiveInt = Field(8, description="configurations drawn for each method")
+    rungs: PositiveInt = Field(
+        3, le=20, description="steps of successive halving, the last is a whole run"
+    )
+    eta: int = Field(
+        2, ge=2, description="of so many configurations of a rung one goes on"
+    )
+    seed: Seed = Field(0, description="seed of the draws of configurations")
+    search_seeds: list[Seed] = Field(
+        min_length=1,
+        description="seeds, and so partitions, that configurations are tried on",
+    )
+    final_seeds: list[Seed] = Field(
+        min_length=1,
+        description="seeds, and so other partitions, that the chosen ones are played on",
+    )
+    search: dict[str, Range] = Field(
+        default_factory=dict,
+        description="ranges by key that all methods have, such as training.lr, beside those "
+        "that each method declares of its own keys",
+    )
+    overrides: dict[str, dict[str, Any]] = Field(
+        default_factory=dict,
+        description="by method and key another range, or a value that is not searched",
+    )
+
+    @field_validator("*")
+    @classmethod
+    def _countable(cls, value: Any, info: ValidationInfo) -> Any:
+        """Budgets and seeds may be larger than other integers."""
+        return value
+
+    @field_validator("methods", "search_seeds", "final_seeds")
+    @classmethod
+    def _each_once(cls, values: list[Any]) -> list[Any]:
+        if len(set(values)) < len(values):
+            raise ValueError("each once")
+        return values
+
+    @field_validator("search")
+    @classmethod
+    def _not_empty(cls, ranges: dict[str, Range]) -> dict[str, Range]:
+        for key, values in ranges.items():
+            if not values:
+                raise ValueError(f"{key}: nothing to choose from")
+        return ranges
+
+    @field_validator("final_seeds")
+    @classmethod
+    def _other_partitions(cls, seeds: list[int], info: ValidationInfo) -> list[int]:
+        both = sorted(set(seeds) & set(info.data.get("search_seeds", [])))
+        if both:
+            raise ValueError(
+                f"{both} are search_seeds too, whose partitions chose the configurations"
+            )
+        return seeds
+
+
+def parse(given: dict[str, Any], source: str) -> Tune:
+    """The section ``[tune]`` of a file. Raises UserError with a line for each key that
+    is wrong.
+    """
+    try:
+        return Tune(**given)
+    except ValidationError as error:
+        found = {str(one["loc"][0]): one for one in error.errors(include_url=False)}
+    lines = []
+    for key, one in found.items():
+        if one["type"] == "extra_forbidden":
+            hint = plugins.nearest(key, Tune.model_fields)
+            lines.append(f"{source}: unknown key 'tune.{key}'{hint}")
+        elif one["type"] == "missing":
+            lines.append(f"{source}: 'tune.{key}' is missing")
+        else:
+            why = one["msg"].removeprefix("Value error, ")
+            meaning = Tune.model_fields[key].description
+            lines.append(f"{source}: tune.{key} = {given[key]!r}: {why} ({meaning})")
+    raise UserError(*lines)

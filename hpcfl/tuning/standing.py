@@ -1,0 +1,127 @@
+"""Who goes on, and which configuration is chosen: pure functions of the files that the
+runs of the rung before have left.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from hpcfl.errors import RunFailure
+from hpcfl.storage import tune_folder
+from hpcfl.storage.tune_folder import Result
+from hpcfl.tuning import halving
+from hpcfl.tuning.plan import Candidate, Cell, Plan
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The configuration that a method was tuned to.
+
+    Attributes:
+        candidate: Which one.
+        rounds: Of its final runs: what the budget allowed on the search's partitions,
+            the fewest of these.
+        score: On held-out samples of the search's partitions, at the tail.
+    """
+
+    candidate: Candidate
+    rounds: int
+    score: float
+
+
+def step(rung: int) -> str:
+    """What the files of a rung are called after."""
+    return f"rung={rung}"
+
+
+def results(plan: Plan, folder: Path, candidate: Candidate, rung: int) -> list[Result]:
+    """What a candidate's runs came to in a rung, by search seed.
+
+    Raises:
+        RunFailure: one of them has not ended.
+    """
+    found = []
+    for seed in plan.section.search_seeds:
+        cell = Cell(candidate, seed)
+        of_cell = tune_folder.result(folder, cell.name, step(rung))
+        if of_cell is None:
+            raise RunFailure(
+                f"{cell.name}: rung {rung} has not ended; the same command goes on with it"
+            )
+        found.append(of_cell)
+    return found
+
+
+def going_on(plan: Plan, folder: Path, method: str, rung: int) -> list[Candidate]:
+    """The candidates of a method that are played in a rung, the best of the rung before
+    first.
+
+    Raises:
+        RunFailure: a run of the rung before has not ended.
+    """
+    if rung == 0:
+        return plan.trials(method)
+    return _best(plan, folder, method, rung - 1, plan.rungs(method)[rung].trials)
+
+
+def chosen(plan: Plan, folder: Path, method: str) -> Choice | None:
+    """The configuration that a method was tuned to; None where no run came to an end.
+
+    Raises:
+        RunFailure: a run of the search has not ended.
+    """
+    last = len(plan.rungs(method)) - 1
+    best = _best(plan, folder, method, last, count=1)
+    return choice(plan, folder, best[0], last) if best else None
+
+
+def untuned(plan: Plan, folder: Path, method: str) -> Choice | None:
+    """The method's untuned configuration; None where its runs did not come to an end.
+
+    Raises:
+        RunFailure: one of them has not been played yet.
+    """
+    return choice(plan, folder, plan.untuned(method), 0)
+
+
+def choice(plan: Plan, folder: Path, candidate: Candidate, rung: int) -> Choice | None:
+    """A candidate with what it came to in a rung; None where a run did not come to an
+    end.
+    """
+    found = results(plan, folder, candidate, rung)
+    score = halving.mean([one["score"] for one in found])
+    if score is None:
+        return None
+    return Choice(candidate, min(one["whole"] for one in found), score)
+
+
+def spent(plan: Plan, folder: Path, method: str) -> int:
+    """The gradients of samples that the search for a method took."""
+    total = 0
+    for candidate in plan.trials(method):
+        for seed in plan.section.search_seeds:
+            last = last_result(plan, folder, Cell(candidate, seed))
+            total += last["gradients"] if last else 0
+    return total
+
+
+def last_result(plan: Plan, folder: Path, cell: Cell) -> Result | None:
+    """What the last step of a run in the search came to; None where none has ended."""
+    rungs = plan.rungs(cell.candidate.method)
+    for rung in reversed(range(len(rungs))):
+        found = tune_folder.result(folder, cell.name, step(rung))
+        if found is not None:
+            return found
+    return None
+
+
+def _best(
+    plan: Plan, folder: Path, method: str, rung: int, count: int
+) -> list[Candidate]:
+    """The ``count`` best candidates of a rung, by the mean over the search's seeds."""
+    played = going_on(plan, folder, method, rung)
+    by_name = {candidate.name: candidate for candidate in played}
+    ranks = {}
+    for name, candidate in by_name.items():
+        found = results(plan, folder, candidate, rung)
+        ranks[name] = halving.mean([one["rank"] for one in found])
+    return [by_name[name] for name in halving.best(ranks, count)]

@@ -1,0 +1,190 @@
+"""Models that draw random numbers in layers: the same for a client alone and beside
+others, recorded or not, and after a resume.
+"""
+
+import numpy as np
+import pytest
+import tiny
+import torch
+from torch import nn
+
+from hpcfl.clients.execution import recorded
+from hpcfl.clients.step_context import StepRandom
+from hpcfl.commands.run import run
+from hpcfl.communication.communicator import OneProcess
+from hpcfl.experiment import config
+from hpcfl.models import RandomLayer
+from hpcfl.storage.checkpoint import latest
+
+COUNTS = [[8, 3, 0, 0], [0, 9, 2, 0], [2, 2, 2, 2], [5, 5, 5, 5], [1, 2, 0, 0]]
+MODEL = {"name": "test_random_layers:dropping"}
+HOW = {"epochs": 3, "batch_size": 4, "lr": 0.1}
+
+
+class Dropping(nn.Module):
+    """Two layers that drop, of which one is called twice, and one of a user's own."""
+
+    def __init__(self, shape, classes, p):
+        super().__init__()
+        self.hidden1 = nn.Linear(tiny.FEATURES, 8)
+        self.hidden2 = nn.Linear(8, 8)
+        self.head = nn.Linear(8, classes)
+        self.first = nn.Dropout(p)
+        self.second = nn.AlphaDropout(p)
+        self.depth = Depth(p)
+
+    def features(self, x):
+        x = torch.relu(self.hidden1(self.first(x)))
+        x = x + self.depth(torch.relu(self.hidden2(self.first(x))))
+        return self.second(x)
+
+    def forward(self, x):
+        return self.head(self.features(x))
+
+
+class Depth(RandomLayer):
+    """Stochastic depth: each sample's branch is there or not."""
+
+    def __init__(self, p):
+        super().__init__()
+        self.p = p
+
+    def forward(self, x):
+        if not self.training:
+            return x
+        return torch.where(self.uniform(len(x), 1) >= self.p, x, 0)
+
+
+def dropping(shape, classes, *, p: float = 0.4):
+    return Dropping(shape, classes, p)
+
+
+class Plain(Dropping):
+    def features(self, x):
+        x = torch.relu(self.hidden1(x))
+        return x + torch.relu(self.hidden2(x))
+
+
+def plain(shape, classes):
+    return Plain(shape, classes, 0.0)
+
+
+def trained(make_fleet, rows_of, lanes, **how):
+    fleet = make_fleet(COUNTS, lanes=lanes, model=MODEL, **HOW)
+    return fleet.train(rows_of(fleet), **how)
+
+
+def test_a_client_alone_draws_what_it_draws_in_a_lane(make_fleet, rows_of):
+    alone, beside = (trained(make_fleet, rows_of, lanes) for lanes in (1, 3))
+    torch.testing.assert_close(alone, beside, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("replay", [True, False])
+def test_lanes_beside_it_change_no_bit(make_fleet, rows_of, monkeypatch, replay):
+    """Nor does a recording of the step, which begins in the second step."""
+    expected = trained(make_fleet, rows_of, "auto")
+    monkeypatch.setattr(recorded, "OFTEN", 1 if replay else 10**6)
+    for lanes in (2, 7):
+        assert torch.equal(trained(make_fleet, rows_of, lanes), expected)
+    for client in (0, 4):
+        only = torch.arange(len(COUNTS)) == client
+        one = trained(make_fleet, rows_of, "auto", only=only)
+        assert torch.equal(one[client], expected[client])
+
+
+def test_no_probability_is_no_layer(make_fleet):
+    """To the last bit."""
+    ended = []
+    for model in ({**MODEL, "p": 0.0}, {"name": "test_random_layers:plain"}):
+        fleet = make_fleet(COUNTS, model=model, **HOW)
+        ended.append(fleet.train(fleet.setup.initial()))
+    assert torch.equal(*ended)
+
+
+def test_a_client_draws_anew_in_each_epoch_phase_and_round(make_fleet, rows_of):
+    """One mini-batch of all samples, whose order does not matter."""
+    how = {"model": MODEL, "batch_size": 100, "lr": 0.1}
+    fleets = [make_fleet(COUNTS, round=round, **how) for round in (1, 1, 2)]
+    rows = rows_of(fleets[0])
+    first, phase, round = (
+        fleet.train(rows, phase=phase)
+        for fleet, phase in zip(fleets, ("a", "b", "a"), strict=True)
+    )
+    for other in (phase, round):
+        assert ((first - other).abs().amax(dim=1) > 1e-3).all()
+
+
+def keys_of(clients, steps, phase="train", round=1, epoch=0, seed=3):
+    """What all lanes get in an epoch, [L, steps, gradients, layers, 2]."""
+    random = StepRandom(
+        seed, round, clients, steps, torch.device("cpu"), phase, layers=3
+    )
+    random.begin(epoch)
+    drawn = []
+    for _ in range(min(steps)):
+        drawn.append(
+            torch.stack([random.keys(slice(None)) for gradient in range(2)], dim=1)
+        )
+        random.take(slice(None))
+    return torch.stack(drawn, dim=1)
+
+
+def test_no_two_keys_are_equal():
+    drawn = [
+        keys_of([4, 7], [5, 5]),
+        keys_of([4, 7], [5, 5], phase="tune"),
+        keys_of([4, 7], [5, 5], round=2),
+        keys_of([4, 7], [5, 5], epoch=1),
+        keys_of([4, 7], [5, 5], seed=4),
+    ]
+    keys = torch.stack(drawn).view(-1, 2)
+    assert len({tuple(key) for key in keys.tolist()}) == len(keys)
+    assert len(set(keys[:, 1].tolist())) > len(keys) - 3
+
+
+def test_a_lanes_keys_do_not_depend_on_the_lanes_beside_it():
+    both = keys_of([4, 7], [5, 2])
+    assert torch.equal(both[0], keys_of([4], [5])[0, :2])
+    assert torch.equal(both[1], keys_of([7], [2])[0])
+
+
+def test_a_last_batch_draws_with_the_key_of_its_own_step():
+    """The other lane is two steps further by then."""
+    random = StepRandom(3, 1, [4, 7], [3, 2], torch.device("cpu"), "train", layers=3)
+    random.begin(0)
+    for lanes in (slice(0, 2), slice(0, 1), slice(0, 1)):
+        random.take(lanes)
+    last = random.keys(torch.tensor([1]))
+    assert torch.equal(last[0], keys_of([7], [2])[0, 1, 0])
+
+
+@pytest.mark.parametrize("method", ["per-fedavg", "scaffold", "fedrep"])
+def test_steps_of_a_methods_own_draw_alike_in_all_lanes(federate, method):
+    """Per-FedAvg takes several gradients a step, FedRep trains heads on features unless
+    these are drawn.
+    """
+    ended = [
+        federate(method, COUNTS, rounds=2, model=MODEL, runtime={"lanes": lanes})
+        for lanes in (1, 2, 5)
+    ]
+    serial, two, all_at_once = ended
+    assert two.digest == all_at_once.digest
+    np.testing.assert_allclose(
+        serial.values["clients/post/loss"],
+        two.values["clients/post/loss"],
+        rtol=1e-3,
+        atol=1e-5,
+    )
+
+
+def test_a_resumed_run_draws_what_it_would_have_drawn(tmp_path):
+    def play(folder, rounds):
+        table = tiny.table(
+            "fedavg", COUNTS[:3], rounds=rounds, model=MODEL, checkpoint={"every": 1}
+        )
+        run(config.parse(table), folder, OneProcess())
+        return latest(folder / "checkpoints").digest
+
+    plain = play(tmp_path / "plain", 2)
+    play(tmp_path / "resumed", 1)
+    assert play(tmp_path / "resumed", 2) == plain

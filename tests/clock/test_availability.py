@@ -1,0 +1,109 @@
+"""When clients are on: periods by hand, and shares of time (time.md §2)."""
+
+import json
+
+import numpy as np
+import pytest
+
+from hpcfl.clock import availability
+from hpcfl.clock.availability import DAY, FOREVER, Daily, Traced
+from hpcfl.clock.devices import SECOND
+from hpcfl.clock.presence import Presence
+from hpcfl.errors import UserError
+from hpcfl.experiment.sections import Time
+
+
+def test_everybody_is_always_on_by_default():
+    assert availability.of(Time(), 3, 1).period(2, 10**15) == (0, FOREVER)
+
+
+def test_a_day_by_hand():
+    """On from hour 22 for 4 hours, until hour 2 of the next day."""
+    hour = DAY // 24
+    on = Daily([22 * hour], 4 * hour)
+    assert on.period(0, 0) == (-2 * hour, 2 * hour)
+    assert on.period(0, 2 * hour - 1) == (-2 * hour, 2 * hour)
+    assert on.period(0, 2 * hour) == (22 * hour, 26 * hour)
+    assert on.period(0, 22 * hour) == (22 * hour, 26 * hour)
+    assert on.period(0, 25 * hour) == (22 * hour, 26 * hour)
+
+
+def test_clients_of_three_time_zones_come_on_at_three_hours():
+    on = availability.of(Time(availability="day", zones=3, hours=8.0), 60, 1)
+    begins = {on.period(client, DAY)[0] % DAY for client in range(60)}
+    assert begins == {0, DAY // 3, 2 * (DAY // 3)}
+
+
+def test_a_file_by_hand(tmp_path):
+    """On in [0, 10) and [20, 30) of 30 seconds, then from the beginning."""
+    file = tmp_path / "on.json"
+    row = {"active": [0, 20], "inactive": [10, 30], "finish_time": 30}
+    file.write_text(json.dumps([row, {"active": [], "inactive": [], "finish_time": 5}]))
+    keys = {"availability": "file", "availability_file": str(file)}
+    on = availability.of(Time(**keys), 4, 1)
+    seconds = [on.period(2, tick * SECOND) for tick in (0, 9, 10, 29, 30, 40, 55)]
+    assert [(begin // SECOND, end // SECOND) for begin, end in seconds] == [
+        (0, 10),
+        (0, 10),
+        (20, 30),
+        (20, 30),
+        (30, 40),
+        (50, 60),
+        (50, 60),
+    ]
+    assert on.period(1, 0) == (FOREVER, FOREVER)
+    for wrong in ({"active": [5, 3]}, {"inactive": [10, 40]}, {"active": [0, 10]}):
+        file.write_text(json.dumps([row | wrong]))
+        with pytest.raises(UserError, match="come on and go off in turn"):
+            availability.of(Time(**keys), 4, 1)
+    file.write_text(json.dumps([row | {"active": [0, "x"]}]))
+    with pytest.raises(UserError, match="has 'x'"):
+        availability.of(Time(**keys), 4, 1)
+
+
+def test_a_file_in_which_a_client_stays_on_until_its_end():
+    traced = Traced([([(5, 30)], 30)])
+    assert traced.period(0, 29) == (5, 30)
+    assert traced.period(0, 30) == (35, 60)
+
+
+MODELS = [
+    {"availability": "day", "hours": 6.0},
+    {"availability": "markov", "on": 100.0, "off": 300.0},
+]
+
+
+@pytest.mark.parametrize("keys", MODELS)
+def test_periods_are_the_same_from_any_first_question(keys):
+    """A period ends after the tick that is asked for, and begins at it or after it
+    unless the client is on.
+    """
+    forwards = availability.of(Time(**keys), 3, 1)
+    ticks = range(0, 40 * DAY // 24, 97 * SECOND)
+    found = [forwards.period(2, tick) for tick in ticks]
+    for tick, (begin, end) in zip(ticks, found, strict=True):
+        assert begin < end and end > tick
+    backwards = availability.of(Time(**keys), 3, 1)
+    assert [backwards.period(2, tick) for tick in reversed(ticks)] == found[::-1]
+
+
+@pytest.mark.parametrize("keys", MODELS)
+def test_clients_are_on_for_their_share_of_the_time(keys):
+    clients, share = 1000, 0.25
+    on = availability.of(Time(**keys), clients, 5)
+    late = DAY // 48
+    here = [on.period(client, late)[0] <= late for client in range(clients)]
+    # three standard deviations of a share of independent clients
+    assert abs(np.mean(here) - share) < 3 * np.sqrt(share * (1 - share) / clients)
+
+
+def test_presence_at_a_tick_that_moves_on():
+    presence = Presence(Traced([([(0, 10)], 30), ([(5, 20)], 30)]), 2)
+    everybody = np.array([True, True])
+    assert presence.at(0).tolist() == [True, False]
+    assert presence.next_on(everybody) == 5 and presence.until(0) == 10
+    assert presence.at(7).tolist() == [True, True]
+    assert presence.next_on(everybody) == FOREVER
+    assert presence.at(10).tolist() == [False, True]
+    assert presence.next_on(everybody) == 30
+    assert presence.next_on(np.array([False, True])) == FOREVER

@@ -1,0 +1,101 @@
+"""Rounds that wait for their clients, by hand (time.md §4)."""
+
+import numpy as np
+import pytest
+from timetables import synchronous
+
+from hpcfl.clock.availability import Traced
+from hpcfl.clock.calendar import gini, jain
+from hpcfl.clock.devices import SECOND
+from hpcfl.errors import UserError
+
+S = SECOND
+
+
+def clients(step):
+    return [job.client for job in step.jobs]
+
+
+def test_a_round_lasts_as_long_as_its_slowest_client():
+    timetable = synchronous([3 * S, 1 * S, 2 * S])
+    first, second = timetable.step(), timetable.step()
+    assert clients(first) == clients(second) == [0, 1, 2]
+    assert (first.begun, first.ended, second.begun, second.ended) == (
+        0,
+        3 * S,
+        3 * S,
+        6 * S,
+    )
+    # 6 of 9 client-seconds at work
+    assert first.numbers()["time/idle"] == pytest.approx(1 / 3)
+    assert first.numbers()["time/in_flight"] == 2
+    assert first.numbers()["time/wasted"] == first.numbers()["time/lost"] == 0
+
+
+def test_a_deadline_between_the_second_and_the_third_arrival():
+    """The third one works until the deadline in vain: 2.5 of 5.5 seconds."""
+    step = synchronous([3 * S, 1 * S, 2 * S], deadline=2.5).step()
+    assert clients(step) == [1, 2] and step.ended == 2.5 * S
+    assert (step.busy, step.wasted, step.lost) == (5.5 * S, 2.5 * S, 1)
+
+
+def test_who_arrives_at_the_deadline_counts():
+    assert clients(synchronous([3 * S, 2 * S], deadline=2.0).step()) == [1]
+
+
+def test_the_first_of_more_clients_than_are_waited_for():
+    """Of four clients two are waited for and four are asked; ids decide a tie."""
+    keys = {"over_selection": 2.0, "participation": {"fraction": 0.5}}
+    step = synchronous([2 * S, 3 * S, 2 * S, 2 * S], **keys).step()
+    assert clients(step) == [0, 2] and step.ended == 2 * S and step.lost == 2
+
+
+def test_over_selection_asks_for_a_whole_number_of_clients():
+    """⌈1.3 · 10⌉ = 13, of whom 3 are in vain; 1.1 · 10 is above 11 in floating point."""
+    for factor, lost in ((1.3, 3), (1.1, 1), (1.0, 0)):
+        keys = {"over_selection": factor, "participation": {"fraction": 0.5}}
+        assert synchronous([S] * 20, **keys).step().lost == lost
+
+
+def test_too_few_arrivals_are_no_step():
+    ticks = [S, 3 * S, 3 * S, 3 * S]
+    assert clients(synchronous(ticks, deadline=2.0, least=0.25).step()) == [0]
+    failed = synchronous(ticks, deadline=2.0, least=0.26).step()
+    assert clients(failed) == [] and failed.ended == 2 * S
+    assert failed.wasted == failed.busy and failed.lost == 4
+
+
+def test_part_of_the_epochs_where_not_all_fit():
+    """Of 4 epochs of 1, 2 and 5 seconds 4, 2 and 0 fit into 4.5 seconds."""
+    keys = {"epochs": 4, "deadline": 4.5, "late": "partial"}
+    step = synchronous([S, 2 * S, 5 * S], **keys).step()
+    assert [(job.client, job.share) for job in step.jobs] == [(0, 1.0), (1, 1.5 / 4)]
+
+
+def test_who_goes_off_before_its_end_is_lost_and_the_clock_jumps_to_who_comes_on():
+    """Client 0 is on in [0, 3), client 1 in [0, 2), of 10 seconds. Of 2.5 seconds' work
+    client 1 does 2 in vain, and then nobody is on until 10.
+    """
+    on = Traced([([(0, 3 * S)], 10 * S), ([(0, 2 * S)], 10 * S)])
+    timetable = synchronous([2.5 * S, 2.5 * S], when=on)
+    first = timetable.step()
+    assert clients(first) == [0] and first.ended == 2.5 * S and first.lost == 1
+    assert first.wasted == 2 * S
+    second = timetable.step()  # client 0 alone is on at 2.5, until 3
+    assert clients(second) == [] and second.ended == 3 * S
+    third = timetable.step()
+    assert third.begun == 3 * S and third.ended == 12.5 * S
+    assert [job.begun for job in third.jobs] == [10 * S]
+
+
+def test_nobody_ever_on_is_refused():
+    with pytest.raises(UserError, match="no client comes on any more before round 1"):
+        synchronous([S], when=Traced([([], S)])).step()
+
+
+def test_how_evenly_clients_take_part_by_hand():
+    """Of (0, 1, 3): (4)²/(3·10) = 8/15, and 2·(1 + 3 + 2)/(2·3·4) = 1/2."""
+    assert jain(np.array([0, 1, 3])) == pytest.approx(8 / 15)
+    assert gini(np.array([3, 0, 1])) == pytest.approx(1 / 2)
+    assert jain(np.ones(5)) == 1 and gini(np.ones(5)) == 0
+    assert np.isnan(jain(np.zeros(3))) and np.isnan(gini(np.zeros(3)))

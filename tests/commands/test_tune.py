@@ -1,0 +1,213 @@
+"""Tuning from start to end, in this process: what is spent, what is chosen, what comes
+out.
+"""
+
+import csv
+import json
+
+import numpy as np
+import pytest
+
+from hpcfl.cli import command
+from hpcfl.cluster.status import look
+from hpcfl.commands import tune
+from hpcfl.communication.communicator import OneProcess
+from hpcfl.experiment import config
+from hpcfl.report import summary
+from hpcfl.storage import tune_folder
+
+pytestmark = pytest.mark.slow
+
+# 8, 8, 9 and 8 samples a client, of which a quarter, rounded to 2 of each class, chooses
+EXPERIMENT = """
+name = "t"
+rounds = 30
+[data]
+dataset = "tiny:blobs"
+[partition]
+scheme = "tiny:Counts"
+clients = 3
+counts = [[8, 8, 0, 0], [0, 8, 8, 0], [8, 0, 0, 8]]
+[model]
+name = "mlp"
+hidden = [4]
+[training]
+batch_size = 4
+validation = 0.25
+[tune]
+methods = {methods}
+budget = {budget}
+trials = 2
+rungs = 2
+search_seeds = [7]
+final_seeds = [0]
+search = {search}
+"""
+RATES = '{ "training.lr" = { low = 0.01, high = 0.3, log = true } }'
+SAMPLES = 3 * 12  # that three clients train on, after a quarter is held out
+
+
+@pytest.fixture
+def tuned(tmp_path, monkeypatch):
+    """``tuned(methods, …)``: the folder after ``hpcfl tune``, which has ended with a
+    code.
+    """
+    monkeypatch.chdir(tmp_path)
+
+    def play(methods, budget=8 * SAMPLES, search=RATES, code=0):
+        file = tmp_path / "t.toml"
+        names = json.dumps(methods)
+        file.write_text(EXPERIMENT.format(methods=names, budget=budget, search=search))
+        assert command(["tune", str(file)], OneProcess()) == code
+        return tmp_path / "runs" / "t"
+
+    return play
+
+
+def rows(folder):
+    with open(folder / "tuned.csv") as file:
+        return {row["method"]: row for row in csv.DictReader(file)}
+
+
+def result(folder, cell, step):
+    return tune_folder.result(folder, cell, step)
+
+
+def test_a_tuning_from_start_to_end_by_hand(tuned):
+    """Three rounds tell what a run costs, 36 gradients each, so 8 rounds are the whole
+    run. Two trials are played for 4, one of them for all 8.
+    """
+    folder = tuned(["fedavg"])
+    for trial in (0, 1):
+        cell = f"fedavg,trial={trial},seed=7"
+        assert result(folder, cell, "cost")["gradients"] == 3 * SAMPLES
+        first = result(folder, cell, "rung=0")
+        assert (first["rounds"], first["whole"]) == (4, 8)
+        assert first["gradients"] == 4 * SAMPLES
+    scores = [
+        result(folder, f"fedavg,trial={trial},seed=7", "rung=0")["score"]
+        for trial in (0, 1)
+    ]
+    best = int(np.argmax(scores))
+    chosen = f"fedavg,trial={best},seed=7"
+    last = result(folder, chosen, "rung=1")
+    assert (last["rounds"], last["gradients"]) == (8, 8 * SAMPLES)
+    assert result(folder, f"fedavg,trial={1 - best},seed=7", "rung=1") is None
+    # of the chosen run the score is the mean over its last tenth, rounds 9 and later
+    run = summary.load(folder / "search" / chosen)
+    numbers = run.results.series(tune.MetricName("weighted", "validation/pre"))
+    assert last["score"] == numbers[-1]
+    row = rows(folder)["fedavg"]
+    assert row["spent"] == str((8 + 4) * SAMPLES) == row["budget"]
+    assert float(row["validation"]) == last["score"]
+    final = summary.load(folder / "final" / "fedavg,tuned,seed=0")
+    assert float(row["test"]) == final.summary.tail["pre"]
+    assert final.config["rounds"] == 8
+    untuned = summary.load(folder / "untuned" / "fedavg,untuned,seed=0")
+    assert float(row["test_untuned"]) == untuned.summary.tail["pre"]
+    # what is chosen is an experiment file, that of the final run
+    written = config.load(folder / "chosen" / "fedavg.toml")
+    assert written.fingerprint() == config.fingerprint(final.config)
+    with open(folder / "curve.csv") as file:
+        curve = [row[1:] for row in csv.reader(file)][1:]
+    low, high = sorted([last["score"], scores[1 - best]])
+    assert [draws for draws, _ in curve] == ["0", "1", "2"]
+    assert float(curve[1][1]) == pytest.approx((low + high) / 2)
+    assert float(curve[2][1]) == pytest.approx(low / 4 + 3 * high / 4)
+    assert (folder / "curve.png").stat().st_size > 1000
+
+
+def test_a_file_to_tune_is_not_run(tuned, tmp_path, capsys):
+    file = tmp_path / "t.toml"
+    file.write_text(EXPERIMENT.format(methods=["fedavg"], budget=9, search="{}"))
+    assert command(["run", str(file)], OneProcess()) == 2
+    assert f"hpcfl tune {file}" in capsys.readouterr().err
+
+
+def test_what_needs_its_rounds_is_measured_aside_and_played_whole(tuned):
+    """Of 2/2 + 1/2 = 1.5 whole runs one fits, measured by 3 of 30 rounds."""
+    folder = tuned(["fedphp"])
+    cell = "fedphp,trial=0,seed=7"
+    assert result(folder, cell, "cost")["gradients"] == 3 * SAMPLES
+    whole = result(folder, cell, "rung=0")
+    assert (whole["rounds"], whole["gradients"]) == (8, (3 + 8) * SAMPLES)
+    assert (folder / "measured" / cell).is_dir()
+    assert rows(folder)["fedphp"]["trials"] == "1"
+
+
+def test_a_configuration_that_diverges_is_never_chosen(tuned, capsys):
+    folder = tuned(["fedavg"], search='{ "training.lr" = [1e38, 0.1] }')
+    lost = result(folder, "fedavg,trial=0,seed=7", "rung=0")
+    assert "diverged" in lost["failure"]
+    assert (lost["score"], lost["rank"], lost["gradients"]) == (None, None, 0)
+    assert rows(folder)["fedavg"]["setting"] == "training.lr = 0.1"
+    tuned(["tiny:Sham"], code=2)  # another tuning in the same folder
+    assert "holds another tuning" in capsys.readouterr().err
+
+
+def test_where_everything_diverges_nothing_is_chosen(tuned):
+    folder = tuned(["fedavg"], search='{ "training.lr" = [1e38] }')
+    row = rows(folder)["fedavg"]
+    assert (row["rounds"], row["validation"], row["test"]) == ("", "", "")
+    assert row["test_untuned"] != ""
+    assert not list((folder / "chosen").iterdir())
+
+
+def test_a_sham_gets_what_the_method_gets(tuned):
+    """FedAvg under two names and one configuration to choose: the same numbers."""
+    folder = tuned(["fedavg", "tiny:Sham"], search='{ "training.lr" = [0.1] }')
+    first, second = rows(folder).values()
+    first.pop("method"), second.pop("method")
+    assert first == second
+    states = [
+        summary.load(folder / "final" / f"{name},tuned,seed=0").summary.digest
+        for name in ("fedavg", "tiny_Sham")
+    ]
+    assert states[0] == states[1]
+
+
+def test_jobs_of_their_own_come_to_the_same(tuned, tmp_path, capsys):
+    """Each part by itself, in any order within a rung, as jobs of an array play them;
+    other commands know the folder's runs.
+    """
+    folder = tuned(["fedavg"])
+    assert [cell.name for cell in look(folder)] == [
+        "fedavg,trial=0,seed=7",
+        "fedavg,trial=1,seed=7",
+        "fedavg,untuned,seed=7",
+        "fedavg,tuned,seed=0",
+        "fedavg,untuned,seed=0",
+    ]
+    runs, [note] = summary.runs_below([folder])
+    assert [run.label for run in runs] == ["fedavg,tuned,seed=0"]
+    assert note.startswith("left out: what was tried in a tuning")
+    assert len(summary.runs_below([folder / "search"])[0]) == 3
+    # the same command finds all of it done
+    before = (folder / "tuned.csv").read_bytes()
+    capsys.readouterr()
+    tuned(["fedavg"])
+    said = capsys.readouterr().out
+    assert "round" not in said.partition("gradients")[0].replace("rounds", "")
+    assert (folder / "tuned.csv").read_bytes() == before
+    whole = {
+        path.name: path.read_bytes()
+        for path in [*folder.glob("*.csv"), *folder.glob("chosen/*")]
+    }
+    folder.rename(tmp_path / "whole")
+    file = str(tmp_path / "t.toml")
+    cells = ["fedavg,trial=1,seed=7", "fedavg,untuned,seed=7", "fedavg,trial=0,seed=7"]
+    parts = [("0", cell) for cell in cells]
+    parts += [("1", cell) for cell in cells]
+    finals = ["fedavg,untuned,seed=0", "fedavg,tuned,seed=0"]
+    parts += [("final", cell) for cell in finals]
+    early = ["tune", file, "--stage", "1", "--cell", cells[0]]
+    assert command(early, OneProcess()) == 1  # before its rung
+    for stage, cell in parts:
+        arguments = ["tune", file, "--stage", stage, "--cell", cell]
+        assert command(arguments, OneProcess()) == 0
+    assert command(["tune", file, "--stage", "outcome"], OneProcess()) == 0
+    for name, content in whole.items():
+        [path] = folder.glob(f"**/{name}")
+        assert path.read_bytes() == content
+    unknown = ["tune", file, "--stage", "0", "--cell", "fedavg,trial=9,seed=7"]
+    assert command(unknown, OneProcess()) == 2

@@ -1,0 +1,79 @@
+"""Long-tailed classes: heterogeneity.md H6."""
+
+import numpy as np
+import pytest
+import torch
+
+from hpcfl.data import long_tail, partition
+from hpcfl.data.datasets import Dataset
+from hpcfl.data.partitions.iid import Iid
+from hpcfl.errors import UserError
+from hpcfl.experiment import config
+
+SIZES = {  # of CIFAR-10's 5,000 a class
+    10: [5000, 3871, 2997, 2320, 1796, 1391, 1077, 834, 645, 500],
+    50: [5000, 3237, 2096, 1357, 878, 568, 368, 238, 154, 100],
+    100: [5000, 2997, 1796, 1077, 645, 387, 232, 139, 83, 50],
+}
+
+
+def dataset(train, test):
+    """``train`` and ``test`` samples of each of ten classes."""
+    y = np.concatenate([np.arange(10 * train) % 10, np.arange(10 * test) % 10])
+    labels = torch.from_numpy(y)
+    return Dataset("toy", torch.zeros(len(y), 1), labels, 10, official_test=10 * test)
+
+
+def kept(of, imbalance, merged=False, order="index", seed=1):
+    data = config.Data(imbalance=float(imbalance), imbalance_order=order)
+    return long_tail.kept(of, data, seed, merged)
+
+
+@pytest.mark.parametrize("imbalance", SIZES)
+def test_h6_the_sizes_of_long_tailed_cifar_10(imbalance):
+    cifar = dataset(5000, 1000)
+    chosen, note = kept(cifar, imbalance)
+    train = chosen[chosen < 50_000]
+    assert np.bincount(cifar.y[train]).tolist() == SIZES[imbalance]
+    assert chosen[len(train) :].tolist() == list(range(50_000, 60_000))
+    assert "the official test split is whole" in note
+
+
+def test_h6_what_a_larger_imbalance_keeps_a_smaller_one_keeps():
+    cifar = dataset(500, 10)
+    assert set(kept(cifar, 100)[0]) < set(kept(cifar, 10)[0])
+
+
+def test_h6_merged_splits_are_cut_together():
+    chosen, note = kept(dataset(60, 40), 100, merged=True)
+    labels = dataset(60, 40).y[chosen]
+    assert np.bincount(labels)[[0, 9]].tolist() == [100, 1]
+    assert "each client's test samples have its own distribution" in note
+
+
+def test_h6_which_class_is_the_most_frequent_can_be_drawn():
+    toy = dataset(100, 10)
+    sizes = np.bincount(toy.y[kept(toy, 10, order="random")[0]])
+    assert sizes.tolist() != sorted(sizes, reverse=True)
+    assert sorted(sizes) == sorted(np.bincount(toy.y[kept(toy, 10)[0]]))
+
+
+def test_h6_a_partition_deals_out_what_is_kept_and_1_is_none():
+    toy = dataset(100, 0)
+    none, even, tail = (
+        partition.make(Iid(clients=3), toy, data=data)
+        for data in (None, config.Data(), config.Data(imbalance=10.0))
+    )
+    assert none.same(even)
+    dealt = np.concatenate([*tail.train, *tail.test])
+    assert sorted(dealt) == kept(toy, 10, merged=True)[0].tolist()
+
+
+def test_h6_natural_clients_have_samples_of_their_own():
+    table = {
+        "data": {"imbalance": 10.0},
+        "partition": {"scheme": "by-client"},
+        "method": {"name": "fedavg"},
+    }
+    with pytest.raises(UserError, match=r"data.imbalance = 10: with partition.scheme"):
+        config.parse(table)

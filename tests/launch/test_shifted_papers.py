@@ -1,0 +1,42 @@
+"""Files of papers whose clients differ in more than their classes: they are valid, say
+what they must show, and their shifts can be drawn.
+"""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from hpcfl.data import shifted
+from hpcfl.data.datasets import Dataset
+from hpcfl.experiment import config, sweep
+
+PAPERS = Path(__file__).parents[2] / "launch" / "papers"
+FILES = [
+    path
+    for path in sorted(PAPERS.glob("*.toml"))
+    if any(word in path.read_text() for word in ("[[shift]]", "quantity", "imbalance"))
+]
+SHAPES = {"mnist": (1, 28, 28), "cifar-10": (3, 32, 32)}
+
+
+def test_each_setting_has_a_file():
+    assert len(FILES) == 9
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_a_papers_setting_is_valid_and_says_what_it_must_show(path):
+    comment = "".join(
+        line for line in path.read_text().splitlines() if line.startswith("#")
+    )
+    assert "Must show" in comment
+    [*cells] = sweep.expand(config.read(path), path.name)
+    asked = cells[0].config
+    assert asked.name.startswith(path.stem)
+    x = torch.zeros(4, *SHAPES[asked.data.dataset], dtype=torch.uint8)
+    toy = Dataset("toy", x, torch.arange(4), 10)
+    clients = asked.partition.clients
+    drawn = shifted.draw(asked.shift, toy, asked.partition.seed, clients, 0)
+    assert (drawn is None) == (not asked.shift)
+    if drawn is not None:
+        assert len(drawn.groups().group) == clients and len(drawn.groups().names) > 1

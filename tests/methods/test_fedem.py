@@ -1,0 +1,160 @@
+"""FedEM: methods-3.md §17."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from hpcfl.clients.losses import Batch, Lane
+from hpcfl.methods.fedem import FedEM, mixed, responsibilities
+
+PART = {"participation": {"fraction": 0.6}}
+
+
+def method(**keys):
+    return FedEM(name="fedem", **keys)
+
+
+class Twins(FedEM):
+    """FedEM whose components begin as the same draw."""
+
+    def server_state(self, setup):
+        return {"model": setup.initial()}
+
+
+class Swapped(FedEM):
+    """FedEM of two components, with the draws the other way round."""
+
+    def server_state(self, setup):
+        first, second = super().server_state(setup)["model"].chunk(2)
+        return {"model": torch.cat([second, first])}
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+def test_fedem_10a_one_component_is_fedavg(federate, momentum):
+    sections = {**PART, "training": {"momentum": momentum}}
+    alone = federate({"name": "fedem", "components": 1}, **sections)
+    average = federate("fedavg", **sections)
+    assert torch.equal(alone.server["model"], average.server["model"])
+    np.testing.assert_allclose(
+        alone.values["clients/pre/loss"],
+        average.values["clients/pre/loss"],
+        rtol=1e-5,
+    )
+    assert (alone.clients["mixture"] == 1).all()
+
+
+def test_fedem_10b_equal_components_stay_equal(federate):
+    played = federate({"name": "test_fedem:Twins", "components": 2})
+    first, second = played.server["model"].chunk(2)
+    assert torch.equal(first, second)
+    assert (played.clients["mixture"] == 0.5).all()
+    other = federate({"name": "fedem", "components": 2}).clients["mixture"]
+    assert (other != 0.5).all()
+
+
+def test_fedem_10c_expectation_by_hand():
+    """Losses (0, ln 3), (ln 3, 0), (0, ln 3) and π = (½, ½): q ∝ (1, ⅓), (⅓, 1), (1, ⅓).
+    With π = (¼, ¾) the first is (¼, ¼): even.
+    """
+    three = math.log(3)
+    losses = torch.tensor([[0.0, three], [three, 0], [0, three]])[:, None]
+    even = responsibilities(-losses, torch.tensor([0.5, 0.5]))[:, 0]
+    torch.testing.assert_close(
+        even, torch.tensor([[0.75, 0.25], [0.25, 0.75], [0.75, 0.25]])
+    )
+    assert even.mean(dim=0).tolist() == pytest.approx([7 / 12, 5 / 12])
+    tilted = responsibilities(-losses, torch.tensor([0.25, 0.75]))[0, 0]
+    assert tilted.tolist() == pytest.approx([0.5, 0.5])
+
+
+class Table(nn.Module):
+    """Logits by sample, of one client; x [batch, 1] is its number."""
+
+    def __init__(self, logits):
+        super().__init__()
+        self.logits = nn.Parameter(torch.tensor(logits))
+
+    def forward(self, x):
+        return self.logits[x[:, 0].long()]
+
+
+def test_fedem_4_loss_and_prediction_by_hand():
+    """Two classes, samples 0 of class 0 and 1 of class 1. Component 1 gives the right
+    class ¾, component 2 ¼ and ½. Received as they are, q = (¾, ¼) and (3/5, 2/5).
+    """
+    three = math.log(3)
+    model = method(components=2).adapt(Table([[three, 0], [0, three]]))
+    model.components[1].logits.data = torch.tensor([[0, three], [0, 0]])
+    received = torch.cat([part.logits.detach().flatten() for part in model.components])
+    batch = Batch(torch.tensor([[0.0], [1]]), torch.tensor([0, 1]))
+    lane = Lane(
+        received=received,
+        mixture=torch.tensor([0.5, 0.5]),
+        statistics=torch.zeros(0),
+    )
+    loss = method(components=2).loss(model, batch, lane)
+    quarter, half = math.log(4 / 3), math.log(2)
+    first = 0.75 * quarter + 0.25 * math.log(4)
+    second = 0.6 * quarter + 0.4 * half
+    assert loss.item() == pytest.approx((first + second) / 2)
+    # q is constant: only q_s(l)·(p − e_y)/batch reaches a logit
+    loss.backward()
+    gradient = model.components[0].logits.grad[0]
+    assert gradient.tolist() == pytest.approx([-0.75 * 0.25 / 2, 0.75 * 0.25 / 2])
+    lane.mixture = torch.tensor([0.25, 0.75])
+    predicted = mixed(model, batch.x, lane).exp()
+    expected = [0.25 * 0.75 + 0.75 * 0.25, 0.25 * 0.25 + 0.75 * 0.5]
+    assert predicted[:, 0].tolist() == pytest.approx(expected)
+
+
+def test_fedem_4_the_mixture_is_the_mean_of_q_over_a_clients_samples(federate):
+    """Against a loop; before it the received models are scored with the old mixture."""
+    played = federate({"name": "fedem", "components": 3}, rounds=1)
+    setup, samples = played.prepared.setup, played.prepared.resources.samples
+    received = played.prepared.method.server_state(setup)["model"]
+    module = setup.build()
+    module.load_state_dict(setup.layout.split(received))
+    for client in range(5):
+        x, y = samples.take(samples.train[client])
+        fits = [
+            part(x).softmax(dim=1)[torch.arange(len(y)), y]
+            for part in module.components
+        ]
+        q = torch.stack(fits, dim=1)
+        q = q / q.sum(dim=1, keepdim=True)
+        torch.testing.assert_close(played.clients["mixture"][client], q.mean(dim=0))
+
+
+def test_fedem_10d_mixtures_sum_to_one_and_relabelling_permutes(federate):
+    played = federate({"name": "fedem", "components": 2}, **PART)
+    torch.testing.assert_close(played.clients["mixture"].sum(dim=1), torch.ones(5))
+    swapped = federate({"name": "test_fedem:Swapped", "components": 2}, **PART)
+    torch.testing.assert_close(
+        swapped.clients["mixture"], played.clients["mixture"].flip(1)
+    )
+    for one, other in zip(
+        swapped.server["model"].chunk(2),
+        reversed(played.server["model"].chunk(2)),
+        strict=True,
+    ):
+        torch.testing.assert_close(one, other)
+
+
+def test_fedem_9c_components_begin_as_different_draws(federate):
+    played = federate({"name": "fedem", "components": 2}, rounds=1)
+    setup = played.prepared.setup
+    first, second = played.prepared.method.server_state(setup)["model"].chunk(2)
+    assert torch.equal(first, setup.initial(0).chunk(2)[0])
+    assert torch.equal(second, setup.initial(1).chunk(2)[1])
+    assert not torch.equal(first, second)
+
+
+def test_fedem_3_floats(federate):
+    played = federate({"name": "fedem", "components": 2}, rounds=1)
+    width = played.prepared.setup.layout.width
+    assert width == 2 * (5 * 6 + 6 + 6 * 4 + 4)
+    assert (played.values["floats_down"][0] == width).all()
+    assert (played.values["clients/floats_up"][0] == width).all()

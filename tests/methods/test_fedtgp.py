@@ -1,0 +1,117 @@
+"""FedTGP: methods-3.md §14."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from hpcfl.methods.base import Cohort
+from hpcfl.methods.fedproto import features
+from hpcfl.methods.fedtgp import FedTGP, contrast, generated
+
+PART = {"participation": {"fraction": 0.6}}
+
+
+def method(**keys):
+    return FedTGP(name="fedtgp", **keys)
+
+
+def network_of(server):
+    return {
+        name.removeprefix("network."): tensor
+        for name, tensor in server.items()
+        if name.startswith("network.")
+    }
+
+
+def test_fedtgp_10a_lambda_zero_trains_as_local(federate):
+    free = federate({"name": "fedtgp", "lam": 0.0, "server_epochs": 1}, **PART)
+    assert torch.equal(
+        free.clients["model"], federate("local", **PART).clients["model"]
+    )
+
+
+def test_fedtgp_4_no_term_in_round_1_and_every_class_afterwards(federate):
+    """Clients know no prototype in round 1; then also those of classes that nobody
+    holds.
+    """
+    counts = [[8, 3, 0, 0], [0, 9, 2, 0]]
+    short = {"name": "fedtgp", "server_epochs": 1}
+    played = federate(short, counts, rounds=1)
+    local = federate("local", counts, rounds=1)
+    torch.testing.assert_close(played.clients["model"], local.clients["model"])
+    assert played.server["present"].all()
+
+
+def test_fedtgp_10b_the_margin_is_the_largest_gap_to_the_nearest_class():
+    """Class means (0, 0) and (3, 0), of which the first has two uploads: 3, at most the
+    cap. A third class at (3, 4): gaps 3, 3 and 4.
+    """
+    uploads = torch.tensor([[-1.0, 0], [1, 0], [3, 0], [3, 4]])
+    labels = torch.tensor([0, 0, 2, 3])
+    assert method().margin(uploads[:3], labels[:3]) == 3
+    assert method(margin_cap=1.0).margin(uploads[:3], labels[:3]) == 1
+    assert method().margin(uploads, labels) == 4
+    assert method().margin(uploads[:2], labels[:2]) == 0  # no other class
+
+
+def test_fedtgp_10c_without_server_epochs_prototypes_are_constant(federate):
+    still = {"name": "fedtgp", "server_epochs": 0}
+    played = federate(still, rounds=2)
+    first = method().server_state(played.prepared.setup)
+    assert torch.equal(played.server["prototypes"], first["prototypes"])
+    moved = federate({"name": "fedtgp", "server_epochs": 1}, rounds=2)
+    assert not torch.equal(moved.server["prototypes"], first["prototypes"])
+
+
+@pytest.mark.parametrize("margin", [0.0, 2.0])
+def test_fedtgp_10d_the_loss_of_an_upload_at_its_prototype(margin):
+    """Distances 0 and D = 5, logits −m and −5: log(1 + e^{m − 5}); its gradient is
+    finite there.
+    """
+    prototypes = torch.tensor([[1.0, 1], [4, 5]], requires_grad=True)
+    loss = contrast(prototypes[:1].detach(), torch.tensor([0]), prototypes, margin)
+    assert loss.item() == pytest.approx(math.log1p(math.exp(margin - 5)), rel=1e-4)
+    loss.backward()
+    assert prototypes.grad.isfinite().all()
+
+
+def test_fedtgp_5_a_step_of_the_network_by_autograd(make_fleet):
+    """One full batch of the uploads of the classes that clients hold: every tensor of T
+    moves by −η times its gradient; prototypes are what T then gives.
+    """
+    setup = make_fleet(batch_size=100).setup
+    counts = torch.tensor([[2, 1, 0, 0], [0, 7, 3, 0]]).double()
+    uploads = torch.randn(2, 4, 6, generator=torch.Generator().manual_seed(0))
+    own = method(server_epochs=1, server_lr=0.5)
+    server = own.server_state(setup)
+    before = network_of(server)
+    cohort = Cohort(np.arange(2), counts, setup, 1)
+    own.aggregate(server, cohort, {"prototypes": uploads.flatten(1)})
+    leaves = {name: part.clone().requires_grad_() for name, part in before.items()}
+    given = torch.stack([uploads[0, 0], uploads[0, 1], uploads[1, 1], uploads[1, 2]])
+    labels = torch.tensor([0, 1, 1, 2])
+    loss = contrast(given, labels, generated(leaves), own.margin(given, labels))
+    gradients = torch.autograd.grad(loss, list(leaves.values()))
+    after = network_of(server)
+    for (name, start), gradient in zip(before.items(), gradients, strict=True):
+        torch.testing.assert_close(after[name], start - 0.5 * gradient)
+    assert torch.equal(server["prototypes"], generated(after))
+
+
+def test_fedtgp_3_floats(federate):
+    played = federate({"name": "fedtgp", "server_epochs": 1}, rounds=2)
+    down = played.values["floats_down"]
+    assert down.tolist()[:2] == [4 / 32, 4 * 6 + 4 / 32]
+    held = (played.prepared.setup.counts > 0).sum(dim=1)
+    expected = (held * 6 + 4 / 32).tolist()
+    np.testing.assert_allclose(played.values["clients/floats_up"][0], expected)
+
+
+def test_fedtgp_4_uploads_are_class_means_of_the_trained_models(make_fleet, rows_of):
+    fleet = make_fleet()
+    means = fleet.class_means(rows_of(fleet), features)
+    assert torch.equal(
+        method().upload(fleet, means)["prototypes"].tensor, means.flatten(1)
+    )

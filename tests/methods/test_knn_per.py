@@ -1,0 +1,169 @@
+"""kNN-Per: methods-3.md §16."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from hpcfl.methods.knn_per import KNNPer, features_and_logits
+
+EVERY = torch.ones(1, 3, dtype=torch.bool)
+
+
+def method(**keys):
+    return KNNPer(name="knn-per", **keys)
+
+
+def test_knn_per_10a_lambda_zero_is_fedavg(federate):
+    half = {"participation": {"fraction": 0.6}}
+    plain = federate({"name": "knn-per", "share": 0}, **half)
+    mixed, average = federate("knn-per", **half), federate("fedavg", **half)
+    assert plain.digest == mixed.digest == average.digest
+    for column in ("pre", "post", "global"):
+        key = f"clients/{column}/loss"
+        np.testing.assert_array_equal(plain.values[key], average.values[key])
+    key = "clients/global/loss"
+    np.testing.assert_array_equal(mixed.values[key], average.values[key])
+    assert (
+        mixed.values["clients/pre/loss"] != average.values["clients/pre/loss"]
+    ).all()
+
+
+def test_knn_per_10b_the_nearest_of_its_own_samples_is_itself(make_fleet, rows_of):
+    """With λ = 1, k = 1 and the training samples as test samples all are right."""
+    fleet = make_fleet(hidden=())  # its features are the samples, which differ
+    samples = fleet.resources.samples
+    samples.parts["test"] = samples.train
+    own = method(share=1.0, neighbours=1)
+    own.score(fleet, {"model": rows_of(fleet)[0]}, rows_of(fleet)[0])
+    right, count = fleet.scores["pre"]["accuracy"].T
+    assert torch.equal(right, count) and torch.equal(count, fleet.samples)
+    right, count = fleet.scores["global"]["accuracy"].T
+    assert (right < count).any()
+
+
+def test_knn_per_10c_votes_by_hand():
+    """d = 2, σ = 1, δ² = (0, 2, 4): weights 1, e⁻¹, e⁻² of 1.503: 0.665, 0.245, 0.090."""
+    store = torch.tensor([[0.0, 0], [1, 1], [2, 0]])
+    labels, zero = torch.tensor([1, 0, 1]), torch.zeros(1, 2)
+    total = 1 + math.exp(-1) + math.exp(-2)
+    votes = method(neighbours=3).votes(zero, store, labels, EVERY, 3)
+    expected = [math.exp(-1) / total, (1 + math.exp(-2)) / total, 0]
+    assert votes[0].tolist() == pytest.approx(expected)
+    assert [round(vote, 3) for vote in expected] == [0.245, 0.755, 0]
+    wide = method(neighbours=3, scale=2.0).votes(zero, store, labels, EVERY, 3)
+    assert wide[0, 0] == pytest.approx(
+        math.exp(-0.5) / (1 + math.exp(-0.5) + math.exp(-1))
+    )
+    two = method(neighbours=2).votes(zero, store, labels, EVERY, 3)
+    assert two[0, 0] == pytest.approx(math.exp(-1) / (1 + math.exp(-1)))
+
+
+def test_knn_per_10d_permuting_the_store_changes_nothing():
+    generator = torch.Generator().manual_seed(0)
+    features, store = (torch.randn(9, 4, generator=generator) for _ in range(2))
+    labels, usable = torch.arange(9) % 3, torch.ones(9, 9, dtype=torch.bool)
+    order = torch.randperm(9, generator=generator)
+    own = method(neighbours=4)
+    torch.testing.assert_close(
+        own.votes(features, store[order], labels[order], usable, 3),
+        own.votes(features, store, labels, usable, 3),
+    )
+
+
+def test_knn_per_9_ties_far_samples_and_short_stores():
+    """Of equally near ones the first counts; all similarities may underflow; fewer than k
+    samples are all of them; what is no sample has no vote.
+    """
+    x, labels = torch.zeros(1, 1), torch.tensor([2, 0, 1])
+    equal = torch.tensor([[1.0], [1], [1]])
+    assert method(neighbours=1).votes(x, equal, labels, EVERY, 3).tolist() == [
+        [0, 0, 1]
+    ]
+    far = torch.tensor([[1e4], [2e4], [3e4]])
+    assert method().votes(x, far, labels, EVERY, 3).tolist() == [[0, 0, 1]]
+    second = torch.tensor([[False, True, False]])
+    assert method().votes(x, equal, labels, second, 3).tolist() == [[1, 0, 0]]
+
+
+def test_knn_per_4_the_mix_is_of_probabilities(make_fleet, rows_of):
+    """Against a loop over a client's samples, whose store is shorter than others'."""
+    fleet = make_fleet()
+    rows = rows_of(fleet)
+    model = method(neighbours=2, share=0.25).client_model(fleet, {}, rows, False)
+    state = dict(fleet.state)
+    fleet.score("mixed", rows, model.predict, variables=model.variables)
+    assert fleet.state == state
+    samples, client = fleet.resources.samples, 0
+    module = fleet.setup.build()
+    module.load_state_dict(fleet.layout.split(rows[client]))
+    x, y = samples.take(samples.train[client])
+    test, labels = samples.take(samples.test[client])
+    with torch.no_grad():
+        store, found = module.features(x), module.features(test)
+        plain = module(test).softmax(dim=1)
+    loss = 0.0
+    for own, probabilities, label in zip(found, plain, labels, strict=True):
+        squares = (store - own).square().sum(dim=1)
+        nearest = squares.argsort()[:2]
+        weights = (-squares[nearest] / 6).exp()
+        near = weights[y[nearest] == label].sum() / weights.sum()
+        loss -= (0.25 * near + 0.75 * probabilities[label]).log()
+    torch.testing.assert_close(
+        fleet.scores["mixed"]["loss"][client, 0].float(), loss, rtol=1e-4, atol=1e-4
+    )
+
+
+def test_knn_per_9c_a_tuned_share_is_the_smallest_of_the_best():
+    """Samples 0 and 1 are each other's neighbours, of the same class, 2 and 3 of
+    different ones. The model is wrong by log 3 on 0 and 1, which the neighbours outvote
+    from 3/4 (1 − λ) < 1/4 (1 − λ) + λ on, λ > 1/3: 0.4. It is right on 2 and 3, which
+    they outvote from the same λ on. So with 0 and 1 alone λ = 0.4, with 2 and 3 alone 0,
+    with all of them two are right with any λ, and it is 0.
+    """
+    features = torch.tensor([[0.0], [1], [100], [101]])
+    labels = torch.tensor([0, 0, 0, 1])
+    against = torch.tensor([0, math.log(3)])
+    logits = torch.stack([against, against, against.flip(0), against])
+    everything, own = torch.ones(4, dtype=torch.bool), method(neighbours=1)
+
+    def tuned(chosen):
+        held = everything[: len(chosen)]
+        return own.tuned(features[chosen], labels[chosen], held, logits[chosen])
+
+    assert tuned([0, 1]) == 0.4
+    assert tuned([2, 3]) == tuned([0, 1, 2, 3]) == 0
+    assert tuned([0]) == 0  # of which nothing is left
+
+
+def test_knn_per_9c_shares_are_each_clients_own(make_fleet, rows_of):
+    fleet = make_fleet()
+    rows = rows_of(fleet)
+    own = method(share="tuned", neighbours=1)
+    model = own.client_model(fleet, {}, rows, False)
+    found, labels, held = fleet.outputs(rows, features_and_logits)
+    expected = [
+        own.tuned(found[i, :, :6], labels[i], held[i], found[i, :, 6:])
+        for i in range(5)
+    ]
+    assert model.variables["share"][:, 0].tolist() == pytest.approx(expected)
+    assert len(set(expected)) > 1
+
+
+def test_knn_per_11_a_store_has_at_most_its_capacity(make_fleet, rows_of):
+    fleet = make_fleet()
+    stores = [
+        method(capacity=capacity).client_model(fleet, {}, rows_of(fleet), False)
+        for capacity in (7, 1000)
+    ]
+    assert stores[0].variables["held"].sum(dim=1).tolist() == [7] * 5
+    # the largest client of the experiment has 20
+    assert stores[1].variables["features"].shape == (5, 20, 6)
+
+
+def test_knn_per_3_floats(federate):
+    played = federate("knn-per", rounds=1)
+    width = played.prepared.setup.layout.width
+    assert (played.values["floats_down"][0] == width).all()
+    assert (played.values["clients/floats_up"][0] == width).all()

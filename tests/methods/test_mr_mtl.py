@@ -1,0 +1,86 @@
+"""MR-MTL: methods-3.md §20."""
+
+import pytest
+import torch
+
+from hpcfl.methods.mr_mtl import MRMTL
+
+PART = {"participation": {"fraction": 0.6}}
+
+
+class Quadratic(MRMTL):
+    """MR-MTL of f_i(θ) = ½‖θ − c_i‖² with c = (1, 5), from 0."""
+
+    def server_state(self, setup):
+        return {"model": torch.zeros(setup.layout.width)}
+
+    def client_state(self, setup):
+        return {"model": torch.zeros(setup.layout.width)}
+
+    def loss(self, model, batch, lane):
+        # of the first client all labels are 0 and 1, of the second 2 and 3
+        centre = torch.where(batch.y.amin() < 2, 1.0, 5.0)
+        away = [(part - centre).square().sum() for part in model.parameters()]
+        return sum(away) / 2
+
+
+def test_mr_mtl_10a_lambda_zero_is_local(federate):
+    free = federate({"name": "mr-mtl", "lam": 0.0}, **PART)
+    local = federate("local", **PART)
+    assert torch.equal(free.clients["model"], local.clients["model"])
+    pulled = federate("mr-mtl", **PART)
+    assert not torch.equal(pulled.clients["model"], local.clients["model"])
+
+
+def test_mr_mtl_10b_quadratics_by_hand(federate):
+    """With λ = 1 the minimum of ½(θ − c_i)² + ½(θ − w̄)² is (c_i + w̄)/2, which one step
+    of rate ½ reaches from anywhere: w_i = (0.5, 2.5) and w̄ = 1.5; then (1.25, 3.25) and
+    2.25, then (1.625, 3.625) and 2.625; in the end w̄ = 3, w = (2, 4).
+    """
+    for rounds, mean, own in (
+        (1, 1.5, [0.5, 2.5]),
+        (2, 2.25, [1.25, 3.25]),
+        (3, 2.625, [1.625, 3.625]),
+    ):
+        played = federate(
+            {"name": "test_mr_mtl:Quadratic", "lam": 1.0},
+            [[2, 1, 0, 0], [0, 0, 2, 1]],
+            rounds=rounds,
+            training={"lr": 0.5},
+        )
+        assert (played.server["model"] == mean).all()
+        assert (played.clients["model"] == torch.tensor(own)[:, None]).all()
+
+
+@pytest.mark.parametrize("weights", ["samples", "uniform"])
+@pytest.mark.parametrize("fraction", [1.0, 0.4])
+def test_mr_mtl_10c_the_anchor_is_the_mean_of_all_models(federate, weights, fraction):
+    for rounds in (1, 3):
+        played = federate(
+            {"name": "mr-mtl", "weights": weights},
+            rounds=rounds,
+            participation={"fraction": fraction},
+        )
+        counts = played.prepared.setup.counts.sum(dim=1)
+        shares = counts if weights == "samples" else torch.ones(5).double()
+        mean = (shares / shares.sum()) @ played.clients["model"].double()
+        torch.testing.assert_close(played.server["model"], mean.float())
+
+
+def test_mr_mtl_3_floats(federate):
+    played = federate("mr-mtl", rounds=1)
+    width = played.prepared.setup.layout.width
+    assert (played.values["floats_down"][0] == width).all()
+    assert (played.values["clients/floats_up"][0] == width).all()
+
+
+def test_mr_mtl_8_own_models_are_scored_and_beside_them_the_mean(federate):
+    values = federate({"name": "mr-mtl", "lam": 0.0}).values
+    local = federate("local").values
+    for column in ("pre", "post"):
+        torch.testing.assert_close(
+            torch.from_numpy(values[f"clients/{column}/loss"]),
+            torch.from_numpy(local[f"clients/{column}/loss"]),
+            equal_nan=True,
+        )
+    assert (values["clients/global/loss"][1] != values["clients/pre/loss"][1]).all()

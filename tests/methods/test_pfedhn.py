@@ -1,0 +1,197 @@
+"""pFedHN: methods-3.md §15."""
+
+import numpy as np
+import pytest
+import torch
+
+from hpcfl.methods.base import Audience, Cohort
+from hpcfl.methods.pfedhn import PFedHN
+
+SMALL = {"hidden": 4, "hidden_layers": 1, "embedding": 3}
+
+
+def method(**keys):
+    return PFedHN(name="pfedhn", **{**SMALL, **keys})
+
+
+def phi(server):
+    """The hypernetwork's own tensors, without their momentum."""
+    return {
+        name: tensor
+        for name, tensor in server.items()
+        if not name.startswith("momentum.")
+    }
+
+
+@pytest.fixture
+def setup(make_fleet):
+    return make_fleet().setup
+
+
+def models(own, server, setup):
+    """What comes down to all clients, [M, P]."""
+    audience = Audience(np.arange(setup.clients), setup, 1)
+    return own.send(server, audience)["model"].mixed()
+
+
+def cohort(setup, ids):
+    return Cohort(np.array(ids), setup.counts[ids], setup, 1, uniform=True)
+
+
+def changes(setup, ids, width=None):
+    generator = torch.Generator().manual_seed(5)
+    return torch.randn(len(ids), width or setup.layout.width, generator=generator)
+
+
+def test_pfedhn_10a_without_a_change_nothing_moves(setup):
+    own = method(hyper_decay=0.0, hyper_momentum=0.0)
+    server = own.server_state(setup)
+    before = dict(server)
+    own.aggregate(server, cohort(setup, [0, 2]), {"change": 0 * changes(setup, [0, 2])})
+    assert all(torch.equal(before[name], server[name]) for name in before)
+
+
+@pytest.mark.parametrize("layers", [0, 2])
+def test_pfedhn_10b_the_gradient_is_a_directional_derivative(setup, layers):
+    """⟨∇, d⟩ = mean of ⟨Δ_i, (θ_i(φ + εd) − θ_i(φ − εd))/2ε⟩ for a direction d, in double
+    precision.
+    """
+    own, ids = method(hidden_layers=layers), [0, 2, 3]
+    server = {name: tensor.double() for name, tensor in own.server_state(setup).items()}
+    delta = changes(setup, ids).double()
+    gradients = own.gradients(server, cohort(setup, ids), delta)
+    generator = torch.Generator().manual_seed(3)
+    direction = {
+        name: torch.randn(tensor.shape, generator=generator).double()
+        for name, tensor in phi(server).items()
+    }
+    assert gradients.keys() == direction.keys()
+
+    def made(step):
+        moved = {
+            name: tensor + step * direction[name]
+            for name, tensor in phi(server).items()
+        }
+        return own.weights_of_rows(moved)[ids] @ moved["output"]
+
+    slope = (delta * (made(1e-5) - made(-1e-5)) / 2e-5).sum() / len(ids)
+    found = sum((gradients[name] * direction[name]).sum() for name in direction)
+    torch.testing.assert_close(found, slope, rtol=1e-4, atol=1e-6)
+
+
+def test_pfedhn_10c_one_number_by_hand(setup):
+    """e = h = 1 and no further layer, which only hands e on: θ = W e + b, so ∇W = Δ e,
+    ∇b = Δ and ∇e = ⟨W, Δ⟩, by a rate of ½ without momentum and decay.
+    """
+    keys = {"hyper_decay": 0.0, "hyper_momentum": 0.0, "hyper_lr": 0.5}
+    own = method(hidden=1, hidden_layers=0, embedding=1, hyper_clip=1e9, **keys)
+    server = own.server_state(setup)
+    server["layer0.weight"], server["layer0.bias"] = torch.ones(1, 1), torch.zeros(1)
+    weight, bias = server["output"]
+    e, delta = server["embeddings"], changes(setup, [1])
+    torch.testing.assert_close(models(own, server, setup), e * weight + bias)
+    own.aggregate(server, cohort(setup, [1]), {"change": delta})
+    torch.testing.assert_close(server["output"][0], weight - 0.5 * delta[0] * e[1])
+    torch.testing.assert_close(server["output"][1], bias - 0.5 * delta[0])
+    moved = e.clone()
+    moved[1] -= 0.5 * (weight @ delta[0])
+    torch.testing.assert_close(server["embeddings"], moved)
+
+
+def test_pfedhn_10d_embeddings_of_others_move_by_decay_and_momentum_only(setup):
+    """p ← p − η v, v ← ρ v + λ p, as torch's SGD with a gradient of 0."""
+    own = method()
+    server = own.server_state(setup)
+    values, momentum = server["embeddings"][3], torch.zeros(3)
+    for _ in range(2):
+        own.aggregate(server, cohort(setup, [0]), {"change": changes(setup, [0])})
+        momentum = 0.9 * momentum + 0.001 * values
+        values = values - 0.01 * momentum
+    torch.testing.assert_close(server["embeddings"][3], values)
+    torch.testing.assert_close(server["momentum.embeddings"][3], momentum)
+
+
+def test_pfedhn_5_a_step_is_torchs_of_the_clipped_gradient(setup):
+    """The whole gradient is scaled to the norm of ``hyper_clip``, before the decay."""
+    own, ids = method(hyper_clip=0.5), [0, 1]
+    server = own.server_state(setup)
+    start = phi(server)
+    leaves = {
+        name: torch.nn.Parameter(tensor.clone()) for name, tensor in start.items()
+    }
+    gradients = own.gradients(server, cohort(setup, ids), changes(setup, ids))
+    for name, leaf in leaves.items():
+        leaf.grad = gradients[name].clone()
+    before = torch.nn.utils.clip_grad_norm_(leaves.values(), 0.5)
+    assert before > 0.5
+    optimizer = torch.optim.SGD(
+        leaves.values(), lr=0.01, momentum=0.9, weight_decay=0.001
+    )
+    optimizer.step()
+    own.aggregate(server, cohort(setup, ids), {"change": changes(setup, ids)})
+    for name, leaf in leaves.items():
+        torch.testing.assert_close(server[name], leaf.detach())
+
+
+def test_pfedhn_8_clients_train_from_what_comes_down(federate):
+    """Round 1: ``pre`` is of H(e_i), and what goes up is start minus end."""
+    played = federate({"name": "pfedhn", **SMALL}, rounds=1)
+    prepared = played.prepared
+    own, setup = prepared.method, prepared.setup
+    server = own.server_state(setup)
+    start = models(own, server, setup)
+    fleet = prepared.fleet(np.arange(5), 1, True)
+    fleet.score("expected", start)
+    np.testing.assert_array_equal(
+        fleet.scores["expected"]["loss"][:, 0].numpy(),
+        played.values["clients/pre/loss"][0],
+    )
+    uplink = {"change": start - fleet.train(start)}
+    own.aggregate(server, cohort(setup, [0, 1, 2, 3, 4]), uplink)
+    for name, tensor in server.items():
+        torch.testing.assert_close(played.server[name], tensor)
+
+
+def test_pfedhn_2_a_private_head_stays_with_its_client(federate):
+    played = federate({"name": "pfedhn", **SMALL, "head": "private"}, rounds=1)
+    layout, initial = played.prepared.setup.layout, played.prepared.setup.initial()
+    body = layout.columns("body").stop
+    assert played.server["output"].shape == (5, body)
+    assert (played.clients["head"] != initial[body:]).any(dim=1).all()
+    assert (played.values["floats_down"][0] == body).all()
+    assert (played.values["clients/floats_up"][0] == body).all()
+
+
+def test_pfedhn_3_floats(federate):
+    played = federate({"name": "pfedhn", **SMALL}, rounds=1)
+    width = played.prepared.setup.layout.width
+    assert (played.values["floats_down"][0] == width).all()
+    assert (played.values["clients/floats_up"][0] == width).all()
+
+
+def test_pfedhn_9c_inner_steps_are_the_most_of_a_client(federate):
+    """One step of a batch of four, whatever ``training.epochs``."""
+    one = {"name": "pfedhn", **SMALL, "inner_steps": 1}
+    few = federate(one, rounds=1, training={"epochs": 1})
+    same = federate(one, rounds=1, training={"epochs": 3})
+    all_of_them = federate({"name": "pfedhn", **SMALL}, rounds=1)
+    assert few.digest == same.digest != all_of_them.digest
+
+
+def test_pfedhn_9d_a_large_hypernetwork_is_said(setup, monkeypatch):
+    assert method().notes(setup) == []
+    wide = method(hidden=2_000_000)  # 64 parameters
+    (note,) = wide.notes(setup)
+    assert "GB on rank 0" in note
+
+
+def test_pfedhn_5_averaged_statistics_are_no_part_of_the_hypernetwork(federate):
+    """They lie beside it in the server's state."""
+    played = federate(
+        {"name": "pfedhn", **SMALL},
+        rounds=2,
+        model={"name": "tiny:normalised"},
+        training={"buffers": "average"},
+    )
+    assert "buffers.model" in played.server
+    assert all(tensor.isfinite().all() for tensor in played.server.values())

@@ -1,0 +1,66 @@
+"""A tuning that is killed at several moments and continued on other ranks: the same
+choice.
+"""
+
+import signal
+import time
+
+import pytest
+
+from hpcfl.cli import command
+from hpcfl.communication.communicator import OneProcess
+
+pytestmark = pytest.mark.mpi
+
+TUNE = """[training]
+lr = 0.1
+batch_size = 4
+validation = 0.25
+[tune]
+methods = ["fedavg", "fedphp"]
+budget = 300
+trials = 2
+rungs = 2
+search_seeds = [7]
+final_seeds = [0]
+search = { "training.lr" = { low = 0.01, high = 0.3, log = true } }
+"""
+OUTCOME = ["tuned.csv", "curve.csv", "chosen/fedavg.toml", "chosen/fedphp.toml"]
+MOMENTS = [0, 2, 4, 7, 9]  # results that are there when it is killed
+PATIENCE = 120
+
+
+def ended(folder):
+    return len(list(folder.glob("results/*.json")))
+
+
+def test_killed_and_continued_on_other_ranks_the_choice_is_the_same(
+    start, experiment, tmp_path, chance
+):
+    file = experiment("")
+    with open(file) as opened:
+        text = opened.read()
+    text = text.replace("[training]\nlr = 0.1\nbatch_size = 4\n", TUNE)
+    text = text.replace("seed = 3\nrounds = 3", "rounds = 30")
+    with open(file, "w") as opened:
+        opened.write(text)
+    calm, disturbed = tmp_path / "calm", tmp_path / "disturbed"
+    assert command(["tune", file, "--out", str(calm)], OneProcess()) == 0
+    for moment, ranks in zip(MOMENTS, [2, 3, 0, 2, 3], strict=True):
+        job = start(ranks, file, "--out", disturbed, command="tune")
+        deadline = time.monotonic() + PATIENCE
+        while job.process.poll() is None and ended(disturbed) < moment:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        time.sleep(chance.uniform(0, 0.3))
+        job.signal(signal.SIGKILL, job.pids())
+        code, output = job.wait()
+        assert code != 0, f"the kill came after the end\n{output}"
+    assert command(["tune", file, "--out", str(disturbed)], OneProcess()) == 0
+    for name in OUTCOME:
+        assert (disturbed / name).read_bytes() == (calm / name).read_bytes(), name
+    results = sorted(path.name for path in calm.glob("results/*.json"))
+    assert results == sorted(path.name for path in disturbed.glob("results/*.json"))
+    for name in results:
+        of_both = [(one / "results" / name).read_bytes() for one in (calm, disturbed)]
+        assert of_both[0] == of_both[1], name

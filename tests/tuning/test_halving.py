@@ -1,0 +1,83 @@
+"""The arithmetic of a search, by hand."""
+
+from fractions import Fraction
+
+import pytest
+
+from hpcfl.tuning import halving
+from hpcfl.tuning.halving import Rung
+
+
+def test_halving_and_its_cost_by_hand():
+    """Eight are played for a quarter of the rounds, four of them for a quarter more,
+    two of these for the other half: 8/4 + 4/4 + 2/2 whole runs.
+    """
+    rungs = halving.rungs(trials=8, eta=2, count=3)
+    quarter, half, whole = Fraction(1, 4), Fraction(1, 2), Fraction(1)
+    assert rungs == [Rung(quarter, 8), Rung(half, 4), Rung(whole, 2)]
+    assert halving.cost(rungs) == 4
+
+
+def test_at_least_one_goes_on():
+    assert [rung.trials for rung in halving.rungs(3, 3, 3)] == [3, 1, 1]
+
+
+def test_what_is_played_whole_gets_as_many_trials_as_the_halving_costs():
+    """Four whole runs, each measured by a tenth of one beside it: three of 1.1 fit."""
+    [rung] = halving.whole_runs(8, 2, 3, measured=Fraction(1, 10))
+    assert rung == Rung(Fraction(1), 3)
+    [rung] = halving.whole_runs(1, 2, 3, measured=Fraction(1, 10))
+    assert rung.trials == 1
+
+
+@pytest.mark.parametrize("every, rounds", [(1, 3), (2, 4), (5, 10)])
+def test_a_cost_is_measured_after_rounds_that_may_be_odd_and_over_one_scoring(
+    every, rounds
+):
+    assert halving.measured_rounds(every) == rounds
+
+
+def test_rounds_within_a_budget_by_hand():
+    """Of 100, 44 are spent in four rounds and 4 in the last scoring. Two rounds, one of
+    them scored, take 24, so that the other 52 are four rounds more.
+    """
+    costs = {"gradients": [10, 10, 12, 12], "final": 4, "every": 2}
+    assert halving.rounds_within(100, **costs, most=40) == 8
+    assert halving.rounds_within(100, **costs, most=6) == 6
+    assert halving.rounds_within(48, **costs, most=40) == 4
+    assert halving.rounds_within(10, **costs, most=40) == 4
+
+
+def test_what_costs_nothing_is_played_to_the_end():
+    assert halving.rounds_within(9, [0, 0], final=0, every=1, most=7) == 7
+
+
+def test_rounds_of_a_rung():
+    assert halving.rounds_at(10, Fraction(1, 4), least=1) == 3
+    assert halving.rounds_at(10, Fraction(1, 4), least=4) == 4
+    assert halving.rounds_at(10, Fraction(1), least=4) == 10
+
+
+def test_the_best_go_on_and_who_has_no_number_never_does():
+    ranks = {"a": 0.5, "b": None, "c": 0.7, "d": 0.5}
+    assert halving.best(ranks, 2) == ["c", "a"]
+    assert halving.best(ranks, 4) == ["c", "a", "d"]
+    assert halving.best({"b": None}, 1) == []
+
+
+def test_a_mean_needs_all_numbers():
+    assert halving.mean([0.25, 0.75]) == 0.5
+    assert halving.mean([0.25, None]) is None
+
+
+def test_the_expected_best_by_hand():
+    """Of 1 and 3, two draws: both are 1 in a quarter of the cases, else the best is 3."""
+    assert halving.expected_best([3.0, 1.0]) == [2.0, 0.25 * 1 + 0.75 * 3]
+    assert halving.expected_best([]) == []
+
+
+def test_the_expected_best_is_that_of_all_draws():
+    """Against all 3³ draws with replacement, each as likely."""
+    scores = [0.2, 0.5, 0.9]
+    draws = [max(a, b, c) for a in scores for b in scores for c in scores]
+    assert halving.expected_best(scores)[2] == pytest.approx(sum(draws) / 27)

@@ -1,0 +1,125 @@
+"""What a tuning tries: ranges, draws, rungs, and files that cannot be meant."""
+
+import copy
+
+import pytest
+
+from hpcfl.errors import UserError
+from hpcfl.tuning import plan
+from hpcfl.tuning.section import Interval
+
+TABLE = {
+    "rounds": 20,
+    "training": {"validation": 0.2},
+    "tune": {
+        "methods": ["fedavg", "ditto"],
+        "budget": 50_000_000,
+        "trials": 4,
+        "rungs": 2,
+        "search_seeds": [100],
+        "final_seeds": [0, 1],
+        "search": {"training.lr": {"low": 0.001, "high": 0.1, "log": True}},
+    },
+}
+
+
+def table(**changes):
+    changed = copy.deepcopy(TABLE)
+    changed["tune"] |= changes
+    return changed
+
+
+def test_a_method_is_searched_over_its_own_ranges_and_the_shared_ones():
+    tuning = plan.read(table(), "t.toml")
+    shared = Interval(low=0.001, high=0.1, log=True)
+    assert tuning.ranges("fedavg") == {"training.lr": shared}
+    assert tuning.ranges("ditto") == {
+        "method.lam": [0.0001, 0.001, 0.01, 0.1, 1.0, 10.0],
+        "method.personal_epochs": list(range(1, 11)),
+        "training.lr": shared,
+    }
+
+
+def test_overrides_are_other_ranges_or_values():
+    overrides = {"ditto": {"method.lam": 0.5, "training.lr": [0.1, 0.2]}}
+    tuning = plan.read(table(overrides=overrides), "t.toml")
+    assert tuning.ranges("ditto").keys() == {"method.personal_epochs", "training.lr"}
+    for candidate in tuning.trials("ditto"):
+        config = tuning.config(candidate, seed=7, rounds=3)
+        assert config.method.lam == 0.5
+        assert config.training.lr in (0.1, 0.2)
+        assert (config.seed, config.partition.seed, config.rounds) == (7, 8, 3)
+    assert tuning.config(tuning.untuned("ditto"), 0, 1).method.lam == 0.5
+    assert tuning.config(tuning.untuned("fedavg"), 0, 1).training.lr == 0.005
+
+
+def test_draws_are_keyed_by_seed_method_and_trial():
+    interval = Interval(low=0.001, high=0.1, log=True)
+    ranges = {"a": interval, "b": [1, 2, 3]}
+    one = plan.draw(ranges, 0, "fedavg", 2)
+    assert one == plan.draw(dict(reversed(ranges.items())), 0, "fedavg", 2)
+    # another key changes none
+    assert one["a"] == plan.draw({"a": interval}, 0, "fedavg", 2)["a"]
+    for other in [(1, "fedavg", 2), (0, "sham", 2), (0, "fedavg", 3)]:
+        assert plan.draw(ranges, *other)["a"] != one["a"]
+    drawn = [plan.draw(ranges, 0, "fedavg", trial) for trial in range(200)]
+    rates = [draw["a"] for draw in drawn]
+    assert 0.001 <= min(rates) < 0.0012 and 0.085 < max(rates) <= 0.1
+    # half of them are below the geometric mean, up to chance
+    assert 80 < sum(rate < 0.01 for rate in rates) < 120
+    assert {draw["b"] for draw in drawn} == {1, 2, 3}
+
+
+def test_a_draw_that_is_no_experiment_is_drawn_again():
+    """Of pFedMe's own ranges some pairs have personal_lr · lam ≥ 2."""
+    tuning = plan.read(table(methods=["pfedme"], trials=60), "t.toml")
+    for candidate in tuning.trials("pfedme"):
+        setting = candidate.setting
+        assert setting["method.personal_lr"] * setting["method.lam"] < 2
+    overrides = {"pfedme": {"method.personal_lr": 1.0, "method.lam": 5.0}}
+    with pytest.raises(UserError, match=r"pfedme.*must be below 2"):
+        plan.read(table(methods=["pfedme"], overrides=overrides), "t.toml")
+
+
+def test_what_needs_its_rounds_is_played_whole():
+    """FedPHP: of 4/2 + 2/2 = 3 whole runs two fit, measured by 3 of 20 rounds."""
+    tuning = plan.read(table(methods=["fedphp", "fedavg"]), "t.toml")
+    assert [rung.trials for rung in tuning.rungs("fedphp")] == [2]
+    assert [rung.trials for rung in tuning.rungs("fedavg")] == [4, 2]
+    assert len(tuning.trials("fedphp")) == 2
+    cosine = table() | {"training": {"validation": 0.2, "schedule": "cosine"}}
+    assert plan.read(cosine, "t.toml").plays_whole("fedavg")
+
+
+MISTAKES = [
+    ({"sweep": {"seed": [0, 1]}}, {}, "sweep beside"),
+    ({"seed": 3}, {}, "seed beside"),
+    ({"partition": {"seed": 3}}, {}, "one partition"),
+    ({"training": {}}, {}, "training.validation = 0"),
+    ({}, {"final_seeds": [100, 3]}, "search_seeds too"),
+    ({}, {"methods": ["fedavg", "fedavg"]}, "each once"),
+    ({}, {"budgets": 3}, "did you mean 'budget'"),
+    ({}, {"methods": ["fedavgg"]}, "did you mean 'fedavg'"),
+    ({}, {"overrides": {"fedavgg": {}}}, "not tuned; did you mean 'fedavg'"),
+    ({}, {"overrides": {"ditto": {"method.lam": []}}}, "nothing to choose from"),
+    ({}, {"overrides": {"ditto": {"method.lam": {"low": 1}}}}, "must be a value"),
+    ({}, {"search": {"training.lrr": [0.1]}}, "did you mean 'lr'"),
+    ({}, {"search": {"training.lr": []}}, "nothing to choose from"),
+    (
+        {},
+        {"search": {"training.lr": {"low": 0.0, "high": 1.0, "log": True}}},
+        "above 0",
+    ),
+    ({}, {"eta": 1}, "greater than or equal to 2"),
+]
+
+
+@pytest.mark.parametrize("of_file, of_section, said", MISTAKES)
+def test_a_mistake_is_one_line(of_file, of_section, said):
+    with pytest.raises(UserError, match=said):
+        plan.read(table(**of_section) | of_file, "t.toml")
+
+
+def test_a_file_without_the_section_is_told_what_it_lacks():
+    with pytest.raises(UserError, match=r"no section \[tune\]"):
+        plan.read({"rounds": 3}, "t.toml")
