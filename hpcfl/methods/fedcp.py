@@ -147,7 +147,7 @@ def separated(
     if noise is not None:
         scores = scores - (-noise.clamp(EDGE, 1 - EDGE).log()).log()
     # Along the last dimension, where last bits do not depend on the clients beside.
-    pairs = scores.view(len(features), 2, -1).transpose(1, 2)
+    pairs = scores.unflatten(1, (2, -1)).transpose(1, 2)
     own, common = pairs.softmax(dim=2).unbind(dim=2)
     personal = model.get_submodule("personal")(features * own)
     logits: Tensor = personal + parts(model).head(features * common)
