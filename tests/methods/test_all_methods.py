@@ -41,7 +41,7 @@ def averages(name):
 MIXING = sorted({*BODIES, *HEADS, *ROWS, *SENDING_MORE, *filter(averages, NAMES)})
 # Noise, validation samples, or which samples share a step, are keyed by the client's
 # number; APPLE's state names clients, and pFedHN draws an embedding for each.
-NUMBERED = {"per-fedavg", "partialfed", "fedfomo", "apple", "pfedhn"}
+NUMBERED = {"per-fedavg", "partialfed", "fedfomo", "apple", "pfedhn", "fedcp"}
 COUNTS = [[8, 3, 0, 1], [0, 9, 2, 2], [1, 0, 6, 6], [3, 0, 5, 10]]
 
 every_method = pytest.mark.parametrize("name", NAMES)
@@ -260,10 +260,12 @@ BEFORE = {
     "fedyogi",
     "fedadagrad",
     "fedavgm",
+    "fedcp",
     "feddbe",
     "feddyn",
     "fedlc",
     "fednova",
+    "gpfl",
     "q-ffl",
 }
 AFTER = {

@@ -34,7 +34,7 @@ REFUSED = {
             name,
             model,
         ): f"{name} needs a model whose output layer 'head' is trained whole"
-        for name in ("fedrod", "fednh", "creff", "cwfedavg", "fedgh")
+        for name in ("fedrod", "fednh", "creff", "cwfedavg", "fedgh", "fedcp")
         for model in ("body_only", "bias_alone")
     },
 }

@@ -1,0 +1,157 @@
+"""FedCP: a gate splits the features of each sample between a shared, frozen head and a
+personal one.
+
+Zhang et al., "FedCP: Separating feature information for personalized federated learning
+via conditional policy", KDD 2023. With φ the features [d], g the received head, r_i the
+personal one and u_i the sum of the rows of r_i's weight at unit length, a gate makes of
+φ⊙u_i two vectors p and q with p + q = 1 in each coordinate, and the logits are r_i(φ⊙p) +
+g(φ⊙q). A client minimises CE + λ·MMD²(φ, φ_w) over body, r_i and gate, φ_w being the
+received body's features, with fedphp's kernel of fixed widths; g and u_i stay as they
+are. Body and gate are averaged, and g becomes the mean of ½(r_i + g). r_i is private, and
+begins as g.
+
+Deviations (methods-3.md §8, item 9): the authors' code adds Gumbel noise before the
+softmax of the gate, in tests, too, so that its accuracy is random; here there is none,
+or with ``noise`` in training alone. Its first u_i is random and here that of g. φ_w is
+taken in evaluation mode. The biases of both heads count, so that r_i = g gives Wφ + 2b.
+"""
+
+import copy
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import torch.nn.functional as functional
+from pydantic import Field
+from torch import Tensor, nn
+
+from hpcfl.clients import Fleet, StepContext, at
+from hpcfl.clients.losses import Batch
+from hpcfl.communication.message import Inbox, Message
+from hpcfl.methods.base import ClientModel, State, head_of
+from hpcfl.methods.fedper import FedPer
+from hpcfl.methods.fedphp import WIDTHS, discrepancy
+from hpcfl.models import parts
+from hpcfl.rows.layout import Group, Layout
+
+EDGE = (
+    1e-7  # of 0 and 1 that uniform numbers keep away from, whose logarithms are taken
+)
+TRAINED = ("body", "gate", "personal")
+
+
+class FedCP(FedPer):
+    """Server: ``model``, a client's whole row: body, g, gate, and the initial r. Client:
+    ``head`` r_i [P_h].
+
+    Down and up P + 2d² + 6d. ``pre`` and ``post`` score the gated sum, ``global`` g(φ).
+    """
+
+    reference = "Zhang et al., KDD 2023"
+    trains: ClassVar[
+        Mapping[Group, str]
+    ] = {}  # head and gate are shared, whatever the body
+    short: ClassVar[Mapping[str, Any]] = {"noise": True}
+    lam: float = Field(
+        5.0,
+        ge=0,
+        description="strength λ of the pull of features to the received body's "
+        "(PFLlib's default 1)",
+    )
+    noise: bool = Field(
+        False, description="Gumbel noise in the gate while training (the authors' code)"
+    )
+
+    def adapt(self, model: nn.Module) -> nn.Module:
+        head = head_of(model, self.name, trained=True)
+        width = head.in_features
+        model.gate = nn.Sequential(
+            nn.Linear(width, 2 * width), nn.LayerNorm(2 * width), nn.ReLU()
+        )
+        model.personal = copy.deepcopy(head)
+        return model
+
+    def private(self, layout: Layout) -> slice:
+        return layout.columns("personal")
+
+    def loss(self, model: nn.Module, batch: Batch, lane: Any) -> Tensor:
+        features = parts(model).features(batch.x)
+        noise = lane.noise[: len(batch.y)] if self.noise else None
+        logits = separated(model, features, lane.context, noise)
+        fit = functional.cross_entropy(logits, batch.y)
+        if not self.lam:
+            return fit
+        received = at(
+            model, lane.received, lambda other: parts(other).features(batch.x)
+        )
+        apart = discrepancy(features, received.detach(), WIDTHS)
+        pull: Tensor = lane.regulariser(self.lam * apart)
+        return fit + pull
+
+    def loss_variables(self, fleet: Fleet, inbox: Inbox) -> State:
+        received = self.received(fleet, inbox)
+        return {
+            **super().loss_variables(fleet, inbox),
+            "received": received,
+            "context": contexts(fleet.layout, received),
+        }
+
+    def local_train(self, fleet: Fleet, rows: Tensor, inbox: Inbox) -> Tensor:
+        variables = self.loss_variables(fleet, inbox)
+        if not self.noise:
+            return fleet.train(rows, params=TRAINED, variables=variables)
+        size = fleet.setup.training.batch_size
+        width = 2 * variables["context"].shape[1]
+
+        def step(context: StepContext) -> None:
+            context.variables["noise"] = context.uniform("gumbel", size, width)
+            context.optimizer_step(context.gradient())
+
+        variables["noise"] = rows.new_zeros(len(rows), size, width)
+        trained, _ = fleet.train_by(step, rows, params=TRAINED, variables=variables)
+        return trained
+
+    def upload(self, fleet: Fleet, inbox: Inbox, trained: Tensor) -> Message:
+        """The trained body and gate, and half of each head in place of the shared one."""
+        head = fleet.layout.columns("head")
+        sent = trained.clone()
+        sent[:, head] = (trained[:, head] + trained[:, self.private(fleet.layout)]) / 2
+        return super().upload(fleet, inbox, sent)
+
+    def client_model(
+        self, fleet: Fleet, inbox: Inbox, rows: Tensor, trained: bool
+    ) -> ClientModel:
+        def both(model: nn.Module, x: Tensor, lane: Any) -> Tensor:
+            return separated(model, parts(model).features(x), lane.context)
+
+        return ClientModel(rows, both, {"context": contexts(fleet.layout, rows)})
+
+
+def contexts(layout: Layout, rows: Tensor) -> Tensor:
+    """u [n, d] of clients with the models ``rows`` [n, P]."""
+    weights = layout.split(rows)["personal.weight"]
+    return functional.normalize(weights.sum(dim=1), dim=1)
+
+
+def separated(
+    model: nn.Module, features: Tensor, context: Tensor, noise: Tensor | None = None
+) -> Tensor:
+    """The logits r(φ⊙p) + g(φ⊙q) [batch, K].
+
+    Args:
+        model: one client's, with ``gate`` and ``personal``.
+        features: φ [batch, d].
+        context: u [d].
+        noise: uniform in [0, 1), [batch, 2d], of which the gate's Gumbel noise is made.
+    """
+    scores = model.get_submodule("gate")(features * context)
+    if noise is not None:
+        scores = scores - (-noise.clamp(EDGE, 1 - EDGE).log()).log()
+    # Along the last dimension, where last bits do not depend on the clients beside.
+    pairs = scores.unflatten(1, (2, -1)).transpose(1, 2)
+    own, common = pairs.softmax(dim=2).unbind(dim=2)
+    personal = model.get_submodule("personal")(features * own)
+    logits: Tensor = personal + parts(model).head(features * common)
+    return logits
+
+
+plugin = FedCP

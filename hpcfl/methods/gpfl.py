@@ -1,0 +1,187 @@
+"""GPFL: clients share embeddings of the classes and a valve that gives each sample's
+features a global and a personal view.
+
+Zhang et al., "GPFL: Simultaneously learning global and personalized feature information
+for personalized federated learning", ICCV 2023. With e_k the class embeddings [d], a
+context z makes of features φ the view valve(φ, z) = ReLU((γ(z) + 1)⊙φ + β(z)), γ and β
+being a layer each. The global context is z = mean of all e_k, the personal one z_i =
+Σ_k π_ik e_k, π_ik the client's share of the class, both of the embeddings that came down.
+Over everything a client minimises CE(head(valve(φ, z_i)), y) + CE(cos(valve(φ, z), e_·),
+y) + λ‖valve(φ, z) − e⁰_y‖, e⁰ being the received embeddings and the norm that of the
+whole mini-batch, not squared; embeddings and valve decay with the strength μ. Body, valve
+and embeddings are averaged, the head is private.
+
+As the authors' code: cosines are logits without any scale, so that the second term is at
+least log(1 + (K − 1)e^(−2)). Unlike it (methods-3.md §9, item 9): contexts are of the
+received embeddings, as in the text, where the code has the client's own ones of its last
+round, and zeros in its first: ``lag``. Decay is a term of the loss, which is the same for
+plain steps. 10⁻¹² is added under the norm's root, whose slope at 0 is not a number.
+"""
+
+from collections.abc import Mapping
+from typing import Any, ClassVar, cast
+
+import torch
+import torch.nn.functional as functional
+from pydantic import Field
+from torch import Tensor, nn
+
+from hpcfl.clients import Fleet
+from hpcfl.clients.losses import Batch
+from hpcfl.communication.message import Inbox
+from hpcfl.methods.base import ClientModel, Setup, State, head_of, search
+from hpcfl.methods.fedper import FedPer
+from hpcfl.models import parts
+
+FLOOR = 1e-12  # under the root of the norm
+EMBEDDINGS = "embeddings.weight"
+
+
+class Valve(nn.Module):
+    """The conditional valve of features and contexts of ``width`` d: 2d² + 6d numbers."""
+
+    def __init__(self, width: int):
+        super().__init__()
+        self.gamma = _layer(width)
+        self.beta = _layer(width)
+
+    def forward(self, features: Tensor, context: Tensor) -> Tensor:
+        """The view [batch, d] of ``features`` [batch, d] in a ``context`` [d]."""
+        scale = self.gamma(context) + 1
+        return functional.relu(scale * features + self.beta(context))
+
+
+def _layer(width: int) -> nn.Module:
+    return nn.Sequential(nn.Linear(width, width), nn.ReLU(), nn.LayerNorm(width))
+
+
+class GPFL(FedPer):
+    """Server: ``model`` [P]: body, valve, embeddings, and the initial head. Client:
+    ``head`` [P_h]; with ``lag`` its ``embeddings`` [K·d], too.
+
+    Down and up P − P_h, which is the body, Kd and 2d² + 6d. ``pre`` and ``post`` score the
+    personal view under the head, ``global`` the cosines of the global view. With ``ala``
+    the embeddings are blended.
+    """
+
+    reference = "Zhang et al., ICCV 2023"
+    short: ClassVar[Mapping[str, Any]] = {"lag": True}
+    lam: float = Field(
+        0.01,
+        ge=0,
+        description="strength λ of the distance to the received embeddings",
+        json_schema_extra=search([0.01, 1e-4], "the authors' scripts"),
+    )
+    mu: float = Field(
+        0.1,
+        ge=0,
+        description="strength μ of the decay of valve and embeddings",
+        json_schema_extra=search([0.0, 0.1, 1.0], "the authors' scripts"),
+    )
+    lag: bool = Field(
+        False, description="contexts of the client's own last embeddings (their code)"
+    )
+
+    def adapt(self, model: nn.Module) -> nn.Module:
+        head = head_of(model, self.name)
+        del model.head  # the output layer is registered last
+        model.valve = Valve(head.in_features)
+        model.embeddings = nn.Embedding(head.out_features, head.in_features)
+        model.head = head
+        return model
+
+    def loss(self, model: nn.Module, batch: Batch, lane: Any) -> Tensor:
+        features = parts(model).features(batch.x)
+        valve = model.get_submodule("valve")
+        personal = valve(features, lane.personal_context)
+        fit = functional.cross_entropy(parts(model).head(personal), batch.y)
+        view = valve(features, lane.global_context)
+        guide = functional.cross_entropy(cosines(model, view), batch.y)
+        away = (view - lane.embeddings[batch.y]).square().sum()
+        distance = self.lam * (away + FLOOR).sqrt()
+        term: Tensor = lane.regulariser(guide + distance + self.decay(model))
+        return fit + term
+
+    def decay(self, model: nn.Module) -> Tensor:
+        """μ/2 times the squared length of embeddings and valve."""
+        length = embeddings_of(model).square().sum()
+        for parameter in model.get_submodule("valve").parameters():
+            length = length + parameter.square().sum()
+        return self.mu / 2 * length
+
+    def client_state(self, setup: Setup) -> State:
+        state = super().client_state(setup)
+        if not self.lag:
+            return state
+        columns = setup.layout.columns(EMBEDDINGS)
+        return {**state, "embeddings": torch.zeros(columns.stop - columns.start)}
+
+    def store_state(self, fleet: Fleet, trained: Tensor) -> None:
+        super().store_state(fleet, trained)
+        if self.lag:
+            columns = fleet.layout.columns(EMBEDDINGS)
+            fleet.state["embeddings"] = trained[:, columns]
+
+    def prepare(self, fleet: Fleet, inbox: Inbox) -> Inbox:
+        """Adds both contexts [n, d] and the received ``embeddings`` [n, K, d]."""
+        rows = self.received(fleet, inbox)
+        received = fleet.layout.split(rows)[EMBEDDINGS]
+        seen = received
+        if self.lag:
+            seen = fleet.state["embeddings"].view_as(received)
+        shares = fleet.counts / fleet.samples.clamp(min=1)[:, None]
+        weighted = shares.to(seen)[..., None] * seen
+        return {
+            **super().prepare(fleet, inbox),
+            "embeddings": received,
+            "global_context": seen.mean(dim=1),
+            "personal_context": weighted.sum(dim=1),
+        }
+
+    def loss_variables(self, fleet: Fleet, inbox: Inbox) -> State:
+        names = ("embeddings", "global_context", "personal_context")
+        own = {name: inbox[name] for name in names}
+        return {**super().loss_variables(fleet, inbox), **own}
+
+    def client_model(
+        self, fleet: Fleet, inbox: Inbox, rows: Tensor, trained: bool
+    ) -> ClientModel:
+        context = {"personal_context": inbox["personal_context"]}
+        return ClientModel(rows, by_personal_view, context)
+
+    def other_models(
+        self, fleet: Fleet, inbox: Inbox, rows: Tensor, trained: bool
+    ) -> dict[str, ClientModel]:
+        if trained:
+            return {}
+        context = {"global_context": inbox["global_context"]}
+        shared = self.under_initial_head(inbox)
+        return {"global": ClientModel(shared, by_global_view, context)}
+
+
+def cosines(model: nn.Module, view: Tensor) -> Tensor:
+    """The cosines [batch, K] of a ``view`` [batch, d] and the class embeddings."""
+    directions = functional.normalize(embeddings_of(model))
+    return functional.normalize(view) @ directions.T
+
+
+def embeddings_of(model: nn.Module) -> Tensor:
+    """The class embeddings [K, d]."""
+    return cast(Tensor, model.get_submodule("embeddings").weight)
+
+
+def by_personal_view(model: nn.Module, x: Tensor, lane: Any) -> Tensor:
+    """The logits [batch, K] of the head on the personal view."""
+    features = parts(model).features(x)
+    view = model.get_submodule("valve")(features, lane.personal_context)
+    logits: Tensor = parts(model).head(view)
+    return logits
+
+
+def by_global_view(model: nn.Module, x: Tensor, lane: Any) -> Tensor:
+    """The cosines [batch, K] of the global view, which need no head."""
+    features = parts(model).features(x)
+    return cosines(model, model.get_submodule("valve")(features, lane.global_context))
+
+
+plugin = GPFL

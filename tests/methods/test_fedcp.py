@@ -1,0 +1,194 @@
+"""FedCP: methods-3.md §8."""
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from hpcfl.clients.losses import Batch, Lane
+from hpcfl.methods.fedcp import FedCP, contexts, separated
+from hpcfl.methods.fedper import FedPer
+from hpcfl.methods.fedphp import WIDTHS, discrepancy
+from hpcfl.models.mlp import MLP
+from hpcfl.rows.layout import of_parameters, to_row
+
+METHOD = FedCP(name="fedcp")
+
+
+@pytest.fixture
+def model():
+    return METHOD.adapt(MLP((5,), 4, hidden=(6,)))
+
+
+@pytest.fixture
+def features():
+    return torch.randn(8, 6)
+
+
+def test_fedcp_10a_equal_heads_make_the_gate_meaningless(model, features):
+    """p + q = 1, so that the logits are Wφ + 2b, whatever the gate."""
+    expected = model.head(features) + model.head.bias
+    for context in (torch.zeros(6), torch.randn(6)):
+        noise = torch.rand(8, 12)
+        for given in (None, noise):
+            found = separated(model, features, context, given)
+            torch.testing.assert_close(found, expected)
+
+
+def test_fedcp_4_gate_and_heads_by_hand(model, features):
+    """A gate that adds ln 3 to its first half gives p = ¾, q = ¼: LayerNorm's shift,
+    behind a scale of 0.
+    """
+    norm = model.gate[1]
+    norm.weight.data.zero_()
+    norm.bias.data.copy_(torch.tensor(3.0).log() * (torch.arange(12) < 6))
+    model.personal.weight.data.normal_()
+    found = separated(model, features, torch.ones(6))
+    expected = model.personal(0.75 * features) + model.head(0.25 * features)
+    torch.testing.assert_close(found, expected)
+
+
+def test_fedcp_4_the_context_is_the_sum_of_the_personal_heads_rows(model):
+    layout = of_parameters(model)
+    model.personal.weight.data.zero_()
+    model.personal.weight.data[:2, :2] = torch.tensor([[1.0, 2.0], [2.0, 2.0]])
+    found = contexts(layout, to_row(layout, model)[None])
+    expected = torch.tensor([[0.6, 0.8, 0, 0, 0, 0]])
+    torch.testing.assert_close(found, expected)
+
+
+class ToShared(nn.Module):
+    """A gate that leaves all features to the shared head: p = 0 and q = 1."""
+
+    def __init__(self, width):
+        super().__init__()
+        scores = torch.cat([torch.full((width,), -1e3), torch.full((width,), 1e3)])
+        self.scores = nn.Parameter(scores)
+
+    def forward(self, features):
+        return self.scores + 0 * features.repeat(1, 2)
+
+
+class Closed(FedCP):
+    """FedCP with such a gate, a personal head of zeros and a shared head that stays."""
+
+    def adapt(self, model):
+        model = super().adapt(model)
+        model.gate = ToShared(6)
+        for parameter in model.personal.parameters():
+            nn.init.zeros_(parameter)
+        return model
+
+    def local_train(self, fleet, rows, inbox):
+        variables = self.loss_variables(fleet, inbox)
+        return fleet.train(rows, params=("body",), variables=variables)
+
+    def upload(self, fleet, inbox, trained):
+        return FedPer.upload(self, fleet, inbox, trained)
+
+
+def test_fedcp_10b_with_all_features_for_the_shared_head_it_is_fedbabu(federate):
+    """FedAvg of the body under the initial head."""
+    method = {"name": "methods.test_fedcp:Closed", "lam": 0.0}
+    found = federate(method, rounds=2)
+    other = federate("fedbabu", rounds=2)
+    body = other.prepared.setup.layout.columns("body")
+    torch.testing.assert_close(found.server["model"][body], other.server["model"][body])
+
+
+def test_fedcp_10c_the_received_features_pull_nothing(model):
+    """φ = φ_w, so MMD² = 0, and so is its gradient; elsewhere it is λ times fedphp's."""
+    layout = of_parameters(model)
+    row = to_row(layout, model)
+    batch = Batch(torch.randn(8, 5), torch.arange(8) % 4)
+    context = contexts(layout, row[None])[0]
+    other = model.features(batch.x).detach()
+    alone = FedCP(name="fedcp", lam=0.0)
+    leaves = list(model.parameters())
+
+    def loss_and_slopes(method):
+        loss = method.loss(model, batch, Lane(received=row, context=context))
+        return loss, torch.autograd.grad(loss, leaves, materialize_grads=True)
+
+    torch.testing.assert_close(loss_and_slopes(METHOD), loss_and_slopes(alone))
+    model.hidden1.bias.data += 5
+    expected = 5 * discrepancy(model.features(batch.x), other, WIDTHS)
+    (loss, _), (fit, _) = loss_and_slopes(METHOD), loss_and_slopes(alone)
+    assert expected > 0.1
+    torch.testing.assert_close(loss - fit, expected)
+
+
+def test_fedcp_10d_personal_heads_stay_and_the_shared_one_is_the_mean_of_halves(
+    federate, monkeypatch
+):
+    """g ← Σ p_i ½(r_i + g) with weights by samples; the gate and the body move, too."""
+    played = federate("fedcp", rounds=1)
+    setup = played.prepared.setup
+    layout, initial = setup.layout, setup.initial()
+    head, personal = layout.columns("head"), layout.columns("personal")
+    assert torch.equal(initial[head], initial[personal])
+    assert torch.equal(played.server["model"][personal], initial[personal])
+    weights = (setup.counts.sum(dim=1) / setup.counts.sum()).float()
+    expected = (weights @ played.clients["head"] + initial[head]) / 2
+    torch.testing.assert_close(played.server["model"][head], expected)
+    for group in ("body", "gate"):
+        columns = layout.columns(group)
+        assert (played.server["model"][columns] != initial[columns]).any()
+
+
+def test_fedcp_10e_the_gates_size_and_what_travels(federate, model):
+    """P_c = 2d² + 6d, with d = 512 that is 527,360; P + P_c floats both ways."""
+    assert sum(p.numel() for p in model.gate.parameters()) == 2 * 6**2 + 6 * 6
+    wide = METHOD.adapt(MLP((5,), 4, hidden=(512,)))
+    assert sum(p.numel() for p in wide.gate.parameters()) == 527_360
+    played = federate("fedcp", rounds=2)
+    width = played.prepared.setup.layout.columns("personal").start
+    plain = federate("fedavg", rounds=1).prepared.setup.layout.width
+    assert width == plain + 108
+    assert (played.values["floats_down"][:-1] == width).all()
+    assert (played.values["clients/floats_up"][:-1] == width).all()
+
+
+def test_fedcp_9a_noise_is_drawn_in_training_alone(federate):
+    """Each score of the gate gets −log(−log u): of u = ½ on all nothing changes, and in
+    round 1 the received model is scored alike.
+    """
+    played, noisy = (
+        federate({"name": "fedcp", "noise": noise}, rounds=1) for noise in (False, True)
+    )
+    before, after = "clients/pre/loss", "clients/post/loss"
+    np.testing.assert_array_equal(played.values[before][0], noisy.values[before][0])
+    assert (played.values[after][0] != noisy.values[after][0]).all()
+
+
+def test_fedcp_9a_noise_by_hand(model, features):
+    """u = e^(−1) has −log(−log u) = 0 and e^(−1/3) has ln 3; the ends are finite."""
+    norm = model.gate[1]
+    norm.weight.data.zero_()
+    model.personal.weight.data.normal_()
+    noise = torch.full((8, 12), -1.0).exp()
+    noise[:, :6] = torch.tensor(-1 / 3).exp()
+    found = separated(model, features, torch.ones(6), noise)
+    expected = model.personal(0.75 * features) + model.head(0.25 * features)
+    torch.testing.assert_close(found, expected)
+    for end in (0.0, 1.0):
+        noise = torch.full((8, 12), end)
+        assert separated(model, features, torch.ones(6), noise).isfinite().all()
+
+
+def test_fedcp_8_the_shared_head_alone_is_global(federate):
+    """In round 1 it has half the logits of r = g, up to one bias: the same predictions
+    where biases are 0; the numbers differ.
+    """
+    values = federate("fedcp", rounds=2).values
+    own, common = values["clients/pre/loss"], values["clients/global/loss"]
+    assert (own != common).all()
+
+
+@pytest.mark.parametrize("noise", [False, True])
+def test_22_3_a_head_of_zeros_is_no_trouble(federate, noise):
+    """Its rows have no direction, and u = 0."""
+    method = {"name": "fedcp", "noise": noise}
+    played = federate(method, model={"name": "tiny:zero_head"})
+    assert all(tensor.isfinite().all() for tensor in played.server.values())
+    assert all(tensor.isfinite().all() for tensor in played.clients.values())

@@ -1,0 +1,172 @@
+"""GPFL: methods-3.md §9."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.nn.functional import cosine_similarity, cross_entropy
+
+from hpcfl.clients.losses import Batch, Lane
+from hpcfl.methods.gpfl import GPFL, Valve, cosines
+from hpcfl.models import parts
+from hpcfl.models.mlp import MLP
+
+
+@pytest.fixture
+def model():
+    return GPFL(name="gpfl").adapt(MLP((5,), 4, hidden=(6,)))
+
+
+def test_gpfl_10a_a_valve_of_zeros_lets_all_through():
+    """LayerNorm(0) is its bias 0, so γ = β = 0 and the view is ReLU(φ)."""
+    valve = closed(Valve(6))
+    features = torch.randn(8, 6)
+    assert torch.equal(valve(features, torch.randn(6)), features.relu())
+
+
+def test_gpfl_4_the_valve_by_hand():
+    """γ = 1 and β = −2, the shifts of LayerNorm: ReLU(2φ − 2)."""
+    valve = closed(Valve(6))
+    valve.gamma[2].bias.data.fill_(1)
+    valve.beta[2].bias.data.fill_(-2)
+    features = torch.randn(8, 6)
+    found = valve(features, torch.randn(6))
+    torch.testing.assert_close(found, (2 * features - 2).relu())
+
+
+def test_gpfl_4_the_loss_by_hand(model):
+    """All three terms and the decay, with λ = 2 and μ = 3."""
+    batch = Batch(torch.randn(8, 5), torch.arange(8) % 4)
+    own, common, received = torch.randn(6), torch.randn(6), torch.randn(4, 6)
+    lane = Lane(personal_context=own, global_context=common, embeddings=received)
+    features = model.features(batch.x)
+    personal, view = model.valve(features, own), model.valve(features, common)
+    fit = cross_entropy(model.head(personal), batch.y)
+    logits = cosine_similarity(view[:, None], model.embeddings.weight, dim=2)
+    distance = (view - received[batch.y]).norm()
+    shared = [*model.valve.parameters(), *model.embeddings.parameters()]
+    decay = sum(p.square().sum() for p in shared)
+    expected = fit + cross_entropy(logits, batch.y) + 2 * distance + 1.5 * decay
+    found = GPFL(name="gpfl", lam=2.0, mu=3.0).loss(model, batch, lane)
+    torch.testing.assert_close(found, expected)
+    torch.testing.assert_close(sum(lane._regularisers), expected - fit)
+
+
+def test_gpfl_9b_cosines_are_logits_without_scale(model):
+    """Of orthogonal embeddings the best view, −1 for all others' directions, has at
+    least log(1 + (K − 1)e^(−2)).
+    """
+    view = torch.randn(8, 6)
+    found = cosines(model, view)
+    expected = cosine_similarity(view[:, None], model.embeddings.weight, dim=2)
+    torch.testing.assert_close(found, expected)
+    least = math.log(1 + 3 * math.exp(-2))
+    assert cross_entropy(found, torch.arange(8) % 4) > least
+
+
+def test_gpfl_9c_at_the_embeddings_the_distance_has_a_slope(model):
+    """Nothing is away: the root of 10⁻¹², and gradients that are numbers."""
+    batch = Batch(torch.randn(8, 5), torch.arange(8) % 4)
+    context = torch.randn(6)
+    closed(model.valve)
+    model.hidden1.weight.data.zero_()
+    model.hidden1.bias.data.zero_()  # so that the view is 0
+    lane = Lane(
+        personal_context=context, global_context=context, embeddings=torch.zeros(4, 6)
+    )
+    loss = GPFL(name="gpfl", lam=1.0).loss(model, batch, lane)
+    for slope in torch.autograd.grad(loss, list(model.parameters())):
+        assert slope.isfinite().all()
+
+
+def test_gpfl_10b_equal_shares_make_both_contexts_one(make_fleet):
+    """Else z_i = Σ π_k e_k: of 6 and 2 samples ¾e_0 + ¼e_1."""
+    fleet = make_fleet(
+        [[2, 2, 2, 2], [6, 2, 0, 0]], model={"name": "test_gpfl:adapted"}
+    )
+    method, row = GPFL(name="gpfl"), fleet.setup.initial()
+    private = method.private(fleet.layout)
+    fleet.state["head"] = row[private].repeat(2, 1)
+    found = method.prepare(fleet, {"body": row[: private.start]})
+    embeddings = fleet.layout.split(row)["embeddings.weight"]
+    own, common = found["personal_context"], found["global_context"]
+    torch.testing.assert_close(common, embeddings.mean(dim=0).repeat(2, 1))
+    torch.testing.assert_close(own[0], common[0])
+    torch.testing.assert_close(own[1], 0.75 * embeddings[0] + 0.25 * embeddings[1])
+
+
+def adapted(shape, classes):
+    return GPFL(name="gpfl").adapt(MLP(shape, classes, hidden=(6,)))
+
+
+class Open(GPFL):
+    """GPFL whose valve lets all through and stays, with the cross-entropy alone."""
+
+    def adapt(self, model):
+        model = super().adapt(model)
+        closed(model.valve)
+        return model
+
+    def loss(self, model, batch, lane):
+        features = parts(model).features(batch.x)
+        view = model.get_submodule("valve")(features, lane.personal_context)
+        return cross_entropy(parts(model).head(view), batch.y)
+
+    def local_train(self, fleet, rows, inbox):
+        variables = self.loss_variables(fleet, inbox)
+        return fleet.train(rows, params=("hidden1", "head"), variables=variables)
+
+
+def test_gpfl_10c_with_an_open_valve_and_no_other_term_it_is_fedper(federate):
+    part = {"participation": {"fraction": 0.6}}
+    found = federate("methods.test_gpfl:Open", **part)
+    other = federate("fedper", **part)
+    layout = other.prepared.setup.layout
+    body = layout.columns("body")
+    assert torch.equal(found.server["model"][body], other.server["model"][body])
+    assert torch.equal(found.clients["head"], other.clients["head"])
+    for column in ("pre", "post"):
+        name = f"clients/{column}/loss"
+        np.testing.assert_array_equal(found.values[name], other.values[name])
+
+
+def test_gpfl_10d_no_head_travels(federate):
+    """Down and up the body, K·d embeddings and a valve of 2d² + 6d."""
+    played = federate("gpfl", rounds=2)
+    layout, initial = played.prepared.setup.layout, played.prepared.setup.initial()
+    head = layout.columns("head")
+    assert torch.equal(played.server["model"][head], initial[head])
+    assert (played.clients["head"] != initial[head]).any(dim=1).all()
+    width = head.start
+    assert width == (5 * 6 + 6) + 4 * 6 + (2 * 6**2 + 6 * 6)
+    assert (played.values["floats_down"][:-1] == width).all()
+    assert (played.values["clients/floats_up"][:-1] == width).all()
+
+
+def test_gpfl_9a_contexts_may_lag_by_a_round(federate):
+    """Of the embeddings that the client's last round came to; zeros in its first."""
+    played = federate({"name": "gpfl", "lag": True}, rounds=1)
+    fleet = played.prepared.fleet(np.arange(5), 2, scored=False)
+    private = played.prepared.method.private(fleet.layout)
+    body = played.server["model"][: private.start]
+    found = played.prepared.method.prepare(fleet, {"body": body})
+    last = played.clients["embeddings"].view(5, 4, 6)
+    torch.testing.assert_close(found["global_context"], last.mean(dim=1))
+    received = fleet.layout.split(played.server["model"])["embeddings.weight"]
+    assert torch.equal(found["embeddings"][0], received)
+    assert not played.prepared.store.template["embeddings"].any()
+
+
+def test_22_3_a_head_of_zeros_is_no_trouble(federate):
+    played = federate("gpfl", model={"name": "tiny:zero_head"})
+    assert all(tensor.isfinite().all() for tensor in played.server.values())
+
+
+def closed(valve):
+    """The valve with layers of zeros."""
+    for layer in (valve.gamma[0], valve.beta[0]):
+        nn.init.zeros_(layer.weight)
+        nn.init.zeros_(layer.bias)
+    return valve
