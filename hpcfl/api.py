@@ -2,11 +2,14 @@
 results in folders.
 """
 
+import os
+import sys
 from collections.abc import Collection, Iterable
-from functools import cache
+from contextlib import redirect_stdout
+from functools import cache, partial
 from glob import glob
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
 from hpcfl.commands.experiments import run_file, run_one, run_table
 from hpcfl.commands.run import OnRound
@@ -29,6 +32,7 @@ def run(
     out: str | Path | None = None,
     fresh: bool = False,
     on_round: OnRound | None = None,
+    progress: bool = True,
 ) -> Run | dict[str, Run]:
     """Run an experiment, or continue it where it stands, and return what ``load``
     returns.
@@ -43,14 +47,40 @@ def run(
             the run's name, which tells a sweep's apart, and what was recorded by its
             name in the results, as ``values["pre/weighted"]``. The scoring after the
             last round is round R + 1.
+        progress: Whether to print how far the run is, notes and what came out. Without
+            it only what ``on_round`` prints is seen.
 
     Raises:
         UserError: Bad input.
         RunFailure: A run that had to end.
         Interrupted: After a stop signal, when the state is saved.
     """
-    communicator = _communicator()
     folder = None if out is None else Path(out)
+    if progress:
+        return _run(config, folder, fresh, on_round)
+    heard = on_round
+    if on_round is not None:
+        heard = partial(_call_aloud, on_round, sys.stdout)
+    with open(os.devnull, "w", encoding="utf-8") as nothing, redirect_stdout(nothing):
+        return _run(config, folder, fresh, heard)
+
+
+def _call_aloud(
+    on_round: OnRound, out: TextIO, name: str, round: int, values: dict[str, Any]
+) -> None:
+    """Call the user's function, which prints to ``out`` while nothing else does."""
+    with redirect_stdout(out):
+        on_round(name, round, values)
+
+
+def _run(
+    config: Config | dict[str, Any] | str | Path,
+    folder: Path | None,
+    fresh: bool,
+    on_round: OnRound | None,
+) -> Run | dict[str, Run]:
+    """``run`` with its progress on standard output."""
+    communicator = _communicator()
     if isinstance(config, Config):
         folder = folder or Path("runs") / config.name
         table = config.resolved()

@@ -94,6 +94,17 @@ def explained(action: Callable[..., int]) -> Callable[..., int]:
     )(action)
 
 
+def citable(kind: str) -> Callable[[Callable[..., int]], Callable[..., int]]:
+    """What gives the command that lists methods, which have papers, the option
+    --bibtex; other kinds' commands stay as they are.
+    """
+    if kind != "methods":
+        return lambda action: action
+    return click.option(
+        "--bibtex", is_flag=True, help="Print what to cite, for a bibliography."
+    )
+
+
 def printing(action: Callable[..., None]) -> Callable[..., int]:
     """Make a command that fails where what it prints, all that it is for, cannot be
     written.
@@ -268,14 +279,19 @@ def bench(
     is_flag=True,
     help="Print one JSON object; of a sweep's folder one for each run in it.",
 )
+@click.option(
+    "--bibtex", is_flag=True, help="Print what to cite of hpcfl and of its methods."
+)
 @explained
 @printing
 @on_server
-def show(folder: Path, as_json: bool, explain: bool) -> None:
+def show(folder: Path, as_json: bool, bibtex: bool, explain: bool) -> None:
     """Show what came out of the run or sweep in FOLDER, also while it is running."""
-    from hpcfl.report import summary, tables
+    from hpcfl.report import citation, summary, tables
 
-    if as_json:
+    if bibtex:
+        print(citation.of_runs(summary.load_all(folder)))
+    elif as_json:
         print_json(summary.as_json(folder))
     else:
         tables.show(folder, explain=explain)
@@ -310,12 +326,17 @@ def _listing(kind: str, what: str) -> None:
         is_flag=True,
         help="Print a list of JSON objects, or the one.",
     )
+    @citable(kind)
     @printing
     @on_server
-    def show_listing(name: str | None, as_json: bool) -> None:
+    def show_listing(name: str | None, as_json: bool, bibtex: bool = False) -> None:
         from hpcfl.report import catalogue, listing
 
-        if as_json:
+        if bibtex:
+            from hpcfl.report import citation
+
+            print(citation.of_method(name) if name else citation.of_methods())
+        elif as_json:
             print_json(
                 catalogue.entries(kind) if name is None else listing.entry(kind, name)
             )

@@ -1,11 +1,14 @@
+import os
+import signal
 import subprocess
 import sys
+import threading
 
 import pytest
 import torch
 
 import hpcfl
-from hpcfl.errors import RankFailure, UserError
+from hpcfl.errors import Interrupted, RankFailure, UserError
 from hpcfl.experiment import config
 
 TABLE = {
@@ -126,3 +129,34 @@ def test_fresh_starts_over(tmp_path):
     hpcfl.run(TABLE, out=tmp_path / "run")
     hpcfl.run(TABLE, out=tmp_path / "run", fresh=True)
     assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_without_progress_only_the_callback_is_heard(tmp_path, capsys):
+    def on_round(name, round, values):
+        print(f"heard {round}")
+
+    out = tmp_path / "run"
+    assert hpcfl.run(TABLE, out=out, on_round=on_round, progress=False).summary.finished
+    assert capsys.readouterr() == ("heard 1\nheard 2\nheard 3\n", "")
+    hpcfl.run(TABLE, out=out, progress=False)  # complete, which it would say
+    assert capsys.readouterr() == ("", "")
+
+
+def test_an_interrupt_without_progress_is_told_and_output_comes_back(tmp_path, capsys):
+    """As by a notebook's stop button, which sends SIGINT."""
+
+    def on_round(name, round, values):
+        if round == 1:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    handler = signal.getsignal(signal.SIGINT)
+    threads = set(threading.enumerate())
+    with pytest.raises(Interrupted, match=r"stopped after round \d of 2"):
+        hpcfl.run(TABLE, out=tmp_path / "run", on_round=on_round, progress=False)
+    assert signal.getsignal(signal.SIGINT) is handler
+    for thread in set(threading.enumerate()) - threads:
+        thread.join(10)
+        assert not thread.is_alive()
+    print("back")
+    assert capsys.readouterr() == ("back\n", "")
+    assert hpcfl.run(TABLE, out=tmp_path / "run", progress=False).summary.finished

@@ -77,6 +77,7 @@ def run(
         checkpoints = Checkpoints(
             folder / CHECKPOINTS, communicator, config.checkpoint.keep
         )
+        stack.callback(checkpoints.close)
         restored = None if fresh else checkpoints.restore(prepared.store)
         _refuse_stopped(communicator, config, restored, request)
         notes: list[str] = []

@@ -2,6 +2,7 @@
 terminal.
 """
 
+import shlex
 import textwrap
 from pathlib import Path
 
@@ -75,6 +76,9 @@ def show(folder: Path, runs: list[Run] | None = None, explain: bool = False) -> 
         console.print(literal(f"note: {warning}"), soft_wrap=True)
     if not is_sweep(folder, runs):
         console.print(f"state: {_state(runs[0])}", soft_wrap=True)
+    if explain:
+        place = shlex.quote(str(folder))
+        console.print(literal(f"cite: hpcfl show {place} --bibtex"), soft_wrap=True)
 
 
 def _state(run: Run) -> str:

@@ -157,6 +157,12 @@ class Checkpoints:
         run_digest: str | None = self._communicator.bcast(committed)
         return run_digest
 
+    def close(self) -> None:
+        """Let the writing thread end, after what it writes now; nothing can be started
+        any more.
+        """
+        self._writer.shutdown(wait=False)
+
     def restore(self, clients: ClientStore) -> Restored | None:
         """Collective. Read the newest intact checkpoint; None when there is no
         checkpoint yet.

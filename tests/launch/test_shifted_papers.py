@@ -12,16 +12,17 @@ from hpcfl.data.datasets import Dataset
 from hpcfl.experiment import config, sweep
 
 PAPERS = Path(__file__).parents[2] / "launch" / "papers"
+DIFFERENCES = ("[[shift]]", "quantity", "imbalance", "by-domain")
 FILES = [
     path
     for path in sorted(PAPERS.glob("*.toml"))
-    if any(word in path.read_text() for word in ("[[shift]]", "quantity", "imbalance"))
+    if any(word in path.read_text() for word in DIFFERENCES)
 ]
-SHAPES = {"mnist": (1, 28, 28), "cifar-10": (3, 32, 32)}
+SHAPES = {"mnist": (1, 28, 28), "cifar-10": (3, 32, 32), "npz-folders": (3, 28, 28)}
 
 
 def test_each_setting_has_a_file():
-    assert len(FILES) == 9
+    assert len(FILES) == 10
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)

@@ -64,7 +64,11 @@ def spread(
     sizes, held = np.zeros(clients, np.int64), np.zeros(clients, np.int64)
     for k, pool in enumerate(pools):
         samples = generator.permutation(pool)
-        shares = shares_of(sizes < total / clients, beta, generator)
+        below_mean = sizes < total / clients
+        if not below_mean.any():
+            # Nothing is left: this class and those after it have no samples.
+            below_mean = ~below_mean
+        shares = shares_of(below_mean, beta, generator)
         # without the last cut: the last client gets what rounding leaves
         cuts = np.floor(np.cumsum(shares) * len(samples)).astype(np.int64)[:-1]
         order = rearrange(k, list(range(clients)), held)

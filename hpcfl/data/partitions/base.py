@@ -111,20 +111,27 @@ class MergedScheme(Scheme):
     def of(self, dataset: Dataset) -> Draw:
         if dataset.merges:
             return super().of(dataset)
-        return self.draw(
-            dataset.y.numpy()[: len(dataset.y) - dataset.official_test],
-            dataset.classes,
-            0,
-        )
+        return self.draw(self.labels_dealt(dataset), dataset.classes, 0)
+
+    def labels_dealt(self, dataset: Dataset) -> np.ndarray:
+        """The labels of the samples that are dealt out, which are the first ones."""
+        labels = dataset.y.numpy()
+        if dataset.merges:
+            return labels
+        return labels[: len(labels) - dataset.official_test]
 
     def draw(self, labels: np.ndarray, classes: int, official_test: int) -> Draw:
         if self.clients > len(labels):
             raise UserError(
                 f"partition.clients = {self.clients}: there are only {len(labels)} samples"
             )
-        assignment = self.assign(
-            labels, classes, randomness.generator(self.seed, "partition")
-        )
+        generator = randomness.generator(self.seed, "partition")
+        return self.divided(self.assign(labels, classes, generator))
+
+    def divided(self, assignment: Assignment) -> Draw:
+        """Each client's samples cut into those it trains on and the rest. Raises
+        UserError where two clients have the same sample.
+        """
         if np.bincount(np.concatenate(assignment.samples)).max(initial=0) > 1:
             raise UserError(
                 f"partition.scheme = '{self.scheme}' gave a sample to more than one client"

@@ -1,0 +1,104 @@
+"""Style domains: each is dealt out over clients of its own, so that no client holds
+samples of two (heterogeneity.md H4).
+
+The domains of a data set are its natural clients: the sensor, the hospital or the origin
+that ``by-client`` has one client of. The array ``client`` of an npz file, the folders of
+npz-folders, PFLlib's clients, a table's column of clients, CINIC-10's two origins and
+Camelyon17's hospitals name them, so that no further array is needed. Client numbers
+follow the order of domains, and clients are called after theirs.
+
+As in the schemes that deal out a domain, the official training and test samples are
+merged and each client's are then cut at random: with one domain the partition is that
+of ``inside``. Where a domain's own test samples shall be kept apart, one client a
+domain, that is ``by-client``.
+"""
+
+from dataclasses import replace
+from typing import Literal
+
+import numpy as np
+from pydantic import Field, PositiveInt
+
+from hpcfl.data.datasets import Dataset
+from hpcfl.data.owners import Owners
+from hpcfl.data.partitions.base import Assignment, Draw, MergedScheme
+from hpcfl.data.partitions.dirichlet import Dirichlet
+from hpcfl.data.partitions.iid import Iid
+from hpcfl.errors import UserError
+from hpcfl.rows import randomness
+
+
+class ByDomain(MergedScheme):
+    by_number = True
+    scheme: str = "by-domain"
+    clients_per_domain: PositiveInt = Field(
+        1,
+        description="clients of each domain; partition.clients is their number in all",
+    )
+    inside: Literal["iid", "dirichlet"] = Field(
+        "iid", description="the scheme that deals out a domain's samples"
+    )
+    beta: float = Field(0.1, gt=0, description="of inside = 'dirichlet'")
+
+    def of(self, dataset: Dataset) -> Draw:
+        domains = self._domains(dataset)
+        labels = self.labels_dealt(dataset)
+        generator = randomness.generator(self.seed, "partition")
+        samples = []
+        names = []
+        attempts = 1
+        for position, domain in enumerate(domains.names):
+            members = np.flatnonzero(domains.of[: len(labels)] == position)
+            if len(members) < self.clients_per_domain:
+                raise UserError(
+                    f"partition.clients_per_domain = {self.clients_per_domain}: the domain "
+                    f"'{domain}' of '{dataset.name}' has {len(members)} samples; take fewer "
+                    "clients, or leave it out of the data"
+                )
+            try:
+                dealt = self.assign(labels[members], dataset.classes, generator)
+            except UserError as error:
+                raise UserError(f"{error} (in the domain '{domain}')") from None
+            samples += [members[held] for held in dealt.samples]
+            names += self._names(domain)
+            attempts = max(attempts, dealt.attempts)
+        return replace(self.divided(Assignment(samples, attempts)), names=names)
+
+    def assign(
+        self, labels: np.ndarray, classes: int, generator: np.random.Generator
+    ) -> Assignment:
+        """Give each client of one domain its samples; ``labels`` are the domain's."""
+        clients = self.clients_per_domain
+        inner: MergedScheme = Iid(clients=clients, train=self.train)
+        if self.inside == "dirichlet":
+            inner = Dirichlet(clients=clients, train=self.train, beta=self.beta)
+        return inner.assign(labels, classes, generator)
+
+    def _domains(self, dataset: Dataset) -> Owners:
+        """The domains of a data set. Raises UserError where it names none, or another
+        number of them than there are clients for.
+        """
+        domains = dataset.owners
+        if domains is None:
+            raise UserError(
+                f"partition.scheme = 'by-domain': '{dataset.name}' does not say which domains "
+                "its samples are of; bring data that do (an array 'client' in an npz file, or "
+                "npz-folders with a folder for each domain)"
+            )
+        asked = len(domains.names) * self.clients_per_domain
+        if asked != self.clients:
+            raise UserError(
+                f"partition.clients = {self.clients}: '{dataset.name}' has {len(domains.names)} "
+                f"domains, with partition.clients_per_domain = {self.clients_per_domain} set "
+                f"partition.clients = {asked}"
+            )
+        return domains
+
+    def _names(self, domain: str) -> list[str]:
+        """What the clients of a domain are called."""
+        if self.clients_per_domain == 1:
+            return [domain]
+        return [f"{domain} {place}" for place in range(self.clients_per_domain)]
+
+
+plugin = ByDomain

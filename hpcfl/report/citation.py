@@ -1,0 +1,65 @@
+"""What to cite: BibTeX of methods, of runs, and of hpcfl itself."""
+
+import re
+from collections.abc import Iterable
+from pathlib import Path
+
+import hpcfl
+from hpcfl.errors import UserError
+from hpcfl.report.summary import Run
+
+REFERENCES = Path(hpcfl.__file__).parent / "methods" / "references.bib"
+OWN = f"""@misc{{hpcfl,
+  author = {{{{The hpcfl developers}}}},
+  title = {{hpcfl: Personalised Federated Learning Simulated on {{HPC}} Clusters}},
+  note = {{Version {hpcfl.__version__}}},
+}}"""
+
+
+def entries() -> dict[str, list[str]]:
+    """The entries of ``references.bib``, each with the methods in its keywords."""
+    text = REFERENCES.read_text(encoding="utf-8")
+    found = {}
+    for block in text.split("\n\n"):
+        if not block.startswith("@"):
+            continue
+        keywords = re.search(r"^  keywords = \{(.*)\},$", block, re.MULTILINE)
+        found[block.strip()] = keywords[1].split(", ") if keywords else []
+    return found
+
+
+def of_methods() -> str:
+    """The entries of all built-in methods."""
+    return "\n\n".join(entries())
+
+
+def of_method(name: str) -> str:
+    """The entry of a built-in method. Raises UserError where there is none."""
+    name = name.replace("_", "-")
+    found = _cited({name})
+    if not found:
+        raise UserError(
+            f"'{name}': no paper is known of it; hpcfl methods lists the references of "
+            "the built-in methods"
+        )
+    return found[0]
+
+
+def of_runs(runs: Iterable[Run]) -> str:
+    """The entry of hpcfl, and those of all built-in methods and options that the runs
+    used.
+    """
+    used: set[str] = set()
+    for run in runs:
+        method = run.config["method"]
+        used.add(str(method["name"]))
+        if method.get("ala"):
+            used.add("fedala")
+        if method.get("aggregation") == "class-wise":
+            used.add("cwfedavg")
+    return "\n\n".join([OWN, *_cited(used)])
+
+
+def _cited(methods: set[str]) -> list[str]:
+    """The entries that have one of the methods in their keywords."""
+    return [entry for entry, named in entries().items() if methods & set(named)]

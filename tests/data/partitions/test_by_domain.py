@@ -1,0 +1,104 @@
+"""Domains dealt out over clients of their own: heterogeneity.md H4."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from hpcfl.data import owners, partition
+from hpcfl.data.datasets import Dataset
+from hpcfl.data.partitions import dirichlet
+from hpcfl.data.partitions.by_domain import plugin
+from hpcfl.data.partitions.dirichlet import Dirichlet
+from hpcfl.data.partitions.iid import Iid
+from hpcfl.errors import UserError
+
+SIZES = {"mnist": 100, "svhn": 203, "usps": 57}
+# domains in a random order, so that a domain's samples are no block
+DOMAIN = np.random.default_rng(0).permutation(np.repeat([*SIZES], [*SIZES.values()]))
+LABELS = torch.arange(360) % 4
+
+
+def data(domain=DOMAIN, **fields):
+    x = torch.zeros(len(domain), 1)
+    labels = LABELS[: len(domain)]
+    return Dataset("toy", x, labels, 4, owners=owners.numbered(domain), **fields)
+
+
+def parts(draw):
+    return [held.tolist() for held in (*draw.train, *draw.test)]
+
+
+@pytest.mark.parametrize("inside", ["iid", "dirichlet"])
+@pytest.mark.parametrize("each", [1, 3])
+def test_h4_every_client_has_one_domain_and_domains_keep_their_sizes(inside, each):
+    scheme = plugin(
+        clients=3 * each, clients_per_domain=each, inside=inside, beta=1.0, train=0.5
+    )
+    split = partition.make(scheme, data(official_test=90))
+    dealt = np.concatenate([*split.train, *split.test])
+    assert sorted(dealt) == list(range(360))
+    held = dict.fromkeys(SIZES, 0)
+    for client, name in enumerate(split.names):
+        samples = np.concatenate([split.train[client], split.test[client]])
+        [domain] = set(DOMAIN[samples].tolist())
+        assert name == (domain if each == 1 else f"{domain} {client % each}")
+        assert domain == [*SIZES][client // each]
+        held[domain] += len(samples)
+    assert held == SIZES
+
+
+def test_h4_inside_a_domain_clients_are_alike_or_differ_in_classes():
+    alike = plugin(clients=6, clients_per_domain=2).of(data())
+    sizes = [
+        len(train) + len(test)
+        for train, test in zip(alike.train, alike.test, strict=True)
+    ]
+    assert sizes == [50, 50, 102, 101, 29, 28]
+    skewed = plugin(clients=6, clients_per_domain=2, inside="dirichlet", beta=0.1)
+    shares = []
+    for held in skewed.of(data()).train:
+        counts = np.bincount(LABELS[held], minlength=4)
+        shares.append(counts.max() / counts.sum())
+    assert np.mean(shares) > 0.5
+
+
+@pytest.mark.parametrize("fields", [{}, {"official_test": 90, "merges": False}])
+@pytest.mark.parametrize("inner", [Iid, Dirichlet])
+def test_h4_with_one_domain_it_is_the_inner_scheme_bitwise(inner, fields):
+    keys = {"clients": 4, "seed": 5, "train": 0.6}
+    one = data(np.full(360, "all"), **fields)
+    scheme = plugin(clients_per_domain=4, inside=inner.__name__.lower(), **keys)
+    draw = scheme.of(one)
+    expected = inner(**keys).of(one)
+    assert parts(draw) == parts(expected)
+    assert draw.attempts == expected.attempts
+    assert parts(draw) != parts(scheme.model_copy(update={"seed": 6}).of(one))
+
+
+def test_h4_a_domain_may_lack_the_last_classes():
+    """Once all samples have an owner, one client is at the mean and nobody below."""
+    few = replace(data(), y=LABELS % 2)
+    split = partition.make(plugin(clients=3, inside="dirichlet"), few)
+    sizes = [
+        len(one) + len(two) for one, two in zip(split.train, split.test, strict=True)
+    ]
+    assert sizes == [*SIZES.values()]
+
+
+def test_h4_what_cannot_be_dealt_out_is_refused(monkeypatch):
+    with pytest.raises(UserError, match="'toy' does not say which domains its samples"):
+        partition.make(plugin(clients=3), replace(data(), owners=None))
+    with pytest.raises(
+        UserError,
+        match=r"partition\.clients = 20: 'toy' has 3 domains, with "
+        r"partition\.clients_per_domain = 2 set partition\.clients = 6$",
+    ):
+        partition.make(plugin(clients=20, clients_per_domain=2), data())
+    with pytest.raises(UserError, match=r"clients_per_domain = 60: the domain 'usps'"):
+        partition.make(plugin(clients=180, clients_per_domain=60), data())
+    scheme = plugin(clients=60, clients_per_domain=20, inside="dirichlet", beta=1e-9)
+    monkeypatch.setattr(dirichlet, "CAP", 3)
+    with pytest.raises(UserError, match=r"in 3 attempts.*\(in the domain 'mnist'\)$"):
+        partition.make(scheme, data())

@@ -1,0 +1,86 @@
+"""What to cite: one entry for each built-in method, and hpcfl's own."""
+
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+import yaml
+
+import hpcfl
+from hpcfl.errors import UserError
+from hpcfl.experiment import plugins
+from hpcfl.report import catalogue, citation, tables
+
+ROOT = Path(__file__).parents[2]
+NO_PAPER = {"local"}
+
+
+def field(entry: str, name: str) -> str:
+    found = re.search(rf"^  {name} = \{{(.*)\}},$", entry, re.MULTILINE)
+    return found[1] if found else ""
+
+
+def test_each_method_with_a_paper_is_in_one_entry():
+    named = [method for methods in citation.entries().values() for method in methods]
+    assert sorted(named) == sorted(set(plugins.names("hpcfl.methods")) - NO_PAPER)
+
+
+def test_an_entry_says_what_the_method_says_of_its_paper():
+    """The first author, the venue or the number, and the year."""
+    references = {
+        entry["name"]: entry["reference"] for entry in catalogue.entries("methods")
+    }
+    for entry, methods in citation.entries().items():
+        for method in methods:
+            reference = references[method].removeprefix("baseline of ")
+            author = re.split(r" et al\.| & |, ", reference)[0]
+            assert field(entry, "author").startswith(author) or author == "Dinh"
+            if "arXiv" in reference:
+                assert field(entry, "eprint") == reference.split()[-1]
+            elif re.search(r"\d{4}$", reference):
+                assert field(entry, "year") == reference[-4:]
+            else:
+                assert reference.endswith(field(entry, "title"))
+
+
+def test_entries_are_whole_and_their_keys_differ():
+    keys = set()
+    for entry in [*citation.entries(), citation.OWN]:
+        assert entry.count("{") == entry.count("}")
+        assert field(entry, "author") and field(entry, "title")
+        keys.add(re.match(r"@(?:misc|article|inproceedings)\{(\w+),\n", entry)[1])
+    assert len(keys) == len(citation.entries()) + 1
+
+
+def test_what_comes_before_the_first_entry_is_a_comment():
+    heading = citation.REFERENCES.read_text(encoding="utf-8").partition("@")[0]
+    assert all(line.startswith("%") for line in heading.splitlines() if line)
+
+
+def test_one_method():
+    assert citation.of_method("fedavg_c") == citation.of_method("fedala")
+    assert "@inproceedings{li2021ditto," in citation.of_method("ditto")
+    with pytest.raises(UserError, match="'local': no paper is known of it"):
+        citation.of_method("local")
+
+
+def test_a_run_says_what_to_cite(make_run, capsys):
+    folder = make_run("fedavg")
+    runs = tables.load_all(folder)
+    method = citation.of_method("fedavg")
+    assert citation.of_runs(runs) == f"{citation.OWN}\n\n{method}"
+    runs[0].config["method"]["ala"] = True
+    assert citation.of_method("fedala") in citation.of_runs(runs)
+    tables.show(folder, explain=True)
+    assert f"cite: hpcfl show {folder} --bibtex" in capsys.readouterr().out
+
+
+def test_the_citation_file_is_that_of_this_version():
+    stated = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    required = {"cff-version", "message", "title", "authors"}
+    assert required <= set(stated)
+    assert stated["cff-version"] == "1.2.0"
+    assert str(stated["version"]) == project["version"] == hpcfl.__version__
+    assert stated["license"] == project["license"]
