@@ -10,6 +10,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from hpcfl.experiment.sections import Training
+
 BLOCK_SAMPLES = 2048  # how many samples are gathered and normalised at once
 
 
@@ -128,6 +130,15 @@ def _blocks(runs: list[BatchRun]) -> list[list[BatchRun]]:
             samples = run.samples
         blocks[-1].append(run)
     return blocks
+
+
+def fewest_samples(training: Training, batch_norm: bool) -> int:
+    """The fewest samples of a batch that is trained on.
+
+    batch_norm: whether the model has statistics of batches, which need two samples.
+    """
+    fewest = 2 if batch_norm else 1
+    return max(fewest, training.batch_size) if training.drop_last else fewest
 
 
 def epoch_length(samples: int, size: int, fewest: int, steps: int | None) -> int:

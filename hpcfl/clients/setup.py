@@ -26,6 +26,8 @@ class Setup:
     build: makes the model of one client, adapted to the method and freshly initialised;
         what it freezes has the same values in all (``rows/constants.py``).
     participation: the fraction of clients that take part in a round.
+    build_initial: makes the model that server and clients begin with, if that is not
+        just another one of ``build``.
     """
 
     layout: Layout
@@ -35,6 +37,7 @@ class Setup:
     build: Callable[[], nn.Module]
     training: Training
     participation: float = 1.0
+    build_initial: Callable[[], nn.Module] | None = None
 
     @property
     def clients(self) -> int:
@@ -48,8 +51,11 @@ class Setup:
         """Initial parameters ``[P]``: draw 0 is what server and clients share; other
         draws differ from it.
         """
+        build = self.build
+        if draw == 0 and self.build_initial is not None:
+            build = self.build_initial
         with randomness.seeded(self.seed, MODEL, draw):
-            return to_row(self.layout, self.build())
+            return to_row(self.layout, build())
 
     def normal(self, *shape: int, key: tuple[int | str, ...]) -> Tensor:
         """Standard normal numbers of this shape, float32 on the CPU, the same for the

@@ -19,6 +19,7 @@ from hpcfl.clients.batch_plan import (
     BatchRun,
     by_length,
     epoch_length,
+    fewest_samples,
     plan_epoch,
 )
 from hpcfl.clients.execution import Session
@@ -125,8 +126,9 @@ def train(
         for client in ids
     ]
     size = resources.training.batch_size * task.batches
-    # Batch norm needs two samples.
-    fewest = task.batches * (2 if resources.buffers.width else 1)
+    fewest = task.batches * fewest_samples(
+        resources.training, resources.buffers.width > 0
+    )
     lengths = [epoch_length(len(pool), size, fewest, task.steps) for pool in pools]
     # As a list: a device is waited for once.
     trains = [True] * len(ids) if task.only is None else task.only.tolist()

@@ -218,6 +218,11 @@ class Model(Section):
     head_scale: float = Field(
         1.0, gt=0, description="initial scale of a cosine head's logits, learnable"
     )
+    init: str | None = Field(
+        None,
+        description="safetensors file of the model that all begin with, its tensors named as in "
+        "the module; default: drawn",
+    )
     options: dict[str, Any] = Field(
         default_factory=dict,
         description="the model's own keys, checked by its signature",
@@ -245,6 +250,9 @@ class MethodSection(Section):
 class Training(Section):
     epochs: PositiveInt = Field(1, description="local epochs a round")
     batch_size: PositiveInt = Field(10, description="samples a mini-batch")
+    drop_last: bool = Field(
+        False, description="leave out an epoch's last batch if it is smaller"
+    )
     optimizer: Literal["sgd", "adam", "adamw"] = Field(
         "sgd", description="its state is reset every round"
     )

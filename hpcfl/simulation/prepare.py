@@ -40,6 +40,7 @@ from hpcfl.methods._renamed import refuse_old_hooks
 from hpcfl.methods.base import Audience, Cohort, Method, State
 from hpcfl.methods.options import refuse_without_effect
 from hpcfl.methods.options.averaged_buffers import AveragedBuffers
+from hpcfl.models import _initial as initial
 from hpcfl.models._replaced import replace_layers
 from hpcfl.rows import constants, layout, mixing, randomness
 from hpcfl.scores._described import Measure
@@ -189,8 +190,8 @@ def prepare_together(config: Config, communicator: Communicator) -> Prepared:
     for rank, frozen in enumerate(found_frozen):
         if frozen != found_frozen[0]:
             raise UserError(
-                f"model.name = '{config.model.name}': its frozen parameters on rank {rank} are not "
-                "those on rank 0; let the file that they are read from be the same on all hosts"
+                f"model.name = '{config.model.name}': its frozen or given parameters on rank {rank} "
+                "are not those on rank 0; let the file that they are read from be the same on all hosts"
             )
     return prepared
 
@@ -204,9 +205,9 @@ def refuse_other_frozen(
     """
     if meta.get("frozen") != prepared.frozen:
         raise UserError(
-            f"{folder}: the frozen parameters of model.name = '{prepared.config.model.name}' are "
-            "not those that the run began with; put the file back that they are read from, or "
-            "choose another --out or --fresh"
+            f"{folder}: the frozen or given parameters of model.name = "
+            f"'{prepared.config.model.name}' are not those that the run began with; put the file "
+            "back that they are read from, or choose another --out or --fresh"
         )
 
 
@@ -232,9 +233,9 @@ def prepare(config: Config, process: Process, seat: Device | None = None) -> Pre
     counts, test_counts = _counts(replace(split, train=train), dataset, shifts)
     seat = seat or Device(choose_device(config.runtime, process.local_rank))
     mixing.on(device := seat.device, _cores(config, process))
-    build, frozen = _builder(config, method, dataset)
+    build, build_initial, frozen = _builders(config, method, dataset)
     with randomness.seeded(config.seed, "template"):
-        template = build()
+        template = build_initial()
     parameters, buffers = layout.of_parameters(template), layout.of_buffers(template)
     _refuse_frozen(config, method, parameters)
     trained = config.partition.clients
@@ -246,6 +247,7 @@ def prepare(config: Config, process: Process, seat: Device | None = None) -> Pre
         build,
         config.training,
         config.participation.fraction,
+        build_initial,
     )
     placed = _placed(counts, trained, config.training.batch_size, process.size)
     own = placed.clients_of(process.rank)
@@ -469,11 +471,12 @@ def _with_buffers(
     return method, private
 
 
-def _builder(
+def _builders(
     config: Config, method: Method, dataset: Dataset
-) -> tuple[Callable[[], nn.Module], str | None]:
+) -> tuple[Callable[[], nn.Module], Callable[[], nn.Module], str | None]:
     """A function that makes one client's model with fresh parameters, adapted to the
-    method, and the digest of what all these models have in common: what is frozen.
+    method; one that makes the initial model, which may come from a file; and the digest
+    of what no seed tells: what is frozen, and the file's tensors.
 
     Frozen values are those of the draw of the initial model, because what trains may
     begin with numbers that are made of them.
@@ -481,20 +484,33 @@ def _builder(
     # taken out here, so that the function does not keep all samples
     shape, classes, vocabulary = dataset.shape, dataset.classes, dataset.vocabulary
 
+    file = config.model.init
+    given = None if file is None else initial.read(file)
+
     def fresh() -> nn.Module:
         module = models.build(config.model, shape, classes, vocabulary)
         return replace_layers(method.adapt(module))
 
+    def first() -> nn.Module:
+        module = models.build(config.model, shape, classes, vocabulary)
+        if given is not None:
+            initial.put(given, module, str(file))
+        return replace_layers(method.adapt(module))
+
     with randomness.seeded(config.seed, *INITIAL):
-        frozen = constants.frozen(fresh())
+        frozen = constants.frozen(first())
+    fixed = dict(frozen)
+    for name, value in (given or {}).items():
+        fixed[f"init.{name}"] = value
     # as bytes, because numpy does not know every type of torch
     content = {
         name: value.contiguous().flatten().view(torch.uint8)
-        for name, value in frozen.items()
+        for name, value in fixed.items()
     }
     return (
         lambda: constants.hold(fresh(), frozen),
-        digest.of_tensors(content) if frozen else None,
+        lambda: constants.hold(first(), frozen),
+        digest.of_tensors(content) if content else None,
     )
 
 

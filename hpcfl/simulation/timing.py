@@ -3,7 +3,7 @@
 from dataclasses import replace
 from fractions import Fraction
 
-from hpcfl.clients.batch_plan import epoch_length
+from hpcfl.clients.batch_plan import epoch_length, fewest_samples
 from hpcfl.clock import availability, devices
 from hpcfl.clock.asynchronous import AsynchronousTimetable
 from hpcfl.clock.calendar import Calendar
@@ -46,7 +46,7 @@ def calendar_of(prepared: Prepared, load: Workload) -> Calendar:
     time = config.time
     clients = prepared.setup.clients
     training = config.training
-    fewest = 2 if prepared.resources.buffers.width else 1
+    fewest = fewest_samples(training, prepared.resources.buffers.width > 0)
     samples = [
         epoch_length(count, training.batch_size, fewest, None)
         for count in prepared.setup.counts.sum(dim=1).long().tolist()

@@ -4,7 +4,14 @@ import numpy as np
 import pytest
 
 from hpcfl.clients import batch_plan
-from hpcfl.clients.batch_plan import BatchRun, by_length, epoch_length, plan_epoch
+from hpcfl.clients.batch_plan import (
+    BatchRun,
+    by_length,
+    epoch_length,
+    fewest_samples,
+    plan_epoch,
+)
+from hpcfl.experiment.sections import Training
 
 
 def test_full_batches_come_in_lockstep_and_then_the_last_ones_by_size():
@@ -74,3 +81,21 @@ def test_an_epoch_uses_whole_batches_and_a_last_one_that_is_large_enough(
     samples, fewest, steps, used
 ):
     assert epoch_length(samples, 4, fewest, steps) == used
+
+
+@pytest.mark.parametrize(
+    ("drop_last", "batch_norm", "size", "fewest"),
+    [
+        (False, False, 4, 1),
+        (False, True, 4, 2),
+        (True, False, 4, 4),
+        (True, True, 1, 2),
+    ],
+)
+def test_the_last_batch_is_dropped_unless_it_is_full(
+    drop_last, batch_norm, size, fewest
+):
+    training = Training(batch_size=size, drop_last=drop_last)
+    assert fewest_samples(training, batch_norm) == fewest
+    if drop_last and not batch_norm:
+        assert [epoch_length(n, size, fewest, None) for n in (3, 4, 11)] == [0, 4, 8]

@@ -47,6 +47,20 @@ def test_every_batch_is_a_real_batch(make_fleet, rows_of, lanes, size):
 
 
 @every_kernel
+def test_a_smaller_last_batch_can_be_dropped(make_fleet, rows_of, lanes):
+    """A client with less than a batch does not train at all."""
+    fleet = make_fleet(COUNTS, lanes=lanes, batch_size=4, drop_last=True)
+    fleet.train(rows_of(fleet), loss=batch_size)
+    for client, samples in enumerate(map(sum, COUNTS)):
+        assert fleet.losses[client] == (4 if samples >= 4 else 0)
+    fleet = make_fleet(COUNTS, lanes=lanes, batch_size=4, drop_last=True)
+    before = rows_of(fleet)
+    after = fleet.train(before)
+    for client, samples in enumerate(map(sum, COUNTS)):
+        assert torch.equal(after[client], before[client]) == (samples < 4)
+
+
+@every_kernel
 def test_an_epoch_sees_each_of_a_clients_own_samples_once(make_fleet, rows_of, lanes):
     fleet = make_fleet(COUNTS, lanes=lanes, batch_size=4)
     fleet.train(rows_of(fleet), loss=mean_of_inputs)

@@ -135,7 +135,7 @@ def test_other_frozen_parameters_than_at_the_beginning_are_refused(
     play(folder, "fedavg", rounds=4, **lora)
     before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
     monkeypatch.setattr(tiny, "WEIGHTS", [6])
-    words = "the frozen parameters of model.name = 'tiny:lora' are not those that the"
+    words = "the frozen or given parameters of model.name = 'tiny:lora' are not those that the"
     with pytest.raises(UserError, match=words):
         play(folder, "fedavg", **lora)
     after = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}

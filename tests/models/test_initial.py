@@ -1,0 +1,77 @@
+"""The model that all begin with, from a file."""
+
+import pytest
+import tiny
+import torch
+from safetensors.torch import save_file
+
+from hpcfl.commands.run import run
+from hpcfl.communication.communicator import OneProcess, Process
+from hpcfl.errors import UserError
+from hpcfl.experiment import config
+from hpcfl.simulation.prepare import prepare
+
+
+def tensors_of(method="fedavg"):
+    """The parameters of the drawn model by name, and twice as large."""
+    prepared = prepare(config.parse(tiny.table(method)), Process(0, 1))
+    module = prepared.setup.build()
+    return {name: 2 * value for name, value in module.state_dict().items()}
+
+
+def prepared_from(file, method="fedavg"):
+    table = tiny.table(method, model={"name": "mlp", "hidden": [6], "init": str(file)})
+    return prepare(config.parse(table), Process(0, 1))
+
+
+def test_all_begin_with_the_files_tensors_and_other_draws_do_not(tmp_path):
+    tensors = tensors_of()
+    save_file(tensors, tmp_path / "init.safetensors")
+    setup = prepared_from(tmp_path / "init.safetensors").setup
+    expected = torch.cat([value.flatten() for value in tensors.values()])
+    assert torch.equal(setup.initial(), expected)
+    assert not torch.equal(setup.initial(1), expected)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"head.bias": None}, "has no tensor 'head.bias'"),
+        ({"more": torch.zeros(1)}, "a tensor 'more', which the model has not"),
+        ({"head.bias": torch.zeros(7)}, r"'head.bias' is float32 \[7\], the model's"),
+        ({"head.bias": torch.zeros(4).double()}, "'head.bias' is float64"),
+    ],
+)
+def test_tensors_that_are_not_the_models_are_refused(tmp_path, change, words):
+    tensors = tensors_of() | change
+    kept = {name: value for name, value in tensors.items() if value is not None}
+    save_file(kept, tmp_path / "init.safetensors")
+    with pytest.raises(UserError, match=words) as caught:
+        prepared_from(tmp_path / "init.safetensors")
+    assert "\n" not in str(caught.value)
+
+
+def test_what_is_no_such_file_is_refused(tmp_path):
+    with pytest.raises(UserError, match="there is no file"):
+        prepared_from(tmp_path / "none")
+    (tmp_path / "text").write_text("no tensors")
+    with pytest.raises(UserError, match="is no safetensors file that can be read"):
+        prepared_from(tmp_path / "text")
+
+
+def test_a_run_goes_on_with_the_same_file_only(tmp_path):
+    file, folder = tmp_path / "init.safetensors", tmp_path / "run"
+    tensors = tensors_of()
+    save_file(tensors, file)
+    model = {"name": "mlp", "hidden": [6], "init": str(file)}
+
+    def play(rounds):
+        table = tiny.table("fedavg", rounds=rounds, model=model)
+        run(config.parse(table), folder, OneProcess(), False)
+
+    play(1)
+    save_file({name: value + 1 for name, value in tensors.items()}, file)
+    with pytest.raises(UserError, match="frozen or given parameters"):
+        play(2)
+    save_file(tensors, file)
+    play(2)
