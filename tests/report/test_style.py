@@ -30,7 +30,7 @@ def test_all_built_in_methods_have_colours_and_pairs_of_their_own():
 
 def test_no_two_colours_of_the_palette_are_the_same():
     palette = [colors.to_hex(colour) for colour in style.palette()]
-    assert len(set(palette)) == len(palette) == 48
+    assert len(set(palette)) == len(palette) == 68
 
 
 def test_looks_do_not_depend_on_the_order_of_lines():
