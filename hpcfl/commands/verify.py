@@ -107,7 +107,8 @@ def compare(stored: Run, played: Run) -> tuple[list[str], bool]:
         if differing:
             return [f"OTHER numbers: {', '.join(differing)}"], False
         kept = "the same final state" if digests[0] else "no final state was stored"
-        return [f"{kept}, and the same numbers in all {_rounds(stored)} rounds"], True
+        rounds = len(stored.results.rounds)
+        return [f"{kept}, and the same numbers in all {rounds} rounds"], True
     lines = [f"made with another arithmetic: {'; '.join(others)}"]
     of_structure = [name for name in differing if _is_exact(name)]
     if of_structure:
@@ -196,7 +197,3 @@ def _is_exact(name: str) -> bool:
     """Whether a number is the same in every arithmetic."""
     counted = ("train_counts", "test_counts", "rounds", "total", "floats")
     return MetricName.parse(name).number.startswith(counted)
-
-
-def _rounds(run: Run) -> int:
-    return len(run.results.rounds)

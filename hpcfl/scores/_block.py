@@ -58,10 +58,18 @@ class Block:
         """How many samples have each class in ``chosen`` [L, b], of those that are
         ``counted`` [L, b].
         """
-        outputs = self.logits.shape[
-            2
-        ]  # a model may have, and so predict, more than there are classes
-        counts = torch.zeros(
-            len(chosen), outputs, dtype=torch.float64, device=chosen.device
-        )
-        return counts.scatter_add_(1, chosen, counted.double())[:, : self.classes]
+        # A model may have, and so predict, more outputs than there are classes.
+        outputs = self.logits.shape[2]
+        return histogram(chosen, counted.double(), outputs)[:, : self.classes]
+
+
+def histogram(bins: Tensor, weights: Tensor, count: int) -> Tensor:
+    """The sums of weights that fall into each bin, float64 [L, count].
+
+    Args:
+        bins: int64 [L, n], from 0 to count − 1.
+        weights: float64 [L, n].
+        count: How many bins there are.
+    """
+    sums = torch.zeros(len(bins), count, dtype=torch.float64, device=bins.device)
+    return sums.scatter_add_(1, bins, weights)

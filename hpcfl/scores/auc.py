@@ -12,6 +12,7 @@ pairs within a step count half.
 import torch
 from torch import Tensor
 
+from hpcfl.scores._block import histogram
 from hpcfl.scores.base import Block, Score
 
 LARGEST = 16  # log-odds
@@ -25,18 +26,15 @@ class AreaUnderCurve(Score):
         log_p = block.logits.double().log_softmax(dim=2)[:, :, : block.classes]
         log_odds = log_p - torch.log(-torch.expm1(log_p))
         steps = (log_odds + LARGEST) * STEPS
-        bins = steps.nan_to_num(0).clamp(0, BINS - 1).long()
+        bins = steps.nan_to_num(0).clamp(0, BINS - 1).long().flatten(1)
         classes = torch.arange(block.classes, device=bins.device)
-        positive = (block.labels[:, :, None] == classes) & block.mask[:, :, None]
-        negative = ~positive & block.mask[:, :, None]
-        parts = []
-        for counted in (positive, negative):
-            zeros = torch.zeros(
-                len(bins), BINS, dtype=torch.float64, device=bins.device
-            )
-            counts = counted.double().flatten(1)
-            parts.append(zeros.scatter_add_(1, bins.flatten(1), counts))
-        return torch.cat(parts, dim=1)
+        own_class = block.labels[:, :, None] == classes
+        counted = block.mask[:, :, None]
+        positive = (own_class & counted).double().flatten(1)
+        negative = (~own_class & counted).double().flatten(1)
+        of_right = histogram(bins, positive, BINS)
+        of_wrong = histogram(bins, negative, BINS)
+        return torch.cat([of_right, of_wrong], dim=1)
 
     def number(self, sums: Tensor, trained: Tensor) -> Tensor:
         positive, negative = sums.chunk(2, dim=1)

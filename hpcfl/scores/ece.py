@@ -9,6 +9,7 @@ calibration of modern neural networks", ICML 2017, eq. 3).
 import torch
 from torch import Tensor
 
+from hpcfl.scores._block import histogram
 from hpcfl.scores.base import Block, Score
 
 BINS = 15
@@ -21,13 +22,10 @@ class CalibrationError(Score):
         confidence = block.logits.double().softmax(dim=2).amax(dim=2)
         bins = (confidence * BINS).ceil().long().clamp(1, BINS) - 1
         counted = block.mask.double()
-        parts = []
-        for values in (block.right.double(), confidence * counted, counted):
-            zeros = torch.zeros(
-                len(bins), BINS, dtype=torch.float64, device=bins.device
-            )
-            parts.append(zeros.scatter_add_(1, bins, values))
-        return torch.cat(parts, dim=1)
+        right = histogram(bins, block.right.double(), BINS)
+        confident = histogram(bins, confidence * counted, BINS)
+        samples = histogram(bins, counted, BINS)
+        return torch.cat([right, confident, samples], dim=1)
 
     def number(self, sums: Tensor, trained: Tensor) -> Tensor:
         right, confidence, counted = sums.chunk(3, dim=1)
