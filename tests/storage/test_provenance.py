@@ -1,0 +1,36 @@
+"""What is recorded of where a result comes from."""
+
+import os
+import re
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from hpcfl.storage import provenance
+
+PRINTED = "from hpcfl.storage import provenance; print(provenance.arithmetic())"
+
+
+def test_the_arithmetic_is_the_same_in_every_call():
+    first = provenance.arithmetic()
+    assert re.fullmatch(r"[0-9a-f]{16}", first)
+    assert provenance.arithmetic() == first == provenance.header()["arithmetic"]
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(
+    torch.backends.cpu.get_cpu_capability() == "DEFAULT",
+    reason="this processor has one set of kernels",
+)
+def test_other_kernels_are_another_arithmetic():
+    environment = {**os.environ, "ATEN_CPU_CAPABILITY": "default"}
+    done = subprocess.run(
+        [sys.executable, "-c", PRINTED],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.strip() != provenance.arithmetic()
