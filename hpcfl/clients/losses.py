@@ -2,7 +2,7 @@
 module that they are given.
 """
 
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any, Literal, TypeVar
@@ -146,16 +146,19 @@ def regularised(losses: Tensor, terms: Tensor) -> Tensor:
     return torch.stack([losses[:, 0] + terms, losses[:, 1]], dim=1)
 
 
-def differentiable(loss: Tensor) -> Tensor:
-    """The loss itself. Raises TypeError if it does not depend on any parameter that is
-    trained.
+def gradients_of(loss: Tensor, leaves: Sequence[Tensor]) -> list[Tensor]:
+    """The gradients of a loss; zeros for a parameter that it does not depend on.
+
+    Raises TypeError if it does not depend on any of the ``leaves``, which are trained.
     """
     if not loss.requires_grad:
         raise TypeError(
             "the loss does not depend on the parameters that are trained; compute it from the "
             "model's outputs"
         )
-    return loss
+    gradients = torch.autograd.grad(loss, leaves, materialize_grads=True)
+    # The zeros of torch 2.9 ask for gradients themselves.
+    return [gradient.detach() for gradient in gradients]
 
 
 def identity(function: Loss | Predict) -> Hashable:

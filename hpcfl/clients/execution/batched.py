@@ -25,7 +25,7 @@ from hpcfl.clients.losses import (
     Predict,
     Program,
     Tensors,
-    differentiable,
+    gradients_of,
     identity,
     in_two,
     in_words,
@@ -273,6 +273,5 @@ class BatchedLoss:
         losses: Tensor = call_lanes(self._program, swapped, (x, y, lanes))
         # A lane's loss depends on its own tensors alone, so the gradient of the sum
         # holds every lane's own.
-        total = differentiable(losses[:, 0].sum())
-        gradients = torch.autograd.grad(total, leaves, materialize_grads=True)
+        gradients = gradients_of(losses[:, 0].sum(), leaves)
         return (*gradients, losses.detach())

@@ -21,7 +21,7 @@ from hpcfl.clients.losses import (
     Predict,
     Tensors,
     convolves,
-    differentiable,
+    gradients_of,
     in_two,
     train_mode,
 )
@@ -200,9 +200,7 @@ class SerialKernel(Kernel):
                 lane = Lane(**own)
                 loss = session.loss(self.module, Batch(batch.x[0], batch.y[0]), lane)
             values = in_two(loss, lane)
-            parts = torch.autograd.grad(
-                differentiable(values[0]), leaves, materialize_grads=True
-            )
+            parts = gradients_of(values[0], leaves)
             by_name = {
                 name: gradient[None]
                 for name, gradient in zip(session.trained, parts, strict=True)
