@@ -289,9 +289,9 @@ def _history(folder: Path, done: int) -> Iterator[tuple[int, dict[str, Any]]]:
             if round > done:
                 continue
             values = {}
-            for name, series in recorded.values.items():
-                if series.ndim == 1:
-                    values[name] = series[row]
+            for name in recorded.names:
+                if not name.of_clients:
+                    values[str(name)] = recorded.series(name)[row]
             yield round, values
 
 

@@ -183,13 +183,13 @@ def _differing(stored: Run, played: Run) -> list[str]:
     rows = np.flatnonzero(np.isin(played.results.rounds, rounds))
     if len(rows) < len(rounds):
         return [*names, "rounds"]
-    for text, series in stored.results.values.items():
-        name = MetricName.parse(text)
+    played_again = played.results.at(rows)
+    for name in stored.results.names:
         if name.column == SECONDS or name.number in MEASURED:
             continue
-        now = played.results.series(name)[rows]
+        series, now = stored.results.series(name), played_again.series(name)
         if not np.array_equal(series, now, equal_nan=series.dtype.kind == "f"):
-            names.append(text)
+            names.append(str(name))
     return names
 
 

@@ -166,10 +166,12 @@ def of_disk(prepared: Prepared) -> tuple[int, int]:
     state = sum(
         tensor.nbytes for tensor in prepared.server.values()
     ) + config.partition.clients * client_bytes(prepared)
-    scored = ceil(config.rounds / config.evaluation.every) + 1
-    return state, scored * config.partition.clients * (
-        COLUMNS * len(of_scores(prepared)) + NUMBERS
-    ) * 8
+    entries = config.rounds * config.participation.count(config.partition.clients)
+    if config.evaluation.clients == "all":
+        scored = ceil(config.rounds / config.evaluation.every) + 1
+        entries = max(entries, scored * config.partition.clients)
+    numbers = COLUMNS * len(of_scores(prepared)) + NUMBERS
+    return state, entries * numbers * 8
 
 
 def of_scores(prepared: Prepared) -> set[str]:

@@ -8,7 +8,7 @@ import numpy as np
 
 from hpcfl.experiment import measures
 from hpcfl.scores._described import Measure
-from hpcfl.scores._metric_name import SECONDS, MetricName, held_out
+from hpcfl.scores._metric_name import FLOATS_UP, SECONDS, MetricName, held_out
 from hpcfl.storage.moments import AFTER, BEFORE, moments
 from hpcfl.storage.results import DIGEST, Results
 from hpcfl.storage.run_status import RunStatus
@@ -97,7 +97,8 @@ def summarise(
             "after": _mean(numbers_of(AFTER)[-1:]),
         }
     seconds = results.series(MetricName("round", SECONDS))
-    floats_up = results.series(MetricName("floats_up", of_clients=True))
+    of_clients = results.at(np.flatnonzero(played)).clients.columns
+    floats_up = of_clients.get(FLOATS_UP, np.zeros(0))
     floats_down = results.series(MetricName("floats_down"))
     prolonged = status.finished and status.done != status.rounds_requested
     digest = None if prolonged else status.digest
@@ -113,7 +114,7 @@ def summarise(
         tail=tail,
         digest=digest,
         seconds_per_round=_mean(seconds[played][1:]),
-        floats_up=_mean(floats_up[played]),
+        floats_up=_mean(floats_up),
         floats_down=_mean(floats_down[played]),
         state=status.state,
         notes=notes,

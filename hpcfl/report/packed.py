@@ -23,7 +23,7 @@ from hpcfl.experiment import measures
 from hpcfl.experiment.config import PATHS
 from hpcfl.files import atomic, destination
 from hpcfl.report.summary import Run
-from hpcfl.scores._metric_name import MetricName, held_out
+from hpcfl.scores._metric_name import held_out
 from hpcfl.scores._ratio import Ratio
 from hpcfl.storage import moments, results, run_folder
 from hpcfl.storage.packed_runs import SUFFIX
@@ -78,12 +78,12 @@ def _of_table(run: Run, config: dict[str, Any]) -> Results:
     rows = sorted(kept | set(final))
     columns = (run.score, held_out(run.score))
     of_score = _parts(run.measure.score)
+    read = recorded.at(rows)
     values = {}
-    for text, series in recorded.values.items():
-        name = MetricName.parse(text)
+    for name in read.names:
         counted = name.column in columns and name.number in of_score
         if not name.of_clients or not name.column or counted:
-            values[text] = series[rows]
+            values[str(name)] = read.series(name)
     command = [Path(word).name for word in recorded.header.get("command", [])]
     header = {
         **recorded.header,
@@ -91,9 +91,7 @@ def _of_table(run: Run, config: dict[str, Any]) -> Results:
         "command": command,
         DIGEST: run.summary.digest,
     }
-    return replace(
-        recorded, header=header, rounds=recorded.rounds[rows], values=values, notes=[]
-    )
+    return replace(read, header=header, values=values, notes=[])
 
 
 def _parts(score: str) -> set[str]:

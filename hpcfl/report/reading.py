@@ -158,15 +158,16 @@ def of_clients(run: Run, column: str, measure: Measure, at: str) -> np.ndarray:
 
     at: as for ``value``; the rounds are those in which the round's number is read.
     """
-    numbers = moments.of_clients(run.results, column, measure.score)
     of_round = run.results.series(MetricName(measure.recorded, column)).astype(float)
     # Newcomers are scored once, after the last round.
     slot = "last" if is_of_newcomers(column) else at
     positions = _positions(run, of_round, slot)
+    where_read = run.results.at(positions)
+    numbers = moments.of_clients(where_read, column, measure.score)
     if numbers is None or not positions:
         clients = len(counts_of(run, "test"))
         return np.full(clients, np.nan)
-    mean: np.ndarray = numbers[positions].mean(axis=0)
+    mean: np.ndarray = numbers.mean(axis=0)
     return mean
 
 

@@ -8,7 +8,7 @@ from itertools import pairwise
 import numpy as np
 
 from hpcfl.report.summary import Run
-from hpcfl.scores._metric_name import SECONDS, TIME, MetricName, models_of
+from hpcfl.scores._metric_name import FLOATS_UP, SECONDS, TIME, MetricName, models_of
 
 
 def _rounds(run: Run, column: str) -> np.ndarray:
@@ -27,12 +27,16 @@ def _floats(run: Run, column: str) -> np.ndarray:
     """The floats to and from a client that had been sent when the models of a column
     were there, [T].
     """
-    floats_up = MetricName("floats_up", of_clients=True)
-    up = run.results.series(floats_up)
-    if floats_up in run.results.names:
-        # [T, clients], NaN for clients that sent nothing: their mean is over senders.
-        senders = np.isfinite(up).sum(axis=1)
-        up = np.nansum(up, axis=1) / np.maximum(1, senders)
+    recorded = run.results.clients
+    sent = recorded.columns.get(FLOATS_UP)
+    up = np.full(len(run.results.rounds), np.nan)
+    if sent is not None:
+        # NaN for clients that sent nothing: the mean is over senders.
+        senders = np.isfinite(sent)
+        of_round, rounds = recorded.rounds[senders], len(up)
+        count = np.bincount(of_round, minlength=rounds)
+        total = np.bincount(of_round, weights=sent[senders], minlength=rounds)
+        up = total / np.maximum(1, count)
     down = run.results.series(MetricName("floats_down"))
     travelled: np.ndarray = _spent(down, column) + _spent(up, column)
     return travelled

@@ -73,7 +73,7 @@ def of(method: str) -> Traffic:
         plan = select(experiment, number)
         values = Round(plan, alone, prepared, prepared.server).play().values
     model = prepared.setup.layout.width
-    up = float(values["clients/floats_up"].mean())
+    up = float(values["clients/floats_up"].numbers.mean())
     return Traffic(values["floats_down"] / model, up / model, _paper(method, prepared))
 
 

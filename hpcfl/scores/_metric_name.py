@@ -78,3 +78,7 @@ def of_newcomers(column: str) -> str:
 def is_of_newcomers(column: str) -> bool:
     """Whether a column is of clients that were never trained with."""
     return column.startswith(f"{NEWCOMERS}/")
+
+
+# the floats that each client sends in a round
+FLOATS_UP = str(MetricName("floats_up", of_clients=True))

@@ -26,6 +26,7 @@ from hpcfl.scores._metric_name import (
 )
 from hpcfl.scores._summaries import summarised
 from hpcfl.scores.base import Score
+from hpcfl.storage.client_numbers import OfSome
 
 NumbersByName = dict[str, NDArray[np.float64]]  # of each client
 
@@ -165,8 +166,9 @@ class Gathered:
     def values(self) -> dict[str, Any]:
         """The round's numbers by name, on rank 0; {} elsewhere.
 
-        They are each client's own, ``clients/NAME`` [clients], NaN where it has none,
-        their summaries over clients, and the seconds of the slowest worker.
+        They are the clients' own, ``clients/NAME``, of those that were sent to, NaN
+        where one has none, their summaries over clients, and the seconds of the slowest
+        worker.
         """
         if self.table is None:
             return {}
@@ -174,9 +176,8 @@ class Gathered:
         by_column: dict[str, NumbersByName] = {}
         for position, text in enumerate(self.names):
             name = replace(MetricName.parse(text), of_clients=True)
-            values = np.full(self.clients, np.nan)
-            values[self.audience] = self.table[:, position]
-            record[str(name)] = values
+            values = np.ascontiguousarray(self.table[:, position])
+            record[str(name)] = OfSome(self.audience, values, self.clients)
             by_column.setdefault(name.column, {})[name.number] = values
         for column in self.columns:
             record |= self._summary(column, by_column[column])
@@ -187,9 +188,8 @@ class Gathered:
             record[str(mean)] = summarised("mean", values)
             record[str(std)] = summarised("std", values)
         # Whole numbers below 2^53, so that no order of adding changes the sum.
-        record[SAMPLE_GRADIENTS] = float(
-            np.nansum(record[str(MetricName(SAMPLE_GRADIENTS, of_clients=True))])
-        )
+        gradients = by_column[""][SAMPLE_GRADIENTS]
+        record[SAMPLE_GRADIENTS] = float(np.nansum(gradients))
         for phase in ("train", "score"):
             record[str(MetricName(phase, SECONDS))] = self._slowest(phase)
         return record

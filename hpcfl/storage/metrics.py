@@ -18,11 +18,16 @@ from typing import Any
 import numpy as np
 
 from hpcfl.files import atomic
-from hpcfl.storage import results
+from hpcfl.scores._metric_name import MetricName
+from hpcfl.storage import client_numbers, results, results_form
+from hpcfl.storage.client_numbers import OfSome, Values
 from hpcfl.storage.moments import outcome
 from hpcfl.storage.results import Results, read
 
 __all__ = ["MetricsWriter", "Results", "read"]
+
+# a round's numbers by name
+Recorded = Mapping[str, float | int | np.ndarray | OfSome]
 
 
 class MetricsWriter:
@@ -67,22 +72,19 @@ class MetricsWriter:
             atomic.remove_temporaries(used)
         self.merge()
 
-    def record(
-        self, round: int, values: Mapping[str, float | int | np.ndarray]
-    ) -> None:
+    def record(self, round: int, values: Recorded) -> None:
         """Take one round, in place of what was recorded for it before, and publish it
         if it is time.
 
-        values: scalars or arrays by name, a path such as ``clients/pre/correct``; of
-        the same shape in every round. Raises ValueError for another shape, RunFailure.
+        values: numbers by name; of clients, under a name such as
+        ``clients/pre/correct``, ``OfSome`` or arrays [clients]. Raises ValueError for
+        another number of clients than before, RunFailure.
         """
         self._take(round, values)
         if time.monotonic() - self._published >= self._every:
             self.publish()
 
-    def conclude(
-        self, round: int, values: Mapping[str, float | int | np.ndarray]
-    ) -> None:
+    def conclude(self, round: int, values: Recorded) -> None:
         """Take the last round, as ``record`` does, and merge: readers see it only
         together with all others.
 
@@ -134,9 +136,30 @@ class MetricsWriter:
             for path in paths:
                 path.unlink(missing_ok=True)
 
-    def _take(self, round: int, values: Mapping[str, float | int | np.ndarray]) -> None:
-        arrays = {name: self._one_round(name, value) for name, value in values.items()}
-        self._waiting.append(Results(rounds=np.array([round]), values=arrays))
+    def _take(self, round: int, values: Recorded) -> None:
+        of_round: dict[str, np.ndarray] = {}
+        of_clients: dict[str, OfSome] = {}
+        for name, value in values.items():
+            if MetricName.parse(name).of_clients:
+                of_clients[name] = self._of_clients(name, value)
+            else:
+                of_round[name] = results_form.long(np.asarray(value))[None]
+                self._check_shape(name, of_round[name].shape[1:])
+        numbers = client_numbers.of_round(of_clients)
+        self._waiting.append(
+            Results(rounds=np.array([round]), values=Values(of_round, numbers))
+        )
+
+    def _of_clients(self, name: str, value: Any) -> OfSome:
+        """A number of clients as that of some; of an array [clients] all have one."""
+        if isinstance(value, OfSome):
+            ids, numbers, clients = value.ids, value.numbers, value.clients
+        else:
+            numbers = np.asarray(value)
+            clients = len(numbers)
+            ids = np.arange(clients)
+        self._check_shape(name, (clients,))
+        return OfSome(ids, results_form.long(numbers), clients)
 
     def _merged(self) -> list[Results]:
         """What was merged so far; of a round in several parts the last one counts.
@@ -152,18 +175,12 @@ class MetricsWriter:
             if (part := self._load(self.folder / name))
         ]
 
-    def _one_round(self, name: str, value: float | int | np.ndarray) -> np.ndarray:
-        """The value as an array of one round, [1, ...]; integers as int64, which can
-        say -1 for missing.
-
-        Raises ValueError for another shape than the name had before.
-        """
-        array = np.asarray(value)
-        if self._shapes.setdefault(name, array.shape) != array.shape:
+    def _check_shape(self, name: str, shape: tuple[int, ...]) -> None:
+        """Raise ValueError for another shape than the name had before."""
+        if self._shapes.setdefault(name, shape) != shape:
             raise ValueError(
-                f"metric '{name}' has shape {array.shape}, it had {self._shapes[name]} before"
+                f"metric '{name}' has shape {shape}, it had {self._shapes[name]} before"
             )
-        return (array if array.dtype.kind == "f" else array.astype(np.int64))[None]
 
     def _load(self, path: Path) -> Results | None:
         """What a file holds; None where it is missing, or damaged: then it is noted and

@@ -6,15 +6,17 @@ others are not.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hpcfl.experiment import measures
 from hpcfl.scores._described import Described, Measure, resolve
 from hpcfl.scores._metric_name import CLIENTS, MetricName, of_newcomers
+from hpcfl.storage.client_numbers import ClientNumbers
 from hpcfl.storage.results import Results
 
 TAIL = 0.1  # share of the rounds
@@ -80,15 +82,27 @@ def positions(
 def of_clients(results: Results, column: str, score: str) -> np.ndarray | None:
     """Each client's own number of a score in a column, [T, clients]; None where nothing
     was recorded of it.
+    """
+    numbers = of_entries(results.clients, column, score)
+    if numbers is None:
+        return None
+    return replace(results.clients, columns={score: numbers}).series(score)
+
+
+def of_entries(
+    recorded: ClientNumbers, column: str, score: str
+) -> NDArray[np.float64] | None:
+    """The numbers of a score in a column, [N] as the entries of ``recorded``; None where
+    nothing was recorded of it.
 
     A user's own score is recorded under its name; of a built-in one the score says what
     it is made of.
     """
-    numbers = {
-        name.number: results.series(name).astype(float)
-        for name in results.names
-        if name.of_clients and name.column == column
-    }
+    numbers = {}
+    for text, values in recorded.columns.items():
+        name = MetricName.parse(text)
+        if name.column == column:
+            numbers[name.number] = values.astype(float)
     known = measures.built_in().get(score)
     try:
         return known.of_clients(score, numbers) if known else numbers[score]

@@ -3,9 +3,9 @@ merged and read.
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,8 @@ from hpcfl.errors import UserError
 from hpcfl.files import foreign, hdf5
 from hpcfl.files.atomic import Damaged
 from hpcfl.scores._metric_name import MetricName
-from hpcfl.storage import ownership, results_form
+from hpcfl.storage import client_numbers, ownership, results_form
+from hpcfl.storage.client_numbers import ClientNumbers, Positions, Values
 from hpcfl.storage.ownership import AnotherRun, left_out
 
 KIND = "metrics"
@@ -32,6 +33,10 @@ COMPLETED = "completed"  # the header entry with ``Results.completed``
 # the group of packed datasets (see ``encode``), and the attribute that names their
 # values
 PACKED = "packed"
+# Of the entries of clients' numbers (see ``client_numbers``): their clients, and where
+# each round's begin. The attribute says how many clients there are.
+IDS, STARTS = "entries/client", "entries/starts"
+CLIENT_COUNT = "client_count"
 ROUNDS = "rounds"  # folder of the rounds that are not merged yet, one file each
 ATTEMPTS = 100  # a reader loses a race against merging at most once per checkpoint
 
@@ -41,8 +46,8 @@ class Results:
     """What a run recorded, or a part of it: T rounds.
 
     header: JSON-able entries. static: arrays that belong to no round, by name.
-    values: arrays [T, ...] by name; NaN (floats) or -1 (integers) in rounds that lack
-        the value.
+    values: arrays by name, [T] or, of clients, [T, clients]; NaN (floats) or -1
+        (integers) where the value is missing.
     completed: the numbers of rounds R after which the run was scored as round R + 1,
         ascending; several when it was prolonged later.
     """
@@ -52,7 +57,7 @@ class Results:
     rounds: np.ndarray = field(
         default_factory=lambda: np.empty(0, np.int64)
     )  # [T], ascending
-    values: dict[str, np.ndarray] = field(default_factory=dict)
+    values: Mapping[str, np.ndarray] = field(default_factory=dict)
     completed: list[int] = field(default_factory=list)
     notes: list[str] = field(
         default_factory=list
@@ -67,12 +72,26 @@ class Results:
         return played
 
     @property
+    def clients(self) -> ClientNumbers:
+        """The numbers of clients, without an array over all of them."""
+        return Values.of(self.values, len(self.rounds)).clients
+
+    def at(self, positions: Positions) -> "Results":
+        """The results of the rounds at some positions."""
+        values = Values.of(self.values, len(self.rounds)).at(positions)
+        return replace(
+            self, rounds=self.rounds[np.asarray(positions, int)], values=values
+        )
+
+    @property
     def names(self) -> list[MetricName]:
         """The names of all values."""
         return [MetricName.parse(text) for text in self.values]
 
     def series(self, name: MetricName) -> np.ndarray:
-        """The values of a name, [T, ...]; all NaN, [T], if nothing was recorded."""
+        """The values of a name, [T] or of clients [T, clients]; all NaN, [T], if
+        nothing was recorded.
+        """
         missing = np.full(len(self.rounds), np.nan)
         return self.values.get(str(name), missing)
 
@@ -127,8 +146,15 @@ def encode(results: Results, packed: bool = False) -> bytes:
         name: json.dumps(value)
         for name, value in {**results.header, COMPLETED: results.completed}.items()
     }
-    datasets = {f"partition/{name}": array for name, array in results.static.items()}
-    values = {f"values/{name}": array for name, array in results.values.items()}
+    recorded = Values.of(results.values, len(results.rounds))
+    of_clients = recorded.clients
+    attributes[CLIENT_COUNT] = json.dumps(of_clients.clients)
+    values = {**recorded.of_rounds, **of_clients.columns}
+    datasets = {
+        f"partition/{name}": _short(array) for name, array in results.static.items()
+    }
+    datasets |= {IDS: _short(of_clients.ids), STARTS: _short(of_clients.starts)}
+    values = {f"values/{name}": array for name, array in values.items()}
     if packed:
         alike: dict[
             tuple[str, tuple[int, ...]], list[str]
@@ -155,13 +181,28 @@ def load(path: Path) -> Results:
         datasets = results_form.unpacked(datasets, attributes.pop(PACKED, "[]"), PACKED)
     except (KeyError, ValueError) as error:
         raise Damaged("not a complete file of results") from error
-    static, values = _below("partition/", datasets), _below("values/", datasets)
-    results_form.check(rounds, static, values)
     header = results_form.header(attributes)
+    static = _below("partition/", datasets)
+    static = {name: results_form.long(array) for name, array in static.items()}
+    recorded = _below("values/", datasets)
+    columns = {
+        name: results_form.long(recorded.pop(name))
+        for name in list(recorded)
+        if MetricName.parse(name).of_clients
+    }
+    clients = results_form.entries(
+        rounds.size,
+        datasets.get(IDS),
+        datasets.get(STARTS),
+        columns,
+        header.pop(CLIENT_COUNT, None),
+    )
+    results_form.check(rounds, static, recorded, clients)
+    values = Values(recorded, clients)
     return Results(header, static, rounds, values, header.pop(COMPLETED, []))
 
 
-def merge(parts: Sequence[Results]) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+def merge(parts: Sequence[Results]) -> tuple[np.ndarray, Values]:
     """The rounds [T], ascending, and the values of all parts.
 
     A round in several parts is taken whole from the last of them. Raises UserError for
@@ -182,11 +223,15 @@ def merge(parts: Sequence[Results]) -> tuple[np.ndarray, dict[str, np.ndarray]]:
         positions.append(position)
         rows.append(row)
     chosen = [(part, *sources[id(part)]) for part in parts if id(part) in sources]
+    recorded = {id(part): Values.of(part.values, len(part.rounds)) for part in parts}
     results_form.check_together(
-        len(rounds), [(part.static, part.values) for part in parts]
+        len(rounds), [(part.static, recorded[id(part)]) for part in parts]
     )
-    names = sorted({name for part, _, _ in chosen for name in part.values})
-    return rounds, {name: _merged_values(name, len(rounds), chosen) for name in names}
+    taken = [(recorded[id(part)], rows, places) for part, places, rows in chosen]
+    names = sorted({name for values, _, _ in taken for name in values.of_rounds})
+    of_rounds = {name: _merged(name, len(rounds), taken) for name in names}
+    of_clients = [(values.clients, rows, places) for values, rows, places in taken]
+    return rounds, Values(of_rounds, client_numbers.joined(of_clients, len(rounds)))
 
 
 def scored_after(parts: Sequence[Results]) -> list[int]:
@@ -205,20 +250,20 @@ def listed(folder: Path) -> list[Path]:
     return sorted((folder / ROUNDS).glob("*.h5"))
 
 
-def _merged_values(
-    name: str, length: int, chosen: list[tuple[Results, list[int], list[int]]]
+def _merged(
+    name: str, length: int, taken: list[tuple[Values, list[int], list[int]]]
 ) -> np.ndarray:
-    """The array [length, ...] of a name from ``chosen``: parts, positions in the array,
-    rows in the part.
+    """The array [length] of a round's number.
+
+    taken: of each part its values, the rows that are taken, and their places.
     """
-    arrays = [part.values[name] for part, _, _ in chosen if name in part.values]
-    dtype = np.result_type(*arrays)
-    merged = np.full(
-        (length, *arrays[-1].shape[1:]), np.nan if dtype.kind == "f" else -1, dtype
-    )
-    for part, positions, rows in chosen:
-        if name in part.values:
-            merged[positions] = part.values[name][rows]
+    arrays = [
+        values.of_rounds[name] for values, _, _ in taken if name in values.of_rounds
+    ]
+    merged = client_numbers.missing(length, np.result_type(*arrays))
+    for values, rows, places in taken:
+        if name in values.of_rounds:
+            merged[places] = values.of_rounds[name][rows]
     return merged
 
 
@@ -297,3 +342,12 @@ def _below(prefix: str, datasets: dict[str, np.ndarray]) -> dict[str, np.ndarray
         for name, array in datasets.items()
         if name.startswith(prefix)
     }
+
+
+def _short(array: np.ndarray) -> np.ndarray:
+    """Whole numbers of at least 0 in the smallest type that has them all; others as
+    they are.
+    """
+    if array.dtype.kind not in "iu" or not array.size or array.min() < 0:
+        return array
+    return array.astype(np.min_scalar_type(array.max()))

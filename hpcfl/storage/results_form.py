@@ -1,6 +1,5 @@
 """What a file of results must hold, checked before anything is computed from it."""
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -10,17 +9,18 @@ from pydantic import RootModel
 from hpcfl.errors import UserError
 from hpcfl.files import foreign
 from hpcfl.files.atomic import Damaged
-from hpcfl.scores._metric_name import MetricName
+from hpcfl.storage.client_numbers import ClientNumbers, Values
 from hpcfl.storage.forms import Header
 
-LIMIT = (
-    4 << 30
-)  # bytes of all results of a run: 2,000 rounds of 25,000 clients with 10 numbers each
+# bytes of all results of a run: 2,000 rounds of 25,000 clients with 10 numbers each
+LIMIT = 4 << 30
 COUNTS = (
     "train_counts",
     "test_counts",
 )  # static arrays: samples of the partition, [clients, classes]
 GROUP = "group"  # a static array: the group of each client, [clients]
+
+MOST_CLIENTS = 10**9
 
 Arrays = Mapping[str, np.ndarray]
 
@@ -55,9 +55,57 @@ def unpacked(datasets: Arrays, names: str, packed: str) -> dict[str, np.ndarray]
     return result
 
 
-def check(rounds: np.ndarray, static: Arrays, values: Arrays) -> None:
-    """Raises Damaged unless rounds are int64 [T], ascending, values [T] or, of clients,
-    [T, clients], and COUNTS [clients, classes], of as many clients in all of them.
+def long(array: np.ndarray) -> np.ndarray:
+    """Whole numbers as int64, which can say -1 for missing; others as they are."""
+    return array.astype(np.int64) if array.dtype.kind in "iub" else array
+
+
+def entries(
+    rounds: int,
+    ids: np.ndarray | None,
+    starts: np.ndarray | None,
+    columns: dict[str, np.ndarray],
+    clients: Any,
+) -> ClientNumbers:
+    """The numbers of clients in so many rounds, from arrays of a file.
+
+    Raises Damaged unless ``starts`` [rounds + 1] ascend from 0 to N, ``ids`` [N] do so
+    within each round and are below ``clients``, and the columns are [N].
+    """
+    if ids is None or starts is None:
+        raise Damaged("written in another format by another version of hpcfl")
+    ids, starts = long(ids), long(starts)
+    right = (
+        ids.dtype == starts.dtype == np.int64
+        and ids.ndim == 1
+        and starts.shape == (rounds + 1,)
+        and starts[0] == 0
+        and starts[-1] == len(ids)
+        and (starts[1:] >= starts[:-1]).all()
+        and isinstance(clients, int)
+        and 0 <= clients <= MOST_CLIENTS
+        and ids.min(initial=0) >= 0
+        and ids.max(initial=-1) < clients
+    )
+    if not right:
+        raise Damaged("its entries are not those of clients in rounds")
+    numbers = ClientNumbers(starts, ids, columns, clients)
+    same_round = numbers.rounds[1:] == numbers.rounds[:-1]
+    if (same_round & (ids[1:] <= ids[:-1])).any():
+        raise Damaged("its clients are not in their order")
+    for name, column in columns.items():
+        if column.shape != ids.shape:
+            raise Damaged(
+                f"values {name!r} have shape {column.shape}, there are {len(ids)} entries"
+            )
+    return numbers
+
+
+def check(
+    rounds: np.ndarray, static: Arrays, values: Arrays, clients: ClientNumbers
+) -> None:
+    """Raises Damaged unless rounds are int64 [T], ascending, values [T], and COUNTS
+    [clients, classes], of as many clients as there are numbers of.
     """
     ascending = (
         rounds.ndim == 1 and (rounds[1:] > rounds[:-1]).all()
@@ -65,8 +113,7 @@ def check(rounds: np.ndarray, static: Arrays, values: Arrays) -> None:
     if rounds.dtype != np.int64 or not ascending or (rounds < 0).any():
         raise Damaged("its rounds are not a list of ascending numbers")
     for name, array in values.items():
-        dimensions = 2 if MetricName.parse(name).of_clients else 1
-        if array.shape[:1] != rounds.shape or array.ndim != dimensions:
+        if array.shape != rounds.shape:
             raise Damaged(
                 f"values {name!r} have shape {array.shape}, there are {len(rounds)} rounds"
             )
@@ -82,35 +129,38 @@ def check(rounds: np.ndarray, static: Arrays, values: Arrays) -> None:
     group = static.get(GROUP, np.zeros(1, np.int64))
     if group.dtype != np.int64 or group.ndim != 1 or group.min(initial=0) < 0:
         raise Damaged(f"{GROUP!r} are not the groups of clients")
-    if len(_clients(static, values)) > 1:
+    if len(_clients(static, clients)) > 1:
         raise Damaged("its arrays are of different numbers of clients")
 
 
-def check_together(length: int, parts: Sequence[tuple[Arrays, Arrays]]) -> None:
+def check_together(length: int, parts: Sequence[tuple[Arrays, Values]]) -> None:
     """Raises UserError unless several files can be of one run of ``length`` rounds.
 
     parts: of each file the static arrays and the values, which ``check`` has seen.
     """
-    shapes: dict[str, tuple[int, ...]] = {}
-    for _, values in parts:
-        for name, array in values.items():
-            shapes.setdefault(name, array.shape[1:])
-    clients = sorted({count for part in parts for count in _clients(*part)})
+    counts: set[int] = set()
+    of_rounds: set[str] = set()
+    of_clients: set[str] = set()
+    entries = 0
+    for static, values in parts:
+        counts |= _clients(static, values.clients)
+        of_rounds |= values.of_rounds.keys()
+        of_clients |= values.clients.columns.keys()
+        entries += len(values.clients.ids)
+    clients = sorted(counts)
     if len(clients) > 1:
         raise UserError(
             f"results that are not of one run: one file is of {clients[0]} clients, another of "
             f"{clients[1]}"
         )
-    if (size := 8 * length * sum(map(math.prod, shapes.values()))) > LIMIT:
+    size = 8 * (length * len(of_rounds) + entries * len(of_clients))
+    if size > LIMIT:
         raise UserError(
             f"results of {size:,} bytes, more than the {LIMIT:,} that a run may have"
         )
 
 
-def _clients(static: Arrays, values: Arrays) -> set[int]:
+def _clients(static: Arrays, numbers: ClientNumbers) -> set[int]:
     """The numbers of clients that arrays are of; one, or none where none says."""
     counts = {len(static[name]) for name in (*COUNTS, GROUP) if name in static}
-    for name, array in values.items():
-        if MetricName.parse(name).of_clients:
-            counts.add(array.shape[1])
-    return counts
+    return counts | ({numbers.clients} if numbers.clients else set())

@@ -26,7 +26,7 @@ from hpcfl.storage.lock import FolderLock
 from hpcfl.storage.manifest import Manifest
 
 RUN = "run.json"
-FORMAT = 2  # of a run's folder, all of its files together
+FORMAT = 3  # of a run's folder, all of its files together
 PARTITION = "partition.h5"
 FAILURE = "failure.txt"  # why the last attempt failed
 REASON_BYTES = 1 << 16  # most that is read of that file

@@ -262,10 +262,10 @@ class Models:
         return self._results.series(MetricName("weighted", column))
 
     def _recorded(self, column: str, round: int, client: int) -> float | None:
-        accuracies = of_clients(self._results, column, "accuracy")
+        of_round = self._results.at(np.flatnonzero(self._results.rounds == round))
+        accuracies = of_clients(of_round, column, "accuracy")
         assert accuracies is not None
-        row = self._results.rounds == round
-        accuracy = float(accuracies[row, client].item())
+        accuracy = float(accuracies[0, client])
         return accuracy if np.isfinite(accuracy) else None
 
     def _module(self, fleet: ModelRecorder, column: str, position: int) -> nn.Module:
@@ -292,7 +292,7 @@ class Models:
         [fleet] = self.replay.play(round, self._final(round), [0])
         row = int(np.searchsorted(self._results.rounds, round))
         total = MetricName("total", GLOBAL, of_clients=True)
-        samples = self._results.series(total)[row]
+        [samples] = self._results.at([row]).series(total)
         scored = np.flatnonzero(np.isfinite(samples))
         return Trained(
             GLOBAL,

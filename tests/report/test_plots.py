@@ -84,7 +84,11 @@ def runs(tmp_path):
                 (folder / "run.json").write_text(
                     json.dumps({"format": FORMAT, "config": resolved})
                 )
-        return load_all(tmp_path)
+        # in arrays that a test may change
+        return [
+            replace(run, results=replace(run.results, values=dict(run.results.values)))
+            for run in load_all(tmp_path)
+        ]
 
     return make
 

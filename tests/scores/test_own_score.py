@@ -53,7 +53,8 @@ def unimportable(monkeypatch):
 def test_it_is_in_the_metrics_file_with_what_readers_need(folder):
     with h5py.File(folder / "metrics.h5") as file:
         clients, losses, total = (
-            file[f"values/clients/pre/{name}"][:] for name in (NAME, "loss", "total")
+            file[f"values/clients/pre/{name}"][:].reshape(-1, 3)  # all, in each round
+            for name in (NAME, "loss", "total")
         )
         mean, std, worst = (
             file[f"values/pre/{NAME}{end}"][:] for end in ("", "_std", "_worst_tenth")

@@ -20,11 +20,14 @@ RIGHT = {
     "rounds": ROUNDS,
     "finished": np.array(True),
     "values/pre/weighted": np.zeros(3),
-    "values/clients/pre/correct": np.zeros((3, 2)),
+    "values/clients/pre/correct": np.zeros(4),
+    "entries/client": np.array([0, 1, 1, 0]),
+    "entries/starts": np.array([0, 2, 3, 4]),
     "partition/train_counts": np.array([[3, 0], [1, 2]]),
 }
 SCORE = {"unit": "%", "better": "up", "recorded": {"mean": "own"}}
 HEADER = {
+    "client_count": "2",
     "config": json.dumps(CONFIG),
     "primary": '"pre"',
     "scores": json.dumps({"own": SCORE}),
@@ -70,11 +73,22 @@ def test_what_is_right_is_read(tmp_path):
         ("values/pre/weighted", np.zeros(4)),
         ("values/pre/weighted", np.array(1.0)),
         ("values/pre/weighted", np.zeros((3, 2))),
-        ("values/clients/pre/correct", np.zeros((2, 3))),
         ("values/clients/pre/correct", np.zeros(3)),
-        ("values/clients/pre/correct", np.zeros((3, 2, 1))),
-        ("values/clients/pre/correct", np.zeros((3, 0))),
-        ("values/clients/pre/total", np.zeros((3, 1))),
+        ("values/clients/pre/correct", np.zeros((4, 1))),
+        ("values/clients/pre/correct", np.zeros((3, 2))),
+        ("values/clients/pre/total", np.zeros(5)),
+        ("entries/client", np.array([1, 0, 1, 0])),
+        ("entries/client", np.array([0, 0, 1, 0])),
+        ("entries/client", np.array([0, 2, 1, 0])),
+        ("entries/client", np.array([-1, 1, 1, 0])),
+        ("entries/client", np.array([0, 1, 1])),
+        ("entries/client", np.array([0.0, 1, 1, 0])),
+        ("entries/client", np.array([[0, 1], [1, 0]])),
+        ("entries/starts", np.array([0, 2, 3])),
+        ("entries/starts", np.array([0, 3, 2, 4])),
+        ("entries/starts", np.array([1, 2, 3, 4])),
+        ("entries/starts", np.array([0, 2, 3, 5])),
+        ("entries/starts", np.array([0.0, 2, 3, 4])),
         ("partition/train_counts", np.zeros((2, 2))),
         ("partition/train_counts", np.array([1, 2])),
         ("partition/train_counts", np.array([[-1, 2]])),
@@ -86,14 +100,10 @@ def test_a_wrong_array_is_one_line(tmp_path, name, array):
     refused(write(tmp_path, RIGHT | {name: array}, HEADER))
 
 
-def test_missing_rounds_are_one_line(tmp_path):
-    refused(
-        write(
-            tmp_path,
-            {name: array for name, array in RIGHT.items() if name != "rounds"},
-            HEADER,
-        )
-    )
+@pytest.mark.parametrize("missing", ["rounds", "entries/client", "entries/starts"])
+def test_a_missing_array_is_one_line(tmp_path, missing):
+    datasets = {name: array for name, array in RIGHT.items() if name != missing}
+    refused(write(tmp_path, datasets, HEADER))
 
 
 @pytest.mark.parametrize(
@@ -109,6 +119,11 @@ def test_missing_rounds_are_one_line(tmp_path):
         {"other": "[" * 100_000},
         {"other": "[" * 300 + "]" * 300},
         {"other": "9" * 5000},
+        {"client_count": "1"},
+        {"client_count": "-2"},
+        {"client_count": "2.0"},
+        {"client_count": '"2"'},
+        {"client_count": "3"},
         {"completed": "3"},
         {"completed": "[-1]"},
         {"completed": "[1.5]"},

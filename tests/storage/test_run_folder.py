@@ -88,7 +88,7 @@ def test_a_file_in_the_folders_place(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "text", ["{", "[1]", "{}", '{"format": 2, "config": {}}', "[" * 5000, None]
+    "text", ["{", "[1]", "{}", '{"format": 3, "config": {}}', "[" * 5000, None]
 )
 def test_a_damaged_or_deleted_description_is_made_again(tmp_path, text):
     claim(tmp_path / "run")

@@ -25,6 +25,7 @@ from hpcfl.report import summary, tables
 from hpcfl.simulation.federation import Federation
 from hpcfl.storage import manifest, results
 from hpcfl.storage.metrics import MetricsWriter
+from hpcfl.storage.run_folder import FORMAT
 
 
 def play(folder, method="cwfedavg", rounds=3, fresh=False, **sections):
@@ -562,9 +563,12 @@ def test_another_format_is_refused_in_one_line(tmp_path):
     play(tmp_path / "run", "fedavg")
     file = tmp_path / "run" / "run.json"
     table = json.loads(file.read_text())
-    file.write_text(json.dumps(table | {"format": 3}))
+    file.write_text(json.dumps(table | {"format": FORMAT + 1}))
     before = content(tmp_path)
-    refused = r"written by another version of hpcfl, in format 3 where this one has 2"
+    refused = (
+        "written by another version of hpcfl, "
+        f"in format {FORMAT + 1} where this one has {FORMAT}"
+    )
     for look in (play, summary.load):
         with pytest.raises(UserError, match=refused):
             look(tmp_path / "run")

@@ -8,6 +8,7 @@ every third, the same in all rows.
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from math import ceil
 from typing import TYPE_CHECKING
 
@@ -185,14 +186,21 @@ def _over_rounds(row: Row, scores: Rows, step: int) -> Mapping[str, np.ndarray]:
     curves: dict[str, np.ndarray] = {}
     for run, seed in zip(row.runs, row.seeds, strict=True):
         column = named(run, scores.metric).column
-        recorded = moments.of_clients(run.results, column, scores.measure.score)
-        if recorded is None:
+        recorded = run.results.clients
+        of_score = moments.of_entries(recorded, column, scores.measure.score)
+        if of_score is None:
             continue
-        numbers = drawable(scores.measure.factor * recorded)
+        drawn = drawable(scores.measure.factor * of_score)
+        followed = np.arange(0, recorded.clients, step)
+        numbers = (
+            replace(recorded, columns={column: drawn}).only(followed).series(column)
+        )
         scored = np.isfinite(numbers).any(axis=1)
         rounds = run.results.rounds[scored]
-        for client in range(0, numbers.shape[1], step):
-            curve = np.column_stack([rounds, numbers[scored, client]])
+        for client, over_rounds in zip(
+            followed.tolist(), numbers[scored].T, strict=True
+        ):
+            curve = np.column_stack([rounds, over_rounds])
             if np.isfinite(curve).all(axis=1).any():
                 curves[_name(client, seed)] = curve
     return curves
