@@ -61,13 +61,17 @@ class RoundPlan:
 def select(config: Config, number: int, calendar: Calendar | None = None) -> RoundPlan:
     """Who takes part in a round of the experiment; ``calendar``: with ``[time]``."""
     chosen = cohort(config, number, calendar)
-    every = config.evaluation.every
-    scored = number % every == 0 or number == config.rounds
+    scored = is_scored(config, number)
     audience = chosen
     if scored and config.evaluation.clients == "all":
         audience = np.arange(config.partition.clients)
     shares = _epoch_shares(config, number, chosen, calendar)
     return RoundPlan(number, chosen, audience, scored, shares=shares)
+
+
+def is_scored(config: Config, number: int) -> bool:
+    """Whether models are scored in a round."""
+    return number % config.evaluation.every == 0 or number == config.rounds
 
 
 def select_final(

@@ -11,8 +11,7 @@ from hpcfl.clock.seconds import Duration, Work
 from hpcfl.clock.synchronous import SynchronousTimetable
 from hpcfl.communication.agreement import agreed
 from hpcfl.communication.communicator import Communicator
-from hpcfl.errors import UserError
-from hpcfl.simulation import workload
+from hpcfl.simulation import asynchronous, workload
 from hpcfl.simulation.participation import draws_of
 from hpcfl.simulation.prepare import Prepared
 from hpcfl.simulation.workload import Workload
@@ -25,11 +24,11 @@ def timed(prepared: Prepared, communicator: Communicator) -> Prepared:
     """
     if prepared.config.time.mode == "none":
         return prepared
-    if prepared.config.time.mode == "asynchronous":
-        raise UserError("time.mode = 'asynchronous': not simulated yet")
     own = None
     with agreed(communicator):
         if prepared.store.ids:
+            if prepared.config.time.mode == "asynchronous":
+                asynchronous.refuse(prepared)
             own = workload.of(prepared)
     found = communicator.allgather(_told(own))
     known = next(told for told in found if told is not None)
