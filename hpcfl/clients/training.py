@@ -45,7 +45,8 @@ class Task:
     """A local training as a method asked for it; ``Fleet.train`` and ``train_by``
     explain the fields.
 
-    rounds: the round of each client, [n].
+    Attributes:
+        rounds: the round of each client, [n].
     """
 
     rounds: np.ndarray
