@@ -37,23 +37,24 @@ BUFFERS = "buffers."
 class TrainOptions(TypedDict, total=False):
     """What ``Fleet.train`` and ``Fleet.train_by`` can be told, by keyword.
 
-    loss: what is minimised; by default the method's objective.
-    params: the groups of columns that are trained (see ``Layout``), by default all; the
-        rest is frozen, its batch norm in evaluation mode.
-    epochs: by default ``training.epochs``; with ``until`` the most there may be.
-    steps: the most steps in an epoch; by default as many as there are mini-batches.
-    phase: a part of the key of all shuffles, by default "train", so that two phases of
-        a round see different orders; a fleet trains each phase once.
-    proximal: (strength, anchor rows) of the proximal term strength/2·‖w − anchor‖².
-    share: the share of a client's samples that it trains on, drawn for the phase, at
-        least one sample; by default 1.
-    only: which clients train, bool [n]; the others' rows are returned as they are.
-    until: called after each epoch with the losses of the epochs' last mini-batches
-        [lanes, epochs so far] and the lanes' variables; returns which lanes are done,
-        bool [lanes].
-    model: which of a client's models this is, by default "model", where a method keeps
-        several, each with its own buffers.
-    variables: tensors ``[n, …]`` by name, which the loss reads as ``lane.NAME``.
+    Attributes:
+        loss: what is minimised; by default the method's objective.
+        params: the groups of columns that are trained (see ``Layout``), by default all;
+            the rest is frozen, its batch norm in evaluation mode.
+        epochs: by default ``training.epochs``; with ``until`` the most there may be.
+        steps: the most steps in an epoch; by default as many as there are mini-batches.
+        phase: a part of the key of all shuffles, by default "train", so that two phases
+            of a round see different orders; a fleet trains each phase once.
+        proximal: (strength, anchor rows) of the proximal term strength/2·‖w − anchor‖².
+        share: the share of a client's samples that it trains on, drawn for the phase,
+            at least one sample; by default 1.
+        only: which clients train, bool [n]; the others' rows are returned as they are.
+        until: called after each epoch with the losses of the epochs' last mini-batches
+            [lanes, epochs so far] and the lanes' variables; returns which lanes are
+            done, bool [lanes].
+        model: which of a client's models this is, by default "model", where a method
+            keeps several, each with its own buffers.
+        variables: tensors ``[n, …]`` by name, which the loss reads as ``lane.NAME``.
     """
 
     loss: Loss | None
@@ -77,25 +78,28 @@ class Fleet:
     Rows of models are ``[n, P]`` in the order of ``ids``, or ``[P]`` for one model that
     all clients share.
 
-    ids: the clients' numbers [n], ascending.
-    state: the clients' private state, tensors ``[n, …]`` by name; tensors that a method
-        assigns are kept.
-    counts: training samples of each class, float64 [n, classes].
-    round: the number of the round, from 1.
-    scored: whether models are scored in this round.
-    loss: what ``train`` minimises unless told otherwise.
-    scores: what ``score`` added up, by column.
-    recorded: what ``record`` was given, [n] by name.
-    tune_epochs: for how many epochs the models that clients start from are trained at
-        scoring, to be scored after each of these (``Method.score_tuned``).
-    pace: of each client the share that it does of the epochs of each training of the
-        round, [n] in [0, 1], though at least one of them; None where all do all.
-    losses, data_losses: each client's mean objective in the last epoch of the last
-        training, with the proximal term at its end, and the data term alone, float64
-        [n]; None before any.
-    sample_gradients: how many gradients of samples each client has computed, int64 [n]
-        on the host: one for each sample of each mini-batch that a gradient was taken
-        of, whichever parameters it is by. What a ``trial`` computes counts, too.
+    Attributes:
+        ids: the clients' numbers [n], ascending.
+        state: the clients' private state, tensors ``[n, …]`` by name; tensors that a
+            method assigns are kept.
+        counts: training samples of each class, float64 [n, classes].
+        round: the number of the round, from 1.
+        scored: whether models are scored in this round.
+        loss: what ``train`` minimises unless told otherwise.
+        scores: what ``score`` added up, by column.
+        recorded: what ``record`` was given, [n] by name.
+        tune_epochs: for how many epochs the models that clients start from are trained
+            at scoring, to be scored after each of these (``Method.score_tuned``).
+        pace: of each client the share that it does of the epochs of each training of
+            the round, [n] in [0, 1], though at least one of them; None where all do
+            all.
+        losses, data_losses: each client's mean objective in the last epoch of the last
+            training, with the proximal term at its end, and the data term alone,
+            float64 [n]; None before any.
+        sample_gradients: how many gradients of samples each client has computed, int64
+            [n] on the host: one for each sample of each mini-batch that a gradient was
+            taken of, whichever parameters it is by. What a ``trial`` computes counts,
+            too.
     """
 
     ids: np.ndarray
@@ -213,10 +217,11 @@ class Fleet:
         with what steps assigned to them; the given tensors do not change. A step reads
         and assigns ``context.variables[NAME]``.
 
-        batches: how many disjoint mini-batches a step gets; in an epoch's last step
-            they may be smaller, never empty.
-        frozen: the mode of layers of which nothing is trained; in "training" their
-            batch norm takes each mini-batch's own statistics.
+        Args:
+            batches: how many disjoint mini-batches a step gets; in an epoch's last step
+                they may be smaller, never empty.
+            frozen: the mode of layers of which nothing is trained; in "training" their
+                batch norm takes each mini-batch's own statistics.
         """
         trained = self._trained(rows, options, step, batches, frozen)
         return trained.rows, {**(options.get("variables") or {}), **trained.changed}
@@ -253,11 +258,12 @@ class Fleet:
         Where samples are held out to choose the best round on, also on these, as
         ``validation/COLUMN``.
 
-        column: several names, such as ("pre", "global"), where several columns are one
-            model: it is scored once.
-        predict: a function of (model, x, lane) that returns logits [batch, classes]; by
-            default ``model(x)``.
-        model, variables: as for ``train``.
+        Args:
+            column: several names, such as ("pre", "global"), where several columns are
+                one model: it is scored once.
+            predict: a function of (model, x, lane) that returns logits [batch,
+                classes]; by default ``model(x)``.
+            model, variables: as for ``train``.
         """
         if not self.scored:
             return
@@ -376,11 +382,12 @@ class Fleet:
 
         They are float32, and zero for classes that a client does not hold.
 
-        rows: the models that the function is given, in evaluation mode.
-        function: of (model, x, lane), ``[batch, d]``.
-        draws: (times, size): the mean is over ``times`` random draws of at most
-            ``size`` samples of the class instead of all.
-        variables: as for ``train``.
+        Args:
+            rows: the models that the function is given, in evaluation mode.
+            function: of (model, x, lane), ``[batch, d]``.
+            draws: (times, size): the mean is over ``times`` random draws of at most
+                ``size`` samples of the class instead of all.
+            variables: as for ``train``.
         """
         given = self._variables(variables)
         resources, means, order = self.resources, [], list[int]()
@@ -441,14 +448,15 @@ class Fleet:
     ) -> tuple[Tensor, Tensor, Tensor]:
         """``function`` of each client's training samples, such as their features.
 
-        rows: the models that the function is given, in evaluation mode.
-        function: of (model, x, lane), ``[batch, d]``; the lane has no variables.
-        most: how many samples of a client at most, a random choice of each round where
-            it has more; by default all of them.
-
         Returns outputs ``[n, S, d]``, labels ``[n, S]``, and which of the S places hold
         a sample, bool ``[n, S]``. S is ``most``, or else the most samples that any of
         these clients has; what is beyond a client's own is zero.
+
+        Args:
+            rows: the models that the function is given, in evaluation mode.
+            function: of (model, x, lane), ``[batch, d]``; the lane has no variables.
+            most: how many samples of a client at most, a random choice of each round
+                where it has more; by default all of them.
         """
         resources = self.resources
         pools = [self._chosen(client, most) for client in self.ids]

@@ -38,11 +38,13 @@ class StepRandom:
         phase: str,
         layers: int,
     ):
-        """Args:
-        clients: the ids of the lanes' clients.
-        steps: how many each lane takes in an epoch.
-        phase: the training's.
-        layers: how many random layers the model has.
+        """Begin with the first step of the first epoch.
+
+        Args:
+            clients: the ids of the lanes' clients.
+            steps: how many each lane takes in an epoch.
+            phase: the training's.
+            layers: how many random layers the model has.
         """
         self._seed, self._round = seed, round
         self._clients, self._steps, self._device = clients, steps, device
@@ -233,7 +235,7 @@ class StepContext:
         """Take the gradient on a mini-batch at the lanes' models and change these by
         ``function``.
 
-        It is called with (rows, gradient, *others) and changes the rows in place, and
+        It is called with ``(rows, gradient, *others)`` and changes the rows in place, and
         nothing else. What becomes of a number may depend on those at the same place
         alone, so that the function can be given a layer at a time, in any shape,
         without putting whole rows together first.

@@ -37,7 +37,9 @@ def fit(
     Its first parameters and the order of samples are keyed by (seed, round). The
     learning rate does not decay.
 
-    build: makes the model. training: how it is trained.
+    Args:
+        build: makes the model.
+        training: how it is trained.
     """
     with randomness.seeded(seed, "synthetic", round):
         module = build()
@@ -83,9 +85,10 @@ def gradient_descent(
     """Plain gradient descent on tensors that belong to no model; returns them by name
     after ``steps`` steps.
 
-    start: where it begins, by name; it does not change. loss: a function of such
-        tensors.
-    lr: the learning rate.
+    Args:
+        start: where it begins, by name; it does not change.
+        loss: a function of such tensors.
+        lr: the learning rate.
     """
     everything = torch.arange(0)  # which the loss sees in every step
     return stochastic_descent(

@@ -4,7 +4,7 @@ sets, as their files describe themselves.
 Reading that off the code means importing torch and playing a small round of every
 method, so it is kept in ``catalogue.json``. A file that is not in it yet is read when it
 is asked for. ``python -m hpcfl.report.catalogue`` writes ``catalogue.json`` and the
-tables of README anew; tests say when that is due.
+tables of methods and data sets anew; tests say when that is due.
 """
 
 import importlib
@@ -19,7 +19,7 @@ from hpcfl.errors import UserError
 from hpcfl.experiment import blame, plugins
 
 STORED = Path(__file__).with_suffix(".json")
-README = Path(__file__).parents[2] / "README.md"  # only in a checkout
+PACKAGE = Path(__file__).parents[1]
 Keys = dict[str, dict[str, Any]]  # JSON schemas by key
 # JSON-able: ``name``, ``description``, and what a kind has besides.
 Entry = dict[str, Any]
@@ -44,7 +44,11 @@ NAMED_BY = {
     "datasets": "data.dataset",
 }
 COMMAND = "written by python -m hpcfl.report.catalogue"
-# The tables of README, by kind: the lines above the first entry.
+# Pages with a table of all there is of a kind, and the lines above its first entry.
+PAGES = {
+    "datasets": PACKAGE / "data" / "README.md",
+    "methods": PACKAGE / "methods" / "README.md",
+}
 TABLES = {
     "datasets": "| name | | licence |\n|---|---|---|",
     "methods": "| name | paper | idea |\n|---|---|---|",
@@ -94,15 +98,14 @@ def text() -> str:
     return json.dumps(catalogue, indent=1, ensure_ascii=False) + "\n"
 
 
-def with_tables(page: str, catalogue: dict[str, list[Entry]]) -> str:
-    """README with its tables of methods and data sets as ``catalogue`` has them."""
-    for kind, header in TABLES.items():
-        begin, end = f"<!-- {kind}: {COMMAND} -->\n", f"<!-- end of {kind} -->"
-        before, _, rest = page.partition(begin)
-        rows = [_row(kind, entry) for entry in catalogue[kind]]
-        table = "\n".join([header, *rows])
-        page = f"{before}{begin}\n{table}\n\n{end}{rest.partition(end)[2]}"
-    return page
+def with_table(kind: str, page: str, listed: list[Entry]) -> str:
+    """A page whose table of a kind has the entries ``listed``."""
+    begin, end = f"<!-- {kind}: {COMMAND} -->\n", f"<!-- end of {kind} -->"
+    before, _, rest = page.partition(begin)
+    after = rest.partition(end)[2]
+    rows = [_row(kind, entry) for entry in listed]
+    table = "\n".join([TABLES[kind], *rows])
+    return f"{before}{begin}\n{table}\n\n{end}{after}"
 
 
 def _row(kind: str, entry: Entry) -> str:
@@ -235,5 +238,7 @@ def _untitled(properties: Keys) -> Keys:
 if __name__ == "__main__":
     content = text()
     STORED.write_text(content, encoding="utf-8")
-    page = with_tables(README.read_text(encoding="utf-8"), json.loads(content))
-    README.write_text(page, encoding="utf-8")
+    catalogue = json.loads(content)
+    for kind, path in PAGES.items():
+        page = with_table(kind, path.read_text(encoding="utf-8"), catalogue[kind])
+        path.write_text(page, encoding="utf-8")
