@@ -190,7 +190,8 @@ def test_what_a_selection_may_not_choose(ids, problem):
     draws = Draws(Chosen(select="mine:Chosen", ids=ids), 6, 4)
     candidates = np.array([1, 1, 1, 1, 1, 0], bool)
     with pytest.raises(
-        UserError, match=f"test_who_is_chosen.py:.*select = 'mine:Chosen': chose {problem}"
+        UserError,
+        match=f"test_who_is_chosen.py:.*select = 'mine:Chosen': chose {problem}",
     ):
         draws.choose(candidates, 3, (1,))
 
