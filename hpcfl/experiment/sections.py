@@ -323,6 +323,20 @@ class Training(Section):
 
 
 class Participation(Section):
+    """What every selection shares; a selection adds its own keys (see
+    ``hpcfl/clock/selection``).
+
+    Attributes:
+        by_losses, by_time: whether who is chosen depends on the losses that clients tell,
+            and on how long they are at work.
+    """
+
+    by_losses: ClassVar[bool] = False
+    by_time: ClassVar[bool] = False
+
+    select: str = Field(
+        "uniform", description="how clients are chosen, or your own 'module:Class'"
+    )
     fraction: float = Field(
         1.0, gt=0, le=1, description="share of clients drawn each round, at least one"
     )

@@ -269,6 +269,8 @@ class Round:
     def numbers(self, work: LocalWork) -> record.OfFleets:
         """The numbers of this rank's clients, by fleet."""
         trained = record.numbers(self.participants, work.message, work.finite)
+        if self.prepared.config.participation.by_losses:
+            trained.values["floats_up"] += 1
         scored = record.numbers(self.observers, None, None)
         return [(self.participants.ids, trained), (self.observers.ids, scored)]
 

@@ -19,7 +19,7 @@ from hpcfl.errors import UserError
 from hpcfl.experiment.config import fingerprint
 from hpcfl.files.atomic import Damaged
 from hpcfl.methods.base import State
-from hpcfl.simulation import preflight
+from hpcfl.simulation import hearing, preflight
 from hpcfl.simulation.asynchronous import round_maker
 from hpcfl.simulation.participation import RoundPlan, select
 from hpcfl.simulation.prepare import Prepared, prepare, refuse_other_frozen
@@ -159,6 +159,7 @@ class RoundReplay:
                 server = checkpoint.state(
                     self.checkpoints, manifest, nobody, with_server=True
                 )
+                hearing.recall(self.prepared.calendar, OneProcess(), number - 1, server)
             self._states[number] = manifest, server or self.prepared.server
         return self._states[number]
 
