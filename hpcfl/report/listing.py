@@ -1,5 +1,5 @@
-"""What ``hpcfl methods``, ``models``, ``partitions``, ``shifts``, ``scores`` and
-``datasets`` print.
+"""What ``hpcfl methods``, ``models``, ``partitions``, ``shifts``, ``selections``,
+``scores`` and ``datasets`` print.
 """
 
 import json
@@ -40,6 +40,7 @@ COLUMNS: dict[str, Cells] = {
     "models": DESCRIPTION,
     "partitions": DESCRIPTION,
     "shifts": DESCRIPTION,
+    "selections": DESCRIPTION,
     "scores": (
         ("unit", lambda entry: entry["unit"]),
         ("better", lambda entry: entry["better"]),
