@@ -21,7 +21,7 @@ class OfDrawn(Selection):
         ``candidates = 1`` no more than are chosen, which is the uniform choice.
         """
         # 1e-9: 1.1 · 10 is above 11 in floating point
-        return known.order()[: ceil(self.candidates * count - 1e-9)]
+        return known.drawn(ceil(self.candidates * count - 1e-9))
 
 
 def first(ids: np.ndarray, costs: np.ndarray, count: int) -> np.ndarray:

@@ -22,6 +22,8 @@ from hpcfl.rows import randomness
 
 __all__ = ["Known", "Selection", "Told"]
 
+MANY = 100_000  # clients
+
 
 @dataclass(frozen=True)
 class Known:
@@ -66,6 +68,20 @@ class Known:
         order = randomness.permutation(clients, self.seed, "cohort", *self.key)
         allowed: np.ndarray = order[self.candidates[order]]
         return allowed
+
+    def drawn(self, count: int) -> np.ndarray:
+        """At most ``count`` ids of candidates, drawn uniformly without replacement.
+
+        Up to ``MANY`` clients they are the first in ``order``. To order a million takes
+        longer than many a round, so that of more clients only ``count`` are drawn.
+        """
+        if len(self.candidates) <= MANY:
+            return self.order()[:count]
+        random = randomness.generator(self.seed, "cohort", *self.key)
+        drawn: np.ndarray = random.choice(
+            self.ids, min(count, len(self.ids)), replace=False
+        )
+        return drawn
 
     def random(self, purpose: str) -> np.random.Generator:
         """Random numbers for a purpose."""

@@ -7,7 +7,7 @@ from hpcfl.clock.selection.base import Known, Selection
 
 class Uniform(Selection):
     def choose(self, known: Known, count: int) -> np.ndarray:
-        return known.order()[:count]
+        return known.drawn(count)
 
 
 plugin = Uniform
