@@ -6,7 +6,7 @@ end makes them one checkpoint (``manifest.py``).
 """
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from copy import deepcopy
@@ -14,6 +14,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from torch import Tensor
 
 from hpcfl.communication.agreement import Ranks, agreed
@@ -21,7 +22,7 @@ from hpcfl.errors import UserError
 from hpcfl.files import atomic, scratch
 from hpcfl.files.atomic import Damaged
 from hpcfl.storage import digest, manifest, shards
-from hpcfl.storage.clients import ClientStore, Row
+from hpcfl.storage.clients import ClientStore, Snapshot
 from hpcfl.storage.manifest import Manifest
 from hpcfl.storage.ownership import AnotherRun, left_out
 from hpcfl.storage.shards import Shard
@@ -52,13 +53,13 @@ class Best:
 
     round: the state was that after this one. number: the best round's. server: as for
         ``Checkpoints.start``.
-    rows: as ``ClientStore.snapshot`` gives them.
+    rows: of this rank's clients.
     """
 
     round: int
     number: float
     server: Mapping[str, Tensor] | None
-    rows: dict[int, Row]
+    rows: Snapshot
 
 
 @dataclass(frozen=True)
@@ -73,9 +74,8 @@ class Pending:
     report: Future[dict[str, Any]]
 
 
-State = tuple[
-    dict[str, Tensor] | None, dict[int, Row]
-]  # the server's on rank 0, and this rank's clients'
+# the server's on rank 0, and this rank's clients'
+State = tuple[dict[str, Tensor] | None, Snapshot]
 
 
 class Checkpoints:
@@ -98,6 +98,10 @@ class Checkpoints:
         # all
         self._committed: dict[tuple[object, ...], Shard] = {}
         self._pending: Pending | None = None
+        # whose state this rank has told rank 0 that it writes, and on rank 0 what each
+        # rank has told: all clients' ids are told once
+        self._told: np.ndarray | None = None
+        self._hosted: dict[int, np.ndarray] = {}
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
         # seconds for which the last checkpoint was written in the background: on rank 0
         # the slowest rank's
@@ -194,8 +198,9 @@ class Checkpoints:
     def _write(self, states: list[State]) -> dict[str, Any]:
         """In the background: write this rank's files of states.
 
-        Returns, JSON-able, the seconds that it took, and of each state the files'
-        shards and the digest of each of its clients.
+        Returns, JSON-able, the seconds that it took, the ids of this rank's clients if
+        rank 0 does not know them, and of each state the files' shards, the digest of
+        clients that were never put and those of the others.
         """
         begun = time.perf_counter()
         with atomic.explained(self.folder):
@@ -203,20 +208,29 @@ class Checkpoints:
                 exist_ok=True
             )  # not its parents: a run's folder that vanished is a failure
         written = [self._written(server, rows) for server, rows in states]
-        return {"states": written, "seconds": time.perf_counter() - begun}
+        ids = states[0][1].ids
+        known = self._told is not None and np.array_equal(ids, self._told)
+        self._told = ids
+        return {
+            "states": written,
+            "ids": None if known else ids.tolist(),
+            "seconds": time.perf_counter() - begun,
+        }
 
     def _written(
-        self, server: dict[str, Tensor] | None, rows: dict[int, Row]
+        self, server: dict[str, Tensor] | None, rows: Snapshot
     ) -> dict[str, Any]:
         files = [self._clients_shard(group, rows) for group in shards.groups(rows)]
         if server is not None:
             files.append(self._server_shard(server))
+        digests = rows.digests
         return {
             "files": [asdict(shard) for shard in files],
-            "clients": [[client, row.digest] for client, row in rows.items()],
+            "template": digests.template,
+            "clients": [[client, text] for client, text in digests.written.items()],
         }
 
-    def _clients_shard(self, ids: list[int], rows: dict[int, Row]) -> Shard:
+    def _clients_shard(self, ids: list[int], rows: Snapshot) -> Shard:
         known = self._known(ids, [rows[client].digest for client in ids])
         return known or shards.write_clients(self.folder, ids, rows)
 
@@ -238,13 +252,16 @@ class Checkpoints:
         reports: of all ranks, as ``_write`` returns them. Returns the digest of the
         run.
         """
+        for rank, report in enumerate(reports):
+            if report["ids"] is not None:
+                self._hosted[rank] = np.array(report["ids"], np.int64)
         parts = list(
             zip(*(report["states"] for report in reports), strict=True)
         )  # by state, of all ranks
         if pending.best is not None:
             round, number = pending.best
-            self._best = _assembled(round, {"number": number}, parts[1], None)
-        new = _assembled(pending.round, pending.meta, parts[0], self._best)
+            self._best = self._assembled(round, {"number": number}, parts[1], None)
+        new = self._assembled(pending.round, pending.meta, parts[0], self._best)
         new.write(self.folder)
         # A checkpoint of this or a later round was damaged, or the run would not have
         # come here again.
@@ -253,6 +270,27 @@ class Checkpoints:
         ]
         self._clean()
         return new.digest
+
+    def _assembled(
+        self,
+        round: int,
+        meta: dict[str, Any],
+        parts: Sequence[dict[str, Any]],
+        best: Manifest | None,
+    ) -> Manifest:
+        """On rank 0: the manifest of a state after ``round``, of which each rank has
+        written its one of ``parts``.
+        """
+        files = [shard for part in parts for shard in _shards(part["files"])]
+        server = next(shard for shard in files if shard.ids is None)
+        clients = [
+            digest.OfClients(
+                self._hosted[rank], part["template"], dict(part["clients"])
+            )
+            for rank, part in enumerate(parts)
+        ]
+        of_run = digest.of_run(server.digests[0], clients)
+        return Manifest(round, of_run, meta, files, best)
 
     def _clean(self) -> None:
         """Remove temporaries, and files that no kept manifest lists; no rank is writing
@@ -436,20 +474,6 @@ def _copied(server: Mapping[str, Tensor] | None) -> dict[str, Tensor] | None:
         if server is None
         else {name: scratch.copy(tensor) for name, tensor in server.items()}
     )
-
-
-def _assembled(
-    round: int,
-    meta: dict[str, Any],
-    parts: Iterable[dict[str, Any]],
-    best: Manifest | None,
-) -> Manifest:
-    """The manifest of a state after ``round``, whose ``parts`` all ranks have written."""
-    parts = list(parts)
-    files = [shard for part in parts for shard in _shards(part["files"])]
-    server = next(shard for shard in files if shard.ids is None)
-    clients = dict(pair for part in parts for pair in part["clients"])
-    return Manifest(round, digest.of_run(server.digests[0], clients), meta, files, best)
 
 
 def _shards(files: list[dict[str, Any]]) -> list[Shard]:

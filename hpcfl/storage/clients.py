@@ -5,11 +5,12 @@ file in $TMPDIR.
 """
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from math import inf
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -111,6 +112,38 @@ class Tier:
             self.held -= self.rows.pop(client).size
 
 
+@dataclass(frozen=True)
+class Snapshot(Mapping[int, Row]):
+    """The rows of one rank's clients at one moment, by ascending id.
+
+    Attributes:
+        ids: Of the clients, int64 [n], ascending.
+        written: The rows that were put, by id.
+        template: The row of all others.
+    """
+
+    ids: np.ndarray
+    written: Mapping[int, Row]
+    template: Row
+
+    @property
+    def digests(self) -> digest.OfClients:
+        """The digests of all rows; each is computed once."""
+        written = {client: row.digest for client, row in self.written.items()}
+        return digest.OfClients(self.ids, self.template.digest, written)
+
+    def __getitem__(self, client: int) -> Row:
+        if len(foreign(self.ids, [client])):
+            raise KeyError(client)
+        return self.written.get(client, self.template)
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self.ids.tolist())
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+
 class ClientStore:
     """Private state by client id. Clients whose state was never put share one row, the
     template.
@@ -140,7 +173,9 @@ class ClientStore:
         )
         self._template_row = row
         self.template = row.tensors
-        self._rows = dict.fromkeys(sorted(ids), row)
+        self._template_row = row
+        self._ids = np.sort(np.fromiter(ids, np.int64))
+        self._written: dict[int, Row] = {}
         self._overflow = overflow = Overflow(self.template)
         host = Tier(memory, lambda client, row: row.move(overflow))
 
@@ -155,7 +190,8 @@ class ClientStore:
     @property
     def ids(self) -> list[int]:
         """The clients of this rank, ascending."""
-        return list(self._rows)
+        ids: list[int] = self._ids.tolist()
+        return ids
 
     def get(self, ids: Sequence[int], device: torch.device = CPU) -> dict[str, Tensor]:
         """Copies of the state of n clients, name → tensor [n, *shape] on ``device``.
@@ -169,7 +205,9 @@ class ClientStore:
                 name: empty.new_empty((0, *empty.shape), device=device)
                 for name, empty in self.template.items()
             }
-        rows = [self._rows[client].as_it_lies for client in ids]
+        rows = [
+            self._written.get(client, self._template_row).as_it_lies for client in ids
+        ]
         return {
             name: pinned.stacked([row[name] for row in rows], device)
             for name in self.template
@@ -192,7 +230,7 @@ class ClientStore:
             for name, tensor in state.items()
         }
         for position, client in enumerate(ids):
-            row = self._rows[client] = Row(
+            row = self._written[client] = Row(
                 {name: _private(tensor[position]) for name, tensor in state.items()}
             )
             self._gpu.drop(client)
@@ -202,31 +240,32 @@ class ClientStore:
     def forget(self, ids: Iterable[int]) -> None:
         """Give clients the template's state again, as if theirs had never been put."""
         for client in ids:
-            self._rows[client] = self._template_row
+            self._written.pop(client, None)
             self._gpu.drop(client)
             self._host.drop(client)
 
     def like(self, template: Mapping[str, Tensor]) -> "ClientStore":
         """A new store for other state of the same clients, in as much memory."""
-        return ClientStore(self._rows, template, self._host.most, self._gpu.most)
+        return ClientStore(self._ids, template, self._host.most, self._gpu.most)
 
     def read_ahead(self, ids: Iterable[int]) -> None:
         """Say that the state of those of ``ids`` that live on this rank will be asked
         for soon.
         """
         for client in ids:
-            if client in self._rows:
-                self._rows[client].read_ahead()
+            if client in self._written:
+                self._written[client].read_ahead()
 
-    def snapshot(self) -> dict[int, Row]:
-        """The rows of all clients as of now, by ascending id: later puts do not show,
-        no tensor is copied.
+    def snapshot(self) -> Snapshot:
+        """The rows of all clients as of now: later puts do not show, no tensor is
+        copied.
         """
-        return dict(self._rows)
+        return Snapshot(self._ids, dict(self._written), self._template_row)
 
     def _check_ids(self, ids: Sequence[int]) -> None:
-        if foreign := [client for client in ids if client not in self._rows]:
-            raise ValueError(f"clients {foreign[:5]} are not of this rank")
+        others = foreign(self._ids, ids)
+        if others:
+            raise ValueError(f"clients {others[:5]} are not of this rank")
 
     def check_state(self, count: int, state: Mapping[str, Tensor]) -> None:
         """Raise ValueError for state of so many clients that is not like the template."""
@@ -241,6 +280,17 @@ class ClientStore:
                     f"fleet.state['{name}'] is {tensor.dtype} of shape {list(tensor.shape)}; "
                     f"a row for each client is {expected[0]} of shape {list(expected[1])}"
                 )
+
+
+def foreign(hosted: np.ndarray, ids: Sequence[int]) -> list[int]:
+    """Those of the ``ids`` that are not among ``hosted``, which ascend."""
+    asked = np.asarray(ids, np.int64)
+    places = np.searchsorted(hosted, asked)
+    within = places < len(hosted)
+    known = np.zeros(len(asked), bool)
+    known[within] = hosted[places[within]] == asked[within]
+    others: list[int] = asked[~known].tolist()
+    return others
 
 
 def _private(tensor: Tensor) -> Tensor:

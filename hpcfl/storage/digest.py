@@ -4,7 +4,8 @@ hexadecimal.
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from torch import Tensor
@@ -22,11 +23,38 @@ def of_tensors(tensors: Mapping[str, Tensor]) -> str:
     return digest.hexdigest()
 
 
-def of_run(server: str, clients: Mapping[int, str]) -> str:
+@dataclass(frozen=True)
+class OfClients:
+    """Digests of clients' states, most of which may be one.
+
+    Attributes:
+        ids: Of the clients, int64 [n], ascending.
+        template: The digest of all that are not ``written``.
+        written: The digests of the others, by id.
+    """
+
+    ids: np.ndarray
+    template: str
+    written: Mapping[int, str]
+
+
+def of_run(server: str, clients: Sequence[OfClients]) -> str:
     """The digest of a run: over the server's digest and then the clients' by id, as 32
     bytes each.
+
+    clients: of each rank's.
     """
+    everybody = np.sort(np.concatenate([part.ids for part in clients]), kind="stable")
+    rows = np.empty((len(everybody), 32), np.uint8)
+    for part in clients:
+        rows[np.searchsorted(everybody, part.ids)] = _bytes(part.template)
+        written = np.searchsorted(everybody, list(part.written))
+        rows[written] = _bytes("".join(part.written.values()))
     digest = hashlib.sha256(bytes.fromhex(server))
-    for client in sorted(clients):
-        digest.update(bytes.fromhex(clients[client]))
+    digest.update(rows.data)
     return digest.hexdigest()
+
+
+def _bytes(digests: str) -> np.ndarray:
+    """Digests one after the other as bytes, uint8 [n, 32]."""
+    return np.frombuffer(bytes.fromhex(digests), np.uint8).reshape(-1, 32)

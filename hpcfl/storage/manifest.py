@@ -19,7 +19,7 @@ from hpcfl.storage.shards import Sha256, Shard
 
 FORMAT = 2
 PATTERN = "manifest-*.json"
-LIMIT = 64 << 20  # bytes, enough for 700,000 clients with state
+LIMIT = 256 << 20  # bytes, enough for 2,800,000 clients with state
 
 
 class Document(TypedDict):

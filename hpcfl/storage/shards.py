@@ -21,7 +21,7 @@ from torch import Tensor
 
 from hpcfl.files import atomic, foreign, hdf5
 from hpcfl.files.atomic import Damaged
-from hpcfl.storage.clients import Row
+from hpcfl.storage.clients import Row, Snapshot
 
 # The most in a group. Every group is a file, and written again when one of its clients
 # changed: larger groups make fewer files, smaller ones write less that did not change.
@@ -91,21 +91,21 @@ def content(ids: Sequence[int] | None, digests: Sequence[str]) -> tuple[object, 
     return (None if ids is None else tuple(ids), *digests)
 
 
-def groups(rows: Mapping[int, Row]) -> Iterator[list[int]]:
+def groups(rows: Snapshot) -> Iterator[list[int]]:
     """The ids of a rank's clients, ascending, in groups of bounded size; one group is
     for one file.
 
     Clients whose state was never put are left out. They count for where groups begin
     and end, so that other groups stay as they are when the state of one is put.
     """
-    ids = sorted(rows)
-    size = rows[ids[0]].size if ids else 0
+    size = rows.template.size
     count = max(1, min(GROUP_CLIENTS, GROUP_BYTES // max(1, size)))
-    for start in range(0, len(ids), count):
-        if group := [
-            client for client in ids[start : start + count] if rows[client].written
-        ]:
-            yield group
+    written = np.array(sorted(rows.written), np.int64)
+    of_group = np.searchsorted(rows.ids, written) // count
+    begins = np.flatnonzero(np.diff(of_group)) + 1
+    for group in np.split(written, begins):
+        if len(group):
+            yield group.tolist()
 
 
 def write_clients(folder: Path, ids: list[int], rows: Mapping[int, Row]) -> Shard:

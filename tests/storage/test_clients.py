@@ -1,6 +1,7 @@
 import gc
 import weakref
 
+import numpy as np
 import pytest
 import torch
 
@@ -113,15 +114,21 @@ def test_digest_sees_name_shape_dtype_and_every_bit(other):
     assert digest.of_tensors(other) != digest.of_tensors({"a": torch.zeros(4)})
 
 
+def of_clients(written):
+    return digest.OfClients(np.array(sorted(written)), "33" * 32, written)
+
+
 def test_digest_ignores_order_and_strides():
     square = torch.arange(4.0).reshape(2, 2)
     assert digest.of_tensors({"a": square.T, "b": square}) == digest.of_tensors(
         {"b": square, "a": square.T.contiguous()}
     )
     assert (
-        digest.of_run("00" * 32, {2: "22" * 32, 1: "11" * 32})
-        == digest.of_run("00" * 32, {1: "11" * 32, 2: "22" * 32})
-        != digest.of_run("00" * 32, {1: "22" * 32, 2: "11" * 32})
+        digest.of_run("00" * 32, [of_clients({2: "22" * 32, 1: "11" * 32})])
+        == digest.of_run(
+            "00" * 32, [of_clients({2: "22" * 32}), of_clients({1: "11" * 32})]
+        )
+        != digest.of_run("00" * 32, [of_clients({1: "22" * 32, 2: "11" * 32})])
     )
 
 
