@@ -295,6 +295,13 @@ def test_of_several_partitions_it_is_said_which_is_drawn(runs):
     assert title == f"{whole}, seed=0, one of 2 partitions"
 
 
+def test_of_very_many_clients_the_first_are_drawn(runs, monkeypatch):
+    monkeypatch.setattr(partition, "MOST", 2)
+    [place] = partition.plugin(runs(fedavg=[0.0]), Sheet(7)).axes
+    assert len(place.collections[0].get_offsets()) == 4  # two classes of two clients
+    assert place.get_title().endswith("the first 2 of 3 clients")
+
+
 def test_circles_have_areas_in_proportion_to_samples():
     figure = partition.bubbles(Sheet(7), {"": np.array([[80, 0, 10], [0, 40, 0]])})
     drawn = figure.axes[0].collections[0]

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
+MOST = 1_000  # clients of a panel; of more no circle could be seen
 HIGHEST = 5.0  # inches of all classes
 NAMED = 8  # groups with a colour of their own, which the legend names
 LETTERS = 24  # of a group's name in the legend
@@ -53,8 +54,10 @@ def plugin(runs: list[Run], sheet: Sheet) -> "Figure":
         name = called([placed.setting for placed in known])[0]
         if several > 1:
             title = f"{title}, {name}, one of {several} partitions"
-        panels[title] = tables[0]
-        groups[title] = groups_of(known[0].run)
+        if len(tables[0]) > MOST:
+            title = f"{title}; the first {MOST:,} of {len(tables[0]):,} clients"
+        panels[title] = tables[0][:MOST]
+        groups[title] = groups_of(known[0].run)[:MOST]
     if not panels:
         raise UserError(f"{runs[0].folder}: its partition was not recorded")
     return bubbles(sheet, panels, groups)
