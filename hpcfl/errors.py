@@ -9,7 +9,8 @@ class UserError(Exception):
     """Bad input: a configuration, file or launch that cannot work. No traceback, exit
     code 2.
 
-    args: a line for each mistake, mostly one.
+    Attributes:
+        args: a line for each mistake, mostly one.
     """
 
     def __str__(self) -> str:
@@ -30,8 +31,9 @@ class Interrupted(Exception):
     """A planned early end after a signal, from which the same command goes on. Exit
     code 75.
 
-    begun: whether there is a state that it continues, so that nobody wants to start
-    afresh.
+    Attributes:
+        begun: whether there is a state that it continues, so that nobody wants to start
+            afresh.
     """
 
     def __init__(self, text: str, begun: bool = True):
