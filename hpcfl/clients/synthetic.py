@@ -71,7 +71,13 @@ def fit(
         Stopwatch(),
     )
     fleet = Fleet(
-        np.array([0]), {}, setup.counts, round, False, _cross_entropy, resources
+        np.array([0]),
+        {},
+        setup.counts,
+        np.array([round]),
+        False,
+        _cross_entropy,
+        resources,
     )
     return fleet.train(to_row(setup.layout, module), phase="synthetic")[0]
 

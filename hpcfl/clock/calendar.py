@@ -7,7 +7,7 @@ import numpy as np
 
 from hpcfl.clock.seconds import Duration, in_seconds
 from hpcfl.clock.selection.base import Told
-from hpcfl.clock.timetable import Step
+from hpcfl.clock.timetable import Job, Step
 from hpcfl.errors import UserError
 
 
@@ -42,6 +42,8 @@ class Calendar:
         self._pace = np.array(duration.devices.pace, float)
         self._timetable = timetable
         self._steps: list[Step] = []
+        # the jobs that started from each of the server's models, with their rounds
+        self._started: dict[int, list[tuple[int, Job]]] = {}
         # after each step so far, how many of each client's uploads have counted
         self._updates = [np.zeros(clients, np.int64)]
 
@@ -84,8 +86,22 @@ class Calendar:
             updates = self._updates[-1].copy()
             updates[step.cohort] += 1
             self._steps.append(step)
+            for job in step.jobs:
+                started = self._started.setdefault(job.version, [])
+                started.append((step.number, job))
             self._updates.append(updates)
         return self._steps[number - 1]
+
+    def started(self, version: int, first: int, last: int) -> list[tuple[int, Job]]:
+        """The jobs that start from one of the server's models and are part of a round
+        from ``first`` to ``last``, each with its round, by client.
+        """
+        self.step(last)
+        jobs = []
+        for number, job in self._started.get(version, []):
+            if first <= number <= last:
+                jobs.append((number, job))
+        return sorted(jobs, key=lambda one: one[1].client)
 
     def numbers(self, number: int) -> dict[str, Any]:
         """What is recorded of a round, by name; ``clients/NAME`` [clients] is each

@@ -370,8 +370,8 @@ class Time(Section):
 
     mode: Literal["none", "synchronous", "asynchronous"] = Field(
         "none",
-        description="synchronous: a round waits for its clients; none: there is no time; "
-        "asynchronous, where the server waits for nobody, is not simulated yet",
+        description="none: there is no time; synchronous: a round waits for its clients; "
+        "asynchronous: the server waits for nobody",
     )
     devices: Literal["equal", "lognormal", "zipf", "pareto", "classes", "file"] = Field(
         "lognormal", description="how fast clients are"

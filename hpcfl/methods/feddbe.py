@@ -53,6 +53,10 @@ class FedDBE(FedPer):
     """
 
     reference = "Zhang et al., NeurIPS 2023"
+    only_synchronous = (
+        "its mean feature is that of the first round's clients, which all start from "
+        "the initial model"
+    )
     trains: ClassVar[Mapping[Group, str]] = {}  # the head is shared, whatever the body
     kept = "bias"
     kappa: float = Field(

@@ -28,6 +28,10 @@ class Scaffold(ServerModel):
 
     family = "one global model"
     reference = "Karimireddy et al., ICML 2020"
+    only_synchronous = (
+        "its controls are changes from the server's control of one round, and a client "
+        "that is late has another one"
+    )
     unheeded = ("optimizer", "momentum", "weight_decay")
     weights: Literal["samples", "uniform"] = Field(
         "uniform", description="weights of the clients in averages"

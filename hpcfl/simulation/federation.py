@@ -10,6 +10,7 @@ from hpcfl.communication.communicator import Communicator
 from hpcfl.errors import Interrupted, RunFailure
 from hpcfl.methods.base import State
 from hpcfl.simulation import hearing
+from hpcfl.simulation.asynchronous import round_maker
 from hpcfl.simulation.best import BestRound
 from hpcfl.simulation.participation import cohort, select, select_final
 from hpcfl.simulation.prepare import Prepared
@@ -51,12 +52,20 @@ class Federation:
     report: Report = nobody
     best: BestRound | None = None
     schedule: Schedule = field(init=False)
+    make_round: Callable[..., Round] = field(init=False)
     _unrecorded: Result | None = (
         None  # the last round, until there is time to record it
     )
 
     def __post_init__(self) -> None:
+        """Collective."""
         self.schedule = Schedule(self.prepared.config.checkpoint.every)
+        self.make_round = round_maker(
+            self.communicator,
+            self.prepared,
+            self.server,
+            self.prepared.config.rounds,
+        )
 
     def run(self, done: int, request: StopRequest) -> None:
         """Collective. Play the rounds after ``done``, then score the final models.
@@ -102,7 +111,7 @@ class Federation:
                 self.prepared.store.read_ahead(following.tolist())
 
         plan = select(config, number, calendar)
-        round = Round(plan, self.communicator, self.prepared, self.server)
+        round = self.make_round(plan, self.communicator, self.prepared, self.server)
         result = round.play(lambda: self.vote(number, request), meanwhile)
         self._unrecorded = result
         hearing.hear(calendar, self.communicator, number, result.numbers)

@@ -67,13 +67,17 @@ def select(config: Config, number: int, calendar: Calendar | None = None) -> Rou
     or another selection than the uniform one.
     """
     chosen = cohort(config, number, calendar)
-    every = config.evaluation.every
-    scored = number % every == 0 or number == config.rounds
+    scored = is_scored(config, number)
     audience = chosen
     if scored and config.evaluation.clients == "all":
         audience = np.arange(config.partition.clients)
     shares = _epoch_shares(config, number, chosen, calendar)
     return RoundPlan(number, chosen, audience, scored, shares=shares)
+
+
+def is_scored(config: Config, number: int) -> bool:
+    """Whether models are scored in a round."""
+    return number % config.evaluation.every == 0 or number == config.rounds
 
 
 def select_final(

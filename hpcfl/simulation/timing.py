@@ -18,8 +18,7 @@ from hpcfl.clock.selection.uniform import Uniform
 from hpcfl.clock.synchronous import SynchronousTimetable
 from hpcfl.communication.agreement import agreed
 from hpcfl.communication.communicator import Communicator
-from hpcfl.errors import UserError
-from hpcfl.simulation import workload
+from hpcfl.simulation import asynchronous, workload
 from hpcfl.simulation.prepare import Prepared
 from hpcfl.simulation.workload import Workload
 
@@ -35,8 +34,6 @@ def timed(prepared: Prepared, communicator: Communicator) -> Prepared:
     config = prepared.config
     if config.time.mode == "none" and isinstance(config.participation, Uniform):
         return prepared
-    if config.time.mode == "asynchronous":
-        raise UserError("time.mode = 'asynchronous': not simulated yet")
     load = None
     if config.time.mode != "none":
         load = _load(prepared, communicator)
@@ -55,6 +52,8 @@ def _load(prepared: Prepared, communicator: Communicator) -> Workload:
     own = None
     with agreed(communicator):
         if prepared.store.ids:
+            if prepared.config.time.mode == "asynchronous":
+                asynchronous.refuse(prepared)
             own = workload.of(prepared)
     found = communicator.allgather(_told(own))
     known = next(told for told in found if told is not None)
