@@ -16,7 +16,9 @@ it is the method's own affair, such as a step of an adaptive server.
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import numpy as np
 import torch
@@ -38,12 +40,13 @@ from hpcfl.communication.message import (
 from hpcfl.errors import UserError
 from hpcfl.methods.base import State
 from hpcfl.scores._metric_name import SAMPLE_GRADIENTS
-from hpcfl.simulation import dry_round, record
+from hpcfl.simulation import dry_round, record, side_by_side
 from hpcfl.simulation.in_flight import Arrivals, InFlight
 from hpcfl.simulation.message_check import checked
 from hpcfl.simulation.participation import RoundPlan
 from hpcfl.simulation.prepare import Prepared
 from hpcfl.simulation.round import FleetType, LocalWork, Reports, Result, Round
+from hpcfl.simulation.side_by_side import rows_of
 from hpcfl.simulation.stages import stage
 
 # of an upload, the client's weight in each of the means, by their names' order
@@ -62,6 +65,16 @@ def round_maker(
         return Round
     flights = InFlight(communicator, prepared, server, last)
     return partial(AsynchronousRound, flights)
+
+
+def tried(prepared: Prepared) -> Prepared:
+    """The experiment, which knows whether clients who started from different models can
+    train side by side. Raises UserError where the method cannot be played so.
+    """
+    if not prepared.store.ids:
+        return prepared
+    refuse(prepared)
+    return replace(prepared, mixes=side_by_side.possible(prepared))
 
 
 def refuse(prepared: Prepared) -> None:
@@ -155,8 +168,8 @@ class AsynchronousRound(Round):
         rank's observers.
         """
         self.flights.messages[self.version] = inbox
-        for (version, scored), jobs in self.groups().items():
-            self.train(version, scored, jobs)
+        for jobs, scored in self.groups():
+            self.train(jobs, scored)
         self.call("observe", self.observers, inbox)
         cohort = self.plan.cohort
         own = cohort[np.isin(cohort, self.prepared.store.ids)]
@@ -166,26 +179,47 @@ class AsynchronousRound(Round):
         message = self.uploads(arrivals)
         return LocalWork(own, message, arrivals.state, arrivals.finite)
 
-    def groups(self) -> dict[tuple[int, bool], list[Job]]:
-        """The jobs of this rank's clients that are to be trained, by the version that
-        they start from and whether their models are scored; each is one fleet.
+    def groups(self) -> list[tuple[list[Job], bool]]:
+        """The jobs of this rank's clients that are to be trained, those together that
+        are one fleet, and whether their models are scored.
+
+        Clients of a fleet have one learning rate. They start from one version, unless
+        the method can be played with several.
         """
-        groups: dict[tuple[int, bool], list[Job]] = {}
+        groups: dict[tuple[Any, bool], list[Job]] = {}
         for start in self.flights.startable(self.plan.number):
             if start.job.client in self.prepared.store.ids:
                 here = start.round == self.plan.number and self.plan.scored
-                key = start.job.version, start.scored or here
-                groups.setdefault(key, []).append(start.job)
-        return groups
+                kind = self.kind(start.job.version)
+                group = groups.setdefault((kind, start.scored or here), [])
+                group.append(start.job)
+        return [
+            (sorted(jobs, key=lambda job: job.client), scored)
+            for (_, scored), jobs in groups.items()
+        ]
 
-    def train(self, version: int, scored: bool, jobs: list[Job]) -> None:
+    def kind(self, version: int) -> Any:
+        """What clients of one fleet have in common who start from a version."""
+        if not self.prepared.mixes:
+            return version
+        setup, round = self.prepared.setup, version + 1
+        return setup.learning_rate(round), setup.plain_rate(round)
+
+    def train(self, jobs: list[Job], scored: bool) -> None:
         """Train clients side by side, and keep what they make."""
         ids = np.array([job.client for job in jobs])
-        fleet = self.prepared.fleet(ids, version + 1, scored, self.fleet_type)
+        versions = np.array([job.version for job in jobs])
+        first = int(versions[0])
+        fleet = self.prepared.fleet(ids, first + 1, scored, self.fleet_type)
+        fleet.rounds = versions + 1
+        inbox = self.flights.messages[first]
+        if (versions != first).any():
+            messages = [self.flights.messages[version] for version in versions.tolist()]
+            inbox = rows_of(messages)
         fleet.scores_starts = False
         shares = np.array([job.share for job in jobs])
         fleet.pace = None if (shares == 1).all() else shares
-        returned = self.call("update", fleet, self.flights.messages[version])
+        returned = self.call("update", fleet, inbox)
         message = checked("update", returned, len(ids), downwards=False)
         self.prepared.store.check_state(len(ids), fleet.state)
         self.flights.keep_made(fleet, message, record.finite(fleet, message))
