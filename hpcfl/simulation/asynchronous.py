@@ -15,7 +15,7 @@ the sum. Where nobody is stale and λ = 1 it is x̄, bit for bit. What the metho
 it is the method's own affair, such as a step of an adaptive server.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -259,48 +259,20 @@ class AsynchronousRound(Round):
         """The means of what arrived, moved as far as the step goes."""
         if WEIGHTS not in uploads:
             return uploads  # the method sends nothing
-        weights = uploads.pop(WEIGHTS)
-        jobs = {job.client: job for job in self.step.jobs}
-        versions = np.array([jobs[client].version for client in cohort.tolist()])
-        rate = self.staleness.rate((self.version - versions).tolist())
-        moved = {}
-        for name, of_mean in zip(sorted(uploads), weights.T, strict=True):
-            sent = {
-                version: self.flights.messages[version][name].cpu()
-                for version in {*versions.tolist(), self.version}
-            }
-            moved[name] = self.step_of(
-                uploads[name], sent, versions, of_mean.double(), rate
-            )
-        return moved
-
-    def step_of(
-        self,
-        mean: Tensor,
-        sent: dict[int, Tensor],
-        versions: np.ndarray,
-        weights: Tensor,
-        rate: float,
-    ) -> Tensor:
-        """What the server gets in place of one ``mean`` [width].
-
-        Args:
-            sent: what the versions sent, [width] each.
-            versions: that each client started from, [n].
-            weights: of the clients in the mean, whole numbers [n].
-            rate: λ.
-        """
-        changes = self.prepared.config.time.rule != "fedasync"
-        stale = sorted({*versions.tolist()} - {self.version}) if changes else []
-        if not stale and rate == 1:
-            return mean
-        current = sent[self.version].double()
-        step = mean.double() - current
-        total = weights.sum()
-        for version in stale:
-            share = weights[torch.from_numpy(versions == version)].sum() / total
-            step += share * (current - sent[version].double())
-        return (current + rate * step).to(mean.dtype)
+        table = uploads.pop(WEIGHTS).double()
+        begun = {job.client: job.version for job in self.step.jobs}
+        versions = [begun[client] for client in cohort.tolist()]
+        rate = self.staleness.rate([self.version - version for version in versions])
+        if self.prepared.config.time.rule == "fedasync":
+            # It mixes models as they are, whatever they began with.
+            versions = [self.version] * len(versions)
+        messages = self.flights.messages
+        needed = {*versions, self.version}
+        stepped = {}
+        for name, weights in zip(sorted(uploads), table.T, strict=True):
+            sent = {version: messages[version][name].cpu() for version in needed}
+            stepped[name] = step_of(uploads[name], sent, versions, weights, rate)
+        return stepped
 
     def result(self, reports: Reports, floats_down: float) -> Result:
         """The round as it was played; messages of which nobody at work needs anything
@@ -308,3 +280,32 @@ class AsynchronousRound(Round):
         """
         self.flights.forget_messages(self.step.awaited, self.server)
         return super().result(reports, floats_down)
+
+
+def step_of(
+    mean: Tensor,
+    sent: Mapping[int, Tensor],
+    versions: Sequence[int],
+    weights: Tensor,
+    rate: float,
+) -> Tensor:
+    """What the server gets in place of a ``mean`` [width] of uploads; rounded once.
+
+    Args:
+        sent: what the versions of the server sent, [width] each; of these the newest
+            and those that clients started from.
+        versions: that each client started from, [n].
+        weights: of the clients in the mean, whole numbers, float64 [n].
+        rate: λ.
+    """
+    newest = max(sent)
+    stale = sorted({*versions} - {newest})
+    if not stale and rate == 1:
+        return mean
+    now = sent[newest].double()
+    change = mean.double() - now
+    for version in stale:
+        begun_there = torch.tensor([one == version for one in versions])
+        share = weights[begun_there].sum() / weights.sum()
+        change += share * (now - sent[version].double())
+    return (now + rate * change).to(mean.dtype)

@@ -3,12 +3,12 @@
 
 1,000 clients with 60 images of MNIST each, of which 100 are at work: cohorts of 100, or
 FedBuff with a concurrency of 100 and a buffer of 10, log-normal devices. Local training
-is that of McMahan et al. (2017), 5 epochs with mini-batches of 10, or the shortest
-there is, 1 epoch with mini-batches of 20. Both servers play in the same processes, a block of each in turn; a block are the rounds in which 300 uploads
-arrive. Nobody is scored. Compared are the medians of the blocks, by the wall clock and
-by the CPU seconds of the busiest worker, which hardly depend on who else is at work.
-Rank 0 writes the table in ``results/benchmarks/asynchronous.md``. Data sets are looked
-for in $HPCFL_DATA.
+is that of McMahan et al. (2017), 5 epochs with mini-batches of 10, or a short one, 1
+epoch with mini-batches of 20. Both servers play in the same processes, a block of each
+in turn; a block are the rounds in which 300 uploads arrive. Nobody is scored. Compared
+are the medians of the blocks, by the wall clock and by the CPU seconds of the busiest
+worker, which depend less on who else is at work. Rank 0 writes the table in
+``results/benchmarks/asynchronous.md``. Data sets are looked for in $HPCFL_DATA.
 """
 
 import argparse
