@@ -68,6 +68,7 @@ def test_files_commands_and_snippets_work(zygote, tmp_path, tmp_path_factory):
         "top3",
         "mine",
         "newcomers",
+        "in-turn",
         "rates",
         "lora",
         "apfl",
