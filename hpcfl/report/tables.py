@@ -7,14 +7,13 @@ import textwrap
 from pathlib import Path
 
 from rich import box
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from hpcfl.report.client_counts import clients_text, mixed
 from hpcfl.report.reading import VALIDATION, holds_out, own_column, where_scored
 from hpcfl.report.summary import Run, is_sweep, load_all
-from hpcfl.report.text import literal, plain
+from hpcfl.report.text import literal, plain, stdout_console
 from hpcfl.scores._metric_name import CLIENTS, MetricName
 from hpcfl.storage.moments import AFTER, BEFORE
 
@@ -59,7 +58,7 @@ def show(folder: Path, runs: list[Run] | None = None, explain: bool = False) -> 
     Raises:
         UserError: There is no run.
     """
-    console = Console(highlight=False)
+    console = stdout_console()
     runs = runs or load_all(folder)
     for run in runs:
         for note in run.notes:
