@@ -102,11 +102,12 @@ def load(folder: str | Path, own: Collection[str] = ()) -> Run | dict[str, Run]:
     """Read the run in a folder, finished or not; for a sweep's folder, return its runs
     by name.
 
-    own: the names, ``module:object``, of your own methods, models and data sets that
-    may be imported when models are asked for; nothing is imported only because a folder
-    names it.
-
     Raises UserError if there is none.
+
+    Args:
+        own: the names, ``module:object``, of your own methods, models and data sets
+            that may be imported when models are asked for; nothing is imported only
+            because a folder names it.
     """
     folder = Path(folder)
     runs = summary.load_all(folder, own)
@@ -119,10 +120,12 @@ def load_all(folders: str | Path | Iterable[str | Path]) -> "pandas.DataFrame":
     """All runs in folders as a data frame, one row a run: its configuration by dotted
     key, and what came out.
 
-    folders: one or several, also patterns such as "runs/*"; of a sweep's folder all
-    runs in it, of a folder without a run nothing. What ``--fresh`` moved aside counts
-    only where it is the one folder. See ``Run.row`` for the columns. Raises UserError
-    if there is no run.
+    Raises UserError if there is no run.
+
+    Args:
+        folders: one or several, also patterns such as ``"runs/*"``; of a sweep's folder all
+            runs in it, of a folder without a run nothing. What ``--fresh`` moved aside
+            counts only where it is the one folder. See ``Run.row`` for the columns.
     """
     asked = [folders] if isinstance(folders, str | Path) else list(folders)
     paths: list[Path] = []

@@ -349,6 +349,7 @@ for kind, what in {
     "models": "models",
     "partitions": "partition schemes",
     "shifts": "kinds of [[shift]], what else sets clients apart",
+    "selections": "selections, who of the clients takes part",
     "scores": "scores",
     "datasets": "data sets",
 }.items():

@@ -17,7 +17,8 @@ class UserError(_Shown):
     """Bad input: a configuration, file or launch that cannot work. No traceback, exit
     code 2.
 
-    args: a line for each mistake, mostly one.
+    Attributes:
+        args: a line for each mistake, mostly one.
     """
 
     def __str__(self) -> str:
@@ -38,8 +39,9 @@ class Interrupted(_Shown):
     """A planned early end after a signal, from which the same command goes on. Exit
     code 75.
 
-    begun: whether there is a state that it continues, so that nobody wants to start
-    afresh.
+    Attributes:
+        begun: whether there is a state that it continues, so that nobody wants to start
+            afresh.
     """
 
     def __init__(self, text: str, begun: bool = True):

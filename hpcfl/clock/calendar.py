@@ -6,7 +6,9 @@ from typing import Any, Protocol
 import numpy as np
 
 from hpcfl.clock.seconds import Duration, in_seconds
-from hpcfl.clock.timetable import Step
+from hpcfl.clock.selection.base import Told
+from hpcfl.clock.timetable import Job, Step
+from hpcfl.errors import UserError
 
 
 class Timetable(Protocol):
@@ -20,30 +22,92 @@ class Calendar:
 
     Attributes:
         duration: how long each client is at work.
+        timed: whether that is recorded; else the calendar only says who takes part.
+        told: what clients have told, where that decides who takes part; then a step is
+            known only after what was told in the rounds before it. None where all of it
+            is known beforehand.
     """
 
-    def __init__(self, timetable: Timetable, duration: Duration) -> None:
+    def __init__(
+        self,
+        timetable: Timetable,
+        duration: Duration,
+        told: Told | None = None,
+        timed: bool = True,
+    ) -> None:
         self.duration = duration
+        self.timed = timed
+        self.told = told
         self._clients = clients = duration.devices.clients
         self._timetable = timetable
         self._steps: list[Step] = []
+        # the jobs that started from each of the server's models, with their rounds
+        self._started: dict[int, list[tuple[int, Job]]] = {}
         # after each step so far, how many of each client's uploads have counted
         self._updates = [np.zeros(clients, np.int64)]
 
+    def is_known(self, number: int) -> bool:
+        """Whether the step of a round is known by now."""
+        return self.told is None or number <= self.told.rounds + 1
+
+    def hear(self, losses: np.ndarray) -> None:
+        """Take what the clients of the last known step told, [n] in their order."""
+        assert self.told is not None
+        cohort = self.step(self.told.rounds + 1).cohort
+        self.told.hear(cohort, losses)
+
+    def recall(self, rounds: int, ids: np.ndarray, losses: np.ndarray) -> None:
+        """Take what was told in the first ``rounds`` of a run, as ``Told.history`` has
+        it, as far as it is not known.
+
+        Raises UserError where others were chosen than would be now.
+        """
+        assert self.told is not None
+        begin = 0
+        for number in range(1, rounds + 1):
+            cohort = self.step(number).cohort
+            end = begin + len(cohort)
+            if not np.array_equal(cohort, ids[begin:end]):
+                raise UserError(
+                    f"participation.select: in round {number} the run had chosen others than "
+                    "would be chosen now; put back the selection that it began with, or "
+                    "choose another --out or --fresh"
+                )
+            if number > self.told.rounds:
+                self.told.hear(cohort, losses[begin:end])
+            begin = end
+
     def step(self, number: int) -> Step:
         """The step of a round, from 1. Raises UserError where there is none."""
+        assert self.is_known(number)
         while len(self._steps) < number:
             step = self._timetable.step()
             updates = self._updates[-1].copy()
             updates[step.cohort] += 1
             self._steps.append(step)
+            for job in step.jobs:
+                started = self._started.setdefault(job.version, [])
+                started.append((step.number, job))
             self._updates.append(updates)
         return self._steps[number - 1]
 
+    def started(self, version: int, first: int, last: int) -> list[tuple[int, Job]]:
+        """The jobs that start from one of the server's models and are part of a round
+        from ``first`` to ``last``, each with its round, by client.
+        """
+        self.step(last)
+        jobs = []
+        for number, job in self._started.get(version, []):
+            if first <= number <= last:
+                jobs.append((number, job))
+        return sorted(jobs, key=lambda one: one[1].client)
+
     def numbers(self, number: int) -> dict[str, Any]:
         """What is recorded of a round, by name; ``clients/NAME`` [clients] is each
-        client's own.
+        client's own; {} where it is not timed.
         """
+        if not self.timed:
+            return {}
         step = self.step(number)
         staleness = np.full(self._clients, np.nan)
         staleness[step.cohort] = step.staleness
@@ -58,6 +122,8 @@ class Calendar:
 
     def after(self, number: int) -> dict[str, Any]:
         """What is recorded of the scoring after the last round."""
+        if not self.timed:
+            return {}
         now = in_seconds(self.step(number).ended)
         return {"time/seconds": now, "time/started": now}
 

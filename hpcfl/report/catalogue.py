@@ -1,5 +1,5 @@
-"""The built-in methods, models, partition schemes, shifts, scores and data sets, as their
-files describe themselves.
+"""The built-in methods, models, partition schemes, shifts, selections, scores and data
+sets, as their files describe themselves.
 
 Reading that off the code means importing torch and playing a small round of every
 method, so it is kept in ``catalogue.json``. A file that is not in it yet is read when it
@@ -29,6 +29,7 @@ PACKAGES = {
     "models": "hpcfl.models",
     "partitions": "hpcfl.data.partitions",
     "shifts": "hpcfl.data.shifts",
+    "selections": "hpcfl.clock.selection",
     "scores": "hpcfl.scores",
     "datasets": "hpcfl.data.sources",
 }
@@ -38,6 +39,7 @@ NAMED_BY = {
     "models": "model.name",
     "partitions": "partition.scheme",
     "shifts": "shift.kind",
+    "selections": "participation.select",
     "scores": "evaluation.scores",
     "datasets": "data.dataset",
 }
@@ -56,8 +58,9 @@ TABLES = {
 def entries(kind: str) -> list[Entry]:
     """What there is of one of PACKAGES, in the order of names.
 
-    Each has ``name`` and ``description``; methods, models, partitions and shifts have
-    ``keys``, their own keys as JSON schemas by name, of shifts with those of all kinds.
+    Each has ``name`` and ``description``; methods, models, partitions, shifts
+    and selections have ``keys``, their own keys as JSON schemas by name, of shifts with
+    those of all kinds.
 
     * methods: ``reference``, ``family``, ``primary`` column, ``traffic`` (as
       ``traffic.Traffic``; None where its name alone makes no experiment);
@@ -126,6 +129,7 @@ def _entry(kind: str, name: str, plugin: Any, text: str | None) -> Entry:
         "models": _model,
         "partitions": _partition,
         "shifts": _shift,
+        "selections": _selection,
         "scores": _score,
         "datasets": _dataset,
     }[kind]
@@ -165,12 +169,23 @@ def _model(name: str, plugin: Any) -> Entry:
 def _partition(name: str, plugin: Any) -> Entry:
     from hpcfl.experiment.sections import Partition
 
+    return {"keys": _beside(plugin, Partition)}
+
+
+def _selection(name: str, plugin: Any) -> Entry:
+    from hpcfl.experiment.sections import Participation
+
+    return {"keys": _beside(plugin, Participation)}
+
+
+def _beside(plugin: Any, section: Any) -> Keys:
+    """A plugin's own keys, beside those of the section that it extends."""
     own = {
         key: schema
         for key, schema in _properties(plugin).items()
-        if key not in Partition.model_fields
+        if key not in section.model_fields
     }
-    return {"keys": _untitled(own)}
+    return _untitled(own)
 
 
 def _shift(name: str, plugin: Any) -> Entry:

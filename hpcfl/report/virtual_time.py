@@ -13,7 +13,7 @@ def lines(prepared: Prepared) -> list[str]:
     ``[time]``.
     """
     calendar = prepared.calendar
-    if calendar is None:
+    if calendar is None or not calendar.timed:
         return []
     duration = calendar.duration
     work = duration.work
@@ -22,13 +22,18 @@ def lines(prepared: Prepared) -> list[str]:
         for client in range(duration.devices.clients)
     ]
     shown = ", ".join(f"{np.quantile(seconds, at):.3g}" for at in QUANTILES)
-    rounds = prepared.config.rounds
-    last = calendar.numbers(rounds)
-    taken_part = int((last["clients/updates"] > 0).sum())
-    return [
+    lines = [
         f"time: a client is at work for {shown} s in a round (fastest, 10 %, median, 90 %, "
         f"slowest), {float(work.passes):.3g} passes over its samples, "
         f"{float(work.floats_down):,.0f} floats down, {float(work.floats_up):,.0f} up",
-        f"time: round {rounds} ends after {last['time/seconds']:,.1f} s of the clients' "
-        f"own; {taken_part} of {len(seconds)} clients take part by then",
     ]
+    if calendar.told is not None:
+        return lines  # who takes part is known only after training
+    rounds = prepared.config.rounds
+    last = calendar.numbers(rounds)
+    taken_part = int((last["clients/updates"] > 0).sum())
+    lines.append(
+        f"time: round {rounds} ends after {last['time/seconds']:,.1f} s of the clients' "
+        f"own; {taken_part} of {len(seconds)} clients take part by then"
+    )
+    return lines
