@@ -3,14 +3,15 @@
 import numpy as np
 
 from hpcfl.clock.seconds import in_seconds
+from hpcfl.report import needs
 from hpcfl.simulation.prepare import Prepared
 
 QUANTILES = (0, 0.1, 0.5, 0.9, 1)
 
 
 def lines(prepared: Prepared) -> list[str]:
-    """A line on how long clients are at work and one on the whole run; none without
-    ``[time]``.
+    """A line on how long clients are at work, one on the whole run, and one on what is
+    in flight; none without ``[time]``.
     """
     calendar = prepared.calendar
     if calendar is None or not calendar.timed:
@@ -36,4 +37,12 @@ def lines(prepared: Prepared) -> list[str]:
         f"time: round {rounds} ends after {last['time/seconds']:,.1f} s of the clients' "
         f"own; {taken_part} of {len(seconds)} clients take part by then"
     )
+    if prepared.config.time.mode == "asynchronous":
+        versions = needs.kept_versions(prepared)
+        size = needs.size_text(needs.kept_bytes(prepared))
+        lines.append(
+            f"time: {needs.cohort_size(prepared.config)} clients are at work at once; "
+            f"checkpoints keep at most {versions} older models of the server that they "
+            f"started from, {size}"
+        )
     return lines
