@@ -38,6 +38,7 @@ class Calendar:
         self.timed = timed
         self.told = told
         self._clients = clients = duration.devices.clients
+        self._pace = np.array(duration.devices.pace, float)
         self._timetable = timetable
         self._steps: list[Step] = []
         # the jobs that started from each of the server's models, with their rounds
@@ -117,6 +118,7 @@ class Calendar:
             "clients/updates": updates,
             "participation/jain": jain(updates),
             "participation/gini": gini(updates),
+            "participation/pace": correlation(updates, self._pace),
         }
 
     def after(self, number: int) -> dict[str, Any]:
@@ -133,6 +135,15 @@ def jain(counts: np.ndarray) -> float:
     """
     squares = float(np.square(counts).sum())
     return float(counts.sum()) ** 2 / (len(counts) * squares) if squares else np.nan
+
+
+def correlation(counts: np.ndarray, paces: np.ndarray) -> float:
+    """Pearson's correlation of counts [M] with the time that each client takes [M]: below
+    0 where the fast ones have more; NaN where either is the same for all.
+    """
+    if counts.std() == 0 or paces.std() == 0:
+        return np.nan
+    return float(np.corrcoef(counts, paces)[0, 1])
 
 
 def gini(counts: np.ndarray) -> float:
