@@ -32,6 +32,7 @@ def test_an_audience_has_no_weights():
         preflight.run(prepared, OneProcess())
 
 
+@pytest.mark.slow
 def test_the_example_of_the_contract_prints_what_it_says(tmp_path, monkeypatch, capsys):
     example = base.__doc__.partition("half::\n")[2].partition("\nThe last number")[0]
     source = textwrap.dedent(example)
