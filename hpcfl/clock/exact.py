@@ -48,9 +48,9 @@ def exponentials(uniforms: np.ndarray, means: Sequence[Decimal]) -> np.ndarray:
     result is as near to the middle between two whole numbers; then it is computed anew.
     """
     estimates = -np.log(uniforms) * np.array([float(mean) for mean in means])
-    rounded = np.rint(estimates).astype(np.int64)
+    rounded: np.ndarray = np.rint(estimates).astype(np.int64)
     from_middle = np.abs(estimates - np.floor(estimates) - 0.5)
-    for place in np.flatnonzero(from_middle <= LIBRARY * estimates):
+    for place in np.flatnonzero(from_middle <= LIBRARY * estimates).tolist():
         logarithm = CONTEXT.ln(Decimal(float(uniforms[place])))
         rounded[place] = whole(-means[place] * logarithm)
     return rounded
