@@ -16,7 +16,7 @@ hidden = [4]
 [training]
 validation = 0.2
 [method]
-pause = 3
+pause = 2
 since = 5
 [checkpoint]
 every = 1
@@ -43,7 +43,7 @@ def test_arrays_that_wait_for_each_other_choose_what_one_process_chooses(cluster
     """
     cluster.write("slow", "")
     cluster.write("e.toml", EXPERIMENT)
-    cluster.profile(ranks_per_node=2, nodes=1)
+    cluster.profile(ranks_per_node=1, nodes=1)
     said = cluster.hpcfl("submit", "e.toml", "--profile", "bed", "--out", "out")
     first, *_, last = re.findall(r"jobs, (\d+)", said)
     untuned = "out/search/methods_for_jobs_Slow,untuned,seed=7"
@@ -52,6 +52,7 @@ def test_arrays_that_wait_for_each_other_choose_what_one_process_chooses(cluster
     cluster.run("scontrol", "requeue", task)
     cluster.hurry()
     cluster.until(lambda: cluster.restarts(task) == 1, "the requeue")
+    cluster.wait(task)
     cluster.wait(last)
     assert "does not go on to rung 2" in cluster.log()
     cluster.hpcfl("tune", "e.toml", "--out", "alone")
