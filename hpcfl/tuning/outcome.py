@@ -260,7 +260,8 @@ def _print_table(plan: Plan, tuned: list[Tuned], measure: Measure) -> None:
             console.print(
                 literal(
                     f"note: {one.method} spent more than the budget: the first rounds, which "
-                    "tell what a run costs, are more than a rung; raise tune.budget"
+                    "tell what a run costs, are more than a rung; raise tune.budget, or "
+                    "score more often"
                 )
             )
 
