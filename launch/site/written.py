@@ -50,10 +50,11 @@ def notebooks(pages: Path) -> None:
         parts = []
         for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]:
             text = "".join(cell["source"])
-            parts.append(
-                _fenced("python", text) if cell["cell_type"] == "code" else text
-            )
-        parts.append(f"The notebook: [{path.name}]({path.name})")
+            if cell["cell_type"] == "code":
+                # what begins with % or ! is no Python
+                text = _fenced("{code-block} python", f":force:\n\n{text}")
+            parts.append(text)
+        parts.append(f"This page is the notebook [{path.name}]({path.name}).")
         page = path.with_suffix(".md")
         page.write_text("\n\n".join(parts) + "\n", encoding="utf-8")
 

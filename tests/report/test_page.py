@@ -381,7 +381,8 @@ def test_pointing_choosing_and_the_axes(shown, everything):
     assert all(0 < float(number) <= 100 for number in named.values())
     met = "[...document.querySelectorAll('.met')]"
     assert shown.ask(f"{met}.every(met => met.dataset.client == '{client}')")
-    assert shown.ask(f"{met}.length") == 2 * len(methods)  # dots, and lines over rounds
+    # dots, lines over rounds, and dots of what is gained over local
+    assert shown.ask(f"{met}.length") == 3 * len(methods) - 1
     assert shown.ask(f"{below}.hidden") is False
     lines = f"[...{below}.querySelectorAll('[data-client]')].filter(line => line.checkVisibility())"
     assert shown.ask(f"{lines}.length") == len(methods)
