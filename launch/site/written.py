@@ -40,7 +40,8 @@ def gallery(pages: Path) -> None:
             parts += [f"## {TITLE.search(text)[1]}", f"[More](/{_page(readme)})"]
         for figure in figures:
             command = dedent(COMMAND.search(text)[0]).replace("NAME", figure.stem)
-            parts += [f"![{figure.stem}](/{_page(figure)})", _fenced("bash", command)]
+            parts += [f"`{_page(figure)}`", f"![{figure.stem}](/{_page(figure)})"]
+            parts.append(_fenced("bash", command))
     (pages / "gallery.md").write_text("\n\n".join(parts) + "\n", encoding="utf-8")
 
 
