@@ -3,6 +3,7 @@
 import numpy as np
 
 from hpcfl.clock.seconds import Duration, in_seconds
+from hpcfl.report import needs
 from hpcfl.simulation.prepare import Prepared
 
 # of clients, by what they are called
@@ -10,8 +11,8 @@ QUANTILES = {"fastest": 0, "10 %": 0.1, "median": 0.5, "90 %": 0.9, "slowest": 1
 
 
 def lines(prepared: Prepared) -> list[str]:
-    """Lines on the clients' devices, on how long they are at work, and one on the whole
-    run; none without ``[time]``.
+    """Lines on the clients' devices, on how long they are at work, one on the whole
+    run, and one on what is in flight; none without ``[time]``.
     """
     calendar = prepared.calendar
     if calendar is None or not calendar.timed:
@@ -32,6 +33,14 @@ def lines(prepared: Prepared) -> list[str]:
         f"time: round {rounds} ends after {last['time/seconds']:,.1f} s of the clients' "
         f"own; {taken_part} of {duration.devices.clients} clients take part by then"
     )
+    if prepared.config.time.mode == "asynchronous":
+        versions = needs.kept_versions(prepared)
+        size = needs.size_text(needs.kept_bytes(prepared))
+        found.append(
+            f"time: {needs.cohort_size(prepared.config)} clients are at work at once; "
+            f"checkpoints keep at most {versions} older models of the server that they "
+            f"started from, {size}"
+        )
     return found
 
 

@@ -528,9 +528,12 @@ def _cores(config: Config, process: Process) -> int:
 
 
 def _together(config: Config, placed: Placement) -> int:
-    """How many clients may take part in a round on one rank, at most."""
+    """How many clients may train at the same time on one rank, at most."""
     hosted = np.bincount(placed.owner[: config.partition.clients]).max()
-    return min(int(hosted), config.participation.count(config.partition.clients))
+    cohort = config.participation.count(config.partition.clients)
+    if config.time.mode == "asynchronous":
+        cohort = config.time.concurrency or cohort
+    return min(int(hosted), cohort)
 
 
 def _lanes(
