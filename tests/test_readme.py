@@ -62,6 +62,7 @@ def test_files_commands_and_snippets_work(zygote, tmp_path):
         "top3",
         "mine",
         "newcomers",
+        "in-turn",
         "rates",
         "lora",
         "apfl",
