@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from hpcfl.commands.experiments import run_file, run_one, run_table
 from hpcfl.commands.run import OnRound
-from hpcfl.communication.communicator import Communicator
+from hpcfl.communication.communicator import Communicator, Guest
 from hpcfl.communication.mpi import connect
 from hpcfl.errors import UserError
 from hpcfl.experiment.config import Config, read
@@ -53,7 +53,9 @@ def run(
     Raises:
         UserError: Bad input.
         RunFailure: A run that had to end.
-        Interrupted: After a stop signal, when the state is saved.
+        Interrupted: After a stop signal, such as a notebook's interrupt, when the round
+            is over and the state is saved.
+        KeyboardInterrupt: After a second one, at once.
     """
     folder = None if out is None else Path(out)
     if progress:
@@ -100,11 +102,12 @@ def load(folder: str | Path, own: Collection[str] = ()) -> Run | dict[str, Run]:
     """Read the run in a folder, finished or not; for a sweep's folder, return its runs
     by name.
 
-    own: the names, ``module:object``, of your own methods, models and data sets that
-    may be imported when models are asked for; nothing is imported only because a folder
-    names it.
-
     Raises UserError if there is none.
+
+    Args:
+        own: the names, ``module:object``, of your own methods, models and data sets
+            that may be imported when models are asked for; nothing is imported only
+            because a folder names it.
     """
     folder = Path(folder)
     runs = summary.load_all(folder, own)
@@ -117,10 +120,12 @@ def load_all(folders: str | Path | Iterable[str | Path]) -> "pandas.DataFrame":
     """All runs in folders as a data frame, one row a run: its configuration by dotted
     key, and what came out.
 
-    folders: one or several, also patterns such as "runs/*"; of a sweep's folder all
-    runs in it, of a folder without a run nothing. What ``--fresh`` moved aside counts
-    only where it is the one folder. See ``Run.row`` for the columns. Raises UserError
-    if there is no run.
+    Raises UserError if there is no run.
+
+    Args:
+        folders: one or several, also patterns such as ``"runs/*"``; of a sweep's folder all
+            runs in it, of a folder without a run nothing. What ``--fresh`` moved aside
+            counts only where it is the one folder. See ``Run.row`` for the columns.
     """
     asked = [folders] if isinstance(folders, str | Path) else list(folders)
     paths: list[Path] = []
@@ -139,4 +144,5 @@ def load_all(folders: str | Path | Iterable[str | Path]) -> "pandas.DataFrame":
 @cache
 def _communicator() -> Communicator:
     """The communicator of this process, which keeps one for all its calls."""
-    return connect()
+    communicator = connect()
+    return communicator if communicator.size > 1 else Guest()

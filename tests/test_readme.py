@@ -62,6 +62,7 @@ def test_files_commands_and_snippets_work(zygote, tmp_path):
         "top3",
         "mine",
         "newcomers",
+        "in-turn",
         "rates",
         "lora",
         "apfl",
@@ -70,12 +71,13 @@ def test_files_commands_and_snippets_work(zygote, tmp_path):
     assert {path.name for path in (tmp_path / "runs").iterdir()} == names
 
 
-def test_tables_say_what_the_code_says():
+@pytest.mark.parametrize("kind", catalogue.PAGES)
+def test_tables_say_what_the_code_says(kind):
     """Else: ``python -m hpcfl.report.catalogue``."""
-    listed = {kind: catalogue.entries(kind) for kind in catalogue.TABLES}
-    page = (ROOT / "README.md").read_text(encoding="utf-8")
-    assert catalogue.with_tables(page, listed) == page
-    assert page.count("\n| `") >= sum(map(len, listed.values()))
+    listed = catalogue.entries(kind)
+    page = catalogue.PAGES[kind].read_text(encoding="utf-8")
+    assert catalogue.with_table(kind, page, listed) == page
+    assert page.count("\n| `") >= len(listed)
 
 
 @pytest.mark.parametrize(
@@ -125,6 +127,9 @@ def test_the_speeds_are_those_that_were_measured(monkeypatch):
     assert table.render(measured) in page
 
 
+LINKED = sorted(set(re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", README)))
+
+
 @pytest.mark.parametrize(
     "path",
     [
@@ -132,11 +137,22 @@ def test_the_speeds_are_those_that_were_measured(monkeypatch):
         "tests/run.sh",
         "launch/quickstart.toml",
         "hpcfl/README.md",
-        "hpcfl/GUIDE.md",
         "launch/papers",
         "slurm/profiles",
         "slurm/README.md",
+        *LINKED,
     ],
 )
 def test_the_files_it_names_exist(path):
     assert path in README and (ROOT / path).exists()
+
+
+def test_the_first_screen_shows_a_figure_of_the_results():
+    screen = README.partition("\n## ")[0]
+    (figure,) = re.findall(r"!\[.+\]\((.+)\)", screen)
+    assert figure.startswith("results/") and figure in LINKED
+
+
+def test_there_are_as_many_methods_as_it_says():
+    at_least = int(re.findall(r"\[more than (\d+)\]", README)[0])
+    assert len(catalogue.entries("methods")) > at_least

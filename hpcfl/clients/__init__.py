@@ -1,9 +1,9 @@
 """What a method sees of its clients: the ``Fleet``, which trains and scores them."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Literal, TypedDict, Unpack
+from typing import Any, Literal, TypedDict, TypeVar, Unpack
 
 import numpy as np
 import torch
@@ -32,28 +32,36 @@ from hpcfl.scores._metric_name import held_out
 from hpcfl.scores.base import Score
 
 BUFFERS = "buffers."
+Number = TypeVar("Number", int, float)
+
+
+class MixedRounds(ValueError):
+    """A number of the round was asked for where clients are in different rounds. Then
+    they train beside those of their own round alone.
+    """
 
 
 class TrainOptions(TypedDict, total=False):
     """What ``Fleet.train`` and ``Fleet.train_by`` can be told, by keyword.
 
-    loss: what is minimised; by default the method's objective.
-    params: the groups of columns that are trained (see ``Layout``), by default all; the
-        rest is frozen, its batch norm in evaluation mode.
-    epochs: by default ``training.epochs``; with ``until`` the most there may be.
-    steps: the most steps in an epoch; by default as many as there are mini-batches.
-    phase: a part of the key of all shuffles, by default "train", so that two phases of
-        a round see different orders; a fleet trains each phase once.
-    proximal: (strength, anchor rows) of the proximal term strength/2·‖w − anchor‖².
-    share: the share of a client's samples that it trains on, drawn for the phase, at
-        least one sample; by default 1.
-    only: which clients train, bool [n]; the others' rows are returned as they are.
-    until: called after each epoch with the losses of the epochs' last mini-batches
-        [lanes, epochs so far] and the lanes' variables; returns which lanes are done,
-        bool [lanes].
-    model: which of a client's models this is, by default "model", where a method keeps
-        several, each with its own buffers.
-    variables: tensors ``[n, …]`` by name, which the loss reads as ``lane.NAME``.
+    Attributes:
+        loss: what is minimised; by default the method's objective.
+        params: the groups of columns that are trained (see ``Layout``), by default all;
+            the rest is frozen, its batch norm in evaluation mode.
+        epochs: by default ``training.epochs``; with ``until`` the most there may be.
+        steps: the most steps in an epoch; by default as many as there are mini-batches.
+        phase: a part of the key of all shuffles, by default "train", so that two phases
+            of a round see different orders; a fleet trains each phase once.
+        proximal: (strength, anchor rows) of the proximal term strength/2·‖w − anchor‖².
+        share: the share of a client's samples that it trains on, drawn for the phase,
+            at least one sample; by default 1.
+        only: which clients train, bool [n]; the others' rows are returned as they are.
+        until: called after each epoch with the losses of the epochs' last mini-batches
+            [lanes, epochs so far] and the lanes' variables; returns which lanes are
+            done, bool [lanes].
+        model: which of a client's models this is, by default "model", where a method
+            keeps several, each with its own buffers.
+        variables: tensors ``[n, …]`` by name, which the loss reads as ``lane.NAME``.
     """
 
     loss: Loss | None
@@ -77,37 +85,45 @@ class Fleet:
     Rows of models are ``[n, P]`` in the order of ``ids``, or ``[P]`` for one model that
     all clients share.
 
-    ids: the clients' numbers [n], ascending.
-    state: the clients' private state, tensors ``[n, …]`` by name; tensors that a method
-        assigns are kept.
-    counts: training samples of each class, float64 [n, classes].
-    round: the number of the round, from 1.
-    scored: whether models are scored in this round.
-    loss: what ``train`` minimises unless told otherwise.
-    scores: what ``score`` added up, by column.
-    recorded: what ``record`` was given, [n] by name.
-    tune_epochs: for how many epochs the models that clients start from are trained at
-        scoring, to be scored after each of these (``Method.score_tuned``).
-    pace: of each client the share that it does of the epochs of each training of the
-        round, [n] in [0, 1], though at least one of them; None where all do all.
-    losses, data_losses: each client's mean objective in the last epoch of the last
-        training, with the proximal term at its end, and the data term alone, float64
-        [n]; None before any.
-    sample_gradients: how many gradients of samples each client has computed, int64 [n]
-        on the host: one for each sample of each mini-batch that a gradient was taken
-        of, whichever parameters it is by. What a ``trial`` computes counts, too.
+    Attributes:
+        ids: the clients' numbers [n], ascending.
+        state: the clients' private state, tensors ``[n, …]`` by name; tensors that a
+            method assigns are kept.
+        counts: training samples of each class, float64 [n, classes].
+        rounds: the number of the round, from 1, that keys the draws of each client,
+            int64 [n]. They differ where clients started from different models of a
+            server that waits for nobody.
+        scored: whether models are scored in this round.
+        loss: what ``train`` minimises unless told otherwise.
+        scores: what ``score`` added up, by column.
+        recorded: what ``record`` was given, [n] by name.
+        tune_epochs: for how many epochs the models that clients start from are trained
+            at scoring, to be scored after each of these (``Method.score_tuned``).
+        scores_starts: whether ``Method.score`` scores the models that clients start
+            from; False where that is done at another time than their training.
+        pace: of each client the share that it does of the epochs of each training of
+            the round, [n] in [0, 1], though at least one of them; None where all do
+            all.
+        losses, data_losses: each client's mean objective in the last epoch of the last
+            training, with the proximal term at its end, and the data term alone,
+            float64 [n]; None before any.
+        sample_gradients: how many gradients of samples each client has computed, int64
+            [n] on the host: one for each sample of each mini-batch that a gradient was
+            taken of, whichever parameters it is by. What a ``trial`` computes counts,
+            too.
     """
 
     ids: np.ndarray
     state: Tensors
     counts: Tensor
-    round: int
+    rounds: np.ndarray
     scored: bool
     loss: Loss
     resources: Resources
     scores: dict[str, scoring.Sums] = field(default_factory=dict)
     recorded: Tensors = field(default_factory=dict)
     tune_epochs: Sequence[int] = ()
+    scores_starts: bool = True
     pace: np.ndarray | None = None
     losses: Tensor | None = None
     data_losses: Tensor | None = None
@@ -126,11 +142,19 @@ class Fleet:
         return self.setup.layout
 
     @property
+    def round(self) -> int:
+        """The number of the round, from 1. Raises MixedRounds where clients are in
+        different ones.
+        """
+        round: int = only_one(self.rounds.tolist())
+        return round
+
+    @property
     def learning_rate(self) -> float:
         """The learning rate of this round for a method's own steps, which are plain
-        ones.
+        ones. Raises MixedRounds where clients have different ones.
         """
-        return self.setup.plain_rate(self.round)
+        return only_one(map(self.setup.plain_rate, self.rounds.tolist()))
 
     @property
     def samples(self) -> Tensor:
@@ -179,9 +203,9 @@ class Fleet:
         """
         draws = [
             randomness.generator(
-                self.setup.seed, "uniform", purpose, self.round, int(client)
+                self.setup.seed, "uniform", purpose, round, client
             ).random(shape)
-            for client in self.ids
+            for round, client in self._keys
         ]
         return torch.from_numpy(np.stack(draws)).float().to(self.resources.device)
 
@@ -213,10 +237,11 @@ class Fleet:
         with what steps assigned to them; the given tensors do not change. A step reads
         and assigns ``context.variables[NAME]``.
 
-        batches: how many disjoint mini-batches a step gets; in an epoch's last step
-            they may be smaller, never empty.
-        frozen: the mode of layers of which nothing is trained; in "training" their
-            batch norm takes each mini-batch's own statistics.
+        Args:
+            batches: how many disjoint mini-batches a step gets; in an epoch's last step
+                they may be smaller, never empty.
+            frozen: the mode of layers of which nothing is trained; in "training" their
+                batch norm takes each mini-batch's own statistics.
         """
         trained = self._trained(rows, options, step, batches, frozen)
         return trained.rows, {**(options.get("variables") or {}), **trained.changed}
@@ -253,11 +278,12 @@ class Fleet:
         Where samples are held out to choose the best round on, also on these, as
         ``validation/COLUMN``.
 
-        column: several names, such as ("pre", "global"), where several columns are one
-            model: it is scored once.
-        predict: a function of (model, x, lane) that returns logits [batch, classes]; by
-            default ``model(x)``.
-        model, variables: as for ``train``.
+        Args:
+            column: several names, such as ("pre", "global"), where several columns are
+                one model: it is scored once.
+            predict: a function of (model, x, lane) that returns logits [batch,
+                classes]; by default ``model(x)``.
+            model, variables: as for ``train``.
         """
         if not self.scored:
             return
@@ -376,25 +402,24 @@ class Fleet:
 
         They are float32, and zero for classes that a client does not hold.
 
-        rows: the models that the function is given, in evaluation mode.
-        function: of (model, x, lane), ``[batch, d]``.
-        draws: (times, size): the mean is over ``times`` random draws of at most
-            ``size`` samples of the class instead of all.
-        variables: as for ``train``.
+        Args:
+            rows: the models that the function is given, in evaluation mode.
+            function: of (model, x, lane), ``[batch, d]``.
+            draws: (times, size): the mean is over ``times`` random draws of at most
+                ``size`` samples of the class instead of all.
+            variables: as for ``train``.
         """
         given = self._variables(variables)
         resources, means, order = self.resources, [], list[int]()
         pools = [
-            self._drawn(client, *draws)
+            self._drawn(round, client, *draws)
             if draws
-            else resources.samples.train[int(client)]
-            for client in self.ids
+            else resources.samples.train[client]
+            for round, client in self._keys
         ]
         pools = [
-            resources.samples.vary(
-                pool, self.setup.seed, "class means", self.round, int(client)
-            )
-            for client, pool in zip(self.ids, pools, strict=True)
+            resources.samples.vary(pool, self.setup.seed, "class means", round, client)
+            for (round, client), pool in zip(self._keys, pools, strict=True)
         ]
 
         def average_chunk(clients: list[int]) -> None:
@@ -441,17 +466,18 @@ class Fleet:
     ) -> tuple[Tensor, Tensor, Tensor]:
         """``function`` of each client's training samples, such as their features.
 
-        rows: the models that the function is given, in evaluation mode.
-        function: of (model, x, lane), ``[batch, d]``; the lane has no variables.
-        most: how many samples of a client at most, a random choice of each round where
-            it has more; by default all of them.
-
         Returns outputs ``[n, S, d]``, labels ``[n, S]``, and which of the S places hold
         a sample, bool ``[n, S]``. S is ``most``, or else the most samples that any of
         these clients has; what is beyond a client's own is zero.
+
+        Args:
+            rows: the models that the function is given, in evaluation mode.
+            function: of (model, x, lane), ``[batch, d]``; the lane has no variables.
+            most: how many samples of a client at most, a random choice of each round
+                where it has more; by default all of them.
         """
         resources = self.resources
-        pools = [self._chosen(client, most) for client in self.ids]
+        pools = [self._chosen(round, client, most) for round, client in self._keys]
         blocks: dict[int, list[Tensor]] = {}
 
         def run_chunk(clients: list[int]) -> None:
@@ -518,21 +544,26 @@ class Fleet:
             )
         return values
 
-    def _chosen(self, client: int, most: int | None) -> np.ndarray:
+    @property
+    def _keys(self) -> Iterator[tuple[int, int]]:
+        """The round and the id of each client."""
+        return zip(self.rounds.tolist(), self.ids.tolist(), strict=True)
+
+    def _chosen(self, round: int, client: int, most: int | None) -> np.ndarray:
         """Positions of a client's training samples, at most so many of them, in order."""
-        pool = self.resources.samples.train[int(client)]
+        pool = self.resources.samples.train[client]
         if most is None or len(pool) <= most:
             return pool
-        key = "outputs", self.round, int(client)
+        key = "outputs", round, client
         order = randomness.permutation(len(pool), self.setup.seed, *key)
         chosen: np.ndarray = pool[np.sort(order[:most])]
         return chosen
 
-    def _drawn(self, client: int, times: int, size: int) -> np.ndarray:
+    def _drawn(self, round: int, client: int, times: int, size: int) -> np.ndarray:
         """Positions of samples: ``times`` draws of at most ``size`` from each class
         that the client holds.
         """
-        pool = self.resources.samples.train[int(client)]
+        pool = self.resources.samples.train[client]
         labels = (
             self.resources.samples.y[torch.from_numpy(pool).to(self.resources.device)]
             .cpu()
@@ -542,7 +573,7 @@ class Fleet:
         for label in np.unique(labels):
             of_class = pool[labels == label]
             random = randomness.generator(
-                self.setup.seed, "class draws", self.round, int(client), int(label)
+                self.setup.seed, "class draws", round, client, int(label)
             )
             drawn += [
                 of_class[random.permutation(len(of_class))[:size]] for _ in range(times)
@@ -570,7 +601,7 @@ class Fleet:
                     f"a training has no option '{name}'{nearest(name, known)}"
                 )
         task = training.Task(
-            self.round,
+            self.rounds,
             options.get("loss") or self.loss,
             self._named(options.get("params", ("all",))),
             self._epochs(options.get("epochs")),
@@ -628,6 +659,14 @@ class Fleet:
         *shape]`` by name.
         """
         return self.resources.stacked(self.rows(rows), self.buffers(model), lanes)
+
+
+def only_one(numbers: Iterable[Number]) -> Number:
+    """The number that all of them are. Raises MixedRounds where they differ."""
+    distinct = set(numbers)
+    if len(distinct) > 1:
+        raise MixedRounds(f"clients of different rounds have {sorted(distinct)}")
+    return distinct.pop()
 
 
 def buffer_name(model: str) -> str:

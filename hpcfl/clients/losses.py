@@ -233,10 +233,11 @@ def at(
 
     For example ``at(model, lane.teacher, lambda teacher: teacher.features(batch.x))``.
 
-    buffers: batch-norm statistics [B] that belong to ``row``, such as a row of
-        ``fleet.buffers(NAME)``; without them those of ``model``.
-
     Raises ValueError where a row has another length.
+
+    Args:
+        buffers: batch-norm statistics [B] that belong to ``row``, such as a row of
+            ``fleet.buffers(NAME)``; without them those of ``model``.
     """
     if "features" in vars(model):
         raise TypeError(

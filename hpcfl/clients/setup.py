@@ -21,13 +21,15 @@ MILESTONE = 0.1  # what a milestone leaves of a learning rate
 class Setup:
     """The facts of an experiment that methods may use.
 
-    layout: of the parameters of one client's model.
-    counts: training samples of each class, float64 [clients, classes].
-    build: makes the model of one client, adapted to the method and freshly initialised;
-        what it freezes has the same values in all (``rows/constants.py``).
-    participation: the fraction of clients that take part in a round.
-    build_initial: makes the model that server and clients begin with, if that is not
-        just another one of ``build``.
+    Attributes:
+        layout: of the parameters of one client's model.
+        counts: training samples of each class, float64 [clients, classes].
+        build: makes the model of one client, adapted to the method and freshly
+            initialised; what it freezes has the same values in all
+            (``rows/constants.py``).
+        participation: the fraction of clients that take part in a round.
+        build_initial: makes the model that server and clients begin with, if that is
+            not just another one of ``build``.
     """
 
     layout: Layout
@@ -61,7 +63,8 @@ class Setup:
         """Standard normal numbers of this shape, float32 on the CPU, the same for the
         same key.
 
-        key: a purpose, then perhaps a round.
+        Args:
+            key: a purpose, then perhaps a round.
         """
         generator = randomness.generator(self.seed, "normal", *key)
         return torch.from_numpy(generator.standard_normal(shape)).float()
@@ -72,7 +75,9 @@ class Setup:
         """The first parameters of a module that a server trains, by name, the same for
         the same key.
 
-        build: makes the module. key: a purpose, then perhaps a round.
+        Args:
+            build: makes the module.
+            key: a purpose, then perhaps a round.
         """
         with randomness.seeded(self.seed, "parameters", *key):
             module = build()

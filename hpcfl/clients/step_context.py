@@ -31,21 +31,24 @@ class StepRandom:
     def __init__(
         self,
         seed: int,
-        round: int,
+        rounds: list[int],
         clients: list[int],
         steps: list[int],
         device: torch.device,
         phase: str,
         layers: int,
     ):
-        """Args:
-        clients: the ids of the lanes' clients.
-        steps: how many each lane takes in an epoch.
-        phase: the training's.
-        layers: how many random layers the model has.
+        """Begin with the first step of the first epoch.
+
+        Args:
+            rounds, clients: the rounds and the ids of the lanes' clients.
+            steps: how many each lane takes in an epoch.
+            phase: the training's.
+            layers: how many random layers the model has.
         """
-        self._seed, self._round = seed, round
-        self._clients, self._steps, self._device = clients, steps, device
+        self._seed, self._device = seed, device
+        self._keys = list(zip(rounds, clients, strict=True))
+        self._steps = steps
         self._phase, self._layers = phase, layers
         self._epoch = 0
         self._gradient = 0  # how many the step has taken with keys
@@ -107,10 +110,10 @@ class StepRandom:
         """An epoch's keys for one of the gradients of each step, int32 ``[L, most steps,
         layers, 2]``.
         """
-        shape = len(self._clients), max(self._steps), self._layers, 2
+        shape = len(self._keys), max(self._steps), self._layers, 2
         table = np.zeros(shape, np.int32)
-        for row, client, steps in zip(table, self._clients, self._steps, strict=True):
-            place = self._phase, self._round, client, self._epoch, gradient
+        for row, key, steps in zip(table, self._keys, self._steps, strict=True):
+            place = self._phase, *key, self._epoch, gradient
             generator = randomness.generator(self._seed, "layers", *place)
             row[:steps] = generator.integers(
                 np.iinfo(np.int32).min,
@@ -126,15 +129,14 @@ class StepRandom:
         ``Fleet.uniform``.
         """
         numbers_per_step = int(np.prod(shape, dtype=np.int64))
-        table = np.zeros((len(self._clients), max(self._steps), *shape))
-        for row, client, steps in zip(table, self._clients, self._steps, strict=True):
+        table = np.zeros((len(self._keys), max(self._steps), *shape))
+        for row, key, steps in zip(table, self._keys, self._steps, strict=True):
             count = steps * numbers_per_step
             drawn = randomness.uniform(
                 self._seed,
                 "uniform",
                 purpose,
-                self._round,
-                client,
+                *key,
                 skip=self._epoch * count,
                 count=count,
             )
@@ -233,7 +235,7 @@ class StepContext:
         """Take the gradient on a mini-batch at the lanes' models and change these by
         ``function``.
 
-        It is called with (rows, gradient, *others) and changes the rows in place, and
+        It is called with ``(rows, gradient, *others)`` and changes the rows in place, and
         nothing else. What becomes of a number may depend on those at the same place
         alone, so that the function can be given a layer at a time, in any shape,
         without putting whole rows together first.

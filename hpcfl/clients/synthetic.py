@@ -37,7 +37,9 @@ def fit(
     Its first parameters and the order of samples are keyed by (seed, round). The
     learning rate does not decay.
 
-    build: makes the model. training: how it is trained.
+    Args:
+        build: makes the model.
+        training: how it is trained.
     """
     with randomness.seeded(seed, "synthetic", round):
         module = build()
@@ -69,7 +71,13 @@ def fit(
         Stopwatch(),
     )
     fleet = Fleet(
-        np.array([0]), {}, setup.counts, round, False, _cross_entropy, resources
+        np.array([0]),
+        {},
+        setup.counts,
+        np.array([round]),
+        False,
+        _cross_entropy,
+        resources,
     )
     return fleet.train(to_row(setup.layout, module), phase="synthetic")[0]
 
@@ -83,9 +91,10 @@ def gradient_descent(
     """Plain gradient descent on tensors that belong to no model; returns them by name
     after ``steps`` steps.
 
-    start: where it begins, by name; it does not change. loss: a function of such
-        tensors.
-    lr: the learning rate.
+    Args:
+        start: where it begins, by name; it does not change.
+        loss: a function of such tensors.
+        lr: the learning rate.
     """
     everything = torch.arange(0)  # which the loss sees in every step
     return stochastic_descent(

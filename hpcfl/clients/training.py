@@ -8,6 +8,7 @@ and each of these is one ``Session.step`` (``execution/kernel.py``).
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -43,9 +44,12 @@ from hpcfl.rows import pinned, places, randomness
 class Task:
     """A local training as a method asked for it; ``Fleet.train`` and ``train_by``
     explain the fields.
+
+    Attributes:
+        rounds: the round of each client, [n].
     """
 
-    round: int
+    rounds: np.ndarray
     loss: Loss
     names: list[str]  # the parameters that move, in the order of a row
     epochs: int
@@ -70,7 +74,9 @@ class Task:
         whole_epochs = torch.from_numpy(self.pace[clients] * self.epochs).long()
         return whole_epochs.add(1).clamp(max=self.epochs)
 
-    def pool(self, seed: int, client: int, samples: np.ndarray) -> np.ndarray:
+    def pool(
+        self, seed: int, round: int, client: int, samples: np.ndarray
+    ) -> np.ndarray:
         """Which of a client's ``samples`` [n_i] it trains on: all, or a random share
         for the phase.
         """
@@ -78,7 +84,7 @@ class Task:
             return samples
         count = max(1, int(self.share * len(samples))) if len(samples) else 0
         order = randomness.permutation(
-            len(samples), seed, "subset", self.phase, self.round, client
+            len(samples), seed, "subset", self.phase, round, client
         )
         chosen: np.ndarray = samples[np.sort(order[:count])]
         return chosen
@@ -122,8 +128,8 @@ def train(
     sample_gradients = np.zeros(len(ids), np.int64)
     trained = Trained(_copied(rows), buffers.clone(), losses, {}, sample_gradients)
     pools = [
-        task.pool(resources.seed, int(client), resources.samples.train[int(client)])
-        for client in ids
+        task.pool(resources.seed, round, client, resources.samples.train[client])
+        for round, client in zip(task.rounds.tolist(), ids.tolist(), strict=True)
     ]
     size = resources.training.batch_size * task.batches
     fewest = task.batches * fewest_samples(
@@ -147,7 +153,7 @@ def train(
         else:
             tensors = resources.stacked(trained.rows, trained.buffers, lanes)
         clients = [
-            (int(ids[i]), pool, lengths[i])
+            Lane(int(ids[i]), int(task.rounds[i]), pool, lengths[i])
             for i, pool in zip(positions, chunk_pools, strict=True)
         ]
         proximal = None
@@ -192,13 +198,28 @@ def _copied(rows: Tensor) -> Tensor:
     return scratch.copy(rows) if rows.device.type == "cpu" else rows.clone()
 
 
+class Lane(NamedTuple):
+    """A client of a chunk.
+
+    Attributes:
+        client: its id.
+        round: which keys its draws.
+        pool: the positions of its samples.
+        length: how many of them an epoch uses.
+    """
+
+    client: int
+    round: int
+    pool: np.ndarray
+    length: int
+
+
 class Chunk:
     """Clients side by side, a lane each, sorted by ``by_length``, from their first
     mini-batch to their last.
 
     Attributes:
-        clients: for each lane the client's id, its pool, and how many samples of it an
-            epoch uses.
+        clients: of each lane.
         epochs: how many epochs each lane does at most, int64 [L].
         size: samples of a full step of one lane.
         tensors, variables: of the lanes, ``[L, …]`` by name; steps change them in place.
@@ -210,7 +231,7 @@ class Chunk:
         self,
         task: Task,
         resources: Resources,
-        clients: list[tuple[int, np.ndarray, int]],
+        clients: list[Lane],
         epochs: Tensor,
         size: int,
         tensors: Tensors,
@@ -228,18 +249,20 @@ class Chunk:
         if proximal is not None:
             strength, rows = proximal
             anchor = Proximal(strength, kernel.lay_out(setup.layout.stack(rows)))
+        # who forms a fleet sees to it that its clients have one learning rate
+        (rate,) = {setup.learning_rate(lane.round) for lane in clients}
         self._optimizer = Optimizer(
             resources.training,
-            setup.learning_rate(task.round),
+            rate,
             {name: tensors[name] for name in task.names},
             anchor,
         )
         layers = len(kernel.random_layers)
         self._random = StepRandom(
             resources.seed,
-            task.round,
-            [client for client, _, _ in clients],
-            [-(-length // size) for _, _, length in clients],
+            [lane.round for lane in clients],
+            [lane.client for lane in clients],
+            [-(-lane.length // size) for lane in clients],
             resources.device,
             task.phase,
             layers,
@@ -394,9 +417,9 @@ class Chunk:
         """Positions of a lane's samples in this epoch, in order: of its shuffled pool
         as many as are used.
         """
-        client, pool, length = self.clients[lane]
+        client, round, pool, length = self.clients[lane]
         seed = self.resources.seed
-        key = (self.task.phase, self.task.round, client, epoch)
+        key = (self.task.phase, round, client, epoch)
         shuffled = pool[randomness.permutation(len(pool), seed, "shuffle", *key)]
         return self.resources.samples.vary(shuffled[:length], seed, *key)
 
@@ -439,8 +462,8 @@ class Chunk:
         """
         if self.resources.kernel.widest > 1:
             return nullcontext()
-        ((client, _, _),) = self.clients
-        key = self.task.phase, self.task.round, client, epoch
+        (lane,) = self.clients
+        key = self.task.phase, lane.round, lane.client, epoch
         return randomness.seeded(self.resources.seed, "model", *key)
 
 

@@ -215,6 +215,18 @@ class AsynchronousTimetable:
             done.wasted,
             done.present,
             done.lost,
+            self._awaited(),
         )
         self._begun = self._tick
         return step
+
+    def _awaited(self) -> list[int]:
+        """The versions that clients started from whose uploads may still count."""
+        most = self._time.max_staleness
+        versions = set()
+        for flight in self._flights:
+            version = flight.job.version
+            stale = most is not None and self._version - version > most
+            if not flight.useless and not stale:
+                versions.add(version)
+        return sorted(versions)

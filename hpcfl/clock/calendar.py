@@ -1,12 +1,13 @@
 """The steps of a run, as far as somebody has asked for them."""
 
-from itertools import pairwise
 from typing import Any, Protocol
 
 import numpy as np
 
 from hpcfl.clock.seconds import Duration, in_seconds
-from hpcfl.clock.timetable import Step
+from hpcfl.clock.selection.base import Told
+from hpcfl.clock.timetable import Job, Step
+from hpcfl.errors import UserError
 
 
 class Timetable(Protocol):
@@ -20,30 +21,93 @@ class Calendar:
 
     Attributes:
         duration: how long each client is at work.
+        timed: whether that is recorded; else the calendar only says who takes part.
+        told: what clients have told, where that decides who takes part; then a step is
+            known only after what was told in the rounds before it. None where all of it
+            is known beforehand.
     """
 
-    def __init__(self, timetable: Timetable, duration: Duration) -> None:
+    def __init__(
+        self,
+        timetable: Timetable,
+        duration: Duration,
+        told: Told | None = None,
+        timed: bool = True,
+    ) -> None:
         self.duration = duration
+        self.timed = timed
+        self.told = told
         self._clients = clients = duration.devices.clients
+        self._pace = np.array(duration.devices.pace, float)
         self._timetable = timetable
         self._steps: list[Step] = []
+        # the jobs that started from each of the server's models, with their rounds
+        self._started: dict[int, list[tuple[int, Job]]] = {}
         # after each step so far, how many of each client's uploads have counted
         self._updates = [np.zeros(clients, np.int64)]
 
+    def is_known(self, number: int) -> bool:
+        """Whether the step of a round is known by now."""
+        return self.told is None or number <= self.told.rounds + 1
+
+    def hear(self, losses: np.ndarray) -> None:
+        """Take what the clients of the last known step told, [n] in their order."""
+        assert self.told is not None
+        cohort = self.step(self.told.rounds + 1).cohort
+        self.told.hear(cohort, losses)
+
+    def recall(self, rounds: int, ids: np.ndarray, losses: np.ndarray) -> None:
+        """Take what was told in the first ``rounds`` of a run, as ``Told.history`` has
+        it, as far as it is not known.
+
+        Raises UserError where others were chosen than would be now.
+        """
+        assert self.told is not None
+        begin = 0
+        for number in range(1, rounds + 1):
+            cohort = self.step(number).cohort
+            end = begin + len(cohort)
+            if not np.array_equal(cohort, ids[begin:end]):
+                raise UserError(
+                    f"participation.select: in round {number} the run had chosen others than "
+                    "would be chosen now; put back the selection that it began with, or "
+                    "choose another --out or --fresh"
+                )
+            if number > self.told.rounds:
+                self.told.hear(cohort, losses[begin:end])
+            begin = end
+
     def step(self, number: int) -> Step:
         """The step of a round, from 1. Raises UserError where there is none."""
+        assert self.is_known(number)
         while len(self._steps) < number:
             step = self._timetable.step()
             updates = self._updates[-1].copy()
             updates[step.cohort] += 1
             self._steps.append(step)
+            for job in step.jobs:
+                started = self._started.setdefault(job.version, [])
+                started.append((step.number, job))
             self._updates.append(updates)
         return self._steps[number - 1]
 
+    def started(self, version: int, first: int, last: int) -> list[tuple[int, Job]]:
+        """The jobs that start from one of the server's models and are part of a round
+        from ``first`` to ``last``, each with its round, by client.
+        """
+        self.step(last)
+        jobs = []
+        for number, job in self._started.get(version, []):
+            if first <= number <= last:
+                jobs.append((number, job))
+        return sorted(jobs, key=lambda one: one[1].client)
+
     def numbers(self, number: int) -> dict[str, Any]:
         """What is recorded of a round, by name; ``clients/NAME`` [clients] is each
-        client's own.
+        client's own; {} where it is not timed.
         """
+        if not self.timed:
+            return {}
         step = self.step(number)
         staleness = np.full(self._clients, np.nan)
         staleness[step.cohort] = step.staleness
@@ -54,10 +118,13 @@ class Calendar:
             "clients/updates": updates,
             "participation/jain": jain(updates),
             "participation/gini": gini(updates),
+            "participation/pace": correlation(updates, self._pace),
         }
 
     def after(self, number: int) -> dict[str, Any]:
         """What is recorded of the scoring after the last round."""
+        if not self.timed:
+            return {}
         now = in_seconds(self.step(number).ended)
         return {"time/seconds": now, "time/started": now}
 
@@ -70,6 +137,15 @@ def jain(counts: np.ndarray) -> float:
     return float(counts.sum()) ** 2 / (len(counts) * squares) if squares else np.nan
 
 
+def correlation(counts: np.ndarray, paces: np.ndarray) -> float:
+    """Pearson's correlation of counts [M] with the time that each client takes [M]: below
+    0 where the fast ones have more; NaN where either is the same for all.
+    """
+    if counts.std() == 0 or paces.std() == 0:
+        return np.nan
+    return float(np.corrcoef(counts, paces)[0, 1])
+
+
 def gini(counts: np.ndarray) -> float:
     """The Gini coefficient of counts [M]: Σ_ij |c_i − c_j| / (2 M Σc), 0 where all are
     equal; NaN where all are 0.
@@ -77,9 +153,10 @@ def gini(counts: np.ndarray) -> float:
     total = float(counts.sum())
     if not total:
         return np.nan
-    # in ascending order Σ_ij |c_i − c_j| is 2 Σ_i i (M − i) (c_(i+1) − c_(i))
-    ordered = np.sort(counts).tolist()
-    clients = len(ordered)
-    gaps = [after - before for before, after in pairwise(ordered)]
-    spread = sum(i * (clients - i) * gap for i, gap in enumerate(gaps, start=1))
-    return float(spread / (clients * total))
+    # in ascending order Σ_ij |c_i − c_j| is 2 Σ_i i (M − i) (c_(i+1) − c_(i)), and all
+    # of these are whole numbers
+    clients = len(counts)
+    gaps = np.diff(np.sort(counts))
+    places = np.arange(1.0, clients)
+    spread = float((places * (clients - places) * gaps).sum())
+    return spread / (clients * total)

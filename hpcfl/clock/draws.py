@@ -3,37 +3,78 @@
 Each is a function of the experiment's seed and a key, mostly the round, alone.
 """
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 
-from hpcfl.experiment.sections import Participation
+from hpcfl.clock.selection.base import Known, Selection, Told
+from hpcfl.errors import UserError
+from hpcfl.experiment import blame
 from hpcfl.rows import randomness
 
 Key = tuple[int, ...]
 
 
+def _nothing() -> np.ndarray:
+    return np.zeros(0, np.int64)
+
+
 @dataclass(frozen=True)
 class Draws:
-    """The draws of an experiment with so many clients."""
+    """The draws of an experiment with so many clients.
 
-    participation: Participation
+    Attributes:
+        samples, ticks, told: as in ``Known``; what the selection does not read may be
+            left out.
+    """
+
+    participation: Selection
     clients: int
     seed: int
+    samples: np.ndarray = field(default_factory=_nothing)
+    ticks: np.ndarray | None = None
+    told: Told = field(default_factory=lambda: Told(_nothing()))
 
     def choose(self, candidates: np.ndarray, count: int, key: Key) -> np.ndarray:
-        """At most ``count`` of the clients, drawn uniformly without replacement.
+        """At most ``count`` of the clients, as the experiment's selection has it.
 
         Args:
-            candidates: bool [clients], who may be drawn.
+            candidates: bool [clients], who may be chosen.
 
         Returns:
-            Ids in the order in which they are drawn. It is one order of all clients for
-            a key, from which those are left out who are no candidates.
+            Ids. Raises UserError where a user's own selection returns anything else.
         """
-        order = randomness.permutation(self.clients, self.seed, "cohort", *key)
-        allowed: np.ndarray = order[candidates[order]]
-        return allowed[:count]
+        known = Known(key, self.seed, candidates, self.samples, self.ticks, self.told)
+        with blame.blamed():
+            chosen = self.participation.choose(known, count)
+        return self._checked(chosen, candidates, count)
+
+    def _checked(
+        self, returned: np.ndarray | Sequence[int], candidates: np.ndarray, count: int
+    ) -> np.ndarray:
+        """What the selection returned, as ids. Raises UserError."""
+        ids = np.asarray(returned)
+        if not ids.size and not candidates.any():
+            return _nothing()
+        if not ids.size:
+            problem = "nobody"
+        elif ids.ndim != 1 or ids.dtype.kind not in "iu":
+            problem = f"{ids.dtype} of shape {ids.shape}, not a list of ids"
+        elif len(ids) > count:
+            problem = f"{len(ids)} clients, at most {count} are asked for"
+        elif ids.min() < 0 or ids.max() >= self.clients:
+            problem = f"a client that there is not, of {self.clients}"
+        elif not candidates[ids].all():
+            problem = f"client {ids[~candidates[ids]][0]}, who is not there"
+        elif len(np.unique(ids)) < len(ids):
+            problem = "a client more than once"
+        else:
+            return ids.astype(np.int64, copy=False)
+        place = blame.definition_of(type(self.participation))
+        where = f"{place}: " if place else ""
+        name = self.participation.select
+        raise UserError(f"{where}participation.select = '{name}': chose {problem}")
 
     def staying(self, drawn: np.ndarray, key: Key) -> np.ndarray:
         """Those of the ids ``drawn`` that are not lost before they begin.

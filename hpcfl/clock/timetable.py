@@ -46,6 +46,8 @@ class Step:
             in the round in which that turned out.
         present: ticks that clients were on between the two, together.
         lost: how many jobs no upload came of that counts.
+        awaited: the server's models, ascending, that clients started from whose uploads
+            may count in a later round.
     """
 
     number: int
@@ -56,6 +58,7 @@ class Step:
     wasted: int
     present: int
     lost: int
+    awaited: Sequence[int] = ()
 
     @cached_property
     def cohort(self) -> np.ndarray:

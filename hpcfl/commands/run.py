@@ -20,7 +20,7 @@ from hpcfl.experiment import blame, measures
 from hpcfl.experiment.config import Config
 from hpcfl.files import output
 from hpcfl.report.progress import Progress
-from hpcfl.simulation import preflight
+from hpcfl.simulation import hearing, preflight
 from hpcfl.simulation.best import BestRound
 from hpcfl.simulation.federation import Federation
 from hpcfl.simulation.prepare import (
@@ -80,6 +80,9 @@ def run(
         stack.callback(checkpoints.close)
         restored = None if fresh else checkpoints.restore(prepared.store)
         _refuse_stopped(communicator, config, restored, request)
+        if restored is not None:
+            told = restored.round, restored.server
+            hearing.recall(prepared.calendar, communicator, *told)
         notes: list[str] = []
         with agreed(communicator):
             if claim is not None:
@@ -323,8 +326,8 @@ def check_world(communicator: Communicator) -> None:
     if expected is not None and expected != communicator.size:
         raise UserError(
             f"the launcher started {expected} ranks but MPI sees a world of {communicator.size}; "
-            "start with `srun --mpi=pmi2` (MPICH) or `srun --mpi=pmix` (Open MPI), or with this "
-            "MPI's own mpiexec"
+            "start with `srun --mpi=pmi2` (MPICH), `--mpi=pmix` (Open MPI) or "
+            "`--mpi=cray_shasta` (Cray MPICH), or with this MPI's own mpiexec"
         )
 
 
@@ -359,7 +362,7 @@ def _metrics_writer(
         "train_counts": prepared.counts.long().numpy(),
         "test_counts": prepared.test_counts.long().numpy(),
     }
-    if prepared.calendar is not None:
+    if prepared.calendar is not None and prepared.calendar.timed:
         devices = prepared.calendar.duration.devices
         static["device_pace"] = np.array(devices.pace)
         static["device_down"] = np.array(devices.down)

@@ -14,11 +14,12 @@ from hpcfl.rows import mixing
 class Field:
     """One named tensor of a message.
 
-    tensor: ``[n, width]``, a row for each client, or ``[width]``, the same for all,
-        which travels once to each rank.
-    floats: how many floats of traffic it counts as for a client; by default ``width``.
-        A number, or [n] where clients differ (FedNH sends prototypes only of classes
-        that the client holds); a bit counts 1/32.
+    Attributes:
+        tensor: ``[n, width]``, a row for each client, or ``[width]``, the same for all,
+            which travels once to each rank.
+        floats: how many floats of traffic it counts as for a client; by default
+            ``width``. A number, or [n] where clients differ (FedNH sends prototypes
+            only of classes that the client holds); a bit counts 1/32.
     """
 
     tensor: Tensor
@@ -39,8 +40,9 @@ class Pool:
     """Models of which each client receives some, sent by the server; they travel once
     to each rank.
 
-    rows: the models ``[q, width]``.
-    picks: which of them each client receives, int64 ``[n, m]``; −1 for none.
+    Attributes:
+        rows: the models ``[q, width]``.
+        picks: which of them each client receives, int64 ``[n, m]``; −1 for none.
     """
 
     rows: Tensor
@@ -67,10 +69,12 @@ class Mixture:
     rounded once. Either these rows travel or the models do, once to each rank, which
     mixes them for its clients: what is fewer bytes. The bits are the same.
 
-    rows: the models ``[q, width]``, in float64 unless they are exact in less.
-    weights: of each client ``[n, q]``, float64.
-    dtype: the type of what arrives.
     Raises ValueError for other shapes.
+
+    Attributes:
+        rows: the models ``[q, width]``, in float64 unless they are exact in less.
+        weights: of each client ``[n, q]``, float64.
+        dtype: the type of what arrives.
     """
 
     rows: Tensor
@@ -102,12 +106,15 @@ class Mean:
     rows, so no row of a client travels. The bits are the same for any number of ranks;
     the result is rounded once, to the type of the rows.
 
-    tensor: ``[n, width]``, a row for each client, or ``[n, k, width]`` for k means,
-        each of rows of its own.
-    weights: how much each client counts, in whole numbers such as its samples: ``[n]``,
-        or ``[n, k]`` for k means, which may also be of the same rows ``[n, width]``.
-    floats: as for a ``Field``; by default as many as the tensor has for a client.
-        Raises ValueError where shapes, the type or the weights are others.
+    Raises ValueError where shapes, the type or the weights are others.
+
+    Attributes:
+        tensor: ``[n, width]``, a row for each client, or ``[n, k, width]`` for k means,
+            each of rows of its own.
+        weights: how much each client counts, in whole numbers such as its samples:
+            ``[n]``, or ``[n, k]`` for k means, which may also be of the same rows ``[n,
+            width]``.
+        floats: as for a ``Field``; by default as many as the tensor has for a client.
     """
 
     tensor: Tensor
@@ -222,8 +229,9 @@ def unwrap(
     """The inbox that the arrived tensors make: the reverse of ``fields``, but mixtures
     are mixed.
 
-    composed: what the function of this name says of the message, or a copy that
-    travelled.
+    Args:
+        composed: what the function of this name says of the message, or a copy that
+            travelled.
     """
     inbox: Inbox = dict(arrived)
     for name, (count, dtype) in composed.items():

@@ -61,18 +61,20 @@ class Normalisation:
 class Dataset:
     """All samples of a data set, the official training split first.
 
-    x: [samples, *shape], uint8 images, float32 values, int32 or int64 token ids. y:
-        int64 [samples], classes
-    from 0. official_test: how many samples at the end are the official test split, 0
-        where there is none.
-    scale, mean, std: see ``Normalisation``. statistics: mean and std of the training
-        split by channel, where
-    they are known. vocabulary: how many token ids there are. merges: whether schemes
-        that merge the official splits do so here; else they deal out the training split
-        alone. owners: whose each sample is, where the
-    data have clients of their own. unread: names of arrays that the file has beside
-        those that are read, the first few.
-    notes: one line each for what a user should know.
+    Attributes:
+        x: ``[samples, *shape]``, uint8 images, float32 values, int32 or int64 token ids.
+        y: int64 [samples], classes from 0.
+        official_test: how many samples at the end are the official test split, 0 where
+            there is none.
+        scale, mean, std: see ``Normalisation``.
+        statistics: mean and std of the training split by channel, where they are known.
+        vocabulary: how many token ids there are.
+        merges: whether schemes that merge the official splits do so here; else they
+            deal out the training split alone.
+        owners: whose each sample is, where the data have clients of their own.
+        unread: names of arrays that the file has beside those that are read, the first
+            few.
+        notes: one line each for what a user should know.
     """
 
     name: str

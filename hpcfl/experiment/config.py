@@ -86,7 +86,7 @@ class Config(Section):
     model: Model
     method: SerializeAsAny[MethodSection]
     training: Training = Training()
-    participation: Participation = Participation()
+    participation: SerializeAsAny[Participation] = Participation()
     time: Time = Time()
     newcomers: Newcomers = Newcomers()
     evaluation: Evaluation = Evaluation()
@@ -295,6 +295,8 @@ def _section(place: str, kind: type[Section], given: Any) -> Section:
         return plugin_keys.model(**given)
     if place == "method":
         return plugin_keys.method_class(given)(**given)
+    if place == "participation":
+        return plugin_keys.selection_class(given)(**given)
     return kind(**given)
 
 
@@ -304,6 +306,22 @@ def _check_stragglers(participation: Participation, training: Training) -> None:
         raise UserError(
             f"participation.stragglers = {share}: of one local epoch nobody does fewer; set "
             "training.epochs to more than 1"
+        )
+
+
+def _check_selection(participation: Participation, time: Time) -> None:
+    """Raises UserError where nobody can know what a selection goes by."""
+    key = f"participation.select = '{participation.select}'"
+    if participation.by_time and time.mode == "none":
+        raise UserError(
+            f"{key}: goes by how long clients are at work; set time.mode, such as "
+            "'synchronous'"
+        )
+    if participation.by_losses and time.mode == "asynchronous":
+        raise UserError(
+            f"{key}: goes by the losses that clients tell, and with time.mode = "
+            "'asynchronous' who starts when must be known before anybody trains; take "
+            "'uniform' or 'fastest'"
         )
 
 
@@ -352,6 +370,7 @@ CHECKS: dict[Callable[..., Any], tuple[str, ...]] = {
     measures.asked: ("evaluation",),
     measures.check_best_by: ("evaluation", "training"),
     _check_stragglers: ("participation", "training"),
+    _check_selection: ("participation", "time"),
     _check_time: ("time",),
 }
 

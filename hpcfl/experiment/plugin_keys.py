@@ -16,6 +16,7 @@ from hpcfl.experiment.sections import (
     Data,
     MethodSection,
     Model,
+    Participation,
     Partition,
     Section,
     Shift,
@@ -26,6 +27,7 @@ SELECTORS = {
     "partition": "scheme",
     "model": "name",
     "method": "name",
+    "participation": "select",
 }  # the key that names the plugin
 
 
@@ -125,6 +127,17 @@ def partition_class(table: dict[str, Any]) -> type[Partition]:
     return scheme
 
 
+def selection_class(table: dict[str, Any]) -> type[Participation]:
+    """The class of the selection that the section ``[participation]`` names. Raises
+    UserError.
+    """
+    name = table.get("select", Participation.model_fields["select"].default)
+    selection: type[Participation] = plugins.find(
+        "hpcfl.clock.selection", "participation.select", name
+    )
+    return selection
+
+
 def shift_class(table: dict[str, Any], place: str) -> type[Shift]:
     """The class of the shift that a table of ``[[shift]]`` names; ``place``: its own,
     such as ``shift.0``. Raises UserError.
@@ -169,6 +182,8 @@ def fields(section: str, given: dict[str, Any]) -> Mapping[str, Any]:
         return {**common, **data_keys(name).model_fields}
     if section == "method":
         return method_class(given).model_fields
+    if section == "participation":
+        return selection_class(given).model_fields
     return partition_class(given).model_fields
 
 

@@ -20,6 +20,7 @@ from hpcfl.experiment import blame
 # What a user's own object must extend, in the ``base`` of each package; a model is any
 # callable.
 CONTRACTS = {
+    "hpcfl.clock.selection": "Selection",
     "hpcfl.methods": "Method",
     "hpcfl.data.partitions": "Scheme",
     "hpcfl.data.shifts": "Shift",

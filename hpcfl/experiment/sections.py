@@ -323,6 +323,20 @@ class Training(Section):
 
 
 class Participation(Section):
+    """What every selection shares; a selection adds its own keys (see
+    ``hpcfl/clock/selection``).
+
+    Attributes:
+        by_losses, by_time: whether who is chosen depends on the losses that clients tell,
+            and on how long they are at work.
+    """
+
+    by_losses: ClassVar[bool] = False
+    by_time: ClassVar[bool] = False
+
+    select: str = Field(
+        "uniform", description="how clients are chosen, or your own 'module:Class'"
+    )
     fraction: float = Field(
         1.0, gt=0, le=1, description="share of clients drawn each round, at least one"
     )
@@ -356,8 +370,8 @@ class Time(Section):
 
     mode: Literal["none", "synchronous", "asynchronous"] = Field(
         "none",
-        description="synchronous: a round waits for its clients; none: there is no time; "
-        "asynchronous, where the server waits for nobody, is not simulated yet",
+        description="none: there is no time; synchronous: a round waits for its clients; "
+        "asynchronous: the server waits for nobody",
     )
     devices: Literal["equal", "lognormal", "zipf", "pareto", "classes", "file"] = Field(
         "lognormal", description="how fast clients are"

@@ -11,10 +11,11 @@ from hpcfl.clients.losses import Predict, Tensors
 class ClientModel:
     """A model for each client: ``rows`` [n, P], or [P] if it is the same for all.
 
-    predict: (model, x, lane) → logits [batch, classes]; default ``model(x)``.
-    variables: what it reads as ``lane.NAME``, tensors [n, …] by name. model: which of a
-    client's models it is, where a method keeps several with batch-norm buffers of their
-    own.
+    Attributes:
+        predict: (model, x, lane) → logits [batch, classes]; default ``model(x)``.
+        variables: what it reads as ``lane.NAME``, tensors [n, …] by name.
+        model: which of a client's models it is, where a method keeps several with
+            batch-norm buffers of their own.
     """
 
     rows: Tensor

@@ -22,7 +22,8 @@ class Audience:
     clients lies in ``setup``, such as their numbers of samples, ``setup.counts[ids]``
     [n, classes].
 
-    round: from 1.
+    Attributes:
+        round: from 1.
     """
 
     ids: np.ndarray
@@ -39,7 +40,9 @@ class Cohort:
     """The clients whose messages arrived: ``ids`` [n] ascending, ``counts`` [n,
     classes] of training samples.
 
-    uniform: all weigh the same in averages. round: as in ``Audience``.
+    Attributes:
+        uniform: all weigh the same in averages.
+        round: as in ``Audience``.
     """
 
     ids: np.ndarray

@@ -143,6 +143,9 @@ class Method(MethodSection, ABC):
             run cannot be prolonged.
         no_newcomers: why a client that never took part gets no model from this method;
             "" where it does.
+        only_synchronous: why the server cannot take a step of uploads that started from
+            different models of its own (``[time]``); "" where it can, as far as its
+            messages show.
         short: keys with which a few rounds are quick and still show all that the method
             does, for the tests that every method has to pass.
         keeps: keys of options whose work a class's own hooks do (see ``options``); it
@@ -160,6 +163,7 @@ class Method(MethodSection, ABC):
     family: ClassVar[str] = ""
     models: ClassVar[tuple[str, ...]] = ("model",)
     no_newcomers: ClassVar[str] = ""
+    only_synchronous: ClassVar[str] = ""
     short: ClassVar[Mapping[str, Any]] = {}
     keeps: ClassVar[tuple[str, ...]] = ()
     trains: ClassVar[Mapping[Group, str]] = {}
@@ -361,7 +365,7 @@ class Method(MethodSection, ABC):
         Nothing is done in a round that is not scored. Who is counted is the same for
         every method: in ``pre`` the whole audience, in ``post`` those who trained.
         """
-        if not fleet.scored:
+        if not fleet.scored or not (trained or fleet.scores_starts):
             return
         with fleet.trial():
             column = "post" if trained else "pre"

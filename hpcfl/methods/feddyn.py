@@ -39,6 +39,10 @@ class FedDyn(ServerModel):
 
     family = "one global model"
     reference = "Acar et al., ICLR 2021"
+    only_synchronous = (
+        "its server adds up how far clients move away from its model, and a client that "
+        "is late moves away from another one"
+    )
     short: ClassVar[Mapping[str, Any]] = {"alpha_by": "samples"}
     weights: Literal["samples", "uniform"] = Field(
         "uniform", description="weights of the clients in averages"

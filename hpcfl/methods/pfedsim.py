@@ -52,6 +52,9 @@ class PFedSim(ServerModel):
     primary = "post"
     family = "mixed on the server"
     reference = "Tan et al., arXiv 2305.15706"
+    only_synchronous = (
+        "its clients' messages change after the warm-up, at the beginning of one round"
+    )
     needs_rounds: ClassVar[bool] = True
     short: ClassVar[Mapping[str, Any]] = {"warmup": 0.34}
     warmup: float = Field(

@@ -1,10 +1,10 @@
-"""The built-in methods, models, partition schemes, shifts, scores and data sets, as their
-files describe themselves.
+"""The built-in methods, models, partition schemes, shifts, selections, scores and data
+sets, as their files describe themselves.
 
 Reading that off the code means importing torch and playing a small round of every
 method, so it is kept in ``catalogue.json``. A file that is not in it yet is read when it
 is asked for. ``python -m hpcfl.report.catalogue`` writes ``catalogue.json`` and the
-tables of README anew; tests say when that is due.
+tables of methods and data sets anew; tests say when that is due.
 """
 
 import importlib
@@ -19,7 +19,7 @@ from hpcfl.errors import UserError
 from hpcfl.experiment import blame, plugins
 
 STORED = Path(__file__).with_suffix(".json")
-README = Path(__file__).parents[2] / "README.md"  # only in a checkout
+PACKAGE = Path(__file__).parents[1]
 Keys = dict[str, dict[str, Any]]  # JSON schemas by key
 # JSON-able: ``name``, ``description``, and what a kind has besides.
 Entry = dict[str, Any]
@@ -29,6 +29,7 @@ PACKAGES = {
     "models": "hpcfl.models",
     "partitions": "hpcfl.data.partitions",
     "shifts": "hpcfl.data.shifts",
+    "selections": "hpcfl.clock.selection",
     "scores": "hpcfl.scores",
     "datasets": "hpcfl.data.sources",
 }
@@ -38,11 +39,16 @@ NAMED_BY = {
     "models": "model.name",
     "partitions": "partition.scheme",
     "shifts": "shift.kind",
+    "selections": "participation.select",
     "scores": "evaluation.scores",
     "datasets": "data.dataset",
 }
 COMMAND = "written by python -m hpcfl.report.catalogue"
-# The tables of README, by kind: the lines above the first entry.
+# Pages with a table of all there is of a kind, and the lines above its first entry.
+PAGES = {
+    "datasets": PACKAGE / "data" / "README.md",
+    "methods": PACKAGE / "methods" / "README.md",
+}
 TABLES = {
     "datasets": "| name | | licence |\n|---|---|---|",
     "methods": "| name | paper | idea |\n|---|---|---|",
@@ -52,8 +58,9 @@ TABLES = {
 def entries(kind: str) -> list[Entry]:
     """What there is of one of PACKAGES, in the order of names.
 
-    Each has ``name`` and ``description``; methods, models, partitions and shifts have
-    ``keys``, their own keys as JSON schemas by name, of shifts with those of all kinds.
+    Each has ``name`` and ``description``; methods, models, partitions, shifts
+    and selections have ``keys``, their own keys as JSON schemas by name, of shifts with
+    those of all kinds.
 
     * methods: ``reference``, ``family``, ``primary`` column, ``traffic`` (as
       ``traffic.Traffic``; None where its name alone makes no experiment);
@@ -91,15 +98,14 @@ def text() -> str:
     return json.dumps(catalogue, indent=1, ensure_ascii=False) + "\n"
 
 
-def with_tables(page: str, catalogue: dict[str, list[Entry]]) -> str:
-    """README with its tables of methods and data sets as ``catalogue`` has them."""
-    for kind, header in TABLES.items():
-        begin, end = f"<!-- {kind}: {COMMAND} -->\n", f"<!-- end of {kind} -->"
-        before, _, rest = page.partition(begin)
-        rows = [_row(kind, entry) for entry in catalogue[kind]]
-        table = "\n".join([header, *rows])
-        page = f"{before}{begin}\n{table}\n\n{end}{rest.partition(end)[2]}"
-    return page
+def with_table(kind: str, page: str, listed: list[Entry]) -> str:
+    """A page whose table of a kind has the entries ``listed``."""
+    begin, end = f"<!-- {kind}: {COMMAND} -->\n", f"<!-- end of {kind} -->"
+    before, _, rest = page.partition(begin)
+    after = rest.partition(end)[2]
+    rows = [_row(kind, entry) for entry in listed]
+    table = "\n".join([TABLES[kind], *rows])
+    return f"{before}{begin}\n{table}\n\n{end}{after}"
 
 
 def _row(kind: str, entry: Entry) -> str:
@@ -123,6 +129,7 @@ def _entry(kind: str, name: str, plugin: Any, text: str | None) -> Entry:
         "models": _model,
         "partitions": _partition,
         "shifts": _shift,
+        "selections": _selection,
         "scores": _score,
         "datasets": _dataset,
     }[kind]
@@ -162,12 +169,23 @@ def _model(name: str, plugin: Any) -> Entry:
 def _partition(name: str, plugin: Any) -> Entry:
     from hpcfl.experiment.sections import Partition
 
+    return {"keys": _beside(plugin, Partition)}
+
+
+def _selection(name: str, plugin: Any) -> Entry:
+    from hpcfl.experiment.sections import Participation
+
+    return {"keys": _beside(plugin, Participation)}
+
+
+def _beside(plugin: Any, section: Any) -> Keys:
+    """A plugin's own keys, beside those of the section that it extends."""
     own = {
         key: schema
         for key, schema in _properties(plugin).items()
-        if key not in Partition.model_fields
+        if key not in section.model_fields
     }
-    return {"keys": _untitled(own)}
+    return _untitled(own)
 
 
 def _shift(name: str, plugin: Any) -> Entry:
@@ -220,5 +238,7 @@ def _untitled(properties: Keys) -> Keys:
 if __name__ == "__main__":
     content = text()
     STORED.write_text(content, encoding="utf-8")
-    page = with_tables(README.read_text(encoding="utf-8"), json.loads(content))
-    README.write_text(page, encoding="utf-8")
+    catalogue = json.loads(content)
+    for kind, path in PAGES.items():
+        page = with_table(kind, path.read_text(encoding="utf-8"), catalogue[kind])
+        path.write_text(page, encoding="utf-8")

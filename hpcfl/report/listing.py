@@ -1,5 +1,5 @@
-"""What ``hpcfl methods``, ``models``, ``partitions``, ``shifts``, ``scores`` and
-``datasets`` print.
+"""What ``hpcfl methods``, ``models``, ``partitions``, ``shifts``, ``selections``,
+``scores`` and ``datasets`` print.
 """
 
 import json
@@ -7,14 +7,13 @@ from collections.abc import Callable
 from typing import Any
 
 from rich import box
-from rich.console import Console
 from rich.table import Column, Table
 
 from hpcfl.errors import UserError
 from hpcfl.experiment.plugins import nearest
 from hpcfl.report import catalogue
 from hpcfl.report.catalogue import Entry
-from hpcfl.report.text import WIDEST
+from hpcfl.report.text import WIDEST, stdout_console
 
 BETWEEN = 2  # spaces between the columns of an overview
 BOUNDS = {
@@ -40,6 +39,7 @@ COLUMNS: dict[str, Cells] = {
     "models": DESCRIPTION,
     "partitions": DESCRIPTION,
     "shifts": DESCRIPTION,
+    "selections": DESCRIPTION,
     "scores": (
         ("unit", lambda entry: entry["unit"]),
         ("better", lambda entry: entry["better"]),
@@ -58,9 +58,9 @@ def show(kind: str, name: str | None) -> None:
     A terminal's lines are cut at its width; a file's or another program's are whole.
     Raises UserError for an unknown name.
     """
-    console = Console(highlight=False, markup=False)
+    console = stdout_console(markup=False)
     if not console.is_terminal:
-        console = Console(highlight=False, markup=False, width=WIDEST)
+        console = stdout_console(markup=False, width=WIDEST)
     if name is None:
         console.print(overview(kind, console.width))
         if kind == "methods":
@@ -118,21 +118,8 @@ def details(entry: Entry) -> list[str | Table]:
     parts: list[str | Table] = [title.removesuffix(": ")]
     if entry.get("primary"):
         parts.append(f"Its result is read in the column {entry['primary']}.")
-    if entry.get("traffic"):
-        down, up, paper = (entry["traffic"][part] for part in ("down", "up", "paper"))
-        formula = (
-            f"; FedALA's Table 3 has their sum, {paper[0]} = {paper[1]:.2f}"
-            if paper
-            else ""
-        )
-        parts.append(
-            f"Models that travel in a round: {down:.2f} down, {up:.2f} up{formula}. {_counted()}"
-        )
-    elif "traffic" in entry:
-        parts.append(
-            "The models that travel are not counted: by its name alone, with a small MLP, it "
-            "cannot be run. hpcfl check FILE.toml tries it in an experiment of yours."
-        )
+    if "traffic" in entry:
+        parts.append(travelling(entry))
     parts += [
         f"{what}: {_text(entry[what])}"
         for what in ("unit", "better", "summaries", "files", "licence")
@@ -149,12 +136,34 @@ def details(entry: Entry) -> list[str | Table]:
         for key, schema in entry["keys"].items():
             table.add_row(
                 key,
-                _text(schema["default"]) if "default" in schema else "–",
+                default(schema),
                 values(schema),
                 schema.get("description", ""),
             )
         parts.append(table)
     return parts
+
+
+def travelling(entry: Entry) -> str:
+    """How much a method sends in a round, in words."""
+    if entry["traffic"] is None:
+        return (
+            "The models that travel are not counted: by its name alone, with a small MLP, it "
+            "cannot be run. hpcfl check FILE.toml tries it in an experiment of yours."
+        )
+    down, up, paper = (entry["traffic"][part] for part in ("down", "up", "paper"))
+    formula = ""
+    if paper:
+        formula = f"; FedALA's Table 3 has their sum, {paper[0]} = {paper[1]:.2f}"
+    return (
+        f"Models that travel in a round: {down:.2f} down, {up:.2f} up{formula}. "
+        f"{_counted()}"
+    )
+
+
+def default(schema: dict[str, Any]) -> str:
+    """What a key is where nothing is said of it, as it is written in an experiment file."""
+    return _text(schema["default"]) if "default" in schema else "–"
 
 
 def values(schema: dict[str, Any]) -> str:

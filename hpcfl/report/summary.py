@@ -91,8 +91,9 @@ class Run:
         """The accuracy, or what else ``metric`` is, of a column: [T] by round, NaN in
         rounds without it.
 
-        column: ``pre``, ``post`` or another one that the method has scored; else raises
-        UserError.
+        Args:
+            column: ``pre``, ``post`` or another one that the method has scored; else
+                raises UserError.
         """
         recorded = sorted(
             name.column
@@ -153,15 +154,17 @@ class Run:
         """A model of the run as a module of torch, whose forward gives the logits that
         were scored.
 
-        client: a client's number, or the name of a model of the server, such as
-            "global" or "class 3".
-        moment: the column as which it was scored: ``pre`` or ``post`` local training,
-            or another of the method's; by default the one that counts. at: "last" or
-            "best", of the rounds in which it was scored, or a round's number;
-            ``checkpoint.every`` and ``checkpoint.keep`` say of which there are models.
-
         The round is played again for this client, so it is exact on the machine of the
         run. Raises UserError.
+
+        Args:
+            client: a client's number, or the name of a model of the server, such as
+                "global" or "class 3".
+            moment: the column as which it was scored: ``pre`` or ``post`` local
+                training, or another of the method's; by default the one that counts.
+            at: "last" or "best", of the rounds in which it was scored, or a round's
+                number; ``checkpoint.every`` and ``checkpoint.keep`` say of which there
+                are models.
         """
         return self.models.model(client, moment, at).module
 
@@ -226,8 +229,9 @@ def load(folder: Path, own: Collection[str] = ()) -> Run:
     """The run in a folder, finished or not. Raises UserError if there is none that can
     be read.
 
-    own: the user's own plugins, ``module:object``, that may be imported when its models
-    are asked for.
+    Args:
+        own: the user's own plugins, ``module:object``, that may be imported when its
+            models are asked for.
     """
     notes: list[str] = []
     description = _description(folder, notes)
@@ -257,7 +261,10 @@ def load_all(folder: Path, own: Collection[str] = ()) -> list[Run]:
     """The run in a folder, or the runs in a sweep's folder, sorted by name; see
     ``runs_in``.
 
-    own: as for ``load``. Raises UserError if there is no run.
+    Raises UserError if there is no run.
+
+    Args:
+        own: as for ``load``.
     """
     if not folder.is_dir() and not packed_runs.is_packed(folder):
         raise UserError(f"{folder}: no such folder")

@@ -111,18 +111,27 @@ class WatchedRound(DryRound):
 
 def watch(prepared: Prepared) -> WatchedRound:
     """The second round of a small federation, the first whose messages build on those
-    of clients, with the server's state after it.
+    of clients, with the server's state after it; as ``watch_two``.
+    """
+    _, second = watch_two(prepared)
+    return second
+
+
+def watch_two(prepared: Prepared) -> list[WatchedRound]:
+    """The first two rounds of a small federation.
 
     To be called on a rank that hosts clients. Raises RankFailure where something before
     the server's step cannot run.
     """
     small = shrink(prepared, lanes=1)
     server = small.method.server_state(small.setup)
+    rounds = []
     for number in (1, 2):
         plan = RoundPlan(number, np.array([0]), np.array(small.store.ids), scored=True)
         round = WatchedRound(plan, OneProcess(), small, server, BriefFleet)
         play_on_clients(round)
-    return round
+        rounds.append(round)
+    return rounds
 
 
 def play_on_clients(round: Round) -> None:

@@ -1,12 +1,16 @@
 """The rounds of a run: played one after the other, recorded, and saved in checkpoints."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
+
+from torch import Tensor
 
 from hpcfl.communication.communicator import Communicator
 from hpcfl.errors import Interrupted, RunFailure
 from hpcfl.methods.base import State
+from hpcfl.simulation import hearing
+from hpcfl.simulation.asynchronous import round_maker
 from hpcfl.simulation.best import BestRound
 from hpcfl.simulation.participation import cohort, select, select_final
 from hpcfl.simulation.prepare import Prepared
@@ -48,12 +52,20 @@ class Federation:
     report: Report = nobody
     best: BestRound | None = None
     schedule: Schedule = field(init=False)
+    make_round: Callable[..., Round] = field(init=False)
     _unrecorded: Result | None = (
         None  # the last round, until there is time to record it
     )
 
     def __post_init__(self) -> None:
+        """Collective."""
         self.schedule = Schedule(self.prepared.config.checkpoint.every)
+        self.make_round = round_maker(
+            self.communicator,
+            self.prepared,
+            self.server,
+            self.prepared.config.rounds,
+        )
 
     def run(self, done: int, request: StopRequest) -> None:
         """Collective. Play the rounds after ``done``, then score the final models.
@@ -88,18 +100,21 @@ class Federation:
 
         The round before is recorded while the workers train.
         """
-        config = self.prepared.config
+        config, calendar = self.prepared.config, self.prepared.calendar
 
         def meanwhile() -> None:
             self.record_last()
-            if number < config.rounds:
-                following = cohort(config, number + 1, self.prepared.calendar)
+            if number < config.rounds and (
+                calendar is None or calendar.is_known(number + 1)
+            ):
+                following = cohort(config, number + 1, calendar)
                 self.prepared.store.read_ahead(following.tolist())
 
-        plan = select(config, number, self.prepared.calendar)
-        round = Round(plan, self.communicator, self.prepared, self.server)
+        plan = select(config, number, calendar)
+        round = self.make_round(plan, self.communicator, self.prepared, self.server)
         result = round.play(lambda: self.vote(number, request), meanwhile)
         self._unrecorded = result
+        hearing.hear(calendar, self.communicator, number, result.numbers)
         self.judge(result)
         return result.vote
 
@@ -128,8 +143,7 @@ class Federation:
     def remember_state(self, number: int) -> None:
         """Hold on to the state before a round, which may turn out to be the best."""
         if self.best is not None:
-            server = self.server if self.communicator.is_server else None
-            self.best.before(number, server, self.prepared.store)
+            self.best.before(number, self._server_state(), self.prepared.store)
 
     def judge(self, result: Result) -> None:
         """Collective. Keep the state before a round if that is the best one so far."""
@@ -174,7 +188,7 @@ class Federation:
             if self.metrics is not None:
                 with on_this_rank(f"round {number}, metrics"):
                     self.metrics.merge()
-            server = self.server if self.communicator.is_server else None
+            server = self._server_state()
             best = self.best.take() if self.best else None
             meta = self.meta | {"lanes": self._lanes_of_ranks()}
             with on_this_rank(f"round {number}, checkpoint"):
@@ -182,6 +196,11 @@ class Federation:
             self.schedule.begun()
         if wait:
             self.finish_checkpoint()
+
+    def _server_state(self) -> Mapping[str, Tensor] | None:
+        """What rank 0 keeps beside the clients' state; None elsewhere."""
+        server = self.server if self.communicator.is_server else None
+        return hearing.kept(self.prepared.calendar, server)
 
     def _lanes_of_ranks(self) -> list[list[int]] | None:
         """Collective. On rank 0 the lanes that each rank has by now; None where no bit

@@ -2,15 +2,19 @@
 
 Both follow from the experiment's seed, the round and the client alone, and with
 ``[time]`` from when clients are there, which follows from the same. So every rank knows
-them without asking, and so does a run that is resumed.
+them without asking, and so does a run that is resumed. Where the selection goes by what
+clients told in earlier rounds, all ranks hear it (``hearing.py``), and it is in the
+checkpoint.
 """
 
 from dataclasses import dataclass, field, replace
+from typing import cast
 
 import numpy as np
 
 from hpcfl.clock.calendar import Calendar
 from hpcfl.clock.draws import Draws
+from hpcfl.clock.selection.base import Selection
 from hpcfl.experiment.config import Config
 
 
@@ -59,15 +63,21 @@ class RoundPlan:
 
 
 def select(config: Config, number: int, calendar: Calendar | None = None) -> RoundPlan:
-    """Who takes part in a round of the experiment; ``calendar``: with ``[time]``."""
+    """Who takes part in a round of the experiment; ``calendar``: with ``[time]``
+    or another selection than the uniform one.
+    """
     chosen = cohort(config, number, calendar)
-    every = config.evaluation.every
-    scored = number % every == 0 or number == config.rounds
+    scored = is_scored(config, number)
     audience = chosen
     if scored and config.evaluation.clients == "all":
         audience = np.arange(config.partition.clients)
     shares = _epoch_shares(config, number, chosen, calendar)
     return RoundPlan(number, chosen, audience, scored, shares=shares)
+
+
+def is_scored(config: Config, number: int) -> bool:
+    """Whether models are scored in a round."""
+    return number % config.evaluation.every == 0 or number == config.rounds
 
 
 def select_final(
@@ -88,7 +98,8 @@ def cohort(config: Config, number: int, calendar: Calendar | None = None) -> np.
     Of M clients ⌊ρM⌋ are drawn uniformly without replacement, at least one, where ρ is
     ``participation.fraction`` (protocols.md E2). Each of them is lost with the
     probability ``participation.dropout`` and hears nothing of this round; the luckiest
-    stays in any case. With ``[time]`` it is those of whom an upload counts.
+    stays in any case. With ``[time]`` it is those of whom an upload counts; other
+    selections choose others.
     """
     if calendar is not None:
         return calendar.step(number).cohort
@@ -101,7 +112,8 @@ def cohort(config: Config, number: int, calendar: Calendar | None = None) -> np.
 
 def draws_of(config: Config) -> Draws:
     """The draws of an experiment."""
-    return Draws(config.participation, config.partition.clients, config.seed)
+    selection = cast(Selection, config.participation)
+    return Draws(selection, config.partition.clients, config.seed)
 
 
 def _epoch_shares(

@@ -161,6 +161,15 @@ class Gathered:
         """What was scored, on any rank."""
         return _named(self.headers, "columns")
 
+    def of(self, name: str, ids: np.ndarray) -> NDArray[np.float64]:
+        """A number of some clients of the audience, on rank 0; NaN where it has none."""
+        assert self.table is not None
+        if name not in self.names:
+            return np.full(len(ids), np.nan)
+        rows = np.searchsorted(self.audience, ids)
+        numbers: NDArray[np.float64] = self.table[rows, self.names.index(name)]
+        return numbers
+
     @cached_property
     def values(self) -> dict[str, Any]:
         """The round's numbers by name, on rank 0; {} elsewhere.

@@ -42,11 +42,15 @@ def _no_vote() -> int:
 class LocalWork:
     """What this rank's n participants made.
 
+    ids: theirs, ascending.
     message: what they send, finite or not.
+    state: their private state after it, by name.
     finite: bool [n], which of them have finite numbers only; the others diverged.
     """
 
+    ids: np.ndarray
     message: Message
+    state: State
     finite: Tensor
 
     @cached_property
@@ -126,9 +130,18 @@ class Round:
         self.fleet_type = fleet_type
         self.stopwatch = prepared.resources.stopwatch
         self.bytes_before = communicator.bytes_sent, communicator.bytes_received
-        observers = np.setdiff1d(plan.audience, plan.cohort)
+        self.form_fleets()
+
+    def form_fleets(self) -> None:
+        """Form the fleets of this rank's participants and observers."""
+        plan = self.plan
         self.participants = self.fleet(plan.cohort)
-        self.observers = self.fleet(observers)
+        self.observers = self.fleet(np.setdiff1d(plan.audience, plan.cohort))
+
+    @property
+    def fleets(self) -> list[Fleet]:
+        """All fleets of this rank, once ``work`` is done."""
+        return [self.participants, self.observers]
 
     @property
     def name(self) -> str:
@@ -204,7 +217,8 @@ class Round:
             message = checked("update", returned, len(ids), downwards=False)
             self.prepared.store.check_state(len(ids), participants.state)
         self.call("observe", self.observers, inbox)
-        return LocalWork(message, record.finite(participants, message))
+        finite = record.finite(participants, message)
+        return LocalWork(ids, message, participants.state, finite)
 
     def call(self, hook: str, fleet: Fleet, inbox: Inbox) -> Any:
         """What a hook of the method returns for a fleet; None where that is empty."""
@@ -230,7 +244,7 @@ class Round:
         Models follow in a stage of their own, because their number depends on it.
         """
         numbers = self.numbers(work)
-        diverged = self.participants.ids[~work.finite.numpy()]
+        diverged = work.ids[~work.finite.numpy()]
         report = [
             exchange.header(work.upload),
             diverged.tolist(),
@@ -255,6 +269,8 @@ class Round:
     def numbers(self, work: LocalWork) -> record.OfFleets:
         """The numbers of this rank's clients, by fleet."""
         trained = record.numbers(self.participants, work.message, work.finite)
+        if self.prepared.config.participation.by_losses:
+            trained.values["floats_up"] += 1
         scored = record.numbers(self.observers, None, None)
         return [(self.participants.ids, trained), (self.observers.ids, scored)]
 
@@ -290,12 +306,11 @@ class Round:
     @stage("store", "the clients' private state", collective=False)
     def store_state(self, work: LocalWork) -> None:
         """Store the participants' private state; who diverged keeps the old one."""
-        fleet, finite = self.participants, work.finite
-        state = fleet.state
+        finite, state = work.finite, work.state
         if not finite.all():  # otherwise there is no reason to copy the rows
             kept = finite.nonzero()[:, 0].to(self.prepared.resources.device)
             state = {name: rows[kept] for name, rows in state.items()}
-        ids = fleet.ids[finite.numpy()]
+        ids = work.ids[finite.numpy()]
         self.prepared.store.put(ids.tolist(), state)
 
     @stage("aggregate", "aggregation", collective=False)
@@ -303,7 +318,12 @@ class Round:
         """Let the server take its step, on rank 0, unless nobody sent anything."""
         if uploads is not None:
             senders = self.prepared.cohort(cohort, self.plan.number)
-            self.prepared.method.aggregate(self.server, senders, uploads)
+            uplink = self.uplink(cohort, uploads)
+            self.prepared.method.aggregate(self.server, senders, uplink)
+
+    def uplink(self, cohort: np.ndarray, uploads: State) -> State:
+        """What the method's server gets of what arrived, on rank 0."""
+        return uploads
 
     def result(self, reports: Reports, floats_down: float) -> Result:
         """The round as it was played. From now on seconds are the next round's."""
@@ -339,9 +359,11 @@ class Round:
         )
 
     def times(self) -> dict[str, Any]:
-        """The clients' own time in this round, by name; {} without ``[time]``."""
+        """The clients' own time in this round on rank 0, by name; {} elsewhere, and
+        without ``[time]``.
+        """
         calendar = self.prepared.calendar
-        if calendar is None:
+        if calendar is None or not self.communicator.is_server:
             return {}
         return calendar.numbers(self.plan.number)
 
@@ -386,7 +408,8 @@ class FinalScoring(Round):
             self.newcomers = self.prepared.new_fleet(self.fleet_type)
             if len(self.newcomers.ids):
                 self.score_newcomers()
-        return LocalWork({}, torch.ones(0, dtype=torch.bool))
+        nobody = self.participants
+        return LocalWork(nobody.ids, {}, nobody.state, torch.ones(0, dtype=torch.bool))
 
     def score_newcomers(self) -> None:
         """Score this rank's newcomers, before and after their training if they do any.

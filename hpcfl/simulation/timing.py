@@ -1,47 +1,76 @@
-"""The clients' own time in an experiment with ``[time]``: when each takes part."""
+"""Who takes part in each round, and with ``[time]`` when: what is not a uniform draw."""
 
 from dataclasses import replace
 from fractions import Fraction
+from typing import cast
+
+import numpy as np
 
 from hpcfl.clients.batch_plan import epoch_length, fewest_samples
 from hpcfl.clock import availability, devices
 from hpcfl.clock.asynchronous import AsynchronousTimetable
 from hpcfl.clock.calendar import Calendar
+from hpcfl.clock.devices import Devices
+from hpcfl.clock.draws import Draws
 from hpcfl.clock.seconds import Duration, Work
+from hpcfl.clock.selection.base import Selection, Told
+from hpcfl.clock.selection.uniform import Uniform
 from hpcfl.clock.synchronous import SynchronousTimetable
 from hpcfl.communication.agreement import agreed
 from hpcfl.communication.communicator import Communicator
-from hpcfl.errors import UserError
-from hpcfl.simulation import workload
-from hpcfl.simulation.participation import draws_of
+from hpcfl.simulation import asynchronous, workload
 from hpcfl.simulation.prepare import Prepared
 from hpcfl.simulation.workload import Workload
 
+REHEARSED = 3  # rounds, before the first
+
 
 def timed(prepared: Prepared, communicator: Communicator) -> Prepared:
-    """Collective. The experiment with the calendar of its rounds, if it has ``[time]``.
+    """Collective. The experiment with the calendar of its rounds, if it has ``[time]`` or
+    another selection than the uniform one.
 
     Raises UserError, the same on all ranks.
     """
-    if prepared.config.time.mode == "none":
+    config = prepared.config
+    if config.time.mode == "none" and isinstance(config.participation, Uniform):
         return prepared
-    if prepared.config.time.mode == "asynchronous":
-        raise UserError("time.mode = 'asynchronous': not simulated yet")
+    if config.time.mode == "asynchronous":
+        with agreed(communicator):
+            prepared = asynchronous.tried(prepared)
+    load = None
+    if config.time.mode != "none":
+        load = _load(prepared, communicator)
+    with agreed(communicator):
+        calendar = calendar_of(prepared, load)
+        # so that what is wrong is known before round 1
+        if calendar.told is None:
+            calendar.step(config.rounds)
+        else:
+            _rehearse(calendar_of(prepared, load), config.rounds)
+    return replace(prepared, calendar=calendar)
+
+
+def _load(prepared: Prepared, communicator: Communicator) -> Workload:
+    """Collective. What a client does in a round, on all ranks alike."""
     own = None
     with agreed(communicator):
         if prepared.store.ids:
             own = workload.of(prepared)
     found = communicator.allgather(_told(own))
     known = next(told for told in found if told is not None)
-    with agreed(communicator):
-        calendar = calendar_of(prepared, _heard(known))
-        # so that what is wrong is known before round 1
-        calendar.step(prepared.config.rounds)
-    return replace(prepared, calendar=calendar)
+    return _heard(known)
 
 
-def calendar_of(prepared: Prepared, load: Workload) -> Calendar:
-    """Who takes part in each round, and when. Raises UserError."""
+def _rehearse(calendar: Calendar, rounds: int) -> None:
+    """Let clients be chosen for the first rounds as if all told the same loss."""
+    for number in range(1, min(rounds, REHEARSED) + 1):
+        calendar.hear(np.ones(len(calendar.step(number).jobs)))
+
+
+def calendar_of(prepared: Prepared, load: Workload | None) -> Calendar:
+    """Who takes part in each round, and when; without a ``load`` everybody takes equally
+    long, which is not recorded. Raises UserError.
+    """
     config = prepared.config
     time = config.time
     clients = prepared.setup.clients
@@ -51,13 +80,32 @@ def calendar_of(prepared: Prepared, load: Workload) -> Calendar:
         epoch_length(count, training.batch_size, fewest, None)
         for count in prepared.setup.counts.sum(dim=1).long().tolist()
     ]
-    table = devices.draw(time, clients, config.seed, load.sample_ms)
-    duration = Duration(table, load.work, samples)
+    table = Devices([1] * clients, [1] * clients, [1] * clients, 0)
+    work = Work(Fraction(0), training.epochs, Fraction(0), Fraction(0))
+    if load is not None:
+        table = devices.draw(time, clients, config.seed, load.sample_ms)
+        work = load.work
+    duration = Duration(table, work, samples)
     on = availability.of(time, clients, config.seed)
-    made_of = time, draws_of(config), duration, on
-    if time.mode == "synchronous":
-        return Calendar(SynchronousTimetable(*made_of), duration)
-    return Calendar(AsynchronousTimetable(*made_of), duration)
+    draws = _draws(prepared, duration)
+    told = draws.told if config.participation.by_losses else None
+    made_of = time, draws, duration, on
+    if time.mode == "asynchronous":
+        return Calendar(AsynchronousTimetable(*made_of), duration)
+    return Calendar(SynchronousTimetable(*made_of), duration, told, load is not None)
+
+
+def _draws(prepared: Prepared, duration: Duration) -> Draws:
+    """The draws of the experiment, with what its selection reads."""
+    config = prepared.config
+    selection = cast(Selection, config.participation)
+    clients = prepared.setup.clients
+    samples = np.array(duration.samples)
+    ticks = None
+    if selection.by_time:
+        epochs = duration.work.epochs
+        ticks = np.array([duration.ticks(client, epochs) for client in range(clients)])
+    return Draws(selection, clients, config.seed, samples, ticks, Told(samples))
 
 
 def _told(load: Workload | None) -> list[str] | None:

@@ -90,7 +90,10 @@ def of(prepared: Prepared) -> Workload:
     passes = Fraction(epochs)
     if pass_operations:
         passes = Fraction(round.operations, pass_operations)
-    work = Work(passes, epochs, _floats(round.sent), _floats(round.returned))
+    floats_up = _floats(round.returned)
+    if prepared.config.participation.by_losses:
+        floats_up += 1
+    work = Work(passes, epochs, _floats(round.sent), floats_up)
     return Workload(work, sample_ms or pass_operations / SAMPLES / OPERATIONS)
 
 

@@ -138,6 +138,7 @@ class ClientStore:
             },
             written=False,
         )
+        self._template_row = row
         self.template = row.tensors
         self._rows = dict.fromkeys(sorted(ids), row)
         self._overflow = overflow = Overflow(self.template)
@@ -197,6 +198,17 @@ class ClientStore:
             self._gpu.drop(client)
             self._host.drop(client)
             (self._gpu if row.on_gpu else self._host).put(client, row)
+
+    def forget(self, ids: Iterable[int]) -> None:
+        """Give clients the template's state again, as if theirs had never been put."""
+        for client in ids:
+            self._rows[client] = self._template_row
+            self._gpu.drop(client)
+            self._host.drop(client)
+
+    def like(self, template: Mapping[str, Tensor]) -> "ClientStore":
+        """A new store for other state of the same clients, in as much memory."""
+        return ClientStore(self._rows, template, self._host.most, self._gpu.most)
 
     def read_ahead(self, ids: Iterable[int]) -> None:
         """Say that the state of those of ``ids`` that live on this rank will be asked

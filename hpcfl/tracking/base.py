@@ -14,8 +14,9 @@ class Tracker(ABC):
 
     Whatever it raises ends the tracker and not the run.
 
-    package: what must be installed for it, by the name of its import; the extra of
-    hpcfl is called the same.
+    Attributes:
+        package: what must be installed for it, by the name of its import; the extra of
+            hpcfl is called the same.
     """
 
     package: ClassVar[str]

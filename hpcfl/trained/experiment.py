@@ -22,6 +22,7 @@ def own_code(table: Mapping[str, Any]) -> list[str]:
     """The user's own plugins, ``module:object``, that a configuration names."""
     names = [str(table[section][key]) for section, key in PLUGINS]
     names += [str(shift["kind"]) for shift in table.get("shift", [])]
+    names.append(str(table["participation"].get("select", "")))
     return [name for name in names if ":" in name]
 
 

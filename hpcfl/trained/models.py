@@ -289,7 +289,8 @@ class Models:
         """The global model, as it came to the first client. Raises UserError."""
         self._refuse_own_statistics(GLOBAL)
         round = self._round(GLOBAL, at)
-        [fleet] = self.replay.play(round, self._final(round), [0])
+        fleets = self.replay.play(round, self._final(round), [0])
+        fleet = next(fleet for fleet in fleets if GLOBAL in fleet.models)
         row = int(np.searchsorted(self._results.rounds, round))
         total = MetricName("total", GLOBAL, of_clients=True)
         samples = self._results.series(total)[row]

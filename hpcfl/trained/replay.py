@@ -5,7 +5,7 @@ before the round. They do what they did in the run, to the last bit where proces
 and libraries are the same.
 """
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -19,7 +19,8 @@ from hpcfl.errors import UserError
 from hpcfl.experiment.config import fingerprint
 from hpcfl.files.atomic import Damaged
 from hpcfl.methods.base import State
-from hpcfl.simulation import preflight
+from hpcfl.simulation import hearing, preflight
+from hpcfl.simulation.asynchronous import round_maker
 from hpcfl.simulation.participation import RoundPlan, select
 from hpcfl.simulation.prepare import Prepared, prepare, refuse_other_frozen
 from hpcfl.simulation.round import FinalScoring, FleetType, Round
@@ -118,11 +119,14 @@ class RoundReplay:
             if not final:
                 whole = select(prepared.config, number, prepared.calendar)
                 plan = whole.only(ids)
-            kind = FinalScoring if final else Round
-            round = kind(plan, OneProcess(), prepared, self.server(number), fleet_type)
+            alone, server = OneProcess(), self.server(number)
+            make: Callable[..., Round] = FinalScoring
+            if not final:
+                make = round_maker(alone, prepared, server, number)
+            round = make(plan, alone, prepared, server, fleet_type)
             inbox, _ = round.send()
             round.work(inbox)
-            for fleet in (round.participants, round.observers):
+            for fleet in round.fleets:
                 assert isinstance(fleet, ModelRecorder)
                 if len(fleet.ids):
                     yield fleet
@@ -155,6 +159,7 @@ class RoundReplay:
                 server = checkpoint.state(
                     self.checkpoints, manifest, nobody, with_server=True
                 )
+                hearing.recall(self.prepared.calendar, OneProcess(), number - 1, server)
             self._states[number] = manifest, server or self.prepared.server
         return self._states[number]
 

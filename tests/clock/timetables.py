@@ -8,8 +8,9 @@ from hpcfl.clock.asynchronous import AsynchronousTimetable
 from hpcfl.clock.devices import Devices
 from hpcfl.clock.draws import Draws
 from hpcfl.clock.seconds import Work
+from hpcfl.clock.selection.uniform import Uniform
 from hpcfl.clock.synchronous import SynchronousTimetable
-from hpcfl.experiment.sections import Participation, Time
+from hpcfl.experiment.sections import Time
 
 
 @dataclass
@@ -43,7 +44,7 @@ def _made(
     **participation: Any,
 ) -> Any:
     clients = len(ticks)
-    draws = Draws(Participation(**participation), clients, 2)
+    draws = Draws(Uniform(**participation), clients, 2)
     if when is None:
         when = availability.of(time, clients, 2)
     return kind(time, draws, Fixed(ticks, epochs), when)

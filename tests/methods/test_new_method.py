@@ -71,7 +71,6 @@ assert ("fresh", {"share": 0.5}, "mlp", {}) in on_gpu.PLAYED
 def python(tmp_path):
     """Runs Python in a folder with a copy of the package that has one method more."""
     shutil.copytree(Path(hpcfl.__file__).parent, tmp_path / "hpcfl")
-    shutil.copy(PROJECT / "README.md", tmp_path)
     (tmp_path / "hpcfl" / "methods" / "fresh.py").write_text(FRESH, encoding="utf-8")
     paths = os.pathsep.join(map(str, (tmp_path, PROJECT / "tests")))
     environment = {**os.environ, "PYTHONPATH": paths}
@@ -108,6 +107,7 @@ def test_a_file_in_the_folder_is_a_method_everywhere(python, tmp_path):
 
     python("-m", "hpcfl.report.catalogue")
     line = "| `fresh` | Nobody, 2026 | FedAvg whose clients forget a share of"
-    assert line in (tmp_path / "README.md").read_text(encoding="utf-8")
+    page = tmp_path / "hpcfl" / "methods" / "README.md"
+    assert line in page.read_text(encoding="utf-8")
     stored = (tmp_path / "hpcfl" / "report" / "catalogue.json").read_text()
     assert '"name": "fresh"' in stored

@@ -133,5 +133,3 @@ def test_what_cannot_be_is_refused_before_round_1(tmp_path):
         calendar(time=time)
     with pytest.raises(UserError, match=r"time\.availability = .file.: give its name"):
         calendar(time={"availability": "file", **SYNCHRONOUS})
-    with pytest.raises(UserError, match="'asynchronous': not simulated yet"):
-        calendar(time={"mode": "asynchronous"})

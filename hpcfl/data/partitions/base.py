@@ -2,11 +2,10 @@
 method ``draw``.
 
 Most schemes deal out the official training and test samples merged, and each client's
-part is then cut at
-random into training and test samples: these extend ``MergedScheme`` and write
-    ``assign``. A scheme that keeps the official splits apart, or tests all clients on
-    the same samples, extends ``Scheme`` and writes ``draw``. One that needs more of a
-    data set than its labels overrides ``of`` as well.
+part is then cut at random into training and test samples: these extend
+``MergedScheme`` and write ``assign``. A scheme that keeps the official splits apart, or
+tests all clients on the same samples, extends ``Scheme`` and writes ``draw``. One that
+needs more of a data set than its labels overrides ``of`` as well.
 """
 
 import math
@@ -29,9 +28,10 @@ class Draw:
     """A drawn partition: for each client the indices of its training and test samples,
     int64.
 
-    attempts: how often it was drawn until it was accepted. notes: one line each for
-        what a user should know.
-    names: what the data call the clients, if anything.
+    Attributes:
+        attempts: how often it was drawn until it was accepted.
+        notes: one line each for what a user should know.
+        names: what the data call the clients, if anything.
     """
 
     train: list[np.ndarray]
@@ -45,7 +45,8 @@ class Draw:
 class Assignment:
     """For each client the indices of all its samples, int64, before they are split.
 
-    attempts, notes: as in ``Draw``.
+    Attributes:
+        attempts, notes: as in ``Draw``.
     """
 
     samples: list[np.ndarray]
@@ -56,8 +57,9 @@ class Assignment:
 class Scheme(Partition):
     """A partition scheme; each adds its own keys as fields.
 
-    exclusive: no sample goes to two clients, but all clients may have the same test
-    set.
+    Attributes:
+        exclusive: no sample goes to two clients, but all clients may have the same test
+            set.
     """
 
     exclusive: ClassVar[bool] = False
@@ -72,9 +74,11 @@ class Scheme(Partition):
     def draw(self, labels: np.ndarray, classes: int, official_test: int) -> Draw:
         """Spread samples with ``labels`` over the clients.
 
-        labels: int64 [samples], whose last ``official_test`` are the official test
-        split. Random numbers come from ``randomness.generator(self.seed, …)``. Raises
-        UserError where it cannot be done.
+        Raises UserError where it cannot be done.
+
+        Args:
+            labels: int64 [samples], whose last ``official_test`` are the official test
+                split. Random numbers come from ``randomness.generator(self.seed, …)``.
         """
 
     def cut(self, client: int, samples: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -104,8 +108,10 @@ class MergedScheme(Scheme):
     ) -> Assignment:
         """Give each client its samples; no sample goes to two clients.
 
-        labels: int64 [samples] in [0, classes). Raises UserError where it cannot be
-        done.
+        Raises UserError where it cannot be done.
+
+        Args:
+            labels: int64 [samples] in [0, classes).
         """
 
     def of(self, dataset: Dataset) -> Draw:

@@ -29,9 +29,10 @@ Transform = Callable[[Tensor, np.ndarray], Tensor]
 class Concept:
     """What some clients see instead of the samples of the data set.
 
-    name: what tables call it, another one for another transformation.
-    images: what becomes of samples, None where they stay. labels: int64 [classes], what
-        becomes of each class, None where they stay.
+    Attributes:
+        name: what tables call it, another one for another transformation.
+        images: what becomes of samples, None where they stay.
+        labels: int64 [classes], what becomes of each class, None where they stay.
     """
 
     name: str
@@ -48,9 +49,12 @@ class Concept:
 class Facts:
     """What a shift knows of its experiment.
 
-    place: its own in the list of shifts. seed: that of the partition. clients,
-    newcomers: how many there are. shape, dtype, scale, classes: of the data set's
-    samples; ``scale`` is the value of white.
+    Attributes:
+        place: its own in the list of shifts.
+        seed: that of the partition.
+        clients, newcomers: how many there are.
+        shape, dtype, scale, classes: of the data set's samples; ``scale`` is the value
+            of white.
     """
 
     place: int
@@ -91,7 +95,8 @@ class Facts:
 class Shift(sections.Shift, ABC):
     """Subclass it in one file with ``plugin = YourShift`` at its end.
 
-    untouched: what a group whose samples stay as they are is called.
+    Attributes:
+        untouched: what a group whose samples stay as they are is called.
     """
 
     untouched: ClassVar[str] = "as it is"

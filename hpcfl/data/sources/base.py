@@ -17,10 +17,12 @@ MOST_BYTES = 1 << 31  # of a file; the largest, SVHN's further digits, has 1.3 G
 class Source(ABC):
     """One data set.
 
-    built_in: it needs no files of the user. own_file: it reads ``data.file``, a user's
-    own file or folder. licence: under which its publishers give it, "" where that is
-    not known or the data are the user's. home: where a user fetches files that
-    ``download`` does not.
+    Attributes:
+        built_in: it needs no files of the user.
+        own_file: it reads ``data.file``, a user's own file or folder.
+        licence: under which its publishers give it, "" where that is not known or the
+            data are the user's.
+        home: where a user fetches files that ``download`` does not.
     """
 
     built_in = False
@@ -58,10 +60,13 @@ class Source(ABC):
 class CheckedFiles(Source):
     """Files whose MD5 is known, read only if it is right.
 
-    archive: what fetches them, a class in ``torchvision.datasets`` or the address of a
-    folder. folder: where they lie under the root, the same as torchvision's if it has
-    them. checksums: file name → MD5, hexadecimal, in reading order. further: the same of
-    files that only a key of the data set asks for; these are not downloaded unasked.
+    Attributes:
+        archive: what fetches them, a class in ``torchvision.datasets`` or the address
+            of a folder.
+        folder: where they lie under the root, the same as torchvision's if it has them.
+        checksums: file name → MD5, hexadecimal, in reading order.
+        further: the same of files that only a key of the data set asks for; these are
+            not downloaded unasked.
     """
 
     archive: str

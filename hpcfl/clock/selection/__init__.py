@@ -1,0 +1,1 @@
+"""Who is chosen to take part, one file each."""

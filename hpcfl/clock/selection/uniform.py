@@ -1,0 +1,13 @@
+"""Uniform: clients drawn alike, without replacement."""
+
+import numpy as np
+
+from hpcfl.clock.selection.base import Known, Selection
+
+
+class Uniform(Selection):
+    def choose(self, known: Known, count: int) -> np.ndarray:
+        return known.order()[:count]
+
+
+plugin = Uniform

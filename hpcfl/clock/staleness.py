@@ -1,0 +1,74 @@
+"""How much an update counts that started from an older model of the server (time.md §5).
+
+Xie et al., "Asynchronous federated optimization", OPT 2020: s(τ) of the steps τ that the
+server has taken since is 1, (1 + τ)^−a, or 1 up to b and 1/(a(τ − b) + 1) beyond.
+Weights in means are whole numbers, so s is counted in units of 2^−b: a power of a
+floating-point number may differ in its last bit from machine to machine, the nearest
+whole number of ``decimal`` does not.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from fractions import Fraction
+
+from hpcfl.clock import exact
+from hpcfl.experiment.sections import Time
+
+MOST_BITS = 16  # of 1, in units
+# of a weight times a client's samples: products of such whole numbers with float32
+# numbers are exact in float64
+PRODUCT_BITS = 28
+EXPONENT, SLOPE = 0.5, 10.0  # of polynomial and hinge, where ``time.a`` is not given
+
+
+@dataclass(frozen=True)
+class Staleness:
+    """s(τ) in whole units.
+
+    Attributes:
+        bits: 1 is 2^bits units.
+    """
+
+    time: Time
+    bits: int
+
+    @classmethod
+    def of(cls, time: Time, largest: int) -> "Staleness":
+        """That of an experiment whose clients weigh ``largest`` at most."""
+        return cls(time, min(MOST_BITS, PRODUCT_BITS - largest.bit_length()))
+
+    def units(self, staleness: int) -> int:
+        """s(τ) in units, at least 1."""
+        share = self._share(staleness)
+        return max(1, exact.whole(share * 2**self.bits))
+
+    def weights(self, staleness: Sequence[int]) -> list[int]:
+        """By how much the weights of the updates of a step are multiplied: s(τ) in units,
+        or 1 where all count whole, so that the step is one of a server that waits.
+        """
+        units = [self.units(one) for one in staleness]
+        if all(one == 2**self.bits for one in units):
+            return [1] * len(units)
+        return units
+
+    def rate(self, staleness: Sequence[int]) -> float:
+        """How far a step of updates goes: the mean of s(τ), times the server's learning
+        rate or, of FedAsync, its α; rounded once.
+        """
+        total = sum(self.units(one) for one in staleness)
+        mean = Fraction(total, len(staleness) * 2**self.bits)
+        time = self.time
+        whole = time.alpha if time.rule == "fedasync" else time.server_lr
+        return float(mean * Fraction(whole))
+
+    def _share(self, staleness: int) -> Decimal:
+        """s(τ)."""
+        time = self.time
+        if time.staleness == "polynomial":
+            exponent = EXPONENT if time.a is None else time.a
+            return exact.power(Decimal(1 + staleness), -Decimal(exponent))
+        if time.staleness == "hinge" and staleness > time.b:
+            slope = SLOPE if time.a is None else time.a
+            return exact.CONTEXT.divide(1, Decimal(slope) * (staleness - time.b) + 1)
+        return Decimal(1)

@@ -1,0 +1,138 @@
+"""The documentation site: it is built without a warning and without a network, and has a
+page for each method.
+"""
+
+import re
+import subprocess
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+import browser
+import pytest
+
+from hpcfl.experiment import plugins
+
+SITE = Path(__file__).parents[2] / "launch" / "site"
+PROGRAM = """
+import socket, sys
+from pathlib import Path
+
+def refuse(*_):
+    raise AssertionError("the network was asked for")
+
+socket.socket.connect = socket.getaddrinfo = refuse
+sys.path.insert(0, {site!r})
+import build
+sys.exit(build.{call})
+"""
+FETCHED = re.compile(r'(?:<link [^>]*?href|src)="([^"]*)"')
+SEEN = [
+    "index.html",
+    "gallery.html",
+    "methods/ditto.html",
+    "hpcfl/GUIDE.html",
+    "hpcfl/methods/methods-1.html",
+    "api/methods.html",
+]
+
+
+@pytest.fixture
+def written(monkeypatch):
+    monkeypatch.syspath_prepend(str(SITE))
+    import written
+
+    return written
+
+
+@pytest.mark.parametrize(
+    ("title", "docstring", "section"),
+    [
+        ("Ditto", "", "From methods-2.md §5:"),
+        ("FedAvg", "see methods-1.md §2", "From methods-1.md §4.2:"),
+        ("FedAvg-C", "", "From methods-1.md §4.4:"),
+        ("MOON", "as said\n(methods-2.md\n§12)", "From methods-2.md §12:"),
+    ],
+)
+def test_the_section_about_a_method(written, title, docstring, section):
+    heading, source, text = written._specification(title, docstring)
+    assert (heading, source) == ("## Specification", section)
+    assert text and "##" not in text
+
+
+def test_no_section_is_about_a_method_that_is_not_cited(written):
+    assert written._specification("Nothing", "of mine") == []
+
+
+def test_the_lines_about_a_method(written):
+    heading, *parts = written._results({"ditto"})
+    tables = parts[1::2]
+    assert heading == "## In the results" and len(tables) >= 3
+    for table in tables:
+        head, rule, *lines = table.splitlines()
+        assert set(rule) <= set("|-: ") and head.count("|") == rule.count("|")
+        assert lines and all(line.casefold().startswith("| ditto") for line in lines)
+
+
+def build(zygote, call):
+    """What ``build.py`` says, and how it ends, where it must not ask for the network."""
+    program = PROGRAM.format(site=str(SITE), call=call)
+    done = subprocess.run(
+        [zygote.python, "-c", program], capture_output=True, text=True, timeout=300
+    )
+    return done.returncode, done.stdout + done.stderr
+
+
+@pytest.mark.slow
+def test_a_link_that_leads_nowhere_is_an_error(zygote, tmp_path):
+    text = "# Pages\n\n[Here](README.md)\n\n[There](gone.md)\n"
+    (tmp_path / "README.md").write_text(text)
+    code, said = build(zygote, f"make('{tmp_path}', '{tmp_path}/site')")
+    assert code == 1 and "README.md:5: " in said and "'gone.md'" in said
+    assert said.count("WARNING") == 1
+
+
+@pytest.fixture(scope="module")
+def site(zygote, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("site")
+    assert build(zygote, f"build(Path('{folder}'))") == (0, "")
+    return folder
+
+
+@pytest.mark.slow
+def test_each_method_has_a_page_of_its_own(site):
+    listed = (site / "hpcfl" / "methods" / "README.html").read_text()
+    for name in plugins.names("hpcfl.methods"):
+        assert f'href="../../methods/{name}.html"' in listed
+        page = (site / "methods" / f"{name}.html").read_text()
+        for heading in ("State and messages", "Keys", "Source"):
+            assert f"<h2>{heading}<" in page
+
+
+@pytest.mark.slow
+def test_a_citation_leads_to_its_section(site):
+    page = (site / "methods" / "ditto.html").read_text()
+    assert 'href="../hpcfl/methods/methods-2.html#methods-2-5"' in page
+    specification = (site / "hpcfl" / "methods" / "methods-2.html").read_text()
+    assert 'id="methods-2-5"' in specification
+
+
+@pytest.mark.slow
+def test_no_page_fetches_anything_from_elsewhere(site):
+    pages = list(site.rglob("*.html"))
+    assert len(pages) > 80
+    for page in pages:
+        addresses = set(FETCHED.findall(page.read_text()))
+        assert len(addresses) > 5
+        for address in addresses:
+            assert (page.parent / unquote(urlsplit(address).path)).exists()
+
+
+@pytest.mark.slow
+def test_on_a_phone_no_page_is_wider_than_the_screen(site, tmp_path):
+    if browser.path() is None:
+        pytest.skip("no browser is installed; apt-get install chromium")
+    with browser.page(tmp_path) as shown:
+        for name in SEEN:
+            shown.open(site / name, 390)
+            assert shown.ask("document.documentElement.scrollWidth") == 390
+        assert shown.complaints == []

@@ -1,0 +1,22 @@
+"""The table of what other frameworks call the methods has each of them once."""
+
+import re
+from pathlib import Path
+
+from hpcfl import data
+from hpcfl.experiment import plugins
+
+PAGE = Path(data.__file__).parent / "names.md"
+
+
+def test_every_method_has_a_row_and_none_is_said_to_be_lacking():
+    _, methods = PAGE.read_text(encoding="utf-8").split("## Methods\n")
+    methods, _ = methods.split("## Data sets\n")
+    table, lacking = methods.split("Theirs that hpcfl lacks:\n")
+    rows = re.findall(r"^\| `(.+?)` \| (.+) \| (.+) \|$", table, re.MULTILINE)
+    assert [row[0] for row in rows] == plugins.names("hpcfl.methods")
+    theirs = set(re.findall("`(.+?)`", str([row[1:] for row in rows])))
+    missing = set(re.findall("`(.+?)`", lacking))
+    assert len(missing) == 9 + 17
+    # FedMTL stands in the row of another method, as what it is not
+    assert missing & theirs == {"FedMTL"}
