@@ -9,7 +9,7 @@ import tiny
 import torch
 from recorded import Recorded
 
-from hpcfl.communication.communicator import OneProcess
+from hpcfl.communication.communicator import Communicator, OneProcess
 from hpcfl.experiment import config
 from hpcfl.simulation.federation import Federation
 from hpcfl.simulation.prepare import Prepared, prepare
@@ -44,25 +44,43 @@ def play(
     folder: Path, method: str | dict[str, Any], *arguments: Any, **sections: Any
 ) -> Played:
     """Play it in a new folder; the arguments are those of ``tiny.table``."""
-    alone = OneProcess()
-    prepared = prepare(config.parse(tiny.table(method, *arguments, **sections)), alone)
-    prepared = timed(prepared, alone)
-    metrics = Recorded(folder, {}, {})
+    return play_on(OneProcess(), folder, tiny.table(method, *arguments, **sections))
+
+
+def play_on(communicator: Communicator, folder: Path, table: dict[str, Any]) -> Played:
+    """Collective. Play an experiment to its end, from its newest checkpoint if the
+    folder has one. What is returned has all of it on rank 0.
+    """
+    prepared = prepare(config.parse(table), communicator)
+    prepared = timed(prepared, communicator)
+    checkpoints = Checkpoints(folder / "checkpoints", communicator)
+    restored = checkpoints.restore(prepared.store)
+    metrics = Recorded(folder, {}, {}) if communicator.is_server else None
     federation = Federation(
-        alone,
+        communicator,
         prepared,
-        prepared.server,
-        Checkpoints(folder / "checkpoints", alone),
+        restored.server if restored and restored.server else prepared.server,
+        checkpoints,
         metrics,
         {},
         lambda round, values: None,
     )
-    federation.run(0, StopRequest(lambda: None))
+    federation.run(restored.round if restored else 0, StopRequest(lambda: None))
     store = prepared.store
+    parts = communicator.allgather(_told(store.snapshot().digests))
+    clients = [
+        digest.OfClients(np.array(ids, np.int64), template, dict(written))
+        for ids, template, written in parts
+    ]
     return Played(
         prepared,
         federation.server,
         store.get(store.ids),
-        digest.of_run(digest.of_tensors(federation.server), [store.snapshot().digests]),
-        metrics.values(),
+        digest.of_run(digest.of_tensors(federation.server), clients),
+        metrics.values() if metrics else {},
     )
+
+
+def _told(digests: digest.OfClients) -> list[Any]:
+    """The digests of a rank's clients, JSON-able."""
+    return [digests.ids.tolist(), digests.template, list(digests.written.items())]
