@@ -65,9 +65,13 @@ def test_who_has_diverged_told_nothing_worth_asking_for(federate):
 
 
 def test_a_run_goes_on_with_the_clients_that_it_would_have_chosen(tmp_path):
-    keys = {"participation": BY_LOSS, "checkpoint": {"every": 1}}
+    participation = {
+        **BY_LOSS,
+        "candidates": 3.0,
+    }  # from round 4 on losses alone decide
+    keys = {"participation": participation, "checkpoint": {"every": 1}}
     digests, runs = [], []
-    for name, stops in (("calm", [4]), ("stopped", [2, 4])):
+    for name, stops in (("calm", [6]), ("stopped", [3, 6])):
         for rounds in stops:
             table = tiny.table("fedavg", rounds=rounds, **keys)
             run(config.parse(table), tmp_path / name, OneProcess())
@@ -79,10 +83,10 @@ def test_a_run_goes_on_with_the_clients_that_it_would_have_chosen(tmp_path):
         if "seconds/" not in name and "bytes" not in name:
             np.testing.assert_array_equal(stopped[name], series, name)
     # the last round is played again for a client that trained in it
-    trained = np.isfinite(stopped["clients/train_loss"][3])
+    trained = np.isfinite(stopped["clients/train_loss"][5])
     client = int(np.flatnonzero(trained)[0])
-    hits = runs[1].confusion(client, "post", 4)
-    assert hits.trace() == stopped["clients/post/correct"][3, client]
+    hits = runs[1].confusion(client, "post", 6)
+    assert hits.trace() == stopped["clients/post/correct"][5, client]
 
 
 def test_another_selection_than_the_run_began_with_is_refused(tmp_path, monkeypatch):
