@@ -131,6 +131,16 @@ def test_an_even_race_is_the_server_that_waits(federate, method):
             np.testing.assert_array_equal(racing.values[name], series, err_msg=name)
 
 
+def test_a_diverged_client_has_no_weight(federate):
+    """Its round is one of a server that waits, and none of its state is kept."""
+    method = {"name": "tiny:Diverges", "client": 1}
+    training = {"on_divergence": "exclude"}
+    waiting = federate(method, training=training)
+    racing = federate(method, training=training, time={**EVEN, "buffer": 5})
+    assert np.nansum(racing.values["clients/diverged"]) > 0
+    assert racing.digest == waiting.digest
+
+
 def test_a_step_by_hand():
     """Of weights 3 and 1 the client of weight 1 started from version 0, where the model
     was 0; version 1 is 4. It moved from 0 to 2, the other one from 4 to 8: their mean is
