@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from rich.console import Console, Group, RenderableType
+from rich.console import Group, RenderableType
 from rich.live import Live
 from rich.table import Table
 
@@ -21,7 +21,7 @@ from hpcfl.files import output
 from hpcfl.report import summary
 from hpcfl.report.progress import duration
 from hpcfl.report.summary import Run
-from hpcfl.report.text import literal
+from hpcfl.report.text import literal, stdout_console
 from hpcfl.storage import run_folder, run_status, sweep_folder, tune_folder
 from hpcfl.storage.results import Results
 from hpcfl.storage.run_status import Stage
@@ -68,9 +68,9 @@ def show(folder: Path, watch: bool) -> None:
     """Print where the cells stand; with ``watch``, repeat it until none is under way.
     Raises UserError.
     """
-    console = Console(highlight=False)
+    console = stdout_console()
     if not console.is_terminal:
-        console = Console(highlight=False, width=WIDE)
+        console = stdout_console(width=WIDE)
     cells = look(folder)
     if not watch:
         console.print(_table(cells))

@@ -8,7 +8,6 @@ from math import ceil
 
 import numpy as np
 from rich import box
-from rich.console import Console
 from rich.table import Table
 from torch import Tensor
 
@@ -24,7 +23,7 @@ from hpcfl.communication.message import (
 )
 from hpcfl.data.partition import Groups
 from hpcfl.experiment.config import Config
-from hpcfl.report.text import literal
+from hpcfl.report.text import literal, stdout_console
 from hpcfl.rows.layout import Layout
 from hpcfl.simulation import dry_round, score_check
 from hpcfl.simulation.prepare import Prepared
@@ -217,7 +216,7 @@ def show(prepared: Prepared, ranks: Sequence[RankNeeds]) -> None:
     """Print a table of the ranks' needs, by rank, and lines about the disk, the model
     and the scores.
     """
-    console = Console(highlight=False)
+    console = stdout_console()
     table = Table(
         "rank",
         "clients",

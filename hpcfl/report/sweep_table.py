@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rich.console import Console
 from rich.measure import Measurement
 
 from hpcfl.errors import UserError
@@ -29,7 +28,7 @@ from hpcfl.report.reading import (
     where_read,
 )
 from hpcfl.report.summary import Run
-from hpcfl.report.text import WIDEST, literal, plain
+from hpcfl.report.text import WIDEST, literal, plain, stdout_console
 from hpcfl.report.virtual_time import seconds_of
 from hpcfl.scores._described import Measure
 from hpcfl.scores._metric_name import MetricName, held_out, models_of
@@ -158,7 +157,7 @@ def _refuse_with_target(reading: Reading, other: bool) -> None:
 def _print(table: Grid | Sheet, form: str, headings: bool = True) -> None:
     """Print a table in one of the formats; ``headings`` for the first of several."""
     if form == "terminal":
-        console = Console(highlight=False)
+        console = stdout_console()
         console.print(table_formats.terminal(table))
         boundless = console.options.update(max_width=WIDEST)
         cells = table_formats.cells_of(table)

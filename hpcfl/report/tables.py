@@ -7,7 +7,6 @@ import textwrap
 from pathlib import Path
 
 from rich import box
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
@@ -21,7 +20,7 @@ from hpcfl.report.reading import (
     where_scored,
 )
 from hpcfl.report.summary import Run, is_sweep, load_all
-from hpcfl.report.text import literal, plain
+from hpcfl.report.text import literal, plain, stdout_console
 from hpcfl.scores._metric_name import CLIENTS, MetricName
 from hpcfl.storage.moments import AFTER, BEFORE
 
@@ -73,7 +72,7 @@ def show(
     Raises:
         UserError: There is no run, or it has no time of its clients' own.
     """
-    console = Console(highlight=False)
+    console = stdout_console()
     runs = runs or load_all(folder)
     reached = [] if target is None else [_reached(run, target) for run in runs]
     for run in runs:
