@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from hpcfl.commands.experiments import run_file, run_one, run_table
 from hpcfl.commands.run import OnRound
-from hpcfl.communication.communicator import Communicator
+from hpcfl.communication.communicator import Communicator, Guest
 from hpcfl.communication.mpi import connect
 from hpcfl.errors import UserError
 from hpcfl.experiment.config import Config, read
@@ -53,7 +53,9 @@ def run(
     Raises:
         UserError: Bad input.
         RunFailure: A run that had to end.
-        Interrupted: After a stop signal, when the state is saved.
+        Interrupted: After a stop signal, such as a notebook's interrupt, when the round
+            is over and the state is saved.
+        KeyboardInterrupt: After a second one, at once.
     """
     folder = None if out is None else Path(out)
     if progress:
@@ -142,4 +144,5 @@ def load_all(folders: str | Path | Iterable[str | Path]) -> "pandas.DataFrame":
 @cache
 def _communicator() -> Communicator:
     """The communicator of this process, which keeps one for all its calls."""
-    return connect()
+    communicator = connect()
+    return communicator if communicator.size > 1 else Guest()

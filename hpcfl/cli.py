@@ -282,10 +282,18 @@ def bench(
 @click.option(
     "--bibtex", is_flag=True, help="Print what to cite of hpcfl and of its methods."
 )
+@click.option(
+    "--time-to",
+    type=float,
+    metavar="NUMBER",
+    help="Say when what counts was as good as this, as it is shown, on the clients' own clock.",
+)
 @explained
 @printing
 @on_server
-def show(folder: Path, as_json: bool, bibtex: bool, explain: bool) -> None:
+def show(
+    folder: Path, as_json: bool, bibtex: bool, time_to: float | None, explain: bool
+) -> None:
     """Show what came out of the run or sweep in FOLDER, also while it is running."""
     from hpcfl.report import citation, summary, tables
 
@@ -294,7 +302,7 @@ def show(folder: Path, as_json: bool, bibtex: bool, explain: bool) -> None:
     elif as_json:
         print_json(summary.as_json(folder))
     else:
-        tables.show(folder, explain=explain)
+        tables.show(folder, explain=explain, target=time_to)
 
 
 @cli.command()
@@ -405,7 +413,9 @@ def submit(
     out: Path | None,
     dry_run: bool,
 ) -> None:
-    """Send the experiment in FILE to a cluster, a sweep as an array of jobs."""
+    """Send the experiment in FILE to a cluster, a sweep as an array of jobs, a tuning as
+    arrays that wait for each other.
+    """
     from hpcfl.cluster.submission import submit
 
     for line in submit(file, overrides, profile, out, dry_run):
@@ -521,6 +531,19 @@ def export(
     help="Read it in a run's best round, its last one, or as mean of the last tenth of the rounds.",
 )
 @click.option(
+    "--at-virtual",
+    type=click.FloatRange(0),
+    metavar="SECONDS",
+    help="Read it in the last round that was over by then on the clients' own clock ([time]).",
+)
+@click.option(
+    "--time-to",
+    type=float,
+    metavar="NUMBER",
+    help="In place of it the seconds on the clients' own clock until it is as good as this, as it "
+    "is shown (85 for 85 %).",
+)
+@click.option(
     "--std",
     default="population",
     show_default=True,
@@ -569,6 +592,8 @@ def table(
     columns: str,
     metric: str,
     at: str,
+    at_virtual: float | None,
+    time_to: float | None,
     std: str,
     test: bool,
     against: str,
@@ -584,7 +609,7 @@ def table(
         folders,
         [key for key in rows.split(",") if key],
         [key for key in columns.split(",") if key],
-        Reading(metric, at, std, test),
+        Reading(metric, at if at_virtual is None else at_virtual, std, test, time_to),
         form,
         explain,
         Reference(against, margin, power) if against else None,

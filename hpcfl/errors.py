@@ -5,7 +5,15 @@ type next.
 import traceback
 
 
-class UserError(Exception):
+class _Shown(Exception):
+    """An error that a notebook shows as a command does."""
+
+    def _render_traceback_(self) -> list[str]:
+        """IPython's question how to show it: what ``explain`` says, line by line."""
+        return f"{type(self).__name__}: {explain(self)}".splitlines()
+
+
+class UserError(_Shown):
     """Bad input: a configuration, file or launch that cannot work. No traceback, exit
     code 2.
 
@@ -17,7 +25,7 @@ class UserError(Exception):
         return "\n".join(map(str, self.args))
 
 
-class RunFailure(Exception):
+class RunFailure(_Shown):
     """A run that had to end: a diverged client, a lost rank, a full disk. One line,
     exit code 1.
     """
@@ -27,7 +35,7 @@ class Diverged(RunFailure):
     """A run that had to end because clients diverged, which it would do again."""
 
 
-class Interrupted(Exception):
+class Interrupted(_Shown):
     """A planned early end after a signal, from which the same command goes on. Exit
     code 75.
 
@@ -41,7 +49,7 @@ class Interrupted(Exception):
         self.begun = begun
 
 
-class RankFailure(Exception):
+class RankFailure(_Shown):
     """A failure on one rank while the others wait for it, which aborts the job.
 
     It is made with where in the run it happened; its ``__cause__`` is what went wrong.
@@ -52,17 +60,21 @@ class RankFailure(Exception):
         return place if cause is None else f"{place}: {_said(cause)}"
 
 
+# What a user is told in a line, without a traceback.
+EXPECTED = (UserError, RunFailure, Interrupted)
+
+
 def explain(error: BaseException) -> str:
     """Describe an error that aborts the job, in one line if it was expected, else with
     its traceback.
 
-    Expected are UserError and RunFailure, also as the cause of a RankFailure.
+    EXPECTED is expected, also as the cause of a RankFailure.
     """
     cause = (
         error.__cause__ if isinstance(error, RankFailure) and error.__cause__ else error
     )
     said = str(error) if cause is not error else _said(error)
-    if isinstance(cause, UserError | RunFailure):
+    if isinstance(cause, EXPECTED):
         return said
     return f"{said}\n{''.join(traceback.format_exception(cause))}"
 
@@ -71,6 +83,6 @@ def _said(error: BaseException) -> str:
     """An expected error's line, or the kind and the text of another."""
     return (
         str(error)
-        if isinstance(error, UserError | RunFailure)
+        if isinstance(error, EXPECTED)
         else f"{type(error).__name__}: {error}"
     )

@@ -95,12 +95,12 @@ def no_figures(monkeypatch):
 
 @pytest.fixture
 def played(tmp_path: Path):
-    """``played(method, **sections)``: a finished run on the disk, whose plugins from
-    ``tiny`` may be imported.
+    """``played(method, counts, **sections)``: a finished run on the disk, whose plugins
+    from ``tiny`` may be imported.
     """
 
-    def play(method: str | dict[str, Any], **sections: Any) -> Run:
-        table, folder = tiny.table(method, **sections), tmp_path / "run"
+    def play(method: str | dict[str, Any], *counts: Any, **sections: Any) -> Run:
+        table, folder = tiny.table(method, *counts, **sections), tmp_path / "run"
         with contextlib.redirect_stdout(io.StringIO()):
             run(config.parse(table), folder, OneProcess())
         return summary.load(folder, named(table))

@@ -51,6 +51,7 @@ IMPORTED = (
     "torch._decomp.decompositions",
     "torch.fx.experimental.symbolic_shapes",
     "torch._functorch.apis",
+    "torch._dynamo",  # of which every first look at a step's operators makes use
     "mpi4py",
     "importlib.readers",
     "importlib.resources.readers",

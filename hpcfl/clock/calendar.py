@@ -1,6 +1,5 @@
 """The steps of a run, as far as somebody has asked for them."""
 
-from itertools import pairwise
 from typing import Any, Protocol
 
 import numpy as np
@@ -39,6 +38,7 @@ class Calendar:
         self.timed = timed
         self.told = told
         self._clients = clients = duration.devices.clients
+        self._pace = np.array(duration.devices.pace, float)
         self._timetable = timetable
         self._steps: list[Step] = []
         # the jobs that started from each of the server's models, with their rounds
@@ -118,6 +118,7 @@ class Calendar:
             "clients/updates": updates,
             "participation/jain": jain(updates),
             "participation/gini": gini(updates),
+            "participation/pace": correlation(updates, self._pace),
         }
 
     def after(self, number: int) -> dict[str, Any]:
@@ -136,6 +137,15 @@ def jain(counts: np.ndarray) -> float:
     return float(counts.sum()) ** 2 / (len(counts) * squares) if squares else np.nan
 
 
+def correlation(counts: np.ndarray, paces: np.ndarray) -> float:
+    """Pearson's correlation of counts [M] with the time that each client takes [M]: below
+    0 where the fast ones have more; NaN where either is the same for all.
+    """
+    if counts.std() == 0 or paces.std() == 0:
+        return np.nan
+    return float(np.corrcoef(counts, paces)[0, 1])
+
+
 def gini(counts: np.ndarray) -> float:
     """The Gini coefficient of counts [M]: Σ_ij |c_i − c_j| / (2 M Σc), 0 where all are
     equal; NaN where all are 0.
@@ -143,9 +153,10 @@ def gini(counts: np.ndarray) -> float:
     total = float(counts.sum())
     if not total:
         return np.nan
-    # in ascending order Σ_ij |c_i − c_j| is 2 Σ_i i (M − i) (c_(i+1) − c_(i))
-    ordered = np.sort(counts).tolist()
-    clients = len(ordered)
-    gaps = [after - before for before, after in pairwise(ordered)]
-    spread = sum(i * (clients - i) * gap for i, gap in enumerate(gaps, start=1))
-    return float(spread / (clients * total))
+    # in ascending order Σ_ij |c_i − c_j| is 2 Σ_i i (M − i) (c_(i+1) − c_(i)), and all
+    # of these are whole numbers
+    clients = len(counts)
+    gaps = np.diff(np.sort(counts))
+    places = np.arange(1.0, clients)
+    spread = float((places * (clients - places) * gaps).sum())
+    return spread / (clients * total)

@@ -6,9 +6,7 @@ import json
 from pathlib import Path
 from typing import TypeVar
 
-from pydantic import ConfigDict, with_config
-from typing_extensions import TypedDict  # pydantic needs this one before Python 3.12
-
+from hpcfl.cluster.record import Record
 from hpcfl.errors import UserError
 from hpcfl.files import atomic, foreign
 from hpcfl.files.atomic import Damaged
@@ -19,18 +17,6 @@ SUBMITTED = "submitted.json"
 LIMIT = 16 << 20  # bytes of a file here
 Submitted = dict[FileName, str]  # cell → id of its job
 Form = TypeVar("Form")
-
-
-@with_config(ConfigDict(extra="allow"))
-class Record(TypedDict, total=False):
-    """What the supervisors of a cell's jobs note for later ones and for ``hpcfl
-    status``.
-    """
-
-    followers: dict[str, str]  # job → the one that was submitted to follow it
-    failure: str | None  # why the last job failed
-    rounds: int  # in the newest checkpoint when the last job began
-    fruitless: int  # starts one after the other that found no new checkpoint
 
 
 class Submissions:

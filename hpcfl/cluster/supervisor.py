@@ -24,7 +24,7 @@ from types import FrameType
 from typing import Any, NoReturn
 
 from hpcfl.cluster import slurm
-from hpcfl.cluster.submission_folder import Record
+from hpcfl.cluster.record import Record
 from hpcfl.errors import RunFailure
 from hpcfl.files import atomic, foreign, output
 from hpcfl.files.atomic import Damaged

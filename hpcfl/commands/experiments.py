@@ -159,7 +159,7 @@ def check_file(
     communicator.watch(allowed_silence([cells[0].config]))
     prepared = prepare_together(cells[0].config, communicator)
     prepared = preflight.run(prepared, communicator)
-    from hpcfl.report import configuration, needs, virtual_time
+    from hpcfl.report import configuration, devices, needs
 
     ranks = needs.of_ranks(prepared, communicator)
     if ranks is not None:
@@ -169,7 +169,7 @@ def check_file(
         remarks = dict.fromkeys(
             line for setting in settings for line in protocols.unsourced(setting)
         )
-        for line in virtual_time.lines(prepared):
+        for line in devices.lines(prepared):
             print(line)
         for note in [*prepared.notes, *remarks]:
             print(f"note: {plain(note)}")

@@ -326,8 +326,8 @@ def check_world(communicator: Communicator) -> None:
     if expected is not None and expected != communicator.size:
         raise UserError(
             f"the launcher started {expected} ranks but MPI sees a world of {communicator.size}; "
-            "start with `srun --mpi=pmi2` (MPICH) or `srun --mpi=pmix` (Open MPI), or with this "
-            "MPI's own mpiexec"
+            "start with `srun --mpi=pmi2` (MPICH), `--mpi=pmix` (Open MPI) or "
+            "`--mpi=cray_shasta` (Cray MPICH), or with this MPI's own mpiexec"
         )
 
 

@@ -231,6 +231,13 @@ class OneProcess(Communicator):
         os._exit(code)
 
 
+class Guest(OneProcess):
+    """A process on its own that is not hpcfl's to end, such as a notebook's kernel."""
+
+    def abort(self, code: int) -> NoReturn:
+        raise KeyboardInterrupt
+
+
 def flush() -> None:
     """Write out what was printed: a process that ends at once would lose it."""
     sys.stdout.flush()

@@ -18,7 +18,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from hpcfl.methods.base import Cohort, Setup, State
+from hpcfl.methods.base import Cohort, Setup, State, search
 from hpcfl.methods.fedavg import ServerModel
 
 
@@ -30,7 +30,12 @@ class AdaptiveServer(ServerModel):
     family = "one global model"
     reference = "Reddi et al., ICLR 2021"
     server_lr: float = Field(
-        0.01, ge=0, description="learning rate η of the server; 0 never moves the model"
+        0.01,
+        ge=0,
+        description="learning rate η of the server; 0 never moves the model",
+        json_schema_extra=search(
+            [0.001, 0.01, 0.1, 1.0], "decades of the grid in Reddi et al., 2021"
+        ),
     )
     beta1: float = Field(
         0.9, ge=0, lt=1, description="share β₁ of the old m that is kept"

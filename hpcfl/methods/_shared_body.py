@@ -42,8 +42,8 @@ class SharedBody(ServerModel):
         }
 
     def under_initial_head(self, inbox: Inbox) -> Tensor:
-        """The shared body under the initial head, ``[P]``."""
-        return torch.cat([inbox["body"], inbox["initial_head"]])
+        """The shared body under the initial head, ``[P]``, or ``[n, P]`` of rows."""
+        return torch.cat([inbox["body"], inbox["initial_head"]], dim=-1)
 
     def received(self, fleet: Fleet, inbox: Inbox) -> Tensor:
         return self.under_initial_head(inbox)

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from hpcfl.clients import Fleet, StepContext
 from hpcfl.communication.message import Inbox
-from hpcfl.methods.base import ClientModel, Setup, State
+from hpcfl.methods.base import ClientModel, Setup, State, search
 from hpcfl.methods.fedavg import ServerModel
 
 
@@ -41,6 +41,7 @@ class APFL(ServerModel):
         ge=0,
         le=1,
         description="first share α of the own model; 0 is FedAvg, 1 Local",
+        json_schema_extra=search([0.25, 0.5, 0.75], "Deng et al., 2020"),
     )
     adaptive: bool = Field(True, description="learn α; otherwise it stays")
 

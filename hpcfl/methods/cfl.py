@@ -22,7 +22,7 @@ from torch import Tensor
 
 from hpcfl.clients import Fleet
 from hpcfl.communication.message import Inbox, Message, Pool
-from hpcfl.methods.base import Audience, Cohort, Setup, State
+from hpcfl.methods.base import Audience, Cohort, Setup, State, search
 from hpcfl.methods.fedavg import ServerModel
 from hpcfl.rows import mixing, sums
 
@@ -45,11 +45,17 @@ class CFL(ServerModel):
         0.4,
         ge=0,
         description="split where the norm of the mean update is below ε₁; 0 is FedAvg",
+        json_schema_extra=search(
+            [0.04, 0.4, 4.0], "no range in the paper: a tenth and ten times the default"
+        ),
     )
     eps2: float = Field(
         0.9,
         ge=0,
         description="and the largest norm of an update above ε₂ (1.6 in the authors' code)",
+        json_schema_extra=search(
+            [0.09, 0.9, 1.6, 9.0], "cwFedAvg's, the authors', a tenth and ten times"
+        ),
     )
     quiet_rounds: NonNegativeInt = Field(20, description="first rounds without a split")
     linkage: Literal["single", "complete"] = Field(

@@ -26,7 +26,15 @@ from hpcfl.clients import Fleet, synthetic
 from hpcfl.clients.synthetic import gradient_descent
 from hpcfl.communication.message import Inbox, Mean, Message
 from hpcfl.experiment.sections import Training
-from hpcfl.methods.base import Audience, ClientModel, Cohort, Setup, State, head_of
+from hpcfl.methods.base import (
+    Audience,
+    ClientModel,
+    Cohort,
+    Setup,
+    State,
+    head_of,
+    search,
+)
 from hpcfl.methods.fedavg import ServerModel
 
 DRAWS = 10  # random draws of samples of a class, whose gradients are averaged
@@ -58,12 +66,19 @@ class CReFF(ServerModel):
         0.01,
         gt=0,
         description="learning rate η_z of the features (FedNH 0.01, the authors 0.1)",
+        json_schema_extra=search([0.01, 0.1], "FedNH's and the authors'"),
     )
     head_epochs: PositiveInt = Field(
         300, description="epochs of the fresh head on the features"
     )
     head_lr: float = Field(
-        0.01, gt=0, description="learning rate η_n of the fresh head"
+        0.01,
+        gt=0,
+        description="learning rate η_n of the fresh head",
+        json_schema_extra=search(
+            [0.001, 0.01, 0.1],
+            "no range in the paper: a tenth and ten times the default",
+        ),
     )
     class_batch: PositiveInt = Field(
         64, description="most samples in a draw of a class (FedNH 64, the authors 32)"

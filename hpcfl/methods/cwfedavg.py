@@ -18,7 +18,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field
 
-from hpcfl.methods.base import Layers
+from hpcfl.methods.base import Layers, search
 from hpcfl.methods.fedavg import FedAvg
 from hpcfl.methods.options.class_wise import ClassWise
 
@@ -48,6 +48,9 @@ class CwFedAvg(FedAvg):
         10.0,
         ge=0,
         description="strength λ of the regulariser as reported (10 CIFAR-10, 1000 CIFAR-100)",
+        json_schema_extra=search(
+            [1.0, 10.0, 100.0, 1000.0], "between the papers' 10 and 1000, and a tenth"
+        ),
     )
     wdr_half: bool = Field(
         True, description="use λ/2, as the reference code does for the reported λ"

@@ -11,13 +11,19 @@ from pydantic import Field
 from torch import Tensor
 
 from hpcfl.methods._adaptive_server import AdaptiveServer
+from hpcfl.methods.base import search
 
 
 class FedAdagrad(AdaptiveServer):
     """State and traffic as of ``AdaptiveServer``."""
 
     server_lr: float = Field(
-        0.1, ge=0, description="learning rate η of the server; 0 never moves the model"
+        0.1,
+        ge=0,
+        description="learning rate η of the server; 0 never moves the model",
+        json_schema_extra=search(
+            [0.001, 0.01, 0.1, 1.0], "decades of the grid in Reddi et al., 2021"
+        ),
     )
     beta1: float = Field(
         0.0, ge=0, lt=1, description="share β₁ of the old m that is kept"

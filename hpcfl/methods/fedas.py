@@ -33,7 +33,7 @@ from hpcfl.clients import Fleet, StepContext
 from hpcfl.clients.losses import Batch
 from hpcfl.communication.message import Inbox, Mean, Message
 from hpcfl.methods._shared_body import SharedBody
-from hpcfl.methods.base import Cohort, Setup, State, head_of
+from hpcfl.methods.base import Cohort, Setup, State, head_of, search
 from hpcfl.methods.fedproto import features
 from hpcfl.models import parts
 from hpcfl.rows.layout import Group
@@ -59,7 +59,13 @@ class FedAS(SharedBody):
         1, description="epochs of the alignment to the own old features; 0 is without"
     )
     align_lr: float = Field(
-        0.01, gt=0, description="learning rate of the alignment's plain steps"
+        0.01,
+        gt=0,
+        description="learning rate of the alignment's plain steps",
+        json_schema_extra=search(
+            [0.001, 0.01, 0.1],
+            "no range in the paper: a tenth and ten times the default",
+        ),
     )
     fisher: Literal["sum", "mean"] = Field(
         "sum", description="squared gradients of all mini-batches, or of one on average"

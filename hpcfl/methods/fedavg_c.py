@@ -16,7 +16,7 @@ from torch import Tensor
 
 from hpcfl.clients import Fleet
 from hpcfl.communication.message import Inbox
-from hpcfl.methods.base import ClientModel
+from hpcfl.methods.base import ClientModel, search
 from hpcfl.methods.fedavg import FedAvg
 
 
@@ -28,7 +28,11 @@ class FedAvgC(FedAvg):
     reference = "baseline of Zhang et al., AAAI 2023"
     short: ClassVar[Mapping[str, Any]] = {"tune_epochs": 1}
     tune_epochs: NonNegativeInt = Field(
-        10, description="epochs of fine-tuning; 0 is the method without -C"
+        10,
+        description="epochs of fine-tuning; 0 is the method without -C",
+        json_schema_extra=search(
+            [1, 2, 5, 10], "no range in the papers: the default and fewer"
+        ),
     )
     tuned_upload: bool = Field(
         True, description="train on from the fine-tuned model; else it is only scored"

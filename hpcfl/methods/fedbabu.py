@@ -17,7 +17,7 @@ from torch import Tensor
 from hpcfl.clients import Fleet
 from hpcfl.communication.message import Inbox
 from hpcfl.methods._shared_body import SharedBody
-from hpcfl.methods.base import Setup, State
+from hpcfl.methods.base import Setup, State, search
 from hpcfl.rows.layout import Group
 
 
@@ -32,7 +32,9 @@ class FedBABU(SharedBody):
     reference = "Oh et al., ICLR 2022"
     short: ClassVar[Mapping[str, Any]] = {"tune_epochs": 1, "tune_from": "local"}
     tune_epochs: NonNegativeInt = Field(
-        5, description="epochs of fine-tuning after the last round (FedNH 5, PFLlib 10)"
+        5,
+        description="epochs of fine-tuning after the last round (FedNH 5, PFLlib 10)",
+        json_schema_extra=search([1, 5, 10], "FedNH's and PFLlib's, and one"),
     )
     tune_from: Literal["global", "local"] = Field(
         "global", description="which model a client fine-tunes"

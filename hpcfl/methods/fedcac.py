@@ -21,7 +21,7 @@ from torch import Tensor
 from hpcfl.clients import Fleet
 from hpcfl.communication.message import Field as Sent
 from hpcfl.communication.message import Inbox, Message
-from hpcfl.methods.base import Audience, Cohort, Setup, State
+from hpcfl.methods.base import Audience, Cohort, Setup, State, search
 from hpcfl.methods.fedavg import ServerModel
 from hpcfl.rows import mixing, sums
 from hpcfl.rows.layout import Layout
@@ -107,11 +107,17 @@ class FedCAC(ServerModel):
         le=1,
         description="share τ of critical entries in each tensor (0.4 for "
         "CIFAR-100); 0 is FedAvg",
+        json_schema_extra=search(
+            [0.1, 0.3, 0.4, 0.5, 0.7, 0.9], "around the authors' 0.4 and 0.5"
+        ),
     )
     beta: float = Field(
         100.0,
         gt=0,
         description="round β from which groups are single clients (170 for CIFAR-100)",
+        json_schema_extra=search(
+            [10.0, 100.0, 170.0, 1000.0], "the authors', a tenth and ten times"
+        ),
     )
 
     def server_state(self, setup: Setup) -> State:

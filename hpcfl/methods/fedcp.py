@@ -27,7 +27,7 @@ from torch import Tensor, nn
 from hpcfl.clients import Fleet, StepContext, at
 from hpcfl.clients.losses import Batch
 from hpcfl.communication.message import Inbox, Message
-from hpcfl.methods.base import ClientModel, State, head_of
+from hpcfl.methods.base import ClientModel, State, head_of, search
 from hpcfl.methods.fedper import FedPer
 from hpcfl.methods.fedphp import WIDTHS, discrepancy
 from hpcfl.models import parts
@@ -56,6 +56,9 @@ class FedCP(FedPer):
         ge=0,
         description="strength λ of the pull of features to the received body's "
         "(PFLlib's default 1)",
+        json_schema_extra=search(
+            [0.5, 1.0, 5.0, 50.0], "PFLlib's and the authors', a tenth and ten times"
+        ),
     )
     noise: bool = Field(
         False, description="Gumbel noise in the gate while training (the authors' code)"

@@ -26,7 +26,15 @@ from torch import Tensor, nn
 from hpcfl.clients import Fleet
 from hpcfl.clients.losses import Batch
 from hpcfl.communication.message import Inbox, Mean, Message
-from hpcfl.methods.base import Audience, ClientModel, Cohort, Setup, State, head_of
+from hpcfl.methods.base import (
+    Audience,
+    ClientModel,
+    Cohort,
+    Setup,
+    State,
+    head_of,
+    search,
+)
 from hpcfl.methods.fedper import FedPer
 from hpcfl.methods.fedproto import features
 from hpcfl.models import parts
@@ -60,7 +68,12 @@ class FedDBE(FedPer):
     trains: ClassVar[Mapping[Group, str]] = {}  # the head is shared, whatever the body
     kept = "bias"
     kappa: float = Field(
-        50.0, ge=0, description="strength κ of the pull of the mean feature"
+        50.0,
+        ge=0,
+        description="strength κ of the pull of the mean feature",
+        json_schema_extra=search(
+            [0.0, 5.0, 50.0, 500.0], "PFLlib's and the authors', a tenth and ten times"
+        ),
     )
     initial: Literal["keep", "discard"] = Field(
         "keep",

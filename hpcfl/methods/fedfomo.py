@@ -24,7 +24,7 @@ from torch import Tensor
 from hpcfl.clients import Fleet
 from hpcfl.communication.message import Field as Sent
 from hpcfl.communication.message import Inbox, Message, Pool
-from hpcfl.methods.base import Audience, Cohort, Method, Setup, State
+from hpcfl.methods.base import Audience, Cohort, Method, Setup, State, search
 from hpcfl.rows import mixing
 
 NEAR = 1e-5  # keeps ω finite where a model is the base itself
@@ -56,6 +56,9 @@ class FedFomo(Method):
         ge=0,
         lt=1,
         description="share of the training samples held out for validation",
+        json_schema_extra=search(
+            [0.1, 0.2, 0.4], "no range in the paper: half and twice the default"
+        ),
     )
 
     def validation_share(self) -> float:

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from hpcfl.clients import Fleet
 from hpcfl.clients.losses import Batch
 from hpcfl.communication.message import Inbox
-from hpcfl.methods.base import State
+from hpcfl.methods.base import State, search
 from hpcfl.methods.fedavg import FedAvg
 
 FLOOR = 1e-8  # the count of an absent class
@@ -32,7 +32,10 @@ class FedLC(FedAvg):
 
     reference = "Zhang et al., ICML 2022"
     tau: float = Field(
-        1.0, ge=0, description="strength τ of the margins (0.1 in fluke); 0 is FedAvg"
+        1.0,
+        ge=0,
+        description="strength τ of the margins (0.1 in fluke); 0 is FedAvg",
+        json_schema_extra=search([0.1, 1.0, 10.0], "fluke's, FL-bench's and ten times"),
     )
 
     def loss(self, model: nn.Module, batch: Batch, lane: Any) -> Tensor:

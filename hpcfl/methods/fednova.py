@@ -26,7 +26,7 @@ from torch import Tensor
 
 from hpcfl.clients import Fleet, StepContext
 from hpcfl.communication.message import Inbox, Mean, Message
-from hpcfl.methods.base import Cohort, Setup, State
+from hpcfl.methods.base import Cohort, Setup, State, search
 from hpcfl.methods.fedavg import ServerModel
 
 
@@ -46,6 +46,9 @@ class FedNova(ServerModel):
         ge=0,
         lt=1,
         description="share of the server's last step that it takes again",
+        json_schema_extra=search(
+            [0.0, 0.5, 0.9], "no range in the paper: none, and as FedAvgM's"
+        ),
     )
 
     def notes(self, setup: Setup) -> list[str]:

@@ -34,7 +34,7 @@ from hpcfl.communication.message import Field as Sent
 from hpcfl.communication.message import Inbox, Mean, Message
 from hpcfl.files import heartbeat
 from hpcfl.methods._shared_body import SharedBody
-from hpcfl.methods.base import Audience, Cohort, Setup, State, head_of
+from hpcfl.methods.base import Audience, Cohort, Setup, State, head_of, search
 from hpcfl.methods.fedper import FedPer
 from hpcfl.methods.fedproto import aligned_loss, features, prototype_variables
 from hpcfl.models import parts
@@ -58,10 +58,19 @@ class FedPAC(SharedBody):
     short: ClassVar[Mapping[str, Any]] = {"head_lr": 0.1}
     trains: ClassVar[Mapping[Group, str]] = FedPer.trains
     lam: float = Field(
-        1.0, ge=0, description="strength λ of the pull to the global class means"
+        1.0,
+        ge=0,
+        description="strength λ of the pull to the global class means",
+        json_schema_extra=search(
+            [0.1, 1.0, 10.0], "no range in the paper: a tenth and ten times the default"
+        ),
     )
     head_epochs: NonNegativeInt = Field(
-        1, description="epochs on the head before those on the body"
+        1,
+        description="epochs on the head before those on the body",
+        json_schema_extra=search(
+            [1, 2, 5], "no range in the paper: the default and more"
+        ),
     )
     head_lr: float | None = Field(
         None,

@@ -33,6 +33,7 @@ from hpcfl.methods.base import (
     Setup,
     State,
     head_of,
+    search,
 )
 from hpcfl.models import parts
 
@@ -57,6 +58,7 @@ class FedProto(Method):
         ge=0,
         description="strength λ of the distance to prototypes in the loss (0.1 CIFAR-10); "
         "0 trains as Local",
+        json_schema_extra=search([0.1, 1.0, 10.0], "the authors' two, and ten times"),
     )
 
     def adapt(self, model: nn.Module) -> nn.Module:

@@ -21,7 +21,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from hpcfl.clients.losses import Batch, reads_features
-from hpcfl.methods.base import head_of
+from hpcfl.methods.base import head_of, search
 from hpcfl.methods.fedavg import FedAvg
 from hpcfl.models import parts
 
@@ -69,11 +69,18 @@ class FedUV(FedAvg):
         2.5,
         ge=0,
         description="strength λ of the variance of predictions (K/4 as a rule)",
+        json_schema_extra=search(
+            [0.25, 2.5, 25.0],
+            "no range in the paper: a tenth and ten times the default",
+        ),
     )
     mu: float = Field(
         0.5,
         ge=0,
         description="strength μ of the uniformity of features; with λ = 0 too it is FedAvg",
+        json_schema_extra=search(
+            [0.05, 0.5, 5.0], "no range in the paper: a tenth and ten times the default"
+        ),
     )
     normalise: bool = Field(
         False,

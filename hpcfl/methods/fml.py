@@ -27,7 +27,7 @@ from torch import Tensor, nn
 from hpcfl.clients import Fleet
 from hpcfl.clients.losses import Batch
 from hpcfl.communication.message import Inbox
-from hpcfl.methods.base import ClientModel, Setup, head_of
+from hpcfl.methods.base import ClientModel, Setup, head_of, search
 from hpcfl.methods.fedper import FedPer
 from hpcfl.rows.layout import Group, Layout
 
@@ -47,10 +47,22 @@ class FML(FedPer):
         "uniform", description="weights of the clients' memes in the global model"
     )
     alpha: float = Field(
-        0.5, ge=0, le=1, description="weight α of labels for v_i; 1 is Local"
+        0.5,
+        ge=0,
+        le=1,
+        description="weight α of labels for v_i; 1 is Local",
+        json_schema_extra=search(
+            [0.1, 0.3, 0.5, 0.7, 0.9], "no range in the paper: around the default"
+        ),
     )
     beta: float = Field(
-        0.5, ge=0, le=1, description="weight β of labels for the meme; 1 is FedAvg"
+        0.5,
+        ge=0,
+        le=1,
+        description="weight β of labels for the meme; 1 is FedAvg",
+        json_schema_extra=search(
+            [0.1, 0.3, 0.5, 0.7, 0.9], "no range in the paper: around the default"
+        ),
     )
     kl: Literal["batch", "elements"] = Field(
         "batch",

@@ -18,7 +18,7 @@ from torch import Tensor
 from hpcfl.clients import Fleet
 from hpcfl.communication.message import Field as Sent
 from hpcfl.communication.message import Inbox, Mean, Message, Pool
-from hpcfl.methods.base import Audience, Cohort, Setup, State
+from hpcfl.methods.base import Audience, Cohort, Setup, State, search
 from hpcfl.methods.fedavg import ServerModel
 
 
@@ -36,6 +36,7 @@ class IFCA(ServerModel):
         2,
         description="number k of models (4 MNIST, 2 CIFAR-10, 8 CIFAR-100); "
         "1 is FedAvg",
+        json_schema_extra=search([2, 4, 8], "cwFedAvg's by data set"),
     )
 
     def server_state(self, setup: Setup) -> State:

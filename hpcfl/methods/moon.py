@@ -42,7 +42,14 @@ class Moon(FedAvg):
         description="weight μ of the contrast (1 CIFAR-100); 0 is FedAvg",
         json_schema_extra=search([0.1, 1.0, 5.0, 10.0], "Li et al., CVPR 2021"),
     )
-    tau: float = Field(0.5, gt=0, description="temperature τ of the contrast")
+    tau: float = Field(
+        0.5,
+        gt=0,
+        description="temperature τ of the contrast",
+        json_schema_extra=search(
+            [0.1, 0.5, 1.0], "no range in the paper: around the default"
+        ),
+    )
 
     def notes(self, setup: Setup) -> list[str]:
         if "mu" in self.model_fields_set:

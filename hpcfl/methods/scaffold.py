@@ -17,7 +17,7 @@ from torch import Tensor
 
 from hpcfl.clients import Fleet, StepContext
 from hpcfl.communication.message import Inbox, Mean, Message
-from hpcfl.methods.base import Audience, Cohort, Setup, State
+from hpcfl.methods.base import Audience, Cohort, Setup, State, search
 from hpcfl.methods.fedavg import ServerModel
 
 
@@ -37,7 +37,12 @@ class Scaffold(ServerModel):
         "uniform", description="weights of the clients in averages"
     )
     server_lr: float = Field(
-        1.0, ge=0, description="the server's step η_g; 1 is the average"
+        1.0,
+        ge=0,
+        description="the server's step η_g; 1 is the average",
+        json_schema_extra=search(
+            [0.1, 0.5, 1.0], "no range in the paper: its 1 and smaller steps"
+        ),
     )
 
     def server_state(self, setup: Setup) -> State:

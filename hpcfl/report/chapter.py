@@ -19,6 +19,7 @@ from hpcfl.report.plots import (
     clients,
     curves,
     gains,
+    participation,
     partition,
 )
 from hpcfl.report.plots._clients import Rows
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 WIDTH = 10.0  # inches of a figure, which a wide screen shows half as large again
 CLIENTS, CLASSES = 100, 100  # of a partition that are shown
 PARTITIONS = 3  # different ones that are shown
+TIMETABLES = 4  # different ones that are shown
 ALONE = "local"  # the method in which nobody sends anything
 AT = "best"  # where clients are read, as by default in tables
 
@@ -94,14 +96,15 @@ class Gains:
 class Chapter:
     """What came out on one data set and partition, a column of the tables.
 
-    curves: by axis. gains: None where nobody trained alone. partitions: as SVG, ""
-    where nothing is recorded of them.
+    curves: by axis. gains: None where nobody trained alone. participation, partitions:
+    as SVG, "" where nothing is recorded of them.
     """
 
     label: str
     curves: dict[str, Curves]
     clients: Clients | None
     gains: Gains | None
+    participation: str
     partitions: str
     fairness: list[Grid]
     costs: tuple[list[str], list[list[str]]]
@@ -120,6 +123,7 @@ def make(arranged: Arrangement, column: str, paper: Paper) -> Chapter:
         _curves(rows, paper),
         _clients_of(rows, paper),
         _gains(arranged, column, rows, paper),
+        _participation(rows, paper),
         _partitions(cells, paper),
         _fairness(runs, arranged, list(rows)),
         costs.table(rows),
@@ -210,6 +214,26 @@ def _scored(rows: Mapping[str, list[Run]], sheet: Sheet) -> Rows | None:
         return _clients.rows_of(repetitions, sheet, first[0].metric, AT)
     except UserError:  # a score of all clients together, or no round that is scored
         return None
+
+
+def _participation(rows: Mapping[str, list[Run]], paper: Paper) -> str:
+    """Who took part when, where it is different; of a few rows, one run each."""
+    titles: dict[bytes, list[str]] = {}
+    found = {}
+    for row, runs in rows.items():
+        if not participation.is_recorded(runs[0]):
+            continue
+        turns = participation.turns(runs[0])
+        key = turns.counted.tobytes() + turns.seconds.tobytes()
+        titles.setdefault(key, []).append(row)
+        found[key] = turns
+    if not found:
+        return ""
+    panels = {}
+    for key, turns in list(found.items())[:TIMETABLES]:
+        panels[", ".join(titles[key])] = turns
+    figure = participation.draw(paper.sheet(), panels)
+    return paper.svg(figure, "participation")
 
 
 def _partitions(rows: Mapping[str, Sequence[Placed]], paper: Paper) -> str:

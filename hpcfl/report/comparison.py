@@ -19,7 +19,7 @@ from hpcfl.experiment import plugins
 from hpcfl.report.arrangement import Arrangement, Placed
 from hpcfl.report.grid import Sheet
 from hpcfl.report.inference import Interval, interval, partitions_needed
-from hpcfl.report.reading import counts_of, of_clients, own_column
+from hpcfl.report.reading import At, counts_of, of_clients, own_column
 from hpcfl.report.significance import LEVEL, holm
 from hpcfl.report.summary import Run
 from hpcfl.scores._described import Measure
@@ -88,7 +88,7 @@ def sheet(
     column: str,
     reference: str,
     measure: Measure,
-    at: str,
+    at: At,
     models: str = "",
     margin: float = MARGIN,
     power: float | None = None,
@@ -100,7 +100,7 @@ def sheet(
         column: The label of a column.
         reference: The label of a row.
         measure: Whose numbers are compared; each client's own number of its score is.
-        at: Where they are read: best, last or tail.
+        at: Where they are read.
         models: The column of models that are scored; "" for the one that counts in
             each run.
         margin: Differences below it count as none, in the unit that is shown.
@@ -154,7 +154,7 @@ def gains_of(
     cells: Sequence[Placed],
     reference: Sequence[Placed],
     measure: Measure,
-    at: str,
+    at: At,
     models: str = "",
 ) -> Gains | None:
     """The gains of one row; None where it shares no repetition with the reference.
@@ -191,7 +191,7 @@ def gains_of(
     return Gains(gains, float(np.mean(own)), interval(gains))
 
 
-def _numbers(run: Run, models: str, measure: Measure, at: str) -> np.ndarray:
+def _numbers(run: Run, models: str, measure: Measure, at: At) -> np.ndarray:
     """Each client's own number, [clients]; NaN for those without one."""
     return of_clients(run, own_column(run, models), measure, at)
 

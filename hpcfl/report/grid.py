@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     import pandas
 
 MISSING = "–"  # of what was not run, or has no such number
+UNREACHED = "not reached"  # of what has no time because it never came
 READ = {
     "best": "at each run's best round by {best_by} samples",
     "last": "of the last round",
@@ -42,8 +43,9 @@ class Grid:
     Attributes:
         entries: A row for each experiment, by the labels ``row`` and ``column`` of its
             place, with the ``mean`` and the ``std`` over its ``runs`` repetitions, NaN
-            for a single one; of how many ``clients`` each number is, such as "20" or "9
-            to 10", "" if that was not recorded; by which samples the best rounds were
+            for a single one; how many of these have ``none``, whose number is NaN; of
+            how many ``clients`` each number is, such as "20" or "9 to 10", "" if that
+            was not recorded; by which samples the best rounds were
             chosen, ``best_by`` "test" or "validation", "" for numbers that are not of
             these rounds; and whether the mean is the ``best`` of its column.
         rows: The labels of the rows, in their order.
@@ -52,9 +54,10 @@ class Grid:
         kind: The summary over clients that they are, such as "mean"; "" for numbers of
             no score.
         percent: Whether the numbers are in %.
-        at: Where in each run they are read: best, last or tail.
+        at: Where in each run they are read: a key of READ, or in other words.
         spread: Which standard deviation: population or sample.
         notes: Lines to show below the table.
+        until: Whether the numbers are seconds until something was reached.
     """
 
     entries: "pandas.DataFrame"
@@ -66,13 +69,14 @@ class Grid:
     at: str
     spread: str
     notes: list[str]
+    until: bool = False
 
     @property
     def title(self) -> str:
         """What the numbers are, in a line."""
         unit = " in %" if self.percent else ""
         best_by = sorted(set(self.entries["best_by"]))
-        rounds = READ[self.at].format(best_by=" or ".join(best_by))
+        rounds = READ.get(self.at, self.at).format(best_by=" or ".join(best_by))
         counts = set(self.entries["clients"]) - {""}
         clients = f", of {counts.pop()} clients" if len(counts) == 1 else ""
         seeds = self.entries["runs"].max()
@@ -90,7 +94,7 @@ class Grid:
 
         cells = MultiIndex.from_product([self.rows, self.columns])
         filled = cells.intersection(self.entries.index, sort=False)
-        entries = self.entries.reindex(filled).drop(columns="best")
+        entries = self.entries.reindex(filled).drop(columns=["best", "none"])
         lines = entries.rename_axis(["row", "column"]).reset_index()
         lines.insert(2, "metric", self.metric)
         lines.insert(3, "at", self.at)
@@ -104,6 +108,8 @@ class Grid:
         import pandas
 
         form = ".2f" if self.percent else ".4g"
+        if self.until:
+            form = ",.1f"
         most_runs = self.entries["runs"].max()
         texts = []
         for entry in self.entries.itertuples():
@@ -112,7 +118,9 @@ class Grid:
                 text += f" ± {entry.std:{form}}"
             if entry.runs < most_runs:
                 text += f" ({entry.runs})"
-            texts.append(MISSING if entry.mean != entry.mean else text)
+            if entry.none:
+                text = self._nothing(entry.none, entry.runs)
+            texts.append(text)
         return self._laid_out(pandas.Series(texts, self.entries.index), MISSING)
 
     @cached_property
@@ -127,6 +135,12 @@ class Grid:
         first = [row for row in rows if row in self.rows]
         last = [row for row in self.rows if row not in rows]
         return replace(self, rows=[*first, *last])
+
+    def _nothing(self, none: int, runs: int) -> str:
+        """The text of an entry whose number ``none`` of its runs have not."""
+        if not self.until:
+            return MISSING
+        return UNREACHED if none == runs else f"{UNREACHED} ({none} of {runs})"
 
     def _laid_out(
         self, of_entries: "pandas.Series[Any]", missing: object

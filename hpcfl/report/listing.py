@@ -7,14 +7,13 @@ from collections.abc import Callable
 from typing import Any
 
 from rich import box
-from rich.console import Console
 from rich.table import Column, Table
 
 from hpcfl.errors import UserError
 from hpcfl.experiment.plugins import nearest
 from hpcfl.report import catalogue
 from hpcfl.report.catalogue import Entry
-from hpcfl.report.text import WIDEST
+from hpcfl.report.text import WIDEST, stdout_console
 
 BETWEEN = 2  # spaces between the columns of an overview
 BOUNDS = {
@@ -59,9 +58,9 @@ def show(kind: str, name: str | None) -> None:
     A terminal's lines are cut at its width; a file's or another program's are whole.
     Raises UserError for an unknown name.
     """
-    console = Console(highlight=False, markup=False)
+    console = stdout_console(markup=False)
     if not console.is_terminal:
-        console = Console(highlight=False, markup=False, width=WIDEST)
+        console = stdout_console(markup=False, width=WIDEST)
     if name is None:
         console.print(overview(kind, console.width))
         if kind == "methods":

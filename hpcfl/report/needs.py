@@ -8,7 +8,6 @@ from math import ceil
 
 import numpy as np
 from rich import box
-from rich.console import Console
 from rich.table import Table
 from torch import Tensor
 
@@ -24,7 +23,7 @@ from hpcfl.communication.message import (
 )
 from hpcfl.data.partition import Groups
 from hpcfl.experiment.config import Config
-from hpcfl.report.text import literal
+from hpcfl.report.text import literal, stdout_console
 from hpcfl.rows.layout import Layout
 from hpcfl.simulation import dry_round, score_check
 from hpcfl.simulation.prepare import Prepared
@@ -82,12 +81,16 @@ def of_rank(prepared: Prepared) -> RankNeeds:
     limit = int(config.runtime.memory * 1e6)
     of_optimizer = len(slots(config.training))
     lanes = min(participants, resources.kernel.widest)
+    rows = participants * (2 * model + client_bytes(prepared))
+    if config.time.mode == "asynchronous":
+        # what clients have made waits for its round, beside what they began with
+        rows += participants * (model + client_bytes(prepared)) + kept_bytes(prepared)
     return RankNeeds(
         clients=hosted,
         samples=resources.samples.x.nbytes + resources.samples.y.nbytes,
         client_state=min(limit, hosted * client_bytes(prepared)),
         # start and trained rows, and the state in use
-        rows=participants * (2 * model + client_bytes(prepared)),
+        rows=rows,
         # parameters, gradients and what the optimizer keeps; what is frozen is there once
         lanes=lanes * (2 + of_optimizer) * model + FLOAT * prepared.setup.layout.frozen,
     )
@@ -108,6 +111,7 @@ def of_server(prepared: Prepared) -> int:
         scaled(tensor.nbytes, len(tensor) if tensor.dim() else 0, few, many)
         for tensor in round.server.values()
     )
+    state += kept_bytes(prepared)
     sent = sum(sent_bytes(entry, few, many) for entry in round.sent.values())
     received = sum(
         received_bytes(entry, cohort_size(config))
@@ -148,8 +152,33 @@ def received_bytes(entry: Entry, senders: int) -> int:
 
 
 def cohort_size(config: Config) -> int:
-    """How many clients take part in a round."""
-    return config.participation.count(config.partition.clients)
+    """How many clients take part in a round, or are at work at the same time where the
+    server waits for nobody.
+    """
+    cohort = config.participation.count(config.partition.clients)
+    if config.time.mode != "asynchronous":
+        return cohort
+    return min(config.time.concurrency or cohort, config.partition.clients)
+
+
+def kept_versions(prepared: Prepared) -> int:
+    """How many older models of the server are kept at most for clients at work who
+    started from them; 0 where it waits for them.
+
+    Without a timetable it is as many as there can be clients at work.
+    """
+    config, calendar = prepared.config, prepared.calendar
+    if config.time.mode != "asynchronous":
+        return 0
+    if calendar is None:
+        return cohort_size(config)
+    steps = [calendar.step(number) for number in range(1, config.rounds + 1)]
+    return max(len(step.awaited) for step in steps)
+
+
+def kept_bytes(prepared: Prepared) -> int:
+    """Bytes of these models, as they were sent, on every rank; at most whole ones."""
+    return kept_versions(prepared) * FLOAT * prepared.setup.layout.width
 
 
 def client_bytes(prepared: Prepared) -> int:
@@ -163,9 +192,9 @@ def of_disk(prepared: Prepared) -> tuple[int, int]:
     The server's state may still grow by the uploads that it keeps.
     """
     config = prepared.config
-    state = sum(
-        tensor.nbytes for tensor in prepared.server.values()
-    ) + config.partition.clients * client_bytes(prepared)
+    server = sum(tensor.nbytes for tensor in prepared.server.values())
+    clients = config.partition.clients * client_bytes(prepared)
+    state = server + kept_bytes(prepared) + clients
     scored = ceil(config.rounds / config.evaluation.every) + 1
     return state, scored * config.partition.clients * (
         COLUMNS * len(of_scores(prepared)) + NUMBERS
@@ -187,7 +216,7 @@ def show(prepared: Prepared, ranks: Sequence[RankNeeds]) -> None:
     """Print a table of the ranks' needs, by rank, and lines about the disk, the model
     and the scores.
     """
-    console = Console(highlight=False)
+    console = stdout_console()
     table = Table(
         "rank",
         "clients",

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from hpcfl.errors import UserError
-from hpcfl.report.reading import counts_of, of_clients, own_column
+from hpcfl.report.reading import At, counts_of, of_clients, own_column
 from hpcfl.report.significance import LEVEL, Comparison, compare
 from hpcfl.report.summary import Run
 from hpcfl.scores._described import Measure
@@ -19,7 +19,7 @@ def note(
     rows: Mapping[str, Sequence[Run]],
     column: str,
     measure: Measure,
-    at: str,
+    at: At,
     where: str,
 ) -> str:
     """A line on which rows cannot be told from the best.
@@ -48,7 +48,7 @@ def note(
 
 
 def compared(
-    rows: Mapping[str, Sequence[Run]], column: str, measure: Measure, at: str
+    rows: Mapping[str, Sequence[Run]], column: str, measure: Measure, at: At
 ) -> Comparison:
     """All rows of one column of a table against each other.
 

@@ -8,24 +8,25 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from rich.console import Console
 from rich.progress import BarColumn, TextColumn
 from rich.progress import Progress as Bar
 from rich.table import Column
 
 from hpcfl.communication.communicator import Communicator
 from hpcfl.experiment.config import Config
-from hpcfl.report.text import literal, plain
+from hpcfl.report import notebook
+from hpcfl.report.text import literal, plain, stdout_console
 from hpcfl.scores._metric_name import MetricName
 from hpcfl.simulation.prepare import Prepared
 
 PLAIN_INTERVAL = 5.0  # seconds between lines where the output is no terminal
+LINE_INTERVAL = 0.2  # seconds between changes of a notebook's line
 LONGEST = 1e11  # seconds, some thousand years
 
 
 class Progress:
-    """Shows on rank 0 how far the run is: by a bar on a terminal, elsewhere by a line
-    now and then.
+    """Shows on rank 0 how far the run is: by a bar on a terminal, by a line that changes
+    in a notebook, elsewhere by a line now and then.
 
     Under mpiexec the bar needs the environment variable ``TTY_COMPATIBLE=1``.
     """
@@ -38,7 +39,7 @@ class Progress:
         prepared: Prepared,
     ):
         self._config, self._folder = config, folder
-        self._console = Console(highlight=False)
+        self._console = stdout_console()
         score = config.evaluation.score
         column = prepared.method.primary if score == "method" else score
         self._measure = prepared.measure
@@ -47,7 +48,9 @@ class Progress:
         self._device = prepared.resources.device
         self._seconds: deque[float] = deque(maxlen=50)  # of the latest rounds
         self._reached = ""  # the score that counts, as it is shown
-        self._last_line = 0.0
+        self._line = notebook.Line() if notebook.is_shown() else None
+        self._last_line = 0.0  # when the latest was shown
+        self._unsaid = ""  # what came after it
         shortened = Column(overflow="ellipsis")  # on narrow terminals
         name = TextColumn("{task.description}", markup=False, table_column=shortened)
         state = TextColumn("{task.fields[state]}", table_column=Column(no_wrap=True))
@@ -70,6 +73,8 @@ class Progress:
         traceback: TracebackType | None,
     ) -> None:
         self._bar.stop()
+        if self._line is not None and self._unsaid:
+            self._show_line()
 
     def tell(self, notes: list[str]) -> None:
         """Print what became known while the run goes, and take it off the list."""
@@ -121,11 +126,21 @@ class Progress:
             f"{duration(left)} left"
         )
         self._bar.update(self._task, completed=played, state=state)
-        if not self._console.is_terminal and (
-            now - self._last_line > PLAIN_INTERVAL or round == self._config.rounds
-        ):
-            self._say(f"{self._config.name}: {state}")
+        if self._console.is_terminal:
+            return
+        self._unsaid = f"{self._config.name}: {state}"
+        interval = PLAIN_INTERVAL if self._line is None else LINE_INTERVAL
+        if now - self._last_line > interval or round == self._config.rounds:
+            self._show_line()
             self._last_line = now
+
+    def _show_line(self) -> None:
+        """Show the newest line where the output is no terminal."""
+        if self._line is None:
+            self._say(self._unsaid)
+        else:
+            self._line.show(plain(self._unsaid))
+        self._unsaid = ""
 
     def _say(self, line: str) -> None:
         self._console.print(literal(line), soft_wrap=True)

@@ -9,7 +9,9 @@ import numpy as np
 
 from hpcfl.errors import UserError
 from hpcfl.experiment import plugins
+from hpcfl.report import virtual_time
 from hpcfl.report.summary import Run
+from hpcfl.report.virtual_time import Reached
 from hpcfl.scores._described import Measure, resolve
 from hpcfl.scores._metric_name import (
     CLIENTS,
@@ -24,6 +26,11 @@ from hpcfl.storage import moments
 # the name for the number that counts, in the column that counts in each run, but on
 # held-out training samples
 VALIDATION = "validation"
+
+
+# Where a number is read in a run: "best", "last" or "tail" (see ``storage/moments.py``),
+# or after so many seconds of the clients' own time.
+At = str | float
 
 
 class Number(NamedTuple):
@@ -68,7 +75,7 @@ def tuned_in(run: Run) -> list[str]:
     return list(map(tuned, epochs))
 
 
-def read_at(metric: str, at: str) -> str:
+def read_at(metric: str, at: At) -> At:
     """Where a number is read: ``at``, but "last" for newcomers, who are scored once,
     after the last round.
     """
@@ -117,14 +124,14 @@ def series(run: Run, metric: str) -> np.ndarray:
     return run.results.series(name).astype(float)
 
 
-def value(run: Run, metric: str, at: str) -> Number:
+def value(run: Run, metric: str, at: At) -> Number:
     """A number of a run, and of how many clients it is; NaN if it was not recorded in
     any round that is asked for.
 
     Args:
         run: Whose number.
         metric: As for ``named``.
-        at: "best", "last" or "tail"; which rounds that are: ``moments.positions``.
+        at: In which rounds.
     """
     positions = where_read(run, metric, at)
     if not positions:
@@ -135,34 +142,40 @@ def value(run: Run, metric: str, at: str) -> Number:
     return Number(float(numbers.mean()), float(clients.mean()))
 
 
-def where_read(run: Run, metric: str, at: str) -> list[int]:
-    """The positions of the rounds in which a number is read, none if it is not there.
-
-    at: as for ``value``.
+def time_to(run: Run, metric: str, target: float) -> Reached:
+    """When a score of a run was as good as ``target``, in the unit in which it is shown,
+    for the first time on the clients' own clock. Raises UserError.
     """
-    return _positions(run, series(run, metric), read_at(metric, at))
+    name, measure = named(run, metric)
+    if measure is None or name.of_clients:
+        raise UserError(f"--time-to: {metric} is no score that a run reaches")
+    numbers = series(run, metric)
+    return virtual_time.reached(run, name.column, numbers, measure, target)
 
 
-def where_scored(run: Run, column: str, at: str) -> list[int]:
-    """The positions of the rounds in which the number that counts is read of a column.
+def where_read(run: Run, metric: str, at: At) -> list[int]:
+    """The positions of the rounds in which a number is read, none if it is not there."""
+    column = named(run, metric).column
+    return _positions(run, column, series(run, metric), read_at(metric, at))
 
-    at: as for ``value``.
-    """
+
+def where_scored(run: Run, column: str, at: At) -> list[int]:
+    """The positions of the rounds in which the number that counts is read of a column."""
     numbers = run.results.series(MetricName(run.metric, column))
-    return _positions(run, numbers, at)
+    return _positions(run, column, numbers, at)
 
 
-def of_clients(run: Run, column: str, measure: Measure, at: str) -> np.ndarray:
+def of_clients(run: Run, column: str, measure: Measure, at: At) -> np.ndarray:
     """Each client's own number of the score that ``measure`` is of, [clients]; NaN for
     those without one.
 
-    at: as for ``value``; the rounds are those in which the round's number is read.
+    The rounds are those in which the round's number is read.
     """
     numbers = moments.of_clients(run.results, column, measure.score)
     of_round = run.results.series(MetricName(measure.recorded, column)).astype(float)
     # Newcomers are scored once, after the last round.
-    slot = "last" if is_of_newcomers(column) else at
-    positions = _positions(run, of_round, slot)
+    slot: At = "last" if is_of_newcomers(column) else at
+    positions = _positions(run, column, of_round, slot)
     if numbers is None or not positions:
         clients = len(counts_of(run, "test"))
         return np.full(clients, np.nan)
@@ -182,8 +195,10 @@ def counts_of(run: Run, part: str) -> np.ndarray:
         raise UserError(f"{run.folder}: its partition was not recorded") from None
 
 
-def _positions(run: Run, numbers: np.ndarray, at: str) -> list[int]:
-    """The positions of the rounds in which ``numbers`` [T] of a run are read."""
+def _positions(run: Run, column: str, numbers: np.ndarray, at: At) -> list[int]:
+    """The positions of the rounds in which ``numbers`` [T] of a column are read."""
+    if not isinstance(at, str):
+        return virtual_time.until(run, column, numbers, at)
     best = run.summary.best
     best_round = best["round"] if best else None
     return moments.positions(run.results.rounds, numbers, best_round, at)

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rich.console import Console
 from rich.measure import Measurement
 
 from hpcfl.errors import UserError
@@ -19,15 +18,18 @@ from hpcfl.report.client_counts import clients_text, few, mixed
 from hpcfl.report.grid import Grid, Sheet
 from hpcfl.report.reading import (
     VALIDATION,
+    At,
     named,
     read_at,
     refuse_unknown,
+    time_to,
     tuned_in,
     value,
     where_read,
 )
 from hpcfl.report.summary import Run
-from hpcfl.report.text import WIDEST, literal, plain
+from hpcfl.report.text import WIDEST, literal, plain, stdout_console
+from hpcfl.report.virtual_time import seconds_of
 from hpcfl.scores._described import Measure
 from hpcfl.scores._metric_name import MetricName, held_out, models_of
 
@@ -88,18 +90,21 @@ class Reading:
             column that counts, a score (``accuracy``), SCORE/SUMMARY, or a recorded
             name such as ``macro_f1_std``; "" for the one that counts in the first run;
             "validation" for the one that counts in each, on held-out training samples.
-        at: Where it is read in a run, "best", "last" or "tail" (see
-            ``storage/moments.py``).
+        at: Where it is read in a run: "best", "last" or "tail" (see
+            ``storage/moments.py``), or after so many seconds of the clients' own time.
         std: The standard deviation over seeds, "population" as in PFLlib's tables, or
             "sample".
         test: Whether notes say which rows differ by more than the noise on these very
             federations (see ``pairing.py``).
+        target: In place of the number the seconds of the clients' own time until it is
+            as good as this, in the unit in which it is shown.
     """
 
     metric: str = ""
-    at: str = "best"
+    at: At = "best"
     std: str = "population"
     test: bool = False
+    target: float | None = None
 
 
 def show(
@@ -119,6 +124,7 @@ def show(
 
     The other arguments are those of ``make``. Raises UserError.
     """
+    _refuse_with_target(reading, form == "clients" or against is not None)
     runs, notes = summary.runs_below(folders)
     if form == "clients":
         print(_of_clients(runs, reading))
@@ -135,10 +141,23 @@ def show(
     _to_errors(notes)
 
 
+def _refuse_with_target(reading: Reading, other: bool) -> None:
+    """Raise UserError where seconds are asked for together with what they are not
+    ``other`` than: a round, or clients.
+    """
+    if reading.target is None:
+        return
+    if other or reading.test or reading.at != "best":
+        raise UserError(
+            "--time-to: is the time of a whole run; leave out --at, --at-virtual, --test, "
+            "--against and --format clients"
+        )
+
+
 def _print(table: Grid | Sheet, form: str, headings: bool = True) -> None:
     """Print a table in one of the formats; ``headings`` for the first of several."""
     if form == "terminal":
-        console = Console(highlight=False)
+        console = stdout_console()
         console.print(table_formats.terminal(table))
         boundless = console.options.update(max_width=WIDEST)
         cells = table_formats.cells_of(table)
@@ -254,6 +273,8 @@ def make(
         lower = any(word in str(name) for word in LOWER_IS_BETTER)
     else:
         lower = measure.better == "down"
+    if reading.target is not None:
+        return _of_times(arranged, metric, reading.target, reading.std)
     frame = _numbers(arranged, metric, at)
     notes = [
         *arranged.notes,
@@ -262,6 +283,7 @@ def make(
         *_one_partition(arranged, frame),
         *_mixed_origins(arranged, frame),
         *_mixed_populations(arranged, frame),
+        *_ended(arranged, at),
     ]
     if reading.test:
         notes += _tested(arranged, metric, at)
@@ -272,13 +294,37 @@ def make(
         metric,
         measure.kind if measure else "",
         measure is not None and measure.percent,
-        at,
+        at if isinstance(at, str) else f"by {at:g} s of the clients' own time",
         reading.std,
         notes,
     )
 
 
-def _numbers(arranged: Arrangement, metric: str, at: str) -> "pandas.DataFrame":
+def _of_times(arranged: Arrangement, metric: str, target: float, spread: str) -> Grid:
+    """The table of the seconds of the clients' own time until a number is as good as
+    ``target``; ``spread``: as ``Reading.std``. Raises UserError.
+    """
+    frame = _numbers(arranged, metric, "last")
+    frame["number"] = [time_to(run, metric, target).seconds for run in arranged.runs]
+    frame["best_by"] = ""
+    measure = named(arranged.runs[0], metric).measure
+    percent = " %" if measure is not None and measure.percent else ""
+    notes = [*arranged.notes, *_one_partition(arranged, frame)]
+    return Grid(
+        _entries(frame, 1, spread, lower=True),
+        arranged.rows,
+        arranged.columns,
+        metric,
+        "",
+        False,
+        f"reaches {target:g}{percent} after these seconds of the clients' own time",
+        spread,
+        [*notes, *_mixed_origins(arranged, frame)],
+        until=True,
+    )
+
+
+def _numbers(arranged: Arrangement, metric: str, at: At) -> "pandas.DataFrame":
     """A row for each run: its place in the table, its number with the clients and the
     models that this is of, and the samples that chose its best round.
     """
@@ -326,6 +372,7 @@ def _entries(
         mean=("number", mean),
         std=("number", std),
         runs=("number", "size"),
+        none=("number", lambda numbers: int(numbers.isna().sum())),
         clients=("clients", clients_text),
         best_by=("best_by", lambda samples: " or ".join(sorted(set(samples)))),
     )
@@ -334,7 +381,7 @@ def _entries(
     return entries
 
 
-def _tested(arranged: Arrangement, metric: str, at: str) -> list[str]:
+def _tested(arranged: Arrangement, metric: str, at: At) -> list[str]:
     """A note for each column of the table on which rows differ by more than the noise.
     Raises UserError.
     """
@@ -433,6 +480,17 @@ def _mixed_origins(arranged: Arrangement, frame: "pandas.DataFrame") -> list[str
             parts = [f"{text} ({few(labels)})" for text, labels in rows.items()]
             notes.append(f"these runs differ in {key}: {', '.join(parts)}")
     return notes
+
+
+def _ended(arranged: Arrangement, at: At) -> list[str]:
+    """A note on rows whose runs ended before the clients' time at which they are read."""
+    if isinstance(at, str):
+        return []
+    ended = []
+    for (row, _), run in zip(arranged.places, arranged.runs, strict=True):
+        if seconds_of(run, "post")[-1] < at and row not in ended:
+            ended.append(row)
+    return [f"ended before {at:g} s: {few(ended)}"] if ended else []
 
 
 def _mixed_populations(arranged: Arrangement, frame: "pandas.DataFrame") -> list[str]:

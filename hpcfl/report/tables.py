@@ -7,14 +7,20 @@ import textwrap
 from pathlib import Path
 
 from rich import box
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from hpcfl.report import virtual_time
 from hpcfl.report.client_counts import clients_text, mixed
-from hpcfl.report.reading import VALIDATION, holds_out, own_column, where_scored
+from hpcfl.report.reading import (
+    VALIDATION,
+    holds_out,
+    own_column,
+    time_to,
+    where_scored,
+)
 from hpcfl.report.summary import Run, is_sweep, load_all
-from hpcfl.report.text import literal, plain
+from hpcfl.report.text import literal, plain, stdout_console
 from hpcfl.scores._metric_name import CLIENTS, MetricName
 from hpcfl.storage.moments import AFTER, BEFORE
 
@@ -48,19 +54,27 @@ round; two runs with the same one ended with the same models, bit for bit."""
 WIDTH = 80  # letters of a line of these texts
 
 
-def show(folder: Path, runs: list[Run] | None = None, explain: bool = False) -> None:
+def show(
+    folder: Path,
+    runs: list[Run] | None = None,
+    explain: bool = False,
+    target: float | None = None,
+) -> None:
     """Print notes, table and legend for a run's or a sweep's folder.
 
     Args:
         folder: The run's or the sweep's.
         runs: What ``load_all`` gave for it, if that was called already.
         explain: Whether the legend says everything.
+        target: Of the number that counts, as it is shown; when it was reached is said
+            for each run.
 
     Raises:
-        UserError: There is no run.
+        UserError: There is no run, or it has no time of its clients' own.
     """
-    console = Console(highlight=False)
+    console = stdout_console()
     runs = runs or load_all(folder)
+    reached = [] if target is None else [_reached(run, target) for run in runs]
     for run in runs:
         for note in run.notes:
             console.print(literal(f"note: {note}"), soft_wrap=True)
@@ -74,11 +88,27 @@ def show(folder: Path, runs: list[Run] | None = None, explain: bool = False) -> 
     warning = mixed(clients)
     if warning:
         console.print(literal(f"note: {warning}"), soft_wrap=True)
+    for line in reached:
+        console.print(literal(line), soft_wrap=True)
     if not is_sweep(folder, runs):
         console.print(f"state: {_state(runs[0])}", soft_wrap=True)
     if explain:
         place = shlex.quote(str(folder))
         console.print(literal(f"cite: hpcfl show {place} --bibtex"), soft_wrap=True)
+
+
+def _reached(run: Run, target: float) -> str:
+    """When the number that counts was as good as ``target``, as it is shown."""
+    unit = f" {run.measure.unit}" if run.measure.unit else ""
+    wanted = f"{run.label}: {run.counted} {target:g}{unit}"
+    first = time_to(run, str(run.counted), target)
+    if first.round is None:
+        end = virtual_time.seconds_of(run, "post")[-1]
+        return f"{wanted} not reached in {end:,.1f} s of the clients' own time"
+    return (
+        f"{wanted} after {first.seconds:,.1f} s of the clients' own time, in round "
+        f"{first.round}"
+    )
 
 
 def _state(run: Run) -> str:

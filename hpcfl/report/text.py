@@ -2,7 +2,12 @@
 obeyed.
 """
 
+from typing import Any
+
+from rich.console import Console
 from rich.text import Text
+
+from hpcfl.report import notebook
 
 WIDEST = 10_000  # letters: a width for rich that no line reaches
 
@@ -22,3 +27,14 @@ def plain(text: object) -> str:
 def literal(text: object) -> Text:
     """The same for rich, which then finds no markup and no emoji codes in it."""
     return Text(plain(text))
+
+
+def stdout_console(**options: Any) -> Console:
+    """A console of rich that prints to standard output.
+
+    In a notebook it prints plain text: rich would take it for a terminal, or display
+    HTML beside standard output, which nobody could redirect.
+    """
+    if notebook.is_shown():
+        options["force_terminal"] = False
+    return Console(highlight=False, force_jupyter=False, **options)

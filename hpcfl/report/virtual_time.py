@@ -1,39 +1,69 @@
-"""What ``hpcfl check`` says of the clients' own time."""
+"""Runs with ``[time]`` along the clients' own time, not along rounds."""
+
+import math
+from dataclasses import dataclass
 
 import numpy as np
 
-from hpcfl.clock.seconds import in_seconds
-from hpcfl.simulation.prepare import Prepared
+from hpcfl.errors import UserError
+from hpcfl.report.series import AXES
+from hpcfl.report.summary import Run
+from hpcfl.scores._described import Measure
+from hpcfl.storage.results import DIGEST
 
-QUANTILES = (0, 0.1, 0.5, 0.9, 1)
 
+@dataclass(frozen=True)
+class Reached:
+    """When a number of a run was reached first.
 
-def lines(prepared: Prepared) -> list[str]:
-    """A line on how long clients are at work and one on the whole run; none without
-    ``[time]``.
+    Attributes:
+        seconds: of the clients' own time, NaN where it never was.
+        round: None where it never was.
     """
-    calendar = prepared.calendar
-    if calendar is None or not calendar.timed:
-        return []
-    duration = calendar.duration
-    work = duration.work
-    seconds = [
-        in_seconds(duration.ticks(client, work.epochs))
-        for client in range(duration.devices.clients)
-    ]
-    shown = ", ".join(f"{np.quantile(seconds, at):.3g}" for at in QUANTILES)
-    lines = [
-        f"time: a client is at work for {shown} s in a round (fastest, 10 %, median, 90 %, "
-        f"slowest), {float(work.passes):.3g} passes over its samples, "
-        f"{float(work.floats_down):,.0f} floats down, {float(work.floats_up):,.0f} up",
-    ]
-    if calendar.told is not None:
-        return lines  # who takes part is known only after training
-    rounds = prepared.config.rounds
-    last = calendar.numbers(rounds)
-    taken_part = int((last["clients/updates"] > 0).sum())
-    lines.append(
-        f"time: round {rounds} ends after {last['time/seconds']:,.1f} s of the clients' "
-        f"own; {taken_part} of {len(seconds)} clients take part by then"
-    )
-    return lines
+
+    seconds: float
+    round: int | None
+
+
+def seconds_of(run: Run, column: str) -> np.ndarray:
+    """After how many seconds of the clients' own the models of a column were there, [T].
+
+    Raises UserError where the run does not say it.
+    """
+    if DIGEST in run.results.header:
+        raise UserError(
+            f"{run.folder}: is packed and holds no more rounds than tables of rounds read; "
+            "take the run itself"
+        )
+    _, positions = AXES["virtual"]
+    seconds = positions(run, column)
+    if np.isnan(seconds).all():
+        raise UserError(
+            f"{run.folder}: the clients' own time was not recorded; it is with [time], such "
+            "as time.mode = 'synchronous'"
+        )
+    return seconds
+
+
+def until(run: Run, column: str, numbers: np.ndarray, at: float) -> list[int]:
+    """The position of the last round whose models were there ``at`` so many seconds and
+    that has a number, of ``numbers`` [T] of a column; none where there is none.
+    """
+    there = seconds_of(run, column) <= at
+    known: list[int] = np.flatnonzero(there & np.isfinite(numbers)).tolist()
+    return known[-1:]
+
+
+def reached(
+    run: Run, column: str, numbers: np.ndarray, measure: Measure, target: float
+) -> Reached:
+    """When ``numbers`` [T] of a column were as good as ``target`` for the first time.
+
+    target: in the unit in which numbers are shown.
+    """
+    seconds = seconds_of(run, column)
+    wanted = measure.rank(target / measure.factor)
+    for position, number in enumerate(numbers.tolist()):
+        if measure.rank(number) >= wanted:  # NaN is not
+            return Reached(float(seconds[position]), int(run.results.rounds[position]))
+    return Reached(math.nan, None)

@@ -15,8 +15,10 @@ the sum. Where nobody is stale and λ = 1 it is x̄, bit for bit. What the metho
 it is the method's own affair, such as a step of an adaptive server.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import numpy as np
 import torch
@@ -38,12 +40,13 @@ from hpcfl.communication.message import (
 from hpcfl.errors import UserError
 from hpcfl.methods.base import State
 from hpcfl.scores._metric_name import SAMPLE_GRADIENTS
-from hpcfl.simulation import dry_round, record
+from hpcfl.simulation import dry_round, record, side_by_side
 from hpcfl.simulation.in_flight import Arrivals, InFlight
 from hpcfl.simulation.message_check import checked
 from hpcfl.simulation.participation import RoundPlan
 from hpcfl.simulation.prepare import Prepared
 from hpcfl.simulation.round import FleetType, LocalWork, Reports, Result, Round
+from hpcfl.simulation.side_by_side import rows_of
 from hpcfl.simulation.stages import stage
 
 # of an upload, the client's weight in each of the means, by their names' order
@@ -62,6 +65,16 @@ def round_maker(
         return Round
     flights = InFlight(communicator, prepared, server, last)
     return partial(AsynchronousRound, flights)
+
+
+def tried(prepared: Prepared) -> Prepared:
+    """The experiment, which knows whether clients who started from different models can
+    train side by side. Raises UserError where the method cannot be played so.
+    """
+    if not prepared.store.ids:
+        return prepared
+    refuse(prepared)
+    return replace(prepared, mixes=side_by_side.possible(prepared))
 
 
 def refuse(prepared: Prepared) -> None:
@@ -155,8 +168,8 @@ class AsynchronousRound(Round):
         rank's observers.
         """
         self.flights.messages[self.version] = inbox
-        for (version, scored), jobs in self.groups().items():
-            self.train(version, scored, jobs)
+        for jobs, scored in self.groups():
+            self.train(jobs, scored)
         self.call("observe", self.observers, inbox)
         cohort = self.plan.cohort
         own = cohort[np.isin(cohort, self.prepared.store.ids)]
@@ -166,26 +179,47 @@ class AsynchronousRound(Round):
         message = self.uploads(arrivals)
         return LocalWork(own, message, arrivals.state, arrivals.finite)
 
-    def groups(self) -> dict[tuple[int, bool], list[Job]]:
-        """The jobs of this rank's clients that are to be trained, by the version that
-        they start from and whether their models are scored; each is one fleet.
+    def groups(self) -> list[tuple[list[Job], bool]]:
+        """The jobs of this rank's clients that are to be trained, those together that
+        are one fleet, and whether their models are scored.
+
+        Clients of a fleet have one learning rate. They start from one version, unless
+        the method can be played with several.
         """
-        groups: dict[tuple[int, bool], list[Job]] = {}
+        groups: dict[tuple[Any, bool], list[Job]] = {}
         for start in self.flights.startable(self.plan.number):
             if start.job.client in self.prepared.store.ids:
                 here = start.round == self.plan.number and self.plan.scored
-                key = start.job.version, start.scored or here
-                groups.setdefault(key, []).append(start.job)
-        return groups
+                kind = self.kind(start.job.version)
+                group = groups.setdefault((kind, start.scored or here), [])
+                group.append(start.job)
+        return [
+            (sorted(jobs, key=lambda job: job.client), scored)
+            for (_, scored), jobs in groups.items()
+        ]
 
-    def train(self, version: int, scored: bool, jobs: list[Job]) -> None:
+    def kind(self, version: int) -> Any:
+        """What clients of one fleet have in common who start from a version."""
+        if not self.prepared.mixes:
+            return version
+        setup, round = self.prepared.setup, version + 1
+        return setup.learning_rate(round), setup.plain_rate(round)
+
+    def train(self, jobs: list[Job], scored: bool) -> None:
         """Train clients side by side, and keep what they make."""
         ids = np.array([job.client for job in jobs])
-        fleet = self.prepared.fleet(ids, version + 1, scored, self.fleet_type)
+        versions = np.array([job.version for job in jobs])
+        first = int(versions[0])
+        fleet = self.prepared.fleet(ids, first + 1, scored, self.fleet_type)
+        fleet.rounds = versions + 1
+        inbox = self.flights.messages[first]
+        if (versions != first).any():
+            messages = [self.flights.messages[version] for version in versions.tolist()]
+            inbox = rows_of(messages)
         fleet.scores_starts = False
         shares = np.array([job.share for job in jobs])
         fleet.pace = None if (shares == 1).all() else shares
-        returned = self.call("update", fleet, self.flights.messages[version])
+        returned = self.call("update", fleet, inbox)
         message = checked("update", returned, len(ids), downwards=False)
         self.prepared.store.check_state(len(ids), fleet.state)
         self.flights.keep_made(fleet, message, record.finite(fleet, message))
@@ -225,48 +259,20 @@ class AsynchronousRound(Round):
         """The means of what arrived, moved as far as the step goes."""
         if WEIGHTS not in uploads:
             return uploads  # the method sends nothing
-        weights = uploads.pop(WEIGHTS)
-        jobs = {job.client: job for job in self.step.jobs}
-        versions = np.array([jobs[client].version for client in cohort.tolist()])
-        rate = self.staleness.rate((self.version - versions).tolist())
-        moved = {}
-        for name, of_mean in zip(sorted(uploads), weights.T, strict=True):
-            sent = {
-                version: self.flights.messages[version][name].cpu()
-                for version in {*versions.tolist(), self.version}
-            }
-            moved[name] = self.step_of(
-                uploads[name], sent, versions, of_mean.double(), rate
-            )
-        return moved
-
-    def step_of(
-        self,
-        mean: Tensor,
-        sent: dict[int, Tensor],
-        versions: np.ndarray,
-        weights: Tensor,
-        rate: float,
-    ) -> Tensor:
-        """What the server gets in place of one ``mean`` [width].
-
-        Args:
-            sent: what the versions sent, [width] each.
-            versions: that each client started from, [n].
-            weights: of the clients in the mean, whole numbers [n].
-            rate: λ.
-        """
-        changes = self.prepared.config.time.rule != "fedasync"
-        stale = sorted({*versions.tolist()} - {self.version}) if changes else []
-        if not stale and rate == 1:
-            return mean
-        current = sent[self.version].double()
-        step = mean.double() - current
-        total = weights.sum()
-        for version in stale:
-            share = weights[torch.from_numpy(versions == version)].sum() / total
-            step += share * (current - sent[version].double())
-        return (current + rate * step).to(mean.dtype)
+        table = uploads.pop(WEIGHTS).double()
+        begun = {job.client: job.version for job in self.step.jobs}
+        versions = [begun[client] for client in cohort.tolist()]
+        rate = self.staleness.rate([self.version - version for version in versions])
+        if self.prepared.config.time.rule == "fedasync":
+            # It mixes models as they are, whatever they began with.
+            versions = [self.version] * len(versions)
+        messages = self.flights.messages
+        needed = {*versions, self.version}
+        stepped = {}
+        for name, weights in zip(sorted(uploads), table.T, strict=True):
+            sent = {version: messages[version][name].cpu() for version in needed}
+            stepped[name] = step_of(uploads[name], sent, versions, weights, rate)
+        return stepped
 
     def result(self, reports: Reports, floats_down: float) -> Result:
         """The round as it was played; messages of which nobody at work needs anything
@@ -274,3 +280,32 @@ class AsynchronousRound(Round):
         """
         self.flights.forget_messages(self.step.awaited, self.server)
         return super().result(reports, floats_down)
+
+
+def step_of(
+    mean: Tensor,
+    sent: Mapping[int, Tensor],
+    versions: Sequence[int],
+    weights: Tensor,
+    rate: float,
+) -> Tensor:
+    """What the server gets in place of a ``mean`` [width] of uploads; rounded once.
+
+    Args:
+        sent: what the versions of the server sent, [width] each; of these the newest
+            and those that clients started from.
+        versions: that each client started from, [n].
+        weights: of the clients in the mean, whole numbers, float64 [n].
+        rate: λ.
+    """
+    newest = max(sent)
+    stale = sorted({*versions} - {newest})
+    if not stale and rate == 1:
+        return mean
+    now = sent[newest].double()
+    change = mean.double() - now
+    for version in stale:
+        begun_there = torch.tensor([one == version for one in versions])
+        share = weights[begun_there].sum() / weights.sum()
+        change += share * (now - sent[version].double())
+    return (now + rate * change).to(mean.dtype)

@@ -65,6 +65,8 @@ class Prepared:
     frozen: the digest of the values of what the model freezes; None where it freezes
         nothing.
     calendar: who takes part in each round, and when; None without ``[time]``.
+    mixes: whether clients who start from different models of the server may be one
+        fleet.
     """
 
     config: Config
@@ -85,6 +87,7 @@ class Prepared:
     frozen: str | None = None
     shifts: Shifts | None = None
     calendar: Calendar | None = None
+    mixes: bool = False
 
     def counts_in(self, round: int) -> Tensor:
         """Training samples of each class as clients know them in a round, float64
@@ -525,9 +528,12 @@ def _cores(config: Config, process: Process) -> int:
 
 
 def _together(config: Config, placed: Placement) -> int:
-    """How many clients may take part in a round on one rank, at most."""
+    """How many clients may train at the same time on one rank, at most."""
     hosted = np.bincount(placed.owner[: config.partition.clients]).max()
-    return min(int(hosted), config.participation.count(config.partition.clients))
+    cohort = config.participation.count(config.partition.clients)
+    if config.time.mode == "asynchronous":
+        cohort = config.time.concurrency or cohort
+    return min(int(hosted), cohort)
 
 
 def _lanes(

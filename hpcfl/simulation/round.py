@@ -359,9 +359,11 @@ class Round:
         )
 
     def times(self) -> dict[str, Any]:
-        """The clients' own time in this round, by name; {} without ``[time]``."""
+        """The clients' own time in this round on rank 0, by name; {} elsewhere, and
+        without ``[time]``.
+        """
         calendar = self.prepared.calendar
-        if calendar is None:
+        if calendar is None or not self.communicator.is_server:
             return {}
         return calendar.numbers(self.plan.number)
 

@@ -34,6 +34,9 @@ def timed(prepared: Prepared, communicator: Communicator) -> Prepared:
     config = prepared.config
     if config.time.mode == "none" and isinstance(config.participation, Uniform):
         return prepared
+    if config.time.mode == "asynchronous":
+        with agreed(communicator):
+            prepared = asynchronous.tried(prepared)
     load = None
     if config.time.mode != "none":
         load = _load(prepared, communicator)
@@ -52,8 +55,6 @@ def _load(prepared: Prepared, communicator: Communicator) -> Workload:
     own = None
     with agreed(communicator):
         if prepared.store.ids:
-            if prepared.config.time.mode == "asynchronous":
-                asynchronous.refuse(prepared)
             own = workload.of(prepared)
     found = communicator.allgather(_told(own))
     known = next(told for told in found if told is not None)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from math import ceil
 
-FEWEST = 2  # rounds before those that a round's cost is measured in
+FEWEST = 2  # rounds before those that the cost of a round is measured in
 
 
 @dataclass(frozen=True)
@@ -60,30 +60,40 @@ def whole_runs(trials: int, eta: int, count: int, measured: Fraction) -> list[Ru
 
 
 def measured_rounds(every: int) -> int:
-    """How many rounds tell what a run costs: first FEWEST or more, in which methods may
-    do what they do once, then as many as bring one scoring.
+    """How many rounds tell what a run costs: FEWEST, in which methods may do what they
+    do once, then one that is scored and, unless all are, one that is not. The last of
+    them is scored.
     """
-    return max(FEWEST, every) + every
+    least = FEWEST + min(every, 2)
+    return every * ceil(least / every)
 
 
 def rounds_within(
     budget: int, gradients: Sequence[int], final: int, every: int, most: int
 ) -> int:
-    """How many rounds a whole run has: as many as the budget allows if all further
-    rounds cost what the last ``every`` ones did, at least those that were measured and
-    at most ``most``.
+    """How many rounds a whole run has: as many as the budget allows if further rounds
+    cost what those that were measured did, scored ones and others apart; at least those
+    that were measured and at most ``most``.
 
     Args:
         budget: Gradients of samples of a whole run.
-        gradients: What the first rounds took.
+        gradients: What the first rounds took, of which there are ``measured_rounds``,
+            or ``most`` if these are fewer.
         final: What the scoring after the last round takes.
         every: How many rounds bring one scoring.
         most: The experiment's rounds.
     """
+    measured = len(gradients)
+    if measured >= most:
+        return most
+    scored = gradients[-1]
+    unscored = gradients[max(FEWEST, measured - every) : -1]
+    of_period = scored
+    if every > 1:
+        of_period += (every - 1) * sum(unscored) // len(unscored)
     left = budget - sum(gradients) - final
-    of_period = sum(gradients[-every:])
     more = left * every // of_period if of_period else most
-    return min(most, len(gradients) + max(0, more))
+    return min(most, measured + max(0, more))
 
 
 def rounds_at(whole: int, share: Fraction, least: int) -> int:

@@ -10,13 +10,12 @@ from importlib.util import find_spec
 from pathlib import Path
 from statistics import fmean, stdev
 
-from rich.console import Console
 from rich.table import Table
 
 from hpcfl.files import atomic
 from hpcfl.report import configuration, reading, summary
 from hpcfl.report.summary import Run
-from hpcfl.report.text import literal
+from hpcfl.report.text import literal, stdout_console
 from hpcfl.scores._described import Measure
 from hpcfl.storage import sweep_folder, tune_folder
 from hpcfl.tuning import figure, halving, standing
@@ -244,9 +243,9 @@ def _print_table(plan: Plan, tuned: list[Tuned], measure: Measure) -> None:
             _shown(one.finals_untuned, measure),
             literal(choice.candidate.said if choice else MISSING),
         )
-    console = Console(highlight=False)
+    console = stdout_console()
     if not console.is_terminal:
-        console = Console(highlight=False, width=160)
+        console = stdout_console(width=160)
     unit = f" ({measure.unit})" if measure.unit else ""
     console.print(
         literal(
@@ -260,7 +259,8 @@ def _print_table(plan: Plan, tuned: list[Tuned], measure: Measure) -> None:
             console.print(
                 literal(
                     f"note: {one.method} spent more than the budget: the first rounds, which "
-                    "tell what a run costs, are more than a rung; raise tune.budget"
+                    "tell what a run costs, are more than a rung; raise tune.budget, or "
+                    "score more often"
                 )
             )
 

@@ -21,11 +21,16 @@ FIRST = "README"  # the page that all others hang on
 CHAPTERS = {
     "Use": [
         "hpcfl/GUIDE.md",
-        "notebooks/*.md",
+        "launch/notebooks/*.md",
         "slurm/README.md",
         "hpcfl/data/names.md",
     ],
-    "Reference": ["hpcfl/[md]*/README.md", "api/running.rst", "api/*.rst"],
+    "Reference": [
+        "hpcfl/methods/README.md",
+        "hpcfl/data/README.md",
+        "api/running.rst",
+        "api/*.rst",
+    ],
     "Results": ["gallery.md", "results/*/README.md", "launch/*/README.md"],
     "Specifications": ["hpcfl/methods/methods-*.md", "hpcfl/*/[!R]*.md"],
     "Project": ["[!R]*.md", "hpcfl/README.md", "hpcfl/*/README.md", "tests/README.md"],

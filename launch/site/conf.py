@@ -23,6 +23,7 @@ html_title = "hpcfl"
 html_static_path = ["site.css"]
 html_css_files = ["site.css"]
 html_copy_source = False
+html_show_search_summary = False  # a browser fetches no page for it from a disk
 
 myst_heading_anchors = 4
 autodoc_member_order = "bysource"

@@ -40,7 +40,8 @@ def gallery(pages: Path) -> None:
             parts += [f"## {TITLE.search(text)[1]}", f"[More](/{_page(readme)})"]
         for figure in figures:
             command = dedent(COMMAND.search(text)[0]).replace("NAME", figure.stem)
-            parts += [f"![{figure.stem}](/{_page(figure)})", _fenced("bash", command)]
+            parts += [f"`{_page(figure)}`", f"![{figure.stem}](/{_page(figure)})"]
+            parts.append(_fenced("bash", command))
     (pages / "gallery.md").write_text("\n\n".join(parts) + "\n", encoding="utf-8")
 
 
@@ -50,10 +51,11 @@ def notebooks(pages: Path) -> None:
         parts = []
         for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]:
             text = "".join(cell["source"])
-            parts.append(
-                _fenced("python", text) if cell["cell_type"] == "code" else text
-            )
-        parts.append(f"The notebook: [{path.name}]({path.name})")
+            if cell["cell_type"] == "code":
+                # what begins with % or ! is no Python
+                text = _fenced("{code-block} python", f":force:\n\n{text}")
+            parts.append(text)
+        parts.append(f"This page is the notebook [{path.name}]({path.name}).")
         page = path.with_suffix(".md")
         page.write_text("\n\n".join(parts) + "\n", encoding="utf-8")
 

@@ -28,6 +28,8 @@ from zygote import Zygote
 import hpcfl
 from hpcfl.experiment import plugins
 
+# a rule of a server that waits for nobody, and the method that it is an option of
+ASYNCHRONOUS = ("fedbuff ditto", "fedbuff fedrep", "fedasync fedavg")
 DISK = "16m"  # size of the file system for results, where one can be mounted
 
 
@@ -106,7 +108,12 @@ def main() -> None:
     parser.add_argument("--faults", type=int, default=100, help="at least so many")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--only", metavar="SEED/NUMBER", help="replay one episode")
-    parser.add_argument("--methods", nargs="+", default=plugins.names("hpcfl.methods"))
+    parser.add_argument(
+        "--methods",
+        nargs="+",
+        default=[*plugins.names("hpcfl.methods"), *ASYNCHRONOUS],
+        help="also 'RULE METHOD' of a server that waits for nobody",
+    )
     parser.add_argument(
         "--kinds", nargs="+", default=list(KINDS), choices=KINDS, metavar="KIND"
     )

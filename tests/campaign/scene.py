@@ -52,6 +52,14 @@ every = {saved}
 [runtime]
 hang_after = {hang_after}
 """
+ASYNCHRONOUS = """
+[time]
+mode = "asynchronous"
+rule = "{rule}"
+concurrency = 4
+buffer = 2
+sigma = 1.0
+"""
 
 
 @dataclass(frozen=True)
@@ -201,18 +209,22 @@ def _stamp(path: Path) -> tuple[object, ...]:
 
 
 def write(folder: Path, method: str, number: int) -> Path:
-    """The experiment file of a method; the number varies what is trained, scored and
-    saved.
+    """The experiment file of a method, or of ``RULE METHOD``, which is played with a
+    server that waits for nobody; the number varies what is trained, scored and saved.
     """
+    rule, _, name = method.rpartition(" ")
     file = folder / f"{method}.toml"
     varied = {
         "fraction": (1.0, 0.6)[number % 2],
         "scored": 1 + number // 2 % 2,
         "saved": 1 + number // 3 % 2,
     }
-    file.write_text(
-        EXPERIMENT.format(method=method, rounds=ROUNDS, hang_after=HANG_AFTER, **varied)
+    text = EXPERIMENT.format(
+        method=name, rounds=ROUNDS, hang_after=HANG_AFTER, **varied
     )
+    if rule:
+        text += ASYNCHRONOUS.format(rule=rule)
+    file.write_text(text)
     return file
 
 

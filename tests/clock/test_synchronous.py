@@ -5,7 +5,7 @@ import pytest
 from timetables import synchronous
 
 from hpcfl.clock.availability import Traced
-from hpcfl.clock.calendar import gini, jain
+from hpcfl.clock.calendar import correlation, gini, jain
 from hpcfl.clock.devices import SECOND
 from hpcfl.errors import UserError
 
@@ -99,3 +99,13 @@ def test_how_evenly_clients_take_part_by_hand():
     assert gini(np.array([3, 0, 1])) == pytest.approx(1 / 2)
     assert jain(np.ones(5)) == 1 and gini(np.ones(5)) == 0
     assert np.isnan(jain(np.zeros(3))) and np.isnan(gini(np.zeros(3)))
+
+
+def test_whether_the_fast_ones_take_part_more_often_by_hand():
+    """Counts 2, 1, 0 of paces 1, 2, 6: deviations 1, 0, −1 and −2, −1, 3, so the
+    correlation is −5/√(2·14).
+    """
+    counts, paces = np.array([2.0, 1, 0]), np.array([1.0, 2, 6])
+    assert correlation(counts, paces) == pytest.approx(-5 / np.sqrt(28))
+    assert np.isnan(correlation(np.ones(3), paces))
+    assert np.isnan(correlation(counts, np.ones(3)))

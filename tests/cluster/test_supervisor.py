@@ -126,6 +126,14 @@ def checkpoint(folder: Path, round: int) -> None:
     path.touch()
 
 
+def test_it_needs_no_torch():
+    """One process on every first node of a job watches others that compute."""
+    code = "import sys, hpcfl.cluster.supervisor; print('torch' in sys.modules)"
+    program = [sys.executable, "-c", code]
+    answer = subprocess.run(program, capture_output=True, text=True, check=True)
+    assert answer.stdout == "False\n"
+
+
 def test_a_complete_run_is_left_alone(tmp_path, slurm):
     slurm(scontrol="exit 0")
     assert supervise(tmp_path, "exit 0") == (0, "")

@@ -41,12 +41,12 @@ def test_flights_have_the_same_bits_on_any_number_of_ranks_and_resumed(
     file = tmp_path / "experiment.toml"
     file.write_text(ASYNCHRONOUS)
     assert alone(str(file), tmp_path / "1") == 0
-    for ranks in (2, 3, 5):
+    for ranks in (3, 5):
         code, output = start(ranks, file, "--out", tmp_path / str(ranks)).wait()
         assert code == 0, output
         assert digest(tmp_path / str(ranks)) == digest(tmp_path / "1")
     # as if killed before it was there, while others were in flight
     (tmp_path / "5" / "checkpoints" / "manifest-00000006.json").unlink()
-    code, output = start(3, file, "--out", tmp_path / "5").wait()
+    code, output = start(2, file, "--out", tmp_path / "5").wait()
     assert code == 0 and "continues after round 5" in output, output
     assert digest(tmp_path / "5") == digest(tmp_path / "1")

@@ -6,9 +6,10 @@ import tiny
 
 from hpcfl.communication.communicator import OneProcess
 from hpcfl.experiment import config
-from hpcfl.report import needs
+from hpcfl.report import devices, needs
 from hpcfl.simulation import dry_round
 from hpcfl.simulation.prepare import prepare
+from hpcfl.simulation.timing import timed
 
 # The first model's row and module; the server's model and its checkpoint's copy, the
 # same model as a message, and the sums of all ranks and their mean.
@@ -18,7 +19,7 @@ FEDAVG_SERVER = 2 * 2600 + 2 * 2600 + 2600 + 650 * (8 + 8 + 4)
 FEDAMP_SERVER = 2 * 2600 + 2 * (10 * 2600 + 10) + 10 * 2600 + 4 * 2600
 
 
-def prepared(method, **training):
+def prepared(method, time=None, **training):
     table = {
         "rounds": 9,
         "partition": {"scheme": "iid", "clients": 10},
@@ -27,6 +28,7 @@ def prepared(method, **training):
         "training": training,
         "participation": {"fraction": 0.4},
         "evaluation": {"every": 2},
+        "time": time or {},
     }
     return prepare(config.parse(table), OneProcess())
 
@@ -88,3 +90,24 @@ def test_sizes_read_well():
         "2.34 MB",
         "5 TB",
     ]
+
+
+def test_what_is_in_flight_is_forecast():
+    """Of five clients at work there are results that wait for their round, beside the
+    models that they train, and older models of the server, which checkpoints have too:
+    without a timetable one for each client.
+    """
+    waits, races = (
+        prepared("fedavg"),
+        prepared("fedavg", time={"mode": "asynchronous", "concurrency": 5}),
+    )
+    assert needs.kept_versions(waits) == 0 and needs.kept_versions(races) == 5
+    timetabled = timed(races, OneProcess())
+    steps = [timetabled.calendar.step(number) for number in range(1, 10)]
+    most = max(len(step.awaited) for step in steps)
+    assert 0 < most < 5 and needs.kept_versions(timetabled) == most
+    before, after = (needs.of_disk(one)[0] for one in (waits, timetabled))
+    assert after - before == most * 2600
+    assert needs.of_rank(timetabled).rows == 5 * (3 * 2600) + most * 2600
+    [*_, line] = devices.lines(timetabled)
+    assert f"5 clients are at work at once; checkpoints keep at most {most} " in line

@@ -82,6 +82,7 @@ def grid():
     entry = {
         "mean": 50.0,
         "std": 1.0,
+        "none": 0,
         "runs": 2,
         "clients": "5",
         "best_by": "test",

@@ -5,7 +5,7 @@ classes, d = 64; 20 clients.
 import pytest
 
 from hpcfl.experiment import plugins
-from hpcfl.report import traffic
+from hpcfl.report import catalogue, traffic
 
 BODY, PROTOTYPES = 4160 / 4810, 10 * 64 / 4810
 EXPECTED = {  # down and up, methods-1.md §3
@@ -25,20 +25,32 @@ EXPECTED = {  # down and up, methods-1.md §3
 }
 
 
+@pytest.fixture(scope="module")
+def counted():
+    """What ``test_catalogue.py`` finds that ``traffic.of`` counts for each method."""
+    return {
+        method["name"]: method["traffic"] for method in catalogue.entries("methods")
+    }
+
+
 @pytest.mark.parametrize("method", EXPECTED)
-def test_floats_down_and_up(method):
-    counted = traffic.of(method)
-    assert (counted.down, counted.up) == pytest.approx(EXPECTED[method], rel=1e-3)
+def test_floats_down_and_up(counted, method):
+    found = counted[method]
+    expected = pytest.approx(EXPECTED[method], rel=1e-3)
+    assert (found["down"], found["up"]) == expected
 
 
-@pytest.mark.slow
-def test_every_method_of_fedalas_table_agrees_with_it():
+def test_every_method_of_fedalas_table_agrees_with_it(counted):
     assert set(traffic.FEDALA_TABLE_3) < set(plugins.names("hpcfl.methods"))
     for method in traffic.FEDALA_TABLE_3:
-        counted = traffic.of(method)
-        assert counted.paper is not None
+        found = counted[method]
+        _, paper = found["paper"]
         # FedFomo's clients also tell the server whose models they want, M floats that
         # the paper leaves out.
-        assert counted.down + counted.up == pytest.approx(counted.paper[1], rel=1e-3), (
-            method
-        )
+        assert found["down"] + found["up"] == pytest.approx(paper, rel=1e-3), method
+
+
+def test_a_method_is_counted_by_playing_it():
+    assert traffic.of("fedper") == traffic.Traffic(
+        pytest.approx(BODY), pytest.approx(BODY), None
+    )

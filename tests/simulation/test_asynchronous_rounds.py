@@ -13,6 +13,7 @@ from hpcfl.commands.run import run
 from hpcfl.communication.communicator import OneProcess
 from hpcfl.errors import UserError
 from hpcfl.experiment import config
+from hpcfl.simulation.asynchronous import step_of
 from hpcfl.simulation.prepare import prepare
 from hpcfl.simulation.timing import timed
 from hpcfl.storage import results
@@ -24,8 +25,9 @@ pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("no_figures")]
 # twelve clients whose devices differ
 COUNTS = [[3 + client % 5, 2, client % 3, 4] for client in range(12)]
 ASYNCHRONOUS = {"mode": "asynchronous", "sigma": 1.0, "sample_ms": 100.0}
-EVEN = {
+EVEN = {  # so little work that all take equally long
     "mode": "asynchronous",
+    "sample_ms": 1e-6,
     "devices": "equal",
     "down_sigma": 0.0,
     "up_sigma": 0.0,
@@ -67,17 +69,80 @@ def against_serial(federate, method, units_of=polynomial, **sections):
 
 
 CASES = {
-    "fedbuff": ("fedavg", polynomial, {"buffer": 3, "concurrency": 8}),
-    "fedasync": ("fedavg", polynomial, {"rule": "fedasync", "concurrency": 4}),
+    "fedbuff": ("fedavg", polynomial, {"buffer": 3, "concurrency": 8}, {}),
+    "fedasync": (
+        "ditto",
+        halved,
+        {
+            "rule": "fedasync",
+            "concurrency": 4,
+            "staleness": "hinge",
+            "a": 1.0,
+            "b": 1,
+        },
+        {},
+    ),
+    "semi": (
+        "fedrep",
+        polynomial,
+        {
+            "rule": "semi",
+            "period": 1.5,
+            "concurrency": 8,
+            "max_staleness": 3,
+            "availability": "markov",
+            "on": 20.0,
+            "off": 10.0,
+            "server_lr": 0.7,
+        },
+        {
+            "training": {"epochs": 2, "schedule": "cosine"},
+            "participation": {"stragglers": 0.5, "dropout": 0.2},
+        },
+    ),
+    "one at work": (
+        # which reads the round, so that it trains beside its own version alone
+        {"name": "partialfed"},
+        polynomial,
+        {"concurrency": 1},
+        {},
+    ),
 }
 
 
 @pytest.mark.parametrize("case", CASES)
 def test_the_rounds_are_the_serial_simulation(federate, case):
-    method, units_of, keys = CASES[case]
-    time = {**ASYNCHRONOUS, **keys}
-    played = against_serial(federate, method, units_of, rounds=8, time=time)
-    assert played.values["staleness/largest"].max() > 1
+    method, units_of, time, keys = CASES[case]
+    played = against_serial(
+        federate, method, units_of, rounds=8, time={**ASYNCHRONOUS, **time}, **keys
+    )
+    late = played.values["staleness/largest"].max()
+    assert late == 0 if time["concurrency"] == 1 else late > 1
+
+
+@pytest.mark.parametrize("method", ["ditto", "fedrep", "fedadam", "local"])
+def test_an_even_race_is_the_server_that_waits(federate, method):
+    keys = {"participation": {"fraction": 0.5}, "rounds": 2}
+    waiting = federate(method, COUNTS, **keys)
+    racing = federate(method, COUNTS, **keys, time=EVEN)
+    assert racing.digest == waiting.digest
+    for name, series in waiting.values.items():
+        if "seconds" not in name:
+            np.testing.assert_array_equal(racing.values[name], series, err_msg=name)
+
+
+def test_a_step_by_hand():
+    """Of weights 3 and 1 the client of weight 1 started from version 0, where the model
+    was 0; version 1 is 4. It moved from 0 to 2, the other one from 4 to 8: their mean is
+    6.5, and the weighted change (3 · 4 + 1 · 2)/4 = 3.5. A rate of a half goes half the
+    way, and where nobody is late the mean is the step, to the bit.
+    """
+    sent = {0: torch.tensor([0.0]), 1: torch.tensor([4.0])}
+    weights = torch.tensor([3.0, 1.0]).double()
+    mean = torch.tensor([6.5])
+    assert step_of(mean, sent, [1, 0], weights, 1.0).item() == 7.5
+    assert step_of(mean, sent, [1, 0], weights, 0.5).item() == 5.75
+    assert step_of(mean, {1: sent[1]}, [1, 1], weights, 1.0) is mean
 
 
 def play(folder, stops, **sections):

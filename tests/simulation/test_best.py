@@ -38,12 +38,13 @@ def best_state(run):
     return latest(run.folder / "checkpoints").best
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "method, lr", [("diversifed", 0.3), ("fedcac", 0.3), ("cwfedavg", 0.8)]
-)
-def test_its_models_are_those_that_were_scored(tmp_path, method, lr):
-    found = play(tmp_path / "run", method, lr=lr)
+@pytest.fixture(scope="module")
+def calm(tmp_path_factory):
+    """An undisturbed run of eight rounds, not to be changed."""
+    return play(tmp_path_factory.mktemp("calm") / "run", "diversifed")
+
+
+def models_are_those_that_were_scored(found):
     best = found.summary.best["round"]
     assert 2 < best <= 8 and best_state(found).round == best - 1
     for one in found.models.of_clients(range(5), at="best"):
@@ -55,20 +56,25 @@ def test_its_models_are_those_that_were_scored(tmp_path, method, lr):
 
 
 @pytest.mark.slow
-def test_it_is_the_state_of_a_run_that_ends_before_that_round(tmp_path):
-    found = play(tmp_path / "run", "diversifed")
-    kept = best_state(found)
+@pytest.mark.parametrize("method, lr", [("fedcac", 0.3), ("cwfedavg", 0.8)])
+def test_its_models_are_those_that_were_scored(tmp_path, method, lr):
+    models_are_those_that_were_scored(play(tmp_path / "run", method, lr=lr))
+
+
+@pytest.mark.slow
+def test_it_is_the_state_of_a_run_that_ends_before_that_round(calm, tmp_path):
+    models_are_those_that_were_scored(calm)
+    kept = best_state(calm)
     assert kept.round == 2  # neither of the two last checkpoints
     short = play(tmp_path / "short", "diversifed", rounds=kept.round, best=False)
     assert short.summary.digest == kept.digest
-    assert kept.meta["number"] == found.summary.best["post"]
+    assert kept.meta["number"] == calm.summary.best["post"]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("done", [1, 2, 3, 5])
-def test_a_run_that_is_continued_has_the_same_one(tmp_path, done):
+def test_a_run_that_is_continued_has_the_same_one(calm, tmp_path, done):
     """From whichever checkpoint, before and after the best round."""
-    calm = play(tmp_path / "calm", "diversifed", every=1)
     play(tmp_path / "run", "diversifed", rounds=done, every=1)
     (tmp_path / "run" / "metrics.h5").unlink()  # the checkpoint alone knows
     assert best_state(play(tmp_path / "run", "diversifed", every=2)) == best_state(calm)
@@ -76,7 +82,7 @@ def test_a_run_that_is_continued_has_the_same_one(tmp_path, done):
 
 @pytest.mark.slow
 def test_without_the_option_nothing_is_kept(tmp_path):
-    found = play(tmp_path / "run", "diversifed", best=False)
+    found = play(tmp_path / "run", "diversifed", rounds=4, best=False)
     assert best_state(found) is None
     with pytest.raises(
         Exception, match=r"is not kept, only that before .*checkpoint.best = true"
@@ -85,13 +91,13 @@ def test_without_the_option_nothing_is_kept(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_run_goes_on_without_it_where_it_is_damaged(tmp_path):
+def test_a_run_goes_on_without_it_where_it_is_damaged(calm, tmp_path):
     found = play(tmp_path / "run", "diversifed", rounds=7)
     newest = latest(found.folder / "checkpoints")
     [server] = [shard.name for shard in newest.best.files if shard.ids is None]
     (found.folder / "checkpoints" / server).write_bytes(b"damaged")
     again = play(found.folder, "diversifed")
-    assert again.summary.digest == play(tmp_path / "calm", "diversifed").summary.digest
+    assert again.summary.digest == calm.summary.digest
     assert best_state(again) is None  # none of the rounds that came is better
 
 

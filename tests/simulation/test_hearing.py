@@ -13,9 +13,7 @@ from hpcfl.experiment import config
 from hpcfl.storage.checkpoint import latest
 
 BY_LOSS = {"select": "power-of-choice", "fraction": 0.4}
-OORT = {"select": "oort", "fraction": 0.4, "explore": 0.5}
 OWN = ["tiny:blobs", "tiny:Counts"]  # of a user, which a run's folder only names
-CLOCK = {"mode": "synchronous", "over_selection": 1.5}
 
 
 class InTurn(Selection):
@@ -66,15 +64,8 @@ def test_who_has_diverged_told_nothing_worth_asking_for(federate):
     assert told.losses[told.heard > 0].tolist() == [0] * 4
 
 
-@pytest.mark.parametrize(
-    ("participation", "time"),
-    [(BY_LOSS, {"mode": "none"}), (OORT, CLOCK)],
-    ids=["power-of-choice", "oort"],
-)
-def test_a_run_goes_on_with_the_clients_that_it_would_have_chosen(
-    tmp_path, participation, time
-):
-    keys = {"participation": participation, "time": time, "checkpoint": {"every": 1}}
+def test_a_run_goes_on_with_the_clients_that_it_would_have_chosen(tmp_path):
+    keys = {"participation": BY_LOSS, "checkpoint": {"every": 1}}
     digests, runs = [], []
     for name, stops in (("calm", [4]), ("stopped", [2, 4])):
         for rounds in stops:
@@ -87,12 +78,11 @@ def test_a_run_goes_on_with_the_clients_that_it_would_have_chosen(
     for name, series in calm.items():
         if "seconds/" not in name and "bytes" not in name:
             np.testing.assert_array_equal(stopped[name], series, name)
-    if participation is BY_LOSS:
-        # the last round is played again for a client that trained in it
-        trained = np.isfinite(stopped["clients/train_loss"][3])
-        client = int(np.flatnonzero(trained)[0])
-        hits = runs[1].confusion(client, "post", 4)
-        assert hits.trace() == stopped["clients/post/correct"][3, client]
+    # the last round is played again for a client that trained in it
+    trained = np.isfinite(stopped["clients/train_loss"][3])
+    client = int(np.flatnonzero(trained)[0])
+    hits = runs[1].confusion(client, "post", 4)
+    assert hits.trace() == stopped["clients/post/correct"][3, client]
 
 
 def test_another_selection_than_the_run_began_with_is_refused(tmp_path, monkeypatch):

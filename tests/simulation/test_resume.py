@@ -3,6 +3,7 @@ configuration, --fresh.
 """
 
 import json
+import shutil
 
 import pytest
 import tiny
@@ -18,11 +19,44 @@ from hpcfl.storage.checkpoint import latest
 pytestmark = pytest.mark.slow
 
 
-def play(folder, method="cwfedavg", rounds=6, fresh=False, **sections):
+def play(folder, method="cwfedavg", rounds=4, fresh=False, **sections):
     """Run to ``rounds`` with a checkpoint every second; the digest."""
-    table = tiny.table(method, rounds=rounds, checkpoint={"every": 2}, **sections)
+    table = tiny.table(
+        method, tiny.FEW, rounds=rounds, **{"checkpoint": {"every": 2}, **sections}
+    )
     run(config.parse(table), folder, OneProcess(), fresh)
     return latest(folder / "checkpoints").digest
+
+
+@pytest.fixture(scope="module")
+def calm(tmp_path_factory):
+    """``calm(method, rounds)``: the folder of an undisturbed run, which is played once
+    and not to be changed.
+    """
+    played = {}
+
+    def folder(method="cwfedavg", rounds=4):
+        key = f"{method} {rounds}"
+        if key not in played:
+            played[key] = tmp_path_factory.mktemp("calm") / "run"
+            play(played[key], method, rounds)
+        return played[key]
+
+    return folder
+
+
+def digest(folder):
+    return latest(folder / "checkpoints").digest
+
+
+@pytest.fixture
+def half(calm, tmp_path):
+    """``half(method)``: a run that was asked for two rounds, to do something to."""
+
+    def folder(method="cwfedavg"):
+        return shutil.copytree(calm(method, 2), tmp_path / "run")
+
+    return folder
 
 
 def only_of_the_newest(folder):
@@ -46,48 +80,50 @@ def flip(path):
 
 
 @pytest.mark.parametrize("harm", [truncate, flip])
-@pytest.mark.parametrize("victim", ["data", "manifest"])
 @pytest.mark.parametrize(
-    "method", ["cwfedavg", {"name": "fedala", "most_epochs": 5}], ids=str
+    ("method", "victim"),
+    [
+        ("cwfedavg", "data"),
+        ({"name": "fedala", "most_epochs": 5}, "data"),
+        ("cwfedavg", "manifest"),
+    ],
+    ids=str,
 )
 def test_a_damaged_checkpoint_is_reported_and_the_one_before_used(
-    tmp_path, capsys, harm, victim, method
+    calm, half, capsys, harm, victim, method
 ):
-    expected = play(tmp_path / "calm", method)
-    folder = tmp_path / "harmed"
-    play(folder, method, rounds=4)
+    folder = half(method)
     newest = sorted((folder / "checkpoints").glob("manifest-*.json"))[-1]
     harm(only_of_the_newest(folder) if victim == "data" else newest)
     capsys.readouterr()
-    assert play(folder, method) == expected
+    digest_after = play(folder, method)
     said = capsys.readouterr().out
     assert (
-        "continues after round 3" in said and f"{newest}: damaged checkpoint (" in said
+        "continues after round 1" in said and f"{newest}: damaged checkpoint (" in said
     )
-    assert results.read(folder).rounds.tolist() == list(range(1, 8))
+    assert digest_after == digest(calm(method))
+    assert results.read(folder).rounds.tolist() == list(range(1, 6))
 
 
-def test_more_rounds_than_at_first_is_the_same_run(tmp_path):
-    first = play(tmp_path / "run", rounds=2)
-    assert (
-        play(tmp_path / "run", rounds=6) == play(tmp_path / "calm", rounds=6) != first
-    )
+def test_more_rounds_than_at_first_is_the_same_run(calm, half):
+    folder = half()
+    first = digest(folder)
+    assert play(folder) == digest(calm()) != first
 
 
-def test_fewer_rounds_than_done_are_refused(tmp_path):
-    play(tmp_path / "run", rounds=4)
+def test_fewer_rounds_than_done_are_refused(half):
     with pytest.raises(
         UserError,
-        match="rounds = 2: this run has done 4 already; ask for more, or --fresh",
+        match="rounds = 1: this run has done 2 already; ask for more, or --fresh",
     ):
-        play(tmp_path / "run", rounds=2)
+        play(half(), rounds=1)
 
 
 def test_another_configuration_is_refused_saying_what_differs_and_fresh_moves_the_old_one_aside(
-    tmp_path,
+    half, tmp_path
 ):
-    folder = tmp_path / "run"
-    old = play(folder, rounds=2)
+    folder = half()
+    old = digest(folder)
     files = sorted(path.name for path in folder.iterdir())
     with pytest.raises(
         UserError,
@@ -109,22 +145,17 @@ def test_another_configuration_is_refused_saying_what_differs_and_fresh_moves_th
         {"checkpoint": {"every": 1}},
     ],
 )
-def test_where_and_how_fast_it_runs_is_not_the_runs_identity(tmp_path, sections):
-    play(tmp_path / "run", rounds=2)
-    table = tiny.table("cwfedavg", rounds=4, **{"checkpoint": {"every": 2}, **sections})
-    run(config.parse(table), tmp_path / "run", OneProcess(), False)
-    assert latest(tmp_path / "run" / "checkpoints").digest == play(
-        tmp_path / "calm", rounds=4
-    )
+def test_where_and_how_fast_it_runs_is_not_the_runs_identity(calm, half, sections):
+    assert play(half(), **sections) == digest(calm())
 
 
 @pytest.mark.parametrize("method", ["fedrep", "apfl"])
 def test_a_model_that_freezes_some_parameters_goes_on_with_them(tmp_path, method):
     lora = {"model": {"name": "tiny:lora"}}
-    expected = play(tmp_path / "calm", method, **lora)
-    play(tmp_path / "run", method, rounds=4, **lora)
-    (tmp_path / "run" / "checkpoints" / "manifest-00000004.json").unlink()
-    assert play(tmp_path / "run", method, **lora) == expected
+    expected = play(tmp_path / "calm", method, rounds=3, **lora)
+    play(tmp_path / "run", method, rounds=2, **lora)
+    (tmp_path / "run" / "checkpoints" / "manifest-00000002.json").unlink()
+    assert play(tmp_path / "run", method, rounds=3, **lora) == expected
 
 
 def test_other_frozen_parameters_than_at_the_beginning_are_refused(
@@ -132,12 +163,12 @@ def test_other_frozen_parameters_than_at_the_beginning_are_refused(
 ):
     """Nothing is written, and no model is taken out of the folder with them."""
     folder, lora = tmp_path / "run", {"model": {"name": "tiny:lora"}}
-    play(folder, "fedavg", rounds=4, **lora)
+    play(folder, "fedavg", rounds=2, **lora)
     before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
     monkeypatch.setattr(tiny, "WEIGHTS", [6])
     words = "the frozen or given parameters of model.name = 'tiny:lora' are not those that the"
     with pytest.raises(UserError, match=words):
-        play(folder, "fedavg", **lora)
+        play(folder, "fedavg", rounds=3, **lora)
     after = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
     assert {path: after[path] for path in before} == before
     with pytest.raises(UserError, match=words):

@@ -27,8 +27,8 @@ def test_floats_are_those_that_a_run_records(federate, name):
     """A method whose clients send by the classes that they hold cannot be known so well
     beforehand: for it the count is of the right size.
     """
-    work = counted(short(name)).work
-    values = federate(short(name), rounds=2).values
+    work = counted(short(name), counts=tiny.FEW).work
+    values = federate(short(name), tiny.FEW, rounds=2).values
     up = values["clients/floats_up"][1]
     if len(np.unique(up)) == 1:
         assert work.floats_up == up[0], (

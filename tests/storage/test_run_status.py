@@ -6,7 +6,6 @@ import json
 import os
 import shutil
 import signal
-from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 
@@ -29,8 +28,37 @@ from hpcfl.storage.metrics import MetricsWriter
 
 def play(folder, method="cwfedavg", rounds=3, fresh=False, **sections):
     """What ``run`` says: False where the run is complete."""
-    table = tiny.table(method, rounds=rounds, checkpoint={"every": 1}, **sections)
+    table = tiny.table(
+        method, tiny.FEW, rounds=rounds, checkpoint={"every": 1}, **sections
+    )
     return run(config.parse(table), folder, OneProcess(), fresh)
+
+
+@pytest.fixture(scope="module")
+def calm(tmp_path_factory):
+    """``calm(method, rounds, …)``: the folder of an undisturbed run, which is played
+    once and not to be changed.
+    """
+    played: dict[str, Path] = {}
+
+    def folder(method="cwfedavg", rounds=3) -> Path:
+        key = f"{method} {rounds}"
+        if key not in played:
+            played[key] = tmp_path_factory.mktemp("calm") / "run"
+            play(played[key], method, rounds)
+        return played[key]
+
+    return folder
+
+
+@pytest.fixture
+def finished(calm, tmp_path):
+    """``finished(method)``: a finished run of three rounds to do something to."""
+
+    def folder(method="cwfedavg") -> Path:
+        return Path(shutil.copytree(calm(method), tmp_path / "run"))
+
+    return folder
 
 
 def content(folder: Path) -> dict[Path, bytes | None]:
@@ -89,34 +117,33 @@ CASES = (
 
 
 ENDS = {
-    "a finished run": ("cwfedavg", None),
     "a stopped run": ("tiny:Stops", Interrupted),
     "a failed run": ({"name": "tiny:Diverges", "since": 3}, RunFailure),
 }
 
 
 @pytest.fixture(scope="module")
-def played(tmp_path_factory):
+def ended(calm, tmp_path_factory):
     """The folder of a run for each of the ends."""
-    folder = tmp_path_factory.mktemp("played")
+    place = tmp_path_factory.mktemp("ended")
+    shutil.copytree(calm(), place / "a finished run")
     for there, (method, error) in ENDS.items():
-        with pytest.raises(error) if error else nullcontext():
-            play(folder / there, method)
-    return folder
+        with pytest.raises(error):
+            play(place / there, method)
+    return place
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("there", "refused"), CASES)
-def test_what_is_refused_changes_no_byte(played, tmp_path, there, refused):
+def test_what_is_refused_changes_no_byte(ended, tmp_path, there, refused):
     asked = {**NOT_THIS_RUN, **NOT_AT_ALL}[refused]
     if there != "nothing":
-        shutil.copytree(played / there, tmp_path / "run")
-    if there in ("a stopped run", "a failed run"):
-        asked = {
-            "method": ENDS[there][0],
-            **asked,
-            **({"rounds": 1} if "rounds" in asked else {}),
-        }
+        shutil.copytree(ended / there, tmp_path / "run")
+    if there in ENDS:
+        method, _ = ENDS[there]
+        asked = {"method": method, **asked}
+        if "rounds" in asked:
+            asked["rounds"] = 1
     before = content(tmp_path)
     with pytest.raises(UserError):
         play(tmp_path / "run", **asked)
@@ -143,39 +170,35 @@ def test_a_run_whose_data_were_exchanged_is_refused(tmp_path):
 
 
 @pytest.mark.slow
-def test_complete_at_the_number_it_began_with_after_it_was_prolonged(tmp_path):
-    assert play(tmp_path / "run")
-    assert play(tmp_path / "run", rounds=5)
-    before = content(tmp_path)
-    assert not play(tmp_path / "run", rounds=5) and not play(tmp_path / "run", rounds=3)
+def test_complete_at_the_number_it_began_with_after_it_was_prolonged(calm, finished):
+    folder = finished()
+    assert play(folder, rounds=5)
+    before = content(folder)
+    assert not play(folder, rounds=5) and not play(folder, rounds=3)
     for never_asked in (1, 2, 4):
         with pytest.raises(
             UserError, match=rf"rounds = {never_asked}: this run has done 5 already"
         ):
-            play(tmp_path / "run", rounds=never_asked)
-    assert content(tmp_path) == before
-    play(tmp_path / "calm", rounds=5)
-    same(tmp_path / "calm", tmp_path / "run")
+            play(folder, rounds=never_asked)
+    assert content(folder) == before
+    same(calm(rounds=5), folder)
 
 
 @pytest.mark.slow
-def test_asked_for_more_and_killed_at_once(tmp_path, monkeypatch):
+def test_asked_for_more_and_killed_at_once(calm, finished, monkeypatch):
     """Before a further round is done, the run is still complete for what was asked at
     first, and goes on for the rest.
     """
-    play(tmp_path / "run")
-    monkeypatch.setattr(
-        Federation, "run", lambda *arguments: (_ for _ in ()).throw(KeyboardInterrupt)
-    )
-    with pytest.raises(KeyboardInterrupt):
-        play(tmp_path / "run", rounds=5)
-    monkeypatch.undo()
-    shown = summary.load(tmp_path / "run").summary
+    folder = finished()
+    with monkeypatch.context() as patched:
+        patched.setattr(Federation, "run", die)
+        with pytest.raises(KeyboardInterrupt):
+            play(folder, rounds=5)
+    shown = summary.load(folder).summary
     assert (shown.rounds, shown.finished, shown.state) == (3, False, "stopped")
-    assert not play(tmp_path / "run", rounds=3)
-    assert play(tmp_path / "run", rounds=5)
-    play(tmp_path / "calm", rounds=5)
-    same(tmp_path / "calm", tmp_path / "run")
+    assert not play(folder, rounds=3)
+    assert play(folder, rounds=5)
+    same(calm(rounds=5), folder)
 
 
 def die(*arguments, **named):
@@ -213,55 +236,79 @@ def die_writing(patched, method, name, after=False):
     patched.setattr(MetricsWriter, "conclude", concluding)
 
 
+@pytest.fixture(scope="module")
+def unscored(tmp_path_factory):
+    """``unscored(method)``: the folder of a run that was killed in its final scoring."""
+    killed: dict[str, Path] = {}
+
+    def folder(method: str) -> Path:
+        if method not in killed:
+            killed[method] = tmp_path_factory.mktemp("unscored") / "run"
+            with pytest.MonkeyPatch.context() as patched:
+                die_scoring(patched, method)
+                with pytest.raises(KeyboardInterrupt):
+                    play(killed[method], method)
+        return killed[method]
+
+    return folder
+
+
+WRITING_COPY = partial(die_writing, name=results.COPY)
+WRITING_MERGED = partial(die_writing, name=results.MERGED)
+AFTER_MERGED = partial(die_writing, name=results.MERGED, after=True)
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("method", ["cwfedavg", "fedbabu", "local"])
 @pytest.mark.parametrize(
-    ("kill", "finished"),
+    ("method", "kill", "concluded"),
     [
-        (die_scoring, False),
-        (die_merging, False),
+        ("cwfedavg", None, False),  # in the scoring, as it was when it came here
+        ("cwfedavg", die_merging, False),
         # The copy is written first; of the two the one with more rounds counts.
-        (partial(die_writing, name=results.COPY), False),
-        (partial(die_writing, name=results.MERGED), True),
-        (partial(die_writing, name=results.MERGED, after=True), True),
+        ("cwfedavg", WRITING_COPY, False),
+        ("cwfedavg", WRITING_MERGED, True),
+        ("cwfedavg", AFTER_MERGED, True),
+        # methods that score otherwise, whose results are written as the others'
+        ("fedbabu", None, False),
+        ("fedbabu", WRITING_MERGED, True),
+        ("local", None, False),
+        ("local", WRITING_MERGED, True),
     ],
 )
 def test_killed_in_the_final_scoring_and_completed_by_the_same_command(
-    tmp_path, monkeypatch, method, kill, finished
+    calm, unscored, tmp_path, method, kill, concluded
 ):
     """Finished is what has merged round R + 1; whatever is killed before is completed
-    by the same command.
+    by the same command, however often.
     """
-    with monkeypatch.context() as patched:
-        kill(patched, method)
-        with pytest.raises(KeyboardInterrupt):
-            play(tmp_path / "run", method)
-    assert [cell.state for cell in status.look(tmp_path / "run")] == [
-        "finished" if finished else "stopped"
-    ]
-    assert summary.as_json(tmp_path / "run")["finished"] is finished
-    assert play(tmp_path / "run", method) is not finished
-    play(tmp_path / "calm", method)
-    same(tmp_path / "calm", tmp_path / "run")
+    folder = Path(shutil.copytree(unscored(method), tmp_path / "run"))
+    if kill is not None:
+        with pytest.MonkeyPatch.context() as patched:
+            kill(patched, method)
+            with pytest.raises(KeyboardInterrupt):
+                play(folder, method)
+    states = [cell.state for cell in status.look(folder)]
+    assert states == ["finished" if concluded else "stopped"]
+    assert summary.as_json(folder)["finished"] is concluded
+    assert play(folder, method) is not concluded
+    same(calm(method), folder)
 
 
 @pytest.mark.slow
 def test_a_flipped_bit_in_a_finished_runs_last_state_is_made_good_by_the_same_command(
-    tmp_path,
+    calm, finished
 ):
-    for name in ("calm", "run"):
-        play(tmp_path / name)
-    (last,) = (tmp_path / "run" / "checkpoints").glob("manifest-00000003.json")
-    shard = tmp_path / "run" / "checkpoints" / manifest.read(last).files[0].name
+    folder = finished()
+    (last,) = (folder / "checkpoints").glob("manifest-00000003.json")
+    shard = folder / "checkpoints" / manifest.read(last).files[0].name
     content = bytearray(shard.read_bytes())
     content[-1] ^= 1
     shard.write_bytes(content)
-    assert summary.as_json(tmp_path / "run")[
-        "finished"
-    ]  # whoever looks does not read the whole state
-    assert play(tmp_path / "run") and not play(tmp_path / "run")
+    # whoever looks does not read the whole state
+    assert summary.as_json(folder)["finished"]
+    assert play(folder) and not play(folder)
     manifest.read(last).verify(last.parent)
-    same(tmp_path / "calm", tmp_path / "run")
+    same(calm(), folder)
 
 
 @pytest.mark.slow
@@ -341,54 +388,61 @@ def test_a_mistake_found_after_the_beginning_is_a_failure_and_said_so(
     ],
 )
 @pytest.mark.parametrize("how", ["cut", "deleted"])
-def test_one_damaged_file_of_a_stopped_run_costs_nothing(tmp_path, damaged, how):
-    stops = {"rounds": 4, "method": "tiny:Stops"}
-    for name in ("calm", "run"):
-        with pytest.raises(Interrupted):
-            play(tmp_path / name, **stops)
+def test_one_damaged_file_of_a_stopped_run_costs_nothing(
+    ended, continued, tmp_path, damaged, how
+):
+    folder = Path(shutil.copytree(ended / "a stopped run", tmp_path / "run"))
     path = (
-        tmp_path / "run" / damaged
+        folder / damaged
         if "." in damaged
-        else max((tmp_path / "run" / "checkpoints").glob("manifest-*"))
+        else max((folder / "checkpoints").glob("manifest-*"))
     )
     path.unlink() if how == "deleted" else path.write_bytes(path.read_bytes()[:-9])
     if damaged == "the newest manifest":  # round 2 is played again, and stops again
         with pytest.raises(Interrupted):
-            play(tmp_path / "run", **stops)
-    assert play(tmp_path / "calm", **stops) and play(tmp_path / "run", **stops)
-    same(tmp_path / "calm", tmp_path / "run")
+            play(folder, "tiny:Stops")
+    assert play(folder, "tiny:Stops")
+    same(continued, folder)
+
+
+@pytest.fixture(scope="module")
+def continued(ended, tmp_path_factory):
+    """The stopped run of ``ended``, finished by the same command."""
+    place = tmp_path_factory.mktemp("continued")
+    folder = Path(shutil.copytree(ended / "a stopped run", place / "run"))
+    play(folder, "tiny:Stops")
+    return folder
 
 
 @pytest.mark.slow
-def test_a_lost_final_state_is_made_again_from_the_checkpoint_before(tmp_path):
-    play(tmp_path / "run")
-    play(tmp_path / "calm")
-    max((tmp_path / "run" / "checkpoints").glob("manifest-*")).write_bytes(b"damaged")
-    assert summary.as_json(tmp_path / "run")["finished"] is False
-    assert play(tmp_path / "run")
-    same(tmp_path / "calm", tmp_path / "run")
+def test_a_lost_final_state_is_made_again_from_the_checkpoint_before(calm, finished):
+    folder = finished()
+    max((folder / "checkpoints").glob("manifest-*")).write_bytes(b"damaged")
+    assert summary.as_json(folder)["finished"] is False
+    assert play(folder)
+    same(calm(), folder)
 
 
-def test_a_state_that_damage_took_is_called_lost(tmp_path, capsys):
-    play(tmp_path / "run", rounds=1)
-    for path in (tmp_path / "run" / "checkpoints").iterdir():
+def test_a_state_that_damage_took_is_called_lost(finished, capsys):
+    folder = finished()
+    for path in (folder / "checkpoints").iterdir():
         path.write_bytes(b"")
-    run = summary.load(tmp_path / "run", ["tiny:blobs"])
-    tables.show(tmp_path / "run", [run])
+    run = summary.load(folder, ["tiny:blobs"])
+    tables.show(folder, [run])
     assert "state: lost, its checkpoints are damaged" in capsys.readouterr().out
-    lost = r"state before round 2 is lost, there is only that before 1: .*manifest-00000001.json: damaged"
+    lost = r"state before round 4 is lost, there is only that before 1: .*manifest-00000003.json: damaged"
     for ask in (lambda: run.model(0), lambda: run.models.of_server()):
         with pytest.raises(UserError, match=lost):
             ask()
 
 
-def test_a_finished_run_may_lose_its_checkpoints_to_save_room(tmp_path):
-    play(tmp_path / "run")
-    for path in (tmp_path / "run" / "checkpoints").iterdir():
+def test_a_finished_run_may_lose_its_checkpoints_to_save_room(finished):
+    folder = finished()
+    for path in (folder / "checkpoints").iterdir():
         path.unlink()
-    shown = summary.load(tmp_path / "run").summary
+    shown = summary.load(folder).summary
     assert shown.finished and shown.digest is None and not shown.notes
-    assert not play(tmp_path / "run")
+    assert not play(folder)
 
 
 def test_a_report_that_fails_does_not_fail_the_run_and_is_made_by_the_same_command(
@@ -418,11 +472,12 @@ def test_a_report_that_fails_does_not_fail_the_run_and_is_made_by_the_same_comma
     )
 
 
-def test_every_start_is_noted_with_what_went_wrong_before_it(tmp_path):
-    for _ in range(2):
-        with pytest.raises(RunFailure):
-            play(tmp_path / "run", {"name": "tiny:Diverges", "since": 3})
-    first, second = results.read(tmp_path / "run").header["starts"]
+def test_every_start_is_noted_with_what_went_wrong_before_it(ended, tmp_path):
+    diverges, _ = ENDS["a failed run"]
+    folder = Path(shutil.copytree(ended / "a failed run", tmp_path / "run"))
+    with pytest.raises(RunFailure):
+        play(folder, diverges)
+    first, second = results.read(folder).header["starts"]
     assert (first["after"], first["ranks"], first["failure"]) == (0, 1, None)
     assert (
         second["after"] == 2
@@ -430,21 +485,20 @@ def test_every_start_is_noted_with_what_went_wrong_before_it(tmp_path):
         and first["time"] <= second["time"]
     )
     with pytest.raises(RunFailure):
-        play(tmp_path / "run", {"name": "tiny:Diverges", "since": 3}, fresh=True)
-    assert len(results.read(tmp_path / "run").header["starts"]) == 1
+        play(folder, diverges, fresh=True)
+    assert len(results.read(folder).header["starts"]) == 1
 
 
-def test_without_its_description_a_run_is_seen_by_all_who_look(tmp_path):
-    play(tmp_path / "run")
-    (tmp_path / "run" / "run.json").unlink()
+def test_without_its_description_a_run_is_seen_by_all_who_look(finished):
+    folder = finished()
+    (folder / "run.json").unlink()
     assert (
-        status.look(tmp_path / "run")[0].state
-        == summary.as_json(tmp_path / "run")["state"]
-        == "finished"
+        status.look(folder)[0].state == summary.as_json(folder)["state"] == "finished"
     )
-    assert [run.folder.name for run in summary.runs_below([tmp_path])[0]] == ["run"]
-    assert [cell.name for cell in status.look(tmp_path)] == ["run"]
-    assert not play(tmp_path / "run")
+    place = folder.parent
+    assert [run.folder.name for run in summary.runs_below([place])[0]] == ["run"]
+    assert [cell.name for cell in status.look(place)] == ["run"]
+    assert not play(folder)
 
 
 OTHERS = {
@@ -465,10 +519,10 @@ OTHERS = {
 
 
 @pytest.fixture(scope="module")
-def two_runs(tmp_path_factory):
+def two_runs(calm, tmp_path_factory):
     """A run that is at rest, and another of the same shape that is further on."""
     folder = tmp_path_factory.mktemp("two")
-    play(folder / "ours", "fedavg")
+    shutil.copytree(calm("fedavg"), folder / "ours")
     play(folder / "theirs", "fedavg", rounds=4, seed=7)
     merged = results.read(folder / "theirs")
     one = results.Results(
@@ -516,17 +570,20 @@ def test_files_of_another_run_are_not_taken_for_this_ones(two_runs, tmp_path, wh
         assert any("of another run (fedavg on tiny:blobs" in n for n in shown.notes)
 
 
-def test_a_run_keeps_its_identity_where_it_is_prolonged_or_called_otherwise(tmp_path):
+def test_a_run_keeps_its_identity_where_it_is_prolonged_or_called_otherwise(
+    calm, finished
+):
     """Its files are its own whatever its name, its threads, its checkpoints."""
-    play(tmp_path / "run", "fedavg")
-    assert play(tmp_path / "run", "fedavg", rounds=5, name="b", runtime={"lanes": 2})
-    play(tmp_path / "calm", "fedavg", rounds=5)
-    same(tmp_path / "calm", tmp_path / "run")
+    folder = finished()
+    assert play(folder, rounds=5, name="b", runtime={"lanes": 2})
+    same(calm(rounds=5), folder)
 
 
-def test_of_metrics_and_their_copy_the_one_counts_that_knows_more_rounds(tmp_path):
-    play(tmp_path / "run", rounds=3)
-    metrics = tmp_path / "run" / "metrics.h5"
+def test_of_metrics_and_their_copy_the_one_counts_that_knows_more_rounds(
+    calm, finished
+):
+    folder = finished()
+    metrics = folder / "metrics.h5"
     whole = results.load(metrics)
     old = results.Results(
         whole.header,
@@ -535,37 +592,37 @@ def test_of_metrics_and_their_copy_the_one_counts_that_knows_more_rounds(tmp_pat
         {name: values[:2] for name, values in whole.values.items()},
     )
     metrics.write_bytes(results.encode(old))
-    shown = summary.load(tmp_path / "run").summary
+    shown = summary.load(folder).summary
     assert shown.finished and shown.rounds == 3
     assert not shown.notes  # as after a kill between the two: nothing is lost
-    assert not play(tmp_path / "run", rounds=3)
-    play(tmp_path / "run", rounds=4)
-    play(tmp_path / "calm", rounds=4)
+    assert not play(folder, rounds=3)
+    play(folder, rounds=5)
     for name in ("metrics.h5", "metrics-copy.h5"):
-        there = results.load(tmp_path / "run" / name)
-        assert there.rounds.tolist() == [1, 2, 3, 4, 5] and there.completed == [3, 4]
-    same(tmp_path / "calm", tmp_path / "run")
+        there = results.load(folder / name)
+        assert there.rounds.tolist() == [1, 2, 3, 4, 5, 6]
+        assert there.completed == [3, 5]
+    same(calm(rounds=5), folder)
 
 
 @pytest.mark.parametrize("place", [".", "checkpoints", "rounds"])
-def test_what_a_kill_left_in_a_complete_run_is_removed(tmp_path, place):
+def test_what_a_kill_left_in_a_complete_run_is_removed(finished, place):
     """The writer was killed in its last file, of which there was a copy already."""
-    play(tmp_path / "run")
-    before = content(tmp_path)
-    left = tmp_path / "run" / place / ".metrics.h5.0123456789abcdef.tmp"
+    folder = finished()
+    before = content(folder)
+    left = folder / place / ".metrics.h5.0123456789abcdef.tmp"
     left.write_bytes(b"half a file")
-    assert not play(tmp_path / "run")
-    assert content(tmp_path) == before
+    assert not play(folder)
+    assert content(folder) == before
 
 
-def test_another_format_is_refused_in_one_line(tmp_path):
-    play(tmp_path / "run", "fedavg")
-    file = tmp_path / "run" / "run.json"
+def test_another_format_is_refused_in_one_line(finished):
+    folder = finished("fedavg")
+    file = folder / "run.json"
     table = json.loads(file.read_text())
     file.write_text(json.dumps(table | {"format": 3}))
-    before = content(tmp_path)
+    before = content(folder)
     refused = r"written by another version of hpcfl, in format 3 where this one has 2"
     for look in (play, summary.load):
         with pytest.raises(UserError, match=refused):
-            look(tmp_path / "run")
-    assert content(tmp_path) == before
+            look(folder)
+    assert content(folder) == before

@@ -47,19 +47,21 @@ def test_a_model_is_plain_torch_and_predicts_what_was_scored(played):
             run.predict(1, wrong)
 
 
-@pytest.mark.parametrize("block", [torch.no_grad, torch.inference_mode])
 @pytest.mark.parametrize("lanes", [1, 2])
-def test_models_can_be_had_where_nothing_is_to_be_differentiated(played, lanes, block):
+def test_models_can_be_had_where_nothing_is_to_be_differentiated(played, lanes):
     """``post`` is trained again for it; the module can be trained on outside the block."""
-    run = played("fedphp", runtime={"lanes": lanes})
-    with block():
-        model = run.model(client=1, moment="post")
-        assert torch.is_inference_mode_enabled() == (block is torch.inference_mode)
-        assert not torch.is_grad_enabled()
-        confusion = run.confusion(1, moment="post")
-    assert confusion.trace() == run.results.values["clients/post/correct"][-2, 1]
-    model(torch.zeros(2, 5)).sum().backward()
-    assert run.model(client=2, moment="post") is not None  # from what the block kept
+    folder = played("fedphp", rounds=2, runtime={"lanes": lanes}).folder
+    for block in (torch.no_grad, torch.inference_mode):
+        run = summary.load(folder, own=["tiny:blobs"])
+        with block():
+            model = run.model(client=1, moment="post")
+            assert torch.is_inference_mode_enabled() == (block is torch.inference_mode)
+            assert not torch.is_grad_enabled()
+            confusion = run.confusion(1, moment="post")
+        assert confusion.trace() == run.results.values["clients/post/correct"][-2, 1]
+        model(torch.zeros(2, 5)).sum().backward()
+        # from what the block kept
+        assert run.model(client=2, moment="post") is not None
 
 
 def test_a_few_clients_at_a_time_give_the_same_models(played, monkeypatch):
@@ -110,25 +112,22 @@ def test_averaged_statistics_go_with_the_global_model(played):
     assert accuracy(run, found) == found.recorded
 
 
-@pytest.mark.parametrize(
-    "arguments, words",
-    [
-        ({"client": 9}, "there is no client 9; the clients with models are 0 … 4"),
-        (
-            {"client": 0, "moment": "past"},
-            "'past' was not scored; did you mean 'post'?",
-        ),
-        ({"client": 0, "at": "lst"}, "did you mean 'last'?"),
-        ({"client": "class 0"}, "the server of fedavg has no model 'class 0'"),
-        ({"client": "global"}, "training.buffers = 'average'"),
-        ({"client": 0, "moment": "post"}, "client 0 has no model 'post' of round 3"),
-    ],
-)
-def test_what_cannot_be_had_is_one_line(played, arguments, words):
+CANNOT_BE_HAD = [
+    ({"client": 9}, "there is no client 9; the clients with models are 0 … 4"),
+    ({"client": 0, "moment": "past"}, "'past' was not scored; did you mean 'post'?"),
+    ({"client": 0, "at": "lst"}, "did you mean 'last'?"),
+    ({"client": "class 0"}, "the server of fedavg has no model 'class 0'"),
+    ({"client": "global"}, "training.buffers = 'average'"),
+    ({"client": 0, "moment": "post"}, "client 0 has no model 'post' of round 3"),
+]
+
+
+def test_what_cannot_be_had_is_one_line(played):
     run = played("fedavg", model=NORMALISED, seed=5, participation={"fraction": 0.2})
-    with pytest.raises(UserError, match=r"^[^\n]+$") as error:
-        run.model(**arguments)
-    assert words in str(error.value)
+    for arguments, words in CANNOT_BE_HAD:
+        with pytest.raises(UserError, match=r"^[^\n]+$") as error:
+            run.model(**arguments)
+        assert words in str(error.value)
 
 
 def test_newcomers_have_no_models(played):
@@ -192,7 +191,8 @@ def test_with_more_checkpoints_there_are_models_of_more_rounds(played):
 def test_a_model_alone_is_the_one_that_was_trained_beside_others(played, kind):
     """Its loss, too, up to the rounding of products that are not batched."""
     model = {"name": "tiny:layered", "kind": kind}
-    run = played("fedavg", model=model, training={"batch_size": 5, "epochs": 5})
+    training = {"batch_size": 5, "epochs": 5}
+    run = played("fedavg", rounds=1, model=model, training=training)
     losses = run.results.values["clients/post/loss"][-2]  # sums over samples
     for client in range(5):
         [one] = run.models.of_clients([client], "post")

@@ -30,7 +30,7 @@ def test_what_is_played_whole_gets_as_many_trials_as_the_halving_costs():
     assert rung.trials == 1
 
 
-@pytest.mark.parametrize("every, rounds", [(1, 3), (2, 4), (5, 10)])
+@pytest.mark.parametrize("every, rounds", [(1, 3), (2, 4), (3, 6), (4, 4), (10, 10)])
 def test_a_cost_is_measured_after_rounds_that_may_be_odd_and_over_one_scoring(
     every, rounds
 ):
@@ -48,8 +48,16 @@ def test_rounds_within_a_budget_by_hand():
     assert halving.rounds_within(10, **costs, most=40) == 4
 
 
+def test_scored_rounds_and_others_are_measured_apart():
+    """Of five rounds the last is scored and takes 20, the third and fourth take 6 and 10
+    without. Five more cost 20 + 4 · 8 = 52, and 500 − 58 − 20 are 40.6 rounds more.
+    """
+    costs = {"gradients": [11, 11, 6, 10, 20], "final": 20, "every": 5}
+    assert halving.rounds_within(500, **costs, most=99) == 45
+
+
 def test_what_costs_nothing_is_played_to_the_end():
-    assert halving.rounds_within(9, [0, 0], final=0, every=1, most=7) == 7
+    assert halving.rounds_within(9, [0, 0, 0], final=0, every=1, most=7) == 7
 
 
 def test_rounds_of_a_rung():

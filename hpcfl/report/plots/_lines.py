@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from hpcfl.report.plots.base import Sheet, row_id
-from hpcfl.report.reading import named
+from hpcfl.report.reading import At, named
 from hpcfl.report.style import Look
 from hpcfl.report.summary import Run
 from hpcfl.scores._described import Measure
@@ -160,10 +160,12 @@ def scored(runs: Sequence[Run], metric: str) -> str:
     return f"{samples} {measure.score}{unit}{kind}, {models}"
 
 
-def moment(runs: Sequence[Run], at: str) -> str:
+def moment(runs: Sequence[Run], at: At) -> str:
     """In which of the rounds numbers are read, for the command: ``best of the rounds,
     by test samples``.
     """
+    if not isinstance(at, str):
+        return f"after {at:g} s of the clients' own time"
     if at != "best":
         return f"{at} of the rounds"
     best_by = sorted({run.summary.best_by for run in runs})

@@ -1,0 +1,92 @@
+"""Clients who started from different models of the server, in one fleet.
+
+Each gets its own row of what the server sent, as if it had been sent to it alone. A
+method that reads the round of a fleet, or expects one model for all, cannot be played
+so; its clients train beside those alone who started from the same model.
+"""
+
+import warnings
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from hpcfl.communication.message import Inbox, fields
+from hpcfl.simulation.dry_round import BriefFleet, shrink
+from hpcfl.simulation.prepare import Prepared
+
+AWAY = 0.01  # by which the models of a trial differ in every number
+
+
+def rows_of(messages: Sequence[Inbox]) -> Inbox:
+    """The inbox [n, width] of clients of which each got a message of its own, in their
+    order.
+    """
+    return {
+        name: torch.stack([message[name] for message in messages])
+        for name in messages[0]
+    }
+
+
+def possible(prepared: Prepared) -> bool:
+    """Whether two clients of a small federation make the same, to the last bit on a CPU,
+    in one fleet and each in its own, if they start from different models in different
+    rounds. To be called on a rank that hosts clients.
+    """
+    if prepared.setup.clients < 2 or prepared.shifts is not None:
+        return False
+    device = prepared.resources.device
+    devices = [device] if device.type == "cuda" else []
+    same = torch.equal if device.type == "cpu" else torch.allclose
+    with torch.random.fork_rng(devices), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            small = shrink(prepared, prepared.resources.kernel.widest)
+            messages = _messages(small)
+            alone = [_made(small, [one], messages) for one in (0, 1)]
+            together = _made(small, [0, 1], messages)
+        # Whatever a method does with rows that it does not expect: it is not played so.
+        except Exception:
+            return False
+    return all(
+        same(rows, torch.cat([one[name] for one in alone]))
+        for name, rows in together.items()
+    )
+
+
+def _messages(small: Prepared) -> list[Inbox]:
+    """What two models of the server came to that differ in every number."""
+    device = small.resources.device
+    server = small.method.server_state(small.setup)
+    audience = small.audience(np.array(small.store.ids), 1)
+    sent = fields(small.method.send(server, audience))
+    first = {name: entry.tensor.to(device) for name, entry in sent.items()}
+    second = {
+        name: tensor + AWAY if tensor.is_floating_point() else tensor
+        for name, tensor in first.items()
+    }
+    return [first, second]
+
+
+def _made(
+    small: Prepared, clients: list[int], messages: list[Inbox]
+) -> dict[str, Tensor]:
+    """What clients 0 and 1, or one of them, make of the message of their number in the
+    round after it, [n, …] by name.
+    """
+    inbox = dict(messages[clients[0]])
+    if len(clients) > 1:
+        inbox = rows_of(messages)
+    ids = np.array(clients)
+    fleet = small.fleet(ids, 1, True, BriefFleet)
+    fleet.rounds = ids + 1
+    fleet.scores_starts = False
+    uploads = fields(small.method.update(fleet, inbox))
+    made = {f"upload {name}": entry.tensor for name, entry in uploads.items()}
+    made |= {f"private {name}": rows for name, rows in fleet.state.items()}
+    for column, sums in fleet.scores.items():
+        made |= {f"{column} {name}": of_score for name, of_score in sums.items()}
+    if fleet.losses is not None:
+        made["losses"] = fleet.losses
+    return made

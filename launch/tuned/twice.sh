@@ -1,0 +1,11 @@
+#!/usr/bin/env bash
+# Convergence: what every method was tuned to, for twice the rounds.
+#   bash launch/tuned/twice.sh runs/tuned/dirichlet
+#   hpcfl table runs/tuned/dirichlet-twice --rows method.name --at tail
+set -euo pipefail
+
+tuned=$1
+for file in "$tuned"/chosen/*.toml; do
+    rounds=$(sed -n 's/^rounds = //p' "$file")
+    hpcfl run "$file" --set "rounds=$((2 * rounds))" --out "$tuned-twice/$(basename "$file" .toml)"
+done

@@ -1,0 +1,107 @@
+"""The container's recipe and what slurm/README.md says of sites, read as text: nothing
+here needs a container or a cluster.
+"""
+
+import re
+import shlex
+import shutil
+import subprocess
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from hpcfl.cluster import batch
+from hpcfl.cluster.profile import Profile
+
+ROOT = Path(__file__).parents[2]
+RECIPE = ROOT / "slurm" / "apptainer.def"
+PAGE = (ROOT / "slurm" / "README.md").read_text(encoding="utf-8")
+# By the name of the MPI: what a profile says beside what is the same everywhere.
+SITES = dict(
+    re.findall(r"^```toml\n# ([^\n]+)\n(.+?)^```$", PAGE, re.DOTALL | re.MULTILINE)
+)
+
+
+def sections(text):
+    """The header of a definition file, and the lines of each section by its name."""
+    header, *parts = re.split(r"^%(?=\w)", text, flags=re.MULTILINE)
+    lines = {}
+    for part in parts:
+        name, _, body = part.partition("\n")
+        lines[name.strip()] = [
+            line.strip()
+            for line in body.splitlines()
+            if line.strip() and not line.strip().startswith("#")
+        ]
+    return header, lines
+
+
+HEADER, LINES = sections(RECIPE.read_text(encoding="utf-8"))
+COPIED = [line.split() for line in LINES["files"]]
+
+
+def test_the_header_says_where_the_system_comes_from():
+    told = [line for line in HEADER.splitlines() if not line.startswith("#") and line]
+    keys = dict(line.split(": ", 1) for line in told)
+    assert keys["Bootstrap"] == "docker"
+    version = re.fullmatch(r"python:(\d+)\.(\d+)-slim", keys["From"])
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert version is not None
+    assert project["requires-python"] == ">=3.11" and int(version[2]) >= 11
+
+
+@pytest.mark.parametrize("pair", COPIED, ids=lambda pair: pair[0])
+def test_what_it_copies_exists_and_has_a_place(pair):
+    source, target = pair
+    assert (ROOT / source).exists() and target == f"/opt/hpcfl/{Path(source).name}"
+
+
+def test_all_that_an_installation_reads_is_copied():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    needed = {"pyproject.toml", "hpcfl", project["readme"], *project["license-files"]}
+    assert needed <= {source for source, _ in COPIED}
+
+
+def test_it_installs_what_it_copied_with_an_extra_that_there_is():
+    (command,) = LINES["post"]
+    *pip, what = shlex.split(command)
+    folder, extra = re.fullmatch(r"(.+)\[(\w+)\]", what).groups()
+    assert pip[:2] == ["pip", "install"] and folder == "/opt/hpcfl"
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert extra in project["optional-dependencies"]
+
+
+def test_its_scripts_are_scripts_of_a_shell():
+    for name in ("post", "environment", "test", "runscript"):
+        done = subprocess.run(
+            ["sh", "-n"], input="\n".join(LINES[name]), text=True, capture_output=True
+        )
+        assert done.returncode == 0, (name, done.stderr)
+    assert LINES["test"] == ["hpcfl check /opt/hpcfl/example.toml"]
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not shutil.which("apptainer"), reason="apptainer is not installed")
+def test_it_builds(tmp_path):
+    """A container is built, and its own test run, where that is possible."""
+    command = ["apptainer", "build", str(tmp_path / "hpcfl.sif"), str(RECIPE)]
+    subprocess.run(command, cwd=ROOT, check=True, timeout=550)
+
+
+def test_there_is_a_site_for_each_mpi():
+    assert list(SITES) == ["MPICH", "Open MPI", "Cray MPICH"]
+
+
+@pytest.mark.parametrize("name", SITES)
+def test_a_sites_lines_are_those_of_a_profile(name):
+    profile = Profile(**tomllib.loads(SITES[name]))
+    started = batch.launcher(profile)
+    assert f"--mpi={profile.mpi}" in started
+    assert profile.setup[0].startswith("module load ")
+
+
+def test_gpus_are_bound_as_the_page_says():
+    profile = Profile(gpus_per_node=4, ranks_per_node=5)
+    assert "--gpu-bind=none" in batch.launcher(profile)
+    assert "--gpu-bind=none" in PAGE

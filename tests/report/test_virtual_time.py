@@ -1,0 +1,150 @@
+"""Runs along the clients' own time: tables at equal time, time to an accuracy, and who
+took part when.
+"""
+
+from dataclasses import replace
+from pathlib import Path
+
+import made_up
+import numpy as np
+import pytest
+
+from hpcfl.errors import UserError
+from hpcfl.report import figures, page, sweep_table, tables
+from hpcfl.report.plots import participation
+from hpcfl.report.plots.base import Sheet
+from hpcfl.report.plots.participation import Turns
+from hpcfl.report.reading import time_to, value
+from hpcfl.report.sweep_table import Reading
+
+
+def timed(method, seed, *accuracies, step=10.0):
+    """A run of rounds that take ``step`` seconds each, of three clients that take part
+    in turn, and of whom the first is the slowest.
+    """
+    run = made_up.run(method, seed, accuracies)
+    count = len(accuracies)
+    ended = step * np.arange(1, count + 1)
+    turns = np.arange(count)[:, None] % 3 == np.arange(3)
+    values = {
+        **run.results.values,
+        "time/seconds": ended,
+        "time/started": ended - step,
+        "clients/updates": turns.cumsum(axis=0).astype(float),
+    }
+    static = {"device_pace": np.array([9, 1, 2])}
+    return replace(run, results=replace(run.results, values=values, static=static))
+
+
+def texts(runs, **reading):
+    grid = sweep_table.make(runs, reading=Reading(**reading))
+    return grid.texts.iloc[:, 0].tolist(), grid
+
+
+def test_a_table_at_equal_time_reads_the_last_round_that_was_there():
+    """What counts are models before training, which are there when a round begins: after
+    25 s of rounds of 10 s the third, after 25 s of rounds of 5 s all four.
+    """
+    runs = [
+        timed("fedavg", 0, 0.1, 0.2, 0.3, 0.4),
+        timed("ditto", 0, 0.1, 0.5, 0.6, 0.55, step=5.0),
+    ]
+    cells, grid = texts(runs, at=25.0)
+    assert cells == ["30.00", "55.00"]
+    assert "weighted in % by 25 s of the clients' own time" in grid.title
+    assert grid.notes[-1] == "ended before 25 s: ditto"
+    assert texts(runs, at=20.0)[0] == ["30.00", "55.00"]
+    assert texts(runs, at=19.0)[0] == ["20.00", "55.00"]
+    # a round that is over when the next begins: its own models are there later
+    post = [run.results.values for run in runs]
+    for values in post:
+        values["post/weighted"] = values["pre/weighted"]
+    assert value(runs[0], "post/weighted", 25.0).value == 0.2
+
+
+def test_the_time_until_an_accuracy_is_reached():
+    runs = [
+        timed("fedavg", 0, 0.1, 0.5, 0.4, 0.6),
+        timed("fedavg", 1, 0.1, 0.2, 0.5, 0.6),
+        timed("ditto", 0, 0.1, 0.6, 0.3, 0.2),
+        timed("ditto", 1, 0.1, 0.4, 0.3, 0.2),
+        timed("local", 0, 0.1, 0.1, 0.1, 0.1),
+        timed("local", 1, 0.1, 0.1, 0.1, 0.1),
+    ]
+    cells, grid = texts(runs, target=50.0)
+    assert cells == ["15.0 ± 5.0", "not reached (1 of 2)", "not reached"]
+    assert grid.best.iloc[:, 0].tolist() == [True, False, False]
+    assert grid.title.startswith(
+        "weighted reaches 50 % after these seconds of the clients' own time"
+    )
+    assert time_to(runs[0], "pre/weighted", 50.0).round == 2
+
+
+def test_show_says_when_an_accuracy_was_reached(capsys):
+    run = timed("fedavg", 0, 0.1, 0.5, 0.4, 0.6)
+    for target, line in (
+        (50.0, "pre/weighted 50 % after 10.0 s of the clients' own time, in round 2"),
+        (70.0, "pre/weighted 70 % not reached in 40.0 s of the clients' own time"),
+    ):
+        tables.show(Path("runs"), [run], target=target)
+        assert line in capsys.readouterr().out
+
+
+def test_what_has_no_time_is_refused():
+    run = made_up.run("fedavg", 0, (0.1, 0.2))
+    for reading in ({"at": 25.0}, {"target": 50.0}):
+        with pytest.raises(UserError, match="own time was not recorded"):
+            texts([run], **reading)
+    packed = timed("fedavg", 0, 0.1, 0.2)
+    packed.results.header["digest"] = "00"
+    with pytest.raises(UserError, match="is packed and holds no more rounds"):
+        texts([packed], at=25.0)
+    with pytest.raises(UserError, match="--time-to: is the time of a whole run"):
+        sweep_table.show([Path("runs")], reading=Reading(target=50.0, test=True))
+    with pytest.raises(UserError, match="--time-to: seconds/round is no score"):
+        time_to(timed("fedavg", 0, 0.1), "seconds/round", 50.0)
+
+
+def test_who_took_part_when_by_hand():
+    """Clients take turns for six rounds of 10 s. In the order of speed they are 1, 2, 0."""
+    turns = participation.turns(timed("fedavg", 0, *6 * [0.1]))
+    assert turns.seconds.tolist() == [10, 20, 30, 40, 50, 60]
+    assert np.argmax(turns.counted, axis=1).tolist() == [2, 0, 1, 2, 0, 1]
+    edges, updates = participation.in_stretches(turns)
+    assert edges.tolist() == [0, 10, 20, 30, 40, 50, 60]
+    np.testing.assert_array_equal(updates, turns.counted.T)
+
+
+def test_many_clients_share_rows_and_many_rounds_stretches():
+    """Of 1,000 clients 25 share each of 40 rows, of 600 rounds 10 each of 60 stretches;
+    the fastest 25 take part in all of them, the next in none.
+    """
+    counted = np.zeros((600, 1000), bool)
+    counted[:, :25] = True
+    turns = Turns(np.arange(1.0, 601.0), counted)
+    edges, updates = participation.in_stretches(turns)
+    assert updates.shape == (40, 60) and len(edges) == 61
+    assert (updates[0] == 10).all() and (updates[1:] == 0).all()
+
+
+def test_the_figure_of_a_thousand_clients_is_small():
+    random = np.random.default_rng(1)
+    turns = Turns(np.arange(1.0, 301.0), random.random((300, 1000)) < 0.1)
+    with figures.house_style():
+        figure = participation.draw(Sheet(10.0), {"fedavg": turns})
+        assert len(figures.as_svg(figure)) < 500_000
+
+
+def test_the_kind_of_figure_has_a_panel_for_each_method():
+    runs = [timed(method, 0, 0.1, 0.2, 0.3) for method in ("fedavg", "ditto")]
+    with figures.house_style():
+        figure = participation.plugin(runs, Sheet(7.0))
+    titles = [axes.get_title(loc="left") for axes in figure.axes]
+    assert titles == ["fedavg", "", "ditto", ""]
+    with pytest.raises(UserError, match="own time was not recorded"):
+        participation.plugin([made_up.run("fedavg", 0, (0.1,))], Sheet(7.0))
+
+
+def test_the_page_shows_who_took_part_where_it_is_recorded():
+    run = timed("fedavg", 0, 0.1, 0.2, 0.3)
+    assert "<h3>Who took part</h3>" in page.render([run], [])
