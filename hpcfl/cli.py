@@ -413,7 +413,9 @@ def submit(
     out: Path | None,
     dry_run: bool,
 ) -> None:
-    """Send the experiment in FILE to a cluster, a sweep as an array of jobs."""
+    """Send the experiment in FILE to a cluster, a sweep as an array of jobs, a tuning as
+    arrays that wait for each other.
+    """
     from hpcfl.cluster.submission import submit
 
     for line in submit(file, overrides, profile, out, dry_run):

@@ -81,6 +81,12 @@ def experiment(python: str, file: Path, out: Path) -> list[str]:
     return [python, "-u", "-m", "hpcfl", "run", str(file), "--out", str(out)]
 
 
+def tuning(python: str, file: Path, out: Path, stage: str, cell: str) -> list[str]:
+    """The command that every rank of a job of a tuning runs."""
+    part = ["--stage", stage, *(["--cell", cell] if cell else [])]
+    return [python, "-u", "-m", "hpcfl", "tune", str(file), "--out", str(out), *part]
+
+
 def script(chosen: Options, setup: Sequence[str], command: Sequence[str]) -> str:
     """A whole batch script. It ends with ``exec``, so that Slurm's warning reaches
     ``command`` itself.

@@ -59,7 +59,7 @@ def look(folder: Path) -> list[Status]:
     submissions = Submissions(folder)
     queue = slurm.jobs(submissions.jobs.values()) or {}
     return [
-        _status(name, place, submissions, queue.get(submissions.jobs.get(name, "")))
+        _status(name, place, _job(name, submissions, queue), submissions, queue)
         for name, place in _cells(folder, submissions)
     ]
 
@@ -114,13 +114,33 @@ def _cells_of(folder: Path, submitted: list[str]) -> Iterator[tuple[str, Path]]:
         yield name, folder / name
 
 
+def _job(name: str, submissions: Submissions, queue: dict[str, Queued]) -> str:
+    """What the job of a cell was submitted as: the cell, or its part in the first rung
+    of a tuning that Slurm has not ended, else in the last; "" where it was not.
+    """
+    parts = [job for job in submissions.jobs if job.startswith(f"{name},rung=")]
+    for job in parts:
+        queued = queue.get(submissions.jobs[job])
+        if queued is not None and queued.alive:
+            return job
+    if parts:
+        return parts[-1]
+    return name if name in submissions.jobs else ""
+
+
 def _status(
-    name: str, folder: Path, submissions: Submissions, queued: Queued | None
+    name: str,
+    folder: Path,
+    job: str,
+    submissions: Submissions,
+    queue: dict[str, Queued],
 ) -> Status:
-    if name not in submissions.jobs and not folder.is_dir():
+    """Where a run stands. job: what it was submitted as, "" where it was not."""
+    if not job and not folder.is_dir():
         return Status(name, "waiting")
     run = _run(folder)
-    state, note = _state(name, folder, run, submissions, queued)
+    queued = queue.get(submissions.jobs.get(job, ""))
+    state, note = _state(job, folder, run, submissions, queued)
     if run is None:
         return Status(name, state, note)
     so_far, rounds = run.summary, run.config["rounds"]
@@ -137,7 +157,7 @@ def _status(
         ""
         if number is None
         else f"{run.measure.shown(number)} {run.measure.unit}".rstrip(),
-        _typed(run) if state == "stopped" and name not in submissions.jobs else "",
+        _typed(run) if state == "stopped" and not job else "",
     )
 
 
@@ -150,7 +170,7 @@ def _run(folder: Path) -> Run | None:
 
 
 def _state(
-    name: str,
+    job: str,
     folder: Path,
     run: Run | None,
     submissions: Submissions,
@@ -171,7 +191,7 @@ def _state(
         return "starting" if run_state.stage in STARTING else "running", requeues
     if queued is not None and queued.alive:
         return _in_queue(queued, run, requeues)
-    if failure := run_state.failure or submissions.failure(name):
+    if failure := run_state.failure or submissions.failure(job):
         return "failed", failure
     if queued is not None and queued.state not in ("COMPLETED", "CANCELLED"):
         return (

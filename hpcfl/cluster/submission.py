@@ -1,5 +1,5 @@
 """``hpcfl submit``: send an experiment file to a cluster through submitit, a sweep as
-an array of jobs.
+an array of jobs, a tuning as several that wait for each other.
 
 What a job needs lies with its logs in ``OUT/jobs`` (``submission_folder``). It does not
 depend on the experiment file any more, which may be edited while jobs wait.
@@ -29,13 +29,16 @@ from hpcfl.cluster import profile as profiles
 from hpcfl.cluster.profile import Profile
 from hpcfl.cluster.submission_folder import Submissions
 from hpcfl.cluster.supervisor import Supervisor
-from hpcfl.commands import experiments
+from hpcfl.cluster.tuning_jobs import Task, stages
+from hpcfl.commands import experiments, tune
 from hpcfl.communication.communicator import OneProcess
 from hpcfl.errors import RunFailure, UserError
 from hpcfl.experiment import config
 from hpcfl.experiment.config import Config
 from hpcfl.files import atomic
 from hpcfl.storage import run_folder
+from hpcfl.tuning import plan as plans
+from hpcfl.tuning.plan import Plan
 
 UNLIMITED = (
     10**6
@@ -44,7 +47,7 @@ UNLIMITED = (
 
 @dataclass(frozen=True)
 class CellJob:
-    """A cell that is to be submitted."""
+    """A cell, or a part of a tuning, that is to be submitted."""
 
     name: str
     config: Config
@@ -59,29 +62,26 @@ def submit(
     out: Path | None,
     dry_run: bool,
 ) -> list[str]:
-    """Submit the cells that are neither complete nor in the queue; return lines that
-    say what was done.
+    """Submit what is neither complete nor in the queue; return lines that say what was
+    done.
 
     With ``dry_run`` nothing is written or submitted; what the ranks need is printed,
-    and the batch script is the last of the lines. Raises UserError or RunFailure.
+    and batch scripts are the last of the lines. Raises UserError or RunFailure.
     """
     profile = profiles.load(profile_name)
-    plan = experiments.make_plan(config.read(file, overrides), str(file), out)
-    folder = plan.folder.resolve()
-    batch.check_folder(folder)
-    submissions = Submissions(folder)
-    if submissions.folder.is_symlink():
-        raise UserError(
-            f"{submissions.folder}: is a link, and files would be written where it "
-            "leads; choose another --out"
+    table = config.read(file, overrides)
+    if "tune" in table:
+        return _submit_tuning(
+            plans.read(table, str(file)), profile, out, dry_run=dry_run
         )
+    plan = experiments.make_plan(table, str(file), out)
+    folder = plan.folder.resolve()
+    submissions = _submissions(folder)
     open_cells, refused = _open(plan, folder)
-    _check_threads(profile, open_cells)
-    queued = (
-        _in_queue(submissions) if profile.cluster == "slurm" and not dry_run else {}
-    )
+    _check_threads(profile, [cell.config for cell in open_cells])
+    queued = {} if dry_run else _in_queue(profile, submissions)
     jobs = [
-        _job(profile, submissions, folder / cell.folder, cell)
+        _of_cell(profile, submissions, folder / cell.folder, cell)
         for cell in open_cells
         if cell.name not in queued
     ]
@@ -95,11 +95,92 @@ def submit(
     if dry_run or not jobs:
         return lines
     plan.record()
+    _write(jobs, submissions)
+    if profile.cluster != "slurm":
+        return [*lines, *(_run_here(profile, job, submissions) for job in jobs)]
+    ids = _send(profile, jobs, submissions)
+    lines += [f"{name}: job {id}" for name, id in ids.items()]
+    return [*lines, _follow(submissions)]
+
+
+def _submit_tuning(
+    tuning: Plan, profile: Profile, out: Path | None, dry_run: bool
+) -> list[str]:
+    """Submit an array for each rung of a tuning, one for the final runs, and a job that
+    says what came out. Each waits until the one before has ended, whatever became of it.
+    """
+    if profile.cluster != "slurm":
+        raise UserError(
+            f"{tuning.source}: has a section [tune], and without Slurm no job waits for "
+            f"another one; hpcfl tune {shlex.quote(tuning.source)} plays it here"
+        )
+    folder = tune.folder_of(tuning, out).resolve()
+    submissions = _submissions(folder)
+    configs = {
+        method: tuning.config(tuning.untuned(method), 0, tuning.most)
+        for method in tuning.section.methods
+    }
+    _check_threads(profile, list(configs.values()))
+    queued = {} if dry_run else _in_queue(profile, submissions)
+    if not dry_run:
+        tune.begin(tuning, folder)
+    lines = []
+    after: list[str] = []  # the arrays that the next one waits for
+    for stage in stages(tuning, folder):
+        waiting = [task.name for task in stage.tasks if task.name in queued]
+        jobs = [
+            _of_task(profile, submissions, folder, task, tuning, configs[task.method])
+            for task in stage.tasks
+            if task.name not in queued
+        ]
+        if waiting:
+            lines.append(f"{stage.said}: {len(waiting)} in the queue")
+        arrays = {_array(queued[name]) for name in waiting}
+        if jobs and dry_run:
+            if not after:
+                forecast.show(jobs[0].config, profile.ranks)
+            lines.append(f"{stage.said}: {len(jobs)} jobs")
+            lines.append(script(profile, jobs, submissions, after))
+            arrays.add("THE_ONE_BEFORE")
+        elif jobs:
+            _write(jobs, submissions)
+            ids = _send(profile, jobs, submissions, after)
+            arrays |= {_array(job) for job in ids.values()}
+            lines.append(f"{stage.said}: {len(jobs)} jobs, {', '.join(sorted(arrays))}")
+        after = sorted(arrays) or after
+    if dry_run:
+        return lines
+    return [*lines, _follow(submissions)] if lines else ["complete"]
+
+
+def _submissions(folder: Path) -> Submissions:
+    """What was submitted for a results folder. Raises UserError for one that Slurm
+    cannot use.
+    """
+    batch.check_folder(folder)
+    submissions = Submissions(folder)
+    if submissions.folder.is_symlink():
+        raise UserError(
+            f"{submissions.folder}: is a link, and files would be written where it "
+            "leads; choose another --out"
+        )
+    return submissions
+
+
+def _write(jobs: list[CellJob], submissions: Submissions) -> None:
+    """Write what jobs need into ``OUT/jobs``. Raises RunFailure."""
     with atomic.explained(submissions.folder):
         submissions.folder.mkdir(parents=True, exist_ok=True)
-    for path, text in [item for job in jobs for item in job.files.items()]:
+    texts: dict[Path, str] = {}
+    for job in jobs:
+        texts |= job.files
+    for path, text in texts.items():
         atomic.write(path, text.encode())
-    return [*lines, *_send(profile, jobs, submissions)]
+
+
+def _follow(submissions: Submissions) -> str:
+    folder = shlex.quote(str(submissions.folder.parent))
+    return f"follow with: hpcfl status {folder} --watch"
 
 
 def _open(
@@ -122,49 +203,93 @@ def _open(
     return open_cells, refused
 
 
-def script(profile: Profile, jobs: list[CellJob], submissions: Submissions) -> str:
+def script(
+    profile: Profile,
+    jobs: list[CellJob],
+    submissions: Submissions,
+    after: list[str] | None = None,
+) -> str:
     """The batch script as submitit will send it; without Slurm, the command that starts
     the ranks.
+
+    after: the jobs that have to end before.
     """
     if profile.cluster != "slurm":
         return shlex.join(jobs[0].supervisor.command)
     array: dict[str, Any] = {"map_count": len(jobs)} if len(jobs) > 1 else {}
     command = f"{_python()} -u -m submitit.core._submit {shlex.quote(str(submissions.folder))}"
-    return _make_sbatch_string(
-        command, submissions.folder, **_parameters(profile, submissions.name), **array
+    parameters = _parameters(profile, submissions.name, after or [])
+    return _make_sbatch_string(command, submissions.folder, **parameters, **array)
+
+
+def _of_cell(
+    profile: Profile, submissions: Submissions, out: Path, cell: experiments.PlannedCell
+) -> CellJob:
+    """The job of a cell whose results go to ``out``."""
+    frozen = submissions.frozen(cell.name)
+    command = batch.experiment(sys.executable, frozen, out)
+    text = json.dumps(cell.config.resolved(), indent=1)
+    return _job(
+        profile, submissions, cell.name, cell.config, out, command, {frozen: text}
+    )
+
+
+def _of_task(
+    profile: Profile,
+    submissions: Submissions,
+    folder: Path,
+    task: Task,
+    tuning: Plan,
+    config: Config,
+) -> CellJob:
+    """A job of the tuning in ``folder``; ``config``: about what it plays."""
+    frozen = submissions.frozen("tune")
+    command = batch.tuning(sys.executable, frozen, folder, task.stage, task.cell)
+    text = json.dumps(tuning.table, indent=1)
+    named = config.model_copy(update={"name": f"{submissions.name}-{task.name}"})
+    return _job(
+        profile,
+        submissions,
+        task.name,
+        named,
+        folder / task.place,
+        command,
+        {frozen: text},
     )
 
 
 def _job(
-    profile: Profile, submissions: Submissions, out: Path, cell: experiments.PlannedCell
+    profile: Profile,
+    submissions: Submissions,
+    name: str,
+    config: Config,
+    out: Path,
+    command: list[str],
+    files: dict[Path, str],
 ) -> CellJob:
-    """The job of a cell whose results go to ``out``."""
-    frozen, again = submissions.frozen(cell.name), submissions.script(cell.name)
-    command = [*batch.launcher(profile), *batch.experiment(sys.executable, frozen, out)]
+    """The job called ``name`` that runs ``command`` on every rank, with results in
+    ``out``.
+    """
+    again = submissions.script(name)
     supervisor = Supervisor(
-        command,
+        [*batch.launcher(profile), *command],
         str(out),
-        str(submissions.record(cell.name)),
+        str(submissions.record(name)),
         profile.warning,
         profile.max_requeues,
         [str(again)],
     )
-    options = batch.options(profile, cell.config.name) | {
+    options = batch.options(profile, config.name) | {
         "output": str(submissions.folder / "%j.log")
     }
     text = batch.script(
         options, profile.setup, batch.supervised(sys.executable, supervisor)
     )
-    return CellJob(
-        cell.name,
-        cell.config,
-        supervisor,
-        {frozen: json.dumps(cell.config.resolved(), indent=1), again: text},
-    )
+    return CellJob(name, config, supervisor, {**files, again: text})
 
 
-def _parameters(profile: Profile, name: str) -> dict[str, Any]:
-    """submitit's parameters for a job called ``name``.
+def _parameters(profile: Profile, name: str, after: list[str]) -> dict[str, Any]:
+    """submitit's parameters for a job called ``name`` that waits for those in ``after``.
 
     submitit spells sbatch's options with '_' and sets some itself, which ours replace.
     """
@@ -172,6 +297,8 @@ def _parameters(profile: Profile, name: str) -> dict[str, Any]:
         key.replace("-", "_"): value
         for key, value in batch.options(profile, name).items()
     }
+    if after:
+        options["dependency"] = ":".join(["afterany", *after])
     return {
         "additional_parameters": options,
         "setup": profile.setup or None,
@@ -188,18 +315,21 @@ def _python() -> str:
     return f"exec {shlex.quote(sys.executable)}"
 
 
-def _send(profile: Profile, jobs: list[CellJob], submissions: Submissions) -> list[str]:
-    """Submit the jobs, or run them here without Slurm; return lines that say what was
-    done.
+def _send(
+    profile: Profile,
+    jobs: list[CellJob],
+    submissions: Submissions,
+    after: list[str] | None = None,
+) -> dict[str, str]:
+    """Submit the jobs to Slurm as one array, which waits for the jobs in ``after``;
+    return name → id.
 
-    Raises RunFailure or Interrupted.
+    Raises RunFailure.
     """
-    if profile.cluster != "slurm":
-        return [_run_here(profile, job, submissions) for job in jobs]
     executor = submitit.SlurmExecutor(
         submissions.folder, max_num_timeout=UNLIMITED, python=_python()
     )
-    executor.update_parameters(**_parameters(profile, submissions.name))
+    executor.update_parameters(**_parameters(profile, submissions.name, after or []))
     try:
         with executor.batch():
             submitted = [executor.submit(job.supervisor) for job in jobs]
@@ -212,10 +342,12 @@ def _send(profile: Profile, jobs: list[CellJob], submissions: Submissions) -> li
         for job, slurm_job in zip(jobs, submitted, strict=True)
     }
     submissions.add(ids)
-    return [
-        *(f"{name}: job {id}" for name, id in ids.items()),
-        f"follow with: hpcfl status {shlex.quote(str(submissions.folder.parent))} --watch",
-    ]
+    return ids
+
+
+def _array(job: str) -> str:
+    """The array that a job is a task of, or itself."""
+    return job.partition("_")[0]
 
 
 def _run_here(profile: Profile, job: CellJob, submissions: Submissions) -> str:
@@ -238,11 +370,13 @@ def _run_here(profile: Profile, job: CellJob, submissions: Submissions) -> str:
     return f"{job.name}: finished"
 
 
-def _in_queue(submissions: Submissions) -> dict[str, str]:
-    """The cells whose last job still waits or runs: name → id of the job.
+def _in_queue(profile: Profile, submissions: Submissions) -> dict[str, str]:
+    """The jobs that still wait or run: name → id.
 
     Raises RunFailure if Slurm does not answer.
     """
+    if profile.cluster != "slurm":
+        return {}
     queue = slurm.jobs(submissions.jobs.values())
     if queue is None:
         raise RunFailure(
@@ -256,11 +390,11 @@ def _in_queue(submissions: Submissions) -> dict[str, str]:
     }
 
 
-def _check_threads(profile: Profile, cells: list[experiments.PlannedCell]) -> None:
-    """Raise UserError if a cell wants more threads than a rank has cores."""
-    for cell in cells:
-        if cell.config.runtime.threads > profile.cores:
+def _check_threads(profile: Profile, configs: list[Config]) -> None:
+    """Raise UserError if a run wants more threads than a rank has cores."""
+    for one in configs:
+        if one.runtime.threads > profile.cores:
             raise UserError(
-                f"runtime.threads = {cell.config.runtime.threads} needs as many cores a rank, "
+                f"runtime.threads = {one.runtime.threads} needs as many cores a rank, "
                 f"the profile has cores = {profile.cores}"
             )

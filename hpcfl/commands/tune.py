@@ -65,12 +65,13 @@ def tune_file(
     """
     with agreed(communicator):
         check_world(communicator)
-        tuning = plan.read(config.read(file, overrides), str(file))
+        cell = part.cell if part else ""
+        tuning = plan.read(config.read(file, overrides), str(file), cell)
         folder = folder_of(tuning, out)
         first = tuning.untuned(tuning.section.methods[0])
         communicator.watch(allowed_silence([tuning.config(first, 0, 1)]))
         if communicator.is_server:
-            begin(tuning, folder)
+            begin(tuning, folder, part is None)
     player = Player(tuning, folder, communicator)
     if part is None:
         player.play_all()
@@ -85,37 +86,44 @@ def folder_of(tuning: Plan, out: Path | None) -> Path:
     return folder
 
 
-def begin(tuning: Plan, folder: Path) -> None:
-    """Make the folder of a tuning, with the names of all runs that it may have. Raises
-    UserError or RunFailure.
+def has_outcome(folder: Path) -> bool:
+    """Whether a tuning has said what came out."""
+    return (folder / outcome.TABLE).is_file()
+
+
+def begin(tuning: Plan, folder: Path, whole: bool = True) -> None:
+    """Make the folder of a tuning, or find that it is. Raises UserError or RunFailure.
+
+    whole: whether the names of all runs that it may have are written, too.
     """
     table = tuning.table
     identity = {key: table[key] for key in table if key not in config.NOT_IDENTITY}
     tune_folder.begin(folder, identity | {"rounds": tuning.most})
-    for sweep, cells in cells_of(tuning).items():
-        sweep_folder.record(folder / sweep, [cell.name for cell in cells])
+    if not whole:
+        return
+    sweeps: dict[str, list[str]] = {sweep: [] for sweep in tune_folder.SWEEPS}
+    for method in tuning.section.methods:
+        for sweep, cells in cells_of(tuning, method).items():
+            sweeps[sweep] += [cell.name for cell in cells]
+    for sweep, names in sweeps.items():
+        sweep_folder.record(folder / sweep, names)
 
 
-def cells_of(tuning: Plan) -> dict[str, list[Cell]]:
-    """The runs of a tuning by the folder of their sweep.
+def cells_of(tuning: Plan, method: str) -> dict[str, list[Cell]]:
+    """The runs of a method by the folder of their sweep.
 
-    Which candidates are chosen is not known before: in their names they are "tuned".
+    Which candidate is chosen is not known before: in its name it is "tuned".
     """
-    search: list[Cell] = []
-    final: list[Cell] = []
-    untuned: list[Cell] = []
     section = tuning.section
-    for method in section.methods:
-        without = tuning.untuned(method)
-        tried = [*tuning.trials(method), without]
-        search += [Cell(one, seed) for one in tried for seed in section.search_seeds]
-        tuned = Candidate(method, TUNED, {})
-        final += [Cell(tuned, seed) for seed in section.final_seeds]
-        untuned += [Cell(without, seed) for seed in section.final_seeds]
+    without = tuning.untuned(method)
+    tried = [*tuning.trials(method), without]
+    tuned = Candidate(method, TUNED, {})
     return {
-        tune_folder.SEARCH: search,
-        tune_folder.FINAL: final,
-        tune_folder.UNTUNED: untuned,
+        tune_folder.SEARCH: [
+            Cell(one, seed) for one in tried for seed in section.search_seeds
+        ],
+        tune_folder.FINAL: [Cell(tuned, seed) for seed in section.final_seeds],
+        tune_folder.UNTUNED: [Cell(without, seed) for seed in section.final_seeds],
     }
 
 
@@ -143,7 +151,8 @@ class Player:
         if part.stage == "outcome":
             self.write_outcome()
             return
-        sweeps = cells_of(self.tuning)
+        method = self.tuning.method_of(part.cell)
+        sweeps = cells_of(self.tuning, method)
         names = (
             tune_folder.SWEEPS[1:] if part.stage == "final" else [tune_folder.SEARCH]
         )
@@ -151,7 +160,6 @@ class Player:
         if part.cell not in cells:
             raise UserError(f"{self.folder}: '{part.cell}' is no run of this tuning")
         cell = cells[part.cell]
-        method = cell.candidate.method
         if part.stage != "final":
             self.play_rung_of(cell, int(part.stage))
         elif cell in self.final_cells(method):

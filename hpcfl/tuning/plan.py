@@ -7,9 +7,8 @@ Everything here follows from the file alone, so that every process knows it.
 import copy
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fractions import Fraction
-from functools import cached_property
 from typing import Any
 
 import pydantic
@@ -68,6 +67,20 @@ class Cell:
 
 
 @dataclass(frozen=True)
+class Draws:
+    """What was drawn for a method.
+
+    Attributes:
+        candidates: In the order of their draws, also those that a method which plays
+            whole runs cannot afford.
+        need_rounds: Whether any of them has to know how many rounds there will be.
+    """
+
+    candidates: list[Candidate]
+    need_rounds: bool
+
+
+@dataclass(frozen=True)
 class Plan:
     """A tuning.
 
@@ -80,6 +93,7 @@ class Plan:
     source: str
     base: dict[str, Any]
     section: Tune
+    _known: dict[str, Draws] = field(default_factory=dict, repr=False, compare=False)
 
     @property
     def table(self) -> dict[str, Any]:
@@ -93,14 +107,21 @@ class Plan:
         rounds: int = self.base.get("rounds", default)
         return rounds
 
+    def method_of(self, cell: str) -> str:
+        """Which method a run is of, by its name. Raises UserError if there is none."""
+        for method in self.section.methods:
+            if cell.startswith(f"{in_file_name(method)},"):
+                return method
+        raise UserError(f"{self.source}: '{cell}' is no run of this tuning")
+
     def ranges(self, method: str) -> dict[str, Range]:
         """What may be tried for each key of a method: those that it declares, those of
         ``tune.search``, and of its overrides those that are ranges.
         """
         given = {**self.base.get("method", {}), "name": method}
         declared: dict[str, Range] = {}
-        for key, field in plugin_keys.fields("method", given).items():
-            extra = getattr(field, "json_schema_extra", None)
+        for key, described in plugin_keys.fields("method", given).items():
+            extra = getattr(described, "json_schema_extra", None)
             if isinstance(extra, Mapping) and "search" in extra:
                 declared[f"method.{key}"] = list(extra["search"])
         ranges = declared | self.section.search
@@ -126,9 +147,8 @@ class Plan:
 
     def trials(self, method: str) -> list[Candidate]:
         """The configurations that are drawn for a method, in the order of their draws."""
-        drawn = self._drawn[method]
         first = self.rungs(method)[0]
-        return drawn[: first.trials]
+        return self._drawn(method).candidates[: first.trials]
 
     def rungs(self, method: str) -> list[Rung]:
         """The steps of a method's search."""
@@ -144,17 +164,7 @@ class Plan:
         """Whether a run of the method cannot go on with more rounds, because what a
         round does depends on how many there will be.
         """
-        return self._whole[method]
-
-    @cached_property
-    def _whole(self) -> dict[str, bool]:
-        """By method whether any of its draws needs to know its rounds."""
-        return {
-            method: any(
-                self.config(candidate, 0, 1).needs_rounds for candidate in candidates
-            )
-            for method, candidates in self._drawn.items()
-        }
+        return self._drawn(method).need_rounds
 
     def config(self, candidate: Candidate, seed: int, rounds: int) -> Config:
         """The experiment of a candidate. Raises UserError."""
@@ -175,17 +185,17 @@ class Plan:
             config = config.model_copy(update={"name": name})
         return config, mistakes
 
-    @cached_property
-    def _drawn(self) -> dict[str, list[Candidate]]:
-        """All draws by method, also those that a method which plays whole runs cannot
-        afford.
-        """
-        return {method: self._draws(method) for method in self.section.methods}
+    def _drawn(self, method: str) -> Draws:
+        """What is drawn for a method, which is done once."""
+        if method not in self._known:
+            self._known[method] = self._draws(method)
+        return self._known[method]
 
-    def _draws(self, method: str) -> list[Candidate]:
+    def _draws(self, method: str) -> Draws:
         ranges, fixed = self.ranges(method), self.fixed(method)
         width = len(str(self.section.trials - 1))
         candidates = []
+        need_rounds = False
         for trial in range(self.section.trials):
             mistakes: list[str] = []
             for attempt in range(ATTEMPTS):
@@ -195,13 +205,14 @@ class Plan:
                 config, mistakes = self._configured(candidate, 0, 1)
                 if config is not None:
                     candidates.append(candidate)
+                    need_rounds |= config.needs_rounds
                     break
             else:
                 raise UserError(
                     f"{self.source} [tune]: {method}: none of {ATTEMPTS} draws is a valid "
                     f"experiment, {mistakes[0]}"
                 )
-        return candidates
+        return Draws(candidates, need_rounds)
 
     def _range(self, key: str, value: Any) -> Range | None:
         """The range that an override means; None where it is a value. Raises UserError."""
@@ -250,8 +261,11 @@ def _at(values: Range, luck: float) -> Any:
     return float(f"{number:.{DIGITS}g}")
 
 
-def read(table: dict[str, Any], source: str) -> Plan:
-    """The tuning in an experiment file's table. Raises UserError."""
+def read(table: dict[str, Any], source: str, cell: str = "") -> Plan:
+    """The tuning in an experiment file's table. Raises UserError.
+
+    cell: the name of a run; of the methods only that which it is of is looked at.
+    """
     if not isinstance(table.get("tune"), dict):
         raise UserError(
             f"{source}: has no section [tune]; it names methods, budget, search_seeds and "
@@ -272,11 +286,11 @@ def read(table: dict[str, Any], source: str) -> Plan:
     section = parse(table["tune"], source)
     base = {key: value for key, value in table.items() if key != "tune"}
     plan = Plan(source, base, section)
-    _check(plan)
+    _check(plan, cell)
     return plan
 
 
-def _check(plan: Plan) -> None:
+def _check(plan: Plan, cell: str) -> None:
     """Raise UserError for what a search would stumble over later."""
     for method in plan.section.overrides:
         if method not in plan.section.methods:
@@ -287,7 +301,7 @@ def _check(plan: Plan) -> None:
     names = [in_file_name(method) for method in plan.section.methods]
     if len(set(names)) < len(names):
         raise UserError(f"{plan.source}: tune.methods: two have the same folder")
-    for method in plan.section.methods:
+    for method in [plan.method_of(cell)] if cell else plan.section.methods:
         config = plan.config(plan.untuned(method), 0, 1)
         datasets.find(config.data.dataset)
         if not config.training.validation:

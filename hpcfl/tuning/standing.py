@@ -45,7 +45,8 @@ def results(plan: Plan, folder: Path, candidate: Candidate, rung: int) -> list[R
         of_cell = tune_folder.result(folder, cell.name, step(rung))
         if of_cell is None:
             raise RunFailure(
-                f"{cell.name}: rung {rung} has not ended; the same command goes on with it"
+                f"{cell.name}: rung {rung + 1} has not ended; the hpcfl tune or hpcfl submit "
+                "that began it, typed again, goes on with it"
             )
         found.append(of_cell)
     return found

@@ -1,0 +1,198 @@
+"""The jobs of a tuning and what they wait for, without Slurm."""
+
+import itertools
+
+import pytest
+
+from hpcfl.cli import command
+from hpcfl.cluster import slurm, status, submission
+from hpcfl.cluster.submission_folder import Submissions
+from hpcfl.cluster.tuning_jobs import stages
+from hpcfl.commands import tune
+from hpcfl.communication.communicator import OneProcess
+from hpcfl.errors import UserError
+from hpcfl.experiment import config
+from hpcfl.storage import tune_folder
+from hpcfl.storage.tune_folder import Result
+from hpcfl.tuning import plan
+
+EXPERIMENT = """
+name = "t"
+rounds = 30
+[partition]
+clients = 3
+[training]
+validation = 0.25
+[tune]
+methods = ["fedavg", "fedphp"]
+budget = 9000
+trials = 4
+rungs = 2
+search_seeds = [7]
+final_seeds = [0]
+search = { "training.lr" = [0.1, 0.2] }
+"""
+# Four trials for half of a whole run, two of them for the other half: three whole runs.
+# FedPHP's are whole: two, beside the 3 of 30 rounds that tell what each costs.
+TRIALS = {"fedavg": 4, "fedphp": 2}
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    """The current folder, with a file to tune and profiles with and without Slurm."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    (tmp_path / "t.toml").write_text(EXPERIMENT)
+    (tmp_path / "slurm" / "profiles").mkdir(parents=True)
+    for name, text in {"bed": "at_once = 2", "local": 'cluster = "local"'}.items():
+        (tmp_path / "slurm" / "profiles" / f"{name}.toml").write_text(text)
+    return tmp_path
+
+
+@pytest.fixture
+def sent(monkeypatch):
+    """What is sent, instead of sending it: (names, what they wait for)."""
+    arrays = []
+    number = itertools.count(1)
+
+    def send(profile, jobs, submissions, after=None):
+        arrays.append(([job.name for job in jobs], list(after or [])))
+        array = next(number)
+        ids = {job.name: f"{array}_{task}" for task, job in enumerate(jobs)}
+        submissions.add(ids)
+        return ids
+
+    monkeypatch.setattr(submission, "_send", send)
+    return arrays
+
+
+def queue(monkeypatch, *alive):
+    """Of Slurm's jobs these still wait or run."""
+    jobs = {job: slurm.Queued("PENDING", "Dependency", 0) for job in alive}
+    monkeypatch.setattr(slurm, "jobs", lambda ids: jobs)
+
+
+def submit(dry_run=False, profile="bed"):
+    return submission.submit("t.toml", [], profile, out=None, dry_run=dry_run)
+
+
+def trials(method, rung, numbers):
+    return [f"{method},trial={number},seed=7,rung={rung}" for number in numbers]
+
+
+def end_of_rung(folder, method, rung, scores):
+    """The files of a rung that has ended, by trial its score."""
+    for trial, score in scores.items():
+        result = Result(
+            rounds=3, whole=6, gradients=9, score=score, rank=score, failure=None
+        )
+        cell = f"{method},trial={trial},seed=7"
+        tune_folder.keep(folder, cell, f"rung={rung}", result)
+
+
+def test_every_rung_is_an_array_that_waits_for_the_one_before(here, sent, monkeypatch):
+    queue(monkeypatch)
+    lines = submit()
+    untuned = [f"{method},untuned,seed=7,rung=0" for method in TRIALS]
+    first = [
+        *trials("fedavg", 0, range(4)),
+        untuned[0],
+        *trials("fedphp", 0, range(2)),
+        untuned[1],
+    ]
+    finals = [
+        f"{method},{label},seed=0"
+        for method in TRIALS
+        for label in ("tuned", "untuned")
+    ]
+    assert sent == [
+        (first, []),
+        (trials("fedavg", 1, range(4)), ["1"]),
+        (finals, ["2"]),
+        (["outcome"], ["3"]),
+    ]
+    assert lines[:2] == ["rung 1 of 2: 8 jobs, 1", "rung 2 of 2: 4 jobs, 2"]
+    assert lines[-1].startswith("follow with: hpcfl status ")
+    script = (here / "runs/t/jobs/fedavg,trial=3,seed=7,rung=1.sbatch").read_text()
+    part = "--stage 1 --cell fedavg,trial=3,seed=7"
+    assert f"tune {here}/runs/t/jobs/tune.json --out {here}/runs/t {part}" in script
+
+
+def test_what_stands_is_not_submitted_again(here):
+    """FedAvg's first rung has ended but for the untuned one: trials 1 and 2 go on."""
+    tuning = plan.read(config.read("t.toml"), "t.toml")
+    folder = here / "runs" / "t"
+    tune.begin(tuning, folder)
+    end_of_rung(folder, "fedavg", 0, {0: 0.1, 1: 0.4, 2: 0.3, 3: 0.2})
+    first, second, finals, outcome = stages(tuning, folder)
+    assert [task.name for task in first.tasks] == [
+        "fedavg,untuned,seed=7,rung=0",
+        *trials("fedphp", 0, range(2)),
+        "fedphp,untuned,seed=7,rung=0",
+    ]
+    assert [task.name for task in second.tasks] == trials("fedavg", 1, [1, 2])
+    assert (len(finals.tasks), len(outcome.tasks)) == (4, 1)
+    assert first.tasks[0].place == "search/fedavg,untuned,seed=7"
+    assert {task.place.partition("/")[0] for task in finals.tasks} == {
+        "final",
+        "untuned",
+    }
+
+
+def test_what_is_in_the_queue_is_waited_for_and_not_sent_twice(here, sent, monkeypatch):
+    queue(monkeypatch)
+    submit()
+    sent.clear()
+    # the first rung still has tasks in the queue, all others were cancelled
+    queue(monkeypatch, "1_2", "1_3")
+    lines = submit()
+    assert lines[0] == "rung 1 of 2: 2 in the queue"
+    names, after = sent[0]
+    assert (len(names), after) == (6, [])
+    # the second one waits for both arrays of the first, of which the new one is number 5
+    assert sent[1][1] == ["1", "5"]
+
+
+def test_a_dry_run_shows_all_arrays_and_writes_nothing(here):
+    text = "\n".join(submit(dry_run=True))
+    assert text.count("#!/bin/bash") == 4
+    assert text.count("#SBATCH --dependency=afterany:THE_ONE_BEFORE") == 3
+    assert "#SBATCH --array=0-7%2" in text and "#SBATCH --array=0-3%2" in text
+    assert not (here / "runs").exists()
+
+
+def test_without_slurm_no_job_waits_for_another_one(here):
+    with pytest.raises(UserError, match=r"hpcfl tune t.toml plays it here"):
+        submit(profile="local")
+
+
+def test_status_says_which_rung_is_in_the_queue(here, sent, monkeypatch):
+    queue(monkeypatch)
+    submit()
+    queue(monkeypatch, "2_0", "2_1", "2_2", "2_3")
+    states = {one.name: one.state for one in status.look(here / "runs" / "t")}
+    assert states["fedavg,trial=0,seed=7"] == "queued"
+    assert states["fedphp,trial=0,seed=7"] == "waiting"
+    assert Submissions(here / "runs" / "t").jobs["outcome"] == "4_0"
+
+
+def test_a_task_whose_rung_before_has_not_ended_says_what_to_type(here, capsys):
+    part = ["--stage", "1", "--cell", "fedavg,trial=0,seed=7"]
+    assert command(["tune", "t.toml", *part], OneProcess()) == 1
+    said = capsys.readouterr().err.strip().splitlines()
+    assert said == [
+        "hpcfl: fedavg,trial=0,seed=7: rung 1 has not ended; the hpcfl tune or hpcfl submit "
+        "that began it, typed again, goes on with it"
+    ]
+
+
+def test_a_task_whose_configuration_does_not_go_on_ends_at_once(here, capsys):
+    folder = here / "runs" / "t"
+    tune.begin(plan.read(config.read("t.toml"), "t.toml"), folder)
+    end_of_rung(folder, "fedavg", 0, {0: 0.1, 1: 0.4, 2: 0.3, 3: 0.2})
+    part = ["--stage", "1", "--cell", "fedavg,trial=0,seed=7"]
+    assert command(["tune", "t.toml", *part], OneProcess()) == 0
+    said = capsys.readouterr().out
+    assert said == "fedavg,trial=0,seed=7: does not go on to rung 2\n"
+    assert command(["tune", "t.toml", "--stage", "1", "--cell", "x"], OneProcess()) == 2
+    assert "'x' is no run of this tuning" in capsys.readouterr().err
