@@ -2,7 +2,10 @@
 folder, whichever there are, each with the keys that make it quick.
 """
 
+from functools import cache
+
 from hpcfl.experiment import plugins
+from hpcfl.report import catalogue
 
 NAMES = plugins.names("hpcfl.methods")
 
@@ -15,3 +18,14 @@ def kind(name):
 def short(name, **keys):
     """The section ``[method]`` of a quick run."""
     return {"name": name, **kind(name).short, **keys}
+
+
+@cache
+def of_each_family():
+    """One method of each family of the catalogue: they differ in what travels, in what
+    clients keep and in what is trained.
+    """
+    found = {}
+    for entry in catalogue.entries("methods"):
+        found.setdefault(entry["family"], entry["name"])
+    return sorted(found.values())

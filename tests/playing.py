@@ -9,7 +9,7 @@ import tiny
 import torch
 from recorded import Recorded
 
-from hpcfl.communication.communicator import OneProcess
+from hpcfl.communication.communicator import Communicator, OneProcess
 from hpcfl.experiment import config
 from hpcfl.simulation.federation import Federation
 from hpcfl.simulation.prepare import Prepared, prepare
@@ -44,26 +44,39 @@ def play(
     folder: Path, method: str | dict[str, Any], *arguments: Any, **sections: Any
 ) -> Played:
     """Play it in a new folder; the arguments are those of ``tiny.table``."""
-    alone = OneProcess()
-    prepared = prepare(config.parse(tiny.table(method, *arguments, **sections)), alone)
-    prepared = timed(prepared, alone)
-    metrics = Recorded(folder, {}, {})
+    return play_on(OneProcess(), folder, tiny.table(method, *arguments, **sections))
+
+
+def play_on(communicator: Communicator, folder: Path, table: dict[str, Any]) -> Played:
+    """Collective. Play an experiment to its end, from its newest checkpoint if the
+    folder has one. What is returned has all of it on rank 0.
+    """
+    prepared = prepare(config.parse(table), communicator)
+    prepared = timed(prepared, communicator)
+    checkpoints = Checkpoints(folder / "checkpoints", communicator)
+    restored = checkpoints.restore(prepared.store)
+    metrics = Recorded(folder, {}, {}) if communicator.is_server else None
     federation = Federation(
-        alone,
+        communicator,
         prepared,
-        prepared.server,
-        Checkpoints(folder / "checkpoints", alone),
+        restored.server if restored and restored.server else prepared.server,
+        checkpoints,
         metrics,
         {},
         lambda round, values: None,
     )
-    federation.run(0, StopRequest(lambda: None))
+    federation.run(restored.round if restored else 0, StopRequest(lambda: None))
     store = prepared.store
-    hashes = {client: row.digest for client, row in store.snapshot().items()}
+    own = [[client, row.digest] for client, row in store.snapshot().items()]
+    hashes = {
+        client: found
+        for everyones in communicator.allgather(own)
+        for client, found in everyones
+    }
     return Played(
         prepared,
         federation.server,
         store.get(store.ids),
         digest.of_run(digest.of_tensors(federation.server), hashes),
-        metrics.values(),
+        metrics.values() if metrics else {},
     )

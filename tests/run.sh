@@ -7,8 +7,8 @@ set -euo pipefail
 source "$(dirname -- "${BASH_SOURCE[0]}")/../launch/environment.sh"
 
 cd -- "$project"
-# Files in their order, five at a time: two of the first wait for Slurm most of the time.
-options=(-n 5 --dist loadfile --no-loadscope-reorder)
+# Files in their order, four at a time: two of the first wait for Slurm most of the time.
+options=(-n 4 --dist loadfile --no-loadscope-reorder)
 if [[ "${1-}" == --quick ]]; then
     options[1]=2
     options+=(-m "not (mpi or slurm or gpu or slow)")

@@ -159,17 +159,23 @@ def test_bad_input_is_one_line_and_exit_code_2(call, tmp_path, line, words):
 
 
 @pytest.fixture
-def under_bash(tmp_path):
-    """``under_bash("hpcfl … > /dev/full")``: a process of its own, as some cannot be
-    forked from the zygote; the exit code is that of hpcfl.
+def under_bash(zygote, tmp_path):
+    """``under_bash("hpcfl … > /dev/full")``; the exit code is that of hpcfl.
+
+    forked: whether the process is forked from the zygote, as one without an open output
+    cannot be.
     """
 
-    def run(line: str) -> subprocess.CompletedProcess:
-        line = line.replace("hpcfl", f"{shlex.quote(sys.executable)} -m hpcfl")
+    def run(line: str, forked: bool = False) -> subprocess.CompletedProcess:
+        environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
+        if forked:
+            environment["PATH"] = zygote.path
+        else:
+            line = line.replace("hpcfl", f"{shlex.quote(sys.executable)} -m hpcfl")
         return subprocess.run(
             ["bash", "-c", f"{line}; exit ${{PIPESTATUS[0]}}"],
             cwd=tmp_path,
-            env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])},
+            env=environment,
             capture_output=True,
             text=True,
             timeout=300,
@@ -191,7 +197,8 @@ SINGLE = SWEEP.partition("[sweep]")[0] + "[method]\nname = 'local'\n"
 )
 def test_output_that_cannot_be_written_ends_no_run(under_bash, tmp_path, where, why):
     (tmp_path / "one.toml").write_text(SINGLE)
-    done = under_bash(f"hpcfl run one.toml --out run {where}")
+    line = f"hpcfl run one.toml --out run {where}"
+    done = under_bash(line, forked=">&-" not in where)
     assert (done.returncode, done.stderr) == (0, "")
     assert why in (tmp_path / "run" / "output.txt").read_text()
     assert summary.load(tmp_path / "run").summary.finished

@@ -1,17 +1,35 @@
-"""No method ends otherwise than when ``digests.json`` was written. One case of each
-method, with some clients away where the method allows it; ``python tests/digests.py``
-compares them all.
+"""No method ends otherwise than when ``digests.json`` was written, nor with anything that
+must not change a bit. One case of each method, with some clients away where the method
+allows it; ``python tests/digests.py`` compares them all.
 """
 
 import json
 
 import digests
+import numpy as np
 import pytest
+import tiny
+from every_method import of_each_family
+from in_threads import on_ranks
+from playing import play, play_on
 
+from hpcfl.clients.execution import recorded
 from hpcfl.communication.communicator import OneProcess
 from hpcfl.experiment import plugins
 
 KEPT = json.loads(digests.KEPT.read_text(encoding="utf-8"))
+
+
+def case_of(method):
+    return method, "uneven", 1.0 if method == "apple" else 0.5
+
+
+@pytest.fixture(scope="module", params=plugins.names("hpcfl.methods"))
+def played(request, tmp_path_factory):
+    """A method's case and what came of it, for all tests here."""
+    case = case_of(request.param)
+    method, counts, sections = digests.arguments_of(case)
+    return case, play(tmp_path_factory.mktemp("run"), method, counts, **sections)
 
 
 def test_every_case_has_a_digest():
@@ -24,8 +42,112 @@ def test_every_case_has_a_digest():
     KEPT["platform"] != digests.platform_of_digests(),
     reason="the last bits are those of another processor or torch",
 )
-@pytest.mark.parametrize("method", plugins.names("hpcfl.methods"))
-def test_a_method_ends_as_it_always_did(method, tmp_path):
-    case = (method, "uneven", 1.0 if method == "apple" else 0.5)
+def test_a_method_ends_as_it_always_did(played):
+    case, plain = played
+    assert plain.digest == KEPT["digests"][digests.name_of(case)]
+
+
+@pytest.mark.slow
+def test_a_federation_in_one_process_ends_as_a_run_does(tmp_path):
+    """Which is what ``python tests/digests.py`` plays."""
+    case = case_of("ditto")
     digest = digests.digest_of(case, tmp_path / "run", OneProcess())
-    assert digest == KEPT["digests"][digests.name_of(case)]
+    method, counts, sections = digests.arguments_of(case)
+    assert play(tmp_path / "played", method, counts, **sections).digest == digest
+
+
+@pytest.mark.slow
+def test_lanes_recordings_and_scores_after_tuning_change_no_bit(
+    played, federate, monkeypatch
+):
+    """Two lanes instead of all and everybody scored after no epoch and after one, in the
+    same federation: the state and all other numbers stay as they are. Of one method of
+    each family steps that run often come from a recording as well; ``simulated_gpu``
+    records the steps of every method.
+    """
+    (method, counts, sections), plain = digests.arguments_of(played[0]), played[1]
+    recordings, record = [], recorded.record
+    if method["name"] in of_each_family():
+        monkeypatch.setattr(recorded, "OFTEN", 6)
+    monkeypatch.setattr(
+        recorded,
+        "record",
+        lambda *given, **more: recordings.append(1) or record(*given, **more),
+    )
+    changed = federate(
+        method,
+        counts,
+        **sections,
+        runtime={"lanes": 2},
+        evaluation={"tune_epochs": [0, 1]},
+    )
+    assert recordings or method["name"] not in of_each_family()
+    assert changed.digest == plain.digest
+    for number, values in plain.values.items():
+        timed = number.startswith("seconds")
+        if not timed and "sample_gradients" not in number:
+            np.testing.assert_array_equal(changed.values[number], values, number)
+    for column in ("tuned_0", "tuned_1"):
+        assert (changed.values[f"{column}/clients"] == len(counts)).all()
+    # what is scored as pre is tuned_0
+    np.testing.assert_array_equal(
+        changed.values["clients/tuned_0/loss"], plain.values["clients/pre/loss"]
+    )
+    more = (
+        changed.values["clients/sample_gradients"]
+        - plain.values["clients/sample_gradients"]
+    )
+    samples = plain.prepared.setup.counts.sum(dim=1).numpy()
+    assert (more[-1] == samples).all()
+
+
+@pytest.mark.slow
+def test_three_ranks_and_a_resume_alone_change_no_bit(played, tmp_path):
+    """The ranks are threads here; ``mpi/test_ranks.py`` starts some."""
+    (method, counts, sections), plain = digests.arguments_of(played[0]), played[1]
+    table = tiny.table(method, counts, **sections, checkpoint={"every": 1})
+    ranks = on_ranks(3, lambda rank: play_on(rank, tmp_path, table))
+    assert ranks.digest == plain.digest
+    is_recorded_alike(ranks, plain, slice(None))
+    # as if killed before it was there
+    (tmp_path / "checkpoints" / "manifest-00000003.json").unlink()
+    resumed = play_on(OneProcess(), tmp_path, table)
+    assert resumed.digest == plain.digest
+    is_recorded_alike(resumed, plain, slice(2, None))
+
+
+def is_recorded_alike(changed, plain, rounds):
+    """All numbers of these rounds of the plain run, but for times and bytes."""
+    for number, values in plain.values.items():
+        if not number.startswith(("seconds", "bytes")):
+            np.testing.assert_array_equal(
+                changed.values[number], values[rounds], number
+            )
+
+
+@pytest.mark.slow
+def test_columns_count_those_who_were_scored(played):
+    """``pre`` is of everyone who is asked, also after the last round; ``post`` of those
+    who trained in the round.
+    """
+    case, plain = played
+    values = plain.values
+    trained = np.isfinite(values["clients/diverged"])
+    assert trained[:-1].any() and not trained[-1].any()
+    assert trained[:-1].all() == (case[2] == 1.0)
+    losses = {
+        key.split("/")[1]: value
+        for key, value in values.items()
+        if key.startswith("clients/") and key.endswith("/loss")
+    }
+    counted = {column: np.isfinite(loss) for column, loss in losses.items()}
+    assert counted.pop("pre").all()
+    np.testing.assert_array_equal(counted.pop("post"), trained)
+    for column, who in counted.items():
+        if column == "tuned":
+            assert who[-1].all() and not who[:-1].any()
+        else:
+            everyone = column in ("global", "average")
+            np.testing.assert_array_equal(
+                who, np.ones_like(who) if everyone else trained
+            )

@@ -4,6 +4,8 @@ import bisect
 from abc import ABC, abstractmethod
 from decimal import Decimal
 
+import numpy as np
+
 from hpcfl.clock import exact, traces
 from hpcfl.clock.devices import SECOND
 from hpcfl.experiment.sections import Time
@@ -11,6 +13,7 @@ from hpcfl.rows import randomness
 
 FOREVER = 1 << 62  # a tick that never comes
 DAY = 24 * 3600 * SECOND
+BLOCK = 16  # lengths of periods that are drawn together, an even number
 Period = tuple[int, int]  # a client is on from the first tick on, until the second
 
 
@@ -59,40 +62,63 @@ class Daily(Availability):
 class Markov(Availability):
     """Periods on and off in turn, whose lengths are exponential.
 
-    The k-th change of a client is keyed by client and k, so it is the same from
-    whichever tick one asks first.
+    The k-th length of a client is keyed by client and k, so it is the same from whichever
+    tick one asks first. They are drawn in blocks, of which only the begins are kept: one
+    who is on for a second at a time has millions of periods.
     """
 
     def __init__(self, time: Time, seed: int) -> None:
         self._seed = seed
         self._on = Decimal(time.on) * SECOND
         self._off = Decimal(time.off) * SECOND
-        # of each client whether it is on first, and the ticks of its changes so far
-        self._changes: dict[int, tuple[bool, list[int]]] = {}
+        self._on_first: dict[int, bool] = {}
+        # of each client the ticks at which its blocks begin, as far as they are known
+        self._begins: dict[int, list[int]] = {}
+        # of each client the block that was drawn last: its number and its changes
+        self._drawn: dict[int, tuple[int, np.ndarray]] = {}
 
     def period(self, client: int, tick: int) -> Period:
-        on_first, changes = self._until(client, tick)
-        position = bisect.bisect_right(changes, tick)  # changes up to the tick
-        is_on = on_first == (position % 2 == 0)
-        if not is_on:
-            position += 1
-        begin = changes[position - 1] if position else 0
-        return begin, changes[position]
+        begins = self._begins.setdefault(client, [0])
+        while begins[-1] <= tick:
+            begins.append(int(self._changes(client, len(begins) - 1)[-1]))
+        block = bisect.bisect_right(begins, tick) - 1
+        changes = self._changes(client, block).tolist()
+        position = bisect.bisect_right(changes, tick)  # changes of it up to the tick
+        # there is an even number of changes in the blocks before
+        if self._is_on_first(client) == (position % 2 == 0):
+            begin = changes[position - 1] if position else begins[block]
+            return begin, changes[position]
+        if position + 1 == len(changes):
+            if block + 2 == len(begins):
+                begins.append(int(self._changes(client, block + 1)[-1]))
+            changes.append(int(self._changes(client, block + 1)[0]))
+        return changes[position], changes[position + 1]
 
-    def _until(self, client: int, tick: int) -> tuple[bool, list[int]]:
-        """A client's changes until two after the tick, which a period may need."""
-        if client not in self._changes:
+    def _is_on_first(self, client: int) -> bool:
+        """Whether a client is on at the beginning."""
+        if client not in self._on_first:
             random = randomness.generator(self._seed, "on first", client)
             share = self._on / (self._on + self._off)
-            self._changes[client] = exact.uniform(random) <= share, []
-        on_first, changes = self._changes[client]
-        while len(changes) < 2 or changes[-2] <= tick:
-            number = len(changes)
-            mean = self._on if on_first == (number % 2 == 0) else self._off
-            random = randomness.generator(self._seed, "period", client, number)
-            length = max(1, exact.whole(mean * exact.exponential(random)))
-            changes.append((changes[-1] if changes else 0) + length)
-        return on_first, changes
+            self._on_first[client] = exact.uniform(random) <= share
+        return self._on_first[client]
+
+    def _changes(self, client: int, block: int) -> np.ndarray:
+        """The ticks of a client's changes in a block whose begin is known, int64
+        [BLOCK].
+        """
+        if client in self._drawn and self._drawn[client][0] == block:
+            return self._drawn[client][1]
+        means = [self._on, self._off]
+        if not self._is_on_first(client):
+            means.reverse()
+        uniforms = 1 - randomness.uniform(
+            self._seed, "period", client, skip=block * BLOCK, count=BLOCK
+        )
+        lengths = exact.exponentials(uniforms, means * (BLOCK // 2))
+        changes = np.cumsum(np.maximum(lengths, 1)) + self._begins[client][block]
+        self._drawn[client] = block, changes
+        result: np.ndarray = changes
+        return result
 
 
 class Traced(Availability):

@@ -6,11 +6,13 @@ client that is one microsecond faster there may change who comes first. Python's
 number once, and from then on time is whole numbers.
 """
 
+from collections.abc import Sequence
 from decimal import Context, Decimal
 
 import numpy as np
 
 CONTEXT = Context(prec=30)
+LIBRARY = 1e-14  # most relative error of a library's logarithm, and of a product
 
 
 def uniform(random: np.random.Generator) -> Decimal:
@@ -38,9 +40,20 @@ def lognormal(random: np.random.Generator, sigma: float) -> Decimal:
     return CONTEXT.exp(exponent)
 
 
-def exponential(random: np.random.Generator) -> Decimal:
-    """A number of the exponential distribution with mean 1: −ln u."""
-    return -CONTEXT.ln(uniform(random))
+def exponentials(uniforms: np.ndarray, means: Sequence[Decimal]) -> np.ndarray:
+    """Whole numbers of the exponential distribution with these means, int64 [n]: −m ln u
+    of ``uniforms`` in (0, 1], float64 [n], rounded.
+
+    A library's logarithm is wrong in its last bits. That is exact enough unless the
+    result is as near to the middle between two whole numbers; then it is computed anew.
+    """
+    estimates = -np.log(uniforms) * np.array([float(mean) for mean in means])
+    rounded: np.ndarray = np.rint(estimates).astype(np.int64)
+    from_middle = np.abs(estimates - np.floor(estimates) - 0.5)
+    for place in np.flatnonzero(from_middle <= LIBRARY * estimates).tolist():
+        logarithm = CONTEXT.ln(Decimal(float(uniforms[place])))
+        rounded[place] = whole(-means[place] * logarithm)
+    return rounded
 
 
 def power(base: Decimal, exponent: Decimal) -> Decimal:

@@ -1,16 +1,18 @@
 """When clients are on: periods by hand, and shares of time (time.md §2)."""
 
 import json
+from decimal import Decimal
 
 import numpy as np
 import pytest
 
-from hpcfl.clock import availability
+from hpcfl.clock import availability, exact
 from hpcfl.clock.availability import DAY, FOREVER, Daily, Traced
 from hpcfl.clock.devices import SECOND
 from hpcfl.clock.presence import Presence
 from hpcfl.errors import UserError
 from hpcfl.experiment.sections import Time
+from hpcfl.rows import randomness
 
 
 def test_everybody_is_always_on_by_default():
@@ -95,6 +97,41 @@ def test_clients_are_on_for_their_share_of_the_time(keys):
     here = [on.period(client, late)[0] <= late for client in range(clients)]
     # three standard deviations of a share of independent clients
     assert abs(np.mean(here) - share) < 3 * np.sqrt(share * (1 - share) / clients)
+
+
+def test_alternating_periods_are_the_sums_of_their_lengths():
+    """Over the edges of several blocks; −m ln u of the client's own numbers u."""
+    keys = {"availability": "markov", "on": 100.0, "off": 300.0}
+    for seed in (1, 2, 3, 4):
+        on = availability.of(Time(**keys), 3, seed)
+        first, _ = on.period(2, 0)
+        means = [Decimal(100 * SECOND), Decimal(300 * SECOND)]
+        uniforms = 1 - randomness.generator(seed, "period", 2).random(100)
+        if first > 0:  # off at first
+            means.reverse()
+        edges = [0, *np.cumsum(exact.exponentials(uniforms, means * 50)).tolist()]
+        for number in range(100 - 2):
+            begins_on = (number % 2 == 0) == (first == 0)
+            place = number if begins_on else number + 1
+            expected = edges[place], edges[place + 1]
+            assert on.period(2, edges[number]) == expected
+            assert on.period(2, edges[number + 1] - 1) == expected
+
+
+def test_exponential_lengths_are_those_of_exact_arithmetic():
+    """At random, and 10⁻¹² above and below the middle of two whole numbers, where a
+    library's logarithm cannot tell.
+    """
+    uniforms = 1 - np.random.default_rng(1).random(300)
+    means = [Decimal(10) ** (number % 16) for number in range(300)]
+    middle = Decimal(10**6) + Decimal("0.5")
+    for beside in (Decimal("1e-12"), Decimal("-1e-12")):
+        means.append((middle + beside) / exact.CONTEXT.ln(Decimal(2)))
+    found = exact.exponentials(np.append(uniforms, [0.5, 0.5]), means)
+    assert found[-2:].tolist() == [10**6 + 1, 10**6]
+    for place in range(300):
+        logarithm = exact.CONTEXT.ln(Decimal(float(uniforms[place])))
+        assert found[place] == exact.whole(-means[place] * logarithm)
 
 
 def test_presence_at_a_tick_that_moves_on():

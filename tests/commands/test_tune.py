@@ -4,6 +4,7 @@ out.
 
 import csv
 import json
+import shutil
 
 import numpy as np
 import pytest
@@ -47,6 +48,14 @@ RATES = '{ "training.lr" = { low = 0.01, high = 0.3, log = true } }'
 SAMPLES = 3 * 12  # that three clients train on, after a quarter is held out
 
 
+def play(place, methods, budget, search):
+    """``hpcfl tune`` in the current folder, of a file in this place: its code."""
+    file = place / "t.toml"
+    names = json.dumps(methods)
+    file.write_text(EXPERIMENT.format(methods=names, budget=budget, search=search))
+    return command(["tune", str(file)], OneProcess())
+
+
 @pytest.fixture
 def tuned(tmp_path, monkeypatch):
     """``tuned(methods, …)``: the folder after ``hpcfl tune``, which has ended with a
@@ -54,14 +63,21 @@ def tuned(tmp_path, monkeypatch):
     """
     monkeypatch.chdir(tmp_path)
 
-    def play(methods, budget=8 * SAMPLES, search=RATES, code=0):
-        file = tmp_path / "t.toml"
-        names = json.dumps(methods)
-        file.write_text(EXPERIMENT.format(methods=names, budget=budget, search=search))
-        assert command(["tune", str(file)], OneProcess()) == code
+    def ended(methods, budget=8 * SAMPLES, search=RATES, code=0):
+        assert play(tmp_path, methods, budget, search) == code
         return tmp_path / "runs" / "t"
 
-    return play
+    return ended
+
+
+@pytest.fixture(scope="module")
+def fedavg_tuned(tmp_path_factory):
+    """The place in which ``tuned(["fedavg"])`` was played, not to be changed."""
+    place = tmp_path_factory.mktemp("tuned")
+    with pytest.MonkeyPatch.context() as patched:
+        patched.chdir(place)
+        assert play(place, ["fedavg"], 8 * SAMPLES, RATES) == 0
+    return place
 
 
 def rows(folder):
@@ -73,11 +89,11 @@ def result(folder, cell, step):
     return tune_folder.result(folder, cell, step)
 
 
-def test_a_tuning_from_start_to_end_by_hand(tuned):
+def test_a_tuning_from_start_to_end_by_hand(fedavg_tuned):
     """Three rounds tell what a run costs, 36 gradients each, so 8 rounds are the whole
     run. Two trials are played for 4, one of them for all 8.
     """
-    folder = tuned(["fedavg"])
+    folder = fedavg_tuned / "runs" / "t"
     for trial in (0, 1):
         cell = f"fedavg,trial={trial},seed=7"
         assert result(folder, cell, "cost")["gradients"] == 3 * SAMPLES
@@ -166,11 +182,12 @@ def test_a_sham_gets_what_the_method_gets(tuned):
     assert states[0] == states[1]
 
 
-def test_jobs_of_their_own_come_to_the_same(tuned, tmp_path, capsys):
+def test_jobs_of_their_own_come_to_the_same(fedavg_tuned, tuned, tmp_path, capsys):
     """Each part by itself, in any order within a rung, as jobs of an array play them;
     other commands know the folder's runs.
     """
-    folder = tuned(["fedavg"])
+    shutil.copytree(fedavg_tuned, tmp_path, dirs_exist_ok=True)
+    folder = tmp_path / "runs" / "t"
     assert [cell.name for cell in look(folder)] == [
         "fedavg,trial=0,seed=7",
         "fedavg,trial=1,seed=7",

@@ -12,7 +12,7 @@ COMMON = {
     "suppress_health_check": list(HealthCheck),
 }
 settings.register_profile(
-    "short", max_examples=15, derandomize=True, phases=[Phase.generate], **COMMON
+    "short", max_examples=10, derandomize=True, phases=[Phase.generate], **COMMON
 )
 settings.register_profile("long", max_examples=5000, print_blob=True, **COMMON)
 settings.load_profile(os.environ.get("HPCFL_FUZZ", "short"))

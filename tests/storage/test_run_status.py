@@ -253,17 +253,26 @@ def unscored(tmp_path_factory):
     return folder
 
 
+WRITING_COPY = partial(die_writing, name=results.COPY)
+WRITING_MERGED = partial(die_writing, name=results.MERGED)
+AFTER_MERGED = partial(die_writing, name=results.MERGED, after=True)
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("method", ["cwfedavg", "fedbabu", "local"])
 @pytest.mark.parametrize(
-    ("kill", "concluded"),
+    ("method", "kill", "concluded"),
     [
-        (None, False),  # in the scoring, as it was when it came here
-        (die_merging, False),
+        ("cwfedavg", None, False),  # in the scoring, as it was when it came here
+        ("cwfedavg", die_merging, False),
         # The copy is written first; of the two the one with more rounds counts.
-        (partial(die_writing, name=results.COPY), False),
-        (partial(die_writing, name=results.MERGED), True),
-        (partial(die_writing, name=results.MERGED, after=True), True),
+        ("cwfedavg", WRITING_COPY, False),
+        ("cwfedavg", WRITING_MERGED, True),
+        ("cwfedavg", AFTER_MERGED, True),
+        # methods that score otherwise, whose results are written as the others'
+        ("fedbabu", None, False),
+        ("fedbabu", WRITING_MERGED, True),
+        ("local", None, False),
+        ("local", WRITING_MERGED, True),
     ],
 )
 def test_killed_in_the_final_scoring_and_completed_by_the_same_command(

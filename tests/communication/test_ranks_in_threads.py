@@ -1,0 +1,92 @@
+"""The same bits for any number of ranks, and resumed on others, where the ranks are
+threads of this process; ``mpi/test_ranks.py`` starts some, ``test_digests.py`` has every
+method on three.
+"""
+
+import numpy as np
+import pytest
+import tiny
+from every_method import short
+from in_threads import on_ranks
+from playing import play_on
+
+from hpcfl.errors import RunFailure
+
+ROUNDS = 3
+# a rank has one of the five clients, or none
+RANKS = 7
+
+
+def on(ranks, folder, table):
+    return on_ranks(ranks, lambda communicator: play_on(communicator, folder, table))
+
+
+def is_the_same_on_ranks_and_resumed(folder, method, resumed, **sections):
+    """Alone, on more ranks than there are clients, and after a kill in the last round
+    resumed on ``resumed`` ranks.
+    """
+    table = tiny.table(method, rounds=ROUNDS, checkpoint={"every": 1}, **sections)
+    plain = on(1, folder / "1", table)
+    spread = on(RANKS, folder / "ranks", table)
+    same(plain, spread, slice(None))
+    # as if killed before it was there
+    manifest = f"manifest-{ROUNDS:08d}.json"
+    (folder / "ranks" / "checkpoints" / manifest).unlink()
+    same(plain, on(resumed, folder / "ranks", table), slice(ROUNDS - 1, None))
+
+
+def same(plain, other, rounds):
+    """The state, and all that was recorded in these rounds but times and bytes."""
+    assert other.digest == plain.digest
+    for name, values in plain.values.items():
+        if not name.startswith(("seconds", "bytes")):
+            np.testing.assert_array_equal(other.values[name], values[rounds], name)
+
+
+@pytest.mark.parametrize("kind", tiny.LAYERED)
+def test_every_kind_of_layer(tmp_path, kind):
+    sections = {
+        "model": {"name": "tiny:layered", "kind": kind},
+        "training": {"batch_size": 5},
+    }
+    is_the_same_on_ranks_and_resumed(tmp_path, "fedavg", 3, **sections)
+
+
+@pytest.mark.parametrize("method", ["fedavg", "fedrep", "apfl"])
+def test_frozen_parameters(tmp_path, method):
+    sections = {"model": {"name": "tiny:lora"}, "participation": {"fraction": 0.5}}
+    is_the_same_on_ranks_and_resumed(tmp_path, short(method), 2, **sections)
+
+
+# kinds of messages and of private state
+@pytest.mark.parametrize("method", ["fedavg", "cwfedavg", "fedala", "fednh", "ifca"])
+def test_all_clients_in_every_round(tmp_path, method):
+    is_the_same_on_ranks_and_resumed(tmp_path, short(method), 5)
+
+
+@pytest.mark.parametrize(
+    "method", ["cwfedavg", "diversifed", "fedfomo", "fedcac", "cfl", "apple"]
+)
+def test_matrices_in_files(tmp_path, method):
+    """Also against those in memory."""
+    fraction = {"fraction": 1.0 if method == "apple" else 0.5}
+    table = tiny.table(short(method), participation=fraction)
+    plain = on(1, tmp_path / "1", table)
+    table["runtime"] = {"memory": 1e-6}
+    same(plain, on(3, tmp_path / "3", table), slice(None))
+
+
+def test_a_client_that_is_left_out_counts_nowhere(tmp_path):
+    """That holds for the means that ranks add up, too, where one rank has nothing left
+    to add.
+    """
+    diverges = {"name": "tiny:Diverges", "client": 3, "since": 2}
+    table = tiny.table(diverges, training={"on_divergence": "exclude"})
+    alone = on(1, tmp_path / "1", table)
+    for ranks in (3, 6):
+        same(alone, on(ranks, tmp_path / str(ranks), table), slice(None))
+
+
+def test_a_rank_that_fails_lets_the_others_go(tmp_path):
+    with pytest.raises(RunFailure, match="client 3 diverged"):
+        on(3, tmp_path, tiny.table({"name": "tiny:Diverges", "client": 3}))

@@ -1,0 +1,154 @@
+"""Ranks that are threads of this process: what ranks of MPI exchange, without starting
+them.
+
+One of them runs at a time, from one exchange to the next, so that they share torch's
+random generator and whatever else belongs to a process as if each had its own.
+"""
+
+import json
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, NoReturn
+
+import numpy as np
+
+from hpcfl.communication.communicator import Array, Communicator, Empty
+
+PATIENCE = 300  # seconds; a rank that failed lets the others go at once
+
+
+class Meeting:
+    """What the ranks of one job have in common."""
+
+    def __init__(self, size: int) -> None:
+        self.given: list[Any] = [None] * size
+        self.all_here = threading.Barrier(size)
+        self.baton = threading.Lock()  # of the one that runs
+
+
+class Threaded(Communicator):
+    """One rank of them."""
+
+    def __init__(self, rank: int, meeting: Meeting) -> None:
+        size = len(meeting.given)
+        super().__init__(rank, size, local_rank=rank, local_size=size)
+        self._meeting = meeting
+
+    def watch(self, seconds: float) -> None:
+        """Does nothing: who waits for too long gives up."""
+
+    @contextmanager
+    def collective_block(self) -> Iterator[None]:
+        yield
+
+    def _wait_for_all(self) -> None:
+        self._meeting.baton.release()
+        try:
+            self._meeting.all_here.wait(PATIENCE)
+        finally:
+            self._meeting.baton.acquire()
+
+    def _exchange(self, value: Any, take: Callable[[list[Any]], Any]) -> Any:
+        """What ``take`` makes of every rank's value; nobody goes on while others read."""
+        self._meeting.given[self.rank] = value
+        self._wait_for_all()
+        result = take(self._meeting.given)
+        self._wait_for_all()
+        return result
+
+    def bcast(self, value: Any) -> Any:
+        text = json.dumps(value) if self.is_server else ""
+        return self._exchange(text, lambda texts: json.loads(texts[0]))
+
+    def gather(self, value: Any) -> list[Any] | None:
+        everyones = self.allgather(value)
+        return everyones if self.is_server else None
+
+    def allgather(self, value: Any) -> list[Any]:
+        return self._exchange(
+            json.dumps(value), lambda texts: [json.loads(text) for text in texts]
+        )
+
+    def allreduce_max(self, number: int) -> int:
+        return self._exchange(number, max)
+
+    def bcast_row(
+        self, row: Array | None, width: int, dtype: Any, empty: Empty = np.empty
+    ) -> Array:
+        def take(rows: list[Array]) -> Array:
+            if row is not None:
+                return row
+            received = empty(width, dtype)
+            received[:] = rows[0]
+            return received
+
+        return self._exchange(row, take)
+
+    def scatter_rows(
+        self,
+        rows: Array | None,
+        owner: Array,
+        width: int,
+        dtype: Any,
+        empty: Empty = np.empty,
+    ) -> Array:
+        def take(given: list[Array]) -> Array:
+            mine = empty((int((owner == self.rank).sum()), width), dtype)
+            mine[:] = given[0][owner == self.rank]
+            return mine
+
+        return self._exchange(rows, take)
+
+    def gather_rows(
+        self, rows: Array, owner: Array, empty: Empty = np.empty
+    ) -> Array | None:
+        def take(given: list[Array]) -> Array | None:
+            if not self.is_server:
+                return None
+            dtype = str(rows.dtype).removeprefix("torch.")
+            everyones = empty((len(owner), rows.shape[1]), dtype)
+            for rank, own in enumerate(given):
+                everyones[owner == rank] = own
+            return everyones
+
+        return self._exchange(rows, take)
+
+    def allreduce_max_array(self, values: np.ndarray) -> np.ndarray:
+        return self._exchange(values, lambda given: np.max(given, axis=0))
+
+    def reduce_sum(self, values: np.ndarray) -> np.ndarray | None:
+        total = self._exchange(values, lambda given: np.sum(given, axis=0))
+        return total if self.is_server else None
+
+    def end(self, code: int) -> NoReturn:
+        raise SystemExit(code)
+
+    def abort(self, code: int) -> NoReturn:
+        raise SystemExit(code)
+
+
+def on_ranks(size: int, work: Callable[[Communicator], Any]) -> Any:
+    """What rank 0 makes of ``work``, which every rank does; its failure, or another
+    one's.
+    """
+    meeting = Meeting(size)
+    results: list[Any] = [None] * size
+    failures: list[BaseException] = []
+
+    def be(rank: int) -> None:
+        with meeting.baton:
+            try:
+                results[rank] = work(Threaded(rank, meeting))
+            except BaseException as failure:
+                failures.append(failure)
+                meeting.all_here.abort()
+
+    threads = [threading.Thread(target=be, args=(rank,)) for rank in range(size)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if failures:
+        raise failures[0]
+    return results[0]
