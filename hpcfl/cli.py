@@ -729,7 +729,8 @@ def report(folders: tuple[Path, ...], out: Path) -> None:
     default="curves",
     show_default=True,
     metavar="NAME",
-    help="curves, clients, gains, spread, heatmap, partition, or your own MODULE:FUNCTION.",
+    help="curves, clients, gains, spread, heatmap, partition, participation, or your own "
+    "MODULE:FUNCTION.",
 )
 @click.option(
     "--x",

@@ -1,0 +1,137 @@
+"""PFLlib's runs and hpcfl's of the same thing, beside each other.
+
+    python launch/pfllib/compare.py collect FOLDER RUNS   # what play.py and hpcfl wrote
+    python launch/pfllib/compare.py                       # the figure and the table
+
+The first writes ``results/curves/pfllib.csv``, test accuracies before the training of
+each round and after the last; the second draws ``pfllib.png`` beside it and prints the
+table of its README.
+"""
+
+import json
+import sys
+from pathlib import Path
+
+import pandas
+
+import hpcfl
+from hpcfl.report.figures import write
+from hpcfl.report.plots import _lines
+from hpcfl.report.plots._lines import Line
+from hpcfl.report.plots.base import Sheet
+
+CURVES = Path(__file__).parents[2] / "results" / "curves"
+NUMBERS = CURVES / "pfllib.csv"
+ROUNDS = 10
+PFLLIB, ALIKE, HPCFL = "PFLlib", "all-samples", "hpcfl"
+METHODS = {
+    "FedAvg": "fedavg",
+    "Local": "local",
+    "FedRep": "fedrep",
+    "FedALA": "fedala",
+    "FedDBE": "feddbe",
+    "GPFL": "gpfl",
+    "FedCP": "fedcp",
+}
+HEAD = """\
+| method | seeds | PFLlib | hpcfl | difference | its error | between seeds | largest | alike until |
+|---|---|---|---|---|---|---|---|---|
+"""
+
+
+def collect(folder: Path, runs: Path) -> pandas.DataFrame:
+    """A row for each code, method, seed and round: the accuracy on all test samples.
+
+    Args:
+        folder: with ``CODE-METHOD-SEED.json``, as ``play.py`` writes it.
+        runs: of ``curves.toml``. FedDBE's first round there is what PFLlib does before
+            it begins to count.
+    """
+    curves = []
+    for file in sorted(folder.glob("*.json")):
+        code, method, seed = file.stem.rsplit("-", 2)
+        accuracy = json.loads(file.read_text(encoding="utf-8"))["accuracy"]
+        curves.append((code, METHODS[method], int(seed), accuracy))
+    for run in hpcfl.load(runs).values():
+        accuracy = run.rounds()["pre/weighted"].tolist()
+        method = run.config["method"]["name"]
+        curves.append((HPCFL, method, run.config["seed"], accuracy))
+    rows = [
+        (code, method, seed, round, f"{score:.4f}")
+        for code, method, seed, accuracy in curves
+        for round, score in enumerate(accuracy[-ROUNDS - 1 :])
+    ]
+    names = ["code", "method", "seed", "round", "accuracy"]
+    return pandas.DataFrame(rows, columns=names).sort_values(names[:4])
+
+
+def curves_of(numbers: pandas.DataFrame, code: str, method: str) -> pandas.DataFrame:
+    """The accuracies in %, a row for each round and a column for each seed."""
+    chosen = numbers[(numbers.code == code) & (numbers.method == method)]
+    return 100 * chosen.pivot(index="round", columns="seed", values="accuracy")
+
+
+def table(numbers: pandas.DataFrame, code: str) -> str:
+    """The methods that ``code`` played beside hpcfl, in Markdown: accuracies in % after
+    the last round, hpcfl's less the other's with its standard error over seeds, the
+    standard deviation of the other's between seeds, the largest difference of means in
+    a round, and the last round up to which all seeds have the same accuracies.
+    """
+    lines = []
+    for name, method in METHODS.items():
+        theirs = curves_of(numbers, code, method)
+        if theirs.empty:
+            continue
+        ours = curves_of(numbers, HPCFL, method)[theirs.columns]
+        difference = ours - theirs
+        seeds = len(difference.columns)
+        last = difference.loc[ROUNDS]
+        error, spread = "–", "–"
+        if seeds > 1:
+            error = f"{last.std() / seeds**0.5:.1f}"
+            spread = f"{theirs.loc[ROUNDS].std():.1f}"
+        largest = difference.mean(axis=1).abs().max()
+        alike = (difference == 0).all(axis=1)
+        cells = [
+            name,
+            str(seeds),
+            f"{theirs.loc[ROUNDS].mean():.1f}",
+            f"{ours.loc[ROUNDS].mean():.1f}",
+            f"{last.mean():+.1f}",
+            error,
+            spread,
+            f"{largest:.1f}",
+            str(alike.cumprod().sum() - 1),
+        ]
+        lines.append("| " + " | ".join(cells) + " |\n")
+    return HEAD + "".join(lines)
+
+
+def draw(numbers: pandas.DataFrame, sheet: Sheet) -> "object":
+    """A panel for each method: both codes' means over seeds, with a band."""
+    panels: dict[str, list[Line]] = {}
+    for name, method in METHODS.items():
+        panels[name] = []
+        for code, look in ((HPCFL, "fedavg"), (PFLLIB, "fedprox")):
+            curves = curves_of(numbers, code, method)
+            line = Line(
+                code,
+                look,
+                curves.index.to_numpy(float),
+                curves.mean(axis=1).to_numpy(),
+                curves.std(axis=1, ddof=0).to_numpy(),
+                curves.shape[1],
+            )
+            panels[name].append(line)
+    axes = {"xlabel": "rounds", "ylabel": "test accuracy (%)"}
+    return _lines.draw(sheet, panels, None, **axes)
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["collect"]:
+        collected = collect(Path(sys.argv[2]), Path(sys.argv[3]))
+        collected.to_csv(NUMBERS, index=False)
+    numbers = pandas.read_csv(NUMBERS)
+    write(CURVES / "pfllib.png", "png", lambda: draw(numbers, Sheet(width=7.5)))
+    print(table(numbers, PFLLIB))
+    print(table(numbers, ALIKE))
