@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from hpcfl.storage import results
+from hpcfl.storage.client_numbers import Values
 from hpcfl.storage.manifest import Manifest
 from hpcfl.storage.results import Results
 from hpcfl.storage.shards import Shard
@@ -118,13 +119,18 @@ def test_numbers_that_no_run_has(tmp_path, look, name):
 
 @pytest.mark.parametrize(
     "wrong",
-    [lambda old: old[:, 0], lambda old: old[:, :2], lambda old: old[:, :, None]],
+    [lambda old: old[:-1], lambda old: old[:, None], lambda old: old[:0]],
 )
 def test_clients_of_another_shape(tmp_path, look, wrong):
     name = "clients/pre/total"
 
     def change(old: Results) -> Results:
-        return replace(old, values={**old.values, name: wrong(old.values[name])})
+        columns = old.clients.columns
+        of_clients = replace(
+            old.clients, columns={**columns, name: wrong(columns[name])}
+        )
+        of_rounds = Values.of(old.values, len(old.rounds)).of_rounds
+        return replace(old, values=Values(of_rounds, of_clients))
 
     look(forged(tmp_path / "run", change))
 
