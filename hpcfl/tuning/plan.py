@@ -199,7 +199,7 @@ class Plan:
         for trial in range(self.section.trials):
             mistakes: list[str] = []
             for attempt in range(ATTEMPTS):
-                drawn = draw(ranges, self.section.seed, method, trial, attempt)
+                drawn = draw(ranges, self.section.seed, trial, attempt)
                 label = f"trial={trial:0{width}}"
                 candidate = Candidate(method, label, fixed | drawn)
                 config, mistakes = self._configured(candidate, 0, 1)
@@ -234,15 +234,19 @@ class Plan:
 
 
 def draw(
-    ranges: Mapping[str, Range], seed: int, method: str, trial: int, attempt: int = 0
+    ranges: Mapping[str, Range], seed: int, trial: int, attempt: int = 0
 ) -> Setting:
-    """One configuration, a function of seed, method, trial and key.
+    """One configuration, a function of seed, trial and key.
+
+    It is the same for all methods: each tries the same learning rates, so that none is
+    better than another by the luck of its draws. With draws of their own eight FedAvgs
+    differed by as much as 1.3 ± 0.5 points (results/tuned).
 
     attempt: counts the draws of a trial, where those before were no valid experiments.
     """
     setting = {}
     for key, values in ranges.items():
-        purpose = "tune", method, trial, attempt, key
+        purpose = "tune", trial, attempt, key
         [luck] = randomness.uniform(seed, *purpose, skip=0, count=1).tolist()
         setting[key] = _at(values, luck)
     return setting

@@ -16,6 +16,7 @@ from sphinx.cmd.build import build_main
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 FOLDERS = ("hpcfl", "launch", "results", "slurm", "tests")
+LINKED = ("LICENSE", "CITATION.cff")
 FIRST = "README"  # the page that all others hang on
 # A page stands in the first chapter of which a pattern fits its path.
 CHAPTERS = {
@@ -64,7 +65,7 @@ def collect(pages: Path) -> None:
     left_out = shutil.ignore_patterns("__pycache__")
     for folder in [*(ROOT / name for name in FOLDERS), HERE / "api"]:
         shutil.copytree(folder, pages / folder.name, ignore=left_out)
-    for path in ROOT.glob("*.md"):
+    for path in [*ROOT.glob("*.md"), *(ROOT / name for name in LINKED)]:
         shutil.copy(path, pages)
     written.methods(pages)
     written.gallery(pages)

@@ -53,21 +53,30 @@ def test_overrides_are_other_ranges_or_values():
     assert tuning.config(tuning.untuned("fedavg"), 0, 1).training.lr == 0.005
 
 
-def test_draws_are_keyed_by_seed_method_and_trial():
+def test_draws_are_keyed_by_seed_and_trial():
     interval = Interval(low=0.001, high=0.1, log=True)
     ranges = {"a": interval, "b": [1, 2, 3]}
-    one = plan.draw(ranges, 0, "fedavg", 2)
-    assert one == plan.draw(dict(reversed(ranges.items())), 0, "fedavg", 2)
+    one = plan.draw(ranges, 0, 2)
+    assert one == plan.draw(dict(reversed(ranges.items())), 0, 2)
     # another key changes none
-    assert one["a"] == plan.draw({"a": interval}, 0, "fedavg", 2)["a"]
-    for other in [(1, "fedavg", 2), (0, "sham", 2), (0, "fedavg", 3)]:
+    assert one["a"] == plan.draw({"a": interval}, 0, 2)["a"]
+    for other in [(1, 2), (0, 3)]:
         assert plan.draw(ranges, *other)["a"] != one["a"]
-    drawn = [plan.draw(ranges, 0, "fedavg", trial) for trial in range(200)]
+    drawn = [plan.draw(ranges, 0, trial) for trial in range(200)]
     rates = [draw["a"] for draw in drawn]
     assert 0.001 <= min(rates) < 0.0012 and 0.085 < max(rates) <= 0.1
     # half of them are below the geometric mean, up to chance
     assert 80 < sum(rate < 0.01 for rate in rates) < 120
     assert {draw["b"] for draw in drawn} == {1, 2, 3}
+
+
+def test_all_methods_try_the_same_of_what_they_share():
+    tuning = plan.read(table(methods=["fedavg", "ditto"]), "t.toml")
+    fedavg, ditto = (
+        [trial.setting["training.lr"] for trial in tuning.trials(method)]
+        for method in ("fedavg", "ditto")
+    )
+    assert fedavg == ditto and len(set(fedavg)) > 1
 
 
 def test_a_draw_that_is_no_experiment_is_drawn_again():
