@@ -15,7 +15,7 @@ import torch
 from playing import Played, play
 from zygote import Zygote
 
-from hpcfl.clients import Fleet
+from hpcfl.clients import Fleet, training
 from hpcfl.clients.setup import Setup
 from hpcfl.commands.run import run
 from hpcfl.communication import exchange
@@ -91,6 +91,30 @@ def short_ala(monkeypatch):
 def no_figures(monkeypatch):
     """A run draws none at its end, which takes longer than a tiny run."""
     monkeypatch.setattr(figures, "draw", lambda folder: [])
+
+
+@pytest.fixture
+def tried_both_ways(monkeypatch):
+    """Whatever is trained on features ends where it ends when trained on samples, up to
+    rounding; the phases in which that was tried.
+    """
+    train, tried = training.train, []
+
+    def train_both_ways(task, resources, *given):
+        trained = train(task, resources, *given)
+        if training._frozen_once(task, resources):
+            tried.append(task.phase)
+            on_samples = train(task, replace(resources, head=None), *given)
+            for one, other in zip(_numbers(trained), _numbers(on_samples), strict=True):
+                torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
+        return trained
+
+    monkeypatch.setattr(training, "train", train_both_ways)
+    return tried
+
+
+def _numbers(trained):
+    return [trained.rows, trained.buffers, trained.losses, *trained.changed.values()]
 
 
 @pytest.fixture

@@ -15,16 +15,20 @@ import jobs
 import pytest
 
 from hpcfl.cluster import status
-from hpcfl.communication.communicator import OneProcess
 from hpcfl.storage import results
-from hpcfl.storage.checkpoint import Checkpoints
-from hpcfl.storage.clients import ClientStore
 
 pytestmark = pytest.mark.mpi
 
-NOTING, STOPPING, UNREPORTED, WARNED, WRAPPED = (
+NOTING, STOPPING, UNREPORTED, WARNED, WRAPPED, GIGABYTES = (
     str(Path(__file__).with_name(f"{name}.py"))
-    for name in ("noting", "stopping", "unreported", "warned", "wrapped")
+    for name in (
+        "noting",
+        "stopping",
+        "unreported",
+        "warned",
+        "wrapped",
+        "gigabytes",
+    )
 )
 
 
@@ -308,7 +312,7 @@ def test_worlds_of_one_rank_each_are_refused(start, experiment, tmp_path):
     assert not (tmp_path / "out").exists()
 
 
-def test_more_than_two_gigabytes_in_one_exchange(start, experiment, tmp_path):
+def test_more_than_two_gigabytes_in_one_exchange(start, tmp_path):
     available = next(
         int(line.split()[1])
         for line in Path("/proc/meminfo").read_text().splitlines()
@@ -316,18 +320,5 @@ def test_more_than_two_gigabytes_in_one_exchange(start, experiment, tmp_path):
     )
     if available < 12 << 20:
         pytest.skip("needs 12 GB of memory")
-    width, times = (
-        (1 << 31) // (5 * 4) // 1000 + 1,
-        1000,
-    )  # floats of five clients: a little more than 2 GiB
-    file = experiment(
-        f"[method]\nname = 'tiny:Wide'\nwidth = {width}\ntimes = {times}\n[evaluation]\n"
-        "clients = 'cohort'\n",
-        1,
-    )
-    code, output = start(2, file, "--out", tmp_path / "out").wait()
+    code, output = start(2, program=(GIGABYTES,)).wait()
     assert code == 0, output
-    restored = Checkpoints(tmp_path / "out" / "checkpoints", OneProcess()).restore(
-        ClientStore(range(5), {})
-    )
-    assert (restored.server["ends"] == 2).all()

@@ -1,5 +1,6 @@
-"""The same bits for any number of ranks, with all clients a round and half of them;
-every method on real data with half of them, on three ranks and resumed alone.
+"""The same bits for any number of ranks, and resumed on others. What does not depend on
+MPI is in ``communication/test_ranks_in_threads.py``, which has more ranks and kinds of
+state, and in ``test_digests.py``, which has every method.
 """
 
 import json
@@ -9,7 +10,7 @@ import jobs
 import numpy as np
 import pytest
 import tiny
-from every_method import NAMES, kind, short
+from every_method import kind, of_each_family, short
 
 from hpcfl.storage import results
 
@@ -41,16 +42,15 @@ every = 1
 """
 
 
-@pytest.mark.timeout(1800)
-def test_every_method_on_digits_with_three_ranks_and_resumed(
+def test_a_method_of_each_family_on_digits_with_three_ranks_and_resumed(
     start, alone, tmp_path, capsys
 ):
-    file = tmp_path / "experiment.toml"
-    file.write_text(DIGITS + grid(NAMES, (0.5,), NEWCOMERS))
+    names, file = of_each_family(), tmp_path / "experiment.toml"
+    file.write_text(DIGITS + grid(names, (0.5,), NEWCOMERS))
     assert alone(str(file), tmp_path / "1") == 0
     code, output = start(3, file, "--out", tmp_path / "3").wait()
     assert code == 0, output
-    compare(tmp_path / "1", tmp_path / "3", len(NAMES))
+    compare(tmp_path / "1", tmp_path / "3", len(names))
     for cell in cells(tmp_path / "3"):
         values = results.read(tmp_path / "3" / cell).values
         scores = [values[name] for name in values if name.endswith("/weighted")]
@@ -60,45 +60,16 @@ def test_every_method_on_digits_with_three_ranks_and_resumed(
         # as if killed before it was there
         (tmp_path / "3" / cell / "checkpoints" / "manifest-00000002.json").unlink()
     assert alone(str(file), tmp_path / "3") == 0
-    assert capsys.readouterr().out.count("continues after round 1") == len(NAMES)
-    compare(tmp_path / "1", tmp_path / "3", len(NAMES))
+    assert capsys.readouterr().out.count("continues after round 1") == len(names)
+    compare(tmp_path / "1", tmp_path / "3", len(names))
 
 
-@pytest.mark.timeout(1800)
-def test_every_kind_of_layer_with_any_number_of_ranks_and_resumed(
-    start, alone, tmp_path
+def test_kinds_of_messages_and_state_with_more_ranks_than_clients(
+    start, alone, experiment, tmp_path
 ):
-    text = jobs.EXPERIMENT.format(rounds=3)
-    for key, other in {
-        'name = "mlp"\nhidden = [8]': 'name = "tiny:layered"',
-        "batch_size = 4": "batch_size = 5",
-        "every = 2": "every = 1",
-    }.items():
-        assert key in text
-        text = text.replace(key, other)
-    file = tmp_path / "experiment.toml"
-    kinds = f"[sweep]\nmodel.kind = {list(tiny.LAYERED)}\n"
-    file.write_text(f'{text}[method]\nname = "fedavg"\n{kinds}')
-    assert alone(str(file), tmp_path / "1") == 0
-    for ranks in (2, 5):
-        code, output = start(ranks, file, "--out", tmp_path / str(ranks)).wait()
-        assert code == 0, output
-        compare(tmp_path / "1", tmp_path / str(ranks), len(tiny.LAYERED))
-    for cell in cells(tmp_path / "5"):  # as if killed before it was there
-        (tmp_path / "5" / cell / "checkpoints" / "manifest-00000003.json").unlink()
-    code, output = start(3, file, "--out", tmp_path / "5").wait()
-    assert code == 0 and "continues after round 2" in output, output
-    compare(tmp_path / "1", tmp_path / "5", len(tiny.LAYERED))
-
-
-@pytest.mark.parametrize(("ranks", "fraction"), [(5, 1.0), (7, 0.5)])
-def test_kinds_of_messages_and_state_with_any_number_of_ranks(
-    start, alone, experiment, tmp_path, ranks, fraction
-):
-    """Seven ranks are more than there are clients."""
-    file = experiment(grid(KINDS, (fraction,)))
+    file = experiment(grid(KINDS, (0.5,)))
     assert alone(file, tmp_path / "1") == 0
-    code, output = start(ranks, file, "--out", tmp_path / "ranks").wait()
+    code, output = start(7, file, "--out", tmp_path / "ranks").wait()
     assert code == 0, output
     compare(tmp_path / "1", tmp_path / "ranks", len(KINDS))
 
@@ -109,23 +80,6 @@ def with_model(file, model):
     mlp = 'name = "mlp"\nhidden = [8]'
     path.write_text(path.read_text().replace(mlp, f'name = "{model}"'))
     return file
-
-
-def test_frozen_parameters_are_the_same_on_all_ranks(
-    start, alone, experiment, tmp_path
-):
-    methods = ["fedavg", "fedrep", "apfl"]
-    file = with_model(experiment(grid(methods, (0.5,))), "tiny:lora")
-    assert alone(file, tmp_path / "1") == 0
-    code, output = start(3, file, "--out", tmp_path / "3").wait()
-    assert code == 0, output
-    compare(tmp_path / "1", tmp_path / "3", len(methods))
-    for cell in cells(tmp_path / "3"):  # as if killed before they were there
-        checkpoints = sorted((tmp_path / "3" / cell / "checkpoints").glob("manifest-*"))
-        checkpoints[-1].unlink()
-    code, output = start(2, file, "--out", tmp_path / "3").wait()
-    assert code == 0 and output.count("continues after round 2") == len(methods), output
-    compare(tmp_path / "1", tmp_path / "3", len(methods))
 
 
 def test_other_frozen_parameters_on_one_rank_are_refused(start, experiment, tmp_path):
@@ -177,42 +131,23 @@ def test_class_models_travel_where_they_are_fewer_bytes(start, experiment, tmp_p
     )
 
 
-def test_a_client_that_is_left_out_counts_nowhere(start, experiment, tmp_path):
-    """That holds for the means that ranks add up, too, where one rank has nothing left
-    to add.
-    """
-    file = experiment("[method]\nname = 'tiny:Diverges'\nclient = 3\nsince = 2\n", 3)
-    arguments = [file, "--set", "training.on_divergence=exclude", "--out"]
-    codes = [
-        start(ranks, *arguments, tmp_path / str(ranks)).wait()[0] for ranks in (0, 3, 6)
-    ]
-    assert codes == [0, 0, 0]
-    (digest,) = {jobs.digest(tmp_path / str(ranks)) for ranks in (0, 3, 6)}
-    assert digest is not None
-    for ranks in (3, 6):
-        same(results.read(tmp_path / "0"), results.read(tmp_path / str(ranks)))
-
-
 def test_rows_of_a_client_that_is_left_out_are_not_waited_for(
-    start, experiment, tmp_path
+    start, alone, experiment, tmp_path
 ):
-    """Of two ranks with rows, and of five of which one has none left."""
+    """Of five ranks with rows, of which one has none left."""
     file = experiment(
         "[method]\nname = 'tiny:DivergesInRows'\nclient = 3\nsince = 2\n", 3
     )
     arguments = ["--set", "training.on_divergence=exclude", "--out"]
     given = {"program": (TENSORS,), "WIDE_BYTES": "1"}
-    assert start(0, file, *arguments, tmp_path / "0").wait()[0] == 0
-    for ranks in (3, 6):
-        code, output = start(
-            ranks, file, *arguments, tmp_path / str(ranks), **given
-        ).wait()
-        assert code == 0, output
-        assert (
-            jobs.digest(tmp_path / str(ranks))
-            == jobs.digest(tmp_path / "0")
-            is not None
-        )
+    calm = Path(file).with_name("calm.toml")
+    excluding = "[training]\non_divergence = 'exclude'\n"
+    calm.write_text(Path(file).read_text().replace("[training]\n", excluding))
+    assert alone(str(calm), tmp_path / "1") == 0
+    code, output = start(6, file, *arguments, tmp_path / "6", **given).wait()
+    assert code == 0, output
+    digests = [jobs.digest(tmp_path / folder) for folder in ("1", "6")]
+    assert digests[0] == digests[1] is not None
     code, output = start(3, file, "--out", tmp_path / "stopped", **given).wait()
     assert code == 1 and "client 3 diverged" in output and "Traceback" not in output, (
         output
@@ -221,33 +156,17 @@ def test_rows_of_a_client_that_is_left_out_are_not_waited_for(
 
 @pytest.mark.parametrize("wide", [1, 1 << 16], ids=["a row at a time", "all together"])
 def test_tensors_travel_like_arrays(start, alone, experiment, tmp_path, wide):
-    file = experiment(
-        grid(["fednh", "fedfomo"])
-    )  # rows, pools, shared fields, narrow ones
+    # rows, pools, shared fields, narrow ones
+    file = experiment(grid(["fednh", "fedfomo"], (0.5,)))
     assert alone(file, tmp_path / "1") == 0
     code, output = start(
         3, file, "--out", tmp_path / "3", program=(TENSORS,), WIDE_BYTES=str(wide)
     ).wait()
     assert code == 0, output
-    compare(tmp_path / "1", tmp_path / "3", 4)
+    compare(tmp_path / "1", tmp_path / "3", 2)
 
 
-def test_matrices_in_files_give_the_same_bits(start, alone, experiment, tmp_path):
-    file = experiment(
-        grid(
-            ["cwfedavg", "diversifed", "fedfomo", "ifca", "fedcac", "cfl", "apple"],
-            (0.5,),
-        )
-    )
-    assert alone(file, tmp_path / "1") == 0
-    code, output = start(
-        3, file, "--out", tmp_path / "3", "--set", "runtime.memory=1e-6"
-    ).wait()
-    assert code == 0, output
-    compare(tmp_path / "1", tmp_path / "3", 7)
-
-
-def grid(names, fractions=(1.0, 0.5), newcomers=""):
+def grid(names, fractions, newcomers=""):
     """Cells for these methods, each with these shares of the clients in a round.
 
     newcomers: keys for those methods that have something for them.

@@ -61,6 +61,7 @@ def test_a_method_ends_as_on_the_cpu(
     sections = {
         **samples(model),
         "rounds": rounds,
+        "evaluation": {"every": rounds},
         "training": {"lr": 0.05, **training},
         "participation": {"fraction": 0.8},
     }
