@@ -96,6 +96,11 @@ def run(
     )
 
 
+def changed(of: Run, values: dict[str, np.ndarray]) -> Run:
+    """The run with other recorded values."""
+    return replace(of, results=replace(of.results, values=values))
+
+
 def seeds(method: str, *best: float, **keys: object) -> list[Run]:
     return [run(method, seed, (0.1, one), **keys) for seed, one in enumerate(best)]
 

@@ -28,6 +28,7 @@ def timed(method, seed, *accuracies, step=10.0):
     turns = np.arange(count)[:, None] % 3 == np.arange(3)
     values = {
         **run.results.values,
+        "clients/floats_up": np.zeros((count, 3)),
         "time/seconds": ended,
         "time/started": ended - step,
         "clients/updates": turns.cumsum(axis=0).astype(float),
