@@ -152,7 +152,8 @@ def test_what_needs_its_rounds_is_measured_aside_and_played_whole(tuned):
 
 
 def test_a_configuration_that_diverges_is_never_chosen(tuned, capsys):
-    folder = tuned(["fedavg"], search='{ "training.lr" = [1e38, 0.1] }')
+    # drawn are the first of the five and then the second
+    folder = tuned(["fedavg"], search='{ "training.lr" = [1e38, 0.1, 0.2, 0.3, 0.4] }')
     lost = result(folder, "fedavg,trial=0,seed=7", "rung=0")
     assert "diverged" in lost["failure"]
     assert (lost["score"], lost["rank"], lost["gradients"]) == (None, None, 0)
