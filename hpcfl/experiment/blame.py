@@ -69,11 +69,16 @@ def definition_of(thing: Any) -> str | None:
     """``file:line`` where a user's class or function begins; None for what is not a
     user's.
     """
-    try:
-        file, (_, line) = inspect.getsourcefile(thing), inspect.getsourcelines(thing)
-    except (TypeError, OSError):  # not made of Python, or its source is gone
-        return None
-    return f"{_shown(file)}:{line}" if file and is_own(file) else None
+    # A method with options is a class that no file defines, derived from one that does.
+    kinds = inspect.getmro(thing) if inspect.isclass(thing) else [thing]
+    for kind in kinds:
+        try:
+            file, (_, line) = inspect.getsourcefile(kind), inspect.getsourcelines(kind)
+        except (TypeError, OSError):  # not made of Python, or its source is gone
+            continue
+        if file and is_own(file):
+            return f"{_shown(file)}:{line}"
+    return None
 
 
 def said(error: BaseException) -> str:

@@ -43,7 +43,10 @@ def gpus(monkeypatch):
     def make(*numbers):
         def properties(where):
             return SimpleNamespace(
-                uuid=numbers[torch.device(where).index], total_memory=80e9
+                uuid=numbers[torch.device(where).index],
+                total_memory=80e9,
+                major=9,
+                minor=0,
             )
 
         for name, face in {
