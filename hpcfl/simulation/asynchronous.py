@@ -172,7 +172,7 @@ class AsynchronousRound(Round):
             self.train(jobs, scored)
         self.call("observe", self.observers, inbox)
         cohort = self.plan.cohort
-        own = cohort[np.isin(cohort, self.prepared.store.ids)]
+        own = cohort[self.prepared.store.hosts(cohort)]
         self.arrivals = arrivals = self.flights.arrivals(own)
         if not len(own):
             return LocalWork(own, {}, self.participants.state, arrivals.finite)

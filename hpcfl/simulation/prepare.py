@@ -133,7 +133,7 @@ class Prepared:
         """Those of the clients ``ids`` that live on this rank, with copies of their
         private state.
         """
-        local_ids = ids[np.isin(ids, self.store.ids)]
+        local_ids = ids[self.store.hosts(ids)]
         state = self.store.get(local_ids.tolist(), self.resources.device)
         return fleet_type(
             local_ids,

@@ -133,7 +133,7 @@ class Snapshot(Mapping[int, Row]):
         return digest.OfClients(self.ids, self.template.digest, written)
 
     def __getitem__(self, client: int) -> Row:
-        if len(foreign(self.ids, [client])):
+        if not _among(np.array([client]), self.ids).all():
             raise KeyError(client)
         return self.written.get(client, self.template)
 
@@ -192,6 +192,10 @@ class ClientStore:
         """The clients of this rank, ascending."""
         ids: list[int] = self._ids.tolist()
         return ids
+
+    def hosts(self, ids: np.ndarray) -> np.ndarray:
+        """Which of the ``ids`` [n] are of this rank, bool [n]."""
+        return _among(ids, self._ids)
 
     def get(self, ids: Sequence[int], device: torch.device = CPU) -> dict[str, Tensor]:
         """Copies of the state of n clients, name → tensor [n, *shape] on ``device``.
@@ -263,7 +267,8 @@ class ClientStore:
         return Snapshot(self._ids, dict(self._written), self._template_row)
 
     def _check_ids(self, ids: Sequence[int]) -> None:
-        others = foreign(self._ids, ids)
+        asked = np.asarray(ids, np.int64)
+        others = asked[~self.hosts(asked)].tolist()
         if others:
             raise ValueError(f"clients {others[:5]} are not of this rank")
 
@@ -282,15 +287,12 @@ class ClientStore:
                 )
 
 
-def foreign(hosted: np.ndarray, ids: Sequence[int]) -> list[int]:
-    """Those of the ``ids`` that are not among ``hosted``, which ascend."""
-    asked = np.asarray(ids, np.int64)
-    places = np.searchsorted(hosted, asked)
-    within = places < len(hosted)
-    known = np.zeros(len(asked), bool)
-    known[within] = hosted[places[within]] == asked[within]
-    others: list[int] = asked[~known].tolist()
-    return others
+def _among(ids: np.ndarray, hosted: np.ndarray) -> np.ndarray:
+    """Which of the ``ids`` [n] are among ``hosted``, which ascend, bool [n]."""
+    places = np.searchsorted(hosted, ids)
+    among = places < len(hosted)
+    among[among] = hosted[places[among]] == ids[among]
+    return among
 
 
 def _private(tensor: Tensor) -> Tensor:
