@@ -69,13 +69,14 @@ class ClientNumbers:
     def series(self, name: str) -> np.ndarray:
         """A number of all clients in all rounds, [T, clients]."""
         column = self.columns[name]
-        size = 8 * (len(self.starts) - 1) * self.clients
+        rounds = len(self.starts) - 1
+        size = 8 * rounds * self.clients
         if size > MOST:
             raise UserError(
-                f"'{name}' of {self.clients:,} clients in {len(self.starts) - 1:,} rounds "
+                f"'{name}' of {self.clients:,} clients in {rounds:,} rounds "
                 f"would be {size:,} bytes, more than {MOST:,}"
             )
-        whole = missing((len(self.starts) - 1, self.clients), column.dtype)
+        whole = missing((rounds, self.clients), column.dtype)
         whole[self.rounds, self.ids] = column
         return whole
 
@@ -83,7 +84,7 @@ class ClientNumbers:
         """The entries of the rounds at some positions, in their order."""
         chosen = np.asarray(positions, np.int64)
         lengths = np.diff(self.starts)[chosen]
-        starts = np.concatenate([[0], np.cumsum(lengths)])
+        starts = _starts(lengths)
         # of each entry its distance from the beginning of its round
         within = np.arange(starts[-1]) - np.repeat(starts[:-1], lengths)
         entries = np.repeat(self.starts[chosen], lengths) + within
@@ -95,12 +96,8 @@ class ClientNumbers:
         kept = np.isin(self.ids, ids)
         lengths = np.bincount(self.rounds[kept], minlength=len(self.starts) - 1)
         columns = {name: column[kept] for name, column in self.columns.items()}
-        return ClientNumbers(
-            np.concatenate([[0], np.cumsum(lengths)]),
-            np.searchsorted(ids, self.ids[kept]),
-            columns,
-            len(ids),
-        )
+        called = np.searchsorted(ids, self.ids[kept])
+        return ClientNumbers(_starts(lengths), called, columns, len(ids))
 
 
 def of_round(values: Mapping[str, OfSome]) -> ClientNumbers:
@@ -128,7 +125,7 @@ def of_series(series: Mapping[str, np.ndarray], rounds: int) -> ClientNumbers:
     known = np.zeros((rounds, clients), bool)
     for array in series.values():
         known |= ~np.isnan(array) if array.dtype.kind == "f" else array != -1
-    starts = np.concatenate([[0], np.cumsum(known.sum(axis=1))])
+    starts = _starts(known.sum(axis=1))
     columns = {name: array[known] for name, array in series.items()}
     return ClientNumbers(starts, known.nonzero()[1], columns, clients)
 
@@ -141,24 +138,29 @@ def joined(
     parts: of each its numbers, the positions of the rounds that are taken from it, and
         where these come to lie among the T.
     """
-    taken = [(part.at(rows), np.asarray(places)) for part, rows, places in parts]
-    place = np.concatenate(
-        [np.zeros(0, np.int64), *(places[part.rounds] for part, places in taken)]
-    )
+    taken: list[ClientNumbers] = []
+    # the client of each entry, and the round that it comes to lie in, part by part
+    ids = [np.zeros(0, np.int64)]
+    places = [np.zeros(0, np.int64)]
+    for part, rows, place_of_row in parts:
+        some = part.at(rows)
+        taken.append(some)
+        ids.append(some.ids)
+        places.append(np.asarray(place_of_row, np.int64)[some.rounds])
+    place = np.concatenate(places)
     order = np.argsort(place, kind="stable")
-    ids = np.concatenate([np.zeros(0, np.int64), *(part.ids for part, _ in taken)])
     columns = {}
-    for name in sorted({name for part, _ in taken for name in part.columns}):
-        known = [part.columns[name] for part, _ in taken if name in part.columns]
+    for name in sorted({name for some in taken for name in some.columns}):
+        known = [some.columns[name] for some in taken if name in some.columns]
         dtype = np.result_type(*known)
-        pieces = [
-            part.columns.get(name, missing(len(part.ids), dtype)) for part, _ in taken
-        ]
-        columns[name] = np.concatenate(pieces)[order].astype(dtype, copy=False)
-    lengths = np.bincount(place, minlength=rounds)
-    starts = np.concatenate([[0], np.cumsum(lengths)])
-    clients = max((part.clients for part, _ in taken), default=0)
-    return ClientNumbers(starts, ids[order], columns, clients)
+        pieces = []
+        for some in taken:
+            nothing = missing(len(some.ids), dtype)
+            pieces.append(some.columns.get(name, nothing))
+        columns[name] = np.concatenate(pieces)[order]
+    starts = _starts(np.bincount(place, minlength=rounds))
+    clients = max((some.clients for some in taken), default=0)
+    return ClientNumbers(starts, np.concatenate(ids)[order], columns, clients)
 
 
 class Values(Mapping[str, np.ndarray]):
@@ -202,6 +204,13 @@ class Values(Mapping[str, np.ndarray]):
         rows = np.asarray(positions, np.int64)
         of_rounds = {name: array[rows] for name, array in self.of_rounds.items()}
         return Values(of_rounds, self.clients.at(positions))
+
+
+def _starts(lengths: np.ndarray) -> np.ndarray:
+    """Where each of T rounds begins, and the last one ends, by how many entries each
+    has, int64 [T + 1].
+    """
+    return np.concatenate([[0], np.cumsum(lengths)])
 
 
 def missing(shape: int | tuple[int, int], dtype: np.dtype) -> np.ndarray:
