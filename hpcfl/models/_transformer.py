@@ -47,7 +47,7 @@ class SelfAttention(nn.Module):
         """Of tokens [batch, tokens, width]; ``mask`` is added to the scores."""
         parts = self.qkv(x).unflatten(2, (3, self.heads, -1))
         q, k, v = parts.permute(2, 0, 3, 1, 4).unbind()
-        mixed = attend(q, k, v, mask, self.dropout)
+        mixed, _ = attend(q, k, v, mask, self.dropout)
         result: Tensor = self.out(mixed.transpose(1, 2).flatten(2))
         return result
 
