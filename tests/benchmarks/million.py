@@ -44,7 +44,9 @@ COLUMNS = [
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", nargs=2, type=int, metavar=("CLIENTS", "RANKS"))
-    parser.add_argument("--play", help=argparse.SUPPRESS)  # what each rank is called with
+    parser.add_argument(
+        "--play", help=argparse.SUPPRESS
+    )  # what each rank is called with
     arguments = parser.parse_args()
     if arguments.play:
         play(Path(arguments.play))
