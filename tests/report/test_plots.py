@@ -319,6 +319,16 @@ def test_circles_have_areas_in_proportion_to_samples():
     )
 
 
+def test_the_legend_has_whole_names_and_counts_one_sample():
+    name = "0 ↔ 5 swapped, 1 ↔ 7 swapped from round 2"
+    figure = partition.bubbles(Sheet(7), {"": np.eye(2, dtype=int)}, {"": [name] * 2})
+    [legend] = figure.legends
+    assert [text.get_text() for text in legend.get_texts()] == ["1 sample", name]
+    figure.draw_without_rendering()
+    box = legend.get_window_extent()
+    assert box.x0 >= 0 and box.x1 <= figure.bbox.width
+
+
 def test_a_single_round_has_one_tick():
     figure, (axes,) = Sheet(7).panels(1)
     axes.plot([6], [0.5])
