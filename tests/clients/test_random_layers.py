@@ -79,6 +79,7 @@ def test_a_client_alone_draws_what_it_draws_in_a_lane(make_fleet, rows_of):
     torch.testing.assert_close(alone, beside, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("replay", [True, False])
 def test_lanes_beside_it_change_no_bit(make_fleet, rows_of, monkeypatch, replay):
     """Nor does a recording of the step, which begins in the second step."""
@@ -161,6 +162,7 @@ def test_a_last_batch_draws_with_the_key_of_its_own_step():
     assert torch.equal(last[0], keys_of([7], [2])[0, 1, 0])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["per-fedavg", "scaffold", "fedrep"])
 def test_steps_of_a_methods_own_draw_alike_in_all_lanes(federate, method):
     """Per-FedAvg takes several gradients a step, FedRep trains heads on features unless
@@ -180,6 +182,7 @@ def test_steps_of_a_methods_own_draw_alike_in_all_lanes(federate, method):
     )
 
 
+@pytest.mark.slow
 def test_a_resumed_run_draws_what_it_would_have_drawn(tmp_path):
     def play(folder, rounds):
         table = tiny.table(

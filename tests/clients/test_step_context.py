@@ -58,6 +58,7 @@ def differentiates(context):
     return context.gradient()
 
 
+@pytest.mark.slow
 @every_lanes
 @pytest.mark.parametrize("then", [reads, moves, descends, differentiates])
 def test_a_gradient_elsewhere_leaves_the_models(make_fleet, rows_of, lanes, then):
@@ -189,6 +190,7 @@ def test_gradient_at_other_rows_leaves_the_model(make_fleet, rows_of, lanes):
         torch.testing.assert_close(gradient, direct[key], rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.slow
 @every_lanes
 @pytest.mark.parametrize(
     "training",

@@ -72,6 +72,7 @@ def test_an_epoch_sees_each_of_a_clients_own_samples_once(make_fleet, rows_of, l
         )
 
 
+@pytest.mark.slow
 @every_kernel
 @pytest.mark.parametrize("most", [1, 13, 30])
 def test_how_many_samples_are_gathered_at_once_does_not_matter(
@@ -85,6 +86,7 @@ def test_how_many_samples_are_gathered_at_once_does_not_matter(
     assert all(map(torch.equal, *found))
 
 
+@pytest.mark.slow
 @every_kernel
 def test_each_client_does_its_own_share_of_the_epochs(make_fleet, rows_of, lanes):
     """Of four epochs 1 + ⌊4u⌋, four at most; losses are those of a client's last one."""

@@ -43,6 +43,7 @@ def same(plain, other, rounds):
             np.testing.assert_array_equal(other.values[name], values[rounds], name)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", tiny.LAYERED)
 def test_every_kind_of_layer(tmp_path, kind):
     sections = {
@@ -52,6 +53,7 @@ def test_every_kind_of_layer(tmp_path, kind):
     is_the_same_on_ranks_and_resumed(tmp_path, "fedavg", 3, **sections)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["fedavg", "fedrep", "apfl"])
 def test_frozen_parameters(tmp_path, method):
     sections = {"model": {"name": "tiny:lora"}, "participation": {"fraction": 0.5}}
@@ -59,11 +61,13 @@ def test_frozen_parameters(tmp_path, method):
 
 
 # kinds of messages and of private state
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["fedavg", "cwfedavg", "fedala", "fednh", "ifca"])
 def test_all_clients_in_every_round(tmp_path, method):
     is_the_same_on_ranks_and_resumed(tmp_path, short(method), 5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "method", ["cwfedavg", "diversifed", "fedfomo", "fedcac", "cfl", "apple"]
 )
@@ -76,6 +80,7 @@ def test_matrices_in_files(tmp_path, method):
     same(plain, on(3, tmp_path / "3", table), slice(None))
 
 
+@pytest.mark.slow
 def test_a_client_that_is_left_out_counts_nowhere(tmp_path):
     """That holds for the means that ranks add up, too, where one rank has nothing left
     to add.

@@ -164,6 +164,7 @@ def test_h0_h2_counts_are_of_the_labels_that_clients_know():
         assert torch.equal(seen(of, client)[1], expected)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "shift",
     [
@@ -207,6 +208,7 @@ def test_h0_the_partition_file_says_who_is_in_which_group(tmp_path):
     assert not other.same(again)
 
 
+@pytest.mark.slow
 def test_h0_clients_are_told_apart_in_data_frames(played):
     run = played("ifca", shift=[{"kind": "labels"}], newcomers={"clients": 0})
     table = run.clients()
@@ -235,6 +237,7 @@ def test_h2_where_one_model_fits_all_groups_a_method_gets_the_numbers_of_one(fed
     assert counts[0].shape == counts[1].shape and torch.equal(one, other)
 
 
+@pytest.mark.slow
 def test_a_cluster_found_for_each_group_has_index_one(federate):
     """Identical clients but for their labels, and a model for each group to begin with."""
     found = federate(
@@ -250,6 +253,7 @@ def test_a_cluster_found_for_each_group_has_index_one(federate):
     assert clusters[0] != clusters[-1]
 
 
+@pytest.mark.slow
 def test_only_methods_that_find_clusters_have_an_index(federate):
     values = federate("fedavg", shift=[{"kind": "labels"}]).values
     assert not any("adjusted_rand" in name or "cluster" in name for name in values)
@@ -400,6 +404,7 @@ def test_h7_scores_can_be_of_the_next_round():
 TINY_SWAP = {"kind": "labels", "how": "swap", "swaps": [[0, 1]], "at": [3]}
 
 
+@pytest.mark.slow
 def test_h7_rounds_before_a_drift_are_those_without_and_swapped_classes_fall(federate):
     counts = [[20, 20, 20, 20]] * 4
     plain, drifted = (

@@ -66,6 +66,7 @@ def test_without_a_share_of_its_own_it_is_fedavg(federate):
     )
 
 
+@pytest.mark.slow
 def test_with_all_of_its_own_it_is_local(federate):
     played = federate({"name": "apfl", "alpha": 1.0, "adaptive": False})
     torch.testing.assert_close(

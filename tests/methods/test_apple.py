@@ -159,6 +159,7 @@ def test_apple_cores_of_absent_clients_stay_and_are_still_sent(federate):
     assert second.values["floats_down"][1] == (len(present) - 1) * width
 
 
+@pytest.mark.slow
 def test_apple_cannot_be_prolonged(tmp_path):
     def run(rounds):
         table = {

@@ -68,6 +68,7 @@ def test_creff_10a_the_batch_behind_a_gradient_matches_it(biased):
     assert mismatch(other, labels, classes, head, wanted) > 0.1
 
 
+@pytest.mark.slow
 def test_creff_10b_fedavgs_path_is_unchanged(federate):
     part = {"participation": {"fraction": 0.6}}
     played, average = federate(QUICK, **part), federate("fedavg", **part)

@@ -459,6 +459,7 @@ def test_cwfedavg_10_equal_distributions_train_like_fedavg(federate):
     )
 
 
+@pytest.mark.slow
 def test_cwfedavg_no_regulariser_is_the_norm_variant(federate):
     assert (
         federate({"name": "cwfedavg", "distribution": "wdr", "wdr": 0.0}).digest

@@ -54,6 +54,7 @@ def test_ditto_10c_without_gradient_the_distance_shrinks_by_one_minus_eta_lambda
     assert torch.equal(message["model"].tensor, torch.ones(1, width))
 
 
+@pytest.mark.slow
 def test_ditto_9_is_pulled_to_the_received_model_not_to_the_trained_one(federate):
     """In round 1 v = w, so the first personal step feels no proximal term whatever λ
     is.

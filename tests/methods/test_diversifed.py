@@ -128,6 +128,7 @@ def test_diversifed_5_pitfalls():
     assert torch.equal(same, torch.eye(4).double())
 
 
+@pytest.mark.slow
 def test_diversifed_10_lambda_zero_is_local(federate):
     still, alone = federate({"name": "diversifed", "lam": 0.0}), federate("local")
     assert torch.equal(still.clients["model"], alone.clients["model"])

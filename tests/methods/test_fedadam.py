@@ -42,6 +42,7 @@ def test_two_rounds_by_hand():
     )
 
 
+@pytest.mark.slow
 @BOTH
 def test_a_constant_second_moment_makes_it_fedavg(federate, name):
     """β₂ = 1 keeps v = τ², and with β₁ = 0 and η = 2τ the step is 2τ·Δ/(τ + τ) = Δ."""

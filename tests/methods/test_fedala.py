@@ -107,6 +107,7 @@ def test_ala_ends_when_it_has_converged_for_stragglers_too(activated, rounds):
     assert all(map(torch.equal, *found))
 
 
+@pytest.mark.slow
 def test_fedala_10_eta_zero_is_fedavg(federate):
     plain, still = (
         federate("fedavg"),

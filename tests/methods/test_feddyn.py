@@ -72,6 +72,7 @@ def test_feddyn_10c_the_servers_drift_is_the_mean_of_the_clients(federate):
     np.testing.assert_array_equal(moved, trained)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("alpha_by", ["equal", "samples"])
 def test_feddyn_10d_it_finds_the_true_optimum_and_stays(federate, alpha_by):
     """f₁ = ½θ², f₂ = 3/2·(θ − 4)², α = 1, each minimised exactly.
@@ -89,6 +90,7 @@ def test_feddyn_10d_it_finds_the_true_optimum_and_stays(federate, alpha_by):
     np.testing.assert_allclose(duals[1], 3, rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_feddyn_10d_with_equal_curvature_it_comes_nearer_by_a_third(federate):
     """c = (1, 5), α = ½: w = 4, 10/3, 28/9, 82/27, towards 3.
 

@@ -170,6 +170,7 @@ def test_fedpac_3_traffic(federate):
     np.testing.assert_array_equal(up, expected)
 
 
+@pytest.mark.slow
 def test_fedpac_4_the_pull_is_to_the_global_class_means(federate):
     """There are none in round 1; then λ changes what bodies become."""
     one, other = ({"name": "fedpac", "lam": lam} for lam in (0.0, 5.0))

@@ -37,6 +37,7 @@ def test_fedprox_10_mu_zero_is_fedavg(federate):
     assert federate({"name": "fedprox", "mu": 0.0}).digest == federate("fedavg").digest
 
 
+@pytest.mark.slow
 def test_fedprox_10_first_step_is_fedavgs(federate):
     one_step = {"batch_size": 100}
     prox = federate({"name": "fedprox", "mu": 5.0}, rounds=1, training=one_step)

@@ -19,6 +19,7 @@ def draw(*shape):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fraction", [1.0, 0.4])
 def test_feduv_10_without_regularisers_is_fedavg(federate, fraction):
     sections = {"participation": {"fraction": fraction}}

@@ -36,6 +36,7 @@ BATCH = Batch(
 )
 
 
+@pytest.mark.slow
 def test_fml_10a_labels_alone_are_fedavg_and_local(federate):
     played = federate({"name": "fml", "alpha": 1.0, "beta": 1.0}, **PART)
     width = played.clients["head"].shape[1]
@@ -104,6 +105,7 @@ def test_fml_10d_own_models_never_leave(federate):
     assert (played.values["clients/floats_up"][0] == width).all()
 
 
+@pytest.mark.slow
 def test_fml_8_own_model_is_scored_and_beside_it_the_global_one(federate):
     """With labels alone the columns are those of Local and of FedAvg."""
     values = federate({"name": "fml", "alpha": 1.0, "beta": 1.0}).values

@@ -118,6 +118,7 @@ def is_as_a_layer_that_torch_does_not_know(frozen, unknown):
         np.testing.assert_array_equal(frozen.values[floats], unknown.values[floats])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model", MODELS)
 def test_lanes_beside_what_is_frozen_change_no_bit(federate, model):
     digests = {
@@ -148,6 +149,7 @@ def test_a_client_trains_as_by_torchs_own_optimiser(make_fleet, lanes):
             torch.testing.assert_close(tensor, model.get_parameter(name).data)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lanes", [1, 3, "auto"])
 def test_a_step_that_runs_often_is_recorded_with_the_constants(make_fleet, lanes):
     """More than a hundred steps of one shape; without recordings it is the same."""

@@ -46,6 +46,7 @@ def test_cwfedavg_with_averages_is_fedavg(federate):
     )
 
 
+@pytest.mark.slow
 def test_class_wise_fedprox_without_a_pull_is_cwfedavg(federate):
     assert (
         federate({"name": "fedprox", "mu": 0.0, "aggregation": "class-wise"}).digest
@@ -53,6 +54,7 @@ def test_class_wise_fedprox_without_a_pull_is_cwfedavg(federate):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", MIXED)
 def test_class_wise_aggregation_changes_the_start_models(federate, name):
     average, class_wise = (
@@ -285,6 +287,7 @@ def test_ala_blends_before_training(federate, short_ala, name):
     assert not torch.equal(plain.server[key], blended.server[key])
 
 
+@pytest.mark.slow
 def test_ala_as_an_option_is_fedalas(federate, short_ala):
     """Also where clients that were absent in the first round blend in the second."""
     part = {"rounds": 3, "participation": {"fraction": 0.4}}

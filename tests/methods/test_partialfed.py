@@ -183,6 +183,7 @@ def test_partialfed_9_strategy_accumulates(federate):
     assert 0 < moved.abs().max() < 0.5
 
 
+@pytest.mark.slow
 def test_partialfed_4_warm_up_is_fedavg(federate):
     part = {"participation": {"fraction": 0.6}}
     warm, average = (
@@ -243,6 +244,7 @@ def test_partialfed_9_survives_a_cold_draw(federate):
     assert all(tensor.isfinite().all() for tensor in played.clients.values())
 
 
+@pytest.mark.slow
 def test_partialfed_8_scores_each_layer_as_the_strategy_prefers_it(federate):
     """Where all is loaded that is the shared model, where all is kept the client's own,
     before and after training.

@@ -102,6 +102,7 @@ def test_pfedsim_5_only_pairs_that_meet_are_updated(setup):
     assert not server["models"][[0, 2, 4]].any() and (before == 0.25).all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("warmup", "rounds"), [(0.0, 0), (0.5, 1), (0.67, 2)])
 def test_pfedsim_5_the_warm_ups_model_becomes_everybodys(federate, warmup, rounds):
     """⌊share·3⌋ rounds are FedAvg's; in the next one all start from its model."""

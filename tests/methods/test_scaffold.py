@@ -1,6 +1,7 @@
 """SCAFFOLD: Karimireddy et al., Algorithm 1, option II."""
 
 import numpy as np
+import pytest
 import torch
 
 from hpcfl.methods.scaffold import Scaffold
@@ -48,6 +49,7 @@ def test_the_servers_step_by_hand(cohort):
     assert server == {"model": torch.tensor([2.0]), "control": torch.tensor([1.25])}
 
 
+@pytest.mark.slow
 def test_without_controls_the_first_round_is_fedavgs(federate):
     uniform = {"name": "fedavg", "weights": "uniform"}
     torch.testing.assert_close(

@@ -15,6 +15,7 @@ PART = {"fraction": 0.5, "stragglers": 0.5}
 
 
 # one that scores what it received, a model beside it, and a prediction of its own
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["fedavg", "ditto", "fedrod"])
 def test_stragglers_are_tuned_in_full_and_nothing_changes(federate, name):
     """Two of four clients take part, one of them slowly; the state and all other

@@ -59,6 +59,7 @@ def test_what_is_no_such_file_is_refused(tmp_path):
         prepared_from(tmp_path / "text")
 
 
+@pytest.mark.slow
 def test_a_run_goes_on_with_the_same_file_only(tmp_path):
     file, folder = tmp_path / "init.safetensors", tmp_path / "run"
     tensors = tensors_of()

@@ -29,6 +29,7 @@ def cohorts(played):
     return [np.flatnonzero(np.isfinite(row)).tolist() for row in losses]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("time", [{"mode": "none"}, {"mode": "synchronous"}])
 def test_as_many_candidates_as_chosen_change_no_bit(federate, time):
     keys = {"fraction": 0.4, "dropout": 0.3, "stragglers": 0.5}
@@ -64,6 +65,7 @@ def test_who_has_diverged_told_nothing_worth_asking_for(federate):
     assert told.losses[told.heard > 0].tolist() == [0] * 4
 
 
+@pytest.mark.slow
 def test_a_run_goes_on_with_the_clients_that_it_would_have_chosen(tmp_path):
     participation = {
         **BY_LOSS,
@@ -89,6 +91,7 @@ def test_a_run_goes_on_with_the_clients_that_it_would_have_chosen(tmp_path):
     assert hits.trace() == stopped["clients/post/correct"][5, client]
 
 
+@pytest.mark.slow
 def test_another_selection_than_the_run_began_with_is_refused(tmp_path, monkeypatch):
     """A file of a user that was changed, which no configuration shows."""
     keys = {"participation": BY_LOSS, "checkpoint": {"every": 1}}

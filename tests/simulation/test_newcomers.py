@@ -110,6 +110,7 @@ def test_they_leave_no_trace_in_any_method(federate, name):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name", ["ditto", "apfl", "pfedme", "fedphp", "partialfed", "fedala"]
 )

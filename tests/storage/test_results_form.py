@@ -202,6 +202,7 @@ def test_files_of_different_runs_are_one_line(tmp_path):
             results.read(tmp_path)
 
 
+@pytest.mark.slow
 def test_small_files_do_not_make_huge_results(tmp_path, monkeypatch):
     monkeypatch.setattr("hpcfl.storage.results_form.LIMIT", 8 * 1001 * 1001)
     parts(tmp_path, {"a": np.zeros(999)}, {f"b{i}": np.zeros(1) for i in range(1000)})

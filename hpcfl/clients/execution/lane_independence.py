@@ -67,14 +67,15 @@ SOFTMAXES = {
 }
 
 
-class Dependent(TorchDispatchMode):
-    """Notes the ``names`` of operators that are called and not known to be independent
-    of the lanes beside.
+class _Noting:
+    """What ``Dependent`` does with an operator.
+
+    It stands in a class of its own because torch wraps a method ``__torch_dispatch__``
+    that a subclass of TorchDispatchMode defines itself: the wrapper imports torch's
+    compiler, which takes longer than the first rounds of a small run.
     """
 
-    def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self.names: set[str] = set()
+    names: set[str]
 
     def __torch_dispatch__(
         self, operator: Any, types: Any, args: Any = (), kwargs: Any = None
@@ -82,6 +83,16 @@ class Dependent(TorchDispatchMode):
         if not is_independent(operator, args):
             self.names.add(_name(operator))
         return operator(*args, **(kwargs or {}))
+
+
+class Dependent(_Noting, TorchDispatchMode):
+    """Notes the ``names`` of operators that are called and not known to be independent
+    of the lanes beside.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.names = set()
 
 
 def is_independent(operator: Any, args: tuple[Any, ...]) -> bool:
@@ -112,7 +123,8 @@ def dependent_operators(function: Function, tensors: tuple[Tensor, ...]) -> set[
 
     It is called with copies of the first lane's tensors, because it may move statistics.
     """
+    copies = [tensor[:1].clone() for tensor in tensors]
     dependent = Dependent()
     with dependent:
-        function(*[tensor[:1].clone() for tensor in tensors])
+        function(*copies)
     return dependent.names

@@ -46,6 +46,7 @@ def test_how_many_lanes_there_are_unless_told(model, device, lanes):
     assert choose(model, torch.device(device), "auto").widest == lanes
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("keys", "dtype", "tolerance"),
     [

@@ -290,6 +290,7 @@ def test_every_layer_of_torch_is_known_here():
     assert layers - set(NOT_HERE.split()) == ARGUMENTS.keys()
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:There is a performance drop")
 @pytest.mark.parametrize("name", ARGUMENTS)
 def test_a_lane_has_the_same_bits_beside_any_others_in_every_layer(name):
@@ -297,6 +298,7 @@ def test_a_lane_has_the_same_bits_beside_any_others_in_every_layer(name):
     assert not depends_on_lanes(kernel)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:There is a performance drop")
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_functions_of_known_operators_run_side_by_side(name):
@@ -307,6 +309,7 @@ def test_functions_of_known_operators_run_side_by_side(name):
 LAYERS_OF_LIST = "ReLU6 LeakyReLU LayerNorm GroupNorm Embedding BatchNorm1d"
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:There is a performance drop")
 def test_every_operator_that_runs_side_by_side_is_compared_here():
     seen = Seen()
@@ -373,6 +376,7 @@ class Padded(nn.Module):
         return self.head(self.embedding(tokens).mean(dim=1))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("batch_size", [5, 7])
 @pytest.mark.parametrize("name", ["dense_normalised", "squashed", "padded"])
 def test_clients_on_fewer_ranks_have_the_same_bits(
