@@ -19,7 +19,13 @@ from hpcfl.models._transformer import Block
 from hpcfl.simulation.prepare import prepare
 
 COUNTS = [[4, 2, 0], [0, 5, 1], [2, 2, 0], [3, 3, 3], [1, 0, 0]]
-SMALL = {"width": 8, "depth": 1, "heads": 2, "head_width": 4, "hidden": 8}
+SMALL = {
+    "width": 8,
+    "depth": 1,
+    "heads": 2,
+    "head_width": 4,
+    "hidden": 8,
+}
 CASES = {"vit": ((3, 8, 8), {**SMALL, "patch": 4})}  # shape of a sample, keys
 every_case = pytest.mark.parametrize("name", CASES)
 
@@ -140,7 +146,14 @@ def test_patches_are_those_of_a_convolution():
 
 
 def made(name, shape, **keys):
-    section = {"model": {"name": name, **SMALL, **keys}, "method": {"name": "fedavg"}}
+    section = {
+        "model": {
+            "name": name,
+            **SMALL,
+            **keys,
+        },
+        "method": {"name": "fedavg"},
+    }
     return models.build(config.parse(section).model, shape, 3)
 
 
