@@ -6,8 +6,8 @@ import torch
 from torch import nn
 
 from hpcfl.clients.losses import Batch, Lane
+from hpcfl.methods._private_part import PrivatePart
 from hpcfl.methods.fedcp import FedCP, contexts, separated
-from hpcfl.methods.fedper import FedPer
 from hpcfl.methods.fedphp import WIDTHS, discrepancy
 from hpcfl.models.mlp import MLP
 from hpcfl.rows.layout import of_parameters, to_row
@@ -84,7 +84,7 @@ class Closed(FedCP):
         return fleet.train(rows, params=("body",), variables=variables)
 
     def upload(self, fleet, inbox, trained):
-        return FedPer.upload(self, fleet, inbox, trained)
+        return PrivatePart.upload(self, fleet, inbox, trained)
 
 
 @pytest.mark.slow
