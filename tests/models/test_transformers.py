@@ -20,7 +20,11 @@ from hpcfl.simulation.prepare import prepare
 
 COUNTS = [[4, 2, 0], [0, 5, 1], [2, 2, 0], [3, 3, 3], [1, 0, 0]]
 SMALL = {"width": 8, "depth": 1, "heads": 2, "head_width": 4, "hidden": 8}
-CASES = {"vit": ((3, 8, 8), {**SMALL, "patch": 4})}  # shape of a sample, keys
+CASES = {  # shape of a sample, keys
+    "vit": ((3, 8, 8), {**SMALL, "patch": 4}),
+    "text-transformer": ((6,), {"width": 8, "depth": 1, "heads": 2, "hidden": 8}),
+    "char-transformer": ((6,), SMALL),
+}
 every_case = pytest.mark.parametrize("name", CASES)
 
 
@@ -130,6 +134,17 @@ def test_a_later_token_changes_no_bit_before_it():
     assert (before[:, 4:] != after[:, 4:]).any(dim=2).all()
 
 
+def test_a_later_character_changes_no_bit_before_it():
+    model = made("char-transformer", (6,), vocabulary=20).eval()
+    x = torch.randint(0, 19, (2, 6))
+    changed = x.clone()
+    changed[:, 4] += 1
+    before, after = model.of_each_token(x), model.of_each_token(changed)
+    assert torch.equal(before[:, :4], after[:, :4])
+    assert (before[:, 4:] != after[:, 4:]).any(dim=2).all()
+    assert torch.equal(model.features(x), before[:, 5])
+
+
 def test_patches_are_those_of_a_convolution():
     torch.manual_seed(0)
     model = made("vit", (3, 8, 12), patch=4)
@@ -140,7 +155,8 @@ def test_patches_are_those_of_a_convolution():
 
 
 def made(name, shape, **keys):
-    section = {"model": {"name": name, **SMALL, **keys}, "method": {"name": "fedavg"}}
+    sizes = {key: value for key, value in SMALL.items() if key in CASES[name][1]}
+    section = {"model": {"name": name, **sizes, **keys}, "method": {"name": "fedavg"}}
     return models.build(config.parse(section).model, shape, 3)
 
 
@@ -149,6 +165,9 @@ def made(name, shape, **keys):
     [
         ("vit", (5,), {}, r"needs images .* made of whole patches, 4×4; .* shape 5"),
         ("vit", (3, 8, 6), {}, "a sample here has the shape 3×8×6"),
+        ("char-transformer", (3, 8, 8), {}, "needs token ids .* 3×8×8 and no vocab"),
+        ("text-transformer", (6,), {}, "6 and no vocabulary"),
+        ("text-transformer", (6,), {"heads": 3}, "do not share model.width = 8"),
         ("vit", (3, 8, 8), {"width": 60_000, "depth": 999}, "at most 1,000,000,000"),
     ],
 )

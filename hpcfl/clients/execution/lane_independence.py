@@ -48,9 +48,7 @@ IN_PLACES = (
 # Lanes are the outermost dimension of all that is computed from tensors ``[L, …]`` by
 # operators of this list.
 ALONG_A_LANE = (
-    "_scaled_dot_product_flash_attention_for_cpu "
-    "_scaled_dot_product_flash_attention_for_cpu_backward amax amin any argmax "
-    "bmm embedding index_put linalg_vector_norm mean native_group_norm "
+    "amax amin any argmax bmm embedding index_put linalg_vector_norm mean native_group_norm "
     "native_group_norm_backward native_layer_norm native_layer_norm_backward "
     "scatter_add sort sum var"
 )
@@ -61,6 +59,7 @@ POWERS = (-2, -1, -0.5, 0, 0.5, 1, 2, 3)
 # like sigmoids.
 SOFTMAXES = {
     torch.ops.aten._softmax.default: 1,
+    torch.ops.aten._safe_softmax.default: 1,
     torch.ops.aten._softmax_backward_data.default: 2,
     torch.ops.aten._log_softmax.default: 1,
     torch.ops.aten._log_softmax_backward_data.default: 2,
