@@ -245,7 +245,8 @@ def most_lanes(
     clients: how many take part in a round on one rank; what is kept of each is there
         beside the lanes.
     """
-    free = SHARE * memory - clients * client_bytes(module, private)
+    frozen = sum(tensor.nbytes for tensor in constants.of(module).values())
+    free = SHARE * memory - frozen - clients * client_bytes(module, private)
     return max(1, int(free / lane_bytes(module, samples[:1], training, private)))
 
 

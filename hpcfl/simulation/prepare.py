@@ -206,12 +206,16 @@ def refuse_other_frozen(
 
     meta: what a checkpoint of the run in ``folder`` says of it.
     """
-    if meta.get("frozen") != prepared.frozen:
-        raise UserError(
-            f"{folder}: the frozen or given parameters of model.name = "
-            f"'{prepared.config.model.name}' are not those that the run began with; put the file "
-            "back that they are read from, or choose another --out or --fresh"
-        )
+    began, now = meta.get("frozen"), prepared.frozen
+    if began == now:
+        return
+    model = prepared.config.model
+    where = f", read from {model.init}," if model.init else ""
+    raise UserError(
+        f"{folder}: the frozen or given parameters of model.name = '{model.name}'{where} are not "
+        f"those that the run began with (SHA-256 {began}, now {now}); put the file back that "
+        "they are read from, or choose another --out or --fresh"
+    )
 
 
 @blame.blamed()

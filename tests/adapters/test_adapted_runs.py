@@ -6,12 +6,14 @@ import tiny
 import torch
 from in_threads import on_ranks
 from playing import play_on
+from safetensors.torch import save_file
 
 from hpcfl.adapters import lora
+from hpcfl.clients.setup import INITIAL
 from hpcfl.communication.communicator import OneProcess
 from hpcfl.errors import UserError
 from hpcfl.experiment import config
-from hpcfl.rows import constants
+from hpcfl.rows import constants, randomness
 from hpcfl.simulation.prepare import prepare
 
 LORA = {"kind": "lora", "targets": ["hidden*"], "rank": 2}
@@ -40,6 +42,21 @@ def test_the_base_is_the_model_that_is_drawn_without_an_adapter():
     assert torch.equal(adapted.setup.initial(), initial)
     drawn_anew = layout.split(adapted.setup.initial(1))["hidden1.A"]
     assert not torch.equal(drawn_anew, layout.split(initial)["hidden1.A"])
+
+
+def test_the_base_may_come_from_a_file_and_comes_out_again_untrained(tmp_path):
+    module = prepared_with({}).setup.build()
+    tensors = {name: 2 * value for name, value in module.state_dict().items()}
+    save_file(tensors, tmp_path / "base.safetensors")
+    model = {"name": "mlp", "hidden": [6], "init": str(tmp_path / "base.safetensors")}
+    prepared = prepared_with(LORA, model=model)
+    for name, value in base_of(prepared).items():
+        assert torch.equal(value, tensors[name])
+    first = prepared.setup.build_initial
+    with randomness.seeded(prepared.config.seed, *INITIAL):
+        merged = lora.merge(constants.whole(first()))
+    for name, value in merged.state_dict().items():
+        assert torch.equal(value, tensors[name])
 
 
 @pytest.mark.parametrize("method", ["fedavg", "ditto", "fedala", "fedrep", "fedproto"])

@@ -18,7 +18,11 @@ from hpcfl.storage.checkpoint import latest
 
 COUNTS = [[8, 3, 0, 0], [0, 9, 2, 0], [2, 2, 2, 2], [5, 5, 5, 5], [1, 2, 0, 0]]
 MODEL = {"name": "test_random_layers:dropping"}
-HOW = {"epochs": 3, "batch_size": 4, "lr": 0.1}
+HOW = {
+    "epochs": 3,
+    "batch_size": 4,
+    "lr": 0.1,
+}
 
 
 class Dropping(nn.Module):
@@ -70,7 +74,12 @@ def plain(shape, classes):
 
 
 def trained(make_fleet, rows_of, lanes, **how):
-    fleet = make_fleet(COUNTS, lanes=lanes, model=MODEL, **HOW)
+    fleet = make_fleet(
+        COUNTS,
+        lanes=lanes,
+        model=MODEL,
+        **HOW,
+    )
     return fleet.train(rows_of(fleet), **how)
 
 
@@ -104,7 +113,11 @@ def test_no_probability_is_no_layer(make_fleet):
 
 def test_a_client_draws_anew_in_each_epoch_phase_and_round(make_fleet, rows_of):
     """One mini-batch of all samples, whose order does not matter."""
-    how = {"model": MODEL, "batch_size": 100, "lr": 0.1}
+    how = {
+        "model": MODEL,
+        "batch_size": 100,
+        "lr": 0.1,
+    }
     fleets = [make_fleet(COUNTS, round=round, **how) for round in (1, 1, 2)]
     rows = rows_of(fleets[0])
     first, phase, round = (

@@ -25,7 +25,12 @@ def is_the_same_on_ranks_and_resumed(folder, method, resumed, **sections):
     """Alone, on more ranks than there are clients, and after a kill in the last round
     resumed on ``resumed`` ranks.
     """
-    table = tiny.table(method, rounds=ROUNDS, checkpoint={"every": 1}, **sections)
+    table = tiny.table(
+        method,
+        rounds=ROUNDS,
+        checkpoint={"every": 1},
+        **sections,
+    )
     plain = on(1, folder / "1", table)
     spread = on(RANKS, folder / "ranks", table)
     same(plain, spread, slice(None))
@@ -85,7 +90,11 @@ def test_a_client_that_is_left_out_counts_nowhere(tmp_path):
     """That holds for the means that ranks add up, too, where one rank has nothing left
     to add.
     """
-    diverges = {"name": "tiny:Diverges", "client": 3, "since": 2}
+    diverges = {
+        "name": "tiny:Diverges",
+        "client": 3,
+        "since": 2,
+    }
     table = tiny.table(diverges, training={"on_divergence": "exclude"})
     alone = on(1, tmp_path / "1", table)
     for ranks in (3, 6):

@@ -89,7 +89,12 @@ def test_ditto_4_clips_the_personal_gradient_and_not_the_pull(make_fleet):
     """
     ends = {}
     for clip in (None, 1.0):
-        fleet = make_fleet([[4, 0, 0, 0]], lr=0.1, lanes=1, clip=clip)
+        fleet = make_fleet(
+            [[4, 0, 0, 0]],
+            lr=0.1,
+            lanes=1,
+            clip=clip,
+        )
         fleet.loss = lambda model, batch, lane: sum(p.sum() for p in model.parameters())
         width = fleet.layout.width
         fleet.state["personal"] = torch.full((1, width), 3.0)

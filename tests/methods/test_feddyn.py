@@ -7,7 +7,11 @@ import torch
 from hpcfl.methods.feddyn import FedDyn
 
 SAME = [[4, 0, 0, 0], [0, 4, 0, 0]]  # two clients of four samples, one full batch each
-EXACT = {"batch_size": 4, "lr": 0.25, "epochs": 80}  # until the minimum is reached
+EXACT = {
+    "batch_size": 4,
+    "lr": 0.25,
+    "epochs": 80,
+}  # until the minimum is reached
 
 
 class Quadratic(FedDyn):
@@ -34,7 +38,12 @@ class Quadratic(FedDyn):
 
 def quadratic(curvature, centre, **keys):
     name = "methods.test_feddyn:Quadratic"
-    return {"name": name, "curvature": curvature, "centre": centre, **keys}
+    return {
+        "name": name,
+        "curvature": curvature,
+        "centre": centre,
+        **keys,
+    }
 
 
 def test_feddyn_10a_the_uploads_of_round_1_are_fedproxs(make_fleet):
@@ -50,7 +59,11 @@ def test_feddyn_10a_the_uploads_of_round_1_are_fedproxs(make_fleet):
 def test_feddyn_10b_the_first_step_goes_twice_as_far(federate):
     """With all clients w¹ = θ̄ + (θ̄ − w⁰)."""
     played = federate({"name": "feddyn", "alpha": 0.3}, rounds=1)
-    prox = {"name": "fedprox", "mu": 0.3, "weights": "uniform"}
+    prox = {
+        "name": "fedprox",
+        "mu": 0.3,
+        "weights": "uniform",
+    }
     average = federate(prox, rounds=1).server["model"]
     initial = played.prepared.setup.initial()
     torch.testing.assert_close(played.server["model"], 2 * average - initial)

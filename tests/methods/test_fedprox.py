@@ -59,7 +59,12 @@ def test_fedprox_10_larger_mu_stays_nearer_on_a_quadratic(make_fleet):
     anchor, ends = torch.zeros(fleet.layout.width), []
     for mu in (0.0, 0.1, 1.0, 5.0):
         ends.append(
-            fleet.train(anchor, proximal=(mu, anchor), epochs=200, phase=f"mu {mu}")
+            fleet.train(
+                anchor,
+                proximal=(mu, anchor),
+                epochs=200,
+                phase=f"mu {mu}",
+            )
         )
         np.testing.assert_allclose(ends[-1], 1 / (1 + mu), rtol=1e-5)
     norms = [float(end.norm()) for end in ends]

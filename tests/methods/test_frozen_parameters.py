@@ -77,7 +77,12 @@ def test_what_is_frozen_never_moves(federate, tried_both_ways, name, model):
 
     def play(lanes, **keys):
         frozen = named(model, **keys)
-        return federate(short(name), rounds=2, model=frozen, runtime={"lanes": lanes})
+        return federate(
+            short(name),
+            rounds=2,
+            model=frozen,
+            runtime={"lanes": lanes},
+        )
 
     played = play(lanes=1 if model == "lora" else 2)
     stands_still(played, name, model)
@@ -131,7 +136,12 @@ def test_lanes_beside_what_is_frozen_change_no_bit(federate, model):
 @pytest.mark.parametrize("lanes", [1, 3])
 def test_a_client_trains_as_by_torchs_own_optimiser(make_fleet, lanes):
     """One full batch, so that the order of samples does not matter."""
-    fleet = make_fleet(lanes=lanes, model=named("lora"), batch_size=100, epochs=3)
+    fleet = make_fleet(
+        lanes=lanes,
+        model=named("lora"),
+        batch_size=100,
+        epochs=3,
+    )
     rows = fleet.setup.initial()
     trained = fleet.train(rows)
     samples = fleet.resources.samples

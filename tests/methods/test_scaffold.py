@@ -17,7 +17,12 @@ def test_two_local_trainings_by_hand(make_fleet):
     −0.1·(−1 + 0.45) = 0.055, then 0.055 − 0.1·(−0.945 + 0.45) = 0.1045; c_i⁺ = −0.95 +
     0.5 − 0.1045/0.2 = −0.9725, a change of −0.0225.
     """
-    fleet = make_fleet([[4, 0, 0, 0]], lr=0.1, epochs=2, lanes=1)
+    fleet = make_fleet(
+        [[4, 0, 0, 0]],
+        lr=0.1,
+        epochs=2,
+        lanes=1,
+    )
     fleet.loss = lambda model, batch, lane: sum(
         (p - 1).square().sum() / 2 for p in model.parameters()
     )

@@ -21,7 +21,11 @@ def test_stragglers_are_tuned_in_full_and_nothing_changes(federate, name):
     """Two of four clients take part, one of them slowly; the state and all other
     numbers stay as they are. ``test_digests.py`` has every method without stragglers.
     """
-    sections = {"participation": PART, "training": {"epochs": 2}, "rounds": 2}
+    sections = {
+        "participation": PART,
+        "training": {"epochs": 2},
+        "rounds": 2,
+    }
     plain = federate(short(name), COUNTS, **sections)
     tuned = federate(short(name), COUNTS, evaluation=TUNED, **sections)
     assert tuned.digest == plain.digest

@@ -79,7 +79,12 @@ def runs(tmp_path):
                     )
                 if finished:
                     writer.record(
-                        3, {"final": 1, "floats_down": 100.0, "seconds/round": 1.0}
+                        3,
+                        {
+                            "final": 1,
+                            "floats_down": 100.0,
+                            "seconds/round": 1.0,
+                        },
                     )
                     writer.merge()
                 (folder / "run.json").write_text(
@@ -172,7 +177,13 @@ def test_gains_over_the_runs_with_one_value_of_a_key_seed_by_seed(runs):
         local=[0.0], fedavg=[0.1, 0.1], keys={"training": {"lr": 0.2}}, aside=",lr=0.2"
     )
     both = [run for run in found if run.config["method"]["name"] == "fedavg"]
-    figure = curves.plugin(both, Sheet(7), x="training.lr", at="last", base=0.1)
+    figure = curves.plugin(
+        both,
+        Sheet(7),
+        x="training.lr",
+        at="last",
+        base=0.1,
+    )
     assert line(figure) == [[0.1, 0], [0.2, 9]]  # of 10 and 8
     label = figure.axes[0].get_ylabel().replace("\n", " ")
     assert label.startswith("gain over training.lr = 0.1: test accuracy")

@@ -32,11 +32,24 @@ def cohorts(played):
 @pytest.mark.slow
 @pytest.mark.parametrize("time", [{"mode": "none"}, {"mode": "synchronous"}])
 def test_as_many_candidates_as_chosen_change_no_bit(federate, time):
-    keys = {"fraction": 0.4, "dropout": 0.3, "stragglers": 0.5}
+    keys = {
+        "fraction": 0.4,
+        "dropout": 0.3,
+        "stragglers": 0.5,
+    }
     training = {"epochs": 2}
     plain = federate("fedavg", participation=keys, training=training)
-    chosen = {**keys, "select": "power-of-choice", "candidates": 1.0}
-    other = federate("fedavg", participation=chosen, training=training, time=time)
+    chosen = {
+        **keys,
+        "select": "power-of-choice",
+        "candidates": 1.0,
+    }
+    other = federate(
+        "fedavg",
+        participation=chosen,
+        training=training,
+        time=time,
+    )
     assert other.digest == plain.digest
     # one float more is sent, the loss
     more = other.values["clients/floats_up"] - plain.values["clients/floats_up"]
@@ -58,7 +71,12 @@ def test_power_of_choice_by_the_losses_that_were_told(federate):
 def test_who_has_diverged_told_nothing_worth_asking_for(federate):
     keys = {"on_divergence": "exclude", "lr": 1e30}
     participation = {**BY_LOSS, "candidates": 3.0}
-    played = federate("fedavg", participation=participation, training=keys, rounds=2)
+    played = federate(
+        "fedavg",
+        participation=participation,
+        training=keys,
+        rounds=2,
+    )
     diverged = played.values["clients/diverged"][:2]
     told = played.prepared.calendar.told
     assert (diverged == 1).sum() == 4 and told.times.max() == 1

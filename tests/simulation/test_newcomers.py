@@ -48,7 +48,14 @@ def test_fedavg_by_hand(federate, warmup):
         COUNTS,
         rounds=2,
         model={"hidden": []},
-        **sections(1, training={"batch_size": 100, "lr": 0.2, "warmup": warmup}),
+        **sections(
+            1,
+            training={
+                "batch_size": 100,
+                "lr": 0.2,
+                "warmup": warmup,
+            },
+        ),
     )
     samples, layout = played.prepared.resources.samples, played.prepared.setup.layout
     start = layout.split(played.server["model"].double())

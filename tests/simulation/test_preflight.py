@@ -389,7 +389,14 @@ def everything(prepared) -> list[object]:
             (name, {"model": {"name": "cnn"}})
             for name in ("fedavg", "pfedme", "fedfomo", "fednh")
         ),
-        ({"name": "fedprox", "ala": True, "aggregation": "class-wise"}, {}),
+        (
+            {
+                "name": "fedprox",
+                "ala": True,
+                "aggregation": "class-wise",
+            },
+            {},
+        ),
         (
             {"name": "fedavg", "aggregation": "class-wise"},
             {"participation": {"fraction": 0.5}},

@@ -25,7 +25,11 @@ RIGHT = {
     "entries/starts": np.array([0, 2, 3, 4]),
     "partition/train_counts": np.array([[3, 0], [1, 2]]),
 }
-SCORE = {"unit": "%", "better": "up", "recorded": {"mean": "own"}}
+SCORE = {
+    "unit": "%",
+    "better": "up",
+    "recorded": {"mean": "own"},
+}
 HEADER = {
     "client_count": "2",
     "config": json.dumps(CONFIG),

@@ -582,7 +582,12 @@ def test_a_run_keeps_its_identity_where_it_is_prolonged_or_called_otherwise(
 ):
     """Its files are its own whatever its name, its threads, its checkpoints."""
     folder = finished()
-    assert play(folder, rounds=5, name="b", runtime={"lanes": 2})
+    assert play(
+        folder,
+        rounds=5,
+        name="b",
+        runtime={"lanes": 2},
+    )
     same(calm(rounds=5), folder)
 
 

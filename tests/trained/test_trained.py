@@ -131,7 +131,12 @@ CANNOT_BE_HAD = [
 
 @pytest.mark.slow
 def test_what_cannot_be_had_is_one_line(played):
-    run = played("fedavg", model=NORMALISED, seed=5, participation={"fraction": 0.2})
+    run = played(
+        "fedavg",
+        model=NORMALISED,
+        seed=5,
+        participation={"fraction": 0.2},
+    )
     for arguments, words in CANNOT_BE_HAD:
         with pytest.raises(UserError, match=r"^[^\n]+$") as error:
             run.model(**arguments)
@@ -204,7 +209,12 @@ def test_a_model_alone_is_the_one_that_was_trained_beside_others(played, kind):
     """Its loss, too, up to the rounding of products that are not batched."""
     model = {"name": "tiny:layered", "kind": kind}
     training = {"batch_size": 5, "epochs": 5}
-    run = played("fedavg", rounds=1, model=model, training=training)
+    run = played(
+        "fedavg",
+        rounds=1,
+        model=model,
+        training=training,
+    )
     losses = run.results.values["clients/post/loss"][-2]  # sums over samples
     for client in range(5):
         [one] = run.models.of_clients([client], "post")

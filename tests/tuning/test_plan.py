@@ -18,7 +18,13 @@ TABLE = {
         "rungs": 2,
         "search_seeds": [100],
         "final_seeds": [0, 1],
-        "search": {"training.lr": {"low": 0.001, "high": 0.1, "log": True}},
+        "search": {
+            "training.lr": {
+                "low": 0.001,
+                "high": 0.1,
+                "log": True,
+            }
+        },
     },
 }
 
@@ -116,7 +122,15 @@ MISTAKES = [
     ({}, {"search": {"training.lr": []}}, "nothing to choose from"),
     (
         {},
-        {"search": {"training.lr": {"low": 0.0, "high": 1.0, "log": True}}},
+        {
+            "search": {
+                "training.lr": {
+                    "low": 0.0,
+                    "high": 1.0,
+                    "log": True,
+                }
+            }
+        },
         "above 0",
     ),
     ({}, {"eta": 1}, "greater than or equal to 2"),
