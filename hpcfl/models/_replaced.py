@@ -15,6 +15,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from hpcfl.models._attention import ATTENTION, gelu, gelu_by_tanh
 from hpcfl.models._random import KEYED
+from hpcfl.models._recurrent import RECURRENT, in_lanes
 
 
 class Embedding(nn.Embedding):
@@ -42,6 +43,7 @@ class GELU(nn.GELU):
 REPLACED: dict[type[nn.Module], type[nn.Module]] = {
     **KEYED,
     **ATTENTION,
+    **RECURRENT,
     nn.Embedding: Embedding,
     nn.GELU: GELU,
 }
@@ -70,5 +72,5 @@ def side_by_side() -> Iterator[None]:
     A user's ``scaled_dot_product_attention`` is computed by matrix products there: of
     its other forms some go through the clients in a loop.
     """
-    with sdpa_kernel(SDPBackend.MATH):
+    with sdpa_kernel(SDPBackend.MATH), in_lanes():
         yield

@@ -262,7 +262,6 @@ def test_the_traceback_is_there_for_those_who_ask(hpcfl):
         (["method.name=mistakes:Item"], "value.item()"),
         (["method.name=mistakes:Branch"], "if value > 1"),
         (["model.name=mistakes:Recurrent"], "self.cell(x[:, 0])"),
-        (["model.name=mistakes:Recurrent", "model.cell=LSTM"], "self.cell(x[:, 0])"),
         (["model.name=mistakes:InPlace"], "summed += x.flatten(1)"),
         (["model.name=mistakes:Dropping"], "functional.dropout(x"),
     ],
