@@ -2,6 +2,7 @@
 results in folders.
 """
 
+import atexit
 import os
 import sys
 from collections.abc import Collection, Iterable
@@ -145,4 +146,16 @@ def load_all(folders: str | Path | Iterable[str | Path]) -> "pandas.DataFrame":
 def _communicator() -> Communicator:
     """The communicator of this process, which keeps one for all its calls."""
     communicator = connect()
-    return communicator if communicator.size > 1 else Guest()
+    if communicator.size == 1:
+        return Guest()
+    atexit.register(_finalize, communicator)
+    return communicator
+
+
+def _finalize(communicator: Communicator) -> None:
+    """At the end of the user's script: wait for the other ranks, because mpiexec kills
+    those that are slower than a rank that has gone; not where the script has failed,
+    because the others may then wait for this one elsewhere.
+    """
+    if getattr(sys, "last_value", None) is None:
+        communicator.finalize()

@@ -121,8 +121,8 @@ class Threaded(Communicator):
         total = self._exchange(values, lambda given: np.sum(given, axis=0))
         return total if self.is_server else None
 
-    def end(self, code: int) -> NoReturn:
-        raise SystemExit(code)
+    def finalize(self) -> None:
+        pass
 
     def abort(self, code: int) -> NoReturn:
         raise SystemExit(code)

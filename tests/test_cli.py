@@ -214,6 +214,22 @@ def test_nor_does_that_of_ranks(call, tmp_path):
     assert summary.load(tmp_path / "run").summary.finished
 
 
+@pytest.mark.mpi
+def test_a_script_may_go_on_on_one_rank_when_the_others_have_ended(call, tmp_path):
+    (tmp_path / "one.toml").write_text(SINGLE)
+    (tmp_path / "script.py").write_text("""
+import time
+from mpi4py import MPI
+import hpcfl
+hpcfl.run("one.toml", out="run", progress=False)
+if MPI.COMM_WORLD.rank == 0:
+    time.sleep(0.5)
+    print("wrote my own figure")
+""")
+    done = call("mpiexec -n 3 python script.py")
+    assert (done.returncode, done.stdout) == (0, "wrote my own figure\n"), done.stderr
+
+
 @pytest.mark.parametrize(
     "line, code, said",
     [

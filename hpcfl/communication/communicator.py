@@ -157,10 +157,16 @@ class Communicator(Process, ABC):
         """
 
     @abstractmethod
+    def finalize(self) -> None:
+        """Collective. The last exchange: afterwards each rank may end in its own time."""
+
     def end(self, code: int) -> NoReturn:
         """Collective. Leave the job in order, with an exit code that all ranks have
         agreed on.
         """
+        flush()
+        self.finalize()
+        sys.exit(code)
 
     @abstractmethod
     def abort(self, code: int) -> NoReturn:
@@ -222,9 +228,8 @@ class OneProcess(Communicator):
     def reduce_sum(self, values: np.ndarray) -> np.ndarray | None:
         return values
 
-    def end(self, code: int) -> NoReturn:
-        flush()
-        sys.exit(code)
+    def finalize(self) -> None:
+        pass
 
     def abort(self, code: int) -> NoReturn:
         flush()

@@ -9,7 +9,6 @@ speed.
 
 import json
 import os
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -240,15 +239,13 @@ class World(Communicator):
         self._mpi.Request.Waitall(requests)
         row.Free()
 
-    def end(self, code: int) -> NoReturn:
-        flush()
+    def finalize(self) -> None:
         with self._exchange():
             self._watchdog.receive_all()
         with self._watchdog.blocking():
             self._mpi.Finalize()
-        # Not os._exit: MPICH tells mpiexec in an exit hook; without that it kills the
-        # ranks that are slower.
-        sys.exit(code)
+        # From here the process must not leave by os._exit: MPICH tells mpiexec in an
+        # exit hook; without that it kills the ranks that are slower.
 
     def abort(self, code: int) -> NoReturn:
         flush()

@@ -22,7 +22,7 @@ from hpcfl.errors import UserError
 from hpcfl.files import atomic, scratch
 from hpcfl.files.atomic import Damaged
 from hpcfl.storage import digest, manifest, shards
-from hpcfl.storage.clients import ClientStore, Snapshot
+from hpcfl.storage.clients import ClientStore, Row, Snapshot
 from hpcfl.storage.manifest import Manifest
 from hpcfl.storage.ownership import AnotherRun, left_out
 from hpcfl.storage.shards import Shard
@@ -220,7 +220,9 @@ class Checkpoints:
     def _written(
         self, server: dict[str, Tensor] | None, rows: Snapshot
     ) -> dict[str, Any]:
-        files = [self._clients_shard(group, rows) for group in shards.groups(rows)]
+        files = [
+            self._clients_shard(group, rows.written) for group in shards.groups(rows)
+        ]
         if server is not None:
             files.append(self._server_shard(server))
         digests = rows.digests
@@ -230,7 +232,7 @@ class Checkpoints:
             "clients": [[client, text] for client, text in digests.written.items()],
         }
 
-    def _clients_shard(self, ids: list[int], rows: Snapshot) -> Shard:
+    def _clients_shard(self, ids: list[int], rows: Mapping[int, Row]) -> Shard:
         known = self._known(ids, [rows[client].digest for client in ids])
         return known or shards.write_clients(self.folder, ids, rows)
 

@@ -96,16 +96,26 @@ def groups(rows: Snapshot) -> Iterator[list[int]]:
     for one file.
 
     Clients whose state was never put are left out. They count for where groups begin
-    and end, so that other groups stay as they are when the state of one is put.
+    and end, so that other groups stay as they are when the state of one is put. Where
+    few of many were put, a group spans more clients, so that there is a file for as
+    many rows and not for nearly every row; the span halves when twice as many were
+    put, and only then do all groups change.
     """
     size = rows.template.size
-    count = max(1, min(GROUP_CLIENTS, GROUP_BYTES // max(1, size)))
+    most = max(1, min(GROUP_CLIENTS, GROUP_BYTES // max(1, size)))
     written = np.array(sorted(rows.written), np.int64)
-    of_group = np.searchsorted(rows.ids, written) // count
+    clients_per_written = len(rows.ids) // max(1, len(written))
+    span = most * _power_of_two_below(clients_per_written)
+    of_group = np.searchsorted(rows.ids, written) // span
     begins = np.flatnonzero(np.diff(of_group)) + 1
     for group in np.split(written, begins):
-        if len(group):
-            yield group.tolist()
+        for begin in range(0, len(group), most):
+            yield group[begin : begin + most].tolist()
+
+
+def _power_of_two_below(number: int) -> int:
+    """The largest power of two up to ``number``, at least 1."""
+    return 1 << max(0, number.bit_length() - 1)
 
 
 def write_clients(folder: Path, ids: list[int], rows: Mapping[int, Row]) -> Shard:

@@ -25,7 +25,7 @@ EXCHANGES = [
     "allreduce_max_array",
     "reduce_sum",
 ]
-NEEDED = [*EXCHANGES, "watch", "end", "abort"]
+NEEDED = [*EXCHANGES, "watch", "finalize", "abort"]
 
 
 @pytest.mark.parametrize("forgotten", NEEDED)

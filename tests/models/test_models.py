@@ -52,6 +52,13 @@ COUNTS = [  # model table, shape, classes, parameters of each layer
         [3_156_320, 1_056, 132],
     ),
     ({"name": "spiral"}, (2,), 6, [48, 136, 36, 10, 12]),
+    # a block: norms 2·256, qkv 128·1536, out 512·128 + 128, MLP 129·256 + 257·128
+    (
+        {"name": "vit"},
+        (3, 32, 32),
+        10,
+        [48 * 128 + 128, 128 + 65 * 128, *[328_704] * 6, 256, 1_290],
+    ),
 ]
 TOTALS = [
     50_890,
@@ -66,6 +73,7 @@ TOTALS = [
     815_232,
     3_157_508,
     242,
+    1_988_490,
 ]
 NAMES = [
     " ".join(map(str, [*table.values(), classes])) for table, _, classes, _ in COUNTS
@@ -79,6 +87,16 @@ SMALL = [  # cheap forms for numerical checks
     ({"name": "resnet18", "norm": "none"}, (3, 8, 8)),
     ({"name": "fasttext", "vocabulary": 9}, (7,)),
     ({"name": "spiral"}, (2,)),
+    (
+        {
+            "name": "vit",
+            "width": 8,
+            "depth": 1,
+            "hidden": 8,
+            "dropout": 0.0,
+        },
+        (3, 8, 8),
+    ),
 ]
 
 
@@ -226,7 +244,13 @@ def test_other_samples_are_refused(table, shape, told):
 
 def test_any_model_can_have_a_cosine_head():
     model = made(
-        {"name": "lenet", "head": "cosine", "head_scale": 20.0}, (3, 32, 32), 10
+        {
+            "name": "lenet",
+            "head": "cosine",
+            "head_scale": 20.0,
+        },
+        (3, 32, 32),
+        10,
     )
     assert (
         sum(p.numel() for p in model.parameters()) == 62_006 - 10 + 1

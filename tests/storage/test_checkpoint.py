@@ -440,8 +440,13 @@ def test_a_manifest_of_another_format_is_not_read(tmp_path, alone, monkeypatch):
 
 def test_groups_are_bounded_and_leave_out_who_never_wrote():
     store = ClientStore(range(200), {"a": torch.zeros(1)})
-    store.put([3, 64, 199], {"a": torch.ones(3, 1)})
-    assert list(shards.groups(store.snapshot())) == [[3], [64], [199]]
+    put = [*range(120), 199]  # more than half of all, so that 64 clients are a group
+    store.put(put, {"a": torch.ones(len(put), 1)})
+    assert list(shards.groups(store.snapshot())) == [
+        [*range(64)],
+        [*range(64, 120)],
+        [199],
+    ]
     big = ClientStore(
         range(5), {"a": torch.zeros(shards.GROUP_BYTES // 8)}
     )  # two clients a group
@@ -451,6 +456,23 @@ def test_groups_are_bounded_and_leave_out_who_never_wrote():
     assert list(shards.groups(big.snapshot())) == [[0, 1], [2, 3], [4]]
     nobody = ClientStore([], {"a": torch.zeros(1)})
     assert list(shards.groups(nobody.snapshot())) == []
+
+
+def test_groups_of_few_among_many_span_more_clients():
+    # 99 of 6,400 were put, one of 64: a group spans 64 · 64 = 4,096 clients, and
+    # those of them that were put, 64 and 35, are a file.
+    store = ClientStore(range(6_400), {"a": torch.zeros(1)})
+    spread = list(range(0, 6_336, 64))
+    store.put(spread, {"a": torch.ones(99, 1)})
+    assert list(shards.groups(store.snapshot())) == [spread[:64], spread[64:]]
+    # Another client splits the files of its own group alone.
+    store.put([1], {"a": torch.ones(1, 1)})
+    first = sorted([1, *spread[:64]])
+    assert list(shards.groups(store.snapshot())) == [
+        first[:64],
+        first[64:],
+        spread[64:],
+    ]
 
 
 def test_manifest_is_plain_json(tmp_path, alone):

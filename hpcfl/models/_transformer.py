@@ -1,0 +1,185 @@
+"""What the built-in transformers have in common: a block, tokens with their positions,
+and how both begin.
+"""
+
+from collections.abc import Callable
+from typing import Annotated
+
+import torch
+from pydantic import Field, PositiveInt
+from torch import Tensor, nn
+
+from hpcfl.errors import UserError
+from hpcfl.models._attention import attend, gelu
+
+STD = 0.02  # of the tokens' and positions' first values, a truncated normal
+MOST_PARAMETERS = 1_000_000_000  # of one client's model, 4 GB
+
+Width = Annotated[int, Field(ge=1, le=1 << 16, description="numbers of a token")]
+Depth = Annotated[int, Field(ge=1, le=1000, description="how many blocks")]
+Heads = Annotated[int, Field(ge=1, le=1 << 10, description="of a block's attention")]
+HeadWidth = Annotated[int, Field(ge=1, le=1 << 16, description="numbers of a head")]
+Hidden = Annotated[
+    int, Field(ge=1, le=1 << 20, description="width of a block's hidden layer")
+]
+Dropout = Annotated[
+    float, Field(ge=0, lt=1, description="the share that dropout leaves out")
+]
+
+Vocabulary = Annotated[
+    PositiveInt | None,
+    Field(description="how many tokens there are; left out, the data set's"),
+]
+
+
+def token_count(name: str, shape: tuple[int, ...], vocabulary: int | None) -> int:
+    """The vocabulary. Raises UserError for samples that are no tokens."""
+    if len(shape) != 1 or vocabulary is None:
+        size = "×".join(map(str, shape))
+        missing = "" if vocabulary else " and no vocabulary"
+        raise UserError(
+            f"model.name = '{name}' needs token ids [positions], such as 'leaf' or "
+            f"'ag-news' has; a sample here has the shape {size}{missing}"
+        )
+    return vocabulary
+
+
+class Tokens(nn.Embedding):
+    """A vector for each token of a vocabulary."""
+
+    def __init__(self, vocabulary: int, width: int):
+        super().__init__(vocabulary, width)
+        nn.init.trunc_normal_(self.weight, std=STD)
+
+
+class SelfAttention(nn.Module):
+    """Attention of a sequence to itself; ``qkv`` makes queries, keys and values of all
+    heads at once.
+
+    dropout: of the attention's weights.
+    """
+
+    def __init__(
+        self, width: int, heads: int, head_width: int, dropout: float, bias: bool
+    ):
+        super().__init__()
+        self.heads = heads
+        self.qkv = nn.Linear(width, 3 * heads * head_width, bias=bias)
+        self.out = nn.Linear(heads * head_width, width)
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Of tokens [batch, tokens, width]; ``mask`` is added to the scores."""
+        parts = self.qkv(x).unflatten(2, (3, self.heads, -1))
+        q, k, v = parts.permute(2, 0, 3, 1, 4).unbind()
+        mixed, _ = attend(q, k, v, mask, self.dropout)
+        result: Tensor = self.out(mixed.transpose(1, 2).flatten(2))
+        return result
+
+
+class Block(nn.Module):
+    """Attention and two linear layers, each added to what comes in.
+
+    With ``norm_first`` x + f(norm(x)) for both of them, else norm(x + f(x)) as in
+    Vaswani et al. (NeurIPS 2017).
+    """
+
+    def __init__(
+        self,
+        width: int,
+        heads: int,
+        head_width: int,
+        hidden: int,
+        dropout: float,
+        *,
+        norm_first: bool = True,
+        activation: Callable[[Tensor], Tensor] = gelu,
+        attention_dropout: float = 0.0,
+        bias: bool = True,
+    ):
+        """Args:
+        dropout: of what attention and each linear layer give.
+        attention_dropout: of the attention's weights.
+        bias: whether queries, keys and values have one.
+        """
+        super().__init__()
+        self.norm_first, self.activation = norm_first, activation
+        self.norm1 = nn.LayerNorm(width)
+        self.attention = SelfAttention(
+            width, heads, head_width, attention_dropout, bias
+        )
+        self.norm2 = nn.LayerNorm(width)
+        self.linear1 = nn.Linear(width, hidden)
+        self.linear2 = nn.Linear(hidden, width)
+        self.dropout1 = nn.Dropout(dropout)
+        self.dropout2 = nn.Dropout(dropout)
+        self.dropout3 = nn.Dropout(dropout)
+
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Tokens [batch, tokens, width], as they come in and go out."""
+        if self.norm_first:
+            x = x + self._attended(self.norm1(x), mask)
+            return x + self._transformed(self.norm2(x))
+        x = self.norm1(x + self._attended(x, mask))
+        result: Tensor = self.norm2(x + self._transformed(x))
+        return result
+
+    def _attended(self, x: Tensor, mask: Tensor | None) -> Tensor:
+        result: Tensor = self.dropout1(self.attention(x, mask))
+        return result
+
+    def _transformed(self, x: Tensor) -> Tensor:
+        inner = self.dropout2(self.activation(self.linear1(x)))
+        result: Tensor = self.dropout3(self.linear2(inner))
+        return result
+
+
+class Positions(nn.Module):
+    """Adds a learned vector to each token by its place, perhaps behind a class token.
+
+    tokens: how many come in at most.
+    """
+
+    def __init__(self, tokens: int, width: int, class_token: bool, dropout: float):
+        super().__init__()
+        self.token: nn.Parameter | None = None
+        if class_token:
+            self.token = nn.Parameter(torch.empty(1, width))
+            nn.init.trunc_normal_(self.token, std=STD)
+        self.position = nn.Parameter(torch.empty(tokens + class_token, width))
+        nn.init.trunc_normal_(self.position, std=STD)
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Tokens [batch, tokens, width], of which the class token is the first."""
+        if self.token is not None:
+            x = torch.cat([self.token.expand(len(x), -1, -1), x], dim=1)
+        result: Tensor = self.dropout(x + self.position[: x.shape[1]])
+        return result
+
+
+def add_blocks(
+    model: nn.Module, depth: int, make: Callable[[], nn.Module]
+) -> list[str]:
+    """Give a model so many blocks as children ``block1`` …; their names."""
+    names = [f"block{number}" for number in range(1, depth + 1)]
+    for name in names:
+        model.add_module(name, make())
+    return names
+
+
+def refuse_large(
+    name: str, tokens: int, width: int, depth: int, inner: int, hidden: int
+) -> None:
+    """Raise UserError for a transformer with too many parameters, before it is made.
+
+    Args:
+        tokens: of which each has a vector, positions and vocabulary alike.
+        inner: the width of all heads together.
+    """
+    parameters = tokens * width + depth * width * (4 * inner + 2 * hidden)
+    if parameters > MOST_PARAMETERS:
+        raise UserError(
+            f"model.name = '{name}': some {parameters:,} parameters with these sizes; at "
+            f"most {MOST_PARAMETERS:,} are allowed"
+        )

@@ -1,0 +1,104 @@
+"""A vision transformer (Dosovitskiy et al., ICLR 2021); by default FedTP's for CIFAR-10
+(Li et al., CVPR 2023): 1,988,490 parameters.
+"""
+
+from typing import Annotated
+
+from pydantic import Field
+from torch import Tensor, nn
+
+from hpcfl.errors import UserError
+from hpcfl.models._transformer import (
+    Block,
+    Depth,
+    Dropout,
+    Heads,
+    HeadWidth,
+    Hidden,
+    Positions,
+    Width,
+    add_blocks,
+    refuse_large,
+)
+
+
+class Patches(nn.Module):
+    """An image as tokens: its square patches, each through one linear layer.
+
+    That is a convolution whose stride is its size, in a form that runs side by side on
+    a CPU.
+    """
+
+    def __init__(self, channels: int, side: int, width: int):
+        super().__init__()
+        self.side = side
+        self.linear = nn.Linear(channels * side**2, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Tokens [batch, patches, width] of images [batch, channels, height, width]."""
+        rows = x.unflatten(3, (-1, self.side)).unflatten(2, (-1, self.side))
+        patches = rows.permute(0, 2, 4, 1, 3, 5).flatten(3).flatten(1, 2)
+        result: Tensor = self.linear(patches)
+        return result
+
+
+class ViT(nn.Module):
+    """Pre-norm blocks over the patches of an image and a class token, which the head
+    reads.
+
+    As in FedTP's code attention has no dropout of its weights, and its queries, keys
+    and values no bias. Tokens and positions begin as a truncated normal of 0.02, there
+    as a normal of 1.
+
+    Raises UserError for samples that are no images, or not of whole patches.
+    """
+
+    def __init__(
+        self,
+        shape: tuple[int, ...],
+        classes: int,
+        *,
+        patch: Annotated[
+            int, Field(ge=1, le=1 << 10, description="pixels of a patch's side")
+        ] = 4,
+        width: Width = 128,
+        depth: Depth = 6,
+        heads: Heads = 8,
+        head_width: HeadWidth = 64,
+        hidden: Hidden = 256,
+        dropout: Dropout = 0.1,
+    ):
+        super().__init__()
+        if len(shape) != 3 or shape[1] % patch or shape[2] % patch:
+            raise UserError(
+                "model.name = 'vit' needs images [channels, height, width] that are "
+                f"made of whole patches, {patch}×{patch}; a sample here has the shape "
+                f"{'×'.join(map(str, shape))}"
+            )
+        patches = (shape[1] // patch) * (shape[2] // patch)
+        refuse_large("vit", patches, width, depth, heads * head_width, hidden)
+        self.patches = Patches(shape[0], patch, width)
+        self.positions = Positions(patches, width, class_token=True, dropout=dropout)
+
+        def block() -> Block:
+            return Block(width, heads, head_width, hidden, dropout, bias=False)
+
+        self._blocks = add_blocks(self, depth, block)
+        self.norm = nn.LayerNorm(width)
+        self.head = nn.Linear(width, classes)
+
+    def features(self, x: Tensor) -> Tensor:
+        """The head's input [batch, width]."""
+        x = self.positions(self.patches(x))
+        for name in self._blocks:
+            x = self.get_submodule(name)(x)
+        result: Tensor = self.norm(x[:, 0])
+        return result
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Logits [batch, classes]."""
+        logits: Tensor = self.head(self.features(x))
+        return logits
+
+
+plugin = ViT

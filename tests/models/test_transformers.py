@@ -1,0 +1,181 @@
+"""The built-in models of sequences: like torch's own layers with the same weights, and the
+same for a client alone and beside others.
+"""
+
+import numpy as np
+import pytest
+import tiny
+import torch
+from in_threads import on_ranks
+from playing import play_on
+from torch import nn
+
+from hpcfl import models
+from hpcfl.communication.communicator import OneProcess
+from hpcfl.errors import UserError
+from hpcfl.experiment import config
+from hpcfl.models._attention import causal, gelu
+from hpcfl.models._transformer import Block
+from hpcfl.simulation.prepare import prepare
+
+COUNTS = [[4, 2, 0], [0, 5, 1], [2, 2, 0], [3, 3, 3], [1, 0, 0]]
+SMALL = {"width": 8, "depth": 1, "heads": 2, "head_width": 4, "hidden": 8}
+CASES = {  # shape of a sample, keys
+    "vit": ((3, 8, 8), {**SMALL, "patch": 4}),
+    "text-transformer": ((6,), {"width": 8, "depth": 1, "heads": 2, "hidden": 8}),
+    "char-transformer": ((6,), SMALL),
+    "char-lstm": ((6,), {"width": 3, "hidden": 4}),
+}
+every_case = pytest.mark.parametrize("name", CASES)
+
+
+@pytest.fixture(scope="module")
+def experiment(tmp_path_factory):
+    """``experiment(name, …)``: a table with that model and a file of random samples,
+    images or tokens of a vocabulary of 20.
+    """
+    folder = tmp_path_factory.mktemp("data")
+
+    def make(name, **sections):
+        shape, keys = CASES[name]
+        images, size = len(shape) == 3, (3 * tiny.EACH, *shape)
+        path = folder / f"{len(shape)}.npz"
+        if not path.exists():
+            generator = np.random.default_rng(0)
+            x = generator.integers(0, 256 if images else 20, size)
+            y = np.arange(3).repeat(tiny.EACH)
+            np.savez(path, x=x.astype(np.uint8 if images else np.int64), y=y)
+        table = tiny.table(
+            "fedavg",
+            COUNTS,
+            rounds=2,
+            data={"file": str(path)},
+            training={"epochs": 2},
+            **sections,
+        )
+        table["data"]["dataset"] = "npz"
+        table["model"] = {"name": name, **keys}
+        return table
+
+    return make
+
+
+@pytest.fixture
+def fleet_of(experiment):
+    """``fleet_of(name, lanes)``: the five clients on one rank, before they train."""
+
+    def make(name, lanes):
+        table = experiment(name, runtime={"lanes": lanes})
+        prepared = prepare(config.parse(table), OneProcess())
+        return prepared.fleet(np.arange(len(COUNTS)), 1, scored=True)
+
+    return make
+
+
+@every_case
+def test_a_client_trains_alike_alone_and_beside_others(fleet_of, name):
+    """To the last bit in any lanes, to rounding one after the other; all with dropout."""
+    whole = fleet_of(name, 7)
+    rows = whole.setup.initial().repeat(len(COUNTS), 1)
+    expected = whole.train(rows)
+    assert not whole.resources.kernel.dependent
+    for lanes in (2, 3):
+        assert torch.equal(fleet_of(name, lanes).train(rows), expected)
+    by_rule = fleet_of(name, "auto")
+    in_lanes = name != "char-lstm"
+    assert (by_rule.resources.kernel.widest > 1) == in_lanes
+    serial = fleet_of(name, 1).train(rows)
+    torch.testing.assert_close(serial, expected, rtol=1e-4, atol=1e-5)
+    only = torch.arange(len(COUNTS)) == 3
+    one = by_rule.train(rows, only=only)
+    assert torch.equal(one[3], (expected if in_lanes else serial)[3])
+    assert (expected - rows).abs().amax(dim=1).min() > 1e-3
+
+
+@every_case
+def test_ranks_and_a_resume_change_no_bit(experiment, tmp_path, name):
+    table = experiment(name, checkpoint={"every": 1})
+    whole = play_on(OneProcess(), tmp_path / "whole", table)
+    resumed = tmp_path / "resumed"
+    on_ranks(3, lambda rank: play_on(rank, resumed, {**table, "rounds": 1}))
+    ended = on_ranks(2, lambda rank: play_on(rank, resumed, table))
+    assert ended.digest == whole.digest
+
+
+def test_gelu_is_torchs_own():
+    x = torch.linspace(-9, 9, 1001)
+    torch.testing.assert_close(gelu(x), nn.functional.gelu(x), rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("norm_first", [True, False])
+def test_a_block_is_torchs_encoder_layer(norm_first):
+    """With the same weights, in evaluation mode; ``in_proj`` is torch's name of qkv."""
+    torch.manual_seed(0)
+    theirs = nn.TransformerEncoderLayer(
+        12, 3, 7, activation="gelu", batch_first=True, norm_first=norm_first
+    )
+    block = Block(12, 3, 4, 7, 0.1, norm_first=norm_first)
+    renamed = {
+        name.replace("self_attn.in_proj_", "attention.qkv.").replace(
+            "self_attn.out_proj", "attention.out"
+        ): tensor
+        for name, tensor in theirs.state_dict().items()
+    }
+    block.load_state_dict(renamed)
+    x, mask = torch.randn(2, 5, 12), causal(5, torch.device("cpu"))
+    for given in (None, mask):
+        expected = theirs.eval()(x, given)
+        torch.testing.assert_close(block.eval()(x, given), expected, rtol=0, atol=2e-6)
+
+
+def test_a_later_token_changes_no_bit_before_it():
+    torch.manual_seed(0)
+    block, mask = Block(12, 3, 4, 7, 0.0), causal(6, torch.device("cpu"))
+    x = torch.randn(2, 6, 12)
+    changed = x.clone()
+    changed[:, 4] += 1
+    before, after = block(x, mask), block(changed, mask)
+    assert torch.equal(before[:, :4], after[:, :4])
+    assert (before[:, 4:] != after[:, 4:]).any(dim=2).all()
+
+
+def test_a_later_character_changes_no_bit_before_it():
+    model = made("char-transformer", (6,), vocabulary=20).eval()
+    x = torch.randint(0, 19, (2, 6))
+    changed = x.clone()
+    changed[:, 4] += 1
+    before, after = model.of_each_token(x), model.of_each_token(changed)
+    assert torch.equal(before[:, :4], after[:, :4])
+    assert (before[:, 4:] != after[:, 4:]).any(dim=2).all()
+    assert torch.equal(model.features(x), before[:, 5])
+
+
+def test_patches_are_those_of_a_convolution():
+    torch.manual_seed(0)
+    model = made("vit", (3, 8, 12), patch=4)
+    linear, x = model.patches.linear, torch.randn(2, 3, 8, 12)
+    kernels = linear.weight.view(-1, 3, 4, 4)
+    expected = nn.functional.conv2d(x, kernels, linear.bias, stride=4)
+    torch.testing.assert_close(model.patches(x), expected.flatten(2).transpose(1, 2))
+
+
+def made(name, shape, **keys):
+    sizes = {key: value for key, value in SMALL.items() if key in CASES[name][1]}
+    section = {"model": {"name": name, **sizes, **keys}, "method": {"name": "fedavg"}}
+    return models.build(config.parse(section).model, shape, 3)
+
+
+@pytest.mark.parametrize(
+    ("name", "shape", "keys", "said"),
+    [
+        ("vit", (5,), {}, r"needs images .* made of whole patches, 4×4; .* shape 5"),
+        ("vit", (3, 8, 6), {}, "a sample here has the shape 3×8×6"),
+        ("char-transformer", (3, 8, 8), {}, "needs token ids .* 3×8×8 and no vocab"),
+        ("text-transformer", (6,), {}, "6 and no vocabulary"),
+        ("text-transformer", (6,), {"heads": 3}, "do not share model.width = 8"),
+        ("vit", (3, 8, 8), {"width": 60_000, "depth": 999}, "at most 1,000,000,000"),
+    ],
+)
+def test_what_does_not_fit_is_refused(name, shape, keys, said):
+    with pytest.raises(UserError, match=said):
+        made(name, shape, **keys)
