@@ -166,9 +166,9 @@ def of_shape_alone(shape):
 
 
 class Recurrent(nn.Module):
-    def __init__(self, shape, classes, *, cell: str = "GRU"):
+    def __init__(self, shape, classes):
         super().__init__()
-        self.cell = getattr(nn, cell)(shape[-1], 12, batch_first=True)
+        self.cell = nn.RNN(shape[-1], 12, batch_first=True)
         self.head = nn.Linear(12, classes)
 
     def forward(self, x):

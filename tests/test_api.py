@@ -41,6 +41,7 @@ def test_an_unknown_attribute_is_an_attribute_error():
         hpcfl.walk  # noqa: B018
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("block", ["no_grad", "inference_mode"])
 def test_a_run_where_nothing_is_to_be_differentiated(tmp_path, block):
     with getattr(torch, block)():
@@ -131,6 +132,7 @@ def test_fresh_starts_over(tmp_path):
     assert len(list(tmp_path.iterdir())) == 2
 
 
+@pytest.mark.slow
 def test_without_progress_only_the_callback_is_heard(tmp_path, capsys):
     def on_round(name, round, values):
         print(f"heard {round}")
@@ -142,6 +144,7 @@ def test_without_progress_only_the_callback_is_heard(tmp_path, capsys):
     assert capsys.readouterr() == ("", "")
 
 
+@pytest.mark.slow
 def test_an_interrupt_without_progress_is_told_and_output_comes_back(tmp_path, capsys):
     """As by a notebook's stop button, which sends SIGINT."""
 

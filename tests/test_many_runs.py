@@ -48,6 +48,7 @@ def held():
     )
 
 
+@pytest.mark.slow
 def test_a_process_does_not_grow_over_runs(tmp_path):
     for number in range(BEFORE):
         hpcfl.run(TABLE, out=tmp_path / f"before-{number}", progress=False)
@@ -62,6 +63,7 @@ def test_a_process_does_not_grow_over_runs(tmp_path):
     assert resident() - memory < AFTER * ROWS / 2
 
 
+@pytest.mark.slow
 def test_a_second_interrupt_ends_a_run_and_not_the_process(tmp_path, monkeypatch):
     monkeypatch.setattr(signals, "ECHO", -1.0)
     table = {**TABLE, "model": {"name": "mlp", "hidden": [8]}}

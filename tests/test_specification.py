@@ -131,6 +131,7 @@ def written():
     ]
 
 
+@pytest.mark.slow
 def test_references_lead_to_a_section_and_item():
     found = [(path, reference) for path, text in written() for reference in cited(text)]
     assert len(found) > 70
@@ -156,6 +157,7 @@ def test_references_within_the_specification_lead_to_a_section_and_item():
     ] == []
 
 
+@pytest.mark.slow
 def test_names_of_tests_lead_to_an_item_or_part():
     found = [
         (path, *named)

@@ -29,6 +29,7 @@ from hpcfl.clients.setup import Setup
 from hpcfl.errors import RunFailure
 from hpcfl.experiment.sections import Training
 from hpcfl.models._random import random_layers
+from hpcfl.models._replaced import side_by_side
 from hpcfl.rows import constants
 from hpcfl.rows.layout import Layout
 from hpcfl.scores.base import Score
@@ -244,7 +245,8 @@ def most_lanes(
     clients: how many take part in a round on one rank; what is kept of each is there
         beside the lanes.
     """
-    free = SHARE * memory - clients * client_bytes(module, private)
+    frozen = sum(tensor.nbytes for tensor in constants.of(module).values())
+    free = SHARE * memory - frozen - clients * client_bytes(module, private)
     return max(1, int(free / lane_bytes(module, samples[:1], training, private)))
 
 
@@ -301,7 +303,10 @@ def _saved(module: nn.Module, x: Tensor) -> int:
     module.eval()  # a batch may be too small for the statistics of batch norm
     for layer in random_layers(module):
         layer.train()  # keeps which numbers it dropped
-    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+    with (
+        side_by_side(),
+        torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor),
+    ):
         loss = functional.cross_entropy(
             module(x), torch.zeros(len(x), dtype=torch.int64, device=x.device)
         )
@@ -317,7 +322,7 @@ def _largest(module: nn.Module, sample: Tensor) -> int:
     """
     module.eval()
     sizes: list[tuple[int, int]] = []
-    with _Results(sizes):
+    with side_by_side(), _Results(sizes):
         module(sample)
     module.train()
     weights = {tensor.untyped_storage().data_ptr() for tensor in _weights(module)}

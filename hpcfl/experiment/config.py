@@ -21,6 +21,7 @@ from hpcfl.errors import UserError
 from hpcfl.experiment import measures, plugin_keys, plugins, protocols
 from hpcfl.experiment.experiment_file import assign, check_plain, parsed, split
 from hpcfl.experiment.sections import (
+    Adapter,
     Checkpoint,
     Data,
     Evaluation,
@@ -84,6 +85,7 @@ class Config(Section):
         description="what else sets clients apart, in this order",
     )
     model: Model
+    adapter: Adapter = Adapter()
     method: SerializeAsAny[MethodSection]
     training: Training = Training()
     participation: SerializeAsAny[Participation] = Participation()
@@ -122,6 +124,9 @@ class Config(Section):
             lines.append(
                 f"{', '.join(unread)}: not read with time.mode = '{self.time.mode}'"
             )
+        if unread := self.adapter.unread:
+            keys = ", ".join(f"adapter.{key}" for key in unread)
+            lines.append(f"{keys}: not read with adapter.kind = '{self.adapter.kind}'")
         for place, shift in enumerate(self.shift):
             if late := [round for round in shift.at if round > self.rounds + 1]:
                 lines.append(
@@ -168,6 +173,7 @@ SECTIONS: dict[str, type[Section]] = {
     "data": Data,
     "partition": Partition,
     "model": Model,
+    "adapter": Adapter,
     "method": MethodSection,
     "training": Training,
     "participation": Participation,

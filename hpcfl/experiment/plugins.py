@@ -10,6 +10,7 @@ import re
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -56,6 +57,11 @@ def names(package: str) -> list[str]:
     """The built-in names of a package: those of its public files, with ``-`` for ``_``
     but in AS_FILES.
     """
+    return list(_names(package))
+
+
+@cache
+def _names(package: str) -> tuple[str, ...]:
     found = importlib.util.find_spec(package)  # which does not import it
     assert found is not None
     folders = found.submodule_search_locations
@@ -64,11 +70,12 @@ def names(package: str) -> list[str]:
         for module in pkgutil.iter_modules(folders)
         if not (module.ispkg or module.name.startswith("_"))
     )
-    return sorted(
+    public = sorted(
         name if package in AS_FILES else name.replace("_", "-")
         for name in files
         if name != "base"
     )
+    return tuple(public)
 
 
 def nearest(word: str, allowed: Iterable[str], elsewhere: Iterable[str] = ()) -> str:

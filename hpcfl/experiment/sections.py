@@ -229,6 +229,60 @@ class Model(Section):
     )
 
 
+class Adapter(Section):
+    """What of a model is trained, above a base that is frozen and the same for all
+    clients (``models/adapters.md``).
+
+    Attributes:
+        of_kind: the keys that only one kind reads.
+    """
+
+    kind: Literal["none", "lora", "head", "bias"] = Field(
+        "none",
+        description="what is trained beside the output layer: all; corrections of low rank; "
+        "nothing; biases. The rest is frozen",
+    )
+    targets: list[str] = Field(
+        default_factory=list,
+        description="lora: patterns of the layers to correct, such as 'blocks.*.qkv'; default: "
+        "queries and values",
+    )
+    train: list[str] = Field(
+        default_factory=list,
+        description="patterns of further parameters to train",
+    )
+    rank: PositiveInt = Field(8, description="lora: rank r of a correction")
+    alpha: float = Field(
+        16.0, gt=0, le=1e6, description="lora: α, by which corrections are scaled"
+    )
+    scale: Literal["alpha/r", "alpha/sqrt(r)"] = Field(
+        "alpha/r", description="lora: factor on a correction; alpha/sqrt(r) is rsLoRA"
+    )
+    dropout: float = Field(
+        0.0, ge=0, lt=1, description="lora: dropout of what enters a correction"
+    )
+    train_a: bool = Field(
+        True,
+        description="lora: train A, too; false leaves it as it was drawn (FFA-LoRA)",
+    )
+    norms: bool = Field(False, description="bias: train layer norm, too")
+
+    of_kind: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        "lora": ("targets", "rank", "alpha", "scale", "dropout", "train_a"),
+        "bias": ("norms",),
+    }
+
+    @property
+    def unread(self) -> list[str]:
+        """The keys that were given and that its kind does not read."""
+        keys = set(self.model_fields_set) - {"kind"}
+        if self.kind != "none":
+            of_others = dict(self.of_kind)
+            of_others.pop(self.kind, None)
+            keys &= {key for keys_of in of_others.values() for key in keys_of}
+        return sorted(keys)
+
+
 class MethodSection(Section):
     """What every method shares; ``hpcfl/methods/base.py`` extends it, and a method adds
     its own keys.

@@ -2,8 +2,6 @@
 private or fixed.
 """
 
-from typing import ClassVar
-
 import torch
 from torch import Tensor
 
@@ -12,7 +10,7 @@ from hpcfl.communication.message import Field as Sent
 from hpcfl.communication.message import Inbox, Mean, Message
 from hpcfl.methods.base import Audience, ClientModel, Cohort, State
 from hpcfl.methods.fedavg import ServerModel
-from hpcfl.rows.layout import Group, Layout
+from hpcfl.rows.layout import Layout
 
 
 class SharedBody(ServerModel):
@@ -23,30 +21,35 @@ class SharedBody(ServerModel):
     """
 
     family = "a shared body"
-    shared: ClassVar[Group] = (
-        "body"  # the group of columns that travels, a prefix of the row
-    )
 
     def private(self, layout: Layout) -> slice:
-        """The columns that do not travel: all after the shared ones."""
-        return slice(layout.columns(self.shared).stop, layout.width)
+        """The columns that do not travel: all after the body's."""
+        return slice(layout.columns("body").stop, layout.width)
+
+    def shared_part(self, layout: Layout, rows: Tensor) -> Tensor:
+        """The columns of ``rows`` [..., P] that travel, [..., P_b]."""
+        return rows[..., : self.private(layout).start]
+
+    def private_part(self, layout: Layout, rows: Tensor) -> Tensor:
+        """The other columns of ``rows`` [..., P]."""
+        return rows[..., self.private(layout)]
+
+    def joined(self, layout: Layout, shared: Tensor, private: Tensor) -> Tensor:
+        """The rows [..., P] of which these are both parts."""
+        return torch.cat([shared, private], dim=-1)
 
     def send(self, server: State, audience: Audience) -> Message:
-        private = self.private(audience.layout)
-        initial = server["model"][
-            private
-        ]  # clients know it from the seed, so it counts no floats
-        return {
-            "body": server["model"][: private.start],
-            "initial_head": Sent(initial, floats=0),
-        }
+        layout, model = audience.layout, server["model"]
+        # clients know it from the seed, so it counts no floats
+        initial = Sent(self.private_part(layout, model), floats=0)
+        return {"body": self.shared_part(layout, model), "initial_head": initial}
 
-    def under_initial_head(self, inbox: Inbox) -> Tensor:
+    def under_initial_head(self, layout: Layout, inbox: Inbox) -> Tensor:
         """The shared body under the initial head, ``[P]``, or ``[n, P]`` of rows."""
-        return torch.cat([inbox["body"], inbox["initial_head"]], dim=-1)
+        return self.joined(layout, inbox["body"], inbox["initial_head"])
 
     def received(self, fleet: Fleet, inbox: Inbox) -> Tensor:
-        return self.under_initial_head(inbox)
+        return self.under_initial_head(fleet.layout, inbox)
 
     def other_models(
         self, fleet: Fleet, inbox: Inbox, rows: Tensor, trained: bool
@@ -55,17 +58,16 @@ class SharedBody(ServerModel):
             return {}
         return {
             "global": ClientModel(
-                rows if rows.dim() == 1 else self.under_initial_head(inbox)
+                rows
+                if rows.dim() == 1
+                else self.under_initial_head(fleet.layout, inbox)
             )
         }
 
     def upload(self, fleet: Fleet, inbox: Inbox, trained: Tensor) -> Message:
-        return {
-            "body": Mean(
-                trained[:, : self.private(fleet.layout).start], self.shares(fleet)
-            )
-        }
+        shared = self.shared_part(fleet.layout, trained)
+        return {"body": Mean(shared, self.shares(fleet))}
 
     def aggregate(self, server: State, cohort: Cohort, uplink: State) -> None:
-        initial = server["model"][self.private(cohort.layout)]
-        server["model"] = torch.cat([uplink["body"], initial])
+        initial = self.private_part(cohort.layout, server["model"])
+        server["model"] = self.joined(cohort.layout, uplink["body"], initial)

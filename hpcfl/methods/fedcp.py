@@ -27,8 +27,8 @@ from torch import Tensor, nn
 from hpcfl.clients import Fleet, StepContext, at
 from hpcfl.clients.losses import Batch
 from hpcfl.communication.message import Inbox, Message
+from hpcfl.methods._private_part import PrivatePart
 from hpcfl.methods.base import ClientModel, State, head_of, search
-from hpcfl.methods.fedper import FedPer
 from hpcfl.methods.fedphp import WIDTHS, discrepancy
 from hpcfl.models import parts
 from hpcfl.rows.layout import Group, Layout
@@ -39,7 +39,7 @@ EDGE = (
 TRAINED = ("body", "gate", "personal")
 
 
-class FedCP(FedPer):
+class FedCP(PrivatePart):
     """Server: ``model``, a client's whole row: body, g, gate, and the initial r. Client:
     ``head`` r_i [P_h].
 

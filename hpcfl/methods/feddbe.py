@@ -26,6 +26,7 @@ from torch import Tensor, nn
 from hpcfl.clients import Fleet
 from hpcfl.clients.losses import Batch
 from hpcfl.communication.message import Inbox, Mean, Message
+from hpcfl.methods._private_part import PrivatePart
 from hpcfl.methods.base import (
     Audience,
     ClientModel,
@@ -35,7 +36,6 @@ from hpcfl.methods.base import (
     head_of,
     search,
 )
-from hpcfl.methods.fedper import FedPer
 from hpcfl.methods.fedproto import features
 from hpcfl.models import parts
 from hpcfl.rows.layout import Group, Layout
@@ -52,7 +52,7 @@ class PersonalBias(nn.Module):
         return features + self.vector
 
 
-class FedDBE(FedPer):
+class FedDBE(PrivatePart):
     """Server: ``model``, a client's whole row, in which the vector is 0; ``mean`` m̄ [d],
     empty before the end of round 1. Client: ``bias`` β_i [d].
 

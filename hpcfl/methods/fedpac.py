@@ -33,9 +33,9 @@ from hpcfl.clients.losses import Batch
 from hpcfl.communication.message import Field as Sent
 from hpcfl.communication.message import Inbox, Mean, Message
 from hpcfl.files import heartbeat
+from hpcfl.methods._private_part import PrivatePart
 from hpcfl.methods._shared_body import SharedBody
 from hpcfl.methods.base import Audience, Cohort, Setup, State, head_of, search
-from hpcfl.methods.fedper import FedPer
 from hpcfl.methods.fedproto import aligned_loss, features, prototype_variables
 from hpcfl.models import parts
 from hpcfl.rows import mixing
@@ -56,7 +56,7 @@ class FedPAC(SharedBody):
     primary = "post"
     reference = "Xu et al., ICLR 2023"
     short: ClassVar[Mapping[str, Any]] = {"head_lr": 0.1}
-    trains: ClassVar[Mapping[Group, str]] = FedPer.trains
+    trains: ClassVar[Mapping[Group, str]] = PrivatePart.trains
     lam: float = Field(
         1.0,
         ge=0,

@@ -5,53 +5,65 @@ Arivazhagan et al., "Federated learning with personalization layers", 2019. b โ
 b_i; the head h_i, the last linear layer, never leaves its client. The result is read
 before local training, as FedALA does it; FedNH reads ``post``, and for the server's
 model ``global``, the shared body under the initial head.
+
+With ``shared`` any other parameters are those that travel, and the rest is private.
+Above a frozen base (``[adapter]``) ``shared = ["*.A"]`` is FedSA-LoRA (Guo et al., ICLR
+2025), which averages the matrices A and keeps B and the classifier (adapters.md ยง4).
 """
 
-from collections.abc import Mapping
-from typing import ClassVar
-
-import torch
+from pydantic import Field
 from torch import Tensor
 
-from hpcfl.clients import Fleet
-from hpcfl.communication.message import Inbox
-from hpcfl.methods._shared_body import SharedBody
-from hpcfl.methods.base import Setup, State
-from hpcfl.rows.layout import Group
+from hpcfl.methods._private_part import PrivatePart
+from hpcfl.rows import patterns
+from hpcfl.rows.layout import Layout
 
 
-class FedPer(SharedBody):
-    """Server: ``model`` [P], the shared body followed by the initial head. Client:
-    ``head`` [P_h].
+class FedPer(PrivatePart):
+    """Server: ``model`` [P], the shared parameters and the initial private ones. Client:
+    ``head`` [P_h], its own.
 
     Down P_b, up P_b.
-
-    Attributes:
-        kept: the name, in a client's state, of the columns that do not travel.
     """
 
     reference = "Arivazhagan et al., arXiv 1912.00818"
-    trains: ClassVar[Mapping[Group, str]] = {
-        "body": "nothing would be shared",
-        "head": "nothing would be a client's own",
-    }
+    shared: list[str] | None = Field(
+        None,
+        min_length=1,
+        description="patterns of the parameters that are shared, such as '*.A'; the others are "
+        "each client's own. Default: all but the head",
+    )
 
-    kept: ClassVar[str] = "head"
+    def shared_names(self, layout: Layout) -> list[str]:
+        """The names of the parameters that are shared, in the order of a row."""
+        if self.shared is None:
+            return layout.members(("body",))
+        return patterns.matching(self.shared, layout.names, "method.shared")
 
-    def client_state(self, setup: Setup) -> State:
-        return {
-            **super().client_state(setup),
-            self.kept: setup.initial()[self.private(setup.layout)],
-        }
+    def private_names(self, layout: Layout) -> list[str]:
+        """The names of the others."""
+        shared = set(self.shared_names(layout))
+        return [name for name in layout.names if name not in shared]
 
-    def received(self, fleet: Fleet, inbox: Inbox) -> Tensor:
-        """What came down with each client's own columns, ``[n, P]``."""
-        own = fleet.state[self.kept]
-        return torch.cat([inbox["body"].expand(len(own), -1), own], dim=1)
+    def shared_part(self, layout: Layout, rows: Tensor) -> Tensor:
+        if self.shared is None:
+            return super().shared_part(layout, rows)
+        columns = layout.columns_of(self.shared_names(layout))
+        return rows.index_select(-1, columns.to(rows.device))
 
-    def store_state(self, fleet: Fleet, trained: Tensor) -> None:
-        super().store_state(fleet, trained)
-        fleet.state[self.kept] = trained[:, self.private(fleet.layout)]
+    def private_part(self, layout: Layout, rows: Tensor) -> Tensor:
+        if self.shared is None:
+            return super().private_part(layout, rows)
+        columns = layout.columns_of(self.private_names(layout))
+        return rows.index_select(-1, columns.to(rows.device))
+
+    def joined(self, layout: Layout, shared: Tensor, private: Tensor) -> Tensor:
+        side_by_side = super().joined(layout, shared, private)
+        if self.shared is None:
+            return side_by_side
+        names = [*self.shared_names(layout), *self.private_names(layout)]
+        places = layout.columns_of(names).argsort()
+        return side_by_side.index_select(-1, places.to(shared.device))
 
 
 plugin = FedPer

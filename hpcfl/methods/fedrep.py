@@ -4,7 +4,8 @@ then trains the body.
 Collins et al., "Exploiting shared representations for personalized federated learning",
 ICML 2021. Phase A trains h_i for τ epochs while the body is frozen, its batch-norm
 statistics too. Phase B trains b for the experiment's epochs while the head is frozen.
-Each phase has a fresh optimiser. The authors' code instead splits one number of epochs
+Each phase has a fresh optimiser. With ``shared`` the phases train the private and the
+shared parameters. The authors' code instead splits one number of epochs
 between the phases, and trains all clients once more at the end.
 """
 
@@ -33,10 +34,14 @@ class FedRep(FedPer):
     )
 
     def local_train(self, fleet: Fleet, rows: Tensor, inbox: Inbox) -> Tensor:
+        shared = self.shared_names(fleet.layout)
+        private = self.private_names(fleet.layout)
+        if not private:
+            return fleet.train(rows, params=shared)
         fitted = fleet.train(
-            rows, params=("head",), epochs=self.head_epochs, phase="head"
+            rows, params=private, epochs=self.head_epochs, phase="head"
         )
-        return fleet.train(fitted, params=("body",))
+        return fleet.train(fitted, params=shared)
 
 
 plugin = FedRep

@@ -27,8 +27,8 @@ from torch import Tensor, nn
 from hpcfl.clients import Fleet
 from hpcfl.clients.losses import Batch, reads_features
 from hpcfl.communication.message import Inbox
+from hpcfl.methods._private_part import PrivatePart
 from hpcfl.methods.base import ClientModel, head_of
-from hpcfl.methods.fedper import FedPer
 from hpcfl.models import parts
 from hpcfl.rows.layout import Group, Layout
 
@@ -50,7 +50,7 @@ class HyperHead(nn.Module):
         return functional.linear(features, weight.view(-1, features.shape[-1]))
 
 
-class FedRoD(FedPer):
+class FedRoD(PrivatePart):
     """Server: ``model``, a client's whole row, in which a linear personal head is the
     initial one.
 
@@ -174,7 +174,9 @@ class FedRoD(FedPer):
         self, fleet: Fleet, inbox: Inbox, rows: Tensor, trained: bool
     ) -> dict[str, ClientModel]:
         return (
-            {} if trained else {"global": ClientModel(self.under_initial_head(inbox))}
+            {}
+            if trained
+            else {"global": ClientModel(self.under_initial_head(fleet.layout, inbox))}
         )
 
 

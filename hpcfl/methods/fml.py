@@ -27,12 +27,12 @@ from torch import Tensor, nn
 from hpcfl.clients import Fleet
 from hpcfl.clients.losses import Batch
 from hpcfl.communication.message import Inbox
+from hpcfl.methods._private_part import PrivatePart
 from hpcfl.methods.base import ClientModel, Setup, head_of, search
-from hpcfl.methods.fedper import FedPer
 from hpcfl.rows.layout import Group, Layout
 
 
-class FML(FedPer):
+class FML(PrivatePart):
     """Server: ``model``, a client's whole row: w [P], then the initial v.
 
     Client: ``head`` [P], FedPer's name for all that does not travel: here v_i. Down P,
@@ -117,7 +117,7 @@ class FML(FedPer):
     ) -> dict[str, ClientModel]:
         if trained:
             return {}
-        return {"global": ClientModel(self.under_initial_head(inbox))}
+        return {"global": ClientModel(self.under_initial_head(fleet.layout, inbox))}
 
     def init_newcomers(self, fleet: Fleet, inbox: Inbox) -> None:
         """A newcomer's own model begins as the global one."""

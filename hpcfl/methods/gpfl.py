@@ -29,8 +29,8 @@ from torch import Tensor, nn
 from hpcfl.clients import Fleet
 from hpcfl.clients.losses import Batch
 from hpcfl.communication.message import Inbox
+from hpcfl.methods._private_part import PrivatePart
 from hpcfl.methods.base import ClientModel, Setup, State, head_of, search
-from hpcfl.methods.fedper import FedPer
 from hpcfl.models import parts
 
 FLOOR = 1e-12  # under the root of the norm
@@ -55,7 +55,7 @@ def _layer(width: int) -> nn.Module:
     return nn.Sequential(nn.Linear(width, width), nn.ReLU(), nn.LayerNorm(width))
 
 
-class GPFL(FedPer):
+class GPFL(PrivatePart):
     """Server: ``model`` [P]: body, valve, embeddings, and the initial head. Client:
     ``head`` [P_h]; with ``lag`` its ``embeddings`` [K·d], too.
 
@@ -155,7 +155,7 @@ class GPFL(FedPer):
         if trained:
             return {}
         context = {"global_context": inbox["global_context"]}
-        shared = self.under_initial_head(inbox)
+        shared = self.under_initial_head(fleet.layout, inbox)
         return {"global": ClientModel(shared, by_global_view, context)}
 
 

@@ -14,10 +14,10 @@ Parameters that it freezes, by ``requires_grad_(False)``, are never trained and 
 nowhere: all clients have one set of them, that of the initial model.
 
 ``forward`` should run under ``torch.func.vmap``, which trains clients side by side: it
-should have no ``.item()``, no branch on values and no recurrent layer of torch. A model
+should have no ``.item()``, no branch on values and no ``nn.RNN``. A model
 with any of these is trained for one client after the other, and a note says so. So is,
 on a CPU, a model whose layers give a client other last bits beside others, such as
-batch norm, a convolution or most activations but ReLU and tanh. A model of tokens has
+batch norm, a convolution or most activations but ReLU, tanh and GELU. A model of tokens has
 the key ``vocabulary``; left out, it is the data set's.
 """
 

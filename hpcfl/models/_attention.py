@@ -2,13 +2,18 @@
 (adapters.md §2).
 
 torch's own ``scaled_dot_product_attention`` has no rule for several clients on a CPU,
-and draws its dropout from a stream.
+and draws its dropout from a stream. The classes here compute what torch's of the same
+names do, with the same parameters; they come in their place (``_replaced.py``).
 """
 
 import math
+from collections.abc import Callable
 
 import torch
+import torch.nn.functional as functional
 from torch import Tensor, nn
+
+from hpcfl.models._random import RandomLayer
 
 
 def attend(
@@ -16,9 +21,10 @@ def attend(
     k: Tensor,
     v: Tensor,
     mask: Tensor | None = None,
-    dropout: nn.Module | None = None,
-) -> Tensor:
-    """Softmax(q kᵀ/√d + mask) v, ``[…, tokens, width of v]``.
+    dropout: Callable[[Tensor], Tensor] | None = None,
+) -> tuple[Tensor, Tensor]:
+    """Softmax(q kᵀ/√d + mask) v, ``[…, tokens, width of v]``, and the weights that it
+    takes the mean by, ``[…, tokens of q, tokens of k]``.
 
     Args:
         q, k, v: ``[…, tokens, d]``; of ``k`` and ``v`` as many tokens.
@@ -31,7 +37,7 @@ def attend(
     weights = scores.softmax(dim=-1)
     if dropout is not None:
         weights = dropout(weights)
-    return weights @ v
+    return weights @ v, weights
 
 
 def causal(tokens: int, device: torch.device) -> Tensor:
@@ -46,3 +52,264 @@ def gelu(x: Tensor) -> Tensor:
     client's would depend on the clients beside it (``lane_independence.py``).
     """
     return x * (0.5 + 0.5 * torch.erf(x * math.sqrt(0.5)))
+
+
+def gelu_by_tanh(x: Tensor) -> Tensor:
+    """The approximation x/2 (1 + tanh(√(2/π) (x + 0.044715 x³))), of which the same
+    holds.
+    """
+    inner = math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)
+    return x * (0.5 + 0.5 * torch.tanh(inner))
+
+
+class MultiheadAttention(RandomLayer, nn.MultiheadAttention):
+    """torch's, of which the dropout of the weights is keyed."""
+
+    def forward(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        key_padding_mask: Tensor | None = None,
+        need_weights: bool = True,
+        attn_mask: Tensor | None = None,
+        average_attn_weights: bool = True,
+        is_causal: bool = False,
+    ) -> tuple[Tensor, Tensor | None]:
+        """Arguments and results are torch's.
+
+        Raises:
+            RuntimeError: ``is_causal`` without ``attn_mask``, as in torch.
+        """
+        if is_causal and attn_mask is None:
+            raise RuntimeError("is_causal is a hint about attn_mask, which is missing")
+        one_sample = query.dim() == 2
+        if one_sample and key_padding_mask is not None:
+            key_padding_mask = key_padding_mask[None]
+        q, k, v = self._projected(query, key, value)
+        mask = self._mask(q, k, key_padding_mask, attn_mask)
+        q, k, v = (
+            part.unflatten(2, (self.num_heads, -1)).transpose(1, 2)
+            for part in (q, k, v)
+        )
+        mixed, weights = attend(q, k, v, mask, self._dropped_weights)
+        output: Tensor = self.out_proj(mixed.transpose(1, 2).flatten(2))
+        if average_attn_weights:
+            weights = weights.mean(dim=1)
+        if one_sample:
+            output, weights = output[0], weights[0]
+        elif not self.batch_first:
+            output = output.transpose(0, 1)
+        return output, weights if need_weights else None
+
+    def _dropped_weights(self, weights: Tensor) -> Tensor:
+        return self._dropout(weights, self.dropout)
+
+    def _projected(self, *given: Tensor) -> list[Tensor]:
+        """Queries, keys and values of all heads, [batch, tokens, width] each, with what
+        ``add_bias_kv`` and ``add_zero_attn`` append to keys and values.
+        """
+        biases: tuple[Tensor | None, ...] = (None, None, None)
+        if self.in_proj_bias is not None:
+            biases = self.in_proj_bias.unflatten(0, (3, -1)).unbind()
+        if self.in_proj_weight is not None:
+            weights = self.in_proj_weight.unflatten(0, (3, -1)).unbind()
+        else:
+            weights = (self.q_proj_weight, self.k_proj_weight, self.v_proj_weight)
+        parts = []
+        for x, weight, bias in zip(given, weights, biases, strict=True):
+            if x.dim() == 2:
+                x = x[None]
+            elif not self.batch_first:
+                x = x.transpose(0, 1)
+            parts.append(functional.linear(x, weight, bias))
+        appended = [None, self.bias_k, self.bias_v]
+        for number in (1, 2):
+            more = appended[number]
+            part = parts[number]
+            if more is not None:
+                parts[number] = part = torch.cat(
+                    [part, more.expand(len(part), -1, -1)], dim=1
+                )
+            if self.add_zero_attn:
+                parts[number] = torch.cat([part, torch.zeros_like(part[:, :1])], dim=1)
+        return parts
+
+    def _mask(
+        self, q: Tensor, k: Tensor, padding: Tensor | None, attention: Tensor | None
+    ) -> Tensor | None:
+        """What is added to scores [batch, heads, tokens of q, tokens of k].
+
+        Args:
+            padding: [batch, tokens of key].
+            attention: [tokens of q, tokens of key], or [batch · heads, …] of these.
+        """
+        mask = None
+        if attention is not None:
+            mask = _added(attention)
+            if mask.dim() == 3:
+                mask = mask.unflatten(0, (len(q), self.num_heads))
+        if padding is not None:
+            padded = _added(padding)[:, None, None]
+            mask = padded if mask is None else mask + padded
+        if mask is None:
+            return None
+        return functional.pad(mask, (0, k.shape[1] - mask.shape[-1]))
+
+
+def _added(mask: Tensor) -> Tensor:
+    """A mask as numbers to be added; one of truth values hides where it is true."""
+    if mask.dtype != torch.bool:
+        return mask
+    zeros = torch.zeros_like(mask, dtype=torch.get_default_dtype())
+    return zeros.masked_fill(mask, -torch.inf)
+
+
+class _Layer(nn.Module):
+    """What an encoder's and a decoder's layer have in common."""
+
+    activation: Callable[[Tensor], Tensor]
+    linear1: nn.Linear
+    linear2: nn.Linear
+    dropout: nn.Dropout
+
+    def _transformed(self, x: Tensor, dropout: nn.Module) -> Tensor:
+        """The two linear layers, and the dropout behind them."""
+        known = self.activation is functional.gelu
+        activation = gelu if known else self.activation
+        inner = self.dropout(activation(self.linear1(x)))
+        result: Tensor = dropout(self.linear2(inner))
+        return result
+
+
+class TransformerEncoderLayer(_Layer, nn.TransformerEncoderLayer):
+    """torch's, without the one operator that it is in evaluation mode."""
+
+    def forward(
+        self,
+        src: Tensor,
+        src_mask: Tensor | None = None,
+        src_key_padding_mask: Tensor | None = None,
+        is_causal: bool = False,
+    ) -> Tensor:
+        """Arguments and result are torch's."""
+
+        def attended(x: Tensor) -> Tensor:
+            result = self.self_attn(
+                x, x, x, src_key_padding_mask, False, src_mask, is_causal=is_causal
+            )
+            dropped: Tensor = self.dropout1(result[0])
+            return dropped
+
+        x = src
+        if self.norm_first:
+            x = x + attended(self.norm1(x))
+            return x + self._transformed(self.norm2(x), self.dropout2)
+        x = self.norm1(x + attended(x))
+        result: Tensor = self.norm2(x + self._transformed(x, self.dropout2))
+        return result
+
+
+class TransformerDecoderLayer(_Layer, nn.TransformerDecoderLayer):
+    """torch's."""
+
+    def forward(
+        self,
+        tgt: Tensor,
+        memory: Tensor,
+        tgt_mask: Tensor | None = None,
+        memory_mask: Tensor | None = None,
+        tgt_key_padding_mask: Tensor | None = None,
+        memory_key_padding_mask: Tensor | None = None,
+        tgt_is_causal: bool = False,
+        memory_is_causal: bool = False,
+    ) -> Tensor:
+        """Arguments and result are torch's."""
+
+        def attended(x: Tensor) -> Tensor:
+            result = self.self_attn(
+                x, x, x, tgt_key_padding_mask, False, tgt_mask, is_causal=tgt_is_causal
+            )
+            dropped: Tensor = self.dropout1(result[0])
+            return dropped
+
+        def attended_to_memory(x: Tensor) -> Tensor:
+            result = self.multihead_attn(
+                x,
+                memory,
+                memory,
+                memory_key_padding_mask,
+                False,
+                memory_mask,
+                is_causal=memory_is_causal,
+            )
+            dropped: Tensor = self.dropout2(result[0])
+            return dropped
+
+        x = tgt
+        if self.norm_first:
+            x = x + attended(self.norm1(x))
+            x = x + attended_to_memory(self.norm2(x))
+            return x + self._transformed(self.norm3(x), self.dropout3)
+        x = self.norm1(x + attended(x))
+        x = self.norm2(x + attended_to_memory(x))
+        result: Tensor = self.norm3(x + self._transformed(x, self.dropout3))
+        return result
+
+
+class TransformerEncoder(nn.TransformerEncoder):
+    """torch's, which looks at numbers of a mask to know whether it is causal, and makes
+    tensors of varying length where some of it is padding.
+    """
+
+    def forward(
+        self,
+        src: Tensor,
+        mask: Tensor | None = None,
+        src_key_padding_mask: Tensor | None = None,
+        is_causal: bool | None = None,
+    ) -> Tensor:
+        """Arguments and result are torch's."""
+        x = src
+        for layer in self.layers:
+            x = layer(x, mask, src_key_padding_mask, is_causal=bool(is_causal))
+        return x if self.norm is None else self.norm(x)
+
+
+class TransformerDecoder(nn.TransformerDecoder):
+    """torch's, which looks at numbers of a mask as well."""
+
+    def forward(
+        self,
+        tgt: Tensor,
+        memory: Tensor,
+        tgt_mask: Tensor | None = None,
+        memory_mask: Tensor | None = None,
+        tgt_key_padding_mask: Tensor | None = None,
+        memory_key_padding_mask: Tensor | None = None,
+        tgt_is_causal: bool | None = None,
+        memory_is_causal: bool = False,
+    ) -> Tensor:
+        """Arguments and result are torch's."""
+        x = tgt
+        for layer in self.layers:
+            x = layer(
+                x,
+                memory,
+                tgt_mask,
+                memory_mask,
+                tgt_key_padding_mask,
+                memory_key_padding_mask,
+                bool(tgt_is_causal),
+                memory_is_causal,
+            )
+        return x if self.norm is None else self.norm(x)
+
+
+ATTENTION: dict[type[nn.Module], type[nn.Module]] = {
+    nn.MultiheadAttention: MultiheadAttention,
+    nn.TransformerEncoderLayer: TransformerEncoderLayer,
+    nn.TransformerDecoderLayer: TransformerDecoderLayer,
+    nn.TransformerEncoder: TransformerEncoder,
+    nn.TransformerDecoder: TransformerDecoder,
+}

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import torch
+import torch.nn.functional as functional
 from torch import Tensor, nn
 
 LOWEST_WORD = -(1 << 31)
@@ -85,6 +86,16 @@ class RandomLayer(nn.Module):
         """
         threshold = round(p * (1 << 32)) + LOWEST_WORD
         return self._words(shape) >= threshold
+
+    def _dropout(self, x: Tensor, p: float) -> Tensor:
+        """Dropout of the numbers ``x`` in training, for layers that drop on their way."""
+        if not self.training or not p:
+            return x
+        if self._key is None:
+            return functional.dropout(x, p)
+        if p == 1:
+            return torch.zeros_like(x)
+        return torch.where(self._kept(x.shape, p), x, 0) * (1 / (1 - p))
 
 
 class _Keyed(RandomLayer):

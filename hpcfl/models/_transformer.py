@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Annotated
 
 import torch
-from pydantic import Field
+from pydantic import Field, PositiveInt
 from torch import Tensor, nn
 
 from hpcfl.errors import UserError
@@ -25,6 +25,31 @@ Hidden = Annotated[
 Dropout = Annotated[
     float, Field(ge=0, lt=1, description="the share that dropout leaves out")
 ]
+
+Vocabulary = Annotated[
+    PositiveInt | None,
+    Field(description="how many tokens there are; left out, the data set's"),
+]
+
+
+def token_count(name: str, shape: tuple[int, ...], vocabulary: int | None) -> int:
+    """The vocabulary. Raises UserError for samples that are no tokens."""
+    if len(shape) != 1 or vocabulary is None:
+        size = "×".join(map(str, shape))
+        missing = "" if vocabulary else " and no vocabulary"
+        raise UserError(
+            f"model.name = '{name}' needs token ids [positions], such as 'leaf' or "
+            f"'ag-news' has; a sample here has the shape {size}{missing}"
+        )
+    return vocabulary
+
+
+class Tokens(nn.Embedding):
+    """A vector for each token of a vocabulary."""
+
+    def __init__(self, vocabulary: int, width: int):
+        super().__init__(vocabulary, width)
+        nn.init.trunc_normal_(self.weight, std=STD)
 
 
 class SelfAttention(nn.Module):
@@ -47,7 +72,7 @@ class SelfAttention(nn.Module):
         """Of tokens [batch, tokens, width]; ``mask`` is added to the scores."""
         parts = self.qkv(x).unflatten(2, (3, self.heads, -1))
         q, k, v = parts.permute(2, 0, 3, 1, 4).unbind()
-        mixed = attend(q, k, v, mask, self.dropout)
+        mixed, _ = attend(q, k, v, mask, self.dropout)
         result: Tensor = self.out(mixed.transpose(1, 2).flatten(2))
         return result
 

@@ -47,6 +47,7 @@ COLUMNS: dict[str, Cells] = {
     ),
     "datasets": (
         ("files", lambda entry: entry["files"].partition(": ")[0]),
+        ("licence", lambda entry: entry["licence"]),
         *DESCRIPTION,
     ),
 }

@@ -150,6 +150,14 @@ class Layout:
             if any(span.start <= start < span.stop for span in spans)
         ]
 
+    def columns_of(self, names: Iterable[str]) -> Tensor:
+        """The columns of parameters one after the other, int64."""
+        spans = [torch.arange(0)]
+        for name in names:
+            columns = self.columns(name)
+            spans.append(torch.arange(columns.start, columns.stop))
+        return torch.cat(spans)
+
     def split(self, rows: Tensor) -> dict[str, Tensor]:
         """Views ``[*lead, *shape]`` of rows ``[*lead, width]``, by name; ``lead`` may
         be any dimensions.

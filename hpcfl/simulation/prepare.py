@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from hpcfl import models
+from hpcfl import adapters, models
 from hpcfl.clients import Fleet, Resources, buffer_name
 from hpcfl.clients.execution import choose
 from hpcfl.clients.frozen import head_kernel
@@ -206,12 +206,16 @@ def refuse_other_frozen(
 
     meta: what a checkpoint of the run in ``folder`` says of it.
     """
-    if meta.get("frozen") != prepared.frozen:
-        raise UserError(
-            f"{folder}: the frozen or given parameters of model.name = "
-            f"'{prepared.config.model.name}' are not those that the run began with; put the file "
-            "back that they are read from, or choose another --out or --fresh"
-        )
+    began, now = meta.get("frozen"), prepared.frozen
+    if began == now:
+        return
+    model = prepared.config.model
+    where = f", read from {model.init}," if model.init else ""
+    raise UserError(
+        f"{folder}: the frozen or given parameters of model.name = '{model.name}'{where} are not "
+        f"those that the run began with (SHA-256 {began}, now {now}); put the file back that "
+        "they are read from, or choose another --out or --fresh"
+    )
 
 
 @blame.blamed()
@@ -325,6 +329,12 @@ def _refuse_frozen(config: Config, method: Method, parameters: layout.Layout) ->
     """Raise UserError where the model has frozen what must be trained."""
     if not parameters.frozen:
         return
+    adapted = config.adapter.kind != "none"
+    how = (
+        f"adapter.kind = '{config.adapter.kind}'"
+        if adapted
+        else "requires_grad = False"
+    )
     if not parameters.width:
         raise UserError(
             f"model.name = '{config.model.name}': all its parameters are frozen "
@@ -334,7 +344,7 @@ def _refuse_frozen(config: Config, method: Method, parameters: layout.Layout) ->
         if not parameters.members([group]):
             raise UserError(
                 f"method.name = '{method.name}': all of the model's {group} is frozen "
-                f"(requires_grad = False), so {why}; leave some of it out, or take another method"
+                f"({how}), so {why}; leave some of it out, or take another method"
             )
 
 
@@ -490,15 +500,22 @@ def _builders(
     file = config.model.init
     given = None if file is None else initial.read(file)
 
+    def built() -> nn.Module:
+        return models.build(config.model, shape, classes, vocabulary)
+
+    def completed(module: nn.Module) -> nn.Module:
+        # The adapter comes first: what a method adds to the model is its own to train.
+        adapted = adapters.adapt(module, config.adapter)
+        return replace_layers(method.adapt(adapted))
+
     def fresh() -> nn.Module:
-        module = models.build(config.model, shape, classes, vocabulary)
-        return replace_layers(method.adapt(module))
+        return completed(built())
 
     def first() -> nn.Module:
-        module = models.build(config.model, shape, classes, vocabulary)
+        module = built()
         if given is not None:
             initial.put(given, module, str(file))
-        return replace_layers(method.adapt(module))
+        return completed(module)
 
     with randomness.seeded(config.seed, *INITIAL):
         frozen = constants.frozen(first())

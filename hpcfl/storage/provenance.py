@@ -4,6 +4,7 @@ import hashlib
 import platform
 import subprocess
 import sys
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -21,11 +22,16 @@ def versions() -> dict[str, str]:
     """
     versions = {"hpcfl": hpcfl.__version__, "python": platform.python_version()}
     for package in PACKAGES:
-        try:
-            versions[package] = version(package)
-        except PackageNotFoundError:
-            versions[package] = "none"
+        versions[package] = _version(package)
     return versions
+
+
+@cache
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "none"
 
 
 def processor() -> str:

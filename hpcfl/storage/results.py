@@ -307,6 +307,8 @@ def load_merged(
     merged = from_copy = None
     with suppress(FileNotFoundError):
         merged = load_or_note(folder / MERGED, notes, run)
+    if merged is not None and _is_copied(folder):
+        return merged
     with suppress(FileNotFoundError):
         run = run or (merged.header.get(RUN) if merged else None)
         from_copy = load_or_note(folder / COPY, notes, run)
@@ -316,6 +318,17 @@ def load_merged(
         return merged or from_copy
     # A writer that was killed between the two files leaves the copy ahead.
     return from_copy if len(from_copy.rounds) > len(merged.rounds) else merged
+
+
+def _is_copied(folder: Path) -> bool:
+    """Whether the merged file and its copy have the same bytes, which are compared
+    sooner than read twice.
+    """
+    try:
+        merged = foreign.read_bytes(folder / MERGED, results_form.LIMIT)
+        return merged == foreign.read_bytes(folder / COPY, results_form.LIMIT)
+    except (FileNotFoundError, Damaged):
+        return False
 
 
 def load_or_note(

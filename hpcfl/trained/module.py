@@ -7,6 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
+from hpcfl.adapters import lora
 from hpcfl.clients.losses import Lane, Predict, Tensors
 from hpcfl.models._replaced import restore_layers
 from hpcfl.rows import constants
@@ -58,7 +59,8 @@ def module(
     predict: Predict | None = None,
     variables: Tensors | None = None,
 ) -> nn.Module:
-    """The model of one client on the CPU, in evaluation mode.
+    """The model of one client on the CPU, in evaluation mode; corrections of low rank are
+    part of its weights.
 
     Args:
         build: makes one with fresh numbers, and those that are frozen.
@@ -73,7 +75,8 @@ def module(
     with torch.no_grad():
         for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
             tensor.copy_(given[name][0])
-    model = restore_layers(constants.whole(model))
+    # merged first: torch's own layers may read the weights of those inside them
+    model = restore_layers(lora.merge(constants.whole(model)))
     if predict is not None:
         known = {
             name: tensor.cpu().clone() for name, tensor in (variables or {}).items()

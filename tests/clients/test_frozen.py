@@ -241,7 +241,14 @@ def test_where_features_do_not_stand_for_samples_the_layers_run_each_time(
     for change in (lambda fleet: fleet, without):
         fleet = change(fleet_of(make_fleet, model, lanes=1))
         rows = rows_of(fleet)
-        ended.append(fleet.train(rows, loss=loss, variables={"teacher": rows}, **HEAD))
+        ended.append(
+            fleet.train(
+                rows,
+                loss=loss,
+                variables={"teacher": rows},
+                **HEAD,
+            )
+        )
     assert runs == []
     assert torch.equal(*ended)
 

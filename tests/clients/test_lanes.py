@@ -107,6 +107,7 @@ def test_lanes_agree_with_one_at_a_time_in_float64(
         assert worst(beside, alone) < 1e-6
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("convolves", [False, True])
 def test_lanes_agree_with_one_at_a_time_in_float32(make_fleet, rows_of, convolves):
     how = torch.float32, convolves

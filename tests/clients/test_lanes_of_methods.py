@@ -126,7 +126,11 @@ def trained(folder, name, lanes, dtype, epochs, **training):
 
 @pytest.mark.parametrize("name", MODELS)
 def test_models_in_double_precision(tmp_path, double, name):
-    how = {"epochs": 2, "momentum": 0.9, "clip": 1.0}
+    how = {
+        "epochs": 2,
+        "momentum": 0.9,
+        "clip": 1.0,
+    }
     serial = trained(tmp_path, name, 1, np.float64, **how)
     assert apart(trained(tmp_path, name, LANES, np.float64, **how), serial) < 1e-6
 

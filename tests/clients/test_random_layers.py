@@ -18,7 +18,11 @@ from hpcfl.storage.checkpoint import latest
 
 COUNTS = [[8, 3, 0, 0], [0, 9, 2, 0], [2, 2, 2, 2], [5, 5, 5, 5], [1, 2, 0, 0]]
 MODEL = {"name": "test_random_layers:dropping"}
-HOW = {"epochs": 3, "batch_size": 4, "lr": 0.1}
+HOW = {
+    "epochs": 3,
+    "batch_size": 4,
+    "lr": 0.1,
+}
 
 
 class Dropping(nn.Module):
@@ -70,7 +74,12 @@ def plain(shape, classes):
 
 
 def trained(make_fleet, rows_of, lanes, **how):
-    fleet = make_fleet(COUNTS, lanes=lanes, model=MODEL, **HOW)
+    fleet = make_fleet(
+        COUNTS,
+        lanes=lanes,
+        model=MODEL,
+        **HOW,
+    )
     return fleet.train(rows_of(fleet), **how)
 
 
@@ -79,6 +88,7 @@ def test_a_client_alone_draws_what_it_draws_in_a_lane(make_fleet, rows_of):
     torch.testing.assert_close(alone, beside, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("replay", [True, False])
 def test_lanes_beside_it_change_no_bit(make_fleet, rows_of, monkeypatch, replay):
     """Nor does a recording of the step, which begins in the second step."""
@@ -103,7 +113,11 @@ def test_no_probability_is_no_layer(make_fleet):
 
 def test_a_client_draws_anew_in_each_epoch_phase_and_round(make_fleet, rows_of):
     """One mini-batch of all samples, whose order does not matter."""
-    how = {"model": MODEL, "batch_size": 100, "lr": 0.1}
+    how = {
+        "model": MODEL,
+        "batch_size": 100,
+        "lr": 0.1,
+    }
     fleets = [make_fleet(COUNTS, round=round, **how) for round in (1, 1, 2)]
     rows = rows_of(fleets[0])
     first, phase, round = (
@@ -161,6 +175,7 @@ def test_a_last_batch_draws_with_the_key_of_its_own_step():
     assert torch.equal(last[0], keys_of([7], [2])[0, 1, 0])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["per-fedavg", "scaffold", "fedrep"])
 def test_steps_of_a_methods_own_draw_alike_in_all_lanes(federate, method):
     """Per-FedAvg takes several gradients a step, FedRep trains heads on features unless
@@ -180,6 +195,7 @@ def test_steps_of_a_methods_own_draw_alike_in_all_lanes(federate, method):
     )
 
 
+@pytest.mark.slow
 def test_a_resumed_run_draws_what_it_would_have_drawn(tmp_path):
     def play(folder, rounds):
         table = tiny.table(

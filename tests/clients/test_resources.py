@@ -7,6 +7,7 @@ from hpcfl.clients import scoring
 from hpcfl.clients.resources import client_bytes, is_full, lane_bytes, most_lanes
 from hpcfl.experiment.config import Training
 from hpcfl.models.mlp import MLP
+from hpcfl.rows import constants
 
 PARAMETERS = 8 * 6 + 6 + 6 * 3 + 3
 
@@ -52,6 +53,16 @@ def test_lanes_fill_the_memory_and_one_always_trains():
     assert most_lanes(model, x, training, 10.5 * one / 0.7, one, clients=0) == 5
     assert most_lanes(model, x, training, 0.1 * one, 0, clients=0) == 1
     assert model.training
+
+
+def test_the_base_lies_in_the_memory_once():
+    model, x = MLP((8,), 3, hidden=(6,)), torch.zeros(1, 8)
+    model.hidden1.requires_grad_(False)
+    model, training = constants.hold(model, constants.frozen(model)), Training()
+    one, base = lane_bytes(model, x, training), 4 * (8 * 6 + 6)
+    for room, lanes in ((0, 10), (-0.6 * one, 9)):
+        memory = (10.5 * one + base + room) / 0.7
+        assert most_lanes(model, x, training, memory, 0, clients=0) == lanes
 
 
 def test_rows_of_clients_whose_turn_is_later_take_room():

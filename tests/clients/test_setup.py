@@ -21,7 +21,11 @@ from hpcfl.experiment.sections import Training
         ({"schedule": "step", "milestones": [1, 3]}, [1, 0.1, 0.1, 0.01]),
         ({"warmup": 3}, [1 / 3, 2 / 3, 1, 1]),
         (
-            {"warmup": 2, "lr_decay": 0.5, "schedule": "cosine"},
+            {
+                "warmup": 2,
+                "lr_decay": 0.5,
+                "schedule": "cosine",
+            },
             [0.5, 0.5 * (1 + 2**-0.5) / 2, 0.25 * 0.5, 0.125 * (1 - 2**-0.5) / 2],
         ),
     ],
@@ -38,7 +42,13 @@ def test_both_rates_of_a_method_follow_it(federate):
     for name in ("fedavg", {"name": "ditto", "lam": 0.5}):
         first = federate(name, rounds=1, training={"lr": 0.1})
         second = federate(
-            name, rounds=2, training={"lr": 0.1, "schedule": "step", "milestones": [1]}
+            name,
+            rounds=2,
+            training={
+                "lr": 0.1,
+                "schedule": "step",
+                "milestones": [1],
+            },
         )
         decayed = federate(name, rounds=2, training={"lr": 0.1, "lr_decay": 0.1})
         assert second.digest == decayed.digest != first.digest

@@ -58,6 +58,7 @@ def differentiates(context):
     return context.gradient()
 
 
+@pytest.mark.slow
 @every_lanes
 @pytest.mark.parametrize("then", [reads, moves, descends, differentiates])
 def test_a_gradient_elsewhere_leaves_the_models(make_fleet, rows_of, lanes, then):
@@ -189,10 +190,19 @@ def test_gradient_at_other_rows_leaves_the_model(make_fleet, rows_of, lanes):
         torch.testing.assert_close(gradient, direct[key], rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.slow
 @every_lanes
 @pytest.mark.parametrize(
     "training",
-    [{}, {"optimizer": "adam"}, {"momentum": 0.9, "weight_decay": 0.1, "clip": 0.5}],
+    [
+        {},
+        {"optimizer": "adam"},
+        {
+            "momentum": 0.9,
+            "weight_decay": 0.1,
+            "clip": 0.5,
+        },
+    ],
 )
 def test_descend_is_a_step_of_the_experiments_optimiser(
     make_fleet, rows_of, lanes, training
@@ -261,7 +271,13 @@ def test_another_model_inside_a_loss_has_its_own_batch_norm(make_fleet, rows_of,
         return (own - taught).abs().sum() + 0 * model(batch.x).sum()
 
     variables = {"row": rows, "statistics": given}
-    fleet.train(rows, loss=loss, phase="same", params=("head",), variables=variables)
+    fleet.train(
+        rows,
+        loss=loss,
+        phase="same",
+        params=("head",),
+        variables=variables,
+    )
     assert (fleet.losses == 0).all()
     fleet.train(
         rows,
@@ -350,7 +366,11 @@ def test_a_step_knows_its_index_and_draws_what_the_fleet_would(
     """
     fleet, seen = (
         make_fleet([[9, 0, 0, 0], [2, 0, 0, 0], [3, 2, 0, 0]], lanes=lanes),
-        {0: [], 1: [], 2: []},
+        {
+            0: [],
+            1: [],
+            2: [],
+        },
     )
 
     def step(context):
@@ -478,7 +498,12 @@ def test_fit_trains_a_fresh_model_on_tensors(make_fleet):
         torch.randn(12, 5, generator=torch.Generator().manual_seed(0)),
         torch.arange(12) % 3,
     )
-    training = make_fleet(lr=0.5, batch_size=12, epochs=3, lr_decay=0.5).setup.training
+    training = make_fleet(
+        lr=0.5,
+        batch_size=12,
+        epochs=3,
+        lr_decay=0.5,
+    ).setup.training
 
     def build():
         return MLP((5,), 3, hidden=())

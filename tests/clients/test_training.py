@@ -49,11 +49,21 @@ def test_every_batch_is_a_real_batch(make_fleet, rows_of, lanes, size):
 @every_kernel
 def test_a_smaller_last_batch_can_be_dropped(make_fleet, rows_of, lanes):
     """A client with less than a batch does not train at all."""
-    fleet = make_fleet(COUNTS, lanes=lanes, batch_size=4, drop_last=True)
+    fleet = make_fleet(
+        COUNTS,
+        lanes=lanes,
+        batch_size=4,
+        drop_last=True,
+    )
     fleet.train(rows_of(fleet), loss=batch_size)
     for client, samples in enumerate(map(sum, COUNTS)):
         assert fleet.losses[client] == (4 if samples >= 4 else 0)
-    fleet = make_fleet(COUNTS, lanes=lanes, batch_size=4, drop_last=True)
+    fleet = make_fleet(
+        COUNTS,
+        lanes=lanes,
+        batch_size=4,
+        drop_last=True,
+    )
     before = rows_of(fleet)
     after = fleet.train(before)
     for client, samples in enumerate(map(sum, COUNTS)):
@@ -72,6 +82,7 @@ def test_an_epoch_sees_each_of_a_clients_own_samples_once(make_fleet, rows_of, l
         )
 
 
+@pytest.mark.slow
 @every_kernel
 @pytest.mark.parametrize("most", [1, 13, 30])
 def test_how_many_samples_are_gathered_at_once_does_not_matter(
@@ -85,6 +96,7 @@ def test_how_many_samples_are_gathered_at_once_does_not_matter(
     assert all(map(torch.equal, *found))
 
 
+@pytest.mark.slow
 @every_kernel
 def test_each_client_does_its_own_share_of_the_epochs(make_fleet, rows_of, lanes):
     """Of four epochs 1 + ⌊4u⌋, four at most; losses are those of a client's last one."""
@@ -156,7 +168,12 @@ def test_until_ends_each_client_by_itself(make_fleet, rows_of, lanes):
         assert losses.shape[0] == len(lane["limit"])
         return losses.shape[1] >= lane["limit"][:, 0]
 
-    ended = fleet.train(rows, until=until, epochs=9, variables={"limit": limits})
+    ended = fleet.train(
+        rows,
+        until=until,
+        epochs=9,
+        variables={"limit": limits},
+    )
     for client in range(5):
         alone = make_fleet(lanes=lanes).train(rows, epochs=int(limits[client]))
         assert torch.equal(ended[client], alone[client])
@@ -323,7 +340,11 @@ def test_what_is_not_of_each_client_is_refused(make_fleet, rows_of, use, words):
 
 
 def test_learning_rate_decays_by_round(make_fleet, rows_of):
-    one = {"batch_size": 100, "lr_decay": 0.5, "lr": 0.1}
+    one = {
+        "batch_size": 100,
+        "lr_decay": 0.5,
+        "lr": 0.1,
+    }
     first, third = make_fleet(**one), make_fleet(round=3, **one)
     rows = rows_of(first)
     torch.testing.assert_close(

@@ -58,7 +58,12 @@ def test_ties_go_to_the_lower_clients():
     until_one = [(0, S), (S + 1, 1000 * S)], 1000 * S
     on = Traced([always, always, always, until_one, always, always])
     ticks = [S, S, S, 2 * S, 9 * S, 9 * S]
-    timetable = asynchronous(ticks, buffer=2, concurrency=4, when=on)
+    timetable = asynchronous(
+        ticks,
+        buffer=2,
+        concurrency=4,
+        when=on,
+    )
     timetable._draws = Lowest()
     first, second = steps(timetable, 2)
     assert told(first) == [(0, 0), (1, 0)]
@@ -118,11 +123,19 @@ CASES = {
     ),
     "losses in every second job": (
         list(range(S, 13 * S, S)),
-        {"concurrency": 4, "buffer": 3, "participation": {"dropout": 0.5}},
+        {
+            "concurrency": 4,
+            "buffer": 3,
+            "participation": {"dropout": 0.5},
+        },
     ),
     "stale": (
         list(range(S, 13 * S, S)),
-        {"concurrency": 6, "buffer": 2, "max_staleness": 2},
+        {
+            "concurrency": 6,
+            "buffer": 2,
+            "max_staleness": 2,
+        },
     ),
     "coming and going": (
         list(range(S, 13 * S, S)),
@@ -136,7 +149,11 @@ CASES = {
     ),
     "every period": (
         list(range(S, 13 * S, S)),
-        {"concurrency": 6, "rule": "semi", "period": 2.5},
+        {
+            "concurrency": 6,
+            "rule": "semi",
+            "period": 2.5,
+        },
     ),
 }
 

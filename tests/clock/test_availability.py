@@ -39,8 +39,23 @@ def test_clients_of_three_time_zones_come_on_at_three_hours():
 def test_a_file_by_hand(tmp_path):
     """On in [0, 10) and [20, 30) of 30 seconds, then from the beginning."""
     file = tmp_path / "on.json"
-    row = {"active": [0, 20], "inactive": [10, 30], "finish_time": 30}
-    file.write_text(json.dumps([row, {"active": [], "inactive": [], "finish_time": 5}]))
+    row = {
+        "active": [0, 20],
+        "inactive": [10, 30],
+        "finish_time": 30,
+    }
+    file.write_text(
+        json.dumps(
+            [
+                row,
+                {
+                    "active": [],
+                    "inactive": [],
+                    "finish_time": 5,
+                },
+            ]
+        )
+    )
     keys = {"availability": "file", "availability_file": str(file)}
     on = availability.of(Time(**keys), 4, 1)
     seconds = [on.period(2, tick * SECOND) for tick in (0, 9, 10, 29, 30, 40, 55)]
@@ -71,7 +86,11 @@ def test_a_file_in_which_a_client_stays_on_until_its_end():
 
 MODELS = [
     {"availability": "day", "hours": 6.0},
-    {"availability": "markov", "on": 100.0, "off": 300.0},
+    {
+        "availability": "markov",
+        "on": 100.0,
+        "off": 300.0,
+    },
 ]
 
 
@@ -101,7 +120,11 @@ def test_clients_are_on_for_their_share_of_the_time(keys):
 
 def test_alternating_periods_are_the_sums_of_their_lengths():
     """Over the edges of several blocks; −m ln u of the client's own numbers u."""
-    keys = {"availability": "markov", "on": 100.0, "off": 300.0}
+    keys = {
+        "availability": "markov",
+        "on": 100.0,
+        "off": 300.0,
+    }
     for seed in (1, 2, 3, 4):
         on = availability.of(Time(**keys), 3, seed)
         first, _ = on.period(2, 0)

@@ -57,14 +57,24 @@ def test_zipf_by_hand():
 
 
 def test_pareto_devices_are_slower_than_the_fastest_up_to_a_limit():
-    found = paces(1000, devices="pareto", exponent=1.0, slowest=10.0)
+    found = paces(
+        1000,
+        devices="pareto",
+        exponent=1.0,
+        slowest=10.0,
+    )
     assert found.min() >= 1 and found.max() == 10
     for place, share in ((2, 1 / 2), (4, 1 / 4)):  # P(X > x) = 1/x
         assert abs((found > place).mean() - share) < 5 * np.sqrt(share / 1000)
 
 
 def test_classes_have_their_shares_and_factors():
-    found = paces(1000, devices="classes", shares=[1.0, 3.0], factors=[1.0, 2.5])
+    found = paces(
+        1000,
+        devices="classes",
+        shares=[1.0, 3.0],
+        factors=[1.0, 2.5],
+    )
     assert set(found) == {1.0, 2.5}
     assert abs((found == 1).mean() - 0.25) < 5 * np.sqrt(0.25 * 0.75 / 1000)
 

@@ -67,7 +67,11 @@ def test_too_few_arrivals_are_no_step():
 
 def test_part_of_the_epochs_where_not_all_fit():
     """Of 4 epochs of 1, 2 and 5 seconds 4, 2 and 0 fit into 4.5 seconds."""
-    keys = {"epochs": 4, "deadline": 4.5, "late": "partial"}
+    keys = {
+        "epochs": 4,
+        "deadline": 4.5,
+        "late": "partial",
+    }
     step = synchronous([S, 2 * S, 5 * S], **keys).step()
     assert [(job.client, job.share) for job in step.jobs] == [(0, 1.0), (1, 1.5 / 4)]
 

@@ -99,7 +99,15 @@ def test_the_fastest_of_all_and_of_twice_as_many():
 
 def test_power_of_choice_takes_who_never_told_and_then_large_losses():
     """Client 4 has told nothing; of the others 2 has 3.0 and 0 has 2.0."""
-    losses = told({0: 2.0, 1: 0.5, 2: 3.0, 3: 1.0, 5: np.inf})
+    losses = told(
+        {
+            0: 2.0,
+            1: 0.5,
+            2: 3.0,
+            3: 1.0,
+            5: np.inf,
+        }
+    )
     chosen = PowerOfChoice(candidates=2.0).choose(known(told=losses), 3)
     assert chosen.tolist() == [4, 2, 0]
 
@@ -147,7 +155,14 @@ def test_oort_explores_a_share_and_fills_up():
     """0.9 of ten are nine new ones; where only clients 3 and 5 are new the others are
     those who took part, and the other way round.
     """
-    losses = told({0: 1.0, 1: 3.0, 2: 2.0, 4: 4.0})
+    losses = told(
+        {
+            0: 1.0,
+            1: 3.0,
+            2: 2.0,
+            4: 4.0,
+        }
+    )
     chosen = Oort().choose(known(round=2, told=losses), 4)
     assert len(set(chosen)) == 4 and {3, 5} <= set(chosen)
     first = Oort(explore=0.0).choose(known(), 4)

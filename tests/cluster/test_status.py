@@ -79,6 +79,7 @@ def test_finished_and_waiting(sweep):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("queued", "state", "note"),
     [
@@ -125,6 +126,7 @@ def test_running_while_its_folder_is_locked(sweep, queue):
     assert states(sweep)[1][1] == "running"  # so the queue says
 
 
+@pytest.mark.slow
 def test_failed_with_the_reason_of_the_run(sweep):
     diverges = parse(TABLE | {"seed": 1, "method": {"name": "tiny:Diverges"}})
     with pytest.raises(RunFailure):
@@ -145,6 +147,7 @@ def test_failed_with_the_reason_of_the_supervisor(sweep, queue):
     assert states(sweep)[1] == ("seed=1", "failed", "the ranks ended with code 137")
 
 
+@pytest.mark.slow
 def test_stopped_in_the_middle(sweep):
     run(parse(TABLE | {"seed": 1}), sweep / "seed=1", OneProcess())
     path = sweep / "seed=1" / "run.json"
@@ -154,6 +157,7 @@ def test_stopped_in_the_middle(sweep):
     assert states(sweep)[1] == ("seed=1", "stopped", "the same command continues")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("ranks", "argv", "job", "printed"),
     [
@@ -224,6 +228,7 @@ def test_watching_ends_when_nothing_is_under_way(sweep, capsys):
     assert "1 finished, 1 waiting" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_watching_while_a_job_runs(sweep, queue, monkeypatch, capsys):
     """It finishes between two looks."""
     queue("RUNNING", "None", 0)

@@ -31,6 +31,7 @@ def test_check_names_once_what_has_no_source_in_any_cell(tmp_path, capsys):
     assert printed.count("note: method.tune_epochs = 10: FedALA does not print it") == 1
 
 
+@pytest.mark.slow
 def test_a_sweep_that_lost_cells_says_that_they_count(tmp_path, capsys, monkeypatch):
     (tmp_path / "sweep.toml").write_text(
         "name = 'grid'\n" + SWEEP.replace("fedavg-c", "fedavg")

@@ -38,6 +38,7 @@ def play(folder: Path, every: int, strike=None) -> None:
     run(config.parse(table), folder, OneProcess(), on_round=on_round)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("every", [1, 3, 100])
 @pytest.mark.parametrize("strike", [rename, replace, shutil.rmtree, lose_rounds])
 def test_a_folder_that_vanishes_is_a_failure(tmp_path, capsys, strike, every):
@@ -52,6 +53,7 @@ def test_a_folder_that_vanishes_is_a_failure(tmp_path, capsys, strike, every):
         assert folder.exists() == (strike is lose_rounds)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("strike", [rename, lose_rounds])
 def test_what_is_left_of_it_goes_on(tmp_path, monkeypatch, strike):
     """To the numbers of a run that nobody touched, each round once."""

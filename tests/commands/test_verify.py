@@ -32,6 +32,7 @@ def ask(path, sample=1, names=(), own=OWN):
     verify(path, sample, names, None, own, OneProcess())
 
 
+@pytest.mark.slow
 def test_a_run_that_is_played_again_is_the_same(played, here, capsys):
     out = here / "x.tar.xz"
     packed.write([played], out)
@@ -75,6 +76,7 @@ def test_on_another_arithmetic_only_what_it_does_not_change_is_compared(played):
     assert not same and lines[1].startswith("OTHER floats_down, which no arithmetic")
 
 
+@pytest.mark.slow
 def test_a_failing_check_is_a_failure_of_the_command(played, here, monkeypatch):
     monkeypatch.setattr("hpcfl.commands.verify.compare", lambda *runs: (["no"], False))
     with pytest.raises(RunFailure, match="not what was stored came out"):

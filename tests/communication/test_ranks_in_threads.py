@@ -25,7 +25,12 @@ def is_the_same_on_ranks_and_resumed(folder, method, resumed, **sections):
     """Alone, on more ranks than there are clients, and after a kill in the last round
     resumed on ``resumed`` ranks.
     """
-    table = tiny.table(method, rounds=ROUNDS, checkpoint={"every": 1}, **sections)
+    table = tiny.table(
+        method,
+        rounds=ROUNDS,
+        checkpoint={"every": 1},
+        **sections,
+    )
     plain = on(1, folder / "1", table)
     spread = on(RANKS, folder / "ranks", table)
     same(plain, spread, slice(None))
@@ -43,6 +48,7 @@ def same(plain, other, rounds):
             np.testing.assert_array_equal(other.values[name], values[rounds], name)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", tiny.LAYERED)
 def test_every_kind_of_layer(tmp_path, kind):
     sections = {
@@ -52,6 +58,7 @@ def test_every_kind_of_layer(tmp_path, kind):
     is_the_same_on_ranks_and_resumed(tmp_path, "fedavg", 3, **sections)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["fedavg", "fedrep", "apfl"])
 def test_frozen_parameters(tmp_path, method):
     sections = {"model": {"name": "tiny:lora"}, "participation": {"fraction": 0.5}}
@@ -59,11 +66,13 @@ def test_frozen_parameters(tmp_path, method):
 
 
 # kinds of messages and of private state
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["fedavg", "cwfedavg", "fedala", "fednh", "ifca"])
 def test_all_clients_in_every_round(tmp_path, method):
     is_the_same_on_ranks_and_resumed(tmp_path, short(method), 5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "method", ["cwfedavg", "diversifed", "fedfomo", "fedcac", "cfl", "apple"]
 )
@@ -76,11 +85,16 @@ def test_matrices_in_files(tmp_path, method):
     same(plain, on(3, tmp_path / "3", table), slice(None))
 
 
+@pytest.mark.slow
 def test_a_client_that_is_left_out_counts_nowhere(tmp_path):
     """That holds for the means that ranks add up, too, where one rank has nothing left
     to add.
     """
-    diverges = {"name": "tiny:Diverges", "client": 3, "since": 2}
+    diverges = {
+        "name": "tiny:Diverges",
+        "client": 3,
+        "since": 2,
+    }
     table = tiny.table(diverges, training={"on_divergence": "exclude"})
     alone = on(1, tmp_path / "1", table)
     for ranks in (3, 6):

@@ -21,7 +21,11 @@ from hpcfl.experiment import config
 
 
 def load(name, path, **options):
-    table = {"dataset": name, "file": str(path), **options}
+    table = {
+        "dataset": name,
+        "file": str(path),
+        **options,
+    }
     return datasets.load(
         config.parse({"method": {"name": "local"}, "data": table}).data
     )
@@ -61,7 +65,11 @@ def femnist():
     return described(pa.table(columns), character=CLASSES, image={"_type": "Image"})
 
 
-FEMNIST = {"features": ["image"], "label": "character", "client": "writer_id"}
+FEMNIST = {
+    "features": ["image"],
+    "label": "character",
+    "client": "writer_id",
+}
 
 
 def test_d11_images_in_parquet(tmp_path):
@@ -148,7 +156,11 @@ def test_d11_texts_are_tokens_and_the_vocabulary_is_that_of_the_training_rows(tm
 
 
 def wrong(**columns):
-    table = {"x": [1.0, 2.0], "label": [0, 1], **columns}
+    table = {
+        "x": [1.0, 2.0],
+        "label": [0, 1],
+        **columns,
+    }
     return pa.table({name: values for name, values in table.items() if values})
 
 
@@ -288,7 +300,11 @@ def saved(folder, table):
         with pa.ipc.new_stream(folder / file, half.schema) as writer:
             writer.write_table(half)
         files.append({"filename": file})
-    state = {"_data_files": files, "_fingerprint": "a8e8", "_split": None}
+    state = {
+        "_data_files": files,
+        "_fingerprint": "a8e8",
+        "_split": None,
+    }
     (folder / "state.json").write_text(json.dumps(state))
     (folder / "dataset_info.json").write_text("{}")
     return folder

@@ -385,7 +385,11 @@ def test_a_part_of_the_samples_is_another_run():
         UserError, match=r"each client has samples of its own; a smaller"
     ):
         config.parse(
-            {**table, "data": {"samples": 9}, "partition": {"scheme": "by-client"}}
+            {
+                **table,
+                "data": {"samples": 9},
+                "partition": {"scheme": "by-client"},
+            }
         )
 
 

@@ -36,7 +36,12 @@ def owned(data):
 
 @pytest.mark.parametrize("client", [np.array([10, 9, 10]), np.array(["b", "a", "b"])])
 def test_an_npz_file_with_owners(tmp_path, client):
-    np.savez(tmp_path / "own.npz", x=np.zeros((3, 2)), y=np.arange(3), client=client)
+    np.savez(
+        tmp_path / "own.npz",
+        x=np.zeros((3, 2)),
+        y=np.arange(3),
+        client=client,
+    )
     assert owned(load("npz", tmp_path / "own.npz")) == {
         str(client[1]): [1],
         str(client[0]): [0, 2],
@@ -58,7 +63,12 @@ def test_an_array_of_another_name_is_told(tmp_path):
     "client", [np.zeros(2, int), np.zeros((3, 1), int), np.zeros(3)]
 )
 def test_owners_that_are_none_are_refused(tmp_path, client):
-    np.savez(tmp_path / "own.npz", x=np.zeros((3, 2)), y=np.arange(3), client=client)
+    np.savez(
+        tmp_path / "own.npz",
+        x=np.zeros((3, 2)),
+        y=np.arange(3),
+        client=client,
+    )
     with pytest.raises(
         UserError,
         match=r"own\.npz: client must be \[3\], the number or name of each sample",

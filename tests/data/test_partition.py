@@ -353,7 +353,15 @@ def test_a_link_to_a_partition_file_is_followed(tmp_path):
 
 def test_partitions_are_the_same_if_samples_and_labels_are(tmp_path):
     one = partition.make(Iid(clients=3), TOY)
-    assert one.same(replace(one, attempts=9, notes=["x"], scheme={}, dataset="other"))
+    assert one.same(
+        replace(
+            one,
+            attempts=9,
+            notes=["x"],
+            scheme={},
+            dataset="other",
+        )
+    )
     assert not one.same(replace(one, labels_sha256="1" * 64))
     assert not one.same(partition.make(Iid(clients=4), TOY)) and not one.same(
         partition.make(Iid(clients=3, seed=2), TOY)

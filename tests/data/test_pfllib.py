@@ -27,7 +27,11 @@ def load(root):
 def packed(pickled, header=None):
     """The .npz file of an array of objects without dimensions, around its pickle."""
     array = io.BytesIO()
-    header = header or {"descr": "|O", "fortran_order": False, "shape": ()}
+    header = header or {
+        "descr": "|O",
+        "fortran_order": False,
+        "shape": (),
+    }
     np.lib.format.write_array_header_1_0(array, header)
     file = io.BytesIO()
     with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
@@ -118,7 +122,11 @@ def test_d12_texts_are_lists_with_their_lengths(tmp_path):
 
 def test_d12_omniglot_is_a_list_of_arrays_without_sizes(tmp_path):
     images = [np.eye(3, dtype=bool)[None], np.zeros((1, 3, 3), dtype=bool)]
-    keys = {"num_clients": 1, "num_classes": 50, SIZES: None}
+    keys = {
+        "num_clients": 1,
+        "num_classes": 50,
+        SIZES: None,
+    }
     data = load(folder(tmp_path / "o", [(images, [49, 0])], [(images, [3, 4])], **keys))
     assert data.shape == (1, 3, 3) and data.classes == 50
     assert data.normalise(data.x)[0, 0].tolist() == np.eye(3).tolist()
@@ -193,7 +201,14 @@ HUGE = (
         (packed(b""), "Ran out of input"),
         (packed(whole({"x": X, "y": Y})[:-20]), "pickle"),
         (
-            packed(b"", {"descr": "<f4", "fortran_order": False, "shape": (3,)}),
+            packed(
+                b"",
+                {
+                    "descr": "<f4",
+                    "fortran_order": False,
+                    "shape": (3,),
+                },
+            ),
             r"float32 \[3\]",
         ),
         (b"PK\x03\x04", "zip file"),
@@ -259,7 +274,11 @@ def test_d12_a_missing_client_is_named(tmp_path, removed, told, keys):
             r"client 1 has 4 samples, by class {0: 2, 1: 2}; config.json says {0: 3, 1: 1}",
         ),
         (
-            {"num_clients": 2, "num_classes": 2, SIZES: [[[0, 2], [1, 2]]]},
+            {
+                "num_clients": 2,
+                "num_classes": 2,
+                SIZES: [[[0, 2], [1, 2]]],
+            },
             r"config\.json: has the sizes of 1 clients, there are 2",
         ),
         (

@@ -126,7 +126,11 @@ def drawings(tmp_path, monkeypatch):
     monkeypatch.setattr(
         omniglot, "plugin", replace(omniglot.plugin, checksums=checksums)
     )
-    for name, size in {"PEOPLE": 2, "ALPHABETS": 3, "CHARACTERS": 5}.items():
+    for name, size in {
+        "PEOPLE": 2,
+        "ALPHABETS": 3,
+        "CHARACTERS": 5,
+    }.items():
         monkeypatch.setattr(omniglot, name, size)
     return tmp_path
 
@@ -163,7 +167,11 @@ def patches(tmp_path, monkeypatch):
     """Three patches of two hospitals and three slides; returns the metadata. The left
     third of a patch has its number as its red, the rest is black.
     """
-    sizes = {"PATCHES": 3, "HOSPITALS": 2, "SLIDES": 3}
+    sizes = {
+        "PATCHES": 3,
+        "HOSPITALS": 2,
+        "SLIDES": 3,
+    }
     for name, size in sizes.items():
         monkeypatch.setattr(camelyon17, name, size)
     table = pandas.DataFrame(

@@ -19,7 +19,11 @@ from hpcfl.experiment import config
 
 
 def load(name, root, **options):
-    table = {"dataset": name, "root": str(root), **options}
+    table = {
+        "dataset": name,
+        "root": str(root),
+        **options,
+    }
     return datasets.load(
         config.parse({"method": {"name": "local"}, "data": table}).data
     )
@@ -159,7 +163,11 @@ def test_d1_another_size_is_told(emnist_files, monkeypatch):
 @pytest.fixture
 def svhn_files(tmp_path, monkeypatch):
     """Three training images, two test images and two further ones."""
-    sizes = {svhn.TRAIN: 3, svhn.TEST: 2, svhn.EXTRA: 2}
+    sizes = {
+        svhn.TRAIN: 3,
+        svhn.TEST: 2,
+        svhn.EXTRA: 2,
+    }
     for seed, (file, size) in enumerate(sizes.items()):
         labels = np.array([10, 1, 9][:size], np.uint8)[:, None]
         arrays = {"X": numbers(seed, 32, 32, 3, size), "y": labels}
@@ -183,7 +191,11 @@ def test_d3_svhn_is_as_torchvision_reads_it(svhn_files, monkeypatch):
     monkeypatch.setattr(torchvision.datasets.SVHN, "split_list", split_list)
     data = load("svhn", svhn_files, extra=True)
     assert data.official_test == 2 and data.x.is_contiguous()
-    spans = {"train": slice(0, 3), "extra": slice(3, 5), "test": slice(5, 7)}
+    spans = {
+        "train": slice(0, 3),
+        "extra": slice(3, 5),
+        "test": slice(5, 7),
+    }
     for split, span in spans.items():
         theirs = torchvisions("SVHN", svhn_files, split)
         assert np.array_equal(data.x[span].numpy(), theirs.data)
@@ -211,7 +223,11 @@ def medmnist_files(root, name, monkeypatch, side=28):
     shape = (side, side, 3) if known.channels == 3 else (side, side)
     images = numbers(5, 6, *shape)
     labels = np.array([[0], [1], [0], [1], [1], [0]], np.uint8)
-    spans = {"train": slice(0, 3), "val": slice(3, 4), "test": slice(4, 6)}
+    spans = {
+        "train": slice(0, 3),
+        "val": slice(3, 4),
+        "test": slice(4, 6),
+    }
     arrays = {f"{part}_images": images[span] for part, span in spans.items()}
     arrays |= {f"{part}_labels": labels[span] for part, span in spans.items()}
     file = f"{name}.npz" if side == 28 else f"{name}_{side}.npz"

@@ -128,7 +128,11 @@ def shared(*shifts):
         *shifts,
         clients=6,
         data={"dataset": "tiny:blobs"},
-        partition={"scheme": "tiny:Counts", "clients": 6, "counts": [[5, 5, 5, 5]] * 6},
+        partition={
+            "scheme": "tiny:Counts",
+            "clients": 6,
+            "counts": [[5, 5, 5, 5]] * 6,
+        },
     )
 
 
@@ -164,12 +168,22 @@ def test_h0_h2_counts_are_of_the_labels_that_clients_know():
         assert torch.equal(seen(of, client)[1], expected)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "shift",
     [
         {"kind": "rotation", "angles": [0, 360]},
-        {"kind": "rotation", "angles": [0, 90], "share": 0.01},
-        {"kind": "labels", "how": "swap", "swaps": [[1, 2]], "at": [9]},
+        {
+            "kind": "rotation",
+            "angles": [0, 90],
+            "share": 0.01,
+        },
+        {
+            "kind": "labels",
+            "how": "swap",
+            "swaps": [[1, 2]],
+            "at": [9],
+        },
     ],
     ids=["all angles 0", "nobody", "after the last round"],
 )
@@ -207,6 +221,7 @@ def test_h0_the_partition_file_says_who_is_in_which_group(tmp_path):
     assert not other.same(again)
 
 
+@pytest.mark.slow
 def test_h0_clients_are_told_apart_in_data_frames(played):
     run = played("ifca", shift=[{"kind": "labels"}], newcomers={"clients": 0})
     table = run.clients()
@@ -235,6 +250,7 @@ def test_h2_where_one_model_fits_all_groups_a_method_gets_the_numbers_of_one(fed
     assert counts[0].shape == counts[1].shape and torch.equal(one, other)
 
 
+@pytest.mark.slow
 def test_a_cluster_found_for_each_group_has_index_one(federate):
     """Identical clients but for their labels, and a model for each group to begin with."""
     found = federate(
@@ -250,6 +266,7 @@ def test_a_cluster_found_for_each_group_has_index_one(federate):
     assert clusters[0] != clusters[-1]
 
 
+@pytest.mark.slow
 def test_only_methods_that_find_clusters_have_an_index(federate):
     values = federate("fedavg", shift=[{"kind": "labels"}]).values
     assert not any("adjusted_rand" in name or "cluster" in name for name in values)
@@ -298,14 +315,23 @@ def test_what_is_no_list_of_shifts_is_one_line(override, said, tmp_path):
 def test_the_resolved_configuration_is_an_experiment_file(tmp_path):
     from hpcfl.report.configuration import toml
 
-    cells = {"plain": 0.25, "first": 0.25, "second": 0.25, "both": 0.25}
+    cells = {
+        "plain": 0.25,
+        "first": 0.25,
+        "second": 0.25,
+        "both": 0.25,
+    }
     asked = experiment(ROTATED, {**SWAPPED, "cells": cells})
     (tmp_path / "again.toml").write_text(toml(asked))
     again = config.load(tmp_path / "again.toml")
     assert again.resolved() == asked.resolved()
 
 
-SWAP = {"kind": "labels", "how": "swap", "swaps": [[1, 2]]}
+SWAP = {
+    "kind": "labels",
+    "how": "swap",
+    "swaps": [[1, 2]],
+}
 SWAPPED_1_2 = np.array([0, 2, 1, 3, 4, 5, 6, 7, 8, 9])
 
 
@@ -335,11 +361,24 @@ def test_h7_labels_are_swapped_from_a_round_on_and_back_from_another():
 def test_h7_samples_follow_gradually_and_the_set_only_grows():
     """Over four rounds from 3 on a quarter, half, three quarters and all of them."""
     of = prepared(
-        {"kind": "rotation", "angles": [0, 180], "at": [3], "gradual": 4}, rounds=8
+        {
+            "kind": "rotation",
+            "angles": [0, 180],
+            "at": [3],
+            "gradual": 4,
+        },
+        rounds=8,
     )
     stored = raw(of, 1)[0]
     before = np.zeros(len(stored), bool)
-    for round, share in {2: 0, 3: 1, 4: 2, 5: 3, 6: 4, 8: 4}.items():
+    for round, share in {
+        2: 0,
+        3: 1,
+        4: 2,
+        5: 3,
+        6: 4,
+        8: 4,
+    }.items():
         x, _ = seen(of, 1, round=round)
         turned = torch.rot90(stored, 2, dims=(2, 3))
         follows = (x == turned).flatten(1).all(dim=1).numpy()
@@ -350,7 +389,13 @@ def test_h7_samples_follow_gradually_and_the_set_only_grows():
 
 @pytest.mark.parametrize(("who", "drifting"), [("all", 8), (0.5, 4), (0.3, 2)])
 def test_h7_a_share_of_the_clients_drifts(who, drifting):
-    of = prepared({**SWAP, "at": [2], "who": who})
+    of = prepared(
+        {
+            **SWAP,
+            "at": [2],
+            "who": who,
+        }
+    )
     changed = [
         not np.array_equal(labels_in(of, 2, client), labels_in(of, 1, client))
         for client in range(8)
@@ -359,7 +404,14 @@ def test_h7_a_share_of_the_clients_drifts(who, drifting):
 
 
 def test_h7_staggered_clients_drift_once_each_in_its_own_round():
-    of = prepared({**SWAP, "at": [2, 3, 4, 5], "who": "staggered"}, rounds=6)
+    of = prepared(
+        {
+            **SWAP,
+            "at": [2, 3, 4, 5],
+            "who": "staggered",
+        },
+        rounds=6,
+    )
     [drawn] = of.shifts.drawn
     assert drawn.followed.sum(axis=1).tolist() == [0, 2, 4, 6, 8]
     assert (np.diff(drawn.followed, axis=0) >= 0).all()
@@ -391,15 +443,27 @@ def test_h7_a_table_says_who_follows_what(tmp_path):
 
 
 def test_h7_scores_can_be_of_the_next_round():
-    of = prepared({**SWAP, "at": [3], "score": "next"})
+    of = prepared(
+        {
+            **SWAP,
+            "at": [3],
+            "score": "next",
+        }
+    )
     now, before = raw(of, 0)[1].numpy(), raw(of, 0, "test")[1].numpy()
     assert np.array_equal(labels_in(of, 2), now)
     assert np.array_equal(labels_in(of, 2, part="test"), SWAPPED_1_2[before])
 
 
-TINY_SWAP = {"kind": "labels", "how": "swap", "swaps": [[0, 1]], "at": [3]}
+TINY_SWAP = {
+    "kind": "labels",
+    "how": "swap",
+    "swaps": [[0, 1]],
+    "at": [3],
+}
 
 
+@pytest.mark.slow
 def test_h7_rounds_before_a_drift_are_those_without_and_swapped_classes_fall(federate):
     counts = [[20, 20, 20, 20]] * 4
     plain, drifted = (
@@ -420,7 +484,11 @@ def test_h7_a_run_resumed_across_a_drift_equals_an_uninterrupted_one(
     tmp_path, no_figures
 ):
     shifts = [
-        {**SWAP, "at": [3], "gradual": 2},
+        {
+            **SWAP,
+            "at": [3],
+            "gradual": 2,
+        },
         {"kind": "noise-level", "noise": 0.3},
     ]
     keys = {"clients": 4, "checkpoint": {"every": 1}}
@@ -443,10 +511,23 @@ def test_h8_images_and_labels_commute_bit_for_bit():
 
 def test_h8_cells_have_exact_sizes_and_the_rest_is_plain():
     """FedRC's shares of 23 clients: ⌊4.6⌋, ⌊4.6⌋, ⌊9.2⌋, ⌊4.6⌋ = 4, 4, 9, 4; two are left."""
-    cells = {"plain": 0.2, "first": 0.2, "second": 0.4, "both": 0.2}
+    cells = {
+        "plain": 0.2,
+        "first": 0.2,
+        "second": 0.4,
+        "both": 0.2,
+    }
     of = prepared(
-        {"kind": "corruption", "corruption": "contrast", "assign": "random"},
-        {"kind": "labels", "how": ["reverse", "shift"], "cells": cells},
+        {
+            "kind": "corruption",
+            "corruption": "contrast",
+            "assign": "random",
+        },
+        {
+            "kind": "labels",
+            "how": ["reverse", "shift"],
+            "cells": cells,
+        },
         clients=23,
     )
     corrupted, relabelled = (drawn.followed[0] > 0 for drawn in of.shifts.drawn)
@@ -458,7 +539,12 @@ def test_h8_cells_have_exact_sizes_and_the_rest_is_plain():
 
 
 def test_h8_cells_are_about_two_shifts():
-    cells = {"plain": 0.4, "first": 0.2, "second": 0.2, "both": 0.2}
+    cells = {
+        "plain": 0.4,
+        "first": 0.2,
+        "second": 0.2,
+        "both": 0.2,
+    }
     with pytest.raises(
         UserError, match=r"shift.0.cells: is about this shift and the one"
     ):

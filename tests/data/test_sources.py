@@ -416,19 +416,35 @@ def test_own_images_values_and_tokens(tmp_path):
             "y must hold class numbers 0, 1, …; it is float64",
         ),
         (
-            {"x": np.zeros((3, 2)), "y": np.arange(3), "classes": 2},
+            {
+                "x": np.zeros((3, 2)),
+                "y": np.arange(3),
+                "classes": 2,
+            },
             "y holds the class number 2; classes is 2",
         ),
         (
-            {"x": np.zeros((3, 2)), "y": np.arange(3), "classes": 10**9},
+            {
+                "x": np.zeros((3, 2)),
+                "y": np.arange(3),
+                "classes": 10**9,
+            },
             r"one integer from 1 to 100,000; it is array\(1000000000",
         ),
         (
-            {"x": np.zeros((3, 2)), "y": np.arange(3), "classes": 3.0},
+            {
+                "x": np.zeros((3, 2)),
+                "y": np.arange(3),
+                "classes": 3.0,
+            },
             r"one integer from 1 to 100,000; it is array\(3\.",
         ),
         (
-            {"x": np.zeros((3, 2)), "y": np.arange(3), "classes": [3]},
+            {
+                "x": np.zeros((3, 2)),
+                "y": np.arange(3),
+                "classes": [3],
+            },
             r"one integer from 1 to 100,000; it is array\(\[3",
         ),
     ],
@@ -537,7 +553,11 @@ def test_a_csv_file_is_told_what_it_is_and_what_reads_it(tmp_path):
     ) as told:
         datasets.load(config.Data(dataset="npz", file=str(file)))
     assert "\n" not in str(told.value)
-    keys = {"dataset": "csv", "file": str(file), "options": {"label": "class"}}
+    keys = {
+        "dataset": "csv",
+        "file": str(file),
+        "options": {"label": "class"},
+    }
     data = datasets.load(config.Data(**keys))
     assert data.x.tolist() == [[0.5, 1], [2, 3.5], [4, 5]]
     assert data.y.tolist() == [0, 1, 1]

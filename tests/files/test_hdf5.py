@@ -153,6 +153,7 @@ def hostile(make, folder):
     return path
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(20)
 @pytest.mark.parametrize("make", HOSTILE)
 def test_only_plain_numbers_in_the_file_itself_are_read(tmp_path, make):

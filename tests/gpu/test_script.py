@@ -9,6 +9,7 @@ import torch
 SCRIPT = Path(__file__).parents[1] / "benchmarks" / "gpu.sh"
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 def test_one_line_says_that_there_is_no_gpu(tmp_path):
     """The script's own check, without the environment that it makes."""

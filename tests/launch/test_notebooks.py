@@ -90,7 +90,7 @@ def test_each_run_has_one_line_that_changes_and_nothing_else_is_displayed(played
     lines = [one.data for one in first if one.output_type == "display_data"]
     assert [list(line) for line in lines] == [["text/plain"]] * 3
     for method, line in zip(("local", "fedavg", "ditto"), lines, strict=True):
-        assert line["text/plain"].startswith(f"first-{method}: round 3/3  accuracy ")
+        assert line["text/plain"].startswith(f"first-{method}: round 10/10  accuracy ")
     printed = "".join(one.text for one in first if one.output_type == "stream")
     assert "\x1b" not in printed and "\r" not in printed
     assert "look further: hpcfl show runs/first --explain" in printed

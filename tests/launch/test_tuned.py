@@ -31,6 +31,7 @@ def test_every_method_but_those_left_out_is_tuned_over_twelve_partitions(
     assert len(tuning.trials("fedala")) == section.trials
 
 
+@pytest.mark.slow
 def test_all_settings_search_alike(monkeypatch):
     monkeypatch.syspath_prepend(str(TUNED))
     sections = [read(name, "local,").section for name in SETTINGS]

@@ -207,7 +207,11 @@ def test_16_4_no_nan(federate, name, case):
 def test_16_4_no_nan_with_true_class_distributions(federate, case, layers):
     counts, sections = CASES[case]
     played = federate(
-        {"name": "cwfedavg", "distribution": "true", "layers": layers},
+        {
+            "name": "cwfedavg",
+            "distribution": "true",
+            "layers": layers,
+        },
         counts,
         **sections,
     )

@@ -55,7 +55,13 @@ def test_the_shared_model_is_fedavgs(federate):
 
 
 def test_without_a_share_of_its_own_it_is_fedavg(federate):
-    played = federate({"name": "apfl", "alpha": 0.0, "adaptive": False})
+    played = federate(
+        {
+            "name": "apfl",
+            "alpha": 0.0,
+            "adaptive": False,
+        }
+    )
     fedavg = federate("fedavg")
     for column in ("clients/pre/loss", "clients/post/loss"):
         np.testing.assert_allclose(
@@ -66,8 +72,15 @@ def test_without_a_share_of_its_own_it_is_fedavg(federate):
     )
 
 
+@pytest.mark.slow
 def test_with_all_of_its_own_it_is_local(federate):
-    played = federate({"name": "apfl", "alpha": 1.0, "adaptive": False})
+    played = federate(
+        {
+            "name": "apfl",
+            "alpha": 1.0,
+            "adaptive": False,
+        }
+    )
     torch.testing.assert_close(
         played.clients["personal"], federate("local").clients["model"]
     )

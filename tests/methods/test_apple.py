@@ -80,12 +80,22 @@ def test_apple_10_gradient_of_relations_by_finite_differences(started):
 def test_apple_4_the_core_moves_along_its_share_of_the_gradient(started):
     """One full batch: C_i ← C_i − η₁ M a_ii ∇F_i(w_i), without M as the text has it."""
     relations = torch.full((CLIENTS, CLIENTS), 0.2, dtype=torch.float64)
-    fleet, cores = started(relations, dtype=torch.float64, batch_size=100, lr=0.1)
+    fleet, cores = started(
+        relations,
+        dtype=torch.float64,
+        batch_size=100,
+        lr=0.1,
+    )
     start = combined(relations, torch.eye(CLIENTS).bool(), cores, cores)
     gradient = (start - fleet.train(start, phase="reference")) / 0.1
     moved = method().update(fleet, inbox_of(cores))["core"]
     torch.testing.assert_close(moved, cores - 0.1 * gradient, rtol=1e-9, atol=1e-12)
-    fleet, _ = started(relations, dtype=torch.float64, batch_size=100, lr=0.1)
+    fleet, _ = started(
+        relations,
+        dtype=torch.float64,
+        batch_size=100,
+        lr=0.1,
+    )
     slower = method(times_clients=False).update(fleet, inbox_of(cores))["core"]
     torch.testing.assert_close(
         slower, cores - 0.1 * 0.2 * gradient, rtol=1e-9, atol=1e-12
@@ -159,6 +169,7 @@ def test_apple_cores_of_absent_clients_stay_and_are_still_sent(federate):
     assert second.values["floats_down"][1] == (len(present) - 1) * width
 
 
+@pytest.mark.slow
 def test_apple_cannot_be_prolonged(tmp_path):
     def run(rounds):
         table = {

@@ -16,7 +16,15 @@ OPPOSITE = torch.tensor([[1.0, 0.1], [-1.0, 0.1], [-1.0, -0.1], [1.0, 0.0]])
 
 
 def method(**keys):
-    return CFL(**{"name": "cfl", "eps1": 0.5, "eps2": 0.5, "quiet_rounds": 0, **keys})
+    return CFL(
+        **{
+            "name": "cfl",
+            "eps1": 0.5,
+            "eps2": 0.5,
+            "quiet_rounds": 0,
+            **keys,
+        }
+    )
 
 
 def server(clients=4, width=2):
@@ -31,7 +39,13 @@ def server(clients=4, width=2):
 def test_cfl_10_eps1_zero_is_fedavg(federate, fraction):
     sections = {"participation": {"fraction": fraction}}
     clustered = federate(
-        {"name": "cfl", "eps1": 0.0, "eps2": 0.0, "quiet_rounds": 0}, **sections
+        {
+            "name": "cfl",
+            "eps1": 0.0,
+            "eps2": 0.0,
+            "quiet_rounds": 0,
+        },
+        **sections,
     )
     assert torch.equal(
         clustered.server["models"], federate("fedavg", **sections).server["model"][None]

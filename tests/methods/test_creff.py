@@ -12,7 +12,12 @@ from hpcfl.methods import creff
 from hpcfl.methods.base import Cohort
 from hpcfl.methods.creff import CReFF, mismatch
 
-QUICK = {"name": "creff", "features_each": 5, "match_steps": 3, "head_epochs": 4}
+QUICK = {
+    "name": "creff",
+    "features_each": 5,
+    "match_steps": 3,
+    "head_epochs": 4,
+}
 
 
 def head_gradient(weight, bias, features, labels):
@@ -68,6 +73,7 @@ def test_creff_10a_the_batch_behind_a_gradient_matches_it(biased):
     assert mismatch(other, labels, classes, head, wanted) > 0.1
 
 
+@pytest.mark.slow
 def test_creff_10b_fedavgs_path_is_unchanged(federate):
     part = {"participation": {"fraction": 0.6}}
     played, average = federate(QUICK, **part), federate("fedavg", **part)
@@ -150,7 +156,14 @@ def test_creff_matching_brings_features_nearer(federate, monkeypatch):
         return value
 
     monkeypatch.setattr(creff, "mismatch", spied)
-    federate({**QUICK, "match_steps": 30, "features_lr": 0.1}, rounds=1)
+    federate(
+        {
+            **QUICK,
+            "match_steps": 30,
+            "features_lr": 0.1,
+        },
+        rounds=1,
+    )
     assert len(values) == 30 and values[-1] < values[0] - 0.1
 
 
@@ -160,7 +173,12 @@ def test_creff_fresh_head_learns_the_synthetic_features(make_fleet, monkeypatch)
     """
     fleet, beats = make_fleet(), []
     setup = fleet.setup
-    method = CReFF(name="creff", features_each=10, head_epochs=20, head_lr=0.1)
+    method = CReFF(
+        name="creff",
+        features_each=10,
+        head_epochs=20,
+        head_lr=0.1,
+    )
     first, second = (Cohort(fleet.ids, fleet.counts, setup, round) for round in (1, 2))
     labels = torch.arange(4).repeat_interleave(10)
     features = 5 * one_hot(labels, 6).float() + 0.1 * setup.normal(40, 6, key=("test",))

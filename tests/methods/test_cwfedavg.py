@@ -431,7 +431,11 @@ def test_cwfedavg_runs_alike_with_class_models_and_without(federate, monkeypatch
         "newcomers": {"clients": 1, "epochs": 1},
         "rounds": 2,
     }
-    keys = {"name": "cwfedavg", "layers": "all", "distribution": "true"}
+    keys = {
+        "name": "cwfedavg",
+        "layers": "all",
+        "distribution": "true",
+    }
     with_models = federate(keys, counts, **sections)
     monkeypatch.setattr(class_wise, "MANY", MANY)
     without = federate(keys, counts, **sections)
@@ -447,7 +451,14 @@ def test_cwfedavg_runs_alike_with_class_models_and_without(federate, monkeypatch
 def test_cwfedavg_10_equal_distributions_train_like_fedavg(federate):
     counts = [[4, 2, 2, 0], [8, 4, 4, 0], [2, 1, 1, 0]]
     average = federate("fedavg", counts)
-    cw = federate({"name": "cwfedavg", "distribution": "true", "layers": "all"}, counts)
+    cw = federate(
+        {
+            "name": "cwfedavg",
+            "distribution": "true",
+            "layers": "all",
+        },
+        counts,
+    )
     starts = starts_of(
         cw.prepared.method, cw.server, cw.prepared.cohort(np.arange(3), 4)
     )
@@ -459,11 +470,24 @@ def test_cwfedavg_10_equal_distributions_train_like_fedavg(federate):
     )
 
 
+@pytest.mark.slow
 def test_cwfedavg_no_regulariser_is_the_norm_variant(federate):
     assert (
-        federate({"name": "cwfedavg", "distribution": "wdr", "wdr": 0.0}).digest
+        federate(
+            {
+                "name": "cwfedavg",
+                "distribution": "wdr",
+                "wdr": 0.0,
+            }
+        ).digest
         == federate({"name": "cwfedavg", "distribution": "norm"}).digest
-        != federate({"name": "cwfedavg", "distribution": "wdr", "wdr": 1.0}).digest
+        != federate(
+            {
+                "name": "cwfedavg",
+                "distribution": "wdr",
+                "wdr": 1.0,
+            }
+        ).digest
     )
 
 

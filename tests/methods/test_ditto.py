@@ -54,6 +54,7 @@ def test_ditto_10c_without_gradient_the_distance_shrinks_by_one_minus_eta_lambda
     assert torch.equal(message["model"].tensor, torch.ones(1, width))
 
 
+@pytest.mark.slow
 def test_ditto_9_is_pulled_to_the_received_model_not_to_the_trained_one(federate):
     """In round 1 v = w, so the first personal step feels no proximal term whatever λ
     is.
@@ -88,7 +89,12 @@ def test_ditto_4_clips_the_personal_gradient_and_not_the_pull(make_fleet):
     """
     ends = {}
     for clip in (None, 1.0):
-        fleet = make_fleet([[4, 0, 0, 0]], lr=0.1, lanes=1, clip=clip)
+        fleet = make_fleet(
+            [[4, 0, 0, 0]],
+            lr=0.1,
+            lanes=1,
+            clip=clip,
+        )
         fleet.loss = lambda model, batch, lane: sum(p.sum() for p in model.parameters())
         width = fleet.layout.width
         fleet.state["personal"] = torch.full((1, width), 3.0)

@@ -128,6 +128,7 @@ def test_diversifed_5_pitfalls():
     assert torch.equal(same, torch.eye(4).double())
 
 
+@pytest.mark.slow
 def test_diversifed_10_lambda_zero_is_local(federate):
     still, alone = federate({"name": "diversifed", "lam": 0.0}), federate("local")
     assert torch.equal(still.clients["model"], alone.clients["model"])
@@ -153,7 +154,13 @@ def test_diversifed_9_trains_from_its_own_model_towards_the_anchor(federate):
     first = federate("diversifed", rounds=1, training=whole)
     free = federate({"name": "diversifed", "lam": 0.0}, rounds=2, training=whole)
     pulled = federate(
-        {"name": "diversifed", "lam": 2.0, "alpha": 0.5}, rounds=2, training=whole
+        {
+            "name": "diversifed",
+            "lam": 2.0,
+            "alpha": 0.5,
+        },
+        rounds=2,
+        training=whole,
     )
     w = first.clients["model"].double()
     z = full(w, alpha=0.5)[0] @ w

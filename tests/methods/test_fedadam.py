@@ -15,7 +15,13 @@ def test_two_rounds_by_hand():
     Round 1, mean model 3: Δ = 2, m = 0.5·2 = 1, v = 0.75·0.25 + 0.25·4 = 1.1875,
     w = 1 + 0.1·1/(√1.1875 + 0.5). Round 2, mean model w: Δ = 0, m = 0.5, v = 0.890625.
     """
-    method = FedAdam(name="fedadam", beta1=0.5, beta2=0.75, tau=0.5, server_lr=0.1)
+    method = FedAdam(
+        name="fedadam",
+        beta1=0.5,
+        beta2=0.75,
+        tau=0.5,
+        server_lr=0.1,
+    )
     server = {
         "model": torch.tensor([1.0]),
         "first": torch.zeros(1),
@@ -42,10 +48,16 @@ def test_two_rounds_by_hand():
     )
 
 
+@pytest.mark.slow
 @BOTH
 def test_a_constant_second_moment_makes_it_fedavg(federate, name):
     """β₂ = 1 keeps v = τ², and with β₁ = 0 and η = 2τ the step is 2τ·Δ/(τ + τ) = Δ."""
-    keys = {"beta1": 0.0, "beta2": 1.0, "tau": 0.25, "server_lr": 0.5}
+    keys = {
+        "beta1": 0.0,
+        "beta2": 1.0,
+        "tau": 0.25,
+        "server_lr": 0.5,
+    }
     for part in ({}, {"participation": {"fraction": 0.6}}):
         torch.testing.assert_close(
             federate({"name": name, **keys}, **part).server["model"],

@@ -22,7 +22,12 @@ def activated(make_fleet, rows_of):
     def make(counts=FEW, rounds=2, omega=0.5, layers=1, **keys):
         fleet = make_fleet(
             counts,
-            **{"dtype": torch.float64, "batch_size": 100, "round": rounds + 1, **keys},
+            **{
+                "dtype": torch.float64,
+                "batch_size": 100,
+                "round": rounds + 1,
+                **keys,
+            },
         )
         upper = fleet.layout.columns(layers)
         dtype = rows_of(fleet).dtype
@@ -78,7 +83,12 @@ def test_ala_4_one_step_by_hand(make_fleet):
     p − e_y for the biases. With η = 1 and Δ = 1, Ω of the biases becomes ½ − (p − e_y)
     = ¼, and for class y ½ + ¾ → clipped to 1.
     """
-    fleet = make_fleet([[0, 0, 1, 0]], hidden=(), batch_size=100, round=3)
+    fleet = make_fleet(
+        [[0, 0, 1, 0]],
+        hidden=(),
+        batch_size=100,
+        round=3,
+    )
     width = fleet.layout.width
     g = torch.zeros(width)
     g[-4:] = 1
@@ -107,10 +117,17 @@ def test_ala_ends_when_it_has_converged_for_stragglers_too(activated, rounds):
     assert all(map(torch.equal, *found))
 
 
+@pytest.mark.slow
 def test_fedala_10_eta_zero_is_fedavg(federate):
     plain, still = (
         federate("fedavg"),
-        federate({"name": "fedala", "eta": 0.0, "most_epochs": 12}),
+        federate(
+            {
+                "name": "fedala",
+                "eta": 0.0,
+                "most_epochs": 12,
+            }
+        ),
     )
     assert torch.equal(plain.server["model"], still.server["model"])
     for name in ("clients/pre/loss", "clients/post/loss", "clients/pre/correct"):
@@ -276,7 +293,13 @@ def test_fedala_7_takes_its_activation_from_the_file(federate):
     )
     assert algorithm != own
     assert (
-        federate({"name": "fedala", "most_epochs": 12, "activation": "own"}).digest
+        federate(
+            {
+                "name": "fedala",
+                "most_epochs": 12,
+                "activation": "own",
+            }
+        ).digest
         == federate({"name": "fedala", "most_epochs": 12}).digest
     )  # all clients in every round
 

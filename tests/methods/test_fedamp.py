@@ -58,7 +58,13 @@ def test_fedamp_9_the_proximal_term_acts(federate, fraction):
     """Written with detached tensors, as the widespread code does, it would train Local."""
     keys = {"participation": {"fraction": fraction}, "rounds": 5}
     federated = federate(
-        {"name": "fedamp", "lam": 0.3, "alpha": 0.3, "sigma": 3.0}, **keys
+        {
+            "name": "fedamp",
+            "lam": 0.3,
+            "alpha": 0.3,
+            "sigma": 3.0,
+        },
+        **keys,
     )
     assert not torch.equal(
         federated.clients["model"], federate("local", **keys).clients["model"]
@@ -122,7 +128,12 @@ def test_fedamp_cap_turns_extrapolation_into_a_mean():
     torch.testing.assert_close(capped.sum(1), torch.ones(6).double())
     assert (capped >= 0).all()
     assert torch.equal(
-        attention(draw(), alpha=0.1, sigma=9.0, cap=True),
+        attention(
+            draw(),
+            alpha=0.1,
+            sigma=9.0,
+            cap=True,
+        ),
         attention(draw(), alpha=0.1, sigma=9.0),
     )
 

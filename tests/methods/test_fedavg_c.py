@@ -19,8 +19,26 @@ def test_c_10_no_fine_tuning_is_the_method_without_c(federate, method):
 def test_c_10_mu_zero_makes_fedprox_c_fedavg_c(federate):
     short = {"tune_epochs": 2}
     plain = federate({"name": "fedavg-c", **short}).digest
-    assert federate({"name": "fedprox-c", "mu": 0.0, **short}).digest == plain
-    assert federate({"name": "fedprox-c", "mu": 1.0, **short}).digest != plain
+    assert (
+        federate(
+            {
+                "name": "fedprox-c",
+                "mu": 0.0,
+                **short,
+            }
+        ).digest
+        == plain
+    )
+    assert (
+        federate(
+            {
+                "name": "fedprox-c",
+                "mu": 1.0,
+                **short,
+            }
+        ).digest
+        != plain
+    )
 
 
 @pytest.mark.slow
@@ -38,7 +56,11 @@ def test_c_9_a_fine_tuned_model_that_is_only_scored_leaves_the_method_as_it_is(
     federate, short_ala, method, options, model
 ):
     base = federate({"name": method, **options}, model={"name": model})
-    tuned = {"name": f"{method}-c", "tune_epochs": 2, "tuned_upload": False}
+    tuned = {
+        "name": f"{method}-c",
+        "tune_epochs": 2,
+        "tuned_upload": False,
+    }
     scored_only = federate({**tuned, **options}, model={"name": model})
     assert scored_only.digest == base.digest
     assert not np.array_equal(
@@ -49,9 +71,14 @@ def test_c_9_a_fine_tuned_model_that_is_only_scored_leaves_the_method_as_it_is(
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("uploaded", [True, False])
 def test_stragglers_tune_less_for_their_work_and_not_for_a_score(federate, uploaded):
-    method = {"name": "fedavg-c", "tune_epochs": 4, "tuned_upload": uploaded}
+    method = {
+        "name": "fedavg-c",
+        "tune_epochs": 4,
+        "tuned_upload": uploaded,
+    }
     pre, slow = (
         federate(
             method,

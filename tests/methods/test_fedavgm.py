@@ -20,6 +20,7 @@ def steps(count, changes, **keys):
     return found
 
 
+@pytest.mark.slow
 def test_fedavgm_10a_without_momentum_it_is_fedavg(federate):
     for part in ({}, {"participation": {"fraction": 0.6}}):
         played = federate({"name": "fedavgm", "momentum": 0.0}, **part)

@@ -74,7 +74,11 @@ def test_fedbabu_7_fine_tuning_uses_the_next_rounds_learning_rate(
         method={"name": "fedbabu", "tune_epochs": 1},
         counts=[[6, 3, 2, 1]],
         rounds=2,
-        training={"batch_size": 100, "lr": 0.1, "lr_decay": 0.5},
+        training={
+            "batch_size": 100,
+            "lr": 0.1,
+            "lr_decay": 0.5,
+        },
     )
     samples, layout, module = (
         played.prepared.resources.samples,

@@ -1,5 +1,6 @@
 """FedBN: Li et al., ICLR 2021."""
 
+import pytest
 import torch
 
 NORMED = {"model": {"name": "test_fedrep:Normed"}}
@@ -24,6 +25,7 @@ def test_batch_norm_stays_with_its_client(federate):
     assert len(played.clients["buffers.model"].unique(dim=0)) == 5
 
 
+@pytest.mark.slow
 def test_the_first_rounds_other_layers_are_fedavgs(federate):
     """All start from the same batch norm, so what is averaged is the same."""
     fedbn, fedavg = (federate(name, rounds=1, **NORMED) for name in ("fedbn", "fedavg"))
@@ -36,6 +38,7 @@ def test_the_first_rounds_other_layers_are_fedavgs(federate):
     assert not torch.allclose(*other)
 
 
+@pytest.mark.slow
 def test_without_batch_norm_it_is_fedavg_and_says_so(federate):
     for part in ({}, {"participation": {"fraction": 0.6}}):
         played = federate("fedbn", **part)

@@ -47,7 +47,11 @@ def test_fedcac_10b_full_masks_of_clients_alone_are_local_training(cohort):
         groups(overlap, torch.ones(3, dtype=torch.bool), 2.0), torch.eye(3).double()
     )
     masks = torch.ones(3, 6, dtype=torch.bool)
-    server = {"model": torch.zeros(6), "custom": models, "masks": masks}
+    server = {
+        "model": torch.zeros(6),
+        "custom": models,
+        "masks": masks,
+    }
     assert torch.equal(
         FedCAC(name="fedcac").send(server, cohort(torch.ones(3, 1)))["model"], models
     )

@@ -6,8 +6,8 @@ import torch
 from torch import nn
 
 from hpcfl.clients.losses import Batch, Lane
+from hpcfl.methods._private_part import PrivatePart
 from hpcfl.methods.fedcp import FedCP, contexts, separated
-from hpcfl.methods.fedper import FedPer
 from hpcfl.methods.fedphp import WIDTHS, discrepancy
 from hpcfl.models.mlp import MLP
 from hpcfl.rows.layout import of_parameters, to_row
@@ -84,9 +84,10 @@ class Closed(FedCP):
         return fleet.train(rows, params=("body",), variables=variables)
 
     def upload(self, fleet, inbox, trained):
-        return FedPer.upload(self, fleet, inbox, trained)
+        return PrivatePart.upload(self, fleet, inbox, trained)
 
 
+@pytest.mark.slow
 def test_fedcp_10b_with_all_features_for_the_shared_head_it_is_fedbabu(federate):
     """FedAvg of the body under the initial head."""
     method = {"name": "methods.test_fedcp:Closed", "lam": 0.0}
@@ -149,6 +150,7 @@ def test_fedcp_10e_the_gates_size_and_what_travels(federate, model):
     assert (played.values["clients/floats_up"][:-1] == width).all()
 
 
+@pytest.mark.slow
 def test_fedcp_9a_noise_is_drawn_in_training_alone(federate):
     """Each score of the gate gets −log(−log u): of u = ½ on all nothing changes, and in
     round 1 the received model is scored alike.
@@ -185,6 +187,7 @@ def test_fedcp_8_the_shared_head_alone_is_global(federate):
     assert (own != common).all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("noise", [False, True])
 def test_22_3_a_head_of_zeros_is_no_trouble(federate, noise):
     """Its rows have no direction, and u = 0."""

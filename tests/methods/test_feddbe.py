@@ -39,6 +39,7 @@ def shared(played):
     return played.server["model"][: layout.columns("head").stop]
 
 
+@pytest.mark.slow
 def test_feddbe_10a_without_pull_and_vectors_it_is_fedavg(federate):
     method = {"name": "methods.test_feddbe:Frozen", "kappa": 0.0}
     part = {"participation": {"fraction": 0.6}}

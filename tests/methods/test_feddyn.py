@@ -7,7 +7,11 @@ import torch
 from hpcfl.methods.feddyn import FedDyn
 
 SAME = [[4, 0, 0, 0], [0, 4, 0, 0]]  # two clients of four samples, one full batch each
-EXACT = {"batch_size": 4, "lr": 0.25, "epochs": 80}  # until the minimum is reached
+EXACT = {
+    "batch_size": 4,
+    "lr": 0.25,
+    "epochs": 80,
+}  # until the minimum is reached
 
 
 class Quadratic(FedDyn):
@@ -34,7 +38,12 @@ class Quadratic(FedDyn):
 
 def quadratic(curvature, centre, **keys):
     name = "methods.test_feddyn:Quadratic"
-    return {"name": name, "curvature": curvature, "centre": centre, **keys}
+    return {
+        "name": name,
+        "curvature": curvature,
+        "centre": centre,
+        **keys,
+    }
 
 
 def test_feddyn_10a_the_uploads_of_round_1_are_fedproxs(make_fleet):
@@ -50,7 +59,11 @@ def test_feddyn_10a_the_uploads_of_round_1_are_fedproxs(make_fleet):
 def test_feddyn_10b_the_first_step_goes_twice_as_far(federate):
     """With all clients w¹ = θ̄ + (θ̄ − w⁰)."""
     played = federate({"name": "feddyn", "alpha": 0.3}, rounds=1)
-    prox = {"name": "fedprox", "mu": 0.3, "weights": "uniform"}
+    prox = {
+        "name": "fedprox",
+        "mu": 0.3,
+        "weights": "uniform",
+    }
     average = federate(prox, rounds=1).server["model"]
     initial = played.prepared.setup.initial()
     torch.testing.assert_close(played.server["model"], 2 * average - initial)
@@ -72,6 +85,7 @@ def test_feddyn_10c_the_servers_drift_is_the_mean_of_the_clients(federate):
     np.testing.assert_array_equal(moved, trained)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("alpha_by", ["equal", "samples"])
 def test_feddyn_10d_it_finds_the_true_optimum_and_stays(federate, alpha_by):
     """f₁ = ½θ², f₂ = 3/2·(θ − 4)², α = 1, each minimised exactly.
@@ -89,6 +103,7 @@ def test_feddyn_10d_it_finds_the_true_optimum_and_stays(federate, alpha_by):
     np.testing.assert_allclose(duals[1], 3, rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_feddyn_10d_with_equal_curvature_it_comes_nearer_by_a_third(federate):
     """c = (1, 5), α = ½: w = 4, 10/3, 28/9, 82/27, towards 3.
 

@@ -46,6 +46,7 @@ def test_fedem_10a_one_component_is_fedavg(federate, momentum):
     assert (alone.clients["mixture"] == 1).all()
 
 
+@pytest.mark.slow
 def test_fedem_10b_equal_components_stay_equal(federate):
     played = federate({"name": "test_fedem:Twins", "components": 2})
     first, second = played.server["model"].chunk(2)
@@ -128,6 +129,7 @@ def test_fedem_4_the_mixture_is_the_mean_of_q_over_a_clients_samples(federate):
         torch.testing.assert_close(played.clients["mixture"][client], q.mean(dim=0))
 
 
+@pytest.mark.slow
 def test_fedem_10d_mixtures_sum_to_one_and_relabelling_permutes(federate):
     played = federate({"name": "fedem", "components": 2}, **PART)
     torch.testing.assert_close(played.clients["mixture"].sum(dim=1), torch.ones(5))

@@ -60,7 +60,14 @@ def one(make_fleet):
 def test_fedfomo_4_by_hand(one):
     # Distances from the base are r, 4r and 2r (own). ω = (1 − 0.5)/r, (1 − 2)/4r, (1 −
     # 0.6)/2r: positive 0.5 and 0.2.
-    fleet, inbox = one({0: 1.0, 1: 0.5, 4: 2.0, 2: 0.6})
+    fleet, inbox = one(
+        {
+            0: 1.0,
+            1: 0.5,
+            4: 2.0,
+            2: 0.6,
+        }
+    )
     opened = method().prepare(fleet, inbox)
     start, omega = opened["start"], opened["omega"]
     r = fleet.layout.width**0.5
@@ -72,12 +79,26 @@ def test_fedfomo_4_by_hand(one):
 
 def test_fedfomo_10_without_a_better_candidate_the_own_model_stays(one):
     """The authors' code would go back to the base."""
-    fleet, inbox = one({0: 1.0, 1: 1.5, 4: 2.0, 2: 1.0})
+    fleet, inbox = one(
+        {
+            0: 1.0,
+            1: 1.5,
+            4: 2.0,
+            2: 1.0,
+        }
+    )
     assert torch.equal(method().prepare(fleet, inbox)["start"], fleet.state["model"])
 
 
 def test_fedfomo_10_own_model_is_a_candidate(one):
-    fleet, inbox = one({0: 1.0, 1: 1.5, 4: 2.0, 2: 0.5})
+    fleet, inbox = one(
+        {
+            0: 1.0,
+            1: 1.5,
+            4: 2.0,
+            2: 0.5,
+        }
+    )
     assert torch.equal(method().prepare(fleet, inbox)["start"], fleet.state["model"])
     assert float(method().prepare(fleet, inbox)["omega"][0, 0]) > 0
 

@@ -84,7 +84,14 @@ def test_fednh_2_more_classes_than_features_are_spread_as_far_as_they_can(width)
 
 @pytest.mark.parametrize("learn", [True, False])
 def test_fednh_9_trains_body_and_scale_and_averages_them_unweighted(federate, learn):
-    played = federate({"name": "fednh", "learn_scale": learn, "rho": 0.5}, rounds=1)
+    played = federate(
+        {
+            "name": "fednh",
+            "learn_scale": learn,
+            "rho": 0.5,
+        },
+        rounds=1,
+    )
     layout, initial = played.prepared.setup.layout, played.prepared.setup.initial()
     body, scale, head = (
         layout.columns(group) for group in ("body", "head.scale", "head.weight")

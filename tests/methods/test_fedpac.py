@@ -22,7 +22,11 @@ def some():
 
 def test_fedpac_10a_without_both_its_ideas_it_is_fedrep(federate):
     """Each client's head, which then stays as it was trained, lies on the server."""
-    alone = {"name": "fedpac", "lam": 0.0, "collaborate": False}
+    alone = {
+        "name": "fedpac",
+        "lam": 0.0,
+        "collaborate": False,
+    }
     part = {"participation": {"fraction": 0.6}}
     found = federate(alone, **part)
     other = federate({"name": "fedrep", "head_epochs": 1}, **part)
@@ -117,7 +121,11 @@ def test_fedpac_4_mean_and_variance_by_hand():
 def test_fedpac_4_first_only_the_head_moves_then_only_the_body(
     federate, monkeypatch, head_lr
 ):
-    method = {"name": "fedpac", "head_lr": head_lr, "head_epochs": 2}
+    method = {
+        "name": "fedpac",
+        "head_lr": head_lr,
+        "head_epochs": 2,
+    }
     method = {key: value for key, value in method.items() if value is not None}
     played, calls = phases(federate, monkeypatch, method=method, rounds=2)
     layout = played.prepared.setup.layout
@@ -170,6 +178,7 @@ def test_fedpac_3_traffic(federate):
     np.testing.assert_array_equal(up, expected)
 
 
+@pytest.mark.slow
 def test_fedpac_4_the_pull_is_to_the_global_class_means(federate):
     """There are none in round 1; then λ changes what bodies become."""
     one, other = ({"name": "fedpac", "lam": lam} for lam in (0.0, 5.0))

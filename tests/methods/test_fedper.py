@@ -3,15 +3,7 @@
 import numpy as np
 import torch
 
-from hpcfl.methods.fedper import FedPer
-
 ONE = [[6, 3, 2, 1]]
-
-
-class Headless(FedPer):
-    """FedPer whose private head is empty."""
-
-    shared = "all"
 
 
 def test_fedper_10a_a_client_alone_trains_locally(federate):
@@ -24,7 +16,7 @@ def test_fedper_10a_a_client_alone_trains_locally(federate):
 def test_fedper_10b_an_empty_head_is_fedavg(federate):
     half = {"participation": {"fraction": 0.6}}
     headless, average = (
-        federate("test_fedper:Headless", **half),
+        federate({"name": "fedper", "shared": ["*"]}, **half),
         federate("fedavg", **half),
     )
     assert torch.equal(headless.server["model"], average.server["model"])

@@ -18,6 +18,7 @@ def test_fedphp_10a_mu_zero_inherits_the_last_model(federate):
     assert torch.equal(played.clients["inherited"][0], played.server["model"])
 
 
+@pytest.mark.slow
 def test_fedphp_10b_lambda_zero_walks_with_fedavg(federate):
     part = {"participation": {"fraction": 0.6}, "training": {"momentum": 0.9}}
     average = federate("fedavg", **part).server["model"]

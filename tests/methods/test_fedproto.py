@@ -43,6 +43,7 @@ def aggregate(arrived, cohort):
     return step
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fraction", [1.0, 0.4])
 def test_fedproto_10_lambda_zero_trains_as_local(federate, fraction):
     sections = {"participation": {"fraction": fraction}}

@@ -37,6 +37,7 @@ def test_fedprox_10_mu_zero_is_fedavg(federate):
     assert federate({"name": "fedprox", "mu": 0.0}).digest == federate("fedavg").digest
 
 
+@pytest.mark.slow
 def test_fedprox_10_first_step_is_fedavgs(federate):
     one_step = {"batch_size": 100}
     prox = federate({"name": "fedprox", "mu": 5.0}, rounds=1, training=one_step)
@@ -58,7 +59,12 @@ def test_fedprox_10_larger_mu_stays_nearer_on_a_quadratic(make_fleet):
     anchor, ends = torch.zeros(fleet.layout.width), []
     for mu in (0.0, 0.1, 1.0, 5.0):
         ends.append(
-            fleet.train(anchor, proximal=(mu, anchor), epochs=200, phase=f"mu {mu}")
+            fleet.train(
+                anchor,
+                proximal=(mu, anchor),
+                epochs=200,
+                phase=f"mu {mu}",
+            )
         )
         np.testing.assert_allclose(ends[-1], 1 / (1 + mu), rtol=1e-5)
     norms = [float(end.norm()) for end in ends]

@@ -1,5 +1,6 @@
 """FedRep: methods-2.md §2."""
 
+import pytest
 import tiny
 import torch
 from torch import nn
@@ -58,6 +59,7 @@ def test_fedrep_10a_first_only_the_head_moves_then_only_the_body(federate, monke
     assert torch.equal(played.clients["head"], calls[-1][1][:, head])
 
 
+@pytest.mark.slow
 def test_fedrep_10b_the_server_never_has_a_head(federate):
     played = federate("fedrep", participation={"fraction": 0.6})
     head = played.prepared.setup.layout.columns("head")
@@ -68,6 +70,7 @@ def test_fedrep_10b_the_server_never_has_a_head(federate):
     assert (played.values["floats_down"][:-1] == body).all()
 
 
+@pytest.mark.slow
 def test_fedrep_10c_without_head_epochs_it_walks_with_fedbabu(federate):
     part = {"participation": {"fraction": 0.6}}
     played, other = (
@@ -123,6 +126,7 @@ def test_fedrep_ala_blends_the_upper_layer_of_the_body(federate, monkeypatch):
     assert torch.equal(played.clients["model"], calls[5][1])
 
 
+@pytest.mark.slow
 def test_fedrep_9_epochs_are_not_split_between_the_phases_and_nobody_trains_at_the_end(
     federate, monkeypatch, make_fleet
 ):

@@ -100,6 +100,7 @@ def test_fedrod_9_distributions_have_a_floor_and_no_infinity():
     np.testing.assert_allclose(shares.sum(dim=1), 1, rtol=1e-12)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", [LINEAR, HYPER])
 def test_fedrod_both_orders_walk_the_same_shared_model(federate, method):
     """The personal head moves nothing else, so body and generic head are the same

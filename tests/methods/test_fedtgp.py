@@ -26,7 +26,14 @@ def network_of(server):
 
 
 def test_fedtgp_10a_lambda_zero_trains_as_local(federate):
-    free = federate({"name": "fedtgp", "lam": 0.0, "server_epochs": 1}, **PART)
+    free = federate(
+        {
+            "name": "fedtgp",
+            "lam": 0.0,
+            "server_epochs": 1,
+        },
+        **PART,
+    )
     assert torch.equal(
         free.clients["model"], federate("local", **PART).clients["model"]
     )

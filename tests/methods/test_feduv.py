@@ -19,10 +19,18 @@ def draw(*shape):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fraction", [1.0, 0.4])
 def test_feduv_10_without_regularisers_is_fedavg(federate, fraction):
     sections = {"participation": {"fraction": fraction}}
-    plain = federate({"name": "feduv", "lam": 0.0, "mu": 0.0}, **sections)
+    plain = federate(
+        {
+            "name": "feduv",
+            "lam": 0.0,
+            "mu": 0.0,
+        },
+        **sections,
+    )
     assert plain.digest == federate("fedavg", **sections).digest
     assert federate("feduv", **sections).digest != plain.digest
 
@@ -92,7 +100,12 @@ def test_feduv_4_loss_is_the_sum_of_its_parts():
     features = model.features(x)
     parts = cross_entropy(model(x), y) + 2 * variance_gap(model(x).softmax(1))
     for sphere in (False, True):
-        method = FedUV(name="feduv", lam=2.0, mu=3.0, normalise=sphere)
+        method = FedUV(
+            name="feduv",
+            lam=2.0,
+            mu=3.0,
+            normalise=sphere,
+        )
         seen = normalize(features, dim=1) if sphere else features
         torch.testing.assert_close(
             method.loss(model, Batch(x, y), Lane()), parts + 3 * closeness(seen, False)

@@ -16,7 +16,13 @@ def test_the_second_moment_by_hand():
 
 def test_a_round_by_hand():
     """β₁ = 0.5, τ = 0.5, η = 0.1, w = 1, mean model 3: m = 1, v = 0.25 + 0.25·4 = 1.25."""
-    method = FedYogi(name="fedyogi", beta1=0.5, beta2=0.75, tau=0.5, server_lr=0.1)
+    method = FedYogi(
+        name="fedyogi",
+        beta1=0.5,
+        beta2=0.75,
+        tau=0.5,
+        server_lr=0.1,
+    )
     server = {
         "model": torch.tensor([1.0]),
         "first": torch.zeros(1),

@@ -36,8 +36,16 @@ BATCH = Batch(
 )
 
 
+@pytest.mark.slow
 def test_fml_10a_labels_alone_are_fedavg_and_local(federate):
-    played = federate({"name": "fml", "alpha": 1.0, "beta": 1.0}, **PART)
+    played = federate(
+        {
+            "name": "fml",
+            "alpha": 1.0,
+            "beta": 1.0,
+        },
+        **PART,
+    )
     width = played.clients["head"].shape[1]
     average, local = federate(UNIFORM, **PART), federate("local", **PART)
     assert torch.equal(played.server["model"][:width], average.server["model"])
@@ -104,9 +112,16 @@ def test_fml_10d_own_models_never_leave(federate):
     assert (played.values["clients/floats_up"][0] == width).all()
 
 
+@pytest.mark.slow
 def test_fml_8_own_model_is_scored_and_beside_it_the_global_one(federate):
     """With labels alone the columns are those of Local and of FedAvg."""
-    values = federate({"name": "fml", "alpha": 1.0, "beta": 1.0}).values
+    values = federate(
+        {
+            "name": "fml",
+            "alpha": 1.0,
+            "beta": 1.0,
+        }
+    ).values
     average, local = federate(UNIFORM).values, federate("local").values
     for column, others in (("pre", local), ("post", local), ("global", average)):
         torch.testing.assert_close(

@@ -77,7 +77,12 @@ def test_what_is_frozen_never_moves(federate, tried_both_ways, name, model):
 
     def play(lanes, **keys):
         frozen = named(model, **keys)
-        return federate(short(name), rounds=2, model=frozen, runtime={"lanes": lanes})
+        return federate(
+            short(name),
+            rounds=2,
+            model=frozen,
+            runtime={"lanes": lanes},
+        )
 
     played = play(lanes=1 if model == "lora" else 2)
     stands_still(played, name, model)
@@ -118,6 +123,7 @@ def is_as_a_layer_that_torch_does_not_know(frozen, unknown):
         np.testing.assert_array_equal(frozen.values[floats], unknown.values[floats])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model", MODELS)
 def test_lanes_beside_what_is_frozen_change_no_bit(federate, model):
     digests = {
@@ -130,7 +136,12 @@ def test_lanes_beside_what_is_frozen_change_no_bit(federate, model):
 @pytest.mark.parametrize("lanes", [1, 3])
 def test_a_client_trains_as_by_torchs_own_optimiser(make_fleet, lanes):
     """One full batch, so that the order of samples does not matter."""
-    fleet = make_fleet(lanes=lanes, model=named("lora"), batch_size=100, epochs=3)
+    fleet = make_fleet(
+        lanes=lanes,
+        model=named("lora"),
+        batch_size=100,
+        epochs=3,
+    )
     rows = fleet.setup.initial()
     trained = fleet.train(rows)
     samples = fleet.resources.samples
@@ -148,6 +159,7 @@ def test_a_client_trains_as_by_torchs_own_optimiser(make_fleet, lanes):
             torch.testing.assert_close(tensor, model.get_parameter(name).data)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lanes", [1, 3, "auto"])
 def test_a_step_that_runs_often_is_recorded_with_the_constants(make_fleet, lanes):
     """More than a hundred steps of one shape; without recordings it is the same."""

@@ -119,6 +119,7 @@ class Open(GPFL):
         return fleet.train(rows, params=("hidden1", "head"), variables=variables)
 
 
+@pytest.mark.slow
 def test_gpfl_10c_with_an_open_valve_and_no_other_term_it_is_fedper(federate):
     part = {"participation": {"fraction": 0.6}}
     found = federate("methods.test_gpfl:Open", **part)

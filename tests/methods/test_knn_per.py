@@ -15,6 +15,7 @@ def method(**keys):
     return KNNPer(name="knn-per", **keys)
 
 
+@pytest.mark.slow
 def test_knn_per_10a_lambda_zero_is_fedavg(federate):
     half = {"participation": {"fraction": 0.6}}
     plain = federate({"name": "knn-per", "share": 0}, **half)

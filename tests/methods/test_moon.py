@@ -1,5 +1,6 @@
 """MOON: Li et al., CVPR 2021, equation (3)."""
 
+import pytest
 import tiny
 import torch
 
@@ -10,6 +11,7 @@ from hpcfl.methods.moon import Moon
 from hpcfl.simulation.prepare import prepare
 
 
+@pytest.mark.slow
 def test_without_weight_it_is_fedavg(federate):
     for part in ({}, {"participation": {"fraction": 0.6}}):
         assert torch.equal(
@@ -18,6 +20,7 @@ def test_without_weight_it_is_fedavg(federate):
         )
 
 
+@pytest.mark.slow
 def test_in_the_first_round_both_models_are_the_same_and_do_not_pull(federate):
     """z_w = z_i, so ℓ = log 2 whatever z is."""
     torch.testing.assert_close(

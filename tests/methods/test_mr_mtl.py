@@ -24,6 +24,7 @@ class Quadratic(MRMTL):
         return sum(away) / 2
 
 
+@pytest.mark.slow
 def test_mr_mtl_10a_lambda_zero_is_local(federate):
     free = federate({"name": "mr-mtl", "lam": 0.0}, **PART)
     local = federate("local", **PART)

@@ -96,7 +96,11 @@ def test_a_file_in_the_folder_is_a_method_everywhere(python, tmp_path):
     assert entry["description"].startswith("Fresh: FedAvg whose clients forget")
     assert entry["keys"]["share"]["search"] == [0.1, 0.2]
     assert {"ala", "aggregation", "weights"} < entry["keys"].keys()
-    assert entry["traffic"] == {"down": 1.0, "up": 1.0, "paper": None}
+    assert entry["traffic"] == {
+        "down": 1.0,
+        "up": 1.0,
+        "paper": None,
+    }
 
     (tmp_path / "fresh.toml").write_text(EXPERIMENT)
     python("-m", "hpcfl", "run", "fresh.toml", "--out", "run")

@@ -46,13 +46,21 @@ def test_cwfedavg_with_averages_is_fedavg(federate):
     )
 
 
+@pytest.mark.slow
 def test_class_wise_fedprox_without_a_pull_is_cwfedavg(federate):
     assert (
-        federate({"name": "fedprox", "mu": 0.0, "aggregation": "class-wise"}).digest
+        federate(
+            {
+                "name": "fedprox",
+                "mu": 0.0,
+                "aggregation": "class-wise",
+            }
+        ).digest
         == federate("cwfedavg").digest
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", MIXED)
 def test_class_wise_aggregation_changes_the_start_models(federate, name):
     average, class_wise = (
@@ -285,12 +293,20 @@ def test_ala_blends_before_training(federate, short_ala, name):
     assert not torch.equal(plain.server[key], blended.server[key])
 
 
+@pytest.mark.slow
 def test_ala_as_an_option_is_fedalas(federate, short_ala):
     """Also where clients that were absent in the first round blend in the second."""
     part = {"rounds": 3, "participation": {"fraction": 0.4}}
     option = federate({"name": "fedavg", "ala": True}, **part)
     method = federate({"name": "fedala", "most_epochs": 5}, **part)
-    other = federate({"name": "fedala", "most_epochs": 5, "activation": "own"}, **part)
+    other = federate(
+        {
+            "name": "fedala",
+            "most_epochs": 5,
+            "activation": "own",
+        },
+        **part,
+    )
     assert torch.equal(option.server["model"], method.server["model"])
     assert not torch.equal(option.server["model"], other.server["model"])
 
@@ -315,20 +331,68 @@ PRINTED = {
         "most_epochs": 100,
         "activation": "round",
     },
-    "diversifed": {"alpha": 1, "lam": 2, "tau": 1},
-    "fedamp": {"alpha": 1000, "lam": 1, "sigma": 0.1, "relative": False, "cap": False},
-    "fednh": {"rho": 0.9, "scale": 1, "learn_scale": True, "weights": "uniform"},
+    "diversifed": {
+        "alpha": 1,
+        "lam": 2,
+        "tau": 1,
+    },
+    "fedamp": {
+        "alpha": 1000,
+        "lam": 1,
+        "sigma": 0.1,
+        "relative": False,
+        "cap": False,
+    },
+    "fednh": {
+        "rho": 0.9,
+        "scale": 1,
+        "learn_scale": True,
+        "weights": "uniform",
+    },
     "fedfomo": {"received": "all", "validation": 0.2},
-    "apple": {"relation_lr": 0.01, "mu": 0.1, "period": 0.2, "times_clients": True},
-    "cfl": {"eps1": 0.4, "eps2": 0.9, "quiet_rounds": 20, "linkage": "single"},
+    "apple": {
+        "relation_lr": 0.01,
+        "mu": 0.1,
+        "period": 0.2,
+        "times_clients": True,
+    },
+    "cfl": {
+        "eps1": 0.4,
+        "eps2": 0.9,
+        "quiet_rounds": 20,
+        "linkage": "single",
+    },
     "ifca": {"weights": "samples"},
-    "feduv": {"lam": 2.5, "mu": 0.5, "normalise": False, "detach_scale": False},
+    "feduv": {
+        "lam": 2.5,
+        "mu": 0.5,
+        "normalise": False,
+        "detach_scale": False,
+    },
     "fedproto": {"lam": 1, "weights": "uniform"},
-    "per-fedavg": {"variant": "first-order", "alpha": None, "beta": None},
+    "per-fedavg": {
+        "variant": "first-order",
+        "alpha": None,
+        "beta": None,
+    },
     "fedrep": {"head_epochs": 5},
-    "pfedme": {"lam": 15, "personal_lr": 0.01, "inner_steps": 5, "beta": 1, "mu": 0},
-    "ditto": {"lam": 0.1, "personal_epochs": 2, "anchor": "received"},
-    "fedphp": {"mu": 0.9, "lam": 0.01, "variant": "original"},
+    "pfedme": {
+        "lam": 15,
+        "personal_lr": 0.01,
+        "inner_steps": 5,
+        "beta": 1,
+        "mu": 0,
+    },
+    "ditto": {
+        "lam": 0.1,
+        "personal_epochs": 2,
+        "anchor": "received",
+    },
+    "fedphp": {
+        "mu": 0.9,
+        "lam": 0.01,
+        "variant": "original",
+    },
     "partialfed": {
         "warmup": 20,
         "temperature": 5,
@@ -349,17 +413,46 @@ PRINTED = {
     "scaffold": {"server_lr": 1, "weights": "uniform"},
     "moon": {"mu": 5, "tau": 0.5},
     "apfl": {"alpha": 0.5, "adaptive": True},
-    "fedadam": {"beta1": 0.9, "beta2": 0.99, "tau": 1e-3},
-    "fedyogi": {"beta1": 0.9, "beta2": 0.99, "tau": 1e-3},
+    "fedadam": {
+        "beta1": 0.9,
+        "beta2": 0.99,
+        "tau": 1e-3,
+    },
+    "fedyogi": {
+        "beta1": 0.9,
+        "beta2": 0.99,
+        "tau": 1e-3,
+    },
     "fedadagrad": {"beta1": 0, "tau": 1e-3},
-    "fedavgm": {"momentum": 0.9, "server_lr": 1, "nesterov": False},
-    "feddyn": {"alpha": 0.01, "alpha_by": "equal", "weights": "uniform"},
+    "fedavgm": {
+        "momentum": 0.9,
+        "server_lr": 1,
+        "nesterov": False,
+    },
+    "feddyn": {
+        "alpha": 0.01,
+        "alpha_by": "equal",
+        "weights": "uniform",
+    },
     "fedcp": {"lam": 5, "noise": False},
-    "gpfl": {"lam": 0.01, "mu": 0.1, "lag": False},
+    "gpfl": {
+        "lam": 0.01,
+        "mu": 0.1,
+        "lag": False,
+    },
     "feddbe": {"kappa": 50, "initial": "keep"},
     "fedlc": {"tau": 1},
-    "fedpac": {"lam": 1, "head_epochs": 1, "head_lr": None, "collaborate": True},
-    "fednova": {"mu": 0, "server_momentum": 0, "weights": "samples"},
+    "fedpac": {
+        "lam": 1,
+        "head_epochs": 1,
+        "head_lr": None,
+        "collaborate": True,
+    },
+    "fednova": {
+        "mu": 0,
+        "server_momentum": 0,
+        "weights": "samples",
+    },
     "q-ffl": {"q": 1, "weights": "uniform"},
 }
 

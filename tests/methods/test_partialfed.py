@@ -25,7 +25,11 @@ class Loads(PartialFed):
 
 
 def method(**keys):
-    return {"name": "partialfed", "warmup": 0, **keys}
+    return {
+        "name": "partialfed",
+        "warmup": 0,
+        **keys,
+    }
 
 
 @pytest.mark.parametrize("draw", ["round", "batch"])
@@ -63,7 +67,12 @@ def test_partialfed_10b_loading_everything_keeps_only_the_last_step(federate):
 def test_partialfed_4_loading_everything_once_a_round_trains_as_fedavg(federate):
     """Drawn before local training, all mini-batches train what was loaded."""
     loads = federate(
-        {"name": "test_partialfed:Loads", "own": 0, "warmup": 0, "strategy_share": 0.0}
+        {
+            "name": "test_partialfed:Loads",
+            "own": 0,
+            "warmup": 0,
+            "strategy_share": 0.0,
+        }
     )
     torch.testing.assert_close(
         loads.server["model"], federate("fedavg").server["model"]
@@ -115,7 +124,12 @@ def test_partialfed_4_strategy_follows_the_gradient(make_fleet, rows_of):
     start = torch.linspace(-1, 1, 4 * layers).double().view(2, layers, 2)
     fleet.state = {"model": own, "strategy": start}
     PartialFed(
-        **method(strategy_share=0.999, strategy_lr=1.0, temperature=0.8, draw="batch")
+        **method(
+            strategy_share=0.999,
+            strategy_lr=1.0,
+            temperature=0.8,
+            draw="batch",
+        )
     ).local_train(fleet, shared, {})
     noise = -(-fleet.uniform("gumbel", 1, layers, 2).log()).log()[:, 0].double()
 
@@ -183,6 +197,7 @@ def test_partialfed_9_strategy_accumulates(federate):
     assert 0 < moved.abs().max() < 0.5
 
 
+@pytest.mark.slow
 def test_partialfed_4_warm_up_is_fedavg(federate):
     part = {"participation": {"fraction": 0.6}}
     warm, average = (
@@ -243,11 +258,16 @@ def test_partialfed_9_survives_a_cold_draw(federate):
     assert all(tensor.isfinite().all() for tensor in played.clients.values())
 
 
+@pytest.mark.slow
 def test_partialfed_8_scores_each_layer_as_the_strategy_prefers_it(federate):
     """Where all is loaded that is the shared model, where all is kept the client's own,
     before and after training.
     """
-    certain = {"name": "test_partialfed:Loads", "warmup": 0, "strategy_share": 0.0}
+    certain = {
+        "name": "test_partialfed:Loads",
+        "warmup": 0,
+        "strategy_share": 0.0,
+    }
     loads, keeps = (federate({**certain, "own": own}).values for own in (0, 1))
     local = federate("local").values
     for column in ("pre", "post"):

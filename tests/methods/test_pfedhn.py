@@ -7,7 +7,11 @@ import torch
 from hpcfl.methods.base import Audience, Cohort
 from hpcfl.methods.pfedhn import PFedHN
 
-SMALL = {"hidden": 4, "hidden_layers": 1, "embedding": 3}
+SMALL = {
+    "hidden": 4,
+    "hidden_layers": 1,
+    "embedding": 3,
+}
 
 
 def method(**keys):
@@ -83,8 +87,18 @@ def test_pfedhn_10c_one_number_by_hand(setup):
     """e = h = 1 and no further layer, which only hands e on: θ = W e + b, so ∇W = Δ e,
     ∇b = Δ and ∇e = ⟨W, Δ⟩, by a rate of ½ without momentum and decay.
     """
-    keys = {"hyper_decay": 0.0, "hyper_momentum": 0.0, "hyper_lr": 0.5}
-    own = method(hidden=1, hidden_layers=0, embedding=1, hyper_clip=1e9, **keys)
+    keys = {
+        "hyper_decay": 0.0,
+        "hyper_momentum": 0.0,
+        "hyper_lr": 0.5,
+    }
+    own = method(
+        hidden=1,
+        hidden_layers=0,
+        embedding=1,
+        hyper_clip=1e9,
+        **keys,
+    )
     server = own.server_state(setup)
     server["layer0.weight"], server["layer0.bias"] = torch.ones(1, 1), torch.zeros(1)
     weight, bias = server["output"]
@@ -153,7 +167,14 @@ def test_pfedhn_8_clients_train_from_what_comes_down(federate):
 
 
 def test_pfedhn_2_a_private_head_stays_with_its_client(federate):
-    played = federate({"name": "pfedhn", **SMALL, "head": "private"}, rounds=1)
+    played = federate(
+        {
+            "name": "pfedhn",
+            **SMALL,
+            "head": "private",
+        },
+        rounds=1,
+    )
     layout, initial = played.prepared.setup.layout, played.prepared.setup.initial()
     body = layout.columns("body").stop
     assert played.server["output"].shape == (5, body)
@@ -171,7 +192,11 @@ def test_pfedhn_3_floats(federate):
 
 def test_pfedhn_9c_inner_steps_are_the_most_of_a_client(federate):
     """One step of a batch of four, whatever ``training.epochs``."""
-    one = {"name": "pfedhn", **SMALL, "inner_steps": 1}
+    one = {
+        "name": "pfedhn",
+        **SMALL,
+        "inner_steps": 1,
+    }
     few = federate(one, rounds=1, training={"epochs": 1})
     same = federate(one, rounds=1, training={"epochs": 3})
     all_of_them = federate({"name": "pfedhn", **SMALL}, rounds=1)

@@ -34,7 +34,12 @@ def test_pfedme_10c_many_inner_steps_reach_the_proximal_point(make_fleet):
     fleet = make_fleet([[4, 0, 0, 0]], lanes=1, lr=0.01)
     fleet.loss = quadratic(3.0, 2.0)
     fleet.state = {"personal": torch.zeros(1, fleet.layout.width)}
-    method = PFedMe(name="pfedme", lam=5.0, inner_steps=300, personal_lr=0.1)
+    method = PFedMe(
+        name="pfedme",
+        lam=5.0,
+        inner_steps=300,
+        personal_lr=0.1,
+    )
     start = torch.full((fleet.layout.width,), -1.0)
     message = method.update(fleet, {"model": start})
     np.testing.assert_allclose(fleet.state["personal"], 0.125, rtol=1e-5)
@@ -63,7 +68,12 @@ def test_pfedme_4_theta_starts_at_w_and_goes_on_from_batch_to_batch(make_fleet):
     fleet = make_fleet([[8, 0, 0, 0]], lanes=1, lr=0.5)
     fleet.loss = quadratic(1.0)
     fleet.state["personal"] = torch.full((1, fleet.layout.width), 77.0)
-    method = PFedMe(name="pfedme", inner_steps=1, personal_lr=0.1, lam=1.0)
+    method = PFedMe(
+        name="pfedme",
+        inner_steps=1,
+        personal_lr=0.1,
+        lam=1.0,
+    )
     message = method.update(fleet, {"model": torch.ones(fleet.layout.width)})
     np.testing.assert_allclose(fleet.state["personal"], 0.815, rtol=1e-6)
     np.testing.assert_allclose(message["model"].tensor, 0.8825, rtol=1e-6)

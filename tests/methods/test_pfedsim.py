@@ -88,7 +88,11 @@ def test_pfedsim_5_only_pairs_that_meet_are_updated(setup):
     """Of clients 1 and 3; what is known of others stays, as do their models."""
     models = torch.zeros(5, setup.layout.width)
     before = torch.full((5, 5), 0.25).double()
-    server = {"model": models[0], "models": models, "similarity": before}
+    server = {
+        "model": models[0],
+        "models": models,
+        "similarity": before,
+    }
     ids = np.array([1, 3])
     uploads = torch.randn(2, setup.layout.width)
     cohort = Cohort(ids, setup.counts[ids], setup, setup.rounds)
@@ -102,6 +106,7 @@ def test_pfedsim_5_only_pairs_that_meet_are_updated(setup):
     assert not server["models"][[0, 2, 4]].any() and (before == 0.25).all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("warmup", "rounds"), [(0.0, 0), (0.5, 1), (0.67, 2)])
 def test_pfedsim_5_the_warm_ups_model_becomes_everybodys(federate, warmup, rounds):
     """⌊share·3⌋ rounds are FedAvg's; in the next one all start from its model."""

@@ -63,6 +63,7 @@ def test_q_ffl_9d_no_power_is_too_small(moved):
     assert found == pytest.approx(0.5e-10 / 5, rel=1e-5)
 
 
+@pytest.mark.slow
 def test_q_ffl_10a_q_of_zero_is_fedavg_with_uniform_weights(federate):
     for part in ({}, {"participation": {"fraction": 0.6}}):
         found = federate({"name": "q-ffl", "q": 0.0}, **part).server["model"]

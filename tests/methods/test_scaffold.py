@@ -1,6 +1,7 @@
 """SCAFFOLD: Karimireddy et al., Algorithm 1, option II."""
 
 import numpy as np
+import pytest
 import torch
 
 from hpcfl.methods.scaffold import Scaffold
@@ -16,7 +17,12 @@ def test_two_local_trainings_by_hand(make_fleet):
     −0.1·(−1 + 0.45) = 0.055, then 0.055 − 0.1·(−0.945 + 0.45) = 0.1045; c_i⁺ = −0.95 +
     0.5 − 0.1045/0.2 = −0.9725, a change of −0.0225.
     """
-    fleet = make_fleet([[4, 0, 0, 0]], lr=0.1, epochs=2, lanes=1)
+    fleet = make_fleet(
+        [[4, 0, 0, 0]],
+        lr=0.1,
+        epochs=2,
+        lanes=1,
+    )
     fleet.loss = lambda model, batch, lane: sum(
         (p - 1).square().sum() / 2 for p in model.parameters()
     )
@@ -48,6 +54,7 @@ def test_the_servers_step_by_hand(cohort):
     assert server == {"model": torch.tensor([2.0]), "control": torch.tensor([1.25])}
 
 
+@pytest.mark.slow
 def test_without_controls_the_first_round_is_fedavgs(federate):
     uniform = {"name": "fedavg", "weights": "uniform"}
     torch.testing.assert_close(

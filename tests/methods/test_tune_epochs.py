@@ -15,12 +15,17 @@ PART = {"fraction": 0.5, "stragglers": 0.5}
 
 
 # one that scores what it received, a model beside it, and a prediction of its own
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["fedavg", "ditto", "fedrod"])
 def test_stragglers_are_tuned_in_full_and_nothing_changes(federate, name):
     """Two of four clients take part, one of them slowly; the state and all other
     numbers stay as they are. ``test_digests.py`` has every method without stragglers.
     """
-    sections = {"participation": PART, "training": {"epochs": 2}, "rounds": 2}
+    sections = {
+        "participation": PART,
+        "training": {"epochs": 2},
+        "rounds": 2,
+    }
     plain = federate(short(name), COUNTS, **sections)
     tuned = federate(short(name), COUNTS, evaluation=TUNED, **sections)
     assert tuned.digest == plain.digest

@@ -34,7 +34,16 @@ MODELS = [
     ({"name": "fasttext"}, (20,)),
     ({"name": "spiral"}, (2,)),
     ({"name": "cnn", "head": "cosine"}, (3, 16, 16)),
-    ({"name": "vit", "width": 8, "depth": 1, "heads": 2, "head_width": 4}, TINY_IMAGES),
+    (
+        {
+            "name": "vit",
+            "width": 8,
+            "depth": 1,
+            "heads": 2,
+            "head_width": 4,
+        },
+        TINY_IMAGES,
+    ),
 ]
 CLIENTS, EACH, CLASSES = 3, 9, 3  # training samples of each client
 every_method = pytest.mark.parametrize(
@@ -97,7 +106,11 @@ def play(tmp_path, own_data):
             "model": model,
             "method": method,
             "partition": {"scheme": "iid", "clients": CLIENTS},
-            "training": {"batch_size": batch_size, "lr": 0.01, "buffers": buffers},
+            "training": {
+                "batch_size": batch_size,
+                "lr": 0.01,
+                "buffers": buffers,
+            },
             "runtime": runtime,
         }
         alone, folder = OneProcess(), tmp_path / f"run{len(list(tmp_path.iterdir()))}"

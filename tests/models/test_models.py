@@ -87,7 +87,16 @@ SMALL = [  # cheap forms for numerical checks
     ({"name": "resnet18", "norm": "none"}, (3, 8, 8)),
     ({"name": "fasttext", "vocabulary": 9}, (7,)),
     ({"name": "spiral"}, (2,)),
-    ({"name": "vit", "width": 8, "depth": 1, "hidden": 8, "dropout": 0.0}, (3, 8, 8)),
+    (
+        {
+            "name": "vit",
+            "width": 8,
+            "depth": 1,
+            "hidden": 8,
+            "dropout": 0.0,
+        },
+        (3, 8, 8),
+    ),
 ]
 
 
@@ -235,7 +244,13 @@ def test_other_samples_are_refused(table, shape, told):
 
 def test_any_model_can_have_a_cosine_head():
     model = made(
-        {"name": "lenet", "head": "cosine", "head_scale": 20.0}, (3, 32, 32), 10
+        {
+            "name": "lenet",
+            "head": "cosine",
+            "head_scale": 20.0,
+        },
+        (3, 32, 32),
+        10,
     )
     assert (
         sum(p.numel() for p in model.parameters()) == 62_006 - 10 + 1

@@ -1,4 +1,4 @@
-"""The built-in transformers: like torch's own layers with the same weights, and the
+"""The built-in models of sequences: like torch's own layers with the same weights, and the
 same for a client alone and beside others.
 """
 
@@ -20,7 +20,12 @@ from hpcfl.simulation.prepare import prepare
 
 COUNTS = [[4, 2, 0], [0, 5, 1], [2, 2, 0], [3, 3, 3], [1, 0, 0]]
 SMALL = {"width": 8, "depth": 1, "heads": 2, "head_width": 4, "hidden": 8}
-CASES = {"vit": ((3, 8, 8), {**SMALL, "patch": 4})}  # shape of a sample, keys
+CASES = {  # shape of a sample, keys
+    "vit": ((3, 8, 8), {**SMALL, "patch": 4}),
+    "text-transformer": ((6,), {"width": 8, "depth": 1, "heads": 2, "hidden": 8}),
+    "char-transformer": ((6,), SMALL),
+    "char-lstm": ((6,), {"width": 3, "hidden": 4}),
+}
 every_case = pytest.mark.parametrize("name", CASES)
 
 
@@ -70,16 +75,20 @@ def fleet_of(experiment):
 @every_case
 def test_a_client_trains_alike_alone_and_beside_others(fleet_of, name):
     """To the last bit in any lanes, to rounding one after the other; all with dropout."""
-    whole = fleet_of(name, "auto")
+    whole = fleet_of(name, 7)
     rows = whole.setup.initial().repeat(len(COUNTS), 1)
     expected = whole.train(rows)
     assert not whole.resources.kernel.dependent
-    for lanes in (2, 3, 7):
+    for lanes in (2, 3):
         assert torch.equal(fleet_of(name, lanes).train(rows), expected)
-    one = fleet_of(name, "auto").train(rows, only=torch.arange(len(COUNTS)) == 3)
-    assert torch.equal(one[3], expected[3])
+    by_rule = fleet_of(name, "auto")
+    in_lanes = name != "char-lstm"
+    assert (by_rule.resources.kernel.widest > 1) == in_lanes
     serial = fleet_of(name, 1).train(rows)
     torch.testing.assert_close(serial, expected, rtol=1e-4, atol=1e-5)
+    only = torch.arange(len(COUNTS)) == 3
+    one = by_rule.train(rows, only=only)
+    assert torch.equal(one[3], (expected if in_lanes else serial)[3])
     assert (expected - rows).abs().amax(dim=1).min() > 1e-3
 
 
@@ -130,6 +139,17 @@ def test_a_later_token_changes_no_bit_before_it():
     assert (before[:, 4:] != after[:, 4:]).any(dim=2).all()
 
 
+def test_a_later_character_changes_no_bit_before_it():
+    model = made("char-transformer", (6,), vocabulary=20).eval()
+    x = torch.randint(0, 19, (2, 6))
+    changed = x.clone()
+    changed[:, 4] += 1
+    before, after = model.of_each_token(x), model.of_each_token(changed)
+    assert torch.equal(before[:, :4], after[:, :4])
+    assert (before[:, 4:] != after[:, 4:]).any(dim=2).all()
+    assert torch.equal(model.features(x), before[:, 5])
+
+
 def test_patches_are_those_of_a_convolution():
     torch.manual_seed(0)
     model = made("vit", (3, 8, 12), patch=4)
@@ -140,7 +160,8 @@ def test_patches_are_those_of_a_convolution():
 
 
 def made(name, shape, **keys):
-    section = {"model": {"name": name, **SMALL, **keys}, "method": {"name": "fedavg"}}
+    sizes = {key: value for key, value in SMALL.items() if key in CASES[name][1]}
+    section = {"model": {"name": name, **sizes, **keys}, "method": {"name": "fedavg"}}
     return models.build(config.parse(section).model, shape, 3)
 
 
@@ -149,6 +170,9 @@ def made(name, shape, **keys):
     [
         ("vit", (5,), {}, r"needs images .* made of whole patches, 4×4; .* shape 5"),
         ("vit", (3, 8, 6), {}, "a sample here has the shape 3×8×6"),
+        ("char-transformer", (3, 8, 8), {}, "needs token ids .* 3×8×8 and no vocab"),
+        ("text-transformer", (6,), {}, "6 and no vocabulary"),
+        ("text-transformer", (6,), {"heads": 3}, "do not share model.width = 8"),
         ("vit", (3, 8, 8), {"width": 60_000, "depth": 999}, "at most 1,000,000,000"),
     ],
 )

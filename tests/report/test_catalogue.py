@@ -39,6 +39,7 @@ def test_methods_have_keys_with_meanings():
     )
 
 
+@pytest.mark.slow
 def test_what_may_be_searched_is_allowed_and_has_a_source():
     """The default is among the values where the paper's own choice is."""
     searched = 0

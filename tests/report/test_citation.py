@@ -55,6 +55,13 @@ def test_entries_are_whole_and_their_keys_differ():
     assert len(keys) == len(citation.entries()) + 1
 
 
+def test_an_entry_of_a_paper_says_when_and_where():
+    for entry in citation.entries():
+        assert re.fullmatch(r"(?:19|20)\d\d", field(entry, "year")), entry
+        places = [field(entry, name) for name in ("booktitle", "journal", "eprint")]
+        assert any(places), entry
+
+
 def test_what_comes_before_the_first_entry_is_a_comment():
     heading = citation.REFERENCES.read_text(encoding="utf-8").partition("@")[0]
     assert all(line.startswith("%") for line in heading.splitlines() if line)

@@ -108,6 +108,7 @@ def runs(tmp_path):
     return summary.runs_below([tmp_path])[0]
 
 
+@pytest.mark.slow
 def test_a_table_beside_a_reference_in_every_format(runs):
     (sheet,) = sweep_table.compared(
         runs, (), (), Reading(at="tail"), Reference("local", power=1.0)
@@ -123,6 +124,7 @@ def test_a_table_beside_a_reference_in_every_format(runs):
     )
 
 
+@pytest.mark.slow
 def test_a_row_that_is_none_and_a_number_that_is_no_clients(runs):
     with pytest.raises(UserError, match="--against lokal: no row of this table"):
         sweep_table.compared(runs, (), (), Reading(), Reference("lokal"))

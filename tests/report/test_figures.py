@@ -40,6 +40,7 @@ def test_a_run_ends_with_curves_before_and_after_local_training(make_run, tmp_pa
     assert [text.get_text() for text in figure.legends[0].texts] == ["fedavg"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("form", "beginning"), [("pdf", b"%PDF"), ("svg", b"<?xml")])
 def test_formats(make_run, tmp_path, capsys, form, beginning):
     out = tmp_path / f"one.{form}"

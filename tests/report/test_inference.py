@@ -49,6 +49,7 @@ def test_a_client_that_is_alone_counts_like_the_many_of_another_partition():
     assert padded.mean == pytest.approx(7 / 3)
 
 
+@pytest.mark.slow
 def test_intervals_hold_the_truth_as_often_as_they_say():
     """Eight partitions of ten clients, true difference 0: 95 % of 200 intervals, so
     between 181 and 198 but once in a thousand.
@@ -62,6 +63,7 @@ def test_intervals_hold_the_truth_as_often_as_they_say():
     assert 181 <= held <= 198
 
 
+@pytest.mark.slow
 def test_partitions_that_a_difference_needs():
     """Cohen's table 2.4.1 for paired samples, 80 %, two-sided 5 %: d = 0.5 needs 34
     pairs, d = 1 needs 10.

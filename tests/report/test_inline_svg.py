@@ -22,7 +22,13 @@ def svg():
             axes = figure.subplots()
             axes.plot([1, 2], [3, 4], marker="o", gid=row_id(label))
             urls = [f"0.5 client 3, {label}", f"0.75 client 4, {label}"]
-            axes.scatter([1, 2], [3, 4], urls=urls, gid=row_id(label), clip_on=False)
+            axes.scatter(
+                [1, 2],
+                [3, 4],
+                urls=urls,
+                gid=row_id(label),
+                clip_on=False,
+            )
             axes.set_title(literal(label))
             content = figures.as_svg(figure)
         return inline_svg.inline(content, name, str.upper)

@@ -36,6 +36,13 @@ def test_what_is_no_terminal_gets_whole_lines(kind, monkeypatch, capsys):
         )
 
 
+def test_licences_stand_beside_the_names_of_data_sets(capsys):
+    listing.show("datasets", None)
+    lines = capsys.readouterr().out.splitlines()
+    (line,) = (line for line in lines if line.startswith("mnist "))
+    assert line.split()[:5] == ["mnist", "download", "CC", "BY-SA", "3.0"]
+
+
 def test_one_method_with_its_keys(monkeypatch, capsys):
     monkeypatch.setenv("COLUMNS", "200")
     listing.show("methods", "fedprox")

@@ -15,15 +15,35 @@ def test_best_is_the_highest_of_the_column_that_counts_and_the_rest_is_read_from
         3,
         True,
     )
-    assert outcome.best == {"round": 2, "pre": 0.75, "post": 0.625}
-    assert outcome.last == {"round": 4, "pre": 0.625, "post": None}
-    assert outcome.tail == {"rounds": [4, 4], "pre": 0.625, "post": None}
+    assert outcome.best == {
+        "round": 2,
+        "pre": 0.75,
+        "post": 0.625,
+    }
+    assert outcome.last == {
+        "round": 4,
+        "pre": 0.625,
+        "post": None,
+    }
+    assert outcome.tail == {
+        "rounds": [4, 4],
+        "pre": 0.625,
+        "post": None,
+    }
     assert outcome.scores["clients"] == 2
 
 
 def test_a_method_scored_after_training_counts_that_column(make_run):
     outcome = summary.load(make_run(method="local", primary="post")).summary
-    assert outcome.best == outcome.last == {"round": 3, "pre": 0.5, "post": 0.875}
+    assert (
+        outcome.best
+        == outcome.last
+        == {
+            "round": 3,
+            "pre": 0.5,
+            "post": 0.875,
+        }
+    )
 
 
 def test_the_configuration_may_choose_another_column_and_another_mean(make_run):
@@ -47,4 +67,8 @@ def test_costs_leave_out_the_first_round_and_what_comes_after_the_last(make_run)
 def test_an_interrupted_run_shows_what_it_has(make_run):
     outcome = summary.load(make_run(rounds=9, finished=False)).summary
     assert (outcome.rounds, outcome.finished, outcome.digest) == (3, False, None)
-    assert outcome.last == {"round": 3, "pre": 0.5, "post": 0.875}
+    assert outcome.last == {
+        "round": 3,
+        "pre": 0.5,
+        "post": 0.875,
+    }

@@ -28,6 +28,7 @@ def tables(path):
     return [table_formats.long_csv(table) for table in [*grids, *beside]]
 
 
+@pytest.mark.slow
 def test_tables_of_packed_runs_are_those_of_the_folders(runs, tmp_path):
     found, _ = summary.runs_below([runs])
     out = tmp_path / "table.tar.xz"
@@ -41,6 +42,7 @@ def test_tables_of_packed_runs_are_those_of_the_folders(runs, tmp_path):
     assert len(again[0].results.rounds) <= 4
 
 
+@pytest.mark.slow
 def test_the_same_runs_make_the_same_file(runs, tmp_path):
     found, _ = summary.runs_below([runs])
     packed.write(found, tmp_path / "a.tar.xz")

@@ -80,6 +80,7 @@ def written(folder: Path, *more: Path) -> str:
     return (folder.parent / "report.html").read_text(encoding="utf-8")
 
 
+@pytest.mark.slow
 def test_the_page_says_what_the_commands_say(sweep, html):
     found = Outline(html)
     runs = summary.load_all(sweep)
@@ -113,6 +114,7 @@ def test_the_page_says_what_the_commands_say(sweep, html):
     )
 
 
+@pytest.mark.slow
 def test_gains_over_training_alone_stand_where_somebody_trains_alone(tmp_path):
     for seed in (0, 1):
         for method in ("fedavg", "local"):
@@ -123,6 +125,7 @@ def test_gains_over_training_alone_stand_where_somebody_trains_alone(tmp_path):
     assert any("of each client beside local" in text for text in found.texts["span"])
 
 
+@pytest.mark.slow
 def test_numbers_of_held_out_samples_stand_beside_those_of_test_samples(sweep):
     runs = [run for run in summary.load_all(sweep) if run.summary.finished]
     held_out = []
@@ -150,6 +153,7 @@ def test_numbers_of_held_out_samples_stand_beside_those_of_test_samples(sweep):
     assert "best round by test samples" in " ".join(plain.texts["caption"])
 
 
+@pytest.mark.slow
 def test_the_same_runs_make_the_same_page_and_a_run_counts_once(sweep, html):
     again = written(sweep, sweep / "fedavg,seed=0")
     assert html.count("<tr>") == again.count("<tr>")
@@ -177,6 +181,7 @@ def test_every_table_and_chart_has_a_name_and_headings_are_in_order(html):
         )
 
 
+@pytest.mark.slow
 def test_cells_of_a_sweep_that_nobody_has_begun_are_named(sweep, tmp_path):
     begun = Path(shutil.copytree(sweep / "local", tmp_path / "sweep" / "local")).parent
     (begun / "sweep.json").write_text(json.dumps(["local", "fedavg,seed=2"]))
@@ -213,6 +218,7 @@ def hostile(tmp_path_factory):
     return folder / "report.html"
 
 
+@pytest.mark.slow
 def test_what_a_folder_says_never_becomes_markup(hostile, tmp_path):
     """The page has the same elements with the same attributes as where all texts are
     harmless.
@@ -235,6 +241,7 @@ def without_lines(tags: list[tuple[str, ...]]) -> list[tuple[str, ...]]:
     return kept
 
 
+@pytest.mark.slow
 def test_no_text_names_a_folder_of_the_machine(tmp_path, monkeypatch):
     """Not even where a path stands in a command, a key, a failure or a label."""
     monkeypatch.chdir(tmp_path)
@@ -265,6 +272,7 @@ def test_of_a_path_the_last_name_is_left(text, said):
     assert page.shown(text) == said
 
 
+@pytest.mark.slow
 def test_the_command(sweep, tmp_path):
     from hpcfl.cli import cli
 
@@ -322,6 +330,7 @@ def test_a_method_has_the_same_colour_and_dashes_wherever_it_is_drawn(html):
         assert len({found and found[1] for found in dashes}) == 1
 
 
+@pytest.mark.slow
 def test_a_method_has_the_same_colour_on_all_data(tmp_path):
     """Also where the methods beside it are others."""
     for dataset, methods in (("digits", ("apfl", "local")), ("mnist", ("local",))):

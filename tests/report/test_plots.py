@@ -79,7 +79,12 @@ def runs(tmp_path):
                     )
                 if finished:
                     writer.record(
-                        3, {"final": 1, "floats_down": 100.0, "seconds/round": 1.0}
+                        3,
+                        {
+                            "final": 1,
+                            "floats_down": 100.0,
+                            "seconds/round": 1.0,
+                        },
                     )
                     writer.merge()
                 (folder / "run.json").write_text(
@@ -108,6 +113,7 @@ def test_a_curve_is_the_mean_over_seeds_with_a_band_of_one_standard_deviation(ru
     assert all(float(tick).is_integer() for tick in figure.axes[0].get_xticks())
 
 
+@pytest.mark.slow
 def test_models_before_training_cost_what_the_rounds_before_did(runs):
     found = runs(fedavg=[0.1])
     assert line(curves.plugin(found, Sheet(7), x="seconds")) == [[0, 50], [2, 60]]
@@ -133,6 +139,7 @@ def test_held_out_samples_of_each_methods_own_models(runs):
     )
 
 
+@pytest.mark.slow
 def test_it_is_said_which_samples_chose_the_best_rounds(runs):
     found = runs(fedavg=[0.0, 0.02])
     sheet = Sheet(7)
@@ -143,6 +150,7 @@ def test_it_is_said_which_samples_chose_the_best_rounds(runs):
     ].count(True) == 2
 
 
+@pytest.mark.slow
 def test_a_score_over_a_key(runs):
     runs(fedavg=[0.0, 0.02], keys={"training": {"lr": 0.1}})
     found = runs(local=[0.1], keys={"training": {"lr": 0.2}})
@@ -162,13 +170,20 @@ def test_a_score_over_a_key(runs):
         curves.plugin(found, Sheet(7), x="lr")
 
 
+@pytest.mark.slow
 def test_gains_over_the_runs_with_one_value_of_a_key_seed_by_seed(runs):
     runs(fedavg=[0.0, 0.02], keys={"training": {"lr": 0.1}})
     found = runs(
         local=[0.0], fedavg=[0.1, 0.1], keys={"training": {"lr": 0.2}}, aside=",lr=0.2"
     )
     both = [run for run in found if run.config["method"]["name"] == "fedavg"]
-    figure = curves.plugin(both, Sheet(7), x="training.lr", at="last", base=0.1)
+    figure = curves.plugin(
+        both,
+        Sheet(7),
+        x="training.lr",
+        at="last",
+        base=0.1,
+    )
     assert line(figure) == [[0.1, 0], [0.2, 9]]  # of 10 and 8
     label = figure.axes[0].get_ylabel().replace("\n", " ")
     assert label.startswith("gain over training.lr = 0.1: test accuracy")
@@ -218,6 +233,7 @@ def test_group_makes_lines_and_must_tell_runs_apart(runs):
         curves.plugin(found, Sheet(7), group=["rounds"])
 
 
+@pytest.mark.slow
 def test_clients_and_their_spread(runs):
     found = runs(fedavg=[0.0, 0.1], local=[0.1, 0.1])
     figure = clients.plugin(found, Sheet(7))
@@ -251,6 +267,7 @@ def test_gains_are_client_by_client_in_the_seeds_that_both_have(runs):
         gains.plugin(found, sheet, against="ditto")
 
 
+@pytest.mark.slow
 def test_clients_of_other_partitions_are_other_clients(runs):
     table = (
         heatmap.plugin(runs(fedavg=[0.0, 0.1], local=[0.1]), Sheet(7))
@@ -287,6 +304,7 @@ def test_clients_of_other_partitions_are_other_clients(runs):
     )
 
 
+@pytest.mark.slow
 def test_of_several_partitions_it_is_said_which_is_drawn(runs):
     found = runs(fedavg=[0.0, 0.1], partitions=2)
     whole = "training samples by client and class (30 in total)"
@@ -310,6 +328,16 @@ def test_circles_have_areas_in_proportion_to_samples():
     assert (
         partition.bubbles(Sheet(7), {"": np.ones((10, 100), int)}).get_figheight() < 7
     )
+
+
+def test_the_legend_has_whole_names_and_counts_one_sample():
+    name = "0 ↔ 5 swapped, 1 ↔ 7 swapped from round 2"
+    figure = partition.bubbles(Sheet(7), {"": np.eye(2, dtype=int)}, {"": [name] * 2})
+    [legend] = figure.legends
+    assert [text.get_text() for text in legend.get_texts()] == ["1 sample", name]
+    figure.draw_without_rendering()
+    box = legend.get_window_extent()
+    assert box.x0 >= 0 and box.x1 <= figure.bbox.width
 
 
 def test_a_single_round_has_one_tick():

@@ -73,6 +73,7 @@ def made(tmp_path, monkeypatch):
     return tmp_path / f"made{SUFFIX}"
 
 
+@pytest.mark.slow
 def test_a_cheap_cell_of_each_table_is_played_again(made, capsys):
     runs, _ = summary.runs_below([made])
     assert cheapest(runs).label == "rounds=2"

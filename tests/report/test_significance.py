@@ -38,7 +38,13 @@ def test_each_pair_is_corrected_for_all_pairs():
     """Three pairs of methods: the smallest of the three p-values counts three times."""
     steps = np.linspace(0.01, 0.06, 6)
     noise = 0.001 * np.array([1, -2, 3, -4, 5, -6])
-    found = compare({"a": 3 * steps, "b": 2 * steps, "c": 2 * steps + noise})
+    found = compare(
+        {
+            "a": 3 * steps,
+            "b": 2 * steps,
+            "c": 2 * steps + noise,
+        }
+    )
     assert found.p[0, 1] == pytest.approx(3 * 2 / 64)
 
 

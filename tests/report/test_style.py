@@ -34,7 +34,11 @@ def test_no_two_colours_of_the_palette_are_the_same():
 
 
 def test_looks_do_not_depend_on_the_order_of_lines():
-    methods = {"fedavg lr=0.1": "fedavg", "fedavg lr=0.2": "fedavg", "ditto": "ditto"}
+    methods = {
+        "fedavg lr=0.1": "fedavg",
+        "fedavg lr=0.2": "fedavg",
+        "ditto": "ditto",
+    }
     backwards = dict(reversed(methods.items()))
     assert looks(methods) == looks(backwards)
 
@@ -44,7 +48,13 @@ def test_a_users_own_method_has_a_look():
 
 
 def test_variants_of_a_method_have_its_colour_beside_others_and_several_when_alone():
-    chosen = looks({"one": "fedprox", "two": "fedprox", "other": "fedavg"})
+    chosen = looks(
+        {
+            "one": "fedprox",
+            "two": "fedprox",
+            "other": "fedavg",
+        }
+    )
     assert chosen["one"].color == chosen["two"].color != chosen["other"].color
     pairs = {(look.linestyle, look.marker) for look in chosen.values()}
     assert len(pairs) == 3

@@ -166,7 +166,11 @@ def test_the_tail_is_the_mean_of_the_last_tenth_of_the_rounds():
         at: entry(sweep_table.make([long], reading=Reading(at=at)))[0]
         for at in ("best", "last", "tail")
     }
-    assert found == {"best": 90, "last": 21, "tail": 20}
+    assert found == {
+        "best": 90,
+        "last": 21,
+        "tail": 20,
+    }
     grid = sweep_table.make([long], reading=Reading(at="tail"))
     assert (
         "weighted in % as mean of the last tenth of the rounds, of 5 clients"

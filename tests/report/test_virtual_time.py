@@ -146,6 +146,7 @@ def test_the_kind_of_figure_has_a_panel_for_each_method():
         participation.plugin([made_up.run("fedavg", 0, (0.1,))], Sheet(7.0))
 
 
+@pytest.mark.slow
 def test_the_page_shows_who_took_part_where_it_is_recorded():
     run = timed("fedavg", 0, 0.1, 0.2, 0.3)
     assert "<h3>Who took part</h3>" in page.render([run], [])

@@ -22,13 +22,33 @@ def partly(*frozen):
 @pytest.mark.parametrize(
     ("frozen", "columns", "widths"),
     [
-        (["hidden1"], {"body": (0, 25), "head": (25, 37), 1: (25, 37)}, [25, 12]),
+        (
+            ["hidden1"],
+            {
+                "body": (0, 25),
+                "head": (25, 37),
+                1: (25, 37),
+            },
+            [25, 12],
+        ),
         (["hidden1", "hidden2"], {"body": (0, 0), "head": (0, 12)}, [12]),
-        (["head"], {"body": (0, 41), "head": (41, 41), 1: (16, 41)}, [16, 25]),
+        (
+            ["head"],
+            {
+                "body": (0, 41),
+                "head": (41, 41),
+                1: (16, 41),
+            },
+            [16, 25],
+        ),
         (["hidden2"], {"hidden2": (16, 16), "neck": (0, 16)}, [16, 12]),
         (
             ["hidden1.weight", "head.weight"],
-            {"hidden1": (0, 4), "head": (29, 31), "head.weight": (29, 29)},
+            {
+                "hidden1": (0, 4),
+                "head": (29, 31),
+                "head.weight": (29, 29),
+            },
             [4, 25, 2],
         ),
     ],

@@ -50,6 +50,7 @@ def cores(monkeypatch):
     mixing.on(torch.device("cpu"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("threads", [1, 2])
 def test_several_cores_give_the_same_bits(cores, threads):
     generator = torch.Generator().manual_seed(0)
@@ -141,6 +142,7 @@ os._exit(not same or bool(child) and os.waitstatus_to_exitcode(os.waitpid(child,
 """
 
 
+@pytest.mark.slow
 def test_a_forked_process_has_cores_of_its_own():
     """It would wait for its parent's threads for ever."""
     assert subprocess.run([sys.executable, "-c", FORKS], timeout=60).returncode == 0

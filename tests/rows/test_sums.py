@@ -109,4 +109,10 @@ def test_what_is_given_stays_and_rows_without_weight_are_not_read():
     rows = torch.tensor([[1.0, 2.0], [torch.nan, torch.inf]]).double()
     kept = rows.clone()
     assert mean([(rows, torch.tensor([[2], [0]]))]).tolist() == [[1.0, 2.0]]
-    torch.testing.assert_close(rows, kept, rtol=0, atol=0, equal_nan=True)
+    torch.testing.assert_close(
+        rows,
+        kept,
+        rtol=0,
+        atol=0,
+        equal_nan=True,
+    )

@@ -77,6 +77,7 @@ def test_it_is_in_the_metrics_file_with_what_readers_need(folder):
     assert list(described) == ["accuracy", "loss", "macro_f1", NAME]
 
 
+@pytest.mark.slow
 def test_it_decides_which_round_is_best(folder, unimportable):
     run = hpcfl.load(folder)
     recorded = run.results.values[f"pre/{NAME}"]
@@ -102,6 +103,7 @@ def test_show_prints_it(folder, unimportable, capsys):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "metric",
     [

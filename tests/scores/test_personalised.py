@@ -64,6 +64,7 @@ def spiral(tmp_path):
     return run
 
 
+@pytest.mark.slow
 def test_e2_a_global_test_set_gives_personalised_accuracies(spiral):
     prepared, values = spiral("local", metric="pm_l")
     assert (
@@ -137,6 +138,7 @@ def test_personalised_accuracy_needs_a_global_test_set(spiral):
             spiral("fedavg", scheme="iid", **asked)
 
 
+@pytest.mark.slow
 def test_local_test_sets_have_no_personalised_accuracies(spiral):
     _, values = spiral("fedavg", scheme="iid")
     assert "post/weighted" in values and not [name for name in values if "pm_" in name]

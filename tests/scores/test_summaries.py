@@ -49,13 +49,21 @@ def test_the_mean_loss_of_clients_and_those_that_lose_most():
         },
     )
     assert found == pytest.approx(
-        {"loss": 5 / 3, "loss_std": math.sqrt(8) / 3, "loss_worst_tenth": 3.0}
+        {
+            "loss": 5 / 3,
+            "loss_std": math.sqrt(8) / 3,
+            "loss_worst_tenth": 3.0,
+        }
     )
 
 
 def test_a_scores_name_is_in_its_numbers():
     found = MacroF1().summary("own:F1", {"own:F1": np.array([0.5, NAN, 1.0])})
-    assert found == {"own:F1": 0.75, "own:F1_std": 0.25, "own:F1_worst_tenth": 0.5}
+    assert found == {
+        "own:F1": 0.75,
+        "own:F1_std": 0.25,
+        "own:F1_worst_tenth": 0.5,
+    }
 
 
 def test_mean_and_std_leave_out_who_has_no_number():

@@ -24,7 +24,11 @@ pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("no_figures")]
 
 # twelve clients whose devices differ
 COUNTS = [[3 + client % 5, 2, client % 3, 4] for client in range(12)]
-ASYNCHRONOUS = {"mode": "asynchronous", "sigma": 1.0, "sample_ms": 100.0}
+ASYNCHRONOUS = {
+    "mode": "asynchronous",
+    "sigma": 1.0,
+    "sample_ms": 100.0,
+}
 EVEN = {  # so little work that all take equally long
     "mode": "asynchronous",
     "sample_ms": 1e-6,
@@ -165,7 +169,13 @@ def play(folder, stops, **sections):
 
 def test_a_run_goes_on_with_the_same_bits(tmp_path):
     """Messages of older versions are in the checkpoint, and go once nobody needs them."""
-    keys = {"time": {**ASYNCHRONOUS, "buffer": 2, "concurrency": 6}}
+    keys = {
+        "time": {
+            **ASYNCHRONOUS,
+            "buffer": 2,
+            "concurrency": 6,
+        }
+    }
     assert play(tmp_path / "calm", [7], **keys) == play(
         tmp_path / "run", [4, 7], **keys
     )
@@ -176,7 +186,11 @@ def test_a_run_goes_on_with_the_same_bits(tmp_path):
 
 def test_models_of_a_round_are_made_again(played):
     """The last round's clients started from older versions than it begins with."""
-    time = {**ASYNCHRONOUS, "buffer": 2, "concurrency": 4}
+    time = {
+        **ASYNCHRONOUS,
+        "buffer": 2,
+        "concurrency": 4,
+    }
     run = played("ditto", rounds=6, time=time)
     values = run.results.values
     assert values["staleness/largest"][5] > 0

@@ -8,7 +8,11 @@ import torch
 
 from hpcfl.errors import RunFailure
 
-EXCLUDE = {"batch_size": 4, "lr": 0.1, "on_divergence": "exclude"}
+EXCLUDE = {
+    "batch_size": 4,
+    "lr": 0.1,
+    "on_divergence": "exclude",
+}
 
 
 def test_a_diverged_client_is_named_with_its_round(federate):
@@ -22,7 +26,13 @@ def test_a_diverged_client_is_named_with_its_round(federate):
 
 def test_several_are_named(federate):
     with pytest.raises(RunFailure, match=r"^round 1: clients 0, 1, 2, 3, 4 diverged"):
-        federate({"name": "tiny:Diverges", "everyone": True, "since": 1})
+        federate(
+            {
+                "name": "tiny:Diverges",
+                "everyone": True,
+                "since": 1,
+            }
+        )
 
 
 def test_an_excluded_client_is_left_out_and_its_private_state_rolled_back(federate):
@@ -52,12 +62,20 @@ def test_an_excluded_client_is_left_out_and_its_private_state_rolled_back(federa
 @pytest.mark.slow
 def test_a_round_in_which_everyone_diverges_leaves_the_server_as_it_is(federate):
     before = federate(
-        {"name": "tiny:Diverges", "everyone": True, "since": 3},
+        {
+            "name": "tiny:Diverges",
+            "everyone": True,
+            "since": 3,
+        },
         training=EXCLUDE,
         rounds=2,
     )
     after = federate(
-        {"name": "tiny:Diverges", "everyone": True, "since": 3},
+        {
+            "name": "tiny:Diverges",
+            "everyone": True,
+            "since": 3,
+        },
         training=EXCLUDE,
         rounds=3,
     )

@@ -8,6 +8,7 @@ from hpcfl.errors import RankFailure, RunFailure
 from hpcfl.rows import mixing
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("optimizer", [{"momentum": 0.9}, {"optimizer": "adam"}])
 def test_the_state_of_optimisers_is_reset_every_round(federate, optimizer):
     """With one full batch a round momentum never acts, and Adam's every step has the

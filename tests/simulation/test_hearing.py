@@ -29,13 +29,27 @@ def cohorts(played):
     return [np.flatnonzero(np.isfinite(row)).tolist() for row in losses]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("time", [{"mode": "none"}, {"mode": "synchronous"}])
 def test_as_many_candidates_as_chosen_change_no_bit(federate, time):
-    keys = {"fraction": 0.4, "dropout": 0.3, "stragglers": 0.5}
+    keys = {
+        "fraction": 0.4,
+        "dropout": 0.3,
+        "stragglers": 0.5,
+    }
     training = {"epochs": 2}
     plain = federate("fedavg", participation=keys, training=training)
-    chosen = {**keys, "select": "power-of-choice", "candidates": 1.0}
-    other = federate("fedavg", participation=chosen, training=training, time=time)
+    chosen = {
+        **keys,
+        "select": "power-of-choice",
+        "candidates": 1.0,
+    }
+    other = federate(
+        "fedavg",
+        participation=chosen,
+        training=training,
+        time=time,
+    )
     assert other.digest == plain.digest
     # one float more is sent, the loss
     more = other.values["clients/floats_up"] - plain.values["clients/floats_up"]
@@ -57,13 +71,19 @@ def test_power_of_choice_by_the_losses_that_were_told(federate):
 def test_who_has_diverged_told_nothing_worth_asking_for(federate):
     keys = {"on_divergence": "exclude", "lr": 1e30}
     participation = {**BY_LOSS, "candidates": 3.0}
-    played = federate("fedavg", participation=participation, training=keys, rounds=2)
+    played = federate(
+        "fedavg",
+        participation=participation,
+        training=keys,
+        rounds=2,
+    )
     diverged = played.values["clients/diverged"][:2]
     told = played.prepared.calendar.told
     assert (diverged == 1).sum() == 4 and told.times.max() == 1
     assert told.losses[told.heard > 0].tolist() == [0] * 4
 
 
+@pytest.mark.slow
 def test_a_run_goes_on_with_the_clients_that_it_would_have_chosen(tmp_path):
     participation = {
         **BY_LOSS,
@@ -89,6 +109,7 @@ def test_a_run_goes_on_with_the_clients_that_it_would_have_chosen(tmp_path):
     assert hits.trace() == stopped["clients/post/correct"][5, client]
 
 
+@pytest.mark.slow
 def test_another_selection_than_the_run_began_with_is_refused(tmp_path, monkeypatch):
     """A file of a user that was changed, which no configuration shows."""
     keys = {"participation": BY_LOSS, "checkpoint": {"every": 1}}

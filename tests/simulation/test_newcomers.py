@@ -48,7 +48,14 @@ def test_fedavg_by_hand(federate, warmup):
         COUNTS,
         rounds=2,
         model={"hidden": []},
-        **sections(1, training={"batch_size": 100, "lr": 0.2, "warmup": warmup}),
+        **sections(
+            1,
+            training={
+                "batch_size": 100,
+                "lr": 0.2,
+                "warmup": warmup,
+            },
+        ),
     )
     samples, layout = played.prepared.resources.samples, played.prepared.setup.layout
     start = layout.split(played.server["model"].double())
@@ -110,6 +117,7 @@ def test_they_leave_no_trace_in_any_method(federate, name):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name", ["ditto", "apfl", "pfedme", "fedphp", "partialfed", "fedala"]
 )

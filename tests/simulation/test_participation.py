@@ -50,6 +50,7 @@ def test_e2_cohorts_are_uniform_and_follow_seed_and_round():
     assert len({tuple(cohort) for cohort in drawn[:50]}) > 45
 
 
+@pytest.mark.slow
 def test_drop_outs_are_lost_of_the_drawn_ones_and_one_always_stays():
     drawn, left = (
         cohorts(2000, participation={"fraction": 0.5, "dropout": share})

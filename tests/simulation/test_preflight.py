@@ -242,6 +242,7 @@ def test_a_mistake_is_one_line_and_nothing_is_written(
     assert [path.name for path in tmp_path.iterdir()] == ["own.toml"]
 
 
+@pytest.mark.slow
 def test_the_traceback_is_there_for_those_who_ask(hpcfl):
     for name in ("run", "check", "bench"):
         assert len(hpcfl(name, "method.name=mistakes:UnknownVariable")[2]) == 1
@@ -254,13 +255,13 @@ def test_the_traceback_is_there_for_those_who_ask(hpcfl):
         )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("overrides", "fragment"),
     [
         (["method.name=mistakes:Item"], "value.item()"),
         (["method.name=mistakes:Branch"], "if value > 1"),
         (["model.name=mistakes:Recurrent"], "self.cell(x[:, 0])"),
-        (["model.name=mistakes:Recurrent", "model.cell=LSTM"], "self.cell(x[:, 0])"),
         (["model.name=mistakes:InPlace"], "summed += x.flatten(1)"),
         (["model.name=mistakes:Dropping"], "functional.dropout(x"),
     ],
@@ -340,6 +341,7 @@ def test_a_server_is_not_judged_by_messages_that_are_all_alike():
     assert preflight.run(prepared, OneProcess()) is prepared
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", plugins.names("hpcfl.methods"))
 def test_a_trial_leaves_no_trace(method):
     prepared = prepare(
@@ -368,6 +370,7 @@ def everything(prepared) -> list[object]:
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("method", "sections"),
     [
@@ -386,7 +389,14 @@ def everything(prepared) -> list[object]:
             (name, {"model": {"name": "cnn"}})
             for name in ("fedavg", "pfedme", "fedfomo", "fednh")
         ),
-        ({"name": "fedprox", "ala": True, "aggregation": "class-wise"}, {}),
+        (
+            {
+                "name": "fedprox",
+                "ala": True,
+                "aggregation": "class-wise",
+            },
+            {},
+        ),
         (
             {"name": "fedavg", "aggregation": "class-wise"},
             {"participation": {"fraction": 0.5}},

@@ -193,11 +193,25 @@ def test_the_training_loss_has_the_proximal_term_of_the_trained_model(federate):
 @pytest.mark.parametrize(
     ("method", "adds"),
     [
-        ({"name": "ditto", "lam": 1.0, "personal_epochs": 2}, True),
+        (
+            {
+                "name": "ditto",
+                "lam": 1.0,
+                "personal_epochs": 2,
+            },
+            True,
+        ),
         ({"name": "ditto", "lam": 0.0}, False),
         ({"name": "pfedme", "lam": 15.0}, True),
         ({"name": "pfedme", "lam": 0.0}, False),
-        ({"name": "apple", "mu": 1.0, "relation_lr": 0.1}, True),
+        (
+            {
+                "name": "apple",
+                "mu": 1.0,
+                "relation_lr": 0.1,
+            },
+            True,
+        ),
         ({"name": "apple", "mu": 0.0}, False),
     ],
 )

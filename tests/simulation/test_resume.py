@@ -132,7 +132,15 @@ def test_another_configuration_is_refused_saying_what_differs_and_fresh_moves_th
     ):
         play(folder, rounds=2, training={"lr": 0.05})
     assert sorted(path.name for path in folder.iterdir()) == files
-    assert play(folder, rounds=2, training={"lr": 0.05}, fresh=True) != old
+    assert (
+        play(
+            folder,
+            rounds=2,
+            training={"lr": 0.05},
+            fresh=True,
+        )
+        != old
+    )
     (aside,) = (path for path in tmp_path.iterdir() if path != folder)
     assert aside.name.startswith("run.") and latest(aside / "checkpoints").digest == old
 

@@ -106,7 +106,11 @@ def test_what_fails_on_one_rank_says_in_which_stage(monkeypatch, owner, name, pl
 
 
 def test_what_all_ranks_know_alike_fails_on_all_of_them():
-    diverging = {"name": "tiny:Diverges", "everyone": True, "since": 1}
+    diverging = {
+        "name": "tiny:Diverges",
+        "everyone": True,
+        "since": 1,
+    }
     first, _ = rounds(OneProcess(), diverging)
     before = {name: rows.clone() for name, rows in first.server.items()}
     with pytest.raises(RunFailure, match=r"^round 1: clients 0, 1, 2, 3, 4 diverged"):

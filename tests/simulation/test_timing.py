@@ -112,7 +112,11 @@ def test_a_run_goes_on_with_the_same_bits(tmp_path):
     """The timetable is computed anew: nothing of it is in a checkpoint."""
     keys = {
         "participation": {"fraction": 0.6},
-        "time": {**SYNCHRONOUS, "over_selection": 1.5, "availability": "day"},
+        "time": {
+            **SYNCHRONOUS,
+            "over_selection": 1.5,
+            "availability": "day",
+        },
         "checkpoint": {"every": 1},
     }
     digests = []
@@ -128,7 +132,11 @@ def test_a_run_goes_on_with_the_same_bits(tmp_path):
 def test_what_cannot_be_is_refused_before_round_1(tmp_path):
     file = tmp_path / "on.json"
     file.write_text('[{"active": [], "inactive": [], "finish_time": 9}]')
-    time = {"availability": "file", "availability_file": str(file), **SYNCHRONOUS}
+    time = {
+        "availability": "file",
+        "availability_file": str(file),
+        **SYNCHRONOUS,
+    }
     with pytest.raises(UserError, match="no client comes on any more"):
         calendar(time=time)
     with pytest.raises(UserError, match=r"time\.availability = .file.: give its name"):

@@ -296,6 +296,7 @@ def test_failed_merge_keeps_the_rounds(tmp_path, monkeypatch):
     assert metrics.read(tmp_path).rounds.tolist() == [1]
 
 
+@pytest.mark.slow
 def test_merging_a_long_run_is_quick(tmp_path):
     names = [
         f"clients/{kind}/{name}"

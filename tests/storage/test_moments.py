@@ -70,11 +70,30 @@ def test_the_metrics_say_what_came_out(tmp_path):
             round,
             {"post/weighted": 0.9 if round == 4 else round / 20, "post/clients": 2.0},
         )
-    writer.conclude(11, {"pre/weighted": 0.8, "pre/clients": 5.0, "final": 1})
+    writer.conclude(
+        11,
+        {
+            "pre/weighted": 0.8,
+            "pre/clients": 5.0,
+            "final": 1,
+        },
+    )
     with h5py.File(tmp_path / "metrics.h5") as file:
         assert json.loads(file.attrs["outcome"]) == {
             "name": "post/weighted",
-            "best": {"rounds": [4, 4], "value": 0.9, "clients": 2},
-            "last": {"rounds": [10, 10], "value": 0.5, "clients": 2},
-            "tail": {"rounds": [10, 10], "value": 0.5, "clients": 2},
+            "best": {
+                "rounds": [4, 4],
+                "value": 0.9,
+                "clients": 2,
+            },
+            "last": {
+                "rounds": [10, 10],
+                "value": 0.5,
+                "clients": 2,
+            },
+            "tail": {
+                "rounds": [10, 10],
+                "value": 0.5,
+                "clients": 2,
+            },
         }

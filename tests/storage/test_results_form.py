@@ -25,7 +25,11 @@ RIGHT = {
     "entries/starts": np.array([0, 2, 3, 4]),
     "partition/train_counts": np.array([[3, 0], [1, 2]]),
 }
-SCORE = {"unit": "%", "better": "up", "recorded": {"mean": "own"}}
+SCORE = {
+    "unit": "%",
+    "better": "up",
+    "recorded": {"mean": "own"},
+}
 HEADER = {
     "client_count": "2",
     "config": json.dumps(CONFIG),
@@ -202,6 +206,7 @@ def test_files_of_different_runs_are_one_line(tmp_path):
             results.read(tmp_path)
 
 
+@pytest.mark.slow
 def test_small_files_do_not_make_huge_results(tmp_path, monkeypatch):
     monkeypatch.setattr("hpcfl.storage.results_form.LIMIT", 8 * 1001 * 1001)
     parts(tmp_path, {"a": np.zeros(999)}, {f"b{i}": np.zeros(1) for i in range(1000)})

@@ -151,6 +151,7 @@ def test_what_is_refused_changes_no_byte(ended, tmp_path, there, refused):
     assert content(tmp_path) == before
 
 
+@pytest.mark.slow
 def test_a_run_whose_data_were_exchanged_is_refused(tmp_path):
     np.savez(tmp_path / "own.npz", x=np.ones((60, 3), np.float32), y=np.arange(60) % 3)
     table = {
@@ -424,6 +425,7 @@ def test_a_lost_final_state_is_made_again_from_the_checkpoint_before(calm, finis
     same(calm(), folder)
 
 
+@pytest.mark.slow
 def test_a_state_that_damage_took_is_called_lost(finished, capsys):
     folder = finished()
     for path in (folder / "checkpoints").iterdir():
@@ -446,6 +448,7 @@ def test_a_finished_run_may_lose_its_checkpoints_to_save_room(finished):
     assert not play(folder)
 
 
+@pytest.mark.slow
 def test_a_report_that_fails_does_not_fail_the_run_and_is_made_by_the_same_command(
     tmp_path, monkeypatch, capsys
 ):
@@ -473,6 +476,7 @@ def test_a_report_that_fails_does_not_fail_the_run_and_is_made_by_the_same_comma
     )
 
 
+@pytest.mark.slow
 def test_every_start_is_noted_with_what_went_wrong_before_it(ended, tmp_path):
     diverges, _ = ENDS["a failed run"]
     folder = Path(shutil.copytree(ended / "a failed run", tmp_path / "run"))
@@ -547,6 +551,7 @@ def put(source: Path, target: Path) -> None:
                 shutil.copyfile(shard, target.parent / shard.name)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("which", OTHERS)
 def test_files_of_another_run_are_not_taken_for_this_ones(two_runs, tmp_path, which):
     ours = tmp_path / "run"
@@ -571,15 +576,22 @@ def test_files_of_another_run_are_not_taken_for_this_ones(two_runs, tmp_path, wh
         assert any("of another run (fedavg on tiny:blobs" in n for n in shown.notes)
 
 
+@pytest.mark.slow
 def test_a_run_keeps_its_identity_where_it_is_prolonged_or_called_otherwise(
     calm, finished
 ):
     """Its files are its own whatever its name, its threads, its checkpoints."""
     folder = finished()
-    assert play(folder, rounds=5, name="b", runtime={"lanes": 2})
+    assert play(
+        folder,
+        rounds=5,
+        name="b",
+        runtime={"lanes": 2},
+    )
     same(calm(rounds=5), folder)
 
 
+@pytest.mark.slow
 def test_of_metrics_and_their_copy_the_one_counts_that_knows_more_rounds(
     calm, finished
 ):

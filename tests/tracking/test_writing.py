@@ -70,6 +70,7 @@ def play(folder, *names, rounds=3, **sections):
     return results.read(folder)
 
 
+@pytest.mark.slow
 def test_it_is_told_every_round_in_a_thread_of_its_own(tmp_path):
     found = play(tmp_path / "run", "Told")
     [told] = Told.begun
@@ -108,6 +109,7 @@ def test_after_an_interruption_it_is_told_everything_once(tmp_path, capsys):
         assert same == {name: second.rounds[round][name] for name in same}
 
 
+@pytest.mark.slow
 def test_one_that_fails_is_dropped_with_one_note(tmp_path, capsys):
     found = play(tmp_path / "run", "Breaks", "Told")
     assert found.completed == [3] and list(Told.begun[0].rounds) in ([], [1, 2, 3, 4])

@@ -19,6 +19,7 @@ def accuracy(run, trained):
     return float((predicted(trained.module, x) == y).double().mean())
 
 
+@pytest.mark.slow
 def test_a_model_is_plain_torch_and_predicts_what_was_scored(played):
     run = played("fedavg", model=NORMALISED)
     before = torch.random.get_rng_state()
@@ -47,6 +48,7 @@ def test_a_model_is_plain_torch_and_predicts_what_was_scored(played):
             run.predict(1, wrong)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lanes", [1, 2])
 def test_models_can_be_had_where_nothing_is_to_be_differentiated(played, lanes):
     """``post`` is trained again for it; the module can be trained on outside the block."""
@@ -64,6 +66,7 @@ def test_models_can_be_had_where_nothing_is_to_be_differentiated(played, lanes):
         assert run.model(client=2, moment="post") is not None
 
 
+@pytest.mark.slow
 def test_a_few_clients_at_a_time_give_the_same_models(played, monkeypatch):
     run = played("fedavg")
     whole = [one.module.state_dict() for one in run.models.of_clients(range(5), "post")]
@@ -75,12 +78,14 @@ def test_a_few_clients_at_a_time_give_the_same_models(played, monkeypatch):
         )
 
 
+@pytest.mark.slow
 def test_a_stragglers_model_is_trained_again_for_as_many_epochs(played):
     run = played("fedavg", training={"epochs": 3}, participation={"stragglers": 1.0})
     for one in run.models.of_clients(range(5), "post"):
         assert accuracy(run, one) == one.recorded
 
 
+@pytest.mark.slow
 def test_the_global_model_is_the_servers(played):
     run = played(
         "fedavg", participation={"fraction": 0.5}, evaluation={"clients": "cohort"}
@@ -92,6 +97,7 @@ def test_the_global_model_is_the_servers(played):
     assert accuracy(run, found) == found.recorded == run.accuracy("global")[-1]
 
 
+@pytest.mark.slow
 def test_class_models_can_be_looked_at(played):
     run = played({"name": "cwfedavg", "layers": 1})
     rows = class_models(run.models.replay.server(4))
@@ -106,6 +112,7 @@ def test_class_models_can_be_looked_at(played):
     )
 
 
+@pytest.mark.slow
 def test_averaged_statistics_go_with_the_global_model(played):
     run = played("fedavg", model=NORMALISED, training={"buffers": "average"})
     [found] = run.models.of_server()
@@ -122,8 +129,14 @@ CANNOT_BE_HAD = [
 ]
 
 
+@pytest.mark.slow
 def test_what_cannot_be_had_is_one_line(played):
-    run = played("fedavg", model=NORMALISED, seed=5, participation={"fraction": 0.2})
+    run = played(
+        "fedavg",
+        model=NORMALISED,
+        seed=5,
+        participation={"fraction": 0.2},
+    )
     for arguments, words in CANNOT_BE_HAD:
         with pytest.raises(UserError, match=r"^[^\n]+$") as error:
             run.model(**arguments)
@@ -152,6 +165,7 @@ def test_newcomers_have_no_models(played):
             run.model(*arguments)
 
 
+@pytest.mark.slow
 def test_only_rounds_whose_state_is_kept_can_be_looked_at(played):
     run = played(
         "fedavg", rounds=4, evaluation={"score": "post"}, checkpoint={"every": 9}
@@ -167,6 +181,7 @@ def test_only_rounds_whose_state_is_kept_can_be_looked_at(played):
         run.model(client=0)
 
 
+@pytest.mark.slow
 def test_looking_imports_no_code_that_only_the_folder_names(played):
     run = summary.load(played("fedavg", model=NORMALISED).folder, own=["tiny:blobs"])
     with pytest.raises(
@@ -176,6 +191,7 @@ def test_looking_imports_no_code_that_only_the_folder_names(played):
         run.model(client=0)
 
 
+@pytest.mark.slow
 def test_with_more_checkpoints_there_are_models_of_more_rounds(played):
     run = played("fedavg", checkpoint={"every": 1, "keep": 3})  # of three rounds
     for round in (1, 2, 3, 4):
@@ -187,12 +203,18 @@ def test_with_more_checkpoints_there_are_models_of_more_rounds(played):
         run.model(2, "post", at=4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", tiny.LAYERED)
 def test_a_model_alone_is_the_one_that_was_trained_beside_others(played, kind):
     """Its loss, too, up to the rounding of products that are not batched."""
     model = {"name": "tiny:layered", "kind": kind}
     training = {"batch_size": 5, "epochs": 5}
-    run = played("fedavg", rounds=1, model=model, training=training)
+    run = played(
+        "fedavg",
+        rounds=1,
+        model=model,
+        training=training,
+    )
     losses = run.results.values["clients/post/loss"][-2]  # sums over samples
     for client in range(5):
         [one] = run.models.of_clients([client], "post")
@@ -219,6 +241,7 @@ def recurrent(shape, classes):
     return Recurrent(classes)
 
 
+@pytest.mark.slow
 def test_a_model_that_cannot_be_batched_is_trained_again(played):
     run = played("fedavg", model={"name": "test_trained:recurrent"})
     [one] = run.models.of_clients([2], "post")

@@ -41,7 +41,11 @@ def test_rounds_within_a_budget_by_hand():
     """Of 100, 44 are spent in four rounds and 4 in the last scoring. Two rounds, one of
     them scored, take 24, so that the other 52 are four rounds more.
     """
-    costs = {"gradients": [10, 10, 12, 12], "final": 4, "every": 2}
+    costs = {
+        "gradients": [10, 10, 12, 12],
+        "final": 4,
+        "every": 2,
+    }
     assert halving.rounds_within(100, **costs, most=40) == 8
     assert halving.rounds_within(100, **costs, most=6) == 6
     assert halving.rounds_within(48, **costs, most=40) == 4
@@ -52,12 +56,25 @@ def test_scored_rounds_and_others_are_measured_apart():
     """Of five rounds the last is scored and takes 20, the third and fourth take 6 and 10
     without. Five more cost 20 + 4 · 8 = 52, and 500 − 58 − 20 are 40.6 rounds more.
     """
-    costs = {"gradients": [11, 11, 6, 10, 20], "final": 20, "every": 5}
+    costs = {
+        "gradients": [11, 11, 6, 10, 20],
+        "final": 20,
+        "every": 5,
+    }
     assert halving.rounds_within(500, **costs, most=99) == 45
 
 
 def test_what_costs_nothing_is_played_to_the_end():
-    assert halving.rounds_within(9, [0, 0, 0], final=0, every=1, most=7) == 7
+    assert (
+        halving.rounds_within(
+            9,
+            [0, 0, 0],
+            final=0,
+            every=1,
+            most=7,
+        )
+        == 7
+    )
 
 
 def test_rounds_of_a_rung():
@@ -67,7 +84,12 @@ def test_rounds_of_a_rung():
 
 
 def test_the_best_go_on_and_who_has_no_number_never_does():
-    ranks = {"a": 0.5, "b": None, "c": 0.7, "d": 0.5}
+    ranks = {
+        "a": 0.5,
+        "b": None,
+        "c": 0.7,
+        "d": 0.5,
+    }
     assert halving.best(ranks, 2) == ["c", "a"]
     assert halving.best(ranks, 4) == ["c", "a", "d"]
     assert halving.best({"b": None}, 1) == []

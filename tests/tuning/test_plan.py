@@ -18,7 +18,13 @@ TABLE = {
         "rungs": 2,
         "search_seeds": [100],
         "final_seeds": [0, 1],
-        "search": {"training.lr": {"low": 0.001, "high": 0.1, "log": True}},
+        "search": {
+            "training.lr": {
+                "low": 0.001,
+                "high": 0.1,
+                "log": True,
+            }
+        },
     },
 }
 
@@ -116,13 +122,22 @@ MISTAKES = [
     ({}, {"search": {"training.lr": []}}, "nothing to choose from"),
     (
         {},
-        {"search": {"training.lr": {"low": 0.0, "high": 1.0, "log": True}}},
+        {
+            "search": {
+                "training.lr": {
+                    "low": 0.0,
+                    "high": 1.0,
+                    "log": True,
+                }
+            }
+        },
         "above 0",
     ),
     ({}, {"eta": 1}, "greater than or equal to 2"),
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("of_file, of_section, said", MISTAKES)
 def test_a_mistake_is_one_line(of_file, of_section, said):
     with pytest.raises(UserError, match=said):

@@ -57,7 +57,12 @@ def test_halving_of_made_up_results_by_hand(tuning, tmp_path):
     trial 0 is better after more rounds, and is chosen in the end.
     """
     assert len(standing.going_on(tuning, tmp_path, "fedavg", 0)) == 4
-    scores = {0: (0.4, 0.6), 1: (0.9, 0.3), 2: (0.99, None), 3: (0.4, 0.4)}
+    scores = {
+        0: (0.4, 0.6),
+        1: (0.9, 0.3),
+        2: (0.99, None),
+        3: (0.4, 0.4),
+    }
     keep(tuning, tmp_path, 0, scores)
     second = standing.going_on(tuning, tmp_path, "fedavg", 1)
     assert trials_of(second) == ["trial=1", "trial=0"]
@@ -77,7 +82,16 @@ def test_halving_of_made_up_results_by_hand(tuning, tmp_path):
 
 
 def test_nobody_goes_on_before_all_are_through(tuning, tmp_path):
-    keep(tuning, tmp_path, 0, {0: (0.4, 0.6), 1: (0.9, 0.3), 2: (0.1, 0.1)})
+    keep(
+        tuning,
+        tmp_path,
+        0,
+        {
+            0: (0.4, 0.6),
+            1: (0.9, 0.3),
+            2: (0.1, 0.1),
+        },
+    )
     with pytest.raises(RunFailure, match=r"trial=3,seed=7: rung 1 has not ended"):
         standing.going_on(tuning, tmp_path, "fedavg", 1)
 

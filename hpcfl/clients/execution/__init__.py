@@ -14,6 +14,7 @@ from torch import nn
 from hpcfl.clients.execution.batched import BatchedKernel
 from hpcfl.clients.execution.kernel import Kernel, SerialKernel, Session
 from hpcfl.clients.losses import convolves
+from hpcfl.models._recurrent import recurs
 
 CACHE = (
     3 << 20
@@ -34,7 +35,8 @@ def choose(
         matrix products are by far faster for small dense models. What would give a lane
         other bits beside other lanes is done for one lane after the other there
         (``lane_independence.py``), whereas a number is obeyed. It runs models with convolutions
-        serially, because channels-last convolutions are faster than any batched form.
+        serially, because channels-last convolutions are faster than any batched form, and
+        recurrent ones, because torch's own operator for a sequence is.
         On a GPU it stacks all models (``memory`` says how many fit).
     replay: as for ``BatchedKernel``; a serial kernel records nothing.
     most: the lanes of ``"auto"``, if not those of the rule.
@@ -49,7 +51,7 @@ def by_rule(module: nn.Module, device: torch.device) -> int:
     """How many lanes ``"auto"`` is, as ``choose`` says."""
     if device.type != "cpu":
         return 1 << 30
-    return 1 if convolves(module) else in_cache(module)
+    return 1 if convolves(module) or recurs(module) else in_cache(module)
 
 
 def in_cache(module: nn.Module) -> int:

@@ -32,6 +32,7 @@ from hpcfl.clients.losses import (
     shared,
 )
 from hpcfl.models._random import keyed, random_layers
+from hpcfl.models._replaced import side_by_side
 from hpcfl.rows import places
 
 # ``functional_call(program, tensors, arguments)`` for each lane with its own ``tensors``
@@ -143,7 +144,8 @@ class BatchedKernel(Kernel):
             named = dict(zip(names, given, strict=False)) | shared(self.module, len(x))
             swapped = {f"model.{name}": tensor for name, tensor in named.items()}
             lanes = dict(zip(variable_names, values, strict=True))
-            return (call_lanes(program, swapped, (x, lanes)),)
+            with side_by_side():
+                return (call_lanes(program, swapped, (x, lanes)),)
 
         given = (*tensors.values(), x, *(variables[name] for name in variable_names))
         if x.is_cuda:
@@ -270,7 +272,8 @@ class BatchedLoss:
         named |= shared(self._module, len(x))
         lanes = dict(zip(self._variable_names, variables, strict=True))
         swapped = {f"model.{name}": tensor for name, tensor in named.items()}
-        losses: Tensor = call_lanes(self._program, swapped, (x, y, lanes))
+        with side_by_side():
+            losses: Tensor = call_lanes(self._program, swapped, (x, y, lanes))
         # A lane's loss depends on its own tensors alone, so the gradient of the sum
         # holds every lane's own.
         gradients = gradients_of(losses[:, 0].sum(), leaves)

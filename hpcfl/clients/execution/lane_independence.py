@@ -48,9 +48,7 @@ IN_PLACES = (
 # Lanes are the outermost dimension of all that is computed from tensors ``[L, …]`` by
 # operators of this list.
 ALONG_A_LANE = (
-    "_scaled_dot_product_flash_attention_for_cpu "
-    "_scaled_dot_product_flash_attention_for_cpu_backward amax amin any argmax "
-    "bmm embedding index_put linalg_vector_norm mean native_group_norm "
+    "amax amin any argmax bmm embedding index_put linalg_vector_norm mean native_group_norm "
     "native_group_norm_backward native_layer_norm native_layer_norm_backward "
     "scatter_add sort sum var"
 )
@@ -61,20 +59,22 @@ POWERS = (-2, -1, -0.5, 0, 0.5, 1, 2, 3)
 # like sigmoids.
 SOFTMAXES = {
     torch.ops.aten._softmax.default: 1,
+    torch.ops.aten._safe_softmax.default: 1,
     torch.ops.aten._softmax_backward_data.default: 2,
     torch.ops.aten._log_softmax.default: 1,
     torch.ops.aten._log_softmax_backward_data.default: 2,
 }
 
 
-class Dependent(TorchDispatchMode):
-    """Notes the ``names`` of operators that are called and not known to be independent
-    of the lanes beside.
+class _Noting:
+    """What ``Dependent`` does with an operator.
+
+    It stands in a class of its own because torch wraps a method ``__torch_dispatch__``
+    that a subclass of TorchDispatchMode defines itself: the wrapper imports torch's
+    compiler, which takes longer than the first rounds of a small run.
     """
 
-    def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self.names: set[str] = set()
+    names: set[str]
 
     def __torch_dispatch__(
         self, operator: Any, types: Any, args: Any = (), kwargs: Any = None
@@ -82,6 +82,16 @@ class Dependent(TorchDispatchMode):
         if not is_independent(operator, args):
             self.names.add(_name(operator))
         return operator(*args, **(kwargs or {}))
+
+
+class Dependent(_Noting, TorchDispatchMode):
+    """Notes the ``names`` of operators that are called and not known to be independent
+    of the lanes beside.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.names = set()
 
 
 def is_independent(operator: Any, args: tuple[Any, ...]) -> bool:
@@ -112,7 +122,8 @@ def dependent_operators(function: Function, tensors: tuple[Tensor, ...]) -> set[
 
     It is called with copies of the first lane's tensors, because it may move statistics.
     """
+    copies = [tensor[:1].clone() for tensor in tensors]
     dependent = Dependent()
     with dependent:
-        function(*[tensor[:1].clone() for tensor in tensors])
+        function(*copies)
     return dependent.names

@@ -3,6 +3,7 @@ classes.
 """
 
 import importlib.util
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -12,19 +13,23 @@ from hpcfl.data.datasets import Dataset
 from hpcfl.data.sources.base import Source
 
 
+@cache
+def _table() -> np.ndarray:
+    """Pixels and class of each sample, float64 [1797, 65], read once a process."""
+    # from the file, because to import scikit-learn takes longer than the first rounds
+    # of a small run
+    package = importlib.util.find_spec("sklearn")
+    assert package is not None and package.origin is not None
+    folder = Path(package.origin).parent / "datasets" / "data"
+    return np.loadtxt(folder / "digits.csv.gz", delimiter=",")
+
+
 class Digits(Source):
     built_in = True
     licence = "CC BY 4.0"
 
     def read(self, name: str, root: Path) -> Dataset:
-        # from the file, because to import scikit-learn takes longer than the first
-        # rounds of a small run
-        package = importlib.util.find_spec("sklearn")
-        assert package is not None and package.origin is not None
-        rows = np.loadtxt(
-            Path(package.origin).parent / "datasets" / "data" / "digits.csv.gz",
-            delimiter=",",
-        )
+        rows = _table()
         return Dataset(
             name,
             torch.from_numpy(rows[:, :-1].reshape(-1, 1, 8, 8)).to(torch.uint8),

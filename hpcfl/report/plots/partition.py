@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 MOST = 1_000  # clients of a panel; of more no circle could be seen
 HIGHEST = 5.0  # inches of all classes
 NAMED = 8  # groups with a colour of their own, which the legend names
-LETTERS = 24  # of a group's name in the legend
+LETTERS = 48  # of a group's name in the legend
+LETTER = 1 / 15  # inches that a letter of the legend takes, with its part of the circle
 
 
 def plugin(runs: list[Run], sheet: Sheet) -> "Figure":
@@ -111,14 +112,17 @@ def bubbles(
         places[0].scatter([], [], s=scale * size, color=PLAIN, linewidth=0)
         for size in sizes
     ]
-    labels = [f"{size:,} samples" for size in sizes]
+    labels = [f"{size:,} sample{'s' if size > 1 else ''}" for size in sizes]
     for name in list(every_name)[:NAMED]:
         dot = places[0].scatter([], [], s=20, color=colours[name], linewidth=0)
         handles.append(dot)
         labels.append(literal(name, LETTERS))
     if len(every_name) > NAMED:
         labels[-1] += f" and {len(every_name) - NAMED} more groups"
-    across = max(len(sizes), int(sheet.width / 1.6)) if every_name else len(sizes)
+    across = len(sizes)
+    if every_name:
+        longest = max(len(label) for label in labels)
+        across = max(1, int(sheet.width / (longest * LETTER)))
     figure.set_figheight(figure.get_figheight() + -(-len(labels) // across) * LINE)
     figure.legend(
         handles,

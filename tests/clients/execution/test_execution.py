@@ -15,8 +15,17 @@ OPTIMIZERS = {
     "decay": {"weight_decay": 0.01},
     "clip": {"clip": 0.5},
     "adam": {"optimizer": "adam", "lr": 0.01},
-    "adamw": {"optimizer": "adamw", "lr": 0.01, "weight_decay": 0.1},
-    "all of it": {"optimizer": "adam", "lr": 0.01, "weight_decay": 0.01, "clip": 0.5},
+    "adamw": {
+        "optimizer": "adamw",
+        "lr": 0.01,
+        "weight_decay": 0.1,
+    },
+    "all of it": {
+        "optimizer": "adam",
+        "lr": 0.01,
+        "weight_decay": 0.01,
+        "clip": 0.5,
+    },
 }
 every_optimizer = pytest.mark.parametrize("keys", OPTIMIZERS.values(), ids=OPTIMIZERS)
 COUNTS = [
@@ -46,6 +55,7 @@ def test_how_many_lanes_there_are_unless_told(model, device, lanes):
     assert choose(model, torch.device(device), "auto").widest == lanes
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("keys", "dtype", "tolerance"),
     [
@@ -55,7 +65,12 @@ def test_how_many_lanes_there_are_unless_told(model, device, lanes):
 )
 def test_stacked_and_serial_agree(make_fleet, rows_of, keys, dtype, tolerance):
     serial, stacked = (
-        make_fleet(COUNTS, lanes=1, dtype=dtype, **keys),
+        make_fleet(
+            COUNTS,
+            lanes=1,
+            dtype=dtype,
+            **keys,
+        ),
         make_fleet(COUNTS, dtype=dtype, **keys),
     )
     assert isinstance(serial.resources.kernel, SerialKernel) and isinstance(
@@ -169,7 +184,12 @@ def test_optimisers_are_torchs(make_fleet, rows_of, optimizer, keys):
 
 
 def test_gradient_of_training_is_the_losss_by_finite_differences(make_fleet, rows_of):
-    fleet = make_fleet([[3, 2, 0, 1]], dtype=torch.float64, batch_size=100, lr=1.0)
+    fleet = make_fleet(
+        [[3, 2, 0, 1]],
+        dtype=torch.float64,
+        batch_size=100,
+        lr=1.0,
+    )
     rows = rows_of(fleet)
     samples, module = fleet.resources.samples, fleet.setup.build()
     x, y = samples.take(samples.train[0])

@@ -17,6 +17,7 @@ from hpcfl.clients.execution import (
 )
 from hpcfl.clients.losses import Batch
 from hpcfl.models._random import words
+from hpcfl.models._replaced import replace_layers
 
 LANES, WIDTH, CLASSES = 5, 54, 3
 # of 54 features, so that a lane ends anywhere in the vectors of a processor
@@ -290,6 +291,7 @@ def test_every_layer_of_torch_is_known_here():
     assert layers - set(NOT_HERE.split()) == ARGUMENTS.keys()
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:There is a performance drop")
 @pytest.mark.parametrize("name", ARGUMENTS)
 def test_a_lane_has_the_same_bits_beside_any_others_in_every_layer(name):
@@ -297,6 +299,7 @@ def test_a_lane_has_the_same_bits_beside_any_others_in_every_layer(name):
     assert not depends_on_lanes(kernel)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:There is a performance drop")
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_functions_of_known_operators_run_side_by_side(name):
@@ -304,9 +307,26 @@ def test_functions_of_known_operators_run_side_by_side(name):
     assert not depends_on_lanes(kernel) and not kernel.dependent
 
 
+@pytest.mark.parametrize(
+    "name",
+    [
+        "Embedding",
+        "GELU",
+        "MultiheadAttention",
+        "TransformerDecoderLayer",
+        "TransformerEncoderLayer",
+    ],
+)
+def test_layers_that_come_in_the_place_of_torchs_run_side_by_side(name):
+    module = replace_layers(Around(name))
+    kernel = BatchedKernel(module, LANES, replay=False)
+    assert not depends_on_lanes(kernel) and not kernel.dependent
+
+
 LAYERS_OF_LIST = "ReLU6 LeakyReLU LayerNorm GroupNorm Embedding BatchNorm1d"
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:There is a performance drop")
 def test_every_operator_that_runs_side_by_side_is_compared_here():
     seen = Seen()
@@ -373,6 +393,7 @@ class Padded(nn.Module):
         return self.head(self.embedding(tokens).mean(dim=1))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("batch_size", [5, 7])
 @pytest.mark.parametrize("name", ["dense_normalised", "squashed", "padded"])
 def test_clients_on_fewer_ranks_have_the_same_bits(
@@ -396,7 +417,8 @@ def test_clients_on_fewer_ranks_have_the_same_bits(
     first.score("pre", rows[:1])
     one, many = (scored.scores["pre"]["loss"] for scored in (first, fleet))
     assert torch.equal(one, many[:1])
-    assert fleet.resources.kernel.widest > 1 and fleet.resources.kernel.dependent
+    kernel = fleet.resources.kernel
+    assert kernel.widest > 1 and bool(kernel.dependent) == (name != "padded")
 
 
 def test_the_embedding_of_padding_stays_as_it_is_in_every_lane(make_fleet, rows_of):

@@ -14,7 +14,11 @@ from hpcfl.data.partitions.dirichlet import Dirichlet
 from hpcfl.data.partitions.iid import Iid
 from hpcfl.errors import UserError
 
-SIZES = {"mnist": 100, "svhn": 203, "usps": 57}
+SIZES = {
+    "mnist": 100,
+    "svhn": 203,
+    "usps": 57,
+}
 # domains in a random order, so that a domain's samples are no block
 DOMAIN = np.random.default_rng(0).permutation(np.repeat([*SIZES], [*SIZES.values()]))
 LABELS = torch.arange(360) % 4
@@ -56,7 +60,12 @@ def test_h4_inside_a_domain_clients_are_alike_or_differ_in_classes():
         for train, test in zip(alike.train, alike.test, strict=True)
     ]
     assert sizes == [50, 50, 102, 101, 29, 28]
-    skewed = plugin(clients=6, clients_per_domain=2, inside="dirichlet", beta=0.1)
+    skewed = plugin(
+        clients=6,
+        clients_per_domain=2,
+        inside="dirichlet",
+        beta=0.1,
+    )
     shares = []
     for held in skewed.of(data()).train:
         counts = np.bincount(LABELS[held], minlength=4)
@@ -67,7 +76,11 @@ def test_h4_inside_a_domain_clients_are_alike_or_differ_in_classes():
 @pytest.mark.parametrize("fields", [{}, {"official_test": 90, "merges": False}])
 @pytest.mark.parametrize("inner", [Iid, Dirichlet])
 def test_h4_with_one_domain_it_is_the_inner_scheme_bitwise(inner, fields):
-    keys = {"clients": 4, "seed": 5, "train": 0.6}
+    keys = {
+        "clients": 4,
+        "seed": 5,
+        "train": 0.6,
+    }
     one = data(np.full(360, "all"), **fields)
     scheme = plugin(clients_per_domain=4, inside=inner.__name__.lower(), **keys)
     draw = scheme.of(one)
@@ -98,7 +111,12 @@ def test_h4_what_cannot_be_dealt_out_is_refused(monkeypatch):
         partition.make(plugin(clients=20, clients_per_domain=2), data())
     with pytest.raises(UserError, match=r"clients_per_domain = 60: the domain 'usps'"):
         partition.make(plugin(clients=180, clients_per_domain=60), data())
-    scheme = plugin(clients=60, clients_per_domain=20, inside="dirichlet", beta=1e-9)
+    scheme = plugin(
+        clients=60,
+        clients_per_domain=20,
+        inside="dirichlet",
+        beta=1e-9,
+    )
     monkeypatch.setattr(dirichlet, "CAP", 3)
     with pytest.raises(UserError, match=r"in 3 attempts.*\(in the domain 'mnist'\)$"):
         partition.make(scheme, data())

@@ -32,7 +32,13 @@ def test_d1_a_class_is_dealt_out_in_stored_order_within_the_bounds():
     # 4 clients a class: a mean of 150, so 15 … 149 for all but the last
     labels = np.repeat(np.arange(10), 600)
     for seed in range(20):
-        samples = assign(labels, 10, clients=20, per_client=2, seed=seed).samples
+        samples = assign(
+            labels,
+            10,
+            clients=20,
+            per_client=2,
+            seed=seed,
+        ).samples
         chunks = [held[labels[held] == 0] for held in samples[:4]]
         assert np.concatenate(chunks).tolist() == list(range(600))
         assert (
@@ -64,7 +70,13 @@ def test_d1_a_small_class_is_dealt_out_by_the_least_of_a_client():
     labels = np.repeat(np.arange(10), [40, *[600] * 9])
     sizes = []
     for seed in range(50):
-        samples = assign(labels, 10, clients=20, per_client=2, seed=seed).samples
+        samples = assign(
+            labels,
+            10,
+            clients=20,
+            per_client=2,
+            seed=seed,
+        ).samples
         sizes += [int((labels[held] == 0).sum()) for held in samples[:3]]
     assert set(sizes) == set(range(4, 10))
 

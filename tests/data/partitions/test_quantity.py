@@ -36,7 +36,12 @@ def test_h5_the_laws_by_hand():
 @pytest.mark.parametrize("law", ["lognormal", "dirichlet", "power", "linear", "square"])
 @pytest.mark.parametrize("labels", ["iid", "dirichlet"])
 def test_h5_everybody_has_enough_and_every_sample_an_owner(law, labels):
-    scheme = Quantity(clients=10, law=law, labels=labels, least=5)
+    scheme = Quantity(
+        clients=10,
+        law=law,
+        labels=labels,
+        least=5,
+    )
     draw = scheme.draw(LABELS, 6, 0)
     assert sorted(np.concatenate([*draw.train, *draw.test])) == list(range(3000))
     held = [

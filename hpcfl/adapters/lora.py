@@ -1,0 +1,139 @@
+"""LoRA: a frozen layer with a trained correction of low rank (adapters.md §3).
+
+Hu et al., "LoRA: Low-rank adaptation of large language models", ICLR 2022: y = W₀x + b +
+s·B·A·x with A [r, in], B [out, r] and s = α/r. B begins as zeros, so that the model begins
+as its base. rsLoRA (Kalajdzievski, 2023) scales by s = α/√r.
+
+A layer stays the same object, with its parameters, names and hooks: only its class is
+another one, which inherits from torch's and has the parameters ``A`` and ``B``.
+"""
+
+import math
+from typing import Any
+
+import torch
+import torch.nn.functional as functional
+from torch import Tensor, nn
+from torch.nn import Parameter
+
+from hpcfl.errors import UserError
+from hpcfl.experiment.sections import Adapter
+
+
+class LowRank(nn.Module):
+    """What joins the class of an adapted layer.
+
+    Attributes:
+        A, B: [rank, in] and [out, rank].
+        factor: s, by which the correction is multiplied.
+    """
+
+    A: Tensor
+    B: Tensor
+    weight: Tensor
+    factor: float
+
+    def correction(self) -> Tensor:
+        """What is added to the layer's weight, in the weight's shape."""
+        raise NotImplementedError
+
+
+class LowRankLinear(LowRank, nn.Linear):
+    """An ``nn.Linear`` with a correction; the dropout is of what enters A."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        output: Tensor = super().forward(x)
+        dropout = self._modules.get("dropout")
+        entering = x if dropout is None else dropout(x)
+        low = functional.linear(entering, self.A)
+        return output + self.factor * functional.linear(low, self.B)
+
+    def correction(self) -> Tensor:
+        return self.factor * (self.B @ self.A)
+
+
+class LowRankEmbedding(LowRank, nn.Embedding):
+    """An ``nn.Embedding`` with a correction; the row of the padding has none."""
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        output: Tensor = super().forward(tokens)
+        low = functional.embedding(tokens, self.A.T)
+        if self.padding_idx is not None:
+            low = low * (tokens != self.padding_idx)[..., None]
+        return output + self.factor * functional.linear(low, self.B)
+
+    def correction(self) -> Tensor:
+        added = self.factor * (self.B @ self.A).T
+        if self.padding_idx is None:
+            return added
+        kept = torch.arange(len(added), device=added.device) != self.padding_idx
+        return added * kept[:, None]
+
+
+ADAPTED: dict[type[nn.Module], type[LowRank]] = {
+    nn.Linear: LowRankLinear,
+    nn.Embedding: LowRankEmbedding,
+}
+
+
+def insert(layer: nn.Module, name: str, adapter: Adapter) -> None:
+    """Give a layer of one of the types in ADAPTED a correction.
+
+    A of a linear layer is drawn uniformly within ±1/√in, and B is zero; of an embedding
+    A is zero and B standard normal, as the library PEFT draws them.
+
+    Args:
+        name: of the layer, for errors.
+
+    Raises:
+        UserError: the rank is larger than the layer.
+    """
+    weight: Any = layer.weight
+    of_linear = isinstance(layer, nn.Linear)
+    outputs, inputs = weight.shape if of_linear else weight.shape[::-1]
+    rank = adapter.rank
+    if rank > max(inputs, outputs):
+        raise UserError(
+            f"adapter.rank = {rank}: the layer '{name}' has {inputs} inputs and {outputs} "
+            f"outputs; at most {max(inputs, outputs)}"
+        )
+    down, up = weight.new_zeros(rank, inputs), weight.new_zeros(outputs, rank)
+    if of_linear:
+        bound = 1 / math.sqrt(inputs)
+        nn.init.uniform_(down, -bound, bound)
+    else:
+        nn.init.normal_(up)
+    layer.A = Parameter(down, requires_grad=adapter.train_a)
+    layer.B = Parameter(up)
+    if of_linear and adapter.dropout:
+        layer.dropout = nn.Dropout(adapter.dropout)
+    divisor = rank if adapter.scale == "alpha/r" else math.sqrt(rank)
+    factor: Any = adapter.alpha / divisor
+    layer.factor = factor
+    layer.__class__ = ADAPTED[type(layer)]
+
+
+def layers(module: nn.Module) -> dict[str, LowRank]:
+    """The adapted layers of a model by name."""
+    return {
+        name: layer
+        for name, layer in module.named_modules()
+        if isinstance(layer, LowRank)
+    }
+
+
+@torch.no_grad()
+def merge(module: nn.Module) -> nn.Module:
+    """The same module, whose corrections are part of its weights and which is of torch's
+    own layers again.
+    """
+    plain: dict[type[nn.Module], type[nn.Module]] = {}
+    for original, adapted in ADAPTED.items():
+        plain[adapted] = original
+    for layer in layers(module).values():
+        layer.weight.add_(layer.correction())
+        del layer.A, layer.B, layer.factor
+        layer._modules.pop("dropout", None)
+        whole: nn.Module = layer
+        whole.__class__ = plain[type(layer)]
+    return module

@@ -1,0 +1,47 @@
+"""What methods share whose clients keep a part of the model as their own, above or beside
+a shared body.
+"""
+
+from collections.abc import Mapping
+from typing import ClassVar
+
+from torch import Tensor
+
+from hpcfl.clients import Fleet
+from hpcfl.communication.message import Inbox
+from hpcfl.methods._shared_body import SharedBody
+from hpcfl.methods.base import Setup, State
+from hpcfl.rows.layout import Group
+
+
+class PrivatePart(SharedBody):
+    """Server: ``model`` [P], the shared body followed by the initial head. Client:
+    ``head`` [P_h].
+
+    Down P_b, up P_b.
+
+    Attributes:
+        kept: the name, in a client's state, of the columns that do not travel.
+    """
+
+    trains: ClassVar[Mapping[Group, str]] = {
+        "body": "nothing would be shared",
+        "head": "nothing would be a client's own",
+    }
+    kept: ClassVar[str] = "head"
+
+    def client_state(self, setup: Setup) -> State:
+        return {
+            **super().client_state(setup),
+            self.kept: self.private_part(setup.layout, setup.initial()),
+        }
+
+    def received(self, fleet: Fleet, inbox: Inbox) -> Tensor:
+        """What came down with each client's own columns, ``[n, P]``."""
+        own = fleet.state[self.kept]
+        body = inbox["body"].expand(len(own), -1)
+        return self.joined(fleet.layout, body, own)
+
+    def store_state(self, fleet: Fleet, trained: Tensor) -> None:
+        super().store_state(fleet, trained)
+        fleet.state[self.kept] = self.private_part(fleet.layout, trained)

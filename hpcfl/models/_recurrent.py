@@ -1,0 +1,181 @@
+"""LSTM and GRU that batch over clients, with torch's parameters: a loop over time
+(adapters.md §2).
+
+torch's own have no rule for several clients. One client alone runs through torch's,
+which is one operator and faster on a CPU.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any
+
+import torch
+import torch.nn.functional as functional
+from torch import Tensor, nn
+
+from hpcfl.models._random import RandomLayer
+
+_IN_LANES = ContextVar("in_lanes", default=False)
+
+
+@contextmanager
+def in_lanes() -> Iterator[None]:
+    """A block in which recurrent layers run for many clients in one call."""
+    token = _IN_LANES.set(True)
+    try:
+        yield
+    finally:
+        _IN_LANES.reset(token)
+
+
+def recurs(module: nn.Module) -> bool:
+    """Whether a model has recurrent layers that stand here."""
+    return any(isinstance(part, _Recurrent) for part in module.modules())
+
+
+def _sigmoid(x: Tensor) -> Tensor:
+    """By tanh, whose formula is the same for all numbers of a tensor."""
+    return 0.5 + 0.5 * torch.tanh(0.5 * x)
+
+
+class _Recurrent(RandomLayer):
+    """Layers over layers of cells, perhaps in both directions."""
+
+    input_size: int
+    num_layers: int
+    bias: bool
+    batch_first: bool
+    dropout: float
+    bidirectional: bool
+
+    def forward(self, input: Any, hx: Any = None) -> Any:
+        """Arguments and results are torch's."""
+        drops = self._key is not None and self.dropout > 0 and self.num_layers > 1
+        if not isinstance(input, Tensor) or not (_IN_LANES.get() or drops):
+            return super().forward(input, hx)
+        one_sample = input.dim() == 2
+        x = input
+        if one_sample:
+            x = x[:, None]
+        elif self.batch_first:
+            x = x.transpose(0, 1)
+        begun = self._begun(x, hx, one_sample)
+        ended: list[list[Tensor]] = []
+        for layer in range(self.num_layers):
+            if layer:
+                x = self._dropout(x, self.dropout)
+            outputs = []
+            for reverse in (False, True)[: 1 + self.bidirectional]:
+                state = [part[len(ended)] for part in begun]
+                steps = x.flip(0) if reverse else x
+                output, state = self._direction(
+                    steps, state, self._weights(layer, reverse)
+                )
+                outputs.append(output.flip(0) if reverse else output)
+                ended.append(state)
+            x = outputs[0] if len(outputs) == 1 else torch.cat(outputs, dim=2)
+        states = [torch.stack(parts) for parts in zip(*ended, strict=True)]
+        if one_sample:
+            x, states = x[:, 0], [state[:, 0] for state in states]
+        elif self.batch_first:
+            x = x.transpose(0, 1)
+        return x, states[0] if len(states) == 1 else tuple(states)
+
+    def _begun(self, x: Tensor, hx: Any, one_sample: bool) -> list[Tensor]:
+        """The states that it begins with, [layers · directions, batch, width] each."""
+        if hx is not None:
+            given = [hx] if isinstance(hx, Tensor) else list(hx)
+            return [part[:, None] if one_sample else part for part in given]
+        number = self.num_layers * (1 + self.bidirectional)
+        return [x.new_zeros(number, x.shape[1], width) for width in self._widths()]
+
+    def _widths(self) -> list[int]:
+        """The widths of the states."""
+        raise NotImplementedError
+
+    def _weights(self, layer: int, reverse: bool) -> list[Tensor]:
+        """The parameters of a layer in one direction, in torch's order."""
+        suffix = f"_l{layer}{'_reverse' if reverse else ''}"
+        leaves = ["weight_ih", "weight_hh"]
+        if self.bias:
+            leaves += ["bias_ih", "bias_hh"]
+        if getattr(self, "proj_size", 0):
+            leaves.append("weight_hr")
+        return [getattr(self, leaf + suffix) for leaf in leaves]
+
+    def _direction(
+        self, x: Tensor, state: list[Tensor], weights: list[Tensor]
+    ) -> tuple[Tensor, list[Tensor]]:
+        """Outputs [time, batch, width] and the last states, of ``x`` [time, batch, …]
+        and the first states [batch, …].
+        """
+        if not _IN_LANES.get():
+            return self._fused(x, state, weights)
+        weight_ih, weight_hh, *others = weights
+        bias_ih, bias_hh = others[:2] if self.bias else (None, None)
+        projection = others[-1] if getattr(self, "proj_size", 0) else None
+        inputs = functional.linear(x, weight_ih, bias_ih)
+        outputs = []
+        for step in inputs.unbind():
+            hidden = functional.linear(state[0], weight_hh, bias_hh)
+            state = self._cell(step, hidden, state)
+            if projection is not None:
+                state = [functional.linear(state[0], projection), *state[1:]]
+            outputs.append(state[0])
+        return torch.stack(outputs), state
+
+    def _fused(
+        self, x: Tensor, state: list[Tensor], weights: list[Tensor]
+    ) -> tuple[Tensor, list[Tensor]]:
+        """The same by torch's operator."""
+        raise NotImplementedError
+
+    def _cell(self, input: Tensor, hidden: Tensor, state: list[Tensor]) -> list[Tensor]:
+        """The next states, of both products [batch, gates · width] and the last states."""
+        raise NotImplementedError
+
+
+class LSTM(_Recurrent, nn.LSTM):
+    """torch's, gates i f g o."""
+
+    def _widths(self) -> list[int]:
+        return [self.proj_size or self.hidden_size, self.hidden_size]
+
+    def _fused(
+        self, x: Tensor, state: list[Tensor], weights: list[Tensor]
+    ) -> tuple[Tensor, list[Tensor]]:
+        first = [part[None].contiguous() for part in state]
+        how = (self.bias, 1, 0.0, self.training, False, False)
+        output, *last = torch.lstm(x, first, weights, *how)
+        return output, [part[0] for part in last]
+
+    def _cell(self, input: Tensor, hidden: Tensor, state: list[Tensor]) -> list[Tensor]:
+        gates = (input + hidden).unflatten(-1, (4, -1))
+        opened, forget, _, output = _sigmoid(gates).unbind(-2)
+        cell = forget * state[1] + opened * torch.tanh(gates.select(-2, 2))
+        return [output * torch.tanh(cell), cell]
+
+
+class GRU(_Recurrent, nn.GRU):
+    """torch's, gates r z n."""
+
+    def _widths(self) -> list[int]:
+        return [self.hidden_size]
+
+    def _fused(
+        self, x: Tensor, state: list[Tensor], weights: list[Tensor]
+    ) -> tuple[Tensor, list[Tensor]]:
+        first = state[0][None].contiguous()
+        how = (self.bias, 1, 0.0, self.training, False, False)
+        output, last = torch.gru(x, first, weights, *how)
+        return output, [last[0]]
+
+    def _cell(self, input: Tensor, hidden: Tensor, state: list[Tensor]) -> list[Tensor]:
+        inputs, hiddens = input.unflatten(-1, (3, -1)), hidden.unflatten(-1, (3, -1))
+        reset, update, _ = _sigmoid(inputs + hiddens).unbind(-2)
+        new = torch.tanh(inputs.select(-2, 2) + reset * hiddens.select(-2, 2))
+        return [new + update * (state[0] - new)]
+
+
+RECURRENT: dict[type[nn.Module], type[nn.Module]] = {nn.LSTM: LSTM, nn.GRU: GRU}

@@ -1,0 +1,52 @@
+"""The LSTM that predicts the character after a sequence, of LEAF (Caldas et al., arXiv
+1812.01097) and FedTP, for Shakespeare.
+"""
+
+from typing import Annotated
+
+from pydantic import Field
+from torch import Tensor, nn
+
+from hpcfl.models._transformer import Vocabulary, token_count
+
+Size = Annotated[int, Field(ge=1, le=1 << 14)]
+
+
+class CharLSTM(nn.Module):
+    """Characters as vectors, two layers of cells, and the head, which reads the last
+    output.
+
+    It begins as torch begins its parts. Raises UserError for samples that are no
+    tokens.
+    """
+
+    def __init__(
+        self,
+        shape: tuple[int, ...],
+        classes: int,
+        *,
+        vocabulary: Vocabulary = None,
+        width: Annotated[Size, Field(description="numbers of a character")] = 8,
+        hidden: Annotated[Size, Field(description="cells of a layer")] = 256,
+        depth: Annotated[
+            int, Field(ge=1, le=100, description="how many layers of cells")
+        ] = 2,
+    ):
+        super().__init__()
+        tokens = token_count("char-lstm", shape, vocabulary)
+        self.embedding = nn.Embedding(tokens, width)
+        self.lstm = nn.LSTM(width, hidden, depth, batch_first=True)
+        self.head = nn.Linear(hidden, classes)
+
+    def features(self, x: Tensor) -> Tensor:
+        """The head's input [batch, hidden] for token ids [batch, positions]."""
+        outputs: Tensor = self.lstm(self.embedding(x))[0]
+        return outputs[:, -1]
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Logits [batch, classes]."""
+        logits: Tensor = self.head(self.features(x))
+        return logits
+
+
+plugin = CharLSTM

@@ -1,0 +1,83 @@
+"""A causal transformer that predicts the character after a sequence, with the sizes of
+FedTP's for Shakespeare (Li et al., CVPR 2023).
+"""
+
+from torch import Tensor, nn
+
+from hpcfl.models._attention import causal
+from hpcfl.models._transformer import (
+    Block,
+    Depth,
+    Dropout,
+    Heads,
+    HeadWidth,
+    Hidden,
+    Positions,
+    Tokens,
+    Vocabulary,
+    Width,
+    add_blocks,
+    refuse_large,
+    token_count,
+)
+
+
+class CharTransformer(nn.Module):
+    """Pre-norm blocks in which a character sees those before it; the head reads the
+    last one.
+
+    FedTP's code has a post-norm encoder in which every character sees all, and learns
+    the next one at every place; here a sample has one label, the character after it.
+    Tokens and positions begin as a truncated normal of 0.02.
+
+    Raises UserError for samples that are no tokens.
+    """
+
+    def __init__(
+        self,
+        shape: tuple[int, ...],
+        classes: int,
+        *,
+        vocabulary: Vocabulary = None,
+        width: Width = 128,
+        depth: Depth = 6,
+        heads: Heads = 8,
+        head_width: HeadWidth = 64,
+        hidden: Hidden = 256,
+        dropout: Dropout = 0.1,
+    ):
+        super().__init__()
+        tokens = token_count("char-transformer", shape, vocabulary)
+        vectors = tokens + shape[0]
+        inner = heads * head_width
+        refuse_large("char-transformer", vectors, width, depth, inner, hidden)
+        self.embedding = Tokens(tokens, width)
+        self.positions = Positions(shape[0], width, class_token=False, dropout=dropout)
+
+        def block() -> Block:
+            return Block(width, heads, head_width, hidden, dropout, bias=False)
+
+        self._blocks = add_blocks(self, depth, block)
+        self.norm = nn.LayerNorm(width)
+        self.head = nn.Linear(width, classes)
+
+    def features(self, x: Tensor) -> Tensor:
+        """The head's input [batch, width] for token ids [batch, positions]."""
+        return self.of_each_token(x)[:, -1]
+
+    def of_each_token(self, x: Tensor) -> Tensor:
+        """What the head would read at each position, [batch, positions, width]."""
+        mask = causal(x.shape[1], x.device)
+        x = self.positions(self.embedding(x))
+        for name in self._blocks:
+            x = self.get_submodule(name)(x, mask)
+        result: Tensor = self.norm(x)
+        return result
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Logits [batch, classes]."""
+        logits: Tensor = self.head(self.features(x))
+        return logits
+
+
+plugin = CharTransformer

@@ -1,0 +1,87 @@
+"""A transformer for short texts, as PFLlib has one for AG News."""
+
+from torch import Tensor, nn
+from torch.nn.functional import relu
+
+from hpcfl.errors import UserError
+from hpcfl.models._transformer import (
+    Block,
+    Depth,
+    Dropout,
+    Heads,
+    Hidden,
+    Positions,
+    Tokens,
+    Vocabulary,
+    Width,
+    add_blocks,
+    refuse_large,
+    token_count,
+)
+
+
+class TextTransformer(nn.Module):
+    """Post-norm blocks with ReLU over the tokens of a text and a class token in front,
+    which the head reads; padding counts as a token.
+
+    As in PFLlib's code, but for positions, which are learned here and sines there, and
+    for how tokens and positions begin, a truncated normal of 0.02. Its width is 512
+    unless it is told; here it is fastText's.
+
+    Raises UserError for samples that are no tokens, and where heads do not share the
+    width evenly.
+    """
+
+    def __init__(
+        self,
+        shape: tuple[int, ...],
+        classes: int,
+        *,
+        vocabulary: Vocabulary = None,
+        width: Width = 32,
+        depth: Depth = 2,
+        heads: Heads = 8,
+        hidden: Hidden = 2048,
+        dropout: Dropout = 0.1,
+    ):
+        super().__init__()
+        name = "text-transformer"
+        if width % heads:
+            raise UserError(
+                f"model.heads = {heads} of model.name = '{name}' do not share "
+                f"model.width = {width} evenly"
+            )
+        tokens = token_count(name, shape, vocabulary)
+        refuse_large(name, tokens + shape[0], width, depth, width, hidden)
+        self.embedding = Tokens(tokens, width)
+        self.positions = Positions(shape[0], width, class_token=True, dropout=dropout)
+
+        def block() -> Block:
+            return Block(
+                width,
+                heads,
+                width // heads,
+                hidden,
+                dropout,
+                norm_first=False,
+                activation=relu,
+                attention_dropout=dropout,
+            )
+
+        self._blocks = add_blocks(self, depth, block)
+        self.head = nn.Linear(width, classes)
+
+    def features(self, x: Tensor) -> Tensor:
+        """The head's input [batch, width] for token ids [batch, positions]."""
+        x = self.positions(self.embedding(x))
+        for name in self._blocks:
+            x = self.get_submodule(name)(x)
+        return x[:, 0]
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Logits [batch, classes]."""
+        logits: Tensor = self.head(self.features(x))
+        return logits
+
+
+plugin = TextTransformer

@@ -1,0 +1,143 @@
+"""Federations above one frozen base."""
+
+import numpy as np
+import pytest
+import tiny
+import torch
+from in_threads import on_ranks
+from playing import play_on
+from safetensors.torch import save_file
+
+from hpcfl.adapters import lora
+from hpcfl.clients.setup import INITIAL
+from hpcfl.communication.communicator import OneProcess
+from hpcfl.errors import UserError
+from hpcfl.experiment import config
+from hpcfl.rows import constants, randomness
+from hpcfl.simulation.prepare import prepare
+
+LORA = {"kind": "lora", "targets": ["hidden*"], "rank": 2}
+P = 2 * 5 + 2 * 6 + 4 * 6 + 4  # A [2, 5], B [6, 2] and the head of an MLP 5-6-4
+
+
+def base_of(prepared):
+    return constants.of(prepared.resources.kernel.module)
+
+
+def prepared_with(adapter, method="fedavg", **sections):
+    table = tiny.table(method, adapter=adapter, **sections)
+    return prepare(config.parse(table), OneProcess())
+
+
+def test_the_base_is_the_model_that_is_drawn_without_an_adapter():
+    plain, adapted = prepared_with({}), prepared_with(LORA)
+    drawn = plain.setup.layout.split(plain.setup.initial())
+    for name, value in base_of(adapted).items():
+        assert torch.equal(value, drawn[name])
+    assert adapted.setup.layout.width == P and adapted.setup.layout.frozen == 36
+    # the same base under another adapter, and another one
+    assert adapted.frozen == prepared_with({"kind": "head"}).frozen
+    assert adapted.frozen != prepared_with({"kind": "bias"}).frozen
+    layout, initial = adapted.setup.layout, adapted.setup.initial()
+    assert torch.equal(adapted.setup.initial(), initial)
+    drawn_anew = layout.split(adapted.setup.initial(1))["hidden1.A"]
+    assert not torch.equal(drawn_anew, layout.split(initial)["hidden1.A"])
+
+
+def test_the_base_may_come_from_a_file_and_comes_out_again_untrained(tmp_path):
+    module = prepared_with({}).setup.build()
+    tensors = {name: 2 * value for name, value in module.state_dict().items()}
+    save_file(tensors, tmp_path / "base.safetensors")
+    model = {"name": "mlp", "hidden": [6], "init": str(tmp_path / "base.safetensors")}
+    prepared = prepared_with(LORA, model=model)
+    for name, value in base_of(prepared).items():
+        assert torch.equal(value, tensors[name])
+    first = prepared.setup.build_initial
+    with randomness.seeded(prepared.config.seed, *INITIAL):
+        merged = lora.merge(constants.whole(first()))
+    for name, value in merged.state_dict().items():
+        assert torch.equal(value, tensors[name])
+
+
+@pytest.mark.parametrize("method", ["fedavg", "ditto", "fedala", "fedrep", "fedproto"])
+def test_no_method_moves_the_base_and_no_message_has_it(federate, method):
+    played = federate(method, adapter=LORA, rounds=2)
+    expected = base_of(prepared_with(LORA, method))
+    for name, value in base_of(played.prepared).items():
+        assert torch.equal(value, expected[name])
+    for value in [*played.server.values(), *played.clients.values()]:
+        assert 30 not in value.shape  # the numbers of the frozen weight
+    if method in ("fedavg", "ditto", "fedala"):
+        assert np.nanmax(played.values["floats_down"]) == P
+        assert np.nanmax(played.values["clients/floats_up"]) == P
+
+
+@pytest.mark.parametrize("adapter", [{**LORA, "dropout": 0.2}, {"kind": "bias"}])
+def test_the_same_bits_on_any_ranks_in_any_lanes_and_after_a_resume(tmp_path, adapter):
+    def table(rounds, lanes="auto"):
+        return tiny.table(
+            "fedavg", adapter=adapter, rounds=rounds, runtime={"lanes": lanes}
+        )
+
+    def play(folder, *given):
+        return play_on(OneProcess(), tmp_path / folder, table(*given)).digest
+
+    whole = play("whole", 3)
+    assert play("two lanes", 3, 2) == whole
+    play("resumed", 1)
+    assert play("resumed", 3) == whole
+    for size in (2, 3):
+        found = on_ranks(
+            size,
+            lambda ranks, size=size: play_on(ranks, tmp_path / f"{size}", table(3)),
+        )
+        assert found.digest == whole
+
+
+def test_with_a_fixed_the_mean_of_corrections_is_the_correction_of_means(federate):
+    """FFA-LoRA: Σ p_i B_i A = (Σ p_i B_i) A."""
+    played = federate("local", adapter={**LORA, "train_a": False}, rounds=1)
+    layout, module = played.prepared.setup.layout, played.prepared.setup.build()
+    assert layout.width == P - 2 * 5
+    layer = lora.layers(module)["hidden1"]
+    ups = layout.split(played.clients["model"])["hidden1.B"]
+    assert not torch.equal(ups[0], ups[1])
+    of_means = ups.mean(dim=0) @ layer.A
+    torch.testing.assert_close((ups @ layer.A).mean(dim=0), of_means)
+
+
+@pytest.mark.parametrize(
+    ("adapter", "method", "words"),
+    [
+        ({"kind": "head"}, "fedper", "body is frozen .adapter.kind = 'head'."),
+        (
+            {**LORA, "targets": ["nothing"]},
+            "fedavg",
+            "adapter.targets: 'nothing' matches",
+        ),
+        ({"kind": "lor"}, "fedavg", "adapter.kind = 'lor': must be .*'lora'"),
+    ],
+)
+def test_what_cannot_be_adapted_is_one_line(adapter, method, words):
+    with pytest.raises(UserError, match=words):
+        prepared_with(adapter, method)
+
+
+def test_keys_that_are_not_read_are_said():
+    notes = prepared_with({"kind": "bias", "rank": 4}).notes
+    assert "adapter.rank: not read with adapter.kind = 'bias'" in notes
+
+
+def test_a_model_taken_out_is_of_torchs_own_layers_and_the_one_that_was_scored(played):
+    run = played("fedavg", adapter={**LORA, "alpha": 8.0}, rounds=2)
+    module = run.model("global")
+    assert type(module.hidden1) is torch.nn.Linear
+    assert list(module.state_dict()) == [
+        "hidden1.weight",
+        "hidden1.bias",
+        "head.weight",
+        "head.bias",
+    ]
+    assert not torch.equal(
+        module.hidden1.weight, prepared_with(LORA).setup.build().hidden1.weight
+    )

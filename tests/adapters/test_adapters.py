@@ -1,0 +1,264 @@
+"""What of a model is trained, and what corrections of low rank compute."""
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.functional import cross_entropy
+
+from hpcfl import adapters
+from hpcfl.adapters import lora
+from hpcfl.clients.execution import BatchedKernel, SerialKernel, Session
+from hpcfl.clients.losses import Batch, shared
+from hpcfl.errors import UserError
+from hpcfl.experiment.sections import Adapter
+from hpcfl.models.mlp import MLP
+from hpcfl.models.vit import ViT
+from hpcfl.rows import constants
+from hpcfl.rows.layout import of_parameters
+
+LORA = {"kind": "lora", "targets": ["hidden*"], "rank": 2}
+
+
+def mlp(**keys):
+    torch.manual_seed(3)
+    return adapters.adapt(MLP((5,), 4, hidden=(6, 7)), Adapter(**keys))
+
+
+def held(module):
+    return constants.hold(module, constants.frozen(module))
+
+
+def trained(module):
+    return of_parameters(held(module)).names
+
+
+def moved(module):
+    """The same module, whose corrections are no longer zero."""
+    for layer in lora.layers(module).values():
+        nn.init.normal_(layer.A)
+        nn.init.normal_(layer.B)
+    return module
+
+
+HEAD = ["head.weight", "head.bias"]
+LOW = ["hidden1.A", "hidden1.B", "hidden2.A", "hidden2.B"]
+
+
+@pytest.mark.parametrize(
+    ("keys", "names"),
+    [
+        (LORA, [*LOW, *HEAD]),
+        ({**LORA, "targets": ["hidden2"]}, [*LOW[2:], *HEAD]),
+        ({**LORA, "targets": ["*"]}, [*LOW, *HEAD]),
+        ({**LORA, "train_a": False}, ["hidden1.B", "hidden2.B", *HEAD]),
+        ({**LORA, "train": ["hidden1.bias"]}, ["hidden1.bias", *LOW, *HEAD]),
+        ({"kind": "head"}, HEAD),
+        (
+            {"kind": "head", "train": ["hidden2"]},
+            ["hidden2.weight", "hidden2.bias", *HEAD],
+        ),
+        ({"kind": "bias"}, ["hidden1.bias", "hidden2.bias", *HEAD]),
+    ],
+)
+def test_only_the_adapter_and_the_head_are_trained(keys, names):
+    assert trained(mlp(**keys)) == names
+
+
+def test_without_an_adapter_a_model_stays_what_it_is():
+    module = mlp()
+    assert trained(module) == [
+        name for name, _ in MLP((5,), 4, hidden=(6, 7)).named_parameters()
+    ]
+
+
+def test_queries_and_values_are_corrected_by_default_and_norms_are_trained_if_asked():
+    module = ViT((1, 8, 8), 4, width=8, depth=1, heads=2, head_width=4, hidden=8)
+    names = trained(adapters.adapt(copy.deepcopy(module), Adapter(kind="lora")))
+    assert names == ["block1.attention.qkv.A", "block1.attention.qkv.B", *HEAD]
+    biased = trained(adapters.adapt(module, Adapter(kind="bias", norms=True)))
+    assert {"block1.norm1.weight", "norm.weight", "norm.bias"} <= set(biased)
+    assert "block1.linear1.weight" not in biased
+
+
+@pytest.mark.parametrize(
+    ("keys", "words"),
+    [
+        ({**LORA, "targets": ["hiden1"]}, "'hiden1' matches none.* mean 'hidden1'"),
+        ({**LORA, "targets": ["head"]}, "'head' matches none"),
+        (
+            {**LORA, "targets": []},
+            r"adapter\.targets: the model has no layers .*hidden1",
+        ),
+        ({**LORA, "train": ["hidden9"]}, r"adapter\.train: 'hidden9' matches none"),
+        (
+            {**LORA, "rank": 8},
+            "adapter.rank = 8: the layer 'hidden1' has 5 inputs and 6",
+        ),
+    ],
+)
+def test_what_a_model_has_not_is_refused(keys, words):
+    with pytest.raises(UserError, match=words) as caught:
+        mlp(**keys)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_layer_whose_weights_torchs_block_reads_is_no_target():
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.block = nn.TransformerEncoderLayer(4, 1, 4)
+            self.head = nn.Linear(4, 2)
+
+    with pytest.raises(UserError, match=r"'\*linear1' matches none"):
+        adapters.adapt(Net(), Adapter(kind="lora", targets=["*linear1"]))
+
+
+def test_a_corrected_model_begins_as_its_base_to_the_last_bit():
+    x = torch.randn(9, 5)
+    assert torch.equal(mlp(**LORA).features(x), mlp().features(x))
+    merged = lora.merge(mlp(**LORA))
+    assert type(merged.hidden1) is nn.Linear
+    for name, value in mlp().state_dict().items():
+        assert torch.equal(merged.state_dict()[name], value)
+
+
+def test_a_correction_by_hand_and_merged():
+    """r = 1, α = 3: with A = (1, 2), B = (4) x gets 3·4·(x₁ + 2x₂) beside W₀x + b; for
+    α/√r with r = 4 the factor is 3/2.
+    """
+    layer = nn.Linear(2, 1)
+    module = nn.ModuleDict({"a": layer})
+    lora.insert(layer, "a", Adapter(kind="lora", rank=1, alpha=3.0))
+    with torch.no_grad():
+        layer.weight.copy_(torch.tensor([[10.0, 20.0]]))
+        layer.bias.fill_(5)
+        layer.A.copy_(torch.tensor([[1.0, 2.0]]))
+        layer.B.fill_(4)
+    x = torch.tensor([[1.0, 1.0]])
+    assert layer(x).item() == 10 + 20 + 5 + 3 * 4 * 3
+    lora.merge(module)
+    assert layer(x).item() == 71 and list(layer.state_dict()) == ["weight", "bias"]
+    other = nn.Linear(4, 4)
+    lora.insert(
+        other, "b", Adapter(kind="lora", rank=4, alpha=3.0, scale="alpha/sqrt(r)")
+    )
+    assert other.factor == 1.5
+
+
+def test_a_is_drawn_as_peft_does():
+    layer = nn.Linear(400, 3)
+    lora.insert(layer, "a", Adapter(kind="lora", rank=100))
+    assert layer.A.abs().max() <= 1 / 20  # 1/√400
+    assert layer.A.detach().std().item() == pytest.approx(1 / 20 / 3**0.5, rel=0.02)
+    assert not layer.B.any()
+
+
+def test_a_words_embedding_is_corrected_but_the_paddings():
+    layer = nn.Embedding(6, 3, padding_idx=0)
+    module, tokens = nn.ModuleDict({"a": layer}), torch.tensor([[0, 1, 5]])
+    before = layer(tokens)
+    lora.insert(layer, "a", Adapter(kind="lora", rank=2, alpha=2.0))
+    assert torch.equal(layer(tokens), before)
+    nn.init.normal_(layer.A)
+    expected = before + layer.A.T[tokens] @ layer.B.T
+    expected[:, 0] = 0
+    torch.testing.assert_close(layer(tokens), expected)
+    lora.merge(module)
+    torch.testing.assert_close(layer(tokens), expected)
+
+
+def test_with_full_rank_and_a_the_identity_b_moves_as_the_weight_would():
+    """r = in, A = I, α = r: ∂L/∂B = (∂L/∂y)ᵀ(xAᵀ) = (∂L/∂y)ᵀx = ∂L/∂W, bit for bit."""
+    layer, x = nn.Linear(5, 3), torch.randn(7, 5)
+    y = torch.tensor([0, 1, 2, 0, 1, 2, 0])
+    cross_entropy(layer(x), y).backward()
+    full = layer.weight.grad.clone()
+    lora.insert(layer, "a", Adapter(kind="lora", rank=5, alpha=5.0))
+    nn.init.eye_(layer.A)
+    cross_entropy(layer(x), y).backward()
+    assert torch.equal(layer.B.grad, full)
+
+
+def gradients(kernel, lanes, names, x, y):
+    session = Session(
+        kernel,
+        lanes,
+        names,
+        lambda model, batch, lane: cross_entropy(model(batch.x), batch.y),
+    )
+    found, _ = session.gradients(slice(0, len(x)), Batch(x, y), {})
+    return found
+
+
+class Words(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.words = nn.Embedding(9, 5)
+        self.hidden = nn.Linear(5, 6)
+        self.head = nn.Linear(6, 4)
+
+    def forward(self, tokens):
+        return self.head(self.hidden(self.words(tokens).mean(dim=1)).relu())
+
+
+def adapted_with_samples(kind, samples):
+    """A model with corrections that are not zero, and samples for three lanes."""
+    if kind == "mlp":
+        return moved(mlp(**LORA)), torch.randn(3, samples, 5)
+    if kind == "words":
+        module = adapters.adapt(Words(), Adapter(kind="lora", targets=["*"], rank=2))
+        return moved(module), torch.randint(9, (3, samples, 7))
+    sizes = {"width": 8, "depth": 1, "heads": 2, "head_width": 4, "hidden": 8}
+    vit = ViT((1, 8, 8), 4, **sizes, dropout=0.0)
+    module = adapters.adapt(vit, Adapter(kind="lora"))
+    return moved(module), torch.randn(3, samples, 1, 8, 8)
+
+
+def test_a_table_of_the_base_is_not_copied_for_every_lane():
+    module = held(adapters.adapt(Words(), Adapter(kind="head")))
+    assert list(shared(module, 3)) == ["hidden.weight", "hidden.bias"]
+    tied = Words()
+    tied.hidden.weight = tied.words.weight = nn.Parameter(torch.randn(6, 5))
+    tied = held(adapters.adapt(tied, Adapter(kind="head")))
+    assert list(shared(tied, 3)) == ["words.weight", "hidden.bias"]
+
+
+@pytest.mark.parametrize("samples", [1, 2, 5, 16])
+@pytest.mark.parametrize("kind", ["mlp", "vit", "words"])
+def test_lanes_above_one_base_are_those_with_own_copies_of_it_and_alone(kind, samples):
+    torch.manual_seed(1)
+    module, x = adapted_with_samples(kind, samples)
+    own = copy.deepcopy(module)
+    for parameter in own.parameters():
+        parameter.requires_grad_(True)
+    module = held(module)
+    names = of_parameters(module).names
+    lanes = {
+        name: value.detach() + torch.randn(3, *value.shape)
+        for name, value in module.named_parameters()
+    }
+    base = {
+        name: value.detach().expand(3, *value.shape).clone()
+        for name, value in constants.of(module).items()
+    }
+    before = {name: value.clone() for name, value in constants.of(module).items()}
+    y = torch.randint(4, (3, samples))
+    together = gradients(BatchedKernel(module, 3), lanes, names, x, y)
+    copies = gradients(BatchedKernel(own, 3), {**lanes, **base}, names, x, y)
+    for lane in range(3):
+        one = slice(lane, lane + 1)
+        mine = {name: value[one].clone() for name, value in lanes.items()}
+        alone = gradients(BatchedKernel(module, 3), mine, names, x[one], y[one])
+        serial = gradients(
+            SerialKernel(copy.deepcopy(module)), mine, names, x[one], y[one]
+        )
+        for name in names:
+            assert torch.equal(together[name][one], alone[name])
+            assert torch.equal(together[name], copies[name])
+            torch.testing.assert_close(
+                together[name][one], serial[name], rtol=1e-4, atol=1e-6
+            )
+    for name, value in constants.of(module).items():
+        assert torch.equal(value, before[name])
