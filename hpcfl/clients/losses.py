@@ -216,13 +216,25 @@ def shared(module: nn.Module, lanes: int) -> Tensors:
 
     As single tensors they would make one product of all lanes, whose last bits may
     depend on how many there are. On a GPU, where results may depend on that, they are
-    best left in the module: there is nothing to give.
+    best left in the module: there is nothing to give. So are tables of which rows are
+    looked up, which torch would copy for every lane.
     """
+    tables = _tables(module)
     return {
         name: value.detach().expand(lanes, *value.shape)
         for name, value in constants.of(module).items()
-        if not value.is_cuda
+        if not value.is_cuda and id(value) not in tables
     }
+
+
+def _tables(module: nn.Module) -> set[int]:
+    """The ids of the parameters that embeddings alone have."""
+    of_embeddings: set[int] = set()
+    of_others: set[int] = set()
+    for layer in module.modules():
+        kind = of_embeddings if isinstance(layer, nn.Embedding) else of_others
+        kind |= {id(value) for value in layer._parameters.values()}
+    return of_embeddings - of_others
 
 
 def at(

@@ -189,7 +189,7 @@ def _play(
             if number == numbers[1]:
                 prepared.resources.lane_steps.clear()
             federation.play(number, request)
-        federation.record_last()
+        federation.record_rounds()
     return records, prepared.resources.lane_steps
 
 

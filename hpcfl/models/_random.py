@@ -113,7 +113,12 @@ class _Keyed(RandomLayer):
             return result
         if self.p == 1:
             return x.masked_fill(torch.ones_like(x, dtype=torch.bool), 0)
-        return self._dropped(x, self._kept(self._shape(x), self.p))
+        kept = self._kept(self._shape(x), self.p)
+        if x.dim() == 4:
+            # In the layout of x, which may be channels-last: of two layouts torch.where
+            # is slow, and so is what has to bring its result back into the first.
+            kept = torch.zeros_like(x, dtype=torch.bool) | kept
+        return self._dropped(x, kept)
 
     def _shape(self, x: Tensor) -> Sequence[int]:
         """The shape of what is dropped or kept as a whole."""

@@ -12,6 +12,7 @@ from rich.table import Table
 from torch import Tensor
 
 from hpcfl.clients.optimizers import slots
+from hpcfl.clock.waves import waves
 from hpcfl.communication.communicator import Communicator
 from hpcfl.communication.message import (
     Entry,
@@ -117,6 +118,7 @@ def of_server(prepared: Prepared) -> int:
         received_bytes(entry, cohort_size(config))
         for entry in fields(round.returned).values()
     )
+    received *= rounds_at_once(prepared)
     # A checkpoint is written from a copy of the state, while the next round is played.
     held = 2 * state + sent + received
     first = 2 * FLOAT * prepared.setup.layout.width
@@ -174,6 +176,16 @@ def kept_versions(prepared: Prepared) -> int:
         return cohort_size(config)
     steps = [calendar.step(number) for number in range(1, config.rounds + 1)]
     return max(len(step.awaited) for step in steps)
+
+
+def rounds_at_once(prepared: Prepared) -> int:
+    """Of how many rounds uploads arrive together at most: 1 where the server waits for
+    its clients, and else the longest wave's; without a timetable one is assumed.
+    """
+    config, calendar = prepared.config, prepared.calendar
+    if config.time.mode != "asynchronous" or calendar is None:
+        return 1
+    return max(len(wave.rounds) for wave in waves(calendar, config.rounds))
 
 
 def kept_bytes(prepared: Prepared) -> int:

@@ -15,6 +15,7 @@ the sum. Where nobody is stale and λ = 1 it is x̄, bit for bit. What the metho
 it is the method's own affair, such as a step of an adaptive server.
 """
 
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -25,8 +26,11 @@ import torch
 from torch import Tensor
 
 from hpcfl.clients import Fleet
+from hpcfl.clock.calendar import Calendar
 from hpcfl.clock.staleness import Staleness
 from hpcfl.clock.timetable import Job, Step
+from hpcfl.clock.waves import Wave
+from hpcfl.communication import exchange
 from hpcfl.communication.communicator import Communicator
 from hpcfl.communication.message import (
     Field,
@@ -41,11 +45,19 @@ from hpcfl.errors import UserError
 from hpcfl.methods.base import State
 from hpcfl.scores._metric_name import SAMPLE_GRADIENTS
 from hpcfl.simulation import dry_round, record, side_by_side
-from hpcfl.simulation.in_flight import Arrivals, InFlight
+from hpcfl.simulation.in_flight import InFlight
 from hpcfl.simulation.message_check import checked
-from hpcfl.simulation.participation import RoundPlan
+from hpcfl.simulation.participation import RoundPlan, is_scored
 from hpcfl.simulation.prepare import Prepared
-from hpcfl.simulation.round import FleetType, LocalWork, Reports, Result, Round
+from hpcfl.simulation.round import (
+    FleetType,
+    LocalWork,
+    Reports,
+    Result,
+    Round,
+    no_vote,
+    nothing,
+)
 from hpcfl.simulation.side_by_side import rows_of
 from hpcfl.simulation.stages import stage
 
@@ -54,17 +66,12 @@ WEIGHTS = "weights of arrivals"
 
 
 def round_maker(
-    communicator: Communicator, prepared: Prepared, server: State, last: int
+    communicator: Communicator, prepared: Prepared, last: int
 ) -> Callable[..., Round]:
-    """Collective. What makes the rounds up to ``last`` of an experiment, called as
-    ``Round`` is.
-
-    server: the server's state before the next round; empty on workers.
-    """
+    """What makes the rounds up to ``last`` of an experiment, called as ``Round`` is."""
     if prepared.config.time.mode != "asynchronous":
         return Round
-    flights = InFlight(communicator, prepared, server, last)
-    return partial(AsynchronousRound, flights)
+    return partial(AsynchronousRound, InFlight(communicator, prepared, last))
 
 
 def tried(prepared: Prepared) -> Prepared:
@@ -122,11 +129,11 @@ class AsynchronousRound(Round):
     """A round whose cohort are the clients whose uploads have arrived.
 
     Whoever has started and will arrive trains once somebody of the cohort has not: all
-    of them side by side. Everybody who is scored before training is an observer, with
-    the private state of the last arrival and the server's newest model.
+    of them side by side, a wave. Its uploads and numbers travel at once; in the rounds
+    after it that need nobody else, ranks meet only where models are scored. Everybody
+    who is scored before training is an observer, with the private state of the last
+    arrival and the server's newest model.
     """
-
-    arrivals: Arrivals  # of this rank, once they are taken out of the flights
 
     def __init__(
         self,
@@ -140,11 +147,15 @@ class AsynchronousRound(Round):
         """Arguments but ``flights``, which stay from round to round, are ``Round``'s."""
         assert prepared.calendar is not None
         self.flights = flights
-        self.step: Step = prepared.calendar.step(plan.number)
+        self.calendar: Calendar = prepared.calendar
+        self.step: Step = self.calendar.step(plan.number)
         self.version = plan.number - 1  # which the round begins with
+        self.wave = flights.begin(plan.number)
+        self.meets = self.wave is not None or plan.scored
         largest = int(prepared.setup.counts.sum(dim=1).max())
         self.staleness = Staleness.of(prepared.config.time, largest)
         self.trained: list[Fleet] = []
+        self.upload: Message = {}  # of this rank's clients, in the whole wave
         super().__init__(plan, communicator, prepared, server, fleet_type)
 
     def form_fleets(self) -> None:
@@ -157,42 +168,56 @@ class AsynchronousRound(Round):
     def fleets(self) -> list[Fleet]:
         return [*self.trained, self.observers]
 
-    def message(self, hook: str, ids: np.ndarray) -> Message:
-        message = super().message(hook, ids)
-        self.flights.keep_message(self.version, message, self.server)
-        return message
+    def own(self, cohort: np.ndarray) -> np.ndarray:
+        """Those of some clients that live on this rank."""
+        ids: np.ndarray = cohort[self.prepared.store.hosts(cohort)]
+        return ids
+
+    def play(
+        self,
+        vote: Callable[[], int] = no_vote,
+        meanwhile: Callable[[], None] = nothing,
+    ) -> Result:
+        """As any round; but rank 0 only has time ``meanwhile`` where others work."""
+        return super().play(vote, meanwhile if self.meets else nothing)
+
+    @stage("send", "what the server sends", collective=True)
+    def send(self) -> tuple[Inbox, float]:
+        floats = 0.0
+        if self.communicator.is_server:
+            message = self.message("send", self.plan.audience)
+            self.flights.keep_message(self.version, message, self.server)
+            floats = exchange.floats(message)
+        if self.meets:
+            self.flights.send_messages(self.server)
+        return self.flights.inbox(self.version), floats
 
     @stage("train", "local work", collective=False)
     def work(self, inbox: Inbox) -> LocalWork:
-        """Train whoever has started, if somebody lacks who arrives now; score this
-        rank's observers.
-        """
-        self.flights.messages[self.version] = inbox
-        for jobs, scored in self.groups():
-            self.train(jobs, scored)
+        """Train the wave that begins here, if one does; score this rank's observers."""
+        if self.wave is not None:
+            for jobs, scored in self.groups(self.wave):
+                self.train(jobs, scored)
         self.call("observe", self.observers, inbox)
-        cohort = self.plan.cohort
-        own = cohort[self.prepared.store.hosts(cohort)]
-        self.arrivals = arrivals = self.flights.arrivals(own)
-        if not len(own):
-            return LocalWork(own, {}, self.participants.state, arrivals.finite)
-        message = self.uploads(arrivals)
-        return LocalWork(own, message, arrivals.state, arrivals.finite)
+        own = self.own(self.plan.cohort)
+        return LocalWork(own, {}, self.flights.private(own), self.flights.finite(own))
 
-    def groups(self) -> list[tuple[list[Job], bool]]:
-        """The jobs of this rank's clients that are to be trained, those together that
-        are one fleet, and whether their models are scored.
+    def groups(self, wave: Wave) -> list[tuple[list[Job], bool]]:
+        """The jobs of this rank's clients in a wave, those together that are one fleet,
+        and whether their models are scored.
 
         Clients of a fleet have one learning rate. They start from one version, unless
         the method can be played with several.
         """
+        config = self.prepared.config
         groups: dict[tuple[Any, bool], list[Job]] = {}
-        for start in self.flights.startable(self.plan.number):
-            if start.job.client in self.prepared.store.ids:
-                here = start.round == self.plan.number and self.plan.scored
-                kind = self.kind(start.job.version)
-                group = groups.setdefault((kind, start.scored or here), [])
-                group.append(start.job)
+        for number, job in wave.starts:
+            if job.client in self.prepared.store.ids:
+                scored = is_scored(config, number)
+                if number == self.plan.number:
+                    scored = self.plan.scored
+                group = groups.setdefault((self.kind(job.version), scored), [])
+                group.append(job)
         return [
             (sorted(jobs, key=lambda job: job.client), scored)
             for (_, scored), jobs in groups.items()
@@ -212,9 +237,9 @@ class AsynchronousRound(Round):
         first = int(versions[0])
         fleet = self.prepared.fleet(ids, first + 1, scored, self.fleet_type)
         fleet.rounds = versions + 1
-        inbox = self.flights.messages[first]
+        inbox = self.flights.inbox(first)
         if (versions != first).any():
-            messages = [self.flights.messages[version] for version in versions.tolist()]
+            messages = [self.flights.inbox(version) for version in versions.tolist()]
             inbox = rows_of(messages)
         fleet.scores_starts = False
         shares = np.array([job.share for job in jobs])
@@ -229,23 +254,103 @@ class AsynchronousRound(Round):
         """All of it: what is sent is the same for all clients of a version."""
         return dict(inbox)
 
-    def uploads(self, arrivals: Arrivals) -> Message:
-        """What clients send that arrive on this rank, weighed by their staleness, and
-        these weights.
+    def uploads_of(self, wave: Wave) -> Message:
+        """What clients of this rank send that arrive in a wave and did not diverge: for
+        each of its rounds the means, weighed by staleness, and all weights.
         """
-        factors = self.staleness.weights(self.step.staleness)
-        places = np.searchsorted(self.step.cohort, arrivals.ids)
-        means = arrivals.means(torch.tensor(factors)[places].double())
-        if not means:
-            return {}
-        weights = [means[name].weights for name in sorted(means)]
-        table: dict[str, Mean | Field] = {
-            WEIGHTS: Field(torch.stack(weights, dim=1), floats=0)
-        }
-        return table | means
+        message: dict[str, Mean | Field] = {}
+        senders, tables = [], []
+        for number in wave.rounds:
+            step = self.calendar.step(number)
+            own = self.own(step.cohort)
+            own = own[self.flights.finite(own).numpy()]
+            factors = torch.tensor(self.staleness.weights(step.staleness)).double()
+            places = np.searchsorted(step.cohort, own)
+            means = self.flights.means(own, factors[places])
+            if means:
+                weights = [means[name].weights for name in sorted(means)]
+                senders.append(own)
+                tables.append(torch.stack(weights, dim=1))
+            for name, mean in means.items():
+                message[f"{number}.{name}"] = mean
+        if message:
+            order = np.argsort(np.concatenate(senders))
+            message[WEIGHTS] = Field(torch.cat(tables)[order], floats=0)
+        return message
+
+    @stage("gather", "the clients' numbers", collective=True)
+    def collect_reports(self, work: LocalWork, vote: Callable[[], int]) -> Reports:
+        """Of this round; where ranks meet in it, as ``meet`` does."""
+        if self.meets:
+            self.meet(work, vote)
+        return self.flights.collected.reports.pop(self.plan.number)
+
+    def meet(self, work: LocalWork, vote: Callable[[], int]) -> None:
+        """Collective. Bring all clients' numbers to rank 0, and tell all ranks who
+        diverged: of this round, and where a wave begins of those of its rounds, too, in
+        which ranks do not meet.
+        """
+        collected = self.flights.collected
+        diverged = np.arange(0)
+        if self.wave is not None:
+            diverged = self.diverged(self.wave)
+            self.upload = self.uploads_of(self.wave)
+        rounds = self.told(work)
+        seconds = dict(self.stopwatch.seconds)
+        headers = []
+        for _, numbers in rounds.values():
+            headers.append(record.header(numbers, seconds))
+            seconds = {}  # the other rounds take none
+        report = [exchange.header(self.upload), diverged.tolist(), headers, vote()]
+        with self.communicator.collective_block():
+            of_ranks = self.communicator.allgather(report)
+            uploads, lost, headers_of_ranks, votes = zip(*of_ranks, strict=True)
+            gathered = {}
+            for position, (number, (audience, numbers)) in enumerate(rounds.items()):
+                gathered[number] = record.gather(
+                    self.communicator,
+                    self.prepared.placement,
+                    audience,
+                    len(self.prepared.counts),
+                    numbers,
+                    [headers[position] for headers in headers_of_ranks],
+                    self.prepared.resources.scores,
+                )
+        if self.wave is not None:
+            all_lost = list(itertools.chain(*lost))
+            collected.diverged = np.array(sorted(all_lost), np.int64)
+        for number, of_round in gathered.items():
+            cohort = self.calendar.step(number).cohort
+            absent = np.intersect1d(cohort, collected.diverged)
+            collected.reports[number] = Reports(of_round, absent, [], no_vote())
+        own = collected.reports[self.plan.number]
+        own = replace(own, uploads=list(uploads), vote=max(votes))
+        collected.reports[self.plan.number] = own
+
+    def told(self, work: LocalWork) -> dict[int, tuple[np.ndarray, record.OfFleets]]:
+        """The rounds of which ranks tell each other where they meet: of each the clients
+        that have numbers, and those of this rank.
+        """
+        rounds = {self.plan.number: (self.plan.audience, self.numbers(work))}
+        if self.wave is None:
+            return rounds
+        for number in self.wave.rounds[1:]:
+            if not is_scored(self.prepared.config, number):
+                cohort = self.calendar.step(number).cohort
+                own = self.own(cohort)
+                rounds[number] = cohort, [(own, self.flights.numbers(own))]
+        return rounds
+
+    def diverged(self, wave: Wave) -> np.ndarray:
+        """The clients of this rank that arrive in a wave and diverged."""
+        found = [np.arange(0)]
+        for number in wave.rounds:
+            own = self.own(self.calendar.step(number).cohort)
+            found.append(own[~self.flights.finite(own).numpy()])
+        return np.concatenate(found)
 
     def numbers(self, work: LocalWork) -> record.OfFleets:
-        arrived = self.arrivals.numbers()
+        arrived = self.flights.numbers(work.ids)
         scored = record.numbers(self.observers, None, None)
         both = np.isin(self.observers.ids, work.ids)
         if both.any():
@@ -254,6 +359,54 @@ class AsynchronousRound(Round):
             counted[both] += arrived.values[SAMPLE_GRADIENTS]
             arrived.values[SAMPLE_GRADIENTS] = counted[both]
         return [(work.ids, arrived), (self.observers.ids, scored)]
+
+    @stage("gather", "uploads", collective=True)
+    def collect_uploads(
+        self, cohort: np.ndarray, work: LocalWork, reports: Reports
+    ) -> State | None:
+        """The means of what the ``cohort`` sends, on rank 0; where a wave begins those
+        of all its rounds travel.
+        """
+        if self.wave is not None:
+            self.gather_uploads(self.wave, reports)
+        return self.flights.collected.uploads.pop(self.plan.number, None)
+
+    def gather_uploads(self, wave: Wave, reports: Reports) -> None:
+        """Collective. Bring what arrives in a wave to rank 0."""
+        collected = self.flights.collected
+        senders = {}
+        for number in wave.rounds:
+            cohort = self.calendar.step(number).cohort
+            senders[number] = np.setdiff1d(cohort, collected.diverged)
+        all_senders = np.sort(np.concatenate([*senders.values()]))
+        if not len(all_senders):
+            return
+        gathered = exchange.gather(
+            self.communicator,
+            self.prepared.placement,
+            all_senders,
+            self.upload,
+            reports.uploads,
+        )
+        self.flights.forget_uploads(self.own(all_senders))
+        self.upload = {}
+        if gathered is None:
+            return
+        weights = gathered.pop(WEIGHTS, None)
+        for number, ids in senders.items():
+            if not len(ids):
+                continue
+            uploads = collected.uploads[number] = {}
+            if weights is not None:
+                uploads[WEIGHTS] = weights[np.searchsorted(all_senders, ids)]
+        for name, mean in gathered.items():
+            of_round, of_field = name.split(".", 1)
+            if int(of_round) in collected.uploads:
+                collected.uploads[int(of_round)][of_field] = mean
+
+    def store_state(self, work: LocalWork) -> None:
+        super().store_state(work)
+        self.flights.forget(work.ids)
 
     def uplink(self, cohort: np.ndarray, uploads: State) -> State:
         """The means of what arrived, moved as far as the step goes."""
@@ -266,11 +419,12 @@ class AsynchronousRound(Round):
         if self.prepared.config.time.rule == "fedasync":
             # It mixes models as they are, whatever they began with.
             versions = [self.version] * len(versions)
-        messages = self.flights.messages
-        needed = {*versions, self.version}
         stepped = {}
         for name, weights in zip(sorted(uploads), table.T, strict=True):
-            sent = {version: messages[version][name].cpu() for version in needed}
+            sent = {
+                version: self.flights.kept(version, name, self.server)
+                for version in {*versions, self.version}
+            }
             stepped[name] = step_of(uploads[name], sent, versions, weights, rate)
         return stepped
 
@@ -278,7 +432,7 @@ class AsynchronousRound(Round):
         """The round as it was played; messages of which nobody at work needs anything
         any more are forgotten.
         """
-        self.flights.forget_messages(self.step.awaited, self.server)
+        self.flights.forget_messages(self.plan.number, self.server)
         return super().result(reports, floats_down)
 
 
@@ -304,8 +458,10 @@ def step_of(
         return mean
     now = sent[newest].double()
     change = mean.double() - now
+    since = torch.empty_like(now)  # new memory would cost more than the sums
     for version in stale:
         begun_there = torch.tensor([one == version for one in versions])
         share = weights[begun_there].sum() / weights.sum()
-        change += share * (now - sent[version].double())
-    return (now + rate * change).to(mean.dtype)
+        torch.sub(now, sent[version], out=since)
+        change += since.mul_(share)
+    return change.mul_(rate).add_(now).to(mean.dtype)

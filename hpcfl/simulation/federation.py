@@ -53,18 +53,13 @@ class Federation:
     best: BestRound | None = None
     schedule: Schedule = field(init=False)
     make_round: Callable[..., Round] = field(init=False)
-    _unrecorded: Result | None = (
-        None  # the last round, until there is time to record it
-    )
+    # the last rounds, until there is time to record them
+    _unrecorded: list[Result] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        """Collective."""
         self.schedule = Schedule(self.prepared.config.checkpoint.every)
         self.make_round = round_maker(
-            self.communicator,
-            self.prepared,
-            self.server,
-            self.prepared.config.rounds,
+            self.communicator, self.prepared, self.prepared.config.rounds
         )
 
     def run(self, done: int, request: StopRequest) -> None:
@@ -98,12 +93,12 @@ class Federation:
     def play(self, number: int, request: StopRequest) -> int:
         """Collective. Play one round; returns the highest vote of the ranks.
 
-        The round before is recorded while the workers train.
+        The rounds before it are recorded while the workers train.
         """
         config, calendar = self.prepared.config, self.prepared.calendar
 
         def meanwhile() -> None:
-            self.record_last()
+            self.record_rounds()
             if number < config.rounds and (
                 calendar is None or calendar.is_known(number + 1)
             ):
@@ -113,32 +108,39 @@ class Federation:
         plan = select(config, number, calendar)
         round = self.make_round(plan, self.communicator, self.prepared, self.server)
         result = round.play(lambda: self.vote(number, request), meanwhile)
-        self._unrecorded = result
+        self._unrecorded.append(result)
         hearing.hear(calendar, self.communicator, number, result.numbers)
-        self.judge(result)
-        return result.vote
+        if plan.scored:
+            self.judge(result)
+        return max(result.vote, self.planned(number))
 
     def finish(self) -> None:
         """Collective. Score the models that the last aggregation made."""
         prepared = self.prepared
         plan = select_final(prepared.config, prepared.newcomer_ids, prepared.calendar)
         scoring = FinalScoring(plan, self.communicator, self.prepared, self.server)
-        self._unrecorded = scoring.play()
-        self.record_last()
+        self._unrecorded.append(scoring.play())
+        self.record_rounds()
 
     def vote(self, number: int, request: StopRequest) -> int:
         """What this rank wants done after a round.
 
         A signal that reaches only ranks that wait for others by then counts for the
-        next round. The round before the last always ends with a checkpoint, from which
-        the models that the last round trains can be made again.
+        next round. There are rounds without a vote, in which ranks do not meet.
         """
         if request.received:
             return STOP
+        return CHECKPOINT if self.schedule.due(number) else CONTINUE
+
+    def planned(self, number: int) -> int:
+        """What is to be done after a round in any case, as all ranks know.
+
+        The round before the last always ends with a checkpoint, from which the models
+        that the last round trains can be made again.
+        """
         before_last = number == self.prepared.config.rounds - 1
-        if before_last or self.schedule.due(number):
-            return CHECKPOINT
-        return CONTINUE
+        planned = before_last or self.schedule.planned(number)
+        return CHECKPOINT if planned else CONTINUE
 
     def remember_state(self, number: int) -> None:
         """Hold on to the state before a round, which may turn out to be the best."""
@@ -156,23 +158,27 @@ class Federation:
         if number is not None:
             self.best.keep(number)
 
-    def record_last(self) -> None:
-        """Record and report the last round on rank 0, unless that is done already."""
-        result, self._unrecorded = self._unrecorded, None
-        if self.metrics is None or result is None:
+    def record_rounds(self) -> None:
+        """Record and report the last rounds on rank 0, as far as that is not done
+        already.
+        """
+        results, self._unrecorded = self._unrecorded, []
+        if self.metrics is None:
             return
-        name = "after the last round" if result.final else f"round {result.number}"
-        with on_this_rank(f"{name}, metrics"):
-            record = self.metrics.conclude if result.final else self.metrics.record
-            record(result.number, result.values)
-        with on_this_rank(f"{name}, report"):
-            self.report(result.number, result.values)
+        for result in results:
+            name = "after the last round" if result.final else f"round {result.number}"
+            with on_this_rank(f"{name}, metrics"):
+                record = self.metrics.conclude if result.final else self.metrics.record
+                record(result.number, result.values)
+            with on_this_rank(f"{name}, report"):
+                self.report(result.number, result.values)
 
     def save_metrics(self, number: int) -> None:
         """Collective. Keep what earlier rounds recorded and began to save.
 
         All ranks are here, because they fail together.
         """
+        self.record_rounds()
         if self.metrics is not None:
             with on_this_rank(f"round {number}, metrics"):
                 self.metrics.publish()
@@ -182,7 +188,7 @@ class Federation:
         """Collective. Merge the metrics and begin to save all state; with ``wait``,
         finish that as well.
         """
-        self.record_last()
+        self.record_rounds()
         stopwatch = self.prepared.resources.stopwatch
         with stopwatch.phase("checkpoint"), self.schedule.waiting():
             if self.metrics is not None:

@@ -7,10 +7,12 @@ What a client makes is a function of the message, of its private state and of ke
 of which are there once it starts. Hence a rank trains all clients at once that have
 started and will arrive, and keeps what they made until their round. It is not part of a
 checkpoint: a run that goes on makes it again.
+
+These trainings are a wave (``clock/waves.py``). Ranks meet once in it: what the server
+needs for all rounds of the wave travels together, and rank 0 keeps it until then.
 """
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -19,32 +21,17 @@ from torch import Tensor
 
 from hpcfl.clients import Fleet
 from hpcfl.clock.calendar import Calendar
-from hpcfl.clock.timetable import Job
+from hpcfl.clock.waves import Wave, wave_from
 from hpcfl.communication import exchange
 from hpcfl.communication.communicator import Communicator
 from hpcfl.communication.message import Inbox, Mean, Message, fields
 from hpcfl.methods.base import State
 from hpcfl.simulation import record
-from hpcfl.simulation.participation import is_scored
 from hpcfl.simulation.prepare import Prepared
+from hpcfl.simulation.round import Reports
 from hpcfl.storage.clients import ClientStore
 
-SENT = "in flight"  # what the names of kept messages begin with
-UPLOAD, PRIVATE = "upload.", "private."  # what those of a client's results begin with
-
-
-@dataclass(frozen=True)
-class Start:
-    """The start of a job that counts.
-
-    Attributes:
-        round: whose step its upload is part of.
-        scored: whether its model is scored once it is trained.
-    """
-
-    job: Job
-    round: int
-    scored: bool
+SENT = "in flight."  # what the names of kept messages begin with
 
 
 @dataclass(frozen=True)
@@ -65,79 +52,111 @@ class Made:
     recorded: list[str]
 
 
+@dataclass
+class Collected:
+    """What has travelled for the rounds of a wave that are still to come.
+
+    Attributes:
+        reports: by round; of rounds in which ranks meet to score there is none.
+        uploads: what arrives in each round, on rank 0.
+        diverged: clients, of all rounds of the wave.
+    """
+
+    reports: dict[int, Reports] = field(default_factory=dict)
+    uploads: dict[int, State] = field(default_factory=dict)
+    diverged: np.ndarray = field(default_factory=lambda: np.arange(0))
+
+
 class InFlight:
     """The messages that clients at work started from, and what this rank's clients have
     made that is yet to arrive.
 
     Attributes:
-        messages: the inbox that each of the server's models came to, by its version.
+        messages: the inbox that each of the server's models came to, by its version, as
+            far as it was sent.
+        collected: of the wave under way.
     """
 
     def __init__(
-        self,
-        communicator: Communicator,
-        prepared: Prepared,
-        server: State,
-        last: int,
+        self, communicator: Communicator, prepared: Prepared, last: int
     ) -> None:
-        """Collective.
-
-        Args:
-            server: the server's state on rank 0, with the messages that are kept.
-            last: the last round that is played.
-        """
+        """``last``: the last round that is played."""
         assert prepared.calendar is not None
         self._calendar: Calendar = prepared.calendar
+        self._communicator = communicator
         self._prepared = prepared
         self._last = last
         self._trained = 0  # jobs from versions below it are trained
+        self._rounds = range(0)  # of the wave under way
         self._made: dict[int, Made] = {}
-        self._rows: ClientStore | None = None
-        self.messages = _restored(communicator, prepared, server)
+        self._uploads: ClientStore | None = None
+        self._private = prepared.store.like(prepared.store.template)
+        self.messages: dict[int, Inbox] = {}
+        self.collected = Collected()
+
+    def begin(self, number: int) -> Wave | None:
+        """The wave that begins with a round; None where the round is part of the wave
+        under way.
+        """
+        if number in self._rounds:
+            return None
+        wave = wave_from(self._calendar, number, self._trained, self._last)
+        self._trained, self._rounds = number, wave.rounds
+        self.collected = Collected()
+        return wave
 
     def keep_message(self, version: int, message: Message, server: State) -> None:
         """On rank 0: keep the message that one of the server's models came to."""
         for name, entry in fields(message).items():
-            server[f"{SENT}.{version}.{name}"] = entry.tensor
+            server[f"{SENT}{version}.{name}"] = entry.tensor
 
-    def forget_messages(self, awaited: Sequence[int], server: State) -> None:
-        """Forget all messages but those of the versions that are ``awaited``."""
-        self.messages = {
-            version: inbox
-            for version, inbox in self.messages.items()
-            if version in awaited
-        }
-        for name in list(server):
-            if name.startswith(f"{SENT}.") and _version(name) not in awaited:
-                del server[name]
+    def kept(self, version: int, name: str, server: State) -> Tensor:
+        """On rank 0: a field of a message that is kept."""
+        return server[f"{SENT}{version}.{name}"]
 
-    def startable(self, number: int) -> list[Start]:
-        """The jobs to train in a round, by version and client: none if all that count in
-        it are trained already, else all that have started by then and are not.
+    def send_messages(self, server: State) -> None:
+        """Collective. Let every rank have the messages that rank 0 keeps in ``server``,
+        as far as they were not sent before.
         """
-        missing = [
-            job
-            for job in self._calendar.step(number).jobs
-            if job.version >= self._trained
-        ]
-        if not missing:
-            return []
-        starts = []
-        for version in range(self._trained, number):
-            for round, job in self._calendar.started(version, number, self._last):
-                scored = is_scored(self._prepared.config, round)
-                starts.append(Start(job, round, scored))
-        self._trained = number
-        return starts
+        unsent: dict[str, Any] = {
+            name: tensor
+            for name, tensor in server.items()
+            if name.startswith(SENT) and _version(name) not in self.messages
+        }
+        nobody = np.arange(0)
+        arrived, _ = exchange.send(
+            self._communicator,
+            self._prepared.placement,
+            nobody,
+            unsent,
+            self._prepared.resources.device,
+        )
+        for name, tensor in arrived.items():
+            _, version, of_field = name.split(".", 2)
+            self.messages.setdefault(int(version), {})[of_field] = tensor
+
+    def inbox(self, version: int) -> Inbox:
+        """What clients got who start from a version; {} where nothing is sent."""
+        return self.messages.get(version, {})
+
+    def forget_messages(self, number: int, server: State) -> None:
+        """Forget, after a round, all messages from which nobody at work started."""
+        awaited = self._calendar.step(number).awaited
+        for version in list(self.messages):
+            if version not in awaited:
+                del self.messages[version]
+        for name in list(server):
+            if name.startswith(SENT) and _version(name) not in awaited:
+                del server[name]
 
     def keep_made(self, fleet: Fleet, message: Message, finite: Tensor) -> None:
         """Keep what a fleet made until its clients arrive."""
         of_fleet = record.numbers(fleet, message, finite)
-        rows = {PRIVATE + name: tensor for name, tensor in fleet.state.items()}
+        rows: State = {}
         weights = {}
         for name, entry in fields(message).items():
             assert isinstance(entry, Mean)
-            rows[UPLOAD + name] = entry.tensor
+            rows[name] = entry.tensor
             weights[name] = entry.weights.tolist()
         ids = fleet.ids.tolist()
         for position, client in enumerate(ids):
@@ -152,95 +171,63 @@ class InFlight:
                 of_fleet.columns,
                 of_fleet.recorded,
             )
-        self._store(rows).put(ids, rows)
-
-    def arrivals(self, ids: np.ndarray) -> "Arrivals":
-        """What some of this rank's clients made, which is forgotten here."""
-        clients = ids.tolist()
-        made = [self._made.pop(client) for client in clients]
-        rows: State = {}
-        if self._rows is not None:
-            rows = self._rows.get(clients, self._prepared.resources.device)
-            self._rows.forget(clients)
-        return Arrivals(ids, made, rows)
-
-    def _store(self, rows: State) -> ClientStore:
-        """Where rows of results are kept; made when it is needed, because only results
-        say what they are like.
-        """
-        if self._rows is None:
+        if self._uploads is None:
+            # Only results say what they are like.
             template = {name: torch.empty_like(some[0]) for name, some in rows.items()}
-            self._rows = self._prepared.store.like(template)
-        return self._rows
+            self._uploads = self._prepared.store.like(template)
+        self._uploads.put(ids, rows)
+        self._private.put(ids, fleet.state)
 
+    def finite(self, ids: np.ndarray) -> Tensor:
+        """Which of some of this rank's clients at work did not diverge, bool [n]."""
+        flags = [self._made[client].finite for client in ids.tolist()]
+        return torch.tensor(flags, dtype=torch.bool)
 
-@dataclass(frozen=True)
-class Arrivals:
-    """What n clients of this rank made that arrive in a round."""
+    def private(self, ids: np.ndarray) -> State:
+        """The private state that they made, by name, [n, …]."""
+        return self._private.get(ids.tolist(), self._prepared.resources.device)
 
-    ids: np.ndarray
-    made: list[Made]
-    rows: State
-
-    @property
-    def state(self) -> State:
-        """Their private state, by name, [n, …]."""
-        return dict(_named(self.rows, PRIVATE))
-
-    @property
-    def finite(self) -> Tensor:
-        """Which of them did not diverge, bool [n]."""
-        return torch.tensor([made.finite for made in self.made], dtype=torch.bool)
-
-    def means(self, factors: Tensor) -> dict[str, Mean]:
-        """What they send.
+    def means(self, ids: np.ndarray, factors: Tensor) -> dict[str, Mean]:
+        """What they send, by name; {} where nobody of this rank has trained yet.
 
         factors: of each client [n], whole numbers; its weights are multiplied by it.
         """
-        means: dict[str, Mean] = {}
-        for name, rows in _named(self.rows, UPLOAD):
-            weights = [made.weights[name] for made in self.made]
-            means[name] = Mean(rows, torch.tensor(weights).double() * factors)
+        if self._uploads is None:
+            return {}
+        clients = ids.tolist()
+        means = {}
+        rows = self._uploads.get(clients, self._prepared.resources.device)
+        for name, of_clients in rows.items():
+            weights = [self._made[client].weights[name] for client in clients]
+            means[name] = Mean(of_clients, torch.tensor(weights).double() * factors)
         return means
 
-    def numbers(self) -> record.Numbers:
+    def numbers(self, ids: np.ndarray) -> record.Numbers:
         """Their numbers, NaN where one has none."""
         found = record.Numbers()
-        for position, made in enumerate(self.made):
+        for position, client in enumerate(ids.tolist()):
+            made = self._made[client]
             for name, value in made.numbers.items():
-                values = found.values.setdefault(name, np.full(len(self.ids), np.nan))
+                values = found.values.setdefault(name, np.full(len(ids), np.nan))
                 values[position] = value
             found.columns = sorted({*found.columns, *made.columns})
             found.recorded = sorted({*found.recorded, *made.recorded})
         return found
 
+    def forget_uploads(self, ids: np.ndarray) -> None:
+        """Forget what they sent, which has travelled."""
+        if self._uploads is not None:
+            self._uploads.forget(ids.tolist())
 
-def _named(rows: State, kind: str) -> Iterator[tuple[str, Tensor]]:
-    """The rows of a kind, by their names without it."""
-    for name, tensor in rows.items():
-        if name.startswith(kind):
-            yield name.removeprefix(kind), tensor
+    def forget(self, ids: np.ndarray) -> None:
+        """Forget all that they made: they have arrived."""
+        for client in ids.tolist():
+            del self._made[client]
+        self._private.forget(ids.tolist())
+        self.forget_uploads(ids)
 
 
 def _version(name: str) -> int:
     """The version of a kept message by the name of one of its fields."""
     _, version, _ = name.split(".", 2)
     return int(version)
-
-
-def _restored(
-    communicator: Communicator, prepared: Prepared, server: State
-) -> dict[int, Inbox]:
-    """Collective. The messages that rank 0 keeps in ``server``, on every rank."""
-    kept: dict[str, Any] = {
-        name: tensor for name, tensor in server.items() if name.startswith(f"{SENT}.")
-    }
-    nobody = np.arange(0)
-    device = prepared.resources.device
-    placement = prepared.placement
-    arrived, _ = exchange.send(communicator, placement, nobody, kept, device)
-    messages: dict[int, Inbox] = {}
-    for name, tensor in arrived.items():
-        _, version, field = name.split(".", 2)
-        messages.setdefault(int(version), {})[field] = tensor
-    return messages

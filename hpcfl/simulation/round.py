@@ -29,11 +29,11 @@ FleetType = Callable[..., Fleet]
 PHASES = ("send", "gather", "aggregate", "checkpoint")  # of which rank 0 has seconds
 
 
-def _nothing() -> None:
+def nothing() -> None:
     """What a rank does while others train, if there is nothing to do."""
 
 
-def _no_vote() -> int:
+def no_vote() -> int:
     """The vote of a rank that wants nothing done after the round."""
     return 0
 
@@ -155,8 +155,8 @@ class Round:
 
     def play(
         self,
-        vote: Callable[[], int] = _no_vote,
-        meanwhile: Callable[[], None] = _nothing,
+        vote: Callable[[], int] = no_vote,
+        meanwhile: Callable[[], None] = nothing,
     ) -> Result:
         """Collective. Play the round.
 

@@ -34,10 +34,14 @@ class Schedule:
         self._under_way = False
         self._finished = clock()  # when the last checkpoint was
 
+    def planned(self, round: int) -> bool:
+        """Whether a checkpoint is due at the end of ``round``, whatever the clock says."""
+        return self._every != "auto" and round % self._every == 0
+
     def due(self, round: int) -> bool:
         """Whether a checkpoint is due at the end of ``round``."""
         if self._every != "auto":
-            return round % self._every == 0
+            return self.planned(round)
         return not self._under_way and self._cost <= SHARE * (
             self._clock() - self._finished
         )

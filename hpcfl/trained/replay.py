@@ -122,7 +122,7 @@ class RoundReplay:
             alone, server = OneProcess(), self.server(number)
             make: Callable[..., Round] = FinalScoring
             if not final:
-                make = round_maker(alone, prepared, server, number)
+                make = round_maker(alone, prepared, number)
             round = make(plan, alone, prepared, server, fleet_type)
             inbox, _ = round.send()
             round.work(inbox)

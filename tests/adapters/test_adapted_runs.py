@@ -60,7 +60,7 @@ def test_the_base_may_come_from_a_file_and_comes_out_again_untrained(tmp_path):
 
 
 @pytest.mark.parametrize("method", ["fedavg", "ditto", "fedala", "fedrep", "fedproto"])
-def test_no_method_moves_the_base_and_no_message_has_it(federate, method):
+def test_no_method_moves_the_base_and_no_message_has_it(federate, short_ala, method):
     played = federate(method, adapter=LORA, rounds=2)
     expected = base_of(prepared_with(LORA, method))
     for name, value in base_of(played.prepared).items():

@@ -10,7 +10,7 @@ from torch.nn.functional import cross_entropy
 from hpcfl import adapters
 from hpcfl.adapters import lora
 from hpcfl.clients.execution import BatchedKernel, SerialKernel, Session
-from hpcfl.clients.losses import Batch
+from hpcfl.clients.losses import Batch, shared
 from hpcfl.errors import UserError
 from hpcfl.experiment.sections import Adapter
 from hpcfl.models.mlp import MLP
@@ -192,17 +192,44 @@ def gradients(kernel, lanes, names, x, y):
     return found
 
 
-@pytest.mark.parametrize("samples", [1, 2, 5, 16])
-@pytest.mark.parametrize("kind", ["mlp", "vit"])
+class Words(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.words = nn.Embedding(9, 5)
+        self.hidden = nn.Linear(5, 6)
+        self.head = nn.Linear(6, 4)
+
+    def forward(self, tokens):
+        return self.head(self.hidden(self.words(tokens).mean(dim=1)).relu())
+
+
+def adapted_with_samples(kind, samples):
+    """A model with corrections that are not zero, and samples for three lanes."""
+    if kind == "mlp":
+        return moved(mlp(**LORA)), torch.randn(3, samples, 5)
+    if kind == "words":
+        module = adapters.adapt(Words(), Adapter(kind="lora", targets=["*"], rank=2))
+        return moved(module), torch.randint(9, (3, samples, 7))
+    sizes = {"width": 8, "depth": 1, "heads": 2, "head_width": 4, "hidden": 8}
+    vit = ViT((1, 8, 8), 4, **sizes, dropout=0.0)
+    module = adapters.adapt(vit, Adapter(kind="lora"))
+    return moved(module), torch.randn(3, samples, 1, 8, 8)
+
+
+def test_a_table_of_the_base_is_not_copied_for_every_lane():
+    module = held(adapters.adapt(Words(), Adapter(kind="head")))
+    assert list(shared(module, 3)) == ["hidden.weight", "hidden.bias"]
+    tied = Words()
+    tied.hidden.weight = tied.words.weight = nn.Parameter(torch.randn(6, 5))
+    tied = held(adapters.adapt(tied, Adapter(kind="head")))
+    assert list(shared(tied, 3)) == ["words.weight", "hidden.bias"]
+
+
+@pytest.mark.parametrize("samples", [1, 2, 16])
+@pytest.mark.parametrize("kind", ["mlp", "vit", "words"])
 def test_lanes_above_one_base_are_those_with_own_copies_of_it_and_alone(kind, samples):
     torch.manual_seed(1)
-    if kind == "mlp":
-        module, shape = moved(mlp(**LORA)), (5,)
-    else:
-        vit = ViT(
-            (1, 8, 8), 4, width=8, depth=1, heads=2, head_width=4, hidden=8, dropout=0.0
-        )
-        module, shape = moved(adapters.adapt(vit, Adapter(kind="lora"))), (1, 8, 8)
+    module, x = adapted_with_samples(kind, samples)
     own = copy.deepcopy(module)
     for parameter in own.parameters():
         parameter.requires_grad_(True)
@@ -217,7 +244,7 @@ def test_lanes_above_one_base_are_those_with_own_copies_of_it_and_alone(kind, sa
         for name, value in constants.of(module).items()
     }
     before = {name: value.clone() for name, value in constants.of(module).items()}
-    x, y = torch.randn(3, samples, *shape), torch.randint(4, (3, samples))
+    y = torch.randint(4, (3, samples))
     together = gradients(BatchedKernel(module, 3), lanes, names, x, y)
     copies = gradients(BatchedKernel(own, 3), {**lanes, **base}, names, x, y)
     for lane in range(3):

@@ -105,7 +105,7 @@ def player(
         }
     )
     prepared = timed(prepare_together(experiment, communicator), communicator)
-    make = round_maker(communicator, prepared, prepared.server, 600)
+    make = round_maker(communicator, prepared, 600)
     each = COHORT if mode == "synchronous" else BUFFER
     done = 0
     samples = prepared.resources.lane_steps

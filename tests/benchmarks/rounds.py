@@ -1,11 +1,12 @@
 """Seconds per round against two yardsticks: ``python tests/benchmarks/rounds.py
-[--quick] [--only W1 …] [--device cuda] [--pfllib FOLDER]``.
+[--quick] [--only W1 …] [--device cuda] [--pfllib FOLDER] [--pfl PYTHON]``.
 
 Contenders of a row run in turn, several times, so that a noisy neighbour meets all of
 them (but once against PFLlib, which takes minutes); compared are the medians of all
 their rounds. Writes ``results/benchmarks/DEVICE.json`` (rows not run stay as they were)
 and the table in the README beside it. Data sets are looked for in $HPCFL_DATA. The row
-"PFLlib" is measured where --pfllib names a checkout of it.
+"PFLlib" is measured where --pfllib names a checkout of it, "pfl-research" where --pfl
+names an interpreter that has its package ``pfl`` and all that hpcfl needs.
 """
 
 import argparse
@@ -47,6 +48,7 @@ class Bench:
     def __init__(self, scratch: Path, options: argparse.Namespace):
         self.scratch, self.device, self.cores = scratch, options.device, options.cores
         self.pfllib: Path | None = options.pfllib
+        self.pfl: Path | None = options.pfl
         self.quick: bool = options.quick
         self.repeats = 1 if self.quick else 3
 
@@ -133,6 +135,7 @@ class Bench:
         environment = {
             **os.environ,
             "PATH": f"{beside}{os.pathsep}{os.environ['PATH']}",
+            "PYTHONPATH": os.pathsep.join([str(HERE), str(HERE.parents[1])]),
         }
         words = [str(word) for word in command]
         done = subprocess.run(words, capture_output=True, text=True, env=environment)
@@ -226,6 +229,35 @@ def against_pfllib(bench: Bench, name: str) -> dict[str, float]:
     return found
 
 
+def against_pfl_research(bench: Bench, name: str) -> dict[str, float]:
+    """One process against one, and a server with two workers against two processes,
+    each with one thread.
+    """
+    if bench.pfl is None:
+        raise RuntimeError("tell which Python has the package pfl, --pfl PYTHON")
+    cohort, rounds = 50, 3
+    fraction = f"participation.fraction={cohort / 1000}"
+
+    def hpcfl(ranks: int) -> list[float]:
+        settings = [*UNSCORED, fraction, "runtime.threads=1"]
+        return bench.hpcfl(name, rounds, *settings, ranks=ranks)["rounds"]
+
+    def peer(*launcher: object) -> list[float]:
+        words = [HERE / "pfl_research.py", bench.folder(name)]
+        words += ["--rounds", rounds, "--cohort", cohort]
+        return json.loads(bench.run(bench.pfl, *launcher, *words).splitlines()[-1])
+
+    torchrun = ["-m", "torch.distributed.run", "--nproc-per-node", 2]
+    return bench.compete(
+        {
+            "one process": lambda: hpcfl(1),
+            "one process, pfl-research": lambda: peer(),
+            "two workers": lambda: hpcfl(3),
+            "two processes, pfl-research": lambda: peer(*torchrun),
+        }
+    )
+
+
 def exchange(bench: Bench, name: str) -> dict[str, float]:
     found = json.loads(
         bench.run("mpiexec", "-n", 3, sys.executable, HERE / "exchange_speed.py")
@@ -313,6 +345,7 @@ ROWS: dict[str, tuple[Callable[[Bench, str], dict[str, float]], str]] = {
     "steps": (steps, "W1"),
     "activation": (activation, "W1"),
     "PFLlib": (against_pfllib, "W1"),
+    "pfl-research": (against_pfl_research, "dropout"),
     "exchange": (exchange, ""),
     "means": (means, ""),
     "server": (server_step, "CIFAR-100"),
@@ -338,6 +371,9 @@ def main() -> None:
     parser.add_argument(
         "--pfllib", type=Path, metavar="FOLDER", help="a checkout of PFLlib"
     )
+    parser.add_argument(
+        "--pfl", type=Path, metavar="PYTHON", help="an interpreter with pfl-research"
+    )
     options = parser.parse_args()
     rows = ROWS if options.device == "cpu" else one_gpu.ROWS
     path = RESULTS / f"{'cpu' if options.device == 'cpu' else 'gpu'}.json"
@@ -346,9 +382,8 @@ def main() -> None:
     failed = []
     with tempfile.TemporaryDirectory() as scratch:
         bench = Bench(Path(scratch), options)
-        for row in options.only or [
-            row for row in rows if row != "PFLlib" or options.pfllib
-        ]:
+        given = {"PFLlib": options.pfllib, "pfl-research": options.pfl}
+        for row in options.only or [row for row in rows if given.get(row, True)]:
             measure, name = rows[row]
             try:
                 values = measure(bench, name)

@@ -130,6 +130,26 @@ TARGETS = [
         )
         for method in PFLLIB
     ),
+    *(
+        Target(
+            "pfl-research",
+            f"two convolutions, two dropouts, {what}, against pfl-research",
+            against(ours, theirs),
+            0.90,
+        )
+        for what, ours, theirs in (
+            (
+                "one process against one",
+                "one process",
+                "one process, pfl-research",
+            ),
+            (
+                "two workers against two processes",
+                "two workers",
+                "two processes, pfl-research",
+            ),
+        )
+    ),
     Target(
         "exchange",
         "exchange of 100 MB a rank, bare MPI's time against ours",

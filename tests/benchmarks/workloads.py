@@ -83,6 +83,20 @@ hidden = [64]
 batch_size = 5
 lr = 0.005
 """
+# pfl-research's own: benchmarks/image_classification/configs/baseline.yaml
+DROPOUT = """
+[data]
+dataset = "cifar-10"
+[partition]
+scheme = "iid"
+clients = 1000
+train = 0.8334
+[model]
+name = "two_dropouts:Net"
+[training]
+batch_size = 10
+lr = 0.1
+"""
 STEPS_OF_A_CLIENT = 11  # of 52 training samples
 
 CIFAR = W1.replace("mnist", "cifar-10")
@@ -90,6 +104,7 @@ EXPERIMENTS = {
     "W1": W1,
     "W2": W2,
     "W3": W3,
+    "dropout": DROPOUT,
     "CIFAR-20": CIFAR,
     "CIFAR-100": CIFAR.replace("clients = 20", "clients = 100"),
     "ResNet": CIFAR.replace('"cnn"', '"resnet18"'),

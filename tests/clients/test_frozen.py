@@ -284,7 +284,8 @@ def test_what_a_method_declares_is_true(federate, short_ala, tried_both_ways, me
     assert tried_both_ways or trains_body or not declared
 
 
-SHAPES = {"fasttext": (12,), "lenet": (1, 28, 28)}
+OF_TOKENS = ("fasttext", "text-transformer", "char-transformer", "char-lstm")
+SHAPES = {"lenet": (1, 28, 28), **dict.fromkeys(OF_TOKENS, (12,))}
 
 
 @pytest.mark.parametrize("name", plugins.names("hpcfl.models"))
@@ -293,7 +294,7 @@ def test_the_features_of_every_model_stand_for_samples(name):
     model says so.
     """
     shape = SHAPES.get(name, (3, 32, 32))
-    options = {"vocabulary": 30} if name == "fasttext" else {}
+    options = {"vocabulary": 30} if name in OF_TOKENS else {}
     module = plugins.find("hpcfl.models", "model.name", name)(shape, 4, **options)
     x = torch.randint(0, 30, (3, *shape)) if options else torch.randn(3, *shape)
     y = torch.tensor([0, 3, 1])
