@@ -4,6 +4,7 @@
 
 import pytest
 
+from hpcfl.simulation.asynchronous import AsynchronousRound
 from hpcfl.storage.checkpoint import latest
 
 pytestmark = pytest.mark.mpi
@@ -21,6 +22,8 @@ name = "mlp"
 hidden = [8]
 [training]
 lr = 0.1
+[evaluation]
+every = 5
 [checkpoint]
 every = 1
 [time]
@@ -36,11 +39,23 @@ def digest(folder):
 
 
 def test_flights_have_the_same_bits_on_any_number_of_ranks_and_resumed(
-    start, alone, tmp_path
+    start, alone, tmp_path, monkeypatch
 ):
+    """Ranks meet where a wave begins, in rounds 1 and 4, and where models are scored, in
+    5 and 6. The run that goes on begins a wave with round 6.
+    """
+    met = []
+    meet = AsynchronousRound.meet
+
+    def noted(self, *given):
+        met.append(self.plan.number)
+        return meet(self, *given)
+
+    monkeypatch.setattr(AsynchronousRound, "meet", noted)
     file = tmp_path / "experiment.toml"
     file.write_text(ASYNCHRONOUS)
     assert alone(str(file), tmp_path / "1") == 0
+    assert met == [1, 4, 5, 6]
     for ranks in (3, 5):
         code, output = start(ranks, file, "--out", tmp_path / str(ranks)).wait()
         assert code == 0, output
