@@ -78,7 +78,7 @@ def of_rank(prepared: Prepared) -> RankNeeds:
     config, resources = prepared.config, prepared.resources
     model = FLOAT * prepared.setup.layout.width
     hosted = len(prepared.store.ids)
-    participants = min(hosted, cohort_size(config))
+    participants = at_once(prepared)
     limit = int(config.runtime.memory * 1e6)
     of_optimizer = len(slots(config.training))
     lanes = min(participants, resources.kernel.widest)
@@ -161,6 +161,27 @@ def cohort_size(config: Config) -> int:
     if config.time.mode != "asynchronous":
         return cohort
     return min(config.time.concurrency or cohort, config.partition.clients)
+
+
+def at_once(prepared: Prepared) -> int:
+    """How many clients of this rank train in a round at most, or where the server waits
+    for nobody train or have made what waits for its round.
+
+    These may be more than are at work at the same time: who starts while uploads wait
+    for the others of their round trains beside their senders. Without a timetable they
+    are not counted.
+    """
+    config, calendar = prepared.config, prepared.calendar
+    own = prepared.store.ids
+    if config.time.mode != "asynchronous" or calendar is None:
+        return min(len(own), cohort_size(config))
+    held, most = 0, 0
+    for wave in waves(calendar, config.rounds):
+        held += sum(job.client in own for _, job in wave.starts)
+        most = max(most, held)
+        for number in wave.rounds:
+            held -= sum(job.client in own for job in calendar.step(number).jobs)
+    return most
 
 
 def kept_versions(prepared: Prepared) -> int:

@@ -95,7 +95,8 @@ def test_sizes_read_well():
 def test_what_is_in_flight_is_forecast():
     """Of five clients at work there are results that wait for their round, beside the
     models that they train, and older models of the server, which checkpoints have too:
-    without a timetable one for each client.
+    without a timetable one for each client. Four more start from the first model, while
+    the uploads of four wait for a fifth.
     """
     waits, races = (
         prepared("fedavg"),
@@ -108,6 +109,6 @@ def test_what_is_in_flight_is_forecast():
     assert 0 < most < 5 and needs.kept_versions(timetabled) == most
     before, after = (needs.of_disk(one)[0] for one in (waits, timetabled))
     assert after - before == most * 2600
-    assert needs.of_rank(timetabled).rows == 5 * (3 * 2600) + most * 2600
+    assert needs.of_rank(timetabled).rows == 9 * (3 * 2600) + most * 2600
     [*_, line] = devices.lines(timetabled)
     assert f"5 clients are at work at once; checkpoints keep at most {most} " in line
