@@ -36,7 +36,11 @@ def test_options_of_a_gpu_job():
         memory="200G",
         time="1-00:00:00",
         warning=300,
-        options={"exclusive": True, "nice": 10, "requeue": False},
+        options={
+            "exclusive": True,
+            "nice": 10,
+            "requeue": False,
+        },
     )
     assert batch.flags(batch.options(profile, "cifar")) == [
         "--job-name=cifar",

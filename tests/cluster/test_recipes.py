@@ -86,7 +86,12 @@ def test_its_scripts_are_scripts_of_a_shell():
 def test_it_builds(tmp_path):
     """A container is built, and its own test run, where that is possible."""
     command = ["apptainer", "build", str(tmp_path / "hpcfl.sif"), str(RECIPE)]
-    subprocess.run(command, cwd=ROOT, check=True, timeout=550)
+    subprocess.run(
+        command,
+        cwd=ROOT,
+        check=True,
+        timeout=550,
+    )
 
 
 def test_there_is_a_site_for_each_mpi():

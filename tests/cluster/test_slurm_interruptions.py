@@ -30,7 +30,12 @@ def test_time_limit_hit_twice(cluster, undisturbed):
     """
     cluster.experiment(pause=5, every="auto", since=1)
     # On a slow machine many starts come to nothing.
-    cluster.profile(time="0:02:00", warning=115, ranks_per_node=1, max_requeues=20)
+    cluster.profile(
+        time="0:02:00",
+        warning=115,
+        ranks_per_node=1,
+        max_requeues=20,
+    )
     (job,) = cluster.submit()
     cluster.until(lambda: cluster.restarts(job) >= 2, "the second time limit")
     cluster.hurry()

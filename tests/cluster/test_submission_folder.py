@@ -18,7 +18,13 @@ def jobs(tmp_path):
 
 def test_the_last_job_of_a_cell_and_why_it_failed(jobs):
     (jobs / "a.requeues").write_text(
-        json.dumps({"followers": {"1": "2", "2": "3"}, "failure": "why", "rounds": 1})
+        json.dumps(
+            {
+                "followers": {"1": "2", "2": "3"},
+                "failure": "why",
+                "rounds": 1,
+            }
+        )
     )
     submissions = Submissions(jobs.parent)
     assert (

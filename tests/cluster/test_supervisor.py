@@ -130,7 +130,12 @@ def test_it_needs_no_torch():
     """One process on every first node of a job watches others that compute."""
     code = "import sys, hpcfl.cluster.supervisor; print('torch' in sys.modules)"
     program = [sys.executable, "-c", code]
-    answer = subprocess.run(program, capture_output=True, text=True, check=True)
+    answer = subprocess.run(
+        program,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     assert answer.stdout == "False\n"
 
 

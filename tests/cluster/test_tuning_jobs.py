@@ -123,7 +123,17 @@ def test_what_stands_is_not_submitted_again(here):
     tuning = plan.read(config.read("t.toml"), "t.toml")
     folder = here / "runs" / "t"
     tune.begin(tuning, folder)
-    end_of_rung(folder, "fedavg", 0, {0: 0.1, 1: 0.4, 2: 0.3, 3: 0.2})
+    end_of_rung(
+        folder,
+        "fedavg",
+        0,
+        {
+            0: 0.1,
+            1: 0.4,
+            2: 0.3,
+            3: 0.2,
+        },
+    )
     first, second, finals, outcome = stages(tuning, folder)
     assert [task.name for task in first.tasks] == [
         "fedavg,untuned,seed=7,rung=0",
@@ -189,7 +199,17 @@ def test_a_task_whose_rung_before_has_not_ended_says_what_to_type(here, capsys):
 def test_a_task_whose_configuration_does_not_go_on_ends_at_once(here, capsys):
     folder = here / "runs" / "t"
     tune.begin(plan.read(config.read("t.toml"), "t.toml"), folder)
-    end_of_rung(folder, "fedavg", 0, {0: 0.1, 1: 0.4, 2: 0.3, 3: 0.2})
+    end_of_rung(
+        folder,
+        "fedavg",
+        0,
+        {
+            0: 0.1,
+            1: 0.4,
+            2: 0.3,
+            3: 0.2,
+        },
+    )
     part = ["--stage", "1", "--cell", "fedavg,trial=0,seed=7"]
     assert command(["tune", "t.toml", *part], OneProcess()) == 0
     said = capsys.readouterr().out

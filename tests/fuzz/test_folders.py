@@ -78,7 +78,12 @@ def _mutate(draw, folder: Path) -> None:
     """One to three files become something else."""
     files = sorted(path for path in folder.rglob("*") if path.is_file())
     for path in draw(
-        st.lists(st.sampled_from(files), min_size=1, max_size=3, unique=True)
+        st.lists(
+            st.sampled_from(files),
+            min_size=1,
+            max_size=3,
+            unique=True,
+        )
     ):
         draw(st.sampled_from(MUTATIONS))(draw, path, files)
 

@@ -36,7 +36,12 @@ def drawn(tmp_path_factory):
 def test_other_arrays(tmp_path, drawn, data):
     arrays, attributes = dict(drawn[0]), drawn[1]
     for name in data.draw(
-        st.lists(st.sampled_from(sorted(arrays)), min_size=1, max_size=2, unique=True)
+        st.lists(
+            st.sampled_from(sorted(arrays)),
+            min_size=1,
+            max_size=2,
+            unique=True,
+        )
     ):
         arrays[name] = strange.array(data.draw, np.asarray(arrays[name]))
     _check(tmp_path, arrays, attributes)

@@ -9,7 +9,11 @@ import torch
 from hpcfl.errors import UserError
 from hpcfl.methods.fedper import FedPer
 
-LORA = {"kind": "lora", "targets": ["hidden*"], "rank": 2}
+LORA = {
+    "kind": "lora",
+    "targets": ["hidden*"],
+    "rank": 2,
+}
 P_A, P_B, P_HEAD = 2 * 5, 6 * 2, 4 * 6 + 4  # of an MLP 5-6-4
 
 

@@ -14,7 +14,11 @@ from hpcfl.models._replaced import replace_layers
 FORMS = {
     "plain": {},
     "two layers": {"num_layers": 2, "batch_first": True},
-    "both directions": {"num_layers": 2, "bidirectional": True, "bias": False},
+    "both directions": {
+        "num_layers": 2,
+        "bidirectional": True,
+        "bias": False,
+    },
 }
 
 

@@ -19,10 +19,24 @@ from hpcfl.models._transformer import Block
 from hpcfl.simulation.prepare import prepare
 
 COUNTS = [[4, 2, 0], [0, 5, 1], [2, 2, 0], [3, 3, 3], [1, 0, 0]]
-SMALL = {"width": 8, "depth": 1, "heads": 2, "head_width": 4, "hidden": 8}
+SMALL = {
+    "width": 8,
+    "depth": 1,
+    "heads": 2,
+    "head_width": 4,
+    "hidden": 8,
+}
 CASES = {  # shape of a sample, keys
     "vit": ((3, 8, 8), {**SMALL, "patch": 4}),
-    "text-transformer": ((6,), {"width": 8, "depth": 1, "heads": 2, "hidden": 8}),
+    "text-transformer": (
+        (6,),
+        {
+            "width": 8,
+            "depth": 1,
+            "heads": 2,
+            "hidden": 8,
+        },
+    ),
     "char-transformer": ((6,), SMALL),
     "char-lstm": ((6,), {"width": 3, "hidden": 4}),
 }
@@ -161,7 +175,14 @@ def test_patches_are_those_of_a_convolution():
 
 def made(name, shape, **keys):
     sizes = {key: value for key, value in SMALL.items() if key in CASES[name][1]}
-    section = {"model": {"name": name, **sizes, **keys}, "method": {"name": "fedavg"}}
+    section = {
+        "model": {
+            "name": name,
+            **sizes,
+            **keys,
+        },
+        "method": {"name": "fedavg"},
+    }
     return models.build(config.parse(section).model, shape, 3)
 
 

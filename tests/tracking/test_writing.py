@@ -141,7 +141,13 @@ def test_nobody_waits_for_one_that_hangs(tmp_path, monkeypatch):
 def test_only_numbers_of_the_round_are_told(tmp_path):
     with Tracking(["test_writing:Told"], tmp_path, {}) as tracking:
         tracking.round(
-            1, {"a": 1, "b": np.float64(0.5), "c": np.nan, "clients/d": np.zeros(3)}
+            1,
+            {
+                "a": 1,
+                "b": np.float64(0.5),
+                "c": np.nan,
+                "clients/d": np.zeros(3),
+            },
         )
     assert Told.begun[0].rounds == {1: {"a": 1.0, "b": 0.5}}
 
