@@ -480,6 +480,12 @@ def status(folder: Path, watch: bool) -> None:
     required=True,
     help="A new folder for the files.",
 )
+@click.option(
+    "--adapter",
+    "adapters",
+    is_flag=True,
+    help="Of [adapter] kind = 'lora' what is trained alone, in files of PEFT, and the base once.",
+)
 @on_server
 def export(
     folder: Path,
@@ -490,11 +496,13 @@ def export(
     at: str,
     own: tuple[str, ...],
     out: Path,
+    adapters: bool,
 ) -> None:
     """Write trained models of the run in FOLDER to files that are used without hpcfl."""
     from hpcfl.commands.export import export
 
-    export(folder, None if everyone else clients, of_server, moment, at, own, out)
+    chosen = None if everyone else clients
+    export(folder, chosen, of_server, moment, at, own, out, adapters)
 
 
 @cli.command()

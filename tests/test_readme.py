@@ -73,6 +73,7 @@ def test_files_commands_and_snippets_work(zygote, tmp_path, tmp_path_factory):
         "lora",
         "apfl",
         "gru",
+        "adapted",
     }
     assert {path.name for path in (tmp_path / "runs").iterdir()} == names
 

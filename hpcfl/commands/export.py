@@ -18,11 +18,13 @@ def export(
     at: str,
     own: Sequence[str],
     out: Path,
+    adapters: bool = False,
 ) -> None:
     """Write models of the run in a folder into ``out``, and print a line for each.
 
     clients: by number; None for all. of_server: also the server's models. moment, at,
-    own: as for ``Run.model`` and ``summary.load``. Raises UserError, RunFailure.
+    own: as for ``Run.model`` and ``summary.load``. adapters: without their base. Raises
+    UserError, RunFailure.
     """
     if clients is not None and not clients and not of_server:
         raise UserError("which models? --client N, --all or --global")
@@ -33,7 +35,7 @@ def export(
             f"{folder}: is a sweep; export one of its runs, such as {run.folder}"
         )
     chosen = _chosen(run.models, clients, of_server, moment, at)
-    for line in write(run.models, chosen, out):
+    for line in write(run.models, chosen, out, adapters):
         print(plain(line))
 
 

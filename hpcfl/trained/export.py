@@ -5,6 +5,9 @@ module, and ``NAME.json``, what the model is and how good it was. Beside them a 
 for each kind of model, such as ``client.pt2``: the module's forward as ``torch.export``
 writes it down, into which the tensors of any model of the kind can be loaded. So
 whatever a method predicts by is in the files as well.
+
+Instead of whole models, corrections of low rank alone (``adapters/peft.py``): a folder
+``NAME`` for each model, and the base once, as ``base.safetensors``.
 """
 
 import io
@@ -17,33 +20,44 @@ import torch
 from torch import nn
 
 from hpcfl import __version__
+from hpcfl.adapters import lora, peft
+from hpcfl.clients.setup import INITIAL, Setup
 from hpcfl.errors import UserError
 from hpcfl.experiment import blame, plugins
 from hpcfl.files import atomic, destination
+from hpcfl.models._replaced import restore_layers
+from hpcfl.rows import constants, randomness
 from hpcfl.storage import digest
 from hpcfl.trained.models import Models, Trained, predicted
 from hpcfl.trained.module import PREDICTION, Predicting
 
 
-def export(models: Models, chosen: Iterable[Trained], out: Path) -> list[str]:
+def export(
+    models: Models, chosen: Iterable[Trained], out: Path, adapters: bool = False
+) -> list[str]:
     """Write models into the folder ``out``, which is made; returns a line for each, and
     for what is left out.
 
+    adapters: only what was trained of them above the base, in PEFT's files.
+
     Where one of them cannot be had, nothing is written. Raises UserError then, and
-    where the folder holds something; RunFailure where it cannot be written.
+    where the folder holds something, or there are no corrections; RunFailure where it
+    cannot be written.
     """
     destination.check_folder(out)
     with atomic.explained(out):
         if out.exists() and any(out.iterdir()):
             raise UserError(f"{out}: is there already; choose another --out")
+    if adapters:
+        _require_corrections(models)
     with atomic.whole_folder(out) as folder:
+        if adapters:
+            return _written_adapters(models, chosen, folder)
         return _written(models, chosen, folder)
 
 
 def _written(models: Models, chosen: Iterable[Trained], folder: Path) -> list[str]:
     """Write models into a folder; returns as ``export``."""
-    from safetensors.torch import save
-
     lines: list[str] = []
     programs: dict[str, str | None] = {}  # by kind of model: its program's file
     for model in chosen:
@@ -60,15 +74,69 @@ def _written(models: Models, chosen: Iterable[Trained], folder: Path) -> list[st
                     f"({problem}); its tensors are there"
                 )
         about = _about(models, model, programs[kind])
-        tensors = {
-            key: tensor.contiguous()
-            for key, tensor in model.module.state_dict().items()
-        }
-        name = model.name.replace(" ", "-")
-        atomic.write(folder / f"{name}.safetensors", save(tensors, {"format": "pt"}))
-        atomic.write(folder / f"{name}.json", json.dumps(about, indent=1).encode())
+        _write_tensors(folder / f"{_stem(model)}.safetensors", model.module)
+        _write_about(folder / f"{_stem(model)}.json", about)
         lines.append(_line(model, about["accuracy"]))
     return lines
+
+
+def _require_corrections(models: Models) -> None:
+    """Raises UserError where a run's models have no corrections of low rank."""
+    kind = models.replay.prepared.config.adapter.kind
+    if kind != "lora":
+        raise UserError(
+            f"{models.replay.folder}: adapter.kind = '{kind}', --adapter is for 'lora'; "
+            "leave it out to export whole models"
+        )
+
+
+def _written_adapters(
+    models: Models, chosen: Iterable[Trained], folder: Path
+) -> list[str]:
+    """Write corrections and their base into a folder; returns as ``export``."""
+    lines: list[str] = []
+    prepared = models.replay.prepared
+    _write_tensors(folder / "base.safetensors", _base(prepared.setup))
+    for model in chosen:
+        if isinstance(model.module, Predicting):
+            raise UserError(
+                f"{model.name} predicts by {_place(model.module.predict)}, which no adapter "
+                "says; leave --adapter out to export whole models"
+            )
+        assert model.corrections is not None
+        about = _about(models, model, None)
+        alone = folder / _stem(model)
+        alone.mkdir()
+        files = peft.files(model.corrections, prepared.config.adapter)
+        for name, content in files.items():
+            atomic.write(alone / name, content)
+        _write_about(folder / f"{_stem(model)}.json", about)
+        lines.append(_line(model, about["accuracy"]))
+    return lines
+
+
+def _base(setup: Setup) -> nn.Module:
+    """The model that all began with, whose corrections were none yet."""
+    build = setup.build_initial or setup.build
+    with randomness.seeded(setup.seed, *INITIAL):
+        model = build()
+    return restore_layers(lora.merge(constants.whole(model)))
+
+
+def _stem(model: Trained) -> str:
+    """What begins the names of a model's files."""
+    return model.name.replace(" ", "-")
+
+
+def _write_tensors(path: Path, module: nn.Module) -> None:
+    from safetensors.torch import save
+
+    tensors = {key: tensor.contiguous() for key, tensor in module.state_dict().items()}
+    atomic.write(path, save(tensors, {"format": "pt"}))
+
+
+def _write_about(path: Path, about: dict[str, Any]) -> None:
+    atomic.write(path, json.dumps(about, indent=1).encode())
 
 
 def _line(model: Trained, accuracy: float) -> str:

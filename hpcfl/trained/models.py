@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from hpcfl.adapters.peft import Corrections
 from hpcfl.clients import buffer_name
 from hpcfl.clients.scoring import BLOCK
 from hpcfl.errors import UserError
@@ -32,6 +33,7 @@ class Trained:
 
     name: "client 7", "global", "class 3" …
     module: in evaluation mode; its forward is the prediction that was scored.
+    corrections: of low rank, which are in the module's weights; None without any.
     moment: the column as which it was; None for a model of the server that nobody
         scores.
     round: that in which it was.
@@ -42,6 +44,7 @@ class Trained:
 
     name: str
     module: nn.Module
+    corrections: Corrections | None
     moment: str | None
     round: int
     digest: str | None
@@ -112,7 +115,7 @@ class Models:
             for position, client in enumerate(fleet.ids.tolist()):
                 yield Trained(
                     f"client {client}",
-                    self._module(fleet, column, position),
+                    *self._module(fleet, column, position),
                     column,
                     round,
                     self.replay.digest(round),
@@ -268,8 +271,10 @@ class Models:
         accuracy = float(accuracies[0, client])
         return accuracy if np.isfinite(accuracy) else None
 
-    def _module(self, fleet: ModelRecorder, column: str, position: int) -> nn.Module:
-        """The model in a column of the client at ``position`` in a fleet."""
+    def _module(
+        self, fleet: ModelRecorder, column: str, position: int
+    ) -> tuple[nn.Module, Corrections | None]:
+        """The model in a column of the client at ``position`` in a fleet, as ``module``."""
         scored, setup = fleet.models[column], fleet.setup
         row = scored.rows if scored.rows.dim() == 1 else scored.rows[position]
         variables = {
@@ -297,7 +302,7 @@ class Models:
         scored = np.flatnonzero(np.isfinite(samples))
         return Trained(
             GLOBAL,
-            self._module(fleet, GLOBAL, 0),
+            *self._module(fleet, GLOBAL, 0),
             GLOBAL,
             round,
             self.replay.digest(round),
@@ -310,7 +315,7 @@ class Models:
         self._refuse_own_statistics(name)
         prepared, slot = self.replay.prepared, buffer_name("model")
         statistics = self.replay.server(round).get(slot, torch.zeros(0))
-        model = module(
+        model, corrections = module(
             prepared.setup.build,
             prepared.setup.layout,
             row,
@@ -318,7 +323,14 @@ class Models:
             statistics,
         )
         return Trained(
-            name, model, None, round, self.replay.digest(round), None, self.everyone
+            name,
+            model,
+            corrections,
+            None,
+            round,
+            self.replay.digest(round),
+            None,
+            self.everyone,
         )
 
     def _refuse_own_statistics(self, name: str) -> None:

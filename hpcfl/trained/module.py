@@ -7,7 +7,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from hpcfl.adapters import lora
+from hpcfl.adapters import lora, peft
+from hpcfl.adapters.peft import Corrections
 from hpcfl.clients.losses import Lane, Predict, Tensors
 from hpcfl.models._replaced import restore_layers
 from hpcfl.rows import constants
@@ -58,9 +59,9 @@ def module(
     statistics: Tensor,
     predict: Predict | None = None,
     variables: Tensors | None = None,
-) -> nn.Module:
+) -> tuple[nn.Module, Corrections | None]:
     """The model of one client on the CPU, in evaluation mode; corrections of low rank are
-    part of its weights.
+    part of its weights, and beside it alone, if it has any.
 
     Args:
         build: makes one with fresh numbers, and those that are frozen.
@@ -75,11 +76,13 @@ def module(
     with torch.no_grad():
         for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
             tensor.copy_(given[name][0])
+    model = constants.whole(model)
+    corrections = peft.corrections(model)
     # merged first: torch's own layers may read the weights of those inside them
-    model = restore_layers(lora.merge(constants.whole(model)))
+    model = restore_layers(lora.merge(model))
     if predict is not None:
         known = {
             name: tensor.cpu().clone() for name, tensor in (variables or {}).items()
         }
         model = Predicting(model, predict, known)
-    return model.eval()
+    return model.eval(), corrections

@@ -1,0 +1,161 @@
+"""Corrections of low rank as files of the library PEFT, which other libraries read, too.
+
+Names and shapes are those of PEFT 0.21 (``utils/save_and_load.py``, ``utils/other.py``,
+``tuners/lora/layer.py``). A model's folder holds the tensors, under names that begin with
+``base_model.model.``, and what the corrections are:
+
+* of a linear layer ``lora_A.weight`` [r, in] and ``lora_B.weight`` [out, r];
+* of an embedding ``lora_embedding_A`` [r, n] and ``lora_embedding_B`` [d, r]. PEFT knows
+  no padding without a correction, so its column of A is zero;
+* what else is trained, such as the head: the layers that hold it, whole
+  (``modules_to_save``). PEFT finds these by the end of their names. Where another name
+  ends so, and in layers with corrections, what is trained goes by its own name instead,
+  under which PEFT loads it into the base.
+"""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from safetensors.torch import save
+from torch import Tensor, nn
+
+from hpcfl.adapters import lora
+from hpcfl.experiment.sections import Adapter
+
+BASE = "base_model.model."  # begins the names of all tensors
+
+
+@dataclass(frozen=True)
+class Corrections:
+    """What is trained of a model with corrections of low rank.
+
+    Attributes:
+        targets: The names of the layers that have one.
+        alike: Those of further layers that PEFT would take for targets, by the end of
+            their names.
+        saved: Those of the layers that are there whole.
+        tensors: By PEFT's names, copies.
+    """
+
+    targets: list[str]
+    alike: list[str]
+    saved: list[str]
+    tensors: dict[str, Tensor]
+
+
+@torch.no_grad()
+def corrections(module: nn.Module) -> Corrections | None:
+    """What is trained of a model, all of whose frozen numbers are parameters; None where
+    no layer has a correction.
+    """
+    layers = lora.layers(module)
+    if not layers:
+        return None
+    targets = list(layers)
+    names = [name for name, _ in module.named_modules()]
+    alike = [name for name in names if name not in targets and _ends(name, targets)]
+    holders = _holders(module)
+    whole = [name for name in holders if _found_by_name(name, names, targets)]
+    saved = [name for name in whole if not _inside(name, whole)]
+    tensors = dict[str, Tensor]()
+    for name, layer in layers.items():
+        tensors |= _of_layer(f"{BASE}{name}", layer)
+    for name in saved:
+        for key, tensor in module.get_submodule(name).state_dict().items():
+            tensors[f"{BASE}{name}.{key}"] = tensor
+    for name in holders:
+        if name not in whole:
+            tensors |= _one_by_one(name, module.get_submodule(name))
+    copies = {
+        name: tensor.detach().clone(memory_format=torch.contiguous_format)
+        for name, tensor in tensors.items()
+    }
+    return Corrections(targets, alike, saved, copies)
+
+
+def files(known: Corrections, adapter: Adapter) -> dict[str, bytes]:
+    """The contents of a model's files by name."""
+    config = json.dumps(_config(known, adapter), indent=1)
+    return {
+        "adapter_model.safetensors": save(known.tensors, {"format": "pt"}),
+        "adapter_config.json": config.encode(),
+    }
+
+
+def _config(known: Corrections, adapter: Adapter) -> dict[str, Any]:
+    """What ``adapter_config.json`` says, by the keys of PEFT's ``LoraConfig``."""
+    # Readers in other languages take α for a whole number.
+    whole = adapter.alpha.is_integer()
+    biases = [name for name in known.tensors if name.endswith(".base_layer.bias")]
+    return {
+        "peft_type": "LORA",
+        "task_type": None,
+        "base_model_name_or_path": None,
+        "inference_mode": True,
+        "r": adapter.rank,
+        "lora_alpha": int(adapter.alpha) if whole else adapter.alpha,
+        "use_rslora": adapter.scale == "alpha/sqrt(r)",
+        "lora_dropout": adapter.dropout,
+        "target_modules": known.targets,
+        "exclude_modules": known.alike or None,
+        "modules_to_save": known.saved or None,
+        "bias": "lora_only" if biases else "none",
+        "fan_in_fan_out": False,
+    }
+
+
+def _of_layer(name: str, layer: lora.LowRank) -> dict[str, Tensor]:
+    """A and B of the layer with this name by PEFT's names."""
+    if isinstance(layer, lora.LowRankLinear):
+        return {f"{name}.lora_A.weight": layer.A, f"{name}.lora_B.weight": layer.B}
+    assert isinstance(layer, lora.LowRankEmbedding)
+    down = layer.A.clone()
+    if layer.padding_idx is not None:
+        down[:, layer.padding_idx] = 0
+    return {f"{name}.lora_embedding_A": down, f"{name}.lora_embedding_B": layer.B}
+
+
+def _further(layer: nn.Module) -> dict[str, Tensor]:
+    """What a layer itself holds that is trained beside a correction, by name."""
+    apart = ("A", "B") if isinstance(layer, lora.LowRank) else ()
+    return {
+        name: parameter
+        for name, parameter in layer.named_parameters(recurse=False)
+        if parameter.requires_grad and name not in apart
+    }
+
+
+def _holders(module: nn.Module) -> list[str]:
+    """The names of the layers that hold something trained beside corrections."""
+    return [name for name, layer in module.named_modules() if _further(layer)]
+
+
+def _one_by_one(name: str, layer: nn.Module) -> dict[str, Tensor]:
+    """What is trained in the layer with this name, and its statistics, by PEFT's names."""
+    prefix = f"{BASE}{name}." if name else BASE
+    if isinstance(layer, lora.LowRank):
+        prefix = f"{prefix}base_layer."
+    known = _further(layer) | dict(layer.named_buffers(recurse=False))
+    return {f"{prefix}{key}": tensor for key, tensor in known.items()}
+
+
+def _found_by_name(name: str, names: Sequence[str], targets: Sequence[str]) -> bool:
+    """Whether PEFT finds the layer with this name, and no other one, and it neither is nor
+    holds a target.
+    """
+    found = [other for other in names if other.endswith(name)]
+    holds = any(_inside(target, [name]) for target in targets)
+    return found == [name] and name not in targets and not holds
+
+
+def _ends(name: str, endings: Sequence[str]) -> bool:
+    """Whether the last parts of a name are one of the ``endings``."""
+    return any(name.endswith(f".{ending}") for ending in endings)
+
+
+def _inside(name: str, layers: Sequence[str]) -> bool:
+    """Whether a name is of something within one of the layers."""
+    return any(name.startswith(f"{layer}.") for layer in layers)

@@ -1,0 +1,176 @@
+"""Corrections alone, in the files that the library PEFT reads."""
+
+import json
+
+import pytest
+import torch
+from safetensors.torch import load, load_file
+from torch import nn
+
+from hpcfl import adapters
+from hpcfl.adapters import peft
+from hpcfl.commands.export import export
+from hpcfl.errors import UserError
+from hpcfl.experiment.sections import Adapter
+
+LORA = {"kind": "lora", "targets": ["hidden*"], "rank": 2}
+PREFIX = "base_model.model."
+
+
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(4))
+        self.q = nn.Linear(4, 4)
+        self.norm = nn.BatchNorm1d(4)
+
+
+class Net(nn.Module):
+    """Tokens 0 … 6, of which 0 is the padding; names that end alike, and a parameter of
+    the model itself.
+    """
+
+    def __init__(self):
+        super().__init__()
+        self.table = nn.Embedding(7, 3, padding_idx=0)
+        self.token = nn.Parameter(torch.zeros(3))
+        self.q = nn.Linear(3, 4)
+        self.block = Block()
+        self.head = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 2))
+
+
+def adapted(**keys):
+    adapter = Adapter(kind="lora", rank=2, **keys)
+    module = adapters.adapt(Net(), adapter)
+    with torch.no_grad():
+        for parameter in module.parameters():
+            parameter.normal_()
+    return module, adapter
+
+
+def files_of(module, adapter):
+    """The tensors of a model's files, without what begins their names, and what the
+    JSON says.
+    """
+    known = peft.files(peft.corrections(module), adapter)
+    tensors = load(known["adapter_model.safetensors"])
+    assert all(name.startswith(PREFIX) for name in tensors)
+    named = {name.removeprefix(PREFIX): value for name, value in tensors.items()}
+    return named, json.loads(known["adapter_config.json"])
+
+
+def test_names_shapes_and_configuration_are_those_of_peft():
+    module, adapter = adapted(targets=["q"], scale="alpha/sqrt(r)", dropout=0.25)
+    tensors, config = files_of(module, adapter)
+    assert {name: list(tensor.shape) for name, tensor in tensors.items()} == {
+        "q.lora_A.weight": [2, 3],
+        "q.lora_B.weight": [4, 2],
+        "head.0.weight": [4, 4],
+        "head.0.bias": [4],
+        "head.2.weight": [2, 4],
+        "head.2.bias": [2],
+    }
+    assert torch.equal(tensors["q.lora_A.weight"], module.q.A)
+    assert torch.equal(tensors["q.lora_B.weight"], module.q.B)
+    assert config == {
+        "peft_type": "LORA",
+        "task_type": None,
+        "base_model_name_or_path": None,
+        "inference_mode": True,
+        "r": 2,
+        "lora_alpha": 16,
+        "use_rslora": True,
+        "lora_dropout": 0.25,
+        "target_modules": ["q"],
+        "exclude_modules": ["block.q"],  # PEFT takes names that end in ".q" as well
+        "modules_to_save": ["head.0", "head.2"],
+        "bias": "none",
+        "fan_in_fan_out": False,
+    }
+
+
+def test_an_embeddings_correction_has_none_for_the_padding():
+    """PEFT adds s·(B·A)ᵀ to the table, s = 16/2."""
+    module, adapter = adapted(targets=["table"])
+    tensors, _ = files_of(module, adapter)
+    down, up = tensors["table.lora_embedding_A"], tensors["table.lora_embedding_B"]
+    assert down.shape == (2, 7) and up.shape == (3, 2)
+    assert torch.equal(down[:, 1:], module.table.A[:, 1:]) and not down[:, 0].any()
+    assert torch.equal(up, module.table.B)
+    assert torch.equal(8 * (up @ down).T, module.table.correction())
+
+
+def test_what_else_is_trained_is_in_whole_layers_where_peft_finds_these_by_name():
+    further = ["token", "table", "q.bias", "block.norm.weight", "block.q"]
+    module, adapter = adapted(targets=["q", "table"], train=further)
+    tensors, config = files_of(module, adapter)
+    # with its statistics, and with the bias that is not trained
+    whole = {f"block.norm.{name}" for name in module.block.norm.state_dict()}
+    assert len(whole) == 5 and whole <= set(tensors)
+    assert "block.norm" in config["modules_to_save"]
+    assert "block.q" in config["modules_to_save"]
+    # the model and its targets cannot be saved whole
+    assert torch.equal(tensors["table.base_layer.weight"], module.table.weight)
+    assert torch.equal(tensors["token"], module.token)
+    assert torch.equal(tensors["q.base_layer.bias"], module.q.bias)
+    assert "q.base_layer.weight" not in tensors and config["bias"] == "lora_only"
+
+
+def test_a_layer_whose_name_ends_another_goes_by_its_parameters():
+    """PEFT would save both as "q", and the one in the block is a target."""
+    module, adapter = adapted(targets=["block.q"], train=["q", "block.scale"])
+    tensors, config = files_of(module, adapter)
+    assert torch.equal(tensors["q.weight"], module.q.weight)
+    # as in a layer that holds a target
+    assert torch.equal(tensors["block.scale"], module.block.scale)
+    assert "block.norm.weight" not in tensors
+    assert config["modules_to_save"] == ["head.0", "head.2"]
+    assert config["target_modules"] == ["block.q"]
+    assert config["exclude_modules"] is None
+
+
+def test_base_and_corrections_of_a_run_are_its_merged_models(played, tmp_path):
+    run = played("fedavg", rounds=2, adapter=LORA)
+    out = tmp_path / "out"
+    export(run.folder, [1], True, None, "last", ["tiny:blobs"], out, True)
+    assert sorted(str(path.relative_to(out)) for path in out.rglob("*.*")) == [
+        "base.safetensors",
+        "client-1.json",
+        "client-1/adapter_config.json",
+        "client-1/adapter_model.safetensors",
+        "global.json",
+        "global/adapter_config.json",
+        "global/adapter_model.safetensors",
+    ]
+    for who, name in [(1, "client-1"), ("global", "global")]:
+        about = json.loads((out / f"{name}.json").read_text())
+        assert about["accuracy"] == about["recorded"] and about["program"] is None
+        tensors = load_file(out / name / "adapter_model.safetensors")
+        model = load_file(out / "base.safetensors")
+        for leaf in ("weight", "bias"):
+            model[f"head.{leaf}"] = tensors[f"{PREFIX}head.{leaf}"]
+        up = tensors[f"{PREFIX}hidden1.lora_B.weight"]
+        down = tensors[f"{PREFIX}hidden1.lora_A.weight"]
+        assert up.any()
+        model["hidden1.weight"] = model["hidden1.weight"] + 16 / 2 * (up @ down)
+        merged = run.models.model(who).module.state_dict()
+        assert sorted(model) == sorted(merged)
+        for key, value in merged.items():
+            assert torch.equal(model[key], value), key
+
+
+@pytest.mark.parametrize(
+    ("method", "adapter", "words"),
+    [
+        ("fedavg", {"kind": "head"}, "adapter.kind = 'head', --adapter is for 'lora'"),
+        ("fedproto", LORA, "client 0 predicts by .*, which no adapter says"),
+    ],
+)
+def test_what_is_no_adapter_is_refused_in_one_line_and_nothing_is_written(
+    played, tmp_path, method, adapter, words
+):
+    run = played(method, rounds=1, adapter=adapter)
+    out = tmp_path / "out"
+    with pytest.raises(UserError, match=words) as caught:
+        export(run.folder, [0], False, None, "last", ["tiny:blobs"], out, True)
+    assert "\n" not in str(caught.value) and not out.exists()
