@@ -300,7 +300,7 @@ def show(
     if bibtex:
         print(citation.of_runs(summary.load_all(folder)))
     elif as_json:
-        print_json(summary.as_json(folder, time_to))
+        print_json(tables.as_json(folder, time_to))
     else:
         tables.show(folder, explain=explain, target=time_to)
 

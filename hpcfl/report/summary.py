@@ -3,7 +3,7 @@ damage has left.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
@@ -373,31 +373,6 @@ def _places(
             kind = aside if any(map(run_folder.is_aside, names)) else current
             kind.setdefault(place.resolve(), place)
     return list(current.values()), list(aside.values())
-
-
-def as_json(folder: Path, target: float | None = None) -> dict[str, Any]:
-    """What ``hpcfl show --json`` prints: the summary of a run, or those of a sweep's
-    runs by name; with a ``target`` also when what counts was as good.
-    """
-    runs = load_all(folder)
-    if is_sweep(folder, runs):
-        return {run.label: _told(run, target) for run in runs}
-    return _told(runs[0], target)
-
-
-def _told(run: Run, target: float | None) -> dict[str, Any]:
-    """The summary of a run. ``time_to``: the first round in which what counts was as good
-    as the ``target``, as it is shown, and the seconds of the clients' own time until
-    then; None for both where it never was.
-    """
-    told = asdict(run.summary)
-    if target is not None:
-        from hpcfl.report.reading import time_to
-
-        first = time_to(run, str(run.counted), target)
-        seconds = None if first.round is None else first.seconds
-        told["time_to"] = {"target": target, "seconds": seconds, "round": first.round}
-    return told
 
 
 def is_sweep(folder: Path, runs: list[Run]) -> bool:

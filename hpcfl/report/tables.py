@@ -4,7 +4,9 @@ terminal.
 
 import shlex
 import textwrap
+from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 from rich import box
 from rich.table import Table
@@ -95,6 +97,29 @@ def show(
     if explain:
         place = shlex.quote(str(folder))
         console.print(literal(f"cite: hpcfl show {place} --bibtex"), soft_wrap=True)
+
+
+def as_json(folder: Path, target: float | None = None) -> dict[str, Any]:
+    """What ``hpcfl show --json`` prints: the summary of a run, or those of a sweep's
+    runs by name; with a ``target`` also when what counts was as good.
+    """
+    runs = load_all(folder)
+    if is_sweep(folder, runs):
+        return {run.label: _told(run, target) for run in runs}
+    return _told(runs[0], target)
+
+
+def _told(run: Run, target: float | None) -> dict[str, Any]:
+    """The summary of a run. ``time_to``: the first round in which what counts was as good
+    as the ``target``, as it is shown, and the seconds of the clients' own time until
+    then; None for both where it never was.
+    """
+    told = asdict(run.summary)
+    if target is not None:
+        first = time_to(run, str(run.counted), target)
+        seconds = None if first.round is None else first.seconds
+        told["time_to"] = {"target": target, "seconds": seconds, "round": first.round}
+    return told
 
 
 def _reached(run: Run, target: float) -> str:

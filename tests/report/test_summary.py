@@ -5,7 +5,7 @@ import pytest
 
 from hpcfl.cluster import status
 from hpcfl.errors import UserError
-from hpcfl.report import summary
+from hpcfl.report import summary, tables
 from hpcfl.storage import results as recorded
 from hpcfl.storage.metrics import MetricsWriter
 
@@ -78,9 +78,9 @@ def test_a_sweep_is_its_runs_without_those_moved_aside(make_run, tmp_path):
     make_run("fedavg")
     make_run("local", method="local", primary="post")
     make_run("local.20260101-120000", method="local")
-    found = summary.as_json(tmp_path)
+    found = tables.as_json(tmp_path)
     assert list(found) == ["fedavg", "local"]
-    assert found["fedavg"] == summary.as_json(tmp_path / "fedavg")
+    assert found["fedavg"] == tables.as_json(tmp_path / "fedavg")
     assert set(found["local"]) == {
         "method",
         "dataset",

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from hpcfl.errors import UserError
-from hpcfl.report import figures, page, summary, sweep_table, tables
+from hpcfl.report import figures, page, sweep_table, tables
 from hpcfl.report.plots import participation
 from hpcfl.report.plots.base import Sheet
 from hpcfl.report.plots.participation import Turns
@@ -93,11 +93,11 @@ def test_show_says_when_an_accuracy_was_reached(capsys):
 
 def test_json_says_when_an_accuracy_was_reached(monkeypatch):
     run = timed("fedavg", 0, 0.1, 0.5, 0.4, 0.6)
-    monkeypatch.setattr(summary, "load_all", lambda folder: [run])
+    monkeypatch.setattr(tables, "load_all", lambda folder: [run])
     for target, seconds, round in ((50.0, 10.0, 2), (70.0, None, None)):
-        told = summary.as_json(run.folder, target)
+        told = tables.as_json(run.folder, target)
         assert told["time_to"] == {"target": target, "seconds": seconds, "round": round}
-    assert "time_to" not in summary.as_json(run.folder)
+    assert "time_to" not in tables.as_json(run.folder)
 
 
 def test_what_has_no_time_is_refused():
