@@ -39,6 +39,7 @@ TIMES = {
     },
 }
 ROWS = {
+    "cnn, 5 epochs": ({"name": "cnn"}, 5, 10),
     "mlp, 5 epochs": ({"name": "mlp", "hidden": [200]}, 5, 10),
     "mlp, 1 epoch": ({"name": "mlp", "hidden": [200]}, 1, 20),
 }
