@@ -247,8 +247,10 @@ def checked(table: dict[str, Any]) -> tuple[Config | None, list[str]]:
         for place, kind in SECTIONS.items()
     }
     # what stands for a section that has mistakes is not looked at
-    stand_ins = {place: kind.model_construct() for place, kind in SECTIONS.items()}
-    found = {place: section or stand_ins[place] for place, section in sections.items()}
+    found = {
+        place: section or SECTIONS[place].model_construct()
+        for place, section in sections.items()
+    }
     shifts = {
         place: tried(partial(_shift, place, given), place)
         for place, given in _tables(table).items()

@@ -4,7 +4,8 @@ has.
 
 import importlib
 import inspect
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Mapping
+from functools import cache
 from typing import Any
 
 import pydantic
@@ -31,12 +32,21 @@ SELECTORS = {
 }  # the key that names the plugin
 
 
-def _options(parameters: Iterable[inspect.Parameter]) -> type[BaseModel]:
-    """A section whose keys are these parameters of a callable, with their types,
-    defaults and constraints.
+@cache
+def _options(make: Callable[..., Any], *first: str) -> type[BaseModel]:
+    """A section whose keys are the parameters of a callable after the ``first`` ones,
+    with their types, defaults and constraints.
+
+    Made once for each callable: making a section takes longer than reading one. Raises
+    TypeError where the first parameters are others, and what inspect and pydantic raise
+    for types that no file can hold.
     """
+    signature = inspect.signature(make, eval_str=True)
+    parameters = list(signature.parameters.values())
+    if tuple(signature.parameters)[: len(first)] != first:
+        raise TypeError(f"it is called as {signature}")
     fields: dict[str, Any] = {}
-    for parameter in parameters:
+    for parameter in parameters[len(first) :]:
         by_name = (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY)
         if parameter.kind not in by_name:
             continue
@@ -73,10 +83,7 @@ def model_keys(name: str) -> type[BaseModel]:
     """
     make = plugins.find("hpcfl.models", "model.name", name)
     try:
-        signature = inspect.signature(make, eval_str=True)
-        if list(signature.parameters)[:2] != ["shape", "classes"]:
-            raise TypeError(f"it is called as {signature}")
-        return _options(list(signature.parameters.values())[2:])
+        return _options(make, "shape", "classes")
     except (TypeError, ValueError, NameError, pydantic.PydanticUserError) as error:
         raise UserError(
             f"model.name = '{name}' must be called as (shape, classes, *, own keys) with types "
@@ -107,10 +114,7 @@ def data_keys(name: str) -> type[BaseModel]:
     """
     source = plugins.find("hpcfl.data.sources", "data.dataset", name)
     try:
-        signature = inspect.signature(source.read, eval_str=True)
-        if list(signature.parameters)[:2] != ["name", "root"]:
-            raise TypeError(f"it is called as {signature}")
-        return _options(list(signature.parameters.values())[2:])
+        return _options(source.read, "name", "root")
     except (TypeError, ValueError, NameError, pydantic.PydanticUserError) as error:
         raise UserError(
             f"data.dataset = '{name}': read must be called as (name, root, *, own keys) with "
