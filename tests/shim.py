@@ -15,11 +15,6 @@ PASSED_ON = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2)
 
 
 def main() -> None:
-    if "PMI_FD" in os.environ and "SLURM_PROCID" in os.environ:
-        # MPICH tells Slurm bytes that it has not written. In a process that was just
-        # started they are zeros, in a forked one they may be anything, and Slurm refuses
-        # the rank.
-        os.execv(sys.executable, [sys.executable, *sys.argv[2:]])
     descriptors = [
         0,
         1,

@@ -6,7 +6,7 @@ of programs start. MPI is not initialised here and no tensor is made, so a forke
 process is as one that was just started; it is killed with its shim, as launchers kill.
 Python processes that a forked one starts are forked as well. Where ``HPCFL_JOB`` names
 a folder, a forked process writes its pid to the file ``rank-N`` in it and draws no
-figures.
+figures; nor does it where ``HPCFL_NO_FIGURES`` is set.
 """
 
 import atexit
@@ -62,6 +62,8 @@ IMPORTED = (
     "rich.progress",
 )
 HIGH = 500  # descriptors from here on are in nobody's way
+M_PERTURB = -6  # of glibc's mallopt
+NO_CACHE = "glibc.malloc.tcache_count=0"  # whose memory M_PERTURB does not reach
 
 
 class Zygote:
@@ -93,7 +95,7 @@ class Zygote:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             start_new_session=True,
-            env={**os.environ, "PYTHONPATH": PATHS},
+            env={**os.environ, "PYTHONPATH": PATHS, "GLIBC_TUNABLES": NO_CACHE},
         )
         assert self._process.stdout is not None
         self._process.stdout.readline()  # it is ready
@@ -215,10 +217,16 @@ def become(request: dict[str, Any], received: list[int]) -> None:
     os.environ.update(request["environment"])
     os.chdir(request["folder"])
     tempfile.tempdir = None  # this environment may name another
-    if "HPCFL_JOB" in os.environ:
+    if "PMI_FD" in os.environ and "SLURM_PROCID" in os.environ:
+        # MPICH tells Slurm bytes that it has not written, and Slurm refuses the rank
+        # unless they are zeros, as in a process that was just started. With 255 all that
+        # malloc gives is zeros.
+        ctypes.CDLL(None).mallopt(M_PERTURB, 255)
+    if os.environ.keys() & {"HPCFL_JOB", "HPCFL_NO_FIGURES"}:
         # As where matplotlib is not installed: to draw the figures would take longer
         # than to play the rounds.
         sys.modules["matplotlib"] = None  # type: ignore[assignment]
+    if "HPCFL_JOB" in os.environ:
         # as MPICH and Open MPI tell it
         number = os.environ.get("PMI_RANK") or os.environ.get("OMPI_COMM_WORLD_RANK")
         rank = Path(os.environ["HPCFL_JOB"], f"rank-{number or 0}")

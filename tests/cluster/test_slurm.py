@@ -12,7 +12,6 @@ SLURM = Path(__file__).parents[2] / "slurm"
 
 
 def test_job_on_two_nodes_gives_the_digest_of_one_process(cluster, undisturbed):
-    cluster.start_afresh()
     cluster.experiment()
     dry = cluster.hpcfl(
         "submit", "e.toml", "--profile", "bed", "--out", "out", "--dry-run"

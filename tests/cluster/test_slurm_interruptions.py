@@ -64,6 +64,7 @@ def test_preempted_by_a_higher_partition(cluster, undisturbed):
 
 
 def test_scontrol_requeue(cluster, undisturbed):
+    """The one test here whose processes are not forked."""
     cluster.start_afresh()
     job = in_round_three(cluster)
     cluster.run("scontrol", "requeue", job)
