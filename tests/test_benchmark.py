@@ -1,7 +1,7 @@
 """The table of all methods is made of finished runs by one command."""
 
 import csv
-import subprocess
+import runpy
 import sys
 from pathlib import Path
 
@@ -29,17 +29,23 @@ FILE = {
 }
 
 
-def test_the_table_and_the_list_of_runs(tmp_path):
+@pytest.fixture
+def launch(monkeypatch):
+    """``launch(program, *arguments)`` runs a program of ``launch/benchmark`` here."""
+    folder = PROJECT / "launch" / "benchmark"
+    monkeypatch.syspath_prepend(str(folder))
+
+    def run(program, *arguments):
+        command = [str(argument) for argument in (folder / program, *arguments)]
+        monkeypatch.setattr(sys, "argv", command)
+        runpy.run_path(command[0], run_name="__main__")
+
+    return run
+
+
+def test_the_table_and_the_list_of_runs(launch, tmp_path):
     runs = hpcfl.run(FILE, out=tmp_path / "runs" / "dirichlet")
-    subprocess.run(
-        [
-            sys.executable,
-            PROJECT / "launch" / "benchmark" / "write.py",
-            tmp_path / "runs",
-            tmp_path / "out",
-        ],
-        check=True,
-    )
+    launch("write.py", tmp_path / "runs", tmp_path / "out")
     with (tmp_path / "out" / "runs.csv").open() as file:
         rows = list(csv.DictReader(file))
     assert {row["digest"] for row in rows} == {
@@ -120,7 +126,7 @@ def test_the_launch_files_have_the_same_seeds():
         assert len(methods) > 30 and methods <= set(plugins.names("hpcfl.methods"))
 
 
-def test_the_papers_numbers_stand_beside_those_of_runs(tmp_path):
+def test_the_papers_numbers_stand_beside_those_of_runs(launch, tmp_path):
     """Those of DiversiFed's Table I, on Fashion-MNIST; a line that a run had stays."""
     runs, out = tmp_path / "runs", tmp_path / "out"
     out.mkdir()
@@ -128,12 +134,11 @@ def test_the_papers_numbers_stand_beside_those_of_runs(tmp_path):
         "before\n<!-- table: written by launch/benchmark/beside_paper.py -->\n"
         "old\n<!-- end of table -->\nafter\n"
     )
-    command = sys.executable, PROJECT / "launch" / "benchmark" / "beside_paper.py"
     sweep_of = {**FILE, "sweep": {**FILE["sweep"], "method": {"name": ["fedavg"]}}}
     first = hpcfl.run(FILE, out=runs / "both")
-    subprocess.run([*command, runs / "both", out], check=True)
+    launch("beside_paper.py", runs / "both", out)
     hpcfl.run(sweep_of, out=runs / "one")
-    subprocess.run([*command, runs / "one", out], check=True)
+    launch("beside_paper.py", runs / "one", out)
     with (out / "runs.csv").open() as file:
         rows = list(csv.DictReader(file))
     assert [(row["method"], row["seed"]) for row in rows] == [

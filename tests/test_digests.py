@@ -61,7 +61,8 @@ def test_lanes_recordings_and_scores_after_tuning_change_no_bit(
     played, federate, monkeypatch
 ):
     """Two lanes instead of all and everybody scored after no epoch and after one, in the
-    same federation: the state and all other numbers stay as they are. Of one method of
+    same federation, in the last round and after it: the state and all other numbers
+    stay as they are. Of one method of
     each family steps that run often come from a recording as well; ``simulated_gpu``
     records the steps of every method.
     """
@@ -79,19 +80,22 @@ def test_lanes_recordings_and_scores_after_tuning_change_no_bit(
         counts,
         **sections,
         runtime={"lanes": 2},
-        evaluation={"tune_epochs": [0, 1]},
+        evaluation={"every": 3, "tune_epochs": [0, 1]},
     )
     assert recordings or method["name"] not in of_each_family()
     assert changed.digest == plain.digest
     for number, values in plain.values.items():
         timed = number.startswith("seconds")
         if not timed and "sample_gradients" not in number:
-            np.testing.assert_array_equal(changed.values[number], values, number)
+            np.testing.assert_array_equal(
+                changed.values[number][-2:], values[-2:], number
+            )
     for column in ("tuned_0", "tuned_1"):
-        assert (changed.values[f"{column}/clients"] == len(counts)).all()
+        assert (changed.values[f"{column}/clients"][-2:] == len(counts)).all()
     # what is scored as pre is tuned_0
     np.testing.assert_array_equal(
-        changed.values["clients/tuned_0/loss"], plain.values["clients/pre/loss"]
+        changed.values["clients/tuned_0/loss"][-2:],
+        plain.values["clients/pre/loss"][-2:],
     )
     more = (
         changed.values["clients/sample_gradients"]

@@ -15,7 +15,7 @@ from hpcfl.simulation.prepare import prepare
 
 pytestmark = pytest.mark.slow
 
-COUNTS = [[8, 3, 0, 1], [1, 0, 1, 0], [0, 2, 3, 2], [5, 0, 2, 5]]
+COUNTS = [[4, 2, 0, 1], [1, 0, 1, 0], [0, 2, 2, 0], [2, 0, 1, 2]]
 LANES = 3  # of four clients, and of eight
 # the samples' shape and the batch size
 MODELS = {

@@ -19,8 +19,15 @@ from hypothesis import strategies as st
 import hpcfl
 from hpcfl.errors import UserError
 from hpcfl.files import hdf5
+from hpcfl.report import figures
 
 pytestmark = pytest.mark.slow
+
+
+@pytest.fixture
+def empty_drawings(monkeypatch):
+    """What a page draws is tried by ``test_forged.py``, and would take most of the time."""
+    monkeypatch.setattr(figures, "as_svg", lambda figure: b'<svg viewBox="0 0 1 1"/>')
 
 
 @pytest.fixture(scope="module")
@@ -32,6 +39,7 @@ def finished(tmp_path_factory) -> Path:
     return place
 
 
+@pytest.mark.usefixtures("empty_drawings")
 @given(st.data())
 def test_commands_that_look(finished, data):
     with _copy(finished) as place:

@@ -44,7 +44,7 @@ MIXING = sorted({*BODIES, *HEADS, *ROWS, *SENDING_MORE, *filter(averages, NAMES)
 NUMBERED = {"per-fedavg", "partialfed", "fedfomo", "apple", "pfedhn", "fedcp"}
 # Of clients that are as far from one, it chooses by their numbers.
 TIED = {"diversifed"}
-COUNTS = [[8, 3, 0, 1], [0, 9, 2, 2], [1, 0, 6, 6], [3, 0, 5, 10]]
+COUNTS = [[4, 2, 0, 1], [0, 4, 1, 1], [1, 0, 3, 3], [1, 0, 2, 5]]
 
 
 def uploads(name, setup, server, rows):

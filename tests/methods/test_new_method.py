@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import hpcfl
+from hpcfl.experiment import plugins
 
 PROJECT = Path(__file__).parents[2]
 FRESH = '''"""Fresh: FedAvg whose clients forget a share of what they have learnt.
@@ -55,43 +56,71 @@ share = 0.2
 ala = true
 aggregation = "class-wise"
 """
-LISTS = """
+# In one process, because a new Python with torch takes longer than all of this.
+EVERYWHERE = """
+import contextlib
+import io
+import runpy
+import sys
+from pathlib import Path
+
+sys.modules["matplotlib"] = None  # the figures are the same for every method
+
 import on_gpu
 from every_method import NAMES, short
 from methods.test_all_methods import MIXING
+
+from hpcfl.cli import command
+from hpcfl.communication.communicator import OneProcess
+
+
+def said(*arguments):
+    with contextlib.redirect_stdout(io.StringIO()) as output:
+        assert command(list(arguments), OneProcess()) == 0
+    return output.getvalue()
+
+
+Path("methods.json").write_text(said("methods", "--json"))
+said("run", "fresh.toml", "--out", "run")
+Path("shown.json").write_text(said("show", "run", "--json"))
+
 assert short("fresh", weights="uniform") == {
     "name": "fresh", "share": 0.5, "weights": "uniform"
 }
 assert "fresh" in NAMES and "fresh" in MIXING
 assert ("fresh", {"share": 0.5}, "mlp", {}) in on_gpu.PLAYED
+
+sys.modules.pop("hpcfl.report.catalogue", None)
+runpy.run_module("hpcfl.report.catalogue", run_name="__main__")
 """
 
 
 @pytest.fixture
-def python(tmp_path):
-    """Runs Python in a folder with a copy of the package that has one method more."""
+def folder(tmp_path):
+    """A copy of the package that has one method more, and of the others only FedAvg: the
+    catalogue plays all that there are.
+    """
     shutil.copytree(Path(hpcfl.__file__).parent, tmp_path / "hpcfl")
-    (tmp_path / "hpcfl" / "methods" / "fresh.py").write_text(FRESH, encoding="utf-8")
-    paths = os.pathsep.join(map(str, (tmp_path, PROJECT / "tests")))
-    environment = {**os.environ, "PYTHONPATH": paths}
-
-    def run(*arguments):
-        command = [sys.executable, *map(str, arguments)]
-        return subprocess.run(
-            command,
-            cwd=tmp_path,
-            env=environment,
-            check=True,
-            capture_output=True,
-            text=True,
-        ).stdout
-
-    return run
+    methods = tmp_path / "hpcfl" / "methods"
+    for name in plugins.names("hpcfl.methods"):
+        if name != "fedavg":
+            (methods / f"{name.replace('-', '_')}.py").unlink()
+    (methods / "fresh.py").write_text(FRESH, encoding="utf-8")
+    return tmp_path
 
 
 @pytest.mark.slow
-def test_a_file_in_the_folder_is_a_method_everywhere(python, tmp_path):
-    listed = json.loads(python("-m", "hpcfl", "methods", "--json"))
+def test_a_file_in_the_folder_is_a_method_everywhere(folder):
+    (folder / "fresh.toml").write_text(EXPERIMENT)
+    paths = os.pathsep.join(map(str, (folder, PROJECT / "tests")))
+    subprocess.run(
+        [sys.executable, "-c", EVERYWHERE],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": paths},
+        check=True,
+    )
+
+    listed = json.loads((folder / "methods.json").read_text())
     (entry,) = (method for method in listed if method["name"] == "fresh")
     assert entry["description"].startswith("Fresh: FedAvg whose clients forget")
     assert entry["keys"]["share"]["search"] == [0.1, 0.2]
@@ -102,16 +131,11 @@ def test_a_file_in_the_folder_is_a_method_everywhere(python, tmp_path):
         "paper": None,
     }
 
-    (tmp_path / "fresh.toml").write_text(EXPERIMENT)
-    python("-m", "hpcfl", "run", "fresh.toml", "--out", "run")
-    shown = json.loads(python("-m", "hpcfl", "show", "run", "--json"))
+    shown = json.loads((folder / "shown.json").read_text())
     assert shown["method"] == "fresh" and shown["finished"]
 
-    python("-c", LISTS)
-
-    python("-m", "hpcfl.report.catalogue")
     line = "| `fresh` | Nobody, 2026 | FedAvg whose clients forget a share of"
-    page = tmp_path / "hpcfl" / "methods" / "README.md"
+    page = folder / "hpcfl" / "methods" / "README.md"
     assert line in page.read_text(encoding="utf-8")
-    stored = (tmp_path / "hpcfl" / "report" / "catalogue.json").read_text()
+    stored = (folder / "hpcfl" / "report" / "catalogue.json").read_text()
     assert '"name": "fresh"' in stored

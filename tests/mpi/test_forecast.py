@@ -4,14 +4,10 @@ Python, torch and the data are the same for a small and a large model, so what t
 differ by is what the forecasts differ by.
 """
 
-import os
-import subprocess
-import sys
 import tomllib
 from pathlib import Path
 
 import pytest
-from jobs import MPIEXEC
 
 from hpcfl.communication.communicator import OneProcess
 from hpcfl.experiment import config
@@ -20,53 +16,52 @@ from hpcfl.simulation.prepare import prepare
 
 pytestmark = [pytest.mark.mpi, pytest.mark.slow]
 
-SMALL, LARGE = [8], [3000, 1500]  # 0.6 thousand and 4.7 million parameters
+SMALL, LARGE = [8], [2000, 1000]  # 84 and 2 million parameters
 
 
-EXPERIMENT = """
-rounds = 3
+EXPERIMENT = f"""
+rounds = 2
 [data]
-dataset = "digits"
+dataset = "tiny:blobs"
 [partition]
-scheme = "iid"
+scheme = "tiny:Counts"
 clients = 12
+counts = {[[4, 0, 0, 0]] * 12}
 [model]
 name = "mlp"
-hidden = {hidden}
+hidden = %s
 [method]
-name = "{method}"
-[training]
-batch_size = 200
+name = "%s"
 """
 
 
 def forecast(method, hidden):
-    table = tomllib.loads(EXPERIMENT.format(method=method, hidden=hidden))
+    table = tomllib.loads(EXPERIMENT % (hidden, method))
     return needs.of_server(prepare(config.parse(table), OneProcess()))
 
 
-def measured(folder, method, hidden):
+def measured(start, folder, method, hidden):
     folder.mkdir()
-    (folder / "experiment.toml").write_text(
-        EXPERIMENT.format(method=method, hidden=hidden)
+    file, program = folder / "experiment.toml", Path(__file__).with_name("measured.py")
+    file.write_text(EXPERIMENT % (hidden, method))
+    job = start(
+        2,
+        file,
+        "--out",
+        folder / "run",
+        program=(str(program),),
+        MEASURED=str(folder / "bytes"),
     )
-    program = Path(__file__).with_name("measured.py")
-    ranks = [MPIEXEC, "-n", "2", sys.executable, program]
-    subprocess.run(
-        [*ranks, "run", "experiment.toml", "--out", "run"],
-        cwd=folder,
-        env={**os.environ, "MEASURED": str(folder / "bytes")},
-        check=True,
-        capture_output=True,
-    )
+    code, output = job.wait()
+    assert code == 0, output
     return int((folder / "bytes").read_text())
 
 
 # FedAvg's server gets one mean; FedAMP's keeps, sends and gets a model of each client.
 @pytest.mark.parametrize("method", ["fedavg", "fedamp"])
-def test_the_server_takes_what_was_forecast(tmp_path, method):
-    grown = measured(tmp_path / "large", method, LARGE) - measured(
-        tmp_path / "small", method, SMALL
-    )
+def test_the_server_takes_what_was_forecast(start, tmp_path, method):
+    large = measured(start, tmp_path / "large", method, LARGE)
+    grown = large - measured(start, tmp_path / "small", method, SMALL)
     expected = forecast(method, LARGE) - forecast(method, SMALL)
+    print(grown, expected)
     assert 0.75 < grown / expected < 1.25

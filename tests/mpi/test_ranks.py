@@ -10,7 +10,7 @@ import jobs
 import numpy as np
 import pytest
 import tiny
-from every_method import kind, of_each_family, short
+from every_method import kind, short
 
 from hpcfl.storage import results
 
@@ -42,10 +42,10 @@ every = 1
 """
 
 
-def test_a_method_of_each_family_on_digits_with_three_ranks_and_resumed(
+def test_kinds_of_messages_and_state_on_digits_with_three_ranks_and_resumed(
     start, alone, tmp_path, capsys
 ):
-    names, file = of_each_family(), tmp_path / "experiment.toml"
+    names, file = KINDS, tmp_path / "experiment.toml"
     file.write_text(DIGITS + grid(names, (0.5,), NEWCOMERS))
     assert alone(str(file), tmp_path / "1") == 0
     code, output = start(3, file, "--out", tmp_path / "3").wait()

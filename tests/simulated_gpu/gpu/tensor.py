@@ -96,13 +96,20 @@ def each(function, value):
 
 def tensors_in(value):
     """All tensors in what an operation gets or gives."""
+    found = []
+    _gather(value, found)
+    return found
+
+
+def _gather(value, found):
     if isinstance(value, Tensor):
-        return [value]
-    if isinstance(value, dict):
-        value = value.values()
-    elif not isinstance(value, list | tuple):
-        return []
-    return [tensor for item in value for tensor in tensors_in(item)]
+        found.append(value)
+    elif isinstance(value, dict):
+        for item in value.values():
+            _gather(item, found)
+    elif isinstance(value, (list, tuple)):
+        for item in value:
+            _gather(item, found)
 
 
 def values_of(item):
