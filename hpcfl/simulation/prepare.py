@@ -34,13 +34,14 @@ from hpcfl.data.shifted import Shifts
 from hpcfl.data.validation import hold_out
 from hpcfl.errors import UserError
 from hpcfl.experiment import blame, measures
-from hpcfl.experiment.config import Config
+from hpcfl.experiment.config import MIXED, Config
 from hpcfl.files import scratch
 from hpcfl.methods._renamed import refuse_old_hooks
 from hpcfl.methods.base import Audience, Cohort, Method, State
 from hpcfl.methods.options import refuse_without_effect
 from hpcfl.methods.options.averaged_buffers import AveragedBuffers
 from hpcfl.models import _initial as initial
+from hpcfl.models import _mixed as mixed
 from hpcfl.models._replaced import replace_layers
 from hpcfl.rows import constants, layout, mixing, randomness
 from hpcfl.scores._described import Measure
@@ -497,6 +498,7 @@ def _builders(
     # taken out here, so that the function does not keep all samples
     shape, classes, vocabulary = dataset.shape, dataset.classes, dataset.vocabulary
 
+    in_bfloat16 = config.runtime.precision == MIXED
     file = config.model.init
     given = None if file is None else initial.read(file)
 
@@ -506,6 +508,9 @@ def _builders(
     def completed(module: nn.Module) -> nn.Module:
         # The adapter comes first: what a method adds to the model is its own to train.
         adapted = adapters.adapt(module, config.adapter)
+        if in_bfloat16:
+            # by itself: what a method adds is computed in float32
+            adapted = mixed.mix(replace_layers(adapted))
         return replace_layers(method.adapt(adapted))
 
     def fresh() -> nn.Module:
@@ -518,7 +523,10 @@ def _builders(
         return completed(module)
 
     with randomness.seeded(config.seed, *INITIAL):
-        frozen = constants.frozen(first())
+        module = first()
+    frozen = constants.frozen(module)
+    if in_bfloat16:
+        frozen = mixed.stored(module, frozen)
     fixed = dict(frozen)
     for name, value in (given or {}).items():
         fixed[f"init.{name}"] = value
