@@ -158,14 +158,33 @@ class Positions(nn.Module):
         return result
 
 
-def add_blocks(
-    model: nn.Module, depth: int, make: Callable[[], nn.Module]
-) -> list[str]:
-    """Give a model so many blocks as children ``block1`` …; their names."""
-    names = [f"block{number}" for number in range(1, depth + 1)]
-    for name in names:
-        model.add_module(name, make())
-    return names
+class Transformer(nn.Module):
+    """A model with blocks, its children ``block1`` …, and a head that reads what
+    ``features`` makes of a sample.
+    """
+
+    head: nn.Linear
+    _blocks: list[str]
+
+    def add_blocks(self, depth: int, make: Callable[[], Block]) -> None:
+        self._blocks = [f"block{number}" for number in range(1, depth + 1)]
+        for name in self._blocks:
+            self.add_module(name, make())
+
+    def through_blocks(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Tokens [batch, tokens, width] behind all blocks; ``mask`` as for these."""
+        for name in self._blocks:
+            x = self.get_submodule(name)(x, mask)
+        return x
+
+    def features(self, x: Tensor) -> Tensor:
+        """The head's input [batch, width]."""
+        raise NotImplementedError
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Logits [batch, classes]."""
+        logits: Tensor = self.head(self.features(x))
+        return logits
 
 
 def refuse_large(

@@ -12,15 +12,15 @@ from hpcfl.models._transformer import (
     Hidden,
     Positions,
     Tokens,
+    Transformer,
     Vocabulary,
     Width,
-    add_blocks,
     refuse_large,
     token_count,
 )
 
 
-class TextTransformer(nn.Module):
+class TextTransformer(Transformer):
     """Post-norm blocks with ReLU over the tokens of a text and a class token in front,
     which the head reads; padding counts as a token.
 
@@ -68,20 +68,13 @@ class TextTransformer(nn.Module):
                 attention_dropout=dropout,
             )
 
-        self._blocks = add_blocks(self, depth, block)
+        self.add_blocks(depth, block)
         self.head = nn.Linear(width, classes)
 
     def features(self, x: Tensor) -> Tensor:
         """The head's input [batch, width] for token ids [batch, positions]."""
         x = self.positions(self.embedding(x))
-        for name in self._blocks:
-            x = self.get_submodule(name)(x)
-        return x[:, 0]
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Logits [batch, classes]."""
-        logits: Tensor = self.head(self.features(x))
-        return logits
+        return self.through_blocks(x)[:, 0]
 
 
 plugin = TextTransformer

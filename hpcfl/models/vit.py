@@ -16,8 +16,8 @@ from hpcfl.models._transformer import (
     HeadWidth,
     Hidden,
     Positions,
+    Transformer,
     Width,
-    add_blocks,
     refuse_large,
 )
 
@@ -42,7 +42,7 @@ class Patches(nn.Module):
         return result
 
 
-class ViT(nn.Module):
+class ViT(Transformer):
     """Pre-norm blocks over the patches of an image and a class token, which the head
     reads.
 
@@ -83,22 +83,16 @@ class ViT(nn.Module):
         def block() -> Block:
             return Block(width, heads, head_width, hidden, dropout, bias=False)
 
-        self._blocks = add_blocks(self, depth, block)
+        self.add_blocks(depth, block)
         self.norm = nn.LayerNorm(width)
         self.head = nn.Linear(width, classes)
 
     def features(self, x: Tensor) -> Tensor:
         """The head's input [batch, width]."""
         x = self.positions(self.patches(x))
-        for name in self._blocks:
-            x = self.get_submodule(name)(x)
+        x = self.through_blocks(x)
         result: Tensor = self.norm(x[:, 0])
         return result
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Logits [batch, classes]."""
-        logits: Tensor = self.head(self.features(x))
-        return logits
 
 
 plugin = ViT
