@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from hpcfl.adapters import base
 from hpcfl.commands.run import OnRound, allowed_silence, check_world, run
 from hpcfl.communication.agreement import agreed
 from hpcfl.communication.communicator import Communicator
@@ -171,6 +172,9 @@ def check_file(
         )
         for line in devices.lines(prepared):
             print(line)
+        if (files := cells[0].config.adapter.base) is not None:
+            for line in base.describe(files):
+                print(plain(line))
         for note in [*prepared.notes, *remarks]:
             print(f"note: {plain(note)}")
         if len(cells) > 1:

@@ -3,7 +3,6 @@
 from torch import Tensor, nn
 from torch.nn.functional import relu
 
-from hpcfl.errors import UserError
 from hpcfl.models._transformer import (
     Block,
     Depth,
@@ -15,6 +14,7 @@ from hpcfl.models._transformer import (
     Transformer,
     Vocabulary,
     Width,
+    head_width,
     refuse_large,
     token_count,
 )
@@ -46,11 +46,7 @@ class TextTransformer(Transformer):
     ):
         super().__init__()
         name = "text-transformer"
-        if width % heads:
-            raise UserError(
-                f"model.heads = {heads} of model.name = '{name}' do not share "
-                f"model.width = {width} evenly"
-            )
+        each = head_width(name, width, heads)
         tokens = token_count(name, shape, vocabulary)
         refuse_large(name, tokens + shape[0], width, depth, width, hidden)
         self.embedding = Tokens(tokens, width)
@@ -60,7 +56,7 @@ class TextTransformer(Transformer):
             return Block(
                 width,
                 heads,
-                width // heads,
+                each,
                 hidden,
                 dropout,
                 norm_first=False,
