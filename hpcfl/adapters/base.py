@@ -27,7 +27,7 @@ from hpcfl.models._initial import form
 from hpcfl.rows.layout import of_parameters
 
 KEY = "adapter.base"
-MOST = 5  # names that a line has
+MOST = 5  # tensors that a line names
 NAMED = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16"}
 
 
@@ -52,38 +52,36 @@ def read(adapter: Adapter, module: nn.Module) -> Base:
             it in another shape or a type of more digits.
     """
     own: dict[str, Tensor] = module.state_dict(keep_vars=True)
+    file = f"{KEY} = '{adapter.base}'"
     with _opened(str(adapter.base)) as files:
         found = names.renamed(files, adapter.names)
-        there = [name for name in own if name in found]
+        there = {name: found[name] for name in own if name in found}
+        used = {piece.tensor for pieces in there.values() for piece in pieces}
+        unused = _listed([tensor for tensor in files if tensor not in used])
+        # of tied parameters a file has one
+        known = {id(own[name]) for name in there}
+        drawn = [name for name in own if id(own[name]) not in known]
+        trained = _trained(module, adapter)
+        if missing := _listed([name for name in drawn if name not in trained]):
+            aside = f"; not used: {unused}" if unused else ""
+            raise UserError(
+                f"{file} has nothing for {missing}{aside}; {names.KEY} says which tensor "
+                "is which parameter, and what adapter.train names need not be there"
+            )
         tensors, unfit = {}, []
-        for name in there:
-            made = _made(found[name], files, own[name])
+        for name, pieces in there.items():
+            made = _made(pieces, files, own[name])
             if made is None:
-                unfit.append(_difference(name, found[name], files, own[name]))
+                unfit.append(_difference(name, pieces, files, own[name]))
             else:
                 tensors[name] = made
-        used = {piece.tensor for name in there for piece in found[name]}
-        unused = [tensor for tensor in files if tensor not in used]
-    # of tied parameters a file has one
-    known = {id(own[name]) for name in there}
-    drawn = [name for name in own if id(own[name]) not in known]
-    needed = set(drawn) - _trained(module, adapter)
-    missing = [name for name in drawn if name in needed]
-    aside = f"; not used: {_listed(unused)}" if unused else ""
-    if missing:
-        raise UserError(
-            f"{KEY} = '{adapter.base}' has nothing for {_listed(missing)}{aside}; "
-            f"{names.KEY} says which tensor is which parameter, and what adapter.train "
-            "names need not be there"
-        )
     if unfit:
-        more = f", and {len(unfit) - 1} more" if len(unfit) > 1 else ""
-        raise UserError(f"{KEY} = '{adapter.base}': {unfit[0]}{more}")
+        raise UserError(f"{file}: {_listed(unfit)}")
     notes = []
     if drawn:
         notes.append(f"{KEY}: drawn, because the file has not: {_listed(drawn)}")
     if unused:
-        notes.append(f"{KEY}: not used of the file: {_listed(unused)}")
+        notes.append(f"{KEY}: not used of the file: {unused}")
     return Base(tensors, notes)
 
 
@@ -153,7 +151,7 @@ def _difference(
         kind = NAMED.get(part.get_dtype(), part.get_dtype())
         change = f"{piece.change} " if piece.change else ""
         there.append(f"{change}'{piece.tensor}' is {kind} {part.get_shape()}")
-    return f"{' and '.join(there)}, the model's '{name}' {form(own)}"
+    return f"{' and '.join(there)} and the model's '{name}' {form(own)}"
 
 
 def _paths(base: str) -> list[Path]:
@@ -192,7 +190,7 @@ def _unreadable(path: Path, error: Exception) -> UserError:
     )
 
 
-def _listed(names: Sequence[str]) -> str:
-    """The first of the names, and how many more there are."""
-    more = f" and {len(names) - MOST} more" if len(names) > MOST else ""
-    return ", ".join(names[:MOST]) + more
+def _listed(words: Sequence[str]) -> str:
+    """The first of the words, and how many more there are; "" for none."""
+    more = f" and {len(words) - MOST} more" if len(words) > MOST else ""
+    return ", ".join(words[:MOST]) + more

@@ -56,11 +56,11 @@ class Piece:
         """
         if self.change == "transposed":
             tensor = tensor.t()
-        if self.change == "reshaped":
-            tensor = tensor.reshape(list(shape))
         if self.pieces > 1:
             size = len(tensor) // self.pieces
             tensor = tensor.unflatten(0, (self.pieces, size))[self.number]
+        if self.change == "reshaped":
+            tensor = tensor.reshape(list(shape))
         return tensor
 
 

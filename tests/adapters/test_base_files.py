@@ -111,13 +111,13 @@ def test_short_types_become_the_models_and_a_folder_is_one_base(saved, tmp_path)
         ),
         (
             {"net.0.bias": torch.ones(5)},
-            r"'net.0.bias' is float32 \[5\], the model's 'hidden1.bias' float32 \[6\]",
+            r"'net.0.bias' is float32 \[5\] and the model's 'hidden1.bias' float32 \[6\]",
         ),
-        ({"net.0.bias": torch.ones(6).double()}, r"is float64 \[6\], the model's"),
-        ({"net.0.bias": torch.ones(6).long()}, r"is I64 \[6\], the model's"),
+        ({"net.0.bias": torch.ones(6).double()}, r"is float64 \[6\] and the model's"),
+        ({"net.0.bias": torch.ones(6).long()}, r"is I64 \[6\] and the model's"),
         (
             {"net.0.bias": torch.ones(5), "net.0.weight": torch.ones(6)},
-            r"'net.0.weight' is float32 \[6\], .*, and 1 more",
+            r"'net.0.weight' is float32 \[6\] and .*, 'net.0.bias' is float32 \[5\]",
         ),
     ],
 )
@@ -143,6 +143,22 @@ def test_many_names_are_a_line_and_what_an_adapter_trains_may_be_missing(saved):
         "head.bias",
         "adapter.base: not used of the file: more0, more1, more2, more3, more4 and 2 more",
     ]
+
+
+def test_of_tied_parameters_a_file_has_one(saved):
+    module = MLP((6,), 4, hidden=(6, 6))
+    module.hidden2.weight = module.hidden1.weight
+    bias = BODY["net.0.bias"]
+    file = saved(
+        {
+            "hidden2.weight": torch.ones(6, 6),
+            "hidden1.bias": bias,
+            "hidden2.bias": bias,
+        }
+    )
+    found = base.read(Adapter(kind="head", base=file), module)
+    module.load_state_dict(found.tensors, strict=False)
+    assert torch.equal(module.hidden1.weight, torch.ones(6, 6))
 
 
 def header(text, body=b""):
