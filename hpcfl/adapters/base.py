@@ -86,7 +86,7 @@ def read(adapter: Adapter, module: nn.Module) -> Base:
 
 
 def describe(base: str) -> list[str]:
-    """A line for each file of a base: its SHA-256, tensors, parameters and types. Raises
+    """A line for each of the files that a model begins with: its SHA-256, tensors, parameters and types. Raises
     UserError.
     """
     lines = []
@@ -102,7 +102,7 @@ def describe(base: str) -> list[str]:
         except (OSError, Damaged) as error:
             raise _unreadable(path, error) from None
         lines.append(
-            f"base {path}: SHA-256 {digest}, {len(slices):,} tensors, {numbers:,} parameters, "
+            f"{path}: SHA-256 {digest}, {len(slices):,} tensors, {numbers:,} parameters, "
             f"{kinds or 'none'}"
         )
     return lines

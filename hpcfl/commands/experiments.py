@@ -172,9 +172,9 @@ def check_file(
         )
         for line in devices.lines(prepared):
             print(line)
-        if (files := cells[0].config.adapter.base) is not None:
-            for line in base.describe(files):
-                print(plain(line))
+        files = cells[0].config.adapter.base or cells[0].config.model.init
+        for line in base.describe(files) if files else ():
+            print(plain(line))
         for note in [*prepared.notes, *remarks]:
             print(f"note: {plain(note)}")
         if len(cells) > 1:

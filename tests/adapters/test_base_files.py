@@ -221,6 +221,7 @@ def test_another_base_is_refused_with_its_file_and_both_digests(saved, tmp_path)
         refuse_other_frozen(other, {"frozen": prepared.frozen}, tmp_path)
 
 
+@pytest.mark.slow
 def test_check_prints_which_file_it_is(saved, tmp_path, capsys):
     path = saved()
     digest = hashlib.sha256((tmp_path / "base.safetensors").read_bytes()).hexdigest()
@@ -230,7 +231,7 @@ def test_check_prints_which_file_it_is(saved, tmp_path, capsys):
     check_file(tmp_path / "base.toml", [], OneProcess())
     printed = capsys.readouterr().out
     assert printed.startswith(lines)
-    line = f"base {path}: SHA-256 {digest}, 2 tensors, 36 parameters, float32\n"
+    line = f"{path}: SHA-256 {digest}, 2 tensors, 36 parameters, float32\n"
     assert line in printed
 
 

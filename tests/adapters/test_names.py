@@ -82,6 +82,7 @@ def test_letters_that_are_meant_as_they_are_do_not_count():
     assert list(renamed(["?*+?]a))"], rules)) == ["a"]
 
 
+@pytest.mark.slow
 def test_the_slowest_expression_that_is_allowed_takes_no_longer_than_one_waits():
     """Nobody reads the number of ways, 2⁶ · C(131, 3), in any less time than all of them
     take; of (a+)+b there are 2¹²⁷.
