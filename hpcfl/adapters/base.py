@@ -6,7 +6,6 @@ is wrong is known before any memory is taken.
 """
 
 import math
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -86,15 +85,15 @@ def read(adapter: Adapter, module: nn.Module) -> Base:
 
 
 def describe(base: str) -> list[str]:
-    """A line for each of the files that a model begins with: its SHA-256, tensors, parameters and types. Raises
-    UserError.
+    """A line for each file that a model begins with: its SHA-256, tensors, parameters and
+    types. Raises UserError.
     """
     lines = []
     for path in _paths(base):
         with _opened(str(path)) as files:
             slices = [file.get_slice(name) for name, file in files.items()]
             numbers = sum(math.prod(part.get_shape()) for part in slices)
-            types = Counter(part.get_dtype() for part in slices)
+            types = sorted({part.get_dtype() for part in slices})
         kinds = " and ".join(NAMED.get(kind, kind) for kind in types)
         try:
             with regular.opened(path) as file:
