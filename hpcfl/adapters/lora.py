@@ -45,8 +45,8 @@ class LowRankLinear(LowRank, nn.Linear):
         output: Tensor = super().forward(x)
         dropout = self._modules.get("dropout")
         entering = x if dropout is None else dropout(x)
-        low = functional.linear(entering, self.A)
-        return output + self.factor * functional.linear(low, self.B)
+        low = self.factor * functional.linear(entering, self.A)
+        return output + functional.linear(low, self.B)
 
     def correction(self) -> Tensor:
         return self.factor * (self.B @ self.A)

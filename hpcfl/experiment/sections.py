@@ -242,6 +242,16 @@ class Adapter(Section):
         description="what is trained beside the output layer: all; corrections of low rank; "
         "nothing; biases. The rest is frozen",
     )
+    base: str | None = Field(
+        None,
+        description="safetensors file, or folder of such, with what is frozen; default: "
+        "model.init, or drawn",
+    )
+    names: str | dict[str, str | list[str]] = Field(
+        default_factory=dict,
+        description="names in the base: 'bert', 'roberta', 'gpt2', 'vit', or a table of regular "
+        "expressions and the model's names",
+    )
     targets: list[str] = Field(
         default_factory=list,
         description="lora: patterns of the layers to correct, such as 'blocks.*.qkv'; default: "
@@ -276,7 +286,9 @@ class Adapter(Section):
     def unread(self) -> list[str]:
         """The keys that were given and that its kind does not read."""
         keys = set(self.model_fields_set) - {"kind"}
-        if self.kind != "none":
+        if self.kind == "none":
+            keys -= {"base", "names"}
+        else:
             of_others = dict(self.of_kind)
             of_others.pop(self.kind, None)
             keys &= {key for keys_of in of_others.values() for key in keys_of}

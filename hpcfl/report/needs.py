@@ -174,7 +174,7 @@ def at_once(prepared: Prepared) -> int:
     are not counted.
     """
     config, calendar = prepared.config, prepared.calendar
-    own = prepared.store.ids
+    own = set(prepared.store.ids)
     if config.time.mode != "asynchronous" or calendar is None:
         return min(len(own), cohort_size(config))
     held, most = 0, 0
