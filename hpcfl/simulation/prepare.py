@@ -524,11 +524,12 @@ def _builders(
             module.load_state_dict(given, strict=False)
         return completed(module)
 
+    def of_base(module: nn.Module) -> dict[str, Tensor]:
+        values = constants.frozen(module)
+        return mixed.stored(module, values) if in_bfloat16 else values
+
     with randomness.seeded(config.seed, *INITIAL):
-        module = first()
-    frozen = constants.frozen(module)
-    if in_bfloat16:
-        frozen = mixed.stored(module, frozen)
+        frozen = of_base(first())
     for name in frozen:
         given.pop(name, None)  # not twice in memory
     fixed = dict(frozen)
