@@ -525,7 +525,7 @@ def _builders(
         return completed(module)
 
     def of_base(module: nn.Module) -> dict[str, Tensor]:
-        values = constants.frozen(module)
+        values = constants.frozen(module, adapted=config.adapter.kind != "none")
         return mixed.stored(module, values) if in_bfloat16 else values
 
     with randomness.seeded(config.seed, *INITIAL):
