@@ -684,9 +684,10 @@ class Runtime(Section):
         pattern=r"^(auto|cpu|cuda(:\d+)?)$",
         description="auto, cpu, cuda or cuda:N",
     )
-    precision: Literal["exact", "tf32"] = Field(
+    precision: Literal["exact", "tf32", "bf16"] = Field(
         "exact",
-        description="products on a GPU: of float32 numbers, or of these rounded to TF32's 10 bits",
+        description="products of float32 numbers; on a GPU of these rounded to TF32's 10 bits; "
+        "or models in torch's autocast to bfloat16 and what they freeze stored so, another run",
     )
     lanes: PositiveInt | Literal["auto"] = Field(
         "auto",

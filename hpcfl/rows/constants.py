@@ -8,7 +8,6 @@ values, which follows from the configuration and from what the user's module rea
 from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar
 
-import torch
 from torch import Tensor, nn
 from torch.nn import Parameter
 
@@ -41,17 +40,17 @@ def frozen(module: nn.Module) -> dict[str, Tensor]:
     }
 
 
-@torch.no_grad()
 def hold(module: nn.Module, values: Mapping[str, Tensor]) -> nn.Module:
     """The same module: what it has frozen are constants from now on, with ``values``.
 
-    values: by name, as ``frozen`` gives them; without any nothing changes.
+    values: by name, as ``frozen`` gives them, perhaps in another type; without any
+        nothing changes.
     """
     if not values:
         return module
     parameters = dict(module.named_parameters())
     for name, value in values.items():
-        parameters[name].copy_(value)
+        parameters[name].data = value.clone()
     names = [
         name
         for name, parameter in module.named_parameters(remove_duplicate=False)
@@ -70,6 +69,11 @@ def of(module: nn.Module) -> dict[str, Tensor]:
         return {}
     everything = nn.Module.named_parameters(module)
     return {name: value for name, value in everything if name in module.constants}
+
+
+def size(module: nn.Module) -> int:
+    """The bytes of a module's constants."""
+    return sum(value.nbytes for value in of(module).values())
 
 
 def whole(module: nn.Module) -> nn.Module:

@@ -35,13 +35,14 @@ from hpcfl.data.shifted import Shifts
 from hpcfl.data.validation import hold_out
 from hpcfl.errors import UserError
 from hpcfl.experiment import blame, measures
-from hpcfl.experiment.config import Config
+from hpcfl.experiment.config import MIXED, Config
 from hpcfl.files import scratch
 from hpcfl.methods._renamed import refuse_old_hooks
 from hpcfl.methods.base import Audience, Cohort, Method, State
 from hpcfl.methods.options import refuse_without_effect
 from hpcfl.methods.options.averaged_buffers import AveragedBuffers
 from hpcfl.models import _initial as initial
+from hpcfl.models import _mixed as mixed
 from hpcfl.models._replaced import replace_layers
 from hpcfl.rows import constants, layout, mixing, randomness
 from hpcfl.scores._described import Measure
@@ -499,6 +500,8 @@ def _builders(
     # taken out here, so that the function does not keep all samples
     shape, classes, vocabulary = dataset.shape, dataset.classes, dataset.vocabulary
 
+    in_bfloat16 = config.runtime.precision == MIXED
+
     def built() -> nn.Module:
         return models.build(config.model, shape, classes, vocabulary)
 
@@ -507,6 +510,9 @@ def _builders(
     def completed(module: nn.Module) -> nn.Module:
         # The adapter comes first: what a method adds to the model is its own to train.
         adapted = adapters.adapt(module, config.adapter)
+        if in_bfloat16:
+            # by itself: what a method adds is computed in float32
+            adapted = mixed.mix(replace_layers(adapted))
         return replace_layers(method.adapt(adapted))
 
     def fresh() -> nn.Module:
@@ -518,8 +524,12 @@ def _builders(
             module.load_state_dict(given, strict=False)
         return completed(module)
 
+    def of_base(module: nn.Module) -> dict[str, Tensor]:
+        values = constants.frozen(module)
+        return mixed.stored(module, values) if in_bfloat16 else values
+
     with randomness.seeded(config.seed, *INITIAL):
-        frozen = constants.frozen(first())
+        frozen = of_base(first())
     for name in frozen:
         given.pop(name, None)  # not twice in memory
     fixed = dict(frozen)
