@@ -8,8 +8,8 @@ what a layer gives, y [d], becomes y + W_up·f(W_down·y) with W_down [m, d] and
 There a block has two of them, behind attention and behind the second linear layer, before
 what comes in is added. Here it has one, of what the whole block gives; ``adapter.targets
 = ["*.attention.out", "*.linear2"]`` are theirs in the built-in transformers. f, of which
-they only say that it is not linear, is ReLU; their biases are left out; their layer norms,
-trained as well, are for ``adapter.train``.
+the paper says that it is not linear and their code that it is GELU, is ReLU; their biases
+are left out; their layer norms, trained as well, are for ``adapter.train``.
 """
 
 import math

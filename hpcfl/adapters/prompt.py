@@ -17,8 +17,10 @@ So it is here for all models, which thereby need not know of it:
   token by token who sees whom, a token of the prompt sees itself and those before it, as
   in a causal model, and none of the sequence.
 
-A prompt begins as tokens here do, by a truncated normal of 0.02, in Lester's uniformly
-within ±0.5 or as words.
+For images it stands behind the class token in the paper, which is the same to attention.
+Layers of which nothing is trained are in evaluation mode, as of every model: here all but
+the head, so that they have no dropout. A prompt begins as tokens here do, by a truncated
+normal of 0.02, in Lester's uniformly within ±0.5 or as words.
 """
 
 from typing import Any
