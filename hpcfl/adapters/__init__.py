@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from torch import nn
 
-from hpcfl.adapters import lora
+from hpcfl.adapters import bottleneck, lora, prompt
 from hpcfl.errors import UserError
 from hpcfl.experiment.plugins import few
 from hpcfl.experiment.sections import Adapter
@@ -113,6 +113,8 @@ def _biases(module: nn.Module, adapter: Adapter) -> set[str]:
 # by ``adapter.kind``: what changes a model and says what of it is trained
 SORTS: dict[str, Callable[[nn.Module, Adapter], set[str]]] = {
     "lora": _low_rank,
+    "bottleneck": bottleneck.insert,
+    "prompt": prompt.insert,
     "head": _nothing_more,
     "bias": _biases,
 }

@@ -136,6 +136,7 @@ class Block(nn.Module):
         norm_eps: what layer norm adds to variances.
         """
         super().__init__()
+        self.width = width
         self.norm_first, self.activation = norm_first, activation
         self.norm1 = nn.LayerNorm(width, norm_eps)
         self.attention = SelfAttention(
@@ -186,7 +187,7 @@ class Positions(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Tokens [batch, tokens, width], of which the class token is the first."""
         if self.token is not None:
-            x = torch.cat([self.token.expand(len(x), -1, -1), x], dim=1)
+            x = torch.cat([self.token.expand(x.shape[0], -1, -1), x], dim=1)
         result: Tensor = self.dropout(x + self.position[: x.shape[1]])
         return result
 
@@ -194,15 +195,20 @@ class Positions(nn.Module):
 class Transformer(nn.Module):
     """A model with blocks, its children ``block1`` …, and a head that reads what
     ``features`` makes of a sample.
+
+    width: numbers of a token between the blocks.
     """
 
     head: nn.Linear
+    width: int
     _blocks: list[str]
 
     def add_blocks(self, depth: int, make: Callable[[], Block]) -> None:
         self._blocks = [f"block{number}" for number in range(1, depth + 1)]
         for name in self._blocks:
-            self.add_module(name, make())
+            block = make()
+            self.add_module(name, block)
+            self.width = block.width
 
     def through_blocks(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         """Tokens [batch, tokens, width] behind all blocks; ``mask`` as for these."""
