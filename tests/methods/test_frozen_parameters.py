@@ -111,7 +111,7 @@ def stands_still(played, name, model):
         assert torch.equal(value, initial[key])
     assert np.isfinite(played.values["pre/weighted"]).all()
     if model == "head_only":
-        assert "norm.running_mean" in initial
+        assert any(key.endswith("norm.running_mean") for key in initial)
         assert "buffers.model" not in played.clients
 
 
