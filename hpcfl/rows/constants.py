@@ -2,7 +2,8 @@
 in no row, and nothing ever moves them.
 
 A model says so as everywhere in torch, by ``requires_grad_(False)`` when it is made; a
-layer of which all is frozen is in evaluation mode, so that its statistics stay, too. They are constants of an experiment: all models of all clients and ranks have one set of
+layer of which all is frozen is in evaluation mode, so that its statistics stay, too.
+They are constants of an experiment: all models of all clients and ranks have one set of
 values, which follows from the configuration and from what the user's module reads.
 """
 
