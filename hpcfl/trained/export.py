@@ -151,7 +151,7 @@ def _line(model: Trained, accuracy: float) -> str:
         return line
     return (
         f"{line}; the run recorded {100 * model.recorded:.2f} %, as its last bits depend on "
-        "processor, GPU and libraries"
+        "processor, GPU and libraries, and in bfloat16 it rounded"
     )
 
 

@@ -68,6 +68,7 @@ def test_they_are_read_from_the_file_and_are_in_its_digest(file, key):
     assert read().frozen != first.frozen
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("adapter", [LORA, {"kind": "head"}])
 @pytest.mark.parametrize("buffers", ["local", "average"])
 def test_they_do_not_move_and_no_client_has_any(federate, file, adapter, buffers):
@@ -85,6 +86,7 @@ def test_they_do_not_move_and_no_client_has_any(federate, file, adapter, buffers
     assert played.prepared.resources.buffers.width == 0
 
 
+@pytest.mark.slow
 def test_the_same_bits_on_any_ranks_in_any_lanes_and_after_a_resume(tmp_path, file):
     def play(folder, rounds, ranks=None, **runtime):
         model = {**NORMALISED, "init": str(file[0])}

@@ -39,6 +39,7 @@ def test_the_base_of_an_mlp_takes_30_bytes_instead_of_60_and_the_forecast_says_s
     assert half.frozen != exact.frozen
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("adapter", [LORA, {"kind": "none"}])
 def test_the_same_bits_on_any_ranks_in_any_lanes_and_after_a_resume(tmp_path, adapter):
     def play(folder, rounds, precision="bf16", ranks=None, **runtime):
@@ -53,6 +54,7 @@ def test_the_same_bits_on_any_ranks_in_any_lanes_and_after_a_resume(tmp_path, ad
     assert play("exact", 3, precision="exact") != whole
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["fedproto", "fedrod", "fedem"])
 def test_features_and_heads_that_methods_call_themselves_are_mixed(federate, method):
     played = federate(
@@ -75,6 +77,7 @@ def test_convolutions_and_batch_norm_are_mixed_too(federate, adapter):
         assert value.dtype == torch.float32 and value.isfinite().all()
 
 
+@pytest.mark.slow
 def test_a_model_taken_out_is_of_torchs_own_layers_in_float32(played):
     run = played("fedavg", adapter=LORA, rounds=1, runtime={"precision": "bf16"})
     module = run.model("global")
@@ -85,6 +88,7 @@ def test_a_model_taken_out_is_of_torchs_own_layers_in_float32(played):
         assert value.dtype == torch.float32
 
 
+@pytest.mark.slow
 def test_a_run_does_not_go_on_in_another_precision(played):
     began = played("fedavg", adapter=LORA, rounds=1, runtime={"precision": "bf16"})
     with pytest.raises(UserError, match=r"runtime\.precision"):
@@ -97,6 +101,7 @@ def test_rounding_to_tf32_is_the_same_run_and_to_bfloat16_another_one():
     assert "runtime" not in config.identity(config.parse(table("tf32")).resolved())
 
 
+@pytest.mark.slow
 def test_tables_hold_both_precisions_apart():
     one, other = made(), made(accuracy=(0.5, 0.6))
     other.config["runtime"] = {"device": "cpu", "precision": "bf16"}

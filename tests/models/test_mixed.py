@@ -97,6 +97,7 @@ def test_weights_of_the_base_are_stored_in_bfloat16_and_what_is_trained_is_not()
     assert {value.dtype for value in plain.parameters()} == {torch.float32}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "kind, count", [("vit", 1), ("vit", 5), ("mlp", 1), ("mlp", 16)]
 )
