@@ -11,27 +11,11 @@ from collections.abc import Callable
 
 from torch import nn
 
-from hpcfl.adapters import lora
+from hpcfl.adapters import bottleneck, lora, prompt
 from hpcfl.errors import UserError
-from hpcfl.experiment.plugins import few
 from hpcfl.experiment.sections import Adapter
 from hpcfl.rows import patterns
 from hpcfl.rows.layout import of_parameters
-
-# What gets a correction where ``adapter.targets`` names nothing: queries and values, or
-# one layer for queries, keys and values, by the names that models have for them.
-QUERIES_AND_VALUES = (
-    "q",
-    "v",
-    "qkv",
-    "query",
-    "value",
-    "q_proj",
-    "v_proj",
-    "q_lin",
-    "v_lin",
-    "c_attn",
-)
 
 
 def adapt(module: nn.Module, adapter: Adapter) -> nn.Module:
@@ -41,7 +25,7 @@ def adapt(module: nn.Module, adapter: Adapter) -> nn.Module:
     """
     if adapter.kind == "none":
         return module
-    trained = SORTS[adapter.kind](module, adapter)
+    trained = INSERT[adapter.kind](module, adapter)
     known = [name for name, _ in module.named_parameters()]
     head = of_parameters(module).head_name
     trained |= {name for name in known if name.split(".")[0] == head}
@@ -50,40 +34,6 @@ def adapt(module: nn.Module, adapter: Adapter) -> nn.Module:
         if name not in trained:
             parameter.requires_grad_(False)
     return module
-
-
-def _low_rank(module: nn.Module, adapter: Adapter) -> set[str]:
-    """Insert corrections of low rank; the names of what is trained of them."""
-    for name in _targets(module, adapter):
-        lora.insert(module.get_submodule(name), name, adapter)
-    names = set[str]()
-    for name in lora.layers(module):
-        names |= {f"{name}.A", f"{name}.B"} if adapter.train_a else {f"{name}.B"}
-    return names
-
-
-def _targets(module: nn.Module, adapter: Adapter) -> list[str]:
-    """The names of the layers that get a correction. Raises UserError where there is
-    none.
-    """
-    head = of_parameters(module).head_name
-    possible = []
-    for name, layer in module.named_modules():
-        around = module.get_submodule(name.rpartition(".")[0])
-        # In evaluation mode torch's block reads the weights of its layers, not the layers.
-        unasked = isinstance(around, nn.TransformerEncoderLayer)
-        in_head = name.split(".")[0] == head
-        if type(layer) in lora.ADAPTED and not unasked and not in_head:
-            possible.append(name)
-    if adapter.targets:
-        return patterns.matching(adapter.targets, possible, "adapter.targets")
-    found = [name for name in possible if name.rpartition(".")[2] in QUERIES_AND_VALUES]
-    if not found:
-        raise UserError(
-            "adapter.targets: the model has no layers that are named as queries and values "
-            f"are; name the layers to adapt{few('', possible)}"
-        )
-    return found
 
 
 def _nothing_more(module: nn.Module, adapter: Adapter) -> set[str]:
@@ -111,8 +61,10 @@ def _biases(module: nn.Module, adapter: Adapter) -> set[str]:
 
 
 # by ``adapter.kind``: what changes a model and says what of it is trained
-SORTS: dict[str, Callable[[nn.Module, Adapter], set[str]]] = {
-    "lora": _low_rank,
+INSERT: dict[str, Callable[[nn.Module, Adapter], set[str]]] = {
+    "lora": lora.insert,
+    "bottleneck": bottleneck.insert,
+    "prompt": prompt.insert,
     "head": _nothing_more,
     "bias": _biases,
 }

@@ -17,7 +17,25 @@ from torch import Tensor, nn
 from torch.nn import Parameter
 
 from hpcfl.errors import UserError
+from hpcfl.experiment.plugins import few
 from hpcfl.experiment.sections import Adapter
+from hpcfl.rows import patterns
+from hpcfl.rows.layout import of_parameters
+
+# What gets a correction where ``adapter.targets`` names nothing: queries and values, or
+# one layer for queries, keys and values, by the names that models have for them.
+QUERIES_AND_VALUES = (
+    "q",
+    "v",
+    "qkv",
+    "query",
+    "value",
+    "q_proj",
+    "v_proj",
+    "q_lin",
+    "v_lin",
+    "c_attn",
+)
 
 
 class LowRank(nn.Module):
@@ -45,8 +63,8 @@ class LowRankLinear(LowRank, nn.Linear):
         output: Tensor = super().forward(x)
         dropout = self._modules.get("dropout")
         entering = x if dropout is None else dropout(x)
-        low = functional.linear(entering, self.A)
-        return output + self.factor * functional.linear(low, self.B)
+        low = self.factor * functional.linear(entering, self.A)
+        return output + functional.linear(low, self.B)
 
     def correction(self) -> Tensor:
         return self.factor * (self.B @ self.A)
@@ -76,7 +94,45 @@ ADAPTED: dict[type[nn.Module], type[LowRank]] = {
 }
 
 
-def insert(layer: nn.Module, name: str, adapter: Adapter) -> None:
+def insert(module: nn.Module, adapter: Adapter) -> set[str]:
+    """Give the targets a correction of low rank; the names of what is trained of them.
+
+    Raises:
+        UserError: there is no target, or the rank is larger than one.
+    """
+    for name in _targets(module, adapter):
+        correct(module.get_submodule(name), name, adapter)
+    names = set[str]()
+    for name in layers(module):
+        names |= {f"{name}.A", f"{name}.B"} if adapter.train_a else {f"{name}.B"}
+    return names
+
+
+def _targets(module: nn.Module, adapter: Adapter) -> list[str]:
+    """The names of the layers that get a correction. Raises UserError where there is
+    none.
+    """
+    head = of_parameters(module).head_name
+    possible = []
+    for name, layer in module.named_modules():
+        around = module.get_submodule(name.rpartition(".")[0])
+        # In evaluation mode torch's block reads the weights of its layers, not the layers.
+        unasked = isinstance(around, nn.TransformerEncoderLayer)
+        in_head = name.split(".")[0] == head
+        if type(layer) in ADAPTED and not unasked and not in_head:
+            possible.append(name)
+    if adapter.targets:
+        return patterns.matching(adapter.targets, possible, "adapter.targets")
+    found = [name for name in possible if name.rpartition(".")[2] in QUERIES_AND_VALUES]
+    if not found:
+        raise UserError(
+            "adapter.targets: the model has no layers that are named as queries and values "
+            f"are; name the layers to adapt{few('', possible)}"
+        )
+    return found
+
+
+def correct(layer: nn.Module, name: str, adapter: Adapter) -> None:
     """Give a layer of one of the types in ADAPTED a correction.
 
     A of a linear layer is drawn uniformly within ±1/√in, and B is zero; of an embedding

@@ -198,15 +198,18 @@ def train_mode(module: nn.Module, trained: list[str], frozen: Frozen) -> None:
     """Training mode, but ``frozen`` for modules of whose parameters none is trained.
 
     Their batch norm is frozen too in "evaluation" mode, and takes each batch's own
-    statistics in "training". Where all parameters are constants it is always frozen.
+    statistics in "training". Where all parameters, or its statistics, are constants it is
+    always frozen.
     """
     module.train()
+    fixed = constants.of(module)
     moving = trained
     if frozen == "training":
         moving = [name for name, _ in module.named_parameters()]
     for name, part in module.named_modules():
         parameters = {f"{name}.{leaf}" for leaf, _ in part.named_parameters()}
-        if name and parameters and not parameters & set(moving):
+        still = bool(name and parameters) and not parameters & set(moving)
+        if still or f"{name}.running_mean" in fixed:
             part.eval()
 
 

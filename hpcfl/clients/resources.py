@@ -245,7 +245,7 @@ def most_lanes(
     clients: how many take part in a round on one rank; what is kept of each is there
         beside the lanes.
     """
-    frozen = sum(tensor.nbytes for tensor in constants.of(module).values())
+    frozen = constants.size(module)
     free = SHARE * memory - frozen - clients * client_bytes(module, private)
     return max(1, int(free / lane_bytes(module, samples[:1], training, private)))
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from hpcfl.adapters import base
 from hpcfl.commands.run import OnRound, allowed_silence, check_world, run
 from hpcfl.communication.agreement import agreed
 from hpcfl.communication.communicator import Communicator
@@ -171,6 +172,9 @@ def check_file(
         )
         for line in devices.lines(prepared):
             print(line)
+        files = cells[0].config.adapter.base or cells[0].config.model.init
+        for line in base.describe(files) if files else ():
+            print(plain(line))
         for note in [*prepared.notes, *remarks]:
             print(f"note: {plain(note)}")
         if len(cells) > 1:

@@ -97,7 +97,7 @@ def begin(tuning: Plan, folder: Path, whole: bool = True) -> None:
     whole: whether the names of all runs that it may have are written, too.
     """
     table = tuning.table
-    identity = {key: table[key] for key in table if key not in config.NOT_IDENTITY}
+    identity = config.identifying(table)
     tune_folder.begin(folder, identity | {"rounds": tuning.most})
     if not whole:
         return

@@ -46,6 +46,9 @@ DIGITS = 16  # of a digest in a fingerprint
 # Keys outside a run's identity: they change where, how fast and how long it runs, not
 # what a round computes.
 NOT_IDENTITY = ("name", "protocol", "runtime", "checkpoint", "rounds")
+# The value of ``runtime.precision`` with which a run is another one: rounding to 8 bits
+# is no matter of last bits.
+MIXED = "bf16"
 # Paths, by section and key: the same data may lie elsewhere. The path of a user's own
 # data, ``data.file``, belongs to the identity all the same.
 PATHS = (("data", "root"), ("data", "images"), ("partition", "file"))
@@ -185,15 +188,25 @@ SECTIONS: dict[str, type[Section]] = {
 }
 
 
-def identity(resolved: Mapping[str, Any]) -> dict[str, Any]:
-    """What makes two runs the same run: a resolved configuration without NOT_IDENTITY
-    and PATHS.
+def identifying(given: Mapping[str, Any]) -> dict[str, Any]:
+    """A table of a configuration, copied but for what is in NOT_IDENTITY; of
+    ``[runtime]`` MIXED precision stays.
     """
     table = {
         key: dict(value) if isinstance(value, dict) else value
-        for key, value in resolved.items()
+        for key, value in given.items()
         if key not in NOT_IDENTITY
     }
+    if given.get("runtime", {}).get("precision") == MIXED:
+        table["runtime"] = {"precision": MIXED}
+    return table
+
+
+def identity(resolved: Mapping[str, Any]) -> dict[str, Any]:
+    """What makes two runs the same run: a resolved configuration without NOT_IDENTITY
+    and PATHS, but with MIXED precision.
+    """
+    table = identifying(resolved)
     for section, key in PATHS:
         table[section].pop(key, None)
     return table

@@ -237,15 +237,26 @@ class Adapter(Section):
         of_kind: the keys that only one kind reads.
     """
 
-    kind: Literal["none", "lora", "head", "bias"] = Field(
+    kind: Literal["none", "lora", "bottleneck", "prompt", "head", "bias"] = Field(
         "none",
         description="what is trained beside the output layer: all; corrections of low rank; "
-        "nothing; biases. The rest is frozen",
+        "narrow layers behind blocks; tokens in front of a sequence; nothing; biases. "
+        "The rest is frozen",
+    )
+    base: str | None = Field(
+        None,
+        description="safetensors file, or folder of such, with what is frozen; default: "
+        "model.init, or drawn",
+    )
+    names: str | dict[str, str | list[str]] = Field(
+        default_factory=dict,
+        description="names in the base: 'bert', 'roberta', 'gpt2', 'vit', or a table of regular "
+        "expressions and the model's names",
     )
     targets: list[str] = Field(
         default_factory=list,
         description="lora: patterns of the layers to correct, such as 'blocks.*.qkv'; default: "
-        "queries and values",
+        "queries and values. bottleneck: of those that it follows; default: the blocks",
     )
     train: list[str] = Field(
         default_factory=list,
@@ -265,22 +276,42 @@ class Adapter(Section):
         True,
         description="lora: train A, too; false leaves it as it was drawn (FFA-LoRA)",
     )
+    width: int = Field(
+        64, ge=1, le=1 << 16, description="bottleneck: numbers at the narrowest place"
+    )
+    tokens: int = Field(
+        20, ge=1, le=1 << 16, description="prompt: tokens in front of a sequence"
+    )
     norms: bool = Field(False, description="bias: train layer norm, too")
 
     of_kind: ClassVar[Mapping[str, tuple[str, ...]]] = {
         "lora": ("targets", "rank", "alpha", "scale", "dropout", "train_a"),
+        "bottleneck": ("targets", "width"),
+        "prompt": ("tokens",),
         "bias": ("norms",),
     }
 
     @property
     def unread(self) -> list[str]:
         """The keys that were given and that its kind does not read."""
-        keys = set(self.model_fields_set) - {"kind"}
-        if self.kind != "none":
-            of_others = dict(self.of_kind)
-            of_others.pop(self.kind, None)
-            keys &= {key for keys_of in of_others.values() for key in keys_of}
-        return sorted(keys)
+        given = set(self.model_fields_set)
+        if self.kind == "none":
+            return sorted(given - {"kind", "base", "names"})
+        of_kinds = {key for keys in self.of_kind.values() for key in keys}
+        of_others = of_kinds - set(self.of_kind.get(self.kind, ()))
+        return sorted(given & of_others)
+
+    @model_validator(mode="after")
+    def _of_its_kind(self) -> Self:
+        # Without an adapter they may stay, so that one key switches it off; and a folder
+        # of results says all keys, those of other kinds with what they have by default.
+        fields = type(self).model_fields
+        for key in self.unread if self.kind != "none" else ():
+            if getattr(self, key) != fields[key].get_default(call_default_factory=True):
+                kinds = [kind for kind, keys in self.of_kind.items() if key in keys]
+                known = " and ".join(f"'{kind}'" for kind in kinds)
+                raise ValueError(f"{key} belongs to kind = {known}, not '{self.kind}'")
+        return self
 
 
 class MethodSection(Section):
@@ -653,9 +684,10 @@ class Runtime(Section):
         pattern=r"^(auto|cpu|cuda(:\d+)?)$",
         description="auto, cpu, cuda or cuda:N",
     )
-    precision: Literal["exact", "tf32"] = Field(
+    precision: Literal["exact", "tf32", "bf16"] = Field(
         "exact",
-        description="products on a GPU: of float32 numbers, or of these rounded to TF32's 10 bits",
+        description="products of float32 numbers; on a GPU of these rounded to TF32's 10 bits; "
+        "or models in torch's autocast to bfloat16 and what they freeze stored so, another run",
     )
     lanes: PositiveInt | Literal["auto"] = Field(
         "auto",

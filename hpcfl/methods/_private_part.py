@@ -38,9 +38,7 @@ class PrivatePart(SharedBody):
 
     def received(self, fleet: Fleet, inbox: Inbox) -> Tensor:
         """What came down with each client's own columns, ``[n, P]``."""
-        own = fleet.state[self.kept]
-        body = inbox["body"].expand(len(own), -1)
-        return self.joined(fleet.layout, body, own)
+        return self.under_own_heads(fleet.layout, inbox, fleet.state[self.kept])
 
     def store_state(self, fleet: Fleet, trained: Tensor) -> None:
         super().store_state(fleet, trained)

@@ -39,14 +39,20 @@ class SharedBody(ServerModel):
         return torch.cat([shared, private], dim=-1)
 
     def send(self, server: State, audience: Audience) -> Message:
-        layout, model = audience.layout, server["model"]
-        # clients know it from the seed, so it counts no floats
-        initial = Sent(self.private_part(layout, model), floats=0)
-        return {"body": self.shared_part(layout, model), "initial_head": initial}
+        layout = audience.layout
+        body = self.shared_part(layout, server["model"])
+        initial_head = self.private_part(layout, server["model"])
+        # Clients know the head from the seed, so it counts no floats.
+        return {"body": body, "initial_head": Sent(initial_head, floats=0)}
 
     def under_initial_head(self, layout: Layout, inbox: Inbox) -> Tensor:
         """The shared body under the initial head, ``[P]``, or ``[n, P]`` of rows."""
         return self.joined(layout, inbox["body"], inbox["initial_head"])
+
+    def under_own_heads(self, layout: Layout, inbox: Inbox, heads: Tensor) -> Tensor:
+        """The shared body under each client's own ``heads`` [n, P − P_b], ``[n, P]``."""
+        bodies = inbox["body"].expand(len(heads), -1)
+        return self.joined(layout, bodies, heads)
 
     def received(self, fleet: Fleet, inbox: Inbox) -> Tensor:
         return self.under_initial_head(fleet.layout, inbox)
@@ -56,13 +62,9 @@ class SharedBody(ServerModel):
     ) -> dict[str, ClientModel]:
         if trained:
             return {}
-        return {
-            "global": ClientModel(
-                rows
-                if rows.dim() == 1
-                else self.under_initial_head(fleet.layout, inbox)
-            )
-        }
+        if rows.dim() == 1:  # everybody's, which is that under the initial head
+            return {"global": ClientModel(rows)}
+        return {"global": ClientModel(self.under_initial_head(fleet.layout, inbox))}
 
     def upload(self, fleet: Fleet, inbox: Inbox, trained: Tensor) -> Message:
         shared = self.shared_part(fleet.layout, trained)

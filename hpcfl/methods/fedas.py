@@ -80,8 +80,8 @@ class FedAS(SharedBody):
 
     def received(self, fleet: Fleet, inbox: Inbox) -> Tensor:
         """The shared body with each client's own head, ``[n, P]``."""
-        head = fleet.state["model"][:, self.private(fleet.layout)]
-        return torch.cat([inbox["body"].expand(len(head), -1), head], dim=1)
+        heads = self.private_part(fleet.layout, fleet.state["model"])
+        return self.under_own_heads(fleet.layout, inbox, heads)
 
     def local_train(self, fleet: Fleet, rows: Tensor, inbox: Inbox) -> Tensor:
         return fleet.train(self.aligned(fleet, rows))

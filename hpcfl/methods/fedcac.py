@@ -28,7 +28,8 @@ from hpcfl.rows.layout import Layout
 
 # Where the threshold of sensitivity is at most NOTHING, it is replaced by the smallest
 # entry above SOMETHING.
-NOTHING, SOMETHING = 1e-10, 1e-20
+NOTHING = 1e-10
+SOMETHING = 1e-20
 ROUNDING = 1e-12  # what equal overlaps may differ by from their mean
 
 
@@ -55,8 +56,8 @@ def critical(layout: Layout, before: Tensor, after: Tensor, share: float) -> Ten
         part = sensitivity[:, columns]
         threshold = part.kthvalue(size - count + 1, dim=1, keepdim=True).values
         moved = part.masked_fill(part <= SOMETHING, torch.inf)
-        smallest = moved.amin(dim=1, keepdim=True)
-        threshold = torch.where(threshold <= NOTHING, smallest, threshold)
+        least_moved = moved.amin(dim=1, keepdim=True)
+        threshold = torch.where(threshold <= NOTHING, least_moved, threshold)
         masks[:, columns] = part >= threshold
     return masks
 
@@ -84,9 +85,11 @@ def groups(overlap: Tensor, marked: Tensor, progress: float) -> Tensor:
     itself = torch.eye(len(overlap), dtype=torch.bool)
     if len(overlap) == 1:
         return itself.double()
-    others = overlap[~itself]
-    bound = others.mean() + progress * (others.max() - others.mean())
-    member = itself | (marked[:, None] & (overlap >= bound - ROUNDING))
+    of_others = overlap[~itself]
+    mean = of_others.mean()
+    bound = mean + progress * (of_others.max() - mean)
+    similar = marked[:, None] & (overlap >= bound - ROUNDING)
+    member = itself | similar
     return member / member.sum(dim=1, keepdim=True).double()
 
 
@@ -160,11 +163,13 @@ class FedCAC(ServerModel):
 
     def aggregate(self, server: State, cohort: Cohort, uplink: State) -> None:
         ids = torch.from_numpy(cohort.ids)
-        models, masks = uplink["model"], uplink["mask"]
+        models = uplink["model"]
+        masks = uplink["mask"]
+        progress = cohort.round / self.beta
+        group_weights = groups(overlaps(masks), masks.any(dim=1), progress)
+        group_means = mixing.mix(group_weights, models)
         server["model"] = sums.mean(models, cohort.shares)
-        matrix = groups(overlaps(masks), masks.any(dim=1), cohort.round / self.beta)
-        custom = mixing.mix(matrix, models)
-        server["custom"] = mixing.replaced(server["custom"], ids, custom)
+        server["custom"] = mixing.replaced(server["custom"], ids, group_means)
         server["masks"] = mixing.replaced(server["masks"], ids, masks)
 
 

@@ -67,13 +67,12 @@ class FedEM(ServerModel):
         return Components(model, self.components)
 
     def server_state(self, setup: Setup) -> State:
-        draws = [setup.initial(draw) for draw in range(self.components)]
-        width = setup.layout.width // self.components
-        blocks = [
-            row[component * width : (component + 1) * width]
-            for component, row in enumerate(draws)
-        ]
-        return {"model": torch.cat(blocks)}
+        components = []
+        for component in range(self.components):
+            # Another random draw of all of them for each one.
+            draw = setup.initial(component)
+            components.append(draw.chunk(self.components)[component])
+        return {"model": torch.cat(components)}
 
     def client_state(self, setup: Setup) -> State:
         even = torch.full((self.components,), 1 / self.components)
@@ -81,17 +80,15 @@ class FedEM(ServerModel):
 
     def loss(self, model: nn.Module, batch: Batch, lane: Any) -> Tensor:
         """Σ_l mean_s q_s(l)·CE(θ_l; s), with q of the received models."""
-        received = at(
-            model,
-            lane.received,
-            lambda components: log_probabilities(components, batch.x),
-            lane.statistics,
-        )
+
+        def predicted(components: nn.Module) -> Tensor:
+            return log_probabilities(components, batch.x)
+
+        received = at(model, lane.received, predicted, lane.statistics)
         weights = responsibilities(received, lane.mixture)
-        terms = weights * log_probabilities(model, batch.x)
-        of_label: Tensor = terms[
-            torch.arange(len(batch.y), device=batch.y.device), batch.y
-        ]
+        terms = weights * predicted(model)
+        samples = torch.arange(len(batch.y), device=batch.y.device)
+        of_label: Tensor = terms[samples, batch.y]
         return -of_label.sum(dim=1).mean()
 
     def loss_variables(self, fleet: Fleet, inbox: Inbox) -> State:
@@ -112,19 +109,18 @@ class FedEM(ServerModel):
         """The clients' next π [n, L]: the means of q_s over their samples, at the models
         ``received``.
         """
-        classes, count = fleet.setup.classes, self.components
+        mixture = fleet.state["mixture"]
+        classes = fleet.setup.classes
         # q_s for every label that s could have, of which its own is taken.
         means = fleet.class_means(
-            received,
-            responsibilities_by_label,
-            variables={"mixture": fleet.state["mixture"]},
+            received, responsibilities_by_label, variables={"mixture": mixture}
         )
-        by_label = means.view(-1, classes, classes, count)
+        by_label = means.view(-1, classes, classes, self.components)
         of_class = by_label.diagonal(dim1=1, dim2=2).transpose(1, 2)  # [n, K, L]
         counts = fleet.counts.to(of_class)[:, :, None]
-        total = counts.sum(dim=1)
-        found = (counts * of_class).sum(dim=1) / total.clamp(min=1)
-        return torch.where(total > 0, found, fleet.state["mixture"])
+        samples = counts.sum(dim=1)
+        mean = (counts * of_class).sum(dim=1) / samples.clamp(min=1)
+        return torch.where(samples > 0, mean, mixture)
 
     def client_model(
         self, fleet: Fleet, inbox: Inbox, rows: Tensor, trained: bool
@@ -134,8 +130,10 @@ class FedEM(ServerModel):
 
 def log_probabilities(model: nn.Module, x: Tensor) -> Tensor:
     """Of each class under each component, [batch, K, L]."""
-    components = model.get_submodule("components").children()
-    return torch.stack([each(x).log_softmax(dim=1) for each in components], dim=2)
+    logarithms = []
+    for component in model.get_submodule("components").children():
+        logarithms.append(component(x).log_softmax(dim=1))
+    return torch.stack(logarithms, dim=2)
 
 
 def responsibilities(log_probabilities: Tensor, mixture: Tensor) -> Tensor:
@@ -157,8 +155,8 @@ def responsibilities_by_label(model: nn.Module, x: Tensor, lane: Any) -> Tensor:
 def mixed(model: nn.Module, x: Tensor, lane: Any) -> Tensor:
     """Logarithms of Σ_l π_l softmax(z_l), [batch, K]."""
     probabilities = log_probabilities(model, x).exp()
-    found: Tensor = (probabilities * lane.mixture).sum(dim=2)
-    return found.clamp(min=FLOOR).log()
+    mean: Tensor = (probabilities * lane.mixture).sum(dim=2)
+    return mean.clamp(min=FLOOR).log()
 
 
 plugin = FedEM

@@ -88,17 +88,15 @@ class FedFomo(Method):
         if not len(senders) or self.received == 0:
             return {}
         receivers = torch.from_numpy(audience.ids)
-        most = len(senders)
-        if self.received != "all":
-            most = min(self.received, most)
         itself = receivers[:, None] == senders
         of_others = affinity[:, senders].masked_fill(itself, -torch.inf)
         ranked = of_others.sort(dim=1, descending=True, stable=True)
-        picks = torch.where(ranked.values > -torch.inf, ranked.indices, -1)[:, :most]
-        return {
-            "models": Pool(mixing.picked(server["models"], senders), picks),
-            "senders": Sent(senders, 0),
-        }
+        is_other = ranked.values > -torch.inf
+        picks = torch.where(is_other, ranked.indices, -1)
+        if self.received != "all":
+            picks = picks[:, : self.received]
+        models = mixing.picked(server["models"], senders)
+        return {"models": Pool(models, picks), "senders": Sent(senders, floats=0)}
 
     def prepare(self, fleet: Fleet, inbox: Inbox) -> Inbox:
         """Adds ``start`` [n, P], what training starts from, and ``omega`` [n, M], 0 for
@@ -111,27 +109,28 @@ class FedFomo(Method):
         if "models" not in inbox:
             return {**inbox, "start": models, "omega": omega}
         pool = inbox["models"]
-        start = models.clone()
         pool_losses = fleet.loss_of(pool, "validation")
         own_losses = fleet.loss_of(models, "validation")
-        losses = torch.cat([pool_losses, own_losses[:, None]], dim=1)
         base_losses = fleet.loss_of(base, "validation")
+        ids = torch.from_numpy(fleet.ids).to(pool.picks.device)
+        start = models.clone()
         # One client at a time: a client's bits must not depend on its neighbours.
-        for i, client in enumerate(fleet.ids.tolist()):
+        for i in range(len(models)):
+            client = slice(i, i + 1)
             received = pool.picks[i] >= 0
             picks = pool.picks[i][received]
-            candidates = torch.cat([pool.rows[picks], models[i : i + 1]])
-            distances = mixing.distances(base[i : i + 1], candidates)[0]
-            judged = torch.cat([received, received.new_ones(1)])
-            useful = usefulness(base_losses[i], losses[i][judged], distances)
+            # The models of others that came, and the client's own.
+            candidates = torch.cat([pool.rows[picks], models[client]])
+            losses = torch.cat([pool_losses[i][received], own_losses[client]])
+            candidate_ids = torch.cat([inbox["senders"][picks], ids[client]])
+            distances = mixing.distances(base[client], candidates)[0]
+            useful = usefulness(base_losses[i], losses, distances)
             positive = useful.clamp(min=0)
             if (useful > 0).any():
                 start[i] = mixing.average(positive / positive.sum(), candidates)
-            itself = picks.new_tensor([client])
-            judged_ids = torch.cat([inbox["senders"][picks], itself])
             # A newcomer's own id has no column.
-            has_column = judged_ids < omega.shape[1]
-            omega[i, judged_ids[has_column]] = useful[has_column]
+            has_column = candidate_ids < omega.shape[1]
+            omega[i, candidate_ids[has_column]] = useful[has_column]
         return {**inbox, "start": start, "omega": omega}
 
     def start(self, fleet: Fleet, inbox: Inbox) -> Tensor:
@@ -146,11 +145,12 @@ class FedFomo(Method):
         self.score(fleet, inbox, trained, trained=True)
         fleet.state["base"] = fleet.rows(start).clone()
         fleet.state["model"] = trained
-        judged = 0
+        floats = 0
         if "models" in inbox:
             # Each client judged the models that it received, and its own.
-            judged = (inbox["models"].picks >= 0).sum(dim=1) + 1
-        return {"model": trained, "usefulness": Sent(inbox["omega"], judged)}
+            received = (inbox["models"].picks >= 0).sum(dim=1)
+            floats = received + 1
+        return {"model": trained, "usefulness": Sent(inbox["omega"], floats)}
 
     def aggregate(self, server: State, cohort: Cohort, uplink: State) -> None:
         ids = torch.from_numpy(cohort.ids)

@@ -36,7 +36,14 @@ from hpcfl.files import heartbeat
 from hpcfl.methods._private_part import PrivatePart
 from hpcfl.methods._shared_body import SharedBody
 from hpcfl.methods.base import Audience, Cohort, Setup, State, head_of, search
-from hpcfl.methods.fedproto import aligned_loss, features, prototype_variables
+from hpcfl.methods.fedproto import (
+    aligned_loss,
+    features,
+    no_prototypes,
+    prototype_variables,
+    replace_prototypes,
+    sent_prototypes,
+)
 from hpcfl.models import parts
 from hpcfl.rows import mixing
 from hpcfl.rows.layout import Group
@@ -92,19 +99,14 @@ class FedPAC(SharedBody):
         return aligned_loss(model, batch, lane, self.lam)
 
     def loss_variables(self, fleet: Fleet, inbox: Inbox) -> State:
-        own = prototype_variables(fleet, inbox)
-        return {**super().loss_variables(fleet, inbox), **own}
+        variables = super().loss_variables(fleet, inbox)
+        return {**variables, **prototype_variables(fleet, inbox)}
 
     def server_state(self, setup: Setup) -> State:
         state = super().server_state(setup)
-        width = parts(setup.build()).head.in_features
-        initial_head = state["model"][self.private(setup.layout)]
-        return {
-            **state,
-            "heads": mixing.repeated(initial_head, setup.clients),
-            "prototypes": torch.zeros(setup.classes, width),
-            "present": torch.zeros(setup.classes, dtype=torch.bool),
-        }
+        initial_head = self.private_part(setup.layout, state["model"])
+        heads = mixing.repeated(initial_head, setup.clients)
+        return {**state, **no_prototypes(setup), "heads": heads}
 
     def send(self, server: State, audience: Audience) -> Message:
         heads = mixing.picked(server["heads"], torch.from_numpy(audience.ids))
@@ -112,46 +114,48 @@ class FedPAC(SharedBody):
 
     def send_to_newcomers(self, server: State, audience: Audience) -> Message:
         """To newcomers the initial head, which they train as everybody in round 1."""
-        initial_head = server["model"][self.private(audience.layout)]
+        initial_head = self.private_part(audience.layout, server["model"])
         heads = initial_head.repeat(len(audience.ids), 1)
         return {**self.common(server, audience), "head": heads}
 
     def common(self, server: State, audience: Audience) -> Message:
         """What comes down to all clients alike."""
-        prototypes, present = server["prototypes"], server["present"]
-        floats = int(present.sum()) * prototypes.shape[1]
         return {
             **super().send(server, audience),
-            "prototypes": Sent(prototypes.flatten(), floats),
+            "prototypes": sent_prototypes(server),
             # Seen from the prototypes that come.
-            "present": Sent(present, floats=0),
+            "present": Sent(server["present"], floats=0),
         }
 
     def received(self, fleet: Fleet, inbox: Inbox) -> Tensor:
         """The shared body with each client's mixed head, ``[n, P]``."""
-        head = inbox["head"]
-        return torch.cat([inbox["body"].expand(len(head), -1), head], dim=1)
+        return self.under_own_heads(fleet.layout, inbox, inbox["head"])
 
     def update(self, fleet: Fleet, inbox: Inbox) -> Message:
         # Before training, which moves the body and its batch norm.
         statistics = self.statistics(fleet, self.received(fleet, inbox))
-        return {**super().update(fleet, inbox), **statistics}
+        trained = super().update(fleet, inbox)
+        return {**trained, **statistics}
 
     def statistics(self, fleet: Fleet, rows: Tensor) -> Message:
-        """What the server needs to know of clients' features: H_i and v_i."""
+        """What the server needs to know of clients' features: H_i [n, K·d] as ``means``
+        and v_i [n, 1], float64, as ``variance``.
+        """
         moments = fleet.class_means(rows, features_and_squares).double()
-        means, squares = moments[..., :-1], moments[..., -1]
+        means = moments[..., :-1]  # μ_ik [n, K, d]
+        squares = moments[..., -1]  # s_ik [n, K]
         samples = fleet.samples.clamp(min=1)[:, None].to(means.device)
-        shares = fleet.counts.to(means.device) / samples
+        shares = fleet.counts.to(means.device) / samples  # π_ik [n, K]
         weighted = (shares[..., None] * means).flatten(1)
         spread = (shares * squares).sum(dim=1) - weighted.square().sum(dim=1)
         variance = spread.clamp(min=0)[:, None] / samples
+        floats = self.floats_of_classes(fleet, means)
+        return {"means": Sent(weighted.float(), floats), "variance": variance}
+
+    def floats_of_classes(self, fleet: Fleet, means: Tensor) -> Tensor:
+        """The floats in class means [n, K, d] of the classes that a client holds, [n]."""
         held = (fleet.counts > 0).sum(dim=1)
-        width = means.shape[2]
-        return {
-            "means": Sent(weighted.float(), floats=held * width),
-            "variance": variance,
-        }
+        return held * means.shape[2]
 
     def local_train(self, fleet: Fleet, rows: Tensor, inbox: Inbox) -> Tensor:
         fitted = self.fit_heads(fleet, rows)
@@ -169,31 +173,27 @@ class FedPAC(SharedBody):
         rate = self.head_lr
         if rate is None:
             return fleet.train(rows, **how)
+
+        def descend(head: Tensor, gradient: Tensor) -> None:
+            head.sub_(rate * gradient)
+
         fitted, _ = fleet.train_by(
-            lambda context: context.apply_elementwise(
-                lambda head, gradient: head.sub_(rate * gradient)
-            ),
-            rows,
-            **how,
+            lambda context: context.apply_elementwise(descend), rows, **how
         )
         return fitted
 
     def upload(self, fleet: Fleet, inbox: Inbox, trained: Tensor) -> Message:
         means = fleet.class_means(trained, features)
-        held = (fleet.counts > 0).sum(dim=1)
+        floats = self.floats_of_classes(fleet, means)
         return {
             **super().upload(fleet, inbox, trained),
-            "head": trained[:, self.private(fleet.layout)],
-            "prototypes": Mean(means, fleet.counts, floats=held * means.shape[2]),
+            "head": self.private_part(fleet.layout, trained),
+            "prototypes": Mean(means, fleet.counts, floats=floats),
         }
 
     def aggregate(self, server: State, cohort: Cohort, uplink: State) -> None:
         super().aggregate(server, cohort, uplink)
-        held = (cohort.counts > 0).any(dim=0)
-        server["prototypes"] = torch.where(
-            held[:, None], uplink["prototypes"], server["prototypes"]
-        )
-        server["present"] = server["present"] | held
+        replace_prototypes(server, cohort, uplink["prototypes"])
         heads = uplink["head"]
         if self.collaborate:
             weights = collaboration(uplink["means"], uplink["variance"][:, 0])
@@ -204,8 +204,9 @@ class FedPAC(SharedBody):
 
 def features_and_squares(model: nn.Module, x: Tensor, lane: Any) -> Tensor:
     """φ and ‖φ‖² [batch, d + 1]."""
-    found = parts(model).features(x)
-    return torch.cat([found, found.square().sum(dim=1, keepdim=True)], dim=1)
+    features = parts(model).features(x)
+    squares = features.square().sum(dim=1, keepdim=True)
+    return torch.cat([features, squares], dim=1)
 
 
 def collaboration(means: Tensor, variances: Tensor) -> Tensor:
@@ -220,7 +221,8 @@ def collaboration(means: Tensor, variances: Tensor) -> Tensor:
     products = centred @ centred.T
     weights = []
     for client in range(len(means)):
-        weights.append(simplex_minimum(objective(products, variances, client)))
+        matrix = objective(products, variances, client)
+        weights.append(simplex_minimum(matrix))
         heartbeat.beat()
     return torch.stack(weights)
 
@@ -242,18 +244,21 @@ def simplex_minimum(matrix: Tensor) -> Tensor:
     αᵀ·matrix·α. For each α that is least at s = 1/(1 + q), where it is q/(1 + q), which
     grows with q. So non-negative least squares finds α, up to its scale.
     """
-    # takes a second to import and is needed on rank 0 only
+    # It takes a second to import and is needed on rank 0 only.
     from scipy.optimize import nnls
 
     largest = matrix.diagonal().max()
-    if largest > 0:  # else rounding would count more, or less, than the sum of weights
+    # Else rounding would count more, or less, than the sum of weights.
+    if largest > 0:
         matrix = matrix / largest
     values, vectors = torch.linalg.eigh(matrix)
-    root = values.clamp(min=0).sqrt()[:, None] * vectors.T
-    system = torch.cat([root, torch.ones_like(root[:1])])
+    root = values.clamp(min=0).sqrt()[:, None] * vectors.T  # A
+    sum_row = torch.ones_like(root[:1])
+    system = torch.cat([root, sum_row])
     target = torch.zeros_like(system[:, 0])
     target[-1] = 1
-    weights = torch.from_numpy(nnls(system.numpy(), target.numpy())[0])
+    solution, _ = nnls(system.numpy(), target.numpy())
+    weights = torch.from_numpy(solution)
     weights = weights / weights.sum()
     weights = torch.where(weights < LEAST_WEIGHT, 0, weights)
     return weights / weights.sum()

@@ -72,22 +72,17 @@ class FedProto(Method):
         return aligned_loss(model, batch, lane, self.lam)
 
     def server_state(self, setup: Setup) -> State:
-        width = parts(setup.build()).head.in_features
-        return {
-            "prototypes": torch.zeros(setup.classes, width),
-            "present": torch.zeros(setup.classes, dtype=torch.bool),
-        }
+        return no_prototypes(setup)
 
     def client_state(self, setup: Setup) -> State:
         return {"model": setup.initial()}
 
     def send(self, server: State, audience: Audience) -> Message:
-        prototypes = server["prototypes"]
         present = server["present"]
-        floats = int(present.sum()) * prototypes.shape[1]
+        bits = len(present)
         return {
-            "prototypes": Sent(prototypes.flatten(), floats),
-            "present": Sent(present, len(present) / 32),
+            "prototypes": sent_prototypes(server),
+            "present": Sent(present, floats=bits / 32),
         }
 
     def start(self, fleet: Fleet, inbox: Inbox) -> Tensor:
@@ -119,15 +114,37 @@ class FedProto(Method):
         """
         held = fleet.counts > 0
         weights = held.long() if self.weights == "uniform" else fleet.counts
-        floats = held.sum(dim=1) * means.shape[2] + means.shape[1] / 32
+        _, bits, width = means.shape
+        floats = held.sum(dim=1) * width + bits / 32
         return {"prototypes": Mean(means, weights, floats=floats)}
 
     def aggregate(self, server: State, cohort: Cohort, uplink: State) -> None:
-        held = (cohort.counts > 0).any(dim=0)
-        server["prototypes"] = torch.where(
-            held[:, None], uplink["prototypes"], server["prototypes"]
-        )
-        server["present"] = server["present"] | held
+        replace_prototypes(server, cohort, uplink["prototypes"])
+
+
+def no_prototypes(setup: Setup) -> State:
+    """What a server has before the first exchange: ``prototypes`` [K, d] and
+    ``present``, bool [K], which there are.
+    """
+    width = parts(setup.build()).head.in_features
+    return {
+        "prototypes": torch.zeros(setup.classes, width),
+        "present": torch.zeros(setup.classes, dtype=torch.bool),
+    }
+
+
+def sent_prototypes(server: State) -> Sent:
+    """The prototypes as one row [K·d]; those that there are count."""
+    prototypes = server["prototypes"]
+    floats = int(server["present"].sum()) * prototypes.shape[1]
+    return Sent(prototypes.flatten(), floats)
+
+
+def replace_prototypes(server: State, cohort: Cohort, means: Tensor) -> None:
+    """The cohort's ``means`` [K, d] become the prototypes of the classes that it holds."""
+    held = (cohort.counts > 0).any(dim=0)
+    server["prototypes"] = torch.where(held[:, None], means, server["prototypes"])
+    server["present"] = server["present"] | held
 
 
 def aligned_loss(model: nn.Module, batch: Batch, lane: Any, lam: float) -> Tensor:
@@ -135,17 +152,19 @@ def aligned_loss(model: nn.Module, batch: Batch, lane: Any, lam: float) -> Tenso
     coordinates of (f(x) − C_y)²; ``lane`` has the ``prototype_variables``.
     """
     features = parts(model).features(batch.x)
+    logits = parts(model).head(features)
     squares = (features - lane.prototypes[batch.y]).square()
     away: Tensor = squares * lane.present[batch.y][:, None]
     pull: Tensor = lane.regulariser(lam * away.mean())
-    return functional.cross_entropy(parts(model).head(features), batch.y) + pull
+    return functional.cross_entropy(logits, batch.y) + pull
 
 
 def prototype_variables(fleet: Fleet, inbox: Inbox) -> State:
     """What a loss or a prediction reads of the prototypes that came down: [n, K, d], and
     ``present`` [n, K].
     """
-    clients, classes = len(fleet.ids), fleet.setup.classes
+    clients = len(fleet.ids)
+    classes = fleet.setup.classes
     prototypes = inbox["prototypes"].view(1, classes, -1)
     return {
         "prototypes": prototypes.expand(clients, classes, -1),

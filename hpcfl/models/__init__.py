@@ -19,6 +19,10 @@ with any of these is trained for one client after the other, and a note says so.
 on a CPU, a model whose layers give a client other last bits beside others, such as
 batch norm, a convolution or most activations but ReLU, tanh and GELU. A model of tokens has
 the key ``vocabulary``; left out, it is the data set's.
+
+A model of sequences may say where its tokens are, by the attribute ``width`` and a method
+``through_blocks(x, mask=None)``, tokens [batch, tokens, width] behind all its blocks with
+what is added to attention's scores: so it can have a prompt (``adapter.kind``).
 """
 
 from collections.abc import Callable

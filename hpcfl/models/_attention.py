@@ -168,10 +168,20 @@ def _added(mask: Tensor) -> Tensor:
 class _Layer(nn.Module):
     """What an encoder's and a decoder's layer have in common."""
 
+    self_attn: nn.MultiheadAttention
+    dropout1: nn.Dropout
     activation: Callable[[Tensor], Tensor]
     linear1: nn.Linear
     linear2: nn.Linear
     dropout: nn.Dropout
+
+    def _attended(
+        self, x: Tensor, mask: Tensor | None, padding: Tensor | None, is_causal: bool
+    ) -> Tensor:
+        """The attention of a sequence to itself, and the dropout behind it."""
+        result, _ = self.self_attn(x, x, x, padding, False, mask, is_causal=is_causal)
+        dropped: Tensor = self.dropout1(result)
+        return dropped
 
     def _transformed(self, x: Tensor, dropout: nn.Module) -> Tensor:
         """The two linear layers, and the dropout behind them."""
@@ -193,19 +203,12 @@ class TransformerEncoderLayer(_Layer, nn.TransformerEncoderLayer):
         is_causal: bool = False,
     ) -> Tensor:
         """Arguments and result are torch's."""
-
-        def attended(x: Tensor) -> Tensor:
-            result = self.self_attn(
-                x, x, x, src_key_padding_mask, False, src_mask, is_causal=is_causal
-            )
-            dropped: Tensor = self.dropout1(result[0])
-            return dropped
-
+        given = (src_mask, src_key_padding_mask, is_causal)
         x = src
         if self.norm_first:
-            x = x + attended(self.norm1(x))
+            x = x + self._attended(self.norm1(x), *given)
             return x + self._transformed(self.norm2(x), self.dropout2)
-        x = self.norm1(x + attended(x))
+        x = self.norm1(x + self._attended(x, *given))
         result: Tensor = self.norm2(x + self._transformed(x, self.dropout2))
         return result
 
@@ -225,13 +228,7 @@ class TransformerDecoderLayer(_Layer, nn.TransformerDecoderLayer):
         memory_is_causal: bool = False,
     ) -> Tensor:
         """Arguments and result are torch's."""
-
-        def attended(x: Tensor) -> Tensor:
-            result = self.self_attn(
-                x, x, x, tgt_key_padding_mask, False, tgt_mask, is_causal=tgt_is_causal
-            )
-            dropped: Tensor = self.dropout1(result[0])
-            return dropped
+        given = (tgt_mask, tgt_key_padding_mask, tgt_is_causal)
 
         def attended_to_memory(x: Tensor) -> Tensor:
             result = self.multihead_attn(
@@ -248,10 +245,10 @@ class TransformerDecoderLayer(_Layer, nn.TransformerDecoderLayer):
 
         x = tgt
         if self.norm_first:
-            x = x + attended(self.norm1(x))
+            x = x + self._attended(self.norm1(x), *given)
             x = x + attended_to_memory(self.norm2(x))
             return x + self._transformed(self.norm3(x), self.dropout3)
-        x = self.norm1(x + attended(x))
+        x = self.norm1(x + self._attended(x, *given))
         x = self.norm2(x + attended_to_memory(x))
         result: Tensor = self.norm3(x + self._transformed(x, self.dropout3))
         return result

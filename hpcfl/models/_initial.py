@@ -2,7 +2,6 @@
 
 from pathlib import Path
 
-import torch
 from safetensors import SafetensorError
 from safetensors.torch import load
 from torch import Tensor, nn
@@ -14,23 +13,18 @@ from hpcfl.files.atomic import Damaged
 LIMIT = 1 << 32  # bytes of a file
 
 
-def read(file: str) -> dict[str, Tensor]:
-    """The tensors of a safetensors file by name. Raises UserError."""
+def read(file: str, module: nn.Module) -> dict[str, Tensor]:
+    """The tensors of a safetensors file by name, which are all of a module and no others.
+    Raises UserError.
+    """
     try:
-        return load(foreign.read_bytes(Path(file), LIMIT))
+        given = load(foreign.read_bytes(Path(file), LIMIT))
     except FileNotFoundError:
         raise UserError(f"model.init: there is no file {file}") from None
     except (Damaged, SafetensorError) as error:
         raise UserError(
             f"model.init = '{file}' is no safetensors file that can be read: {error}"
         ) from None
-
-
-def put(given: dict[str, Tensor], module: nn.Module, file: str) -> None:
-    """Let a module have the tensors ``given``, all of its own and no others.
-
-    file: where they are from, for errors. Raises UserError.
-    """
     own = module.state_dict()
     if missing := sorted(own.keys() - given.keys()):
         raise UserError(
@@ -43,16 +37,15 @@ def put(given: dict[str, Tensor], module: nn.Module, file: str) -> None:
             f"{', '.join(sorted(own))}"
         )
     for name, tensor in own.items():
-        if _form(given[name]) != _form(tensor):
+        if form(given[name]) != form(tensor):
             raise UserError(
-                f"model.init = '{file}': '{name}' is {_form(given[name])}, the model's "
-                f"{_form(tensor)}"
+                f"model.init = '{file}': '{name}' is {form(given[name])}, the model's "
+                f"{form(tensor)}"
             )
-    with torch.no_grad():
-        module.load_state_dict(given)
+    return given
 
 
-def _form(tensor: Tensor) -> str:
+def form(tensor: Tensor) -> str:
     """Type and shape of a tensor, for people."""
     kind = str(tensor.dtype).removeprefix("torch.")
     return f"{kind} [{', '.join(map(str, tensor.shape))}]"

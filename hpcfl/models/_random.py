@@ -95,7 +95,12 @@ class RandomLayer(nn.Module):
             return functional.dropout(x, p)
         if p == 1:
             return torch.zeros_like(x)
-        return torch.where(self._kept(x.shape, p), x, 0) * (1 / (1 - p))
+        return _scaled(x, self._kept(x.shape, p), p)
+
+
+def _scaled(x: Tensor, kept: Tensor, p: float) -> Tensor:
+    """The numbers of ``x`` that are ``kept``, scaled so that its mean stays, and zeros."""
+    return torch.where(kept, x, 0) * (1 / (1 - p))
 
 
 class _Keyed(RandomLayer):
@@ -114,7 +119,7 @@ class _Keyed(RandomLayer):
         if self.p == 1:
             return x.masked_fill(torch.ones_like(x, dtype=torch.bool), 0)
         kept = self._kept(self._shape(x), self.p)
-        if x.dim() == 4:
+        if not x.is_contiguous():
             # In the layout of x, which may be channels-last: of two layouts torch.where
             # is slow, and so is what has to bring its result back into the first.
             kept = torch.zeros_like(x, dtype=torch.bool) | kept
@@ -125,7 +130,7 @@ class _Keyed(RandomLayer):
         return x.shape
 
     def _dropped(self, x: Tensor, kept: Tensor) -> Tensor:
-        return torch.where(kept, x, 0) * (1 / (1 - self.p))
+        return _scaled(x, kept, self.p)
 
 
 class _Channels(_Keyed):

@@ -60,35 +60,46 @@ class _Recurrent(RandomLayer):
             x = x[:, None]
         elif self.batch_first:
             x = x.transpose(0, 1)
-        begun = self._begun(x, hx, one_sample)
-        ended: list[list[Tensor]] = []
+        first = self._first_states(x, hx, one_sample)
+        output, last = self._through_layers(x, first)
+        if one_sample:
+            output = output[:, 0]
+            last = [state[:, 0] for state in last]
+        elif self.batch_first:
+            output = output.transpose(0, 1)
+        return output, last[0] if len(last) == 1 else tuple(last)
+
+    def _first_states(self, x: Tensor, hx: Any, one_sample: bool) -> list[Tensor]:
+        """The states that it begins with, [layers · directions, batch, width] each."""
+        if hx is None:
+            count = self.num_layers * (1 + self.bidirectional)
+            return [x.new_zeros(count, x.shape[1], width) for width in self._widths()]
+        given = [hx] if isinstance(hx, Tensor) else list(hx)
+        if one_sample:
+            return [state[:, None] for state in given]
+        return given
+
+    def _through_layers(
+        self, x: Tensor, first: list[Tensor]
+    ) -> tuple[Tensor, list[Tensor]]:
+        """The last layer's outputs [time, batch, …], and all layers' last states, of
+        ``x`` [time, batch, …] and the ``first`` states.
+        """
+        directions = [False, True] if self.bidirectional else [False]
+        last: list[list[Tensor]] = []  # by layer and direction
         for layer in range(self.num_layers):
             if layer:
                 x = self._dropout(x, self.dropout)
             outputs = []
-            for reverse in (False, True)[: 1 + self.bidirectional]:
-                state = [part[len(ended)] for part in begun]
+            for reverse in directions:
+                state = [states[len(last)] for states in first]
+                weights = self._weights(layer, reverse)
                 steps = x.flip(0) if reverse else x
-                output, state = self._direction(
-                    steps, state, self._weights(layer, reverse)
-                )
+                output, state = self._direction(steps, state, weights)
+                last.append(state)
                 outputs.append(output.flip(0) if reverse else output)
-                ended.append(state)
-            x = outputs[0] if len(outputs) == 1 else torch.cat(outputs, dim=2)
-        states = [torch.stack(parts) for parts in zip(*ended, strict=True)]
-        if one_sample:
-            x, states = x[:, 0], [state[:, 0] for state in states]
-        elif self.batch_first:
-            x = x.transpose(0, 1)
-        return x, states[0] if len(states) == 1 else tuple(states)
-
-    def _begun(self, x: Tensor, hx: Any, one_sample: bool) -> list[Tensor]:
-        """The states that it begins with, [layers · directions, batch, width] each."""
-        if hx is not None:
-            given = [hx] if isinstance(hx, Tensor) else list(hx)
-            return [part[:, None] if one_sample else part for part in given]
-        number = self.num_layers * (1 + self.bidirectional)
-        return [x.new_zeros(number, x.shape[1], width) for width in self._widths()]
+            x = torch.cat(outputs, dim=2)
+        return x, [torch.stack(states) for states in zip(*last, strict=True)]
 
     def _widths(self) -> list[int]:
         """The widths of the states."""
@@ -131,6 +142,12 @@ class _Recurrent(RandomLayer):
         """The same by torch's operator."""
         raise NotImplementedError
 
+    def _one_layer(self) -> tuple[bool, int, float, bool, bool, bool]:
+        """What torch's operators ask for behind the weights: biases, layers, dropout,
+        training, both directions, batch first.
+        """
+        return self.bias, 1, 0.0, self.training, False, False
+
     def _cell(self, input: Tensor, hidden: Tensor, state: list[Tensor]) -> list[Tensor]:
         """The next states, of both products [batch, gates · width] and the last states."""
         raise NotImplementedError
@@ -146,8 +163,7 @@ class LSTM(_Recurrent, nn.LSTM):
         self, x: Tensor, state: list[Tensor], weights: list[Tensor]
     ) -> tuple[Tensor, list[Tensor]]:
         first = [part[None].contiguous() for part in state]
-        how = (self.bias, 1, 0.0, self.training, False, False)
-        output, *last = torch.lstm(x, first, weights, *how)
+        output, *last = torch.lstm(x, first, weights, *self._one_layer())
         return output, [part[0] for part in last]
 
     def _cell(self, input: Tensor, hidden: Tensor, state: list[Tensor]) -> list[Tensor]:
@@ -167,12 +183,12 @@ class GRU(_Recurrent, nn.GRU):
         self, x: Tensor, state: list[Tensor], weights: list[Tensor]
     ) -> tuple[Tensor, list[Tensor]]:
         first = state[0][None].contiguous()
-        how = (self.bias, 1, 0.0, self.training, False, False)
-        output, last = torch.gru(x, first, weights, *how)
+        output, last = torch.gru(x, first, weights, *self._one_layer())
         return output, [last[0]]
 
     def _cell(self, input: Tensor, hidden: Tensor, state: list[Tensor]) -> list[Tensor]:
-        inputs, hiddens = input.unflatten(-1, (3, -1)), hidden.unflatten(-1, (3, -1))
+        inputs = input.unflatten(-1, (3, -1))
+        hiddens = hidden.unflatten(-1, (3, -1))
         reset, update, _ = _sigmoid(inputs + hiddens).unbind(-2)
         new = torch.tanh(inputs.select(-2, 2) + reset * hiddens.select(-2, 2))
         return [new + update * (state[0] - new)]

@@ -26,6 +26,16 @@ Dropout = Annotated[
     float, Field(ge=0, lt=1, description="the share that dropout leaves out")
 ]
 
+NormEps = Annotated[
+    float, Field(gt=0, le=1, description="what layer norm adds to variances")
+]
+Padding = Annotated[
+    int, Field(ge=0, description="the token that fills up texts, which nobody reads")
+]
+Longest = Annotated[
+    int, Field(ge=1, le=1 << 20, description="tokens of a text, at most")
+]
+
 Vocabulary = Annotated[
     PositiveInt | None,
     Field(description="how many tokens there are; left out, the data set's"),
@@ -42,6 +52,25 @@ def token_count(name: str, shape: tuple[int, ...], vocabulary: int | None) -> in
             f"'ag-news' has; a sample here has the shape {size}{missing}"
         )
     return vocabulary
+
+
+def head_width(name: str, width: int, heads: int) -> int:
+    """Numbers of a head, where all share the width. Raises UserError."""
+    if width % heads:
+        raise UserError(
+            f"model.heads = {heads} of model.name = '{name}' do not share "
+            f"model.width = {width} evenly"
+        )
+    return width // heads
+
+
+def refuse_long(name: str, tokens: int, longest: int) -> None:
+    """Raise UserError for texts of more tokens than there are positions for."""
+    if tokens > longest:
+        raise UserError(
+            f"model.positions = {longest} of model.name = '{name}': a text here has "
+            f"{tokens} tokens; shorten the texts"
+        )
 
 
 class Tokens(nn.Embedding):
@@ -95,24 +124,29 @@ class Block(nn.Module):
         norm_first: bool = True,
         activation: Callable[[Tensor], Tensor] = gelu,
         attention_dropout: float = 0.0,
+        inner_dropout: bool = True,
         bias: bool = True,
+        norm_eps: float = 1e-5,
     ):
         """Args:
         dropout: of what attention and each linear layer give.
         attention_dropout: of the attention's weights.
+        inner_dropout: whether what the first linear layer gives has dropout, too.
         bias: whether queries, keys and values have one.
+        norm_eps: what layer norm adds to variances.
         """
         super().__init__()
+        self.width = width
         self.norm_first, self.activation = norm_first, activation
-        self.norm1 = nn.LayerNorm(width)
+        self.norm1 = nn.LayerNorm(width, norm_eps)
         self.attention = SelfAttention(
             width, heads, head_width, attention_dropout, bias
         )
-        self.norm2 = nn.LayerNorm(width)
+        self.norm2 = nn.LayerNorm(width, norm_eps)
         self.linear1 = nn.Linear(width, hidden)
         self.linear2 = nn.Linear(hidden, width)
         self.dropout1 = nn.Dropout(dropout)
-        self.dropout2 = nn.Dropout(dropout)
+        self.dropout2 = nn.Dropout(dropout if inner_dropout else 0.0)
         self.dropout3 = nn.Dropout(dropout)
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
@@ -153,19 +187,43 @@ class Positions(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Tokens [batch, tokens, width], of which the class token is the first."""
         if self.token is not None:
-            x = torch.cat([self.token.expand(len(x), -1, -1), x], dim=1)
+            x = torch.cat([self.token.expand(x.shape[0], -1, -1), x], dim=1)
         result: Tensor = self.dropout(x + self.position[: x.shape[1]])
         return result
 
 
-def add_blocks(
-    model: nn.Module, depth: int, make: Callable[[], nn.Module]
-) -> list[str]:
-    """Give a model so many blocks as children ``block1`` …; their names."""
-    names = [f"block{number}" for number in range(1, depth + 1)]
-    for name in names:
-        model.add_module(name, make())
-    return names
+class Transformer(nn.Module):
+    """A model with blocks, its children ``block1`` …, and a head that reads what
+    ``features`` makes of a sample.
+
+    width: numbers of a token between the blocks.
+    """
+
+    head: nn.Linear
+    width: int
+    _blocks: list[str]
+
+    def add_blocks(self, depth: int, make: Callable[[], Block]) -> None:
+        self._blocks = [f"block{number}" for number in range(1, depth + 1)]
+        for name in self._blocks:
+            block = make()
+            self.add_module(name, block)
+            self.width = block.width
+
+    def through_blocks(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Tokens [batch, tokens, width] behind all blocks; ``mask`` as for these."""
+        for name in self._blocks:
+            x = self.get_submodule(name)(x, mask)
+        return x
+
+    def features(self, x: Tensor) -> Tensor:
+        """The head's input [batch, width]."""
+        raise NotImplementedError
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Logits [batch, classes]."""
+        logits: Tensor = self.head(self.features(x))
+        return logits
 
 
 def refuse_large(

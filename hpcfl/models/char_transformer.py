@@ -14,15 +14,15 @@ from hpcfl.models._transformer import (
     Hidden,
     Positions,
     Tokens,
+    Transformer,
     Vocabulary,
     Width,
-    add_blocks,
     refuse_large,
     token_count,
 )
 
 
-class CharTransformer(nn.Module):
+class CharTransformer(Transformer):
     """Pre-norm blocks in which a character sees those before it; the head reads the
     last one.
 
@@ -57,7 +57,7 @@ class CharTransformer(nn.Module):
         def block() -> Block:
             return Block(width, heads, head_width, hidden, dropout, bias=False)
 
-        self._blocks = add_blocks(self, depth, block)
+        self.add_blocks(depth, block)
         self.norm = nn.LayerNorm(width)
         self.head = nn.Linear(width, classes)
 
@@ -69,15 +69,8 @@ class CharTransformer(nn.Module):
         """What the head would read at each position, [batch, positions, width]."""
         mask = causal(x.shape[1], x.device)
         x = self.positions(self.embedding(x))
-        for name in self._blocks:
-            x = self.get_submodule(name)(x, mask)
-        result: Tensor = self.norm(x)
+        result: Tensor = self.norm(self.through_blocks(x, mask))
         return result
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Logits [batch, classes]."""
-        logits: Tensor = self.head(self.features(x))
-        return logits
 
 
 plugin = CharTransformer

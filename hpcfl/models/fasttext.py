@@ -2,14 +2,10 @@
 98,635 tokens.
 """
 
-from typing import Annotated
-
 import torch
-import torch.nn.functional as functional
-from pydantic import Field, PositiveInt
 from torch import nn
 
-from hpcfl.errors import UserError
+from hpcfl.models._transformer import Vocabulary, token_count
 
 WIDTH = 32
 
@@ -28,29 +24,18 @@ class FastText(nn.Module):
         shape: tuple[int, ...],
         classes: int,
         *,
-        vocabulary: Annotated[
-            PositiveInt | None,
-            Field(description="how many tokens there are; left out, the data set's"),
-        ] = None,
+        vocabulary: Vocabulary = None,
     ):
         super().__init__()
-        if len(shape) != 1 or vocabulary is None:
-            raise UserError(
-                "model.name = 'fasttext' needs token ids [positions], "
-                "such as 'ag-news'; a sample here has the shape "
-                f"{'×'.join(map(str, shape))}{'' if vocabulary else ' and no vocabulary'}"
-            )
-        self.embedding = nn.Embedding(vocabulary, WIDTH, padding_idx=0)
+        tokens = token_count("fasttext", shape, vocabulary)
+        self.embedding = nn.Embedding(tokens, WIDTH, padding_idx=0)
         self.hidden = nn.Linear(WIDTH, WIDTH)
         self.head = nn.Linear(WIDTH, classes)
 
     def features(self, x: torch.Tensor) -> torch.Tensor:
         """The head's input [batch, 32] for token ids [batch, positions]."""
-        words = functional.embedding(x, self.embedding.weight)
-        # Not by padding_idx: under vmap it would keep only the first lane's embedding
-        # at zero (torch 2.13).
-        x = self.hidden(torch.where((x == 0)[..., None], 0, words).mean(dim=1))
-        return x
+        features: torch.Tensor = self.hidden(self.embedding(x).mean(dim=1))
+        return features
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Logits [batch, classes]."""

@@ -3,7 +3,6 @@
 from torch import Tensor, nn
 from torch.nn.functional import relu
 
-from hpcfl.errors import UserError
 from hpcfl.models._transformer import (
     Block,
     Depth,
@@ -12,15 +11,16 @@ from hpcfl.models._transformer import (
     Hidden,
     Positions,
     Tokens,
+    Transformer,
     Vocabulary,
     Width,
-    add_blocks,
+    head_width,
     refuse_large,
     token_count,
 )
 
 
-class TextTransformer(nn.Module):
+class TextTransformer(Transformer):
     """Post-norm blocks with ReLU over the tokens of a text and a class token in front,
     which the head reads; padding counts as a token.
 
@@ -46,11 +46,7 @@ class TextTransformer(nn.Module):
     ):
         super().__init__()
         name = "text-transformer"
-        if width % heads:
-            raise UserError(
-                f"model.heads = {heads} of model.name = '{name}' do not share "
-                f"model.width = {width} evenly"
-            )
+        each = head_width(name, width, heads)
         tokens = token_count(name, shape, vocabulary)
         refuse_large(name, tokens + shape[0], width, depth, width, hidden)
         self.embedding = Tokens(tokens, width)
@@ -60,7 +56,7 @@ class TextTransformer(nn.Module):
             return Block(
                 width,
                 heads,
-                width // heads,
+                each,
                 hidden,
                 dropout,
                 norm_first=False,
@@ -68,20 +64,13 @@ class TextTransformer(nn.Module):
                 attention_dropout=dropout,
             )
 
-        self._blocks = add_blocks(self, depth, block)
+        self.add_blocks(depth, block)
         self.head = nn.Linear(width, classes)
 
     def features(self, x: Tensor) -> Tensor:
         """The head's input [batch, width] for token ids [batch, positions]."""
         x = self.positions(self.embedding(x))
-        for name in self._blocks:
-            x = self.get_submodule(name)(x)
-        return x[:, 0]
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Logits [batch, classes]."""
-        logits: Tensor = self.head(self.features(x))
-        return logits
+        return self.through_blocks(x)[:, 0]
 
 
 plugin = TextTransformer

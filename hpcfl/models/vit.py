@@ -15,9 +15,10 @@ from hpcfl.models._transformer import (
     Heads,
     HeadWidth,
     Hidden,
+    NormEps,
     Positions,
+    Transformer,
     Width,
-    add_blocks,
     refuse_large,
 )
 
@@ -42,12 +43,13 @@ class Patches(nn.Module):
         return result
 
 
-class ViT(nn.Module):
+class ViT(Transformer):
     """Pre-norm blocks over the patches of an image and a class token, which the head
     reads.
 
     As in FedTP's code attention has no dropout of its weights, and its queries, keys
-    and values no bias. Tokens and positions begin as a truncated normal of 0.02, there
+    and values no bias. Published files need ``bias = true``, ``norm_eps = 1e-12`` and
+    ``adapter.names = "vit"``. Tokens and positions begin as a truncated normal of 0.02, there
     as a normal of 1.
 
     Raises UserError for samples that are no images, or not of whole patches.
@@ -67,6 +69,10 @@ class ViT(nn.Module):
         head_width: HeadWidth = 64,
         hidden: Hidden = 256,
         dropout: Dropout = 0.1,
+        bias: Annotated[
+            bool, Field(description="whether queries, keys and values have one")
+        ] = False,
+        norm_eps: NormEps = 1e-5,
     ):
         super().__init__()
         if len(shape) != 3 or shape[1] % patch or shape[2] % patch:
@@ -81,24 +87,20 @@ class ViT(nn.Module):
         self.positions = Positions(patches, width, class_token=True, dropout=dropout)
 
         def block() -> Block:
-            return Block(width, heads, head_width, hidden, dropout, bias=False)
+            return Block(
+                width, heads, head_width, hidden, dropout, bias=bias, norm_eps=norm_eps
+            )
 
-        self._blocks = add_blocks(self, depth, block)
-        self.norm = nn.LayerNorm(width)
+        self.add_blocks(depth, block)
+        self.norm = nn.LayerNorm(width, norm_eps)
         self.head = nn.Linear(width, classes)
 
     def features(self, x: Tensor) -> Tensor:
         """The head's input [batch, width]."""
         x = self.positions(self.patches(x))
-        for name in self._blocks:
-            x = self.get_submodule(name)(x)
+        x = self.through_blocks(x)
         result: Tensor = self.norm(x[:, 0])
         return result
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Logits [batch, classes]."""
-        logits: Tensor = self.head(self.features(x))
-        return logits
 
 
 plugin = ViT

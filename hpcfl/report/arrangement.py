@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from hpcfl.errors import UserError
 from hpcfl.experiment import plugins, protocols
+from hpcfl.experiment.config import MIXED
 from hpcfl.experiment.plugin_keys import SELECTORS
 from hpcfl.report.summary import Run
 
@@ -176,12 +177,19 @@ def arrange(
 
 
 def setting_of(run: Run) -> Setting:
-    """A run's configuration by dotted key, without what makes no other experiment."""
-    return {
+    """A run's configuration by dotted key, without what makes no other experiment.
+
+    Mixed precision makes another one and stands there as ``precision``.
+    """
+    everything = protocols.flat(run.config)
+    setting = {
         key: content
-        for key, content in protocols.flat(run.config).items()
+        for key, content in everything.items()
         if not key.startswith(IGNORED)
     }
+    if everything.get("runtime.precision") == MIXED:
+        setting["precision"] = MIXED
+    return setting
 
 
 def varied_keys(runs: Sequence[Run]) -> list[str]:

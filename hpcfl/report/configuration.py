@@ -3,6 +3,7 @@ key means.
 """
 
 import json
+import re
 from typing import Any
 
 from hpcfl.experiment.config import Config
@@ -18,6 +19,8 @@ PLUGINS = {
     "model": Model.model_json_schema(),
     "method": MethodSection.model_json_schema(),
 }
+BARE = re.compile(r"[A-Za-z0-9_-]+")  # a key of TOML that needs no quotes
+WIDEST = 100  # letters before comments, but in lines that are longer
 
 
 def toml(config: Config) -> str:
@@ -55,7 +58,7 @@ def toml(config: Config) -> str:
 def _block(table: dict[str, Any], schemas: Keys) -> str:
     """One line a key, with comments that stand in one column."""
     lines = {key: _line(key, value) for key, value in table.items()}
-    width = max(map(len, lines.values()))
+    width = min(WIDEST, max(map(len, lines.values())))
     return "\n".join(
         f"{line:{width}}  # {_meaning(schemas[key])}" for key, line in lines.items()
     )
@@ -68,7 +71,10 @@ def _line(key: str, value: Any) -> str:
 def _written(value: Any) -> str:
     """A value of TOML, which writes all but tables as JSON does."""
     if isinstance(value, dict):
-        entries = [f"{key} = {_written(entry)}" for key, entry in value.items()]
+        entries = []
+        for key, entry in value.items():
+            known = key if BARE.fullmatch(key) else json.dumps(key)
+            entries.append(f"{known} = {_written(entry)}")
         return f"{{ {', '.join(entries)} }}"
     return json.dumps(value)
 

@@ -25,6 +25,7 @@ from hpcfl.communication.message import (
 from hpcfl.data.partition import Groups
 from hpcfl.experiment.config import Config
 from hpcfl.report.text import literal, stdout_console
+from hpcfl.rows import constants
 from hpcfl.rows.layout import Layout
 from hpcfl.simulation import dry_round, score_check
 from hpcfl.simulation.prepare import Prepared
@@ -93,7 +94,8 @@ def of_rank(prepared: Prepared) -> RankNeeds:
         # start and trained rows, and the state in use
         rows=rows,
         # parameters, gradients and what the optimizer keeps; what is frozen is there once
-        lanes=lanes * (2 + of_optimizer) * model + FLOAT * prepared.setup.layout.frozen,
+        lanes=lanes * (2 + of_optimizer) * model
+        + constants.size(resources.kernel.module),
     )
 
 
@@ -172,7 +174,7 @@ def at_once(prepared: Prepared) -> int:
     are not counted.
     """
     config, calendar = prepared.config, prepared.calendar
-    own = prepared.store.ids
+    own = set(prepared.store.ids)
     if config.time.mode != "asynchronous" or calendar is None:
         return min(len(own), cohort_size(config))
     held, most = 0, 0

@@ -36,7 +36,10 @@ class _Key(ISeedSequence):
 
 def _digest(seed: int, key: tuple[int | str, ...]) -> bytes:
     """16 bytes that are different for different seeds and keys; 1 and "1" differ, too."""
-    text = "\x1f".join([str(seed), *(f"{type(part).__name__}:{part}" for part in key)])
+    parts = [str(seed)]
+    for part in key:
+        parts.append(f"{type(part).__name__}:{part}")
+    text = "\x1f".join(parts)
     return blake2b(text.encode(), digest_size=16).digest()
 
 
@@ -44,9 +47,11 @@ def generator(seed: int, *key: int | str) -> np.random.Generator:
     """A NumPy generator for one purpose, e.g. ``generator(seed, "shuffle", round,
     client)``.
     """
+    philox_key = _Key(_digest(seed, key))
     # NumPy documents that any ISeedSequence will do; its annotation has none but
     # SeedSequence.
-    return np.random.Generator(np.random.Philox(_Key(_digest(seed, key))))  # type: ignore[arg-type]
+    philox = np.random.Philox(philox_key)  # type: ignore[arg-type]
+    return np.random.Generator(philox)
 
 
 def uniform(seed: int, *key: int | str, skip: int, count: int) -> np.ndarray:
@@ -54,7 +59,9 @@ def uniform(seed: int, *key: int | str, skip: int, count: int) -> np.ndarray:
     the first ``skip``.
     """
     random = generator(seed, *key)
-    cast(np.random.Philox, random.bit_generator).advance(skip // PHILOX_WORDS)
+    philox = cast(np.random.Philox, random.bit_generator)
+    # Whole values of the counter cost nothing to skip, the rest is drawn.
+    philox.advance(skip // PHILOX_WORDS)
     random.random(skip % PHILOX_WORDS)
     return random.random(count)
 

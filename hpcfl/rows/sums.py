@@ -6,7 +6,7 @@ floating-point numbers would depend on the order, and so on the number of ranks.
 every product s_i·w_i is first rounded to a whole number of units, and whole numbers in
 int64 add up to the same in any order. Each column has a unit of its
 own, a power of two: about 2^−51 of the largest product that there may be in the column
-    on any rank, so that rounding loses no more than a sum in float64 does.
+on any rank, so that rounding loses no more than a sum in float64 does.
 """
 
 from collections.abc import Iterator, Sequence
@@ -16,24 +16,19 @@ from torch import Tensor
 
 from hpcfl.rows import mixing, pinned
 
-# of a product in units; float64 has 53, of which rounding by an anchor takes two
+# Of a product in units. float64 has 53, of which rounding by an anchor takes two.
 PRODUCT_BITS = 51
-# of a sum in units; int64 has 63 beside the sign, of which one is for what rounding
-# adds
+# Of a sum in units. int64 has 63 beside the sign, of which one is for what rounding adds.
 SUM_BITS = 62
-MANTISSA, BIAS = (
-    52,
-    1023,
-)  # of float64: the bits of its fraction, and what is added to its exponent
-BLOCK_FLOATS = (
-    1 << 19
-)  # of float64 in a block: 4 MB, as long pieces of rows matter more than a core's cache
-# and so many rows at most: of more the pieces would be short, which files suffer from
-# most
+# Of float64: the bits of its fraction, and what is added to its exponent.
+MANTISSA = 52
+BIAS = 1023
+# Numbers of float64 in a block: 4 MB, as long pieces of rows matter more than a core's
+# cache. Of more rows the pieces would be short, which files suffer from most.
+BLOCK_FLOATS = 1 << 19
 BLOCK_ROWS = 64
-LOWEST = (
-    -900
-)  # the exponent of a column of zeros; numbers below 2^LOWEST may be rounded to zero
+# The exponent of a column of zeros; numbers below 2^LOWEST may be rounded to zero.
+LOWEST = -900
 
 
 def mean(rows: Tensor, weights: Tensor) -> Tensor:
@@ -42,9 +37,11 @@ def mean(rows: Tensor, weights: Tensor) -> Tensor:
 
     weights: whole numbers [n].
     """
-    table, total = weights[:, None], weights.sum().item()
+    total = weights.sum().item()
+    table = weights[:, None]  # of one sum, k = 1
     unit = units(magnitudes(rows, table), weights.max().item(), total)
-    return means(sums(rows, table, unit), unit, [total], rows.dtype)[0]
+    summed = sums(rows, table, unit)
+    return means(summed, unit, [total], rows.dtype)[0]
 
 
 def magnitudes(rows: Tensor, weights: Tensor) -> Tensor:
@@ -55,26 +52,28 @@ def magnitudes(rows: Tensor, weights: Tensor) -> Tensor:
         for each.
     weights: whole numbers [n, k]; a row with weight 0 does not count, and may hold NaN.
     """
-    found = rows.new_zeros(weights.shape[1], rows.shape[-1])
+    largest = rows.new_zeros(weights.shape[1], rows.shape[-1])
     for number, columns, block, _ in _blocks(rows, weights):
-        here = found[number, columns]
-        torch.maximum(here, block.abs().amax(dim=0), out=here)
+        so_far = largest[number, columns]
+        torch.maximum(so_far, block.abs().amax(dim=0), out=so_far)
     # float64 holds all of them, and its exponent is read off its bits, much faster than
-    # ``frexp`` computes it
-    exponents = (found.double().view(torch.int64) >> MANTISSA) - (BIAS - 1)
+    # ``frexp`` computes it.
+    bits = largest.double().view(torch.int64)
+    exponents = (bits >> MANTISSA) - (BIAS - 1)
     return exponents.clamp_(min=LOWEST).to(torch.int16)
 
 
 def units(magnitudes: Tensor, largest: float, total: float) -> Tensor:
     """The exponents of the columns' units, int16 ``[k, width]``.
 
-    magnitudes: the highest of all ranks ``[k, width]``. largest: the largest weight on
-        any rank.
-    total: the largest of the k sums of weights over all ranks.
+    Args:
+        magnitudes: the highest of all ranks ``[k, width]``.
+        largest: the largest weight on any rank.
+        total: the largest of the k sums of weights over all ranks.
     """
-    return magnitudes + max(
-        int(largest).bit_length() - PRODUCT_BITS, int(total).bit_length() - SUM_BITS
-    )
+    for_products = int(largest).bit_length() - PRODUCT_BITS
+    for_sums = int(total).bit_length() - SUM_BITS
+    return magnitudes + max(for_products, for_sums)
 
 
 def sums(rows: Tensor, weights: Tensor, units: Tensor) -> Tensor:
@@ -83,27 +82,25 @@ def sums(rows: Tensor, weights: Tensor, units: Tensor) -> Tensor:
     rows, weights: as for ``magnitudes``. units: the exponents that ``units`` gives.
     """
     units = pinned.on_device(units, rows.device)
-    found = torch.zeros(units.shape, dtype=torch.int64, device=rows.device)
+    total = torch.zeros(units.shape, dtype=torch.int64, device=rows.device)
+    # All blocks use it: new memory would cost more than the sums.
     scratch = torch.empty(0, dtype=torch.float64, device=rows.device)
-    for number, columns, block, own in _blocks(rows, weights):
-        if (
-            scratch.numel() < block.numel()
-        ):  # All blocks use it: new memory would cost more than the sums.
+    for number, columns, block, of_rows in _blocks(rows, weights):
+        if scratch.numel() < block.numel():
             scratch = scratch.new_empty(block.numel())
         # A product that is added to 1.5·2^52 units is rounded to whole units, and the
         # bits of the result, read as an integer, count these units.
-        anchor = _power(units[number, columns].long() + MANTISSA) + (
-            1 << (MANTISSA - 1)
-        )
+        power = _power(units[number, columns].long() + MANTISSA)
+        anchor = power + (1 << (MANTISSA - 1))
         products = scratch[: block.numel()].view(block.shape).copy_(block)
         # In one pass: whole numbers below 2^29 times float32 numbers are exact in
         # float64, so it makes no difference whether the product is rounded before the
         # anchor is added.
-        torch.addcmul(anchor.view(torch.float64), products, own[:, None], out=products)
-        found[number, columns] += (
-            products.view(torch.int64).sum(dim=0) - len(block) * anchor
-        )
-    return found
+        factors = of_rows[:, None]
+        torch.addcmul(anchor.view(torch.float64), products, factors, out=products)
+        counted = products.view(torch.int64).sum(dim=0)
+        total[number, columns] += counted - len(block) * anchor
+    return total
 
 
 def means(
@@ -115,18 +112,17 @@ def means(
     sums: in whole ``units``, int64 [k, width]. totals: the sums of all weights; where
     one is 0, so that no row counts, the mean is NaN.
     """
-    found = torch.empty(sums.shape, dtype=dtype, device=sums.device)
+    result = torch.empty(sums.shape, dtype=dtype, device=sums.device)
 
     def divide(columns: slice) -> None:
         for number, total in enumerate(totals):
             unit = _power(units[number, columns].long()).view(torch.float64)
-            found[number, columns] = (sums[number, columns] * unit).div_(total)
+            result[number, columns] = (sums[number, columns] * unit).div_(total)
 
-    for _ in mixing.on_all_cores(
-        divide, mixing.blocks(sums.shape[1], 1, sums.device), sums.device
-    ):
+    blocks = mixing.blocks(sums.shape[1], 1, sums.device)
+    for _ in mixing.on_all_cores(divide, blocks, sums.device):
         pass
-    return found
+    return result
 
 
 def _power(exponents: Tensor) -> Tensor:
@@ -143,17 +139,17 @@ def _blocks(
     Yields the number of the sum, the columns, the block [m, columns] of m rows that
     count in it, and their weights [m], float64.
     """
-    for number, own in enumerate(weights.T):
-        part = rows if rows.dim() == 2 else rows[:, number]
-        positions = own.nonzero()[:, 0]
-        chosen, own = (
-            positions.to(rows.device),
-            own[positions].to(rows.device, torch.float64),
-        )
-        for start in range(0, len(chosen), BLOCK_ROWS):
+    device = rows.device
+    width = rows.shape[-1]
+    for number, of_sum in enumerate(weights.T):
+        summands = rows if rows.dim() == 2 else rows[:, number]
+        counting = of_sum.nonzero()[:, 0]
+        factors = of_sum[counting].to(device, torch.float64)
+        positions = counting.to(device)
+        for start in range(0, len(positions), BLOCK_ROWS):
             group = slice(start, start + BLOCK_ROWS)
-            which = group if len(chosen) == len(part) else chosen[group]
-            for columns in mixing.blocks(
-                rows.shape[-1], len(own[group]), rows.device, BLOCK_FLOATS
-            ):
-                yield number, columns, part[which, columns], own[group]
+            of_group = factors[group]
+            # Where all rows count a block is a view, without a copy.
+            chosen = group if len(positions) == len(summands) else positions[group]
+            for columns in mixing.blocks(width, len(of_group), device, BLOCK_FLOATS):
+                yield number, columns, summands[chosen, columns], of_group

@@ -211,13 +211,14 @@ class AsynchronousRound(Round):
         """
         config = self.prepared.config
         groups: dict[tuple[Any, bool], list[Job]] = {}
-        for number, job in wave.starts:
-            if job.client in self.prepared.store.ids:
-                scored = is_scored(config, number)
-                if number == self.plan.number:
-                    scored = self.plan.scored
-                group = groups.setdefault((self.kind(job.version), scored), [])
-                group.append(job)
+        clients = np.array([job.client for _, job in wave.starts], np.int64)
+        is_own = self.prepared.store.hosts(clients)
+        for number, job in itertools.compress(wave.starts, is_own):
+            scored = is_scored(config, number)
+            if number == self.plan.number:
+                scored = self.plan.scored
+            group = groups.setdefault((self.kind(job.version), scored), [])
+            group.append(job)
         return [
             (sorted(jobs, key=lambda job: job.client), scored)
             for (_, scored), jobs in groups.items()

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from hpcfl import adapters, models
+from hpcfl.adapters import base
 from hpcfl.clients import Fleet, Resources, buffer_name
 from hpcfl.clients.execution import choose
 from hpcfl.clients.frozen import head_kernel
@@ -34,13 +35,14 @@ from hpcfl.data.shifted import Shifts
 from hpcfl.data.validation import hold_out
 from hpcfl.errors import UserError
 from hpcfl.experiment import blame, measures
-from hpcfl.experiment.config import Config
+from hpcfl.experiment.config import MIXED, Config
 from hpcfl.files import scratch
 from hpcfl.methods._renamed import refuse_old_hooks
 from hpcfl.methods.base import Audience, Cohort, Method, State
 from hpcfl.methods.options import refuse_without_effect
 from hpcfl.methods.options.averaged_buffers import AveragedBuffers
 from hpcfl.models import _initial as initial
+from hpcfl.models import _mixed as mixed
 from hpcfl.models._replaced import replace_layers
 from hpcfl.rows import constants, layout, mixing, randomness
 from hpcfl.scores._described import Measure
@@ -210,7 +212,8 @@ def refuse_other_frozen(
     if began == now:
         return
     model = prepared.config.model
-    where = f", read from {model.init}," if model.init else ""
+    file = prepared.config.adapter.base or model.init
+    where = f", read from {file}," if file else ""
     raise UserError(
         f"{folder}: the frozen or given parameters of model.name = '{model.name}'{where} are not "
         f"those that the run began with (SHA-256 {began}, now {now}); put the file back that "
@@ -240,7 +243,7 @@ def prepare(config: Config, process: Process, seat: Device | None = None) -> Pre
     counts, test_counts = _counts(replace(split, train=train), dataset, shifts)
     seat = seat or Device(choose_device(config.runtime, process.local_rank))
     mixing.on(device := seat.device, _cores(config, process))
-    build, build_initial, frozen = _builders(config, method, dataset)
+    build, build_initial, frozen, of_base = _builders(config, method, dataset)
     with randomness.seeded(config.seed, "template"):
         template = build_initial()
     parameters, buffers = layout.of_parameters(template), layout.of_buffers(template)
@@ -302,7 +305,7 @@ def prepare(config: Config, process: Process, seat: Device | None = None) -> Pre
         store,
         newcomers_store,
         server,
-        [*config.notes, *split.notes, *method.notes(setup), *_idle(placed)],
+        [*config.notes, *of_base, *split.notes, *method.notes(setup), *_idle(placed)],
         seat.kinds,
         measures.measure(config.evaluation, scores),
         frozen,
@@ -486,10 +489,10 @@ def _with_buffers(
 
 def _builders(
     config: Config, method: Method, dataset: Dataset
-) -> tuple[Callable[[], nn.Module], Callable[[], nn.Module], str | None]:
+) -> tuple[Callable[[], nn.Module], Callable[[], nn.Module], str | None, list[str]]:
     """A function that makes one client's model with fresh parameters, adapted to the
-    method; one that makes the initial model, which may come from a file; and the digest
-    of what no seed tells: what is frozen, and the file's tensors.
+    method; one that makes the initial model, which may come from a file; the digest of
+    what no seed tells: what is frozen, and the file's tensors; and notes on the file.
 
     Frozen values are those of the draw of the initial model, because what trains may
     begin with numbers that are made of them.
@@ -497,15 +500,19 @@ def _builders(
     # taken out here, so that the function does not keep all samples
     shape, classes, vocabulary = dataset.shape, dataset.classes, dataset.vocabulary
 
-    file = config.model.init
-    given = None if file is None else initial.read(file)
+    in_bfloat16 = config.runtime.precision == MIXED
 
     def built() -> nn.Module:
         return models.build(config.model, shape, classes, vocabulary)
 
+    given, notes = _given(config, built)
+
     def completed(module: nn.Module) -> nn.Module:
         # The adapter comes first: what a method adds to the model is its own to train.
         adapted = adapters.adapt(module, config.adapter)
+        if in_bfloat16:
+            # by itself: what a method adds is computed in float32
+            adapted = mixed.mix(replace_layers(adapted))
         return replace_layers(method.adapt(adapted))
 
     def fresh() -> nn.Module:
@@ -513,14 +520,20 @@ def _builders(
 
     def first() -> nn.Module:
         module = built()
-        if given is not None:
-            initial.put(given, module, str(file))
+        if given:
+            module.load_state_dict(given, strict=False)
         return completed(module)
 
+    def of_base(module: nn.Module) -> dict[str, Tensor]:
+        values = constants.frozen(module, adapted=config.adapter.kind != "none")
+        return mixed.stored(module, values) if in_bfloat16 else values
+
     with randomness.seeded(config.seed, *INITIAL):
-        frozen = constants.frozen(first())
+        frozen = of_base(first())
+    for name in frozen:
+        given.pop(name, None)  # not twice in memory
     fixed = dict(frozen)
-    for name, value in (given or {}).items():
+    for name, value in given.items():
         fixed[f"init.{name}"] = value
     # as bytes, because numpy does not know every type of torch
     content = {
@@ -531,7 +544,29 @@ def _builders(
         lambda: constants.hold(fresh(), frozen),
         lambda: constants.hold(first(), frozen),
         digest.of_tensors(content) if content else None,
+        notes,
     )
+
+
+def _given(
+    config: Config, build: Callable[[], nn.Module]
+) -> tuple[dict[str, Tensor], list[str]]:
+    """The tensors that files have for the initial model, which ``build`` makes without
+    an adapter, and notes on them. Raises UserError.
+    """
+    init, adapter = config.model.init, config.adapter
+    if adapter.base is None:
+        if adapter.names:
+            raise UserError("adapter.names: needs adapter.base, the file that has them")
+        if init is None:
+            return {}, []
+        with randomness.seeded(config.seed, *INITIAL):
+            return initial.read(init, build()), []
+    if init is not None:
+        raise UserError("model.init and adapter.base exclude each other")
+    with randomness.seeded(config.seed, *INITIAL):
+        of_base = base.read(adapter, build())
+    return of_base.tensors, of_base.notes
 
 
 def _cores(config: Config, process: Process) -> int:

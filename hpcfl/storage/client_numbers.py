@@ -38,9 +38,9 @@ class OfSome:
         self, dtype: DTypeLike | None = None, copy: bool | None = None
     ) -> np.ndarray:
         """Of all clients, [clients], with what says "missing" where there is none."""
-        whole = missing(self.clients, self.numbers.dtype)
-        whole[self.ids] = self.numbers
-        return whole if dtype is None else whole.astype(dtype)
+        of_all = missing(self.clients, self.numbers.dtype)
+        of_all[self.ids] = self.numbers
+        return of_all if dtype is None else of_all.astype(dtype)
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,6 @@ class ClientNumbers:
 
     def series(self, name: str) -> np.ndarray:
         """A number of all clients in all rounds, [T, clients]."""
-        column = self.columns[name]
         rounds = len(self.starts) - 1
         size = 8 * rounds * self.clients
         if size > MOST:
@@ -76,44 +75,51 @@ class ClientNumbers:
                 f"'{name}' of {self.clients:,} clients in {rounds:,} rounds "
                 f"would be {size:,} bytes, more than {MOST:,}"
             )
-        whole = missing((rounds, self.clients), column.dtype)
-        whole[self.rounds, self.ids] = column
-        return whole
+        column = self.columns[name]
+        series = missing((rounds, self.clients), column.dtype)
+        series[self.rounds, self.ids] = column
+        return series
 
     def at(self, positions: Positions) -> "ClientNumbers":
         """The entries of the rounds at some positions, in their order."""
         chosen = np.asarray(positions, np.int64)
         lengths = np.diff(self.starts)[chosen]
         starts = _starts(lengths)
-        # of each entry its distance from the beginning of its round
-        within = np.arange(starts[-1]) - np.repeat(starts[:-1], lengths)
-        entries = np.repeat(self.starts[chosen], lengths) + within
-        columns = {name: column[entries] for name, column in self.columns.items()}
+        # Between these two an entry moves as far as its whole round does.
+        shifts = self.starts[chosen] - starts[:-1]
+        entries = np.arange(starts[-1]) + np.repeat(shifts, lengths)
+        columns = self._columns_at(entries)
         return ClientNumbers(starts, self.ids[entries], columns, self.clients)
 
     def only(self, ids: np.ndarray) -> "ClientNumbers":
         """The entries of some clients, int64 [n] ascending, who are called 0 to n − 1."""
-        kept = np.isin(self.ids, ids)
-        lengths = np.bincount(self.rounds[kept], minlength=len(self.starts) - 1)
-        columns = {name: column[kept] for name, column in self.columns.items()}
-        called = np.searchsorted(ids, self.ids[kept])
-        return ClientNumbers(_starts(lengths), called, columns, len(ids))
+        entries = np.flatnonzero(np.isin(self.ids, ids))
+        rounds = len(self.starts) - 1
+        lengths = np.bincount(self.rounds[entries], minlength=rounds)
+        new_ids = np.searchsorted(ids, self.ids[entries])
+        columns = self._columns_at(entries)
+        return ClientNumbers(_starts(lengths), new_ids, columns, len(ids))
+
+    def _columns_at(self, entries: np.ndarray) -> dict[str, np.ndarray]:
+        """The columns of some entries only, int64 [n]."""
+        return {name: column[entries] for name, column in self.columns.items()}
 
 
 def of_round(values: Mapping[str, OfSome]) -> ClientNumbers:
     """What was recorded of clients in one round, by name."""
     if not values:
         return ClientNumbers(np.zeros(2, np.int64))
-    clients = max(one.clients for one in values.values())
-    kinds = list(values.values())
-    ids = kinds[0].ids
-    if any(one.ids is not ids for one in kinds[1:]):
-        ids = np.unique(np.concatenate([one.ids for one in kinds]))
+    clients = max(some.clients for some in values.values())
+    # Most of them are of one audience, whose ids need no sorting.
+    audiences = {id(some.ids): some.ids for some in values.values()}
+    ids, *others = audiences.values()
+    if others:
+        ids = np.unique(np.concatenate([ids, *others]))
     columns = {}
-    for name, one in values.items():
-        column = missing(len(ids), one.numbers.dtype)
-        column[np.searchsorted(ids, one.ids)] = one.numbers
-        columns[name] = column
+    for name, some in values.items():
+        rows = np.searchsorted(ids, some.ids)
+        columns[name] = missing(len(ids), some.numbers.dtype)
+        columns[name][rows] = some.numbers
     return ClientNumbers(np.array([0, len(ids)]), ids, columns, clients)
 
 
@@ -122,12 +128,16 @@ def of_series(series: Mapping[str, np.ndarray], rounds: int) -> ClientNumbers:
     if not series:
         return ClientNumbers(np.zeros(rounds + 1, np.int64))
     clients = max(array.shape[1] for array in series.values())
-    known = np.zeros((rounds, clients), bool)
+    recorded = np.zeros((rounds, clients), bool)
     for array in series.values():
-        known |= ~np.isnan(array) if array.dtype.kind == "f" else array != -1
-    starts = _starts(known.sum(axis=1))
-    columns = {name: array[known] for name, array in series.items()}
-    return ClientNumbers(starts, known.nonzero()[1], columns, clients)
+        if array.dtype.kind == "f":
+            recorded |= ~np.isnan(array)
+        else:
+            recorded |= array != -1
+    starts = _starts(recorded.sum(axis=1))
+    ids = recorded.nonzero()[1]
+    columns = {name: array[recorded] for name, array in series.items()}
+    return ClientNumbers(starts, ids, columns, clients)
 
 
 def joined(
@@ -136,31 +146,34 @@ def joined(
     """One of T ``rounds`` from several.
 
     parts: of each its numbers, the positions of the rounds that are taken from it, and
-        where these come to lie among the T.
+        the positions among the T that these get.
     """
-    taken: list[ClientNumbers] = []
-    # the client of each entry, and the round that it comes to lie in, part by part
-    ids = [np.zeros(0, np.int64)]
-    places = [np.zeros(0, np.int64)]
-    for part, rows, place_of_row in parts:
-        some = part.at(rows)
-        taken.append(some)
-        ids.append(some.ids)
-        places.append(np.asarray(place_of_row, np.int64)[some.rounds])
-    place = np.concatenate(places)
-    order = np.argsort(place, kind="stable")
-    columns = {}
-    for name in sorted({name for some in taken for name in some.columns}):
-        known = [some.columns[name] for some in taken if name in some.columns]
-        dtype = np.result_type(*known)
-        pieces = []
-        for some in taken:
-            nothing = missing(len(some.ids), dtype)
-            pieces.append(some.columns.get(name, nothing))
-        columns[name] = np.concatenate(pieces)[order]
-    starts = _starts(np.bincount(place, minlength=rounds))
-    clients = max((some.clients for some in taken), default=0)
-    return ClientNumbers(starts, np.concatenate(ids)[order], columns, clients)
+    # With no parts there is still something to concatenate.
+    pieces = [ClientNumbers()]
+    new_rounds = [pieces[0].rounds]  # of each piece's entries
+    for numbers, positions, new_positions in parts:
+        piece = numbers.at(positions)
+        pieces.append(piece)
+        new_rounds.append(np.asarray(new_positions, np.int64)[piece.rounds])
+    of_entries = np.concatenate(new_rounds)
+    order = np.argsort(of_entries, kind="stable")
+    starts = _starts(np.bincount(of_entries, minlength=rounds))
+    ids = np.concatenate([piece.ids for piece in pieces])
+    clients = max(piece.clients for piece in pieces)
+    names = sorted(set().union(*(piece.columns for piece in pieces)))
+    columns = {name: _concatenated(pieces, name)[order] for name in names}
+    return ClientNumbers(starts, ids[order], columns, clients)
+
+
+def _concatenated(pieces: Sequence[ClientNumbers], name: str) -> np.ndarray:
+    """A column of several after one another, missing where one has no such column."""
+    known = [piece.columns[name] for piece in pieces if name in piece.columns]
+    dtype = np.result_type(*known)
+    columns = []
+    for piece in pieces:
+        nothing = missing(len(piece.ids), dtype)
+        columns.append(piece.columns.get(name, nothing))
+    return np.concatenate(columns)
 
 
 class Values(Mapping[str, np.ndarray]):
@@ -180,8 +193,10 @@ class Values(Mapping[str, np.ndarray]):
         of_rounds: dict[str, np.ndarray] = {}
         of_clients: dict[str, np.ndarray] = {}
         for name, array in values.items():
-            kind = of_clients if MetricName.parse(name).of_clients else of_rounds
-            kind[name] = array
+            if MetricName.parse(name).of_clients:
+                of_clients[name] = array
+            else:
+                of_rounds[name] = array
         return cls(of_rounds, of_series(of_clients, rounds))
 
     def __getitem__(self, name: str) -> np.ndarray:
@@ -201,8 +216,8 @@ class Values(Mapping[str, np.ndarray]):
 
     def at(self, positions: Positions) -> "Values":
         """The values of the rounds at some positions, in their order."""
-        rows = np.asarray(positions, np.int64)
-        of_rounds = {name: array[rows] for name, array in self.of_rounds.items()}
+        chosen = np.asarray(positions, np.int64)
+        of_rounds = {name: array[chosen] for name, array in self.of_rounds.items()}
         return Values(of_rounds, self.clients.at(positions))
 
 
@@ -214,5 +229,6 @@ def _starts(lengths: np.ndarray) -> np.ndarray:
 
 
 def missing(shape: int | tuple[int, int], dtype: np.dtype) -> np.ndarray:
-    """An array of what says that a number is missing."""
-    return np.full(shape, np.nan if dtype.kind == "f" else -1, dtype)
+    """An array of what says that a number is missing: NaN, or −1 of integers."""
+    nothing = np.nan if dtype.kind == "f" else -1
+    return np.full(shape, nothing, dtype)

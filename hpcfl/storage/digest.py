@@ -18,7 +18,8 @@ def of_tensors(tensors: Mapping[str, Tensor]) -> str:
     digest = hashlib.sha256()
     for name in sorted(tensors):
         array = tensors[name].numpy()
-        digest.update(json.dumps([name, array.dtype.name, array.shape]).encode())
+        header = json.dumps([name, array.dtype.name, array.shape])
+        digest.update(header.encode())
         digest.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
     return digest.hexdigest()
 
@@ -47,9 +48,10 @@ def of_run(server: str, clients: Sequence[OfClients]) -> str:
     everybody = np.sort(np.concatenate([part.ids for part in clients]), kind="stable")
     rows = np.empty((len(everybody), 32), np.uint8)
     for part in clients:
-        rows[np.searchsorted(everybody, part.ids)] = _bytes(part.template)
-        written = np.searchsorted(everybody, list(part.written))
-        rows[written] = _bytes("".join(part.written.values()))
+        all_rows = np.searchsorted(everybody, part.ids)
+        rows[all_rows] = _bytes(part.template)
+        written_rows = np.searchsorted(everybody, list(part.written))
+        rows[written_rows] = _bytes("".join(part.written.values()))
     digest = hashlib.sha256(bytes.fromhex(server))
     digest.update(rows.data)
     return digest.hexdigest()

@@ -25,6 +25,7 @@ from hpcfl.clients.setup import INITIAL, Setup
 from hpcfl.errors import UserError
 from hpcfl.experiment import blame, plugins
 from hpcfl.files import atomic, destination
+from hpcfl.models import _mixed as mixed
 from hpcfl.models._replaced import restore_layers
 from hpcfl.rows import constants, randomness
 from hpcfl.storage import digest
@@ -120,7 +121,8 @@ def _base(setup: Setup) -> nn.Module:
     build = setup.build_initial or setup.build
     with randomness.seeded(setup.seed, *INITIAL):
         model = build()
-    return restore_layers(lora.merge(constants.whole(model)))
+    plain = mixed.restore(constants.whole(model))
+    return restore_layers(lora.merge(plain))
 
 
 def _stem(model: Trained) -> str:
@@ -149,7 +151,7 @@ def _line(model: Trained, accuracy: float) -> str:
         return line
     return (
         f"{line}; the run recorded {100 * model.recorded:.2f} %, as its last bits depend on "
-        "processor, GPU and libraries"
+        "processor, GPU and libraries, and in bfloat16 it rounded"
     )
 
 

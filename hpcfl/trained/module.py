@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from hpcfl.adapters import lora, peft
 from hpcfl.adapters.peft import Corrections
 from hpcfl.clients.losses import Lane, Predict, Tensors
+from hpcfl.models import _mixed as mixed
 from hpcfl.models._replaced import restore_layers
 from hpcfl.rows import constants
 from hpcfl.rows.layout import Layout
@@ -76,7 +77,7 @@ def module(
     with torch.no_grad():
         for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
             tensor.copy_(given[name][0])
-    model = constants.whole(model)
+    model = mixed.restore(constants.whole(model))
     corrections = peft.corrections(model)
     # merged first: torch's own layers may read the weights of those inside them
     model = restore_layers(lora.merge(model))

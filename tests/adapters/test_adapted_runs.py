@@ -123,9 +123,12 @@ def test_what_cannot_be_adapted_is_one_line(adapter, method, words):
         prepared_with(adapter, method)
 
 
-def test_keys_that_are_not_read_are_said():
-    notes = prepared_with({"kind": "bias", "rank": 4}).notes
-    assert "adapter.rank: not read with adapter.kind = 'bias'" in notes
+def test_keys_that_are_not_read_are_said_and_those_of_other_kinds_refused():
+    notes = prepared_with({"kind": "none", "rank": 4}).notes
+    assert "adapter.rank: not read with adapter.kind = 'none'" in notes
+    words = "adapter: rank belongs to kind = 'lora', not 'bias'"
+    with pytest.raises(UserError, match=words):
+        prepared_with({"kind": "bias", "rank": 4})
 
 
 def test_a_model_taken_out_is_of_torchs_own_layers_and_the_one_that_was_scored(played):

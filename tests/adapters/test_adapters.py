@@ -130,7 +130,7 @@ def test_a_correction_by_hand_and_merged():
     """
     layer = nn.Linear(2, 1)
     module = nn.ModuleDict({"a": layer})
-    lora.insert(layer, "a", Adapter(kind="lora", rank=1, alpha=3.0))
+    lora.correct(layer, "a", Adapter(kind="lora", rank=1, alpha=3.0))
     with torch.no_grad():
         layer.weight.copy_(torch.tensor([[10.0, 20.0]]))
         layer.bias.fill_(5)
@@ -141,7 +141,7 @@ def test_a_correction_by_hand_and_merged():
     lora.merge(module)
     assert layer(x).item() == 71 and list(layer.state_dict()) == ["weight", "bias"]
     other = nn.Linear(4, 4)
-    lora.insert(
+    lora.correct(
         other, "b", Adapter(kind="lora", rank=4, alpha=3.0, scale="alpha/sqrt(r)")
     )
     assert other.factor == 1.5
@@ -149,7 +149,7 @@ def test_a_correction_by_hand_and_merged():
 
 def test_a_is_drawn_as_peft_does():
     layer = nn.Linear(400, 3)
-    lora.insert(layer, "a", Adapter(kind="lora", rank=100))
+    lora.correct(layer, "a", Adapter(kind="lora", rank=100))
     assert layer.A.abs().max() <= 1 / 20  # 1/√400
     assert layer.A.detach().std().item() == pytest.approx(1 / 20 / 3**0.5, rel=0.02)
     assert not layer.B.any()
@@ -159,7 +159,7 @@ def test_a_words_embedding_is_corrected_but_the_paddings():
     layer = nn.Embedding(6, 3, padding_idx=0)
     module, tokens = nn.ModuleDict({"a": layer}), torch.tensor([[0, 1, 5]])
     before = layer(tokens)
-    lora.insert(layer, "a", Adapter(kind="lora", rank=2, alpha=2.0))
+    lora.correct(layer, "a", Adapter(kind="lora", rank=2, alpha=2.0))
     assert torch.equal(layer(tokens), before)
     nn.init.normal_(layer.A)
     expected = before + layer.A.T[tokens] @ layer.B.T
@@ -175,7 +175,7 @@ def test_with_full_rank_and_a_the_identity_b_moves_as_the_weight_would():
     y = torch.tensor([0, 1, 2, 0, 1, 2, 0])
     cross_entropy(layer(x), y).backward()
     full = layer.weight.grad.clone()
-    lora.insert(layer, "a", Adapter(kind="lora", rank=5, alpha=5.0))
+    lora.correct(layer, "a", Adapter(kind="lora", rank=5, alpha=5.0))
     nn.init.eye_(layer.A)
     cross_entropy(layer(x), y).backward()
     assert torch.equal(layer.B.grad, full)

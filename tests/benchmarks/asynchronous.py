@@ -16,7 +16,8 @@ import os
 import statistics
 import time
 from collections.abc import Callable
-from pathlib import Path
+
+import pages
 
 from hpcfl.communication.communicator import Communicator
 from hpcfl.communication.mpi import connect
@@ -26,9 +27,6 @@ from hpcfl.simulation.participation import select
 from hpcfl.simulation.prepare import prepare_together
 from hpcfl.simulation.timing import timed
 
-OUT = Path(__file__).parents[2] / "results" / "benchmarks" / "asynchronous.md"
-BEGIN = "<!-- table: written by tests/benchmarks/asynchronous.py -->\n"
-END = "<!-- end of table -->\n"
 COHORT, BUFFER, UPLOADS = 100, 10, 300
 TIMES = {
     "synchronous": {"mode": "synchronous"},
@@ -52,18 +50,20 @@ def main() -> None:
     parser.add_argument("--print", action="store_true", help="write no table")
     options = parser.parse_args()
     communicator = connect()
-    lines = []
+    rows = []
     for row in options.row:
-        lines += measure(communicator, row, options.blocks)
+        rows += measure(communicator, row, options.blocks)
     if communicator.is_server:
-        print("\n".join(lines))
+        text = table(rows)
+        print(text)
         if not options.print:
-            write(lines)
+            page = pages.RESULTS / "asynchronous.md"
+            pages.replace(page, "asynchronous.py", text)
     communicator.end(0)
 
 
-def measure(communicator: Communicator, row: str, blocks: int) -> list[str]:
-    """Collective. A line of the table on rank 0."""
+def measure(communicator: Communicator, row: str, blocks: int) -> list[list[str]]:
+    """Collective. The cells of a row of the table on rank 0."""
     players = {mode: player(communicator, row, mode) for mode in TIMES}
     rates: dict[str, list[tuple[float, float]]] = {mode: [] for mode in TIMES}
     for _ in range(blocks + 1):
@@ -82,7 +82,7 @@ def measure(communicator: Communicator, row: str, blocks: int) -> list[str]:
         ratios.append(medians["asynchronous"] / medians["synchronous"])
     cells += [f"{ratio:.2f}" for ratio in ratios]
     cells.append(f"{os.getloadavg()[0]:.1f}")
-    return ["| " + " | ".join(cells) + " |"]
+    return [cells]
 
 
 def player(
@@ -134,17 +134,11 @@ def player(
     return play
 
 
-def write(lines: list[str]) -> None:
-    """Replace the table."""
+def table(rows: list[list[str]]) -> str:
     clocks = ("a second", "a CPU second")
     heads = [f"{mode}, samples {clock}" for clock in clocks for mode in TIMES]
     heads = ["row", *heads, *(f"ratio, {clock}" for clock in clocks), "load"]
-    table = ["", "| " + " | ".join(heads) + " |", "|---" * len(heads) + "|", *lines, ""]
-    text = OUT.read_text(encoding="utf-8")
-    before, rest = text.split(BEGIN)
-    _, after = rest.split(END)
-    whole = before + BEGIN + "\n".join(table) + "\n" + END + after
-    OUT.write_text(whole, encoding="utf-8")
+    return pages.table(heads, rows)
 
 
 if __name__ == "__main__":

@@ -21,10 +21,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pages
 
-OUT = Path(__file__).parents[2] / "results" / "benchmarks"
-BEGIN = "<!-- table: written by tests/benchmarks/million.py -->\n"
-END = "<!-- end of table -->\n"
 ROWS = [(clients, ranks) for ranks in (1, 3) for clients in (10_000, 1_000_000)]
 ROUNDS = 30
 SAMPLES = 4  # of a client, training and test together
@@ -51,7 +49,7 @@ def main() -> None:
     if arguments.play:
         play(Path(arguments.play))
         return
-    path = OUT / "million.json"
+    path = pages.RESULTS / "million.json"
     found = json.loads(path.read_text()) if path.exists() else {}
     for clients, ranks in [arguments.only] if arguments.only else ROWS:
         found[f"{clients} {ranks}"] = measure(clients, ranks)
@@ -146,17 +144,15 @@ def cpu_seconds(*arguments: str | Path) -> float:
 
 def write(found: dict[str, dict[str, float]]) -> None:
     """The table in million.md."""
-    names = ["clients", "ranks", *(title for _, title, _ in COLUMNS)]
-    lines = ["| " + " | ".join(names) + " |", "|" + "---|" * len(names)]
+    heads = ["clients", "ranks", *(title for _, title, _ in COLUMNS)]
+    rows = []
     for key, numbers in found.items():
         clients, ranks = key.split()
         cells = [f"{int(clients):,}", ranks]
         cells += [format(numbers[name], form) for name, _, form in COLUMNS]
-        lines.append("| " + " | ".join(cells) + " |")
-    path = OUT / "million.md"
-    before, rest = path.read_text().split(BEGIN)
-    after = rest.split(END)[1]
-    path.write_text(before + BEGIN + "\n" + "\n".join(lines) + "\n\n" + END + after)
+        rows.append(cells)
+    page = pages.RESULTS / "million.md"
+    pages.replace(page, "million.py", pages.table(heads, rows))
 
 
 if __name__ == "__main__":

@@ -1,5 +1,5 @@
 """Where the time of a round goes: ``python tests/benchmarks/profile_round.py [W1 | W2 |
-W3] [--device cuda]`` writes ``results/benchmarks/profile-w1.txt`` and so on, or
+W3 | dropout] [--device cuda]`` writes ``results/benchmarks/profile-w1.txt`` and so on, or
 ``profile-gpu.txt`` of CIFAR-10.
 
 One process trains the smaller half of the clients, without scoring, under the torch
@@ -22,7 +22,7 @@ from hpcfl.simulation.prepare import prepare
 OUT = Path(__file__).parents[2] / "results" / "benchmarks"
 # The round that is looked at, after others that warm up: a step is replayed from its
 # 101st call on.
-ROUNDS = {"W1": 2, "W2": 15, "W3": 150}
+ROUNDS = {"W1": 2, "W2": 15, "W3": 150, "dropout": 1}
 
 
 def main() -> None:

@@ -17,12 +17,8 @@ import tempfile
 from pathlib import Path
 
 import numpy as np
+import pages
 
-OUT = Path(__file__).parents[2] / "results" / "benchmarks"
-BEGIN, END = (
-    "<!-- table: written by tests/benchmarks/scale.py -->\n",
-    "<!-- end of table -->\n",
-)
 CELLS = [
     *(
         ("cnn", clients, ranks)
@@ -43,7 +39,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", nargs=3, metavar=("MODEL", "CLIENTS", "RANKS"))
     only = parser.parse_args().only
-    path = OUT / "scale.json"
+    path = pages.RESULTS / "scale.json"
     found = json.loads(path.read_text()) if path.exists() else {}
     for model, clients, ranks in (
         [(only[0], int(only[1]), int(only[2]))] if only else CELLS
@@ -108,13 +104,10 @@ memory = {MEMORY}
 
 def write(found: dict) -> None:
     """Replace the table in ``scale.md``."""
-    lines = [
-        "",
-        "| model | clients | ranks | rank 0, MB | a worker, MB | out, MB | in, MB | "
-        + ", s | ".join(PHASES)
-        + ", s | round, s |",
-        "|---" * (8 + len(PHASES)) + "|",
-    ]
+    heads = ["model", "clients", "ranks", "rank 0, MB", "a worker, MB"]
+    heads += ["out, MB", "in, MB"]
+    heads += [f"{phase}, s" for phase in (*PHASES, "round")]
+    rows = []
     for cell, values in found.items():
         model, clients, ranks = cell.split()
         numbers = [
@@ -124,22 +117,12 @@ def write(found: dict) -> None:
             values["MB in"],
         ]
         seconds = [values["seconds"][name] for name in (*PHASES, "round")]
-        lines.append(
-            f"| {model} | {int(clients):,} | {ranks} | "
-            + " | ".join(
-                [
-                    *(f"{number:,.0f}" for number in numbers),
-                    *(f"{number:.3g}" for number in seconds),
-                ]
-            )
-            + " |"
-        )
-    text = (OUT / "scale.md").read_text(encoding="utf-8")
-    before, _, rest = text.partition(BEGIN)
-    (OUT / "scale.md").write_text(
-        before + BEGIN + "\n".join([*lines, "", ""]) + END + rest.partition(END)[2],
-        encoding="utf-8",
-    )
+        cells = [model, f"{int(clients):,}", ranks]
+        cells += [f"{number:,.0f}" for number in numbers]
+        cells += [f"{number:.3g}" for number in seconds]
+        rows.append(cells)
+    page = pages.RESULTS / "scale.md"
+    pages.replace(page, "scale.py", pages.table(heads, rows))
 
 
 if __name__ == "__main__":

@@ -7,10 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-BEGIN, END = (
-    "<!-- table: written by tests/benchmarks/rounds.py -->\n",
-    "<!-- end of table -->\n",
-)
+import pages
+
 Values = dict[str, float]
 
 
@@ -302,7 +300,4 @@ def update(folder: Path) -> None:
         (folder / "README.md", render(results)),
         (folder.parents[1] / "README.md", render_short(results)),
     ):
-        before, _, rest = readme.read_text(encoding="utf-8").partition(BEGIN)
-        readme.write_text(
-            before + BEGIN + text + END + rest.partition(END)[2], encoding="utf-8"
-        )
+        pages.replace(readme, "rounds.py", text)

@@ -284,7 +284,14 @@ def test_what_a_method_declares_is_true(federate, short_ala, tried_both_ways, me
     assert tried_both_ways or trains_body or not declared
 
 
-OF_TOKENS = ("fasttext", "text-transformer", "char-transformer", "char-lstm")
+OF_TOKENS = (
+    "fasttext",
+    "text-transformer",
+    "char-transformer",
+    "char-lstm",
+    "bert",
+    "gpt",
+)
 SHAPES = {"lenet": (1, 28, 28), **dict.fromkeys(OF_TOKENS, (12,))}
 
 
@@ -295,6 +302,9 @@ def test_the_features_of_every_model_stand_for_samples(name):
     """
     shape = SHAPES.get(name, (3, 32, 32))
     options = {"vocabulary": 30} if name in OF_TOKENS else {}
+    if name in ("bert", "gpt"):
+        options |= {"width": 8, "depth": 1, "heads": 2, "hidden": 8}
+        options["dropout"] = 0.0  # gpt's stays on whatever is frozen: it is of no layer
     module = plugins.find("hpcfl.models", "model.name", name)(shape, 4, **options)
     x = torch.randint(0, 30, (3, *shape)) if options else torch.randn(3, *shape)
     y = torch.tensor([0, 3, 1])

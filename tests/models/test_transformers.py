@@ -38,6 +38,8 @@ CASES = {  # shape of a sample, keys
         },
     ),
     "char-transformer": ((6,), SMALL),
+    "bert": ((6,), {"width": 8, "depth": 1, "heads": 2, "hidden": 8}),
+    "gpt": ((6,), {"width": 8, "depth": 1, "heads": 2, "hidden": 8}),
     "char-lstm": ((6,), {"width": 3, "hidden": 4}),
 }
 every_case = pytest.mark.parametrize("name", CASES)

@@ -16,6 +16,7 @@ from hpcfl.clients.execution import (
     lane_independence,
 )
 from hpcfl.clients.losses import Batch
+from hpcfl.models import _mixed as mixed
 from hpcfl.models._random import words
 from hpcfl.models._replaced import replace_layers
 
@@ -304,6 +305,14 @@ def test_a_lane_has_the_same_bits_beside_any_others_in_every_layer(name):
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_functions_of_known_operators_run_side_by_side(name):
     kernel = BatchedKernel(Through(FUNCTIONS[name]), LANES, replay=False, apart=False)
+    assert not depends_on_lanes(kernel) and not kernel.dependent
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_functions_of_known_operators_run_side_by_side_in_bfloat16(name):
+    module = mixed.mix(Through(FUNCTIONS[name]))
+    kernel = BatchedKernel(module, LANES, replay=False, apart=False)
     assert not depends_on_lanes(kernel) and not kernel.dependent
 
 

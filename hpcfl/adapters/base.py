@@ -1,0 +1,195 @@
+"""The base of an adapter from files (``adapter.base``, adapters.md §3).
+
+They are safetensors files, of which nothing is run. The library looks at the header
+first, whose length, types and offsets must fit the file, and then maps the numbers: what
+is wrong is known before any memory is taken.
+"""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor, nn
+
+from hpcfl.adapters import adapt, names
+from hpcfl.adapters.names import Piece
+from hpcfl.errors import UserError
+from hpcfl.experiment.sections import Adapter
+from hpcfl.files import foreign, regular
+from hpcfl.files.atomic import Damaged, reason
+from hpcfl.models._initial import form
+from hpcfl.rows.layout import of_parameters
+
+KEY = "adapter.base"
+MOST = 5  # tensors that a line names
+NAMED = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16"}
+
+
+@dataclass(frozen=True)
+class Base:
+    """What files give a model.
+
+    Attributes:
+        tensors: By the model's names, in its own types and shapes.
+        notes: What a user should read of the others.
+    """
+
+    tensors: dict[str, Tensor]
+    notes: list[str]
+
+
+def read(adapter: Adapter, module: nn.Module) -> Base:
+    """The tensors of the base for a model without an adapter, which gets one here.
+
+    Raises:
+        UserError: a file cannot be read; it has not all that the adapter freezes, or has
+            it in another shape or a type of more digits.
+    """
+    own: dict[str, Tensor] = module.state_dict(keep_vars=True)
+    file = f"{KEY} = '{adapter.base}'"
+    with _opened(str(adapter.base)) as files:
+        found = names.renamed(files, adapter.names)
+        there = {name: found[name] for name in own if name in found}
+        used = {piece.tensor for pieces in there.values() for piece in pieces}
+        unused = _listed([tensor for tensor in files if tensor not in used])
+        # of tied parameters a file has one
+        known = {id(own[name]) for name in there}
+        drawn = [name for name in own if id(own[name]) not in known]
+        trained = _trained(module, adapter)
+        if missing := _listed([name for name in drawn if name not in trained]):
+            aside = f"; not used: {unused}" if unused else ""
+            raise UserError(
+                f"{file} has nothing for {missing}{aside}; {names.KEY} says which tensor "
+                "is which parameter, and what adapter.train names need not be there"
+            )
+        tensors, unfit = {}, []
+        for name, pieces in there.items():
+            made = _made(pieces, files, own[name])
+            if made is None:
+                unfit.append(_difference(name, pieces, files, own[name]))
+            else:
+                tensors[name] = made
+    if unfit:
+        raise UserError(f"{file}: {_listed(unfit)}")
+    notes = []
+    if drawn:
+        notes.append(f"{KEY}: drawn, because the file has not: {_listed(drawn)}")
+    if unused:
+        notes.append(f"{KEY}: not used of the file: {unused}")
+    return Base(tensors, notes)
+
+
+def describe(base: str) -> list[str]:
+    """A line for each file that a model begins with: its SHA-256, tensors, parameters and
+    types. Raises UserError.
+    """
+    lines = []
+    for path in _paths(base):
+        with _opened(str(path)) as files:
+            slices = [file.get_slice(name) for name, file in files.items()]
+            numbers = sum(math.prod(part.get_shape()) for part in slices)
+            types = sorted({part.get_dtype() for part in slices})
+        kinds = " and ".join(NAMED.get(kind, kind) for kind in types)
+        try:
+            with regular.opened(path) as file:
+                digest = foreign.sha256(file)
+        except (OSError, Damaged) as error:
+            raise _unreadable(path, error) from None
+        lines.append(
+            f"{path}: SHA-256 {digest}, {len(slices):,} tensors, {numbers:,} parameters, "
+            f"{kinds or 'none'}"
+        )
+    return lines
+
+
+def _trained(module: nn.Module, adapter: Adapter) -> set[str]:
+    """The names of what an adapter trains; without one, those of the output layer."""
+    if adapter.kind == "none":
+        head = of_parameters(module).head_name
+        return {name for name in module.state_dict() if name.split(".")[0] == head}
+    return {
+        name
+        for name, parameter in adapt(module, adapter).named_parameters()
+        if parameter.requires_grad
+    }
+
+
+def _made(
+    pieces: Sequence[Piece], files: Mapping[str, Any], own: Tensor
+) -> Tensor | None:
+    """A parameter as the model has it, from its pieces in the files; None where these
+    make none of its shape, or a type would lose digits.
+    """
+    parts = []
+    try:
+        for piece in pieces:
+            tensor = files[piece.tensor].get_tensor(piece.tensor)
+            parts.append(piece.of(tensor, own.shape))
+        made = parts[0] if len(parts) == 1 else torch.cat(parts)
+    except (SafetensorError, RuntimeError, IndexError):
+        return None
+    floating = made.is_floating_point() == own.is_floating_point()
+    exact = torch.promote_types(made.dtype, own.dtype) == own.dtype
+    if made.shape != own.shape or not (floating and exact):
+        return None
+    return torch.empty_like(own, requires_grad=False).copy_(made)
+
+
+def _difference(
+    name: str, pieces: Sequence[Piece], files: Mapping[str, Any], own: Tensor
+) -> str:
+    """What the files have for a parameter, and what it is."""
+    there = []
+    for piece in pieces:
+        part = files[piece.tensor].get_slice(piece.tensor)
+        kind = NAMED.get(part.get_dtype(), part.get_dtype())
+        change = f"{piece.change} " if piece.change else ""
+        there.append(f"{change}'{piece.tensor}' is {kind} {part.get_shape()}")
+    return f"{' and '.join(there)} and the model's '{name}' {form(own)}"
+
+
+def _paths(base: str) -> list[Path]:
+    """The files of a base. Raises UserError where there is none."""
+    path = Path(base)
+    paths = sorted(path.glob("*.safetensors")) if path.is_dir() else [path]
+    if not paths:
+        raise UserError(f"{KEY} = '{base}': the folder has no *.safetensors")
+    return paths
+
+
+@contextmanager
+def _opened(base: str) -> Iterator[dict[str, Any]]:
+    """The open file of each tensor, by the tensors' names. Raises UserError."""
+    with ExitStack() as stack:
+        files: dict[str, Any] = {}
+        for path in _paths(base):
+            try:
+                regular.opened(path).close()  # no pipe, at which one waits for ever
+                file = stack.enter_context(safe_open(path, framework="pt"))
+            except (OSError, SafetensorError) as error:
+                raise _unreadable(path, error) from None
+            tensors = file.keys()
+            for name in tensors:
+                if name in files:
+                    raise UserError(f"{KEY} = '{base}' has '{name}' in two files")
+                files[name] = file
+        yield files
+
+
+def _unreadable(path: Path, error: Exception) -> UserError:
+    if isinstance(error, FileNotFoundError):
+        return UserError(f"{KEY}: there is no file {path}")
+    return UserError(
+        f"{KEY}: {path} is no safetensors file that can be read: {reason(error)}"
+    )
+
+
+def _listed(words: Sequence[str]) -> str:
+    """The first of the words, and how many more there are; "" for none."""
+    more = f" and {len(words) - MOST} more" if len(words) > MOST else ""
+    return ", ".join(words[:MOST]) + more

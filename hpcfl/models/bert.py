@@ -1,0 +1,152 @@
+"""The encoder of BERT (Devlin et al., NAACL 2019), to begin with a published file
+(``adapter.base``); its sizes are by default those of ``bert-base``.
+"""
+
+from typing import Annotated
+
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+
+from hpcfl.models._transformer import (
+    Block,
+    Depth,
+    Dropout,
+    Heads,
+    Hidden,
+    Longest,
+    NormEps,
+    Padding,
+    Tokens,
+    Transformer,
+    Vocabulary,
+    Width,
+    head_width,
+    refuse_large,
+    refuse_long,
+    token_count,
+)
+
+
+class Embeddings(nn.Module):
+    """A token's vector, its place's and its sentence's, normed; all tokens are of the
+    first sentence.
+    """
+
+    def __init__(
+        self,
+        vocabulary: int,
+        positions: int,
+        types: int,
+        width: int,
+        dropout: float,
+        norm_eps: float,
+        first_position: int,
+    ):
+        super().__init__()
+        self.first_position = first_position
+        # the names of the published files
+        self.word_embeddings = Tokens(vocabulary, width)
+        self.position_embeddings = Tokens(positions, width)
+        self.token_type_embeddings = Tokens(types, width)
+        self.LayerNorm = nn.LayerNorm(width, norm_eps)
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Vectors [batch, positions, width] of token ids [batch, positions]."""
+        end = self.first_position + x.shape[1]
+        places = self.position_embeddings.weight[self.first_position : end]
+        sentence = self.token_type_embeddings.weight[0]
+        summed = self.word_embeddings(x) + sentence + places
+        result: Tensor = self.dropout(self.LayerNorm(summed))
+        return result
+
+
+class Pooler(nn.Module):
+    """What a head reads of a text: its first token through a linear layer and tanh."""
+
+    def __init__(self, width: int, dropout: float):
+        super().__init__()
+        self.dense = nn.Linear(width, width)
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Features [batch, width] of tokens [batch, positions, width]."""
+        result: Tensor = self.dropout(self.dense(x[:, 0]).tanh())
+        return result
+
+
+class Bert(Transformer):
+    """Post-norm blocks in which every token sees all but the padding.
+
+    Beside the blocks, whose queries, keys and values are one layer here, parameters have
+    the names of the published files; ``adapter.names = "bert"`` knows all of them.
+    RoBERTa (Liu et al., 2019) is ``positions = 514, first_position = 2, types = 1,
+    padding = 1, norm_eps = 1e-5`` and ``adapter.names = "roberta"``.
+
+    Raises UserError for samples that are no tokens, for texts that are longer than there
+    are positions, and where heads do not share the width evenly.
+    """
+
+    def __init__(
+        self,
+        shape: tuple[int, ...],
+        classes: int,
+        *,
+        vocabulary: Vocabulary = None,
+        width: Width = 768,
+        depth: Depth = 12,
+        heads: Heads = 12,
+        hidden: Hidden = 3072,
+        dropout: Dropout = 0.1,
+        positions: Longest = 512,
+        first_position: Annotated[
+            int, Field(ge=0, description="that of a text's first token")
+        ] = 0,
+        types: Annotated[
+            int, Field(ge=1, le=1 << 10, description="kinds of sentences in a file")
+        ] = 2,
+        padding: Padding = 0,
+        norm_eps: NormEps = 1e-12,
+    ):
+        super().__init__()
+        tokens = token_count("bert", shape, vocabulary)
+        refuse_long("bert", shape[0] + first_position, positions)
+        each = head_width("bert", width, heads)
+        vectors = tokens + positions + types
+        refuse_large("bert", vectors, width, depth, width, hidden)
+        self.padding = padding
+        self.embeddings = Embeddings(
+            tokens, positions, types, width, dropout, norm_eps, first_position
+        )
+
+        def block() -> Block:
+            return Block(
+                width,
+                heads,
+                each,
+                hidden,
+                dropout,
+                norm_first=False,
+                attention_dropout=dropout,
+                inner_dropout=False,
+                norm_eps=norm_eps,
+            )
+
+        self.add_blocks(depth, block)
+        self.pooler = Pooler(width, dropout)
+        self.head = nn.Linear(width, classes)
+
+    def features(self, x: Tensor) -> Tensor:
+        """The head's input [batch, width] for token ids [batch, positions]."""
+        vectors = self.embeddings(x)
+        # not -∞, of which a text of padding alone would make NaN
+        lowest = torch.finfo(vectors.dtype).min
+        added = torch.zeros_like(x, dtype=vectors.dtype)
+        added = added.masked_fill(x == self.padding, lowest)
+        mask = added[:, None, None]
+        result: Tensor = self.pooler(self.through_blocks(vectors, mask))
+        return result
+
+
+plugin = Bert

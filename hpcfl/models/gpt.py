@@ -1,0 +1,96 @@
+"""The decoder of GPT-2 (Radford et al., 2019), to begin with a published file
+(``adapter.base``); its sizes are by default those of ``gpt2``.
+"""
+
+import torch
+from torch import Tensor, nn
+
+from hpcfl.models._attention import causal, gelu_by_tanh
+from hpcfl.models._transformer import (
+    Block,
+    Depth,
+    Dropout,
+    Heads,
+    Hidden,
+    Longest,
+    Padding,
+    Tokens,
+    Transformer,
+    Vocabulary,
+    Width,
+    head_width,
+    refuse_large,
+    refuse_long,
+    token_count,
+)
+
+
+class GPT(Transformer):
+    """Pre-norm blocks in which a token sees those before it; the head reads a text's last
+    one that is no padding.
+
+    Beside the blocks parameters have the names of the published files, which
+    ``adapter.names = "gpt2"`` knows.
+
+    Raises UserError for samples that are no tokens, for texts that are longer than there
+    are positions, and where heads do not share the width evenly.
+    """
+
+    def __init__(
+        self,
+        shape: tuple[int, ...],
+        classes: int,
+        *,
+        vocabulary: Vocabulary = None,
+        width: Width = 768,
+        depth: Depth = 12,
+        heads: Heads = 12,
+        hidden: Hidden = 3072,
+        dropout: Dropout = 0.1,
+        positions: Longest = 1024,
+        padding: Padding = 0,
+    ):
+        super().__init__()
+        tokens = token_count("gpt", shape, vocabulary)
+        refuse_long("gpt", shape[0], positions)
+        each = head_width("gpt", width, heads)
+        refuse_large("gpt", tokens + positions, width, depth, width, hidden)
+        self.padding = padding
+        self.wte = Tokens(tokens, width)
+        self.wpe = Tokens(positions, width)
+        self.dropout = nn.Dropout(dropout)
+
+        def block() -> Block:
+            return Block(
+                width,
+                heads,
+                each,
+                hidden,
+                dropout,
+                activation=gelu_by_tanh,
+                attention_dropout=dropout,
+                inner_dropout=False,
+            )
+
+        self.add_blocks(depth, block)
+        self.ln_f = nn.LayerNorm(width)
+        self.head = nn.Linear(width, classes)
+
+    def features(self, x: Tensor) -> Tensor:
+        """The head's input [batch, width] for token ids [batch, positions]."""
+        places = torch.arange(x.shape[1], device=x.device)
+        read = places * (x != self.padding)
+        last = read.amax(dim=1)[:, None, None]
+        vectors = self.of_each_token(x)
+        return vectors.gather(1, last.expand(-1, 1, vectors.shape[2]))[:, 0]
+
+    def of_each_token(self, x: Tensor) -> Tensor:
+        """What the head would read at each position, [batch, positions, width]."""
+        places = self.wpe.weight[: x.shape[1]]
+        vectors = self.dropout(self.wte(x) + places)
+        mask = causal(x.shape[1], x.device)
+        result: Tensor = self.ln_f(self.through_blocks(vectors, mask))
+        return result
+
+
+plugin = GPT

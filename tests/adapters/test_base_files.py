@@ -1,0 +1,244 @@
+"""The base of an adapter from files."""
+
+import hashlib
+import json
+import os
+import tomllib
+from pathlib import Path
+
+import pytest
+import tiny
+import torch
+from safetensors.torch import save_file
+
+from hpcfl.adapters import base
+from hpcfl.adapters.published import PUBLISHED
+from hpcfl.commands.experiments import check_file
+from hpcfl.communication.communicator import OneProcess
+from hpcfl.errors import UserError
+from hpcfl.experiment import config
+from hpcfl.experiment.sections import Adapter
+from hpcfl.models.mlp import MLP
+from hpcfl.report import configuration
+from hpcfl.rows import constants
+from hpcfl.simulation.prepare import prepare, refuse_other_frozen
+
+LORA = {"kind": "lora", "targets": ["hidden*"], "rank": 2}
+BODY = {
+    "net.0.weight": torch.arange(30.0).view(6, 5),
+    "net.0.bias": torch.arange(6.0),
+}
+NAMES = {r"net\.(\d+)\.(.*)": r"hidden\1+1.\2"}
+
+
+@pytest.fixture
+def saved(tmp_path):
+    """``saved(tensors, name)``: the path of a file of these tensors."""
+
+    def save(tensors=BODY, name="base.safetensors"):
+        save_file(tensors, tmp_path / name)
+        return str(tmp_path / name)
+
+    return save
+
+
+def read(**keys):
+    torch.manual_seed(3)
+    return base.read(Adapter(**keys), MLP((5,), 4, hidden=(6,)))
+
+
+def prepared_with(model=None, **adapter):
+    sections = {"adapter": adapter}
+    if model is not None:
+        sections["model"] = model
+    table = tiny.table("fedavg", **sections)
+    return prepare(config.parse(table), OneProcess())
+
+
+def test_a_file_gives_the_base_and_the_seed_the_rest(saved):
+    adapted = prepared_with(**LORA, base=saved(), names=NAMES)
+    drawn = prepared_with(**LORA)
+    frozen = constants.of(adapted.resources.kernel.module)
+    assert torch.equal(frozen["hidden1.weight"], BODY["net.0.weight"])
+    assert torch.equal(frozen["hidden1.bias"], BODY["net.0.bias"])
+    assert torch.equal(adapted.setup.initial(), drawn.setup.initial())
+    assert adapted.frozen != drawn.frozen
+    notes = [note for note in adapted.notes if "adapter.base" in note]
+    assert notes == [
+        "adapter.base: drawn, because the file has not: head.weight, head.bias"
+    ]
+
+
+def test_what_is_trained_begins_as_the_file_says_where_it_has_it(saved):
+    head = {"head.weight": torch.ones(4, 6), "head.bias": torch.zeros(4)}
+    file = saved(BODY | head)
+    adapted = prepared_with(**LORA, base=file, names=NAMES)
+    layout = adapted.setup.layout
+    first = layout.split(adapted.setup.initial())
+    assert torch.equal(first["head.weight"], head["head.weight"])
+    assert not torch.equal(
+        layout.split(adapted.setup.initial(1))["head.weight"], head["head.weight"]
+    )
+    # of all that is trained only the head may be another one without an adapter
+    whole = prepared_with(base=file, names={**NAMES, r"head\..*": []})
+    first = whole.setup.layout.split(whole.setup.initial())
+    assert torch.equal(first["hidden1.weight"], BODY["net.0.weight"])
+    plain = prepared_with().setup
+    drawn = plain.layout.split(plain.initial())["head.weight"]
+    assert torch.equal(first["head.weight"], drawn)
+    with pytest.raises(UserError, match=r"has nothing for hidden1\.weight"):
+        prepared_with(base=saved(head))
+
+
+def test_short_types_become_the_models_and_a_folder_is_one_base(saved, tmp_path):
+    for name, value in BODY.items():
+        saved({name: value.bfloat16()}, f"{name}.safetensors")
+    found = read(kind="head", base=str(tmp_path), names=NAMES)
+    assert found.tensors["hidden1.weight"].dtype == torch.float32
+    assert torch.equal(found.tensors["hidden1.weight"], BODY["net.0.weight"])
+    saved(BODY, "again.safetensors")
+    with pytest.raises(UserError, match=r"has 'net\.0\.bias' in two files"):
+        read(kind="head", base=str(tmp_path), names=NAMES)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"net.0.bias": None}, r"has nothing for hidden1\.bias; adapter\.names says"),
+        (
+            {"net.0.bias": None, "b": torch.ones(6)},
+            r"nothing for hidden1\.bias; not used: b; adapter\.names says",
+        ),
+        (
+            {"net.0.bias": torch.ones(5)},
+            r"'net.0.bias' is float32 \[5\] and the model's 'hidden1.bias' float32 \[6\]",
+        ),
+        ({"net.0.bias": torch.ones(6).double()}, r"is float64 \[6\] and the model's"),
+        ({"net.0.bias": torch.ones(6).long()}, r"is I64 \[6\] and the model's"),
+        (
+            {"net.0.bias": torch.ones(5), "net.0.weight": torch.ones(6)},
+            r"'net.0.weight' is float32 \[6\] and .*, 'net.0.bias' is float32 \[5\]",
+        ),
+    ],
+)
+def test_what_is_missing_or_of_another_shape_is_named(saved, change, words):
+    tensors = {
+        name: value for name, value in (BODY | change).items() if value is not None
+    }
+    with pytest.raises(UserError, match=words) as caught:
+        read(kind="head", base=saved(tensors), names=NAMES)
+    assert "\n" not in str(caught.value)
+
+
+def test_many_names_are_a_line_and_what_an_adapter_trains_may_be_missing(saved):
+    more = {f"more{number}": torch.ones(1) for number in range(7)}
+    found = read(
+        kind="head",
+        train=["hidden1.bias"],
+        base=saved({"net.0.weight": BODY["net.0.weight"], **more}),
+        names=NAMES,
+    )
+    assert found.notes == [
+        "adapter.base: drawn, because the file has not: hidden1.bias, head.weight, "
+        "head.bias",
+        "adapter.base: not used of the file: more0, more1, more2, more3, more4 and 2 more",
+    ]
+
+
+def test_of_tied_parameters_a_file_has_one(saved):
+    module = MLP((6,), 4, hidden=(6, 6))
+    module.hidden2.weight = module.hidden1.weight
+    file = saved(
+        {
+            "hidden2.weight": torch.ones(6, 6),
+            "hidden1.bias": torch.ones(6),
+            "hidden2.bias": torch.ones(6),
+        }
+    )
+    found = base.read(Adapter(kind="head", base=file), module)
+    module.load_state_dict(found.tensors, strict=False)
+    assert torch.equal(module.hidden1.weight, torch.ones(6, 6))
+
+
+def header(text, body=b""):
+    data = text.encode()
+    return len(data).to_bytes(8, "little") + data + body
+
+
+def entry(shape=(1,), start=0, end=4):
+    return {"dtype": "F32", "shape": shape, "data_offsets": [start, end]}
+
+
+BROKEN = {
+    "empty": b"",
+    "text": b"no tensors at all",
+    "a header of an exabyte": (1 << 60).to_bytes(8, "little") + b"{}",
+    "no JSON": header("{" * 9),
+    "a gap": header(json.dumps({"a": entry(start=4, end=8)}), b"\0" * 8),
+    "an overlap": header(json.dumps({"a": entry(), "b": entry()}), b"\0" * 4),
+    "more than there is": header(json.dumps({"a": entry((1 << 40,), 0, 4 << 40)})),
+    "a size that no number holds": header(json.dumps({"a": entry((1 << 62, 8))})),
+    "numbers left over": header(json.dumps({"a": entry()}), b"\0" * 8),
+}
+
+
+@pytest.mark.parametrize("kind", BROKEN)
+def test_a_broken_file_is_one_line(tmp_path, kind):
+    path = tmp_path / "base.safetensors"
+    path.write_bytes(BROKEN[kind])
+    words = r"adapter\.base: .*base\.safetensors is no safetensors file that can be"
+    with pytest.raises(UserError, match=words) as caught:
+        read(kind="head", base=str(path))
+    assert "\n" not in str(caught.value)
+
+
+def test_what_is_no_file_is_one_line(tmp_path):
+    with pytest.raises(UserError, match=r"there is no file .*none"):
+        read(kind="head", base=str(tmp_path / "none"))
+    with pytest.raises(UserError, match=r"the folder has no \*\.safetensors"):
+        read(kind="head", base=str(tmp_path))
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(UserError, match="can be read: not a regular file"):
+        read(kind="head", base=str(tmp_path / "pipe"))
+
+
+def test_a_base_and_what_excludes_it_or_lacks_it_are_said(saved):
+    with pytest.raises(UserError, match=r"model\.init and adapter\.base exclude"):
+        prepared_with({"name": "mlp", "init": "x"}, kind="head", base=saved())
+    with pytest.raises(UserError, match=r"adapter\.names: needs adapter\.base"):
+        prepared_with(kind="head", names="bert")
+
+
+def test_another_base_is_refused_with_its_file_and_both_digests(saved, tmp_path):
+    prepared = prepared_with(kind="head", base=saved(), names=NAMES)
+    other = prepared_with(
+        kind="head",
+        base=saved({name: value + 1 for name, value in BODY.items()}),
+        names=NAMES,
+    )
+    words = rf"read from .*base\.safetensors, .*{prepared.frozen}, now {other.frozen}"
+    with pytest.raises(UserError, match=words):
+        refuse_other_frozen(other, {"frozen": prepared.frozen}, tmp_path)
+
+
+@pytest.mark.slow
+def test_check_prints_which_file_it_is(saved, tmp_path, capsys):
+    path = saved()
+    digest = hashlib.sha256((tmp_path / "base.safetensors").read_bytes()).hexdigest()
+    table = tiny.table("fedavg", adapter={"kind": "head", "base": path, "names": NAMES})
+    lines = configuration.toml(config.parse(table))
+    (tmp_path / "base.toml").write_text(lines)
+    check_file(tmp_path / "base.toml", [], OneProcess())
+    printed = capsys.readouterr().out
+    assert printed.startswith(lines)
+    line = f"{path}: SHA-256 {digest}, 2 tensors, 36 parameters, float32\n"
+    assert line in printed
+
+
+def test_the_guides_experiment_is_one():
+    guide = Path(config.__file__).parents[1] / "GUIDE.md"
+    _, _, rest = guide.read_text(encoding="utf-8").partition("# pretrained.toml\n")
+    experiment = config.parse(tomllib.loads(rest.partition("```")[0]))
+    assert experiment.adapter.names in PUBLISHED
+    with pytest.raises(UserError, match=r"adapter\.base"):
+        base.describe(str(experiment.adapter.base))

@@ -1,0 +1,135 @@
+"""Batch norm in a frozen base: its statistics are the base's, and no client's."""
+
+import pytest
+import tiny
+import torch
+from in_threads import on_ranks
+from playing import play_on
+from safetensors.torch import save_file
+from torch import nn
+
+from hpcfl.clients.losses import train_mode
+from hpcfl.communication.communicator import OneProcess
+from hpcfl.experiment import config
+from hpcfl.rows import constants
+from hpcfl.rows.layout import of_buffers
+from hpcfl.simulation.prepare import prepare
+
+NORMALISED = {"name": "tiny:normalised"}
+LORA = {"kind": "lora", "targets": ["hidden*"], "rank": 2}
+STATISTICS = ["norm.running_mean", "norm.running_var", "norm.num_batches_tracked"]
+
+
+def table(adapter, model=NORMALISED, **sections):
+    return tiny.table("fedavg", model=model, adapter=adapter, **sections)
+
+
+def prepared(adapter, **sections):
+    return prepare(config.parse(table(adapter, **sections)), OneProcess())
+
+
+def base_of(prepared):
+    return constants.of(prepared.resources.kernel.module)
+
+
+@pytest.fixture
+def file(tmp_path):
+    """Whose statistics are no first ones."""
+    module = tiny.normalised((5,), 4)
+    tensors = dict(module.state_dict())
+    tensors["norm.running_mean"] = torch.arange(5.0)
+    tensors["norm.running_var"] = torch.arange(1.0, 6.0)
+    tensors["norm.num_batches_tracked"] = torch.tensor(7)
+    path = tmp_path / "base.safetensors"
+    save_file(tensors, path)
+    return path, tensors
+
+
+@pytest.mark.parametrize("key", ["init", "base"])
+def test_they_are_read_from_the_file_and_are_in_its_digest(file, key):
+    path, tensors = file
+
+    def read():
+        if key == "base":
+            return prepared({**LORA, "base": str(path)})
+        return prepared(LORA, model={**NORMALISED, "init": str(path)})
+
+    first = read()
+    base = base_of(first)
+    for name in STATISTICS:
+        assert torch.equal(base[name], tensors[name])
+    x = torch.randn(3, 5)
+    module = first.setup.build().eval()
+    normalised = (x - torch.arange(5.0)) / (torch.arange(1.0, 6.0) + 1e-5).sqrt()
+    torch.testing.assert_close(
+        module.norm(x), normalised * base["norm.weight"] + base["norm.bias"]
+    )
+    save_file({**tensors, "norm.running_mean": torch.ones(5)}, path)
+    assert read().frozen != first.frozen
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("adapter", [LORA, {"kind": "head"}])
+@pytest.mark.parametrize("buffers", ["local", "average"])
+def test_they_do_not_move_and_no_client_has_any(federate, file, adapter, buffers):
+    path, tensors = file
+    played = federate(
+        "ditto",
+        model={**NORMALISED, "init": str(path)},
+        adapter=adapter,
+        training={"buffers": buffers},
+        rounds=2,
+    )
+    for name in STATISTICS:
+        assert torch.equal(base_of(played.prepared)[name], tensors[name])
+    assert not [name for name in played.state if "buffers" in name]
+    assert played.prepared.resources.buffers.width == 0
+
+
+@pytest.mark.slow
+def test_the_same_bits_on_any_ranks_in_any_lanes_and_after_a_resume(tmp_path, file):
+    def play(folder, rounds, ranks=None, **runtime):
+        model = {**NORMALISED, "init": str(file[0])}
+        given = table(LORA, model=model, rounds=rounds, runtime=runtime)
+        return play_on(ranks or OneProcess(), tmp_path / folder, given).digest
+
+    whole = play("whole", 2)
+    play("resumed", 1)
+    assert play("resumed", 2) == whole
+    assert on_ranks(3, lambda ranks: play("three", 2, ranks)) == whole
+
+
+def test_a_norm_that_trains_its_bias_has_statistics_of_each_client():
+    assert prepared({"kind": "bias"}).resources.buffers.names == STATISTICS
+
+
+class Plain(nn.Module):
+    """A norm without parameters beside layers with them."""
+
+    def __init__(self):
+        super().__init__()
+        self.hidden = nn.Linear(5, 6)
+        self.norm = nn.BatchNorm1d(6, affine=False)
+        self.head = nn.Linear(6, 4)
+
+    def forward(self, x):
+        return self.head(self.norm(self.hidden(x)))
+
+
+@pytest.mark.parametrize("adapted", [False, True])
+def test_a_norm_without_parameters_is_frozen_with_all_but_an_adapter(adapted):
+    module = tiny._without(Plain(), "hidden")
+    constants.hold(module, constants.frozen(module, adapted))
+    train_mode(module, ["head.weight", "head.bias"], "training")
+    assert module.norm.training != adapted and module.training
+    assert of_buffers(module).names == ([] if adapted else STATISTICS)
+
+
+def test_what_is_told_of_a_base_may_be_moved_without_moving_it():
+    module = tiny._without(tiny.normalised((5,), 4), "norm", "hidden1")
+    values = constants.frozen(module)
+    assert STATISTICS[0] in values
+    held = constants.whole(constants.hold(module, values))
+    held.norm.running_mean.add_(1)
+    assert not values["norm.running_mean"].any()
+    assert of_buffers(held).names == STATISTICS

@@ -1,0 +1,415 @@
+"""Bottlenecks and prompts: what they compute, and whole runs of them."""
+
+import numpy as np
+import pytest
+import tiny
+import torch
+from safetensors.torch import load_file
+from torch import nn
+
+from hpcfl import adapters, models
+from hpcfl.adapters import prompt
+from hpcfl.commands.export import export
+from hpcfl.communication.communicator import OneProcess
+from hpcfl.errors import UserError
+from hpcfl.experiment import config
+from hpcfl.experiment.sections import Adapter, Model
+from hpcfl.models._attention import causal
+from hpcfl.models.mlp import MLP
+from hpcfl.rows import constants
+from hpcfl.rows.layout import of_parameters
+from hpcfl.simulation.prepare import prepare
+from hpcfl.storage import digest
+
+OF_IMAGES = {"width": 8, "depth": 2, "heads": 2, "hidden": 8}
+SMALL = {**OF_IMAGES, "vocabulary": 9}
+OF_HEADS = {**SMALL, "head_width": 4}
+BUILT_IN = {
+    "vit": ((1, 8, 8), {**OF_IMAGES, "head_width": 4}),
+    "text-transformer": ((6,), SMALL),
+    "char-transformer": ((6,), OF_HEADS),
+    "bert": ((6,), {**SMALL, "positions": 9}),
+    "gpt": ((6,), {**SMALL, "positions": 9}),
+}
+every_transformer = pytest.mark.parametrize("name", BUILT_IN)
+HEAD = ["head.weight", "head.bias"]
+BEHIND_BLOCKS = [f"block{i}.{leaf}" for i in (1, 2) for leaf in ("W_down", "W_up")]
+
+
+def built(name):
+    torch.manual_seed(3)
+    shape, keys = BUILT_IN[name]
+    return models.build(Model(name=name, options=keys), shape, 4).eval()
+
+
+def samples_of(name, count=3):
+    shape, _ = BUILT_IN[name]
+    if name == "vit":
+        return torch.randn(count, *shape)
+    x = torch.randint(1, 9, (count, *shape))
+    x[0, 4:] = 0  # padding, for those who know it
+    return x
+
+
+def adapted(module, **keys):
+    torch.manual_seed(5)
+    return adapters.adapt(module, Adapter(**keys))
+
+
+def trained(module):
+    return of_parameters(constants.hold(module, constants.frozen(module))).names
+
+
+@every_transformer
+def test_a_bottleneck_follows_every_block_and_begins_as_the_base_to_the_last_bit(name):
+    module = adapted(built(name), kind="bottleneck", width=3)
+    x = samples_of(name)
+    assert torch.equal(module.features(x), built(name).features(x))
+    assert torch.equal(module(x), built(name)(x))
+    nn.init.normal_(module.block2.W_up)
+    assert not torch.equal(module(x), built(name)(x))
+    assert module.block1.W_down.shape == (3, 8)
+    assert module.block1.W_down.abs().max() <= 8**-0.5
+    assert module.block1.W_up.shape == (8, 3) and not module.block1.W_up.any()
+    assert trained(module) == [*BEHIND_BLOCKS, *HEAD]
+
+
+def test_a_bottleneck_by_hand():
+    """y = x + (0, 1) = (2, -1); W_down y = (4, -3), of which ReLU leaves (4, 0), and W_up
+    makes (4, 8) of it: (6, 7).
+    """
+    module = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
+    adapted(module, kind="bottleneck", targets=["0"], width=2)
+    layer = module[0]
+    with torch.no_grad():
+        layer.weight.copy_(torch.eye(2))
+        layer.bias.copy_(torch.tensor([0.0, 1.0]))
+        layer.W_down.copy_(torch.tensor([[1.0, -2.0], [-1.0, 1.0]]))
+        layer.W_up.copy_(torch.tensor([[1.0, 0.0], [2.0, 5.0]]))
+    assert layer(torch.tensor([[2.0, -2.0]])).tolist() == [[6.0, 7.0]]
+
+
+class Own(nn.Module):
+    """A block of a user's, which may say how wide it is."""
+
+    def __init__(self, width=None):
+        super().__init__()
+        self.attention = nn.MultiheadAttention(4, 1)
+        self.linear1, self.linear2 = nn.Linear(4, 7), nn.Linear(7, 4)
+        if width:
+            self.width = width
+
+    def forward(self, x):
+        x = x + self.attention(x, x, x)[0]
+        return x + self.linear2(self.linear1(x).relu())
+
+
+class OwnTransformer(nn.Module):
+    def __init__(self, *blocks):
+        super().__init__()
+        self.blocks = nn.ModuleList(blocks)
+        self.head = nn.Linear(4, 3)
+
+    def forward(self, x):
+        for block in self.blocks:
+            x = block(x)
+        return self.head(x.mean(dim=0))
+
+
+@pytest.mark.parametrize(
+    ("block", "targets", "followed"),
+    [
+        (lambda: Own(width=4), ["blocks.*"], ["blocks.0", "blocks.1"]),
+        (lambda: Own(width=4), ["blocks"], ["blocks.0", "blocks.1"]),
+        (Own, ["blocks.*.linear2"], ["blocks.0.linear2", "blocks.1.linear2"]),
+        (Own, ["blocks.1.linear?"], ["blocks.1.linear1", "blocks.1.linear2"]),
+        (
+            lambda: nn.TransformerEncoderLayer(4, 1, 7),
+            [],
+            ["blocks.0", "blocks.1"],
+        ),
+    ],
+)
+def test_a_bottleneck_follows_what_is_named_of_a_users_module(block, targets, followed):
+    torch.manual_seed(3)
+    module, x = OwnTransformer(block(), block()).eval(), torch.randn(5, 2, 4)
+    before = module(x)
+    adapted(module, kind="bottleneck", targets=targets, width=2)
+    assert torch.equal(module(x), before)
+    names = [f"{name}.{leaf}" for name in followed for leaf in ("W_down", "W_up")]
+    assert set(trained(module)) == {*names, *HEAD}
+    for name in followed:
+        nn.init.ones_(module.get_submodule(name).W_up)
+        after = module(x)
+        assert not torch.equal(after, before)
+        before = after
+
+
+class Averaging(nn.Module):
+    """A sequence of a user's [1, tokens, 1], of which everybody sees whom a mask shows."""
+
+    def __init__(self, mask=None):
+        super().__init__()
+        self.width, self.mask = 1, mask
+        self.head = nn.Linear(1, 2)
+
+    def through_blocks(self, x, mask=None):
+        scores = torch.zeros(x.shape[1], x.shape[1])
+        return (scores if mask is None else scores + mask).softmax(dim=-1) @ x
+
+    def forward(self, x):
+        return self.through_blocks(x, self.mask)
+
+
+HIDDEN = -torch.inf
+
+
+@pytest.mark.parametrize(
+    ("mask", "expected"),
+    [
+        # of 10, 20, 3 and 6 all
+        (None, [39 / 4, 39 / 4]),
+        # the second token is padding: of 10, 20 and 3
+        (torch.tensor([[0, HIDDEN]]), [11.0, 11.0]),
+        # causal: of 10, 20 and 3, and of all
+        (causal(2, torch.device("cpu")), [11.0, 39 / 4]),
+    ],
+)
+def test_a_prompt_by_hand(mask, expected):
+    """A prompt of 10 and 20 before the tokens 3 and 6, which give means of what they
+    see; nothing comes out at the prompt's places.
+    """
+    module = adapted(Averaging(mask), kind="prompt", tokens=2)
+    with torch.no_grad():
+        module.prompt.copy_(torch.tensor([[10.0], [20.0]]))
+    given = module(torch.tensor([[[3.0], [6.0]]]))
+    assert given.shape == (1, 2, 1)
+    torch.testing.assert_close(given[0, :, 0], torch.tensor(expected))
+    assert trained(module) == ["prompt", *HEAD]
+
+
+def test_a_masks_prompt_sees_nothing_of_the_sequence():
+    behind = prompt.with_prompt(causal(2, torch.device("cpu")), 2)
+    assert torch.equal(behind, causal(4, torch.device("cpu")))
+    pairs = torch.tensor([[0, 1.0], [2, 3]]).expand(5, 1, 2, 2)
+    rows = [[0, HIDDEN, HIDDEN], [0, 0, 1], [0, 2, 3]]
+    assert torch.equal(
+        prompt.with_prompt(pairs, 1), torch.tensor(rows).expand(5, 1, 3, 3)
+    )
+    padding = torch.tensor([[0, HIDDEN]]).expand(5, 1, 1, 2)
+    assert prompt.with_prompt(padding, 3)[4].tolist() == [[[0, 0, 0, 0, HIDDEN]]]
+    assert prompt.with_prompt(None, 3) is None
+
+
+@pytest.mark.parametrize(
+    "name", ["text-transformer", "char-transformer", "bert", "gpt"]
+)
+def test_a_prompt_of_words_is_the_text_with_these_words_in_front(name):
+    """Where no place has a vector of its own, so that it does not matter which it is."""
+    shape, keys = BUILT_IN[name]
+    longer = models.build(Model(name=name, options=keys), (shape[0] + 2,), 4)
+    module, x = built(name), samples_of(name)
+    for one in (module, longer):
+        for key, value in one.named_parameters():
+            if "position" in key or key.startswith("wpe"):
+                nn.init.zeros_(value)
+    same = {
+        key: value
+        for key, value in module.state_dict().items()
+        if "position" not in key
+    }
+    longer.load_state_dict(same, strict=False)
+    adapted(module, kind="prompt", tokens=2)
+    words = torch.tensor([7, 2]).expand(len(x), 2)
+    with torch.no_grad():
+        if name == "bert":
+            vectors = module.embeddings(words)[0]
+        else:
+            embedding = module.wte if name == "gpt" else module.embedding
+            vectors = embedding(words)[0]
+        module.prompt.copy_(vectors)
+    text = torch.cat([words, x], dim=1)
+    if name == "bert":
+        # which reads a text's first token: that of the text, not of the prompt
+        seen = longer.eval().through_blocks(
+            longer.embeddings(text), (text == 0)[:, None, None] * -1e30
+        )
+        expected = longer.head(longer.pooler(seen[:, 2:]))
+    else:
+        expected = longer.eval()(text)
+    torch.testing.assert_close(module(x), expected, rtol=0, atol=2e-6)
+
+
+@every_transformer
+def test_every_built_in_transformer_reads_a_prompt(name):
+    module, x = adapted(built(name), kind="prompt", tokens=3), samples_of(name)
+    assert module.prompt.shape == (3, 8) and module.prompt.abs().max() <= 2
+    assert trained(module) == ["prompt", *HEAD]
+    before = module(x)
+    nn.init.ones_(module.prompt)
+    after = module(x)
+    assert (after - before).abs().amax(dim=1).min() > 1e-4
+    # a sample's logits do not depend on what is beside it
+    assert torch.equal(module(x[:1]).argmax(), after[:1].argmax())
+    torch.testing.assert_close(module(x[:1]), after[:1])
+
+
+def test_a_prompt_leaves_a_causal_model_causal():
+    module = adapted(built("char-transformer"), kind="prompt", tokens=3)
+    x = samples_of("char-transformer")
+    changed = x.clone()
+    changed[:, 4] = (x[:, 4] + 1) % 9
+    before, after = module.of_each_token(x), module.of_each_token(changed)
+    assert torch.equal(before[:, :4], after[:, :4])
+    assert not torch.equal(before[:, 4], after[:, 4])
+
+
+@pytest.mark.parametrize(
+    ("module", "keys", "words"),
+    [
+        (
+            MLP((5,), 4),
+            {"kind": "prompt"},
+            "the model does not say where its sequence of tokens is; it needs a method",
+        ),
+        (
+            MLP((5,), 4),
+            {"kind": "bottleneck"},
+            r"adapter\.targets: the model has no blocks .*hidden1",
+        ),
+        (
+            MLP((5,), 4),
+            {"kind": "bottleneck", "targets": ["hiden1"]},
+            "'hiden1' matches none.* mean 'hidden1'",
+        ),
+        (
+            OwnTransformer(Own()),
+            {"kind": "bottleneck", "targets": ["blocks.*"]},
+            "'blocks.0', of Own, does not say how many numbers it gives",
+        ),
+        (
+            OwnTransformer(Own()),
+            {"kind": "bottleneck", "targets": ["*.out_proj"]},
+            "'blocks.0.attention.out_proj', of NonDynamicallyQuantizableLinear, does not",
+        ),
+        (
+            OwnTransformer(nn.TransformerEncoderLayer(4, 1, 7)),
+            {"kind": "bottleneck", "targets": ["*.linear2"]},
+            r"'\*\.linear2' matches none",
+        ),
+    ],
+)
+def test_what_cannot_be_adapted_by_these_kinds_is_one_line(module, keys, words):
+    with pytest.raises(UserError, match=words) as caught:
+        adapted(module, **keys)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("adapter", "words"),
+    [
+        (
+            {"kind": "prompt", "targets": ["a"]},
+            "targets .* 'lora' and 'bottleneck', not",
+        ),
+        (
+            {"kind": "lora", "width": 3},
+            "width belongs to kind = 'bottleneck', not 'lora'",
+        ),
+        ({"kind": "bottleneck", "tokens": 3}, "tokens belongs to kind = 'prompt', not"),
+        ({"kind": "prompt", "tokens": 0}, "adapter.tokens = 0: must be"),
+    ],
+)
+def test_a_key_of_another_kind_is_refused(adapter, words):
+    with pytest.raises(UserError, match=words):
+        config.parse({"adapter": adapter, "method": {"name": "fedavg"}})
+
+
+# ------------------------------------------------------------------------------- runs
+
+COUNTS = [[4, 2, 0], [0, 5, 1], [1, 0, 0]]
+BOTTLENECK = {"kind": "bottleneck", "width": 3}
+PROMPT = {"kind": "prompt", "tokens": 2}
+P = {"bottleneck": 2 * 3 * 8 + 3 * 8 + 3, "prompt": 2 * 8 + 3 * 8 + 3}
+
+
+every_kind = pytest.mark.parametrize(
+    "adapter", [BOTTLENECK, PROMPT], ids=lambda adapter: adapter["kind"]
+)
+
+
+@pytest.fixture(scope="module")
+def sections(tmp_path_factory):
+    """Of a configuration: the small character model with dropout, on random texts."""
+    path = tmp_path_factory.mktemp("data") / "texts.npz"
+    x = np.random.default_rng(0).integers(0, 9, (180, 6))
+    np.savez(path, x=x, y=np.arange(3).repeat(60))
+    keys = {**OF_HEADS, "depth": 1, "dropout": 0.1}
+    return {
+        "rounds": 2,
+        "data": {"dataset": "npz", "file": str(path)},
+        "model": {"name": "char-transformer", **keys},
+        "training": {"lr": 0.3},
+    }
+
+
+@pytest.fixture
+def fleet_of(sections):
+    """``fleet_of(adapter, lanes)``: three clients on one rank, before they train."""
+
+    def make(adapter, lanes="auto"):
+        table = tiny.table(
+            "fedavg", COUNTS, **sections, adapter=adapter, runtime={"lanes": lanes}
+        )
+        prepared = prepare(config.parse(table), OneProcess())
+        return prepared.fleet(np.arange(len(COUNTS)), 1, scored=True)
+
+    return make
+
+
+@every_kind
+def test_clients_train_alike_alone_and_beside_others_above_a_base_that_stays(
+    fleet_of, adapter
+):
+    fleet = fleet_of(adapter)
+    assert fleet.setup.layout.width == P[adapter["kind"]]
+    assert fleet.resources.kernel.widest > 1
+    base = constants.of(fleet.resources.kernel.module)
+    before = digest.of_tensors(base)
+    rows = fleet.setup.initial().repeat(len(COUNTS), 1)
+    together = fleet.train(rows)
+    below = fleet.setup.layout.columns("body")
+    assert (together - rows)[:, below].abs().amax(dim=1).min() > 1e-6
+    for client in range(len(COUNTS)):
+        only = torch.arange(len(COUNTS)) == client
+        alone = fleet_of(adapter).train(rows, only=only)
+        assert torch.equal(alone[client], together[client])
+    serial = fleet_of(adapter, 1).train(rows)
+    torch.testing.assert_close(serial, together, rtol=0, atol=1e-6)
+    assert digest.of_tensors(base) == before
+
+
+@pytest.mark.slow
+@every_kind
+def test_what_is_trained_travels_alone_and_models_come_out_whole(
+    played, sections, tmp_path, adapter
+):
+    # a model with a class token, whose program is for any number of samples
+    of_texts = {**sections, "model": {"name": "text-transformer", **SMALL, "depth": 1}}
+    run = played("fedavg", COUNTS, **of_texts, adapter=adapter)
+    for name in ("floats_down", "clients/floats_up"):
+        assert np.nanmax(run.results.values[name]) == P[adapter["kind"]]
+    out, given = tmp_path / "out", (None, "last", ["tiny:Counts"])
+    kind = adapter["kind"]
+    with pytest.raises(UserError, match=f"adapter.kind = '{kind}', --adapter is for"):
+        export(run.folder, [0], False, *given, out, True)
+    assert not out.exists()
+    export(run.folder, [0], False, *given, out)
+    tensors = load_file(out / "client-0.safetensors")
+    added = {"bottleneck": "block1.W_up", "prompt": "prompt"}[kind]
+    assert tensors[added].any() and "block1.linear1.weight" in tensors
+    model = run.models.model(0)
+    program = torch.export.load(out / "client.pt2").module()
+    program.load_state_dict(tensors)
+    x, _ = run.models.samples([0])
+    torch.testing.assert_close(program(x), model.module(x))

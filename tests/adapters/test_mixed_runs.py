@@ -1,0 +1,109 @@
+"""Federations with ``runtime.precision = "bf16"``: another run, exact as any."""
+
+import pytest
+import tiny
+import torch
+from in_threads import on_ranks
+from made_up import run as made
+from playing import play_on
+
+from hpcfl.commands.run import run
+from hpcfl.communication.communicator import OneProcess
+from hpcfl.errors import UserError
+from hpcfl.experiment import config
+from hpcfl.report import needs
+from hpcfl.report.arrangement import arrange
+from hpcfl.rows import constants
+from hpcfl.simulation.prepare import prepare
+
+LORA = {"kind": "lora", "targets": ["hidden*"], "rank": 2}
+
+
+def table(precision="bf16", method="fedavg", adapter=LORA, **sections):
+    runtime = {"precision": precision, **sections.pop("runtime", {})}
+    return tiny.table(method, adapter=adapter, runtime=runtime, **sections)
+
+
+def prepared(*given, **sections):
+    return prepare(config.parse(table(*given, **sections)), OneProcess())
+
+
+def test_the_base_of_an_mlp_takes_30_bytes_instead_of_60_and_the_forecast_says_so():
+    """Its frozen layer has 6·5 weights and 6 biases."""
+    half, exact = prepared(), prepared("exact")
+    sizes = [constants.size(one.resources.kernel.module) for one in (half, exact)]
+    assert sizes == [2 * 30 + 4 * 6, 4 * 30 + 4 * 6]
+    lanes = [needs.of_rank(one).lanes for one in (half, exact)]
+    assert lanes[1] - lanes[0] == 60
+    assert torch.equal(half.setup.initial(), exact.setup.initial())
+    assert half.frozen != exact.frozen
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("adapter", [LORA, {"kind": "none"}])
+def test_the_same_bits_on_any_ranks_in_any_lanes_and_after_a_resume(tmp_path, adapter):
+    def play(folder, rounds, precision="bf16", ranks=None, **runtime):
+        given = table(precision, adapter=adapter, rounds=rounds, runtime=runtime)
+        return play_on(ranks or OneProcess(), tmp_path / folder, given).digest
+
+    whole = play("whole", 3)
+    assert play("two lanes", 3, lanes=2) == whole
+    play("resumed", 1)
+    assert play("resumed", 3) == whole
+    assert on_ranks(3, lambda ranks: play("three", 3, ranks=ranks)) == whole
+    assert play("exact", 3, precision="exact") != whole
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", ["fedproto", "fedrod", "fedem"])
+def test_features_and_heads_that_methods_call_themselves_are_mixed(federate, method):
+    played = federate(
+        method, adapter=LORA, rounds=1, runtime={"precision": "bf16"}
+    ).state
+    plain = federate(method, adapter=LORA, rounds=1).state
+    for name, value in plain.items():
+        torch.testing.assert_close(played[name], value, rtol=0.1, atol=0.05)
+    assert any(not torch.equal(played[name], value) for name, value in plain.items())
+
+
+@pytest.mark.parametrize("adapter", [{"kind": "none"}, {"kind": "head"}])
+def test_convolutions_and_batch_norm_are_mixed_too(federate, adapter):
+    model = {"name": "tiny:layered", "kind": "convolution"}
+    precision = {"precision": "bf16"}
+    played = federate(
+        "fedavg", model=model, adapter=adapter, rounds=1, runtime=precision
+    )
+    for value in played.state.values():
+        assert value.dtype == torch.float32 and value.isfinite().all()
+
+
+@pytest.mark.slow
+def test_a_model_taken_out_is_of_torchs_own_layers_in_float32(played):
+    run = played("fedavg", adapter=LORA, rounds=1, runtime={"precision": "bf16"})
+    module = run.model("global")
+    assert type(module.hidden1) is type(module.head) is torch.nn.Linear
+    base = constants.of(prepared(rounds=1).resources.kernel.module)
+    assert torch.equal(module.hidden1.bias, base["hidden1.bias"])
+    for value in module.state_dict().values():
+        assert value.dtype == torch.float32
+
+
+@pytest.mark.slow
+def test_a_run_does_not_go_on_in_another_precision(played):
+    began = played("fedavg", adapter=LORA, rounds=1, runtime={"precision": "bf16"})
+    with pytest.raises(UserError, match=r"runtime\.precision"):
+        run(config.parse(table("exact", rounds=2)), began.folder, OneProcess())
+
+
+def test_rounding_to_tf32_is_the_same_run_and_to_bfloat16_another_one():
+    same = [config.parse(table(kind)).fingerprint() for kind in ("exact", "tf32")]
+    assert same[0] == same[1] != config.parse(table()).fingerprint()
+    assert "runtime" not in config.identity(config.parse(table("tf32")).resolved())
+
+
+@pytest.mark.slow
+def test_tables_hold_both_precisions_apart():
+    one, other = made(), made(accuracy=(0.5, 0.6))
+    other.config["runtime"] = {"device": "cpu", "precision": "bf16"}
+    found = arrange([one, other])
+    assert found.rows == ["fedavg", "fedavg precision=bf16"]

@@ -1,0 +1,98 @@
+"""Which parameter a file's tensor is: rules by hand."""
+
+import time
+
+import pytest
+import torch
+
+from hpcfl.adapters.names import renamed
+from hpcfl.adapters.published import PUBLISHED
+from hpcfl.errors import UserError
+
+
+def made(name, tensors, rules, shape=()):
+    """The parameter of a name as the file's tensors make it."""
+    pieces = renamed(tensors, rules)[name]
+    return torch.cat([piece.of(tensors[piece.tensor], shape) for piece in pieces])
+
+
+def test_the_first_rule_that_matches_as_a_whole_counts_and_the_rest_keeps_its_name():
+    rules = {
+        r"layer\.(\d+)\.(w|b)": r"block\1+1.\2",
+        r"layer\..*": "never",
+        "lay": "never",
+        "old": [],
+    }
+    tensors = ["layer.0.w", "layer.09.b", "layers", "old", "head.weight"]
+    found = renamed(tensors, rules)
+    assert list(found) == ["block1.w", "block10.b", "layers", "head.weight"]
+    assert [piece.tensor for piece in found["block10.b"]] == ["layer.09.b"]
+    assert renamed(["a"], {})["a"][0].tensor == "a"
+    assert list(renamed(["a" * 129], {"a+": "b"})) == ["a" * 129]
+
+
+def test_queries_keys_and_values_are_joined_in_the_rules_order_and_split():
+    apart = {
+        "v": torch.full((2, 3), 3.0),
+        "q": torch.ones(2, 3),
+        "k": torch.zeros(2, 3),
+    }
+    joined = made("qkv", apart, {"q": "qkv", "k": "qkv", "v": "qkv"})
+    assert joined[:, 0].tolist() == [1, 1, 0, 0, 3, 3]
+    split = {"qkv": ["q", "k", "v"]}
+    for name, tensor in apart.items():
+        assert torch.equal(made(name, {"qkv": joined}, split), tensor)
+    turned = {"qkv": ["transposed q", "transposed k", "transposed v"]}
+    assert torch.equal(made("k", {"qkv": joined.T}, turned), apart["k"])
+
+
+def test_a_matrix_is_transposed_and_numbers_get_another_shape_where_a_rule_says_so():
+    matrix = torch.arange(6.0).view(2, 3)
+    assert torch.equal(made("a", {"w": matrix}, {"w": "transposed a"}), matrix.T)
+    reshaped = made("a", {"w": matrix}, {"w": "reshaped a"}, (3, 2))
+    assert torch.equal(reshaped, matrix.reshape(3, 2))
+
+
+@pytest.mark.parametrize(
+    ("rules", "words"),
+    [
+        ("brt", "adapter.names = 'brt'; did you mean 'bert'"),
+        ({"(": "a"}, "'.' is no regular expression: "),
+        ({"(a+)+b": "a"}, "repeats a group"),
+        ({"(?:a|b){2}": "a"}, "repeats a group"),
+        ({r"(a)\1": "a"}, r"no groups but .* and no \\1"),
+        ({"(?=a)a": "a"}, "no groups but"),
+        ({"a*b*c*d*": "a"}, "has 4 of .* and 0 of .*; at most 3 and 6"),
+        ({"a|b|c|d|e|f|g|h": "a"}, "has 0 of .* and 7 of"),
+        ({"a" * 129: "a"}, "has 129 letters; at most 128"),
+        ({"a": r"b\1"}, r"'b\\1' has \\1, and 'a' only 0 groups"),
+        ({"(.*)": r"b\1+1"}, "counts from 'w', which is no number, for 'w'"),
+        ({"a": "turned b"}, "'transposed' or 'reshaped' and a name"),
+        ({".": "a"}, "both 'w' and 'x' become 'a' by one rule; two rules"),
+    ],
+)
+def test_a_rule_that_cannot_be_is_refused(rules, words):
+    with pytest.raises(UserError, match=words) as caught:
+        renamed(["w", "x"], rules)
+    assert "\n" not in str(caught.value)
+
+
+def test_letters_that_are_meant_as_they_are_do_not_count():
+    rules = {r"[*+?|]\*\+\?[]|*][^]|*]\)+": "a"}
+    assert list(renamed(["?*+?]a))"], rules)) == ["a"]
+
+
+@pytest.mark.slow
+def test_the_slowest_expression_that_is_allowed_takes_no_longer_than_one_waits():
+    """Nobody reads the number of ways, 2⁶ · C(131, 3), in any less time than all of them
+    take; of (a+)+b there are 2¹²⁷.
+    """
+    choices = "(?:a|a)" * 6
+    begun = time.process_time()
+    renamed(["a" * 128], {f"a*a*a*{choices}b": "x"})
+    assert time.process_time() - begun < 20
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_the_rules_of_published_files_keep_the_limits(name):
+    assert renamed(["a"], name)["a"][0].tensor == "a"
