@@ -73,7 +73,12 @@ def chosen_text(plan: Plan, choice: Choice) -> str:
 
 def tell(plan: Plan, folder: Path) -> None:
     """Write the table, the curve and its figure, and print the table."""
-    tuned = [of_method(plan, folder, method) for method in plan.section.methods]
+    finals = test_scores(plan, folder / tune_folder.FINAL)
+    untuned = test_scores(plan, folder / tune_folder.UNTUNED)
+    tuned = [
+        of_method(plan, folder, method, finals.get(method, {}), untuned.get(method, {}))
+        for method in plan.section.methods
+    ]
     measure = measure_of(folder)
     atomic.write(folder / TABLE, table_text(plan, tuned).encode())
     atomic.write(folder / CURVE, curve_text(tuned).encode())
@@ -90,19 +95,25 @@ def tell(plan: Plan, folder: Path) -> None:
     print(f"look further: hpcfl table {folder} --rows method.name", flush=True)
 
 
-def of_method(plan: Plan, folder: Path, method: str) -> Tuned:
-    """What a method was tuned to, from the files of all its runs."""
-    choice = standing.chosen(plan, folder, method)
-    untuned = standing.untuned(plan, folder, method)
+def of_method(
+    plan: Plan,
+    folder: Path,
+    method: str,
+    finals: dict[int, float],
+    finals_untuned: dict[int, float],
+) -> Tuned:
+    """What a method was tuned to, from the files of its search and the test scores of
+    its final runs by seed.
+    """
     return Tuned(
         method,
         len(plan.trials(method)),
         standing.spent(plan, folder, method),
-        choice,
-        untuned,
+        standing.chosen(plan, folder, method),
+        standing.untuned(plan, folder, method),
         curve(plan, folder, method),
-        finals(plan, folder / tune_folder.FINAL, method),
-        finals(plan, folder / tune_folder.UNTUNED, method),
+        finals,
+        finals_untuned,
     )
 
 
@@ -129,20 +140,20 @@ def curve(plan: Plan, folder: Path, method: str) -> list[float]:
     return [better * expected for expected in halving.expected_best(ranks)]
 
 
-def finals(plan: Plan, sweep: Path, method: str) -> dict[int, float]:
-    """The test scores of a method's final runs in a sweep, at the tail, by seed; those
-    that did not come to an end are left out.
+def test_scores(plan: Plan, sweep: Path) -> dict[str, dict[int, float]]:
+    """The test scores of a sweep's final runs at the tail, by method and seed; those
+    that did not come to an end are left out. Every run is read once.
     """
     seeds = set(plan.section.final_seeds)
-    found = {}
+    scores: dict[str, dict[int, float]] = {}
     for run in _runs(sweep):
-        of_method = run.config["method"]["name"] == method
-        if not of_method or not run.summary.finished or run.config["seed"] not in seeds:
+        seed = int(run.config["seed"])
+        if not run.summary.finished or seed not in seeds:
             continue
         number = reading.value(run, run.metric, "tail").value
         if math.isfinite(number):
-            found[int(run.config["seed"])] = number
-    return dict(sorted(found.items()))
+            scores.setdefault(run.config["method"]["name"], {})[seed] = number
+    return {method: dict(sorted(found.items())) for method, found in scores.items()}
 
 
 def _runs(sweep: Path) -> list[Run]:
