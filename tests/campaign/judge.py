@@ -5,15 +5,18 @@ with what it came to.
 import json
 import re
 import signal
+import time
 
 import numpy as np
-from job import Job, Said
+from job import PAUSE, Job, Said
 from scene import FINISH, ROUNDS, Scene
 
+from hpcfl.storage import lock
 from hpcfl.storage.results import Results
 
 VARIES = ("seconds/", "bytes_")  # what two runs may record differently
 SHOWN = 300  # characters of an output
+RELEASE = 5  # seconds at most for the locks of killed ranks
 
 
 def killed(code: int | None) -> list[str]:
@@ -93,6 +96,7 @@ def story(scene: Scene, code: int | None) -> list[str]:
     """``show``, ``status``, ``table``, the disk, and the ``code`` of a run that has
     just ended tell the same, and change nothing.
     """
+    _wait_for_release(scene)
     before, wrong, folder = scene.stamp(), [], str(scene.folder)
     looks = {
         command: scene.look(command, folder, *options)
@@ -109,6 +113,16 @@ def story(scene: Scene, code: int | None) -> list[str]:
     return wrong + _agreed(
         scene, code, shown, state[0] if state else "(nothing)", looks["table"][0]
     )
+
+
+def _wait_for_release(scene: Scene) -> None:
+    """The kernel frees a killed rank's locks when the last of its threads is gone, which
+    may be some milliseconds after its main thread; a lock held for longer is found by
+    the looks.
+    """
+    deadline = time.monotonic() + RELEASE
+    while lock.held(scene.folder) and time.monotonic() < deadline:
+        time.sleep(PAUSE)
 
 
 def _agreed(
