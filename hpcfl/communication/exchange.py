@@ -5,6 +5,7 @@ They come back in client order, or as their mean.
 
 import itertools
 from collections.abc import Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
@@ -153,12 +154,10 @@ def gather(
     rows, added = split(message)
     kinds, weights = _common(headers)
     owner = placement.owner[ids]
+    kinds_of_rows = {name: kinds[name] for name in kinds if name not in weights}
     uplink = {}
-    with communicator.collective_block():
-        for name, kind in kinds.items():
-            if name in weights:
-                continue  # a Mean, of which no rows travel
-            width, dtype = kind
+    with communicator.collective_block() if kinds_of_rows else nullcontext():
+        for name, (width, dtype) in kinds_of_rows.items():
             mine = np.empty((0, width), dtype)
             if name in rows:
                 mine = _array(rows[name].tensor, communicator.takes_gpu)

@@ -61,27 +61,21 @@ def over_ranks(
         for name in kinds
     }
     largest = {name: max(most for _, most in told[name]) for name in kinds}
-    found = {
+    magnitudes = {
         name: pinned.on_host(sums.magnitudes(*part)).numpy()
         for name, part in parts.items()
     }
+    units, added = {}, {}
+    # Ranks meet once for all of it: adding takes as long on each of them, and a second
+    # meeting takes longer than small models are added in.
     with communicator.collective_block():
-        found = {
-            name: communicator.allreduce_max_array(exponents)
-            for name, exponents in found.items()
-        }
-    units = {
-        name: sums.units(torch.from_numpy(exponents), largest[name], max(totals[name]))
-        for name, exponents in found.items()
-    }
-    counted = {
-        name: pinned.on_host(sums.sums(*part, units[name])).numpy()
-        for name, part in parts.items()
-    }
-    with communicator.collective_block():
-        added = {
-            name: communicator.reduce_sum(values) for name, values in counted.items()
-        }
+        for name, part in parts.items():
+            exponents = communicator.allreduce_max_array(magnitudes[name])
+            units[name] = sums.units(
+                torch.from_numpy(exponents), largest[name], max(totals[name])
+            )
+            own_sums = pinned.on_host(sums.sums(*part, units[name])).numpy()
+            added[name] = communicator.reduce_sum(own_sums)
     return {
         name: _mean(torch.from_numpy(values), units[name], totals[name], kinds[name])
         for name, values in added.items()
