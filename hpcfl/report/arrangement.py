@@ -160,7 +160,10 @@ def arrange(
         if key not in frame:
             hint = plugins.few(key, list(frame))
             raise UserError(f"'{key}' is no key of these runs{hint}")
-    experiment_keys = [key for key in frame if not key.startswith((*IGNORED, *ORIGIN))]
+    of_experiments = [key for key in frame if not key.startswith((*IGNORED, *ORIGIN))]
+    # A key in which no run differs sets none apart, and pandas takes long to group by a
+    # hundred of them.
+    experiment_keys = _varied(frame, of_experiments) or of_experiments[:1]
     frame[EXPERIMENT] = frame.groupby(experiment_keys, sort=False).ngroup()
     frame[DIGEST] = [run.summary.digest for run in runs]
     down, across = _axes(frame, experiment_keys, rows, columns, options)
@@ -304,13 +307,14 @@ def _sorted(
 
 def _frame(settings: Sequence[Setting]) -> "pandas.DataFrame":
     """A row for each run and a column for each key, in alphabetical order; the values
-    are texts.
+    are texts, as objects of Python: of few runs pandas' own texts take longer.
     """
     import pandas
 
     keys = sorted({*ROWS, *COLUMNS, *SEEDS}.union(*settings))
     return pandas.DataFrame(
-        {key: [repr(setting.get(key)) for setting in settings] for key in keys}
+        {key: [repr(setting.get(key)) for setting in settings] for key in keys},
+        dtype=object,
     )
 
 
@@ -350,7 +354,7 @@ def _axes(
 
 def _varied(frame: "pandas.DataFrame", keys: Sequence[str]) -> list[str]:
     """Those of ``keys`` in which runs differ."""
-    return [key for key in keys if frame[key].nunique() > 1]
+    return [key for key in keys if len(set(frame[key])) > 1]
 
 
 def _varied_apart(
@@ -381,8 +385,8 @@ def _varied_within(
     first by which most entries differ.
     """
     entries = frame.groupby(list(used), sort=False)
-    counts = {key: (entries[key].nunique() > 1).sum() for key in keys}
-    varied = [key for key in keys if counts[key] and key not in used]
+    counts = {key: (entries[key].nunique() > 1).sum() for key in _varied(frame, keys)}
+    varied = [key for key in counts if counts[key] and key not in used]
     return sorted(varied, key=lambda key: -counts[key])
 
 

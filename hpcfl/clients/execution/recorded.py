@@ -87,7 +87,7 @@ class Recorded:
         self._function, self._what, self._labels = function, what, labels
         self._replay, self._apart, self._writes = replay, apart, writes
         self._dependent: set[str] = set() if dependent is None else dependent
-        self._one_by_one: dict[tuple[torch.Size, ...], bool] = {}  # by shapes
+        self._one_by_one: dict[tuple[torch.Size, ...], bool] = {}  # by shapes of a lane
         self._calls: Counter[Any] = Counter()
         self._recordings: dict[Any, Function] = {}
 
@@ -97,7 +97,8 @@ class Recorded:
         Raises:
             RunFailure: A replay turns out to give something else.
         """
-        shapes = tuple([tensor.shape for tensor in tensors])
+        # Of a lane, of which alone the operators are looked at.
+        shapes = tuple([tensor.shape[1:] for tensor in tensors])
         if shapes not in self._one_by_one:
             # Looked at whenever shapes are new: a function may do something else then.
             operators = lane_independence.dependent_operators(self._function, tensors)

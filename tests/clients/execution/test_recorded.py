@@ -6,7 +6,7 @@ from torch.func import vmap
 from torch.nn.functional import batch_norm, cross_entropy
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from hpcfl.clients.execution import batched, recorded
+from hpcfl.clients.execution import batched, lane_independence, recorded
 from hpcfl.clients.execution.recorded import Recorded, is_apart, record
 from hpcfl.errors import RankFailure, RunFailure
 
@@ -148,6 +148,27 @@ def test_batch_norm_moves_its_statistics_as_often_as_it_is_called():
         function(x, *statistics)
         ends.append(torch.stack(statistics))
     assert torch.equal(*ends)
+
+
+def test_operators_are_looked_at_once_for_the_shapes_of_a_lane(monkeypatch):
+    """Whatever the number of lanes; of other shapes a function may do something else."""
+    looks, look = [], lane_independence.dependent_operators
+    monkeypatch.setattr(
+        lane_independence,
+        "dependent_operators",
+        lambda *given: looks.append(given) or look(*given),
+    )
+    dependent = set()
+    function = Recorded(
+        lambda rows: (rows.sigmoid() if rows.shape[1] > 2 else rows + 1,),
+        dependent=dependent,
+    )
+    for lanes in (3, 2, 1, 3):
+        function(torch.ones(lanes, 2))
+    assert len(looks) == 1 and not dependent
+    for lanes in (1, 3):
+        function(torch.ones(lanes, 5))
+    assert len(looks) == 2 and dependent == {"sigmoid"}
 
 
 def test_class_numbers_are_not_looked_through_again():
