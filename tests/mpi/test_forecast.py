@@ -25,8 +25,8 @@ rounds = 2
 dataset = "tiny:blobs"
 [partition]
 scheme = "tiny:Counts"
-clients = 12
-counts = {[[4, 0, 0, 0]] * 12}
+clients = 6
+counts = {[[4, 0, 0, 0]] * 6}
 [model]
 name = "mlp"
 hidden = %s
