@@ -59,6 +59,19 @@ def _options(make: Callable[..., Any], *first: str) -> type[BaseModel]:
     return pydantic.create_model("Options", __base__=Section, **fields)
 
 
+def _own_keys(make: Callable[..., Any], first: list[str], what: str) -> type[BaseModel]:
+    """The section of the own keys of ``make``, or a UserError that says how ``what`` the
+    user named must be called.
+    """
+    try:
+        return _options(make, *first)
+    except (TypeError, ValueError, NameError, pydantic.PydanticUserError) as error:
+        raise UserError(
+            f"{what} must be called as ({', '.join(first)}, *, own keys) with types "
+            f"that a file can hold: {' '.join(str(error).split())}"
+        ) from None
+
+
 _COMMON_MODEL_KEYS = [key for key in Model.model_fields if key != "options"]
 
 
@@ -82,13 +95,7 @@ def model_keys(name: str) -> type[BaseModel]:
     Raises UserError.
     """
     make = plugins.find("hpcfl.models", "model.name", name)
-    try:
-        return _options(make, "shape", "classes")
-    except (TypeError, ValueError, NameError, pydantic.PydanticUserError) as error:
-        raise UserError(
-            f"model.name = '{name}' must be called as (shape, classes, *, own keys) with types "
-            f"that a file can hold: {' '.join(str(error).split())}"
-        ) from None
+    return _own_keys(make, ["shape", "classes"], f"model.name = '{name}'")
 
 
 _COMMON_DATA_KEYS = [key for key in Data.model_fields if key != "options"]
@@ -113,13 +120,7 @@ def data_keys(name: str) -> type[BaseModel]:
     Raises UserError.
     """
     source = plugins.find("hpcfl.data.sources", "data.dataset", name)
-    try:
-        return _options(source.read, "name", "root")
-    except (TypeError, ValueError, NameError, pydantic.PydanticUserError) as error:
-        raise UserError(
-            f"data.dataset = '{name}': read must be called as (name, root, *, own keys) with "
-            f"types that a file can hold: {' '.join(str(error).split())}"
-        ) from None
+    return _own_keys(source.read, ["name", "root"], f"data.dataset = '{name}': read")
 
 
 def partition_class(table: dict[str, Any]) -> type[Partition]:

@@ -2,12 +2,13 @@
 every rank to mixtures.
 
 Sums run in client order in float64 and are rounded once, so equal models mix to exactly
-themselves and a single client's average is exactly its model. Columns are taken in
-blocks, which are copied to the rank's
-device and worked on there: the memory that this takes is bounded, whatever the number
-    of clients and the model's size. On a CPU several blocks are worked on at once, of
-    which each has the same bits however many cores there are. Results on the CPU are
-    made in ``files.scratch``, where they may be larger than memory.
+themselves and a single client's average is exactly its model.
+
+Columns are taken in blocks, which are copied to the rank's device and worked on there:
+the memory that this takes is bounded, whatever the number of clients and the model's
+size. On a CPU several blocks are worked on at once, of which each has the same bits
+however many cores there are. Results on the CPU are made in ``files.scratch``, where
+they may be larger than memory.
 """
 
 import os
@@ -72,9 +73,9 @@ def by_lane(matrix: Tensor, rows: Tensor) -> Tensor:
     beside it. On a GPU, where the same bits are promised for the same lanes only, it is
     one product, which reads ``rows`` once.
     """
-    return (
-        matrix @ rows if matrix.is_cuda else torch.stack([row @ rows for row in matrix])
-    )
+    if matrix.is_cuda:
+        return matrix @ rows
+    return torch.stack([row @ rows for row in matrix])
 
 
 def average(weights: Tensor, rows: Tensor) -> Tensor:
@@ -95,11 +96,10 @@ def replaced(rows: Tensor, positions: Tensor, new: Tensor) -> Tensor:
 
     If these are all of the rows, it is ``new`` itself.
     """
-    return (
-        new
-        if len(positions) == len(rows)
-        else _empty(rows, len(rows)).copy_(rows).index_copy_(0, positions, new)
-    )
+    if len(positions) == len(rows):
+        return new
+    copy = _empty(rows, len(rows)).copy_(rows)
+    return copy.index_copy_(0, positions, new)
 
 
 def repeated(row: Tensor, count: int) -> Tensor:
@@ -114,9 +114,11 @@ def distances(rows: Tensor, others: Tensor) -> Tensor:
     They are computed from differences: the Gram expansion ‖a‖² + ‖b‖² − 2ab loses every
     digit for nearly equal models (methods-1.md §2).
     """
-    return total(
-        lambda left, right: _block_distances(left, right).square(), rows, others
-    ).sqrt()
+
+    def squares_of(left: Tensor, right: Tensor) -> Tensor:
+        return _block_distances(left, right).square()
+
+    return total(squares_of, rows, others).sqrt()
 
 
 def distances_within(rows: Tensor, first: Tensor, second: Tensor) -> Tensor:
@@ -130,20 +132,23 @@ def distances_within(rows: Tensor, first: Tensor, second: Tensor) -> Tensor:
     """
     chosen, place = torch.unique(torch.cat([first, second]), return_inverse=True)
 
-    def part(block: Tensor) -> Tensor:
+    def products_of(block: Tensor) -> Tensor:
         centred = block[chosen].double()
         centred -= centred.mean(dim=0)
         return centred @ centred.T
 
-    products = total(part, rows)
+    products = total(products_of, rows)
     sizes = products.diagonal()[:, None] + products.diagonal()
     squares = (sizes - 2 * products).fill_diagonal_(0)
     close = squares < CLOSE * sizes.fill_diagonal_(0)
     near = (close | close.T).any(dim=1).nonzero()[:, 0]
     if len(near):
-        exact = total(
-            lambda block: _block_distances(*[block[chosen[near]]] * 2).square(), rows
-        )
+
+        def exact_squares_of(block: Tensor) -> Tensor:
+            close_rows = block[chosen[near]]
+            return _block_distances(close_rows, close_rows).square()
+
+        exact = total(exact_squares_of, rows)
         pairs = near[:, None], near
         squares[pairs] = exact.where(close[pairs], squares[pairs])
     return squares.sqrt()[place[: len(first), None], place[len(first) :]]
@@ -158,18 +163,15 @@ def total(part: Callable[..., Tensor], *matrices: Tensor) -> Tensor:
         same columns.
     """
     device = _where(matrices[0])
-    cuts = blocks(
-        matrices[0].shape[-1],
-        sum(len(matrix) for matrix in matrices if matrix.dim() > 1),
-        device,
-    )
-    parts = on_all_cores(
-        lambda columns: part(
+    width = matrices[0].shape[-1]
+    rows = sum(len(matrix) for matrix in matrices if matrix.dim() > 1)
+
+    def work(columns: slice) -> Tensor:
+        return part(
             *(pinned.on_device(matrix[..., columns], device) for matrix in matrices)
-        ),
-        cuts,
-        device,
-    )
+        )
+
+    parts = on_all_cores(work, blocks(width, rows, device), device)
     return cast(Tensor, sum(parts)).to(matrices[0].device)
 
 
@@ -183,21 +185,20 @@ def _product(
     device = _where(rows)
     # Doubled where they are worked on: half as much travels, and the host converts
     # nothing.
-    matrix, found = matrix.to(device).double(), _empty(rows, len(matrix), dtype)
+    matrix = matrix.to(device).double()
+    products = _empty(rows, len(matrix), dtype)
 
     def work(columns: slice) -> None:
-        product = multiply(matrix, pinned.on_device(rows[:, columns], device).double())
-        found[:, columns] = (
-            product
-            if product.device == found.device  # rounded while it is copied
-            else pinned.on_host(product.to(dtype))
-        )
+        block = pinned.on_device(rows[:, columns], device).double()
+        product = multiply(matrix, block)
+        if product.device != products.device:
+            product = pinned.on_host(product.to(dtype))
+        products[:, columns] = product  # rounded while it is copied
 
-    for _ in on_all_cores(
-        work, blocks(rows.shape[1], sum(matrix.shape), device), device
-    ):
+    cuts = blocks(rows.shape[1], sum(matrix.shape), device)
+    for _ in on_all_cores(work, cuts, device):
         pass
-    return found
+    return products
 
 
 def on_all_cores(
@@ -210,27 +211,24 @@ def on_all_cores(
     first one. In a thread of its own ``work`` meets none of the caller's blocks such as
     ``torch.no_grad``.
     """
+    in_main_thread = threading.current_thread() is threading.main_thread()
+    several = device.type == "cpu" and _cores > 1 and in_main_thread
     at_once = 1
     for columns in islice(cuts, 1):
-        yield (first := work(columns))
-        if (
-            device.type == "cpu"
-            and _cores > 1
-            and threading.current_thread() is threading.main_thread()
-        ):
+        first = work(columns)
+        yield first
+        if several:
             size = first.nbytes if isinstance(first, Tensor) else 0
-            at_once = min(
-                _cores + 1, HELD // max(1, size)
-            )  # one more, so that no core waits for the caller
+            # one more than cores, so that none waits for the caller
+            at_once = min(_cores + 1, HELD // max(1, size))
     if at_once < 2:
         yield from map(work, cuts)
         return
+    pool = _pool(_cores, torch.get_num_threads())
     under_way: deque[Future[Found]] = deque()
     try:
         for columns in cuts:
-            under_way.append(
-                _pool(_cores, torch.get_num_threads()).submit(work, columns)
-            )
+            under_way.append(pool.submit(work, columns))
             if len(under_way) == at_once:
                 yield under_way.popleft().result()
         while under_way:
@@ -247,9 +245,8 @@ def _pool(cores: int, threads: int) -> ThreadPoolExecutor:
     return ThreadPoolExecutor(cores, "blocks", lambda: torch.set_num_threads(threads))
 
 
-os.register_at_fork(
-    after_in_child=_pool.cache_clear
-)  # a forked process has none of its parent's threads
+# A forked process has none of its parent's threads.
+os.register_at_fork(after_in_child=_pool.cache_clear)
 
 
 def _in_order(matrix: Tensor, rows: Tensor) -> Tensor:
@@ -283,12 +280,11 @@ def _empty(like: Tensor, count: int, dtype: torch.dtype | None = None) -> Tensor
     """``count`` rows of the width and device of ``like``, with any values; of its type
     or of ``dtype``.
     """
-    shape, dtype = [count, like.shape[1]], dtype or like.dtype
-    return (
-        scratch.empty(shape, dtype)
-        if like.device.type == "cpu"
-        else torch.empty(shape, dtype=dtype, device=like.device)
-    )
+    shape = [count, like.shape[1]]
+    dtype = dtype or like.dtype
+    if like.device.type == "cpu":
+        return scratch.empty(shape, dtype)
+    return torch.empty(shape, dtype=dtype, device=like.device)
 
 
 def blocks(
@@ -301,11 +297,10 @@ def blocks(
 
     floats: how many numbers of a block suit the CPU, instead of BLOCK_FLOATS.
     """
-    step = max(
-        1,
-        ((floats or BLOCK_FLOATS) if device.type == "cpu" else GPU_BLOCK_FLOATS)
-        // max(1, rows),
-    )
+    in_block = GPU_BLOCK_FLOATS
+    if device.type == "cpu":
+        in_block = floats or BLOCK_FLOATS
+    step = max(1, in_block // max(1, rows))
     for start in range(0, width, step):
         yield slice(start, start + step)
         heartbeat.beat()  # rows that lie in files may take long to be read
