@@ -2,6 +2,7 @@
 
 import csv
 import runpy
+import shutil
 import sys
 from pathlib import Path
 
@@ -43,8 +44,16 @@ def launch(monkeypatch):
     return run
 
 
-def test_the_table_and_the_list_of_runs(launch, tmp_path):
-    runs = hpcfl.run(FILE, out=tmp_path / "runs" / "dirichlet")
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """The runs of ``FILE``, and their folder, which nobody changes."""
+    folder = tmp_path_factory.mktemp("finished") / "both"
+    return hpcfl.run(FILE, out=folder), folder
+
+
+def test_the_table_and_the_list_of_runs(launch, tmp_path, finished):
+    runs, folder = finished
+    shutil.copytree(folder, tmp_path / "runs" / "dirichlet")
     launch("write.py", tmp_path / "runs", tmp_path / "out")
     with (tmp_path / "out" / "runs.csv").open() as file:
         rows = list(csv.DictReader(file))
@@ -126,7 +135,7 @@ def test_the_launch_files_have_the_same_seeds():
         assert len(methods) > 30 and methods <= set(plugins.names("hpcfl.methods"))
 
 
-def test_the_papers_numbers_stand_beside_those_of_runs(launch, tmp_path):
+def test_the_papers_numbers_stand_beside_those_of_runs(launch, tmp_path, finished):
     """Those of DiversiFed's Table I, on Fashion-MNIST; a line that a run had stays."""
     runs, out = tmp_path / "runs", tmp_path / "out"
     out.mkdir()
@@ -135,8 +144,8 @@ def test_the_papers_numbers_stand_beside_those_of_runs(launch, tmp_path):
         "old\n<!-- end of table -->\nafter\n"
     )
     sweep_of = {**FILE, "sweep": {**FILE["sweep"], "method": {"name": ["fedavg"]}}}
-    first = hpcfl.run(FILE, out=runs / "both")
-    launch("beside_paper.py", runs / "both", out)
+    first, both = finished
+    launch("beside_paper.py", both, out)
     hpcfl.run(sweep_of, out=runs / "one")
     launch("beside_paper.py", runs / "one", out)
     with (out / "runs.csv").open() as file:
