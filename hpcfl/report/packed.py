@@ -5,7 +5,8 @@ them, with all that is needed to play each of them again.
 like a folder, and ``hpcfl verify`` plays runs of it again. It is an archive, ``.tar.xz``,
 of folders with a ``run.json`` and a ``metrics.h5`` each: of the rounds in which the
 number that counts is read, all numbers of the round and the clients' own ones of that
-score, in the column that counts. Models and partitions are not in it.
+score, in the column that counts and after the epochs of ``evaluation.tune_epochs``.
+Models and partitions are not in it.
 """
 
 import io
@@ -22,6 +23,7 @@ from hpcfl.errors import RunFailure, UserError
 from hpcfl.experiment import measures
 from hpcfl.experiment.config import PATHS
 from hpcfl.files import atomic, destination
+from hpcfl.report.reading import tuned_in
 from hpcfl.report.summary import Run
 from hpcfl.scores._metric_name import held_out
 from hpcfl.scores._ratio import Ratio
@@ -76,7 +78,7 @@ def _of_table(run: Run, config: dict[str, Any]) -> Results:
         kept |= set(moments.positions(recorded.rounds, numbers, best_round, at))
     final = np.flatnonzero(~recorded.played)[-1:].tolist()
     rows = sorted(kept | set(final))
-    columns = (run.score, held_out(run.score))
+    columns = (run.score, held_out(run.score), *tuned_in(run))
     of_score = _parts(run.measure.score)
     read = recorded.at(rows)
     values = {}

@@ -3,11 +3,14 @@
 import io
 import tarfile
 
+import numpy as np
 import pytest
 from made_up import folder
 
+from hpcfl.api import run
 from hpcfl.errors import UserError
 from hpcfl.report import packed, summary, sweep_table, table_formats
+from hpcfl.report.reading import of_clients
 from hpcfl.report.sweep_table import Reading, Reference
 
 
@@ -108,3 +111,19 @@ def test_a_damaged_or_huge_archive_is_refused(runs, tmp_path, monkeypatch):
     path.write_bytes(b"no archive")
     with pytest.raises(UserError, match="cannot be read as packed runs"):
         summary.runs_below([path])
+
+
+@pytest.mark.slow
+def test_clients_numbers_after_epochs_of_tuning_are_kept(tmp_path):
+    table = {
+        "rounds": 2,
+        "partition": {"clients": 3},
+        "model": {"hidden": [4]},
+        "method": {"name": "fedavg"},
+        "evaluation": {"tune_epochs": [1]},
+    }
+    made = run(table, out=tmp_path / "run", progress=False)
+    packed.write([made], tmp_path / "x.tar.xz")
+    (again,) = summary.load_all(tmp_path / "x.tar.xz")
+    numbers = [of_clients(one, "tuned_1", one.measure, "tail") for one in (made, again)]
+    assert np.isfinite(numbers[1]).all() and np.array_equal(*numbers)

@@ -3,6 +3,7 @@
 A table is found by its file's name; nothing is to be written here for a new one.
 """
 
+import math
 from pathlib import Path
 
 import pytest
@@ -12,14 +13,23 @@ from hpcfl.commands.verify import PLAYED_BY, verify
 from hpcfl.communication.communicator import OneProcess
 from hpcfl.data import datasets
 from hpcfl.report import packed, summary
-from hpcfl.storage.packed_runs import SUFFIX
+from hpcfl.storage.packed_runs import SUFFIX, unpacked
 from hpcfl.trained.experiment import named
 
 RESULTS = Path(__file__).parents[2] / "results"
+LOOKED_AT = 24  # runs of a table: reading all of a thousand takes a minute
 
 
 def tables():
     return sorted(RESULTS.rglob(f"*{SUFFIX}"))
+
+
+def some_runs(table):
+    """At most ``LOOKED_AT`` runs of a table, the first one and then every so many."""
+    with unpacked(table) as folder:
+        places = sorted(folder.iterdir())
+        step = math.ceil(len(places) / LOOKED_AT)
+        return [summary.load(place) for place in places[::step]]
 
 
 def is_playable(one):
@@ -45,8 +55,8 @@ def cheapest(runs):
 
 
 def check(table, capsys):
-    """All runs of a table are whole, and the cheapest comes out as it was stored."""
-    runs, _ = summary.runs_below([table])
+    """Runs of a table are whole, and the cheapest comes out as it was stored."""
+    runs = some_runs(table)
     assert runs
     for one in runs:
         assert one.summary.finished and one.results.header["processor"]
@@ -75,7 +85,6 @@ def made(tmp_path, monkeypatch):
 
 @pytest.mark.slow
 def test_a_cheap_cell_of_each_table_is_played_again(made, capsys):
-    runs, _ = summary.runs_below([made])
-    assert cheapest(runs).label == "rounds=2"
+    assert cheapest(some_runs(made)).label == "rounds=2"
     for table in [made, *tables()]:
         check(table, capsys)

@@ -1,0 +1,130 @@
+"""The page of a setting of the tuned table: ``python launch/tuned/write.py SETTING OUT``.
+
+Reads ``OUT/SETTING.tar.xz``, the final runs of what every method was tuned to, and
+``OUT/SETTING-untuned.tar.xz``, those of what it has by itself, and writes
+``OUT/SETTING.md``. All numbers are means of the last tenth of the rounds; intervals are
+those of ``hpcfl table --against``.
+"""
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pandas
+
+from hpcfl.report import reading, summary
+from hpcfl.report.arrangement import Placed, arrange
+from hpcfl.report.comparison import Gains, gains_of
+from hpcfl.report.significance import LEVEL, holm
+
+TUNED = "tuned_5"  # start models after five epochs of a client's own training
+ROWS, COLUMNS = ["method.name"], ["data.dataset"]
+TITLES = {
+    "method": "method",
+    "column": "own models",
+    "own": "accuracy",
+    "by_tuning": "by tuning ± 95 %",
+    "beside_local": "beside Local ± 95 %",
+    "hurt": "hurt",
+    TUNED: "after 5 epochs",
+    "beside_fedavg": "beside FedAvg's ± 95 %",
+    "verdict": "",
+}
+
+
+def main(setting: str, out: Path) -> None:
+    """Write a setting's page."""
+    tuned = of_methods(out / f"{setting}.tar.xz")
+    untuned = of_methods(out / f"{setting}-untuned.tar.xz")
+    frame = numbers(tuned, untuned)
+    (out / f"{setting}.md").write_text(page(setting, frame), encoding="utf-8")
+
+
+def of_methods(packed: Path) -> dict[str, list[Placed]]:
+    """The final runs of each method, in the order of their seeds."""
+    arranged = arrange(summary.load_all(packed), ROWS, COLUMNS)
+    (column,) = arranged.columns
+    return arranged.column(column)
+
+
+def numbers(
+    tuned: dict[str, list[Placed]], untuned: dict[str, list[Placed]]
+) -> pandas.DataFrame:
+    """The page's numbers in %, a line for each method, the best own models first."""
+    lines = []
+    for method, cells in tuned.items():
+        local = gains(cells, tuned["local"])
+        assert local is not None, f"{method} and local share no partition"
+        lines.append(
+            {
+                "method": method,
+                "column": cells[0].run.score,
+                "own": mean(cells),
+                "by_tuning": gains(cells, untuned[method]),
+                "beside_local": local,
+                "hurt": 100 * local.hurt,
+                TUNED: mean(cells, TUNED),
+                "beside_fedavg": gains(cells, tuned["fedavg"], TUNED),
+            }
+        )
+    frame = pandas.DataFrame(lines).set_index("method")
+    frame["verdict"] = verdicts(frame["beside_fedavg"].drop("fedavg"))
+    return frame.sort_values("own", ascending=False)
+
+
+def mean(cells: Sequence[Placed], models: str = "") -> float:
+    """The mean accuracy over clients and partitions of a column of models, in %."""
+    of_runs = []
+    for placed in cells:
+        metric = f"{models}/mean" if models else placed.run.metric
+        of_runs.append(reading.value(placed.run, metric, "tail").value)
+    return 100 * float(np.mean(of_runs))
+
+
+def gains(
+    cells: Sequence[Placed], reference: Sequence[Placed], models: str = ""
+) -> Gains | None:
+    """What clients gain beside a reference on the same partitions; None for models that
+    a method does not have.
+    """
+    return gains_of(cells, reference, cells[0].run.measure, "tail", models)
+
+
+def verdicts(compared: pandas.Series) -> pandas.Series:
+    """Better, worse, or nothing for what Holm's correction leaves open."""
+    compared = compared.dropna()
+    corrected = holm(np.array([one.interval.p for one in compared]))
+    words = []
+    for one, p in zip(compared, corrected, strict=True):
+        sign = "better" if one.interval.mean > 0 else "worse"
+        words.append(sign if p < LEVEL else "")
+    return pandas.Series(words, compared.index)
+
+
+def page(setting: str, frame: pandas.DataFrame) -> str:
+    """The table in Markdown."""
+    shown = frame.copy()
+    for name in ("by_tuning", "beside_local", "beside_fedavg"):
+        shown[name] = frame[name].map(with_interval)
+    for name in ("own", TUNED):
+        shown[name] = frame[name].map("{:.2f}".format, na_action="ignore").fillna("–")
+    shown["hurt"] = frame["hurt"].map("{:.0f} %".format)
+    shown["verdict"] = frame["verdict"].fillna("–")
+    lines = ["| " + " | ".join(TITLES.values()) + " |", "|---" * len(TITLES) + "|"]
+    for method, row in shown.iterrows():
+        cells = [method, *(row[name] for name in list(TITLES)[1:])]
+        lines.append("| " + " | ".join(map(str, cells)) + " |")
+    return f"# {setting}\n\n" + "\n".join(lines) + "\n"
+
+
+def with_interval(of_row: Gains | None) -> str:
+    """A mean gain in points of accuracy with half of its interval."""
+    if of_row is None:
+        return "–"
+    of_mean = of_row.interval
+    return f"{100 * of_mean.mean:+.2f} ± {100 * of_mean.half:.2f}"
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], Path(sys.argv[2]))
