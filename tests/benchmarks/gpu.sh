@@ -2,7 +2,8 @@
 # Everything there is to see on one GPU, meant for ten minutes: the tests that need one, the rows of one GPU of
 # results/benchmarks/gpu.json and of the READMEs' tables, and a profile of training.
 # CIFAR-10 is looked for in $HPCFL_DATA. Ends with 2 where there is no GPU, with 1 where a test or a row failed.
-# Usage: HPCFL_DATA=… bash tests/benchmarks/gpu.sh
+# Usage: HPCFL_DATA=… bash tests/benchmarks/gpu.sh [--pfl PYTHON]
+#   --pfl: an interpreter with the package pfl, for the row against pfl-research.
 set -euo pipefail
 
 source "$(dirname -- "${BASH_SOURCE[0]}")/../../launch/environment.sh"
@@ -22,8 +23,8 @@ CHECK
 failed=0
 echo "Running: python -m pytest -m gpu tests"
 python -m pytest -q -m gpu tests || failed=1
-echo "Running: python tests/benchmarks/rounds.py --device cuda"
-python tests/benchmarks/rounds.py --device cuda || failed=1
+echo "Running: python tests/benchmarks/rounds.py --device cuda $*"
+python tests/benchmarks/rounds.py --device cuda "$@" || failed=1
 echo "Running: python tests/benchmarks/profile_round.py --device cuda"
 python tests/benchmarks/profile_round.py --device cuda || failed=1
 exit "$failed"

@@ -9,6 +9,7 @@ the users.
 
 import argparse
 import json
+import os
 import time
 import types
 from typing import Any
@@ -22,6 +23,7 @@ from pfl.callback.base import TrainingProcessCallback
 from pfl.data import FederatedDataset
 from pfl.data.sampling import get_user_sampler
 from pfl.hyperparam import NNTrainHyperParams
+from pfl.internal.ops import pytorch_ops
 from pfl.internal.ops.pytorch_ops import distributed
 from pfl.metrics import Metrics
 from pfl.model.pytorch import PyTorchModel
@@ -34,6 +36,7 @@ def main() -> None:
     parser.add_argument("--cohort", type=int, required=True, help="users a round")
     options = parser.parse_args()
     torch.set_num_threads(1)
+    os.environ["PFL_PYTORCH_DEVICE"] = options.device  # where the package puts models
     clock = Clock()
     play(load(options.folder), options.rounds + 1, options.cohort, clock)
     if distributed.global_rank == 0:
@@ -61,7 +64,9 @@ class Clock(TrainingProcessCallback):
 
 
 def play(given: Workload, rounds: int, cohort: int, clock: Clock) -> None:
-    users = [[given.x[index], given.y[index]] for index in given.train]
+    device = pytorch_ops.get_default_device()
+    x, y = given.x.to(device), given.y.to(device)
+    users = [[x[index], y[index]] for index in given.train]
     sampler = get_user_sampler("random", range(len(users)))
     module = given.model()
     module.loss = types.MethodType(loss, module)

@@ -230,32 +230,36 @@ def against_pfllib(bench: Bench, name: str) -> dict[str, float]:
 
 
 def against_pfl_research(bench: Bench, name: str) -> dict[str, float]:
-    """One process against one, and a server with two workers against two processes,
-    each with one thread.
+    """One process against one, each with one thread, and on a CPU a server with two
+    workers against two processes, too.
     """
     if bench.pfl is None:
         raise RuntimeError("tell which Python has the package pfl, --pfl PYTHON")
-    cohort, rounds = 50, 3
+    on_cpu = bench.device == "cpu"
+    cohort, rounds = 50, 3 if on_cpu else 20
     fraction = f"participation.fraction={cohort / 1000}"
 
     def hpcfl(ranks: int) -> list[float]:
         settings = [*UNSCORED, fraction, "runtime.threads=1"]
-        return bench.hpcfl(name, rounds, *settings, ranks=ranks)["rounds"]
+        seconds = bench.hpcfl(name, rounds, *settings, ranks=ranks)["rounds"]
+        return seconds if on_cpu else seconds[rounds // 2 :]  # with graphs by then
 
     def peer(*launcher: object) -> list[float]:
         words = [HERE / "pfl_research.py", bench.folder(name)]
-        words += ["--rounds", rounds, "--cohort", cohort]
+        words += ["--rounds", rounds, "--cohort", cohort, "--device", bench.device]
         return json.loads(bench.run(bench.pfl, *launcher, *words).splitlines()[-1])
 
-    torchrun = ["-m", "torch.distributed.run", "--nproc-per-node", 2]
-    return bench.compete(
-        {
-            "one process": lambda: hpcfl(1),
-            "one process, pfl-research": lambda: peer(),
+    contenders = {
+        "one process": lambda: hpcfl(1),
+        "one process, pfl-research": lambda: peer(),
+    }
+    if on_cpu:
+        torchrun = ["-m", "torch.distributed.run", "--nproc-per-node", 2]
+        contenders |= {
             "two workers": lambda: hpcfl(3),
             "two processes, pfl-research": lambda: peer(*torchrun),
         }
-    )
+    return bench.compete(contenders)
 
 
 def exchange(bench: Bench, name: str) -> dict[str, float]:
@@ -352,6 +356,10 @@ ROWS: dict[str, tuple[Callable[[Bench, str], dict[str, float]], str]] = {
     "scaling": (scaling, "scaling"),
     "few": (few, "few"),
 }
+GPU_ROWS = {
+    **one_gpu.ROWS,
+    "GPU-pfl-research": (against_pfl_research, "dropout"),
+}
 
 
 def main() -> None:
@@ -359,9 +367,9 @@ def main() -> None:
     parser.add_argument(
         "--only",
         nargs="+",
-        choices=[*ROWS, *one_gpu.ROWS],
+        choices=[*ROWS, *GPU_ROWS],
         metavar="ROW",
-        help=", ".join([*ROWS, *one_gpu.ROWS]),
+        help=", ".join([*ROWS, *GPU_ROWS]),
     )
     parser.add_argument("--quick", action="store_true", help="each contender once")
     parser.add_argument(
@@ -375,14 +383,18 @@ def main() -> None:
         "--pfl", type=Path, metavar="PYTHON", help="an interpreter with pfl-research"
     )
     options = parser.parse_args()
-    rows = ROWS if options.device == "cpu" else one_gpu.ROWS
+    rows = ROWS if options.device == "cpu" else GPU_ROWS
     path = RESULTS / f"{'cpu' if options.device == 'cpu' else 'gpu'}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
     results = json.loads(path.read_text()) if path.exists() else {}
     failed = []
     with tempfile.TemporaryDirectory() as scratch:
         bench = Bench(Path(scratch), options)
-        given = {"PFLlib": options.pfllib, "pfl-research": options.pfl}
+        given = {
+            "PFLlib": options.pfllib,
+            "pfl-research": options.pfl,
+            "GPU-pfl-research": options.pfl,
+        }
         for row in options.only or [row for row in rows if given.get(row, True)]:
             measure, name = rows[row]
             try:

@@ -221,6 +221,13 @@ TARGETS = [
         0.1,
     ),
     Target(
+        "GPU-pfl-research",
+        "one GPU, two convolutions, two dropouts, one process against one, against "
+        "pfl-research",
+        against("one process", "one process, pfl-research"),
+        0.1,
+    ),
+    Target(
         "GPU-methods",
         "one GPU, every method's final state against the CPU's",
         largest,
