@@ -6,6 +6,6 @@ set -euo pipefail
 
 tuned=$1
 for file in "$tuned"/chosen/*.toml; do
-    rounds=$(sed -n 's/^rounds = //p' "$file")
+    rounds=$(sed -n 's/^rounds = \([0-9]*\).*/\1/p' "$file")
     hpcfl run "$file" --set "rounds=$((2 * rounds))" --out "$tuned-twice/$(basename "$file" .toml)"
 done

@@ -20,6 +20,14 @@ from hpcfl.report.significance import LEVEL, holm
 
 TUNED = "tuned_5"  # start models after five epochs of a client's own training
 ROWS, COLUMNS = ["method.name"], ["data.dataset"]
+LEGEND = """Mean accuracy over clients and twelve partitions in %, as mean of the last tenth of the
+rounds. *Own models* are those that a method is read by: `pre` and `post` a client's own
+training in a round, or `tuned` after it at the end. Gains are in points, of each client,
+with intervals of 95 % (`hpcfl table --against`): *by tuning* beside the same method
+as it is by itself, *beside Local* beside training alone, with the share of clients who
+have less than that. *After 5 epochs* are everybody's start models after five epochs of
+plain training at scoring, with the rate chosen for the own models, beside FedAvg's;
+"better" and "worse" hold after Holm's correction. What follows: [README](README.md)."""
 TITLES = {
     "method": "method",
     "column": "own models",
@@ -115,7 +123,7 @@ def page(setting: str, frame: pandas.DataFrame) -> str:
     for method, row in shown.iterrows():
         cells = [method, *(row[name] for name in list(TITLES)[1:])]
         lines.append("| " + " | ".join(map(str, cells)) + " |")
-    return f"# {setting}\n\n" + "\n".join(lines) + "\n"
+    return f"# The tuned table: {setting}\n\n{LEGEND}\n\n" + "\n".join(lines) + "\n"
 
 
 def with_interval(of_row: Gains | None) -> str:
