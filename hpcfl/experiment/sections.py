@@ -307,7 +307,9 @@ class Adapter(Section):
         # of results says all keys, those of other kinds with what they have by default.
         fields = type(self).model_fields
         for key in self.unread if self.kind != "none" else ():
-            if getattr(self, key) != fields[key].get_default(call_default_factory=True):
+            if getattr(self, key) != fields[key].get_default(
+                call_default_factory=True, validated_data={}
+            ):
                 kinds = [kind for kind, keys in self.of_kind.items() if key in keys]
                 known = " and ".join(f"'{kind}'" for kind in kinds)
                 raise ValueError(f"{key} belongs to kind = {known}, not '{self.kind}'")

@@ -67,6 +67,8 @@ def test_a_bottleneck_follows_every_block_and_begins_as_the_base_to_the_last_bit
     assert torch.equal(module.features(x), built(name).features(x))
     assert torch.equal(module(x), built(name)(x))
     nn.init.normal_(module.block2.W_up)
+    with torch.no_grad():  # so that ReLU leaves one of both for every token
+        module.block2.W_down[1] = -module.block2.W_down[0]
     assert not torch.equal(module(x), built(name)(x))
     assert module.block1.W_down.shape == (3, 8)
     assert module.block1.W_down.abs().max() <= 8**-0.5
