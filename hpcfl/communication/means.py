@@ -56,23 +56,20 @@ def over_ranks(
     if not kinds:
         return {}
     parts = {name: _part(own.get(name), one) for name, one in kinds.items()}
-    totals = {
-        name: [sum(rank) for rank in zip(*(of for of, _ in told[name]), strict=True)]
-        for name in kinds
-    }
-    largest = {name: max(most for _, most in told[name]) for name in kinds}
+    totals = {name: _total_weights(told[name]) for name in kinds}
     magnitudes = {
         name: pinned.on_host(sums.magnitudes(*part)).numpy()
         for name, part in parts.items()
     }
     units, added = {}, {}
-    # Ranks meet once for all of it: adding takes as long on each of them, and a second
-    # meeting takes longer than small models are added in.
+    # Ranks wait for each other once and not again before the sums: to add takes about as
+    # long on each of them, and less than another wait where models are small.
     with communicator.collective_block():
         for name, part in parts.items():
             exponents = communicator.allreduce_max_array(magnitudes[name])
+            largest_weight = max(largest for _, largest in told[name])
             units[name] = sums.units(
-                torch.from_numpy(exponents), largest[name], max(totals[name])
+                torch.from_numpy(exponents), largest_weight, max(totals[name])
             )
             own_sums = pinned.on_host(sums.sums(*part, units[name])).numpy()
             added[name] = communicator.reduce_sum(own_sums)
@@ -83,9 +80,18 @@ def over_ranks(
     }
 
 
+def _total_weights(told: Sequence[Weights]) -> list[float]:
+    """The sum of all ranks' weights for each of the k means."""
+    sums_of_ranks = [of_rank for of_rank, _ in told]
+    return [sum(of_mean) for of_mean in zip(*sums_of_ranks, strict=True)]
+
+
 def _table(mean: Mean) -> Tensor:
     """The weights [n, k] on the CPU."""
-    return (mean.weights[:, None] if mean.weights.dim() == 1 else mean.weights).cpu()
+    weights = mean.weights
+    if weights.dim() == 1:
+        weights = weights[:, None]
+    return weights.cpu()
 
 
 def _part(mean: Mean | None, kind: Kind) -> tuple[Tensor, Tensor]:
@@ -95,9 +101,9 @@ def _part(mean: Mean | None, kind: Kind) -> tuple[Tensor, Tensor]:
     if mean is not None:
         return mean.tensor.detach(), _table(mean)
     shape, dtype, count = kind
-    return torch.empty(0, *shape, dtype=getattr(torch, dtype)), torch.empty(
-        0, count or 1
-    )
+    no_rows = torch.empty(0, *shape, dtype=getattr(torch, dtype))
+    no_weights = torch.empty(0, count or 1)
+    return no_rows, no_weights
 
 
 def _mean(added: Tensor, units: Tensor, totals: Sequence[float], kind: Kind) -> Tensor:
