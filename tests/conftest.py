@@ -4,6 +4,7 @@ import contextlib
 import gc
 import io
 import os
+import signal
 import subprocess
 from dataclasses import replace
 from pathlib import Path
@@ -30,6 +31,7 @@ from hpcfl.methods.options.ala import Blending
 from hpcfl.report import figures, summary
 from hpcfl.report.summary import Run
 from hpcfl.rows import layout
+from hpcfl.simulation import signals
 from hpcfl.simulation.prepare import prepare
 from hpcfl.trained.experiment import named
 
@@ -68,6 +70,16 @@ def _same_draws():
     """
     # The CPU's alone: ``torch.manual_seed`` notes the stack for each kind of GPU.
     torch.default_generator.manual_seed(0)
+
+
+@pytest.fixture
+def handlers_of_signals():
+    """What this process does about stop signals is the same again after the test."""
+    before = {number: signal.getsignal(number) for number in signals.STOP}
+    yield
+    signals._early.clear()
+    for number, handler in before.items():
+        signal.signal(number, handler)
 
 
 @pytest.fixture

@@ -11,6 +11,8 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
+from hpcfl.errors import Interrupted
+
 # Batch systems announce the end of a job with these, and repeat them: they never end a
 # run at once.
 WARNINGS = (signal.SIGUSR1, signal.SIGUSR2)
@@ -19,9 +21,8 @@ STOP = (signal.SIGTERM, signal.SIGINT, signal.SIGXCPU, *WARNINGS)
 # the ranks got already.
 ECHO = 1.0
 
-_early: list[
-    str
-] = []  # names of the signals that arrived before a StopRequest was open
+# Names of the signals that the next StopRequest finds.
+_early: list[str] = []
 
 
 def remember() -> None:
@@ -32,9 +33,11 @@ def remember() -> None:
     """
     for number in STOP:
         if number != signal.SIGINT:
-            signal.signal(
-                number, lambda number, frame: _early.append(signal.Signals(number).name)
-            )
+            signal.signal(number, _keep)
+
+
+def _keep(number: int, frame: FrameType | None) -> None:
+    _early.append(signal.Signals(number).name)
 
 
 def ignore() -> None:
@@ -61,6 +64,9 @@ class StopRequest:
     """Context manager: while it is open, ``received`` is the name of the first stop
     signal, or None.
 
+    A signal that came too late for a run stops the next one of a process that remembers
+    signals, such as a sweep's.
+
     at_once: called when another one arrives later, unless that is one of WARNINGS.
     """
 
@@ -78,9 +84,13 @@ class StopRequest:
         _early.clear()
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, error: type[BaseException] | None, *_: object) -> None:
         for number, handler in self._before.items():
             signal.signal(number, handler)
+        heeded = error is not None and issubclass(error, Interrupted)
+        remembers = self._before[signal.SIGTERM] is _keep
+        if self.received and not heeded and remembers:
+            _early.append(self.received)
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         if self.received is None:

@@ -1,5 +1,6 @@
 import gc
 import os
+import signal
 import sys
 
 import pytest
@@ -9,7 +10,8 @@ import hpcfl
 from hpcfl.clients.execution import recorded
 from hpcfl.commands.experiments import check_file, run_file
 from hpcfl.communication.communicator import OneProcess
-from hpcfl.errors import UserError
+from hpcfl.errors import Interrupted, UserError
+from hpcfl.simulation import signals
 
 SWEEP = """
 rounds = 1
@@ -48,6 +50,25 @@ def test_a_sweep_that_lost_cells_says_that_they_count(tmp_path, capsys, monkeypa
         "runs/grid also has runs that are not in this sweep any more, 2 in all, such as seed=1,fedavg;"
         in said
     )
+
+
+@pytest.mark.usefixtures("no_figures", "handlers_of_signals")
+def test_a_stop_after_the_last_vote_of_a_run_stops_the_sweep(tmp_path):
+    """A run of one round tells of it after the final scoring, where nobody asks for
+    signals any more.
+    """
+    signals.remember()
+    (tmp_path / "sweep.toml").write_text(SWEEP)
+    told = []
+
+    def stop(name, round, values):
+        told.append(name)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    out = tmp_path / "out"
+    with pytest.raises(Interrupted, match="the same command begins it"):
+        run_file(tmp_path / "sweep.toml", [], out, False, OneProcess(), stop)
+    assert len(set(told)) == 1
 
 
 def test_what_a_later_cell_lacks_shows_before_the_first_begins(tmp_path):

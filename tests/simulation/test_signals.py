@@ -7,17 +7,12 @@ import signal
 
 import pytest
 
+from hpcfl.errors import Interrupted, RunFailure
 from hpcfl.simulation import signals
 from hpcfl.simulation.signals import StopRequest
 
 
-@pytest.fixture(autouse=True)
-def handlers():
-    """What this process did about signals before."""
-    before = {number: signal.getsignal(number) for number in signals.STOP}
-    yield
-    for number, handler in before.items():
-        signal.signal(number, handler)
+pytestmark = pytest.mark.usefixtures("handlers_of_signals")
 
 
 @pytest.fixture
@@ -65,8 +60,34 @@ def test_warnings_may_be_repeated_but_do_not_protect(clock):
 def test_early_signals_are_kept_for_one_run(number):
     signals.remember()
     send(number)
+    with pytest.raises(Interrupted), StopRequest(pytest.fail) as request:
+        assert request.received == number.name
+        raise Interrupted("stopped")
+    with StopRequest(pytest.fail) as request:
+        assert request.received is None
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_what_came_too_late_for_a_run_stops_the_next(number):
+    signals.remember()
+    with StopRequest(pytest.fail):
+        send(number)
     with StopRequest(pytest.fail) as request:
         assert request.received == number.name
+
+
+def test_what_came_while_a_run_failed_stops_the_next():
+    signals.remember()
+    with pytest.raises(RunFailure), StopRequest(pytest.fail):
+        send(signal.SIGTERM)
+        raise RunFailure("diverged")
+    with StopRequest(pytest.fail) as request:
+        assert request.received == "SIGTERM"
+
+
+def test_a_process_that_goes_on_keeps_no_signal():
+    with StopRequest(pytest.fail):
+        send(signal.SIGINT)
     with StopRequest(pytest.fail) as request:
         assert request.received is None
 
