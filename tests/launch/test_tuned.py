@@ -105,6 +105,37 @@ def test_a_settings_page_says_what_the_tables_say(packs):
     assert lines[-3].startswith("After Holm's correction tuning gives ")
 
 
+@pytest.mark.slow
+def test_settings_side_by_side_say_what_their_tables_say(packs, monkeypatch):
+    monkeypatch.syspath_prepend(str(TUNED))
+    across = runpy.run_path(str(TUNED / "across.py"))
+    across["main"](packs, ["made", "made-untuned"])
+    text = (packs / "settings.md").read_text(encoding="utf-8")
+    own, after = text.split("## Start models after five epochs")
+    for part, metric in ((own, "mean"), (after, "tuned_5/mean")):
+        cells = [line.strip("| ").split(" | ") for line in part.splitlines()]
+        rows = {line[0]: line[1:] for line in cells if len(line) == 4}
+        assert rows.pop("method") == ["made", "made-untuned", "mean rank"]
+        assert rows.keys() == {"fedavg", "fedrep"}
+        for column, setting in enumerate(["made", "made-untuned"]):
+            means = means_of(packs / f"{setting}.tar.xz", metric)
+            for method, values in rows.items():
+                gain = float(values[column].strip("*").split(" ")[0])
+                beside = 100 * (means[method] - means["local"])
+                assert gain == pytest.approx(beside, abs=0.006)
+        assert "Than training alone, of 2: made: " in part
+        assert "of the orders: made and made-untuned " in part
+
+
+def means_of(pack, metric):
+    """The mean score at the tail of each method's runs."""
+    of_method = {}
+    for one in summary.load_all(pack):
+        value = reading.value(one, metric, "tail").value
+        of_method.setdefault(one.config["method"]["name"], []).append(value)
+    return {method: fmean(values) for method, values in of_method.items()}
+
+
 def test_the_rounds_of_a_chosen_file_are_doubled(tmp_path):
     """Behind the number a chosen file has what the key means."""
     chosen = tmp_path / "tuned" / "chosen"
