@@ -21,8 +21,8 @@ STOP = (signal.SIGTERM, signal.SIGINT, signal.SIGXCPU, *WARNINGS)
 # the ranks got already.
 ECHO = 1.0
 
-# Names of the signals that the next StopRequest finds.
-_early: list[str] = []
+# Names of the signals that the next StopRequest finds, and when they came.
+_early: list[tuple[str, float]] = []
 
 
 def remember() -> None:
@@ -37,7 +37,7 @@ def remember() -> None:
 
 
 def _keep(number: int, frame: FrameType | None) -> None:
-    _early.append(signal.Signals(number).name)
+    _early.append((signal.Signals(number).name, time.monotonic()))
 
 
 def ignore() -> None:
@@ -80,7 +80,8 @@ class StopRequest:
 
     def __enter__(self) -> "StopRequest":
         self._before = {number: signal.signal(number, self._handle) for number in STOP}
-        self.received = next(iter(_early), None)
+        if _early and self.received is None:
+            self.received, self._received_at = _early[0]
         _early.clear()
         return self
 
@@ -90,7 +91,7 @@ class StopRequest:
         heeded = error is not None and issubclass(error, Interrupted)
         remembers = self._before[signal.SIGTERM] is _keep
         if self.received and not heeded and remembers:
-            _early.append(self.received)
+            _early.append((self.received, self._received_at))
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         if self.received is None:

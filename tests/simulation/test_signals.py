@@ -91,6 +91,19 @@ def test_a_process_that_goes_on_keeps_no_signal():
         assert request.received is None
 
 
+def test_the_echo_of_an_early_signal_ends_nothing(clock):
+    ends = []
+    signals.remember()
+    send(signal.SIGTERM)
+    with StopRequest(lambda: ends.append(True)):
+        clock[0] += 0.01
+        send(signal.SIGTERM)
+        assert ends == []
+        clock[0] += 1.1
+        send(signal.SIGTERM)
+        assert ends == [True]
+
+
 def test_an_early_ctrl_c_is_not_kept():
     # a shell's background jobs start with it ignored
     signal.signal(signal.SIGINT, signal.default_int_handler)
