@@ -9,9 +9,8 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
+from functools import cached_property
 from typing import Any
-
-import pydantic
 
 from hpcfl.data import datasets
 from hpcfl.errors import UserError
@@ -22,7 +21,7 @@ from hpcfl.experiment.sweep import configured, in_file_name
 from hpcfl.rows import randomness
 from hpcfl.tuning import halving
 from hpcfl.tuning.halving import Rung
-from hpcfl.tuning.section import Interval, Range, Tune, parse
+from hpcfl.tuning.section import Range, Tune, as_range, parse
 
 ATTEMPTS = 100  # draws until one is a valid experiment
 DIGITS = 3  # significant digits of a drawn number, which somebody may want to type
@@ -100,12 +99,15 @@ class Plan:
         """All that the tuning is, as ``read`` takes it."""
         return {**self.base, "tune": self.section.model_dump(mode="json")}
 
-    @property
+    @cached_property
     def most(self) -> int:
-        """The rounds that a run has where the budget allows more."""
-        default = Config.model_fields["rounds"].default
-        rounds: int = self.base.get("rounds", default)
-        return rounds
+        """The rounds that a run has where the budget allows more. Raises UserError."""
+        config, mistakes = configured(
+            copy.deepcopy(self.base), {"method.name": self.section.methods[0]}
+        )
+        if config is None:
+            raise UserError(*(f"{self.source}: {line}" for line in mistakes))
+        return config.rounds
 
     def method_of(self, cell: str) -> str:
         """Which method a run is of, by its name. Raises UserError if there is none."""
@@ -127,7 +129,7 @@ class Plan:
         ranges = declared | self.section.search
         for key, value in self.section.overrides.get(method, {}).items():
             ranges.pop(key, None)
-            found = self._range(key, value)
+            found = as_range(value)
             if found is not None:
                 ranges[key] = found
         return dict(sorted(ranges.items()))
@@ -136,9 +138,7 @@ class Plan:
         """What the overrides of a method set without a search."""
         overrides = self.section.overrides.get(method, {})
         return {
-            key: value
-            for key, value in overrides.items()
-            if self._range(key, value) is None
+            key: value for key, value in overrides.items() if as_range(value) is None
         }
 
     def untuned(self, method: str) -> Candidate:
@@ -214,24 +214,6 @@ class Plan:
                 )
         return Draws(candidates, need_rounds)
 
-    def _range(self, key: str, value: Any) -> Range | None:
-        """The range that an override means; None where it is a value. Raises UserError."""
-        if isinstance(value, list):
-            if not value:
-                raise UserError(
-                    f"{self.source}: tune.overrides, {key} = []: nothing to choose from"
-                )
-            return value
-        if not isinstance(value, dict):
-            return None
-        try:
-            return Interval(**value)
-        except (pydantic.ValidationError, TypeError) as error:
-            raise UserError(
-                f"{self.source}: tune.overrides, {key} = {value}: must be a value, a list "
-                f"of values, or {{ low = …, high = …, log = true }}"
-            ) from error
-
 
 def draw(
     ranges: Mapping[str, Range], seed: int, trial: int, attempt: int = 0
@@ -281,12 +263,6 @@ def read(table: dict[str, Any], source: str, cell: str = "") -> Plan:
     ):
         if key in table:
             raise UserError(f"{source}: {key} beside [tune]; {instead}")
-    partition = table.get("partition", {})
-    if isinstance(partition, dict) and not {"seed", "file"}.isdisjoint(partition):
-        raise UserError(
-            f"{source}: partition.seed and partition.file: what chooses and what is "
-            "reported would have one partition; leave them out, each seed has its own"
-        )
     section = parse(table["tune"], source)
     base = {key: value for key, value in table.items() if key != "tune"}
     plan = Plan(source, base, section)
@@ -306,11 +282,26 @@ def _check(plan: Plan, cell: str) -> None:
     if len(set(names)) < len(names):
         raise UserError(f"{plan.source}: tune.methods: two have the same folder")
     for method in [plan.method_of(cell)] if cell else plan.section.methods:
-        config = plan.config(plan.untuned(method), 0, 1)
+        config = plan.config(plan.untuned(method), 0, plan.most)
         datasets.find(config.data.dataset)
         if not config.training.validation:
             raise UserError(
                 f"{plan.source}: training.validation = 0: nothing is held out to choose "
                 "on; set training.validation = 0.2 or another share"
             )
+        _check_partitions(plan, method)
         plan.trials(method)
+
+
+def _check_partitions(plan: Plan, method: str) -> None:
+    """Raise UserError where all seeds share a partition, by the file or a protocol."""
+    candidate = plan.untuned(method)
+    partitions = [plan.config(candidate, seed, 1).partition for seed in (0, 1)]
+    seeds = {partition.seed for partition in partitions}
+    files = {partition.file for partition in partitions}
+    if len(seeds) == 1 or files != {None}:
+        raise UserError(
+            f"{plan.source}: what chooses and what is reported would have one partition; "
+            "leave out partition.file and set partition.seed = 'seed', so that each "
+            "seed has its own"
+        )

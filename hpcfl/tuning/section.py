@@ -38,6 +38,56 @@ class Interval(Section):
 
 # What may be tried for a key: one of several values, each alike, or an interval.
 Range = list[Any] | Interval
+# What a tuning sets itself: which runs there are, and on which partitions.
+OWN = ("name", "rounds", "seed", "partition.seed", "partition.file", "method.name")
+
+
+def as_range(value: Any) -> Range | None:
+    """The range that is meant by what stands beside a key; None where it is a value.
+    Raises ValueError.
+    """
+    if isinstance(value, list):
+        if not value:
+            raise ValueError("nothing to choose from")
+        return value
+    if not isinstance(value, dict):
+        return None
+    try:
+        return Interval(**value)
+    except ValidationError as error:
+        [first, *_] = error.errors(include_url=False)
+        raise ValueError(
+            "must be a value, a list of values, or "
+            f"{{ low = …, high = …, log = true }}: {first['msg']}"
+        ) from None
+
+
+def by_dotted_key(table: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """The entries of a table that may be nested, as ``training.lr = …`` without
+    quotes makes it.
+    """
+    entries: dict[str, Any] = {}
+    for key, value in table.items():
+        is_range = isinstance(
+            value, dict
+        ) and not Interval.model_fields.keys().isdisjoint(value)
+        if isinstance(value, dict) and not is_range:
+            entries |= by_dotted_key(value, f"{prefix}{key}.")
+        else:
+            entries[prefix + key] = value
+    return entries
+
+
+def checked(entries: dict[str, Any]) -> dict[str, Any]:
+    """The same entries, values or ranges by dotted key. Raises ValueError."""
+    for key, value in entries.items():
+        if key in OWN:
+            raise ValueError(f"{key} is set by the tuning itself")
+        try:
+            as_range(value)
+        except ValueError as error:
+            raise ValueError(f"{key} = {value}: {error}") from None
+    return entries
 
 
 class Tune(Section):
@@ -87,13 +137,31 @@ class Tune(Section):
             raise ValueError("each once")
         return values
 
-    @field_validator("search")
+    @field_validator("search", mode="before")
     @classmethod
-    def _not_empty(cls, ranges: dict[str, Range]) -> dict[str, Range]:
-        for key, values in ranges.items():
-            if not values:
-                raise ValueError(f"{key}: nothing to choose from")
-        return ranges
+    def _ranges(cls, given: Any) -> Any:
+        if not isinstance(given, dict):
+            return given
+        entries = checked(by_dotted_key(given))
+        for key, value in entries.items():
+            if as_range(value) is None:
+                raise ValueError(
+                    f"{key} = {value}: one value is nothing to search; the file's own "
+                    "section sets it"
+                )
+        return entries
+
+    @field_validator("overrides", mode="before")
+    @classmethod
+    def _of_methods(cls, given: Any) -> Any:
+        if not isinstance(given, dict):
+            return given
+        of_methods = {}
+        for method, entries in given.items():
+            if isinstance(entries, dict):
+                entries = checked(by_dotted_key(entries))
+            of_methods[method] = entries
+        return of_methods
 
     @field_validator("final_seeds")
     @classmethod
@@ -116,7 +184,7 @@ def parse(given: dict[str, Any], source: str) -> Tune:
         found = {str(one["loc"][0]): one for one in error.errors(include_url=False)}
     lines = []
     for key, one in found.items():
-        if one["type"] == "extra_forbidden":
+        if one["type"] == "extra_forbidden" and len(one["loc"]) == 1:
             hint = plugins.nearest(key, Tune.model_fields)
             lines.append(f"{source}: unknown key 'tune.{key}'{hint}")
         elif one["type"] == "missing":

@@ -59,6 +59,22 @@ def test_overrides_are_other_ranges_or_values():
     assert tuning.config(tuning.untuned("fedavg"), 0, 1).training.lr == 0.005
 
 
+def test_keys_need_no_quotes():
+    nested = {"training": {"lr": {"low": 0.1, "high": 0.2}}}
+    overrides = {"ditto": {"method": {"lam": 0.5}}}
+    tuning = plan.read(table(search=nested, overrides=overrides), "t.toml")
+    assert tuning.ranges("fedavg") == {"training.lr": Interval(low=0.1, high=0.2)}
+    assert tuning.fixed("ditto") == {"method.lam": 0.5}
+
+
+def test_a_protocol_says_how_many_rounds_there_may_be():
+    given = table(methods=["fedavg"]) | {"protocol": "cwfedavg"}
+    del given["rounds"]
+    tuning = plan.read(given | {"partition": {"seed": "seed"}}, "t.toml")
+    assert tuning.most == 1000
+    assert tuning.config(tuning.untuned("fedavg"), 7, 3).partition.seed == 8
+
+
 def test_draws_are_keyed_by_seed_and_trial():
     interval = Interval(low=0.001, high=0.1, log=True)
     ranges = {"a": interval, "b": [1, 2, 3]}
@@ -110,6 +126,10 @@ MISTAKES = [
     ({"sweep": {"seed": [0, 1]}}, {}, "sweep beside"),
     ({"seed": 3}, {}, "seed beside"),
     ({"partition": {"seed": 3}}, {}, "one partition"),
+    ({"partition": {"file": "partition.h5"}}, {}, "one partition"),
+    ({"protocol": "cwfedavg"}, {"methods": ["fedavg"]}, "one partition"),
+    ({"rounds": "20"}, {}, "rounds = '20'"),
+    ({"rounds": 0}, {}, "rounds = 0"),
     ({"training": {}}, {}, "training.validation = 0"),
     ({}, {"final_seeds": [100, 3]}, "search_seeds too"),
     ({}, {"methods": ["fedavg", "fedavg"]}, "each once"),
@@ -120,6 +140,11 @@ MISTAKES = [
     ({}, {"overrides": {"ditto": {"method.lam": {"low": 1}}}}, "must be a value"),
     ({}, {"search": {"training.lrr": [0.1]}}, "did you mean 'lr'"),
     ({}, {"search": {"training.lr": []}}, "nothing to choose from"),
+    ({}, {"search": {"rounds": [10, 12]}}, "rounds is set by the tuning itself"),
+    ({}, {"search": {"partition": {"seed": [0]}}}, "partition.seed is set by"),
+    ({}, {"search": {"training.lr": 0.1}}, "nothing to search"),
+    ({}, {"search": {"training.lr": {"low": 1, "hi": 2}}}, "training.lr = .* low = …"),
+    ({}, {"overrides": {"ditto": {"method.name": "fedavg"}}}, "method.name is set by"),
     (
         {},
         {
