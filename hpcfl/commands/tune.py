@@ -24,6 +24,7 @@ from hpcfl.experiment import config
 from hpcfl.experiment.sweep import in_file_name
 from hpcfl.files import atomic, destination
 from hpcfl.report import reading, summary
+from hpcfl.report.summary import Run
 from hpcfl.report.text import plain
 from hpcfl.scores._metric_name import SAMPLE_GRADIENTS, MetricName
 from hpcfl.storage import sweep_folder, tune_folder
@@ -125,6 +126,14 @@ def cells_of(tuning: Plan, method: str) -> dict[str, list[Cell]]:
         tune_folder.FINAL: [Cell(tuned, seed) for seed in section.final_seeds],
         tune_folder.UNTUNED: [Cell(without, seed) for seed in section.final_seeds],
     }
+
+
+def gradients_of(run: Run) -> tuple[list[int], int]:
+    """The gradients of samples of each round that was played, and of the final scoring."""
+    results = run.results
+    numbers = results.series(MetricName(SAMPLE_GRADIENTS))
+    counts = np.nan_to_num(numbers).astype(np.int64)
+    return counts[results.played].tolist(), int(counts[~results.played].sum())
 
 
 @dataclass(frozen=True)
@@ -264,10 +273,11 @@ class Player:
             run(experiment, folder, self.communicator)
         except Diverged as error:
             self.say(f"{cell.name}: diverged, and does not go on")
+            more = self.told(lambda: sum(gradients_of(summary.load(folder))[0][since:]))
             return Result(
                 rounds=rounds,
                 whole=before["whole"],
-                gradients=before["gradients"],
+                gradients=before["gradients"] + more,
                 score=None,
                 rank=None,
                 failure=str(error),
@@ -280,10 +290,7 @@ class Player:
     ) -> Result:
         """What a run that was played came to, read from its folder. On rank 0."""
         played = summary.load(folder)
-        numbers = played.results.series(MetricName(SAMPLE_GRADIENTS))
-        counts = np.nan_to_num(numbers).astype(np.int64)
-        of_rounds = counts[played.results.played].tolist()
-        final = int(counts[~played.results.played].sum())
+        of_rounds, final = gradients_of(played)
         whole = before["whole"]
         if not since and before["rounds"] == 0:
             whole = halving.rounds_within(

@@ -19,6 +19,8 @@ from typing_extensions import TypedDict  # pydantic needs this one before Python
 from hpcfl.errors import UserError
 from hpcfl.files import atomic, foreign
 from hpcfl.files.atomic import Damaged
+from hpcfl.storage.run_folder import RUN
+from hpcfl.storage.sweep_folder import CELLS
 
 TUNE = "tune.json"
 SEARCH, FINAL, UNTUNED = "search", "final", "untuned"
@@ -30,8 +32,10 @@ COST = "cost"  # the step that tells what a run costs
 class Result(TypedDict):
     """What a step of a run came to.
 
-    rounds: that were played. whole: those of the whole run, which the budget allows.
-    gradients: of samples that all steps so far took, their scorings included.
+    rounds: that the run was to have then. whole: those of the whole run, which the
+    budget allows.
+    gradients: of samples that all steps so far took, their scorings included; of the
+    round in which a run diverged they are not known.
     score: the number that counts, on held-out samples at the tail; None for none.
     rank: a value to order scores by, higher for a better one.
     failure: why the run had to end, None if it did not.
@@ -67,14 +71,19 @@ def leaves_out(folder: Path, run: Path) -> bool:
 def begin(folder: Path, tuning: dict[str, Any]) -> None:
     """Make the folder that of this tuning, or find that it is.
 
-    Raises UserError if another tuning has it, or its file is damaged, RunFailure if it
-    cannot be written.
+    Raises UserError if a run, a sweep or another tuning has it, or its file is damaged,
+    RunFailure if it cannot be written.
     """
     path = folder / TUNE
     text = json.dumps(tuning, indent=1, sort_keys=True)
     try:
         there = foreign.read_json(path, dict[str, Any])
     except FileNotFoundError:
+        if (folder / RUN).exists() or (folder / CELLS).exists():
+            raise UserError(
+                f"{folder}: holds a run or a sweep, not a tuning; choose another --out "
+                "or name"
+            ) from None
         with atomic.explained(folder):
             for name in (RESULTS, CHOSEN):
                 (folder / name).mkdir(parents=True, exist_ok=True)

@@ -75,11 +75,18 @@ def tell(plan: Plan, folder: Path) -> None:
     """Write the table, the curve and its figure, and print the table."""
     finals = test_scores(plan, folder / tune_folder.FINAL)
     untuned = test_scores(plan, folder / tune_folder.UNTUNED)
+    measure = measure_of(folder)
     tuned = [
-        of_method(plan, folder, method, finals.get(method, {}), untuned.get(method, {}))
+        of_method(
+            plan,
+            folder,
+            method,
+            measure,
+            finals.get(method, {}),
+            untuned.get(method, {}),
+        )
         for method in plan.section.methods
     ]
-    measure = measure_of(folder)
     atomic.write(folder / TABLE, table_text(plan, tuned).encode())
     atomic.write(folder / CURVE, curve_text(tuned).encode())
     _print_table(plan, tuned, measure)
@@ -99,11 +106,14 @@ def of_method(
     plan: Plan,
     folder: Path,
     method: str,
+    measure: Measure,
     finals: dict[int, float],
     finals_untuned: dict[int, float],
 ) -> Tuned:
     """What a method was tuned to, from the files of its search and the test scores of
     its final runs by seed.
+
+    measure: what the number that counts measures.
     """
     return Tuned(
         method,
@@ -111,13 +121,13 @@ def of_method(
         standing.spent(plan, folder, method),
         standing.chosen(plan, folder, method),
         standing.untuned(plan, folder, method),
-        curve(plan, folder, method),
+        curve(plan, folder, method, measure),
         finals,
         finals_untuned,
     )
 
 
-def curve(plan: Plan, folder: Path, method: str) -> list[float]:
+def curve(plan: Plan, folder: Path, method: str, measure: Measure) -> list[float]:
     """The expected best score on held-out samples after 1, 2 … trials of a method.
 
     A trial counts with the score of the last rung that it was played in: what it would
@@ -125,19 +135,15 @@ def curve(plan: Plan, folder: Path, method: str) -> list[float]:
     fewer trials.
     """
     ranks = []
-    better = 1.0
     for candidate in plan.trials(method):
         found = []
         for seed in plan.section.search_seeds:
             last = standing.last_result(plan, folder, Cell(candidate, seed))
             found.append(last)
-        scores = halving.mean([one["score"] if one else None for one in found])
         rank = halving.mean([one["rank"] if one else None for one in found])
-        if rank is None or scores is None:
-            continue
-        ranks.append(rank)
-        better = 1.0 if rank == scores else -1.0
-    return [better * expected for expected in halving.expected_best(ranks)]
+        if rank is not None:
+            ranks.append(rank)
+    return [measure.rank(expected) for expected in halving.expected_best(ranks)]
 
 
 def test_scores(plan: Plan, sweep: Path) -> dict[str, dict[int, float]]:
@@ -162,8 +168,8 @@ def _runs(sweep: Path) -> list[Run]:
 
 def measure_of(folder: Path) -> Measure:
     """What the number that counts measures."""
-    for run in _runs(folder / tune_folder.SEARCH):
-        return run.measure
+    for name in sweep_folder.there(folder / tune_folder.SEARCH):
+        return summary.load(folder / tune_folder.SEARCH / name).measure
     return Measure("accuracy", "", "accuracy", "", "up")
 
 
@@ -269,9 +275,9 @@ def _print_table(plan: Plan, tuned: list[Tuned], measure: Measure) -> None:
         if one.spent > budget:
             console.print(
                 literal(
-                    f"note: {one.method} spent more than the budget: the first rounds, which "
-                    "tell what a run costs, are more than a rung; raise tune.budget, or "
-                    "score more often"
+                    f"note: {one.method} spent more than the budget: the first rounds, "
+                    "which tell what a run costs, are played by every trial, whatever "
+                    "they cost; raise tune.budget, or score more often"
                 )
             )
 

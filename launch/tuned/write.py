@@ -70,7 +70,7 @@ def numbers(
                 "method": method,
                 "column": cells[0].run.score,
                 "own": mean(cells),
-                "by_tuning": gains(cells, untuned[method]),
+                "by_tuning": gains(cells, untuned.get(method, [])),
                 "beside_local": local,
                 "hurt": 100 * local.hurt,
                 TUNED: mean(cells, TUNED),
@@ -135,8 +135,9 @@ def closing(
     """What tuning and the moment of scoring change, in three sentences."""
     by_tuning = verdicts(frame["by_tuning"]).value_counts()
     at_fixed_rate = gains(untuned["fedavg"], tuned["fedavg"], TUNED)
-    own_untuned = pandas.Series({name: mean(untuned[name]) for name in frame.index})
-    with_untuned = frame["own"].rank().corr(own_untuned.rank())
+    own_untuned = pandas.Series({name: mean(cells) for name, cells in untuned.items()})
+    both = pandas.DataFrame({"own": frame["own"], "untuned": own_untuned}).dropna()
+    with_untuned = both["own"].corr(both["untuned"], method="spearman")
     with_trained = frame["own"].rank().corr(frame[TUNED].rank())
     return (
         f"After Holm's correction tuning gives {by_tuning.get('better', 0)} methods more "

@@ -170,6 +170,24 @@ def test_where_everything_diverges_nothing_is_chosen(tuned):
     assert not list((folder / "chosen").iterdir())
 
 
+def test_what_a_diverged_run_took_is_spent(tuned):
+    """Round 3 of the three that tell what a run costs diverges, in both trials."""
+    ill = '{ "tiny:Diverges" = { method.since = 3, method.everyone = true } }'
+    folder = tuned(["tiny:Diverges"], search=f"{RATES}\noverrides = {ill}")
+    assert rows(folder)["tiny:Diverges"]["spent"] == str(2 * 2 * SAMPLES)
+
+
+def test_a_run_or_a_sweep_is_no_place_for_a_tuning(tuned, tmp_path, capsys):
+    folder = tmp_path / "runs" / "t"
+    folder.mkdir(parents=True)
+    for there in ("run.json", "sweep.json"):
+        (folder / there).write_text("{}")
+        tuned(["fedavg"], code=2)
+        assert "holds a run or a sweep, not a tuning" in capsys.readouterr().err
+        (folder / there).unlink()
+    assert list(folder.iterdir()) == []
+
+
 def test_a_sham_gets_what_the_method_gets(tuned):
     """FedAvg under two names and one configuration to choose: the same numbers."""
     folder = tuned(["fedavg", "tiny:Sham"], search='{ "training.lr" = [0.1] }')
