@@ -24,6 +24,7 @@ from hpcfl.clients import Fleet, StepContext
 from hpcfl.communication.message import Inbox
 from hpcfl.methods.base import ClientModel, Setup, State, search
 from hpcfl.methods.fedavg import ServerModel
+from hpcfl.rows import mixing
 
 
 class APFL(ServerModel):
@@ -65,7 +66,7 @@ class APFL(ServerModel):
             context.variables["personal"] = personal - rate * alpha * slope
             if self.adaptive:
                 products = (personal - own) * slope
-                moved = alpha - rate * products.sum(dim=1, keepdim=True)
+                moved = alpha - rate * mixing.row_sums(products)[:, None]
                 context.variables["alpha"] = moved.clamp(0, 1)
 
         variables = {

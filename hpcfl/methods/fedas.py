@@ -36,6 +36,7 @@ from hpcfl.methods._shared_body import SharedBody
 from hpcfl.methods.base import Cohort, Setup, State, head_of, search
 from hpcfl.methods.fedproto import features
 from hpcfl.models import parts
+from hpcfl.rows import mixing
 from hpcfl.rows.layout import Group
 
 NONE = 1e-30  # next to no weight, beside which any trace that is not 0 counts alone
@@ -120,7 +121,7 @@ class FedAS(SharedBody):
         """(C): the trace t_i of each client at its model in ``rows`` [n, P], float32 [n]."""
 
         def add_squares(context: StepContext) -> None:
-            squares = context.gradient().square().sum(dim=1, keepdim=True)
+            squares = mixing.row_sums(context.gradient().square())[:, None]
             context.variables["trace"] = context.variables["trace"] + squares
             context.variables["steps"] = context.variables["steps"] + 1
 

@@ -28,6 +28,7 @@ from hpcfl.communication.message import Field as Sent
 from hpcfl.communication.message import Inbox, Message
 from hpcfl.methods.base import Audience, ClientModel, Cohort, Setup, State, search
 from hpcfl.methods.fedavg import ServerModel
+from hpcfl.rows import mixing
 
 
 class FedDyn(ServerModel):
@@ -97,7 +98,8 @@ class FedDyn(ServerModel):
             alpha = context.variables["alpha"]
             away = context.rows() - context.variables["anchor"]
             context.optimizer_step(context.gradient() + alpha * away)
-            context.regulariser(alpha[:, 0] / 2 * away.square().sum(dim=1))
+            distances = mixing.row_sums(away.square())
+            context.regulariser(alpha[:, 0] / 2 * distances)
 
         anchor = self.anchor(fleet, inbox)
         trained, _ = fleet.train_by(

@@ -23,6 +23,7 @@ from hpcfl.clients import Fleet, StepContext
 from hpcfl.communication.message import Inbox
 from hpcfl.methods.base import ClientModel, Cohort, Setup, State, search
 from hpcfl.methods.fedavg import ServerModel
+from hpcfl.rows import mixing
 
 
 class PFedMe(ServerModel):
@@ -109,7 +110,7 @@ class PFedMe(ServerModel):
             terms = (theta - local).square_().mul_(self.lam)
             if self.mu:
                 terms += self.mu * theta.square()
-            context.regulariser(terms.sum(dim=1) / 2)
+            context.regulariser(mixing.row_sums(terms) / 2)
             context.variables["local"] = torch.lerp(local, context.rows(), rate)
 
         fleet.state["personal"], after = fleet.train_by(

@@ -24,6 +24,7 @@ from hpcfl.clients import Fleet
 from hpcfl.communication.message import Inbox, Mean, Message
 from hpcfl.methods.base import Cohort, State, search
 from hpcfl.methods.fedavg import ServerModel
+from hpcfl.rows import mixing
 
 FLOOR = 1e-10  # is added to every loss
 
@@ -54,7 +55,7 @@ class QFFL(ServerModel):
         losses = inbox["losses"][:, None] + FLOOR
         # F^q by its logarithm: the last bits of powers depend on the clients beside.
         power = (self.q * losses.log()).exp()
-        length = change.square().sum(dim=1, keepdim=True)
+        length = mixing.row_sums(change.square())[:, None]
         shares = self.shares(fleet)
         return {
             "change": Mean(power * change, shares),

@@ -85,6 +85,18 @@ def average(weights: Tensor, rows: Tensor) -> Tensor:
     return mix(weights[None], rows)[0]
 
 
+def row_sums(rows: Tensor) -> Tensor:
+    """The sum of each row of ``rows`` [n, width], ``[n]``, whose bits do not depend on
+    the rows beside it.
+
+    torch adds up a single long row in pieces on ``runtime.threads`` threads, and each
+    of several rows on one; so a single row is added up beside a copy of itself.
+    """
+    if len(rows) == 1 and rows.device.type == "cpu":
+        return torch.cat([rows, rows]).sum(dim=1)[:1]
+    return rows.sum(dim=1)
+
+
 def picked(rows: Tensor, positions: Tensor) -> Tensor:
     """A copy of the rows at ``positions`` [n]."""
     return torch.index_select(rows, 0, positions, out=_empty(rows, len(positions)))

@@ -64,6 +64,22 @@ def test_kinds_of_messages_and_state_on_digits_with_three_ranks_and_resumed(
     compare(tmp_path / "1", tmp_path / "3", len(names))
 
 
+def test_several_threads_give_the_same_bits_with_a_client_alone_on_its_rank(
+    start, tmp_path
+):
+    """Of a single row longer than 32,768 torch's threads add up pieces."""
+    file = tmp_path / "experiment.toml"
+    names = ["apfl", "fedas"]
+    text = DIGITS.replace("hidden = [16]", "hidden = [1024]").replace(
+        "clients = 10", "clients = 3"
+    )
+    file.write_text(f"{text}[runtime]\nthreads = 2\n[sweep]\nmethod.name = {names}\n")
+    for ranks in (2, 4):
+        code, output = start(ranks, file, "--out", tmp_path / str(ranks)).wait()
+        assert code == 0, output
+    compare(tmp_path / "2", tmp_path / "4", len(names))
+
+
 def test_kinds_of_messages_and_state_with_more_ranks_than_clients(
     start, alone, experiment, tmp_path
 ):

@@ -40,6 +40,23 @@ def test_combine_adds_products_in_order(monkeypatch, block):
     assert torch.equal(mixing.combine(matrix, rows, torch.float32), found.float())
 
 
+def test_the_sum_of_a_row_has_the_same_bits_beside_others(two_threads):
+    rows = torch.randn(3, 100_000, generator=torch.Generator().manual_seed(0))
+    beside = mixing.row_sums(rows)
+    alone = [mixing.row_sums(row[None]) for row in rows]
+    assert torch.equal(torch.cat(alone), beside)
+    alone = [row[None].sum(dim=1) for row in rows]
+    assert not torch.equal(torch.cat(alone), beside)  # why there is such a function
+
+
+@pytest.fixture
+def two_threads():
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    yield
+    torch.set_num_threads(before)
+
+
 @pytest.fixture
 def cores(monkeypatch):
     """``cores(number)``: so many blocks of 100 columns of nine rows are worked on at

@@ -44,7 +44,9 @@ IN_PLACES = (
     "slice_backward split_with_sizes squeeze stack transpose tril triu "
     "triu_indices unbind unsqueeze view zeros zeros_like"
 )
-# What adds up or compares does so along a lane, in an order that its sizes alone say.
+# What adds up or compares does so along a lane, in an order that its sizes alone say
+# where there are two lanes or more, as there always are (``recorded.py``): threads share
+# the sum of a single one.
 # Lanes are the outermost dimension of all that is computed from tensors ``[L, …]`` by
 # operators of this list.
 ALONG_A_LANE = (
