@@ -209,6 +209,13 @@ def lora_by_rank(shape, classes):
     return model
 
 
+def tied(shape, classes):
+    """Two hidden layers have one weight."""
+    model = MLP(shape, classes, hidden=(6, 6, 6))
+    model.hidden3.weight = model.hidden2.weight
+    return model
+
+
 def dropping(shape, classes, *, share: float = 0.5):
     """A linear model that leaves out a share of its inputs, by a function of torch."""
     return Dropping(share, classes)

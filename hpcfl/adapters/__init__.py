@@ -1,10 +1,10 @@
 """Adapters: what of a model is trained, above one frozen base of all clients
 (``[adapter]``, adapters.md §3).
 
-An adapter only inserts what it needs and says ``requires_grad_(False)`` of the rest, as a
-user's own module may do. What is frozen is then a constant of the experiment
-(``rows/constants.py``): it lies in no row, so that layouts, messages, means, checkpoints
-and methods know nothing of it.
+An adapter only inserts what it needs and says by ``requires_grad_`` what of all is trained,
+as a user's own module may do, whose choice it replaces. What is frozen is then a constant
+of the experiment (``rows/constants.py``): it lies in no row, so that layouts, messages,
+means, checkpoints and methods know nothing of it.
 """
 
 from collections.abc import Callable
@@ -31,8 +31,7 @@ def adapt(module: nn.Module, adapter: Adapter) -> nn.Module:
     trained |= {name for name in known if name.split(".")[0] == head}
     trained |= set(patterns.matching(adapter.train, known, "adapter.train"))
     for name, parameter in module.named_parameters():
-        if name not in trained:
-            parameter.requires_grad_(False)
+        parameter.requires_grad_(name in trained)
     return module
 
 

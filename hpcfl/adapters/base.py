@@ -131,10 +131,11 @@ def _made(
             tensor = files[piece.tensor].get_tensor(piece.tensor)
             parts.append(piece.of(tensor, own.shape))
         made = parts[0] if len(parts) == 1 else torch.cat(parts)
+        # of 8-bit floats torch knows no type for both
+        exact = torch.promote_types(made.dtype, own.dtype) == own.dtype
     except (SafetensorError, RuntimeError, IndexError):
         return None
     floating = made.is_floating_point() == own.is_floating_point()
-    exact = torch.promote_types(made.dtype, own.dtype) == own.dtype
     if made.shape != own.shape or not (floating and exact):
         return None
     return torch.empty_like(own, requires_grad=False).copy_(made)

@@ -1,8 +1,8 @@
 """LoRA: a frozen layer with a trained correction of low rank (adapters.md §3).
 
 Hu et al., "LoRA: Low-rank adaptation of large language models", ICLR 2022: y = W₀x + b +
-s·B·A·x with A [r, in], B [out, r] and s = α/r. B begins as zeros, so that the model begins
-as its base. rsLoRA (Kalajdzievski, 2023) scales by s = α/√r.
+s·B·A·x with A [r, in], B [out, r] and s = α/r. B begins as zeros, and of an embedding A, so
+that the model begins as its base. rsLoRA (Kalajdzievski, 2023) scales by s = α/√r.
 
 A layer stays the same object, with its parameters, names and hooks: only its class is
 another one, which inherits from torch's and has the parameters ``A`` and ``B``.
@@ -19,6 +19,7 @@ from torch.nn import Parameter
 from hpcfl.errors import UserError
 from hpcfl.experiment.plugins import few
 from hpcfl.experiment.sections import Adapter
+from hpcfl.models._replaced import Embedding
 from hpcfl.rows import patterns
 from hpcfl.rows.layout import of_parameters
 
@@ -70,7 +71,7 @@ class LowRankLinear(LowRank, nn.Linear):
         return self.factor * (self.B @ self.A)
 
 
-class LowRankEmbedding(LowRank, nn.Embedding):
+class LowRankEmbedding(LowRank, Embedding):
     """An ``nn.Embedding`` with a correction; the row of the padding has none."""
 
     def forward(self, tokens: Tensor) -> Tensor:
@@ -98,13 +99,15 @@ def insert(module: nn.Module, adapter: Adapter) -> set[str]:
     """Give the targets a correction of low rank; the names of what is trained of them.
 
     Raises:
-        UserError: there is no target, or the rank is larger than one.
+        UserError: there is no target, or the rank is larger than a layer.
     """
     for name in _targets(module, adapter):
         correct(module.get_submodule(name), name, adapter)
     names = set[str]()
-    for name in layers(module):
-        names |= {f"{name}.A", f"{name}.B"} if adapter.train_a else {f"{name}.B"}
+    for name, layer in layers(module).items():
+        # What begins as zeros has to be trained: beside zeros that stay nothing moves.
+        zeros = "B" if isinstance(layer, nn.Linear) else "A"
+        names |= {f"{name}.A", f"{name}.B"} if adapter.train_a else {f"{name}.{zeros}"}
     return names
 
 
@@ -159,7 +162,7 @@ def correct(layer: nn.Module, name: str, adapter: Adapter) -> None:
         nn.init.uniform_(down, -bound, bound)
     else:
         nn.init.normal_(up)
-    layer.A = Parameter(down, requires_grad=adapter.train_a)
+    layer.A = Parameter(down)
     layer.B = Parameter(up)
     if of_linear and adapter.dropout:
         layer.dropout = nn.Dropout(adapter.dropout)
@@ -181,13 +184,15 @@ def layers(module: nn.Module) -> dict[str, LowRank]:
 @torch.no_grad()
 def merge(module: nn.Module) -> nn.Module:
     """The same module, whose corrections are part of its weights and which is of torch's
-    own layers again.
+    own layers again. Weights that were tied come apart where one user has a correction.
     """
     plain: dict[type[nn.Module], type[nn.Module]] = {}
     for original, adapted in ADAPTED.items():
         plain[adapted] = original
     for layer in layers(module).values():
-        layer.weight.add_(layer.correction())
+        # a parameter of its own: another layer may have the same weight and no correction
+        corrected = layer.weight + layer.correction()
+        layer.weight = Parameter(corrected, requires_grad=layer.weight.requires_grad)
         del layer.A, layer.B, layer.factor
         layer._modules.pop("dropout", None)
         whole: nn.Module = layer

@@ -52,12 +52,12 @@ class Piece:
     def of(self, tensor: Tensor, shape: Sequence[int]) -> Tensor:
         """This piece of the file's tensor, for a parameter of a ``shape``.
 
-        Raises RuntimeError where it has no such piece.
+        Raises RuntimeError or IndexError where it has no such piece.
         """
         if self.change == "transposed":
             tensor = tensor.t()
         if self.pieces > 1:
-            size = len(tensor) // self.pieces
+            size = tensor.shape[0] // self.pieces
             tensor = tensor.unflatten(0, (self.pieces, size))[self.number]
         if self.change == "reshaped":
             tensor = tensor.reshape(list(shape))

@@ -274,7 +274,8 @@ class Adapter(Section):
     )
     train_a: bool = Field(
         True,
-        description="lora: train A, too; false leaves it as it was drawn (FFA-LoRA)",
+        description="lora: train A, too; false leaves it, of an embedding B, as it was "
+        "drawn (FFA-LoRA)",
     )
     width: int = Field(
         64, ge=1, le=1 << 16, description="bottleneck: numbers at the narrowest place"

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
 
 # Layers of which products or look-ups read the weights, so that these may be bfloat16.
 # A norm, which gets float32, could not read others than float32.
@@ -20,23 +21,25 @@ STORED = (nn.Linear, nn.modules.conv._ConvNd, nn.Embedding, nn.MultiheadAttentio
 class Mixed(nn.Module):
     """Joins the class of a module that is computed in mixed precision."""
 
-    def forward(self, x: Tensor) -> Any:
-        with _autocast(x):
-            return _float32(super().forward(x))
+    def forward(self, *arguments: Any, **keywords: Any) -> Any:
+        with _autocast(arguments, keywords):
+            return _float32(super().forward(*arguments, **keywords))
 
 
 class MixedWithFeatures(Mixed):
     """And of one that has a method ``features``."""
 
-    def features(self, x: Tensor) -> Any:
-        with _autocast(x):
-            features = super().features(x)  # type: ignore[misc]
-        return _float32(features)
+    def features(self, *arguments: Any, **keywords: Any) -> Any:
+        plain: Any = super()
+        with _autocast(arguments, keywords):
+            return _float32(plain.features(*arguments, **keywords))
 
 
-def _autocast(x: Tensor) -> torch.autocast:
+def _autocast(*given: Any) -> torch.autocast:
+    """Mixed precision where the tensors are that a model is given."""
+    tensors = [leaf for leaf in tree_leaves(given) if isinstance(leaf, Tensor)]
     # Its cache would keep the bfloat16 form of a weight for other lanes and other modes.
-    return torch.autocast(x.device.type, torch.bfloat16, cache_enabled=False)
+    return torch.autocast(tensors[0].device.type, torch.bfloat16, cache_enabled=False)
 
 
 def _float32(output: Any) -> Any:

@@ -87,7 +87,10 @@ class GPT(Transformer):
     def of_each_token(self, x: Tensor) -> Tensor:
         """What the head would read at each position, [batch, positions, width]."""
         places = self.wpe.weight[: x.shape[1]]
-        vectors = self.dropout(self.wte(x) + places)
+        vectors = self.wte(x) + places
+        # as that of a layer: none where neither tokens nor positions are trained
+        if self.wte.training or self.wpe.training:
+            vectors = self.dropout(vectors)
         mask = causal(x.shape[1], x.device)
         result: Tensor = self.ln_f(self.through_blocks(vectors, mask))
         return result

@@ -36,7 +36,8 @@ class Restored:
     round: it was written after this one. server: the server's state on rank 0, None
         elsewhere.
     digest: of the run's whole state. meta: what ``start`` was given. best: the number
-        of the best round whose state is kept with it; None without one.
+        of the best round, which a later one has to surpass even where the state that
+        was kept of it is damaged and left out; None where none was kept.
     """
 
     round: int

@@ -173,7 +173,6 @@ class ClientStore:
         )
         self._template_row = row
         self.template = row.tensors
-        self._template_row = row
         self._ids = np.sort(np.fromiter(ids, np.int64))
         self._written: dict[int, Row] = {}
         self._overflow = overflow = Overflow(self.template)

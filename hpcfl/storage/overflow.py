@@ -12,6 +12,7 @@ from typing import BinaryIO, cast
 import torch
 from torch import Tensor
 
+from hpcfl.errors import RunFailure
 from hpcfl.files import atomic
 
 
@@ -28,8 +29,7 @@ class Slot:
         """The row, by name of the tensor. Raises RunFailure."""
         data = torch.empty(self.overflow.size, dtype=torch.uint8)
         with atomic.explained(self.overflow.place):
-            if data.nbytes:
-                os.preadv(self.overflow.descriptor, [data.numpy().data], self.offset)
+            self._fill(data.numpy().data if data.nbytes else memoryview(b""))
         start, row = 0, {}
         for name, like in self.overflow.template.items():
             row[name] = (
@@ -37,6 +37,19 @@ class Slot:
             )
             start += _aligned(like.nbytes)
         return row
+
+    def _fill(self, data: memoryview) -> None:
+        """Read into all of ``data``. Raises RunFailure where the file ends before it.
+
+        Linux gives 2 GiB at a time, and less where a signal comes.
+        """
+        position = self.offset
+        while data:
+            count = os.preadv(self.overflow.descriptor, [data], position)
+            if not count:
+                place = self.overflow.place
+                raise RunFailure(f"{place}: the file ended within a client's state")
+            data, position = data[count:], position + count
 
     def read_ahead(self) -> None:
         """Ask the system to have the row in its cache soon."""

@@ -133,7 +133,11 @@ def _stem(model: Trained) -> str:
 def _write_tensors(path: Path, module: nn.Module) -> None:
     from safetensors.torch import save
 
-    tensors = {key: tensor.contiguous() for key, tensor in module.state_dict().items()}
+    # copies: the format has no tensors that share memory, as tied ones do
+    tensors = {
+        key: tensor.clone(memory_format=torch.contiguous_format)
+        for key, tensor in module.state_dict().items()
+    }
     atomic.write(path, save(tensors, {"format": "pt"}))
 
 

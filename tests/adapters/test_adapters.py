@@ -181,6 +181,56 @@ def test_with_full_rank_and_a_the_identity_b_moves_as_the_weight_would():
     assert torch.equal(layer.B.grad, full)
 
 
+class Words(nn.Module):
+    def __init__(self, padding=None, words=9):
+        super().__init__()
+        self.words = nn.Embedding(words, 5, padding)
+        self.hidden = nn.Linear(5, 6)
+        self.head = nn.Linear(6, 4)
+
+    def forward(self, tokens):
+        return self.head(self.hidden(self.words(tokens).mean(dim=1)).relu())
+
+
+def test_where_one_matrix_is_frozen_it_is_the_one_that_was_drawn():
+    """Of a linear layer B is zero, of an embedding A."""
+    keys = Adapter(kind="lora", targets=["words", "hidden"], rank=2, train_a=False)
+    module = adapters.adapt(Words(), keys)
+    assert trained(module) == ["words.A", "hidden.B", *HEAD]
+    tokens, y = torch.randint(9, (8, 3)), torch.arange(8) % 4
+    before = copy.deepcopy(module.state_dict())
+    optimiser = torch.optim.SGD(module.parameters(), lr=1.0)
+    cross_entropy(module(tokens), y).backward()
+    optimiser.step()
+    for name, value in module.state_dict().items():
+        assert torch.equal(value, before[name]) == (name not in trained(module))
+
+
+def test_a_weight_that_another_layer_has_too_is_merged_for_one_alone():
+    tied = Words(words=4)
+    tied.head = nn.Linear(5, 4)
+    tied.hidden = nn.Linear(5, 5)
+    tied.head.weight = tied.words.weight
+    module = adapters.adapt(tied, Adapter(kind="lora", targets=["words"], rank=2))
+    moved(module)
+    tokens = torch.randint(4, (8, 3))
+    before, base = module(tokens), module.head.weight.clone()
+    torch.testing.assert_close(lora.merge(module)(tokens), before)
+    assert torch.equal(module.head.weight, base)
+    assert not module.words.weight.requires_grad
+
+
+def test_what_a_module_freezes_itself_is_trained_where_the_adapter_says_so():
+    frozen = MLP((5,), 4, hidden=(6, 7)).requires_grad_(False)
+    keys = Adapter(kind="head", train=["hidden2.bias"])
+    assert trained(adapters.adapt(copy.deepcopy(frozen), keys)) == [
+        "hidden2.bias",
+        *HEAD,
+    ]
+    frozen.head.requires_grad_(True)
+    assert trained(adapters.adapt(frozen, Adapter())) == HEAD
+
+
 def gradients(kernel, lanes, names, x, y):
     session = Session(
         kernel,
@@ -190,17 +240,6 @@ def gradients(kernel, lanes, names, x, y):
     )
     found, _ = session.gradients(slice(0, len(x)), Batch(x, y), {})
     return found
-
-
-class Words(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.words = nn.Embedding(9, 5)
-        self.hidden = nn.Linear(5, 6)
-        self.head = nn.Linear(6, 4)
-
-    def forward(self, tokens):
-        return self.head(self.hidden(self.words(tokens).mean(dim=1)).relu())
 
 
 def adapted_with_samples(kind, samples):
@@ -214,6 +253,21 @@ def adapted_with_samples(kind, samples):
     vit = ViT((1, 8, 8), 4, **sizes, dropout=0.0)
     module = adapters.adapt(vit, Adapter(kind="lora"))
     return moved(module), torch.randn(3, samples, 1, 8, 8)
+
+
+def test_the_paddings_row_is_trained_in_no_lane():
+    """Beside a correction, where ``adapter.train`` names the embedding itself."""
+    keys = Adapter(kind="lora", targets=["words"], train=["words"], rank=2)
+    module = moved(held(adapters.adapt(Words(padding=0), keys)))
+    names = of_parameters(module).names
+    assert "words.weight" in names
+    lanes = {
+        name: value.detach() + torch.randn(3, *value.shape)
+        for name, value in module.named_parameters()
+    }
+    x, y = torch.randint(2, (3, 16, 7)), torch.randint(4, (3, 16))
+    of_words = gradients(BatchedKernel(module, 3), lanes, names, x, y)["words.weight"]
+    assert not of_words[:, 0].any() and of_words[:, 1].any(dim=1).all()
 
 
 def test_a_table_of_the_base_is_not_copied_for_every_lane():

@@ -116,6 +116,10 @@ def test_short_types_become_the_models_and_a_folder_is_one_base(saved, tmp_path)
         ({"net.0.bias": torch.ones(6).double()}, r"is float64 \[6\] and the model's"),
         ({"net.0.bias": torch.ones(6).long()}, r"is I64 \[6\] and the model's"),
         (
+            {"net.0.bias": torch.ones(6).to(torch.float8_e4m3fn)},
+            r"is F8_E4M3 \[6\] and the model's",
+        ),
+        (
             {"net.0.bias": torch.ones(5), "net.0.weight": torch.ones(6)},
             r"'net.0.weight' is float32 \[6\] and .*, 'net.0.bias' is float32 \[5\]",
         ),
@@ -128,6 +132,13 @@ def test_what_is_missing_or_of_another_shape_is_named(saved, change, words):
     with pytest.raises(UserError, match=words) as caught:
         read(kind="head", base=saved(tensors), names=NAMES)
     assert "\n" not in str(caught.value)
+
+
+def test_one_number_has_no_pieces(saved):
+    names = NAMES | {"b": ["hidden1.bias", "more"]}
+    file = saved({"net.0.weight": BODY["net.0.weight"], "b": torch.tensor(1.0)})
+    with pytest.raises(UserError, match=r"'b' is float32 \[\] and .*'hidden1.bias'"):
+        read(kind="head", base=file, names=names)
 
 
 def test_many_names_are_a_line_and_what_an_adapter_trains_may_be_missing(saved):

@@ -304,7 +304,6 @@ def test_the_features_of_every_model_stand_for_samples(name):
     options = {"vocabulary": 30} if name in OF_TOKENS else {}
     if name in ("bert", "gpt"):
         options |= {"width": 8, "depth": 1, "heads": 2, "hidden": 8}
-        options["dropout"] = 0.0  # gpt's stays on whatever is frozen: it is of no layer
     module = plugins.find("hpcfl.models", "model.name", name)(shape, 4, **options)
     x = torch.randint(0, 30, (3, *shape)) if options else torch.randn(3, *shape)
     y = torch.tensor([0, 3, 1])

@@ -77,6 +77,37 @@ def test_what_comes_out_is_float32_and_products_are_of_bfloat16():
     assert plain(x)[0, 0] == (257 / 256) ** 2
 
 
+class Scaled(nn.Module):
+    """Whose parts take more than a sample."""
+
+    def __init__(self):
+        super().__init__()
+        self.body = nn.Linear(3, 3)
+        self.head = Times()
+
+    def features(self, images, *, scale=1.0):
+        return scale * self.body(images)
+
+    def forward(self, images, scale=1.0):
+        return self.head(features=self.features(images, scale=scale), scale=scale)
+
+
+class Times(nn.Linear):
+    def __init__(self):
+        super().__init__(3, 2)
+
+    def forward(self, features, scale):
+        return scale * super().forward(features)
+
+
+def test_what_a_model_takes_beside_samples_is_passed_on():
+    x, module = torch.randn(4, 3), mixed.mix(Scaled())
+    doubled = module(images=x, scale=2.0)
+    assert doubled.dtype == torch.float32
+    assert torch.equal(doubled, module.head(2 * module.features(x), scale=2.0))
+    assert torch.equal(module(x, 2.0), doubled)
+
+
 def test_weights_of_the_base_are_stored_in_bfloat16_and_what_is_trained_is_not():
     module, exact = held("vit"), held("vit", in_bfloat16=False)
     base = constants.of(module)

@@ -1,10 +1,12 @@
 import gc
+import os
 import weakref
 
 import numpy as np
 import pytest
 import torch
 
+from hpcfl.errors import RunFailure
 from hpcfl.storage import digest
 from hpcfl.storage.clients import ClientStore
 
@@ -176,6 +178,26 @@ def test_a_snapshot_keeps_its_rows_when_their_clients_write_again_and_places_are
         torch.equal(row.tensors["row"], torch.ones(4)) for row in snapshot.values()
     )
     assert store._overflow._end <= 5 * 16
+
+
+def test_a_row_that_comes_in_parts_is_read_whole(monkeypatch):
+    """Linux reads at most 2 GiB at a time."""
+    store = ClientStore([0, 1], {"row": torch.zeros(20)}, memory=80)
+    rows = torch.randn(2, 20)
+    store.put([0, 1], {"row": rows})
+    assert store.snapshot()[0]._slot is not None
+    preadv, asked = os.preadv, []
+
+    def short(descriptor, buffers, offset):
+        asked.append(offset)
+        return preadv(descriptor, [buffers[0][:7]], offset)
+
+    monkeypatch.setattr(os, "preadv", short)
+    assert torch.equal(store.get([0])["row"], rows[:1])
+    assert len(asked) == 12  # of 80 bytes
+    monkeypatch.setattr(os, "preadv", lambda *arguments: 0)
+    with pytest.raises(RunFailure, match="ended within a client's state"):
+        store.get([0])
 
 
 def test_the_state_goes_with_its_store():

@@ -15,7 +15,7 @@ from hpcfl.rows import constants
 from hpcfl.trained.models import predicted
 from hpcfl.trained.module import Predicting
 
-MODELS = ["normalised", "Branching", "head_only", "lora"]
+MODELS = ["normalised", "Branching", "head_only", "lora", "tied"]
 OWN = ["tiny:blobs", *(f"tiny:{name}" for name in MODELS)]
 
 
@@ -86,6 +86,7 @@ def test_models_have_the_recorded_accuracy_in_every_method(played, tmp_path, nam
         ("fedrod", "head_only"),
         ("fedproto", "lora"),
         ("fedrep", "lora"),
+        ("fedavg", "tied"),
     ],
 )
 def test_exported_models_have_what_is_frozen(played, tmp_path, name, model):

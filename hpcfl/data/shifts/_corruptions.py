@@ -107,7 +107,8 @@ def _gaussian_noise(x: np.ndarray, c: float, random: np.random.Generator) -> np.
 
 
 def _shot_noise(x: np.ndarray, c: float, random: np.random.Generator) -> np.ndarray:
-    noisy: np.ndarray = random.poisson(x * c) / np.float32(c)
+    lit = np.maximum(x, 0)  # below 0 no photon comes
+    noisy: np.ndarray = random.poisson(lit * c) / np.float32(c)
     return noisy
 
 

@@ -73,6 +73,13 @@ def test_h3_shot_noise_has_the_variance_of_photons():
     assert abs(x.var() / (0.4 / 60) - 1) < 0.01
 
 
+def test_h3_shot_noise_of_floats_below_zero_is_that_of_zero():
+    x = torch.rand(2, 3, 16, 16) - 0.5
+    noise = corrupted("shot-noise", 1, x)
+    assert torch.equal(noise, corrupted("shot-noise", 1, x.clamp(min=0)))
+    assert not noise[x <= 0].any() and noise[x > 0].any()
+
+
 def test_h3_impulse_noise_is_salt_and_pepper_on_a_share_of_the_pixels():
     x = corrupted("impulse-noise", 5, grey(128, 1000))
     salt, pepper = (float((x == value).double().mean()) for value in (255, 0))
