@@ -33,7 +33,7 @@ def check(names: Iterable[str]) -> None:
         if find_spec(kind.package) is None:
             raise UserError(
                 f"runtime.track = '{name}': {kind.package} is not installed; "
-                f"pip install 'hpcfl[{kind.package}]', or leave it out"
+                f'pip install ".[{kind.package}]" in the folder of hpcfl, or leave it out'
             )
 
 

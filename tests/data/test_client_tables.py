@@ -286,7 +286,7 @@ def test_d11_a_file_that_would_fill_the_memory(tmp_path, monkeypatch):
 def test_d11_without_pyarrow(tmp_path, monkeypatch):
     pq.write_table(wrong(), tmp_path / "t.parquet")
     monkeypatch.setitem(sys.modules, "pyarrow", None)
-    with pytest.raises(UserError, match=r"missing: pip install 'hpcfl\[parquet\]'"):
+    with pytest.raises(UserError, match=r'missing: pip install "\.\[parquet\]" in'):
         load("parquet", tmp_path / "t.parquet")
 
 

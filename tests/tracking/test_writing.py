@@ -160,7 +160,7 @@ def test_unknown_ones_and_missing_packages_are_refused_before_round_1(tmp_path):
     with pytest.raises(
         UserError,
         match=r"^runtime\.track = 'test_writing:Missing': no_such_package is not "
-        r"installed; pip install 'hpcfl\[no_such_package\]', or leave",
+        r'installed; pip install "\.\[no_such_package\]" in the folder of hpcfl, or leave',
     ):
         play(tmp_path / "run", "Missing")
     assert not (tmp_path / "run").exists()

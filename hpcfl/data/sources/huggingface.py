@@ -5,7 +5,8 @@ A folder with ``state.json`` is a data set, one with ``dataset_dict.json`` sever
 of one, of which ``train`` and ``test`` are read. Any other folder holds a folder for each
 client; their order is that of their names, numbers in them counted: ``partition_10``
 comes after ``partition_9``. The keys ``features``, ``label``, ``client`` and ``split``
-name the columns. Needs pyarrow: ``pip install 'hpcfl[parquet]'`` (heterogeneity.md D11).
+name the columns. Needs pyarrow: ``pip install ".[parquet]"`` in the folder of hpcfl
+(heterogeneity.md D11).
 """
 
 import re

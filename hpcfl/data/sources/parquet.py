@@ -3,7 +3,8 @@ such as Hugging Face's, with a column of clients.
 
 The keys ``features``, ``label``, ``client`` and ``split`` name the columns. Without a
 column of parts, files called ``train-…`` and ``test-…`` say which rows are for training.
-Needs pyarrow: ``pip install 'hpcfl[parquet]'`` (heterogeneity.md D11).
+Needs pyarrow: ``pip install ".[parquet]"`` in the folder of hpcfl (heterogeneity.md
+D11).
 """
 
 from pathlib import Path
