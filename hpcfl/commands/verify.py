@@ -4,12 +4,13 @@ same comes out.
 On the same arithmetic (processor, libraries, GPUs) the final state and every number must
 be the same, bit for bit, on whatever ranks. On another one last bits differ, and with
 them in time everything that is trained; then only what does not depend on them is
-compared: who holds which samples, what travels, and that the numbers are close.
+compared, who holds which samples and what travels, and both last numbers are shown.
 """
 
 import random
 import shutil
 import tempfile
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from copy import deepcopy
 from pathlib import Path
@@ -125,17 +126,25 @@ def compare(stored: Run, played: Run) -> tuple[list[str], bool]:
 
 
 def _chosen(path: Path, sample: int, names: Sequence[str]) -> list[Run]:
-    """The runs to play again, in the order of their labels. Raises UserError."""
+    """The runs to play again, in the order of their names, which are labels, or paths
+    where several have one label. Raises UserError.
+    """
     runs, _ = summary.runs_below([path])
-    finished = {run.label: run for run in runs if run.summary.finished}
+    labels = Counter(run.label for run in runs)
+    finished: dict[str, Run] = {}
+    for run in runs:
+        if run.summary.finished:
+            is_alone = labels[run.label] == 1
+            name = run.label if is_alone else str(run.folder.relative_to(path))
+            finished[name] = run
     if not finished:
         raise UserError(f"{path}: no run is finished")
     for name in names:
         if name not in finished:
             hint = plugins.few(name, list(finished))
             raise UserError(f"{path}: no finished run '{name}'{hint}")
-    labels = names or random.sample(sorted(finished), min(sample, len(finished)))
-    return [finished[label] for label in sorted(labels)]
+    drawn = names or random.sample(sorted(finished), min(sample, len(finished)))
+    return [finished[name] for name in sorted(drawn)]
 
 
 def _table(run: Run, root: Path | None, own: Collection[str]) -> dict[str, Any]:

@@ -8,7 +8,7 @@ and their loss stand beside it.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -163,7 +163,7 @@ def gains_of(
     seeds have other clients.
     """
     by_seeds = {_seeds(placed): placed for placed in reference}
-    of_partition: dict[str, list[np.ndarray]] = {}
+    of_partition: dict[Hashable, list[np.ndarray]] = {}
     own: list[float] = []
     for placed in cells:
         other = by_seeds.get(_seeds(placed))
@@ -178,7 +178,7 @@ def gains_of(
         gained = measure.rank(1.0) * (
             numbers - _numbers(other.run, models, measure, at)
         )
-        of_partition.setdefault(_partition(placed), []).append(gained)
+        of_partition.setdefault(partition_of(placed), []).append(gained)
         own.append(gini(numbers[np.isfinite(numbers)]))
     gains = []
     for repetitions in of_partition.values():
@@ -229,10 +229,15 @@ def _seeds(placed: Placed) -> tuple[str, str]:
     return repr(setting.get("seed")), repr(setting.get("partition.seed"))
 
 
-def _partition(placed: Placed) -> str:
-    """The key of a run's partition: its own seed, or the run's where it has none."""
-    own = placed.setting.get("partition.seed")
-    return repr(placed.setting.get("seed") if own is None else own)
+def partition_of(placed: Placed) -> Hashable:
+    """The key of a run's partition: who holds how many samples where a file says it,
+    its own seed, or the run's where it has none.
+    """
+    setting = placed.setting
+    if setting.get("partition.file") is not None:
+        return counts_of(placed.run, "test").tobytes()
+    own = setting.get("partition.seed")
+    return repr(setting.get("seed") if own is None else own)
 
 
 def _corrected(intervals: Mapping[str, Interval]) -> dict[str, float]:

@@ -72,6 +72,8 @@ def interval(differences: Sequence[np.ndarray]) -> Interval:
         return Interval(mean, 0.0, 0.0, p, 0.0, count)
     error = deviation / math.sqrt(count)
     ratios = _resampled_ratios(differences, mean)
+    if not ratios.any():  # two partitions of clients who agree have no such ratio
+        return Interval(mean, math.nan, math.nan, math.nan, deviation, count)
     half = error * float(np.quantile(ratios, 1 - LEVEL))
     narrow = error * float(np.quantile(ratios, 1 - 2 * LEVEL))
     as_large = int((ratios >= abs(mean) / error).sum())

@@ -3,9 +3,10 @@ them, with all that is needed to play each of them again.
 
 ``hpcfl pack`` writes it, ``table``, ``report``, ``plot`` and ``hpcfl.load_all`` read it
 like a folder, and ``hpcfl verify`` plays runs of it again. It is an archive, ``.tar.xz``,
-of folders with a ``run.json`` and a ``metrics.h5`` each: of the rounds in which the
-number that counts is read, all numbers of the round and the clients' own ones of that
-score, in the column that counts and after the epochs of ``evaluation.tune_epochs``.
+of folders with a ``run.json`` and a ``metrics.h5`` each: of the rounds in which a
+number of some models is read (best, last, tail), all numbers of the round, and the
+clients' own ones of the score that counts, in the column that counts and after the
+epochs of ``evaluation.tune_epochs``.
 Models and partitions are not in it.
 """
 
@@ -25,7 +26,7 @@ from hpcfl.experiment.config import PATHS
 from hpcfl.files import atomic, destination
 from hpcfl.report.reading import tuned_in
 from hpcfl.report.summary import Run
-from hpcfl.scores._metric_name import held_out
+from hpcfl.scores._metric_name import NO_SCORES, held_out
 from hpcfl.scores._ratio import Ratio
 from hpcfl.storage import moments, results, run_folder
 from hpcfl.storage.packed_runs import SUFFIX
@@ -70,14 +71,16 @@ def write(runs: Sequence[Run], out: Path) -> list[str]:
 def _of_table(run: Run, config: dict[str, Any]) -> Results:
     """What tables read of a run's results; ``config`` is what its header says."""
     recorded = run.results
-    numbers = recorded.series(run.counted)
     best = run.summary.best
-    kept: set[int] = set()
-    for at in ("best", "last", "tail"):
-        best_round = best["round"] if best else None
-        kept |= set(moments.positions(recorded.rounds, numbers, best_round, at))
-    final = np.flatnonzero(~recorded.played)[-1:].tolist()
-    rows = sorted(kept | set(final))
+    best_round = best["round"] if best else None
+    kept = set(np.flatnonzero(~recorded.played)[-1:].tolist())
+    for name in recorded.names:
+        if name.of_clients or name.column in ("", *NO_SCORES):
+            continue
+        numbers = recorded.series(name).astype(float)
+        for at in ("best", "last", "tail"):
+            kept |= set(moments.positions(recorded.rounds, numbers, best_round, at))
+    rows = sorted(kept)
     columns = (run.score, held_out(run.score), *tuned_in(run))
     of_score = _parts(run.measure.score)
     read = recorded.at(rows)

@@ -457,9 +457,10 @@ def _mixed_models(
 def _one_partition(arranged: Arrangement, frame: "pandas.DataFrame") -> list[str]:
     """A note on columns in which repetitions of an experiment all have one partition."""
     partitions = frame.assign(
-        seed=[repr(placed.setting.get("partition.seed")) for placed in arranged.placed]
+        partition=[comparison.partition_of(placed) for placed in arranged.placed]
     )
-    counts = partitions.groupby(["column", "row"])["seed"].agg(["size", "nunique"])
+    entries = partitions.groupby(["column", "row"])["partition"]
+    counts = entries.agg(["size", "nunique"])
     shared = (counts["size"] > 1) & (counts["nunique"] == 1)
     columns = [column for column in arranged.columns if shared[column].any()]
     if columns == arranged.columns:

@@ -1,5 +1,6 @@
 """Runs are played again: what is the same is said to be so, and what is not is seen."""
 
+import shutil
 from dataclasses import replace
 
 import numpy as np
@@ -7,6 +8,7 @@ import pytest
 import tiny
 
 from hpcfl.api import run
+from hpcfl.commands import verify as verifying
 from hpcfl.commands.verify import compare, verify
 from hpcfl.communication.communicator import OneProcess
 from hpcfl.errors import RunFailure, UserError
@@ -40,6 +42,20 @@ def test_a_run_that_is_played_again_is_the_same(played, here, capsys):
     last = capsys.readouterr().out.splitlines()[-1]
     assert last.startswith("fedper: the same final state, and the same numbers in all")
     assert [path.name for path in here.iterdir()] == ["x.tar.xz"]  # nothing is left
+
+
+@pytest.mark.slow
+def test_runs_of_one_name_are_all_there(played, here):
+    for place in ("one", "two"):
+        shutil.copytree(played.folder, here / place / "a")
+    shutil.copytree(played.folder, here / "b")
+    chosen = verifying._chosen(here, 9, [])
+    assert [run.folder for run in chosen] == [
+        here / "b",
+        here / "one" / "a",
+        here / "two" / "a",
+    ]
+    assert verifying._chosen(here, 1, ["two/a"])[0].folder == here / "two" / "a"
 
 
 def changed(run, header=(), **values):

@@ -63,6 +63,21 @@ def test_seeds_of_one_partition_are_one_partition():
     assert gains.interval.mean == pytest.approx(0.2)
 
 
+def test_a_partition_from_a_file_is_one_whatever_the_seeds():
+    row = [from_file([0.6] * 4, seed) for seed in (0, 1)]
+    reference = [from_file([0.5] * 4, seed) for seed in (0, 1)]
+    assert gains_of(row, reference, ACCURACY, "last").interval.partitions == 1
+    other = np.full((4, 2), 6)
+    row[1] = from_file([0.6] * 4, 1, counts=other)
+    reference[1] = from_file([0.5] * 4, 1, counts=other)
+    assert gains_of(row, reference, ACCURACY, "last").interval.partitions == 2
+
+
+def from_file(accuracies, seed, counts=COUNTS):
+    one = placed(accuracies, seed, seed + 1, counts)
+    return one._replace(setting=one.setting | {"partition.file": "p.h5"})
+
+
 def test_repetitions_that_only_one_has_are_left_out():
     gains = gains_of(
         [placed([0.6] * 4, 0), placed([0.9] * 4, 5)],

@@ -28,6 +28,13 @@ def test_where_nothing_varies_nothing_is_estimated():
     assert (apart.mean, apart.half, apart.p) == (1, 0, 0) and not apart.within(0.5)
 
 
+def test_two_partitions_whose_clients_agree_say_nothing():
+    """No resample of both has another mean than theirs together."""
+    found = interval([np.array([0.1]), np.array([0.3])])
+    assert found.mean == pytest.approx(0.2)
+    assert math.isnan(found.half) and math.isnan(found.p)
+
+
 def test_the_same_numbers_make_the_same_interval():
     numbers = list(np.random.default_rng(1).normal(size=(5, 4)))
     assert interval(numbers) == interval(numbers)

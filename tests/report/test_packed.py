@@ -9,8 +9,8 @@ from made_up import folder
 
 from hpcfl.api import run
 from hpcfl.errors import UserError
-from hpcfl.report import packed, summary, sweep_table, table_formats
-from hpcfl.report.reading import of_clients
+from hpcfl.report import costs, packed, summary, sweep_table, table_formats
+from hpcfl.report.reading import of_clients, value
 from hpcfl.report.sweep_table import Reading, Reference
 
 
@@ -43,6 +43,32 @@ def test_tables_of_packed_runs_are_those_of_the_folders(runs, tmp_path):
     assert again[0].folder == out / "fedavg-0" and again[0].notes == []
     # the best round, and the last tenth of 12 rounds with the scoring after them
     assert len(again[0].results.rounds) <= 4
+
+
+@pytest.mark.slow
+def test_other_columns_are_read_where_they_end(tmp_path):
+    """Of 15 rounds trained models have a last tenth of their own: they are scored before
+    the aggregation that FedAvg's own models come from.
+    """
+    played = run(
+        {
+            "rounds": 15,
+            "partition": {"clients": 3},
+            "model": {"hidden": [4]},
+            "method": {"name": "fedavg"},
+        },
+        out=tmp_path / "fedavg",
+        progress=False,
+    )
+    out = tmp_path / "x.tar.xz"
+    packed.write([played], out)
+    (again,) = summary.load_all(out)
+    for metric in ("pre/weighted", "post/weighted"):
+        for at in ("last", "tail"):
+            there, here = (value(one, metric, at).value for one in (played, again))
+            assert there == here, (metric, at)
+    headings, (row,) = costs.table({"fedavg": [again]})
+    assert row[1 + headings.index("whole run")] == "–"  # not all rounds are there
 
 
 @pytest.mark.slow
