@@ -84,7 +84,12 @@ def played(tmp_path_factory, zygote):
 
 def test_they_play_and_leave_what_they_say(played):
     folder, _ = played
-    for name in ("curves.pdf", "grid.tar.xz", "my_mix.py", "runs/three-methods/clients.png"):
+    for name in (
+        "curves.pdf",
+        "grid.tar.xz",
+        "my_mix.py",
+        "runs/three-methods/clients.png",
+    ):
         assert (folder / name).stat().st_size > 100
 
 
@@ -98,7 +103,9 @@ def test_each_run_has_one_line_that_changes_and_nothing_else_is_displayed(played
     lines = [one.data for one in first if one.output_type == "display_data"]
     assert [list(line) for line in lines] == [["text/plain"]] * 3
     for method, line in zip(("local", "fedavg", "ditto"), lines, strict=True):
-        assert line["text/plain"].startswith(f"three-methods-{method}: round 10/10  accuracy ")
+        assert line["text/plain"].startswith(
+            f"three-methods-{method}: round 10/10  accuracy "
+        )
     printed = "".join(one.text for one in first if one.output_type == "stream")
     assert "\x1b" not in printed and "\r" not in printed
     assert "look further: hpcfl show runs/three-methods --explain" in printed

@@ -27,7 +27,7 @@ def pyarrow() -> Any:
         import pyarrow.parquet
     except ImportError:
         raise UserError(
-            "this data set is read by pyarrow, which is missing: pip install \".[parquet]\" "
+            'this data set is read by pyarrow, which is missing: pip install ".[parquet]" '
             "in the folder of hpcfl"
         ) from None
     return pyarrow
