@@ -271,15 +271,17 @@ def _print_table(plan: Plan, tuned: list[Tuned], measure: Measure) -> None:
         )
     )
     console.print(table)
-    for one in tuned:
-        if one.spent > budget:
-            console.print(
-                literal(
-                    f"note: {one.method} spent more than the budget: the first rounds, "
-                    "which tell what a run costs, are played by every trial, whatever "
-                    "they cost; raise tune.budget, or score more often"
-                )
+    dear = [one for one in tuned if one.spent > budget]
+    if dear:
+        most = max(dear, key=lambda one: one.spent)
+        console.print(
+            literal(
+                f"note: {len(dear)} of {len(tuned)} methods spent more than the budget, "
+                f"{most.method} {most.spent / budget:.0%} of it: the first rounds, which "
+                "tell what a run costs, are played by every trial, whatever they cost; "
+                "raise tune.budget, or score more often"
             )
+        )
 
 
 def _shown(scores: dict[int, float], measure: Measure) -> str:
