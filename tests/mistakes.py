@@ -23,6 +23,17 @@ class Unfinished(Method):
     """Without what a method must have."""
 
 
+class TakesAnother(FedAvg):
+    def __init__(self, x):
+        self.x = x
+
+
+class Remembers(FedAvg):
+    def __init__(self, **keys):
+        super().__init__(**keys)
+        self.counter = 0
+
+
 class VectorLoss(FedAvg):
     def loss(self, model, batch, lane):
         return functional.cross_entropy(model(batch.x), batch.y, reduction="none")

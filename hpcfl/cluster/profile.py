@@ -132,7 +132,8 @@ def _find(name: str) -> Path:
     if name not in known:
         looked = " and ".join(str(folder.absolute()) for folder in folders())
         raise UserError(
-            f"--profile {name}: no such profile in {looked}{plugins.nearest(name, known)}"
+            f"--profile {name}: no such profile in {looked}{plugins.nearest(name, known)}; "
+            "or give a FILE.toml, such as a copy of one of hpcfl's slurm/profiles"
         )
     return known[name]
 

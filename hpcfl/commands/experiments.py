@@ -61,10 +61,6 @@ def make_plan(table: dict[str, Any], source: str, out: Path | None) -> Plan:
     """What an experiment file's ``table`` asks for; ``source`` names it in messages.
     Raises UserError.
     """
-    if "tune" in table:
-        raise UserError(
-            f"{source}: has a section [tune]; hpcfl tune {shlex.quote(source)} plays it"
-        )
     cells = sweep.expand(table, source)
     is_sweep = "sweep" in table
     folder = out or Path("runs") / table.get("name", cells[0].config.name)

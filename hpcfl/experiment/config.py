@@ -18,7 +18,7 @@ import pydantic
 from pydantic import AfterValidator, Field, PositiveInt, SerializeAsAny
 
 from hpcfl.errors import UserError
-from hpcfl.experiment import measures, plugin_keys, plugins, protocols
+from hpcfl.experiment import blame, measures, plugin_keys, plugins, protocols
 from hpcfl.experiment.experiment_file import assign, check_plain, parsed, split
 from hpcfl.experiment.sections import (
     Adapter,
@@ -43,6 +43,8 @@ MOST_SHIFTS = 10
 LONGEST = 200  # bytes of a folder's name; file systems take 255
 DIGITS = 16  # of a digest in a fingerprint
 
+# Sections of a file that make many runs, which no single run's configuration has.
+OF_MANY_RUNS = ("sweep", "tune")
 # Keys outside a run's identity: they change where, how fast and how long it runs, not
 # what a round computes.
 NOT_IDENTITY = ("name", "protocol", "runtime", "checkpoint", "rounds")
@@ -297,7 +299,7 @@ def _shift(place: str, given: Any) -> Section:
     """
     if not isinstance(given, dict):
         raise UserError(f"{place} = {_shown(given)}: must be a table of [[shift]]")
-    return plugin_keys.shift_class(given, place)(**given)
+    return _of_plugin(plugin_keys.shift_class(given, place), given)
 
 
 def _section(place: str, kind: type[Section], given: Any) -> Section:
@@ -309,16 +311,34 @@ def _section(place: str, kind: type[Section], given: Any) -> Section:
     if not isinstance(given, dict):
         raise UserError(f"{place} = {_shown(given)}: must be a table, [{place}]")
     if place == "partition":
-        return plugin_keys.partition_class(given)(**_without_word(given))
+        return _of_plugin(plugin_keys.partition_class(given), _without_word(given))
     if place == "data":
         return plugin_keys.data(**given)
     if place == "model":
         return plugin_keys.model(**given)
     if place == "method":
-        return plugin_keys.method_class(given)(**given)
+        return _of_plugin(plugin_keys.method_class(given), given)
     if place == "participation":
-        return plugin_keys.selection_class(given)(**given)
+        return _of_plugin(plugin_keys.selection_class(given), given)
     return kind(**given)
+
+
+def _of_plugin(kind: type[Section], given: dict[str, Any]) -> Section:
+    """A section of the class ``kind``, which may be a user's own.
+
+    Raises UserError with its file and line where its own code fails, or pydantic's
+    ValidationError.
+    """
+    try:
+        return kind(**given)
+    except (UserError, pydantic.ValidationError):
+        raise
+    except Exception as error:
+        # arguments that its __init__ does not take fail outside of its code
+        place = blame.line_of(error) or blame.definition_of(kind)
+        if place is None:
+            raise
+        raise UserError(f"{place}: {blame.said(error)}") from error
 
 
 def _check_stragglers(participation: Participation, training: Training) -> None:
@@ -616,7 +636,7 @@ def _fields_of(location: list[str], table: dict[str, Any]) -> Mapping[str, Any]:
     it has one.
     """
     if not location:
-        return Config.model_fields
+        return Config.model_fields | dict.fromkeys(OF_MANY_RUNS)
     section, given = location[0], table.get(location[0], {})
     if section in plugin_keys.SELECTORS:
         return plugin_keys.fields(section, given)

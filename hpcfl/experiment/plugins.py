@@ -2,6 +2,7 @@
 ``module:object``.
 """
 
+import ast
 import difflib
 import importlib
 import importlib.util
@@ -169,6 +170,26 @@ def _renamed(error: BaseException) -> str:
     return f"; since version 0.2.0 it is {RENAMED[error.name]} (CHANGELOG.md)"
 
 
+def _untyped(error: BaseException, key: str) -> str | None:
+    """What an attribute without a type lacks, which pydantic refuses in a class whose
+    attributes are keys; None for other errors.
+    """
+    if getattr(error, "code", None) != "model-field-missing-annotation":
+        return None
+    found = re.search(r"`(\w+) = (.+?)`\. ", str(error))
+    if found is None:
+        return None
+    attribute, value = found.groups()
+    try:
+        kind = type(ast.literal_eval(value)).__name__
+    except (ValueError, SyntaxError):  # not a plain value, as a call of Field
+        kind = "TYPE"
+    return (
+        f"cannot be imported: `{attribute} = {value}` needs a type to be a key of "
+        f"[{key.partition('.')[0]}]: `{attribute}: {kind} = {value}`"
+    )
+
+
 def _user_object(package: str, key: str, name: str) -> Any:
     """A user's own plugin, ``module:object``. Raises UserError."""
     module_name, _, attribute = name.partition(":")
@@ -203,6 +224,7 @@ def _imported(key: str, name: str, module_name: str) -> ModuleType:
     except (Exception, SystemExit) as error:
         if (place := blame.line_of(error)) is not None:
             text = f"cannot be imported: {blame.said(error)}{_renamed(error)}"
+            text = _untyped(error, key) or text
             raise UserError(f"{place}: {key} = '{name}' {text}") from error
         raise UserError(
             f"{key} = '{name}': cannot import '{module_name}' ({blame.said(error)}); "

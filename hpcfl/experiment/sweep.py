@@ -12,6 +12,7 @@ import hashlib
 import itertools
 import math
 import re
+import shlex
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -46,6 +47,7 @@ def expand(table: dict[str, Any], source: str) -> list[Cell]:
     source: where the table comes from, for errors. Raises UserError.
     """
     check_plain(table, source)
+    _refuse_tuning(table, source)
     base = {key: value for key, value in table.items() if key != "sweep"}
     sweep = table.get("sweep")
     if sweep is None:
@@ -78,6 +80,15 @@ def expand(table: dict[str, Any], source: str) -> list[Cell]:
     if often > 1:
         raise UserError(f"{source}: sweep: two cells are '{name}'")
     return cells
+
+
+def _refuse_tuning(table: dict[str, Any], source: str) -> None:
+    """Raises UserError for a file that asks for a search, which another command plays."""
+    if "tune" in table:
+        raise UserError(
+            f"{source}: has a section [tune]; hpcfl tune {shlex.quote(source)} checks "
+            "and plays it"
+        )
 
 
 def _cell(

@@ -175,7 +175,7 @@ def _waiting(folders: Sequence[Path]) -> list[str]:
     """The cells of all sweeps in folders and below them that nobody has begun."""
     sweeps: set[Path] = set()
     for folder in folders:
-        sweeps |= {file.parent for file in folder.glob(f"**/{sweep_folder.CELLS}")}
+        sweeps |= {file.parent for file in folder.glob(f"**/{run_folder.CELLS}")}
     waiting = []
     for sweep in sorted(sweeps):
         for cell in sweep_folder.cells(sweep):

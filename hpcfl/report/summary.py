@@ -112,12 +112,12 @@ class Run:
 
         ``column`` and ``metric`` say which number counts; ``best`` and ``last`` are
         that number on test samples, in ``best_round``, which was chosen on ``best_by``
-        samples, and ``last_round``; ``best_validation`` is that of the best round on
-        held-out training samples, where there are any; ``played`` is how many rounds
-        were.
+        samples, and ``last_round``; ``tail`` is its mean over the last tenth of the
+        rounds; ``best_validation`` is that of the best round on held-out training
+        samples, where there are any; ``played`` is how many rounds were.
         """
         summary = self.summary
-        best, last = summary.best, summary.last
+        best, last, tail = summary.best, summary.last, summary.tail
         return {
             **protocols.flat(self.config),
             "state": summary.state,
@@ -128,6 +128,7 @@ class Run:
             "best_round": best and best["round"],
             "last": last and last[self.score],
             "last_round": last and last["round"],
+            "tail": tail and tail[self.score],
             "best_by": summary.best_by,
             "best_validation": summary.best_validation,
             "digest": summary.digest,

@@ -37,6 +37,7 @@ from hpcfl.errors import UserError
 from hpcfl.experiment import blame, measures
 from hpcfl.experiment.config import MIXED, Config
 from hpcfl.files import scratch
+from hpcfl.methods import _misspelt
 from hpcfl.methods._renamed import refuse_old_hooks
 from hpcfl.methods.base import Audience, Cohort, Method, State
 from hpcfl.methods.options import refuse_without_effect
@@ -305,7 +306,14 @@ def prepare(config: Config, process: Process, seat: Device | None = None) -> Pre
         store,
         newcomers_store,
         server,
-        [*config.notes, *of_base, *split.notes, *method.notes(setup), *_idle(placed)],
+        [
+            *config.notes,
+            *_misspelt.notes(type(method)),
+            *of_base,
+            *split.notes,
+            *method.notes(setup),
+            *_idle(placed),
+        ],
         seat.kinds,
         measures.measure(config.evaluation, scores),
         frozen,

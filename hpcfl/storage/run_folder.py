@@ -43,6 +43,7 @@ EVIDENCE = (
 )
 FILES = (RUN, PARTITION, results.MERGED, results.COPY, FAILURE)
 FOLDERS = (results.ROUNDS, CHECKPOINTS)
+CELLS = "sweep.json"  # in the folder of a sweep, see ``sweep_folder.py``
 JOBS = "jobs"  # what was submitted, see ``cluster/submission_folder.py``
 NO_RESULTS = (LOCK, JOBS)  # what else may lie in a folder before its first run
 
@@ -285,6 +286,10 @@ def _refuse_strangers(folder: Path) -> None:
         for name in entries
         if name not in NO_RESULTS and not atomic.is_temporary(name)
     ]
+    if CELLS in strangers:
+        raise UserError(
+            f"{folder}: holds a sweep, not a single run; choose another --out or name"
+        )
     if strangers:
         raise UserError(
             f"{folder}: holds '{strangers[0]}' but no run of hpcfl; choose another --out"

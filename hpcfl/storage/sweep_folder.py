@@ -10,8 +10,7 @@ from hpcfl.files import atomic, foreign
 from hpcfl.files.atomic import Damaged
 from hpcfl.storage import run_folder
 from hpcfl.storage.forms import FileName
-
-CELLS = "sweep.json"
+from hpcfl.storage.run_folder import CELLS
 
 
 def record(folder: Path, cells: Sequence[str]) -> None:

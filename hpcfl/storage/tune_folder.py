@@ -19,8 +19,7 @@ from typing_extensions import TypedDict  # pydantic needs this one before Python
 from hpcfl.errors import UserError
 from hpcfl.files import atomic, foreign
 from hpcfl.files.atomic import Damaged
-from hpcfl.storage.run_folder import RUN
-from hpcfl.storage.sweep_folder import CELLS
+from hpcfl.storage.run_folder import CELLS, RUN
 
 TUNE = "tune.json"
 SEARCH, FINAL, UNTUNED = "search", "final", "untuned"

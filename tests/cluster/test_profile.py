@@ -43,6 +43,13 @@ def test_unknown_name_is_answered_with_the_known(write):
         profile.load("gpuu")
 
 
+def test_where_there_is_none_a_file_is_asked_for(write):
+    with pytest.raises(
+        UserError, match=r"allowed: none; or give a FILE\.toml, such as a copy of"
+    ):
+        profile.load("cpu")
+
+
 def test_unknown_key_is_answered_with_the_valid_ones(write):
     write("p.toml", "node = 3")
     with pytest.raises(

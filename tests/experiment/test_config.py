@@ -19,6 +19,8 @@ GOOD = '[method]\nname = "cwfedavg"\n[training]\nlr = 0.1\n[partition]\nclients 
 # --set → what the line must say
 WRONG = {
     "trainig.lr=1": "unknown section 'trainig'; did you mean 'training'? allowed: name, seed,",
+    "sweeep.seed=[0]": "unknown section 'sweeep'; did you mean 'sweep'? allowed: name,",
+    "tunes.trials=4": "unknown section 'tunes'; did you mean 'tune'? allowed: name,",
     "roundz=3": "unknown key 'roundz'; did you mean 'rounds'?",
     "training.epoch=3": "unknown key 'training.epoch'; did you mean 'epochs'? allowed: epochs, batch_size,",
     "training=3": "training = 3: must be a table, [training]",

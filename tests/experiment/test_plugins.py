@@ -76,6 +76,21 @@ def test_a_module_that_fails_is_named_with_its_line(own, text, line, words):
     )
 
 
+@pytest.mark.parametrize(
+    ("value", "typed"),
+    [("0.1", "float = 0.1"), ("'a'", "str = 'a'"), ("torch.tensor(1)", "TYPE = ")],
+)
+def test_a_key_without_a_type_is_shown_with_one(own, value, typed):
+    text = f"import torch\n{METHOD.replace('pass', f'strength = {value}')}"
+    own("users", text)
+    with pytest.raises(UserError) as failed:
+        plugins.find(METHODS, "method.name", "users:Mine")
+    message = str(failed.value)
+    assert message.startswith("users.py:3: method.name = 'users:Mine' cannot be ")
+    assert f"needs a type to be a key of [method]: `strength: {typed}" in message
+    assert "\n" not in message and "pydantic" not in message
+
+
 def test_a_mistake_in_a_module_that_it_imports_is_named_there(own):
     own("helpers", "\nhalf = 1 / 0\n")
     own("users", "import helpers\n")

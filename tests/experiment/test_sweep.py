@@ -16,6 +16,14 @@ def test_without_a_sweep_one_cell_with_the_experiments_name():
     assert cell.name == cell.config.name == "mine" and cell.setting == {}
 
 
+@pytest.mark.parametrize("more", [{}, {"sweep": {"seed": [0, 1]}}])
+def test_a_file_of_a_search_is_played_by_another_command(more):
+    table = {"rounds": 2, "tune": {"methods": ["fedavg"]}, **more}
+    words = r"^f\.toml: has a section \[tune\]; hpcfl tune f\.toml checks and plays it$"
+    with pytest.raises(UserError, match=words):
+        expand(table, "f.toml")
+
+
 def test_lists_are_multiplied_in_their_order():
     cells = expand(
         tiny.table(

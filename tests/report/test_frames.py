@@ -60,9 +60,17 @@ def test_a_row_for_each_run_also_of_a_sweep(make_run, tmp_path):
         frame["best_round"].tolist() == [2, 2, 3]
         and frame["training.lr"].tolist() == [0.005] * 3
     )
+    assert frame["tail"].tolist() == frame["last"].tolist()  # of four rounds one
     assert (
         len(hpcfl.load_all([tmp_path / "alone", f"{tmp_path}/al*"])) == 1
     )  # a run counts once
+
+
+def test_the_tail_is_the_mean_that_counts(make_run):
+    run = summary.load(make_run("local", "local", primary="post"))
+    tail = {"rounds": [3, 4], "pre": 0.5, "post": 0.7}
+    moved = replace(run, summary=replace(run.summary, tail=tail))
+    assert moved.row()["tail"] == 0.7 != run.row()["tail"]
 
 
 def test_what_fresh_moved_aside_is_a_row_only_where_it_is_the_one_folder(

@@ -282,6 +282,21 @@ def test_unknown_metrics(metric, complaint):
         sweep_table.make([run()], reading=Reading(metric))
 
 
+@pytest.mark.parametrize(
+    ("metric", "score"),
+    [("macro_f1", "macro_f1"), ("top5/worst_tenth", "top5"), ("pre/ece", "ece")],
+)
+def test_a_score_that_was_not_asked_for_is_told_how_to_have(metric, score):
+    played = run()
+    header = {"scores": {"accuracy": played.scores["accuracy"]}}
+    played = replace(played, results=replace(played.results, header=header))
+    words = rf'not recorded.*; evaluation\.scores = \["{score}"\] records it$'
+    with pytest.raises(UserError, match=words):
+        sweep_table.make([played], reading=Reading(metric))
+    with pytest.raises(UserError, match=r"not recorded[^=]*$"):
+        sweep_table.make([played], reading=Reading("elsewhere/accuracy"))
+
+
 def test_of_many_names_the_nearest_five_are_told():
     one = run()
     more = {f"recorded/x{i}": np.zeros(3) for i in range(40)}

@@ -1,4 +1,4 @@
-"""Who starts where the server waits for nobody and takes the fastest (time.md §5, §11)."""
+"""Who starts where the server waits for nobody and takes the fastest (time.md §5, §10)."""
 
 import numpy as np
 import tiny

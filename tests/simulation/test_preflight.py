@@ -78,6 +78,16 @@ MISTAKES = [
         "does not define aggregate, send, start, update",
     ),
     (
+        ["method.name=mistakes:TakesAnother"],
+        "class TakesAnother",
+        "TypeError: TakesAnother.__init__() got an unexpected keyword argument",
+    ),
+    (
+        ["method.name=mistakes:Remembers"],
+        "self.counter = 0",
+        "self.counter = …: a method keeps nothing in itself",
+    ),
+    (
         ["method.name=mistakes:VectorLoss"],
         "class VectorLoss",
         "has shape [2]; expected a tensor with one number",

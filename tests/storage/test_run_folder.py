@@ -12,7 +12,7 @@ import tiny
 
 from hpcfl.errors import UserError
 from hpcfl.experiment import config
-from hpcfl.storage import lock, run_folder
+from hpcfl.storage import lock, run_folder, sweep_folder
 
 CONFIG = config.parse(tiny.table("fedavg"))
 
@@ -77,6 +77,19 @@ def test_strangers_files_are_not_touched(tmp_path):
         ):
             claim(tmp_path, fresh=fresh)
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
+
+
+def test_the_folder_of_a_sweep_is_said_to_be_one(tmp_path):
+    sweep_folder.record(tmp_path, ["seed=0", "seed=1"])
+    claim(tmp_path / "seed=0")
+    before = content(tmp_path)
+    for fresh in (False, True):
+        with pytest.raises(
+            UserError,
+            match="holds a sweep, not a single run; choose another --out or name",
+        ):
+            claim(tmp_path, fresh=fresh)
+    assert content(tmp_path) == before
 
 
 def test_a_file_in_the_folders_place(tmp_path):

@@ -45,7 +45,8 @@ class ByClient(Scheme):
             raise UserError(
                 f"partition.scheme = 'by-client': '{dataset.name}' does not say whose its "
                 "samples are; set partition.lists, or bring data that do (an array 'client' in "
-                f"an npz file{has}; npz-folders; leaf; pfllib)"
+                f"an npz file{has}; a column 'client', or data.client, of csv, parquet or "
+                "huggingface; npz-folders; leaf; pfllib)"
             )
         return self._drawn(
             dataset.owners.held(dataset.official_test), f"'{dataset.name}'"

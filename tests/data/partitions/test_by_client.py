@@ -181,7 +181,8 @@ def test_hdf5_that_is_not_plain_is_refused(tmp_path):
 def test_data_without_clients_and_too_few_clients_are_refused():
     with pytest.raises(
         UserError,
-        match=r"'toy' does not say whose its samples are; set partition\.lists",
+        match=r"'toy' does not say whose its samples are; set partition\.lists.*"
+        r"a column 'client', or data\.client, of csv, parquet or huggingface;",
     ):
         partition.make(plugin(clients=2), data(named=False))
     with pytest.raises(
