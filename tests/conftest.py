@@ -74,8 +74,13 @@ def _same_draws():
 
 @pytest.fixture
 def handlers_of_signals():
-    """What this process does about stop signals is the same again after the test."""
+    """This process remembers no stop signals when the test begins, and does about them
+    what it did before when it ends.
+    """
     before = {number: signal.getsignal(number) for number in signals.STOP}
+    for number in signals.STOP:
+        signal.signal(number, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signals._early.clear()
     for number, handler in before.items():

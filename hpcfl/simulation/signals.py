@@ -11,7 +11,7 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
-from hpcfl.errors import Interrupted
+from hpcfl.errors import RunFailure, UserError
 
 # Batch systems announce the end of a job with these, and repeat them: they never end a
 # run at once.
@@ -88,9 +88,9 @@ class StopRequest:
     def __exit__(self, error: type[BaseException] | None, *_: object) -> None:
         for number, handler in self._before.items():
             signal.signal(number, handler)
-        heeded = error is not None and issubclass(error, Interrupted)
+        ended_by_itself = error is None or issubclass(error, (RunFailure, UserError))
         remembers = self._before[signal.SIGTERM] is _keep
-        if self.received and not heeded and remembers:
+        if self.received and ended_by_itself and remembers:
             _early.append((self.received, self._received_at))
 
     def _handle(self, number: int, frame: FrameType | None) -> None:

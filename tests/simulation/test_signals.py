@@ -84,6 +84,15 @@ def test_what_came_while_a_run_failed_stops_the_next():
         assert request.received == "SIGTERM"
 
 
+def test_what_ended_a_run_at_once_is_done_with():
+    signals.remember()
+    with pytest.raises(KeyboardInterrupt), StopRequest(pytest.fail):
+        send(signal.SIGINT)
+        raise KeyboardInterrupt
+    with StopRequest(pytest.fail) as request:
+        assert request.received is None
+
+
 def test_a_process_that_goes_on_keeps_no_signal():
     with StopRequest(pytest.fail):
         send(signal.SIGINT)
@@ -105,8 +114,6 @@ def test_the_echo_of_an_early_signal_ends_nothing(clock):
 
 
 def test_an_early_ctrl_c_is_not_kept():
-    # a shell's background jobs start with it ignored
-    signal.signal(signal.SIGINT, signal.default_int_handler)
     signals.remember()
     with pytest.raises(KeyboardInterrupt):
         send(signal.SIGINT)
