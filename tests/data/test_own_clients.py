@@ -54,7 +54,7 @@ def test_an_array_of_another_name_is_told(tmp_path):
     )
     with pytest.raises(
         UserError,
-        match=r"an array 'client' in an npz file; it has 'clients'; npz-folders",
+        match=r"an array 'client' in an npz file; it has 'clients'; a column",
     ):
         partition.make(by_client(clients=3), load("npz", tmp_path / "own.npz"))
 
