@@ -72,10 +72,10 @@ def _same_draws():
     torch.default_generator.manual_seed(0)
 
 
-@pytest.fixture
-def handlers_of_signals():
-    """This process remembers no stop signals when the test begins, and does about them
-    what it did before when it ends.
+@pytest.fixture(autouse=True)
+def _no_remembered_signals():
+    """A command in this process lets it remember stop signals from then on: one that
+    came too late for a run of a test would stop that of a later test.
     """
     before = {number: signal.getsignal(number) for number in signals.STOP}
     for number in signals.STOP:

@@ -11,8 +11,6 @@ from hpcfl.errors import Interrupted, RunFailure
 from hpcfl.simulation import signals
 from hpcfl.simulation.signals import StopRequest
 
-pytestmark = pytest.mark.usefixtures("handlers_of_signals")
-
 
 @pytest.fixture
 def clock(monkeypatch):
