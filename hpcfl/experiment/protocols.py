@@ -7,7 +7,7 @@ Sources: protocols.md B, C, E1 and the hyperparameters that the papers print for
 baselines.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from hpcfl.errors import UserError
@@ -290,15 +290,21 @@ def _holds(when: Setting, setting: Setting) -> bool:
     )
 
 
-def flat(table: Mapping[str, Any], prefix: str = "") -> Setting:
-    """A nested table by dotted keys."""
+def flat(
+    table: Mapping[str, Any],
+    prefix: str = "",
+    is_value: Callable[[Mapping[str, Any]], bool] = lambda table: False,
+) -> Setting:
+    """A nested table by dotted keys.
+
+    is_value: whether a table within it is a value, and stays whole.
+    """
     setting: Setting = {}
     for key, value in table.items():
-        setting |= (
-            flat(value, f"{prefix}{key}.")
-            if isinstance(value, Mapping)
-            else {prefix + key: value}
-        )
+        if isinstance(value, Mapping) and not is_value(value):
+            setting |= flat(value, f"{prefix}{key}.", is_value)
+        else:
+            setting[prefix + key] = value
     return setting
 
 

@@ -88,7 +88,8 @@ class GPT(Transformer):
         """What the head would read at each position, [batch, positions, width]."""
         places = self.wpe.weight[: x.shape[1]]
         vectors = self.wte(x) + places
-        # as that of a layer: none where neither tokens nor positions are trained
+        # A frozen layer has no dropout. This one is of the vectors of tokens and positions,
+        # so there is none where both are frozen.
         if self.wte.training or self.wpe.training:
             vectors = self.dropout(vectors)
         mask = causal(x.shape[1], x.device)

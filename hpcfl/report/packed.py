@@ -6,8 +6,7 @@ like a folder, and ``hpcfl verify`` plays runs of it again. It is an archive, ``
 of folders with a ``run.json`` and a ``metrics.h5`` each: of the rounds in which a
 number of some models is read (best, last, tail), all numbers of the round, and the
 clients' own ones of the score that counts, in the column that counts and after the
-epochs of ``evaluation.tune_epochs``.
-Models and partitions are not in it.
+epochs of ``evaluation.tune_epochs``. Models and partitions are not in it.
 """
 
 import io

@@ -102,9 +102,8 @@ class Plan:
     @cached_property
     def most(self) -> int:
         """The rounds that a run has where the budget allows more. Raises UserError."""
-        config, mistakes = configured(
-            copy.deepcopy(self.base), {"method.name": self.section.methods[0]}
-        )
+        method = {"method.name": self.section.methods[0]}
+        config, mistakes = configured(self.base, method)
         if config is None:
             raise UserError(*(f"{self.source}: {line}" for line in mistakes))
         return config.rounds

@@ -2,6 +2,7 @@
 ranges, with which budget.
 """
 
+from collections.abc import Mapping
 from typing import Any
 
 from pydantic import (
@@ -15,6 +16,7 @@ from pydantic import (
 
 from hpcfl.errors import UserError
 from hpcfl.experiment import plugins
+from hpcfl.experiment.protocols import Setting, flat
 from hpcfl.experiment.sections import Section, Seed
 
 
@@ -62,24 +64,16 @@ def as_range(value: Any) -> Range | None:
         ) from None
 
 
-def by_dotted_key(table: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    """The entries of a table that may be nested, as ``training.lr = …`` without
-    quotes makes it.
+def is_interval(table: Mapping[str, Any]) -> bool:
+    """Whether a table is meant as an interval, and not as a part of a dotted key."""
+    return not Interval.model_fields.keys().isdisjoint(table)
+
+
+def entries_of(table: Mapping[str, Any]) -> Setting:
+    """The values and ranges of a table by dotted key; it is nested where keys such as
+    ``training.lr`` have no quotes. Raises ValueError.
     """
-    entries: dict[str, Any] = {}
-    for key, value in table.items():
-        is_range = isinstance(
-            value, dict
-        ) and not Interval.model_fields.keys().isdisjoint(value)
-        if isinstance(value, dict) and not is_range:
-            entries |= by_dotted_key(value, f"{prefix}{key}.")
-        else:
-            entries[prefix + key] = value
-    return entries
-
-
-def checked(entries: dict[str, Any]) -> dict[str, Any]:
-    """The same entries, values or ranges by dotted key. Raises ValueError."""
+    entries = flat(table, is_value=is_interval)
     for key, value in entries.items():
         if key in OWN:
             raise ValueError(f"{key} is set by the tuning itself")
@@ -142,7 +136,7 @@ class Tune(Section):
     def _ranges(cls, given: Any) -> Any:
         if not isinstance(given, dict):
             return given
-        entries = checked(by_dotted_key(given))
+        entries = entries_of(given)
         for key, value in entries.items():
             if as_range(value) is None:
                 raise ValueError(
@@ -159,7 +153,7 @@ class Tune(Section):
         of_methods = {}
         for method, entries in given.items():
             if isinstance(entries, dict):
-                entries = checked(by_dotted_key(entries))
+                entries = entries_of(entries)
             of_methods[method] = entries
         return of_methods
 
