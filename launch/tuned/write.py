@@ -1,8 +1,9 @@
 """The page of a setting of the tuned table: ``python launch/tuned/write.py SETTING OUT``.
 
-Reads ``OUT/SETTING.tar.xz``, the final runs of what every method was tuned to, and
-``OUT/SETTING-untuned.tar.xz``, those of what it has by itself, and writes
-``OUT/SETTING.md``. All numbers are means of the last tenth of the rounds; intervals are
+Reads ``OUT/SETTING.tar.xz``, the final runs of what every method was tuned to,
+``OUT/SETTING-untuned.tar.xz``, those of what it has by itself, and where it is there
+``OUT/SETTING-twice.tar.xz``, the tuned ones of the first seed for twice the rounds, and
+writes ``OUT/SETTING.md``. All numbers are means of the last tenth of the rounds; intervals are
 those of ``hpcfl table --against``.
 """
 
@@ -47,6 +48,9 @@ def main(setting: str, out: Path) -> None:
     untuned = of_methods(out / f"{setting}-untuned.tar.xz")
     frame = numbers(tuned, untuned)
     text = f"{page(setting, frame)}\n{closing(tuned, untuned, frame)}"
+    twice = out / f"{setting}-twice.tar.xz"
+    if twice.is_file():
+        text += convergence(tuned, of_methods(twice))
     (out / f"{setting}.md").write_text(text, encoding="utf-8")
 
 
@@ -133,20 +137,39 @@ def closing(
     frame: pandas.DataFrame,
 ) -> str:
     """What tuning and the moment of scoring change, in three sentences."""
-    by_tuning = verdicts(frame["by_tuning"]).value_counts()
+    by_tuning = verdicts(frame["by_tuning"])
+    worse = ", ".join(by_tuning.index[by_tuning == "worse"])
     at_fixed_rate = gains(untuned["fedavg"], tuned["fedavg"], TUNED)
     own_untuned = pandas.Series({name: mean(cells) for name, cells in untuned.items()})
     both = pandas.DataFrame({"own": frame["own"], "untuned": own_untuned}).dropna()
     with_untuned = both["own"].corr(both["untuned"], method="spearman")
     with_trained = frame["own"].rank().corr(frame[TUNED].rank())
     return (
-        f"After Holm's correction tuning gives {by_tuning.get('better', 0)} methods more "
-        f"and {by_tuning.get('worse', 0)} less.\n"
+        f"After Holm's correction tuning gives {sum(by_tuning == 'better')} methods more "
+        f"and {sum(by_tuning == 'worse')} less{worse and f' ({worse})'}.\n"
         "After five epochs FedAvg's models have with the file's rate "
         f"{mean(untuned['fedavg'], TUNED):.2f} %, {with_interval(at_fixed_rate)} beside "
         "those with the chosen one.\n"
         f"Spearman's correlation of own models, tuned, is {with_untuned:.2f} with the "
         f"untuned ones and {with_trained:.2f} with start models after five epochs.\n"
+    )
+
+
+def convergence(tuned: dict[str, list[Placed]], twice: dict[str, list[Placed]]) -> str:
+    """What twice the rounds change on the partition that they were played on."""
+    lines = []
+    for method, cells in twice.items():
+        seed = cells[0].setting["seed"]
+        once = [placed for placed in tuned[method] if placed.setting["seed"] == seed]
+        lines.append({"once": mean(once), "twice": mean(cells)})
+    both = pandas.DataFrame(lines, index=list(twice))
+    gain = both["twice"] - both["once"]
+    of_some = [f"{name} {gain[name]:+.1f}" for name in ("fedavg", "local")]
+    return (
+        f"With twice the rounds {sum(gain > 0)} of {len(gain)} methods have more on the "
+        f"first partition, in the median {gain.median():+.1f} points "
+        f"({', '.join(of_some)}); Spearman's correlation of both orders is "
+        f"{both['once'].corr(both['twice'], method='spearman'):.2f}.\n"
     )
 
 

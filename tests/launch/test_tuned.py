@@ -106,6 +106,25 @@ def test_a_settings_page_says_what_the_tables_say(packs):
 
 
 @pytest.mark.slow
+def test_a_settings_page_says_what_twice_the_rounds_change(packs):
+    """Here the untuned runs, at whose rate nobody learns, stand for the longer ones."""
+    runs = summary.load_all(packs / "made-untuned.tar.xz")
+    first = [run for run in runs if run.config["seed"] == 0]
+    packed.write(first, packs / "made-twice.tar.xz")
+    runpy.run_path(str(TUNED / "write.py"))["main"]("made", packs)
+    *_, last = (packs / "made.md").read_text(encoding="utf-8").splitlines()
+    assert last.startswith("With twice the rounds 0 of 3 methods have more")
+    tuned = summary.load_all(packs / "made.tar.xz")
+    for method in ("fedavg", "local"):
+        before, after = (
+            reading.value(one, "mean", "tail").value
+            for one in [*tuned, *first]
+            if one.config["method"]["name"] == method and one.config["seed"] == 0
+        )
+        assert f"{method} {100 * (after - before):+.1f}" in last
+
+
+@pytest.mark.slow
 def test_settings_side_by_side_say_what_their_tables_say(packs, monkeypatch):
     monkeypatch.syspath_prepend(str(TUNED))
     across = runpy.run_path(str(TUNED / "across.py"))
