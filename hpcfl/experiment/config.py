@@ -109,8 +109,8 @@ class Config(Section):
 
     @property
     def notes(self) -> list[str]:
-        """A line for each key that was set but changes nothing, because of what other
-        keys are.
+        """A line for each key that is not as by default but changes nothing, because of
+        what other keys are.
         """
         training, lines = self.training, []
         if training.warmup > self.rounds:
@@ -154,8 +154,10 @@ class Config(Section):
         return lines
 
     def _unread_of_time(self) -> list[str]:
-        """The keys of ``[time]`` that were given and are not read in its mode."""
-        keys = set(self.time.model_fields_set) - {"mode"}
+        """The keys of ``[time]`` with another value than by default that are not read in
+        its mode.
+        """
+        keys = self.time.changed - {"mode"}
         if self.time.mode != "none":
             others = {**self.time.of_mode}
             del others[self.time.mode]

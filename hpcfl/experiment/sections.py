@@ -38,6 +38,13 @@ class Section(BaseModel):
             raise ValueError(f"at most {LARGEST:,}")
         return value
 
+    @property
+    def changed(self) -> set[str]:
+        """The keys that have another value than by default. A stored configuration says
+        all keys, so that which of them were said tells nothing.
+        """
+        return set(self.model_dump(exclude_defaults=True))
+
 
 def _greatest(value: Any) -> int:
     """The greatest magnitude of the integers in a value, or in a list of values."""
@@ -294,26 +301,21 @@ class Adapter(Section):
 
     @property
     def unread(self) -> list[str]:
-        """The keys that were given and that its kind does not read."""
-        given = set(self.model_fields_set)
+        """The keys with another value than by default that its kind does not read."""
         if self.kind == "none":
-            return sorted(given - {"kind", "base", "names"})
+            return sorted(self.changed - {"base", "names"})
         of_kinds = {key for keys in self.of_kind.values() for key in keys}
         of_others = of_kinds - set(self.of_kind.get(self.kind, ()))
-        return sorted(given & of_others)
+        return sorted(self.changed & of_others)
 
     @model_validator(mode="after")
     def _of_its_kind(self) -> Self:
-        # Without an adapter they may stay, so that one key switches it off; and a folder
-        # of results says all keys, those of other kinds with what they have by default.
-        fields = type(self).model_fields
-        for key in self.unread if self.kind != "none" else ():
-            if getattr(self, key) != fields[key].get_default(
-                call_default_factory=True, validated_data={}
-            ):
-                kinds = [kind for kind, keys in self.of_kind.items() if key in keys]
-                known = " and ".join(f"'{kind}'" for kind in kinds)
-                raise ValueError(f"{key} belongs to kind = {known}, not '{self.kind}'")
+        # Without an adapter they may stay, so that one key switches it off.
+        if self.kind != "none" and self.unread:
+            key = self.unread[0]
+            kinds = [kind for kind, keys in self.of_kind.items() if key in keys]
+            known = " and ".join(f"'{kind}'" for kind in kinds)
+            raise ValueError(f"{key} belongs to kind = {known}, not '{self.kind}'")
         return self
 
 

@@ -3,7 +3,7 @@
     python launch/pfllib/compare.py collect FOLDER RUNS   # what play.py and hpcfl wrote
     python launch/pfllib/compare.py                       # the figure and the table
 
-The first writes ``results/curves/pfllib.csv``, test accuracies before the training of
+The first writes ``results/pfllib/pfllib.csv``, test accuracies before the training of
 each round and after the last; the second draws ``pfllib.png`` beside it and prints the
 table of its README.
 """
@@ -20,8 +20,8 @@ from hpcfl.report.plots import _lines
 from hpcfl.report.plots._lines import Line
 from hpcfl.report.plots.base import Sheet
 
-CURVES = Path(__file__).parents[2] / "results" / "curves"
-NUMBERS = CURVES / "pfllib.csv"
+RESULTS = Path(__file__).parents[2] / "results" / "pfllib"
+NUMBERS = RESULTS / "pfllib.csv"
 ROUNDS = 10
 PFLLIB, ALIKE, HPCFL = "PFLlib", "all-samples", "hpcfl"
 METHODS = {
@@ -132,6 +132,6 @@ if __name__ == "__main__":
         collected = collect(Path(sys.argv[2]), Path(sys.argv[3]))
         collected.to_csv(NUMBERS, index=False)
     numbers = pandas.read_csv(NUMBERS)
-    write(CURVES / "pfllib.png", "png", lambda: draw(numbers, Sheet(width=7.5)))
+    write(RESULTS / "pfllib.png", "png", lambda: draw(numbers, Sheet(width=7.5)))
     print(table(numbers, PFLLIB))
     print(table(numbers, ALIKE))

@@ -476,6 +476,14 @@ def test_keys_that_change_nothing_are_noted():
     )
 
 
+def test_a_stored_configuration_which_says_all_keys_has_no_notes():
+    """``verify`` plays such, and ``hpcfl run`` a file that a tuning chose."""
+    table = config.parse({"method": {"name": "fedavg"}}).resolved()
+    assert config.parse(table).notes == []
+    table["time"]["buffer"] = 3
+    assert config.parse(table).notes == ["time.buffer: not read with time.mode = 'none'"]
+
+
 @pytest.mark.parametrize(
     "name", ["apfl", "ditto", "partialfed", "per-fedavg", "pfedme", "scaffold"]
 )

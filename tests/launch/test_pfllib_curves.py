@@ -12,7 +12,7 @@ import pytest
 from hpcfl.data.sources import pfllib
 
 ROOT = Path(__file__).parents[2]
-CURVES = ROOT / "results" / "curves"
+RESULTS = ROOT / "results" / "pfllib"
 
 
 @pytest.fixture
@@ -68,7 +68,7 @@ def test_accuracies_are_compared_seed_by_seed(tools):
 
 def test_the_page_has_the_tables_of_the_numbers(tools):
     compare, _ = tools
-    page = (CURVES / "README.md").read_text(encoding="utf-8")
+    page = (RESULTS / "README.md").read_text(encoding="utf-8")
     numbers = pandas.read_csv(compare.NUMBERS)
     assert compare.table(numbers, compare.PFLLIB) in page
     assert compare.table(numbers, compare.ALIKE) in page
