@@ -481,7 +481,9 @@ def test_a_stored_configuration_which_says_all_keys_has_no_notes():
     table = config.parse({"method": {"name": "fedavg"}}).resolved()
     assert config.parse(table).notes == []
     table["time"]["buffer"] = 3
-    assert config.parse(table).notes == ["time.buffer: not read with time.mode = 'none'"]
+    assert config.parse(table).notes == [
+        "time.buffer: not read with time.mode = 'none'"
+    ]
 
 
 @pytest.mark.parametrize(
