@@ -28,7 +28,7 @@ OWN = "## Own models"
 AFTER = """## Start models after five epochs
 
 of plain training by each client at scoring, beside what the same five epochs make of
-the models of training alone. Nobody's rate was chosen for this moment."""
+the models of training alone. Rates were chosen for the own models, not for this moment."""
 
 
 def main(out: Path, settings: Sequence[str]) -> None:

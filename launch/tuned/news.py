@@ -12,12 +12,14 @@ from hpcfl.data import datasets
 from hpcfl.data.datasets import Dataset
 from hpcfl.data.sources.base import Source
 
-WORDS = 1000  # the most frequent tokens; all others are unknown, token 0
+WORDS = 1000  # token 0 for unknown ones, and the 999 most frequent
 POSITIONS = 64  # of a text; 19 of 20 texts are no longer
 
 
 class News(Source):
-    """The items of ``ag-news``: only test.csv is needed."""
+    """The items of ``ag-news``; of the published table those of test.csv, with no
+    train.csv beside it.
+    """
 
     looked_for = ("ag_news_csv/test.csv",)
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Convergence: what every method was tuned to, for twice the rounds.
-#   bash launch/tuned/twice.sh runs/tuned/dirichlet
+#   bash launch/tuned/twice.sh runs/tuned/dirichlet    # for text with launch/tuned on PYTHONPATH
 #   hpcfl table runs/tuned/dirichlet-twice --rows method.name --at tail
 set -euo pipefail
 
