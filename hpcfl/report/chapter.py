@@ -148,8 +148,12 @@ def best_first(rows: Mapping[str, Sequence[Placed]]) -> dict[str, Sequence[Place
 
 
 def _curves(rows: Mapping[str, list[Run]], paper: Paper) -> dict[str, Curves]:
-    """The number that counts over each axis along which something was recorded."""
+    """The number that counts over each axis along which something was recorded; none
+    of packed runs, which have few of their rounds.
+    """
     runs = [run for of_row in rows.values() for run in of_row]
+    if any(run.results.is_packed for run in runs):
+        return {}
     metric = runs[0].metric
     measure = runs[0].measure
     form = ".2f" if measure.percent else ".4g"

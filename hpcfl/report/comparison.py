@@ -42,6 +42,7 @@ NOTE_ON_POWER = (
     "needs: with so many partitions a difference of {difference:g} is seen with a chance of "
     "80 %, at the level {level:.2g} that Holm's correction may ask for"
 )
+ONE_PARTITION = "one partition alone has no interval: play other seeds"
 UNMATCHED = "{column}: {row} left out, it shares no repetition with {reference}"
 
 
@@ -143,6 +144,8 @@ def sheet(
         margin=margin,
     )
     notes.insert(0, note)
+    if counts[-1] == 1:
+        notes.append(ONE_PARTITION)
     if power is not None:
         notes.append(NOTE_ON_POWER.format(difference=power, level=level))
     unit = f" in {measure.unit}" if measure.unit else ""

@@ -7,7 +7,6 @@ import numpy as np
 from hpcfl.report.progress import duration
 from hpcfl.report.summary import Run
 from hpcfl.scores._metric_name import SECONDS, MetricName
-from hpcfl.storage.results import DIGEST
 
 PHASES = ("round", "train", "score", "send", "gather", "aggregate", "checkpoint")
 ROUND_SECONDS = MetricName("round", SECONDS)
@@ -60,8 +59,8 @@ def _whole_run(runs: Sequence[Run]) -> str:
     """The mean duration of those runs whose rounds were timed, and are all there."""
     durations = []
     for run in runs:
-        is_packed = DIGEST in run.results.header
-        if ROUND_SECONDS in run.results.names and not is_packed:
+        is_timed = ROUND_SECONDS in run.results.names
+        if is_timed and not run.results.is_packed:
             seconds = run.results.series(ROUND_SECONDS)
             durations.append(float(np.nansum(seconds)))
     if not durations:

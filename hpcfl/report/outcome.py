@@ -102,7 +102,7 @@ def summarise(
     floats_down = results.series(MetricName("floats_down"))
     prolonged = status.finished and status.done != status.rounds_requested
     digest = None if prolonged else status.digest
-    if DIGEST in results.header:  # of packed runs
+    if results.is_packed:
         digest = results.header[DIGEST]
     return Summary(
         method=config["method"]["name"],

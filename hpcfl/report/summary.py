@@ -401,7 +401,7 @@ def _lost(folder: Path, status: RunStatus, results: Results) -> list[str]:
     """Lines about what damage took for good: metrics of rounds that were played, a
     finished run's state.
     """
-    if recorded.DIGEST in results.header:  # packed runs have what tables read
+    if results.is_packed:
         return []
     played = results.rounds[results.played].tolist()
     missing = _between([0, *played, max([status.done, *played]) + 1])

@@ -9,7 +9,6 @@ from hpcfl.errors import UserError
 from hpcfl.report.series import AXES
 from hpcfl.report.summary import Run
 from hpcfl.scores._described import Measure
-from hpcfl.storage.results import DIGEST
 
 
 @dataclass(frozen=True)
@@ -30,10 +29,10 @@ def seconds_of(run: Run, column: str) -> np.ndarray:
 
     Raises UserError where the run does not say it.
     """
-    if DIGEST in run.results.header:
+    if run.results.is_packed:
         raise UserError(
-            f"{run.folder}: is packed and holds no more rounds than tables of rounds read; "
-            "take the run itself"
+            f"{run.folder}: a packed file has the best and the last rounds alone; name the "
+            "run's own folder"
         )
     _, positions = AXES["virtual"]
     seconds = positions(run, column)

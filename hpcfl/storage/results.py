@@ -72,6 +72,13 @@ class Results:
         return played
 
     @property
+    def is_packed(self) -> bool:
+        """Whether these come from a packed file, which has the rounds alone that tables
+        read (``report/packed.py``).
+        """
+        return DIGEST in self.header
+
+    @property
     def clients(self) -> ClientNumbers:
         """The numbers of clients, without an array over all of them."""
         return Values.of(self.values, len(self.rounds)).clients

@@ -99,7 +99,8 @@ def tell(plan: Plan, folder: Path) -> None:
         figure.write(folder / FIGURE, curves, measure)
         print(f"figure: {folder / FIGURE}")
     print(f"chosen: {folder / tune_folder.CHOSEN}")
-    print(f"look further: hpcfl table {folder} --rows method.name", flush=True)
+    command = f"hpcfl table {folder} --rows method.name --at tail --std sample"
+    print(f"look further: {command}", flush=True)
 
 
 def of_method(

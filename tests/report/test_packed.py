@@ -9,7 +9,15 @@ from made_up import folder
 
 from hpcfl.api import run
 from hpcfl.errors import UserError
-from hpcfl.report import costs, packed, summary, sweep_table, table_formats
+from hpcfl.report import (
+    costs,
+    figures,
+    packed,
+    page,
+    summary,
+    sweep_table,
+    table_formats,
+)
 from hpcfl.report.reading import of_clients, value
 from hpcfl.report.sweep_table import Reading, Reference
 
@@ -43,6 +51,21 @@ def test_tables_of_packed_runs_are_those_of_the_folders(runs, tmp_path):
     assert again[0].folder == out / "fedavg-0" and again[0].notes == []
     # the best round, and the last tenth of 12 rounds with the scoring after them
     assert len(again[0].results.rounds) <= 4
+
+
+@pytest.mark.slow
+def test_no_curve_is_drawn_of_the_few_rounds_of_packed_runs(runs, tmp_path):
+    out = tmp_path / "table.tar.xz"
+    packed.write(summary.load_all(runs), out)
+    with pytest.raises(
+        UserError, match="a packed file has the best and the last rounds"
+    ):
+        figures.plot([out], "curves", 5.0, tmp_path / "curves.png", None, {})
+    figures.plot([out], "clients", 5.0, tmp_path / "clients.png", None, {})
+    for path, count in ((runs, 1), (out, 0)):
+        page.write([path], tmp_path / "page.html")
+        text = (tmp_path / "page.html").read_text(encoding="utf-8")
+        assert text.count('value="rounds"') == count
 
 
 @pytest.mark.slow

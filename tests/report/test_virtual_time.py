@@ -107,7 +107,7 @@ def test_what_has_no_time_is_refused():
             texts([run], **reading)
     packed = timed("fedavg", 0, 0.1, 0.2)
     packed.results.header["digest"] = "00"
-    with pytest.raises(UserError, match="is packed and holds no more rounds"):
+    with pytest.raises(UserError, match="a packed file has the best and the last"):
         texts([packed], at=25.0)
     with pytest.raises(UserError, match="--time-to: is the time of a whole run"):
         sweep_table.show([Path("runs")], reading=Reading(target=50.0, test=True))

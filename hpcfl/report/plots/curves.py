@@ -67,6 +67,7 @@ def plugin(
     )
     refuse_unknown(arranged.runs, metric)
     if x in AXES:
+        _refuse_packed(arranged.runs, x)
         _refuse_unrecorded(arranged.runs, metric, x)
         panels = over_cost(arranged.repetitions, metric, x)
     else:
@@ -194,6 +195,16 @@ def _gains(
         place: {seed: number - of_seeds[base][seed] for seed, number in numbers.items()}
         for place, numbers in of_seeds.items()
     }
+
+
+def _refuse_packed(runs: Sequence[Run], x: str) -> None:
+    """Raise UserError where some runs lack most of their rounds."""
+    for run in runs:
+        if run.results.is_packed:
+            raise UserError(
+                f"{run.folder}: a packed file has the best and the last rounds alone, "
+                f"which make no curve over {x}; name the run's own folder, or --kind clients"
+            )
 
 
 def _refuse_unrecorded(runs: Sequence[Run], metric: str, x: str) -> None:

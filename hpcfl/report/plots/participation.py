@@ -20,7 +20,6 @@ from hpcfl.report.style import PLAIN
 from hpcfl.report.summary import Run
 from hpcfl.report.virtual_time import seconds_of
 from hpcfl.scores._metric_name import MetricName
-from hpcfl.storage.results import DIGEST
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -67,9 +66,7 @@ def is_recorded(run: Run) -> bool:
     """Whether the results of a run say who took part when."""
     recorded = run.results
     return (
-        UPDATES in recorded.names
-        and PACE in recorded.static
-        and DIGEST not in recorded.header
+        UPDATES in recorded.names and PACE in recorded.static and not recorded.is_packed
     )
 
 
