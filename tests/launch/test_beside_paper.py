@@ -63,6 +63,7 @@ def test_the_papers_numbers_stand_beside_those_of_runs(beside_paper, tmp_path):
         100 * np.array([float(row[key]) for row in rows[3:]])
         for key in ("best", "tail")
     )
+    of_fedavg = 100 * np.array([float(row["best"]) for row in rows[:3]])
     begin, *lines, end = page.read_text().splitlines()
     assert (begin, end) == ("before", "after") and "old" not in lines
     (line,) = (line for line in lines if line.startswith("| local"))
@@ -70,13 +71,19 @@ def test_the_papers_numbers_stand_beside_those_of_runs(beside_paper, tmp_path):
     assert line.removesuffix(" |").split(" | ")[1:] == [
         "post",
         "3",
-        "10",
         f"{best.mean():.2f} ± {best.std():.2f}",
         "96.10 ± 0.26",
         f"{best.mean() - 96.10:+.2f} ± {error:.2f}",
         "2, 1",  # FedAvg is better here, where clients are alike, and worse in the paper
+        "+0.00 ± 0.00",
+        "+0.00",
         f"{tail.mean():.2f} ± {tail.std():.2f}",
+        "+0.00 ± 0.00",
     ]
+    (line,) = (line for line in lines if line.startswith("| fedavg"))
+    gains = of_fedavg - best
+    half = 4.302653 * gains.std(ddof=1) / 3**0.5  # Student's t, two degrees of freedom
+    assert line.split(" | ")[7:9] == [f"{gains.mean():+.2f} ± {half:.2f}", "-12.55"]
     assert "-1.00 over all 2" in page.read_text()
 
 
