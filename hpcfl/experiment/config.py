@@ -36,6 +36,7 @@ from hpcfl.experiment.sections import (
     Shift,
     Time,
     Training,
+    changed,
 )
 
 Made = TypeVar("Made")
@@ -157,7 +158,7 @@ class Config(Section):
         """The keys of ``[time]`` with another value than by default that are not read in
         its mode.
         """
-        keys = self.time.changed - {"mode"}
+        keys = changed(self.time) - {"mode"}
         if self.time.mode != "none":
             others = {**self.time.of_mode}
             del others[self.time.mode]

@@ -38,12 +38,13 @@ class Section(BaseModel):
             raise ValueError(f"at most {LARGEST:,}")
         return value
 
-    @property
-    def changed(self) -> set[str]:
-        """The keys that have another value than by default. A stored configuration says
-        all keys, so that which of them were said tells nothing.
-        """
-        return set(self.model_dump(exclude_defaults=True))
+
+def changed(section: Section) -> set[str]:
+    """The keys that have another value than by default.
+
+    A stored configuration says all keys, so it matters nowhere which of them were said.
+    """
+    return set(section.model_dump(exclude_defaults=True))
 
 
 def _greatest(value: Any) -> int:
@@ -303,10 +304,10 @@ class Adapter(Section):
     def unread(self) -> list[str]:
         """The keys with another value than by default that its kind does not read."""
         if self.kind == "none":
-            return sorted(self.changed - {"base", "names"})
+            return sorted(changed(self) - {"base", "names"})
         of_kinds = {key for keys in self.of_kind.values() for key in keys}
         of_others = of_kinds - set(self.of_kind.get(self.kind, ()))
-        return sorted(self.changed & of_others)
+        return sorted(changed(self) & of_others)
 
     @model_validator(mode="after")
     def _of_its_kind(self) -> Self:

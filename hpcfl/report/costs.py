@@ -1,6 +1,7 @@
 """What a round of a run costs, and the whole run: seconds by phase, bytes, floats."""
 
 from collections.abc import Mapping, Sequence
+from statistics import fmean
 
 import numpy as np
 
@@ -9,6 +10,7 @@ from hpcfl.report.summary import Run
 from hpcfl.scores._metric_name import SECONDS, MetricName
 
 PHASES = ("round", "train", "score", "send", "gather", "aggregate", "checkpoint")
+MEGABYTE = 1e6  # bytes
 ROUND_SECONDS = MetricName("round", SECONDS)
 
 
@@ -38,19 +40,20 @@ def table(rows: Mapping[str, Sequence[Run]]) -> tuple[list[str], list[list[str]]
 def _cells(runs: Sequence[Run]) -> list[str]:
     """What the runs cost on average, in the order of the headings."""
     cells = []
-    for field in ("floats_down", "floats_up"):
-        floats = [getattr(run.summary, field) for run in runs]
+    for floats in (
+        [run.summary.floats_down for run in runs],
+        [run.summary.floats_up for run in runs],
+    ):
         recorded = [count for count in floats if count is not None]
         cells.append(_mean_text(recorded, ",.0f"))
     for field in ("bytes_down", "bytes_up"):
-        name = MetricName(field)
+        of_runs = _means_of_rounds(runs, MetricName(field))
         # On a single rank no bytes are moved: that is shown as a dash, not as 0.
-        megabytes = [_mean_of_rounds(run, name) / 1e6 or np.nan for run in runs]
+        megabytes = [of_run / MEGABYTE for of_run in of_runs if of_run > 0]
         cells.append(_mean_text(megabytes, ",.2f"))
     cells.append(_whole_run(runs))
     for phase in PHASES:
-        name = MetricName(phase, SECONDS)
-        seconds = [_mean_of_rounds(run, name) for run in runs]
+        seconds = _means_of_rounds(runs, MetricName(phase, SECONDS))
         cells.append(_mean_text(seconds, ".3f"))
     return cells
 
@@ -59,28 +62,33 @@ def _whole_run(runs: Sequence[Run]) -> str:
     """The mean duration of those runs whose rounds were timed, and are all there."""
     durations = []
     for run in runs:
-        is_timed = ROUND_SECONDS in run.results.names
-        if is_timed and not run.results.is_packed:
-            seconds = run.results.series(ROUND_SECONDS)
-            durations.append(float(np.nansum(seconds)))
+        results = run.results
+        if ROUND_SECONDS in results.names and not results.is_packed:
+            seconds = results.series(ROUND_SECONDS)
+            durations.append(np.nansum(seconds))
     if not durations:
         return "–"
-    return duration(sum(durations) / len(durations))
+    return duration(fmean(durations))
 
 
-def _mean_of_rounds(run: Run, name: MetricName) -> float:
-    """The mean of a number over the rounds that were played, but for the first; NaN if
-    there is none.
+def _means_of_rounds(runs: Sequence[Run], name: MetricName) -> list[float]:
+    """The mean of a number over the rounds that were played, but for the first, of each
+    run that has it.
     """
-    values = run.results.series(name).astype(float)
-    after_first = values[run.results.played][1:]
-    finite = after_first[np.isfinite(after_first)]
-    return float(finite.mean()) if len(finite) else np.nan
+    means = []
+    for run in runs:
+        results = run.results
+        values = results.series(name).astype(float)
+        played = values[results.played]
+        after_first = played[1:]
+        finite = after_first[np.isfinite(after_first)]
+        if len(finite):
+            means.append(float(finite.mean()))
+    return means
 
 
 def _mean_text(numbers: Sequence[float], form: str) -> str:
-    """The mean of the finite numbers in the format ``form``; a dash without any."""
-    finite = [number for number in numbers if np.isfinite(number)]
-    if not finite:
+    """The mean in the format ``form``; a dash without any numbers."""
+    if not numbers:
         return "–"
-    return format(sum(finite) / len(finite), form)
+    return format(fmean(numbers), form)

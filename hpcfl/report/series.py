@@ -7,6 +7,7 @@ from itertools import pairwise
 
 import numpy as np
 
+from hpcfl.errors import UserError
 from hpcfl.report.summary import Run
 from hpcfl.scores._metric_name import FLOATS_UP, SECONDS, TIME, MetricName, models_of
 
@@ -60,6 +61,17 @@ AXES: dict[str, tuple[str, Positions]] = {
     "virtual": ("seconds of the clients' own time", _virtual),
     "floats": ("floats to and from a client that takes part in all rounds", _floats),
 }
+
+
+def refuse_packed(run: Run) -> None:
+    """Raise UserError where most rounds of a run are not at hand."""
+    if run.results.is_packed:
+        raise UserError(
+            f"{run.folder}: a packed file has the best and the last rounds alone; name the "
+            "run's own folder"
+        )
+
+
 # A line is drawn by two points of each bucket, which is as fine as a screen is.
 BUCKETS = 150
 # Numbers from this size on, such as those of a model that diverges, are not drawn.

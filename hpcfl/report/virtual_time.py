@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from hpcfl.errors import UserError
-from hpcfl.report.series import AXES
+from hpcfl.report.series import AXES, refuse_packed
 from hpcfl.report.summary import Run
 from hpcfl.scores._described import Measure
 
@@ -29,11 +29,7 @@ def seconds_of(run: Run, column: str) -> np.ndarray:
 
     Raises UserError where the run does not say it.
     """
-    if run.results.is_packed:
-        raise UserError(
-            f"{run.folder}: a packed file has the best and the last rounds alone; name the "
-            "run's own folder"
-        )
+    refuse_packed(run)
     _, positions = AXES["virtual"]
     seconds = positions(run, column)
     if np.isnan(seconds).all():

@@ -88,7 +88,7 @@ def table(frame: pandas.DataFrame) -> str:
     error = (own_error + papers_error) ** 0.5
     place = own["best"].rank(ascending=False)
     papers_place = reported["value"].rank(ascending=False)
-    papers_local = reported["value"].get("local", float("nan"))
+    papers_local = reported["value"]["local"]
     lines = [HEADING, ("---", "---", *["---:"] * (len(HEADING) - 2))]
     for name, paper in reported.iterrows():
         best, tail = (
@@ -110,8 +110,8 @@ def table(frame: pandas.DataFrame) -> str:
         )
         lines.append(cells)
     close = difference.abs() < 1
-    of_all = correlation(own["best"], reported["value"])
-    of_close = correlation(own["best"][close], reported["value"][close])
+    of_all = own["best"].corr(reported["value"], method="spearman")
+    of_close = own["best"][close].corr(reported["value"][close], method="spearman")
     return (
         "".join(f"| {' | '.join(cells)} |\n" for cells in lines)
         + f"\nRank correlation (Spearman) of the best rounds' order with the paper's: "
@@ -125,8 +125,6 @@ def beside_local(frame: pandas.DataFrame, method: str, key: str) -> str:
     of 95 %.
     """
     accuracies = 100 * frame.pivot(index="seed", columns="method", values=key)
-    if "local" not in accuracies:
-        return "–"
     differences = (accuracies[method] - accuracies["local"]).dropna()
     error = differences.sem()
     half = student.ppf(0.975, len(differences) - 1) * error
@@ -141,11 +139,6 @@ def of_paper(methods: pandas.Series) -> pandas.DataFrame:
     names = setting.str.extract(r"method\.name=(\S+)")[0]
     reported = reported[of_data].set_index(names[of_data])
     return reported[reported.index.isin(methods)]
-
-
-def correlation(own: pandas.Series, papers: pandas.Series) -> float:
-    """Spearman's."""
-    return float(own.rank().corr(papers.rank()))
 
 
 if __name__ == "__main__":

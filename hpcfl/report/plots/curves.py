@@ -21,7 +21,7 @@ from hpcfl.report.plots import _lines
 from hpcfl.report.plots._lines import Line
 from hpcfl.report.plots.base import Sheet, literal, whole_numbers
 from hpcfl.report.reading import named, read_at, refuse_unknown, series, value
-from hpcfl.report.series import AXES, drawable, over, thinned
+from hpcfl.report.series import AXES, drawable, over, refuse_packed, thinned
 from hpcfl.report.summary import Run
 from hpcfl.scores._described import Measure
 
@@ -67,7 +67,8 @@ def plugin(
     )
     refuse_unknown(arranged.runs, metric)
     if x in AXES:
-        _refuse_packed(arranged.runs, x)
+        for run in arranged.runs:
+            refuse_packed(run)
         _refuse_unrecorded(arranged.runs, metric, x)
         panels = over_cost(arranged.repetitions, metric, x)
     else:
@@ -195,16 +196,6 @@ def _gains(
         place: {seed: number - of_seeds[base][seed] for seed, number in numbers.items()}
         for place, numbers in of_seeds.items()
     }
-
-
-def _refuse_packed(runs: Sequence[Run], x: str) -> None:
-    """Raise UserError where some runs lack most of their rounds."""
-    for run in runs:
-        if run.results.is_packed:
-            raise UserError(
-                f"{run.folder}: a packed file has the best and the last rounds alone, "
-                f"which make no curve over {x}; name the run's own folder, or --kind clients"
-            )
 
 
 def _refuse_unrecorded(runs: Sequence[Run], metric: str, x: str) -> None:

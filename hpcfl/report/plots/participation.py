@@ -29,6 +29,8 @@ ROWS = 40  # of clients
 STRETCHES = 60  # of time
 SIZES = 5  # of circles
 HEIGHT = 3.0  # inches of a panel
+LARGEST = 0.12  # inches of a circle
+POINTS = 72  # of an inch
 UPDATES = MetricName("updates", of_clients=True)
 PACE = "device_pace"  # the static array with the time that each client takes
 
@@ -54,8 +56,9 @@ def plugin(runs: list[Run], sheet: Sheet, *, group: Sequence[str] = ()) -> "Figu
     arranged = arrange(runs, group, unfinished=True, options="--group")
     panels = {}
     for (row, column), repetitions in arranged.repetitions.items():
-        seconds_of(repetitions[0], "post")  # or it says why there are none
-        title = row if len(arranged.columns) == 1 else f"{row}, {column}"
+        title = row
+        if len(arranged.columns) > 1:
+            title = f"{row}, {column}"
         panels[title] = turns(repetitions[0])
     sheet.notes += arranged.notes
     sheet.notes.append("one run each; clients by their speed, the fastest first")
@@ -65,20 +68,23 @@ def plugin(runs: list[Run], sheet: Sheet, *, group: Sequence[str] = ()) -> "Figu
 def is_recorded(run: Run) -> bool:
     """Whether the results of a run say who took part when."""
     recorded = run.results
-    return (
-        UPDATES in recorded.names and PACE in recorded.static and not recorded.is_packed
-    )
+    if recorded.is_packed:
+        return False
+    return UPDATES in recorded.names and PACE in recorded.static
 
 
 def turns(run: Run) -> Turns:
-    """Who took part when in a run that has recorded it."""
+    """Who took part when in a run. Raises UserError where it does not say so."""
+    seconds = seconds_of(run, "post")
     recorded = run.results
     played = recorded.played
-    _, positions = AXES["virtual"]
-    order = np.argsort(recorded.static[PACE], kind="stable")
-    updates = recorded.series(UPDATES)[played][:, order]
-    before = np.vstack([np.zeros_like(updates[:1]), updates[:-1]])
-    return Turns(positions(run, "post")[played], updates > before)
+    fastest_first = np.argsort(recorded.static[PACE], kind="stable")
+    updates = recorded.series(UPDATES)[played]
+    updates = updates[:, fastest_first]
+    none_yet = np.zeros_like(updates[:1])
+    before = np.vstack([none_yet, updates[:-1]])
+    counted = updates > before
+    return Turns(seconds[played], counted)
 
 
 def draw(sheet: Sheet, panels: Mapping[str, Turns]) -> "Figure":
@@ -106,14 +112,17 @@ def in_stretches(of_panel: Turns) -> tuple[np.ndarray, np.ndarray]:
     """
     rounds, clients = of_panel.counted.shape
     end = max(float(of_panel.seconds.max(initial=0.0)), 1e-6)
-    edges = np.linspace(0.0, end, min(STRETCHES, rounds) + 1)
+    count = min(STRETCHES, rounds)
+    edges = np.linspace(0.0, end, count + 1)
     # a round lies in the stretch in which it ended
     stretches = np.searchsorted(edges[1:-1], of_panel.seconds, side="left")
-    by_client = np.zeros((len(edges) - 1, clients))
+    by_client = np.zeros((count, clients))
     np.add.at(by_client, stretches, of_panel.counted.astype(float))
     rows = rows_of(clients)
     sums = np.add.reduceat(by_client, rows[:-1], axis=1)
-    return edges, (sums / np.diff(rows)).T
+    clients_of_row = np.diff(rows)
+    means = sums / clients_of_row
+    return edges, means.T
 
 
 def _draw_turns(place: "Axes", of_panel: Turns, width: float) -> None:
@@ -122,17 +131,20 @@ def _draw_turns(place: "Axes", of_panel: Turns, width: float) -> None:
     rows = rows_of(of_panel.counted.shape[1])
     times = (edges[:-1] + edges[1:]) / 2
     heights = (rows[:-1] + rows[1:]) / 2
-    # points; as wide as a stretch or as high as a row, whichever is less
+    # as wide as a stretch or as high as a row, whichever is less
     across = 0.7 * width / len(times)
-    diameter = 72 * min(across, 0.75 * HEIGHT / len(heights), 0.12)
+    upright = 0.75 * HEIGHT / len(heights)
+    diameter = POINTS * min(across, upright, LARGEST)
+    area = pi / 4 * diameter**2
     # A file says a size once, however many circles have it; but of each size anew.
-    levels = np.ceil(SIZES * updates / max(updates.max(), 1e-9)).astype(int)
+    most = max(updates.max(), 1e-9)
+    levels = np.ceil(SIZES * updates / most).astype(int)
     for level in range(1, SIZES + 1):
         row, stretch = np.nonzero(levels == level)
         place.scatter(
             times[stretch],
             heights[row],
-            s=pi / 4 * diameter**2 * level / SIZES,
+            s=area * level / SIZES,
             color=PLAIN,
             linewidth=0,
         )
@@ -150,9 +162,10 @@ def _draw_totals(place: "Axes", of_panel: Turns) -> None:
     totals = of_panel.counted.sum(axis=0)
     rows = rows_of(len(totals))
     heights = np.diff(rows)
+    sums = np.add.reduceat(totals, rows[:-1])
     place.barh(
         rows[:-1],
-        np.add.reduceat(totals, rows[:-1]) / heights,
+        sums / heights,
         height=0.85 * heights,
         align="edge",
         color=PLAIN,
