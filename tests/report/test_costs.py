@@ -13,6 +13,7 @@ def test_means_without_the_first_round_and_the_sum_of_all():
     """
     one, other = run(), run(seed=1)
     one.results.values["bytes_up"] = np.array([9e6, 1e6, 3e6])
+    one.results.values["bytes_down"] = np.zeros(3)  # as on a single rank
     headings, rows = costs.table({"fedavg": [one, other]})
     found = dict(zip(["method", *headings], rows[0], strict=True))
     assert (found["method"], found["s/round"], found["MB up"], found["MB down"]) == (

@@ -106,7 +106,9 @@ def test_what_has_no_time_is_refused():
         with pytest.raises(UserError, match="own time was not recorded"):
             texts([run], **reading)
     packed = timed("fedavg", 0, 0.1, 0.2)
+    assert participation.is_recorded(packed)
     packed.results.header["digest"] = "00"
+    assert not participation.is_recorded(packed)
     with pytest.raises(UserError, match="a packed file has the best and the last"):
         texts([packed], at=25.0)
     with pytest.raises(UserError, match="--time-to: is the time of a whole run"):
