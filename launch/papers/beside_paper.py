@@ -1,14 +1,19 @@
-"""DiversiFed's Table I on Fashion-MNIST: ``python launch/papers/beside_paper.py RUNS
-OUT``.
+"""A table of DiversiFed's accuracies beside runs of it: ``python
+launch/papers/beside_paper.py RUNS TABLE REFERENCE OUT``, such as ``runs.tar.xz I
+method.name=local results/diversifed``.
 
-RUNS, a folder or a packed file, has runs of ``launch/papers/diversifed-1.toml``. Written
-are ``OUT/runs.csv``, a line for each finished run with its digest (a run that RUNS does
-not have keeps the line that it had), and the table in ``OUT/README.md``. The paper
-reports best rounds (methods-1.md §7, item 8), so the difference and the places are
-theirs. ± of an accuracy is the population's standard deviation over runs with redrawn
-data, the paper's over five; ± of a difference is its standard error, which both
-deviations make. All methods share a run's data, so that their differences to Local in
-the same runs, with intervals of 95 % by Student's t, say more than the accuracies do.
+RUNS, a folder or a packed file, has runs of ``launch/papers``, TABLE is a table's number
+in ``results/reported.csv``, and REFERENCE names the key that the table compares and the
+value beside which the others stand. Written are ``OUT/table-TABLE.csv``, a line for each
+finished run with its digest (a run that RUNS does not have keeps the line that it had),
+and the table in ``OUT/README.md``, between its two comments.
+
+The paper reports best rounds (methods-1.md §7, item 8), so the difference and the places
+are theirs. ± of an accuracy is the population's standard deviation over runs with
+redrawn data, the paper's over five; ± of a difference is its standard error, which both
+deviations make. All cells share a run's data, so that their differences to the reference
+in the same runs, with intervals of 95 % by Student's t, say more than the accuracies do.
+A single run has no error.
 """
 
 import sys
@@ -18,52 +23,76 @@ from typing import Any
 import pandas
 from scipy.stats import t as student
 
+from hpcfl.experiment import experiment_file
+from hpcfl.experiment.protocols import flat
 from hpcfl.report import reading, summary
 from hpcfl.report.summary import Run
 
 REPORTED = Path(__file__).parents[2] / "results" / "reported.csv"
-BEGIN, END = (
-    "<!-- table: written by launch/papers/beside_paper.py -->",
-    "<!-- end of table -->",
-)
-HEADING = (
-    "method",
-    "column",
-    "runs",
-    "best round, %",
-    "paper, %",
-    "difference",
-    "place, paper's",
-    "beside Local",
-    "paper's",
-    "last tenth, %",
-    "beside Local",
-)
 PAPERS_RUNS = 5
 
 
-def main(runs: Path, out: Path) -> None:
-    """Write the list of runs, and the table of all methods that it and the paper have."""
-    listed = out / "runs.csv"
+def main(runs: Path, number: str, reference: str, out: Path) -> None:
+    """Write the list of runs, and the table of all cells that it and the paper have."""
+    reported = of_paper(number)
+    keys = varying(reported)
+    listed = out / f"table-{number}.csv"
     frame = pandas.DataFrame(
-        [line(run) for run in summary.load_all(runs) if run.summary.finished]
+        [
+            {**cell(run, reported, keys), **line(run)}
+            for run in summary.load_all(runs)
+            if run.summary.finished
+        ]
     )
     if listed.exists():
         frame = pandas.concat([frame, pandas.read_csv(listed)])
-    frame = frame.drop_duplicates(["method", "seed"]).sort_values(["method", "seed"])
+    of_a_run = [*keys, "seed"]
+    frame = frame.drop_duplicates(of_a_run).sort_values(of_a_run)
     frame.to_csv(listed, index=False)
     page = out / "README.md"
-    before, begin, rest = page.read_text(encoding="utf-8").partition(BEGIN)
-    _, end, after = rest.partition(END)
-    page.write_text(
-        f"{before}{begin}\n\n{table(frame)}\n{end}{after}", encoding="utf-8"
+    begin = f"<!-- table {number}: written by launch/papers/beside_paper.py -->"
+    end = f"<!-- end of table {number} -->"
+    before, _, rest = page.read_text(encoding="utf-8").partition(begin)
+    _, _, after = rest.partition(end)
+    written = table(frame, number, reference)
+    page.write_text(f"{before}{begin}\n\n{written}\n{end}{after}", encoding="utf-8")
+
+
+def of_paper(number: str) -> pandas.DataFrame:
+    """The paper's numbers in a table: a column for each key of their settings, their
+    ``value`` and ``std`` in percent.
+    """
+    reported = pandas.read_csv(REPORTED)
+    reported = reported.query("paper == 'diversifed' and table == @number")
+    settings = [
+        dict(map(experiment_file.split, setting.split()))
+        for setting in reported["setting"]
+    ]
+    frame = pandas.DataFrame(settings)
+    return frame.assign(
+        value=reported["value"].to_numpy(), std=reported["std"].to_numpy()
     )
+
+
+def varying(cells: pandas.DataFrame) -> list[str]:
+    """The keys in which cells differ."""
+    settings = cells.filter(regex=r"\.")
+    return list(settings.columns[settings.nunique() > 1])
+
+
+def cell(run: Run, reported: pandas.DataFrame, keys: list[str]) -> dict[str, Any]:
+    """The cell of the table that a run is, by the keys in which cells differ."""
+    own = flat(run.config)
+    settings = reported.drop(columns=["value", "std"]).to_dict("records")
+    for setting in settings:
+        if setting.items() <= own.items():
+            return {key: setting[key] for key in keys}
+    sys.exit(f"{run.folder}: no cell of this table has its settings")
 
 
 def line(run: Run) -> dict[str, Any]:
     """What is listed of a run, accuracies in [0, 1]."""
     return {
-        "method": run.summary.method,
         "seed": run.config["seed"],
         "rounds": run.summary.rounds,
         "column": run.score,
@@ -73,75 +102,106 @@ def line(run: Run) -> dict[str, Any]:
     }
 
 
-def table(frame: pandas.DataFrame) -> str:
-    """The table in Markdown, in the paper's order."""
-    reported = of_paper(frame["method"])
-    by_method = frame.groupby("method")
-    runs = by_method.size().loc[reported.index]
-    column = by_method["column"].first()
-    accuracies = 100 * frame.set_index("method")[["best", "tail"]]
-    own = accuracies.groupby("method").mean().loc[reported.index]
-    deviation = accuracies.groupby("method").std(ddof=0).loc[reported.index]
-    difference = own["best"] - reported["value"]
-    own_error = deviation["best"] ** 2 / (runs - 1)
-    papers_error = reported["std"] ** 2 / (PAPERS_RUNS - 1)
-    error = (own_error + papers_error) ** 0.5
-    place = own["best"].rank(ascending=False)
-    papers_place = reported["value"].rank(ascending=False)
-    papers_local = reported["value"]["local"]
-    lines = [HEADING, ("---", "---", *["---:"] * (len(HEADING) - 2))]
-    for name, paper in reported.iterrows():
-        best, tail = (
-            f"{own[key][name]:.2f} ± {deviation[key][name]:.2f}"
-            for key in ("best", "tail")
-        )
-        cells = (
-            str(name),
-            column[name],
-            str(runs[name]),
-            best,
-            f"{paper['value']:.2f} ± {paper['std']:.2f}",
-            f"{difference[name]:+.2f} ± {error[name]:.2f}",
-            f"{place[name]:g}, {papers_place[name]:g}",
-            beside_local(frame, str(name), "best"),
-            f"{paper['value'] - papers_local:+.2f}",
-            tail,
-            beside_local(frame, str(name), "tail"),
-        )
-        lines.append(cells)
-    close = difference.abs() < 1
-    of_all = own["best"].corr(reported["value"], method="spearman")
-    of_close = own["best"][close].corr(reported["value"][close], method="spearman")
-    return (
-        "".join(f"| {' | '.join(cells)} |\n" for cells in lines)
-        + f"\nRank correlation (Spearman) of the best rounds' order with the paper's: "
-        f"{of_all:.2f} over all {len(own)}, {of_close:.2f} over the {close.sum()} that "
-        f"differ by less than a point.\n"
+def table(frame: pandas.DataFrame, number: str, reference: str) -> str:
+    """The table in Markdown: cells that differ in the compared key alone stand together,
+    in the paper's order.
+    """
+    compared, value = experiment_file.split(reference)
+    reported = of_paper(number)
+    keys = varying(reported)
+    cells = reported.merge(frame[keys].drop_duplicates())
+    shared = [key for key in keys if key != compared]
+    groups = [
+        beside(alike, frame.merge(alike[keys]), compared, value)
+        for _, alike in cells.groupby(shared, sort=False)
+    ]
+    labels = [key for key in shared if key in varying(cells)]
+    labels.append(compared)
+    lines = pandas.concat([shown(group, labels, value) for group in groups])
+    words = len(labels) + 1  # the columns that stand left, the others are numbers
+    rule = ["---"] * words + ["---:"] * (len(lines.columns) - words)
+    rows = [lines.columns, rule, *lines.itertuples(index=False)]
+    return "".join(f"| {' | '.join(row)} |\n" for row in rows) + "".join(
+        f"\n{order(group, labels[:-1])}\n" for group in groups
     )
 
 
-def beside_local(frame: pandas.DataFrame, method: str, key: str) -> str:
-    """The mean difference to Local in the same runs, in points, ± half of its interval
-    of 95 %.
+def beside(
+    cells: pandas.DataFrame, frame: pandas.DataFrame, compared: str, reference: Any
+) -> pandas.DataFrame:
+    """The numbers of ``cells``, which differ in ``compared`` alone, from their runs in
+    ``frame``; all in percent or points.
     """
-    accuracies = 100 * frame.pivot(index="seed", columns="method", values=key)
-    differences = (accuracies[method] - accuracies["local"]).dropna()
-    error = differences.sem()
-    half = student.ppf(0.975, len(differences) - 1) * error
-    return f"{differences.mean():+.2f} ± {half:.2f}"
+    cells = cells.set_index(compared, drop=False)
+    runs = frame.groupby(compared).size()[cells.index]
+    column = frame.groupby(compared)["column"].first()[cells.index]
+    cells = cells.assign(runs=runs, column=column)
+    for key in ("best", "tail"):
+        accuracies = 100 * frame.pivot(index="seed", columns=compared, values=key)
+        gains = accuracies.sub(accuracies[reference], axis="index")
+        played = gains.count()
+        cells[key] = accuracies.mean()
+        cells[f"{key}_std"] = accuracies.std(ddof=0).where(runs > 1)
+        cells[f"{key}_gain"] = gains.mean()
+        cells[f"{key}_half"] = gains.sem() * student.ppf(0.975, played - 1)
+    own_error = cells["best_std"] ** 2 / (runs - 1)
+    papers_error = cells["std"] ** 2 / (PAPERS_RUNS - 1)
+    return cells.assign(
+        difference=cells["best"] - cells["value"],
+        error=(own_error + papers_error) ** 0.5,
+        place=cells["best"].rank(ascending=False),
+        papers_place=cells["value"].rank(ascending=False),
+        papers_gain=cells["value"] - cells["value"][reference],
+    )
 
 
-def of_paper(methods: pandas.Series) -> pandas.DataFrame:
-    """The paper's lines of ``methods``, in its order."""
-    reported = pandas.read_csv(REPORTED).query("paper == 'diversifed' and table == 'I'")
-    setting = reported["setting"]
-    of_data = setting.str.contains("data.dataset=fashion-mnist", regex=False)
-    names = setting.str.extract(r"method\.name=(\S+)")[0]
-    reported = reported[of_data].set_index(names[of_data])
-    return reported[reported.index.isin(methods)]
+def shown(
+    numbers: pandas.DataFrame, labels: list[str], reference: Any
+) -> pandas.DataFrame:
+    """The lines of the table as they are printed."""
+    places = zip(numbers["place"], numbers["papers_place"], strict=True)
+    beside_reference = f"beside {reference}"
+    columns = {label: numbers[label].map(str) for label in labels}
+    columns |= {
+        "column": numbers["column"],
+        "runs": numbers["runs"].map(str),
+        "best round, %": pairs(numbers["best"], numbers["best_std"]),
+        "paper, %": pairs(numbers["value"], numbers["std"]),
+        "difference": pairs(numbers["difference"], numbers["error"], "+"),
+        "place, paper's": [f"{own:g}, {papers:g}" for own, papers in places],
+        beside_reference: pairs(numbers["best_gain"], numbers["best_half"], "+"),
+        "paper's": numbers["papers_gain"].map("{:+.2f}".format),
+        "last tenth, %": pairs(numbers["tail"], numbers["tail_std"]),
+        f"last tenth {beside_reference}": pairs(
+            numbers["tail_gain"], numbers["tail_half"], "+"
+        ),
+    }
+    return pandas.DataFrame(columns)
+
+
+def pairs(values: pandas.Series, errors: pandas.Series, sign: str = "") -> list[str]:
+    """Each value with its error, or alone where that is NaN."""
+    return [
+        f"{value:{sign}.2f}" + (f" ± {error:.2f}" if error == error else "")
+        for value, error in zip(values, errors, strict=True)
+    ]
+
+
+def order(numbers: pandas.DataFrame, labels: list[str]) -> str:
+    """How alike the order of ``numbers`` is to the paper's."""
+    close = numbers[numbers["difference"].abs() < 1]
+    of_all, of_close = (
+        some["best"].corr(some["value"], method="spearman") for some in (numbers, close)
+    )
+    where = "".join(f", {label}={numbers[label].iloc[0]}" for label in labels)
+    return (
+        f"Rank correlation (Spearman) of the best rounds' order with the paper's{where}: "
+        f"{of_all:.2f} over all {len(numbers)}, {of_close:.2f} over the {len(close)} "
+        f"that differ by less than a point."
+    )
 
 
 if __name__ == "__main__":
-    if len(sys.argv) != 3:
+    if len(sys.argv) != 5:
         sys.exit(__doc__)
-    main(Path(sys.argv[1]), Path(sys.argv[2]))
+    main(Path(sys.argv[1]), sys.argv[2], sys.argv[3], Path(sys.argv[4]))

@@ -1,4 +1,4 @@
-"""DiversiFed's Table I beside runs of it is made by one command."""
+"""DiversiFed's tables beside runs of them are made by one command."""
 
 import csv
 from pathlib import Path
@@ -17,11 +17,22 @@ FILE = {
     "model": {"name": "mlp", "hidden": [8]},
     "training": {"lr": 0.1, "batch_size": 100},
     "evaluation": {"metric": "mean"},
-    "sweep": {
-        "runs": [{"seed": seed, "partition": {"seed": seed}} for seed in (1, 2, 3)],
-        "method": {"name": ["fedavg", "local"]},
-    },
+    "method": {"name": "fedavg"},
 }
+SWEEP = {
+    "runs": [{"seed": seed, "partition": {"seed": seed}} for seed in (1, 2, 3)],
+    "method": {"name": ["fedavg", "local"]},
+}
+# What a paper would print of these runs, and of others that nobody plays.
+REPORTED = """paper,table,method,setting,metric,value,std,note
+diversifed,I,FedAvg,data.dataset=digits partition.clients=6 method.name=fedavg,acc,83.55,1.16,
+diversifed,I,FedAvg,data.dataset=mnist partition.clients=6 method.name=fedavg,acc,91.19,1.05,
+diversifed,I,Local,data.dataset=digits partition.clients=6 method.name=local,acc,96.10,0.26,
+diversifed,II,Local,data.dataset=digits partition.clients=6 method.name=local,acc,50.00,0.50,
+"""
+BEGIN = "<!-- table I: written by launch/papers/beside_paper.py -->"
+END = "<!-- end of table I -->"
+LOCAL = "method.name=local"
 
 
 @pytest.fixture
@@ -32,21 +43,29 @@ def beside_paper(monkeypatch):
     return beside_paper
 
 
-@pytest.mark.slow
-def test_the_papers_numbers_stand_beside_those_of_runs(beside_paper, tmp_path):
-    """A line that a run had stays where its folder is not given again."""
+@pytest.fixture
+def out(beside_paper, monkeypatch, tmp_path):
+    """A page for the table of a paper that prints ``REPORTED``."""
+    reported = tmp_path / "reported.csv"
+    reported.write_text(REPORTED)
+    monkeypatch.setattr(beside_paper, "REPORTED", reported)
     out = tmp_path / "out"
     out.mkdir()
-    page = out / "README.md"
-    page.write_text(f"before\n{beside_paper.BEGIN}\nold\n{beside_paper.END}\nafter\n")
-    runs = hpcfl.run(FILE, out=tmp_path / "both")
-    beside_paper.main(tmp_path / "both", out)
-    only_fedavg = FILE["sweep"] | {"method": {"name": ["fedavg"]}}
+    (out / "README.md").write_text(f"before\n{BEGIN}\nold\n{END}\nafter\n")
+    return out
+
+
+@pytest.mark.slow
+def test_the_papers_numbers_stand_beside_those_of_runs(beside_paper, out, tmp_path):
+    """A line that a run had stays where its folder is not given again."""
+    runs = hpcfl.run(FILE | {"sweep": SWEEP}, out=tmp_path / "both")
+    beside_paper.main(tmp_path / "both", "I", LOCAL, out)
+    only_fedavg = SWEEP | {"method": {"name": ["fedavg"]}}
     hpcfl.run(FILE | {"sweep": only_fedavg}, out=tmp_path / "one")
-    beside_paper.main(tmp_path / "one", out)
-    with (out / "runs.csv").open() as file:
+    beside_paper.main(tmp_path / "one", "I", LOCAL, out)
+    with (out / "table-I.csv").open() as file:
         rows = list(csv.DictReader(file))
-    assert [(row["method"], row["seed"]) for row in rows] == [
+    assert [(row["method.name"], row["seed"]) for row in rows] == [
         (method, seed) for method in ("fedavg", "local") for seed in "123"
     ]
     digests = {run.summary.digest for run in runs.values()}
@@ -64,7 +83,8 @@ def test_the_papers_numbers_stand_beside_those_of_runs(beside_paper, tmp_path):
         for key in ("best", "tail")
     )
     of_fedavg = 100 * np.array([float(row["best"]) for row in rows[:3]])
-    begin, *lines, end = page.read_text().splitlines()
+    page = (out / "README.md").read_text()
+    begin, *lines, end = page.splitlines()
     assert (begin, end) == ("before", "after") and "old" not in lines
     (line,) = (line for line in lines if line.startswith("| local"))
     error = (best.var() / 2 + 0.26**2 / 4) ** 0.5  # three runs, and the paper's five
@@ -84,10 +104,53 @@ def test_the_papers_numbers_stand_beside_those_of_runs(beside_paper, tmp_path):
     gains = of_fedavg - best
     half = 4.302653 * gains.std(ddof=1) / 3**0.5  # Student's t, two degrees of freedom
     assert line.split(" | ")[7:9] == [f"{gains.mean():+.2f} ± {half:.2f}", "-12.55"]
-    assert "-1.00 over all 2" in page.read_text()
+    assert "-1.00 over all 2" in page
+
+
+@pytest.mark.slow
+def test_cells_that_differ_in_more_stand_together_and_one_run_has_no_error(
+    beside_paper, out, monkeypatch, tmp_path
+):
+    """Places and differences are those of cells that differ in the compared key alone."""
+    cells = "".join(
+        f"diversifed,I,FedAvg,partition.clients={clients} training.lr={lr},acc,"
+        f"{value},0.50,\n"
+        for clients, lr, value in ((6, 0.1, 50), (6, 0.2, 60), (5, 0.1, 90))
+    )
+    heading, _, _ = REPORTED.partition("\n")
+    beside_paper.REPORTED.write_text(f"{heading}\n{cells}")
+    grid = {"partition": {"clients": [5, 6]}, "training": {"lr": [0.1]}}
+    hpcfl.run(FILE | {"sweep": grid}, out=tmp_path / "grid")
+    hpcfl.run(
+        FILE | {"sweep": {"training": {"lr": [0.2]}, "partition": {"clients": [6]}}},
+        out=tmp_path / "rate",
+    )
+    beside_paper.main(tmp_path / "grid", "I", "training.lr=0.1", out)
+    beside_paper.main(tmp_path / "rate", "I", "training.lr=0.1", out)
+    page = (out / "README.md").read_text()
+    rows = [line.split(" | ") for line in page.splitlines() if line[2:3].isdigit()]
+    assert [row[:2] for row in rows] == [["| 6", "0.1"], ["| 6", "0.2"], ["| 5", "0.1"]]
+    slow, fast, alone = (float(row[4]) for row in rows)
+    assert [float(row[6]) for row in rows] == pytest.approx(
+        [slow - 50, fast - 60, alone - 90], abs=0.011
+    )
+    assert [float(row[8]) for row in rows] == pytest.approx(
+        [0, fast - slow, 0], abs=0.011
+    )
+    assert [row[7] for row in rows[2:]] == ["1, 1"]
+    assert page.count("Rank correlation") == 2
+    assert "partition.clients=6: " in page and "partition.clients=5: " in page
+
+
+def test_a_run_that_is_no_cell_of_the_table_is_refused(beside_paper, out, tmp_path):
+    run = FILE | {"partition": {"scheme": "iid", "clients": 3}}
+    hpcfl.run(run, out=tmp_path / "other")
+    with pytest.raises(SystemExit, match="no cell of this table has its settings"):
+        beside_paper.main(tmp_path / "other", "I", LOCAL, out)
 
 
 def test_the_published_table_is_that_of_the_list_of_runs(beside_paper):
     results = ROOT / "results" / "diversifed"
-    table = beside_paper.table(pandas.read_csv(results / "runs.csv"))
+    listed = pandas.read_csv(results / "table-I.csv")
+    table = beside_paper.table(listed, "I", LOCAL)
     assert table in (results / "README.md").read_text(encoding="utf-8")
