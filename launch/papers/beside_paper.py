@@ -122,7 +122,7 @@ def table(frame: pandas.DataFrame, number: str, reference: str) -> str:
     rule = ["---"] * words + ["---:"] * (len(lines.columns) - words)
     rows = [lines.columns, rule, *lines.itertuples(index=False)]
     return "".join(f"| {' | '.join(row)} |\n" for row in rows) + "".join(
-        f"\n{order(group, labels[:-1])}\n" for group in groups
+        order(group, labels[:-1]) for group in groups
     )
 
 
@@ -132,6 +132,8 @@ def beside(
     """The numbers of ``cells``, which differ in ``compared`` alone, from their runs in
     ``frame``; all in percent or points.
     """
+    if reference not in set(cells[compared]):
+        sys.exit(f"{compared}={reference}: no run of it that others could stand beside")
     cells = cells.set_index(compared, drop=False)
     runs = frame.groupby(compared).size()[cells.index]
     column = frame.groupby(compared)["column"].first()[cells.index]
@@ -188,16 +190,22 @@ def pairs(values: pandas.Series, errors: pandas.Series, sign: str = "") -> list[
 
 
 def order(numbers: pandas.DataFrame, labels: list[str]) -> str:
-    """How alike the order of ``numbers`` is to the paper's."""
+    """How alike the order of ``numbers`` is to the paper's; nothing of fewer than three."""
     close = numbers[numbers["difference"].abs() < 1]
-    of_all, of_close = (
-        some["best"].corr(some["value"], method="spearman") for some in (numbers, close)
-    )
+    parts = [
+        f"{some['best'].corr(some['value'], method='spearman'):.2f} over {which}"
+        for some, which in (
+            (numbers, f"all {len(numbers)}"),
+            (close, f"the {len(close)} that differ by less than a point"),
+        )
+        if len(some) > 2
+    ]
+    if not parts:
+        return ""
     where = "".join(f", {label}={numbers[label].iloc[0]}" for label in labels)
     return (
-        f"Rank correlation (Spearman) of the best rounds' order with the paper's{where}: "
-        f"{of_all:.2f} over all {len(numbers)}, {of_close:.2f} over the {len(close)} "
-        f"that differ by less than a point."
+        f"\nRank correlation (Spearman) of the best rounds' order with the paper's{where}: "
+        f"{', '.join(parts)}.\n"
     )
 
 
