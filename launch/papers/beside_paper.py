@@ -115,14 +115,14 @@ def table(frame: pandas.DataFrame, number: str, reference: str) -> str:
         beside(alike, frame.merge(alike[keys]), compared, value)
         for _, alike in cells.groupby(shared, sort=False)
     ]
-    labels = [key for key in shared if key in varying(cells)]
-    labels.append(compared)
+    named = [key for key in shared if key in varying(cells)]
+    labels = [*named, compared]
     lines = pandas.concat([shown(group, labels, value) for group in groups])
     words = len(labels) + 1  # the columns that stand left, the others are numbers
     rule = ["---"] * words + ["---:"] * (len(lines.columns) - words)
     rows = [lines.columns, rule, *lines.itertuples(index=False)]
     return "".join(f"| {' | '.join(row)} |\n" for row in rows) + "".join(
-        order(group, labels[:-1]) for group in groups
+        order(group, named) for group in groups
     )
 
 

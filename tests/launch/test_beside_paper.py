@@ -109,7 +109,7 @@ def test_the_papers_numbers_stand_beside_those_of_runs(beside_paper, out, tmp_pa
 
 @pytest.mark.slow
 def test_cells_that_differ_in_more_stand_together_and_one_run_has_no_error(
-    beside_paper, out, monkeypatch, tmp_path
+    beside_paper, out, tmp_path
 ):
     """Places and differences are those of cells that differ in the compared key alone."""
     cells = "".join(
