@@ -221,7 +221,7 @@ def draw(
 
     It is the same for all methods: each tries the same learning rates, so that none is
     better than another by the luck of its draws. With draws of their own eight FedAvgs
-    differed by as much as 1.3 ± 0.5 points (results/tuned).
+    differed by as much as 1.2 ± 0.4 points (results/tuned).
 
     attempt: counts the draws of a trial, where those before were no valid experiments.
     """

@@ -8,10 +8,11 @@ models and once by its start models after five epochs of each client's own train
 
 import sys
 from collections.abc import Mapping, Sequence
+from itertools import combinations
 from pathlib import Path
 
 import pandas
-from write import TUNED, gains, of_methods, verdicts, with_interval
+from write import TUNED, correlation, gains, of_methods, verdicts, with_interval
 
 from hpcfl.report.arrangement import Placed
 from hpcfl.report.comparison import Gains
@@ -21,7 +22,9 @@ HEADING = """# The tuned table: its settings side by side
 
 What clients gain beside training alone, in points of accuracy with intervals of 95 %
 over twelve partitions; **bold** holds after Holm's correction within a setting. Methods
-stand in the order of their mean rank over the settings. What follows:
+stand in the order of their mean rank over the settings; the intervals of correlations are
+percentiles over 999 draws of the partitions. FedAvg-C's and FedProx-C's own models have
+been tuned by their clients before the round begins, and are their start models. What follows:
 [README](README.md).
 """
 OWN = "## Own models"
@@ -81,14 +84,26 @@ def part(heading: str, compared: pandas.DataFrame) -> str:
         for setting, verdict in decided.items()
     ]
     lines.append(f"\nThan training alone, of {len(order)}: {'; '.join(counts)}.")
-    correlations = ranks.corr()
     pairs = [
-        f"{one} and {other} {correlations.at[one, other]:.2f}"
-        for place, one in enumerate(compared.columns)
-        for other in compared.columns[place + 1 :]
+        f"{one} and {other} {order_of_both(compared[one], compared[other])}"
+        for one, other in combinations(compared.columns, 2)
     ]
     lines.append(f"Spearman's correlation of the orders: {', '.join(pairs)}.")
     return f"{heading}\n\n" + "\n".join(lines) + "\n"
+
+
+def order_of_both(one: pandas.Series, other: pandas.Series) -> str:
+    """Spearman's correlation of two settings' mean gains with its interval."""
+    return correlation(over_partitions(one), over_partitions(other))
+
+
+def over_partitions(of_setting: pandas.Series) -> pandas.DataFrame:
+    """The mean gains: a line for each method, a column for each partition."""
+    means = {
+        method: [of_clients.mean() for of_clients in of_row.of_clients]
+        for method, of_row in of_setting.dropna().items()
+    }
+    return pandas.DataFrame(means).T
 
 
 def mean_gain(of_row: Gains | None) -> float:

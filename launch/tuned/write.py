@@ -4,7 +4,7 @@ Reads ``OUT/SETTING.tar.xz``, the final runs of what every method was tuned to,
 ``OUT/SETTING-untuned.tar.xz``, those of what it has by itself, and where it is there
 ``OUT/SETTING-twice.tar.xz``, the tuned ones of the first seed for twice the rounds, and
 writes ``OUT/SETTING.md``. All numbers are means of the last tenth of the rounds; intervals are
-those of ``hpcfl table --against``.
+those of ``hpcfl table --against``, those of correlations percentiles over resampled partitions.
 """
 
 import sys
@@ -17,25 +17,30 @@ import pandas
 from hpcfl.report import reading, summary
 from hpcfl.report.arrangement import Placed, arrange
 from hpcfl.report.comparison import Gains, gains_of
+from hpcfl.report.inference import interval
 from hpcfl.report.significance import LEVEL, holm
 
 TUNED = "tuned_5"  # start models after five epochs of a client's own training
+RESAMPLES = 999
 ROWS, COLUMNS = ["method.name"], ["data.dataset"]
 LEGEND = """Mean accuracy over clients and twelve partitions in %, as mean of the last tenth of the
 rounds. *Own models* are those that a method is read by: `pre` and `post` a client's own
-training in a round, or `tuned` after it at the end. Gains are in points, of each client,
-with intervals of 95 % (`hpcfl table --against`): *by tuning* beside the same method
-as it is by itself, *beside Local* beside training alone, with the share of clients who
-have less than that. *After 5 epochs* are everybody's start models after five epochs of
-plain training at scoring, with the rate chosen for the own models, beside FedAvg's;
-"better" and "worse" hold after Holm's correction. What follows: [README](README.md)."""
+training in a round, or `tuned` after it at the end; `pre` of FedAvg-C and FedProx-C is
+after the tuning with which their clients start a round (`method.tune_epochs`). Gains are
+in points, of each client, with intervals of 95 % (`hpcfl table --against`): *by tuning*
+beside the same method as it is by itself, *beside Local* beside training alone, *hurt*
+the share of clients who have less than that. *After 5 epochs* are everybody's start
+models after five epochs of plain training at scoring, with the rate chosen for the own
+models, beside FedAvg's; "better" and "worse" hold after Holm's correction. Intervals of
+correlations are percentiles over 999 draws of the partitions. What follows:
+[README](README.md)."""
 TITLES = {
     "method": "method",
     "column": "own models",
     "own": "accuracy",
     "by_tuning": "by tuning ± 95 %",
     "beside_local": "beside Local ± 95 %",
-    "hurt": "hurt",
+    "hurt": "hurt ± 95 %",
     TUNED: "after 5 epochs",
     "beside_fedavg": "beside FedAvg's ± 95 %",
     "verdict": "",
@@ -50,7 +55,7 @@ def main(setting: str, out: Path) -> None:
     text = f"{page(setting, frame)}\n{closing(tuned, untuned, frame)}"
     twice = out / f"{setting}-twice.tar.xz"
     if twice.is_file():
-        text += convergence(tuned, of_methods(twice))
+        text += convergence(tuned, of_methods(twice), frame)
     (out / f"{setting}.md").write_text(text, encoding="utf-8")
 
 
@@ -76,7 +81,7 @@ def numbers(
                 "own": mean(cells),
                 "by_tuning": gains(cells, untuned.get(method, [])),
                 "beside_local": local,
-                "hurt": 100 * local.hurt,
+                "hurt": share_hurt(local),
                 TUNED: mean(cells, TUNED),
                 "beside_fedavg": gains(cells, tuned["fedavg"], TUNED),
             }
@@ -86,13 +91,24 @@ def numbers(
     return frame.sort_values("own", ascending=False)
 
 
+def share_hurt(beside: Gains) -> str:
+    """The share of clients that lose, in % with half of its interval over partitions."""
+    share = interval([(gains < 0).astype(float) for gains in beside.of_clients])
+    return f"{100 * share.mean:.0f} ± {100 * share.half:.0f} %"
+
+
 def mean(cells: Sequence[Placed], models: str = "") -> float:
     """The mean accuracy over clients and partitions of a column of models, in %."""
-    of_runs = []
-    for placed in cells:
-        metric = f"{models}/mean" if models else placed.run.metric
-        of_runs.append(reading.value(placed.run, metric, "tail").value)
-    return 100 * float(np.mean(of_runs))
+    return 100 * float(np.mean(of_runs(cells, models)))
+
+
+def of_runs(cells: Sequence[Placed], models: str = "") -> list[float]:
+    """The mean accuracy over clients in each run."""
+    metrics = [f"{models}/mean" if models else cell.run.metric for cell in cells]
+    return [
+        reading.value(cell.run, metric, "tail").value
+        for cell, metric in zip(cells, metrics, strict=True)
+    ]
 
 
 def gains(
@@ -122,7 +138,6 @@ def page(setting: str, frame: pandas.DataFrame) -> str:
         shown[name] = frame[name].map(with_interval)
     for name in ("own", TUNED):
         shown[name] = frame[name].map("{:.2f}".format, na_action="ignore").fillna("–")
-    shown["hurt"] = frame["hurt"].map("{:.0f} %".format)
     shown["verdict"] = frame["verdict"].fillna("–")
     lines = ["| " + " | ".join(TITLES.values()) + " |", "|---" * len(TITLES) + "|"]
     for method, row in shown.iterrows():
@@ -140,22 +155,57 @@ def closing(
     by_tuning = verdicts(frame["by_tuning"])
     worse = ", ".join(by_tuning.index[by_tuning == "worse"])
     at_fixed_rate = gains(untuned["fedavg"], tuned["fedavg"], TUNED)
-    own_untuned = pandas.Series({name: mean(cells) for name, cells in untuned.items()})
-    both = pandas.DataFrame({"own": frame["own"], "untuned": own_untuned}).dropna()
-    with_untuned = both["own"].corr(both["untuned"], method="spearman")
-    with_trained = frame["own"].rank().corr(frame[TUNED].rank())
+    own = over_partitions(tuned)
+    with_untuned = correlation(own, over_partitions(untuned))
+    with_trained = correlation(own, over_partitions(tuned, TUNED))
     return (
         f"After Holm's correction tuning gives {sum(by_tuning == 'better')} methods more "
         f"and {sum(by_tuning == 'worse')} less{worse and f' ({worse})'}.\n"
         "After five epochs FedAvg's models have with the file's rate "
         f"{mean(untuned['fedavg'], TUNED):.2f} %, {with_interval(at_fixed_rate)} beside "
         "those with the chosen one.\n"
-        f"Spearman's correlation of own models, tuned, is {with_untuned:.2f} with the "
-        f"untuned ones and {with_trained:.2f} with start models after five epochs.\n"
+        f"Spearman's correlation of own models, tuned, is {with_untuned} with the "
+        f"untuned ones and {with_trained} with start models after five epochs.\n"
     )
 
 
-def convergence(tuned: dict[str, list[Placed]], twice: dict[str, list[Placed]]) -> str:
+def over_partitions(
+    of_methods: dict[str, list[Placed]], models: str = ""
+) -> pandas.DataFrame:
+    """The mean accuracy over clients: a line for each method, a column for each seed."""
+    return pandas.DataFrame(
+        {
+            method: pandas.Series(
+                of_runs(cells, models), [cell.setting["seed"] for cell in cells]
+            )
+            for method, cells in of_methods.items()
+        }
+    ).T
+
+
+def correlation(first: pandas.DataFrame, second: pandas.DataFrame) -> str:
+    """Spearman's correlation of the methods' means over partitions, with the 2.5 % and
+    97.5 % percentiles of what it is over partitions drawn with replacement.
+    """
+    methods = first.index.intersection(second.dropna(how="all").index)
+    seeds = first.columns
+    generator = np.random.default_rng(0)
+    drawn = [generator.choice(seeds, len(seeds)) for _ in range(RESAMPLES)]
+    found = [
+        first.loc[methods, chosen]
+        .mean(axis="columns")
+        .corr(second.loc[methods, chosen].mean(axis="columns"), method="spearman")
+        for chosen in [seeds, *drawn]
+    ]
+    low, high = np.nanquantile(found[1:], [0.025, 0.975])
+    return f"{found[0]:.2f} ({low:.2f} to {high:.2f})"
+
+
+def convergence(
+    tuned: dict[str, list[Placed]],
+    twice: dict[str, list[Placed]],
+    frame: pandas.DataFrame,
+) -> str:
     """What twice the rounds change on the partition that they were played on."""
     lines = []
     for method, cells in twice.items():
@@ -165,11 +215,22 @@ def convergence(tuned: dict[str, list[Placed]], twice: dict[str, list[Placed]]) 
     both = pandas.DataFrame(lines, index=list(twice))
     gain = both["twice"] - both["once"]
     of_some = [f"{name} {gain[name]:+.1f}" for name in ("fedavg", "local")]
+    ahead = [f"{name} {own:.1f}" for name, own in both["twice"].nlargest(5).items()]
+    against_local = verdicts(frame["beside_local"].drop("local"))
+    better = against_local.index[against_local == "better"]
+    beside_local = both - both.loc["local"]
+    of_better = [
+        f"{name} {row['once']:+.1f}, {row['twice']:+.1f}"
+        for name, row in beside_local.loc[better].iterrows()
+    ]
     return (
         f"With twice the rounds {sum(gain > 0)} of {len(gain)} methods have more on the "
         f"first partition, in the median {gain.median():+.1f} points "
         f"({', '.join(of_some)}); Spearman's correlation of both orders is "
         f"{both['once'].corr(both['twice'], method='spearman'):.2f}.\n"
+        f"There {', '.join(ahead)} are first then. Beside Local, once and twice as long, "
+        "those that have more than it over all partitions: "
+        f"{'; '.join(of_better) or 'none'}.\n"
     )
 
 

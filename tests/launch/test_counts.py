@@ -1,11 +1,17 @@
 """The page of counts says what the code counts."""
 
+import os
 from pathlib import Path
 
 import pandas
 import pytest
 
+from hpcfl.data import datasets
+from hpcfl.errors import UserError
+from hpcfl.experiment import sections
+
 ROOT = Path(__file__).parents[2]
+PAGE = ROOT / "results" / "counts" / "README.md"
 
 
 @pytest.fixture
@@ -18,7 +24,24 @@ def counts(monkeypatch):
 
 def test_the_page_has_what_is_counted(counts):
     reported = pandas.read_csv(counts.REPORTED)
-    page = (ROOT / "results" / "counts" / "README.md").read_text(encoding="utf-8")
+    page = PAGE.read_text("utf-8")
     assert counts.HEAD in page
     assert counts.blended(reported) in page
     assert counts.operations(reported) in page
+
+
+@pytest.mark.slow
+def test_the_page_has_what_travels(counts):
+    assert counts.floats(pandas.read_csv(counts.REPORTED)) in PAGE.read_text("utf-8")
+
+
+@pytest.mark.slow
+def test_the_page_has_the_classes_that_clients_hold(counts):
+    """Where the data set is at hand."""
+    try:
+        datasets.load(sections.Data(dataset="cifar-100"))
+    except UserError as missing:
+        pytest.skip(str(missing))
+    root = Path(os.environ["HPCFL_DATA"])
+    held = counts.classes_held(pandas.read_csv(counts.REPORTED), root)
+    assert held in PAGE.read_text("utf-8")

@@ -9,6 +9,7 @@ import tomllib
 from pathlib import Path
 from statistics import fmean
 
+import pandas
 import pytest
 
 import hpcfl
@@ -17,6 +18,7 @@ from hpcfl.report import packed, reading, summary
 from hpcfl.tuning import plan
 
 TUNED = Path(__file__).parents[2] / "launch" / "tuned"
+RESULTS = Path(__file__).parents[2] / "results" / "tuned"
 SETTINGS = ["dirichlet", "rotated", "permuted", "text"]
 LEFT_OUT = {"fedbn"}  # needs a model with batch norm
 
@@ -58,6 +60,29 @@ def test_the_shams_try_the_same(monkeypatch):
     assert len(tuning.section.methods) == 8 and len(tried) == 1
 
 
+def rows_of(lines):
+    """The cells of a page's only table, by method."""
+    cells = [line.strip("| ").split(" | ") for line in lines if line.startswith("| ")]
+    return {method: row for method, *row in cells[1:]}
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_a_published_page_has_the_numbers_of_its_csv_and_of_all_settings(name):
+    text = (RESULTS / f"{name}.md").read_text(encoding="utf-8")
+    rows = rows_of(text.splitlines())
+    own = 100 * pandas.read_csv(RESULTS / f"{name}.csv", index_col="method")["test"]
+    assert rows.keys() == set(own.index)
+    for method, (_, accuracy, *_) in rows.items():
+        assert float(accuracy) == pytest.approx(own[method], abs=0.006)
+    side_by_side = (RESULTS / "settings.md").read_text(encoding="utf-8")
+    of_own_models, _ = side_by_side.split("## Start models after five epochs")
+    gains = rows_of(of_own_models.splitlines())
+    assert gains.keys() == rows.keys() - {"local"}
+    for method, of_settings in gains.items():
+        gain = of_settings[SETTINGS.index(name)].strip("*")
+        assert gain == rows[method][3]
+
+
 @pytest.fixture
 def packs(tmp_path):
     """Final runs of three methods over two partitions, with a chosen rate and with one
@@ -90,8 +115,7 @@ def test_a_settings_page_says_what_the_tables_say(packs):
     write = runpy.run_path(str(TUNED / "write.py"))
     write["main"]("made", packs)
     lines = (packs / "made.md").read_text(encoding="utf-8").splitlines()
-    cells = [line.split(" | ") for line in lines if line.startswith("| ")][1:]
-    rows = {line[0].removeprefix("| "): line[1:] for line in cells}
+    rows = rows_of(lines)
     assert rows.keys() == {"fedavg", "local", "fedrep"}
     assert rows["local"][3] == rows["fedavg"][6] == "+0.00 ± 0.00"
     runs = summary.load_all(packs / "made.tar.xz")
@@ -106,22 +130,40 @@ def test_a_settings_page_says_what_the_tables_say(packs):
 
 
 @pytest.mark.slow
-def test_a_settings_page_says_what_twice_the_rounds_change(packs):
-    """Here the untuned runs, at whose rate nobody learns, stand for the longer ones."""
+def test_a_settings_page_says_what_twice_the_rounds_change(packs, monkeypatch):
+    """Here the untuned runs, at whose rate nobody learns, stand for the longer ones, and
+    every method counts as better than Local.
+    """
+
+    def all_better(compared):
+        return pandas.Series("better", compared.index)
+
     runs = summary.load_all(packs / "made-untuned.tar.xz")
     first = [run for run in runs if run.config["seed"] == 0]
     packed.write(first, packs / "made-twice.tar.xz")
-    runpy.run_path(str(TUNED / "write.py"))["main"]("made", packs)
-    *_, last = (packs / "made.md").read_text(encoding="utf-8").splitlines()
-    assert last.startswith("With twice the rounds 0 of 3 methods have more")
-    tuned = summary.load_all(packs / "made.tar.xz")
+    write = runpy.run_path(str(TUNED / "write.py"))["main"]
+    monkeypatch.setitem(write.__globals__, "verdicts", all_better)
+    write("made", packs)
+    *_, changed, ahead = (packs / "made.md").read_text("utf-8").splitlines()
+    assert changed.startswith("With twice the rounds 0 of 3 methods have more")
+    before = percentages(summary.load_all(packs / "made.tar.xz"))
+    after = percentages(first)
     for method in ("fedavg", "local"):
-        before, after = (
-            reading.value(one, "mean", "tail").value
-            for one in [*tuned, *first]
-            if one.config["method"]["name"] == method and one.config["seed"] == 0
-        )
-        assert f"{method} {100 * (after - before):+.1f}" in last
+        assert f"{method} {after[method] - before[method]:+.1f}" in changed
+    best = sorted(after, key=after.get, reverse=True)
+    order = ", ".join(f"{method} {after[method]:.1f}" for method in best)
+    assert ahead.startswith(f"There {order} are first then.")
+    gains = [before["fedavg"] - before["local"], after["fedavg"] - after["local"]]
+    assert f"fedavg {gains[0]:+.1f}, {gains[1]:+.1f}" in ahead
+
+
+def percentages(runs):
+    """The mean score at the tail of each method's run with the first seed, in %."""
+    return {
+        one.config["method"]["name"]: 100 * reading.value(one, "mean", "tail").value
+        for one in runs
+        if one.config["seed"] == 0
+    }
 
 
 @pytest.mark.slow
