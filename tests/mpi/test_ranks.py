@@ -62,6 +62,9 @@ def test_kinds_of_messages_and_state_on_digits_with_three_ranks_and_resumed(
     assert alone(str(file), tmp_path / "3") == 0
     assert capsys.readouterr().out.count("continues after round 1") == len(names)
     compare(tmp_path / "1", tmp_path / "3", len(names))
+    again = start(2, tmp_path / "1", "--sample", 1, command="verify")
+    code, output = again.wait()
+    assert code == 0 and ": the same final state, and the same numbers" in output
 
 
 def test_several_threads_give_the_same_bits_with_a_client_alone_on_its_rank(
