@@ -230,6 +230,9 @@ def test_jobs_of_their_own_come_to_the_same(fedavg_tuned, tuned, tmp_path, capsy
     assert command([*further, "--format", "csv"], OneProcess()) == 0
     shown = float(next(csv.DictReader(capsys.readouterr().out.splitlines()))["mean"])
     assert shown == pytest.approx(100 * float(rows(folder)["fedavg"]["test"]))
+    assert command(["report", str(folder)], OneProcess()) == 0
+    page = (tmp_path / "report.html").read_text(encoding="utf-8")
+    assert "fedavg,tuned,seed=0" in page and "trial=0" not in page
     whole = {
         path.name: path.read_bytes()
         for path in [*folder.glob("*.csv"), *folder.glob("chosen/*")]
