@@ -12,7 +12,15 @@ from itertools import combinations
 from pathlib import Path
 
 import pandas
-from write import TUNED, correlation, gains, of_methods, verdicts, with_interval
+from write import (
+    TUNED,
+    correlation,
+    gains,
+    of_methods,
+    over_partitions,
+    verdicts,
+    with_interval,
+)
 
 from hpcfl.report.arrangement import Placed
 from hpcfl.report.comparison import Gains
@@ -22,24 +30,23 @@ HEADING = """# The tuned table: its settings side by side
 
 What clients gain beside training alone, in points of accuracy with intervals of 95 %
 over twelve partitions; **bold** holds after Holm's correction within a setting. Methods
-stand in the order of their mean rank over the settings; the intervals of correlations are
-percentiles over 999 draws of the partitions. FedAvg-C's and FedProx-C's own models have
-been tuned by their clients before the round begins, and are their start models. What follows:
-[README](README.md).
+stand in the order of their mean rank over the settings. The range behind a correlation
+holds the middle 95 % of its values over draws of the partitions; it is narrower than an
+interval of 95 %. What follows: [README](README.md).
 """
 OWN = "## Own models"
 AFTER = """## Start models after five epochs
 
 of plain training by each client at scoring, beside what the same five epochs make of
-the models of training alone. Rates were chosen for the own models, not for this moment."""
+the models of training alone. Rates were chosen for the own models, not for this moment.
+FedAvg-C's and FedProx-C's start models have been fine-tuned by their clients before
+(`method.tune_epochs`), Per-FedAvg's by one step: theirs have the five epochs on top."""
 
 
 def main(out: Path, settings: Sequence[str]) -> None:
     """Write the page of all settings."""
     runs = {name: of_methods(out / f"{name}.tar.xz") for name in settings}
-    own = beside_reference(runs, "")
-    after = beside_reference(runs, TUNED)
-    parts = [HEADING, part(OWN, own), part(AFTER, after)]
+    parts = [HEADING, part(OWN, runs, ""), part(AFTER, runs, TUNED)]
     (out / "settings.md").write_text("\n".join(parts), encoding="utf-8")
 
 
@@ -62,8 +69,15 @@ def beside_reference(
     return pandas.DataFrame(columns)
 
 
-def part(heading: str, compared: pandas.DataFrame) -> str:
+def part(
+    heading: str, runs: Mapping[str, Mapping[str, Sequence[Placed]]], models: str
+) -> str:
     """A table in Markdown with what it says of the order below."""
+    compared = beside_reference(runs, models)
+    accuracies = {
+        setting: over_partitions(of_setting, models).drop(REFERENCE)
+        for setting, of_setting in runs.items()
+    }
     means = compared.map(mean_gain)
     ranks = means.rank(ascending=False)
     order = ranks.mean(axis="columns").sort_values().index
@@ -85,25 +99,11 @@ def part(heading: str, compared: pandas.DataFrame) -> str:
     ]
     lines.append(f"\nThan training alone, of {len(order)}: {'; '.join(counts)}.")
     pairs = [
-        f"{one} and {other} {order_of_both(compared[one], compared[other])}"
+        f"{one} and {other} {correlation(accuracies[one], accuracies[other])}"
         for one, other in combinations(compared.columns, 2)
     ]
     lines.append(f"Spearman's correlation of the orders: {', '.join(pairs)}.")
     return f"{heading}\n\n" + "\n".join(lines) + "\n"
-
-
-def order_of_both(one: pandas.Series, other: pandas.Series) -> str:
-    """Spearman's correlation of two settings' mean gains with its interval."""
-    return correlation(over_partitions(one), over_partitions(other))
-
-
-def over_partitions(of_setting: pandas.Series) -> pandas.DataFrame:
-    """The mean gains: a line for each method, a column for each partition."""
-    means = {
-        method: [of_clients.mean() for of_clients in of_row.of_clients]
-        for method, of_row in of_setting.dropna().items()
-    }
-    return pandas.DataFrame(means).T
 
 
 def mean_gain(of_row: Gains | None) -> float:

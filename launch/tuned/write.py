@@ -4,11 +4,11 @@ Reads ``OUT/SETTING.tar.xz``, the final runs of what every method was tuned to,
 ``OUT/SETTING-untuned.tar.xz``, those of what it has by itself, and where it is there
 ``OUT/SETTING-twice.tar.xz``, the tuned ones of the first seed for twice the rounds, and
 writes ``OUT/SETTING.md``. All numbers are means of the last tenth of the rounds; intervals are
-those of ``hpcfl table --against``, those of correlations percentiles over resampled partitions.
+those of ``hpcfl table --against``.
 """
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -26,14 +26,15 @@ ROWS, COLUMNS = ["method.name"], ["data.dataset"]
 LEGEND = """Mean accuracy over clients and twelve partitions in %, as mean of the last tenth of the
 rounds. *Own models* are those that a method is read by: `pre` and `post` a client's own
 training in a round, or `tuned` after it at the end; `pre` of FedAvg-C and FedProx-C is
-after the tuning with which their clients start a round (`method.tune_epochs`). Gains are
-in points, of each client, with intervals of 95 % (`hpcfl table --against`): *by tuning*
-beside the same method as it is by itself, *beside Local* beside training alone, *hurt*
-the share of clients who have less than that. *After 5 epochs* are everybody's start
-models after five epochs of plain training at scoring, with the rate chosen for the own
-models, beside FedAvg's; "better" and "worse" hold after Holm's correction. Intervals of
-correlations are percentiles over 999 draws of the partitions. What follows:
-[README](README.md)."""
+after the fine-tuning with which their clients start a round (`method.tune_epochs`), of
+Per-FedAvg after one step. Gains are in points, of each client, with intervals of 95 %
+(`hpcfl table --against`): *by tuning* beside the same method as it is by itself, *beside
+Local* beside training alone, *hurt* the share of clients who have less than that. *After
+5 epochs* are everybody's start models after five epochs of plain training at scoring,
+with the rate chosen for the own models, beside FedAvg's; "better" and "worse" hold after
+Holm's correction. The range behind a correlation holds the middle 95 % of its values over
+draws of the partitions; it is narrower than an interval of 95 %, and knows nothing of
+other methods or another search. What follows: [README](README.md)."""
 TITLES = {
     "method": "method",
     "column": "own models",
@@ -93,7 +94,9 @@ def numbers(
 
 def share_hurt(beside: Gains) -> str:
     """The share of clients that lose, in % with half of its interval over partitions."""
-    share = interval([(gains < 0).astype(float) for gains in beside.of_clients])
+    share = interval(
+        [(of_partition < 0).astype(float) for of_partition in beside.of_clients]
+    )
     return f"{100 * share.mean:.0f} ± {100 * share.half:.0f} %"
 
 
@@ -104,11 +107,11 @@ def mean(cells: Sequence[Placed], models: str = "") -> float:
 
 def of_runs(cells: Sequence[Placed], models: str = "") -> list[float]:
     """The mean accuracy over clients in each run."""
-    metrics = [f"{models}/mean" if models else cell.run.metric for cell in cells]
-    return [
-        reading.value(cell.run, metric, "tail").value
-        for cell, metric in zip(cells, metrics, strict=True)
-    ]
+    values = []
+    for cell in cells:
+        metric = f"{models}/mean" if models else cell.run.metric
+        values.append(reading.value(cell.run, metric, "tail").value)
+    return values
 
 
 def gains(
@@ -170,7 +173,7 @@ def closing(
 
 
 def over_partitions(
-    of_methods: dict[str, list[Placed]], models: str = ""
+    runs: Mapping[str, Sequence[Placed]], models: str = ""
 ) -> pandas.DataFrame:
     """The mean accuracy over clients: a line for each method, a column for each seed."""
     return pandas.DataFrame(
@@ -178,26 +181,25 @@ def over_partitions(
             method: pandas.Series(
                 of_runs(cells, models), [cell.setting["seed"] for cell in cells]
             )
-            for method, cells in of_methods.items()
+            for method, cells in runs.items()
         }
     ).T
 
 
 def correlation(first: pandas.DataFrame, second: pandas.DataFrame) -> str:
     """Spearman's correlation of the methods' means over partitions, with the 2.5 % and
-    97.5 % percentiles of what it is over partitions drawn with replacement.
+    97.5 % percentiles of what it is over partitions drawn with replacement. Methods and
+    partitions that one of them lacks are left out.
     """
-    methods = first.index.intersection(second.dropna(how="all").index)
-    seeds = first.columns
+    seeds = first.columns.intersection(second.columns)
     generator = np.random.default_rng(0)
     drawn = [generator.choice(seeds, len(seeds)) for _ in range(RESAMPLES)]
-    found = [
-        first.loc[methods, chosen]
-        .mean(axis="columns")
-        .corr(second.loc[methods, chosen].mean(axis="columns"), method="spearman")
-        for chosen in [seeds, *drawn]
-    ]
-    low, high = np.nanquantile(found[1:], [0.025, 0.975])
+    found = []
+    for chosen in [seeds, *drawn]:
+        mean_of_second = second[chosen].mean(axis="columns")
+        means = first[chosen].mean(axis="columns")
+        found.append(means.corr(mean_of_second, method="spearman"))
+    low, high = np.quantile(found[1:], [0.025, 0.975])
     return f"{found[0]:.2f} ({low:.2f} to {high:.2f})"
 
 
@@ -228,8 +230,8 @@ def convergence(
         f"first partition, in the median {gain.median():+.1f} points "
         f"({', '.join(of_some)}); Spearman's correlation of both orders is "
         f"{both['once'].corr(both['twice'], method='spearman'):.2f}.\n"
-        f"There {', '.join(ahead)} are first then. Beside Local, once and twice as long, "
-        "those that have more than it over all partitions: "
+        f"The first there are then {', '.join(ahead)}. Points beside Local there, once and "
+        "twice as long, of those that have more than it over all partitions: "
         f"{'; '.join(of_better) or 'none'}.\n"
     )
 

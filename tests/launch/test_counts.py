@@ -37,7 +37,7 @@ def test_the_page_has_what_travels(counts):
 
 @pytest.mark.slow
 def test_the_page_has_the_classes_that_clients_hold(counts):
-    """Where the data set is at hand."""
+    """It is skipped where the data set is not at hand."""
     try:
         datasets.load(sections.Data(dataset="cifar-100"))
     except UserError as missing:

@@ -2,7 +2,9 @@
 what is made of the runs.
 """
 
+import math
 import os
+import re
 import runpy
 import subprocess
 import tomllib
@@ -76,11 +78,15 @@ def test_a_published_page_has_the_numbers_of_its_csv_and_of_all_settings(name):
         assert float(accuracy) == pytest.approx(own[method], abs=0.006)
     side_by_side = (RESULTS / "settings.md").read_text(encoding="utf-8")
     of_own_models, _ = side_by_side.split("## Start models after five epochs")
+    bold = 0
     gains = rows_of(of_own_models.splitlines())
     assert gains.keys() == rows.keys() - {"local"}
     for method, of_settings in gains.items():
-        gain = of_settings[SETTINGS.index(name)].strip("*")
-        assert gain == rows[method][3]
+        gain = of_settings[SETTINGS.index(name)]
+        assert gain.strip("*") == rows[method][3]
+        bold += gain.startswith("**")
+    more, less = re.search(rf"{name}: (\d+) more, (\d+) less", of_own_models).groups()
+    assert bold == int(more) + int(less)
 
 
 @pytest.fixture
@@ -119,14 +125,37 @@ def test_a_settings_page_says_what_the_tables_say(packs):
     assert rows.keys() == {"fedavg", "local", "fedrep"}
     assert rows["local"][3] == rows["fedavg"][6] == "+0.00 ± 0.00"
     runs = summary.load_all(packs / "made.tar.xz")
-    for method, (column, own, _, beside_local, *_) in rows.items():
+    for method, (column, own, _, beside_local, hurt, *_) in rows.items():
         of_method = [one for one in runs if one.config["method"]["name"] == method]
         values = [reading.value(one, "mean", "tail").value for one in of_method]
         assert column == of_method[0].score
         assert float(own) == pytest.approx(100 * fmean(values), abs=0.006)
         gain = float(own) - float(rows["local"][1])
+        assert hurt.startswith(f"{100 * share_hurt(runs, method):.0f} ± ")
         assert float(beside_local.split(" ")[0]) == pytest.approx(gain, abs=0.011)
     assert lines[-3].startswith("After Holm's correction tuning gives ")
+
+
+def share_hurt(runs, method):
+    """The share of clients with less than under Local, mean over both partitions."""
+    shares = []
+    for seed in (0, 1):
+        of_clients = {
+            one.config["method"]["name"]: reading.of_clients(
+                one, one.score, one.measure, "tail"
+            )
+            for one in runs
+            if one.config["seed"] == seed
+        }
+        shares.append((of_clients[method] < of_clients["local"]).mean())
+    return fmean(shares)
+
+
+def test_a_correlation_leaves_out_what_one_side_lacks():
+    correlation = runpy.run_path(str(TUNED / "write.py"))["correlation"]
+    first = pandas.DataFrame({0: [1.0, 2, 3, 9], 1: [1.0, 2, 3, 9]}, list("abcd"))
+    second = pandas.DataFrame({0: [3.0, 2, 1], 1: [math.nan, 2, 1]}, list("abc"))
+    assert correlation(first, second) == "-1.00 (-1.00 to -1.00)"
 
 
 @pytest.mark.slow
@@ -152,7 +181,7 @@ def test_a_settings_page_says_what_twice_the_rounds_change(packs, monkeypatch):
         assert f"{method} {after[method] - before[method]:+.1f}" in changed
     best = sorted(after, key=after.get, reverse=True)
     order = ", ".join(f"{method} {after[method]:.1f}" for method in best)
-    assert ahead.startswith(f"There {order} are first then.")
+    assert ahead.startswith(f"The first there are then {order}.")
     gains = [before["fedavg"] - before["local"], after["fedavg"] - after["local"]]
     assert f"fedavg {gains[0]:+.1f}, {gains[1]:+.1f}" in ahead
 

@@ -2,7 +2,8 @@
 
 A table is found by its file's name; nothing is to be written here for a new one. Where
 its data set is read from files, they are looked for in ``$HPCFL_DATA``. The case is
-skipped where they are not, and where the cell would take minutes.
+skipped where they are not, and where the cell would take minutes. On another processor
+or torch only what these do not change is compared.
 """
 
 import math
