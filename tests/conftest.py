@@ -24,7 +24,9 @@ from hpcfl.communication import exchange
 from hpcfl.communication.communicator import OneProcess
 from hpcfl.communication.message import Message, fields
 from hpcfl.communication.placement import place
-from hpcfl.experiment import config
+from hpcfl.data import datasets
+from hpcfl.errors import UserError
+from hpcfl.experiment import config, sections
 from hpcfl.experiment.config import Training
 from hpcfl.methods.base import Cohort
 from hpcfl.methods.options.ala import Blending
@@ -112,6 +114,19 @@ def short_ala(monkeypatch):
         "adaptive_aggregation",
         lambda self: replace(settings(self), most_epochs=5),
     )
+
+
+@pytest.fixture
+def need_data():
+    """``need_data(section)`` skips the test where a section's data set is not at hand."""
+
+    def read(data: sections.Data) -> None:
+        try:
+            datasets.load(data)
+        except UserError as missing:
+            pytest.skip(str(missing))
+
+    return read
 
 
 @pytest.fixture

@@ -6,8 +6,6 @@ from pathlib import Path
 import pandas
 import pytest
 
-from hpcfl.data import datasets
-from hpcfl.errors import UserError
 from hpcfl.experiment import sections
 
 ROOT = Path(__file__).parents[2]
@@ -36,12 +34,9 @@ def test_the_page_has_what_travels(counts):
 
 
 @pytest.mark.slow
-def test_the_page_has_the_classes_that_clients_hold(counts):
+def test_the_page_has_the_classes_that_clients_hold(counts, need_data):
     """It is skipped where the data set is not at hand."""
-    try:
-        datasets.load(sections.Data(dataset="cifar-100"))
-    except UserError as missing:
-        pytest.skip(str(missing))
+    need_data(sections.Data(dataset="cifar-100"))
     root = Path(os.environ["HPCFL_DATA"])
     held = counts.classes_held(pandas.read_csv(counts.REPORTED), root)
     assert held in PAGE.read_text("utf-8")

@@ -154,7 +154,7 @@ def share_hurt(runs, method):
 def test_a_correlation_leaves_out_what_one_side_lacks():
     correlation = runpy.run_path(str(TUNED / "write.py"))["correlation"]
     first = pandas.DataFrame({0: [1.0, 2, 3, 9], 1: [1.0, 2, 3, 9]}, list("abcd"))
-    second = pandas.DataFrame({0: [3.0, 2, 1], 1: [math.nan, 2, 1]}, list("abc"))
+    second = pandas.DataFrame({0: [30.0, 2, 1], 1: [math.nan, 2, 1]}, list("abc"))
     assert correlation(first, second) == "-1.00 (-1.00 to -1.00)"
 
 

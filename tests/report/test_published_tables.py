@@ -14,8 +14,6 @@ import pytest
 from hpcfl.api import run
 from hpcfl.commands.verify import PLAYED_BY, verify
 from hpcfl.communication.communicator import OneProcess
-from hpcfl.data import datasets
-from hpcfl.errors import UserError
 from hpcfl.experiment import sections
 from hpcfl.report import packed, summary
 from hpcfl.storage.packed_runs import SUFFIX, unpacked
@@ -41,16 +39,7 @@ def samples(one):
     return one.config["rounds"] * int(one.results.static["train_counts"].sum())
 
 
-def need_data(one):
-    """Skip the test where the data of a run are not at hand."""
-    data = sections.Data(**{**one.config["data"], "root": None})
-    try:
-        datasets.load(data)
-    except UserError as missing:
-        pytest.skip(str(missing))
-
-
-def check(table, capsys):
+def check(table, need_data, capsys):
     """Runs of a table are whole, and the cheapest comes out as it was stored."""
     runs = some_runs(table)
     assert runs
@@ -60,7 +49,7 @@ def check(table, capsys):
     if samples(chosen) > AT_MOST:
         pytest.skip(f"takes minutes: hpcfl verify {table} --sample 1")
     own = named([chosen.config[section] for section in PLAYED_BY])
-    need_data(chosen)
+    need_data(sections.Data(**{**chosen.config["data"], "root": None}))
     verify(table, 1, [chosen.label], None, own, OneProcess())
     assert capsys.readouterr().out.splitlines()[-1].startswith(f"{chosen.label}: ")
 
@@ -82,9 +71,9 @@ def made(tmp_path, monkeypatch):
     return tmp_path / f"made{SUFFIX}"
 
 
-def test_the_cheapest_cell_is_played(made, capsys):
+def test_the_cheapest_cell_is_played(made, need_data, capsys):
     assert min(some_runs(made), key=samples).label == "rounds=2"
-    check(made, capsys)
+    check(made, need_data, capsys)
 
 
 @pytest.mark.slow
@@ -92,9 +81,9 @@ def test_the_cheapest_cell_is_played(made, capsys):
     "table", TABLES, ids=lambda table: str(table.relative_to(RESULTS))
 )
 def test_the_cheapest_cell_of_a_published_table_is_played_again(
-    table, monkeypatch, tmp_path, capsys
+    table, monkeypatch, tmp_path, need_data, capsys
 ):
     monkeypatch.chdir(tmp_path)
     for folder in (table.parent, ROOT / "launch" / table.parent.name):
         monkeypatch.syspath_prepend(str(folder))  # of modules that its runs name
-    check(table, capsys)
+    check(table, need_data, capsys)
