@@ -21,7 +21,7 @@ import numpy as np
 from hpcfl.commands.experiments import run_one
 from hpcfl.communication.agreement import agreed
 from hpcfl.communication.communicator import Communicator
-from hpcfl.errors import RunFailure, UserError
+from hpcfl.errors import Interrupted, RunFailure, UserError
 from hpcfl.experiment import config, plugins
 from hpcfl.report import summary
 from hpcfl.report.summary import Run
@@ -61,6 +61,7 @@ def verify(
     Raises:
         UserError: There are no such runs, or one cannot be played here.
         RunFailure: Another final state or other numbers came out.
+        Interrupted: Stopped by a signal. What was played so far is not kept.
     """
     chosen: list[Run] = []
     with agreed(communicator):
@@ -83,6 +84,12 @@ def verify(
                 wrong += not same
                 for line in lines:
                     print(plain(f"{chosen[number].label}: {line}"), flush=True)
+    except Interrupted as stopped:
+        raise Interrupted(
+            f"{path}: stopped, and what was played is not kept; "
+            "the same command begins anew",
+            begun=False,
+        ) from stopped
     finally:
         if communicator.is_server:
             shutil.rmtree(folder, ignore_errors=True)

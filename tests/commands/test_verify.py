@@ -11,7 +11,7 @@ from hpcfl.api import run
 from hpcfl.commands import verify as verifying
 from hpcfl.commands.verify import compare, verify
 from hpcfl.communication.communicator import OneProcess
-from hpcfl.errors import RunFailure, UserError
+from hpcfl.errors import Interrupted, RunFailure, UserError
 from hpcfl.report import packed, summary
 
 OWN = ("tiny:blobs", "tiny:Counts")
@@ -42,6 +42,17 @@ def test_a_run_that_is_played_again_is_the_same(played, here, capsys):
     last = capsys.readouterr().out.splitlines()[-1]
     assert last.startswith("fedper: the same final state, and the same numbers in all")
     assert [path.name for path in here.iterdir()] == ["x.tar.xz"]  # nothing is left
+
+
+def test_who_stops_it_hears_that_it_begins_anew(played, here, monkeypatch):
+    def stop(*arguments):
+        raise Interrupted("stopped after round 1 of 2; the same command continues")
+
+    monkeypatch.setattr(verifying, "run_one", stop)
+    with pytest.raises(Interrupted, match="the same command begins anew") as stopped:
+        ask(played.folder)
+    assert not stopped.value.begun
+    assert not list(here.iterdir())
 
 
 @pytest.mark.slow
