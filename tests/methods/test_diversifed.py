@@ -69,6 +69,18 @@ def test_diversifed_10_equidistant_models_stay():
     torch.testing.assert_close(a, torch.eye(5).double(), rtol=0, atol=1e-14)
 
 
+@pytest.mark.parametrize("distance", [100.0, 1e6])
+def test_diversifed_5_two_groups_part_at_any_distance(distance):
+    # Groups of 3 and 2, all models of a group alike, n = 4. To a client of the first
+    # both others are as far, s = 1/2 each: it is pushed by 2·(1/2 − 1/4)/τ = 1/(2τ), and
+    # one of the second by 3·(1/3 − 1/4)/τ = 1/(4τ). Together they part by (n − 1)/(nτ).
+    tau = 0.5
+    models = torch.tensor([0.0, 0.0, 0.0, distance, distance]).double()[:, None]
+    steps = full(models, tau=tau)[0] @ models - models
+    away = torch.tensor([-1 / 2, -1 / 2, -1 / 2, 1 / 4, 1 / 4]).double() / tau
+    torch.testing.assert_close(steps[:, 0], away, rtol=0, atol=1e-9)
+
+
 @pytest.mark.parametrize(("alpha", "tau"), [(1.0, 1.0), (0.3, 0.5)])
 def test_diversifed_10_step_is_the_gradient_of_diversity(alpha, tau):
     models = draw()
