@@ -9,11 +9,12 @@ finished run with its digest (a run that RUNS does not have keeps the line that 
 and the table in ``OUT/README.md``, between its two comments.
 
 The paper reports best rounds (methods-1.md §7, item 8), so the difference and the places
-are theirs. ± of an accuracy is the population's standard deviation over runs with
-redrawn data, the paper's over five; ± of a difference is its standard error, which both
-deviations make. All cells share a run's data, so that their differences to the reference
-in the same runs, with intervals of 95 % by Student's t, say more than the accuracies do.
-A single run has no error.
+are theirs. Places go by the mean gain on the reference in the same runs, so that a cell
+with fewer runs than others is not placed by the data that those drew. ± of an accuracy
+is the population's standard deviation over runs with redrawn data, the paper's over
+five; ± of a difference is its standard error, which both deviations make. All cells share
+a run's data, so that their differences to the reference in the same runs, with intervals
+of 95 % by Student's t, say more than the accuracies do. A single run has no error.
 """
 
 import sys
@@ -151,7 +152,7 @@ def beside(
     return cells.assign(
         difference=cells["best"] - cells["value"],
         error=(own_error + papers_error) ** 0.5,
-        place=cells["best"].rank(ascending=False),
+        place=cells["best_gain"].round(9).rank(ascending=False),
         papers_place=cells["value"].rank(ascending=False),
         papers_gain=cells["value"] - cells["value"][reference],
     )
@@ -193,7 +194,7 @@ def order(numbers: pandas.DataFrame, labels: list[str]) -> str:
     """How alike the order of ``numbers`` is to the paper's; nothing of fewer than three."""
     close = numbers[numbers["difference"].abs() < 1]
     parts = [
-        f"{some['best'].corr(some['value'], method='spearman'):.2f} over {which}"
+        f"{some['place'].corr(some['papers_place'], method='spearman'):.2f} over {which}"
         for some, which in (
             (numbers, f"all {len(numbers)}"),
             (close, f"the {len(close)} that differ by less than a point"),

@@ -147,8 +147,8 @@ def test_orders_are_compared_by_their_ranks(beside_paper):
     numbers = pandas.DataFrame(
         {
             "data.dataset": "digits",
-            "best": [50.0, 62.0, 62.5, 63.0],
-            "value": [60.0, 62.5, 62.4, 62.9],
+            "place": [4, 3, 2, 1],
+            "papers_place": [4, 2, 3, 1],
             "difference": [-10.0, -0.5, 0.1, 0.1],
         }
     )
@@ -156,6 +156,22 @@ def test_orders_are_compared_by_their_ranks(beside_paper):
     assert "data.dataset=digits: 0.80 over all 4, 0.50 over the 3 that differ" in text
     two = numbers.iloc[:2]
     assert beside_paper.order(two, []) == ""
+
+
+def test_fewer_runs_do_not_change_a_place(beside_paper):
+    """FedAvg is 2 points above Local in the only run that both have, whose data are hard;
+    the mean of Local's two runs is above FedAvg's.
+    """
+    cells = pandas.DataFrame(
+        {"method.name": ["local", "fedavg"], "value": [60.0, 50.0], "std": [0.5, 0.5]}
+    )
+    runs = [("local", 1, 0.50), ("local", 2, 0.90), ("fedavg", 1, 0.52)]
+    frame = pandas.DataFrame(runs, columns=["method.name", "seed", "best"])
+    frame = frame.assign(tail=frame["best"], column="post")
+    numbers = beside_paper.beside(cells, frame, "method.name", "local")
+    assert numbers["place"].to_dict() == {"local": 2, "fedavg": 1}
+    assert numbers["best"].to_dict() == {"local": 70, "fedavg": 52}
+    assert numbers["best_gain"].to_dict() == {"local": 0, "fedavg": 2}
 
 
 def test_a_run_that_is_no_cell_of_the_table_is_refused(beside_paper, out, tmp_path):
