@@ -12,8 +12,8 @@ The paper reports best rounds (methods-1.md §7, item 8), so the difference and 
 are theirs. Places go by the mean gain on the reference in the same runs, so that a cell
 with fewer runs than others is not placed by the data that those drew. ± of an accuracy
 is the population's standard deviation over runs with redrawn data, the paper's over
-five; ± of a difference is its standard error, which both deviations make; that of a
-single run is taken to be the paper's. All cells share a run's data, so that their
+five; ± of a difference is its standard error, which both deviations make, and a single
+run's deviation is taken to be the paper's. All cells share a run's data, so that their
 differences to the reference in the same runs, with intervals of 95 % by Student's t, say
 more than the accuracies do. A single run has no such interval.
 """
@@ -151,10 +151,11 @@ def beside(
     papers_error = cells["std"] ** 2 / (PAPERS_RUNS - 1)
     own_error = cells["best_std"] ** 2 / (runs - 1)
     own_error = own_error.where(runs > 1, papers_error * PAPERS_RUNS)
+    rounded = cells["best_gain"].round(9)  # so that equal gains share a place
     return cells.assign(
         difference=cells["best"] - cells["value"],
         error=(own_error + papers_error) ** 0.5,
-        place=cells["best_gain"].round(9).rank(ascending=False),
+        place=rounded.rank(ascending=False),
         papers_place=cells["value"].rank(ascending=False),
         papers_gain=cells["value"] - cells["value"][reference],
     )
