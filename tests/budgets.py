@@ -1,0 +1,235 @@
+"""Measure how much a reader of the package has to read.
+
+``python tests/budgets.py`` prints the weight of each room and compares the totals with
+``budgets.json``. A number there may only go down: ``--lower`` writes the measured
+numbers that are smaller, and ``test_budgets.py`` fails where one is larger.
+
+A token is one of Python's, without comments and docstrings. A file runs if a function or
+a class body of it runs. ``wording.py`` prints the places behind the last numbers.
+"""
+
+import ast
+import io
+import json
+import subprocess
+import sys
+import tokenize
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from types import FrameType
+from typing import Any
+
+import wording
+
+PROJECT = Path(__file__).parents[1]
+PACKAGE = PROJECT / "hpcfl"
+LIMITS = Path(__file__).with_name("budgets.json")
+LAYOUT_TOKENS = {
+    tokenize.COMMENT,
+    tokenize.NL,
+    tokenize.NEWLINE,
+    tokenize.INDENT,
+    tokenize.DEDENT,
+    tokenize.ENCODING,
+    tokenize.ENDMARKER,
+}
+COMPREHENSIONS = ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp
+SMALL_RUN: dict[str, Any] = {
+    "rounds": 2,
+    "data": {"dataset": "digits"},
+    "partition": {"clients": 4},
+    "model": {"hidden": [8]},
+    "method": {"name": "fedavg"},
+    "runtime": {"device": "cpu"},
+}
+# Commands that read results, of which none needs torch.
+READERS = {
+    "show": "sys.argv = ['hpcfl', 'show', FOLDER, '--json']; main()",
+    "table": "sys.argv = ['hpcfl', 'table', FOLDER]; main()",
+    "status": "sys.argv = ['hpcfl', 'status', FOLDER]; main()",
+    "load": "import hpcfl; hpcfl.load(FOLDER)",
+    "--help": "sys.argv = ['hpcfl', '--help']; main()",
+}
+READER = """
+import sys
+from contextlib import suppress
+from hpcfl.__main__ import main
+FOLDER = {folder!r}
+with suppress(SystemExit):
+    {action}
+sys.exit("torch" in sys.modules)
+"""
+
+
+@dataclass
+class Weight:
+    """Tokens, code lines and comprehensions of some files."""
+
+    tokens: int = 0
+    lines: int = 0
+    comprehensions: int = 0
+
+    def add(self, other: "Weight") -> None:
+        self.tokens += other.tokens
+        self.lines += other.lines
+        self.comprehensions += other.comprehensions
+
+
+def weigh(text: str) -> Weight:
+    """Count a file's tokens and code lines without comments and docstrings."""
+    tree = ast.parse(text)
+    docstring_lines = find_docstring_lines(tree)
+    tokens, lines = 0, set[int]()
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        if token.type in LAYOUT_TOKENS or token.start[0] in docstring_lines:
+            continue
+        tokens += 1
+        lines.update(range(token.start[0], token.end[0] + 1))
+    nodes = ast.walk(tree)
+    comprehensions = sum(isinstance(node, COMPREHENSIONS) for node in nodes)
+    return Weight(tokens, len(lines), comprehensions)
+
+
+def find_docstring_lines(tree: ast.Module) -> set[int]:
+    """Return the numbers of the lines that docstrings stand on."""
+    lines = set[int]()
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef):
+            continue
+        if ast.get_docstring(node) is not None:
+            first = node.body[0]
+            lines.update(range(first.lineno, (first.end_lineno or 0) + 1))
+    return lines
+
+
+def weigh_folder(folder: Path) -> Weight:
+    """Return the weight of all Python files below a folder."""
+    total = Weight()
+    for path in sorted(folder.rglob("*.py")):
+        total.add(weigh(path.read_text(encoding="utf-8")))
+    return total
+
+
+def weigh_rooms() -> dict[str, Weight]:
+    """Return the weight of each room of the package, and of the files beside them."""
+    rooms: dict[str, Weight] = {}
+    for path in sorted(PACKAGE.rglob("*.py")):
+        place = path.relative_to(PACKAGE)
+        room = place.parts[0] if len(place.parts) > 1 else "(root)"
+        weight = weigh(path.read_text(encoding="utf-8"))
+        rooms.setdefault(room, Weight()).add(weight)
+    return rooms
+
+
+def is_own(file: str) -> bool:
+    """Tell whether a file is one of the package."""
+    return file.startswith(f"{PACKAGE}/")
+
+
+def list_running_files(out: str) -> set[str]:
+    """Play a small run into ``out``; return the files of which a function runs."""
+    files: set[str] = set()
+
+    def note_file(frame: FrameType, event: str, argument: Any) -> None:
+        code = frame.f_code
+        called = event == "call" and code.co_name != "<module>"
+        if called and is_own(code.co_filename):
+            files.add(code.co_filename.removeprefix(f"{PACKAGE}/"))
+
+    sys.setprofile(note_file)
+    import hpcfl
+
+    hpcfl.run(SMALL_RUN, out=out, progress=False)
+    sys.setprofile(None)
+    return files
+
+
+def measure_depth(out: str) -> int:
+    """Play a small run into ``out``; return the most own frames above a loss."""
+    import watched_method
+
+    import hpcfl
+
+    config = SMALL_RUN | {"method": {"name": "watched_method:Watched"}}
+    hpcfl.run(config, out=out, progress=False)
+    depths = []
+    for files in watched_method.Watched.stacks:
+        depths.append(sum(map(is_own, files)))
+    return max(depths)
+
+
+def trace_runs() -> dict[str, int]:
+    """Play small runs; return how much of the package they go through."""
+    with TemporaryDirectory() as folder:
+        files = list_running_files(f"{folder}/run")
+        rooms = Counter(file.split("/")[0] for file in files)
+        print("\nfiles that run:", dict(rooms.most_common()))
+        readers = find_torch_imports(f"{folder}/run")
+        print("commands that import torch:", readers)
+        depth = measure_depth(f"{folder}/watched")
+    return {
+        "files in a small run": len(files),
+        "own frames above a loss": depth,
+        "commands that import torch": len(readers),
+    }
+
+
+def find_torch_imports(folder: str) -> list[str]:
+    """Return the commands of READERS that import torch when they read a run."""
+    importing = []
+    for name, action in READERS.items():
+        program = READER.format(folder=folder, action=action)
+        done = subprocess.run(
+            [sys.executable, "-c", program], stdout=subprocess.DEVNULL, check=False
+        )
+        if done.returncode:
+            importing.append(name)
+    return importing
+
+
+def measure() -> dict[str, float]:
+    """Return all numbers that have a limit, by name."""
+    package, tests = weigh_folder(PACKAGE), weigh_folder(PROJECT / "tests")
+    return {
+        "tokens of hpcfl": package.tokens,
+        "tokens of tests": tests.tokens,
+        "tokens a code line": round(package.tokens / package.lines, 2),
+        "comprehensions in 1,000 lines": round(
+            1000 * package.comprehensions / package.lines, 1
+        ),
+        **trace_runs(),
+        **{name: len(places) for name, places in wording.list_all().items()},
+    }
+
+
+def find_excess(measured: dict[str, float], limits: dict[str, float]) -> list[str]:
+    """Return a line for each number that is above its limit."""
+    return [
+        f"{name}: {measured[name]:,} is more than {limit:,}"
+        for name, limit in limits.items()
+        if measured[name] > limit
+    ]
+
+
+def main() -> None:
+    """Print all numbers; with ``--lower`` write those that went down."""
+    rooms = weigh_rooms()
+    for room, weight in sorted(rooms.items(), key=lambda item: -item[1].tokens):
+        print(f"{room:14} {weight.tokens:8,} tokens {weight.lines:7,} lines")
+    measured = measure()
+    limits = json.loads(LIMITS.read_text()) if LIMITS.exists() else measured
+    print()
+    for name, value in measured.items():
+        print(f"{name:32} {value:10,}  (limit {limits[name]:,})")
+    if "--lower" in sys.argv[1:]:
+        lowered = {name: min(measured[name], limits[name]) for name in measured}
+        LIMITS.write_text(json.dumps(lowered, indent=1) + "\n")
+    excess = find_excess(measured, limits)
+    if excess:
+        sys.exit("\n".join(excess))
+
+
+if __name__ == "__main__":
+    main()

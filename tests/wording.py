@@ -1,0 +1,179 @@
+"""Find names and sentences that a reader has to learn first.
+
+``python tests/wording.py`` prints every place. ``budgets.py`` counts them: these numbers
+may only go down.
+"""
+
+import ast
+import io
+import re
+import subprocess
+import sys
+import tokenize
+from collections.abc import Iterator
+from pathlib import Path
+
+PROJECT = Path(__file__).parents[1]
+PACKAGE = PROJECT / "hpcfl"
+DOCUMENTS = (
+    "README.md",
+    "CONTRIBUTING.md",
+    "hpcfl",
+    "launch",
+    "slurm",
+    "results",
+    "tests",
+)
+# A text that begins with one of these is a clause without a subject of its own.
+HEADLESS = re.compile(
+    r"(What|Who|Whose|Whoever|Which|Of which|Of whom|That|Nobody|Somebody|Everybody"
+    r"|How|Whether|Why)\b"
+)
+# Words that say nothing where they are the name of a file or a function.
+BANNED = set(
+    [
+        "at",
+        "blame",
+        "called",
+        "closing",
+        "few",
+        "foreign",
+        "hearing",
+        "kept",
+        "moments",
+        "named",
+        "of",
+        "on",
+        "ownership",
+        "presence",
+        "reading",
+        "regular",
+        "said",
+        "standing",
+        "to",
+        "told",
+        "waves",
+    ]
+)
+HEADING = re.compile(r"#+ +(.*)")
+
+
+def list_modules(folder: Path = PACKAGE) -> Iterator[tuple[Path, ast.Module]]:
+    """Yield the path and the syntax tree of each Python file below a folder."""
+    for path in sorted(folder.rglob("*.py")):
+        yield path, ast.parse(path.read_text(encoding="utf-8"))
+
+
+def find_headless(texts: Iterator[tuple[str, str]]) -> list[str]:
+    """Return a line for each text that begins with a headless clause.
+
+    texts: the place and the text of each.
+    """
+    return [
+        f"{place}: {text[:70]}"
+        for place, text in texts
+        if HEADLESS.match(text) and not text.endswith("?")
+    ]
+
+
+def list_docstrings() -> Iterator[tuple[str, str]]:
+    """Yield the place and the first line of each docstring of the package."""
+    for path, tree in list_modules():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef):
+                text = ast.get_docstring(node)
+                line = getattr(node, "lineno", 1)
+                if text:
+                    yield f"{shorten(path)}:{line}", text.splitlines()[0]
+
+
+def list_comments() -> Iterator[tuple[str, str]]:
+    """Yield the place and the text of each comment that stands on a line of its own."""
+    for path in sorted(PACKAGE.rglob("*.py")):
+        follows_comment = False
+        source = path.read_text(encoding="utf-8")
+        for token in tokenize.generate_tokens(io.StringIO(source).readline):
+            if token.type == tokenize.COMMENT:
+                if not follows_comment:
+                    yield f"{shorten(path)}:{token.start[0]}", token.string.lstrip("# ")
+                follows_comment = True
+            elif token.type not in (tokenize.NL, tokenize.INDENT, tokenize.DEDENT):
+                follows_comment = False
+
+
+def list_headings_and_cells() -> Iterator[tuple[str, str]]:
+    """Yield the place and the text of each heading and table cell of the documents."""
+    for name in DOCUMENTS:
+        path = PROJECT / name
+        files = sorted(path.rglob("*.md")) if path.is_dir() else [path]
+        for file in files:
+            lines = file.read_text(encoding="utf-8").splitlines()
+            for number, line in enumerate(lines, 1):
+                place = f"{shorten(file)}:{number}"
+                if heading := HEADING.match(line):
+                    yield place, heading[1]
+                elif line.startswith("|"):
+                    for cell in line.strip("|").split("|"):
+                        yield place, cell.strip()
+
+
+def list_banned_names() -> list[str]:
+    """Return the place of each file and function whose name says nothing."""
+    found = []
+    for path, tree in list_modules():
+        if path.stem.strip("_") in BANNED:
+            found.append(shorten(path))
+        for node in ast.walk(tree):
+            if isinstance(node, ast.FunctionDef) and node.name.strip("_") in BANNED:
+                found.append(f"{shorten(path)}:{node.lineno}: {node.name}")
+    return found
+
+
+def list_docstrings_without_verb() -> list[str]:
+    """Return the place of each function's docstring that begins with no imperative."""
+    command = [sys.executable, "-m", "ruff", "check", "--select", "D401"]
+    command += ["--output-format", "concise", "--quiet", str(PACKAGE)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    return [line for line in done.stdout.splitlines() if " D401 " in line]
+
+
+def list_private_uses() -> list[str]:
+    """Return each import of a private name of a module in another room."""
+    found = []
+    for path, tree in list_modules():
+        own = path.relative_to(PACKAGE).parts[0]
+        for node in ast.walk(tree):
+            if not isinstance(node, ast.ImportFrom) or not node.module:
+                continue
+            parts = node.module.split(".")
+            if parts[0] != "hpcfl" or parts[1:2] == [own]:
+                continue
+            names = [*parts[2:], *(alias.name for alias in node.names)]
+            if any(name.startswith("_") and name != "__version__" for name in names):
+                found.append(f"{shorten(path)}:{node.lineno}: {ast.unparse(node)}")
+    return found
+
+
+def shorten(path: Path) -> str:
+    """Return a path as it is below the project."""
+    return str(path.relative_to(PROJECT))
+
+
+def list_all() -> dict[str, list[str]]:
+    """Return all places that are to be rewritten, by the name of the number in
+    ``budgets.json``.
+    """
+    return {
+        "headless docstrings": find_headless(list_docstrings()),
+        "headless comments": find_headless(list_comments()),
+        "headless headings and cells": find_headless(list_headings_and_cells()),
+        "docstrings without imperative": list_docstrings_without_verb(),
+        "banned names": list_banned_names(),
+        "private names used by other rooms": list_private_uses(),
+    }
+
+
+if __name__ == "__main__":
+    for name, places in list_all().items():
+        print(f"{name}: {len(places)}")
+        print("".join(f"  {place}\n" for place in places), end="")
