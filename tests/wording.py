@@ -30,31 +30,29 @@ HEADLESS = re.compile(
     r"|How|Whether|Why)\b"
 )
 # Words that say nothing where they are the name of a file or a function.
-BANNED = set(
-    [
-        "at",
-        "blame",
-        "called",
-        "closing",
-        "few",
-        "foreign",
-        "hearing",
-        "kept",
-        "moments",
-        "named",
-        "of",
-        "on",
-        "ownership",
-        "presence",
-        "reading",
-        "regular",
-        "said",
-        "standing",
-        "to",
-        "told",
-        "waves",
-    ]
-)
+BANNED = {
+    "at",
+    "blame",
+    "called",
+    "closing",
+    "few",
+    "foreign",
+    "hearing",
+    "kept",
+    "moments",
+    "named",
+    "of",
+    "on",
+    "ownership",
+    "presence",
+    "reading",
+    "regular",
+    "said",
+    "standing",
+    "to",
+    "told",
+    "waves",
+}
 HEADING = re.compile(r"#+ +(.*)")
 
 
