@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypedDict, TypeVar, Unpack
 
 import numpy as np
@@ -111,6 +111,8 @@ class Fleet:
             [n] on the host: one for each sample of each mini-batch that a gradient was
             taken of, whichever parameters it is by. What a ``trial`` computes counts,
             too.
+        adjust: changes each training before it begins, such as to fewer epochs; None
+            for no change.
     """
 
     ids: np.ndarray
@@ -128,6 +130,7 @@ class Fleet:
     losses: Tensor | None = None
     data_losses: Tensor | None = None
     sample_gradients: np.ndarray = field(init=False)
+    adjust: Callable[[training.Task], training.Task] | None = None
     _phases: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
@@ -219,7 +222,13 @@ class Fleet:
         Raises ValueError for shapes that do not fit, and for a phase that was trained
         before.
         """
-        return self._trained(rows, options).rows
+        task = self._task(options)
+        task = self.adjust(task) if self.adjust else task
+        trained = training.train(
+            task, self.resources, self.ids, *self._given(rows, options)
+        )
+        self._keep(trained, options)
+        return trained.rows
 
     def train_by(
         self,
@@ -243,7 +252,13 @@ class Fleet:
             frozen: the mode of layers of which nothing is trained; in "training" their
                 batch norm takes each mini-batch's own statistics.
         """
-        trained = self._trained(rows, options, step, batches, frozen)
+        task = self._task(options)
+        task = replace(task, step=step, batches=batches, frozen=frozen)
+        task = self.adjust(task) if self.adjust else task
+        trained = training.train(
+            task, self.resources, self.ids, *self._given(rows, options)
+        )
+        self._keep(trained, options)
         return trained.rows, {**(options.get("variables") or {}), **trained.changed}
 
     @contextmanager
@@ -379,7 +394,9 @@ class Fleet:
             order.extend(positions)
             heartbeat.beat()
 
-        resources.side_by_side(scoring.by_blocks(distinct), score_chunk)
+        for attempt in resources.attempts(scoring.by_blocks(distinct)):
+            with attempt:
+                score_chunk(attempt.clients)
         merged = scoring.merge(chunk_sums, order)
         return {name: sums[place] for name, sums in merged.items()}
 
@@ -452,7 +469,9 @@ class Fleet:
             order.extend(clients)
             heartbeat.beat()
 
-        resources.side_by_side(scoring.by_blocks(pools), average_chunk)
+        for attempt in resources.attempts(scoring.by_blocks(pools)):
+            with attempt:
+                average_chunk(attempt.clients)
         return torch.cat(means).float()[
             torch.tensor(order, device=resources.device).argsort()
         ]
@@ -495,7 +514,9 @@ class Fleet:
                     blocks[clients[lane]].append(of_lane)
             heartbeat.beat()
 
-        resources.side_by_side(scoring.by_blocks(pools), run_chunk)
+        for attempt in resources.attempts(scoring.by_blocks(pools)):
+            with attempt:
+                run_chunk(attempt.clients)
         size = max(map(len, pools)) if most is None else most
         positions = torch.from_numpy(scoring.filled(pools, size)).to(resources.device)
         held = positions >= 0
@@ -580,62 +601,51 @@ class Fleet:
             ]
         return np.concatenate(drawn) if drawn else pool
 
-    def _trained(
-        self,
-        rows: Tensor,
-        options: TrainOptions,
-        step: Callable[[StepContext], None] | None = None,
-        batches: int = 1,
-        frozen: Frozen = "evaluation",
-    ) -> training.Trained:
-        """Train; keep buffers and losses. ``step`` is None for plain steps of the
-        optimiser.
+    def _task(self, options: TrainOptions) -> training.Task:
+        """Return the training that is asked for.
 
-        Raises TypeError for an option that there is not, ValueError for a phase that
-        was trained before.
+        Raises TypeError for an unknown option, ValueError for a phase that was trained
+        before.
         """
+        known = sorted(TrainOptions.__annotations__)
         for name in options:
-            if name not in TrainOptions.__annotations__:
-                known = sorted(TrainOptions.__annotations__)
+            if name not in known:
                 raise TypeError(
-                    f"a training has no option '{name}'{nearest(name, known)}"
+                    f"unknown option '{name}' for a training{nearest(name, known)}"
                 )
         task = training.Task(
-            self.rounds,
-            options.get("loss") or self.loss,
-            self._named(options.get("params", ("all",))),
-            self._epochs(options.get("epochs")),
-            self.pace,
-            options.get("steps"),
-            batches,
-            options.get("phase", "train"),
-            self._anchored(options.get("proximal")),
-            options.get("share", 1.0),
-            options.get("only"),
-            options.get("until"),
-            frozen,
-            step,
+            rounds=self.rounds,
+            loss=options.get("loss") or self.loss,
+            names=self._named(options.get("params", ("all",))),
+            epochs=self._epochs(options.get("epochs")),
+            pace=self.pace,
+            steps=options.get("steps"),
+            phase=options.get("phase", "train"),
+            proximal=self._anchored(options.get("proximal")),
+            share=options.get("share", 1.0),
+            only=options.get("only"),
+            until=options.get("until"),
         )
-        return self._play(task, rows, options)
-
-    def _play(
-        self, task: training.Task, rows: Tensor, options: TrainOptions
-    ) -> training.Trained:
         if task.phase in self._phases:
             raise ValueError(
                 f"phase '{task.phase}' was trained already in this call; shuffles are keyed by "
                 'phase, so give a second training one of its own: phase="NAME"'
             )
         self._phases.add(task.phase)
-        model = options.get("model", "model")
-        given = self._variables(options.get("variables"))
-        trained = training.train(
-            task, self.resources, self.ids, self.rows(rows), self.buffers(model), given
-        )
-        self.keep_buffers(model, trained.buffers)
+        return task
+
+    def _given(
+        self, rows: Tensor, options: TrainOptions
+    ) -> tuple[Tensor, Tensor, Tensors]:
+        """Return rows, buffers and variables as ``training.train`` takes them."""
+        buffers = self.buffers(options.get("model", "model"))
+        return self.rows(rows), buffers, self._variables(options.get("variables"))
+
+    def _keep(self, trained: training.Trained, options: TrainOptions) -> None:
+        """Keep the buffers, losses and counts of a training."""
+        self.keep_buffers(options.get("model", "model"), trained.buffers)
         self.losses, self.data_losses = trained.losses.unbind(dim=1)
         self.sample_gradients += trained.sample_gradients
-        return trained
 
     def _named(self, params: Sequence[Group]) -> list[str]:
         """The names of the parameters in groups. Raises UserError where all are frozen."""

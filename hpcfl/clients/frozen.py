@@ -12,7 +12,7 @@ Whether features do stand for samples is read off the loss, which says so
 """
 
 import copy
-from collections.abc import Callable
+from collections.abc import Iterator
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any
@@ -32,7 +32,7 @@ from hpcfl.clients.losses import (
     sees_features_alone,
     train_mode,
 )
-from hpcfl.clients.resources import HeadKernel, Resources
+from hpcfl.clients.resources import Attempt, HeadKernel, Resources
 from hpcfl.files import heartbeat
 from hpcfl.models import parts
 from hpcfl.rows.layout import Layout
@@ -185,21 +185,18 @@ def _goes_through_features(module: nn.Module, x: Tensor) -> bool:
     return sample is x and entered is computed and output is logits
 
 
-def side_by_side(
-    resources: Resources,
-    order: list[int],
-    pools: list[np.ndarray],
-    work: Callable[[list[int]], None],
-) -> None:
-    """As ``Resources.side_by_side``, for heads: as many at once as there is room for
-    the features of.
+def attempts(
+    resources: Resources, order: list[int], pools: list[np.ndarray]
+) -> Iterator[Attempt]:
+    """Yield attempts as ``Resources.attempts`` does, each for as many heads as there is
+    room for the features of.
 
     pools: each client's positions among the rank's samples.
     """
     assert resources.head is not None
-    of_heads = replace(resources, kernel=resources.head.kernel)
+    with_heads = replace(resources, kernel=resources.head.kernel)
     for group in _groups(resources, resources.head.memory, order, pools):
-        of_heads.side_by_side(group, work)
+        yield from with_heads.attempts(group)
 
 
 def run_once(
@@ -229,7 +226,9 @@ def run_once(
                 blocks[chunk[lane]].append(features)
         heartbeat.beat()
 
-    resources.side_by_side(scoring.by_blocks(pools), run_chunk)
+    for attempt in resources.attempts(scoring.by_blocks(pools)):
+        with attempt:
+            run_chunk(attempt.clients)
     features = [torch.cat(blocks[i])[: len(pool)] for i, pool in enumerate(pools)]
     index = torch.from_numpy(np.concatenate(pools)).to(resources.device)
     samples = resources.samples.replaced(

@@ -9,7 +9,7 @@ call to call, and the last bits on a GPU depend on the number of lanes.
 
 import time
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Iterator, Mapping
+from collections.abc import Hashable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -133,6 +133,34 @@ class HeadKernel:
     fits: dict[Hashable, bool] = field(default_factory=dict)
 
 
+class Attempt:
+    """Work of some clients in one call of the kernel, as a block of ``with``.
+
+    The block passes over the error of a GPU whose memory is full, unless there is one
+    client alone. So the work may leave nothing behind unless it ends. It is to be a
+    call of a function: what its variables held is free afterwards.
+
+    Attributes:
+        clients: their positions.
+        fits: whether the memory held them.
+    """
+
+    def __init__(self, clients: list[int]) -> None:
+        self.clients = clients
+        self.fits = True
+
+    def __enter__(self) -> None:
+        """Begin the work."""
+
+    def __exit__(
+        self, kind: object, error: BaseException | None, traceback: object
+    ) -> bool:
+        """Note whether the memory was full; return whether the error is passed over."""
+        is_memory = isinstance(error, RuntimeError) and is_full(error)
+        self.fits = not (is_memory and len(self.clients) > 1)
+        return not self.fits
+
+
 @dataclass(frozen=True)
 class Resources:
     """A rank's samples, its kernel and what else training and scoring need.
@@ -175,29 +203,20 @@ class Resources:
     def _kernels(self) -> list[Kernel]:
         return [self.kernel, *([self.head.kernel] if self.head else [])]
 
-    def side_by_side(
-        self, clients: list[int], work: Callable[[list[int]], None]
-    ) -> None:
-        """``work`` on the clients at these positions, as many at once as there may be
-        lanes.
+    def attempts(self, clients: list[int]) -> Iterator["Attempt"]:
+        """Yield an ``Attempt`` for the first of these clients, then for the next, and so
+        on, each for as many as there may be lanes.
 
-        Where a GPU's memory does not hold them, half as many from then on: ``work``
-        begins anew with fewer, and may leave nothing behind unless it ends. Raises what
-        says so where one is too many.
+        Where a GPU's memory did not hold an attempt, the next one is for half as many
+        of its clients.
         """
         while clients:
-            group = clients[: self.kernel.widest]
-            fits = True
-            try:
-                work(group)
-            except RuntimeError as error:
-                if len(group) == 1 or not is_full(error):
-                    raise
-                fits = False  # what the attempt held is free after this block
-            if fits:
-                clients = clients[len(group) :]
+            attempt = Attempt(clients[: self.kernel.widest])
+            yield attempt
+            if attempt.fits:
+                clients = clients[len(attempt.clients) :]
             else:
-                self.kernel.narrow(len(group))
+                self.kernel.narrow(len(attempt.clients))
 
     def stacked(self, rows: Tensor, buffers: Tensor, lanes: Tensor) -> Tensors:
         """Copies of some models and their buffers as tensors ``[L, *shape]`` by name.

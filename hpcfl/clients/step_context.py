@@ -10,6 +10,7 @@ from torch import Tensor
 
 from hpcfl.clients.execution import Session
 from hpcfl.clients.losses import Batch, Lanes, Tensors, regularised
+from hpcfl.clients.optimizers import Optimizer
 from hpcfl.rows import pinned, places, randomness
 
 # What a user's own step may still call by the names of version 0.1.0.
@@ -162,6 +163,7 @@ class StepContext:
     _lanes: Lanes
     _batches: list[Batch]
     _session: Session
+    _optimizer: Optimizer
     _random: StepRandom
     _losses: Tensor = field(default_factory=lambda: torch.zeros(2))
     # The models' own rows, while the models still are where a gradient was taken last.
@@ -199,9 +201,8 @@ class StepContext:
         """Do one step of the experiment's optimiser with ``direction`` [a, width] as
         the gradient.
         """
-        assert self._session.optimizer is not None
         self._restore_models()
-        self._session.optimizer.step(self._lanes, self._split(direction))
+        self._optimizer.step(self._lanes, self._split(direction))
 
     def gradient(self, rows: Tensor | None = None, batch: int = 0) -> Tensor:
         """The gradient of the loss on a mini-batch, ``[a, width]``.
@@ -250,9 +251,8 @@ class StepContext:
         self._restore_models()
         gradients = self._gradients(batch)
         if clip:
-            assert self._session.optimizer is not None
             directions = [gradients[name] for name in self._session.trained]
-            clipped = self._session.optimizer.clipped(directions)
+            clipped = self._optimizer.clipped(directions)
             gradients = dict(zip(self._session.trained, clipped, strict=True))
         if self._losses.is_cuda:  # few large operations
             rows = self.rows()

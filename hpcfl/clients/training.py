@@ -1,8 +1,9 @@
 """THE training loop: mini-batches of many clients, each client an independent lane.
 
 Clients train in *chunks*, as many side by side as the kernel takes. A chunk's epoch is
-planned beforehand (``batch_plan.py``); ``Chunk.epoch`` is the loop over its mini-batches,
-and each of these is one ``Session.step`` (``execution/kernel.py``).
+planned beforehand (``batch_plan.py``); ``Chunk.epoch`` is the loop over its mini-batches.
+Each takes the lanes' gradients (``execution/kernel.py``) and a step of the optimiser, or
+the method's own step (``step_context.py``).
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -23,7 +24,6 @@ from hpcfl.clients.batch_plan import (
     fewest_samples,
     plan_epoch,
 )
-from hpcfl.clients.execution import Session
 from hpcfl.clients.losses import (
     Batch,
     Frozen,
@@ -179,10 +179,12 @@ def train(
             changed = trained.changed.setdefault(name, variables[name].clone())
             places.index_copy(changed, lanes, chunk.variables[name])
 
+    attempts = resources.attempts(order)
     if features_once:
-        frozen.side_by_side(resources, order, pools, train_chunk)
-    else:
-        resources.side_by_side(order, train_chunk)
+        attempts = frozen.attempts(resources, order, pools)
+    for attempt in attempts:
+        with attempt:
+            train_chunk(attempt.clients)
     return trained
 
 
@@ -267,21 +269,15 @@ class Chunk:
             task.phase,
             layers,
         )
-        self._session = Session(
-            kernel,
+        self._session = kernel.begin(
             tensors,
             task.names,
             task.loss,
             task.frozen,
             variables,
-            self._optimizer,
             self._random.keys if layers else None,
         )
-        self._step = self._session.step
-        if task.step is not None:
-            self._step = self._step_by_method
-        elif layers:
-            self._step = self._step_with_keys
+        self._counts_steps = bool(layers) or task.step is not None
 
     def run(self) -> Tensor:
         """Train all epochs.
@@ -336,7 +332,15 @@ class Chunk:
             losses = []
             counted_before = self._session.samples
             for batch in batches:
-                losses.append(self._step(lanes, batch))
+                if self.task.step is None:
+                    variables = {key: of[lanes] for key, of in self.variables.items()}
+                    gradients, loss = self._session.gradients(lanes, batch, variables)
+                    self._optimizer.step(lanes, gradients)
+                else:
+                    loss = self._step_by_method(lanes, batch)
+                if self._counts_steps:
+                    self._random.take(lanes)
+                losses.append(loss)
                 heartbeat.beat()
             of_each_lane = self._session.samples - counted_before
             self.sample_gradients[run.lanes] += of_each_lane
@@ -347,15 +351,9 @@ class Chunk:
         record[:, :2].div_(counts.clamp(min=1)[:, None])
         return record
 
-    def _step_with_keys(self, lanes: Lanes, batch: Batch) -> Tensor:
-        """One step of the optimiser of a model with random layers, which is counted."""
-        losses = self._session.step(lanes, batch)
-        self._random.take(lanes)
-        return losses
-
     def _step_by_method(self, lanes: Lanes, batch: Batch) -> Tensor:
-        """One step of the method's own on the lanes' mini-batches: their objectives and
-        data terms, [a, 2].
+        """Take the method's own step on the lanes' mini-batches; return their
+        objectives and data terms, [a, 2].
         """
         assert self.task.step is not None
         x_parts = batch.x.tensor_split(self.task.batches, dim=1)
@@ -367,11 +365,11 @@ class Chunk:
             lanes,
             [Batch(x, y) for x, y in zip(x_parts, y_parts, strict=True)],
             self._session,
+            self._optimizer,
             self._random,
         )
         self.task.step(context)
         context._restore_models()
-        self._random.take(lanes)
         for name, value in context.variables.items():
             if value is not given[name]:
                 places.index_copy(self.variables[name], lanes, value)

@@ -10,6 +10,7 @@ import math
 import traceback
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from types import MappingProxyType
 
 import numpy as np
@@ -19,6 +20,7 @@ from hpcfl.clients import BUFFERS, Fleet, Resources
 from hpcfl.clients.execution import choose
 from hpcfl.clients.frozen import head_kernel
 from hpcfl.clients.resources import Stopwatch
+from hpcfl.clients.training import Task
 from hpcfl.communication.communicator import OneProcess
 from hpcfl.communication.message import Inbox, Mean, Message
 from hpcfl.communication.placement import Placement
@@ -62,11 +64,12 @@ EXCUSED = (
 )
 
 
-class BriefFleet(Fleet):
-    """A fleet that trains for one epoch at most."""
+def train_briefly(task: Task) -> Task:
+    """Return a training of at most one epoch."""
+    return replace(task, epochs=min(task.epochs, 1))
 
-    def _epochs(self, epochs: int | None) -> int:
-        return min(super()._epochs(epochs), 1)
+
+brief_fleet = partial(Fleet, adjust=train_briefly)
 
 
 class DryRound(Round):
@@ -128,7 +131,7 @@ def watch_two(prepared: Prepared) -> list[WatchedRound]:
     rounds = []
     for number in (1, 2):
         plan = RoundPlan(number, np.array([0]), np.array(small.store.ids), scored=True)
-        round = WatchedRound(plan, OneProcess(), small, server, BriefFleet)
+        round = WatchedRound(plan, OneProcess(), small, server, brief_fleet)
         play_on_clients(round)
         rounds.append(round)
     return rounds
@@ -192,12 +195,12 @@ def _play(small: Prepared) -> None:
     trained = np.array([0])
     scored = np.array(small.store.ids)
     first = RoundPlan(1, trained, scored, scored=True)
-    result = DryRound(first, alone, small, server, BriefFleet).play()
+    result = DryRound(first, alone, small, server, brief_fleet).play()
     with on_this_rank("round 1"):
         check_score(small, result.numbers.columns)
     newcomers = small.newcomer_ids
     last = RoundPlan(rounds + 1, trained[:0], trained, scored=True, newcomers=newcomers)
-    FinalScoring(last, alone, small, server, BriefFleet).play()
+    FinalScoring(last, alone, small, server, brief_fleet).play()
 
 
 def shrink(prepared: Prepared, lanes: int, samples: int = SAMPLES) -> Prepared:

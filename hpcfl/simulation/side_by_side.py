@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from hpcfl.communication.message import Inbox, fields
-from hpcfl.simulation.dry_round import BriefFleet, shrink
+from hpcfl.simulation.dry_round import brief_fleet, shrink
 from hpcfl.simulation.prepare import Prepared
 
 AWAY = 0.01  # by which the models of a trial differ in every number
@@ -79,7 +79,7 @@ def _made(
     if len(clients) > 1:
         inbox = rows_of(messages)
     ids = np.array(clients)
-    fleet = small.fleet(ids, 1, True, BriefFleet)
+    fleet = small.fleet(ids, 1, True, brief_fleet)
     fleet.rounds = ids + 1
     fleet.scores_starts = False
     uploads = fields(small.method.update(fleet, inbox))

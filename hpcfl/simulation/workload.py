@@ -23,8 +23,8 @@ from hpcfl.communication.communicator import OneProcess
 from hpcfl.communication.message import Inbox, Message, fields
 from hpcfl.errors import UserError
 from hpcfl.simulation.dry_round import (
-    BriefFleet,
     WatchedRound,
+    brief_fleet,
     play_on_clients,
     shrink,
 )
@@ -103,7 +103,7 @@ def _second(small: Prepared) -> CountedRound:
     """
     server = small.method.server_state(small.setup)
     client = np.array([0])
-    for number, fleet_type in ((1, BriefFleet), (2, Fleet)):
+    for number, fleet_type in ((1, brief_fleet), (2, Fleet)):
         plan = RoundPlan(number, client, client, scored=False)
         round = CountedRound(plan, OneProcess(), small, server, fleet_type)
         play_on_clients(round)

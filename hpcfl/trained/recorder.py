@@ -6,12 +6,13 @@ nothing is asked of a method for this: the hooks of the round run once more.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from torch import Tensor
 
-from hpcfl.clients import Fleet, StepContext, TrainOptions
+from hpcfl.clients import Fleet, StepContext
 from hpcfl.clients.losses import Predict, Tensors
-from hpcfl.clients.training import Task, Trained
+from hpcfl.clients.training import Task
 
 # Called after each mini-batch with the training's phase and what the step saw.
 StepObserver = Callable[[str, StepContext], None]
@@ -57,32 +58,35 @@ class ModelRecorder(Fleet):
             self.models[name] = scored
 
 
-@dataclass
-class StepRecorder(ModelRecorder):
-    """A fleet whose every mini-batch is shown to ``observe``; it computes what any
-    fleet computes.
+def step_recorder(
+    observe: StepObserver, min_epochs: Mapping[str, int] | None = None
+) -> Callable[..., ModelRecorder]:
+    """Return a type of fleet that shows each mini-batch to ``observe`` and computes the
+    same as any fleet.
 
     min_epochs: by phase, how many epochs a training lasts at least, even if its
         stopping rule would end it earlier.
     """
 
-    observe: StepObserver = lambda phase, context: None
-    min_epochs: Mapping[str, int] = field(default_factory=dict)
+    def watch(task: Task) -> Task:
+        return _watched(task, observe, (min_epochs or {}).get(task.phase, 0))
 
-    def _play(self, task: Task, rows: Tensor, options: TrainOptions) -> Trained:
-        least = self.min_epochs.get(task.phase, 0)
+    return partial(ModelRecorder, adjust=watch)
 
-        def step(context: StepContext) -> None:
-            if task.step is None:
-                context.optimizer_step(context.gradient())
-            else:
-                task.step(context)
-            self.observe(task.phase, context)
 
-        def until(losses: Tensor, lanes: Tensors) -> Tensor:
-            assert task.until is not None
-            return task.until(losses, lanes) & (losses.shape[1] >= least)
+def _watched(task: Task, observe: StepObserver, min_epochs: int) -> Task:
+    """Return a training whose steps are shown to ``observe``."""
+    method_step, stops = task.step, task.until
 
-        stops = None if task.until is None else until
-        observed = replace(task, step=step, until=stops)
-        return super()._play(observed, rows, options)
+    def step(context: StepContext) -> None:
+        if method_step is None:
+            context.optimizer_step(context.gradient())
+        else:
+            method_step(context)
+        observe(task.phase, context)
+
+    def until(losses: Tensor, lanes: Tensors) -> Tensor:
+        assert stops is not None
+        return stops(losses, lanes) & (losses.shape[1] >= min_epochs)
+
+    return replace(task, step=step, until=until if stops else None)

@@ -6,7 +6,6 @@ are the norms of the output layer's rows divided by their sum (cwFedAvg, Figures
 5).
 """
 
-from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -20,7 +19,7 @@ from hpcfl.report.plots._lines import method_of
 from hpcfl.report.plots.base import Sheet, literal
 from hpcfl.report.reading import counts_of
 from hpcfl.report.summary import Run
-from hpcfl.trained.recorder import StepRecorder
+from hpcfl.trained.recorder import step_recorder
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -119,7 +118,7 @@ def estimates(run: Run, client: int) -> np.ndarray:
             head = context.rows()[0, columns].double().view(classes, -1)
             seen.append(norm_distribution(head))
 
-    for _ in again.play(1, False, [client], partial(StepRecorder, observe=look)):
+    for _ in again.play(1, False, [client], step_recorder(look)):
         pass
     estimated: np.ndarray = torch.stack(seen).cpu().numpy()
     return estimated

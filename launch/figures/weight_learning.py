@@ -5,7 +5,6 @@ Each round whose state is kept is played again for this client, with at least si
 epochs, as in FedALA, Figure 3; ``checkpoint.keep`` says how many rounds there are.
 """
 
-from functools import partial
 from math import ceil
 from typing import TYPE_CHECKING
 
@@ -18,7 +17,7 @@ from hpcfl.report.arrangement import arrange
 from hpcfl.report.plots._lines import method_of
 from hpcfl.report.plots.base import Sheet, whole_numbers
 from hpcfl.report.summary import Run
-from hpcfl.trained.recorder import StepRecorder
+from hpcfl.trained.recorder import step_recorder
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -87,7 +86,7 @@ def losses(run: Run, client: int) -> dict[int, np.ndarray]:
             if phase == PHASE:
                 seen.append(float(context.losses[0, 0]))
 
-        fleets = partial(StepRecorder, observe=look, min_epochs={PHASE: FEWEST})
+        fleets = step_recorder(look, {PHASE: FEWEST})
         for fleet in again.play(round, False, [client], fleets):
             pool = max(
                 1, int(method.adaptive_aggregation().share * int(fleet.samples[0]))

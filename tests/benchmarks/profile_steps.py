@@ -17,7 +17,7 @@ import numpy as np
 import rounds
 import workloads
 
-from hpcfl.clients.execution import Session
+from hpcfl.clients.execution.kernel import SerialSession
 from hpcfl.communication import exchange
 from hpcfl.communication.communicator import OneProcess
 from hpcfl.experiment import config
@@ -38,16 +38,16 @@ class Gradients:
 
     def watch(self) -> None:
         """Count all those of sessions from now on."""
-        compute = Session.gradients
+        compute = SerialSession.gradients
 
-        def counted(session: Session, *given: Any) -> Any:
+        def counted(session: SerialSession, *given: Any) -> Any:
             begun = time.perf_counter()
             found = compute(session, *given)
             self.seconds += time.perf_counter() - begun
             self.count += 1
             return found
 
-        Session.gradients = counted  # type: ignore[method-assign]
+        SerialSession.gradients = counted  # type: ignore[method-assign]
 
 
 def main() -> None:

@@ -69,7 +69,7 @@ def measured(case: Case) -> list[str]:
             key: value.detach() + 0.01 * torch.randn(lanes, *value.shape)
             for key, value in module.named_parameters()
         }
-        sessions.append(Session(kernel, tensors, names, loss))
+        sessions.append(kernel.begin(tensors, names, loss))
 
     def seconds(session: Session) -> float:
         began = time.process_time()

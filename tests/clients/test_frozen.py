@@ -8,7 +8,7 @@ from every_method import NAMES, kind, short
 from torch import nn
 
 from hpcfl.clients import at, frozen
-from hpcfl.clients.execution import Session, choose
+from hpcfl.clients.execution import choose
 from hpcfl.clients.losses import Batch, reads_features, sees_features_alone
 from hpcfl.experiment import plugins
 from hpcfl.rows.layout import to_row
@@ -317,7 +317,7 @@ def test_the_features_of_every_model_stand_for_samples(name):
     for inputs, given in ((x, tensors), (features, above)):
         one = frozen.on_features(module) if given is above else module
         kernel = choose(one, torch.device("cpu"), 1)
-        session = Session(kernel, given, names, cross_entropy)
+        session = kernel.begin(given, names, cross_entropy)
         gradients, losses = session.gradients(
             slice(0, 1), Batch(inputs[None], y[None]), {}
         )

@@ -9,7 +9,7 @@ from torch.nn.functional import cross_entropy
 
 from hpcfl import adapters
 from hpcfl.adapters import lora
-from hpcfl.clients.execution import BatchedKernel, SerialKernel, Session, recorded
+from hpcfl.clients.execution import BatchedKernel, SerialKernel, recorded
 from hpcfl.clients.losses import Batch
 from hpcfl.experiment.sections import Adapter
 from hpcfl.models import _mixed as mixed
@@ -55,7 +55,7 @@ def loss(model, batch, lane):
 
 def gradients(kernel, lanes, x, y, times=1):
     names = of_parameters(kernel.module).names
-    session = Session(kernel, lanes, names, loss)
+    session = kernel.begin(lanes, names, loss)
     for _ in range(times):
         found, losses = session.gradients(slice(0, len(x)), Batch(x, y), {})
     return [*found.values(), losses]

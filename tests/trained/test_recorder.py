@@ -1,11 +1,9 @@
 """Somebody who watches a training sees every mini-batch and changes nothing."""
 
-from functools import partial
-
 import pytest
 import torch
 
-from hpcfl.trained.recorder import StepRecorder
+from hpcfl.trained.recorder import step_recorder
 
 pytestmark = pytest.mark.slow  # each plays a run first
 
@@ -19,9 +17,7 @@ def watch(run, round, client, **how):
     def look(phase, context):
         seen.setdefault(phase, []).append(context.rows()[0])
 
-    [fleet] = run.models.replay.play(
-        round, False, [client], partial(StepRecorder, observe=look, **how)
-    )
+    [fleet] = run.models.replay.play(round, False, [client], step_recorder(look, **how))
     return seen, fleet
 
 

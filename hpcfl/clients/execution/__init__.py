@@ -1,7 +1,7 @@
 """Steps and predictions of many client models at once, in one of two kernels.
 
-This is all that others use: ``choose`` gives a kernel, a ``Session`` of it takes steps
-of some lanes (``Session.step(lanes, batch)``), and its ``predict`` predicts.
+This is all that others use: ``choose`` gives a kernel, a ``Session`` of it computes the
+gradients of some lanes (``Session.gradients``), and its ``predict`` predicts.
 
 Both kernels give the same numbers up to rounding: ``SerialKernel`` is the reference,
 ``BatchedKernel`` the faster one for small models and on GPUs. Which it is follows from

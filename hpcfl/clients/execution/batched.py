@@ -7,6 +7,7 @@ import sys
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -14,11 +15,12 @@ from torch.func import functional_call, vmap
 
 from hpcfl.clients.execution import cuda_graphs
 from hpcfl.clients.execution.cuda_graphs import Captures, Graphed
-from hpcfl.clients.execution.kernel import KEYS, Gradients, Kernel, Session
+from hpcfl.clients.execution.kernel import KEYS, Kernel, Keys, Session
 from hpcfl.clients.execution.lane_independence import Function
 from hpcfl.clients.execution.recorded import Recorded
 from hpcfl.clients.losses import (
     Batch,
+    Frozen,
     Lane,
     Lanes,
     Loss,
@@ -81,20 +83,25 @@ class BatchedKernel(Kernel):
         self._recordings.clear()
         self._captures.forget()
 
-    def begin(self, session: Session) -> Gradients:
-        tensors, trained = session.tensors, session.trained
+    def begin(
+        self,
+        tensors: Tensors,
+        trained: list[str],
+        loss: Loss,
+        frozen: Frozen = "evaluation",
+        variables: Tensors | None = None,
+        keys: Keys | None = None,
+    ) -> "BatchedSession":
         names = [*trained, *(name for name in tensors if name not in trained)]
-        drawn = [] if session.keys is None else [KEYS]
-        variable_names = sorted([*session.variables, *drawn])
+        drawn = [] if keys is None else [KEYS]
+        variable_names = sorted([*(variables or {}), *drawn])
+        losses = BatchedLoss(self.module, loss, names, len(trained), variable_names)
         buffers = {name for name, _ in self.module.named_buffers()} & tensors.keys()
-        batched = BatchedLoss(
-            self.module, session.loss, names, len(trained), variable_names
-        )
-        kind = identity(session.loss), session.frozen, len(trained)
+        kind = identity(loss), frozen, len(trained)
         recordable = Recordable(
             (*kind, *names, *variable_names),
-            batched.gradients,
-            f"the loss {in_words(session.loss)}",
+            losses.gradients,
+            f"the loss {in_words(loss)}",
             labels=len(names) + 1,
             writes=[place for place, name in enumerate(names) if name in buffers],
         )
@@ -104,21 +111,19 @@ class BatchedKernel(Kernel):
             if first.is_cuda
             else self.recorded(recordable)
         )
-
-        def gradients(
-            lanes: Lanes, batch: Batch, variables: Mapping[str, Tensor]
-        ) -> tuple[Tensors, Tensor]:
-            chosen = [tensors[name][lanes] for name in names]
-            values = [variables[name] for name in variable_names]
-            *parts, losses = compute(*chosen, batch.x, batch.y, *values)
-            if isinstance(lanes, Tensor):
-                # Indices gave copies; a slice gave views, whose buffers moved in place.
-                for name, tensor in zip(names, chosen, strict=True):
-                    if name in buffers:
-                        places.index_copy(tensors[name], lanes, tensor)
-            return dict(zip(trained, parts, strict=True)), losses
-
-        return gradients
+        return BatchedSession(
+            compute,
+            names,
+            variable_names,
+            buffers,
+            self,
+            tensors,
+            trained,
+            loss,
+            frozen,
+            variables,
+            keys,
+        )
 
     def computed_lanes(self, lanes: int, most: int) -> int:
         on_gpu = next(self.module.parameters()).is_cuda
@@ -202,6 +207,46 @@ class BatchedKernel(Kernel):
             for oldest in list(self._recordings)[:evicted]:
                 del self._recordings[oldest]
             self._captures.forget()
+
+
+class BatchedSession(Session):
+    """A session of all lanes in one call."""
+
+    def __init__(
+        self,
+        compute: Function,
+        names: list[str],
+        variable_names: list[str],
+        buffers: set[str],
+        *arguments: Any,
+    ) -> None:
+        """Begin a session.
+
+        Args:
+            compute: returns the gradients and then the losses of lanes, given their
+                tensors in the order of ``names``, x, y and their variables.
+            names: of the parameters and buffers, those that are trained first.
+            variable_names: of the variables, in order.
+            buffers: names of the tensors that a call moves.
+            arguments: as for ``Session``.
+        """
+        super().__init__(*arguments)
+        self._compute, self._buffers = compute, buffers
+        self._names, self._variable_names = names, variable_names
+
+    def gradients(
+        self, lanes: Lanes, batch: Batch, variables: Mapping[str, Tensor]
+    ) -> tuple[Tensors, Tensor]:
+        variables = self._with_keys(lanes, batch, variables)
+        chosen = [self.tensors[name][lanes] for name in self._names]
+        values = [variables[name] for name in self._variable_names]
+        *parts, losses = self._compute(*chosen, batch.x, batch.y, *values)
+        if isinstance(lanes, Tensor):
+            # Indices gave copies; a slice gave views, whose buffers moved in place.
+            for name, tensor in zip(self._names, chosen, strict=True):
+                if name in self._buffers:
+                    places.index_copy(self.tensors[name], lanes, tensor)
+        return dict(zip(self.trained, parts, strict=True)), losses
 
 
 @dataclass(frozen=True)

@@ -1,13 +1,12 @@
-"""What training and scoring ask of a kernel, and the plain one that is the reference of
-all others.
+"""The interface of kernels, and the serial kernel, the reference of all others.
 
-A ``Kernel`` runs the models of one module's kind; a ``Session`` of it takes steps of some
-lanes, mini-batch after mini-batch.
+A ``Kernel`` runs the models of one module's kind. A ``Session`` of it computes the
+gradients of some lanes, mini-batch after mini-batch.
 """
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -25,14 +24,12 @@ from hpcfl.clients.losses import (
     in_two,
     train_mode,
 )
-from hpcfl.clients.optimizers import Optimizer
 from hpcfl.models._random import keyed, random_layers
 
 # The variable with the keys of the model's random layers, under a name that no method can
 # read as ``lane.NAME``.
 KEYS = "random layers"
-# Of some lanes, their mini-batches and variables: see ``Session.gradients``.
-Gradients = Callable[[Lanes, Batch, Mapping[str, Tensor]], tuple[Tensors, Tensor]]
+Keys = Callable[[Lanes], Tensor]
 
 
 class Kernel(ABC):
@@ -52,8 +49,16 @@ class Kernel(ABC):
         self.random_layers = random_layers(module)
 
     @abstractmethod
-    def begin(self, session: "Session") -> Gradients:
-        """Begin a session: what computes its gradients."""
+    def begin(
+        self,
+        tensors: Tensors,
+        trained: list[str],
+        loss: Loss,
+        frozen: Frozen = "evaluation",
+        variables: Tensors | None = None,
+        keys: Keys | None = None,
+    ) -> "Session":
+        """Begin a session for some lanes; arguments as for ``Session``."""
 
     @abstractmethod
     def predict(
@@ -87,61 +92,47 @@ class Kernel(ABC):
         self.widest = failed // 2
 
 
-@dataclass
-class Session:
-    """Lanes that train: their models, their loss, the method's variables and the
-    optimiser.
+class Session(ABC):
+    """Lanes that train: their models, their loss and the method's variables.
 
-    Steps change the models in place; gradients are taken at what they hold at the time
-    of the call. A kernel has one session at a time.
+    Gradients are taken at what the models hold at the time of the call. A kernel has
+    one session at a time.
 
     Attributes:
         tensors: parameters and buffers, ``[L, …]`` by name.
         trained: the names of the parameters to differentiate; the others are frozen.
         loss: of ONE lane.
-        frozen: the mode of layers of which all is frozen.
         variables: what the loss reads as ``lane.NAME``, ``[L, …]`` by name.
-        optimizer: None where nothing but gradients is asked for.
         keys: gives the keys of the random layers for the next gradients of some lanes,
             int32 [a, layers, 2]; None for a model without such layers.
         samples: how many samples of each lane gradients were taken of, added up over
             all calls; a lane that a call leaves out has fewer.
     """
 
-    kernel: Kernel
-    tensors: Tensors
-    trained: list[str]
-    loss: Loss
-    frozen: Frozen = "evaluation"
-    variables: Tensors = field(default_factory=dict)
-    optimizer: Optimizer | None = None
-    keys: Callable[[Lanes], Tensor] | None = None
-    samples: int = field(default=0, init=False)
+    def __init__(
+        self,
+        kernel: Kernel,
+        tensors: Tensors,
+        trained: list[str],
+        loss: Loss,
+        frozen: Frozen,
+        variables: Tensors | None,
+        keys: Keys | None,
+    ) -> None:
+        """Put the kernel's module into training mode.
 
-    def __post_init__(self) -> None:
-        train_mode(self.kernel.module, self.trained, self.frozen)
-        self._gradients = self.kernel.begin(self)
-
-    def step(self, lanes: Lanes, batch: Batch) -> Tensor:
-        """One step of the optimiser for ``a`` lanes.
-
-        Args:
-            lanes: which of them.
-            batch: their mini-batches, ``x`` [a, size, …] and ``y`` [a, size].
-
-        Returns:
-            Losses and data terms [a, 2].
+        frozen: the mode of layers of which all is frozen.
         """
-        assert self.optimizer is not None
-        variables = {name: value[lanes] for name, value in self.variables.items()}
-        gradients, losses = self.gradients(lanes, batch, variables)
-        self.optimizer.step(lanes, gradients)
-        return losses
+        self.kernel, self.tensors, self.trained = kernel, tensors, trained
+        self.loss, self.variables, self.keys = loss, variables or {}, keys
+        self.samples = 0
+        train_mode(kernel.module, trained, frozen)
 
+    @abstractmethod
     def gradients(
         self, lanes: Lanes, batch: Batch, variables: Mapping[str, Tensor]
     ) -> tuple[Tensors, Tensor]:
-        """The gradients of ``a`` lanes' losses on their mini-batches.
+        """Compute the gradients of ``a`` lanes' losses on their mini-batches.
 
         Args:
             lanes: which of them.
@@ -155,13 +146,18 @@ class Session:
         Raises:
             TypeError: A loss is not one number, or depends on nothing that is trained.
         """
+
+    def _with_keys(
+        self, lanes: Lanes, batch: Batch, variables: Mapping[str, Tensor]
+    ) -> Mapping[str, Tensor]:
+        """Return the variables with the keys of random layers; count the samples."""
         self.samples += batch.y.shape[1]
-        if self.keys is not None:
-            variables = {**variables, KEYS: self.keys(lanes)}
-        return self._gradients(lanes, batch, variables)
+        if self.keys is None:
+            return variables
+        return {**variables, KEYS: self.keys(lanes)}
 
     def computed_lanes(self, lanes: int) -> int:
-        """How many lanes a call for so many computes."""
+        """Return how many lanes a call for so many computes."""
         return self.kernel.computed_lanes(lanes, len(next(iter(self.tensors.values()))))
 
 
@@ -189,25 +185,19 @@ class SerialKernel(Kernel):
             for name, tensor in tensors.items()
         }
 
-    def begin(self, session: Session) -> Gradients:
-        leaves = self._bind(session.tensors, session.trained)
-
-        def gradients(
-            lanes: Lanes, batch: Batch, variables: Mapping[str, Tensor]
-        ) -> tuple[Tensors, Tensor]:
-            own = {name: value[0] for name, value in variables.items()}
-            with keyed(self.random_layers, own.pop(KEYS, None)):
-                lane = Lane(**own)
-                loss = session.loss(self.module, Batch(batch.x[0], batch.y[0]), lane)
-            values = in_two(loss, lane)
-            parts = gradients_of(values[0], leaves)
-            by_name = {
-                name: gradient[None]
-                for name, gradient in zip(session.trained, parts, strict=True)
-            }
-            return by_name, values.detach()[None]
-
-        return gradients
+    def begin(
+        self,
+        tensors: Tensors,
+        trained: list[str],
+        loss: Loss,
+        frozen: Frozen = "evaluation",
+        variables: Tensors | None = None,
+        keys: Keys | None = None,
+    ) -> "SerialSession":
+        leaves = self.bind(tensors, trained)
+        return SerialSession(
+            leaves, self, tensors, trained, loss, frozen, variables, keys
+        )
 
     def check(self) -> None:
         """Nothing is recorded, so nothing can be wrong."""
@@ -216,16 +206,16 @@ class SerialKernel(Kernel):
     def predict(
         self, tensors: Tensors, x: Tensor, variables: Tensors, function: Predict
     ) -> Tensor:
-        self._bind(tensors, [])
+        self.bind(tensors, [])
         self.module.eval()
         lane = Lane(**{name: value[0] for name, value in variables.items()})
         return function(self.module, x[0], lane)[None]
 
-    def _bind(self, tensors: Tensors, trained: list[str]) -> list[Tensor]:
-        """Point the module at lane 0 of ``tensors``; returns the parameters
-        ``trained``, in that order.
+    def bind(self, tensors: Tensors, trained: list[str]) -> list[Tensor]:
+        """Point the module at lane 0 of ``tensors``; return the parameters ``trained``,
+        in that order.
 
-        What ``tensors`` lacks, such as a body that has run already, stays as it is.
+        Parameters that ``tensors`` lacks stay as they are.
         """
         parameters = dict(self.module.named_parameters())
         for name, parameter in parameters.items():
@@ -238,3 +228,32 @@ class SerialKernel(Kernel):
             if name in tensors:
                 setattr(self.module.get_submodule(owner), leaf, tensors[name][0])
         return [parameters[name] for name in trained]
+
+
+class SerialSession(Session):
+    """A session of one lane, with ordinary autograd."""
+
+    def __init__(self, leaves: list[Tensor], *arguments: Any) -> None:
+        """Begin a session.
+
+        leaves: the module's parameters that are trained.
+        arguments: as for ``Session``.
+        """
+        super().__init__(*arguments)
+        self._leaves = leaves
+
+    def gradients(
+        self, lanes: Lanes, batch: Batch, variables: Mapping[str, Tensor]
+    ) -> tuple[Tensors, Tensor]:
+        variables = self._with_keys(lanes, batch, variables)
+        own = {name: value[0] for name, value in variables.items()}
+        module = self.kernel.module
+        with keyed(self.kernel.random_layers, own.pop(KEYS, None)):
+            lane = Lane(**own)
+            loss = self.loss(module, Batch(batch.x[0], batch.y[0]), lane)
+        values = in_two(loss, lane)
+        parts = gradients_of(values[0], self._leaves)
+        by_name = {}
+        for name, gradient in zip(self.trained, parts, strict=True):
+            by_name[name] = gradient[None]
+        return by_name, values.detach()[None]

@@ -106,29 +106,23 @@ class Recorded:
             self._one_by_one[shapes] = bool(operators) and self._apart
         if self._one_by_one[shapes]:
             return self._lane_by_lane(tensors)
-        if len(tensors[0]) == 1:
-            return self._doubled(tensors)
-        return self._run(*tensors)
-
-    def _lane_by_lane(self, tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        results = []
-        for lane in range(len(tensors[0])):
-            results.append(self._run(*[tensor[lane : lane + 1] for tensor in tensors]))
-        return tuple(torch.cat(parts) for parts in zip(*results, strict=True))
-
-    def _doubled(self, tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        """What the function gives for a single lane, which runs beside a copy of itself.
-
-        A library multiplies a single pair of matrices by another kernel than several
-        pairs: on Intel's processors MKL 2024.2 gives a lane with one sample other bits
-        alone than beside others.
-        """
+        if len(tensors[0]) > 1:
+            return self._run(*tensors)
+        # A library multiplies a single pair of matrices by another kernel than several
+        # pairs: on Intel's processors MKL 2024.2 gives a lane with one sample other
+        # bits alone than beside others. So a single lane runs beside a copy of itself.
         copies = [torch.cat([tensor, tensor]) for tensor in tensors]
         results = self._run(*copies)
         if self._writes:
             for tensor, copy in zip(tensors, copies, strict=True):
                 tensor.copy_(copy[:1])
         return tuple(result[:1] for result in results)
+
+    def _lane_by_lane(self, tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        results = []
+        for lane in range(len(tensors[0])):
+            results.append(self._run(*[tensor[lane : lane + 1] for tensor in tensors]))
+        return tuple(torch.cat(parts) for parts in zip(*results, strict=True))
 
     def _run(self, *tensors: Tensor) -> tuple[Tensor, ...]:
         """The function itself, or a replay of it once it was called often."""

@@ -11,7 +11,6 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from hpcfl.clients.execution import (
     BatchedKernel,
-    Session,
     choose,
     lane_independence,
 )
@@ -250,7 +249,7 @@ def computed(kernel, tensors, batch, lanes):
     y = torch.randint(0, CLASSES, (LANES, batch), generator=generator)
     chosen = {name: tensor[lanes].clone() for name, tensor in tensors.items()}
     trained = [name for name, _ in kernel.module.named_parameters()]
-    session = Session(kernel, chosen, trained, loss)
+    session = kernel.begin(chosen, trained, loss)
     width = slice(0, len(lanes))
     gradients, losses = session.gradients(width, Batch(x[lanes], y[lanes]), {})
     predicted = kernel.predict(chosen, x[lanes], {}, outputs)
@@ -362,7 +361,7 @@ def test_a_lane_with_one_sample_has_the_same_bits_alone_as_beside_others():
     def results(lanes):
         chosen = {name: tensor[lanes].clone() for name, tensor in tensors.items()}
         width = slice(0, len(x[lanes]))
-        session = Session(kernel, chosen, trained, loss)
+        session = kernel.begin(chosen, trained, loss)
         gradients, losses = session.gradients(width, Batch(x[lanes], y[lanes]), {})
         predicted = kernel.predict(chosen, x[lanes], {}, outputs)
         return [*gradients.values(), losses, predicted]
