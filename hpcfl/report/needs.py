@@ -108,17 +108,17 @@ def of_server(prepared: Prepared) -> int:
     called on a rank that hosts clients.
     """
     config = prepared.config
-    round = dry_round.watch(prepared)
-    few, many = round.prepared.setup.clients, prepared.setup.clients
+    messages = dry_round.watch(prepared)
+    few, many = messages.clients, prepared.setup.clients
     state = sum(
         scaled(tensor.nbytes, len(tensor) if tensor.dim() else 0, few, many)
-        for tensor in round.server.values()
+        for tensor in messages.server.values()
     )
     state += kept_bytes(prepared)
-    sent = sum(sent_bytes(entry, few, many) for entry in round.sent.values())
+    sent = sum(sent_bytes(entry, few, many) for entry in messages.sent.values())
     received = sum(
         received_bytes(entry, cohort_size(config))
-        for entry in fields(round.returned).values()
+        for entry in fields(messages.returned).values()
     )
     received *= rounds_at_once(prepared)
     # A checkpoint is written from a copy of the state, while the next round is played.

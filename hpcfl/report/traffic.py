@@ -10,7 +10,8 @@ from hpcfl.experiment import config
 from hpcfl.simulation import preflight
 from hpcfl.simulation.participation import select
 from hpcfl.simulation.prepare import Prepared, prepare
-from hpcfl.simulation.round import Round
+from hpcfl.simulation.round import TRAINING, Round, conclude
+from hpcfl.simulation.stages import play
 
 CLIENTS = 20
 EXPERIMENT = {
@@ -71,7 +72,9 @@ def of(method: str) -> Traffic:
     prepared = preflight.run(prepare(experiment, alone), alone)
     for number in (1, 2):
         plan = select(experiment, number)
-        values = Round(plan, alone, prepared, prepared.server).play().values
+        round = Round(plan, alone, prepared, prepared.server)
+        play(round, TRAINING)
+        values = conclude(round).values
     model = prepared.setup.layout.width
     up = float(values["clients/floats_up"].numbers.mean())
     return Traffic(values["floats_down"] / model, up / model, _paper(method, prepared))

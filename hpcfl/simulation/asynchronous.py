@@ -18,7 +18,6 @@ it is the method's own affair, such as a step of an adaptive server.
 import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -34,7 +33,6 @@ from hpcfl.communication import exchange
 from hpcfl.communication.communicator import Communicator
 from hpcfl.communication.message import (
     Field,
-    Inbox,
     Mean,
     Message,
     Mixture,
@@ -47,31 +45,33 @@ from hpcfl.scores._metric_name import SAMPLE_GRADIENTS
 from hpcfl.simulation import dry_round, record, side_by_side
 from hpcfl.simulation.in_flight import InFlight
 from hpcfl.simulation.message_check import checked
-from hpcfl.simulation.participation import RoundPlan, is_scored
+from hpcfl.simulation.participation import is_scored
 from hpcfl.simulation.prepare import Prepared
 from hpcfl.simulation.round import (
-    FleetType,
+    REFUSE,
+    TRAINING,
     LocalWork,
     Reports,
-    Result,
     Round,
     no_vote,
-    nothing,
+    store_state,
+    take_step,
 )
 from hpcfl.simulation.side_by_side import rows_of
-from hpcfl.simulation.stages import stage
+from hpcfl.simulation.stages import Stage
 
 # of an upload, the client's weight in each of the means, by their names' order
 WEIGHTS = "weights of arrivals"
 
 
-def round_maker(
+def stages_maker(
     communicator: Communicator, prepared: Prepared, last: int
-) -> Callable[..., Round]:
-    """What makes the rounds up to ``last`` of an experiment, called as ``Round`` is."""
+) -> Callable[[Round], Sequence[Stage]]:
+    """Return a function that gives the stages of each round up to ``last``."""
     if prepared.config.time.mode != "asynchronous":
-        return Round
-    return partial(AsynchronousRound, InFlight(communicator, prepared, last))
+        return lambda round: TRAINING
+    flights = InFlight(communicator, prepared, last)
+    return lambda round: Arrivals(flights, round).stages
 
 
 def tried(prepared: Prepared) -> Prepared:
@@ -125,28 +125,23 @@ def needs_a_round(sent: Message, returned: Message) -> str:
     return ""
 
 
-class AsynchronousRound(Round):
-    """A round whose cohort are the clients whose uploads have arrived.
+class Arrivals:
+    """The stages of a round whose cohort are the clients whose uploads have arrived.
 
-    Whoever has started and will arrive trains once somebody of the cohort has not: all
-    of them side by side, a wave. Its uploads and numbers travel at once; in the rounds
-    after it that need nobody else, ranks meet only where models are scored. Everybody
-    who is scored before training is an observer, with the private state of the last
+    If a client of the cohort has not trained yet, all clients that have started and
+    will arrive train side by side: a wave. Its uploads and numbers travel at once. In
+    the later rounds of the wave ranks meet only where models are scored. Clients that
+    are scored before training are observers, with the private state of their last
     arrival and the server's newest model.
     """
 
-    def __init__(
-        self,
-        flights: InFlight,
-        plan: RoundPlan,
-        communicator: Communicator,
-        prepared: Prepared,
-        server: State,
-        fleet_type: FleetType = Fleet,
-    ) -> None:
-        """Arguments but ``flights``, which stay from round to round, are ``Round``'s."""
+    def __init__(self, flights: InFlight, round: Round) -> None:
+        """``flights`` stay from round to round."""
+        prepared, plan = round.prepared, round.plan
         assert prepared.calendar is not None
-        self.flights = flights
+        self.round, self.flights = round, flights
+        self.prepared, self.plan = prepared, plan
+        self.communicator = round.communicator
         self.calendar: Calendar = prepared.calendar
         self.step: Step = self.calendar.step(plan.number)
         self.version = plan.number - 1  # which the round begins with
@@ -154,53 +149,54 @@ class AsynchronousRound(Round):
         self.meets = self.wave is not None or plan.scored
         largest = int(prepared.setup.counts.sum(dim=1).max())
         self.staleness = Staleness.of(prepared.config.time, largest)
-        self.trained: list[Fleet] = []
         self.upload: Message = {}  # of this rank's clients, in the whole wave
-        super().__init__(plan, communicator, prepared, server, fleet_type)
-
-    def form_fleets(self) -> None:
-        nobody = self.plan.cohort[:0]
-        audience = self.plan.audience if self.plan.scored else nobody
-        self.participants = self.fleet(nobody)
-        self.observers = self.fleet(audience)
+        round.waits = self.meets
 
     @property
-    def fleets(self) -> list[Fleet]:
-        return [*self.trained, self.observers]
+    def stages(self) -> Sequence[Stage]:
+        """Those of an ordinary round, in which ranks meet less often."""
+        meets = self.meets
+        return (
+            Stage("compose", "send", "what the server sends", self.compose),
+            Stage("send", "send", "what the server sends", self.send, meets),
+            Stage("work", "train", "local work", self.work),
+            Stage("report", "gather", "the clients' numbers", self.report, meets),
+            REFUSE,
+            Stage("upload", "gather", "uploads", self.collect_uploads, meets),
+            Stage("store", "store", "the clients' private state", self.store),
+            Stage("aggregate", "aggregate", "aggregation", self.aggregate),
+        )
 
     def own(self, cohort: np.ndarray) -> np.ndarray:
-        """Those of some clients that live on this rank."""
+        """Return those of some clients that live on this rank."""
         ids: np.ndarray = cohort[self.prepared.store.hosts(cohort)]
         return ids
 
-    def play(
-        self,
-        vote: Callable[[], int] = no_vote,
-        meanwhile: Callable[[], None] = nothing,
-    ) -> Result:
-        """As any round; but rank 0 only has time ``meanwhile`` where others work."""
-        return super().play(vote, meanwhile if self.meets else nothing)
-
-    @stage("send", "what the server sends", collective=True)
-    def send(self) -> tuple[Inbox, float]:
-        floats = 0.0
+    def compose(self, round: Round) -> None:
+        """Make the message that this version of the server's model comes to."""
         if self.communicator.is_server:
-            message = self.message("send", self.plan.audience)
-            self.flights.keep_message(self.version, message, self.server)
-            floats = exchange.floats(message)
-        if self.meets:
-            self.flights.send_messages(self.server)
-        return self.flights.inbox(self.version), floats
+            message = round.compose("send", self.plan.audience)
+            self.flights.keep_message(self.version, message, round.server)
+            round.floats_down = exchange.floats(message)
 
-    @stage("train", "local work", collective=False)
-    def work(self, inbox: Inbox) -> LocalWork:
+    def send(self, round: Round) -> None:
+        """Send all messages that are not sent yet, where ranks meet."""
+        if self.meets:
+            self.flights.send_messages(round.server)
+        round.inbox = self.flights.inbox(self.version)
+
+    def work(self, round: Round) -> None:
         """Train the wave that begins here, if one does; score this rank's observers."""
         if self.wave is not None:
             for jobs, scored in self.groups(self.wave):
-                self.train(jobs, scored)
-        self.call("observe", self.observers, inbox)
+                round.fleets.append(self.train(jobs, scored))
+        audience = self.plan.audience if self.plan.scored else self.plan.audience[:0]
+        self.observers = round.fleet(audience)
+        round.call("observe", self.observers, dict(round.inbox))
+        round.fleets.append(self.observers)
         own = self.own(self.plan.cohort)
-        return LocalWork(own, {}, self.flights.private(own), self.flights.finite(own))
+        private, finite = self.flights.private(own), self.flights.finite(own)
+        round.work = LocalWork(own, {}, private, finite)
 
     def groups(self, wave: Wave) -> list[tuple[list[Job], bool]]:
         """The jobs of this rank's clients in a wave, those together that are one fleet,
@@ -231,12 +227,13 @@ class AsynchronousRound(Round):
         setup, round = self.prepared.setup, version + 1
         return setup.learning_rate(round), setup.plain_rate(round)
 
-    def train(self, jobs: list[Job], scored: bool) -> None:
-        """Train clients side by side, and keep what they make."""
+    def train(self, jobs: list[Job], scored: bool) -> Fleet:
+        """Train clients side by side, and keep their results; return their fleet."""
         ids = np.array([job.client for job in jobs])
         versions = np.array([job.version for job in jobs])
         first = int(versions[0])
-        fleet = self.prepared.fleet(ids, first + 1, scored, self.fleet_type)
+        fleet_type = self.round.fleet_type
+        fleet = self.prepared.fleet(ids, first + 1, scored, fleet_type)
         fleet.rounds = versions + 1
         inbox = self.flights.inbox(first)
         if (versions != first).any():
@@ -245,15 +242,11 @@ class AsynchronousRound(Round):
         fleet.scores_starts = False
         shares = np.array([job.share for job in jobs])
         fleet.pace = None if (shares == 1).all() else shares
-        returned = self.call("update", fleet, inbox)
+        returned = self.round.call("update", fleet, dict(inbox))
         message = checked("update", returned, len(ids), downwards=False)
         self.prepared.store.check_state(len(ids), fleet.state)
         self.flights.keep_made(fleet, message, record.finite(fleet, message))
-        self.trained.append(fleet)
-
-    def inbox_of(self, fleet: Fleet, inbox: Inbox) -> Inbox:
-        """All of it: what is sent is the same for all clients of a version."""
-        return dict(inbox)
+        return fleet
 
     def uploads_of(self, wave: Wave) -> Message:
         """What clients of this rank send that arrive in a wave and did not diverge: for
@@ -279,12 +272,11 @@ class AsynchronousRound(Round):
             message[WEIGHTS] = Field(torch.cat(tables)[order], floats=0)
         return message
 
-    @stage("gather", "the clients' numbers", collective=True)
-    def collect_reports(self, work: LocalWork, vote: Callable[[], int]) -> Reports:
-        """Of this round; where ranks meet in it, as ``meet`` does."""
+    def report(self, round: Round) -> None:
+        """Take the reports of this round, which ranks exchange where they meet."""
         if self.meets:
-            self.meet(work, vote)
-        return self.flights.collected.reports.pop(self.plan.number)
+            self.meet(round.work, round.vote)
+        round.reports = self.flights.collected.reports.pop(self.plan.number)
 
     def meet(self, work: LocalWork, vote: Callable[[], int]) -> None:
         """Collective. Bring all clients' numbers to rank 0, and tell all ranks who
@@ -297,7 +289,7 @@ class AsynchronousRound(Round):
             diverged = self.diverged(self.wave)
             self.upload = self.uploads_of(self.wave)
         rounds = self.told(work)
-        seconds = dict(self.stopwatch.seconds)
+        seconds = dict(self.round.stopwatch.seconds)
         headers = []
         for _, numbers in rounds.values():
             headers.append(record.header(numbers, seconds))
@@ -361,16 +353,14 @@ class AsynchronousRound(Round):
             arrived.values[SAMPLE_GRADIENTS] = counted[both]
         return [(work.ids, arrived), (self.observers.ids, scored)]
 
-    @stage("gather", "uploads", collective=True)
-    def collect_uploads(
-        self, cohort: np.ndarray, work: LocalWork, reports: Reports
-    ) -> State | None:
-        """The means of what the ``cohort`` sends, on rank 0; where a wave begins those
-        of all its rounds travel.
+    def collect_uploads(self, round: Round) -> None:
+        """Bring the means of the uploads of the cohort to rank 0; where a wave begins
+        those of all its rounds travel.
         """
         if self.wave is not None:
-            self.gather_uploads(self.wave, reports)
-        return self.flights.collected.uploads.pop(self.plan.number, None)
+            self.gather_uploads(self.wave, round.reports)
+        uploads = self.flights.collected.uploads
+        round.uploads = uploads.pop(self.plan.number, None)
 
     def gather_uploads(self, wave: Wave, reports: Reports) -> None:
         """Collective. Bring what arrives in a wave to rank 0."""
@@ -405,9 +395,16 @@ class AsynchronousRound(Round):
             if int(of_round) in collected.uploads:
                 collected.uploads[int(of_round)][of_field] = mean
 
-    def store_state(self, work: LocalWork) -> None:
-        super().store_state(work)
-        self.flights.forget(work.ids)
+    def store(self, round: Round) -> None:
+        """Store the private state of the cohort, which has arrived."""
+        store_state(round)
+        self.flights.forget(round.work.ids)
+
+    def aggregate(self, round: Round) -> None:
+        """Let the server take its step; forget messages that no client trains on."""
+        if round.uploads is not None:
+            take_step(round, round.cohort, self.uplink(round.cohort, round.uploads))
+        self.flights.forget_messages(self.plan.number, round.server)
 
     def uplink(self, cohort: np.ndarray, uploads: State) -> State:
         """The means of what arrived, moved as far as the step goes."""
@@ -423,18 +420,11 @@ class AsynchronousRound(Round):
         stepped = {}
         for name, weights in zip(sorted(uploads), table.T, strict=True):
             sent = {
-                version: self.flights.kept(version, name, self.server)
+                version: self.flights.kept(version, name, self.round.server)
                 for version in {*versions, self.version}
             }
             stepped[name] = step_of(uploads[name], sent, versions, weights, rate)
         return stepped
-
-    def result(self, reports: Reports, floats_down: float) -> Result:
-        """The round as it was played; messages of which nobody at work needs anything
-        any more are forgotten.
-        """
-        self.flights.forget_messages(self.plan.number, self.server)
-        return super().result(reports, floats_down)
 
 
 def step_of(

@@ -8,10 +8,9 @@ kernel, messages and the round itself are the real ones.
 import itertools
 import math
 import traceback
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
-from types import MappingProxyType
 
 import numpy as np
 import torch
@@ -22,16 +21,26 @@ from hpcfl.clients.frozen import head_kernel
 from hpcfl.clients.resources import Stopwatch
 from hpcfl.clients.training import Task
 from hpcfl.communication.communicator import OneProcess
-from hpcfl.communication.message import Inbox, Mean, Message
+from hpcfl.communication.message import Mean, Message
 from hpcfl.communication.placement import Placement
 from hpcfl.errors import RankFailure, UserError
 from hpcfl.files import heartbeat
 from hpcfl.methods.base import Method, State
+from hpcfl.simulation.final_scoring import FINAL_SCORING
 from hpcfl.simulation.message_check import MessageError
 from hpcfl.simulation.participation import RoundPlan
 from hpcfl.simulation.prepare import Prepared
-from hpcfl.simulation.round import FinalScoring, LocalWork, Reports, Round
-from hpcfl.simulation.stages import on_this_rank
+from hpcfl.simulation.round import (
+    COMPOSE,
+    REPORT,
+    SEND,
+    STORE,
+    UPLOAD,
+    WORK,
+    Round,
+    take_step,
+)
+from hpcfl.simulation.stages import Observer, Stage, on_this_rank, play
 from hpcfl.storage.clients import ClientStore
 
 SAMPLES = 2  # of each client
@@ -72,79 +81,92 @@ def train_briefly(task: Task) -> Task:
 brief_fleet = partial(Fleet, adjust=train_briefly)
 
 
-class DryRound(Round):
-    """A round in which the one client's message stands for those of all clients."""
+def repeat_uploads(round: Round) -> None:
+    """Let the one client's message stand for those of all clients."""
+    if round.uploads is None:
+        return
+    clients = round.prepared.setup.clients
+    for name, rows in round.uploads.items():
+        if not isinstance(round.work.message[name], Mean):
+            round.uploads[name] = rows.repeat(clients, 1)
 
-    def refuse_diverged(self, reports: Reports) -> None:
-        """Whether clients diverge is for the real rounds to say."""
 
-    def collect_uploads(
-        self, cohort: np.ndarray, work: LocalWork, reports: Reports
-    ) -> State | None:
-        uploads = super().collect_uploads(cohort, work, reports)
-        if uploads is None:
-            return None
-        clients = self.prepared.setup.clients
-        for name, rows in uploads.items():
-            if not isinstance(work.message[name], Mean):
-                uploads[name] = rows.repeat(clients, 1)
-        return uploads
-
-    def aggregate(self, cohort: np.ndarray, uploads: State | None) -> None:
-        everyone = np.arange(self.prepared.setup.clients)
+def aggregate_briefly(round: Round) -> None:
+    """Let the server take its step for all clients; end a long step early."""
+    if round.uploads is not None:
+        everyone = np.arange(round.prepared.setup.clients)
         with heartbeat.heard_by(impatient()):
-            super().aggregate(everyone, uploads)
+            take_step(round, everyone, round.uploads)
 
 
-class WatchedRound(DryRound):
-    """A dry round that keeps the messages that travelled."""
-
-    sent: Message = MappingProxyType({})
-    returned: Message = MappingProxyType({})
-
-    def message(self, hook: str, ids: np.ndarray) -> Message:
-        self.sent = super().message(hook, ids)
-        return self.sent
-
-    def work(self, inbox: Inbox) -> LocalWork:
-        work = super().work(inbox)
-        self.returned = work.message
-        return work
+REPEAT = Stage("repeat", "gather", "uploads", repeat_uploads)
+AGGREGATE_BRIEFLY = Stage("aggregate", "aggregate", "aggregation", aggregate_briefly)
+# Diverged clients are left to the real rounds.
+AFTER_WORK = (REPORT, UPLOAD, REPEAT, STORE, AGGREGATE_BRIEFLY)
+DRY = (COMPOSE, SEND, WORK, *AFTER_WORK)
 
 
-def watch(prepared: Prepared) -> WatchedRound:
-    """The second round of a small federation, the first whose messages build on those
-    of clients, with the server's state after it; as ``watch_two``.
+@dataclass
+class Messages:
+    """The messages of a round; ``note`` is an observer of its stages.
+
+    Attributes:
+        clients: how many the small federation has.
+        server: the server's state after the round.
+        sent: by the server.
+        returned: by the clients.
+    """
+
+    clients: int
+    server: State
+    sent: Message = field(default_factory=dict)
+    returned: Message = field(default_factory=dict)
+
+    def note(self, stage: str, round: Round) -> None:
+        """Keep the message that a stage made."""
+        if stage == "compose":
+            self.sent = round.message
+        if stage == "work":
+            self.returned = round.work.message
+
+
+def watch(prepared: Prepared) -> Messages:
+    """Return the messages of the second round of a small federation, as
+    ``watch_two``.
     """
     _, second = watch_two(prepared)
     return second
 
 
-def watch_two(prepared: Prepared) -> list[WatchedRound]:
-    """The first two rounds of a small federation.
+def watch_two(prepared: Prepared) -> list[Messages]:
+    """Return the messages of the first two rounds of a small federation.
 
-    To be called on a rank that hosts clients. Raises RankFailure where something before
-    the server's step cannot run.
+    The second is the first whose messages build on those of clients. To be called on a
+    rank that hosts clients. Raises RankFailure where something before the server's step
+    cannot run.
     """
     small = shrink(prepared, lanes=1)
     server = small.method.server_state(small.setup)
     rounds = []
     for number in (1, 2):
         plan = RoundPlan(number, np.array([0]), np.array(small.store.ids), scored=True)
-        round = WatchedRound(plan, OneProcess(), small, server, brief_fleet)
-        play_on_clients(round)
-        rounds.append(round)
+        round = Round(plan, OneProcess(), small, server, brief_fleet)
+        messages = Messages(small.setup.clients, server)
+        play_on_clients(round, DRY, [messages.note])
+        rounds.append(messages)
     return rounds
 
 
-def play_on_clients(round: Round) -> None:
-    """Play a round of a small federation in which all messages are equal: that may be
-    too odd for the server's step, which then may fail.
+def play_on_clients(
+    round: Round, stages: Sequence[Stage], observers: Sequence[Observer]
+) -> None:
+    """Play a round of a small federation. All its messages are equal, which may be too
+    odd for the server's step: that one may fail.
 
     Raises RankFailure where something before that step cannot run.
     """
     try:
-        round.play()
+        play(round, stages, observers)
     except RankFailure as failure:
         if hook_of(failure.__cause__) not in SERVER_HOOKS:
             raise
@@ -161,7 +183,7 @@ def impatient() -> Callable[[], None]:
     return listen
 
 
-def play(prepared: Prepared, lanes: int) -> set[str]:
+def try_round(prepared: Prepared, lanes: int) -> set[str]:
     """Play the round and the final scoring with at most ``lanes`` lanes.
 
     What may fail on the server only because the federation is small is passed over.
@@ -195,12 +217,13 @@ def _play(small: Prepared) -> None:
     trained = np.array([0])
     scored = np.array(small.store.ids)
     first = RoundPlan(1, trained, scored, scored=True)
-    result = DryRound(first, alone, small, server, brief_fleet).play()
+    round = Round(first, alone, small, server, brief_fleet)
+    play(round, DRY)
     with on_this_rank("round 1"):
-        check_score(small, result.numbers.columns)
-    newcomers = small.newcomer_ids
-    last = RoundPlan(rounds + 1, trained[:0], trained, scored=True, newcomers=newcomers)
-    FinalScoring(last, alone, small, server, brief_fleet).play()
+        check_score(small, round.reports.numbers.columns)
+    nobody, newcomers = trained[:0], small.newcomer_ids
+    last = RoundPlan(rounds + 1, nobody, trained, True, newcomers, final=True)
+    play(Round(last, alone, small, server, brief_fleet), FINAL_SCORING)
 
 
 def shrink(prepared: Prepared, lanes: int, samples: int = SAMPLES) -> Prepared:

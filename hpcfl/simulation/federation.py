@@ -1,6 +1,6 @@
 """The rounds of a run: played one after the other, recorded, and saved in checkpoints."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,13 +10,14 @@ from hpcfl.communication.communicator import Communicator
 from hpcfl.errors import Interrupted, RunFailure
 from hpcfl.methods.base import State
 from hpcfl.simulation import hearing
-from hpcfl.simulation.asynchronous import round_maker
+from hpcfl.simulation.asynchronous import stages_maker
 from hpcfl.simulation.best import BestRound
+from hpcfl.simulation.final_scoring import FINAL_SCORING
 from hpcfl.simulation.participation import cohort, select, select_final
 from hpcfl.simulation.prepare import Prepared
-from hpcfl.simulation.round import FinalScoring, Result, Round
+from hpcfl.simulation.round import Result, Round, conclude
 from hpcfl.simulation.signals import StopRequest
-from hpcfl.simulation.stages import on_this_rank
+from hpcfl.simulation.stages import Stage, on_this_rank, play
 from hpcfl.storage.checkpoint import Checkpoints
 from hpcfl.storage.metrics import MetricsWriter
 from hpcfl.storage.schedule import Schedule
@@ -52,13 +53,13 @@ class Federation:
     report: Report = nobody
     best: BestRound | None = None
     schedule: Schedule = field(init=False)
-    make_round: Callable[..., Round] = field(init=False)
+    stages_of: Callable[[Round], Sequence[Stage]] = field(init=False)
     # the last rounds, until there is time to record them
     _unrecorded: list[Result] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.schedule = Schedule(self.prepared.config.checkpoint.every)
-        self.make_round = round_maker(
+        self.stages_of = stages_maker(
             self.communicator, self.prepared, self.prepared.config.rounds
         )
 
@@ -91,35 +92,47 @@ class Federation:
         self.finish()
 
     def play(self, number: int, request: StopRequest) -> int:
-        """Collective. Play one round; returns the highest vote of the ranks.
+        """Collective. Play one round; return the highest vote of the ranks.
 
         The rounds before it are recorded while the workers train.
         """
-        config, calendar = self.prepared.config, self.prepared.calendar
-
-        def meanwhile() -> None:
-            self.record_rounds()
-            if number < config.rounds and (
-                calendar is None or calendar.is_known(number + 1)
-            ):
-                following = cohort(config, number + 1, calendar)
-                self.prepared.store.read_ahead(following.tolist())
-
-        plan = select(config, number, calendar)
-        round = self.make_round(plan, self.communicator, self.prepared, self.server)
-        result = round.play(lambda: self.vote(number, request), meanwhile)
+        calendar = self.prepared.calendar
+        plan = select(self.prepared.config, number, calendar)
+        round = Round(
+            plan,
+            self.communicator,
+            self.prepared,
+            self.server,
+            vote=lambda: self.vote(number, request),
+        )
+        play(round, self.stages_of(round), [self.use_wait])
+        result = conclude(round)
         self._unrecorded.append(result)
         hearing.hear(calendar, self.communicator, number, result.numbers)
         if plan.scored:
             self.judge(result)
         return max(result.vote, self.planned(number))
 
+    def use_wait(self, stage: str, round: Round) -> None:
+        """Record earlier rounds and read ahead while the workers train."""
+        if stage != "send" or not round.waits:
+            return
+        self.record_rounds()
+        config, calendar = self.prepared.config, self.prepared.calendar
+        following = round.plan.number + 1
+        if following > config.rounds:
+            return
+        if calendar is None or calendar.is_known(following):
+            next_cohort = cohort(config, following, calendar)
+            self.prepared.store.read_ahead(next_cohort.tolist())
+
     def finish(self) -> None:
         """Collective. Score the models that the last aggregation made."""
         prepared = self.prepared
         plan = select_final(prepared.config, prepared.newcomer_ids, prepared.calendar)
-        scoring = FinalScoring(plan, self.communicator, self.prepared, self.server)
-        self._unrecorded.append(scoring.play())
+        round = Round(plan, self.communicator, prepared, self.server)
+        play(round, FINAL_SCORING)
+        self._unrecorded.append(conclude(round))
         self.record_rounds()
 
     def vote(self, number: int, request: StopRequest) -> int:

@@ -35,6 +35,7 @@ class RoundPlan:
         last round.
     shares: of the epochs of each local training that each of the cohort does, [n]; None
         where all do all.
+    final: whether it is the scoring after the last aggregation.
     """
 
     number: int
@@ -43,6 +44,12 @@ class RoundPlan:
     scored: bool
     newcomers: np.ndarray = field(default_factory=_nobody)
     shares: np.ndarray | None = None
+    final: bool = False
+
+    @property
+    def name(self) -> str:
+        """What messages call the round."""
+        return "after the last round" if self.final else f"round {self.number}"
 
     def pace(self, ids: np.ndarray) -> np.ndarray | None:
         """The shares of some of the cohort, [k]; None where all do all."""
@@ -89,7 +96,9 @@ def select_final(
     audience = np.arange(config.partition.clients)
     if config.evaluation.clients == "cohort":
         audience = cohort(config, config.rounds, calendar)
-    return RoundPlan(config.rounds + 1, _nobody(), audience, True, newcomers)
+    return RoundPlan(
+        config.rounds + 1, _nobody(), audience, True, newcomers, final=True
+    )
 
 
 def cohort(config: Config, number: int, calendar: Calendar | None = None) -> np.ndarray:

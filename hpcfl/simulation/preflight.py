@@ -114,13 +114,13 @@ def _mistaken(mistake: Diagnosis) -> tuple[Verdict, BaseException | None]:
 
 def attempt(prepared: Prepared, lanes: int) -> tuple[BaseException | None, set[str]]:
     """How the dry round fails with at most ``lanes`` lanes, None if it does not, and
-    what ``dry_round.play`` returns.
+    what ``dry_round.try_round`` returns.
     """
     device = prepared.resources.device
     devices = [device] if device.type == "cuda" else []
     with torch.random.fork_rng(devices), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
-            return None, dry_round.play(prepared, lanes)
+            return None, dry_round.try_round(prepared, lanes)
         except RankFailure as failure:
             return failure.__cause__, set()

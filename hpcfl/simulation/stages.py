@@ -1,68 +1,88 @@
-"""The stages of a round, and the two ways in which a round can fail.
+"""Stages of a round, and the two ways in which a round can fail.
 
-What fails on one rank alone is a RankFailure and aborts the job: the other ranks go on
-and will wait for this one, so that they cannot agree on an end any more. Whatever fails
-inside a stage fails in this way.
+A failure on one rank alone is a RankFailure and aborts the job: the other ranks go on
+and would wait for this one for ever. Whatever fails inside a stage fails in this way.
 
-What all ranks know alike, such as which clients diverged, is a RunFailure that all of
-them raise at the same place, between two stages. They leave in order, and what earlier
-rounds recorded is kept.
+Diverged clients are known to all ranks alike. Then all ranks raise the same RunFailure
+in the same stage. They leave in order, and the metrics of earlier rounds are kept.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import wraps
-from typing import Any, TypeVar, cast
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from hpcfl.clients import resources
-from hpcfl.errors import RankFailure
+from hpcfl.errors import Diverged, RankFailure
+
+if TYPE_CHECKING:
+    from hpcfl.simulation.round import Round
 
 SHOWN = 10  # ids of clients that a message has
 
-Function = TypeVar("Function", bound=Callable[..., Any])
 
+@dataclass(frozen=True)
+class Stage:
+    """One step of a round.
 
-def stage(phase: str, place: str, collective: bool) -> Callable[[Function], Function]:
-    """Decorates a method of ``Round`` that is a stage.
-
-    Args:
+    Attributes:
+        name: tells it from the others of a round.
         phase: under which its seconds are counted.
         place: what a failure on this rank says of where it happened.
-        collective: whether all ranks meet in it. Then all must call it, in the same
-            order; a stage that is not collective waits for nobody. It is an attribute
-            of the stage.
+        run: does the work; it reads and changes the round.
+        collective: whether all ranks meet in it. Then all must play it, in the same
+            order.
     """
 
-    def decorate(function: Function) -> Function:
-        @wraps(function)
-        def run(self: Any, *arguments: Any) -> Any:
-            with self.stopwatch.phase(phase), on_this_rank(f"{self.name}, {place}"):
-                return function(self, *arguments)
+    name: str
+    phase: str
+    place: str
+    run: "Callable[[Round], None]"
+    collective: bool = False
 
-        staged: Any = run
-        staged.collective = collective
-        return cast(Function, staged)
 
-    return decorate
+Observer = Callable[[str, "Round"], None]  # called with a stage's name after it
+
+
+def play(
+    round: "Round", stages: Sequence[Stage], observers: Sequence[Observer] = ()
+) -> None:
+    """Play the stages of a round in order. Collective if one of them is.
+
+    Args:
+        round: what the stages read and change.
+        stages: all of a round's, or some of them.
+        observers: called after each stage.
+
+    Raises:
+        RankFailure: something failed on this rank alone.
+        RunFailure: clients diverged, on all ranks.
+    """
+    for stage in stages:
+        place = f"{round.name}, {stage.place}"
+        with round.stopwatch.phase(stage.phase), on_this_rank(place):
+            stage.run(round)
+        for observe in observers:
+            observe(stage.name, round)
 
 
 @contextmanager
 def on_this_rank(place: str) -> Iterator[None]:
-    """Turn what fails inside the block into a RankFailure at ``place``, unless it is one
-    already.
+    """Turn an error inside the block into a RankFailure at ``place``, unless it is one
+    already or one of all ranks.
     """
     try:
         yield
-    except RankFailure:
+    except (RankFailure, Diverged):
         raise
     except Exception as error:
         raise RankFailure(place) from (resources.failure(error) or error)
 
 
 def named(clients: np.ndarray) -> str:
-    """``clients 3, 7``, at most ten of them, for messages."""
+    """Return ``clients 3, 7``, at most ten of them, for messages."""
     plural = "s" if len(clients) > 1 else ""
     numbers = ", ".join(str(client) for client in clients[:SHOWN])
     more = " …" if len(clients) > SHOWN else ""

@@ -20,16 +20,19 @@ from hpcfl.clients import Fleet
 from hpcfl.clients.losses import Batch
 from hpcfl.clock.seconds import Work
 from hpcfl.communication.communicator import OneProcess
-from hpcfl.communication.message import Inbox, Message, fields
+from hpcfl.communication.message import Message, fields
 from hpcfl.errors import UserError
 from hpcfl.simulation.dry_round import (
-    WatchedRound,
+    AFTER_WORK,
+    Messages,
     brief_fleet,
     play_on_clients,
     shrink,
 )
 from hpcfl.simulation.participation import RoundPlan
 from hpcfl.simulation.prepare import Prepared
+from hpcfl.simulation.round import COMPOSE, SEND, Round, work
+from hpcfl.simulation.stages import Stage
 
 # of the client that trains: enough for methods that share a mini-batch out to 2 or 3
 SAMPLES = 6
@@ -49,20 +52,6 @@ class Workload:
     sample_ms: float
 
 
-class CountedRound(WatchedRound):
-    """A dry round that counts the operations of the client's training."""
-
-    operations = 0
-
-    def call(self, hook: str, fleet: Fleet, inbox: Inbox) -> Any:
-        returned, operations = counted(
-            lambda: super(CountedRound, self).call(hook, fleet, inbox)
-        )
-        if hook == "update":
-            self.operations = operations
-        return returned
-
-
 def counted(action: Callable[[], Any]) -> tuple[Any, int]:
     """What an action returns, and its floating-point operations."""
     with FlopCounterMode(display=False) as counter:
@@ -78,7 +67,7 @@ def of(prepared: Prepared) -> Workload:
     """
     small = shrink(prepared, lanes=1, samples=SAMPLES)
     epochs = prepared.config.training.epochs
-    round = _second(small)
+    messages, operations = _play_second(small)
     pass_operations = _operations_of_pass(small)
     sample_ms = prepared.config.time.sample_ms
     if not pass_operations and sample_ms is None:
@@ -89,25 +78,34 @@ def of(prepared: Prepared) -> Workload:
         )
     passes = Fraction(epochs)
     if pass_operations:
-        passes = Fraction(round.operations, pass_operations)
-    floats_up = _floats(round.returned)
+        passes = Fraction(operations, pass_operations)
+    floats_up = _floats(messages.returned)
     if prepared.config.participation.by_losses:
         floats_up += 1
-    work = Work(passes, epochs, _floats(round.sent), floats_up)
+    work = Work(passes, epochs, _floats(messages.sent), floats_up)
     return Workload(work, sample_ms or pass_operations / SAMPLES / OPERATIONS)
 
 
-def _second(small: Prepared) -> CountedRound:
-    """The second round of a small federation, in which client 0 trains for as long as
-    in the experiment.
+def _play_second(small: Prepared) -> tuple[Messages, int]:
+    """Return the messages of the second round of a small federation, and the operations
+    of client 0, which trains for as long as in the experiment.
     """
     server = small.method.server_state(small.setup)
     client = np.array([0])
+    operations = 0
+
+    def work_counted(round: Round) -> None:
+        nonlocal operations
+        _, operations = counted(lambda: work(round))
+
+    counting = Stage("work", "train", "local work", work_counted)
+    stages = (COMPOSE, SEND, counting, *AFTER_WORK)
     for number, fleet_type in ((1, brief_fleet), (2, Fleet)):
         plan = RoundPlan(number, client, client, scored=False)
-        round = CountedRound(plan, OneProcess(), small, server, fleet_type)
-        play_on_clients(round)
-    return round
+        round = Round(plan, OneProcess(), small, server, fleet_type)
+        messages = Messages(small.setup.clients, server)
+        play_on_clients(round, stages, [messages.note])
+    return messages, operations
 
 
 def _operations_of_pass(small: Prepared) -> int:

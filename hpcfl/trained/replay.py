@@ -5,7 +5,7 @@ before the round. They do what they did in the run, to the last bit where proces
 and libraries are the same.
 """
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -20,10 +20,12 @@ from hpcfl.experiment.config import fingerprint
 from hpcfl.files.atomic import Damaged
 from hpcfl.methods.base import State
 from hpcfl.simulation import hearing, preflight
-from hpcfl.simulation.asynchronous import round_maker
+from hpcfl.simulation.asynchronous import stages_maker
+from hpcfl.simulation.final_scoring import FINAL_SCORING
 from hpcfl.simulation.participation import RoundPlan, select
 from hpcfl.simulation.prepare import Prepared, prepare, refuse_other_frozen
-from hpcfl.simulation.round import FinalScoring, FleetType, Round
+from hpcfl.simulation.round import FleetType, Round
+from hpcfl.simulation.stages import Stage, play
 from hpcfl.storage import checkpoint
 from hpcfl.storage.clients import ClientStore
 from hpcfl.storage.manifest import Manifest
@@ -115,17 +117,16 @@ class RoundReplay:
             ids = np.array(clients[start : start + TOGETHER])
             store = self._store(number, ids.tolist())
             prepared = replace(self.prepared, store=store)
-            plan = RoundPlan(number, ids[:0], ids, scored=True)
+            plan = RoundPlan(number, ids[:0], ids, scored=True, final=True)
             if not final:
                 whole = select(prepared.config, number, prepared.calendar)
                 plan = whole.only(ids)
             alone, server = OneProcess(), self.server(number)
-            make: Callable[..., Round] = FinalScoring
+            round = Round(plan, alone, prepared, server, fleet_type)
+            stages: Sequence[Stage] = FINAL_SCORING
             if not final:
-                make = round_maker(alone, prepared, number)
-            round = make(plan, alone, prepared, server, fleet_type)
-            inbox, _ = round.send()
-            round.work(inbox)
+                stages = stages_maker(alone, prepared, number)(round)
+            play(round, stages[:3])  # compose, send, work
             for fleet in round.fleets:
                 assert isinstance(fleet, ModelRecorder)
                 if len(fleet.ids):

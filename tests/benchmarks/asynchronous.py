@@ -22,9 +22,11 @@ import pages
 from hpcfl.communication.communicator import Communicator
 from hpcfl.communication.mpi import connect
 from hpcfl.experiment import config
-from hpcfl.simulation.asynchronous import round_maker
+from hpcfl.simulation.asynchronous import stages_maker
 from hpcfl.simulation.participation import select
 from hpcfl.simulation.prepare import prepare_together
+from hpcfl.simulation.round import Round, conclude
+from hpcfl.simulation.stages import play as play_stages
 from hpcfl.simulation.timing import timed
 
 COHORT, BUFFER, UPLOADS = 100, 10, 300
@@ -106,7 +108,7 @@ def player(
         }
     )
     prepared = timed(prepare_together(experiment, communicator), communicator)
-    make = round_maker(communicator, prepared, 600)
+    stages_of = stages_maker(communicator, prepared, 600)
     each = COHORT if mode == "synchronous" else BUFFER
     done = 0
     samples = prepared.resources.lane_steps
@@ -119,7 +121,9 @@ def player(
         for _ in range(UPLOADS // each):
             done += 1
             plan = select(experiment, done, prepared.calendar)
-            make(plan, communicator, prepared, prepared.server).play()
+            round = Round(plan, communicator, prepared, prepared.server)
+            play_stages(round, stages_of(round))
+            conclude(round)
         told = [
             samples.samples - before,
             time.perf_counter() - wall,

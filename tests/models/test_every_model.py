@@ -11,8 +11,9 @@ from hpcfl.experiment import config
 from hpcfl.simulation.federation import Federation
 from hpcfl.simulation.participation import RoundPlan
 from hpcfl.simulation.prepare import prepare
-from hpcfl.simulation.round import Round
+from hpcfl.simulation.round import COMPOSE, SEND, Round
 from hpcfl.simulation.signals import StopRequest
+from hpcfl.simulation.stages import play as play_stages
 from hpcfl.storage.checkpoint import Checkpoints
 
 pytestmark = pytest.mark.slow
@@ -211,8 +212,8 @@ def test_received_statistics_replace_the_clients_own_but_for_counters(play):
     everyone = np.arange(CLIENTS)
     plan = RoundPlan(2, everyone, everyone, scored=True)
     round = Round(plan, OneProcess(), federation.prepared, federation.server)
-    inbox, _ = round.send()
-    fleet = round.participants
+    play_stages(round, [COMPOSE, SEND])
+    fleet, inbox = round.fleet(everyone), round.inbox
     fleet.state["buffers.model"] = torch.full_like(fleet.state["buffers.model"], 7.0)
     federation.prepared.method.observe(fleet, inbox)
     columns = federation.prepared.resources.buffers.columns

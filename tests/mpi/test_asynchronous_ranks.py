@@ -4,7 +4,7 @@
 
 import pytest
 
-from hpcfl.simulation.asynchronous import AsynchronousRound
+from hpcfl.simulation.asynchronous import Arrivals
 from hpcfl.storage.checkpoint import latest
 
 pytestmark = pytest.mark.mpi
@@ -45,13 +45,13 @@ def test_flights_have_the_same_bits_on_any_number_of_ranks_and_resumed(
     5 and 6. The run that goes on begins a wave with round 6.
     """
     met = []
-    meet = AsynchronousRound.meet
+    meet = Arrivals.meet
 
     def noted(self, *given):
         met.append(self.plan.number)
         return meet(self, *given)
 
-    monkeypatch.setattr(AsynchronousRound, "meet", noted)
+    monkeypatch.setattr(Arrivals, "meet", noted)
     file = tmp_path / "experiment.toml"
     file.write_text(ASYNCHRONOUS)
     assert alone(str(file), tmp_path / "1") == 0

@@ -1,7 +1,5 @@
 """The stages of a round: in which of them ranks meet, and what fails how."""
 
-from functools import wraps
-
 import numpy as np
 import pytest
 import tiny
@@ -12,20 +10,14 @@ from hpcfl.communication.message import Field, Mean
 from hpcfl.errors import RankFailure, RunFailure
 from hpcfl.experiment import config
 from hpcfl.methods.fedavg import FedAvg
+from hpcfl.simulation.final_scoring import FINAL_SCORING
 from hpcfl.simulation.message_check import MessageError, checked
 from hpcfl.simulation.participation import select, select_final
 from hpcfl.simulation.prepare import prepare
-from hpcfl.simulation.round import FinalScoring, Round
+from hpcfl.simulation.round import TRAINING, Round, conclude, no_vote
+from hpcfl.simulation.stages import play
 from hpcfl.storage.clients import ClientStore
 
-STAGES = {  # whether ranks meet
-    "send": True,
-    "work": False,
-    "collect_reports": True,
-    "collect_uploads": True,
-    "store_state": False,
-    "aggregate": False,
-}
 EXCHANGES = (
     "bcast",
     "bcast_row",
@@ -37,49 +29,38 @@ EXCHANGES = (
 )
 
 
-def rounds(communicator, method="ditto", **sections):
-    """Round 1 of a federation on the tiny data, and its final scoring."""
+def rounds(communicator, method="ditto", vote=no_vote, **sections):
+    """Round 1 of a federation on the tiny data and its final scoring, each with its
+    stages.
+    """
     experiment = config.parse(tiny.table(method, **sections))
     prepared = prepare(experiment, communicator)
+    first = select(experiment, 1)
     final = select_final(experiment, prepared.newcomer_ids)
-    plans = {Round: select(experiment, 1), FinalScoring: final}
-    return [
-        kind(plan, communicator, prepared, prepared.server)
-        for kind, plan in plans.items()
-    ]
+    played = []
+    for plan, stages in ((first, TRAINING), (final, FINAL_SCORING)):
+        round = Round(plan, communicator, prepared, prepared.server, vote=vote)
+        played.append((round, stages))
+    return played
 
 
 def test_ranks_meet_in_the_stages_that_say_so_and_in_no_others(monkeypatch):
-    meeting, met = [], set()
-
-    def noting(name, stage):
-        @wraps(stage)
-        def note(*arguments):
-            meeting.append(name)
-            try:
-                return stage(*arguments)
-            finally:
-                meeting.pop()
-
-        return note
-
-    for kind in (Round, FinalScoring):
-        for name in STAGES.keys() & vars(kind).keys():
-            stage = vars(kind)[name]
-            assert stage.collective == STAGES[name]
-            monkeypatch.setattr(kind, name, noting(name, stage))
+    met = []
     alone = OneProcess()
     for name in EXCHANGES:
         exchange = getattr(alone, name)
 
         def exchanging(*arguments, exchange=exchange):
-            met.update(meeting or ["none"])
+            met.append("")
             return exchange(*arguments)
 
         monkeypatch.setattr(alone, name, exchanging)
-    for round in rounds(alone):
-        round.play()
-    assert met == {name for name, collective in STAGES.items() if collective}
+    counts = {"partition": {"clients": 4}, "newcomers": {"clients": 1}}
+    for round, stages in rounds(alone, **counts):
+        for stage in stages:
+            met.clear()
+            play(round, [stage])
+            assert bool(met) == stage.collective, stage.name
 
 
 @pytest.mark.parametrize(
@@ -100,8 +81,8 @@ def test_what_fails_on_one_rank_says_in_which_stage(monkeypatch, owner, name, pl
     played = rounds(OneProcess(), "fedavg")
     monkeypatch.setattr(owner, name, fail)
     with pytest.raises(RankFailure) as caught:
-        for round in played:
-            round.play()
+        for round, stages in played:
+            play(round, stages)
     assert str(caught.value) == f"{place}: ZeroDivisionError: a bug"
 
 
@@ -111,18 +92,26 @@ def test_what_all_ranks_know_alike_fails_on_all_of_them():
         "everyone": True,
         "since": 1,
     }
-    first, _ = rounds(OneProcess(), diverging)
+    (first, stages), _ = rounds(OneProcess(), diverging)
     before = {name: rows.clone() for name, rows in first.server.items()}
     with pytest.raises(RunFailure, match=r"^round 1: clients 0, 1, 2, 3, 4 diverged"):
-        first.play()
+        play(first, stages)
     assert all(torch.equal(first.server[name], rows) for name, rows in before.items())
 
 
 def test_a_round_tells_what_it_cost_and_the_highest_vote():
-    first, final = rounds(OneProcess(), "fedavg")
+    played = rounds(OneProcess(), "fedavg", vote=lambda: 2)
+    (first, stages), (final, final_stages) = played
     seen = []
-    result = first.play(lambda: 2, lambda: seen.append(dict(first.stopwatch.seconds)))
-    assert (result.vote, result.final, final.play().final) == (2, False, True)
+
+    def see(stage, round):
+        if stage == "send":
+            seen.append(dict(round.stopwatch.seconds))
+
+    play(first, stages, [see])
+    result = conclude(first)
+    play(final, final_stages)
+    assert (result.vote, result.final, conclude(final).final) == (2, False, True)
     assert result.values["floats_down"] == first.prepared.setup.layout.width
     assert "send" in seen[0] and "train" not in seen[0]
     assert not first.stopwatch.seconds  # they are the next round's
@@ -180,9 +169,10 @@ class Forgetful(FedAvg):
 
 
 def test_observers_are_scored_and_their_state_is_forgotten():
-    first, _ = rounds(OneProcess(), participation={"fraction": 0.4})
+    (first, stages), _ = rounds(OneProcess(), participation={"fraction": 0.4})
     kept = first.prepared.store.snapshot()
-    values = first.play().values
+    play(first, stages)
+    values = conclude(first).values
     trained = np.isin(np.arange(5), first.plan.cohort)
     assert 0 < trained.sum() < 5
     assert np.isfinite(values["clients/pre/loss"]).all()

@@ -11,7 +11,8 @@ from hpcfl.errors import UserError
 from hpcfl.experiment import config
 from hpcfl.simulation.participation import RoundPlan
 from hpcfl.simulation.prepare import prepare
-from hpcfl.simulation.round import Round
+from hpcfl.simulation.round import TRAINING, Round
+from hpcfl.simulation.stages import play
 from hpcfl.simulation.timing import timed
 from hpcfl.storage.checkpoint import latest
 
@@ -104,7 +105,7 @@ def test_part_of_the_epochs_is_what_stragglers_do(federate):
     prepared = prepare(config.parse(table), OneProcess())
     cohort, shares = np.array([0, 2]), np.array([1.0, 0.3])
     plan = RoundPlan(1, cohort, np.arange(3), scored=True, shares=shares)
-    Round(plan, OneProcess(), prepared, prepared.server).play()
+    play(Round(plan, OneProcess(), prepared, prepared.server), TRAINING)
     assert torch.equal(played.server["model"], prepared.server["model"])
 
 
