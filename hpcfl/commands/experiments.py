@@ -10,7 +10,13 @@ from pathlib import Path
 from typing import Any
 
 from hpcfl.adapters import base
-from hpcfl.commands.run import OnRound, allowed_silence, check_world, run
+from hpcfl.commands.run import (
+    OnRound,
+    allowed_silence,
+    check_world,
+    require_same_settings,
+    run,
+)
 from hpcfl.communication.agreement import agreed
 from hpcfl.communication.communicator import Communicator
 from hpcfl.data import datasets
@@ -129,6 +135,11 @@ def _run(
         check_world(communicator)
         plan = make_plan(read(), source, out)
         communicator.watch(allowed_silence(cell.config for cell in plan.cells))
+    cells = {"": plan.cells[0].config}
+    if plan.is_sweep:
+        cells = {f"{cell.name}: ": cell.config for cell in plan.cells}
+    require_same_settings(communicator, cells, plan.folder, fresh)
+    with agreed(communicator):
         if communicator.is_server:
             plan.record()
     if plan.is_sweep:

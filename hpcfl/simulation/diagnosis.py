@@ -90,6 +90,28 @@ def of_lanes(error: BaseException) -> Diagnosis:
     return f"{of_unbatched(error)}; set runtime.lanes = 1", error
 
 
+def of_side_by_side(error: BaseException) -> Diagnosis:
+    """Describe an error that occurs with several lanes only, and is no known limit of
+    batching.
+    """
+    text = (
+        f"{blame.said(error)}, where clients train side by side and not one after the "
+        "other; set runtime.lanes = 1 to train one after the other"
+    )
+    return placed(text, blame.line_of(error)), error
+
+
+def of_failure(error: BaseException) -> Diagnosis:
+    """Describe a failure of the machine, or an error that occurred once."""
+    if isinstance(error, RunFailure):
+        return str(error), error
+    text = (
+        f"the trial before round 1 failed: {blame.said(error)}; nothing was written, "
+        "the same command tries again"
+    )
+    return text, error
+
+
 def of_unbatched(error: BaseException) -> str:
     """Where and why clients cannot be batched, as one line."""
     place = blame.line_of(error) or "model or method"

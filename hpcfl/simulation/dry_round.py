@@ -22,7 +22,7 @@ from hpcfl.clients.resources import Stopwatch
 from hpcfl.communication.communicator import OneProcess
 from hpcfl.communication.message import Inbox, Mean, Message
 from hpcfl.communication.placement import Placement
-from hpcfl.errors import RankFailure, UserError
+from hpcfl.errors import RankFailure, RunFailure, UserError, is_shortage
 from hpcfl.files import heartbeat
 from hpcfl.methods.base import Method, State
 from hpcfl.simulation.message_check import MessageError
@@ -143,8 +143,16 @@ def play_on_clients(round: Round) -> None:
     try:
         round.play()
     except RankFailure as failure:
-        if hook_of(failure.__cause__) not in SERVER_HOOKS:
+        if not _is_of_server(failure.__cause__):
             raise
+
+
+def _is_of_server(error: BaseException | None) -> bool:
+    """Return whether a hook of the server raised an error that is no failure of the
+    machine.
+    """
+    is_failure = isinstance(error, RunFailure) or is_shortage(error)
+    return hook_of(error) in SERVER_HOOKS and not is_failure
 
 
 def impatient() -> Callable[[], None]:
@@ -177,7 +185,7 @@ def play(prepared: Prepared, lanes: int) -> set[str]:
     except RankFailure as failure:
         fewer = small.setup.clients < prepared.setup.clients
         excused = fewer or isinstance(failure.__cause__, EXCUSED)
-        if not excused or hook_of(failure.__cause__) not in SERVER_HOOKS:
+        if not excused or not _is_of_server(failure.__cause__):
             raise
     head = small.resources.head
     dependent = set(small.resources.kernel.dependent)

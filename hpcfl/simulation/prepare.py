@@ -3,6 +3,7 @@
 Nothing is written: bad input that shows here has changed nothing.
 """
 
+import hashlib
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -24,7 +25,7 @@ from hpcfl.clients.samples import Samples
 from hpcfl.clients.setup import INITIAL, Setup
 from hpcfl.clock.calendar import Calendar
 from hpcfl.communication import placement
-from hpcfl.communication.agreement import agreed
+from hpcfl.communication.agreement import agreed, require_equal
 from hpcfl.communication.communicator import Communicator, Process
 from hpcfl.communication.placement import Placement
 from hpcfl.data import datasets, partition, shifted
@@ -192,14 +193,32 @@ def prepare_together(config: Config, communicator: Communicator) -> Prepared:
     seat = found(device, communicator, config.runtime.precision)
     with agreed(communicator):
         prepared = prepare(config, communicator, seat)
-    found_frozen = communicator.allgather(prepared.frozen)
-    for rank, frozen in enumerate(found_frozen):
-        if frozen != found_frozen[0]:
-            raise UserError(
-                f"model.name = '{config.model.name}': its frozen or given parameters on rank {rank} "
-                "are not those on rank 0; let the file that they are read from be the same on all hosts"
-            )
+    require_equal(
+        communicator,
+        _checksums(prepared),
+        "data and code must be the same on all hosts, and a plugin draws random numbers "
+        "by hpcfl's keys alone",
+    )
     return prepared
+
+
+def _checksums(prepared: Prepared) -> dict[str, str | None]:
+    """Return the checksums of what every rank has made for itself and all ranks must
+    have alike.
+    """
+    split = prepared.split
+    indices = hashlib.sha256()
+    for held in (*split.train, *split.test):
+        indices.update(held.tobytes())
+    model = f"model.name = '{prepared.config.model.name}'"
+    return {
+        "data.dataset, the labels": split.labels_sha256,
+        "partition, the samples of each client": indices.hexdigest(),
+        f"{model}, frozen or given parameters": prepared.frozen,
+        "the first private state of a client": digest.of_tensors(
+            prepared.store.template
+        ),
+    }
 
 
 def refuse_other_frozen(

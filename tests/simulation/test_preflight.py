@@ -2,6 +2,8 @@
 code 2, nothing written.
 """
 
+import errno
+import itertools
 import sys
 from pathlib import Path
 
@@ -15,7 +17,8 @@ from hpcfl.cli import command
 from hpcfl.clients.execution import SerialKernel
 from hpcfl.communication.communicator import OneProcess
 from hpcfl.experiment import config, plugins
-from hpcfl.simulation import preflight
+from hpcfl.methods.fedavg import FedAvg
+from hpcfl.simulation import dry_round, preflight, score_check
 from hpcfl.simulation.prepare import prepare
 from hpcfl.storage import digest
 
@@ -434,3 +437,90 @@ def test_built_in_methods_and_models_pass(tmp_path, method, sections):
     tried = preflight.run(prepared, OneProcess())
     # a note says of convolutions side by side that they depend on the ranks
     assert tried is prepared or "lanes" in tried.notes[-1]
+
+
+STALE = OSError(errno.ESTALE, "Stale file handle: torch.fx")
+FULL = RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate")
+
+
+@pytest.fixture
+def failing(monkeypatch):
+    """``failing(error, calls, lanes)``: the calls of these numbers of the dry round fail,
+    or all with more lanes than one.
+    """
+
+    def arm(error: BaseException, calls=(), lanes=False) -> None:
+        real, numbers = dry_round.shrink, itertools.count(1)
+
+        def shrink(prepared, most, *arguments):
+            if next(numbers) in calls or (lanes and most > 1):
+                raise error
+            return real(prepared, most, *arguments)
+
+        monkeypatch.setattr(dry_round, "shrink", shrink)
+
+    return arm
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        STALE,
+        FULL,
+        MemoryError(),
+        RuntimeError("can't start new thread"),
+        RuntimeError("could not create a primitive"),
+        torch.OutOfMemoryError("CUDA out of memory"),
+        ValueError("a timer"),
+        ImportError("torch._functorch.vmap"),
+    ],
+    ids=repr,
+)
+def test_a_passing_failure_ends_the_run_and_is_no_bad_input(
+    hpcfl, failing, tmp_path, error
+):
+    failing(error, calls=(1,))
+    code, _, said = hpcfl("run")
+    assert code == 1
+    (line,) = said
+    assert str(error).split(":")[-1] in line
+    assert "method.name" not in line
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize("error", [STALE, FULL, MemoryError()], ids=repr)
+def test_a_lasting_lack_of_memory_is_a_failure_too(hpcfl, failing, error):
+    failing(error, calls=range(99))
+    code, _, said = hpcfl("run", "runtime.lanes=1")
+    assert code == 1 and len(said) == 1 and "method.name" not in said[0]
+
+
+def test_a_lack_of_memory_in_a_score_is_a_failure(hpcfl, monkeypatch):
+    def full(*given):
+        raise MemoryError
+
+    monkeypatch.setattr(score_check, "check", score_check.trying("sums")(full))
+    code, _, said = hpcfl("run")
+    assert code == 1 and "score" not in said[0]
+
+
+def test_an_unknown_error_of_several_lanes_is_a_mistake(hpcfl, failing):
+    failing(TypeError("expected one client"), lanes=True)
+    code, _, said = hpcfl("run")
+    assert code == 2
+    assert "expected one client" in said[0] and "runtime.lanes = 1" in said[0]
+
+
+def test_an_interrupt_is_none_of_these(hpcfl, failing):
+    failing(KeyboardInterrupt(), calls=(1,))
+    with pytest.raises(KeyboardInterrupt):
+        hpcfl("run")
+
+
+def test_a_failure_in_a_hook_of_the_server_is_not_excused(hpcfl, monkeypatch):
+    def full(*given):
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(FedAvg, "aggregate", full)
+    code, _, said = hpcfl("run")
+    assert code == 1 and "Input/output error" in said[0]
