@@ -94,13 +94,14 @@ def explain(error: BaseException) -> str:
     """Describe an error that aborts the job, in one line if it was expected, else with
     its traceback.
 
-    EXPECTED is expected, also as the cause of a RankFailure.
+    EXPECTED and a lack of memory, threads or disk space are expected, also as the cause
+    of a RankFailure.
     """
     cause = (
         error.__cause__ if isinstance(error, RankFailure) and error.__cause__ else error
     )
     said = str(error) if cause is not error else _said(error)
-    if isinstance(cause, EXPECTED):
+    if isinstance(cause, EXPECTED) or is_shortage(cause):
         return said
     return f"{said}\n{''.join(traceback.format_exception(cause))}"
 
@@ -136,12 +137,15 @@ def is_lack_of_memory(error: BaseException | None) -> bool:
 
 
 def lack_of_memory(error: BaseException | None) -> RunFailure | None:
-    """Return the failure to report if a lack of memory has caused an error; None for any
-    other error.
+    """Return the failure to report if a lack of memory is the cause of an error; None for
+    any other error.
+
+    Readers of files raise their errors without a cause: a damaged file may ask for
+    any amount of memory.
     """
     cause = error
     while cause is not None and not is_lack_of_memory(cause):
-        cause = cause.__cause__ or cause.__context__
+        cause = cause.__cause__
     if cause is None:
         return None
     failure = RunFailure(f"{_said(cause)}; give the job more memory")

@@ -50,7 +50,7 @@ from hpcfl.rows import constants, layout, mixing, randomness
 from hpcfl.scores._described import Measure
 from hpcfl.scores.base import Score
 from hpcfl.simulation.device import Device, choose_device, found
-from hpcfl.storage import digest
+from hpcfl.storage import digest, provenance
 from hpcfl.storage.clients import ClientStore
 from hpcfl.tracking._writing import check as check_trackers
 
@@ -199,7 +199,21 @@ def prepare_together(config: Config, communicator: Communicator) -> Prepared:
         "data and code must be the same on all hosts, and a plugin draws random numbers "
         "by hpcfl's keys alone",
     )
-    return prepared
+    return replace(prepared, notes=[*prepared.notes, *_other_processors(communicator)])
+
+
+def _other_processors(communicator: Communicator) -> list[str]:
+    """Collective. Return a note if ranks compute with different last bits."""
+    if communicator.size == 1:
+        return []
+    arithmetics = communicator.allgather(provenance.arithmetic())
+    for rank, arithmetic in enumerate(arithmetics):
+        if arithmetic != arithmetics[0]:
+            return [
+                f"the processor of rank {rank} computes other last bits than that of rank 0, "
+                "so results depend on the clients that a rank hosts"
+            ]
+    return []
 
 
 def _checksums(prepared: Prepared) -> dict[str, str | None]:
