@@ -11,8 +11,7 @@ from dataclasses import asdict, dataclass, replace
 
 import torch
 
-from hpcfl.clients.execution import SerialKernel
-from hpcfl.clients.execution.limits import is_batching_limit
+from hpcfl.clients.execution import SerialKernel, is_batching_limit
 from hpcfl.communication.communicator import Communicator
 from hpcfl.errors import RankFailure, RunFailure, UserError, is_shortage
 from hpcfl.simulation import diagnosis, dry_round, score_check
