@@ -11,11 +11,13 @@ from dataclasses import asdict, dataclass, replace
 
 import torch
 
+from hpcfl.clients.batch_plan import AskedTraining
 from hpcfl.clients.execution import SerialKernel
 from hpcfl.communication.communicator import Communicator
 from hpcfl.errors import RankFailure, UserError
 from hpcfl.simulation import diagnosis, dry_round, score_check
 from hpcfl.simulation.diagnosis import Diagnosis
+from hpcfl.simulation.dry_round import Tried
 from hpcfl.simulation.prepare import Prepared
 from hpcfl.simulation.timing import timed
 
@@ -29,12 +31,14 @@ class Verdict:
     unbatched: one line on what runs for one client but cannot be batched over several.
     dependent: operators that were called and give clients side by side other bits on a
         CPU.
+    trainings: the local trainings that the method asks for in a round.
     """
 
     mistake: str = ""
     details: str = ""
     unbatched: str = ""
     dependent: tuple[str, ...] = ()
+    trainings: tuple[AskedTraining, ...] = ()
 
 
 class Elsewhere(Exception):
@@ -61,6 +65,9 @@ def _tried(prepared: Prepared, communicator: Communicator) -> Prepared:
         if mistaken.mistake:
             cause = cause or Elsewhere(mistaken.details)
             raise UserError(mistaken.mistake) from cause
+    found = [AskedTraining(*one) for other in verdicts for one in other.trainings]
+    trainings = dict.fromkeys(found)  # each once
+    prepared = replace(prepared, trainings=tuple(trainings))
     for other in verdicts:
         if other.unbatched:
             return one_lane(prepared, other.unbatched)
@@ -94,14 +101,18 @@ def judge(prepared: Prepared) -> tuple[Verdict, BaseException | None]:
     if not prepared.store.ids:
         return Verdict(), None
     lanes = resources.kernel.widest
-    error, dependent = attempt(prepared, lanes)
+    error, tried = attempt(prepared, lanes)
     if error is None:
-        return Verdict(dependent=tuple(sorted(dependent))), None
-    with_one_lane = error if lanes == 1 else attempt(prepared, 1)[0]
+        dependent = tuple(sorted(tried.dependent))
+        return Verdict(dependent=dependent, trainings=tried.trainings), None
+    with_one_lane: BaseException | None = error
+    if lanes > 1:
+        with_one_lane, tried = attempt(prepared, 1)
     if with_one_lane is not None:
         return _mistaken(diagnosis.of_mistake(prepared, with_one_lane))
     if prepared.config.runtime.lanes == "auto":
-        return Verdict(unbatched=diagnosis.of_unbatched(error)), None
+        unbatched = diagnosis.of_unbatched(error)
+        return Verdict(unbatched=unbatched, trainings=tried.trainings), None
     return _mistaken(diagnosis.of_lanes(error))
 
 
@@ -112,9 +123,9 @@ def _mistaken(mistake: Diagnosis) -> tuple[Verdict, BaseException | None]:
     return Verdict(line, details), cause
 
 
-def attempt(prepared: Prepared, lanes: int) -> tuple[BaseException | None, set[str]]:
-    """How the dry round fails with at most ``lanes`` lanes, None if it does not, and
-    what ``dry_round.play`` returns.
+def attempt(prepared: Prepared, lanes: int) -> tuple[BaseException | None, Tried]:
+    """Return how the dry round fails with at most ``lanes`` lanes, None if it does not,
+    and what ``dry_round.play`` returns.
     """
     device = prepared.resources.device
     devices = [device] if device.type == "cuda" else []
@@ -123,4 +134,4 @@ def attempt(prepared: Prepared, lanes: int) -> tuple[BaseException | None, set[s
         try:
             return None, dry_round.play(prepared, lanes)
         except RankFailure as failure:
-            return failure.__cause__, set()
+            return failure.__cause__, Tried()
