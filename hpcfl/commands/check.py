@@ -94,6 +94,8 @@ def describe_cells(names: Sequence[str]) -> str:
     """Return a line on the cells of a sweep; "" for a single run."""
     if len(names) < 2:
         return ""
-    shown = ", ".join(names[:NAMED])
+    shown = "; ".join(names[:NAMED])
     more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
-    return f"sweep: {len(names)} valid cells, this is the first: {shown}{more}"
+    return (
+        f"sweep: {len(names)} valid cells, of which the first is shown: {shown}{more}"
+    )

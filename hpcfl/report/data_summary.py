@@ -169,15 +169,22 @@ def _describe_values(data: Dataset, values: ValueRange) -> str:
     """Return the type and range of the numbers of samples, as stored and as models take
     them.
     """
-    kind = str(data.x.dtype).removeprefix("torch.")
-    text = f"{kind} from {values.lowest:,.6g} to {values.highest:,.6g}"
+    lowest, highest = values.lowest, values.highest
+    text = f"{_name_type(data.x)} from {lowest:,.6g} to {highest:,.6g}"
     if data.x.dtype in TOKENS:
         return text
-    ends = torch.tensor([values.lowest, values.highest], dtype=data.x.dtype)
+    ends = torch.tensor([lowest, highest], dtype=data.x.dtype)
     of_all = (-1, *[1] * len(data.shape))
     taken = data.normalise(ends.view(of_all).expand(2, *data.shape))
     lowest, highest = taken.min().item(), taken.max().item()
-    return f"{text}; models take float32 from {lowest:.4g} to {highest:.4g}"
+    return (
+        f"{text}; models take {_name_type(taken)} from {lowest:,.6g} to {highest:,.6g}"
+    )
+
+
+def _name_type(x: torch.Tensor) -> str:
+    """Return the type of a tensor's numbers, such as ``uint8``."""
+    return str(x.dtype).removeprefix("torch.")
 
 
 def _describe_label(data: Dataset) -> str:

@@ -80,5 +80,5 @@ def test_of_many_cells_a_few_are_named():
     names = [f"cell {number}" for number in range(560)]
     line = describe_cells(names)
     assert "560 valid cells" in line and line.endswith("cell 2 and 557 more")
-    assert describe_cells(names[:2]).endswith("first: cell 0, cell 1")
+    assert describe_cells(names[:2]).endswith(": cell 0; cell 1")
     assert describe_cells(names[:1]) == ""

@@ -163,6 +163,11 @@ def test_kinds_of_samples(x, words):
     assert data_summary.describe_layout(data) == words
 
 
+def test_the_type_is_that_of_the_data():
+    seen = shown(data={"dataset": "tiny:blobs64"}, model={"name": "tiny:mlp64"})
+    assert seen["values"].startswith("float64 ") and "take float64" in seen["values"]
+
+
 def test_long_lists_are_cut_in_their_middle():
     names = [f"column {number}" for number in range(1000)]
     short = data_summary.shorten_list(names, 100).replace("\u00a0", " ")
