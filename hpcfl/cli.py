@@ -310,15 +310,23 @@ def show(
 @click.option(
     "--set", "overrides", multiple=True, metavar="SECTION.KEY=VALUE", help=OVERRIDE
 )
+@click.option(
+    "--all",
+    "whole",
+    is_flag=True,
+    help="Print every key with its meaning, and long lists whole.",
+)
 @printing
 @traced
-def check(communicator: Communicator, file: Path, overrides: tuple[str, ...]) -> None:
-    """Check the experiment in FILE and say what each rank needs; nothing is run or
-    written.
+def check(
+    communicator: Communicator, file: Path, overrides: tuple[str, ...], whole: bool
+) -> None:
+    """Check the experiment in FILE without a run; print its data, model, needs and
+    changed keys.
     """
-    from hpcfl.commands.experiments import check_file
+    from hpcfl.commands.check import check_file
 
-    check_file(file, overrides, communicator)
+    check_file(file, overrides, communicator, whole)
 
 
 def _listing(kind: str, what: str) -> None:

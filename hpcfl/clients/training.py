@@ -22,6 +22,7 @@ from hpcfl.clients.batch_plan import (
     epoch_length,
     fewest_samples,
     plan_epoch,
+    pool_size,
 )
 from hpcfl.clients.execution import Session
 from hpcfl.clients.losses import (
@@ -82,7 +83,7 @@ class Task:
         """
         if self.share >= 1:
             return samples
-        count = max(1, int(self.share * len(samples))) if len(samples) else 0
+        count = pool_size(len(samples), self.share)
         order = randomness.permutation(
             len(samples), seed, "subset", self.phase, round, client
         )

@@ -20,7 +20,7 @@ from hpcfl.experiment import blame, measures, protocols
 from hpcfl.experiment.config import PATHS, Config
 from hpcfl.files import output
 from hpcfl.report.progress import Progress
-from hpcfl.simulation import decisions, hearing, preflight
+from hpcfl.simulation import decisions, hearing, local_steps, preflight
 from hpcfl.simulation.best import BestRound
 from hpcfl.simulation.federation import Federation
 from hpcfl.simulation.prepare import (
@@ -75,6 +75,7 @@ def run(
             return False
         prepared = _prepare(config, communicator, clash)
         prepared = preflight.run(prepared, communicator)
+        prepared = local_steps.note_idle_clients(prepared)
         introduced = communicator.introduce(rank_list(communicator, prepared))
         claim = None
         with agreed(communicator):

@@ -3,7 +3,7 @@ downloaded unasked.
 """
 
 import os
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from hpcfl.data.description import DataDescription
 from hpcfl.data.owners import Owners
 from hpcfl.data.validation import hold_out
 from hpcfl.errors import UserError
@@ -75,6 +76,7 @@ class Dataset:
         unread: names of arrays that the file has beside those that are read, the first
             few.
         notes: one line each for what a user should know.
+        description: columns and names as the reader understood them.
     """
 
     name: str
@@ -91,6 +93,12 @@ class Dataset:
     owners: Owners | None = None
     unread: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    description: DataDescription = field(default_factory=DataDescription)
+
+    def without_samples(self) -> "Dataset":
+        """Return what is known of the data set beside its samples."""
+        owners = self.owners and replace(self.owners, of=self.owners.of[:0].copy())
+        return replace(self, x=self.x[:0].clone(), y=self.y[:0].clone(), owners=owners)
 
     def taken(self, chosen: np.ndarray, official_test: int) -> "Dataset":
         """Some of its samples, by their ascending numbers; the last ``official_test`` of
@@ -104,6 +112,11 @@ class Dataset:
             official_test=official_test,
             owners=self.owners and replace(self.owners, of=self.owners.of[chosen]),
         )
+
+    def class_name(self, number: int) -> str:
+        """Return what a class is called: its number where it has no name."""
+        names = self.description.classes
+        return names[number] if number < len(names) else str(number)
 
     @property
     def shape(self) -> tuple[int, ...]:

@@ -8,17 +8,22 @@ kernel, messages and the round itself are the real ones.
 import itertools
 import math
 import traceback
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from functools import partial
 from types import MappingProxyType
 
 import numpy as np
 import torch
+from torch import Tensor
 
-from hpcfl.clients import BUFFERS, Fleet, Resources
+from hpcfl.clients import BUFFERS, Fleet, Resources, TrainOptions
+from hpcfl.clients.batch_plan import AskedTraining
 from hpcfl.clients.execution import choose
 from hpcfl.clients.frozen import head_kernel
 from hpcfl.clients.resources import Stopwatch
+from hpcfl.clients.training import Task, Trained
 from hpcfl.communication.communicator import OneProcess
 from hpcfl.communication.message import Inbox, Mean, Message
 from hpcfl.communication.placement import Placement
@@ -62,11 +67,43 @@ EXCUSED = (
 )
 
 
+@dataclass
 class BriefFleet(Fleet):
-    """A fleet that trains for one epoch at most."""
+    """A fleet that trains for one epoch at most.
+
+    asked: the trainings that the method asks for, without those of a trial.
+    """
+
+    asked: list[AskedTraining] = field(default_factory=list)
 
     def _epochs(self, epochs: int | None) -> int:
         return min(super()._epochs(epochs), 1)
+
+    def _play(self, task: Task, rows: Tensor, options: TrainOptions) -> Trained:
+        asked = AskedTraining(task.epochs, task.batches, task.steps, task.share)
+        self.asked.append(asked)
+        return super()._play(task, rows, options)
+
+    @contextmanager
+    def trial(self) -> Iterator[None]:
+        asked, self.asked = self.asked, []
+        with super().trial():
+            yield
+        self.asked = asked
+
+
+@dataclass(frozen=True)
+class Tried:
+    """What a dry round shows.
+
+    Attributes:
+        dependent: operators that were called and give a lane bits that depend on the
+            lanes beside it.
+        trainings: the local trainings that the method asks for in a round.
+    """
+
+    dependent: frozenset[str] = frozenset()
+    trainings: tuple[AskedTraining, ...] = ()
 
 
 class DryRound(Round):
@@ -166,22 +203,19 @@ def impatient() -> Callable[[], None]:
     return listen
 
 
-def play(prepared: Prepared, lanes: int) -> set[str]:
+def play(prepared: Prepared, lanes: int) -> Tried:
     """Play the round and the final scoring with at most ``lanes`` lanes.
 
     What may fail on the server only because the federation is small is passed over.
-
-    Returns:
-        The operators that were called and give a lane bits that depend on the lanes
-        beside it.
 
     Raises:
         RankFailure: something cannot run; its cause says what.
     """
     with on_this_rank("before round 1"):
         small = shrink(prepared, lanes)
+    asked: list[AskedTraining] = []
     try:
-        _play(small)
+        _play(small, asked)
     except RankFailure as failure:
         fewer = small.setup.clients < prepared.setup.clients
         excused = fewer or isinstance(failure.__cause__, EXCUSED)
@@ -189,18 +223,23 @@ def play(prepared: Prepared, lanes: int) -> set[str]:
             raise
     head = small.resources.head
     dependent = set(small.resources.kernel.dependent)
-    return dependent | (head.kernel.dependent if head else set())
+    if head:
+        dependent |= head.kernel.dependent
+    return Tried(frozenset(dependent), tuple(dict.fromkeys(asked)))
 
 
-def _play(small: Prepared) -> None:
-    """Play a round of a small federation, and its final scoring."""
+def _play(small: Prepared, asked: list[AskedTraining]) -> None:
+    """Play a round of a small federation, and its final scoring; add to ``asked`` the
+    trainings of the round.
+    """
     alone, rounds = OneProcess(), small.config.rounds
     with on_this_rank("before round 1"):
         server = small.method.server_state(small.setup)
     trained = np.array([0])
     scored = np.array(small.store.ids)
     first = RoundPlan(1, trained, scored, scored=True)
-    result = DryRound(first, alone, small, server, BriefFleet).play()
+    fleet_type = partial(BriefFleet, asked=asked)
+    result = DryRound(first, alone, small, server, fleet_type).play()
     with on_this_rank("round 1"):
         check_score(small, result.numbers.columns)
     newcomers = small.newcomer_ids

@@ -11,11 +11,13 @@ from dataclasses import asdict, dataclass, replace
 
 import torch
 
+from hpcfl.clients.batch_plan import AskedTraining
 from hpcfl.clients.execution import SerialKernel, is_batching_limit
 from hpcfl.communication.communicator import Communicator
 from hpcfl.errors import RankFailure, RunFailure, UserError, is_shortage
 from hpcfl.simulation import diagnosis, dry_round, score_check
 from hpcfl.simulation.diagnosis import Diagnosis
+from hpcfl.simulation.dry_round import Tried
 from hpcfl.simulation.prepare import Prepared
 from hpcfl.simulation.timing import timed
 
@@ -30,6 +32,7 @@ class Verdict:
     unbatched: one line on what runs for one client but cannot be batched over several.
     dependent: operators that were called and give clients side by side other bits on a
         CPU.
+    trainings: the local trainings that the method asks for in a round.
     """
 
     mistake: str = ""
@@ -37,6 +40,7 @@ class Verdict:
     failed: bool = False
     unbatched: str = ""
     dependent: tuple[str, ...] = ()
+    trainings: tuple[AskedTraining, ...] = ()
 
 
 class Elsewhere(Exception):
@@ -66,6 +70,9 @@ def _tried(prepared: Prepared, communicator: Communicator) -> Prepared:
             cause = cause or Elsewhere(mistaken.details)
             kind = RunFailure if mistaken.failed else UserError
             raise kind(mistaken.mistake) from cause
+    found = [AskedTraining(*one) for other in verdicts for one in other.trainings]
+    trainings = dict.fromkeys(found)  # each once
+    prepared = replace(prepared, trainings=tuple(trainings))
     for other in verdicts:
         if other.unbatched:
             return one_lane(prepared, other.unbatched)
@@ -99,18 +106,22 @@ def judge(prepared: Prepared) -> tuple[Verdict, BaseException | None]:
     if not prepared.store.ids:
         return Verdict(), None
     lanes = resources.kernel.widest
-    error, dependent = attempt(prepared, lanes)
+    error, tried = attempt(prepared, lanes)
     if error is None:
-        return Verdict(dependent=tuple(sorted(dependent))), None
+        dependent = tuple(sorted(tried.dependent))
+        return Verdict(dependent=dependent, trainings=tried.trainings), None
     if _is_failure(error):
         return _failed(error)
-    with_one_lane = error if lanes == 1 else attempt(prepared, 1)[0]
+    with_one_lane: BaseException | None = error
+    if lanes > 1:
+        with_one_lane, tried = attempt(prepared, 1)
     if with_one_lane is not None:
         return _confirmed(prepared, 1, with_one_lane)
     if not is_batching_limit(error):
         return _confirmed(prepared, lanes, error)
     if prepared.config.runtime.lanes == "auto":
-        return Verdict(unbatched=diagnosis.of_unbatched(error)), None
+        unbatched = diagnosis.of_unbatched(error)
+        return Verdict(unbatched=unbatched, trainings=tried.trainings), None
     return _mistaken(diagnosis.of_lanes(error))
 
 
@@ -157,7 +168,7 @@ def _ending(found: Diagnosis, failed: bool) -> tuple[Verdict, BaseException | No
     return Verdict(line, details, failed), cause
 
 
-def attempt(prepared: Prepared, lanes: int) -> tuple[BaseException | None, set[str]]:
+def attempt(prepared: Prepared, lanes: int) -> tuple[BaseException | None, Tried]:
     """Play the dry round with at most ``lanes`` lanes; return the error that ended it,
     None without one, and what ``dry_round.play`` returns.
     """
@@ -168,4 +179,4 @@ def attempt(prepared: Prepared, lanes: int) -> tuple[BaseException | None, set[s
         try:
             return None, dry_round.play(prepared, lanes)
         except RankFailure as failure:
-            return failure.__cause__, set()
+            return failure.__cause__, Tried()

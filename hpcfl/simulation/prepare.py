@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from hpcfl import adapters, models
 from hpcfl.adapters import base
 from hpcfl.clients import Fleet, Resources, buffer_name
+from hpcfl.clients.batch_plan import AskedTraining
 from hpcfl.clients.execution import choose
 from hpcfl.clients.frozen import head_kernel
 from hpcfl.clients.losses import convolves
@@ -54,6 +55,8 @@ from hpcfl.storage import digest, provenance
 from hpcfl.storage.clients import ClientStore
 from hpcfl.tracking._writing import check as check_trackers
 
+NAMED = 5  # classes of a note
+
 
 @dataclass(frozen=True)
 class Prepared:
@@ -71,6 +74,8 @@ class Prepared:
     calendar: who takes part in each round, and when; None without ``[time]``.
     mixes: whether clients who start from different models of the server may be one
         fleet.
+    trainings: the local trainings of a round, which the preflight finds; empty before it
+        and for a method that trains nothing.
     """
 
     config: Config
@@ -88,10 +93,12 @@ class Prepared:
     notes: list[str]  # lines that a user should read before round 1
     gpus: tuple[str, ...]  # types and libraries, of all ranks
     measure: Measure  # the number that `best` is about
+    data: Dataset  # without its samples
     frozen: str | None = None
     shifts: Shifts | None = None
     calendar: Calendar | None = None
     mixes: bool = False
+    trainings: tuple[AskedTraining, ...] = ()
 
     def counts_in(self, round: int) -> Tensor:
         """Training samples of each class as clients know them in a round, float64
@@ -343,12 +350,15 @@ def prepare(config: Config, process: Process, seat: Device | None = None) -> Pre
             *config.notes,
             *_misspelt.notes(type(method)),
             *of_base,
+            *(note for note in dataset.description.notes if note not in split.notes),
             *split.notes,
+            *_note_untrained(config, dataset, counts, test_counts),
             *method.notes(setup),
             *_idle(placed),
         ],
         seat.kinds,
         measures.measure(config.evaluation, scores),
+        dataset.without_samples(),
         frozen,
         shifts,
     )
@@ -469,6 +479,24 @@ def _counts(
             split.counts(dataset.y.numpy(), classes, part) for part in ("train", "test")
         )
     return torch.from_numpy(of_train).double(), torch.from_numpy(of_test).double()
+
+
+def _note_untrained(
+    config: Config, dataset: Dataset, counts: Tensor, test_counts: Tensor
+) -> list[str]:
+    """Return a note on classes that clients are tested on and no client trains on."""
+    trained = config.partition.clients
+    is_tested = test_counts[:trained].sum(dim=0) > 0
+    is_trained = counts[:trained].sum(dim=0) > 0
+    untrained = (is_tested & ~is_trained).nonzero().flatten().tolist()
+    if not untrained:
+        return []
+    names = ", ".join(dataset.class_name(number) for number in untrained[:NAMED])
+    more = f" and {len(untrained) - NAMED} more" if len(untrained) > NAMED else ""
+    return [
+        f"{len(untrained)} of {dataset.classes} classes are tested and no client trains on "
+        f"them: {names}{more}"
+    ]
 
 
 def _scores(config: Config, split: Split) -> dict[str, Score]:

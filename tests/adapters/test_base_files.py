@@ -13,7 +13,7 @@ from safetensors.torch import save_file
 
 from hpcfl.adapters import base
 from hpcfl.adapters.published import PUBLISHED
-from hpcfl.commands.experiments import check_file
+from hpcfl.commands.check import check_file
 from hpcfl.communication.communicator import OneProcess
 from hpcfl.errors import UserError
 from hpcfl.experiment import config
@@ -239,9 +239,9 @@ def test_check_prints_which_file_it_is(saved, tmp_path, capsys):
     table = tiny.table("fedavg", adapter={"kind": "head", "base": path, "names": NAMES})
     lines = configuration.toml(config.parse(table))
     (tmp_path / "base.toml").write_text(lines)
-    check_file(tmp_path / "base.toml", [], OneProcess())
+    check_file(tmp_path / "base.toml", [], OneProcess(), whole=True)
     printed = capsys.readouterr().out
-    assert printed.startswith(lines)
+    assert printed.startswith("data ") and lines in printed
     line = f"{path}: SHA-256 {digest}, 2 tensors, 36 parameters, float32\n"
     assert line in printed
 
