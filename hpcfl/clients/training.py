@@ -37,7 +37,7 @@ from hpcfl.clients.optimizers import Optimizer, Proximal
 from hpcfl.clients.resources import Resources
 from hpcfl.clients.step_context import StepContext, StepRandom
 from hpcfl.files import heartbeat, scratch
-from hpcfl.rows import pinned, places, randomness
+from hpcfl.rows import constants, pinned, places, randomness
 
 
 @dataclass(frozen=True)
@@ -183,6 +183,7 @@ def train(
         frozen.side_by_side(resources, order, pools, train_chunk)
     else:
         resources.side_by_side(order, train_chunk)
+    constants.refuse_changed(resources.kernel.module)
     return trained
 
 

@@ -3,12 +3,13 @@ wrong there.
 """
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from hpcfl.errors import RunFailure, UserError
 from hpcfl.experiment import blame, plugins
 from hpcfl.methods._renamed import hint
+from hpcfl.models import _usable as usable
+from hpcfl.rows import randomness
 from hpcfl.simulation.dry_round import SAMPLES, hook_of
 from hpcfl.simulation.message_check import MessageError
 from hpcfl.simulation.prepare import Prepared
@@ -49,23 +50,21 @@ def of_method(prepared: Prepared, error: BaseException) -> Diagnosis:
 
 
 def of_model(prepared: Prepared) -> Diagnosis | None:
-    """What is wrong with the model's output for two samples in evaluation mode; None if
-    nothing is.
+    """Return the fault of the model on a few samples, in evaluation mode and on a batch
+    in training mode; None for a model that runs.
     """
-    samples, classes = prepared.resources.samples, prepared.setup.classes
-    x, _ = samples.take(np.arange(min(SAMPLES, len(samples.y))))
-    try:
-        with torch.no_grad():
-            output = prepared.setup.build().to(samples.device).eval()(x)
-        _check_output(output, len(x), classes)
-    except Exception as error:
-        place = blame.line_of(error) or blame.definition_of(_model_plugin(prepared))
-        name = prepared.config.model.name
-        text = (
-            f"model.name = '{name}' fails on {len(x)} samples, {_size(x)}: "
-            f"{blame.said(error)}"
-        )
-        return placed(text, place), error
+    samples, name = prepared.resources.samples, prepared.config.model.name
+    batch = min(SAMPLES, prepared.config.training.batch_size)
+    for training, count in (False, SAMPLES), (True, batch):
+        x, _ = samples.take(np.arange(min(count, len(samples.y))))
+        try:
+            with randomness.seeded(prepared.config.seed, "diagnosis"):
+                module = prepared.setup.build().to(samples.device).train(training)
+                output = module(x)
+            _check_output(output, len(x), prepared.setup.classes)
+        except Exception as error:
+            plugin = _model_plugin(prepared)
+            return str(usable.explained(error, name, plugin, x)), error
     return None
 
 
