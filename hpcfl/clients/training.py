@@ -38,6 +38,7 @@ from hpcfl.clients.resources import Resources
 from hpcfl.clients.step_context import StepContext, StepRandom
 from hpcfl.files import heartbeat, scratch
 from hpcfl.rows import constants, pinned, places, randomness
+from hpcfl.rows.declared import DeclaredTensors
 
 
 @dataclass(frozen=True)
@@ -363,7 +364,7 @@ class Chunk:
         y_parts = batch.y.tensor_split(self.task.batches, dim=1)
         given = {name: value[lanes] for name, value in self.variables.items()}
         context = StepContext(
-            dict(given),
+            DeclaredTensors(given, "context.variables", "fleet.train_by"),
             self._random.taken[lanes].clone(),  # a copy, because a step may keep it
             lanes,
             [Batch(x, y) for x, y in zip(x_parts, y_parts, strict=True)],

@@ -2,14 +2,18 @@
 wrong there.
 """
 
+import traceback
+
 import numpy as np
 from torch import Tensor
 
 from hpcfl.errors import RunFailure, UserError
 from hpcfl.experiment import blame, plugins
 from hpcfl.methods._renamed import hint
+from hpcfl.methods.base import Method
 from hpcfl.models import _usable as usable
 from hpcfl.rows import randomness
+from hpcfl.rows.declared import UnknownName
 from hpcfl.simulation.dry_round import SAMPLES, hook_of
 from hpcfl.simulation.message_check import MessageError
 from hpcfl.simulation.prepare import Prepared
@@ -36,17 +40,29 @@ def of_method(prepared: Prepared, error: BaseException) -> Diagnosis:
     of these that is the user's.
     """
     place = blame.line_of(error)
-    if isinstance(error, UserError | RunFailure):
+    known = isinstance(error, UserError | RunFailure)
+    if known and not isinstance(error, UnknownName):
         return placed(str(error), place), error
     name = f"method.name = '{prepared.method.name}'"
-    hook, method = hook_of(error), type(prepared.config.method)
+    hook, method = own_hook_of(error) or hook_of(error), type(prepared.config.method)
     for suspect in (getattr(method, hook, None), method, _model_plugin(prepared)):
         place = place or blame.definition_of(suspect)
-    if isinstance(error, MessageError):
+    if isinstance(error, MessageError | UnknownName):
         return placed(f"{name}: {error}", place), error
     where = f" in '{hook}'" if hook else ""
     text = f"{name} fails{where}: {blame.said(error)}{hint(error)}"
     return placed(text, place), error
+
+
+def own_hook_of(error: BaseException) -> str:
+    """Return the outermost function of the user's method in which an error was raised; ""
+    for none.
+    """
+    for frame, _ in traceback.walk_tb(error.__traceback__):
+        of_method = isinstance(frame.f_locals.get("self"), Method)
+        if of_method and blame.is_own(frame.f_code.co_filename):
+            return frame.f_code.co_name
+    return ""
 
 
 def of_model(prepared: Prepared) -> Diagnosis | None:

@@ -25,6 +25,7 @@ from hpcfl.communication.placement import Placement
 from hpcfl.errors import RankFailure, UserError
 from hpcfl.files import heartbeat
 from hpcfl.methods.base import Method, State
+from hpcfl.rows.declared import UnknownName
 from hpcfl.simulation.message_check import MessageError
 from hpcfl.simulation.participation import RoundPlan
 from hpcfl.simulation.prepare import Prepared
@@ -175,9 +176,12 @@ def play(prepared: Prepared, lanes: int) -> set[str]:
     try:
         _play(small)
     except RankFailure as failure:
+        cause = failure.__cause__
         fewer = small.setup.clients < prepared.setup.clients
-        excused = fewer or isinstance(failure.__cause__, EXCUSED)
-        if not excused or hook_of(failure.__cause__) not in SERVER_HOOKS:
+        excused = fewer or isinstance(cause, EXCUSED)
+        if isinstance(cause, UnknownName) or not excused:
+            raise
+        if hook_of(cause) not in SERVER_HOOKS:
             raise
     head = small.resources.head
     dependent = set(small.resources.kernel.dependent)
