@@ -572,7 +572,8 @@ def _statistics(
         module = build()
     try:
         usable.refuse_unusable(module)
-        if ":" not in name:  # built-in models have no state but that of their norms
+        own = ":" in name or any(constants.own_buffers(module))
+        if not own:  # built-in models have no state but that of their norms
             return set()
         return usable.find_statistics(module, x, config.seed)
     except UserError:
