@@ -1,6 +1,13 @@
 """What a method sees of its clients: the ``Fleet``, which trains and scores them."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import (
+    Callable,
+    Iterable,
+    Iterator,
+    Mapping,
+    MutableMapping,
+    Sequence,
+)
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypedDict, TypeVar, Unpack
@@ -26,6 +33,7 @@ from hpcfl.errors import UserError
 from hpcfl.experiment.plugins import nearest
 from hpcfl.files import heartbeat
 from hpcfl.rows import randomness
+from hpcfl.rows.declared import DeclaredTensors
 from hpcfl.rows.layout import Group, Layout
 from hpcfl.scores import loss as cross_entropy
 from hpcfl.scores._metric_name import held_out
@@ -88,7 +96,8 @@ class Fleet:
     Attributes:
         ids: the clients' numbers [n], ascending.
         state: the clients' private state, tensors ``[n, …]`` by name; tensors that a
-            method assigns are kept.
+            method assigns are kept. They have the names, types and shapes of
+            ``client_state``.
         counts: training samples of each class, float64 [n, classes].
         rounds: the number of the round, from 1, that keys the draws of each client,
             int64 [n]. They differ where clients started from different models of a
@@ -114,7 +123,7 @@ class Fleet:
     """
 
     ids: np.ndarray
-    state: Tensors
+    state: MutableMapping[str, Tensor]
     counts: Tensor
     rounds: np.ndarray
     scored: bool
@@ -131,6 +140,7 @@ class Fleet:
     _phases: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
+        self.state = _declared(self.state)
         self.sample_gradients = np.zeros(len(self.ids), np.int64)
 
     @property
@@ -256,7 +266,7 @@ class Fleet:
         be put back here, too.
         """
         state, losses, pace = self.state, (self.losses, self.data_losses), self.pace
-        self.state = dict(state)
+        self.state = _declared(state)
         self.pace = None
         try:
             yield
@@ -667,6 +677,10 @@ def only_one(numbers: Iterable[Number]) -> Number:
     if len(distinct) > 1:
         raise MixedRounds(f"clients of different rounds have {sorted(distinct)}")
     return distinct.pop()
+
+
+def _declared(state: Mapping[str, Tensor]) -> DeclaredTensors:
+    return DeclaredTensors(state, "fleet.state", "client_state")
 
 
 def buffer_name(model: str) -> str:

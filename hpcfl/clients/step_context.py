@@ -1,6 +1,6 @@
 """One step in a method's own hands; the loop over mini-batches stays with the fleet."""
 
-from collections.abc import Callable
+from collections.abc import Callable, MutableMapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NoReturn
 
@@ -157,7 +157,7 @@ class StepContext:
         index: how many steps each lane did before in this training, int64 [a].
     """
 
-    variables: Tensors
+    variables: MutableMapping[str, Tensor]
     index: Tensor
     _lanes: Lanes
     _batches: list[Batch]

@@ -38,7 +38,8 @@ from hpcfl.clients.optimizers import Optimizer, Proximal
 from hpcfl.clients.resources import Resources
 from hpcfl.clients.step_context import StepContext, StepRandom
 from hpcfl.files import heartbeat, scratch
-from hpcfl.rows import pinned, places, randomness
+from hpcfl.rows import constants, pinned, places, randomness
+from hpcfl.rows.declared import DeclaredTensors
 
 
 @dataclass(frozen=True)
@@ -184,6 +185,7 @@ def train(
         frozen.side_by_side(resources, order, pools, train_chunk)
     else:
         resources.side_by_side(order, train_chunk)
+    constants.refuse_changed(resources.kernel.module)
     return trained
 
 
@@ -363,7 +365,7 @@ class Chunk:
         y_parts = batch.y.tensor_split(self.task.batches, dim=1)
         given = {name: value[lanes] for name, value in self.variables.items()}
         context = StepContext(
-            dict(given),
+            DeclaredTensors(given, "context.variables", "fleet.train_by"),
             self._random.taken[lanes].clone(),  # a copy, because a step may keep it
             lanes,
             [Batch(x, y) for x, y in zip(x_parts, y_parts, strict=True)],

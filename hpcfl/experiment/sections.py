@@ -2,6 +2,7 @@
 means.
 """
 
+import math
 from collections.abc import Mapping
 from itertools import pairwise
 from typing import Annotated, Any, ClassVar, Literal, Self
@@ -431,6 +432,11 @@ class Participation(Section):
     fraction: float = Field(
         1.0, gt=0, le=1, description="share of clients drawn each round, at least one"
     )
+    rounding: Literal["down", "up"] = Field(
+        "down",
+        description="a share that is no whole number of clients: ⌊γK⌋, as codes have it, or "
+        "⌈γK⌉, as texts do",
+    )
     dropout: float = Field(
         0.0,
         ge=0,
@@ -447,8 +453,11 @@ class Participation(Section):
     )
 
     def count(self, clients: int) -> int:
-        """How many of so many clients are drawn each round."""
-        return max(1, int(self.fraction * clients + 1e-9))
+        """Return how many of so many clients are drawn each round."""
+        share = self.fraction * clients
+        if self.rounding == "up":
+            return math.ceil(share - 1e-9)
+        return max(1, int(share + 1e-9))
 
 
 class Time(Section):

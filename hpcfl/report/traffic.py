@@ -24,7 +24,7 @@ EXPERIMENT = {
 
 # Zhang et al., "FedALA", AAAI 2023, Table 3: parameters down and up for one client in
 # one iteration, in models Σ. α is the share of the feature extractor, M the number of
-# models that a client receives: all but its own.
+# models that a client receives, by the text all 20, its own included.
 FEDALA_TABLE_3: dict[str, tuple[str, Callable[[float, int], float]]] = {
     **dict.fromkeys(
         (
@@ -85,4 +85,4 @@ def _paper(method: str, prepared: Prepared) -> tuple[str, float] | None:
     layout = prepared.setup.layout
     body = layout.columns("body")
     body_share = (body.stop - body.start) / layout.width
-    return formula, value(body_share, CLIENTS - 1)
+    return formula, value(body_share, CLIENTS)

@@ -30,6 +30,7 @@ from hpcfl.communication.placement import Placement
 from hpcfl.errors import RankFailure, RunFailure, UserError, is_shortage
 from hpcfl.files import heartbeat
 from hpcfl.methods.base import Method, State
+from hpcfl.rows.declared import UnknownName
 from hpcfl.simulation.message_check import MessageError
 from hpcfl.simulation.participation import RoundPlan
 from hpcfl.simulation.prepare import Prepared
@@ -217,9 +218,12 @@ def play(prepared: Prepared, lanes: int) -> Tried:
     try:
         _play(small, asked)
     except RankFailure as failure:
+        cause = failure.__cause__
         fewer = small.setup.clients < prepared.setup.clients
-        excused = fewer or isinstance(failure.__cause__, EXCUSED)
-        if not excused or not _is_of_server(failure.__cause__):
+        excused = fewer or isinstance(cause, EXCUSED)
+        if isinstance(cause, UnknownName) or not excused:
+            raise
+        if not _is_of_server(cause):
             raise
     head = small.resources.head
     dependent = set(small.resources.kernel.dependent)

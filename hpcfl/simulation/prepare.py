@@ -36,7 +36,7 @@ from hpcfl.data.partitions.base import Scheme
 from hpcfl.data.shifted import Shifts
 from hpcfl.data.validation import hold_out
 from hpcfl.errors import UserError
-from hpcfl.experiment import blame, measures
+from hpcfl.experiment import blame, measures, plugins
 from hpcfl.experiment.config import MIXED, Config
 from hpcfl.files import scratch
 from hpcfl.methods import _misspelt
@@ -46,6 +46,7 @@ from hpcfl.methods.options import refuse_without_effect
 from hpcfl.methods.options.averaged_buffers import AveragedBuffers
 from hpcfl.models import _initial as initial
 from hpcfl.models import _mixed as mixed
+from hpcfl.models import _usable as usable
 from hpcfl.models._replaced import replace_layers
 from hpcfl.rows import constants, layout, mixing, randomness
 from hpcfl.scores._described import Measure
@@ -593,8 +594,11 @@ def _builders(
             module.load_state_dict(given, strict=False)
         return completed(module)
 
+    statistics = _statistics(config, fresh, dataset)
+
     def of_base(module: nn.Module) -> dict[str, Tensor]:
-        values = constants.frozen(module, adapted=config.adapter.kind != "none")
+        adapted = config.adapter.kind != "none"
+        values = constants.frozen(module, adapted, statistics)
         return mixed.stored(module, values) if in_bfloat16 else values
 
     with randomness.seeded(config.seed, *INITIAL):
@@ -615,6 +619,29 @@ def _builders(
         digest.of_tensors(content) if content else None,
         notes,
     )
+
+
+def _statistics(
+    config: Config, build: Callable[[], nn.Module], dataset: Dataset
+) -> set[str]:
+    """Return the names of a model's own buffers that its forward pass changes.
+
+    Raises UserError where the model cannot be trained as it is.
+    """
+    name, x = config.model.name, dataset.normalise(dataset.x[:2])
+    with randomness.seeded(config.seed, "statistics"):
+        module = build()
+    try:
+        usable.refuse_unusable(module)
+        own = ":" in name or any(constants.own_buffers(module))
+        if not own:  # built-in models have no state but that of their norms
+            return set()
+        return usable.find_statistics(module, x, config.seed)
+    except UserError:
+        raise
+    except Exception as error:
+        plugin = plugins.find(models.__name__, "model.name", name)
+        raise usable.explained(error, name, plugin, x) from error
 
 
 def _given(

@@ -1,7 +1,7 @@
 """One round of a federation, stage by stage, as every rank plays it."""
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -17,6 +17,7 @@ from hpcfl.communication.message import Inbox, Message, only
 from hpcfl.communication.message import select as part_of
 from hpcfl.errors import Diverged
 from hpcfl.methods.base import State
+from hpcfl.rows.declared import DeclaredTensors, FixedTensors, NamedTensors
 from hpcfl.simulation import record
 from hpcfl.simulation.message_check import checked
 from hpcfl.simulation.participation import RoundPlan
@@ -50,7 +51,7 @@ class LocalWork:
 
     ids: np.ndarray
     message: Message
-    state: State
+    state: Mapping[str, Tensor]
     finite: Tensor
 
     @cached_property
@@ -202,7 +203,8 @@ class Round:
     def message(self, hook: str, ids: np.ndarray) -> Message:
         """What a hook of the method sends to some clients; on rank 0."""
         audience = self.prepared.audience(ids, self.plan.number)
-        returned = getattr(self.prepared.method, hook)(self.server, audience)
+        server = FixedTensors(self.server, "server")
+        returned = getattr(self.prepared.method, hook)(server, audience)
         return checked(hook, returned, len(ids), downwards=True)
 
     @stage("train", "local work", collective=False)
@@ -225,8 +227,8 @@ class Round:
         if not len(fleet.ids):
             return None
         with on_this_rank(f"{self.name}, {named(fleet.ids)}"):
-            inbox = self.inbox_of(fleet, inbox)
-            return getattr(self.prepared.method, hook)(fleet, inbox)
+            own_inbox = NamedTensors(self.inbox_of(fleet, inbox), "inbox")
+            return getattr(self.prepared.method, hook)(fleet, own_inbox)
 
     def inbox_of(self, fleet: Fleet, inbox: Inbox) -> Inbox:
         """The part of this rank's inbox that is for the clients of a fleet."""
@@ -318,8 +320,13 @@ class Round:
         """Let the server take its step, on rank 0, unless nobody sent anything."""
         if uploads is not None:
             senders = self.prepared.cohort(cohort, self.plan.number)
-            uplink = self.uplink(cohort, uploads)
-            self.prepared.method.aggregate(self.server, senders, uplink)
+            uplink: Any = NamedTensors(self.uplink(cohort, uploads), "uplink")
+            method = self.prepared.method
+            server: Any = DeclaredTensors(
+                self.server, "server", "server_state", method.varying
+            )
+            method.aggregate(server, senders, uplink)
+            self.server.update(server)
 
     def uplink(self, cohort: np.ndarray, uploads: State) -> State:
         """What the method's server gets of what arrived, on rank 0."""
@@ -418,11 +425,12 @@ class FinalScoring(Round):
         """
         method, fleet = self.prepared.method, self.newcomers
         with on_this_rank(f"{self.name}, {named(fleet.ids)}"):
-            method.init_newcomers(fleet, self.newcomers_inbox)
+            inbox: Any = NamedTensors(self.newcomers_inbox, "inbox")
+            method.init_newcomers(fleet, inbox)
             if self.prepared.config.newcomers.epochs:
-                method.train_newcomers(fleet, self.newcomers_inbox)
+                method.train_newcomers(fleet, inbox)
             else:
-                method.observe(fleet, self.newcomers_inbox)
+                method.observe(fleet, inbox)
         columns = {"pre": BEFORE, "post": AFTER}
         fleet.scores = {
             columns[name]: sums

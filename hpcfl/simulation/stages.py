@@ -18,6 +18,7 @@ import numpy as np
 
 from hpcfl.clients import resources
 from hpcfl.errors import RankFailure
+from hpcfl.experiment import blame
 
 SHOWN = 10  # ids of clients that a message has
 
@@ -50,15 +51,17 @@ def stage(phase: str, place: str, collective: bool) -> Callable[[Function], Func
 
 @contextmanager
 def on_this_rank(place: str) -> Iterator[None]:
-    """Turn what fails inside the block into a RankFailure at ``place``, unless it is one
-    already.
+    """Raise a failure inside the block as a RankFailure at ``place`` and at the line of a
+    user's code, unless it is one already.
     """
     try:
         yield
     except RankFailure:
         raise
     except Exception as error:
-        raise RankFailure(place) from (resources.failure(error) or error)
+        line = blame.line_of(error)
+        where = f"{place}, {line}" if line else place
+        raise RankFailure(where) from (resources.failure(error) or error)
 
 
 def named(clients: np.ndarray) -> str:
