@@ -33,8 +33,8 @@ def read(file: str, module: nn.Module) -> dict[str, Tensor]:
         )
     if unknown := sorted(given.keys() - own.keys()):
         raise UserError(
-            f"model.init = '{file}' has a tensor '{wording.shorten(unknown[0])}', which the model has not; its are "
-            f"{wording.list_names(sorted(own))}"
+            f"model.init = '{file}' has a tensor '{wording.shorten(unknown[0])}', which "
+            f"the model has not; its are {wording.list_names(sorted(own))}"
         )
     for name, tensor in own.items():
         if form(given[name]) != form(tensor):

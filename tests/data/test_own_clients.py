@@ -303,8 +303,13 @@ def test_other_numbers_are_taken_as_they_are(tmp_path):
             {"a": ([PLAY], ["ab"])},
             "user 'a': texts must have 80 letters, and classes one",
         ),
-        ({"a": ([[1e39]], [0])}, "user 'a': NaN or infinities"),
-        ({"a": ([[float("nan")]], [0])}, "user 'a': NaN or infinities"),
+        ({"a": ([[0.0], [1e39]], [0, 0])}, r"user 'a': x\[1, 0\] is 1e\+39"),
+        ({"a": ([[1.0, float("nan")]], [0])}, r"user 'a': x\[0, 1\] is nan"),
+        ({"a": ([[1.0]], [0.5])}, "user 'a': classes must be integers"),
+        ({"a": ([[1.0], [2.0]], [0, "1"])}, r"user_data\.a\.y"),
+        ({"a": ([[1.0], ["2.0"]], [0, 1])}, r"user_data\.a\.x"),
+        ({"a": ([[True]], [0])}, r"user_data\.a\.x"),
+        ({"a": ([[255.0] * 784], [0])}, r"an image of values 0 … 1; it has 255 … 255"),
         ({"a": ([[1.0]], [-1])}, "user 'a': classes must be from 0 to 99,999"),
         ({"a": ([[1.0]], [10**30])}, "cannot be read"),
         (
@@ -313,7 +318,7 @@ def test_other_numbers_are_taken_as_they_are(tmp_path):
         ),
         (
             {"a": ([[1.0]], [0]), "b": ([[1.0, 2.0]], [0])},
-            "all users' samples must be alike",
+            r"user 'b' has samples float32 \[2\], user 'a' in .* has float32 \[1\]",
         ),
         (
             {"a": (7, [0])},
@@ -333,6 +338,95 @@ def test_files_that_are_none_of_leafs_are_refused(tmp_path, users, told):
         load("leaf", root)
 
 
+USERS = {"a": ([[1.0], [2.0]], [0, 1]), "b": ([[3.0]], [1])}
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"users": ["a", "b", "a"]}, "user 'a' stands twice in 'users'"),
+        ({"users": ["a"]}, "'users' has 1 names and 'user_data' 2; .* has 'b'"),
+        ({"users": ["a", "b "]}, "only one of them has 'b'"),
+        ({"num_samples": [2, 2]}, "user 'b' has 1 samples, 'num_samples' says 2"),
+        ({"num_samples": [2]}, "'num_samples' has 1 entries for 2 users"),
+    ],
+)
+def test_what_a_file_of_leaf_says_of_itself_is_compared(tmp_path, change, told):
+    root = as_leaf(tmp_path / "leaf", train=[USERS])
+    path = root / "train" / "all_data_0.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | change))
+    with pytest.raises(UserError, match=rf"all_data_0\.json: .*{told}"):
+        load("leaf", root)
+
+
+def test_a_user_of_leaf_may_stand_once(tmp_path):
+    root = as_leaf(tmp_path / "two", train=[USERS, {"b": ([[4.0]], [0])}])
+    with pytest.raises(UserError, match=r"1\.json: user 'b' is in all_data_0\.json"):
+        load("leaf", root)
+    root = as_leaf(tmp_path / "twice", train=[USERS])
+    path = root / "train" / "all_data_0.json"
+    path.write_text(path.read_text().replace('"b": {', '"a": {'))
+    with pytest.raises(UserError, match=r"'a' stands twice"):
+        load("leaf", root)
+
+
+@pytest.mark.parametrize("name", ["B", " b", "b\u00a0"])
+def test_a_user_of_leaf_has_one_spelling(tmp_path, name):
+    root = as_leaf(
+        tmp_path / "leaf", train=[USERS], test=[{"a": USERS["a"], name: USERS["b"]}]
+    )
+    with pytest.raises(UserError, match="user 'b' is spelled"):
+        load("leaf", root)
+
+
+def split_by_users(root):
+    """LEAF's ``-t user``: five users to train and three others to test."""
+    users = {f"u{number}": ([[float(number)]] * 4, [0, 1] * 2) for number in range(8)}
+    train = {name: users[name] for name in list(users)[:5]}
+    test = {name: users[name] for name in list(users)[5:]}
+    return as_leaf(root, train=[train], test=[test])
+
+
+def test_leafs_test_users_are_newcomers(tmp_path):
+    data = load("leaf", split_by_users(tmp_path / "leaf"))
+    split = partition.make(by_client(clients=3), data, newcomers=2)
+    assert len(split.names) == 5
+    assert set(split.names[:3]) < {"u0", "u1", "u2", "u3", "u4"}
+    assert set(split.names[3:]) < {"u5", "u6", "u7"}
+    for name, train, test in zip(split.names, split.train, split.test, strict=True):
+        assert (len(train), len(test)) == (3, 1)
+        values = data.x[np.concatenate([train, test])].flatten().tolist()
+        assert values == [float(name[1:])] * 4
+    assert "split by users" in split.notes[-1]
+    assert "3 users in test/" in data.description.notes[0]
+
+
+@pytest.mark.parametrize(
+    ("clients", "newcomers", "told"),
+    [
+        (5, 0, r"set newcomers\.clients = 3 \(at most 3\).* partition\.clients = 5"),
+        (8, 0, r"set newcomers\.clients = 3 \(at most 3\).* partition\.clients = 5"),
+        (5, 4, r"set newcomers\.clients = 3 \(at most 3\)"),
+        (6, 2, r"set newcomers\.clients = 2 .* partition\.clients = 5 \(at most 5\)"),
+    ],
+)
+def test_leafs_split_by_users_is_refused_with_the_keys_that_read_it(
+    tmp_path, clients, newcomers, told
+):
+    data = load("leaf", split_by_users(tmp_path / "leaf"))
+    with pytest.raises(UserError, match=told):
+        partition.make(by_client(clients=clients), data, newcomers=newcomers)
+
+
+def test_test_users_stay_newcomers_where_groups_have_all_data_each(tmp_path):
+    """The groups 0 and 1 of five clients and one newcomer each get all users dealt out."""
+    data = load("leaf", split_by_users(tmp_path / "leaf"))
+    groups = np.array([0, 0, 1, 1, 0, 1])
+    split = partition.make(by_client(clients=4), data, newcomers=2, replicas=groups)
+    assert set(split.names[:4]) <= {"u0", "u1", "u2", "u3", "u4"}
+    assert set(split.names[4:]) <= {"u5", "u6", "u7"}
+
+
 def test_a_folder_of_leaf_that_is_not_whole_is_refused(tmp_path):
     with pytest.raises(
         UserError, match=r"train: must hold LEAF's \.json files, .*; it holds 0"
@@ -341,7 +435,7 @@ def test_a_folder_of_leaf_that_is_not_whole_is_refused(tmp_path):
     (tmp_path / "train").mkdir()
     (tmp_path / "train" / "a.json").write_text('{"users": ["a"], "user_data": {}}')
     with pytest.raises(
-        UserError, match=r"a\.json: 'user_data' has no user 'a', who is among 'users'"
+        UserError, match=r"a\.json: .*'users' has 1 names and 'user_data' 0; .* 'a'"
     ):
         load("leaf", tmp_path)
     (tmp_path / "train" / "a.json").unlink()

@@ -1,12 +1,14 @@
 """LEAF's clients (Caldas et al., arXiv 1812.01097): a folder (``data.file``) with JSON
 in train/ and test/.
 
-A file holds ``users``, and for each user ``user_data[user]["x"]`` and ``["y"]``.
-``partition.scheme = "by-client"`` tests users on their samples in test/. What ``x``
-holds says which of LEAF's data sets it is (heterogeneity.md D6):
+A file holds ``users``, and for each user ``user_data[user]["x"]`` and ``["y"]``, as many
+as ``num_samples`` says. ``partition.scheme = "by-client"`` tests users on their samples
+in test/. Where all users in test/ are others than those in train/ (LEAF's ``-t user``),
+they are the clients of ``[newcomers]``, and ``partition.train`` cuts each user's samples.
+The form of ``x`` says which of LEAF's data sets it is (heterogeneity.md D6):
 
 * Lists of numbers are taken as they are; 784 of them, as of FEMNIST, are an image
-  1×28×28 of values 0 … 1, scaled as the built-in images.
+  1×28×28 of values 0 … 1, scaled as the built-in images. Other values are refused.
 * Texts of 80 letters are Shakespeare's, with the letter after them, numbered by LEAF's
   alphabet of 80 letters. Such a sample is 80 token ids, 1 for the first letter, 0 for
   one that is not in the alphabet; its class is the next letter's number from 0.
@@ -16,6 +18,7 @@ holds says which of LEAF's data sets it is (heterogeneity.md D6):
   brought to 84×84 pixels as by LEAF's model.
 """
 
+import json
 import re
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
@@ -23,16 +26,17 @@ from typing import Annotated, Any, NamedTuple
 import numpy as np
 import pydantic
 import torch
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor
 
 from hpcfl.data.datasets import Dataset
+from hpcfl.data.description import DataDescription
 from hpcfl.data.owners import Owners
 from hpcfl.data.sources import _images, ag_news
 from hpcfl.data.sources.base import MOST_BYTES, Source
 from hpcfl.data.sources.npz import MOST_CLASSES, gaps
 from hpcfl.errors import UserError
-from hpcfl.files import atomic, heartbeat, regular
+from hpcfl.files import atomic, foreign, heartbeat, regular, values
 
 LETTERS = (
     "\n !\"&'(),-.0123456789:;>?ABCDEFGHIJKLMNOPQRSTUVWXYZ[]abcdefghijklmnopqrstuvwxyz}"
@@ -41,22 +45,29 @@ POSITIONS = 80  # letters of a sample
 TWEET, WORDS = 4, 25  # where a tweet's text stands, and the tokens that are read of it
 PORTRAIT = (84, 84)
 IMAGE = (1, 28, 28)
+PIXELS = 28 * 28
 MOST_FILES = 10_000
 
 
 class _Samples(BaseModel):
+    model_config = ConfigDict(strict=True)
+
     x: list[list[float]] | list[list[str]] | list[str]
-    y: list[int] | list[str]
+    y: list[int] | list[float] | list[str]
 
 
 class _Content(BaseModel):
+    model_config = ConfigDict(strict=True)
+
     users: list[str]
+    num_samples: list[int] | None = None
     user_data: dict[str, _Samples]
 
 
 class _User(NamedTuple):
     """A user's samples in one file: ``x`` [n, …], of tweets objects, ``y`` int64 [n]."""
 
+    path: Path
     name: str
     x: np.ndarray
     y: np.ndarray
@@ -83,35 +94,103 @@ class Leaf(Source):
         train = _part(root / "train", folder, required=True)
         test = _part(root / "test", folder, required=False)
         users = [*train, *test]  # a user with samples in both parts is there twice
-        kinds = {(user.x.dtype, user.x.shape[1:]) for user in users}
-        if len(kinds) > 1:
-            raise UserError(
-                f"{root}: all users' samples must be alike, texts or as many numbers each"
-            )
+        _refuse_other_samples(users)
         x = np.concatenate([user.x for user in users])
         y = torch.from_numpy(np.concatenate([user.y for user in users]))
         if images is not None and x.dtype != np.uint8:
             raise UserError(f"data.images: the samples of {root} name no images")
-        numbers: dict[str, int] = {}  # of clients, by name
-        for user in users:
-            numbers.setdefault(user.name, len(numbers))
-        clients = [numbers[user.name] for user in users]
-        sizes = [len(user.y) for user in users]
+        owners = _owners(train, test)
         return Dataset(
             root.name,
             y=y,
             **_fields(x, y, root, trained=sum(len(user.y) for user in train)),
             official_test=sum(len(user.y) for user in test),
-            owners=Owners(tuple(numbers), np.repeat(clients, sizes)),
+            owners=owners,
+            description=_describe(x, owners),
         )
 
 
 def _part(folder: Path, images: Path | None, required: bool) -> list[_User]:
-    """The users of all files in train/ or test/. Raises UserError."""
-    users = []
+    """Read the users of all files in train/ or test/. Raises UserError."""
+    users: dict[str, _User] = {}
     for path in _paths(folder, required):
-        users += _users(path, images)
-    return users
+        for user in _users(path, images):
+            if user.name in users:
+                raise UserError(
+                    f"{path}: user '{user.name}' is in {users[user.name].path.name} as well"
+                )
+            users[user.name] = user
+    return list(users.values())
+
+
+def _owners(train: list[_User], test: list[_User]) -> Owners:
+    """Return the clients, those of train/ first. Raises UserError where a user's name is
+    spelled in another way in test/.
+    """
+    trained = {user.name for user in train}
+    tested = {user.name for user in test}
+    _refuse_other_spelling(train, sorted(tested - trained))
+    numbers: dict[str, int] = {}  # of clients, by name
+    for user in (*train, *test):
+        numbers.setdefault(user.name, len(numbers))
+    clients = [numbers[user.name] for user in (*train, *test)]
+    sizes = [len(user.y) for user in (*train, *test)]
+    unseen = len(tested) if trained.isdisjoint(tested) else 0
+    return Owners(tuple(numbers), np.repeat(clients, sizes), unseen)
+
+
+def _describe(x: np.ndarray, owners: Owners) -> DataDescription:
+    """Describe how the files were understood."""
+    is_letters = x.dtype == np.int64
+    notes: tuple[str, ...] = ()
+    if owners.unseen:
+        notes = (
+            f"split by users: {owners.unseen} users in test/ are others than the "
+            f"{len(owners.names) - owners.unseen} in train/",
+        )
+    return DataDescription(
+        features=("x",),
+        label="y",
+        client="users",
+        classes=tuple(LETTERS) if is_letters else (),
+        notes=notes,
+    )
+
+
+def _refuse_other_spelling(train: list[_User], only_tested: list[str]) -> None:
+    """Raise UserError for a user of test/ alone whose name differs from one in train/ in
+    nothing but case or spaces.
+    """
+    spelled = {_spelling(user.name): user for user in train}
+    for name in only_tested:
+        other = spelled.get(_spelling(name))
+        if other is not None:
+            raise UserError(
+                f"{other.path}: user '{other.name}' is spelled '{name}' in test/; names "
+                "must be equal in both"
+            )
+
+
+def _spelling(name: str) -> str:
+    """Return a name without its case and spaces."""
+    return "".join(name.split()).casefold()
+
+
+def _refuse_other_samples(users: list[_User]) -> None:
+    """Raise UserError for the first user with samples of another type or length."""
+    first = users[0]
+    for user in users:
+        if (user.x.dtype, user.x.shape[1:]) != (first.x.dtype, first.x.shape[1:]):
+            raise UserError(
+                f"{user.path}: user '{user.name}' has samples {_form(user.x)}, user "
+                f"'{first.name}' in {first.path} has {_form(first.x)}; all users' samples "
+                "must be alike"
+            )
+
+
+def _form(x: np.ndarray) -> str:
+    """Return the type and shape of samples, for a message."""
+    return f"{x.dtype} {list(x.shape[1:])}"
 
 
 def _paths(folder: Path, required: bool) -> list[Path]:
@@ -128,14 +207,17 @@ def _paths(folder: Path, required: bool) -> list[Path]:
 
 
 def _users(path: Path, images: Path | None) -> list[_User]:
-    """The users in a file. Raises UserError where it is none of LEAF's."""
+    """Read the users in a file. Raises UserError where it is none of LEAF's."""
     try:
-        content = _Content.model_validate_json(regular.read_bytes(path, MOST_BYTES))
+        text = regular.read_bytes(path, MOST_BYTES)
+        table = json.loads(text, object_pairs_hook=foreign.without_repeats)
+        content = _Content.model_validate(table)
         heartbeat.beat()
+        _refuse_other_counts(content)
         users = []
         for name in content.users:
             x, y = _numbered(name, content.user_data[name], images)
-            users.append(_User(name, x, y))
+            users.append(_User(path, name, x, y))
         return users
     except pydantic.ValidationError as error:
         [first, *_] = error.errors(include_url=False)
@@ -143,12 +225,37 @@ def _users(path: Path, images: Path | None) -> list[_User]:
         raise UserError(
             f"{path}: cannot be read as one of LEAF's files ({place}: {first['msg']})"
         ) from None
-    except KeyError as error:
-        raise UserError(
-            f"{path}: 'user_data' has no user {error}, who is among 'users'"
-        ) from None
-    except (OSError, ValueError, OverflowError) as error:
+    except (OSError, ValueError, OverflowError, RecursionError) as error:
         raise UserError(f"{path}: cannot be read ({atomic.reason(error)})") from None
+
+
+def _refuse_other_counts(content: _Content) -> None:
+    """Raise ValueError where a file's own lists of users and numbers differ from its
+    samples.
+    """
+    if len(set(content.users)) < len(content.users):
+        repeated = next(u for u in content.users if content.users.count(u) > 1)
+        raise ValueError(f"user '{repeated}' stands twice in 'users'")
+    differing = sorted(set(content.users) ^ set(content.user_data))
+    if differing:
+        raise ValueError(
+            f"'users' has {len(content.users)} names and 'user_data' "
+            f"{len(content.user_data)}; only one of them has '{differing[0]}'"
+        )
+    if content.num_samples is None:
+        return
+    counts = [len(content.user_data[user].y) for user in content.users]
+    if len(content.num_samples) != len(counts):
+        raise ValueError(
+            f"'num_samples' has {len(content.num_samples)} entries for {len(counts)} users"
+        )
+    for user, stated, count in zip(
+        content.users, content.num_samples, counts, strict=True
+    ):
+        if stated != count:
+            raise ValueError(
+                f"user '{user}' has {count} samples, 'num_samples' says {stated}"
+            )
 
 
 def _numbered(
@@ -175,6 +282,8 @@ def _numbered(
             f"user '{user}': samples must be lists of as many numbers each, classes integers"
         )
     classes = np.array(y, np.int64)
+    if not np.array_equal(classes, y):
+        raise ValueError(f"user '{user}': classes must be integers")
     if classes.min() < 0 or classes.max() >= MOST_CLASSES:
         raise ValueError(
             f"user '{user}': classes must be from 0 to {MOST_CLASSES - 1:,}"
@@ -187,15 +296,21 @@ def _numbered(
 
 
 def _values(user: str, rows: list[Any]) -> np.ndarray:
-    """One user's rows of numbers, float32 [n, numbers]. Raises ValueError."""
+    """Return one user's rows of numbers, float32 [n, numbers]. Raises ValueError."""
     if len({len(row) for row in rows}) > 1 or not rows[0]:
         raise ValueError(
             f"user '{user}': samples must be lists of as many numbers each, classes integers"
         )
-    values = np.array(rows)
-    if not np.abs(values).max() <= np.finfo(np.float32).max:
-        raise ValueError(f"user '{user}': NaN or infinities")
-    return values.astype(np.float32)
+    array = np.array(rows, float)
+    place = values.describe_nonfinite(array)
+    if place:
+        raise ValueError(f"user '{user}': x{place}")
+    if array.shape[1] == PIXELS and not 0 <= array.min() <= array.max() <= 1:
+        raise ValueError(
+            f"user '{user}': {PIXELS} numbers are an image of values 0 … 1; it has "
+            f"{array.min():g} … {array.max():g}"
+        )
+    return array.astype(np.float32)
 
 
 def _tweets(user: str, rows: list[Any]) -> np.ndarray:
@@ -255,7 +370,7 @@ def _fields(x: np.ndarray, y: Tensor, root: Path, trained: int) -> dict[str, Any
     samples = torch.from_numpy(x)
     if x.dtype == np.uint8:
         return {"x": samples, **found}
-    if x.shape[1] == IMAGE[1] * IMAGE[2]:
+    if x.shape[1] == PIXELS:
         return {"x": samples.view(-1, *IMAGE), "scale": 1.0, **found}
     return {"x": samples, "scale": 1.0, "mean": (0.0,), "std": (1.0,), **found}
 
