@@ -365,8 +365,12 @@ def test_a_user_of_leaf_may_stand_once(tmp_path):
         load("leaf", root)
     root = as_leaf(tmp_path / "twice", train=[USERS])
     path = root / "train" / "all_data_0.json"
-    path.write_text(path.read_text().replace('"b": {', '"a": {'))
-    with pytest.raises(UserError, match=r"'a' stands twice"):
+    content = {"users": ["a"], "user_data": {"a": {"x": [[1.0]], "y": [0]}}}
+    text = json.dumps(content).replace(
+        '"user_data": {', '"user_data": {"a": {"x": [[2]], "y": [0]}, '
+    )
+    path.write_text(text)
+    with pytest.raises(UserError, match=r"2 lists 'x' for 1 users"):
         load("leaf", root)
 
 

@@ -18,7 +18,6 @@ The form of ``x`` says which of LEAF's data sets it is (heterogeneity.md D6):
   brought to 84×84 pixels as by LEAF's model.
 """
 
-import json
 import re
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
@@ -36,7 +35,7 @@ from hpcfl.data.sources import _images, ag_news
 from hpcfl.data.sources.base import MOST_BYTES, Source
 from hpcfl.data.sources.npz import MOST_CLASSES, gaps
 from hpcfl.errors import UserError
-from hpcfl.files import atomic, foreign, heartbeat, regular, values
+from hpcfl.files import atomic, heartbeat, regular, values
 
 LETTERS = (
     "\n !\"&'(),-.0123456789:;>?ABCDEFGHIJKLMNOPQRSTUVWXYZ[]abcdefghijklmnopqrstuvwxyz}"
@@ -47,6 +46,7 @@ PORTRAIT = (84, 84)
 IMAGE = (1, 28, 28)
 PIXELS = 28 * 28
 MOST_FILES = 10_000
+SAMPLES = rb'(?<!\\)"x"\s*:\s*\['  # the key of a user's samples, in a file
 
 
 class _Samples(BaseModel):
@@ -210,10 +210,15 @@ def _users(path: Path, images: Path | None) -> list[_User]:
     """Read the users in a file. Raises UserError where it is none of LEAF's."""
     try:
         text = regular.read_bytes(path, MOST_BYTES)
-        table = json.loads(text, object_pairs_hook=foreign.without_repeats)
-        content = _Content.model_validate(table)
+        content = _Content.model_validate_json(text)
         heartbeat.beat()
         _refuse_other_counts(content)
+        lists = len(re.findall(SAMPLES, text))
+        if lists != len(content.user_data):  # JSON's reader takes the last of two
+            raise ValueError(
+                f"it has {lists} lists 'x' for {len(content.user_data)} users; a user "
+                "stands twice in 'user_data'"
+            )
         users = []
         for name in content.users:
             x, y = _numbered(name, content.user_data[name], images)
@@ -225,7 +230,7 @@ def _users(path: Path, images: Path | None) -> list[_User]:
         raise UserError(
             f"{path}: cannot be read as one of LEAF's files ({place}: {first['msg']})"
         ) from None
-    except (OSError, ValueError, OverflowError, RecursionError) as error:
+    except (OSError, ValueError, OverflowError) as error:
         raise UserError(f"{path}: cannot be read ({atomic.reason(error)})") from None
 
 
