@@ -136,7 +136,7 @@ def test_owners_that_are_not_whole_are_refused(tmp_path, text, told):
         (["train/0.png", "bus/0.png"], {}, "train and test alone, or classes alone"),
         (["train/a/0.png", "test/a/0.png"], {"clients": "folder"}, "in the clients' folders"),
         (["train/x/a/0.png", "test/x/a/0.png"], {}, "train/x: is a class by its place"),
-        (["x/train/a/0.png", "x/test/a/0.png", "y/a/0.png"], {"clients": "folder"}, "'x' has images in test/, client 'y'"),
+        (["x/train/a/0.png", "x/test/a/0.png", "y/a/0.png"], {"clients": "folder"}, "client 'x' has .*'y'"),
         (["train/a/0.png", "test/A/0.png"], {}, "class A; classes in train/: a; in test/: A"),
         (["a/0.png", "A/0.png"], {}, "'A' and 'a' differ in case"),
         (["x/a b/0.png", "y/ab/0.png"], {"clients": "folder"}, "differ in case or spaces"),

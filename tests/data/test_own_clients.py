@@ -128,7 +128,30 @@ def test_a_folder_with_training_and_test_samples(tmp_path):
         ({"a": {"train": ([1.0], [0])}}, r"a/test\.npz: no such file"),
         (
             {"a": {"data": ([1.0], [0])}, "b": {"data": ([1], [0])}},
-            r"x must be of one type and shape for all clients; it is float64 \['n', 1\] and int64 \['n', 1\]",
+            r"b/data\.npz: x is int64 \[n, 1\], but float64 \[n, 1\] in .*a/data\.npz",
+        ),
+        (
+            {"a": {"data": ([1.0], [0])}, "b": {"data": ([[1.0, 2.0]], [0])}},
+            r"b/data\.npz: x is float64 \[n, 1, 2\], but float64 \[n, 1\]",
+        ),
+        (
+            {"a": {"data": ([1.0], [0])}, "b": {"data": ([1.0, np.nan], [0, 1])}},
+            r"b/data\.npz: x\[1, 0\] is nan",
+        ),
+        (
+            {"a": {"data": ([1.0], [0]), "valid": ([1.0], [0])}},
+            r"a/valid\.npz: is not read beside data\.npz",
+        ),
+        (
+            {"a": {part: ([1.0], [0]) for part in ("data", "train", "test")}},
+            r"a/data\.npz: is not read beside train\.npz and test\.npz",
+        ),
+        (
+            {
+                "a": {"data": ([1.0], [0])},
+                "b": {part: ([1.0], [0]) for part in ("train", "test")},
+            },
+            r"b/data\.npz: no such file; it has test\.npz, train\.npz",
         ),
         (
             {"a": {"data": ([1.0], [0, 1])}},
@@ -141,6 +164,37 @@ def test_folders_that_are_none_are_refused(tmp_path, clients, told):
     (tmp_path / "clients").mkdir()
     with pytest.raises(UserError, match=told):
         load("npz-folders", folders(tmp_path / "clients", **clients))
+
+
+def test_a_client_is_named_by_its_folder_alone(tmp_path):
+    root = folders(tmp_path / "clients", a={"data": ([1.0], [0])})
+    np.savez(root / "a" / "data.npz", x=np.ones((1, 1)), y=[0], client=["b"])
+    with pytest.raises(UserError, match=r"data\.npz: has an array 'client'"):
+        load("npz-folders", root)
+    np.savez(root / "loose.npz", x=np.ones((1, 1)), y=[0])
+    with pytest.raises(UserError, match=r"loose\.npz: is in no client's folder"):
+        load("npz-folders", root)
+
+
+def test_a_folder_of_images_is_told_its_reader(tmp_path):
+    (tmp_path / "a").mkdir()
+    Image.new("L", (2, 2)).save(tmp_path / "a" / "0.png")
+    with pytest.raises(UserError, match=r"data\.dataset = 'image-folder'"):
+        load("npz-folders", tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("values", "is_noted"),
+    [([255.0, 0.0], True), ([2.0, 0.5], False), ([0.0, 0.0], False)],
+)
+def test_clients_with_values_on_another_scale_are_noted(tmp_path, values, is_noted):
+    root = folders(
+        tmp_path / "clients",
+        a={"data": ([0.0, 1.0], [0, 1])},
+        b={"data": (values, [0, 1])},
+    )
+    notes = load("npz-folders", root).notes
+    assert any("one scale" in note for note in notes) is is_noted
 
 
 def test_a_file_is_no_folder_of_clients(tmp_path):
