@@ -284,6 +284,11 @@ def _read(path: str, scheme: Scheme, dataset: Dataset, checksum: str) -> Split:
             f"partition.file = '{scheme.file}' has {len(split.train)} clients, "
             f"partition.clients = {scheme.clients}"
         )
+    if split.dataset != dataset.name:
+        split.notes.append(
+            f"partition.file = '{scheme.file}' was drawn for '{split.dataset}'; '{dataset.name}' "
+            "has the same labels"
+        )
     asked = scheme.model_dump(mode="json")
     differs = [
         f"{key} = {value!r}"

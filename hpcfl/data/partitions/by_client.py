@@ -47,7 +47,8 @@ class ByClient(Scheme):
                 f"partition.scheme = 'by-client': '{dataset.name}' does not say whose its "
                 "samples are; set partition.lists, or bring data that do (an array 'client' in "
                 f"an npz file{has}; a column 'client', or data.client, of csv, parquet or "
-                "huggingface; npz-folders; leaf; pfllib)"
+                "huggingface; data.clients or data.owners of image-folder; npz-folders; "
+                "leaf; pfllib)"
             )
         held = dataset.owners.held(dataset.official_test)
         where = f"'{dataset.name}'"
