@@ -8,7 +8,7 @@ they are the clients of ``[newcomers]``, and ``partition.train`` cuts each user'
 The form of ``x`` says which of LEAF's data sets it is (heterogeneity.md D6):
 
 * Lists of numbers are taken as they are; 784 of them, as of FEMNIST, are an image
-  1×28×28 of values 0 … 1, scaled as the built-in images. Other values are refused.
+  1×28×28 of values 0 … 1, scaled as the built-in images. Other values are noted.
 * Texts of 80 letters are Shakespeare's, with the letter after them, numbered by LEAF's
   alphabet of 80 letters. Such a sample is 80 token ids, 1 for the first letter, 0 for
   one that is not in the alphabet; its class is the next letter's number from 0.
@@ -100,10 +100,12 @@ class Leaf(Source):
         if images is not None and x.dtype != np.uint8:
             raise UserError(f"data.images: the samples of {root} name no images")
         owners = _owners(train, test)
+        fields = _fields(x, y, root, trained=sum(len(user.y) for user in train))
+        fields["notes"] = (*fields.get("notes", ()), *_describe_range(users))
         return Dataset(
             root.name,
             y=y,
-            **_fields(x, y, root, trained=sum(len(user.y) for user in train)),
+            **fields,
             official_test=sum(len(user.y) for user in test),
             owners=owners,
             description=_describe(x, owners),
@@ -137,6 +139,23 @@ def _owners(train: list[_User], test: list[_User]) -> Owners:
     sizes = [len(user.y) for user in (*train, *test)]
     unseen = len(tested) if trained.isdisjoint(tested) else 0
     return Owners(tuple(numbers), np.repeat(clients, sizes), unseen)
+
+
+def _describe_range(users: list[_User]) -> tuple[str, ...]:
+    """Return a note on the first user whose images have other values than 0 … 1."""
+    for user in users:
+        least, most = (user.x.min(), user.x.max()) if _is_image(user.x) else (0, 1)
+        if least < 0 or most > 1:
+            return (
+                f"{user.path}: user '{user.name}' has values {least:g} … {most:g}; {PIXELS} "
+                "numbers are scaled as an image of values 0 … 1, (x − 0.5) / 0.5",
+            )
+    return ()
+
+
+def _is_image(x: np.ndarray) -> bool:
+    """Return whether samples are images as FEMNIST's."""
+    return x.dtype == np.float32 and x.shape[1] == PIXELS
 
 
 def _describe(x: np.ndarray, owners: Owners) -> DataDescription:
@@ -310,11 +329,6 @@ def _values(user: str, rows: list[Any]) -> np.ndarray:
     place = values.describe_nonfinite(array)
     if place:
         raise ValueError(f"user '{user}': x{place}")
-    if array.shape[1] == PIXELS and not 0 <= array.min() <= array.max() <= 1:
-        raise ValueError(
-            f"user '{user}': {PIXELS} numbers are an image of values 0 … 1; it has "
-            f"{array.min():g} … {array.max():g}"
-        )
     return array.astype(np.float32)
 
 
@@ -357,7 +371,7 @@ def _letters(texts: list[Any]) -> np.ndarray:
 
 
 def _fields(x: np.ndarray, y: Tensor, root: Path, trained: int) -> dict[str, Any]:
-    """The samples as a data set has them, with what depends on their kind.
+    """Return the samples as a data set has them, with what depends on their kind.
 
     trained: how many of them, from the first, are training samples.
     """
@@ -375,7 +389,7 @@ def _fields(x: np.ndarray, y: Tensor, root: Path, trained: int) -> dict[str, Any
     samples = torch.from_numpy(x)
     if x.dtype == np.uint8:
         return {"x": samples, **found}
-    if x.shape[1] == PIXELS:
+    if _is_image(x):
         return {"x": samples.view(-1, *IMAGE), "scale": 1.0, **found}
     return {"x": samples, "scale": 1.0, "mean": (0.0,), "std": (1.0,), **found}
 
