@@ -12,7 +12,7 @@ from PIL import Image
 
 from hpcfl.data import datasets, partition
 from hpcfl.data.partitions.by_client import plugin as by_client
-from hpcfl.data.sources import leaf
+from hpcfl.data.sources import _leaf_samples
 from hpcfl.errors import UserError
 from hpcfl.experiment import config
 
@@ -244,7 +244,12 @@ def test_images_of_other_values_than_femnists_are_noted(tmp_path):
 
 
 def test_shakespeare_as_leaf_exports_it(tmp_path):
-    assert len(PLAY) == leaf.POSITIONS == len(leaf.LETTERS) == len(set(leaf.LETTERS))
+    assert (
+        len(PLAY)
+        == _leaf_samples.POSITIONS
+        == len(_leaf_samples.LETTERS)
+        == len(set(_leaf_samples.LETTERS))
+    )
     root = as_leaf(
         tmp_path / "plays", train=[{"HAMLET": ([PLAY, PLAY[:-1] + "é"], ["f", "\n"])}]
     )
@@ -256,11 +261,11 @@ def test_shakespeare_as_leaf_exports_it(tmp_path):
         and data.official_test == 0
     )
     read = [
-        "?" if number == 0 else leaf.LETTERS[number - 1]
+        "?" if number == 0 else _leaf_samples.LETTERS[number - 1]
         for number in data.x[1].tolist()
     ]
     assert "".join(read) == PLAY[:-1] + "?" and data.x.max() <= 80
-    assert [leaf.LETTERS[number] for number in data.y.tolist()] == ["f", "\n"]
+    assert [_leaf_samples.LETTERS[number] for number in data.y.tolist()] == ["f", "\n"]
     assert data.normalise(data.x) is data.x
 
 
@@ -511,6 +516,6 @@ def test_a_folder_of_leaf_that_is_not_whole_is_refused(tmp_path):
 
 def test_text_is_taken_apart_letter_by_letter():
     assert torch.equal(
-        torch.from_numpy(leaf._letters(["\n }", "z\0é"])),
+        torch.from_numpy(_leaf_samples._letters(["\n }", "z\0é"])),
         torch.tensor([[0, 1, 79], [78, -1, -1]]),
     )
