@@ -1,5 +1,6 @@
-"""Names out of a user's file, in the form in which a message has them."""
+"""Names out of a user's file: compared, and in the form in which a message has them."""
 
+import unicodedata
 from collections.abc import Sequence
 
 LETTERS = 80  # of a name
@@ -21,3 +22,10 @@ def list_first(phrases: Sequence[str]) -> str:
     """Return the first of the phrases, and how many more there are; "" for none."""
     more = f" and {len(phrases) - MOST} more" if len(phrases) > MOST else ""
     return ", ".join(phrases[:MOST]) + more
+
+
+def fold(name: str) -> str:
+    """Return a name without its case, its spaces and its form in Unicode, which two
+    spellings of one name have in common.
+    """
+    return "".join(unicodedata.normalize("NFKC", name).split()).casefold()

@@ -140,6 +140,10 @@ def test_owners_that_are_not_whole_are_refused(tmp_path, text, told):
         (["train/a/0.png", "test/A/0.png"], {}, "class A; classes in train/: a; in test/: A"),
         (["a/0.png", "A/0.png"], {}, "'A' and 'a' differ in case"),
         (["x/a b/0.png", "y/ab/0.png"], {"clients": "folder"}, "differ in case or spaces"),
+        (["Train/a/0.png", "Test/a/0.png"], {}, "Test, Train; it must be train and test"),
+        (["x/Train/0.png", "x/a/0.png"], {"clients": "folder"}, "Train, a; it must be train"),
+        (["training/a/0.png", "val/a/0.png"], {"clients": "folder"}, "the clients' folders"),
+        (["x/\u00e9/0.png", "y/e\u0301/0.png"], {"clients": "folder"}, "differ in case"),
         (["a/0.gif"], {}, r"a/0\.gif: is in no format that is read \(\.jpg, "),
         ([".cache/0.png", "a/0.png"], {}, r"\.cache: would be a class or client; remove"),
         (["a/0.png"], {"clients": "folder", "owners": "x.csv"}, "set only one of them"),
@@ -174,6 +178,13 @@ def test_images_of_two_sizes_are_resized_or_refused(tmp_path):
     assert load(tmp_path, size=5).shape == (3, 5, 5)
     data = load(tmp_path, size=[2, 6])
     assert data.shape == (3, 2, 6) and firsts(data) == [0, 10, 0]
+
+
+@pytest.mark.parametrize("size", [0, 4097, [4, 5, 6], [0, 4], "4"])
+def test_a_size_that_is_none_is_refused(size):
+    data = {"dataset": "image-folder", "file": "photos", "size": size}
+    with pytest.raises(UserError, match=r"data\.size = "):
+        config.parse({"method": {"name": "fedavg"}, "data": data})
 
 
 def test_grey_and_coloured_images_are_converted_or_refused(tmp_path):

@@ -8,6 +8,8 @@ from hpcfl.errors import UserError
 from hpcfl.files import atomic, wording
 
 PARTS = ["test", "train"]
+# Names that folders of a part have elsewhere; as a class or client they are refused.
+OTHER_PARTS = {*PARTS, "testing", "training", "val", "valid", "validation"}
 SYSTEM_FILES = ("Thumbs.db", "desktop.ini")
 # The formats that are read, as torchvision has them.
 EXTENSIONS = (
@@ -58,8 +60,7 @@ def describe_untested(root: Path, images: list[Image]) -> tuple[str, ...]:
 def _find_clients(root: Path) -> list[Image]:
     """Find the images in a folder of clients."""
     folders = _list_folders(root)
-    names = [folder.name for folder in folders]
-    if set(PARTS) & set(names):
+    if _are_parts(folders):
         raise UserError(
             f"{root}: data.clients = 'folder' needs a folder for each client; train/ and "
             "test/ must be in the clients' folders"
@@ -80,9 +81,10 @@ def _find_clients(root: Path) -> list[Image]:
 
 def _find_parts(folder: Path, client: str) -> list[Image]:
     """Find the images below a folder of classes, or of train/ and test/."""
-    names = [path.name for path in _list_folders(folder)]
-    if not set(PARTS) & set(names):
+    folders = _list_folders(folder)
+    if not _are_parts(folders):
         return _find_classes(folder, client, tested=False)
+    names = [path.name for path in folders]
     if names != PARTS:
         raise UserError(
             f"{folder}: holds the folders {wording.list_names(names)}; it must be train "
@@ -92,6 +94,11 @@ def _find_parts(folder: Path, client: str) -> list[Image]:
     for part in ("train", "test"):
         images += _find_classes(folder / part, client, tested=part == "test")
     return images
+
+
+def _are_parts(folders: list[Path]) -> bool:
+    """Return whether one of the folders has the name of a part."""
+    return any(wording.fold(folder.name) in OTHER_PARTS for folder in folders)
 
 
 def _find_classes(folder: Path, client: str, tested: bool) -> list[Image]:
@@ -175,8 +182,7 @@ def _refuse_two_spellings(root: Path, words: Iterable[str]) -> None:
     """Raise UserError for two names that differ in case or spaces alone."""
     by_spelling: dict[str, str] = {}
     for word in words:
-        spelling = "".join(word.split()).casefold()
-        other = by_spelling.setdefault(spelling, word)
+        other = by_spelling.setdefault(wording.fold(word), word)
         if other != word:
             raise UserError(
                 f"{root}: the classes '{other}' and '{word}' differ in case or spaces "

@@ -5,6 +5,7 @@ import numpy as np
 from hpcfl.data.owners import Owners
 from hpcfl.data.sources._leaf_files import User
 from hpcfl.errors import UserError
+from hpcfl.files import wording
 
 
 def number_users(train: list[User], test: list[User]) -> Owners:
@@ -27,19 +28,14 @@ def _refuse_other_spelling(train: list[User], only_tested: list[str]) -> None:
     """Raise UserError for a user of test/ alone whose name differs from one in train/ in
     nothing but case or spaces.
     """
-    spelled = {_spelling(user.name): user for user in train}
+    spelled = {wording.fold(user.name): user for user in train}
     for name in only_tested:
-        other = spelled.get(_spelling(name))
+        other = spelled.get(wording.fold(name))
         if other is not None:
             raise UserError(
                 f"{other.path}: user '{other.name}' is spelled '{name}' in test/; names "
                 "must be equal in both"
             )
-
-
-def _spelling(name: str) -> str:
-    """Return a name without its case and spaces."""
-    return "".join(name.split()).casefold()
 
 
 def refuse_other_samples(users: list[User]) -> None:

@@ -19,7 +19,7 @@ from typing import Annotated, Literal, NamedTuple
 
 import numpy as np
 import torch
-from pydantic import Field, PositiveInt
+from pydantic import Field
 
 from hpcfl.data import owners as owners_of
 from hpcfl.data.datasets import Dataset
@@ -35,7 +35,8 @@ KINDS = ("PNG", "JPEG", "PPM", "BMP", "TIFF", "WEBP")  # Pillow's names
 MODES = {None: None, 1: "L", 3: "RGB"}  # by ``data.channels``
 COLUMNS = ["client", "file"]
 
-Size = PositiveInt | Annotated[list[PositiveInt], Field(min_length=2, max_length=2)]
+Pixels = Annotated[int, Field(ge=1, le=4096)]
+Size = Pixels | Annotated[list[Pixels], Field(min_length=2, max_length=2)]
 
 
 class _Form(NamedTuple):
