@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from hpcfl.data import consistency
 from hpcfl.data.description import DataDescription
 from hpcfl.data.owners import Owners
 from hpcfl.data.validation import hold_out
@@ -150,7 +151,7 @@ def load(data: sections.Data) -> Dataset:
     """
     source = find(data.dataset)
     place = _place(data, source)
-    whole = source.read(data.dataset, place, **data.options)
+    whole = _checked(source.read(data.dataset, place, **data.options), data.dataset)
     dataset = _sampled(whole, data.samples)
     if data.augment and len(dataset.shape) != 3:
         raise UserError(
@@ -164,6 +165,32 @@ def load(data: sections.Data) -> Dataset:
         )
     mean, std = dataset.statistics
     return replace(dataset, mean=mean, std=std)
+
+
+def _checked(dataset: Any, name: str) -> Dataset:
+    """Return what a source read, with notes on its form.
+
+    Raises UserError where its parts contradict one another.
+    """
+    if not isinstance(dataset, Dataset):
+        raise UserError(
+            f"data.dataset = '{name}': read must return a hpcfl.data.datasets.Dataset, not "
+            f"{type(dataset).__name__}"
+        )
+    samples = len(dataset.x)
+    misfit = (
+        consistency.describe_labels(dataset.y, samples, dataset.classes)
+        or consistency.describe_samples(dataset.x, dataset.vocabulary)
+        or consistency.describe_owners(dataset.owners, samples)
+    )
+    if not 0 <= dataset.official_test < samples:
+        misfit = misfit or f"official_test = {dataset.official_test} of {samples:,}"
+    if misfit:
+        raise UserError(f"data.dataset = '{name}': '{dataset.name}': {misfit}")
+    note = consistency.describe_channels_last(dataset.x)
+    if not note:
+        return dataset
+    return replace(dataset, notes=(*dataset.notes, f"'{dataset.name}': {note}"))
 
 
 def _sampled(dataset: Dataset, wanted: int | None) -> Dataset:

@@ -46,6 +46,7 @@ SYNONYMS = {
     "local_epochs": "epochs",
     "f1_score": "macro_f1",
     "random_state": "seed",
+    "images": "image-folder",
     "l2": "weight_decay",
 }
 MOST = 5  # words that an error names where there are many more

@@ -493,8 +493,9 @@ class Time(Section):
     )
     file: str | None = Field(
         None,
-        description="JSON with each client's computation (ms a sample) and communication "
-        "(kbit/s), for devices = 'file'",
+        description="JSON with each client's computation (ms of inference on a sample, as "
+        "in FedScale's files; training takes 3 times that) or training (ms of training on "
+        "a sample), and communication (kbit/s), for devices = 'file'",
     )
     sample_ms: float | None = Field(
         None,

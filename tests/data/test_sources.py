@@ -523,7 +523,7 @@ def test_keys_that_do_not_fit_the_data_are_refused(tmp_path):
         datasets.load(config.Data(dataset="npz"))
     with pytest.raises(
         UserError,
-        match=r"'digits' does not read data\.file = 'x'; csv, huggingface, leaf, npz, .* do",
+        match=r"'digits' does not read data\.file = 'x'; csv, huggingface, image-folder, leaf, npz, .* do",
     ):
         datasets.load(config.Data(file="x"))
     with pytest.raises(
