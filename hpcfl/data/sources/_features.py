@@ -1,0 +1,128 @@
+"""Samples of a table: one column of images, texts or lists, or numbers of several
+columns, with categories encoded (heterogeneity.md D11).
+"""
+
+import math
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from hpcfl.data.sources import ag_news
+from hpcfl.data.sources._columns import Columns, refuse_indistinct
+from hpcfl.errors import UserError
+
+MOST_CATEGORIES = 1_000  # of a column
+SHOWN = 5  # names in a note
+
+
+class Features(NamedTuple):
+    """Samples as ``npz.made`` takes them, the names of their numbers, and notes."""
+
+    x: np.ndarray
+    names: list[str]
+    notes: list[str]
+
+
+def read(
+    root: Path,
+    table: Columns,
+    columns: dict[str, np.ndarray],
+    trained: int,
+    encode: bool,
+) -> Features:
+    """Make the samples of columns whose rows for training come first.
+
+    trained: number of these rows. encode: whether each category of a column of texts or
+    categories becomes a number, 0 or 1. Raises UserError.
+    """
+    first, values = next(iter(columns.items()))
+    texts = values.dtype == object and not encode
+    if len(columns) == 1 and texts:
+        tokens = [ag_news.tokens(text) for text in values]
+        return Features(ag_news.encode(tokens, known=trained)[0], [first], [])
+    if len(columns) == 1 and values.ndim > 1:
+        return Features(values, [first], [])
+    blocks: list[np.ndarray] = []
+    names: list[str] = []
+    notes: list[str] = []
+    for name, values in columns.items():
+        where = f"{root}: the column '{name}'"
+        if values.ndim > 1:
+            raise UserError(
+                f"{where} holds {values.dtype} {list(values.shape)}, and there are other columns; "
+                f"set data.features = ['{name}'], or to the columns of numbers"
+            )
+        if encode and (values.dtype == object or table.is_categorical(name)):
+            named = _with_names(values, table.class_names(name))
+            block, categories, unknown = _one_hot(where, named, trained)
+            blocks.append(block)
+            names += [f"{name}={category}" for category in categories]
+            notes += _note_on_unknown(where, unknown)
+            continue
+        if values.dtype == object:
+            raise UserError(_advice_on_texts(where, values))
+        if table.is_categorical(name):
+            notes.append(
+                f"{where} holds categories, which are used by number; data.encode = 'one-hot' "
+                "gives each an input of its own"
+            )
+        refuse_indistinct(where, values)
+        blocks.append(values.astype(np.float32)[:, None])
+        names.append(name)
+    return Features(np.concatenate(blocks, axis=1), names, notes)
+
+
+def _with_names(values: np.ndarray, class_names: list[str] | None) -> np.ndarray:
+    """Return the names of class numbers, where they have names."""
+    return values if class_names is None else np.array(class_names, object)[values]
+
+
+def _one_hot(
+    where: str, values: np.ndarray, trained: int
+) -> tuple[np.ndarray, list[str], list[str]]:
+    """Encode a column by the categories of its first ``trained`` rows; others are zeros.
+
+    Returns the float32 block [rows, categories], the categories in order, and the others.
+    """
+    from sklearn.preprocessing import OneHotEncoder  # takes a second to import
+
+    encoder = OneHotEncoder(
+        handle_unknown="ignore", sparse_output=False, dtype=np.float32
+    )
+    known = np.unique(values[:trained])
+    if len(known) > MOST_CATEGORIES:
+        raise UserError(
+            f"{where} has {len(known):,} categories, at most {MOST_CATEGORIES:,} are encoded; "
+            "leave it out by data.features"
+        )
+    encoder.fit(values[:trained, None])
+    block: np.ndarray = encoder.transform(values[:, None])
+    unknown = np.setdiff1d(values, known)
+    return block, [str(name) for name in known], [str(name) for name in unknown]
+
+
+def _note_on_unknown(where: str, unknown: list[str]) -> list[str]:
+    if not unknown:
+        return []
+    shown = ", ".join(repr(name) for name in unknown[:SHOWN])
+    return [
+        f"{where} has {len(unknown)} categories in test rows alone, such as {shown}; "
+        "their inputs are all 0"
+    ]
+
+
+def _advice_on_texts(where: str, values: np.ndarray) -> str:
+    text = next((text for text in values if not _is_number(text)), values[0])
+    return (
+        f"{where} is not one of numbers: it holds {text!r:.60}; set data.encode = 'one-hot' to "
+        "have an input for each of its values (data.normalise = 'statistics' standardises the "
+        "other columns), or list the columns of a sample in data.features"
+    )
+
+
+def _is_number(text: str) -> bool:
+    try:
+        return math.isfinite(float(text))
+    except ValueError:
+        return False
