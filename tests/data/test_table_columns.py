@@ -95,6 +95,8 @@ def test_a_column_that_features_names_is_used_whatever_it_looks_like(tmp_path):
         ("id", np.random.default_rng(0).random(30), (), False),
         ("index", np.array([4, 4, 1, 2]), (), True),
         ("refractive_index", np.array([4, 4, 1, 2]), (), False),
+        ("patient", np.random.default_rng(0).permutation(900)[:30], (), True),
+        ("patient", np.random.default_rng(0).integers(0, 9, 30), (), False),
         ("name", np.array([f"n{number}" for number in range(12)], object), (), True),
         ("text", np.array([f"n {number}" for number in range(12)], object), (), False),
         ("pixel", np.zeros(20, int), (), False),
@@ -157,6 +159,7 @@ def test_whole_numbers_in_csv_keep_their_order(tmp_path):
         ),
         ('a,b,label\n1,"1,5",0\n', {}, "'b' is not one of numbers: it holds '1,5'"),
         ("a,label\n1,0.5\n", {}, "'label' holds float64"),
+        ("0.1,0.2,0\n0.3,0.4,1\n", {"label": "0"}, "the first line holds numbers"),
         (
             "a,b,label,split\n1,2,0,Train\n",
             {},
@@ -182,6 +185,20 @@ def test_numbers_that_float32_cannot_tell_apart_are_refused(tmp_path):
         load("npz", tmp_path / "t.npz")
     frame(income=np.arange(ROWS) * 10**8 % 7).to_parquet(tmp_path / "t.parquet")
     assert load("parquet", tmp_path / "t.parquet").shape == (3,)
+
+
+def test_names_that_differ_in_spaces_or_case_alone_are_noted(tmp_path):
+    text = "x,label,client\n0.5,cat,ann\n1.5,cat ,Ann\n"
+    data = load("csv", csv(tmp_path / "t.csv", text))
+    assert data.classes == 2 and len(data.owners.names) == 2
+    assert "the classes 'cat' and 'cat '" in data.notes[0]
+    assert "the clients 'Ann' and 'ann'" in data.notes[1]
+
+
+def test_headings_may_be_positions(tmp_path):
+    text = "0,1,2\n0.5,1.5,0\n2.5,3.5,1\n"
+    data = load("csv", csv(tmp_path / "t.csv", text), label="2")
+    assert data.x.tolist() == [[0.5, 1.5], [2.5, 3.5]]
 
 
 def test_an_arrow_table_with_two_columns_of_one_name_is_refused(tmp_path):

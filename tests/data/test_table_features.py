@@ -36,7 +36,7 @@ def test_categories_are_those_of_the_training_rows(tmp_path):
     data = datasets.load(section(path, encode="one-hot"))
     assert data.description.features == ("age", "hospital=a", "hospital=b")
     assert data.x.tolist() == [[20, 0, 1], [40, 1, 0], [60, 0, 1], [80, 0, 0]]
-    assert "1 categories in test rows alone, such as 'c'" in data.notes[0]
+    assert "no training row has the categories 'c'" in data.notes[0]
 
 
 def test_a_lone_column_of_categories_is_encoded(tmp_path):

@@ -87,7 +87,7 @@ class ArrowColumns(Columns):
                 f"{self._root}: column '{name}': all rows must have one shape; it has "
                 f"{' and '.join(map(str, sorted(shapes)[:2]))}"
             )
-        return np.concatenate(parts)
+        return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
     def class_names(self, name: str) -> list[str] | None:
         return self._class_names[0].get(name)

@@ -1,5 +1,6 @@
 """Columns of a table by name, and checks of their names and numbers."""
 
+import math
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Collection, Sequence
@@ -97,3 +98,11 @@ def refuse_indistinct(where: str, values: np.ndarray) -> None:
             f"{where} has {before:,} different numbers, of which float32 keeps {after:,}; "
             "subtract their minimum, or leave the column out"
         )
+
+
+def is_number(text: str) -> bool:
+    """Return whether a text is a finite number."""
+    try:
+        return math.isfinite(float(text))
+    except ValueError:
+        return False

@@ -2,14 +2,13 @@
 columns, with categories encoded (heterogeneity.md D11).
 """
 
-import math
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
 from hpcfl.data.sources import ag_news
-from hpcfl.data.sources._columns import Columns, refuse_indistinct
+from hpcfl.data.sources._columns import Columns, is_number, refuse_indistinct
 from hpcfl.errors import UserError
 
 MOST_CATEGORIES = 1_000  # of a column
@@ -105,24 +104,18 @@ def _one_hot(
 def _note_on_unknown(where: str, unknown: list[str]) -> list[str]:
     if not unknown:
         return []
-    shown = ", ".join(repr(name) for name in unknown[:SHOWN])
+    more = ", …" if len(unknown) > SHOWN else ""
+    shown = ", ".join(repr(name) for name in unknown[:SHOWN]) + more
     return [
-        f"{where} has {len(unknown)} categories in test rows alone, such as {shown}; "
-        "their inputs are all 0"
+        f"{where}: no training row has the categories {shown} of test rows; their inputs are "
+        "all 0"
     ]
 
 
 def _advice_on_texts(where: str, values: np.ndarray) -> str:
-    text = next((text for text in values if not _is_number(text)), values[0])
+    text = next((text for text in values if not is_number(text)), values[0])
     return (
         f"{where} is not one of numbers: it holds {text!r:.60}; set data.encode = 'one-hot' to "
         "have an input for each of its values (data.normalise = 'statistics' standardises the "
         "other columns), or list the columns of a sample in data.features"
     )
-
-
-def _is_number(text: str) -> bool:
-    try:
-        return math.isfinite(float(text))
-    except ValueError:
-        return False

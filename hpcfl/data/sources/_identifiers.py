@@ -12,6 +12,9 @@ FEWEST = (
 INDEX = re.compile(r"__index_level_\d+__|Unnamed: \d+|")
 RESET_INDEX = {"index", "level_0"}  # names that pandas' reset_index gives
 IDENTIFIERS = {"id", "ids", "uuid", "guid"}
+# words for what may be numbered: a sign where all values differ
+NUMBERED = {"number", "nr", "row", "record", "sample", "case", "key", "code", "patient"}
+NUMBERED |= {"subject", "user", "customer", "name"}
 
 
 def is_index(name: str) -> bool:
@@ -33,20 +36,23 @@ def looks_like_identifier(
         return False
     distinct = len(np.unique(values))
     all_differ = distinct == len(values)
-    if _is_called_identifier(name) and (all_differ or distinct > 2):
+    words = _words(name)
+    is_called_so = name.lower() in RESET_INDEX or bool(words & IDENTIFIERS)
+    if is_called_so and (all_differ or distinct > 2):
+        return True
+    if words & NUMBERED and all_differ and len(values) >= FEWEST:
         return True
     if values.dtype == object:
-        words = not any(" " in text.strip() for text in values)
-        return words and all_differ and len(values) >= FEWEST
+        are_words = not any(" " in text.strip() for text in values)
+        return are_words and all_differ and len(values) >= FEWEST
     files = np.split(values, np.cumsum(rows_by_file)[:-1])
     return _is_running(values) or all(map(_is_running, files))
 
 
-def _is_called_identifier(name: str) -> bool:
+def _words(name: str) -> set[str]:
+    """Return the words of a name, lower case: of ``PatientID`` patient and id."""
     words = re.findall(r"[A-Z]?[a-z]+|[A-Z]+", name)
-    return name.lower() in RESET_INDEX or not IDENTIFIERS.isdisjoint(
-        word.lower() for word in words
-    )
+    return {word.lower() for word in words}
 
 
 def _is_running(numbers: np.ndarray) -> bool:

@@ -8,6 +8,7 @@ their categories. Labels are class numbers, or names, which are numbered in thei
 """
 
 from abc import abstractmethod
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Literal, NamedTuple
@@ -96,7 +97,7 @@ class TableSource(Source):
         columns, notes = _candidates(root, table, roles, features)
         labels = _labels(root, table, label)
         order, tested, of_order = _order(root, table, roles.split, len(labels.numbers))
-        rows = {column: values[order] for column, values in columns.items()}
+        rows = {column: columns.pop(column)[order] for column in list(columns)}
         trained = len(order) - tested
         made = _features.read(root, table, rows, trained, encode is not None)
         arrays = {
@@ -104,11 +105,15 @@ class TableSource(Source):
             "y": labels.numbers[order],
             "classes": np.array(labels.classes),
         }
+        clients = _owners(root, table, roles.client, order)
+        notes += _note_on_spellings(root, "classes", labels.names)
+        if clients is not None:
+            notes += _note_on_spellings(root, "clients", clients.names)
         dataset = npz.made(
             root,
             arrays,
             official_test=tested,
-            owners=_owners(root, table, roles.client, order),
+            owners=clients,
             description=DataDescription(
                 tuple(made.names), label, roles.client or "", tuple(labels.names)
             ),
@@ -186,6 +191,19 @@ def _note_on_left_out(root: Path, kind: str, names: list[str]) -> list[str]:
     ]
 
 
+def _note_on_spellings(root: Path, what: str, names: Iterable[str]) -> list[str]:
+    """Note two names that differ in case or spaces alone."""
+    by_spelling: dict[str, str] = {}
+    for name in names:
+        spelling = "".join(name.split()).casefold()
+        other = by_spelling.setdefault(spelling, name)
+        if other != name:
+            return [
+                f"{root}: the {what} '{other}' and '{name}' differ in case or spaces alone"
+            ]
+    return []
+
+
 def _refuse_unknown(root: Path, key: str, column: str, names: list[str]) -> None:
     if column not in names:
         raise UserError(
@@ -234,7 +252,7 @@ def _labels(root: Path, table: Columns, name: str) -> _Labels:
     if values.ndim != 1 or values.dtype.kind not in "iubO":
         raise UserError(
             f"{root}: the column '{name}' holds {values.dtype} {list(values.shape)}; labels "
-            "are class numbers 0, 1, … or names"
+            "are class numbers 0, 1, …, as integers, or names"
         )
     if not len(values):
         raise UserError(f"{root}: no rows")

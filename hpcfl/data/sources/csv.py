@@ -14,7 +14,12 @@ from typing import Any
 import numpy as np
 
 from hpcfl.data.sources import _identifiers, _table
-from hpcfl.data.sources._columns import Columns, refuse_infinite, refuse_repeated
+from hpcfl.data.sources._columns import (
+    Columns,
+    is_number,
+    refuse_infinite,
+    refuse_repeated,
+)
 from hpcfl.data.sources.base import MOST_BYTES
 from hpcfl.errors import UserError
 from hpcfl.files import atomic, heartbeat, regular
@@ -27,6 +32,7 @@ class _CsvColumns(Columns):
         self._content = content
         self.names = headings.iloc[0].tolist()
         self.index = [name for name in self.names if _identifiers.is_index(name)]
+        _refuse_numbers(root, self.names)
         # pandas writes an index of several levels as columns without headings
         refuse_repeated(root, "heading", [name for name in self.names if name])
         self._frame = self._columns(na_values=[""])
@@ -55,6 +61,16 @@ class _CsvColumns(Columns):
         written = _texts(self._columns(usecols=[position], dtype=str)[position])
         usual = values.dtype.kind in "iu" and np.array_equal(_texts(values), written)
         return values if usual else written
+
+
+def _refuse_numbers(root: Path, headings: list[str]) -> None:
+    """Raise UserError where the first line holds a sample; 0, 1, 2, … may be headings."""
+    if headings == [str(position) for position in range(len(headings))]:
+        return
+    if all(is_number(heading) for heading in headings):
+        raise UserError(
+            f"{root}: the first line holds numbers; add a line of headings before it"
+        )
 
 
 def _texts(values: Any) -> np.ndarray:

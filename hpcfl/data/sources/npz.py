@@ -25,6 +25,7 @@ from numpy.lib.npyio import NpzFile
 from hpcfl.data import owners
 from hpcfl.data.datasets import Dataset
 from hpcfl.data.description import DataDescription
+from hpcfl.data.sources import _ranges
 from hpcfl.data.sources._columns import refuse_indistinct
 from hpcfl.data.sources.base import Source
 from hpcfl.errors import UserError
@@ -48,25 +49,25 @@ class OwnFile(Source):
                 _taken(content),
                 tuple(sorted({*content.files} - KEYS))[:NAMED],
             )
-        dataset = made(root, read, unread=unread)
         if problem := _clients_problem(read):
             raise UserError(f"{root}: {problem}")
+        client = "client" if "client" in read else ""
+        dataset = made(
+            root,
+            read,
+            unread=unread,
+            owners=owners.numbered(read[client]) if client else None,
+            description=DataDescription(("x",), "y", client),
+        )
         notes = list(dataset.notes)
         if unread:
             names = ", ".join(map(repr, unread))
             notes.append(f"{root}: the arrays {names} are not read; x, y, client are")
-        client = "client" if "client" in read else ""
-        return replace(
-            dataset,
-            owners=owners.numbered(read[client]) if client else None,
-            notes=tuple(notes),
-            description=DataDescription(("x",), "y", client),
-        )
+        return replace(dataset, notes=tuple(notes))
 
 
 def made(path: Path, arrays: dict[str, np.ndarray], **more: Any) -> Dataset:
-    """The data set of the ``arrays`` x, y and perhaps ``classes`` that were read from
-    ``path``.
+    """Make the data set of the ``arrays`` x, y and perhaps ``classes`` from ``path``.
 
     more: further fields of it. Raises UserError where the arrays cannot be used.
     """
@@ -75,6 +76,9 @@ def made(path: Path, arrays: dict[str, np.ndarray], **more: Any) -> Dataset:
     x, y = arrays["x"], torch.from_numpy(arrays["y"].astype(np.int64))
     classes = int(arrays.get("classes", y.max() + 1))
     notes = () if "classes" in arrays else gaps(path, y)
+    if x.dtype == np.uint8 or x.dtype.kind == "f":
+        test, clients = more.get("official_test", 0), more.get("owners")
+        notes += _ranges.describe(path, x, test, clients)
     data = partial(Dataset, path.stem, y=y, classes=classes, notes=notes, **more)
     if x.dtype == np.uint8:
         return data(x=torch.from_numpy(x))
@@ -185,13 +189,11 @@ def _labels_problem(arrays: dict[str, np.ndarray]) -> str:
 
 def _clients_problem(arrays: dict[str, np.ndarray]) -> str:
     """What is wrong with the owners of samples; "" if nothing is or there are none."""
-    clients, y = arrays.get("client"), arrays["y"]
-    if clients is None or (
-        clients.shape == y.shape[:1] and clients.dtype.kind in "iuU"
-    ):
+    clients, samples = arrays.get("client"), len(arrays["x"]) if arrays["x"].ndim else 0
+    if clients is None or (clients.shape == (samples,) and clients.dtype.kind in "iuU"):
         return ""
     return (
-        f"client must be [{len(y)}], the number or name of each sample's owner; it is {clients.dtype} "
+        f"client must be [{samples}], the number or name of each sample's owner; it is {clients.dtype} "
         f"{list(clients.shape)}"
     )
 
