@@ -40,3 +40,10 @@ def test_a_few_large_values_are_no_other_scale(tmp_path):
     x[3] = 1e6
     data = load(tmp_path / "t.npz", x=x, client=np.arange(40) // 20)
     assert data.notes == ()
+
+
+def test_clients_with_zeros_alone_are_no_other_scale(tmp_path):
+    x = np.zeros((40, 3))
+    x[:20] = 1
+    data = load(tmp_path / "t.npz", x=x, client=np.arange(40) // 20)
+    assert data.notes == ()

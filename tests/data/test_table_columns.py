@@ -75,6 +75,16 @@ def test_a_column_that_features_names_is_used_whatever_it_looks_like(tmp_path):
     assert data.notes == ()
 
 
+def test_other_columns_of_labels_and_clients_are_no_features(tmp_path):
+    """Where keys name others, features would tell the class or the client."""
+    table = frame(hospital=np.arange(ROWS) % 2, disease=np.arange(ROWS) % 3)
+    table.to_parquet(tmp_path / "t.parquet")
+    keys = {"label": "disease", "client": "hospital"}
+    data = load("parquet", tmp_path / "t.parquet", **keys)
+    assert data.description.features == ("a", "b")
+    assert "'label', 'client'" in data.notes[0]
+
+
 @pytest.mark.parametrize(
     ("name", "values", "files", "expected"),
     [

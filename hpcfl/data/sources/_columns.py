@@ -72,7 +72,8 @@ def refuse_infinite(where: str, values: np.ndarray, row: int) -> None:
     """
     if values.dtype.kind != "f":
         return
-    wrong = ~(np.abs(values) <= LARGEST)
+    with np.errstate(over="ignore"):
+        wrong = ~np.isfinite(values.astype(np.float32))
     if not wrong.any():
         return
     position = tuple(np.argwhere(wrong)[0].tolist())

@@ -36,15 +36,12 @@ def read(
     categories becomes a number, 0 or 1. Raises UserError.
     """
     first, values = next(iter(columns.items()))
-    texts = values.dtype == object and not encode
-    if len(columns) == 1 and texts:
+    if len(columns) == 1 and values.dtype == object and not encode:
         tokens = [ag_news.tokens(text) for text in values]
         return Features(ag_news.encode(tokens, known=trained)[0], [first], [])
     if len(columns) == 1 and values.ndim > 1:
         return Features(values, [first], [])
-    blocks: list[np.ndarray] = []
-    names: list[str] = []
-    notes: list[str] = []
+    parts = []
     for name, values in columns.items():
         where = f"{root}: the column '{name}'"
         if values.ndim > 1:
@@ -52,24 +49,33 @@ def read(
                 f"{where} holds {values.dtype} {list(values.shape)}, and there are other columns; "
                 f"set data.features = ['{name}'], or to the columns of numbers"
             )
-        if encode and (values.dtype == object or table.is_categorical(name)):
+        is_categorical = values.dtype == object or table.is_categorical(name)
+        if encode and is_categorical:
             named = _with_names(values, table.class_names(name))
-            block, categories, unknown = _one_hot(where, named, trained)
-            blocks.append(block)
-            names += [f"{name}={category}" for category in categories]
-            notes += _note_on_unknown(where, unknown)
-            continue
-        if values.dtype == object:
-            raise UserError(_advice_on_texts(where, values))
-        if table.is_categorical(name):
-            notes.append(
-                f"{where} holds categories, which are used by number; data.encode = 'one-hot' "
-                "gives each an input of its own"
-            )
-        refuse_indistinct(where, values)
-        blocks.append(values.astype(np.float32)[:, None])
-        names.append(name)
-    return Features(np.concatenate(blocks, axis=1), names, notes)
+            parts.append(_one_hot(where, name, named, trained))
+        else:
+            parts.append(_numbers(where, name, values, is_categorical))
+    return Features(
+        np.concatenate([part.x for part in parts], axis=1),
+        [name for part in parts for name in part.names],
+        [note for part in parts for note in part.notes],
+    )
+
+
+def _numbers(
+    where: str, name: str, values: np.ndarray, is_categorical: bool
+) -> Features:
+    """Return a column of numbers as it is. Raises UserError for texts."""
+    if values.dtype == object:
+        raise UserError(_advice_on_texts(where, values))
+    refuse_indistinct(where, values)
+    notes = []
+    if is_categorical:
+        notes.append(
+            f"{where} holds categories, which are used by number; data.encode = 'one-hot' "
+            "gives each an input of its own"
+        )
+    return Features(values.astype(np.float32)[:, None], [name], notes)
 
 
 def _with_names(values: np.ndarray, class_names: list[str] | None) -> np.ndarray:
@@ -77,39 +83,31 @@ def _with_names(values: np.ndarray, class_names: list[str] | None) -> np.ndarray
     return values if class_names is None else np.array(class_names, object)[values]
 
 
-def _one_hot(
-    where: str, values: np.ndarray, trained: int
-) -> tuple[np.ndarray, list[str], list[str]]:
-    """Encode a column by the categories of its first ``trained`` rows; others are zeros.
-
-    Returns the float32 block [rows, categories], the categories in order, and the others.
-    """
+def _one_hot(where: str, name: str, values: np.ndarray, trained: int) -> Features:
+    """Encode a column by the categories of its first ``trained`` rows; others are zeros."""
     from sklearn.preprocessing import OneHotEncoder  # takes a second to import
 
-    encoder = OneHotEncoder(
-        handle_unknown="ignore", sparse_output=False, dtype=np.float32
-    )
     known = np.unique(values[:trained])
     if len(known) > MOST_CATEGORIES:
         raise UserError(
             f"{where} has {len(known):,} categories, at most {MOST_CATEGORIES:,} are encoded; "
             "leave it out by data.features"
         )
+    encoder = OneHotEncoder(
+        handle_unknown="ignore", sparse_output=False, dtype=np.float32
+    )
     encoder.fit(values[:trained, None])
-    block: np.ndarray = encoder.transform(values[:, None])
+    names = [f"{name}={category}" for category in known]
     unknown = np.setdiff1d(values, known)
-    return block, [str(name) for name in known], [str(name) for name in unknown]
-
-
-def _note_on_unknown(where: str, unknown: list[str]) -> list[str]:
-    if not unknown:
-        return []
-    more = ", …" if len(unknown) > SHOWN else ""
-    shown = ", ".join(repr(name) for name in unknown[:SHOWN]) + more
-    return [
-        f"{where}: no training row has the categories {shown} of test rows; their inputs are "
-        "all 0"
-    ]
+    notes = []
+    if len(unknown):
+        shown = ", ".join(repr(str(category)) for category in unknown[:SHOWN])
+        more = ", …" if len(unknown) > SHOWN else ""
+        notes.append(
+            f"{where}: no training row has the categories {shown}{more} of test rows; their "
+            "inputs are all 0"
+        )
+    return Features(encoder.transform(values[:, None]), names, notes)
 
 
 def _advice_on_texts(where: str, values: np.ndarray) -> str:

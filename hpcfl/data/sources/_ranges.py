@@ -38,8 +38,9 @@ def _compare(
     present, starts = np.unique(group[order], return_index=True)
     pieces = np.split(largest[order], starts[1:])
     medians = np.array([np.median(piece) for piece in pieces])
-    low, high = medians.argmin(), medians.argmax()
-    if medians[high] <= FACTOR * medians[low]:
+    # where most samples are zeros, their scale is not known
+    low, high = np.where(medians, medians, np.inf).argmin(), medians.argmax()
+    if medians[high] <= FACTOR * medians[low] or not medians[low]:
         return ()
     return (
         f"{path}: values reach {medians[high]:g} in {names[present[high]]}, but "

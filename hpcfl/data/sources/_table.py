@@ -8,7 +8,6 @@ their categories. Labels are class numbers, or names, which are numbered in thei
 """
 
 from abc import abstractmethod
-from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Literal, NamedTuple
@@ -16,17 +15,14 @@ from typing import Annotated, Literal, NamedTuple
 import numpy as np
 from pydantic import Field
 
-from hpcfl.data import owners
 from hpcfl.data.datasets import Dataset
 from hpcfl.data.description import DataDescription
-from hpcfl.data.owners import Owners
-from hpcfl.data.sources import _features, _identifiers, npz
+from hpcfl.data.sources import _features, _identifiers, _names, npz
 from hpcfl.data.sources._columns import Columns, refuse_repeated
 from hpcfl.data.sources.base import Source
 from hpcfl.errors import UserError
 from hpcfl.experiment.plugins import few
 
-TRAIN, TEST = "train", "test"
 MOST_ROWS = 100_000_000
 LABEL, CLIENT, SPLIT = "label", "client", "split"  # what columns are called by default
 SHOWN = 5  # names in a note
@@ -38,14 +34,6 @@ class _Roles(NamedTuple):
     label: str
     client: str | None
     split: str | None
-
-
-class _Labels(NamedTuple):
-    """The class number of each row, int64 [rows], and names of the classes, if any."""
-
-    numbers: np.ndarray
-    classes: int
-    names: list[str]
 
 
 class TableSource(Source):
@@ -95,8 +83,10 @@ class TableSource(Source):
         table = self.opened(root)
         roles = _roles(root, table, label, client, split)
         columns, notes = _candidates(root, table, roles, features)
-        labels = _labels(root, table, label)
-        order, tested, of_order = _order(root, table, roles.split, len(labels.numbers))
+        labels = _names.read_labels(root, table, label)
+        order, tested, of_order = _names.order_rows(
+            root, table, roles.split, len(labels.numbers)
+        )
         rows = {column: columns.pop(column)[order] for column in list(columns)}
         trained = len(order) - tested
         made = _features.read(root, table, rows, trained, encode is not None)
@@ -105,10 +95,10 @@ class TableSource(Source):
             "y": labels.numbers[order],
             "classes": np.array(labels.classes),
         }
-        clients = _owners(root, table, roles.client, order)
-        notes += _note_on_spellings(root, "classes", labels.names)
+        clients = _names.read_owners(root, table, roles.client, order)
+        notes += _names.describe_spellings(root, "classes", labels.names)
         if clients is not None:
-            notes += _note_on_spellings(root, "clients", clients.names)
+            notes += _names.describe_spellings(root, "clients", clients.names)
         dataset = npz.made(
             root,
             arrays,
@@ -164,7 +154,10 @@ def _candidates(
         return {name: table.column(name) for name in features}, []
     left = [name for name in table.names if name not in roles]
     index = [name for name in left if name in table.index]
-    columns = {name: table.column(name) for name in left if name not in index}
+    other_roles = [name for name in left if name in (LABEL, CLIENT, SPLIT)]
+    columns = {
+        name: table.column(name) for name in left if name not in index + other_roles
+    }
     identifiers = [
         name
         for name, values in columns.items()
@@ -176,8 +169,11 @@ def _candidates(
         del columns[name]
     if not columns:
         raise UserError(f"{root}: no column is left for the samples: set data.features")
-    notes = _note_on_left_out(root, "pandas' index", index)
-    return columns, notes + _note_on_left_out(root, "an identifier", identifiers)
+    return columns, [
+        *_note_on_left_out(root, "pandas' index", index),
+        *_note_on_left_out(root, "labels, clients or parts of the rows", other_roles),
+        *_note_on_left_out(root, "an identifier", identifiers),
+    ]
 
 
 def _note_on_left_out(root: Path, kind: str, names: list[str]) -> list[str]:
@@ -191,96 +187,8 @@ def _note_on_left_out(root: Path, kind: str, names: list[str]) -> list[str]:
     ]
 
 
-def _note_on_spellings(root: Path, what: str, names: Iterable[str]) -> list[str]:
-    """Note two names that differ in case or spaces alone."""
-    by_spelling: dict[str, str] = {}
-    for name in names:
-        spelling = "".join(name.split()).casefold()
-        other = by_spelling.setdefault(spelling, name)
-        if other != name:
-            return [
-                f"{root}: the {what} '{other}' and '{name}' differ in case or spaces alone"
-            ]
-    return []
-
-
 def _refuse_unknown(root: Path, key: str, column: str, names: list[str]) -> None:
     if column not in names:
         raise UserError(
             f"data.{key} = '{column}' is no column of {root}{few(column, names)}"
         )
-
-
-def _order(
-    root: Path, table: Columns, split: str | None, rows: int
-) -> tuple[np.ndarray, int, list[str]]:
-    """Return the rows that are taken, those for training first, how many are for
-    testing, and a note on the others. Raises UserError where none is for training.
-    """
-    parts = table.split if split is None else _named(table, split)
-    if parts is None:
-        return np.arange(rows), 0, []
-    train = np.flatnonzero(parts == TRAIN)
-    test = np.flatnonzero(parts == TEST)
-    others = np.setdiff1d(parts, [TRAIN, TEST])
-    shown = ", ".join(repr(str(part)) for part in others[:SHOWN])
-    if not len(train):
-        raise UserError(
-            f"{root}: no row is for training: the parts are {shown or repr(TEST)}, not '{TRAIN}'"
-        )
-    order = np.concatenate([train, test])
-    if len(order) == rows:
-        return order, len(test), []
-    note = f"{root}: {rows - len(order):,} of {rows:,} rows are neither '{TRAIN}' nor '{TEST}' ({shown})"
-    return order, len(test), [note]
-
-
-def _named(table: Columns, column: str) -> np.ndarray:
-    """Return a column as texts, class numbers by their names."""
-    values = table.as_written(column)
-    names = table.class_names(column)
-    if names is not None:
-        values = np.array(names, object)[values]
-    texts = np.empty(len(values), object)
-    texts[:] = [str(value) for value in values]
-    return texts
-
-
-def _labels(root: Path, table: Columns, name: str) -> _Labels:
-    """Read the labels. Raises UserError where they are neither numbers nor names."""
-    values = table.column(name)
-    if values.ndim != 1 or values.dtype.kind not in "iubO":
-        raise UserError(
-            f"{root}: the column '{name}' holds {values.dtype} {list(values.shape)}; labels "
-            "are class numbers 0, 1, …, as integers, or names"
-        )
-    if not len(values):
-        raise UserError(f"{root}: no rows")
-    values = table.as_written(name)
-    if values.dtype == object:
-        written, numbers = np.unique(values, return_inverse=True)
-        return _Labels(numbers.astype(np.int64), len(written), written.tolist())
-    class_names = table.class_names(name) or []
-    classes = len(class_names) or int(values.max()) + 1
-    if not 0 < classes <= npz.MOST_CLASSES:
-        raise UserError(
-            f"{root}: the column '{name}' has {classes:,} classes, from 1 to "
-            f"{npz.MOST_CLASSES:,} are allowed"
-        )
-    return _Labels(values.astype(np.int64), classes, class_names)
-
-
-def _owners(
-    root: Path, table: Columns, name: str | None, order: np.ndarray
-) -> Owners | None:
-    """Return the owners of samples, in the order of their numbers or names."""
-    if name is None:
-        given = table.clients
-        return None if given is None else Owners(given.names, given.of[order])
-    values = table.as_written(name)
-    if values.ndim != 1:
-        raise UserError(
-            f"{root}: the column '{name}' holds lists or images; clients have one number or "
-            "name each"
-        )
-    return owners.numbered(values[order])

@@ -17,7 +17,7 @@ import numpy as np
 from typing_extensions import TypedDict
 
 from hpcfl.data.owners import Owners
-from hpcfl.data.sources import _arrow, _images, _table
+from hpcfl.data.sources import _arrow, _images, _names, _table
 from hpcfl.data.sources._columns import Columns, refuse_repeated
 from hpcfl.data.sources._schemas import refuse_missing_shards
 from hpcfl.errors import UserError
@@ -132,7 +132,7 @@ def _saved(folder: Path, client: int) -> list[_Saved]:
         return [_Saved(piece, None, client) for piece in _pieces(folder)]
     splits = _json(folder / PARTS, _Splits)["splits"]
     files = []
-    for part in (_table.TRAIN, _table.TEST):
+    for part in (_names.TRAIN, _names.TEST):
         if part in splits:
             files += [_Saved(piece, part, client) for piece in _pieces(folder / part)]
     if not files:

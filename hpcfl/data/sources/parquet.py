@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from hpcfl.data.sources import _arrow, _table
+from hpcfl.data.sources import _arrow, _names, _table
 from hpcfl.data.sources._columns import Columns
 from hpcfl.data.sources._schemas import refuse_missing_shards
 from hpcfl.data.sources.base import MOST_BYTES
@@ -24,7 +24,7 @@ from hpcfl.files import atomic, regular
 
 MOST_FILES = 10_000
 # words in names of files; only the rows of the first two are taken
-PARTS = {_table.TRAIN, _table.TEST, "validation", "valid", "val", "dev"}
+PARTS = {_names.TRAIN, _names.TEST, "validation", "valid", "val", "dev"}
 
 
 class _ParquetColumns(_arrow.ArrowColumns):
