@@ -3,6 +3,7 @@ downloaded unasked.
 """
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
@@ -159,10 +160,31 @@ def load(data: sections.Data) -> Dataset:
         )
     if data.normalise == "half":
         return dataset
-    if dataset.statistics is None:
+    if dataset.vocabulary is not None:
         raise UserError(
-            f"data.normalise = 'statistics': those of '{data.dataset}' are not known; use 'half'"
+            f"data.normalise = 'statistics': the samples of '{data.dataset}' are token ids; use "
+            "'half', which leaves them as they are"
         )
+    return _normalised(dataset)
+
+
+def standardised(
+    dataset: Dataset, data: sections.Data, train: Sequence[np.ndarray]
+) -> Dataset:
+    """Return the data set with the normalisation that ``data.normalise`` asks for.
+
+    Statistics that the data set does not state itself are those of the samples ``train``
+    of all clients.
+    """
+    if data.normalise == "half" or dataset.statistics is not None:
+        return dataset
+    return _normalised(replace(dataset, statistics=_statistics(dataset, train)))
+
+
+def _normalised(dataset: Dataset) -> Dataset:
+    """Return the data set, normalised by its statistics if it has any."""
+    if dataset.statistics is None:
+        return dataset
     mean, std = dataset.statistics
     return replace(dataset, mean=mean, std=std)
 
@@ -191,6 +213,27 @@ def _checked(dataset: Any, name: str) -> Dataset:
     if not note:
         return dataset
     return replace(dataset, notes=(*dataset.notes, f"'{dataset.name}': {note}"))
+
+
+def _statistics(
+    dataset: Dataset, train: Sequence[np.ndarray]
+) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Return mean and standard deviation of each channel, or column, of a table.
+
+    A column of zeros and ones alone, such as an encoded category, keeps its values.
+    """
+    from sklearn.preprocessing import StandardScaler  # takes a second to import
+
+    scaler = StandardScaler()
+    is_binary = np.full(dataset.shape[0], dataset.x.dim() == 2)
+    for held in train:
+        samples = dataset.x[torch.from_numpy(held)].double() / dataset.scale
+        rows = samples.movedim(1, -1).reshape(-1, dataset.shape[0]).numpy()
+        scaler.partial_fit(rows)
+        is_binary &= np.isin(rows, [0, 1]).all(axis=0)
+    mean = np.where(is_binary, 0, scaler.mean_)
+    std = np.where(is_binary, 1, scaler.scale_)
+    return tuple(mean.tolist()), tuple(std.tolist())
 
 
 def _sampled(dataset: Dataset, wanted: int | None) -> Dataset:

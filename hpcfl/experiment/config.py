@@ -58,6 +58,7 @@ PATHS = (("data", "root"), ("data", "images"), ("partition", "file"))
 # Keys that earlier versions lack, with their defaults. A run with the default is the same
 # run as without the key.
 ADDED = {
+    ("data", "encode"): None,
     ("participation", "rounding"): "down",
     ("method", "prototypes"): "orthonormal",
     ("method", "adaptation"): "always",

@@ -86,7 +86,8 @@ class Data(Section):
     )
     normalise: Literal["half", "statistics"] = Field(
         "half",
-        description="subtract and divide by 0.5, or by the data set's own mean and standard deviation",
+        description="subtract and divide by 0.5, or by the mean and standard deviation of the data "
+        "set, by channel or column; where they are not known, of all training samples",
     )
     augment: bool = Field(
         False,

@@ -280,6 +280,7 @@ def prepare(config: Config, process: Process, seat: Device | None = None) -> Pre
     replicas = shifts.replicas if shifts else None
     split = partition.make(scheme, dataset, newcomers, replicas, config.data)
     split = replace(split, groups=shifts.groups() if shifts else None)
+    dataset = datasets.standardised(dataset, config.data, split.train[: scheme.clients])
     scores = _scores(config, split)
     train, validation, selection = _held_out(config, method, split, dataset.y.numpy())
     counts, test_counts = _counts(replace(split, train=train), dataset, shifts)

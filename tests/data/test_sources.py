@@ -530,11 +530,6 @@ def test_keys_that_do_not_fit_the_data_are_refused(tmp_path):
         UserError, match=r"data\.augment = true: 'spiral' has no images"
     ):
         load("spiral", ".", augment=True)
-    with pytest.raises(
-        UserError,
-        match=r"data\.normalise = 'statistics': those of 'digits' are not known",
-    ):
-        load("digits", ".", normalise="statistics")
 
 
 def test_statistics_of_the_data_set_normalise_by_channel(tiny_images):
