@@ -8,7 +8,6 @@ from torch import Tensor
 
 from hpcfl.errors import RunFailure, UserError
 from hpcfl.experiment import blame, plugins
-from hpcfl.methods._renamed import hint
 from hpcfl.simulation.dry_round import SAMPLES, hook_of
 from hpcfl.simulation.message_check import MessageError
 from hpcfl.simulation.prepare import Prepared
@@ -44,7 +43,7 @@ def of_method(prepared: Prepared, error: BaseException) -> Diagnosis:
     if isinstance(error, MessageError):
         return placed(f"{name}: {error}", place), error
     where = f" in '{hook}'" if hook else ""
-    text = f"{name} fails{where}: {blame.said(error)}{hint(error)}"
+    text = f"{name} fails{where}: {blame.said(error)}"
     return placed(text, place), error
 
 
