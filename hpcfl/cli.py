@@ -244,34 +244,6 @@ def tune(
 
 
 @cli.command()
-@click.argument("file", type=click.Path(path_type=Path))
-@click.option(
-    "--set", "overrides", multiple=True, metavar="SECTION.KEY=VALUE", help=OVERRIDE
-)
-@click.option(
-    "--rounds",
-    default=5,
-    show_default=True,
-    type=click.IntRange(1),
-    help="Rounds to time, after one to warm up.",
-)
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-@printing
-@traced
-def bench(
-    communicator: Communicator,
-    file: Path,
-    overrides: tuple[str, ...],
-    rounds: int,
-    as_json: bool,
-) -> None:
-    """Time the experiment in FILE for a few rounds; nothing is kept."""
-    from hpcfl.commands.bench import bench_file
-
-    bench_file(file, overrides, rounds, as_json, communicator)
-
-
-@cli.command()
 @click.argument("folder", type=click.Path(path_type=Path))
 @click.option(
     "--json",
