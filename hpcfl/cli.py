@@ -709,8 +709,7 @@ def report(folders: tuple[Path, ...], out: Path) -> None:
     default="curves",
     show_default=True,
     metavar="NAME",
-    help="curves, clients, gains, spread, heatmap, partition, participation, or your own "
-    "MODULE:FUNCTION.",
+    help="curves, clients, gains, partition, participation, or your own MODULE:FUNCTION.",
 )
 @click.option(
     "--x",
@@ -726,12 +725,6 @@ def report(folders: tuple[Path, ...], out: Path) -> None:
     "--at",
     type=click.Choice(["best", "last", "tail"]),
     help="Read it in a run's best round, its last one, or as mean of the last tenth of the rounds.",
-)
-@click.option(
-    "--base",
-    type=float,
-    metavar="VALUE",
-    help="Of --x KEY: draw the gain over the run of the same seed with this value of KEY.",
 )
 @click.option(
     "--group", metavar="KEY,…", help="Keys that make a line or row; default the method."
@@ -754,12 +747,6 @@ def report(folders: tuple[Path, ...], out: Path) -> None:
     help="A method, model or data set of your own that may be imported to look at models.",
 )
 @click.option(
-    "--format",
-    "form",
-    type=click.Choice(["png", "pdf", "svg"]),
-    help="Default what the file's name ends with, or png.",
-)
-@click.option(
     "--width",
     default=7.0,
     show_default=True,
@@ -768,13 +755,14 @@ def report(folders: tuple[Path, ...], out: Path) -> None:
     help="Width on paper: letters have their size there. A column is 3.3 inches wide, or so.",
 )
 @click.option(
-    "--out", type=click.Path(path_type=Path), help="The file; default KIND.png here."
+    "--out",
+    type=click.Path(path_type=Path),
+    help="The file, .png, .pdf or .svg; default KIND.png here.",
 )
 @on_server
 def plot(
     folders: tuple[Path, ...],
     kind: str,
-    form: str | None,
     width: float,
     out: Path | None,
     group: str | None,
@@ -783,16 +771,16 @@ def plot(
 ) -> None:
     """Draw the runs below FOLDERs, a colour a method.
 
-    curves are means over seeds with a band of a standard deviation, spread is a mean
-    over them; clients, gains and heatmap show the clients of all seeds, partition those of the
-    first. The papers' own figures are functions in launch/figures.
+    curves are means over seeds with a band of a standard deviation; clients and gains
+    show the clients of all seeds, partition those of the first. More kinds, such as the
+    papers' own figures, are functions in launch/figures.
     """
     from hpcfl.report.figures import plot
 
     given = {name: value for name, value in options.items() if value is not None}
     if group is not None:
         given["group"] = [key for key in group.split(",") if key]
-    for line in plot(folders, kind, width, out, form, given, own):
+    for line in plot(folders, kind, width, out, given, own):
         print(line)
 
 
