@@ -222,6 +222,9 @@ def test_gains_are_client_by_client_in_the_seeds_that_both_have(runs):
     assert "gain in accuracy over local (points)" in place.get_xlabel()
     with pytest.raises(UserError, match="--against ditto: no row of this table"):
         gains.plugin(found, sheet, against="ditto")
+    alone = [run for run in found if run.config["method"]["name"] == "local"]
+    with pytest.raises(UserError, match="--against local: no other row has the same"):
+        gains.plugin(alone, sheet)
 
 
 @pytest.mark.slow

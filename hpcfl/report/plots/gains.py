@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from hpcfl.errors import UserError
 from hpcfl.report.comparison import named_row
 from hpcfl.report.plots import _clients, clients
 from hpcfl.report.plots._clients import Rows
@@ -53,7 +54,7 @@ def beside(scores: Rows, against: str) -> Rows:
     """Return the gains of each row over the one called ``against`` in its panel, in the
     repetitions that both have; rows without any are left out.
 
-    Raises UserError where no panel has such a row, or nothing beside it.
+    Raises UserError where no panel has such a row, or no client beside it.
     """
     reference = named_row(against, list(scores.methods))
     numbers = scores.numbers
@@ -61,6 +62,8 @@ def beside(scores: Rows, against: str) -> Rows:
     others = numbers[numbers["row"] != reference]
     same = ["panel", "seed", "client"]
     pairs = others.merge(alone[[*same, "number"]], on=same, suffixes=("", "_alone"))
+    if pairs.empty:
+        raise UserError(f"--against {against}: no other row has the same clients")
     sign = scores.measure.rank(1.0)
     gains = pairs.assign(number=sign * (pairs["number"] - pairs["number_alone"]))
     return replace(scores, numbers=_clients.best_first(gains, 1.0))
