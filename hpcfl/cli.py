@@ -244,34 +244,6 @@ def tune(
 
 
 @cli.command()
-@click.argument("file", type=click.Path(path_type=Path))
-@click.option(
-    "--set", "overrides", multiple=True, metavar="SECTION.KEY=VALUE", help=OVERRIDE
-)
-@click.option(
-    "--rounds",
-    default=5,
-    show_default=True,
-    type=click.IntRange(1),
-    help="Rounds to time, after one to warm up.",
-)
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-@printing
-@traced
-def bench(
-    communicator: Communicator,
-    file: Path,
-    overrides: tuple[str, ...],
-    rounds: int,
-    as_json: bool,
-) -> None:
-    """Time the experiment in FILE for a few rounds; nothing is kept."""
-    from hpcfl.commands.bench import bench_file
-
-    bench_file(file, overrides, rounds, as_json, communicator)
-
-
-@cli.command()
 @click.argument("folder", type=click.Path(path_type=Path))
 @click.option(
     "--json",
@@ -745,8 +717,7 @@ def report(folders: tuple[Path, ...], out: Path) -> None:
     default="curves",
     show_default=True,
     metavar="NAME",
-    help="curves, clients, gains, spread, heatmap, partition, participation, or your own "
-    "MODULE:FUNCTION.",
+    help="curves, clients, gains, partition, participation, or your own MODULE:FUNCTION.",
 )
 @click.option(
     "--x",
@@ -762,12 +733,6 @@ def report(folders: tuple[Path, ...], out: Path) -> None:
     "--at",
     type=click.Choice(["best", "last", "tail"]),
     help="Read it in a run's best round, its last one, or as mean of the last tenth of the rounds.",
-)
-@click.option(
-    "--base",
-    type=float,
-    metavar="VALUE",
-    help="Of --x KEY: draw the gain over the run of the same seed with this value of KEY.",
 )
 @click.option(
     "--group", metavar="KEY,…", help="Keys that make a line or row; default the method."
@@ -790,12 +755,6 @@ def report(folders: tuple[Path, ...], out: Path) -> None:
     help="A method, model or data set of your own that may be imported to look at models.",
 )
 @click.option(
-    "--format",
-    "form",
-    type=click.Choice(["png", "pdf", "svg"]),
-    help="Default what the file's name ends with, or png.",
-)
-@click.option(
     "--width",
     default=7.0,
     show_default=True,
@@ -804,13 +763,14 @@ def report(folders: tuple[Path, ...], out: Path) -> None:
     help="Width on paper: letters have their size there. A column is 3.3 inches wide, or so.",
 )
 @click.option(
-    "--out", type=click.Path(path_type=Path), help="The file; default KIND.png here."
+    "--out",
+    type=click.Path(path_type=Path),
+    help="The file, .png, .pdf or .svg; default KIND.png here.",
 )
 @on_server
 def plot(
     folders: tuple[Path, ...],
     kind: str,
-    form: str | None,
     width: float,
     out: Path | None,
     group: str | None,
@@ -819,16 +779,16 @@ def plot(
 ) -> None:
     """Draw the runs below FOLDERs, a colour a method.
 
-    curves are means over seeds with a band of a standard deviation, spread is a mean
-    over them; clients, gains and heatmap show the clients of all seeds, partition those of the
-    first. The papers' own figures are functions in launch/figures.
+    curves are means over seeds with a band of a standard deviation; clients and gains
+    show the clients of all seeds, partition those of the first. More kinds, such as the
+    papers' own figures, are functions in launch/figures.
     """
     from hpcfl.report.figures import plot
 
     given = {name: value for name, value in options.items() if value is not None}
     if group is not None:
         given["group"] = [key for key in group.split(",") if key]
-    for line in plot(folders, kind, width, out, form, given, own):
+    for line in plot(folders, kind, width, out, given, own):
         print(line)
 
 

@@ -9,7 +9,6 @@ from torch import Tensor
 
 from hpcfl.errors import RunFailure, UserError
 from hpcfl.experiment import blame, plugins
-from hpcfl.methods._renamed import hint
 from hpcfl.methods.base import Method
 from hpcfl.models import _usable as usable
 from hpcfl.rows import randomness
@@ -50,7 +49,7 @@ def of_method(prepared: Prepared, error: BaseException) -> Diagnosis:
     if isinstance(error, MessageError | UnknownName):
         return placed(f"{name}: {error}", place), error
     where = f" in '{hook}'" if hook else ""
-    text = f"{name} fails{where}: {blame.said(error)}{hint(error)}"
+    text = f"{name} fails{where}: {blame.said(error)}"
     return placed(text, place), error
 
 

@@ -40,7 +40,6 @@ from hpcfl.experiment import blame, measures, plugins
 from hpcfl.experiment.config import MIXED, Config
 from hpcfl.files import scratch
 from hpcfl.methods import _misspelt
-from hpcfl.methods._renamed import refuse_old_hooks
 from hpcfl.methods.base import Audience, Cohort, Method, State
 from hpcfl.methods.options import refuse_without_effect
 from hpcfl.methods.options.averaged_buffers import AveragedBuffers
@@ -372,7 +371,6 @@ def _refuse(config: Config, method: Method, process: Process) -> None:
     """
     if process.is_server:
         check_trackers(config.runtime.track)
-    refuse_old_hooks(type(method))
     refuse_without_effect(method, config.training)
     if config.newcomers.clients and method.no_newcomers:
         raise UserError(

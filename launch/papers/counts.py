@@ -14,11 +14,11 @@ from typing import Any
 import numpy as np
 import pandas
 import torch
+import traffic
 
 from hpcfl import models
 from hpcfl.data import datasets, partition
 from hpcfl.experiment import config
-from hpcfl.report import traffic
 from hpcfl.rows.layout import of_parameters
 
 REPORTED = Path(__file__).parents[2] / "results" / "reported.csv"

@@ -132,6 +132,6 @@ if __name__ == "__main__":
         collected = collect(Path(sys.argv[2]), Path(sys.argv[3]))
         collected.to_csv(NUMBERS, index=False)
     numbers = pandas.read_csv(NUMBERS)
-    write(RESULTS / "pfllib.png", "png", lambda: draw(numbers, Sheet(width=7.5)))
+    write(RESULTS / "pfllib.png", lambda: draw(numbers, Sheet(width=7.5)))
     print(table(numbers, PFLLIB))
     print(table(numbers, ALIKE))

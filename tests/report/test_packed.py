@@ -60,8 +60,8 @@ def test_no_curve_is_drawn_of_the_few_rounds_of_packed_runs(runs, tmp_path):
     with pytest.raises(
         UserError, match="a packed file has the best and the last rounds"
     ):
-        figures.plot([out], "curves", 5.0, tmp_path / "curves.png", None, {})
-    figures.plot([out], "clients", 5.0, tmp_path / "clients.png", None, {})
+        figures.plot([out], "curves", 5.0, tmp_path / "curves.png", {})
+    figures.plot([out], "clients", 5.0, tmp_path / "clients.png", {})
     for path, count in ((runs, 1), (out, 0)):
         page.write([path], tmp_path / "page.html")
         text = (tmp_path / "page.html").read_text(encoding="utf-8")

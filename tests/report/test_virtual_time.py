@@ -122,9 +122,10 @@ def test_who_took_part_when_by_hand():
     turns = participation.turns(timed("fedavg", 0, *6 * [0.1]))
     assert turns.seconds.tolist() == [10, 20, 30, 40, 50, 60]
     assert np.argmax(turns.counted, axis=1).tolist() == [2, 0, 1, 2, 0, 1]
-    edges, updates = participation.in_stretches(turns)
-    assert edges.tolist() == [0, 10, 20, 30, 40, 50, 60]
-    np.testing.assert_array_equal(updates, turns.counted.T)
+    times, rows, updates = participation.binned(turns)
+    assert times.tolist() == [0, 10, 20, 30, 40, 50, 60]
+    assert rows.tolist() == [0, 1, 2, 3]
+    np.testing.assert_array_equal(updates, turns.counted)
 
 
 def test_many_clients_share_rows_and_many_rounds_stretches():
@@ -134,9 +135,9 @@ def test_many_clients_share_rows_and_many_rounds_stretches():
     counted = np.zeros((600, 1000), bool)
     counted[:, :25] = True
     turns = Turns(np.arange(1.0, 601.0), counted)
-    edges, updates = participation.in_stretches(turns)
-    assert updates.shape == (40, 60) and len(edges) == 61
-    assert (updates[0] == 10).all() and (updates[1:] == 0).all()
+    times, rows, updates = participation.binned(turns)
+    assert updates.shape == (60, 40) and len(times) == 61 and len(rows) == 41
+    assert (updates[:, 0] == 10).all() and (updates[:, 1:] == 0).all()
 
 
 def test_the_figure_of_a_thousand_clients_is_small():

@@ -263,7 +263,7 @@ def test_a_mistake_is_one_line_and_nothing_is_written(
 
 @pytest.mark.slow
 def test_the_traceback_is_there_for_those_who_ask(hpcfl):
-    for name in ("run", "check", "bench"):
+    for name in ("run", "check"):
         assert len(hpcfl(name, "method.name=mistakes:UnknownVariable")[2]) == 1
         code, _, said = hpcfl(
             name, "method.name=mistakes:UnknownVariable", "--traceback"
