@@ -55,7 +55,6 @@ class Grid:
             no score.
         percent: Whether the numbers are in %.
         at: Where in each run they are read: a key of READ, or in other words.
-        spread: Which standard deviation: population or sample.
         notes: Lines to show below the table.
         until: Whether the numbers are seconds until something was reached.
     """
@@ -67,7 +66,6 @@ class Grid:
     kind: str
     percent: bool
     at: str
-    spread: str
     notes: list[str]
     until: bool = False
 
@@ -82,7 +80,7 @@ class Grid:
         seeds = self.entries["runs"].max()
         repetitions = "one seed"
         if seeds > 1:
-            repetitions = f"mean ± {self.spread} standard deviation over {seeds} seeds"
+            repetitions = f"mean ± sample standard deviation over {seeds} seeds"
         return f"{self.metric}{unit} {rounds}{clients}, {repetitions}"
 
     @cached_property

@@ -99,7 +99,7 @@ def tell(plan: Plan, folder: Path) -> None:
         figure.write(folder / FIGURE, curves, measure)
         print(f"figure: {folder / FIGURE}")
     print(f"chosen: {folder / tune_folder.CHOSEN}")
-    command = f"hpcfl table {folder} --rows method.name --at tail --std sample"
+    command = f"hpcfl table {folder} --rows method.name --at tail"
     print(f"look further: {command}", flush=True)
 
 

@@ -28,8 +28,8 @@ MOMENTS = {"pre": "before local training", "post": "after local training"}
 
 @dataclass(frozen=True)
 class Line:
-    """One line: at ``x`` [T] the mean and the population's standard deviation over
-    ``runs`` repetitions.
+    """One line: at ``x`` [T] the mean and the sample standard deviation over ``runs``
+    repetitions.
     """
 
     label: str
@@ -124,7 +124,7 @@ def _draw_line(place: "Axes", position: int, line: Line, look: Look) -> "Line2D"
 
 
 def _draw_band(place: "Axes", line: Line, look: Look, opacity: float) -> None:
-    """Draw the standard deviation around the means."""
+    """Draw a band of a sample standard deviation around the means."""
     place.fill_between(
         line.x,
         line.mean - line.std,
@@ -173,11 +173,11 @@ def moment(runs: Sequence[Run], at: At) -> str:
 
 
 def repeated(lines: Sequence[Line]) -> str:
-    """Of how many runs lines are, for the command: ``mean ± standard deviation over 3
+    """Say how many runs lines average: ``mean ± sample standard deviation over 3
     seeds``.
     """
     counts = sorted({line.runs for line in lines})
     if counts == [1]:
         return "one run each"
     seeds = f"{counts[0]}" if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
-    return f"mean ± standard deviation over {seeds} seeds"
+    return f"mean ± sample standard deviation over {seeds} seeds"

@@ -21,7 +21,14 @@ from hpcfl.report.plots import _lines
 from hpcfl.report.plots._lines import Line
 from hpcfl.report.plots.base import Sheet, literal, whole_numbers
 from hpcfl.report.reading import named, read_at, refuse_unknown, series, value
-from hpcfl.report.series import AXES, drawable, over, refuse_packed, thinned
+from hpcfl.report.series import (
+    AXES,
+    deviation,
+    drawable,
+    over,
+    refuse_packed,
+    thinned,
+)
 from hpcfl.report.summary import Run
 from hpcfl.scores._described import Measure
 
@@ -171,7 +178,7 @@ def against(
             methods[row],
             np.array(places, float),
             drawable(np.array([np.mean(of_place) for of_place in numbers])),
-            drawable(np.array([np.std(of_place) for of_place in numbers])),
+            drawable(np.array([deviation(np.array(one)) for one in numbers])),
             max(map(len, numbers)),
         )
         panels.setdefault(column, []).append(line)
