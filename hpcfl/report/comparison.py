@@ -15,8 +15,9 @@ import numpy as np
 
 from hpcfl.errors import UserError
 from hpcfl.experiment import plugins
+from hpcfl.report import search_spending
 from hpcfl.report.arrangement import Arrangement, Placed
-from hpcfl.report.grid import Sheet
+from hpcfl.report.grid import SPENT, Sheet, spent_text
 from hpcfl.report.inference import Interval, interval, partitions_needed
 from hpcfl.report.reading import At, counts_of, of_clients, own_column
 from hpcfl.report.significance import LEVEL, holm, signed_rank
@@ -146,6 +147,10 @@ def sheet(
         _add_needed(lines, gains, power / measure.factor)
     if pairs:
         _add_pairs(lines, gains)
+    for row, line in lines.items():
+        share = search_spending.of_runs([placed.run for placed in rows[row]])
+        if share is not None:
+            line[SPENT] = share
     unit = f" in {measure.unit}" if measure.unit else ""
     title = f"{column}: {measure.score}{unit} of each client beside {reference}, {at}"
     return _as_sheet(title, column, list(lines.values()), measure, notes)
@@ -372,6 +377,8 @@ def _as_sheet(
         )
     if "p_pairs" in frame:
         texts[PAIRS] = frame["p_pairs"].map(lambda number: _text(number, ".2g"))
+    if SPENT in frame:
+        texts[SPENT] = frame[SPENT].map(spent_text)
     best = texts.map(lambda text: False)
     best.loc[frame["verdict"] == "better", GAIN] = True
     numbers = frame.reset_index()

@@ -12,7 +12,13 @@ from typing import TYPE_CHECKING
 from rich.measure import Measurement
 
 from hpcfl.errors import UserError
-from hpcfl.report import comparison, frames, summary, table_formats
+from hpcfl.report import (
+    comparison,
+    frames,
+    search_spending,
+    summary,
+    table_formats,
+)
 from hpcfl.report.arrangement import OF_DATA, Arrangement, arrange, label
 from hpcfl.report.client_counts import clients_text, few, mixed
 from hpcfl.report.grid import Grid, Sheet
@@ -297,7 +303,17 @@ def make(
         measure is not None and measure.percent,
         at if isinstance(at, str) else f"by {at:g} s of the clients' own time",
         notes,
+        spent=_spent(arranged),
     )
+
+
+def _spent(arranged: Arrangement) -> dict[str, float]:
+    """Return the budgets that each row's search took, of rows that a tuning chose."""
+    runs: dict[str, list[Run]] = {}
+    for (row, _), run in zip(arranged.places, arranged.runs, strict=True):
+        runs.setdefault(row, []).append(run)
+    shares = {row: search_spending.of_runs(of_row) for row, of_row in runs.items()}
+    return {row: share for row, share in shares.items() if share is not None}
 
 
 def _of_times(arranged: Arrangement, metric: str, target: float) -> Grid:

@@ -7,6 +7,7 @@ from which every process works out the same choice.
 * ``measured/``: short runs that told what a run costs, of methods whose runs cannot go on
 * ``results/``: a file for each run and step of the search
 * ``chosen/``: a file for each method that ``hpcfl run`` takes
+* ``tuned.csv``: a line for each method, when the tuning has ended
 """
 
 import json
@@ -25,6 +26,7 @@ TUNE = "tune.json"
 SEARCH, FINAL, UNTUNED = "search", "final", "untuned"
 SWEEPS = SEARCH, FINAL, UNTUNED
 MEASURED, RESULTS, CHOSEN = "measured", "results", "chosen"
+TABLE = "tuned.csv"  # a line for each method when the tuning has ended
 COST = "cost"  # the step that tells what a run costs
 
 
@@ -65,6 +67,11 @@ def leaves_out(folder: Path, run: Path) -> bool:
         if name in (SEARCH, UNTUNED, MEASURED) and is_tuning(tuning):
             return True
     return False
+
+
+def is_free(folder: Path) -> bool:
+    """Whether nothing has the folder yet: no tuning, no run and no sweep."""
+    return not any((folder / name).exists() for name in (TUNE, RUN, CELLS))
 
 
 def begin(folder: Path, tuning: dict[str, Any]) -> None:
