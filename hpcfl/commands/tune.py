@@ -8,9 +8,7 @@ or as many jobs at once, which are told their part.
 """
 
 import math
-import shutil
 from collections.abc import Callable, Iterable
-from contextlib import suppress
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
@@ -73,13 +71,12 @@ def tune_file(
         folder = folder_of(tuning, out)
         first = tuning.untuned(tuning.section.methods[0])
         communicator.watch(allowed_silence([tuning.config(first, 0, 1)]))
-    player = Player(tuning, folder, communicator)
-    if part is None and player.told(lambda: tune_folder.is_free(folder)):
-        player.refuse_overspending()
-    with agreed(communicator):
         if communicator.is_server:
-            begin(tuning, folder, part is None)
+            whole = part is None
+            begin(tuning, folder, whole, unchecked=whole)
+    player = Player(tuning, folder, communicator)
     if part is None:
+        player.refuse_overspending()
         player.play_all()
     else:
         player.play_part(part)
@@ -97,15 +94,18 @@ def has_outcome(folder: Path) -> bool:
     return (folder / outcome.TABLE).is_file()
 
 
-def begin(tuning: Plan, folder: Path, whole: bool = True) -> None:
+def begin(
+    tuning: Plan, folder: Path, whole: bool = True, unchecked: bool = False
+) -> None:
     """Make the folder of a tuning, or find that it is. Raises UserError or RunFailure.
 
-    whole: whether the names of all runs that it may have are written, too.
+    whole: whether the names of all runs that it may have are written, too. unchecked:
+        as for ``tune_folder.begin``.
     """
     table = tuning.table
     identity = config.identifying(table)
     identity["tune"].pop("overspend")
-    tune_folder.begin(folder, identity | {"rounds": tuning.most})
+    tune_folder.begin(folder, identity | {"rounds": tuning.most}, unchecked)
     if not whole:
         return
     sweeps: dict[str, list[str]] = {sweep: [] for sweep in tune_folder.SWEEPS}
@@ -175,8 +175,6 @@ class Player:
         if part.cell not in cells:
             raise UserError(f"{self.folder}: '{part.cell}' is no run of this tuning")
         cell = cells[part.cell]
-        if part.stage == "0":
-            self.refuse_dear_trial(cell)
         if part.stage != "final":
             self.play_rung_of(cell, int(part.stage))
         elif cell in self.final_cells(method):
@@ -238,86 +236,49 @@ class Player:
         self.keep(cell, step(number), after)
 
     def cost(self, cell: Cell) -> Result:
-        """Collective. Return what the first rounds of a run came to, and keep it."""
+        """Collective. Return what the first rounds of a run tell of its cost.
+
+        They are the beginning of the run itself, or of one aside where it cannot go on.
+        """
         known = self.result(cell, COST)
         if known is not None:
             return known
-        after = self.measured(cell)
-        self.keep(cell, COST, after)
-        return after
-
-    def measured(self, cell: Cell) -> Result:
-        """Collective. Play the first rounds of a run, which tell its cost."""
         every = self.tuning.config(cell.candidate, cell.seed, 1).evaluation.every
         rounds = min(self.tuning.most, halving.measured_rounds(every))
         nothing = Result(
             rounds=0, whole=rounds, gradients=0, score=None, rank=None, failure=None
         )
-        return self.played(cell, self.measured_folder(cell), rounds, nothing, 0)
-
-    def measured_folder(self, cell: Cell) -> Path:
-        """Return the folder of a run's first rounds: its own, or one aside for a run
-        that cannot go on.
-        """
-        whole = self.plays_whole(cell)
-        sweep = tune_folder.MEASURED if whole else tune_folder.SEARCH
-        return self.folder / sweep / cell.name
+        sweep = tune_folder.MEASURED if self.plays_whole(cell) else tune_folder.SEARCH
+        folder = self.folder / sweep / cell.name
+        after = self.played(cell, folder, rounds, nothing, 0)
+        self.keep(cell, COST, after)
+        return after
 
     def refuse_overspending(self) -> None:
-        """Collective. Raise UserError for all methods whose first rounds alone exceed
-        the budget, and leave nothing behind.
+        """Collective. Measure all trials before the first rung, and raise UserError for
+        all methods whose first rounds alone exceed the budget. Nothing is left then.
 
-        The first rounds of untuned configurations tell it, which are played anyway.
+        The rungs go on with what is measured.
         """
-        if self.tuning.section.overspend:
+        if self.told(lambda: not tune_folder.is_unchecked(self.folder)):
             return
-        cells = []
-        lines = []
-        for method in self.tuning.section.methods:
-            untuned = self.tuning.untuned(method)
-            cell = Cell(untuned, self.tuning.section.search_seeds[0])
-            cells.append(cell)
-            gradients = self.measured(cell)["gradients"]
-            lines.append(spending.refusal(self.tuning, method, gradients))
+        lines = [self.overspending(method) for method in self.tuning.section.methods]
         refused = [line for line in lines if line]
         if refused:
-            self.told(lambda: self.remove(cells))
+            self.told(lambda: tune_folder.remove(self.folder))
             raise UserError(*refused)
+        self.told(lambda: tune_folder.check_off(self.folder))
 
-    def remove(self, cells: Iterable[Cell]) -> None:
-        """Remove the first rounds of runs, and folders that are empty then. On rank 0."""
-        for cell in cells:
-            place = self.measured_folder(cell)
-            shutil.rmtree(place, ignore_errors=True)
-            for folder in (place.parent, self.folder):
-                with suppress(OSError):  # it is gone, or holds something else
-                    folder.rmdir()
-
-    def refuse_dear_trial(self, cell: Cell) -> None:
-        """Collective. Raise UserError where the first rounds of a method's trials exceed
-        the budget if all cost as much as this one's, and none is further.
-        """
-        method = cell.candidate.method
-        if cell.candidate.label == plan.UNTUNED or self.told(
-            lambda: self.began(method)
-        ):
-            return
-        gradients = self.cost(cell)["gradients"]
-        line = spending.refusal(self.tuning, method, gradients)
-        if line:
-            raise UserError(f"{line}, with another --out")
-
-    def began(self, method: str) -> bool:
-        """Whether a trial of a method has ended its first rung. On rank 0."""
-        cells = [
-            Cell(candidate, seed)
+    def overspending(self, method: str) -> str:
+        """Collective. Return why a method's search cannot keep its budget, or ""."""
+        if self.tuning.section.overspend:
+            return ""
+        costs = [
+            self.cost(Cell(candidate, seed))["gradients"]
             for candidate in self.tuning.trials(method)
             for seed in self.tuning.section.search_seeds
         ]
-        return any(
-            tune_folder.result(self.folder, cell.name, step(0)) is not None
-            for cell in cells
-        )
+        return spending.refusal(self.tuning, method, sum(costs))
 
     def plays_whole(self, cell: Cell) -> bool:
         """Whether a run cannot go on with more rounds."""

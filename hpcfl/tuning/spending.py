@@ -19,29 +19,20 @@ def search_budget(plan: Plan) -> int:
     return int(whole_runs(plan) * section.budget) * len(section.search_seeds)
 
 
-def first_rounds(plan: Plan, method: str, of_a_run: int) -> int:
-    """Return the gradients that the first rounds of all trials take on one partition.
+def refusal(plan: Plan, method: str, measured: int) -> str:
+    """Return why a method's search cannot keep its budget, "" if it can.
 
-    of_a_run: what the first rounds of one run take. A run that cannot go on plays them
-    twice, once to measure its cost.
+    measured: the gradients that the first rounds of all its trials take. A run that
+        cannot go on plays them twice, once to measure its cost.
     """
-    times = 2 if plan.plays_whole(method) else 1
-    return times * len(plan.trials(method)) * of_a_run
-
-
-def refusal(plan: Plan, method: str, of_a_run: int) -> str:
-    """Return why a search cannot keep its budget, "" if it can.
-
-    of_a_run: as for ``first_rounds``.
-    """
-    needed = first_rounds(plan, method, of_a_run)
-    seeds = len(plan.section.search_seeds)
+    needed = 2 * measured if plan.plays_whole(method) else measured
     budget = search_budget(plan)
-    if plan.section.overspend or needed * seeds <= budget:
+    if needed <= budget:
         return ""
-    enough = math.ceil(needed / whole_runs(plan))
+    of_one_seed = Fraction(needed, len(plan.section.search_seeds))
+    enough = math.ceil(of_one_seed / whole_runs(plan))
     return (
         f"{plan.source}: tune.budget = {plan.section.budget}: the first rounds of all "
-        f"trials of {method} take {needed * seeds:,} gradients of samples, its search "
-        f"may take {budget:,}; set tune.budget = {enough} or more, or tune.overspend = true"
+        f"trials of {method} take {needed:,} gradients of samples, its search may take "
+        f"{budget:,}; set tune.budget = {enough} or more, or tune.overspend = true"
     )

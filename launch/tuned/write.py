@@ -29,7 +29,8 @@ DATA = {
     "deals and starting points, not over draws of images.",
 }
 LEGEND = """Mean accuracy over clients and twelve partitions in %, as mean of the last tenth of the
-rounds. {data} *Own models* are those that a method is read by: `pre` and `post` a client's own
+rounds. {data}
+*Own models* are those that a method is read by: `pre` and `post` a client's own
 training in a round, or `tuned` after it at the end; `pre` of FedAvg-C and FedProx-C is
 after the fine-tuning with which their clients start a round (`method.tune_epochs`), of
 Per-FedAvg after one step. Gains are in points, of each client, with intervals of 95 %

@@ -172,13 +172,21 @@ def test_a_tuning_of_before_goes_on_whatever_its_first_rounds_cost(tuned, tmp_pa
     tuned(["fedavg"], budget=3 * SAMPLES)
 
 
-def test_a_job_of_a_search_that_exceeds_the_budget_refuses_its_trial(tuned, capsys):
-    tuned(["fedavg"], budget=4 * SAMPLES)
-    file, cell = "t.toml", "fedavg,trial=0,seed=7"
-    place = ["--stage", "0", "--cell", cell, "--out", "other"]
-    dear = ["--set", f"tune.budget={3 * SAMPLES}"]
-    assert command(["tune", file, *dear, *place], OneProcess()) == 2
-    assert f"tune.budget = {4 * SAMPLES} " in capsys.readouterr().err
+def test_a_trial_that_costs_more_than_the_others_counts_with_its_own_cost(
+    tuned, capsys
+):
+    """Both trials have four epochs, the untuned configuration has one."""
+    search = '{ "training.epochs" = [4] }'
+    folder = tuned(["fedavg"], budget=8 * SAMPLES, search=search, code=2)
+    assert f"take {2 * 3 * 4 * SAMPLES:,} gradients" in capsys.readouterr().err
+    assert not folder.exists()
+
+
+def test_what_lay_in_the_folder_of_a_refused_tuning_stays(tuned, tmp_path):
+    (tmp_path / "runs" / "t").mkdir(parents=True)
+    (tmp_path / "runs" / "t" / "notes.txt").write_text("mine")
+    folder = tuned(["fedavg"], budget=3 * SAMPLES, code=2)
+    assert [path.name for path in folder.iterdir()] == ["notes.txt"]
 
 
 def test_a_file_to_tune_is_not_run(tuned, tmp_path, capsys):
