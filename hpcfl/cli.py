@@ -532,24 +532,17 @@ def export(
     "is shown (85 for 85 %).",
 )
 @click.option(
-    "--std",
-    default="population",
-    show_default=True,
-    type=click.Choice(["population", "sample"]),
-    help="Divide squares by the number of seeds, as PFLlib's tables, or by one less.",
-)
-@click.option(
-    "--test",
-    is_flag=True,
-    help="Say which rows cannot be told from the best on these very federations: paired over "
-    "seeds and clients. Of further partitions --against speaks.",
-)
-@click.option(
     "--against",
     default="",
     metavar="ROW",
-    help="Show what each row gains its clients beside this one, such as local or fedavg, with "
+    help="Show the clients' gains of each row beside this one, such as local or fedavg, with "
     "95 % intervals over partitions.",
+)
+@click.option(
+    "--test",
+    type=click.Choice(["client-seed-pairs"]),
+    help="With --against: add a signed-rank test that takes pairs of client and seed as "
+    "independent. It says nothing about other partitions.",
 )
 @click.option(
     "--margin",
@@ -582,25 +575,30 @@ def table(
     at: str,
     at_virtual: float | None,
     time_to: float | None,
-    std: str,
-    test: bool,
     against: str,
+    test: str | None,
     margin: float,
     power: float | None,
     form: str,
     explain: bool,
 ) -> None:
-    """The runs below FOLDER… as rows × columns, mean ± standard deviation over seeds."""
+    """The runs below FOLDER… as rows × columns, mean ± sample standard deviation over seeds."""
     from hpcfl.report.sweep_table import Reading, Reference, show
 
+    if test is not None and not against:
+        raise UserError(
+            f"--test {test}: compares rows with a reference; add --against ROW, such as "
+            "--against local"
+        )
+    reference = Reference(against, margin, power, test is not None) if against else None
     show(
         folders,
         [key for key in rows.split(",") if key],
         [key for key in columns.split(",") if key],
-        Reading(metric, at if at_virtual is None else at_virtual, std, test, time_to),
+        Reading(metric, at if at_virtual is None else at_virtual, time_to),
         form,
         explain,
-        Reference(against, margin, power) if against else None,
+        reference,
     )
 
 
@@ -779,9 +777,9 @@ def plot(
 ) -> None:
     """Draw the runs below FOLDERs, a colour a method.
 
-    curves are means over seeds with a band of a standard deviation; clients and gains
-    show the clients of all seeds, partition those of the first. More kinds, such as the
-    papers' own figures, are functions in launch/figures.
+    curves are means over seeds with a band of a sample standard deviation; clients and
+    gains show the clients of all seeds, partition those of the first. More kinds, such
+    as the papers' own figures, are functions in launch/figures.
     """
     from hpcfl.report.figures import plot
 

@@ -119,7 +119,7 @@ def draw(numbers: pandas.DataFrame, sheet: Sheet) -> "object":
                 look,
                 curves.index.to_numpy(float),
                 curves.mean(axis=1).to_numpy(),
-                curves.std(axis=1, ddof=0).to_numpy(),
+                curves.std(axis=1).fillna(0).to_numpy(),
                 curves.shape[1],
             )
             panels[name].append(line)

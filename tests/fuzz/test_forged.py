@@ -25,7 +25,7 @@ LOOKS = (
     ["show", "--json"],
     ["status"],
     ["table"],
-    ["table", "--test"],
+    ["table", "--against", "fedavg", "--test", "client-seed-pairs"],
     ["table", "--format", "clients"],
 )
 PAGE = (["report", "--out", "report.html"],)

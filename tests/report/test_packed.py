@@ -33,7 +33,7 @@ def runs(tmp_path):
 def tables(path):
     found, notes = summary.runs_below([path])
     assert notes == []
-    readings = [Reading(at=at, test=True) for at in ("best", "last", "tail")]
+    readings = [Reading(at=at) for at in ("best", "last", "tail")]
     grids = [sweep_table.make(found, reading=reading) for reading in readings]
     beside = sweep_table.compared(found, (), (), Reading(at="tail"), Reference("local"))
     return [table_formats.long_csv(table) for table in [*grids, *beside]]

@@ -105,8 +105,9 @@ def test_a_curve_is_the_mean_over_seeds_with_a_band_of_one_standard_deviation(ru
     figure = curves.plugin(runs(fedavg=[0.0, 0.06]), sheet)
     assert line(figure) == [[1, 50], [2, 53]]
     band = figure.axes[0].collections[0].get_paths()[0].vertices.round(6).tolist()
-    assert [2, 50] in band and [2, 56] in band and [1, 50] in band
-    assert sheet.notes == ["mean ± standard deviation over 2 seeds"]
+    half = round(18**0.5, 6)  # the sample standard deviation of 50 and 56
+    assert [2, 53 - half] in band and [2, 53 + half] in band and [1, 50] in band
+    assert sheet.notes == ["mean ± sample standard deviation over 2 seeds"]
     assert figure.axes[0].get_ylabel() == "test accuracy (%), before local training"
     assert all(float(tick).is_integer() for tick in figure.axes[0].get_xticks())
 

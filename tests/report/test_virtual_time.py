@@ -73,7 +73,7 @@ def test_the_time_until_an_accuracy_is_reached():
         timed("local", 1, 0.1, 0.1, 0.1, 0.1),
     ]
     cells, grid = texts(runs, target=50.0)
-    assert cells == ["15.0 ± 5.0", "not reached (1 of 2)", "not reached"]
+    assert cells == ["15.0 ± 7.1", "not reached (1 of 2)", "not reached"]
     assert grid.best.iloc[:, 0].tolist() == [True, False, False]
     assert grid.title.startswith(
         "weighted reaches 50 % after these seconds of the clients' own time"
@@ -112,7 +112,7 @@ def test_what_has_no_time_is_refused():
     with pytest.raises(UserError, match="a packed file has the best and the last"):
         texts([packed], at=25.0)
     with pytest.raises(UserError, match="--time-to: is the time of a whole run"):
-        sweep_table.show([Path("runs")], reading=Reading(target=50.0, test=True))
+        sweep_table.show([Path("runs")], reading=Reading(target=50.0, at="last"))
     with pytest.raises(UserError, match="--time-to: seconds/round is no score"):
         time_to(timed("fedavg", 0, 0.1), "seconds/round", 50.0)
 

@@ -27,8 +27,8 @@ MOMENTS = {"pre": "before local training", "post": "after local training"}
 
 @dataclass(frozen=True)
 class Line:
-    """One line: at ``x`` [T] the mean and the population's standard deviation over
-    ``runs`` repetitions.
+    """One line: at ``x`` [T] the mean and the sample standard deviation over ``runs``
+    repetitions.
     """
 
     label: str
@@ -117,7 +117,7 @@ def _draw_line(place: "Axes", position: int, line: Line, look: Look) -> "Line2D"
 
 
 def _draw_band(place: "Axes", line: Line, look: Look, opacity: float) -> None:
-    """Draw the standard deviation around the means."""
+    """Draw a band of a sample standard deviation around the means."""
     place.fill_between(
         line.x,
         line.mean - line.std,
@@ -161,9 +161,11 @@ def moment(runs: Sequence[Run], at: At) -> str:
 
 
 def repeated(lines: Sequence[Line]) -> str:
-    """Return a note on the repetitions: ``mean ± standard deviation over 3 seeds``."""
+    """Return a note on the repetitions: ``mean ± sample standard deviation over 3
+    seeds``.
+    """
     counts = sorted({line.runs for line in lines})
     if counts == [1]:
         return "one run each"
     seeds = " to ".join(map(str, dict.fromkeys([counts[0], counts[-1]])))
-    return f"mean ± standard deviation over {seeds} seeds"
+    return f"mean ± sample standard deviation over {seeds} seeds"

@@ -20,7 +20,14 @@ from hpcfl.report.plots import _lines
 from hpcfl.report.plots._lines import Line
 from hpcfl.report.plots.base import Sheet, literal, whole_numbers
 from hpcfl.report.reading import named, read_at, refuse_unknown, series, value
-from hpcfl.report.series import AXES, drawable, over, refuse_packed, thinned
+from hpcfl.report.series import (
+    AXES,
+    deviation,
+    drawable,
+    over,
+    refuse_packed,
+    thinned,
+)
 from hpcfl.report.summary import Run
 from hpcfl.scores._described import Measure
 
@@ -139,7 +146,7 @@ def over_key(arranged: Arrangement, metric: str, key: str, at: str) -> Panels:
             method,
             np.array(places, float),
             drawable(np.array([cell.mean() for cell in cells])),
-            drawable(np.array([cell.std() for cell in cells])),
+            drawable(np.array([deviation(cell) for cell in cells])),
             max(map(len, cells)),
         )
         panels.setdefault(column, []).append(line)
