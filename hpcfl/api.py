@@ -6,18 +6,21 @@ import atexit
 import os
 import sys
 from collections.abc import Collection, Iterable
-from contextlib import redirect_stdout
-from functools import cache, partial
+from contextlib import redirect_stdout, suppress
+from functools import partial
 from glob import glob
 from pathlib import Path
+from types import TracebackType
 from typing import TYPE_CHECKING, Any, TextIO
 
 from hpcfl.commands.experiments import run_file, run_one, run_table
-from hpcfl.commands.run import OnRound
+from hpcfl.commands.run import PREPARING, OnRound
 from hpcfl.communication.communicator import Communicator, Guest
 from hpcfl.communication.mpi import connect
-from hpcfl.errors import UserError
+from hpcfl.errors import EXPECTED, Interrupted, RunFailure, UserError
 from hpcfl.experiment.config import Config, read
+from hpcfl.experiment.sections import Runtime
+from hpcfl.files import output
 from hpcfl.report import summary
 from hpcfl.report.summary import Run
 from hpcfl.trained.experiment import named
@@ -25,6 +28,11 @@ from hpcfl.trained.replay import with_gradients
 
 if TYPE_CHECKING:
     import pandas
+
+# exit codes of a script that fails under mpiexec, as of the command
+CODES = ((UserError, 2), (Interrupted, 75), (RunFailure, 1))
+_connected: list[Communicator] = []  # the one, after the first call of ``run``
+_agreed: list[BaseException] = []  # errors of ``run``, which all ranks raise
 
 
 @with_gradients
@@ -83,7 +91,23 @@ def _run(
     on_round: OnRound | None,
 ) -> Run | dict[str, Run]:
     """``run`` with its progress on standard output."""
-    communicator = _communicator()
+    communicator = _communicator(_hang_after(config))
+    try:
+        return _run_on(communicator, config, folder, fresh, on_round)
+    except EXPECTED as error:
+        if communicator.size > 1:
+            _agreed.append(error)
+        raise
+
+
+def _run_on(
+    communicator: Communicator,
+    config: Config | dict[str, Any] | str | Path,
+    folder: Path | None,
+    fresh: bool,
+    on_round: OnRound | None,
+) -> Run | dict[str, Run]:
+    """Run an experiment on the ranks of ``communicator``, as ``run`` does."""
     if isinstance(config, Config):
         folder = folder or Path("runs") / config.name
         table = config.resolved()
@@ -142,14 +166,59 @@ def load_all(folders: str | Path | Iterable[str | Path]) -> "pandas.DataFrame":
     return frames.runs({str(run.folder): run.row() for run in runs})
 
 
-@cache
-def _communicator() -> Communicator:
-    """The communicator of this process, which keeps one for all its calls."""
-    communicator = connect()
+def _hang_after(config: Config | dict[str, Any] | str | Path) -> float:
+    """Return the seconds for which ranks wait for each other: ``runtime.hang_after``, as
+    far as it can be read before they connect, and PREPARING at least.
+    """
+    seconds = Runtime().hang_after
+    with suppress(UserError, TypeError, ValueError, KeyError):
+        if isinstance(config, Config):
+            table = config.resolved()
+        elif isinstance(config, dict):
+            table = config
+        else:
+            table = read(Path(config))
+        seconds = float(table["runtime"]["hang_after"])
+    return max(PREPARING, seconds)
+
+
+def _communicator(patience: float) -> Communicator:
+    """Return the communicator of this process, which keeps one for all its calls.
+
+    patience: seconds to wait for the other ranks.
+    """
+    if not _connected:
+        _connected.append(_connect(patience))
+    return _connected[0]
+
+
+def _connect(patience: float) -> Communicator:
+    """Connect this process with the other ranks of its job."""
+    communicator = connect(patience)
     if communicator.size == 1:
         return Guest()
     atexit.register(_finalize, communicator)
+    sys.excepthook = partial(_end_job, communicator)
     return communicator
+
+
+def _end_job(
+    communicator: Communicator,
+    kind: type[BaseException],
+    error: BaseException,
+    trace: TracebackType | None,
+) -> None:
+    """End the job in which the user's script has failed on this rank.
+
+    An error of ``run`` occurs on all ranks: they leave together, and rank 0 reports it.
+    """
+    if error in _agreed:
+        if communicator.is_server:
+            output.complain(str(error))
+        codes = [code for of_code, code in CODES if isinstance(error, of_code)]
+        communicator.end(codes[0])
+    sys.__excepthook__(kind, error, trace)
+    communicator.abort(1)
 
 
 def _finalize(communicator: Communicator) -> None:

@@ -244,34 +244,6 @@ def tune(
 
 
 @cli.command()
-@click.argument("file", type=click.Path(path_type=Path))
-@click.option(
-    "--set", "overrides", multiple=True, metavar="SECTION.KEY=VALUE", help=OVERRIDE
-)
-@click.option(
-    "--rounds",
-    default=5,
-    show_default=True,
-    type=click.IntRange(1),
-    help="Rounds to time, after one to warm up.",
-)
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-@printing
-@traced
-def bench(
-    communicator: Communicator,
-    file: Path,
-    overrides: tuple[str, ...],
-    rounds: int,
-    as_json: bool,
-) -> None:
-    """Time the experiment in FILE for a few rounds; nothing is kept."""
-    from hpcfl.commands.bench import bench_file
-
-    bench_file(file, overrides, rounds, as_json, communicator)
-
-
-@cli.command()
 @click.argument("folder", type=click.Path(path_type=Path))
 @click.option(
     "--json",
@@ -310,15 +282,23 @@ def show(
 @click.option(
     "--set", "overrides", multiple=True, metavar="SECTION.KEY=VALUE", help=OVERRIDE
 )
+@click.option(
+    "--all",
+    "whole",
+    is_flag=True,
+    help="Print every key with its meaning, and long lists whole.",
+)
 @printing
 @traced
-def check(communicator: Communicator, file: Path, overrides: tuple[str, ...]) -> None:
-    """Check the experiment in FILE and say what each rank needs; nothing is run or
-    written.
+def check(
+    communicator: Communicator, file: Path, overrides: tuple[str, ...], whole: bool
+) -> None:
+    """Check the experiment in FILE without a run; print its data, model, needs and
+    changed keys.
     """
-    from hpcfl.commands.experiments import check_file
+    from hpcfl.commands.check import check_file
 
-    check_file(file, overrides, communicator)
+    check_file(file, overrides, communicator, whole)
 
 
 def _listing(kind: str, what: str) -> None:
@@ -552,24 +532,17 @@ def export(
     "is shown (85 for 85 %).",
 )
 @click.option(
-    "--std",
-    default="population",
-    show_default=True,
-    type=click.Choice(["population", "sample"]),
-    help="Divide squares by the number of seeds, as PFLlib's tables, or by one less.",
-)
-@click.option(
-    "--test",
-    is_flag=True,
-    help="Say which rows cannot be told from the best on these very federations: paired over "
-    "seeds and clients. Of further partitions --against speaks.",
-)
-@click.option(
     "--against",
     default="",
     metavar="ROW",
-    help="Show what each row gains its clients beside this one, such as local or fedavg, with "
+    help="Show the clients' gains of each row beside this one, such as local or fedavg, with "
     "95 % intervals over partitions.",
+)
+@click.option(
+    "--test",
+    type=click.Choice(["client-seed-pairs"]),
+    help="With --against: add a signed-rank test that takes pairs of client and seed as "
+    "independent. It says nothing about other partitions.",
 )
 @click.option(
     "--margin",
@@ -602,25 +575,30 @@ def table(
     at: str,
     at_virtual: float | None,
     time_to: float | None,
-    std: str,
-    test: bool,
     against: str,
+    test: str | None,
     margin: float,
     power: float | None,
     form: str,
     explain: bool,
 ) -> None:
-    """The runs below FOLDER… as rows × columns, mean ± standard deviation over seeds."""
+    """The runs below FOLDER… as rows × columns, mean ± sample standard deviation over seeds."""
     from hpcfl.report.sweep_table import Reading, Reference, show
 
+    if test is not None and not against:
+        raise UserError(
+            f"--test {test}: compares rows with a reference; add --against ROW, such as "
+            "--against local"
+        )
+    reference = Reference(against, margin, power, test is not None) if against else None
     show(
         folders,
         [key for key in rows.split(",") if key],
         [key for key in columns.split(",") if key],
-        Reading(metric, at if at_virtual is None else at_virtual, std, test, time_to),
+        Reading(metric, at if at_virtual is None else at_virtual, time_to),
         form,
         explain,
-        Reference(against, margin, power) if against else None,
+        reference,
     )
 
 
@@ -737,8 +715,7 @@ def report(folders: tuple[Path, ...], out: Path) -> None:
     default="curves",
     show_default=True,
     metavar="NAME",
-    help="curves, clients, gains, spread, heatmap, partition, participation, or your own "
-    "MODULE:FUNCTION.",
+    help="curves, clients, gains, partition, participation, or your own MODULE:FUNCTION.",
 )
 @click.option(
     "--x",
@@ -754,12 +731,6 @@ def report(folders: tuple[Path, ...], out: Path) -> None:
     "--at",
     type=click.Choice(["best", "last", "tail"]),
     help="Read it in a run's best round, its last one, or as mean of the last tenth of the rounds.",
-)
-@click.option(
-    "--base",
-    type=float,
-    metavar="VALUE",
-    help="Of --x KEY: draw the gain over the run of the same seed with this value of KEY.",
 )
 @click.option(
     "--group", metavar="KEY,…", help="Keys that make a line or row; default the method."
@@ -782,12 +753,6 @@ def report(folders: tuple[Path, ...], out: Path) -> None:
     help="A method, model or data set of your own that may be imported to look at models.",
 )
 @click.option(
-    "--format",
-    "form",
-    type=click.Choice(["png", "pdf", "svg"]),
-    help="Default what the file's name ends with, or png.",
-)
-@click.option(
     "--width",
     default=7.0,
     show_default=True,
@@ -796,13 +761,14 @@ def report(folders: tuple[Path, ...], out: Path) -> None:
     help="Width on paper: letters have their size there. A column is 3.3 inches wide, or so.",
 )
 @click.option(
-    "--out", type=click.Path(path_type=Path), help="The file; default KIND.png here."
+    "--out",
+    type=click.Path(path_type=Path),
+    help="The file, .png, .pdf or .svg; default KIND.png here.",
 )
 @on_server
 def plot(
     folders: tuple[Path, ...],
     kind: str,
-    form: str | None,
     width: float,
     out: Path | None,
     group: str | None,
@@ -811,16 +777,16 @@ def plot(
 ) -> None:
     """Draw the runs below FOLDERs, a colour a method.
 
-    curves are means over seeds with a band of a standard deviation, spread is a mean
-    over them; clients, gains and heatmap show the clients of all seeds, partition those of the
-    first. The papers' own figures are functions in launch/figures.
+    curves are means over seeds with a band of a sample standard deviation; clients and
+    gains show the clients of all seeds, partition those of the first. More kinds, such
+    as the papers' own figures, are functions in launch/figures.
     """
     from hpcfl.report.figures import plot
 
     given = {name: value for name, value in options.items() if value is not None}
     if group is not None:
         given["group"] = [key for key in group.split(",") if key]
-    for line in plot(folders, kind, width, out, form, given, own):
+    for line in plot(folders, kind, width, out, given, own):
         print(line)
 
 

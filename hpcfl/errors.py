@@ -2,7 +2,33 @@
 type next.
 """
 
+import errno
 import traceback
+
+# Errors of the operating system that report a lack of memory or of open files, and those
+# that report a full disk or a device that fails.
+TOO_LITTLE = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
+DEVICES = (
+    errno.EAGAIN,
+    errno.EDQUOT,
+    errno.EIO,
+    errno.ENOSPC,
+    errno.ESTALE,
+    errno.ETIMEDOUT,
+)
+# Words with which Python, torch and its libraries report a lack of memory or threads.
+SHORT_OF = (
+    "alloc_failed",
+    "bad_alloc",
+    "can't allocate memory",
+    "can't start new thread",
+    "cannot allocate memory",
+    "could not create a memory",
+    "could not create a primitive",
+    "not enough memory",
+    "out of memory",
+    "unable to mmap",
+)
 
 
 class _Shown(Exception):
@@ -68,13 +94,14 @@ def explain(error: BaseException) -> str:
     """Describe an error that aborts the job, in one line if it was expected, else with
     its traceback.
 
-    EXPECTED is expected, also as the cause of a RankFailure.
+    EXPECTED and a lack of memory, threads or disk space are expected, also as the cause
+    of a RankFailure.
     """
     cause = (
         error.__cause__ if isinstance(error, RankFailure) and error.__cause__ else error
     )
     said = str(error) if cause is not error else _said(error)
-    if isinstance(cause, EXPECTED):
+    if isinstance(cause, EXPECTED) or is_shortage(cause):
         return said
     return f"{said}\n{''.join(traceback.format_exception(cause))}"
 
@@ -86,3 +113,41 @@ def _said(error: BaseException) -> str:
         if isinstance(error, EXPECTED)
         else f"{type(error).__name__}: {error}"
     )
+
+
+def is_shortage(error: BaseException | None) -> bool:
+    """Return whether an error reports a lack of memory, threads, files or disk space, or
+    a device that fails. The experiment is not the cause.
+    """
+    if isinstance(error, OSError) and error.errno in DEVICES:
+        return True
+    return is_lack_of_memory(error)
+
+
+def is_lack_of_memory(error: BaseException | None) -> bool:
+    """Return whether an error reports a lack of memory, threads or open files."""
+    if isinstance(error, MemoryError):
+        return True
+    if isinstance(error, OSError):
+        return error.errno in TOO_LITTLE
+    if not isinstance(error, RuntimeError | ImportError):
+        return False
+    words = str(error).lower()
+    return any(phrase in words for phrase in SHORT_OF)
+
+
+def lack_of_memory(error: BaseException | None) -> RunFailure | None:
+    """Return the failure to report if a lack of memory is the cause of an error; None for
+    any other error.
+
+    Readers of files raise their errors without a cause: a damaged file may ask for
+    any amount of memory.
+    """
+    cause = error
+    while cause is not None and not is_lack_of_memory(cause):
+        cause = cause.__cause__
+    if cause is None:
+        return None
+    failure = RunFailure(f"{_said(cause)}; give the job more memory")
+    failure.__cause__ = cause
+    return failure

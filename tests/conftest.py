@@ -190,21 +190,20 @@ def make_fleet():
         round: int = 1,
         **training: Any,
     ) -> Fleet:
-        double = dtype == torch.float64
         experiment = tiny.table(
             "fedavg",
             counts,
-            data={"dataset": "tiny:blobs64" if double else "tiny:blobs"},
+            data={"dataset": "tiny:blobs"},
             training=training,
             runtime={"lanes": lanes},
         )
-        experiment["model"] = model or {
-            "name": "tiny:mlp64" if double else "mlp",
-            "hidden": list(hidden),
-        }
-        return prepare(config.parse(experiment), OneProcess()).fleet(
-            np.arange(len(counts)), round, scored=True
-        )
+        experiment["model"] = model or {"name": "mlp", "hidden": list(hidden)}
+        prepared = prepare(config.parse(experiment), OneProcess())
+        prepared.resources.kernel.module.to(dtype)
+        prepared.resources.samples.x = prepared.resources.samples.x.to(dtype)
+        fleet = prepared.fleet(np.arange(len(counts)), round, scored=True)
+        fleet.state = dict(fleet.state)  # of a method that the test chooses
+        return fleet
 
     return make
 

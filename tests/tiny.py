@@ -49,7 +49,7 @@ class Blobs(Source):
 
 
 class Blobs64(Blobs):
-    """The same in double precision, for models in double precision."""
+    """The same in double precision."""
 
     def read(self, name, root):
         data = super().read(name, root)
@@ -100,11 +100,6 @@ class Unreadable(Counts):
         if os.environ.get("PMI_RANK") == "1":
             raise UserError("a file is missing on this node")
         return super().draw(labels, classes, official_test)
-
-
-def mlp64(shape, classes, *, hidden: list[int] = [6]):  # noqa: B006, the annotation of a configuration's key
-    """An MLP in double precision."""
-    return MLP(shape, classes, hidden=hidden).double()
 
 
 def zero_row(shape, classes, *, hidden: int = 6):

@@ -24,7 +24,6 @@ import subprocess
 import sys
 import tempfile
 import threading
-import traceback
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -255,6 +254,16 @@ def play(program: str, *arguments: str) -> None:
         runpy.run_path(program, run_name="__main__")
 
 
+def report(error: BaseException) -> Any:
+    """Report an exception that nothing has caught, as Python does; return the exit code."""
+    sys.last_value = error
+    try:
+        sys.excepthook(type(error), error, error.__traceback__)
+    except SystemExit as leaving:
+        return leaving.code or 0
+    return 1
+
+
 def depart(code: int) -> None:
     """Leave as Python does, but without taking modules and libraries apart (0.4 s in a
     forked process).
@@ -291,9 +300,8 @@ def main() -> None:
         play(*request["arguments"])
     except SystemExit as leaving:
         code = leaving.code or 0
-    except BaseException:
-        traceback.print_exc()
-        code = 1
+    except BaseException as error:
+        code = report(error)
     depart(code)
 
 

@@ -20,13 +20,12 @@ from hpcfl.adapters import adapt, names
 from hpcfl.adapters.names import Piece
 from hpcfl.errors import UserError
 from hpcfl.experiment.sections import Adapter
-from hpcfl.files import foreign, regular
+from hpcfl.files import foreign, regular, values, wording
 from hpcfl.files.atomic import Damaged, reason
 from hpcfl.models._initial import form
 from hpcfl.rows.layout import of_parameters
 
 KEY = "adapter.base"
-MOST = 5  # tensors that a line names
 NAMED = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16"}
 
 
@@ -48,7 +47,8 @@ def read(adapter: Adapter, module: nn.Module) -> Base:
 
     Raises:
         UserError: a file cannot be read; it has not all that the adapter freezes, or has
-            it in another shape or a type of more digits.
+            it in another shape or a type of more digits, or with a not-a-number or
+            infinity.
     """
     own: dict[str, Tensor] = module.state_dict(keep_vars=True)
     file = f"{KEY} = '{adapter.base}'"
@@ -56,12 +56,14 @@ def read(adapter: Adapter, module: nn.Module) -> Base:
         found = names.renamed(files, adapter.names)
         there = {name: found[name] for name in own if name in found}
         used = {piece.tensor for pieces in there.values() for piece in pieces}
-        unused = _listed([tensor for tensor in files if tensor not in used])
+        unused = wording.list_names([tensor for tensor in files if tensor not in used])
         # of tied parameters a file has one
         known = {id(own[name]) for name in there}
         drawn = [name for name in own if id(own[name]) not in known]
         trained = _trained(module, adapter)
-        if missing := _listed([name for name in drawn if name not in trained]):
+        if missing := wording.list_names(
+            [name for name in drawn if name not in trained]
+        ):
             aside = f"; not used: {unused}" if unused else ""
             raise UserError(
                 f"{file} has nothing for {missing}{aside}; {names.KEY} says which tensor "
@@ -73,12 +75,15 @@ def read(adapter: Adapter, module: nn.Module) -> Base:
             if made is None:
                 unfit.append(_difference(name, pieces, files, own[name]))
             else:
+                _refuse_nonfinite(file, name, pieces, made)
                 tensors[name] = made
     if unfit:
-        raise UserError(f"{file}: {_listed(unfit)}")
+        raise UserError(f"{file}: {wording.list_first(unfit)}")
     notes = []
     if drawn:
-        notes.append(f"{KEY}: drawn, because the file has not: {_listed(drawn)}")
+        notes.append(
+            f"{KEY}: drawn, because the file has not: {wording.list_names(drawn)}"
+        )
     if unused:
         notes.append(f"{KEY}: not used of the file: {unused}")
     return Base(tensors, notes)
@@ -141,16 +146,30 @@ def _made(
     return torch.empty_like(own, requires_grad=False).copy_(made)
 
 
+def _refuse_nonfinite(
+    file: str, name: str, pieces: Sequence[Piece], made: Tensor
+) -> None:
+    """Raise UserError for the first not-a-number or infinity in a parameter."""
+    place = values.describe_nonfinite(made.float().numpy())
+    if place:
+        tensors = " and ".join(f"'{wording.shorten(piece.tensor)}'" for piece in pieces)
+        raise UserError(
+            f"{file}: {tensors}: the model's '{name}'{place}; a base must be finite"
+        )
+
+
 def _difference(
     name: str, pieces: Sequence[Piece], files: Mapping[str, Any], own: Tensor
 ) -> str:
-    """What the files have for a parameter, and what it is."""
+    """Describe the files' pieces of a parameter, and the parameter."""
     there = []
     for piece in pieces:
         part = files[piece.tensor].get_slice(piece.tensor)
         kind = NAMED.get(part.get_dtype(), part.get_dtype())
         change = f"{piece.change} " if piece.change else ""
-        there.append(f"{change}'{piece.tensor}' is {kind} {part.get_shape()}")
+        there.append(
+            f"{change}'{wording.shorten(piece.tensor)}' is {kind} {part.get_shape()}"
+        )
     return f"{' and '.join(there)} and the model's '{name}' {form(own)}"
 
 
@@ -177,7 +196,9 @@ def _opened(base: str) -> Iterator[dict[str, Any]]:
             tensors = file.keys()
             for name in tensors:
                 if name in files:
-                    raise UserError(f"{KEY} = '{base}' has '{name}' in two files")
+                    raise UserError(
+                        f"{KEY} = '{base}' has '{wording.shorten(name)}' in two files"
+                    )
                 files[name] = file
         yield files
 
@@ -188,9 +209,3 @@ def _unreadable(path: Path, error: Exception) -> UserError:
     return UserError(
         f"{KEY}: {path} is no safetensors file that can be read: {reason(error)}"
     )
-
-
-def _listed(words: Sequence[str]) -> str:
-    """The first of the words, and how many more there are; "" for none."""
-    more = f" and {len(words) - MOST} more" if len(words) > MOST else ""
-    return ", ".join(words[:MOST]) + more

@@ -1,6 +1,13 @@
 """What a method sees of its clients: the ``Fleet``, which trains and scores them."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import (
+    Callable,
+    Iterable,
+    Iterator,
+    Mapping,
+    MutableMapping,
+    Sequence,
+)
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypedDict, TypeVar, Unpack
@@ -26,6 +33,7 @@ from hpcfl.errors import UserError
 from hpcfl.experiment.plugins import nearest
 from hpcfl.files import heartbeat
 from hpcfl.rows import randomness
+from hpcfl.rows.declared import DeclaredTensors
 from hpcfl.rows.layout import Group, Layout
 from hpcfl.scores import loss as cross_entropy
 from hpcfl.scores._metric_name import held_out
@@ -88,7 +96,8 @@ class Fleet:
     Attributes:
         ids: the clients' numbers [n], ascending.
         state: the clients' private state, tensors ``[n, …]`` by name; tensors that a
-            method assigns are kept.
+            method assigns are kept. They have the names, types and shapes of
+            ``client_state``.
         counts: training samples of each class, float64 [n, classes].
         rounds: the number of the round, from 1, that keys the draws of each client,
             int64 [n]. They differ where clients started from different models of a
@@ -116,7 +125,7 @@ class Fleet:
     """
 
     ids: np.ndarray
-    state: Tensors
+    state: MutableMapping[str, Tensor]
     counts: Tensor
     rounds: np.ndarray
     scored: bool
@@ -132,8 +141,10 @@ class Fleet:
     sample_gradients: np.ndarray = field(init=False)
     adjust: Callable[[training.Task], training.Task] | None = None
     _phases: set[str] = field(default_factory=set)
+    _in_trial: bool = False
 
     def __post_init__(self) -> None:
+        self.state = _declared(self.state)
         self.sample_gradients = np.zeros(len(self.ids), np.int64)
 
     @property
@@ -263,21 +274,21 @@ class Fleet:
 
     @contextmanager
     def trial(self) -> Iterator[None]:
-        """A block of training that is no part of the round's work, such as for a score
-        alone: afterwards private state and losses are as before it.
+        """Open a block of training that is no part of the round's work, such as for a
+        score alone: afterwards private state and losses are as before it.
 
-        So stragglers do all of it, and a score means the same for every client. What was
-        scored, recorded and counted in it stays. Whatever else training leaves in a fleet has to
-        be put back here, too.
+        So stragglers do all of it, and a score means the same for every client. Scores,
+        records and counts made in it stay. Whatever else training leaves in a fleet has
+        to be put back here, too.
         """
         state, losses, pace = self.state, (self.losses, self.data_losses), self.pace
-        self.state = dict(state)
-        self.pace = None
+        was_in_trial = self._in_trial
+        self.state, self.pace, self._in_trial = _declared(state), None, True
         try:
             yield
         finally:
             self.state, (self.losses, self.data_losses) = state, losses
-            self.pace = pace
+            self.pace, self._in_trial = pace, was_in_trial
 
     def score(
         self,
@@ -625,6 +636,7 @@ class Fleet:
             share=options.get("share", 1.0),
             only=options.get("only"),
             until=options.get("until"),
+            trial=self._in_trial,
         )
         if task.phase in self._phases:
             raise ValueError(
@@ -677,6 +689,10 @@ def only_one(numbers: Iterable[Number]) -> Number:
     if len(distinct) > 1:
         raise MixedRounds(f"clients of different rounds have {sorted(distinct)}")
     return distinct.pop()
+
+
+def _declared(state: Mapping[str, Tensor]) -> DeclaredTensors:
+    return DeclaredTensors(state, "fleet.state", "client_state")
 
 
 def buffer_name(model: str) -> str:

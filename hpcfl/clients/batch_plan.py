@@ -7,6 +7,7 @@ last batches, grouped by size. So no batch is ever padded.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -153,6 +154,42 @@ def epoch_length(samples: int, size: int, fewest: int, steps: int | None) -> int
     rest = samples % size
     used = samples if rest >= fewest else samples - rest
     return used if steps is None else min(used, steps * size)
+
+
+def pool_size(samples: int, share: float) -> int:
+    """Return how many of a client's samples a training on a share of them uses: at least
+    one.
+    """
+    if share >= 1 or not samples:
+        return samples
+    return max(1, int(share * samples))
+
+
+class AskedTraining(NamedTuple):
+    """A local training that a method asks for, as far as its number of steps goes.
+
+    Attributes:
+        epochs, steps, share: as for ``Fleet.train``.
+        batches: mini-batches of a step.
+    """
+
+    epochs: int
+    batches: int
+    steps: int | None
+    share: float
+
+    def takes_step(self, samples: int, batch_size: int, fewest: int) -> bool:
+        """Return whether a client with so many samples takes a step.
+
+        fewest: as ``fewest_samples`` gives it.
+        """
+        length = epoch_length(
+            pool_size(samples, self.share),
+            self.batches * batch_size,
+            self.batches * fewest,
+            self.steps,
+        )
+        return self.epochs > 0 and length > 0
 
 
 def by_length(lengths: Sequence[int], batch_size: int) -> list[int]:

@@ -92,6 +92,8 @@ def fits(
     known, key = resources.head.fits, (frozen, *names)
     if key not in known:
         x, _ = resources.samples.take(torch.arange(1))
+        # Batch norm takes no single sample.
+        x = torch.cat([x, x])
         known[key] = stand_for(resources.kernel.module, x, names, frozen)
     return known[key]
 
@@ -99,7 +101,8 @@ def fits(
 def stand_for(
     module: nn.Module, x: Tensor, names: list[str], frozen: Frozen = "evaluation"
 ) -> bool:
-    """Whether a model's features stand for its samples while ``names`` are trained.
+    """Return whether a model's features stand for its samples while ``names`` are
+    trained.
 
     Its forward pass must be the head of the features of the sample, and the features
     must be computed by the same operators when training and in evaluation mode, of
@@ -107,17 +110,16 @@ def stand_for(
     mini-batch's statistics, makes a difference there.
 
     Args:
-        x: a sample as the model takes it, [1, *shape].
+        x: two samples as the model takes them, [2, *shape].
         frozen: the mode of layers of which nothing is trained.
     """
+    if not isinstance(getattr(module, "head", None), nn.Module):
+        return False
     module = copy.deepcopy(module)  # statistics may move
     train_mode(module, names, frozen)
-    try:
-        training = _Operators.of(module, x)
-        through = _goes_through_features(module, x)
-        evaluation = _Operators.of(module.eval(), x)
-    except Exception:  # of the model; training on samples will say so
-        return False
+    training = _Operators.of(module, x)
+    through = _goes_through_features(module, x)
+    evaluation = _Operators.of(module.eval(), x)
     return through and training.calls == evaluation.calls and not training.random
 
 

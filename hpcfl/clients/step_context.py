@@ -1,8 +1,7 @@
 """One step in a method's own hands; the loop over mini-batches stays with the fleet."""
 
-from collections.abc import Callable
+from collections.abc import Callable, MutableMapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NoReturn
 
 import numpy as np
 import torch
@@ -12,13 +11,6 @@ from hpcfl.clients.execution import Session
 from hpcfl.clients.losses import Batch, Lanes, Tensors, regularised
 from hpcfl.clients.optimizers import Optimizer
 from hpcfl.rows import pinned, places, randomness
-
-# What a user's own step may still call by the names of version 0.1.0.
-OLD_NAMES = {
-    "descend": "optimizer_step",
-    "move": "apply_elementwise",
-    "write": "set_rows",
-}
 
 
 class StepRandom:
@@ -158,7 +150,7 @@ class StepContext:
         index: how many steps each lane did before in this training, int64 [a].
     """
 
-    variables: Tensors
+    variables: MutableMapping[str, Tensor]
     index: Tensor
     _lanes: Lanes
     _batches: list[Batch]
@@ -276,14 +268,6 @@ class StepContext:
             ValueError: One purpose is asked for two shapes in an epoch.
         """
         return self._random.uniform(self._lanes, purpose, shape)
-
-    if not TYPE_CHECKING:  # which would believe that every attribute is there
-
-        def __getattr__(self, name: str) -> NoReturn:
-            hint = ""
-            if name in OLD_NAMES:
-                hint = f"; since version 0.2.0 it is called '{OLD_NAMES[name]}'"
-            raise AttributeError(f"a step's context has no '{name}'{hint}")
 
     def _gradients(self, batch: int) -> Tensors:
         """The gradients by name where the models are now, good until the next ones are

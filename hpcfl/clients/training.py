@@ -23,6 +23,7 @@ from hpcfl.clients.batch_plan import (
     epoch_length,
     fewest_samples,
     plan_epoch,
+    pool_size,
 )
 from hpcfl.clients.losses import (
     Batch,
@@ -37,7 +38,8 @@ from hpcfl.clients.optimizers import Optimizer, Proximal
 from hpcfl.clients.resources import Resources
 from hpcfl.clients.step_context import StepContext, StepRandom
 from hpcfl.files import heartbeat, scratch
-from hpcfl.rows import pinned, places, randomness
+from hpcfl.rows import constants, pinned, places, randomness
+from hpcfl.rows.declared import DeclaredTensors
 
 
 @dataclass(frozen=True)
@@ -60,6 +62,7 @@ class Task:
     proximal: tuple[float, Tensor] | None = None  # the strength, and anchors [n, P]
     share: float = 1.0
     only: Tensor | None = None
+    trial: bool = False  # whether it is no part of the round's work
     until: Callable[[Tensor, Tensors], Tensor] | None = None
     frozen: Frozen = "evaluation"  # the mode of layers of which nothing is trained
     # None: a step of the optimiser on the loss
@@ -82,7 +85,7 @@ class Task:
         """
         if self.share >= 1:
             return samples
-        count = max(1, int(self.share * len(samples))) if len(samples) else 0
+        count = pool_size(len(samples), self.share)
         order = randomness.permutation(
             len(samples), seed, "subset", self.phase, round, client
         )
@@ -185,6 +188,7 @@ def train(
     for attempt in attempts:
         with attempt:
             train_chunk(attempt.clients)
+    constants.refuse_changed(resources.kernel.module)
     return trained
 
 
@@ -360,7 +364,7 @@ class Chunk:
         y_parts = batch.y.tensor_split(self.task.batches, dim=1)
         given = {name: value[lanes] for name, value in self.variables.items()}
         context = StepContext(
-            dict(given),
+            DeclaredTensors(given, "context.variables", "fleet.train_by"),
             self._random.taken[lanes].clone(),  # a copy, because a step may keep it
             lanes,
             [Batch(x, y) for x, y in zip(x_parts, y_parts, strict=True)],

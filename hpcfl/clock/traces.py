@@ -4,6 +4,9 @@ FedScale's own files are pickles, which are not read because unpickling runs cod
 ``json.dump`` of what they hold is what is read here: ``{"0": {"computation": 120.5,
 "communication": 9000.0}, …}`` and ``{"0": {"active": [0, 7200], "inactive": [3600,
 9000], "finish_time": 86400}, …}``.
+
+``computation`` is the time of inference, as in FedScale's files; its simulator counts
+training as 3 times that. A file of measured training times has ``training`` instead.
 """
 
 from decimal import Decimal
@@ -16,25 +19,38 @@ from hpcfl.files.atomic import Damaged
 
 MOST_BYTES = 1 << 28
 MOST_SECONDS = 10**9  # in a file of when devices are on
+# How many times the milliseconds of a row's key it takes to train on a sample.
+TIMES = {"computation": 3, "training": 1}
 
 
 def capacities(path: str) -> list[tuple[Decimal, Decimal]]:
-    """The devices in a file: milliseconds to train on a sample, and kbit/s.
+    """Read the devices in a file: milliseconds to train on a sample, and kbit/s.
 
     Raises UserError.
     """
     devices = []
     for name, row in _rows(path):
-        numbers = [
-            _positive(path, name, row, key) for key in ("computation", "communication")
-        ]
-        devices.append((numbers[0], numbers[1]))
+        milliseconds = _training_time(path, name, row)
+        kilobits = _positive(path, name, row, "communication")
+        devices.append((milliseconds, kilobits))
     return devices
 
 
+def _training_time(path: str, name: str, row: dict[str, Any]) -> Decimal:
+    """Return a device's milliseconds to train on a sample. Raises UserError."""
+    given = [key for key in TIMES if key in row]
+    if len(given) != 1:
+        raise UserError(
+            f"{path}: client '{name}' must have either 'computation', milliseconds of "
+            "inference, or 'training', milliseconds of training"
+        )
+    [key] = given
+    return TIMES[key] * _positive(path, name, row, key)
+
+
 def activities(path: str, ticks: int) -> list[tuple[list[tuple[int, int]], int]]:
-    """Of each client in a file when it is on, [from, to) in ticks, and the length of
-    the file's time, after which it begins anew.
+    """Read when each client in a file is on, [from, to) in ticks, and the length of the
+    file's time, after which it begins anew.
 
     ticks: in a second. Raises UserError.
     """
@@ -45,18 +61,31 @@ def activities(path: str, ticks: int) -> list[tuple[list[tuple[int, int]], int]]
         ends = _times(path, name, row, "inactive", ticks)
         if begins and len(ends) == len(begins) - 1:
             ends.append(end)  # it is on when the file's time is over
-        edges = [edge for pair in zip(begins, ends, strict=False) for edge in pair]
-        if (
-            len(begins) != len(ends)
-            or sorted(set(edges)) != edges
-            or edges[-1:] > [end]
-        ):
+        if len(begins) != len(ends):
             raise UserError(
-                f"{path}: client '{name}' must come on and go off in turn, 'active' and "
-                "'inactive' being ascending seconds up to its 'finish_time'"
+                f"{path}: client '{name}' has {len(begins)} times in 'active' and "
+                f"{len(ends)} in 'inactive'; each 'active' needs an 'inactive' after it"
             )
-        found.append((list(zip(begins, ends, strict=True)), end))
+        periods = list(zip(begins, ends, strict=True))
+        _refuse_disorder(path, name, periods, end)
+        found.append((periods, end))
     return found
+
+
+def _refuse_disorder(
+    path: str, name: str, periods: list[tuple[int, int]], end: int
+) -> None:
+    """Raise UserError for the first period that does not lie between the one before it
+    and the ``end`` of the file's time.
+    """
+    last = -1
+    for number, (comes_on, goes_off) in enumerate(periods):
+        if not last < comes_on < goes_off <= end:
+            raise UserError(
+                f"{path}: client '{name}': 'active' and 'inactive' must be ascending "
+                f"seconds in turn, up to 'finish_time'; number {number} of each is not"
+            )
+        last = goes_off
 
 
 def _rows(path: str) -> list[tuple[str, dict[str, Any]]]:
@@ -81,7 +110,7 @@ def _rows(path: str) -> list[tuple[str, dict[str, Any]]]:
 
 
 def _positive(path: str, name: str, row: dict[str, Any], key: str) -> Decimal:
-    """A number above 0 in a client's row. Raises UserError."""
+    """Return a number above 0 in a client's row. Raises UserError."""
     number = row.get(key)
     if isinstance(number, bool) or not isinstance(number, int | float):
         raise UserError(f"{path}: client '{name}' must have a number as '{key}'")
@@ -96,14 +125,17 @@ def _positive(path: str, name: str, row: dict[str, Any], key: str) -> Decimal:
 def _times(
     path: str, name: str, row: dict[str, Any], key: str, ticks: int
 ) -> list[int]:
-    """A list of seconds in a client's row, in ticks. Raises UserError."""
+    """Return a list of seconds in a client's row, in ticks. Raises UserError."""
     numbers = row.get(key)
     if not isinstance(numbers, list):
         raise UserError(
             f"{path}: client '{name}' must have a list of seconds as '{key}'"
         )
-    for number in numbers:
+    for position, number in enumerate(numbers):
         is_number = isinstance(number, int | float) and not isinstance(number, bool)
         if not is_number or not 0 <= number <= MOST_SECONDS:
-            raise UserError(f"{path}: '{key}' of client '{name}' has {number!r:.60}")
+            raise UserError(
+                f"{path}: '{key}' of client '{name}' has {number!r:.60} at position "
+                f"{position}; it must be seconds from 0 to {MOST_SECONDS}"
+            )
     return [int(Decimal(number) * ticks) for number in numbers]

@@ -22,7 +22,9 @@ def show(config: Config, ranks: int) -> None:
     prepared = [prepare(config, process) for process in processes]
     server = needs.of_server(prepared[-1])
     of_ranks = [needs.of_rank(of_process) for of_process in prepared]
-    needs.show(prepared[0], [replace(of_ranks[0], server=server), *of_ranks[1:]])
+    ranks_needs = [replace(of_ranks[0], server=server), *of_ranks[1:]]
+    print(needs.describe_needs(prepared[0], ranks_needs))
+    print(needs.describe_model(prepared[0]))
     if ranks > len(processes):
         print(f"ranks 2 to {ranks - 1}: at most as much as rank 1")
     for note in prepared[0].notes:

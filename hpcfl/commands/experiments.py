@@ -1,5 +1,5 @@
-"""Running or checking an experiment file: a single run, or the cells of a sweep one
-after the other.
+"""Running an experiment file: a single run, or the cells of a sweep one after the
+other.
 """
 
 import shlex
@@ -9,17 +9,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hpcfl.adapters import base
-from hpcfl.commands.run import OnRound, allowed_silence, check_world, run
+from hpcfl.commands.run import (
+    OnRound,
+    allowed_silence,
+    check_world,
+    require_same_settings,
+    run,
+)
 from hpcfl.communication.agreement import agreed
 from hpcfl.communication.communicator import Communicator
 from hpcfl.data import datasets
 from hpcfl.errors import RunFailure, UserError
-from hpcfl.experiment import config, protocols, sweep
+from hpcfl.experiment import config, sweep
 from hpcfl.files import destination, output
 from hpcfl.report.text import plain
-from hpcfl.simulation import preflight
-from hpcfl.simulation.prepare import prepare_together
 from hpcfl.storage import run_folder, sweep_folder
 from hpcfl.storage.run_folder import RUN
 
@@ -129,6 +132,11 @@ def _run(
         check_world(communicator)
         plan = make_plan(read(), source, out)
         communicator.watch(allowed_silence(cell.config for cell in plan.cells))
+    cells = {"": plan.cells[0].config}
+    if plan.is_sweep:
+        cells = {f"{cell.name}: ": cell.config for cell in plan.cells}
+    require_same_settings(communicator, cells, plan.folder, fresh)
+    with agreed(communicator):
         if communicator.is_server:
             plan.record()
     if plan.is_sweep:
@@ -139,45 +147,6 @@ def _run(
         )
         _show_results(plan, played, communicator)
     return plan.folder
-
-
-def check_file(
-    file: Path, overrides: Iterable[str], communicator: Communicator
-) -> None:
-    """Prepare and try an experiment without running it; print its configuration and
-    needs. Collective.
-
-    Of a sweep all cells are checked for valid configurations, and the first one is
-    prepared. Raises UserError or RunFailure, on all ranks.
-    """
-    with agreed(communicator):
-        check_world(communicator)
-        cells = sweep.expand(config.read(file, overrides), str(file))
-    communicator.watch(allowed_silence([cells[0].config]))
-    prepared = prepare_together(cells[0].config, communicator)
-    prepared = preflight.run(prepared, communicator)
-    from hpcfl.report import configuration, devices, needs
-
-    ranks = needs.of_ranks(prepared, communicator)
-    if ranks is not None:
-        print(configuration.toml(cells[0].config))
-        needs.show(prepared, ranks)
-        settings = [protocols.flat(cell.config.resolved()) for cell in cells]
-        remarks = dict.fromkeys(
-            line for setting in settings for line in protocols.unsourced(setting)
-        )
-        for line in devices.lines(prepared):
-            print(line)
-        files = cells[0].config.adapter.base or cells[0].config.model.init
-        for line in base.describe(files) if files else ():
-            print(plain(line))
-        for note in [*prepared.notes, *remarks]:
-            print(f"note: {plain(note)}")
-        if len(cells) > 1:
-            print(
-                f"sweep: {len(cells)} valid cells, this is the first: "
-                f"{', '.join(cell.name for cell in cells)}"
-            )
 
 
 def run_one(

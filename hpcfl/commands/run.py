@@ -3,7 +3,7 @@ play what is left.
 """
 
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -11,16 +11,16 @@ from typing import Any
 
 import numpy as np
 
-from hpcfl.communication.agreement import agreed
+from hpcfl.communication.agreement import agreed, require_equal
 from hpcfl.communication.communicator import Communicator
 from hpcfl.communication.mpi import launched_world_size
 from hpcfl.data.partition import Split
 from hpcfl.errors import Interrupted, RunFailure, UserError
-from hpcfl.experiment import blame, measures
-from hpcfl.experiment.config import Config
+from hpcfl.experiment import blame, measures, protocols
+from hpcfl.experiment.config import PATHS, Config
 from hpcfl.files import output
 from hpcfl.report.progress import Progress
-from hpcfl.simulation import hearing, preflight
+from hpcfl.simulation import decisions, hearing, local_steps, preflight
 from hpcfl.simulation.best import BestRound
 from hpcfl.simulation.federation import Federation
 from hpcfl.simulation.prepare import (
@@ -38,6 +38,14 @@ from hpcfl.tracking._writing import Tracking
 
 # of (the run's name, round, numbers by name): called on rank 0 when a round is recorded
 OnRound = Callable[[str, int, dict[str, Any]], None]
+
+# Keys that may differ between ranks: paths on a host, and settings that change no number.
+OF_HOST = (
+    *(f"{section}.{key}" for section, key in PATHS),
+    "runtime.memory",
+    "runtime.track",
+    "runtime.hang_after",
+)
 
 # least seconds of silence allowed before round 1: an import sends no heartbeats
 PREPARING = 15.0
@@ -60,12 +68,14 @@ def run(
     all ranks.
     """
     communicator.watch(allowed_silence([config]))
+    require_same_settings(communicator, {"": config}, folder, fresh)
     with StopRequest(lambda: communicator.abort(1)) as request, ExitStack() as stack:
         complete, clash = _examine(communicator, config, folder, fresh)
         if complete:
             return False
         prepared = _prepare(config, communicator, clash)
         prepared = preflight.run(prepared, communicator)
+        prepared = local_steps.note_idle_clients(prepared)
         introduced = communicator.introduce(rank_list(communicator, prepared))
         claim = None
         with agreed(communicator):
@@ -146,7 +156,8 @@ def _begin(
     training goes on.
 
     Raises UserError if the partition is another run's or of other data than the run
-    began with, UserError or RunFailure if the folder cannot be written.
+    began with, or the preflight has decided otherwise, UserError or RunFailure if the
+    folder cannot be written.
     """
     notes = [*prepared.notes, *([claim.note] if claim.note else [])]
     partition = claim.folder / PARTITION
@@ -161,6 +172,7 @@ def _begin(
         )
     if restored is not None:
         refuse_other_frozen(prepared, restored.meta, claim.folder)
+        decisions.refuse_others(prepared, restored.meta, claim.folder)
     claim.begin()
     if restored is None or saved is None:
         replace(prepared.split, run=run).save(partition)
@@ -317,6 +329,43 @@ def allowed_silence(configs: Iterable[Config]) -> float:
     return max(PREPARING, *(config.runtime.hang_after for config in configs))
 
 
+def require_same_settings(
+    communicator: Communicator, cells: Mapping[str, Config], folder: Path, fresh: bool
+) -> None:
+    """Collective. Raise UserError on all ranks if the ranks would compute different
+    things: by their configurations, packages or settings.
+
+    cells: the configurations by the beginning of their keys in messages.
+    """
+    asked: dict[str, Any] = {"--out": str(folder), "--fresh": fresh}
+    if len(cells) > 1:
+        asked["[sweep]"] = list(cells)
+    for cell, config in cells.items():
+        for key, value in computed_by(config).items():
+            asked[cell + key] = value
+    packages = {
+        f"version of {name}": is_ for name, is_ in provenance.versions().items()
+    }
+    require_equal(
+        communicator,
+        asked | packages | provenance.settings(),
+        "all ranks of a job need the same configuration, packages and settings; a script "
+        "must not draw a value on each rank",
+    )
+
+
+def computed_by(config: Config) -> dict[str, Any]:
+    """Return the resolved configuration by dotted key, without keys that may differ from
+    host to host and change no number.
+    """
+    keys = protocols.flat(config.resolved())
+    for key in OF_HOST:
+        keys.pop(key, None)
+    # cuda:1 may be the device of a rank whose neighbour has cuda:0
+    keys["runtime.device"] = keys["runtime.device"].partition(":")[0]
+    return keys
+
+
 def check_world(communicator: Communicator) -> None:
     """Raise UserError if the ranks do not see each other.
 
@@ -357,6 +406,7 @@ def _metrics_writer(
         "clients": prepared.split.names,
         "primary": prepared.method.primary,
         "scores": measures.describe(prepared.resources.scores),
+        "decisions": decisions.describe(prepared),
     }
     static = {
         "train_counts": prepared.counts.long().numpy(),
@@ -385,6 +435,7 @@ def _meta(prepared: Prepared, communicator: Communicator) -> dict[str, Any]:
         "run": config.fingerprint(),
         "rounds": config.rounds,
         "frozen": prepared.frozen,
+        "decisions": decisions.describe(prepared),
         "versions": provenance.versions(),
         "processor": provenance.processor(),
         "arithmetic": provenance.arithmetic(),

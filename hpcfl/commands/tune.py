@@ -29,7 +29,7 @@ from hpcfl.report.text import plain
 from hpcfl.scores._metric_name import SAMPLE_GRADIENTS, MetricName
 from hpcfl.storage import sweep_folder, tune_folder
 from hpcfl.storage.tune_folder import COST, Result
-from hpcfl.tuning import halving, outcome, plan, standing
+from hpcfl.tuning import halving, outcome, plan, spending, standing
 from hpcfl.tuning.halving import Rung
 from hpcfl.tuning.plan import Candidate, Cell, Plan
 from hpcfl.tuning.standing import Choice, step
@@ -72,9 +72,11 @@ def tune_file(
         first = tuning.untuned(tuning.section.methods[0])
         communicator.watch(allowed_silence([tuning.config(first, 0, 1)]))
         if communicator.is_server:
-            begin(tuning, folder, part is None)
+            whole = part is None
+            begin(tuning, folder, whole, unchecked=whole)
     player = Player(tuning, folder, communicator)
     if part is None:
+        player.refuse_overspending()
         player.play_all()
     else:
         player.play_part(part)
@@ -92,14 +94,18 @@ def has_outcome(folder: Path) -> bool:
     return (folder / outcome.TABLE).is_file()
 
 
-def begin(tuning: Plan, folder: Path, whole: bool = True) -> None:
+def begin(
+    tuning: Plan, folder: Path, whole: bool = True, unchecked: bool = False
+) -> None:
     """Make the folder of a tuning, or find that it is. Raises UserError or RunFailure.
 
-    whole: whether the names of all runs that it may have are written, too.
+    whole: whether the names of all runs that it may have are written, too. unchecked:
+        as for ``tune_folder.begin``.
     """
     table = tuning.table
     identity = config.identifying(table)
-    tune_folder.begin(folder, identity | {"rounds": tuning.most})
+    identity["tune"].pop("overspend")
+    tune_folder.begin(folder, identity | {"rounds": tuning.most}, unchecked)
     if not whole:
         return
     sweeps: dict[str, list[str]] = {sweep: [] for sweep in tune_folder.SWEEPS}
@@ -230,7 +236,7 @@ class Player:
         self.keep(cell, step(number), after)
 
     def cost(self, cell: Cell) -> Result:
-        """Collective. What the first rounds of a run tell of its cost.
+        """Collective. Return what the first rounds of a run tell of its cost.
 
         They are the beginning of the run itself, or of one aside where it cannot go on.
         """
@@ -239,15 +245,40 @@ class Player:
             return known
         every = self.tuning.config(cell.candidate, cell.seed, 1).evaluation.every
         rounds = min(self.tuning.most, halving.measured_rounds(every))
-        whole = self.plays_whole(cell)
-        sweep = tune_folder.MEASURED if whole else tune_folder.SEARCH
         nothing = Result(
             rounds=0, whole=rounds, gradients=0, score=None, rank=None, failure=None
         )
+        sweep = tune_folder.MEASURED if self.plays_whole(cell) else tune_folder.SEARCH
         folder = self.folder / sweep / cell.name
         after = self.played(cell, folder, rounds, nothing, 0)
         self.keep(cell, COST, after)
         return after
+
+    def refuse_overspending(self) -> None:
+        """Collective. Measure all trials before the first rung, and raise UserError for
+        all methods whose first rounds alone exceed the budget. Nothing is left then.
+
+        The rungs go on with what is measured.
+        """
+        if self.told(lambda: not tune_folder.is_unchecked(self.folder)):
+            return
+        lines = [self.overspending(method) for method in self.tuning.section.methods]
+        refused = [line for line in lines if line]
+        if refused:
+            self.told(lambda: tune_folder.remove(self.folder))
+            raise UserError(*refused)
+        self.told(lambda: tune_folder.check_off(self.folder))
+
+    def overspending(self, method: str) -> str:
+        """Collective. Return why a method's search cannot keep its budget, or ""."""
+        if self.tuning.section.overspend:
+            return ""
+        costs = [
+            self.cost(Cell(candidate, seed))["gradients"]
+            for candidate in self.tuning.trials(method)
+            for seed in self.tuning.section.search_seeds
+        ]
+        return spending.refusal(self.tuning, method, sum(costs))
 
     def plays_whole(self, cell: Cell) -> bool:
         """Whether a run cannot go on with more rounds."""

@@ -27,6 +27,7 @@ from hpcfl.report import summary
 from hpcfl.report.summary import Run
 from hpcfl.report.text import plain
 from hpcfl.scores._metric_name import SECONDS, MetricName
+from hpcfl.simulation import decisions
 from hpcfl.trained.experiment import named
 
 # entries of the header that the last bits of results depend on
@@ -109,8 +110,11 @@ def compare(stored: Run, played: Run) -> tuple[list[str], bool]:
     digests = (stored.summary.digest, played.summary.digest)
     if not others:
         if digests[0] is not None and digests[0] != digests[1]:
+            changes = decisions.changes(there.get("decisions"), here.get("decisions"))
+            reasons = [f"{change} when the run began" for change in changes]
             return [
-                f"ANOTHER final state: {digests[0]} stored, {digests[1]} now"
+                f"ANOTHER final state: {digests[0]} stored, {digests[1]} now",
+                *reasons,
             ], False
         if differing:
             return [f"OTHER numbers: {', '.join(differing)}"], False

@@ -1,10 +1,14 @@
-"""Failing together: what one rank cannot do no rank goes on from."""
+"""Agreement of all ranks: they fail together, and they have the same settings."""
 
-from collections.abc import Iterator
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Protocol
 
-from hpcfl.errors import RunFailure, UserError
+from hpcfl.errors import RunFailure, UserError, lack_of_memory
+
+SHOWN = 100  # characters of a value in a message
 
 
 class Ranks(Protocol):
@@ -32,13 +36,15 @@ def agreed(communicator: Ranks) -> Iterator[None]:
 
     A rank on which it failed raises its own exception. The others raise a UserError, if
     the first failure was one, or else a RunFailure, with that rank's number and
-    message.
+    message. A lack of memory is a RunFailure, also if it shows as bad input.
     """
-    failure = None
+    failure: Exception | None = None
     try:
         yield
     except Exception as error:
         failure = error
+        if isinstance(error, UserError):
+            failure = lack_of_memory(error) or error
     told = (
         None
         if failure is None
@@ -63,3 +69,39 @@ def _first(told: list[list[Any] | None]) -> list[Any] | None:
         ),
         None,
     )
+
+
+def require_equal(
+    communicator: Ranks, settings: Mapping[str, Any], advice: str
+) -> None:
+    """Collective. Raise UserError on all ranks if a setting differs between ranks.
+
+    The message names the first key that differs, with two values and their ranks.
+
+    Args:
+        communicator: Of the ranks.
+        settings: JSON-able values by key.
+        advice: The end of the message.
+    """
+    text = json.dumps(settings, sort_keys=True)
+    digest = hashlib.sha256(text.encode()).hexdigest()
+    if len(set(communicator.allgather(digest))) == 1:
+        return
+    everyones = communicator.allgather(dict(settings))
+    for rank, other in enumerate(everyones):
+        keys = everyones[0].keys() | other.keys()
+        # a key such as seed before those that have its value as their default
+        for key in sorted(keys, key=lambda key: (key.count("."), key)):
+            if everyones[0].get(key) != other.get(key):
+                first, second = _shown(everyones[0], key), _shown(other, key)
+                raise UserError(
+                    f"{key}: {first} on rank 0, {second} on rank {rank}; {advice}"
+                )
+
+
+def _shown(settings: Mapping[str, Any], key: str) -> str:
+    """Return a value as text."""
+    if key not in settings:
+        return "no value"
+    text = json.dumps(settings[key])
+    return text if len(text) <= SHOWN else f"{text[:SHOWN]} …"

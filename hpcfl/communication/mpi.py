@@ -7,8 +7,11 @@ idle ranks leave their core to others. The exchange itself is a blocking call at
 speed.
 """
 
+import ctypes
 import json
 import os
+import sys
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -23,7 +26,7 @@ from hpcfl.communication.communicator import (
     OneProcess,
     flush,
 )
-from hpcfl.communication.watchdog import Watchdog
+from hpcfl.communication.watchdog import UNTIL_TOLD, Watchdog
 from hpcfl.files import heartbeat, output
 
 # environment variables, of which a launcher of MPI ranks sets at least one
@@ -298,15 +301,68 @@ def launched_world_size() -> int | None:
     return None
 
 
-def connect() -> Communicator:
-    """The communicator of this process: by MPI if it is one of several ranks, else that
-    of a single process.
+def connect(patience: float = UNTIL_TOLD) -> Communicator:
+    """Return the communicator of this process: by MPI if it is one of several ranks, else
+    that of a single process.
 
     It must be called before any heavy import: a rank that dies before MPI is
-    initialised leaves the others waiting for ever.
+    initialised leaves the others waiting. They end after ``patience`` seconds.
     """
     if not any(name in os.environ for name in LAUNCHED_BY):
         return OneProcess()
-    from mpi4py import MPI  # importing initialises MPI
+    with _giving_up(patience):
+        mpi = _initialised()
+        return World(mpi) if mpi.COMM_WORLD.size > 1 else OneProcess()
 
-    return World(MPI) if MPI.COMM_WORLD.size > 1 else OneProcess()
+
+def _initialised() -> Any:
+    """Return the module ``mpi4py.MPI`` once MPI is initialised.
+
+    A thread of Python can end this process meanwhile, because ctypes releases the
+    interpreter's lock. The import of mpi4py, which initialises MPI by default, does
+    not.
+    """
+    import mpi4py
+
+    mpi4py.rc.initialize = False
+    mpi4py.rc.finalize = True
+    from mpi4py import MPI
+
+    if not MPI.Is_initialized():
+        library, provided = ctypes.CDLL(MPI.__file__), ctypes.c_int()
+        given = None, None, MPI.THREAD_MULTIPLE, ctypes.byref(provided)
+        library.MPI_Init_thread(*given)
+        MPI.COMM_SELF.Set_errhandler(MPI.ERRORS_RETURN)
+        MPI.COMM_WORLD.Set_errhandler(MPI.ERRORS_RETURN)
+    return MPI
+
+
+@contextmanager
+def _giving_up(seconds: float) -> Iterator[None]:
+    """End this process if the block, in which ranks meet, takes more seconds."""
+    met = threading.Event()
+
+    def guard() -> None:
+        if met.wait(seconds):
+            return
+        output.complain(
+            f"not all ranks have connected within {seconds:g} s (runtime.hang_after); "
+            "another rank has failed or left before; ending the job"
+        )
+        _abort(sys.modules.get("mpi4py.MPI"))
+
+    threading.Thread(target=guard, daemon=True).start()
+    try:
+        yield
+    finally:
+        met.set()
+
+
+def _abort(mpi: Any) -> NoReturn:
+    """End this process, and with it the job, whether MPI is initialised or not."""
+    flush()
+    try:
+        if mpi is not None and mpi.Is_initialized():
+            mpi.COMM_WORLD.Abort(1)
+    finally:
+        os._exit(1)

@@ -3,7 +3,8 @@ downloaded unasked.
 """
 
 import os
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from hpcfl.data import consistency
+from hpcfl.data.description import DataDescription
 from hpcfl.data.owners import Owners
 from hpcfl.data.validation import hold_out
 from hpcfl.errors import UserError
@@ -75,6 +78,7 @@ class Dataset:
         unread: names of arrays that the file has beside those that are read, the first
             few.
         notes: one line each for what a user should know.
+        description: columns and names as the reader understood them.
     """
 
     name: str
@@ -91,6 +95,12 @@ class Dataset:
     owners: Owners | None = None
     unread: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    description: DataDescription = field(default_factory=DataDescription)
+
+    def without_samples(self) -> "Dataset":
+        """Return what is known of the data set beside its samples."""
+        owners = self.owners and replace(self.owners, of=self.owners.of[:0].copy())
+        return replace(self, x=self.x[:0].clone(), y=self.y[:0].clone(), owners=owners)
 
     def taken(self, chosen: np.ndarray, official_test: int) -> "Dataset":
         """Some of its samples, by their ascending numbers; the last ``official_test`` of
@@ -104,6 +114,11 @@ class Dataset:
             official_test=official_test,
             owners=self.owners and replace(self.owners, of=self.owners.of[chosen]),
         )
+
+    def class_name(self, number: int) -> str:
+        """Return what a class is called: its number where it has no name."""
+        names = self.description.classes
+        return names[number] if number < len(names) else str(number)
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -137,7 +152,7 @@ def load(data: sections.Data) -> Dataset:
     """
     source = find(data.dataset)
     place = _place(data, source)
-    whole = source.read(data.dataset, place, **data.options)
+    whole = _checked(source.read(data.dataset, place, **data.options), data.dataset)
     dataset = _sampled(whole, data.samples)
     if data.augment and len(dataset.shape) != 3:
         raise UserError(
@@ -145,12 +160,80 @@ def load(data: sections.Data) -> Dataset:
         )
     if data.normalise == "half":
         return dataset
-    if dataset.statistics is None:
+    if dataset.vocabulary is not None:
         raise UserError(
-            f"data.normalise = 'statistics': those of '{data.dataset}' are not known; use 'half'"
+            f"data.normalise = 'statistics': the samples of '{data.dataset}' are token ids; use "
+            "'half', which leaves them as they are"
         )
+    return _normalised(dataset)
+
+
+def standardised(
+    dataset: Dataset, data: sections.Data, train: Sequence[np.ndarray]
+) -> Dataset:
+    """Return the data set with the normalisation that ``data.normalise`` asks for.
+
+    Statistics that the data set does not state itself are those of the samples ``train``
+    of all clients.
+    """
+    if data.normalise == "half" or dataset.statistics is not None:
+        return dataset
+    return _normalised(replace(dataset, statistics=_statistics(dataset, train)))
+
+
+def _normalised(dataset: Dataset) -> Dataset:
+    """Return the data set, normalised by its statistics if it has any."""
+    if dataset.statistics is None:
+        return dataset
     mean, std = dataset.statistics
     return replace(dataset, mean=mean, std=std)
+
+
+def _checked(dataset: Any, name: str) -> Dataset:
+    """Return what a source read, with notes on its form.
+
+    Raises UserError where its parts contradict one another.
+    """
+    if not isinstance(dataset, Dataset):
+        raise UserError(
+            f"data.dataset = '{name}': read must return a hpcfl.data.datasets.Dataset, not "
+            f"{type(dataset).__name__}"
+        )
+    samples = len(dataset.x)
+    misfit = (
+        consistency.describe_labels(dataset.y, samples, dataset.classes)
+        or consistency.describe_samples(dataset.x, dataset.vocabulary)
+        or consistency.describe_owners(dataset.owners, samples)
+    )
+    if not 0 <= dataset.official_test < samples:
+        misfit = misfit or f"official_test = {dataset.official_test} of {samples:,}"
+    if misfit:
+        raise UserError(f"data.dataset = '{name}': '{dataset.name}': {misfit}")
+    note = consistency.describe_channels_last(dataset.x)
+    if not note:
+        return dataset
+    return replace(dataset, notes=(*dataset.notes, f"'{dataset.name}': {note}"))
+
+
+def _statistics(
+    dataset: Dataset, train: Sequence[np.ndarray]
+) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Return mean and standard deviation of each channel, or column, of a table.
+
+    A column of zeros and ones alone, such as an encoded category, keeps its values.
+    """
+    from sklearn.preprocessing import StandardScaler  # takes a second to import
+
+    scaler = StandardScaler()
+    is_binary = np.full(dataset.shape[0], dataset.x.dim() == 2)
+    for held in train:
+        samples = dataset.x[torch.from_numpy(held)].double() / dataset.scale
+        rows = samples.movedim(1, -1).reshape(-1, dataset.shape[0]).numpy()
+        scaler.partial_fit(rows)
+        is_binary &= np.isin(rows, [0, 1]).all(axis=0)
+    mean = np.where(is_binary, 0, scaler.mean_)
+    std = np.where(is_binary, 1, scaler.scale_)
+    return tuple(mean.tolist()), tuple(std.tolist())
 
 
 def _sampled(dataset: Dataset, wanted: int | None) -> Dataset:

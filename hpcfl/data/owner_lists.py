@@ -23,7 +23,7 @@ PARTS = {"train", "test"}
 
 
 def read(path: str) -> list[Held]:
-    """Each client's samples, clients in the order of the file (HDF5: of names).
+    """Read each client's samples, clients in the order of the file (HDF5: of names).
 
     Raises UserError where the file cannot be read, or is anything else.
     """
@@ -36,6 +36,11 @@ def read(path: str) -> list[Held]:
         if not isinstance(by_client, dict) or not by_client:
             raise Damaged(
                 "it must hold a list of sample numbers for each client, by its name"
+            )
+        if set(by_client) == PARTS:
+            raise Damaged(
+                "it must hold the clients by their names, each with 'train' and 'test'; it "
+                "holds 'train' and 'test' alone"
             )
         held = [_held(name, lists) for name, lists in by_client.items()]
     except OSError as error:

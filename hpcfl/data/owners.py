@@ -25,20 +25,22 @@ class Owners:
     """The natural clients of a data set.
 
     names: of the clients. of: whose each sample is, a position in ``names``, int64
-    [samples].
+    [samples]. unseen: how many of the names, at their end, are of clients that the data
+    keep for testing: these are for ``[newcomers]`` alone.
     """
 
     names: tuple[str, ...]
     of: np.ndarray
+    unseen: int = 0
 
     def held(self, official_test: int) -> list[Held]:
-        """Each client's samples, of which the last ``official_test`` of all are for
-        testing, if there are.
+        """Return each client's samples, of which the last ``official_test`` of all are
+        for testing, if there are; clients that are ``unseen`` have no further split.
         """
         order = np.argsort(self.of, kind="stable")
         counts = np.bincount(self.of, minlength=len(self.names))
         lists = np.split(order, np.cumsum(counts)[:-1])
-        if not official_test:
+        if not official_test or self.unseen:
             return [
                 Held(name, samples)
                 for name, samples in zip(self.names, lists, strict=True)

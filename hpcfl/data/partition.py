@@ -156,7 +156,7 @@ def make(
     """
     try:
         return _make(
-            scheme.model_copy(update={"clients": scheme.clients + newcomers}),
+            scheme.widened(newcomers),
             dataset,
             replicas,
             data or sections.Data(),
@@ -248,8 +248,10 @@ def _repeated(scheme: Scheme, dataset: Dataset, replicas: np.ndarray) -> Draw:
         members = np.flatnonzero(replicas == group)
         key = randomness.generator(scheme.seed, "replica", group)
         seed = int(key.integers(2**63))
-        update = {"clients": len(members), "seed": seed}
-        draw = scheme.model_copy(update=update).of(dataset)
+        newcomers = int((members >= len(replicas) - scheme.newcomers).sum())
+        update = {"clients": len(members) - newcomers, "seed": seed}
+        own = scheme.model_copy(update=update).widened(newcomers)
+        draw = own.of(dataset)
         for position, client in enumerate(members.tolist()):
             trains[client] = draw.train[position]
             tests[client] = draw.test[position]
@@ -281,6 +283,11 @@ def _read(path: str, scheme: Scheme, dataset: Dataset, checksum: str) -> Split:
         raise UserError(
             f"partition.file = '{scheme.file}' has {len(split.train)} clients, "
             f"partition.clients = {scheme.clients}"
+        )
+    if split.dataset != dataset.name:
+        split.notes.append(
+            f"partition.file = '{scheme.file}' was drawn for '{split.dataset}'; '{dataset.name}' "
+            "has the same labels"
         )
     asked = scheme.model_dump(mode="json")
     differs = [

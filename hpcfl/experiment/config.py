@@ -55,6 +55,14 @@ MIXED = "bf16"
 # Paths, by section and key: the same data may lie elsewhere. The path of a user's own
 # data, ``data.file``, belongs to the identity all the same.
 PATHS = (("data", "root"), ("data", "images"), ("partition", "file"))
+# Keys that earlier versions lack, with their defaults. A run with the default is the same
+# run as without the key.
+ADDED = {
+    ("data", "encode"): None,
+    ("participation", "rounding"): "down",
+    ("method", "prototypes"): "orthonormal",
+    ("method", "adaptation"): "always",
+}
 
 
 def _short(name: str) -> str:
@@ -208,12 +216,15 @@ def identifying(given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def identity(resolved: Mapping[str, Any]) -> dict[str, Any]:
-    """What makes two runs the same run: a resolved configuration without NOT_IDENTITY
-    and PATHS, but with MIXED precision.
+    """Return what makes two runs the same run: a resolved configuration without
+    NOT_IDENTITY, PATHS and defaults of ADDED, but with MIXED precision.
     """
     table = identifying(resolved)
     for section, key in PATHS:
         table[section].pop(key, None)
+    for (section, key), default in ADDED.items():
+        if table[section].get(key) == default:
+            table[section].pop(key, None)
     return table
 
 

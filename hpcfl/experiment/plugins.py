@@ -30,13 +30,6 @@ CONTRACTS = {
     "hpcfl.scores": "Score",
     "hpcfl.tracking": "Tracker",
 }
-# Where what lay in a folder of version 0.1.0 lies now.
-RENAMED = {
-    "hpcfl.fleet": "hpcfl.clients",
-    "hpcfl.preparation": "hpcfl.simulation",
-    "hpcfl.rounds": "hpcfl.simulation",
-    "hpcfl.trial": "hpcfl.simulation.preflight",
-}
 # What other tools call keys and scores of ours.
 SYNONYMS = {
     "learning_rate": "lr",
@@ -46,6 +39,7 @@ SYNONYMS = {
     "local_epochs": "epochs",
     "f1_score": "macro_f1",
     "random_state": "seed",
+    "images": "image-folder",
     "l2": "weight_decay",
 }
 MOST = 5  # words that an error names where there are many more
@@ -161,15 +155,6 @@ def find(package: str, key: str, name: str) -> Any:
     return importlib.import_module(f"{package}.{name.replace('-', '_')}").plugin
 
 
-def _renamed(error: BaseException) -> str:
-    """How a module that an ``import`` did not find is called now, "" unless it was
-    renamed.
-    """
-    if not isinstance(error, ModuleNotFoundError) or error.name not in RENAMED:
-        return ""
-    return f"; since version 0.2.0 it is {RENAMED[error.name]} (CHANGELOG.md)"
-
-
 def _untyped(error: BaseException, key: str) -> str | None:
     """What an attribute without a type lacks, which pydantic refuses in a class whose
     attributes are keys; None for other errors.
@@ -223,7 +208,7 @@ def _imported(key: str, name: str, module_name: str) -> ModuleType:
         return importlib.import_module(module_name)
     except (Exception, SystemExit) as error:
         if (place := blame.line_of(error)) is not None:
-            text = f"cannot be imported: {blame.said(error)}{_renamed(error)}"
+            text = f"cannot be imported: {blame.said(error)}"
             text = _untyped(error, key) or text
             raise UserError(f"{place}: {key} = '{name}' {text}") from error
         raise UserError(

@@ -2,6 +2,7 @@
 means.
 """
 
+import math
 from collections.abc import Mapping
 from itertools import pairwise
 from typing import Annotated, Any, ClassVar, Literal, Self
@@ -85,7 +86,8 @@ class Data(Section):
     )
     normalise: Literal["half", "statistics"] = Field(
         "half",
-        description="subtract and divide by 0.5, or by the data set's own mean and standard deviation",
+        description="subtract and divide by 0.5, or by the mean and standard deviation of the data "
+        "set, by channel or column; where they are not known, of all training samples",
     )
     augment: bool = Field(
         False,
@@ -431,6 +433,11 @@ class Participation(Section):
     fraction: float = Field(
         1.0, gt=0, le=1, description="share of clients drawn each round, at least one"
     )
+    rounding: Literal["down", "up"] = Field(
+        "down",
+        description="a share that is no whole number of clients: ⌊γK⌋, as codes have it, or "
+        "⌈γK⌉, as texts do",
+    )
     dropout: float = Field(
         0.0,
         ge=0,
@@ -447,8 +454,11 @@ class Participation(Section):
     )
 
     def count(self, clients: int) -> int:
-        """How many of so many clients are drawn each round."""
-        return max(1, int(self.fraction * clients + 1e-9))
+        """Return how many of so many clients are drawn each round."""
+        share = self.fraction * clients
+        if self.rounding == "up":
+            return math.ceil(share - 1e-9)
+        return max(1, int(share + 1e-9))
 
 
 class Time(Section):
@@ -484,8 +494,9 @@ class Time(Section):
     )
     file: str | None = Field(
         None,
-        description="JSON with each client's computation (ms a sample) and communication "
-        "(kbit/s), for devices = 'file'",
+        description="JSON with each client's computation (ms of inference on a sample, as "
+        "in FedScale's files; training takes 3 times that) or training (ms of training on "
+        "a sample), and communication (kbit/s), for devices = 'file'",
     )
     sample_ms: float | None = Field(
         None,

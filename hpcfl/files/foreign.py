@@ -102,18 +102,35 @@ def read_json(path: Path, form: type[Form], limit: int = JSON_LIMIT) -> Form:
 
 
 def parsed(text: str | bytes) -> Any:
-    """The value of a JSON text. Raises Damaged.
+    """Return the value of a JSON text. Raises Damaged.
 
-    NaN, infinities, integers of more than DIGITS characters and deep nesting are
-    refused.
+    NaN, infinities, integers of more than DIGITS characters, deep nesting and a key that
+    stands twice in one object are refused.
     """
     try:
-        value = json.loads(text, parse_int=_integer, parse_constant=_refuse)
+        value = json.loads(
+            text,
+            parse_int=_integer,
+            parse_constant=_refuse,
+            object_pairs_hook=without_repeats,
+        )
     except RecursionError:
         raise Damaged("nested too deeply") from None
     except ValueError as error:
         raise Damaged(f"not JSON, {reason(error)}") from None
     return _validated(value, _ANY_JSON)
+
+
+def without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return a JSON object as a dictionary. Raises ValueError for a repeated key."""
+    table = dict(pairs)
+    if len(table) < len(pairs):
+        seen = set()
+        for key, _ in pairs:
+            if key in seen:
+                raise ValueError(f"{key[:SHOWN]!r} stands twice")
+            seen.add(key)
+    return table
 
 
 def checked(value: Any, form: type[Form]) -> Form:

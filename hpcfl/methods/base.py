@@ -150,6 +150,7 @@ class Method(MethodSection, ABC):
             does, for the tests that every method has to pass.
         keeps: keys of options whose work a class's own hooks do (see ``options``); it
             counts for that class alone.
+        varying: names in ``server`` that ``aggregate`` may add, or give another shape.
         trains: groups of columns that a model may not freeze altogether, and what would
             come of it, which ends the sentence "all of it is frozen, so …".
     """
@@ -166,6 +167,7 @@ class Method(MethodSection, ABC):
     only_synchronous: ClassVar[str] = ""
     short: ClassVar[Mapping[str, Any]] = {}
     keeps: ClassVar[tuple[str, ...]] = ()
+    varying: ClassVar[tuple[str, ...]] = ()
     trains: ClassVar[Mapping[Group, str]] = {}
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -200,8 +202,9 @@ class Method(MethodSection, ABC):
     def server_state(self, setup: Setup) -> State:
         """The server's state before round 1, tensors by name.
 
-        They may change their shape later. A method with one model for all calls it
-        ``model``.
+        ``aggregate`` may assign these names alone, and keeps type and shape, but for
+        tensors without elements and those that ``varying`` names. A method with one model
+        for all calls it ``model``.
         """
         return {}
 

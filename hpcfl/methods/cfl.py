@@ -40,6 +40,7 @@ class CFL(ServerModel):
     reference = "Sattler et al., TNNLS 2020"
     short: ClassVar[Mapping[str, Any]] = {"quiet_rounds": 0, "eps1": 10.0, "eps2": 0.0}
     family = "clusters of clients"
+    varying: ClassVar[tuple[str, ...]] = ("models", "norms")
     no_newcomers = "because its updates in the rounds of splitting would have said which cluster it is in"
     eps1: float = Field(
         0.4,

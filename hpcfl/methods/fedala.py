@@ -16,7 +16,11 @@ from pydantic import Field, PositiveInt
 
 from hpcfl.methods.base import Layers, search
 from hpcfl.methods.fedavg import FedAvg
-from hpcfl.methods.options.ala import Activation, AdaptiveLocalAggregation
+from hpcfl.methods.options.ala import (
+    Activation,
+    Adaptation,
+    AdaptiveLocalAggregation,
+)
 
 
 class FedALA(FedAvg):
@@ -60,6 +64,11 @@ class FedALA(FedAvg):
         "client's own second round",
     )
 
+    adaptation: Adaptation = Field(
+        "always",
+        description="rounds that learn Ω: all, or the first activation alone, after which Ω stays",
+    )
+
     def adaptive_aggregation(self) -> AdaptiveLocalAggregation:
         """How clients blend, for ``BlendedStart``."""
         return AdaptiveLocalAggregation(
@@ -69,6 +78,7 @@ class FedALA(FedAvg):
             self.threshold,
             self.most_epochs,
             self.activation,
+            self.adaptation,
         )
 
 

@@ -13,12 +13,13 @@ has few of them, because the sum grows with their number: ``fisher = "mean"`` di
 the number of mini-batches.
 
 The authors score each client's model after its last local training: ``post``. Where
-they are silent or differ (methods-3.md §10): (A) has the experiment's batch size, theirs
-is 16; (C) runs in training mode, so that the gradients of a batch-normalised model are
-those of each mini-batch's statistics, where theirs are of the running ones; clients
-outside the cohort compute no t_i, which is only logged there; bodies weigh by samples
-where no t_i is positive. In a client's first round its old body is the initial one, as
-there. Of the key ``weights`` no more than that is left.
+they are silent or differ (methods-3.md §10): in their code the clients of a round align
+one model object one after the other, here each client aligns the received body; (A) has
+the experiment's batch size, theirs is 16; (C) runs in training mode, so that the gradients
+of a batch-normalised model are those of each mini-batch's statistics, where theirs are of
+the running ones; clients outside the cohort compute no t_i, which is only logged there;
+bodies weigh by samples where no t_i is positive. In a client's first round its old body is
+the initial one, as there. Of the key ``weights`` no more than that is left.
 """
 
 from collections.abc import Mapping

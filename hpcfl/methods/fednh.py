@@ -8,9 +8,10 @@ and send, beside the body, the mean feature μ_ic of each class that they hold. 
 server averages the bodies and moves V_c ← normalise(ρV_c + (1 − ρ)·μ̄_c), μ̄_c the
 normalised mean of class c over clients, weighted by their samples of c.
 
-As in the reference code and unlike the text (methods-1.md §8, item 9): s is learnable,
-starts at 1 and is averaged; the μ_ic are normalised before they are averaged, and
-weighted by class.
+As in the reference code and unlike the text (methods-1.md §8, item 9): the rows of V
+start orthonormal, which does not solve the text's eq. 1 (``prototypes = "simplex"``
+does); s is learnable, starts at 1 and is averaged; the μ_ic are normalised before they
+are averaged, and weighted by class.
 """
 
 from collections.abc import Mapping
@@ -34,7 +35,7 @@ from hpcfl.methods.base import (
     search,
 )
 from hpcfl.models import parts
-from hpcfl.models._heads import CosineHead
+from hpcfl.models._heads import CosineHead, Rows
 
 
 class FedNH(Method):
@@ -64,13 +65,19 @@ class FedNH(Method):
         gt=0,
         description="initial scale s of the logits (1 CNN, 20 ResNet; the text: 30, fixed)",
     )
+    prototypes: Rows = Field(
+        "orthonormal",
+        description="start of V: orthonormal (the authors' code), or a simplex, the text's eq. 1",
+    )
     learn_scale: bool = Field(
         True, description="train and average s, as the reference code does"
     )
 
     def adapt(self, model: nn.Module) -> nn.Module:
         head = head_of(model, self.name, trained=True)
-        model.head = CosineHead(head.in_features, head.out_features, self.scale)
+        model.head = CosineHead(
+            head.in_features, head.out_features, self.scale, self.prototypes
+        )
         return model
 
     def server_state(self, setup: Setup) -> State:

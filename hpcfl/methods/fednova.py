@@ -10,11 +10,13 @@ a_i, or Σ_S p_i τ_i where there is a proximal term, as in the authors' code.
 
 a_i is counted step by step, c ← ρc + 1 − ημa and a ← a + c, with momentum ρ and
 proximal strength μ. That is τ_i for plain steps, (τ − ρ(1 − ρ^τ)/(1 − ρ))/(1 − ρ) for
-momentum alone and (1 − (1 − ημ)^τ)/(ημ) for μ alone. With both it follows the optimiser
-here, in which the proximal term passes through the momentum; the authors' passes by it,
-and their count mixes the two (methods-3.md §3, item 9). The steps are those really done.
-Adam has no such weights: a_i = τ_i, as a note says. Changes are averaged, not models
-that are multiplied by weights which do not sum to one, as in another code.
+momentum alone and (1 − (1 − ημ)^τ)/(ημ) for μ alone. With both it follows the optimiser,
+in which the proximal term passes through the momentum, as in the authors' code; their
+count a_i mixes the two recursions (methods-3.md §3, item 9). The steps are those really
+done. Adam has no such weights: a_i = τ_i, as a note says. Changes are averaged, not models
+that are multiplied by weights which do not sum to one, as in another code. The server's
+momentum is one of parameters; the authors' is one of gradients, which differs where the
+learning rate falls.
 """
 
 from collections.abc import Mapping

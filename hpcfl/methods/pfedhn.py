@@ -15,8 +15,8 @@ The authors' code steps after every single client, in 5,000 steps of one client 
 and FL-bench one by one through the cohort; here a round is one step, with all of the
 cohort, and a cohort of one client is the authors' (methods-3.md §15). Weight decay and
 momentum move the embeddings of clients outside the cohort, too, as there. There a client
-takes ``inner_steps`` = 50 mini-batches; here by default ``training.epochs``, else one
-epoch of at most so many.
+takes ``inner_steps`` = 50 mini-batches, each the first of a fresh shuffle; here it trains
+``training.epochs`` unless this key is set.
 """
 
 from collections.abc import Mapping
@@ -75,7 +75,7 @@ class PFedHN(ServerModel):
     )
     inner_steps: PositiveInt | None = Field(
         None,
-        description="most mini-batches of a client in a round (the authors 50); by default training.epochs",
+        description="mini-batches of a client in a round, each reshuffled (authors 50); else training.epochs",
     )
     head: Literal["generated", "private"] = Field(
         "generated", description="whether H makes the heads, too, or each has its own"
@@ -150,11 +150,12 @@ class PFedHN(ServerModel):
         return torch.cat([made, fleet.state["head"]], dim=1)
 
     def local_train(self, fleet: Fleet, rows: Tensor, inbox: Inbox) -> Tensor:
-        epochs = None if self.inner_steps is None else 1
+        # The authors take the first mini-batch of a fresh shuffle in every step.
+        batches_in_epoch = None if self.inner_steps is None else 1
         return fleet.train(
             rows,
-            epochs=epochs,
-            steps=self.inner_steps,
+            epochs=self.inner_steps,
+            steps=batches_in_epoch,
             variables=self.loss_variables(fleet, inbox),
         )
 

@@ -65,6 +65,8 @@ class PFedSim(ServerModel):
         json_schema_extra=search([0.25, 0.5, 0.75], "around FL-bench"),
     )
 
+    varying: ClassVar[tuple[str, ...]] = ("models", "similarity")
+
     def adapt(self, model: nn.Module) -> nn.Module:
         head_of(model, self.name, trained=True)
         return model

@@ -71,6 +71,8 @@ def build(
     that is asked for.
     """
     options: dict[str, Any] = dict(model.options)
+    if vocabulary is not None:
+        _refuse_tokens(model)
     if "vocabulary" in options and options["vocabulary"] is None:
         options["vocabulary"] = vocabulary
     plugin = plugins.find(__name__, "model.name", model.name)
@@ -88,6 +90,17 @@ def build(
             )
         module.head = CosineHead(head.in_features, head.out_features, model.head_scale)
     return module
+
+
+def _refuse_tokens(model: Model) -> None:
+    """Raise UserError where a built-in model takes numbers, not token ids."""
+    if "vocabulary" in model.options or ":" in model.name:
+        return
+    raise UserError(
+        f"model.name = '{model.name}' does not take token ids, which integers of an npz file, "
+        "lists of integers and texts are: save numbers as float32, set data.encode = "
+        "'one-hot' for a column of categories, or take a model of tokens such as fasttext"
+    )
 
 
 def _made(

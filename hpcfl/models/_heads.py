@@ -2,9 +2,13 @@
 it.
 """
 
+from typing import Literal
+
 import torch
 import torch.nn.functional as functional
 from torch import Tensor, nn
+
+Rows = Literal["orthonormal", "simplex"]  # the start of the rows of a CosineHead
 
 
 class CosineHead(nn.Linear):
@@ -16,9 +20,13 @@ class CosineHead(nn.Linear):
     frozen.
     """
 
-    def __init__(self, features: int, classes: int, scale: float):
+    def __init__(
+        self, features: int, classes: int, scale: float, rows: Rows = "orthonormal"
+    ):
+        """``rows``: how they start."""
         super().__init__(features, classes, bias=False)
-        self.weight = nn.Parameter(spread(classes, features))
+        start = simplex if rows == "simplex" else spread
+        self.weight = nn.Parameter(start(classes, features))
         self.scale = nn.Parameter(torch.tensor([scale]))
 
     def forward(self, features: Tensor) -> Tensor:
@@ -27,8 +35,24 @@ class CosineHead(nn.Linear):
         return self.scale * functional.linear(directions, rows)
 
 
+def simplex(classes: int, width: int) -> Tensor:
+    """Return rows [classes, width] of unit length that are as far apart as they can be,
+    drawn from torch's generator.
+
+    They are the corners of a regular simplex, with cosines −1/(K − 1) and squared
+    distances 2K/(K − 1), where ``width`` is at least K − 1; else as ``spread`` has them.
+    """
+    if classes > width + 1:
+        return spread(classes, width)
+    ones_first = torch.eye(classes)
+    ones_first[:, 0] = 1.0
+    basis = torch.linalg.qr(ones_first).Q[:, 1:]  # orthogonal to (1, …, 1)
+    directions = nn.init.orthogonal_(torch.empty(classes - 1, width))
+    return functional.normalize(basis @ directions, dim=1)
+
+
 def spread(classes: int, width: int) -> Tensor:
-    """Rows [classes, width] of unit length that are far apart, drawn from torch's
+    """Return rows [classes, width] of unit length that are far apart, drawn from torch's
     generator.
 
     They are orthonormal if there are at most ``width``; in the plane row k is at angle

@@ -7,15 +7,15 @@ from safetensors.torch import load
 from torch import Tensor, nn
 
 from hpcfl.errors import UserError
-from hpcfl.files import foreign
+from hpcfl.files import foreign, values, wording
 from hpcfl.files.atomic import Damaged
 
 LIMIT = 1 << 32  # bytes of a file
 
 
 def read(file: str, module: nn.Module) -> dict[str, Tensor]:
-    """The tensors of a safetensors file by name, which are all of a module and no others.
-    Raises UserError.
+    """Read the tensors of a safetensors file by name, which are all of a module and no
+    others, and finite. Raises UserError.
     """
     try:
         given = load(foreign.read_bytes(Path(file), LIMIT))
@@ -29,18 +29,23 @@ def read(file: str, module: nn.Module) -> dict[str, Tensor]:
     if missing := sorted(own.keys() - given.keys()):
         raise UserError(
             f"model.init = '{file}' has no tensor '{missing[0]}', which the model needs; it has "
-            f"{', '.join(sorted(given)) or 'none'}"
+            f"{wording.list_names(sorted(given)) or 'none'}"
         )
     if unknown := sorted(given.keys() - own.keys()):
         raise UserError(
-            f"model.init = '{file}' has a tensor '{unknown[0]}', which the model has not; its are "
-            f"{', '.join(sorted(own))}"
+            f"model.init = '{file}' has a tensor '{wording.shorten(unknown[0])}', which "
+            f"the model has not; its are {wording.list_names(sorted(own))}"
         )
     for name, tensor in own.items():
         if form(given[name]) != form(tensor):
             raise UserError(
                 f"model.init = '{file}': '{name}' is {form(given[name])}, the model's "
                 f"{form(tensor)}"
+            )
+        place = values.describe_nonfinite(given[name].float().numpy())
+        if place:
+            raise UserError(
+                f"model.init = '{file}': '{name}'{place}; it must be finite"
             )
     return given
 

@@ -1,9 +1,9 @@
 """The built-in methods, models, partition schemes, shifts, selections, scores and data
 sets, as their files describe themselves.
 
-Reading that off the code means importing torch and playing a small round of every
-method, so it is kept in ``catalogue.json``. A file that is not in it yet is read when it
-is asked for. ``python -m hpcfl.report.catalogue`` writes ``catalogue.json`` and the
+Reading that off the code means importing torch, so it is kept in ``catalogue.json``. A
+file that is not in it yet is read when it is asked for. ``python -m
+hpcfl.report.catalogue`` writes ``catalogue.json`` and the
 tables of methods and data sets anew; tests say when that is due.
 """
 
@@ -11,11 +11,9 @@ import importlib
 import inspect
 import json
 from collections.abc import Callable
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from hpcfl.errors import UserError
 from hpcfl.experiment import blame, plugins
 
 STORED = Path(__file__).with_suffix(".json")
@@ -62,8 +60,7 @@ def entries(kind: str) -> list[Entry]:
     and selections have ``keys``, their own keys as JSON schemas by name, of shifts with
     those of all kinds.
 
-    * methods: ``reference``, ``family``, ``primary`` column, ``traffic`` (as
-      ``traffic.Traffic``; None where its name alone makes no experiment);
+    * methods: ``reference``, ``family``, ``primary`` column;
     * scores: ``unit``, ``better``, ``summaries``, ``by_default``;
     * datasets: ``built_in``, ``own_file``; ``files``, where its files come from;
       ``looked_for``, their paths below ``data.root``, or ``data.file`` with
@@ -143,19 +140,13 @@ def _entry(kind: str, name: str, plugin: Any, text: str | None) -> Entry:
 
 def _method(name: str, plugin: Any) -> Entry:
     from hpcfl.methods import options
-    from hpcfl.report import traffic
 
     own = _properties(options.wrapped(plugin, {}))
     own.pop("name")
-    try:
-        counted = asdict(traffic.of(name))
-    except UserError:  # it needs keys or a model of its own
-        counted = None
     return {
         "reference": plugin.reference,
         "family": plugin.family,
         "primary": plugin.primary,
-        "traffic": counted,
         "keys": _untitled(own),
     }
 

@@ -36,7 +36,9 @@ WIDTH = 10.0  # inches of a figure, which a wide screen shows half as large agai
 CLIENTS, CLASSES = 100, 100  # of a partition that are shown
 PARTITIONS = 3  # different ones that are shown
 TIMETABLES = 4  # different ones that are shown
-ALONE = "local"  # the method in which nobody sends anything
+# The methods beside which others stand, the first that a column has.
+ALONE = "local"
+REFERENCES = (ALONE, "fedavg")
 AT = "best"  # where clients are read, as by default in tables
 
 
@@ -84,26 +86,33 @@ class Clients:
 
 @dataclass(frozen=True)
 class Gains:
-    """What clients gain over training alone: a table, and a dot for each client as
-    SVG.
+    """The clients' gains beside one row.
+
+    Attributes:
+        reference: The label of that row.
+        table: The gains with intervals over partitions; None where there is none.
+        why: Says why there is no table, else "".
+        svg: A dot for each client beside training alone, "" for another reference.
     """
 
-    table: grid.Sheet
-    svg: str
+    reference: str = ""
+    table: grid.Sheet | None = None
+    why: str = ""
+    svg: str = ""
 
 
 @dataclass(frozen=True)
 class Chapter:
     """What came out on one data set and partition, a column of the tables.
 
-    curves: by axis. gains: None where nobody trained alone. participation, partitions:
-    as SVG, "" where nothing is recorded of them.
+    curves: by axis. participation, partitions: as SVG, "" where nothing is recorded of
+    them.
     """
 
     label: str
     curves: dict[str, Curves]
     clients: Clients | None
-    gains: Gains | None
+    gains: Gains
     participation: str
     partitions: str
     fairness: list[Grid]
@@ -188,20 +197,36 @@ def _clients_of(rows: Mapping[str, list[Run]], paper: Paper) -> Clients | None:
 
 def _gains(
     arranged: Arrangement, column: str, rows: Mapping[str, list[Run]], paper: Paper
-) -> Gains | None:
-    """The clients' gains over the row that trains alone, if there is one."""
-    scores = _scored(rows, paper.sheet())
-    alone = [row for row, runs in rows.items() if runs[0].summary.method == ALONE]
-    if scores is None or len(alone) != 1 or len(rows) < 2:
-        return None
-    measure = scores.measure
+) -> Gains:
+    """Compare all rows with one that does not depend on the results: training alone,
+    else FedAvg, else the first row of the table.
+    """
+    if len(rows) < 2:
+        return Gains(why="no interval: one row alone has nothing to stand beside")
+    reference = _reference(arranged, rows)
+    measure = next(iter(rows.values()))[0].measure
+    if measure.kind == "std":
+        return Gains(why=f"no interval: clients have no {measure.score} of their own")
     try:
-        table = comparison.sheet(arranged, column, alone[0], measure, AT)
-    except UserError:  # no repetition in common, or other clients
-        return None
-    of_rows = gains.beside(scores, alone[0])
-    figure = gains.draw(paper.sheet(), of_rows, alone[0])
-    return Gains(table, paper.svg(figure, "gains"))
+        table = comparison.sheet(arranged, column, reference, measure, AT)
+    except UserError as error:
+        return Gains(why=f"no interval: {error}")
+    svg = ""
+    scores = _scored(rows, paper.sheet())
+    if rows[reference][0].summary.method == ALONE and scores is not None:
+        of_rows = gains.beside(scores, reference)
+        svg = paper.svg(gains.draw(paper.sheet(), of_rows, reference), "gains")
+    return Gains(reference, table, "", svg)
+
+
+def _reference(arranged: Arrangement, rows: Mapping[str, list[Run]]) -> str:
+    """Return the label of the row beside which the others stand."""
+    in_order = [row for row in arranged.rows if row in rows]
+    for method in REFERENCES:
+        found = [row for row in in_order if rows[row][0].summary.method == method]
+        if len(found) == 1:
+            return found[0]
+    return in_order[0]
 
 
 def _scored(rows: Mapping[str, list[Run]], sheet: Sheet) -> Rows | None:

@@ -1,10 +1,9 @@
-"""``hpcfl table --against ROW``: what each method is worth to the clients, beside a
-reference that was named beforehand.
+"""``hpcfl table --against ROW``: the clients' gains beside a reference row.
 
 Every client is its own control: its number under a method less its number under the
 reference, in the same repetition of the same partition, is its *gain*. A mean over
-clients hides those who would have been better off without the method, so their share
-and their loss stand beside it.
+clients hides the clients that lose by the method, so their share and their loss stand
+beside it.
 """
 
 import math
@@ -16,11 +15,12 @@ import numpy as np
 
 from hpcfl.errors import UserError
 from hpcfl.experiment import plugins
+from hpcfl.report import search_spending
 from hpcfl.report.arrangement import Arrangement, Placed
-from hpcfl.report.grid import Sheet
+from hpcfl.report.grid import SPENT, Sheet, spent_text
 from hpcfl.report.inference import Interval, interval, partitions_needed
 from hpcfl.report.reading import At, counts_of, of_clients, own_column
-from hpcfl.report.significance import LEVEL, holm
+from hpcfl.report.significance import LEVEL, holm, signed_rank
 from hpcfl.report.summary import Run
 from hpcfl.scores._described import Measure
 
@@ -42,7 +42,13 @@ NOTE_ON_POWER = (
     "needs: with so many partitions a difference of {difference:g} is seen with a chance of "
     "80 %, at the level {level:.2g} that Holm's correction may ask for"
 )
-ONE_PARTITION = "one partition alone has no interval: play other seeds"
+PAIRS = "p (pairs of client and seed independent)"
+NOTE_ON_PAIRS = (
+    f"{PAIRS}: Wilcoxon's signed-rank test on {{pairs}} pairs with Holm's correction for "
+    "{tests} comparisons; clients of a partition share its draw, so that the test says "
+    "nothing about other partitions"
+)
+ONE_PARTITION = "no interval: one partition alone has none; play other seeds"
 UNMATCHED = "{column}: {row} left out, it shares no repetition with {reference}"
 
 
@@ -55,11 +61,13 @@ class Gains:
             row is better, mean over the repetitions that share the partition.
         gini: Of the row's own numbers over clients, mean over partitions.
         interval: Of the mean gain.
+        of_pairs: The finite gains of all pairs of client and repetition, ``[pairs]``.
     """
 
     of_clients: list[np.ndarray]
     gini: float
     interval: Interval
+    of_pairs: np.ndarray
 
     @property
     def hurt(self) -> float:
@@ -93,8 +101,9 @@ def sheet(
     models: str = "",
     margin: float = MARGIN,
     power: float | None = None,
+    pairs: bool = False,
 ) -> Sheet:
-    """One column of a table, each row beside the reference.
+    """Return one column of a table, each row beside the reference.
 
     Args:
         arranged: The finished runs.
@@ -107,50 +116,104 @@ def sheet(
         margin: Differences below it count as none, in the unit that is shown.
         power: A difference, in the unit that is shown, of which is said how many
             partitions it needs.
+        pairs: Whether a test over pairs of client and seed stands beside the intervals.
 
     Raises:
         UserError: No such row, or nothing to compare.
     """
     rows = arranged.column(column)
     reference = named_row(reference, list(rows))
-    notes: list[str] = []
     gains = {}
+    unmatched = []
     for row in arranged.rows:
         if row == reference or row not in rows:
             continue
         found = gains_of(rows[row], rows[reference], measure, at, models)
         if found is None:
-            notes.append(UNMATCHED.format(column=column, row=row, reference=reference))
+            unmatched.append(row)
         else:
             gains[row] = found
     if not gains:
         raise UserError(f"{column}: nothing to compare with {reference}")
-    intervals = {row: of_row.interval for row, of_row in gains.items()}
-    corrected = _corrected(intervals)
-    level = LEVEL / max(1, len(corrected))
-    lines = []
-    for row, of_row in gains.items():
-        p = corrected.get(row, math.nan)
-        line = {"row": row, **_line(of_row, p, margin / measure.factor)}
-        if power is not None:
-            deviation = of_row.interval.deviation
-            line["needs"] = _needed(deviation, power / measure.factor, level)
-        lines.append(line)
+    notes = [
+        *_notes(gains, reference, margin, power, pairs),
+        *(
+            UNMATCHED.format(column=column, row=row, reference=reference)
+            for row in unmatched
+        ),
+    ]
+    lines = _lines(gains, margin / measure.factor)
+    if power is not None:
+        _add_needed(lines, gains, power / measure.factor)
+    if pairs:
+        _add_pairs(lines, gains)
+    for row, line in lines.items():
+        share = search_spending.of_runs([placed.run for placed in rows[row]])
+        if share is not None:
+            line[SPENT] = share
+    unit = f" in {measure.unit}" if measure.unit else ""
+    title = f"{column}: {measure.score}{unit} of each client beside {reference}, {at}"
+    return _as_sheet(title, column, list(lines.values()), measure, notes)
+
+
+def _notes(
+    gains: Mapping[str, Gains],
+    reference: str,
+    margin: float,
+    power: float | None,
+    pairs: bool,
+) -> list[str]:
+    """Return the notes on a column's intervals and tests; arguments as for ``sheet``."""
     counts = sorted({of_row.interval.partitions for of_row in gains.values()})
-    note = NOTE.format(
-        reference=reference,
-        partitions=" to ".join(map(str, dict.fromkeys((counts[0], counts[-1])))),
-        tests=len(corrected),
-        margin=margin,
-    )
-    notes.insert(0, note)
+    tests = _intervals(gains)
+    notes = [
+        NOTE.format(
+            reference=reference,
+            partitions=" to ".join(map(str, dict.fromkeys((counts[0], counts[-1])))),
+            tests=tests,
+            margin=margin,
+        )
+    ]
     if counts[-1] == 1:
         notes.append(ONE_PARTITION)
     if power is not None:
+        level = LEVEL / max(1, tests)
         notes.append(NOTE_ON_POWER.format(difference=power, level=level))
-    unit = f" in {measure.unit}" if measure.unit else ""
-    title = f"{column}: {measure.score}{unit} of each client beside {reference}, {at}"
-    return _as_sheet(title, column, lines, measure, notes)
+    if pairs:
+        most = max(len(of_row.of_pairs) for of_row in gains.values())
+        notes.append(NOTE_ON_PAIRS.format(pairs=most, tests=len(gains)))
+    return notes
+
+
+def _intervals(gains: Mapping[str, Gains]) -> int:
+    """Return the number of rows that have an interval."""
+    return sum(not math.isnan(of_row.interval.p) for of_row in gains.values())
+
+
+def _lines(gains: Mapping[str, Gains], margin: float) -> dict[str, dict[str, Any]]:
+    """Return the numbers of each row, in the unit in which they are recorded."""
+    corrected = _corrected({row: of_row.interval.p for row, of_row in gains.items()})
+    lines = {}
+    for row, of_row in gains.items():
+        p = corrected.get(row, math.nan)
+        lines[row] = {"row": row, **_line(of_row, p, margin)}
+    return lines
+
+
+def _add_needed(
+    lines: dict[str, dict[str, Any]], gains: Mapping[str, Gains], power: float
+) -> None:
+    """Add the number of partitions in which a difference ``power`` is seen."""
+    level = LEVEL / max(1, _intervals(gains))
+    for row, of_row in gains.items():
+        lines[row]["needs"] = _needed(of_row.interval.deviation, power, level)
+
+
+def _add_pairs(lines: dict[str, dict[str, Any]], gains: Mapping[str, Gains]) -> None:
+    """Add Holm's p-values of the test over pairs of client and seed."""
+    tested = {row: signed_rank(of_row.of_pairs) for row, of_row in gains.items()}
+    for row, p in _corrected(tested).items():
+        lines[row]["p_pairs"] = p
 
 
 def gains_of(
@@ -191,7 +254,10 @@ def gains_of(
             gains.append(known)
     if not gains:
         return None
-    return Gains(gains, float(np.mean(own)), interval(gains))
+    everyone = [repetition for one in of_partition.values() for repetition in one]
+    of_pairs = np.concatenate(everyone)
+    known_pairs = of_pairs[np.isfinite(of_pairs)]
+    return Gains(gains, float(np.mean(own)), interval(gains), known_pairs)
 
 
 def _numbers(run: Run, models: str, measure: Measure, at: At) -> np.ndarray:
@@ -243,9 +309,9 @@ def partition_of(placed: Placed) -> Hashable:
     return repr(setting.get("seed") if own is None else own)
 
 
-def _corrected(intervals: Mapping[str, Interval]) -> dict[str, float]:
-    """Holm's p-values of the rows that have one."""
-    tested = {row: one.p for row, one in intervals.items() if not math.isnan(one.p)}
+def _corrected(p: Mapping[str, float]) -> dict[str, float]:
+    """Return Holm's p-values of the rows that have one."""
+    tested = {row: one for row, one in p.items() if not math.isnan(one)}
     values = holm(np.array(list(tested.values())))
     return dict(zip(tested, values.tolist(), strict=True))
 
@@ -309,6 +375,10 @@ def _as_sheet(
         texts["needs"] = frame["needs"].map(
             lambda number: "–" if math.isnan(number) else f"{number:.0f}"
         )
+    if "p_pairs" in frame:
+        texts[PAIRS] = frame["p_pairs"].map(lambda number: _text(number, ".2g"))
+    if SPENT in frame:
+        texts[SPENT] = frame[SPENT].map(spent_text)
     best = texts.map(lambda text: False)
     best.loc[frame["verdict"] == "better", GAIN] = True
     numbers = frame.reset_index()

@@ -1,19 +1,16 @@
-"""Figures as files: those that a run or a sweep draws at its end, and what ``hpcfl
-plot`` is asked for.
+"""Figures as files: those that a run or a sweep draws at its end, and those of ``hpcfl
+plot``.
 """
 
 import gc
 import inspect
 import io
-import os
 import re
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from hpcfl.errors import UserError
@@ -24,15 +21,15 @@ from hpcfl.report.arrangement import arrange
 from hpcfl.report.plots import _lines, curves, partition
 from hpcfl.report.plots._lines import Line
 from hpcfl.report.plots.base import Sheet
-from hpcfl.report.style import HOUSE, SMALL, TEXT
+from hpcfl.report.style import HOUSE
 from hpcfl.report.summary import Run
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 KINDS = "hpcfl.report.plots"
-FORMATS = ("png", "pdf", "svg")
 PAGE = 7.0  # inches, the text's width on a page with two columns
+# By format the metadata without the date, so that the same picture is the same file.
 NO_DATE: dict[str, dict[str, Any]] = {
     "png": {},
     "pdf": {"CreationDate": None},
@@ -45,18 +42,16 @@ def plot(
     kind: str,
     width: float,
     out: Path | None,
-    form: str | None,
     options: dict[str, Any],
     own: Sequence[str] = (),
 ) -> list[str]:
-    """Draw a figure of the runs below some folders; returns the lines to say.
+    """Draw a figure of the runs below some folders and return the lines to print.
 
     Args:
         folders: Where runs are looked for.
         kind: A file of ``plots``, or a user's own ``module:function``.
         width: Inches on paper.
         out: The file, by default ``KIND.png`` in the current folder.
-        form: One of FORMATS, by default what the file's name ends with.
         options: Those of the kind that the user gave.
         own: As for ``summary.load``.
 
@@ -66,16 +61,14 @@ def plot(
     """
     require_matplotlib()
     draw = plugins.find(KINDS, "--kind", kind)
-    name = kind.rpartition(":")[2]
-    out, form = _file(out or Path(f"{name}.{form or 'png'}"), form)
+    out = out or Path(f"{kind.rpartition(':')[2]}.png")
+    _check_file(out)
     _refuse_unknown(options, draw, kind)
     runs, notes = summary.runs_below(folders, own)
-    sheet = Sheet(width)
-    sheet.notes.extend(notes)
-    height = write(out, form, lambda: draw(runs, sheet, **options))
+    sheet = Sheet(width, list(notes))
+    height = write(out, lambda: draw(runs, sheet, **options))
     lines = [f"note: {note}" for note in dict.fromkeys(sheet.notes)]
-    size = f"{width:g} × {height:.2f} inches, letters of {TEXT} and {SMALL} points"
-    return [*lines, f"figure: {out} ({size})"]
+    return [*lines, f"figure: {out} ({width:g} × {height:.2f} inches)"]
 
 
 def _refuse_unknown(
@@ -83,16 +76,27 @@ def _refuse_unknown(
 ) -> None:
     """Raise UserError where an option is no keyword parameter of the kind."""
     parameters = inspect.signature(draw).parameters.values()
-    known = []
-    for parameter in parameters:
-        if parameter.kind is parameter.KEYWORD_ONLY:
-            known.append(parameter.name)
-    unknown = [name for name in options if name not in known]
-    if unknown:
-        allowed = ", ".join(f"--{name}" for name in known) or "no options"
-        raise UserError(
-            f"--{unknown[0]}: means nothing to --kind {kind}, which takes {allowed}"
-        )
+    known = [one.name for one in parameters if one.kind is one.KEYWORD_ONLY]
+    for name in options:
+        if name not in known:
+            allowed = ", ".join(f"--{one}" for one in known) or "no options"
+            raise UserError(
+                f"--{name}: means nothing to --kind {kind}, which takes {allowed}"
+            )
+
+
+def _check_file(out: Path) -> None:
+    """Raise UserError where a file cannot be a figure's."""
+    if _format(out) not in NO_DATE:
+        allowed = ", ".join(NO_DATE)
+        raise UserError(f"--out {out}: its name must end with one of {allowed}")
+    if not out.parent.is_dir():
+        raise UserError(f"--out {out}: there is no folder {out.parent}")
+    destination.check_file(out)
+
+
+def _format(path: Path) -> str:
+    return path.suffix.removeprefix(".").lower()
 
 
 def require_matplotlib() -> None:
@@ -123,10 +127,10 @@ def draw(folder: Path, runs: list[Run] | None = None) -> list[Path]:
     runs = runs or summary.load_all(folder)
     score = re.sub(r"[^\w-]+", "_", runs[0].measure.score)
     paths = [folder / f"{score}.png"]
-    write(paths[0], "png", lambda: moments(runs, Sheet(PAGE)))
+    write(paths[0], lambda: moments(runs, Sheet(PAGE)))
     if any("train_counts" in run.results.static for run in runs):
         paths.append(folder / "clients.png")
-        write(paths[1], "png", lambda: partition.plugin(runs, Sheet(PAGE)))
+        write(paths[1], lambda: partition.plugin(runs, Sheet(PAGE)))
     # A figure is part of reference cycles, so only the garbage collector frees it, and
     # that is not started by the megabytes of pixels that it holds.
     gc.collect()
@@ -134,7 +138,7 @@ def draw(folder: Path, runs: list[Run] | None = None) -> list[Path]:
 
 
 def moments(runs: list[Run], sheet: Sheet) -> "Figure":
-    """The score that counts over rounds, before and after local training."""
+    """Draw the score that counts over rounds, before and after local training."""
     arranged = arrange(runs, unfinished=True)
     measure = runs[0].measure
     panels: dict[str, list[Line]] = {}
@@ -148,44 +152,32 @@ def moments(runs: list[Run], sheet: Sheet) -> "Figure":
     return curves.draw(sheet, panels, measure, "rounds", f"test {measure.score}{unit}")
 
 
-def _file(out: Path, form: str | None) -> tuple[Path, str]:
-    """The file and its format. Raises UserError where its name says another one, or
-    none.
+def write(path: Path, make: "Callable[[], Figure]") -> float:
+    """Draw and write a figure, in the format that the file's name ends with, and return
+    its height in inches.
     """
-    ending = out.suffix.removeprefix(".").lower()
-    if form is not None and ending not in ("", form):
-        raise UserError(f"--out {out}: ends with .{ending}, but --format is {form}")
-    if (ending or form) not in FORMATS:
-        raise UserError(
-            f"--out {out}: its name must end with one of {', '.join(FORMATS)}"
-        )
-    if not out.parent.is_dir():
-        raise UserError(f"--out {out}: there is no folder {out.parent}")
-    file = out if ending else out.with_suffix(f".{form}")
-    destination.check_file(file)
-    return file, form or ending
-
-
-def write(path: Path, form: str, make: "Callable[[], Figure]") -> float:
-    """Draw and write a figure in the house's style; returns its height in inches."""
     with house_style():
         figure = make()
-        content = _encoded(figure, form)
+        content = _encoded(figure, _format(path))
     with atomic.explained(path):
         atomic.write(path, content, durable=False)
     return float(figure.get_figheight())
 
 
 def as_svg(figure: "Figure") -> bytes:
-    """A figure as SVG without a background, whose texts are texts."""
-    with _matplotlib().rc_context({"svg.fonttype": "none"}):
+    """Return a figure as SVG without a background, whose texts are texts."""
+    from matplotlib import rc_context
+
+    with rc_context({"svg.fonttype": "none"}):
         return _encoded(figure, "svg", transparent=True)
 
 
 @contextmanager
 def house_style() -> Iterator[None]:
-    """Within it matplotlib draws in the house's style."""
-    with _matplotlib().rc_context(HOUSE), warnings.catch_warnings():
+    """Let matplotlib draw in the house's style, whatever a ``matplotlibrc`` sets."""
+    from matplotlib import style
+
+    with style.context(HOUSE, after_reset=True), warnings.catch_warnings():
         # letters that its font lacks are drawn as boxes
         warnings.filterwarnings("ignore", "Glyph .* missing from font", UserWarning)
         yield
@@ -195,16 +187,3 @@ def _encoded(figure: "Figure", form: str, **settings: Any) -> bytes:
     content = io.BytesIO()
     figure.savefig(content, format=form, metadata=NO_DATE[form], **settings)
     return content.getvalue()
-
-
-def _matplotlib() -> ModuleType:
-    """The library, which reads settings from the current folder when it is imported:
-    here from no folder that may be somebody else's.
-    """
-    current = os.open(".", os.O_PATH)
-    try:
-        os.chdir(Path(__file__).parent)
-        return import_module("matplotlib")
-    finally:
-        os.fchdir(current)
-        os.close(current)

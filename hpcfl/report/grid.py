@@ -1,7 +1,8 @@
 """A table of results: rows × columns of means and standard deviations over repetitions."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -9,6 +10,7 @@ if TYPE_CHECKING:
     import pandas
 
 MISSING = "–"  # of what was not run, or has no such number
+SPENT = "spent/budget"  # the heading of the budgets that a row's search took
 UNREACHED = "not reached"  # of what has no time because it never came
 READ = {
     "best": "at each run's best round by {best_by} samples",
@@ -55,9 +57,9 @@ class Grid:
             no score.
         percent: Whether the numbers are in %.
         at: Where in each run they are read: a key of READ, or in other words.
-        spread: Which standard deviation: population or sample.
         notes: Lines to show below the table.
         until: Whether the numbers are seconds until something was reached.
+        spent: The budgets that a row's search took, for rows that a tuning has chosen.
     """
 
     entries: "pandas.DataFrame"
@@ -67,9 +69,9 @@ class Grid:
     kind: str
     percent: bool
     at: str
-    spread: str
     notes: list[str]
     until: bool = False
+    spent: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def title(self) -> str:
@@ -82,7 +84,7 @@ class Grid:
         seeds = self.entries["runs"].max()
         repetitions = "one seed"
         if seeds > 1:
-            repetitions = f"mean ± {self.spread} standard deviation over {seeds} seeds"
+            repetitions = f"mean ± sample standard deviation over {seeds} seeds"
         return f"{self.metric}{unit} {rounds}{clients}, {repetitions}"
 
     @cached_property
@@ -98,6 +100,8 @@ class Grid:
         lines = entries.rename_axis(["row", "column"]).reset_index()
         lines.insert(2, "metric", self.metric)
         lines.insert(3, "at", self.at)
+        if self.spent:
+            lines[SPENT] = lines["row"].map(self.spent)
         return lines
 
     @cached_property
@@ -121,12 +125,18 @@ class Grid:
             if entry.none:
                 text = self._nothing(entry.none, entry.runs)
             texts.append(text)
-        return self._laid_out(pandas.Series(texts, self.entries.index), MISSING)
+        shown = self._laid_out(pandas.Series(texts, self.entries.index), MISSING)
+        if self.spent:
+            shown[SPENT] = [spent_text(self.spent.get(row)) for row in self.rows]
+        return shown
 
     @cached_property
     def best(self) -> "pandas.DataFrame":
         """Which entries are the best of their columns, rows × columns."""
-        return self._laid_out(self.entries["best"], False)
+        best = self._laid_out(self.entries["best"], False)
+        if self.spent:
+            best[SPENT] = False
+        return best
 
     def ordered(self, rows: Sequence[str]) -> "Grid":
         """The same with its rows in the order of ``rows``; those that are not among
@@ -149,3 +159,8 @@ class Grid:
         table = of_entries.unstack(fill_value=missing)
         table = table.reindex(self.rows, columns=self.columns, fill_value=missing)
         return table.rename_axis(index=None, columns=None)
+
+
+def spent_text(share: float | None) -> str:
+    """Return a search's spent/budget as text, a dash where it is not known."""
+    return MISSING if share is None or math.isnan(share) else f"{share:.2f}"

@@ -31,8 +31,6 @@ Cells = tuple[tuple[str, Callable[[Entry], str]], ...]
 DESCRIPTION: Cells = (("description", lambda entry: entry["description"]),)
 COLUMNS: dict[str, Cells] = {
     "methods": (
-        ("down", lambda entry: f"{entry['traffic']['down']:5.2f}"),
-        ("up", lambda entry: f"{entry['traffic']['up']:.2f}"),
         ("reference", lambda entry: entry["reference"]),
         ("family", lambda entry: entry["family"]),
     ),
@@ -64,8 +62,6 @@ def show(kind: str, name: str | None) -> None:
         console = stdout_console(markup=False, width=WIDEST)
     if name is None:
         console.print(overview(kind, console.width))
-        if kind == "methods":
-            console.print(f"down, up: {_counted()}")
         console.print(f"hpcfl {kind} NAME shows all of one.")
     else:
         for part in details(entry(kind, name)):
@@ -119,8 +115,6 @@ def details(entry: Entry) -> list[str | Table]:
     parts: list[str | Table] = [title.removesuffix(": ")]
     if entry.get("primary"):
         parts.append(f"Its result is read in the column {entry['primary']}.")
-    if "traffic" in entry:
-        parts.append(travelling(entry))
     parts += [
         f"{what}: {_text(entry[what])}"
         for what in ("unit", "better", "summaries", "files", "licence")
@@ -143,23 +137,6 @@ def details(entry: Entry) -> list[str | Table]:
             )
         parts.append(table)
     return parts
-
-
-def travelling(entry: Entry) -> str:
-    """How much a method sends in a round, in words."""
-    if entry["traffic"] is None:
-        return (
-            "The models that travel are not counted: by its name alone, with a small MLP, it "
-            "cannot be run. hpcfl check FILE.toml tries it in an experiment of yours."
-        )
-    down, up, paper = (entry["traffic"][part] for part in ("down", "up", "paper"))
-    formula = ""
-    if paper:
-        formula = f"; FedALA's Table 3 has their sum, {paper[0]} = {paper[1]:.2f}"
-    return (
-        f"Models that travel in a round: {down:.2f} down, {up:.2f} up{formula}. "
-        f"{_counted()}"
-    )
 
 
 def default(schema: dict[str, Any]) -> str:
@@ -194,10 +171,3 @@ def _text(value: Any) -> str:
     if isinstance(value, str):
         return value
     return "not set" if value is None else json.dumps(value)
-
-
-def _counted() -> str:
-    return (
-        "Floats for one client in one round, as a multiple of its model, counted with 20 clients and a "
-        "small MLP."
-    )

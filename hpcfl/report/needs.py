@@ -1,14 +1,9 @@
-"""What an experiment will need in memory and on the disk, computed without training
-from what is prepared.
-"""
+"""Memory and disk space that an experiment needs, computed without training."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import ceil
 
-import numpy as np
-from rich import box
-from rich.table import Table
 from torch import Tensor
 
 from hpcfl.clients.optimizers import slots
@@ -22,9 +17,8 @@ from hpcfl.communication.message import (
     Pool,
     fields,
 )
-from hpcfl.data.partition import Groups
 from hpcfl.experiment.config import Config
-from hpcfl.report.text import literal, stdout_console
+from hpcfl.report.text import plain
 from hpcfl.rows import constants
 from hpcfl.rows.layout import Layout
 from hpcfl.simulation import dry_round, score_check
@@ -36,8 +30,10 @@ FLOAT = 4  # bytes
 # divergence
 NUMBERS = 4
 SUMS = 16  # bytes a number for the sums of all ranks: rank 0's own and what arrives
-GROUPS = 12  # of clients that are named
 COLUMNS = 2  # how many most methods score: pre and post
+# of the table of memory
+HEADINGS = ("rank", "clients", "samples", "state", "rows", "lanes", "server", "sum")
+CELL = 10  # letters
 
 
 @dataclass(frozen=True)
@@ -249,48 +245,35 @@ def of_scores(prepared: Prepared) -> set[str]:
     }
 
 
-def show(prepared: Prepared, ranks: Sequence[RankNeeds]) -> None:
-    """Print a table of the ranks' needs, by rank, and lines about the disk, the model
-    and the scores.
-    """
-    console = stdout_console()
-    table = Table(
-        "rank",
-        "clients",
-        "samples",
-        "client state",
-        "model rows",
-        "lanes",
-        "server",
-        "sum",
-        box=box.SIMPLE_HEAD,
-        title="memory, beside Python, torch and activations",
-        title_justify="left",
-    )
-    for column in table.columns:
-        column.justify = "right"
+def describe_needs(prepared: Prepared, ranks: Sequence[RankNeeds]) -> str:
+    """Return a table of the ranks' memory, by rank, and a line about the disk."""
+    lines = [
+        "memory, beside Python, torch and activations",
+        "".join(f"{heading:>{CELL}}" for heading in HEADINGS),
+    ]
     for rank, needs in enumerate(ranks):
         sizes = [size for name, size in vars(needs).items() if name != "clients"]
-        texts = map(size_text, [*sizes, sum(sizes)])
-        table.add_row(str(rank), str(needs.clients), *texts)
-    console.print(table)
+        cells = [str(rank), str(needs.clients)]
+        cells += map(size_text, [*sizes, sum(sizes)])
+        lines.append("".join(f"{cell:>{CELL}}" for cell in cells))
     checkpoint, metrics = of_disk(prepared)
     kept = prepared.config.checkpoint.keep + 1  # with the one that is being written
-    console.print(
+    lines.append(
         f"disk: {size_text(checkpoint)} a checkpoint, {kept} at most; metrics {size_text(metrics)}"
     )
-    console.print(f"model: {parameters_text(prepared.setup.layout)}")
-    if prepared.split.groups is not None:
-        line = groups_text(prepared.split.groups)
-        console.print(literal(f"groups of clients: {line}"), soft_wrap=True)
+    return "\n".join(lines)
+
+
+def describe_model(prepared: Prepared) -> str:
+    """Return lines about the model's parameters and the scores."""
+    name = plain(prepared.config.model.name)
     measure = prepared.measure
     direction = "highest" if measure.better == "up" else "lowest"
     scores = ", ".join(prepared.resources.scores)
-    console.print(
-        literal(
-            f"scores: {scores}; the best round is that of the {direction} {measure.recorded}"
-        ),
-        soft_wrap=True,
+    chosen = f"the best round is that of the {direction} {measure.recorded}"
+    return (
+        f"model: {name}, {parameters_text(prepared.setup.layout)}\n"
+        f"scores: {plain(scores)}; {plain(chosen)}"
     )
 
 
@@ -302,17 +285,6 @@ def parameters_text(layout: Layout) -> str:
         f"{layout.width:,} parameters are trained, {layout.frozen:,} are frozen: they "
         "do not travel"
     )
-
-
-def groups_text(groups: Groups) -> str:
-    """How many clients are in each group, of many groups the first."""
-    counts = np.bincount(groups.group, minlength=len(groups.names))
-    texts = [
-        f"{name}: {count}"
-        for name, count in zip(groups.names, counts.tolist(), strict=True)
-    ]
-    more = f" and {len(texts) - GROUPS} more groups" if len(texts) > GROUPS else ""
-    return "; ".join(texts[:GROUPS]) + more
 
 
 def size_text(size: float) -> str:

@@ -12,7 +12,6 @@ import re
 from base64 import b64encode
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -185,8 +184,8 @@ def _waiting(folders: Sequence[Path]) -> list[str]:
 
 
 def _tables(runs: list[Run], arranged: Arrangement) -> dict[str, Grid]:
-    """The numbers that count, with what differs by more than the noise, as each of
-    ``READ`` reads them; of held-out samples only where a run has some.
+    """Return the numbers that count as each of ``READ`` reads them, those of held-out
+    samples only where a run has some.
 
     Rows are in the order of the first column.
     """
@@ -195,13 +194,12 @@ def _tables(runs: list[Run], arranged: Arrangement) -> dict[str, Grid]:
         return {}
     first_column = arranged.column(arranged.columns[0])
     order = list(chapter.best_first(first_column))
-    test = runs[0].measure.kind != "std"
     held_out = any(holds_out(run) for run in finished)
     tables = {}
     for name, reading in READ.items():
         if reading.metric == VALIDATION and not held_out:
             continue
-        grid = sweep_table.make(runs, reading=replace(reading, test=test))
+        grid = sweep_table.make(runs, reading=reading)
         tables[name] = grid.ordered(order)
     return tables
 

@@ -85,7 +85,7 @@ class Curve:
     Attributes:
         x: ``[N]``, ascending places along the axis.
         mean: ``[N]``, the mean over repetitions.
-        std: ``[N]``, the population's standard deviation over repetitions.
+        std: ``[N]``, their sample standard deviation, 0 for a single repetition.
         runs: How many repetitions there are.
     """
 
@@ -125,9 +125,19 @@ def over(
     return Curve(
         x=np.stack(common_x).mean(axis=0),
         mean=repetitions.mean(axis=0),
-        std=repetitions.std(axis=0),
+        std=deviation(repetitions),
         runs=len(runs),
     )
+
+
+def deviation(repetitions: np.ndarray) -> np.ndarray:
+    """Return the sample standard deviation over repetitions ``[runs, …]``, 0 for a
+    single one.
+    """
+    spread: np.ndarray = np.zeros(repetitions.shape[1:])
+    if len(repetitions) > 1:
+        spread = repetitions.std(axis=0, ddof=1)
+    return spread
 
 
 def drawable(numbers: np.ndarray) -> np.ndarray:

@@ -12,8 +12,14 @@ from typing import TYPE_CHECKING
 from rich.measure import Measurement
 
 from hpcfl.errors import UserError
-from hpcfl.report import comparison, frames, pairing, summary, table_formats
-from hpcfl.report.arrangement import OF_DATA, Arrangement, arrange, label, seeds
+from hpcfl.report import (
+    comparison,
+    frames,
+    search_spending,
+    summary,
+    table_formats,
+)
+from hpcfl.report.arrangement import OF_DATA, Arrangement, arrange, label
 from hpcfl.report.client_counts import clients_text, few, mixed
 from hpcfl.report.grid import Grid, Sheet
 from hpcfl.report.reading import (
@@ -47,7 +53,7 @@ ONE_PARTITION = (
 )
 EXPLANATION = (
     "rows and columns are keys in which the runs differ, --rows and --columns choose others; "
-    "an entry is the mean ± standard deviation over runs that differ in nothing but their "
+    "an entry is the mean ± sample standard deviation over runs that differ in nothing but their "
     "seeds, and (2) says that there are only two; bold is the best of a column",
     "without --metric it is the number that counts (evaluation.metric) in each method's own "
     "column, before local training (pre) or after it (post), on the clients' own test "
@@ -55,6 +61,7 @@ EXPLANATION = (
     "a run's best round is the best of all in which that number was scored, by the samples "
     "that the title names; --at last is the last round, --at tail the mean of the last tenth",
 )
+COMPARE = "for differences between rows, with intervals over partitions: --against ROW"
 MODELS = {"pre": "before local training", "post": "after it"}
 LOWER_IS_BETTER = (
     "seconds",
@@ -74,11 +81,13 @@ class Reference:
         margin: Differences below it count as none, in the unit that is shown.
         power: A difference, in the same unit, of which is said how many partitions it
             needs.
+        pairs: Whether a test over pairs of client and seed stands beside the intervals.
     """
 
     row: str
     margin: float = comparison.MARGIN
     power: float | None = None
+    pairs: bool = False
 
 
 @dataclass(frozen=True)
@@ -92,18 +101,12 @@ class Reading:
             "validation" for the one that counts in each, on held-out training samples.
         at: Where it is read in a run: "best", "last" or "tail" (see
             ``storage/moments.py``), or after so many seconds of the clients' own time.
-        std: The standard deviation over seeds, "population" as in PFLlib's tables, or
-            "sample".
-        test: Whether notes say which rows differ by more than the noise on these very
-            federations (see ``pairing.py``).
         target: In place of the number the seconds of the clients' own time until it is
             as good as this, in the unit in which it is shown.
     """
 
     metric: str = ""
     at: At = "best"
-    std: str = "population"
-    test: bool = False
     target: float | None = None
 
 
@@ -132,6 +135,8 @@ def show(
     if against is None:
         grid = make(runs, rows, columns, reading)
         grid.notes.extend([*notes, *(EXPLANATION if explain else ())])
+        if form == "terminal" and _can_compare(grid):
+            grid.notes.append(COMPARE)
         return _print(grid, form)
     sheets = compared(runs, rows, columns, reading, against)
     for number, of_column in enumerate(sheets):
@@ -141,15 +146,20 @@ def show(
     _to_errors(notes)
 
 
+def _can_compare(grid: Grid) -> bool:
+    """Whether rows stand beside each other in several repetitions."""
+    return len(grid.rows) > 1 and bool((grid.entries["runs"] > 1).any())
+
+
 def _refuse_with_target(reading: Reading, other: bool) -> None:
     """Raise UserError where seconds are asked for together with what they are not
     ``other`` than: a round, or clients.
     """
     if reading.target is None:
         return
-    if other or reading.test or reading.at != "best":
+    if other or reading.at != "best":
         raise UserError(
-            "--time-to: is the time of a whole run; leave out --at, --at-virtual, --test, "
+            "--time-to: is the time of a whole run; leave out --at, --at-virtual, "
             "--against and --format clients"
         )
 
@@ -192,7 +202,7 @@ def compared(
     metric = reading.metric or runs[0].metric
     arranged = arrange(runs, rows, columns)
     refuse_unknown(arranged.runs, metric)
-    measure, models = _of_clients_score(arranged, metric, "--against")
+    measure, models = _of_clients_score(arranged, metric)
     return [
         comparison.sheet(
             arranged,
@@ -203,21 +213,20 @@ def compared(
             models,
             against.margin,
             against.power,
+            against.pairs,
         )
         for column in arranged.columns
     ]
 
 
-def _of_clients_score(
-    arranged: Arrangement, metric: str, option: str
-) -> tuple[Measure, str]:
-    """The score that a metric is of, and the models that it names, "" for each run's
-    own. Raises UserError for a number that is no client's.
+def _of_clients_score(arranged: Arrangement, metric: str) -> tuple[Measure, str]:
+    """Return the score of a metric and the models that it names, "" for each run's own.
+    Raises UserError for a number that is no client's.
     """
     name, measure = named(arranged.runs[0], metric)
     if measure is None or measure.kind == "std":
         raise UserError(
-            f"{option} compares clients by a score of theirs, and {metric} is none"
+            f"--against compares clients by a score of theirs, and {metric} is none"
         )
     if metric == VALIDATION:
         return measure, VALIDATION
@@ -274,7 +283,7 @@ def make(
     else:
         lower = measure.better == "down"
     if reading.target is not None:
-        return _of_times(arranged, metric, reading.target, reading.std)
+        return _of_times(arranged, metric, reading.target)
     frame = _numbers(arranged, metric, at)
     notes = [
         *arranged.notes,
@@ -285,24 +294,31 @@ def make(
         *_mixed_populations(arranged, frame),
         *_ended(arranged, at),
     ]
-    if reading.test:
-        notes += _tested(arranged, metric, at)
     return Grid(
-        _entries(frame, measure.factor if measure else 1, reading.std, lower),
+        _entries(frame, measure.factor if measure else 1, lower),
         arranged.rows,
         arranged.columns,
         metric,
         measure.kind if measure else "",
         measure is not None and measure.percent,
         at if isinstance(at, str) else f"by {at:g} s of the clients' own time",
-        reading.std,
         notes,
+        spent=_spent(arranged),
     )
 
 
-def _of_times(arranged: Arrangement, metric: str, target: float, spread: str) -> Grid:
-    """The table of the seconds of the clients' own time until a number is as good as
-    ``target``; ``spread``: as ``Reading.std``. Raises UserError.
+def _spent(arranged: Arrangement) -> dict[str, float]:
+    """Return the budgets that each row's search took, of rows that a tuning chose."""
+    runs: dict[str, list[Run]] = {}
+    for (row, _), run in zip(arranged.places, arranged.runs, strict=True):
+        runs.setdefault(row, []).append(run)
+    shares = {row: search_spending.of_runs(of_row) for row, of_row in runs.items()}
+    return {row: share for row, share in shares.items() if share is not None}
+
+
+def _of_times(arranged: Arrangement, metric: str, target: float) -> Grid:
+    """Return the table of the clients' seconds until a number is as good as ``target``.
+    Raises UserError.
     """
     frame = _numbers(arranged, metric, "last")
     frame["number"] = [time_to(run, metric, target).seconds for run in arranged.runs]
@@ -311,14 +327,13 @@ def _of_times(arranged: Arrangement, metric: str, target: float, spread: str) ->
     percent = " %" if measure is not None and measure.percent else ""
     notes = [*arranged.notes, *_one_partition(arranged, frame)]
     return Grid(
-        _entries(frame, 1, spread, lower=True),
+        _entries(frame, 1, lower=True),
         arranged.rows,
         arranged.columns,
         metric,
         "",
         False,
         f"reaches {target:g}{percent} after these seconds of the clients' own time",
-        spread,
         [*notes, *_mixed_origins(arranged, frame)],
         until=True,
     )
@@ -346,15 +361,12 @@ def _numbers(arranged: Arrangement, metric: str, at: At) -> "pandas.DataFrame":
     return pandas.DataFrame(lines)
 
 
-def _entries(
-    frame: "pandas.DataFrame", factor: int, spread: str, lower: bool
-) -> "pandas.DataFrame":
-    """The entries of a ``Grid``.
+def _entries(frame: "pandas.DataFrame", factor: int, lower: bool) -> "pandas.DataFrame":
+    """Return the entries of a ``Grid``: means and sample standard deviations.
 
     Args:
         frame: What ``_numbers`` returns.
         factor: What numbers are multiplied by to be shown.
-        spread: As ``Reading.std``.
         lower: Whether lower means are better.
     """
 
@@ -365,8 +377,7 @@ def _entries(
     def std(numbers: "pandas.Series[float]") -> float:
         if len(numbers) < 2:
             return math.nan
-        ddof = 1 if spread == "sample" else 0
-        return float((factor * numbers.to_numpy()).std(ddof=ddof))
+        return float((factor * numbers.to_numpy()).std(ddof=1))
 
     entries = frame.groupby(["row", "column"], sort=False).agg(
         mean=("number", mean),
@@ -379,25 +390,6 @@ def _entries(
     means = entries.groupby("column")["mean"]
     entries["best"] = entries["mean"] == means.transform("min" if lower else "max")
     return entries
-
-
-def _tested(arranged: Arrangement, metric: str, at: At) -> list[str]:
-    """A note for each column of the table on which rows differ by more than the noise.
-    Raises UserError.
-    """
-    measure, models = _of_clients_score(arranged, metric, "--test")
-    notes = []
-    for column in arranged.columns:
-        rows = arranged.column(column)
-        seeds_of_rows = {
-            repr([seeds(placed.setting) for placed in cell]) for cell in rows.values()
-        }
-        if len(seeds_of_rows) > 1:
-            notes.append(f"{column}: not tested, the rows have not the same seeds")
-            continue
-        runs = {row: [placed.run for placed in cell] for row, cell in rows.items()}
-        notes.append(pairing.note(runs, models, measure, at, column))
-    return notes
 
 
 def _labels_by(

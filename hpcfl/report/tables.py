@@ -42,7 +42,7 @@ Models before and after local training on the clients' own test samples{unit},
 at the best round, by {best_by} samples, of the column that counts (▸), or the
 latest before it that has them; that column at the end (last), and its mean over
 the last tenth of the rounds (tail).{final}
-{score}: {meaning}; mean ± std, worst tenth: over clients, so many as
+{score}: {meaning}; mean (std), worst tenth: over clients, so many as
 in "of"; floats: to and from a client in a round."""
 EXPLANATION_OF_FINAL = " Round {} is the scoring\nafter the last aggregation."
 EXPLANATION_OF_HELD_OUT = """
@@ -217,7 +217,7 @@ def table(runs: list[Run]) -> Table:
     # of a user's own score, module:Class, the class alone.
     words = _scores_of(runs).rpartition(":")[2].split("_")
     score = Text("_\n").join(map(literal, words))
-    for heading in (score, "mean ± std", "worst", "at", "of", "floats", "s/round"):
+    for heading in (score, "mean (std)", "worst", "at", "of", "floats", "s/round"):
         overview.add_column(heading, justify="right", no_wrap=True)
     for run in runs:
         lines = []
@@ -273,8 +273,8 @@ def _newcomers(run: Run) -> list[tuple[str, str]]:
 
 
 def _numbers(run: Run, column: str, at: str) -> tuple[str, str, str, str, str]:
-    """What the table shows of a column: the score that counts, its mean ± std over
-    clients, its worst tenth, the rounds where it is read, of how many clients it is.
+    """Return the texts of a column: its score, the mean over clients with the population's
+    standard deviation in brackets, the worst tenth, the rounds, the number of clients.
     """
     positions = where_scored(run, column, at)
     if not positions:
@@ -289,7 +289,7 @@ def _numbers(run: Run, column: str, at: str) -> tuple[str, str, str, str, str]:
     ends = run.results.rounds[[positions[0], positions[-1]]].tolist()
     rounds = "–".join(map(str, dict.fromkeys(ends)))
     clients = _clients(run, column, positions) or "–"
-    return first, f"{mean} ± {std}", worst, rounds, clients
+    return first, f"{mean} ({std})", worst, rounds, clients
 
 
 def _clients(run: Run, column: str, positions: list[int]) -> str:

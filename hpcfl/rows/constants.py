@@ -1,17 +1,20 @@
-"""Parameters that a model freezes, and the statistics of batch norm below them: they lie
-in no row, and nothing ever moves them.
+"""Constants of a model: frozen parameters, the statistics of frozen norms, and buffers
+that no forward pass changes, such as position numbers and masks.
 
-A model says so as everywhere in torch, by ``requires_grad_(False)`` when it is made; a
-layer of which all is frozen is in evaluation mode, so that its statistics stay, too.
-They are constants of an experiment: all models of all clients and ranks have one set of
-values, which follows from the configuration and from what the user's module reads.
+They lie in no row, and training leaves them as they are. A model freezes a parameter by
+``requires_grad_(False)`` when it is made; a layer of which all is frozen is in evaluation
+mode, so that its statistics stay, too. All models of all clients and ranks have one set of
+values, which follows from the configuration and from the files that a user's module reads.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any, ClassVar
 
+import torch
 from torch import Tensor, nn
 from torch.nn import Parameter
+
+from hpcfl.errors import RunFailure
 
 NORMS = nn.modules.batchnorm._NormBase  # batch norm, and instance norm that is like it
 
@@ -25,9 +28,11 @@ class WithConstants(nn.Module):
     constants as well.
 
     constants: their names, those of tied ones too.
+    own_buffers: the values of the constant buffers that lie in no norm, by name.
     """
 
     constants: ClassVar[frozenset[str]] = frozenset()
+    own_buffers: ClassVar[Mapping[str, Tensor]] = {}
 
     def named_parameters(
         self, prefix: str = "", *arguments: Any, **keywords: Any
@@ -44,12 +49,16 @@ class WithConstants(nn.Module):
                 yield name, buffer
 
 
-def frozen(module: nn.Module, adapted: bool = False) -> dict[str, Tensor]:
-    """Copies of the parameters that a module has frozen, by name, and of the buffers of
-    layers of which all is frozen; tied parameters once.
+def frozen(
+    module: nn.Module, adapted: bool = False, statistics: Collection[str] = ()
+) -> dict[str, Tensor]:
+    """Return copies of a module's frozen parameters and constant buffers by name; tied
+    ones once.
 
-    adapted: whether a norm without parameters is frozen wherever it lies, because all
-        but an adapter is.
+    Args:
+        adapted: whether a norm without parameters is frozen wherever it lies, because all
+            but an adapter is.
+        statistics: the names of buffers outside norms that a forward pass changes.
     """
     values = {
         name: parameter.detach().clone()
@@ -62,7 +71,23 @@ def frozen(module: nn.Module, adapted: bool = False) -> dict[str, Tensor]:
         if still or (adapted and isinstance(part, NORMS) and not inside):
             for leaf, buffer in part.named_buffers():
                 values[f"{name}.{leaf}"] = buffer.detach().clone()
+    for name, buffer in own_buffers(module):
+        if name not in statistics:
+            values[name] = buffer.detach().clone()
     return values
+
+
+def own_buffers(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    """Yield the buffers by name that lie in no norm of torch; tied ones once."""
+    of_norms = {
+        id(buffer)
+        for part in module.modules()
+        if isinstance(part, NORMS)
+        for buffer in part.buffers(recurse=False)
+    }
+    for name, buffer in nn.Module.named_buffers(module):
+        if id(buffer) not in of_norms:
+            yield name, buffer
 
 
 def hold(module: nn.Module, values: Mapping[str, Tensor]) -> nn.Module:
@@ -76,15 +101,31 @@ def hold(module: nn.Module, values: Mapping[str, Tensor]) -> nn.Module:
     tensors = {**dict(module.named_parameters()), **dict(module.named_buffers())}
     for name, value in values.items():
         tensors[name].data = value.clone()
-    tied = {
-        name
-        for name, parameter in module.named_parameters(remove_duplicate=False)
-        if not parameter.requires_grad
-    }
+    held = {id(tensors[name]) for name in values}
+    everything = [
+        *module.named_parameters(remove_duplicate=False),
+        *module.named_buffers(remove_duplicate=False),
+    ]
+    names = {name for name, tensor in everything if id(tensor) in held}
+    own = {name: values[name] for name, _ in own_buffers(module) if name in values}
     plain = type(module)
-    names = {"constants": frozenset(tied | values.keys())}
-    module.__class__ = type(plain.__name__, (WithConstants, plain), names)
+    attributes = {"constants": frozenset(names), "own_buffers": own}
+    module.__class__ = type(plain.__name__, (WithConstants, plain), attributes)
     return module
+
+
+def refuse_changed(module: nn.Module) -> None:
+    """Raise RunFailure where a forward pass has changed a buffer that is a constant."""
+    if not isinstance(module, WithConstants):
+        return
+    for name, value in module.own_buffers.items():
+        now = module.get_buffer(name)
+        if not torch.equal(now.detach().cpu(), value):
+            raise RunFailure(
+                f"the model has changed its buffer '{name}', which a first forward pass left as "
+                "it was, so that it counts as constant; change it in every forward pass in "
+                "training mode, or never"
+            )
 
 
 def of(module: nn.Module) -> dict[str, Tensor]:

@@ -214,8 +214,9 @@ def of_parameters(module: nn.Module) -> Layout:
 
 
 def of_buffers(module: nn.Module) -> Layout:
-    """The layout of a module's buffers, which are batch-norm statistics; integer
-    counters become floats.
+    """Return the layout of a module's statistics: its buffers that are no constants.
+
+    Integer counters become floats.
     """
     return Layout(module.named_buffers())
 

@@ -30,6 +30,7 @@ from hpcfl.clock.staleness import Staleness
 from hpcfl.clock.timetable import Job, Step
 from hpcfl.clock.waves import Wave
 from hpcfl.communication import exchange
+from hpcfl.communication.agreement import agreed
 from hpcfl.communication.communicator import Communicator
 from hpcfl.communication.message import (
     Field,
@@ -74,14 +75,19 @@ def stages_maker(
     return lambda round: Arrivals(flights, round).stages
 
 
-def tried(prepared: Prepared) -> Prepared:
-    """The experiment, which knows whether clients who started from different models can
-    train side by side. Raises UserError where the method cannot be played so.
+def tried(prepared: Prepared, communicator: Communicator) -> Prepared:
+    """Collective. Return the experiment with the decision whether clients that started
+    from different models train side by side.
+
+    They do if it is possible on all ranks with clients. Raises UserError where the
+    method cannot be played asynchronously.
     """
-    if not prepared.store.ids:
-        return prepared
-    refuse(prepared)
-    return replace(prepared, mixes=side_by_side.possible(prepared))
+    possible = True
+    with agreed(communicator):
+        if prepared.store.ids:
+            refuse(prepared)
+            possible = side_by_side.is_possible(prepared)
+    return replace(prepared, mixes=all(communicator.allgather(possible)))
 
 
 def refuse(prepared: Prepared) -> None:

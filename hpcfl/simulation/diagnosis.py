@@ -2,13 +2,17 @@
 wrong there.
 """
 
+import traceback
+
 import numpy as np
-import torch
 from torch import Tensor
 
 from hpcfl.errors import RunFailure, UserError
 from hpcfl.experiment import blame, plugins
-from hpcfl.methods._renamed import hint
+from hpcfl.methods.base import Method
+from hpcfl.models import _usable as usable
+from hpcfl.rows import randomness
+from hpcfl.rows.declared import UnknownName
 from hpcfl.simulation.dry_round import SAMPLES, hook_of
 from hpcfl.simulation.message_check import MessageError
 from hpcfl.simulation.prepare import Prepared
@@ -35,37 +39,47 @@ def of_method(prepared: Prepared, error: BaseException) -> Diagnosis:
     of these that is the user's.
     """
     place = blame.line_of(error)
-    if isinstance(error, UserError | RunFailure):
+    known = isinstance(error, UserError | RunFailure)
+    if known and not isinstance(error, UnknownName):
         return placed(str(error), place), error
     name = f"method.name = '{prepared.method.name}'"
-    hook, method = hook_of(error), type(prepared.config.method)
+    hook, method = own_hook_of(error) or hook_of(error), type(prepared.config.method)
     for suspect in (getattr(method, hook, None), method, _model_plugin(prepared)):
         place = place or blame.definition_of(suspect)
-    if isinstance(error, MessageError):
+    if isinstance(error, MessageError | UnknownName):
         return placed(f"{name}: {error}", place), error
     where = f" in '{hook}'" if hook else ""
-    text = f"{name} fails{where}: {blame.said(error)}{hint(error)}"
+    text = f"{name} fails{where}: {blame.said(error)}"
     return placed(text, place), error
 
 
-def of_model(prepared: Prepared) -> Diagnosis | None:
-    """What is wrong with the model's output for two samples in evaluation mode; None if
-    nothing is.
+def own_hook_of(error: BaseException) -> str:
+    """Return the outermost function of the user's method in which an error was raised; ""
+    for none.
     """
-    samples, classes = prepared.resources.samples, prepared.setup.classes
-    x, _ = samples.take(np.arange(min(SAMPLES, len(samples.y))))
-    try:
-        with torch.no_grad():
-            output = prepared.setup.build().to(samples.device).eval()(x)
-        _check_output(output, len(x), classes)
-    except Exception as error:
-        place = blame.line_of(error) or blame.definition_of(_model_plugin(prepared))
-        name = prepared.config.model.name
-        text = (
-            f"model.name = '{name}' fails on {len(x)} samples, {_size(x)}: "
-            f"{blame.said(error)}"
-        )
-        return placed(text, place), error
+    for frame, _ in traceback.walk_tb(error.__traceback__):
+        of_method = isinstance(frame.f_locals.get("self"), Method)
+        if of_method and blame.is_own(frame.f_code.co_filename):
+            return frame.f_code.co_name
+    return ""
+
+
+def of_model(prepared: Prepared) -> Diagnosis | None:
+    """Return the fault of the model on a few samples, in evaluation mode and on a batch
+    in training mode; None for a model that runs.
+    """
+    samples, name = prepared.resources.samples, prepared.config.model.name
+    batch = min(SAMPLES, prepared.config.training.batch_size)
+    for training, count in (False, SAMPLES), (True, batch):
+        x, _ = samples.take(np.arange(min(count, len(samples.y))))
+        try:
+            with randomness.seeded(prepared.config.seed, "diagnosis"):
+                module = prepared.setup.build().to(samples.device).train(training)
+                output = module(x)
+            _check_output(output, len(x), prepared.setup.classes)
+        except Exception as error:
+            plugin = _model_plugin(prepared)
+            return str(usable.explained(error, name, plugin, x)), error
     return None
 
 
@@ -88,6 +102,28 @@ def of_lanes(error: BaseException) -> Diagnosis:
     with one lane.
     """
     return f"{of_unbatched(error)}; set runtime.lanes = 1", error
+
+
+def of_side_by_side(error: BaseException) -> Diagnosis:
+    """Describe an error that occurs with several lanes only, and is no known limit of
+    batching.
+    """
+    text = (
+        f"{blame.said(error)}, where clients train side by side and not one after the "
+        "other; set runtime.lanes = 1 to train one after the other"
+    )
+    return placed(text, blame.line_of(error)), error
+
+
+def of_failure(error: BaseException) -> Diagnosis:
+    """Describe a failure of the machine, or an error that occurred once."""
+    if isinstance(error, RunFailure):
+        return str(error), error
+    text = (
+        f"the trial before round 1 failed: {blame.said(error)}; nothing was written, "
+        "the same command tries again"
+    )
+    return text, error
 
 
 def of_unbatched(error: BaseException) -> str:

@@ -16,6 +16,7 @@ import numpy as np
 import torch
 
 from hpcfl.clients import BUFFERS, Fleet, Resources
+from hpcfl.clients.batch_plan import AskedTraining
 from hpcfl.clients.execution import choose
 from hpcfl.clients.frozen import head_kernel
 from hpcfl.clients.resources import Stopwatch
@@ -23,9 +24,10 @@ from hpcfl.clients.training import Task
 from hpcfl.communication.communicator import OneProcess
 from hpcfl.communication.message import Mean, Message
 from hpcfl.communication.placement import Placement
-from hpcfl.errors import RankFailure, UserError
+from hpcfl.errors import RankFailure, RunFailure, UserError, is_shortage
 from hpcfl.files import heartbeat
 from hpcfl.methods.base import Method, State
+from hpcfl.rows.declared import UnknownName
 from hpcfl.simulation.final_scoring import FINAL_SCORING
 from hpcfl.simulation.message_check import MessageError
 from hpcfl.simulation.participation import RoundPlan
@@ -73,9 +75,28 @@ EXCUSED = (
 )
 
 
-def train_briefly(task: Task) -> Task:
-    """Return a training of at most one epoch."""
+def train_briefly(task: Task, asked: list[AskedTraining] | None = None) -> Task:
+    """Return a training of at most one epoch; add the one that the method asks for to
+    ``asked``, unless it is part of a trial.
+    """
+    if asked is not None and not task.trial:
+        training = AskedTraining(task.epochs, task.batches, task.steps, task.share)
+        asked.append(training)
     return replace(task, epochs=min(task.epochs, 1))
+
+
+@dataclass(frozen=True)
+class Tried:
+    """What a dry round shows.
+
+    Attributes:
+        dependent: operators that were called and give a lane bits that depend on the
+            lanes beside it.
+        trainings: the local trainings that the method asks for in a round.
+    """
+
+    dependent: frozenset[str] = frozenset()
+    trainings: tuple[AskedTraining, ...] = ()
 
 
 brief_fleet = partial(Fleet, adjust=train_briefly)
@@ -168,8 +189,16 @@ def play_on_clients(
     try:
         play(round, stages, observers)
     except RankFailure as failure:
-        if hook_of(failure.__cause__) not in SERVER_HOOKS:
+        if not _is_of_server(failure.__cause__):
             raise
+
+
+def _is_of_server(error: BaseException | None) -> bool:
+    """Return whether a hook of the server raised an error that is no failure of the
+    machine.
+    """
+    is_failure = isinstance(error, RunFailure) or is_shortage(error)
+    return hook_of(error) in SERVER_HOOKS and not is_failure
 
 
 def impatient() -> Callable[[], None]:
@@ -183,41 +212,46 @@ def impatient() -> Callable[[], None]:
     return listen
 
 
-def try_round(prepared: Prepared, lanes: int) -> set[str]:
+def try_round(prepared: Prepared, lanes: int) -> Tried:
     """Play the round and the final scoring with at most ``lanes`` lanes.
 
     What may fail on the server only because the federation is small is passed over.
-
-    Returns:
-        The operators that were called and give a lane bits that depend on the lanes
-        beside it.
 
     Raises:
         RankFailure: something cannot run; its cause says what.
     """
     with on_this_rank("before round 1"):
         small = shrink(prepared, lanes)
+    asked: list[AskedTraining] = []
     try:
-        _play(small)
+        _play(small, asked)
     except RankFailure as failure:
+        cause = failure.__cause__
         fewer = small.setup.clients < prepared.setup.clients
-        excused = fewer or isinstance(failure.__cause__, EXCUSED)
-        if not excused or hook_of(failure.__cause__) not in SERVER_HOOKS:
+        excused = fewer or isinstance(cause, EXCUSED)
+        if isinstance(cause, UnknownName) or not excused:
+            raise
+        if not _is_of_server(cause):
             raise
     head = small.resources.head
     dependent = set(small.resources.kernel.dependent)
-    return dependent | (head.kernel.dependent if head else set())
+    if head:
+        dependent |= head.kernel.dependent
+    return Tried(frozenset(dependent), tuple(dict.fromkeys(asked)))
 
 
-def _play(small: Prepared) -> None:
-    """Play a round of a small federation, and its final scoring."""
+def _play(small: Prepared, asked: list[AskedTraining]) -> None:
+    """Play a round of a small federation, and its final scoring; add to ``asked`` the
+    trainings of the round.
+    """
     alone, rounds = OneProcess(), small.config.rounds
     with on_this_rank("before round 1"):
         server = small.method.server_state(small.setup)
     trained = np.array([0])
     scored = np.array(small.store.ids)
     first = RoundPlan(1, trained, scored, scored=True)
-    round = Round(first, alone, small, server, brief_fleet)
+    fleet_type = partial(Fleet, adjust=partial(train_briefly, asked=asked))
+    round = Round(first, alone, small, server, fleet_type)
     play(round, DRY)
     with on_this_rank("round 1"):
         check_score(small, round.reports.numbers.columns)

@@ -4,10 +4,13 @@ It has no cohort: no client uploads, and private state stays as it is. Newcomers
 scored before and after their own training, where they do any.
 """
 
+from typing import Any
+
 import torch
 
 from hpcfl.clients import Fleet
 from hpcfl.communication.message import Inbox, Message
+from hpcfl.rows.declared import NamedTensors
 from hpcfl.simulation import record
 from hpcfl.simulation.round import COMPOSE, REPORT, SEND, LocalWork, Round
 from hpcfl.simulation.stages import Stage, named, on_this_rank
@@ -55,11 +58,12 @@ def score_newcomers(round: Round) -> None:
 def _train_newcomers(round: Round, fleet: Fleet, inbox: Inbox) -> None:
     """Score newcomers before and after their training, if they do any."""
     method = round.prepared.method
-    method.init_newcomers(fleet, inbox)
+    arrived: Any = NamedTensors(inbox, "inbox")
+    method.init_newcomers(fleet, arrived)
     if round.prepared.config.newcomers.epochs:
-        method.train_newcomers(fleet, inbox)
+        method.train_newcomers(fleet, arrived)
     else:
-        method.observe(fleet, inbox)
+        method.observe(fleet, arrived)
 
 
 SCORE = Stage("work", "train", "local work", score)

@@ -11,30 +11,36 @@ from dataclasses import asdict, dataclass, replace
 
 import torch
 
-from hpcfl.clients.execution import SerialKernel
+from hpcfl.clients.batch_plan import AskedTraining
+from hpcfl.clients.execution import SerialKernel, is_batching_limit
 from hpcfl.communication.communicator import Communicator
-from hpcfl.errors import RankFailure, UserError
+from hpcfl.errors import RankFailure, RunFailure, UserError, is_shortage
 from hpcfl.simulation import diagnosis, dry_round, score_check
 from hpcfl.simulation.diagnosis import Diagnosis
+from hpcfl.simulation.dry_round import Tried
 from hpcfl.simulation.prepare import Prepared
 from hpcfl.simulation.timing import timed
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """What the preflight showed on a rank; a field is empty where it has nothing to say.
+    """Findings of the preflight on a rank; a field is empty where there are none.
 
-    mistake: one line on what cannot run.
-    details: the traceback of the mistake.
+    mistake: one line on the error that ends the run.
+    details: the traceback of the error.
+    failed: whether the machine has failed and the experiment may be right.
     unbatched: one line on what runs for one client but cannot be batched over several.
     dependent: operators that were called and give clients side by side other bits on a
         CPU.
+    trainings: the local trainings that the method asks for in a round.
     """
 
     mistake: str = ""
     details: str = ""
+    failed: bool = False
     unbatched: str = ""
     dependent: tuple[str, ...] = ()
+    trainings: tuple[AskedTraining, ...] = ()
 
 
 class Elsewhere(Exception):
@@ -43,7 +49,8 @@ class Elsewhere(Exception):
 
 def run(prepared: Prepared, communicator: Communicator) -> Prepared:
     """Try the experiment and return it as it can run, with the calendar of its rounds
-    if it has ``[time]``. Collective. Raises UserError, the same on all ranks.
+    if it has ``[time]``. Collective. Raises UserError or RunFailure, the same on all
+    ranks.
     """
     return timed(_tried(prepared, communicator), communicator)
 
@@ -53,14 +60,19 @@ def _tried(prepared: Prepared, communicator: Communicator) -> Prepared:
 
     If clients cannot be batched and ``runtime.lanes`` is "auto", that is with one lane
     and a note. Another note says what gives clients side by side other bits. Raises
-    UserError for a mistake on any rank, with the same line on all ranks.
+    UserError for a mistake on any rank and RunFailure for any other error, with the
+    same line on all ranks.
     """
     verdict, cause = judge(prepared)
     verdicts = [Verdict(**fields) for fields in communicator.allgather(asdict(verdict))]
     for mistaken in verdicts:
         if mistaken.mistake:
             cause = cause or Elsewhere(mistaken.details)
-            raise UserError(mistaken.mistake) from cause
+            kind = RunFailure if mistaken.failed else UserError
+            raise kind(mistaken.mistake) from cause
+    found = [AskedTraining(*one) for other in verdicts for one in other.trainings]
+    trainings = dict.fromkeys(found)  # each once
+    prepared = replace(prepared, trainings=tuple(trainings))
     for other in verdicts:
         if other.unbatched:
             return one_lane(prepared, other.unbatched)
@@ -80,10 +92,10 @@ def one_lane(prepared: Prepared, why: str) -> Prepared:
 
 
 def judge(prepared: Prepared) -> tuple[Verdict, BaseException | None]:
-    """This rank's verdict, and the exception behind a mistake.
+    """Return this rank's verdict, and the exception behind a mistake.
 
-    What fails with several lanes but not with one cannot be batched. That is a mistake,
-    too, if the user has set the number of lanes.
+    Only a known limit of batching makes clients train one after the other. Any other
+    error ends the run, as does such a limit if the user has set the number of lanes.
     """
     resources = prepared.resources
     wrong_score = score_check.diagnose(
@@ -94,27 +106,71 @@ def judge(prepared: Prepared) -> tuple[Verdict, BaseException | None]:
     if not prepared.store.ids:
         return Verdict(), None
     lanes = resources.kernel.widest
-    error, dependent = attempt(prepared, lanes)
+    error, tried = attempt(prepared, lanes)
     if error is None:
-        return Verdict(dependent=tuple(sorted(dependent))), None
-    with_one_lane = error if lanes == 1 else attempt(prepared, 1)[0]
+        dependent = tuple(sorted(tried.dependent))
+        return Verdict(dependent=dependent, trainings=tried.trainings), None
+    if _is_failure(error):
+        return _failed(error)
+    with_one_lane: BaseException | None = error
+    if lanes > 1:
+        with_one_lane, tried = attempt(prepared, 1)
     if with_one_lane is not None:
-        return _mistaken(diagnosis.of_mistake(prepared, with_one_lane))
+        return _confirmed(prepared, 1, with_one_lane)
+    if not is_batching_limit(error):
+        return _confirmed(prepared, lanes, error)
     if prepared.config.runtime.lanes == "auto":
-        return Verdict(unbatched=diagnosis.of_unbatched(error)), None
+        unbatched = diagnosis.of_unbatched(error)
+        return Verdict(unbatched=unbatched, trainings=tried.trainings), None
     return _mistaken(diagnosis.of_lanes(error))
 
 
+def _confirmed(
+    prepared: Prepared, lanes: int, error: BaseException
+) -> tuple[Verdict, BaseException | None]:
+    """Return the verdict on an error with at most ``lanes`` lanes.
+
+    The user has made a mistake if the error occurs again. An error that occurs once,
+    such as one that a timer raises, is a failure.
+    """
+    if _is_failure(error):
+        return _failed(error)
+    again = attempt(prepared, lanes)[0]
+    if type(again) is not type(error):
+        return _failed(error)
+    if lanes == 1:
+        return _mistaken(diagnosis.of_mistake(prepared, error))
+    return _mistaken(diagnosis.of_side_by_side(error))
+
+
+def _is_failure(error: BaseException | None) -> bool:
+    """Return whether the machine, and not the experiment, is the cause of an error."""
+    return isinstance(error, RunFailure) or is_shortage(error)
+
+
+def _failed(error: BaseException) -> tuple[Verdict, BaseException | None]:
+    """Return the verdict on a failure, and its cause."""
+    return _ending(diagnosis.of_failure(error), failed=True)
+
+
 def _mistaken(mistake: Diagnosis) -> tuple[Verdict, BaseException | None]:
-    """The verdict on a mistake, and its cause."""
-    line, cause = mistake
+    """Return the verdict on a mistake, and its cause."""
+    _, cause = mistake
+    if cause is not None and _is_failure(cause):
+        return _failed(cause)
+    return _ending(mistake, failed=False)
+
+
+def _ending(found: Diagnosis, failed: bool) -> tuple[Verdict, BaseException | None]:
+    """Return the verdict on an error that ends the run, and its cause."""
+    line, cause = found
     details = "".join(traceback.format_exception(cause))
-    return Verdict(line, details), cause
+    return Verdict(line, details, failed), cause
 
 
-def attempt(prepared: Prepared, lanes: int) -> tuple[BaseException | None, set[str]]:
-    """How the dry round fails with at most ``lanes`` lanes, None if it does not, and
-    what ``dry_round.try_round`` returns.
+def attempt(prepared: Prepared, lanes: int) -> tuple[BaseException | None, Tried]:
+    """Play the dry round with at most ``lanes`` lanes; return the error that ended it,
+    None without one, and what ``dry_round.try_round`` returns.
     """
     device = prepared.resources.device
     devices = [device] if device.type == "cuda" else []
@@ -123,4 +179,4 @@ def attempt(prepared: Prepared, lanes: int) -> tuple[BaseException | None, set[s
         try:
             return None, dry_round.try_round(prepared, lanes)
         except RankFailure as failure:
-            return failure.__cause__, set()
+            return failure.__cause__, Tried()

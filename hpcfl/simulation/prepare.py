@@ -3,6 +3,7 @@
 Nothing is written: bad input that shows here has changed nothing.
 """
 
+import hashlib
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -16,6 +17,7 @@ from torch import Tensor, nn
 from hpcfl import adapters, models
 from hpcfl.adapters import base
 from hpcfl.clients import Fleet, Resources, buffer_name
+from hpcfl.clients.batch_plan import AskedTraining
 from hpcfl.clients.execution import choose
 from hpcfl.clients.frozen import head_kernel
 from hpcfl.clients.losses import convolves
@@ -24,7 +26,7 @@ from hpcfl.clients.samples import Samples
 from hpcfl.clients.setup import INITIAL, Setup
 from hpcfl.clock.calendar import Calendar
 from hpcfl.communication import placement
-from hpcfl.communication.agreement import agreed
+from hpcfl.communication.agreement import agreed, require_equal
 from hpcfl.communication.communicator import Communicator, Process
 from hpcfl.communication.placement import Placement
 from hpcfl.data import datasets, partition, shifted
@@ -34,24 +36,26 @@ from hpcfl.data.partitions.base import Scheme
 from hpcfl.data.shifted import Shifts
 from hpcfl.data.validation import hold_out
 from hpcfl.errors import UserError
-from hpcfl.experiment import blame, measures
+from hpcfl.experiment import blame, measures, plugins
 from hpcfl.experiment.config import MIXED, Config
 from hpcfl.files import scratch
 from hpcfl.methods import _misspelt
-from hpcfl.methods._renamed import refuse_old_hooks
 from hpcfl.methods.base import Audience, Cohort, Method, State
 from hpcfl.methods.options import refuse_without_effect
 from hpcfl.methods.options.averaged_buffers import AveragedBuffers
 from hpcfl.models import _initial as initial
 from hpcfl.models import _mixed as mixed
+from hpcfl.models import _usable as usable
 from hpcfl.models._replaced import replace_layers
 from hpcfl.rows import constants, layout, mixing, randomness
 from hpcfl.scores._described import Measure
 from hpcfl.scores.base import Score
 from hpcfl.simulation.device import Device, choose_device, found
-from hpcfl.storage import digest
+from hpcfl.storage import digest, provenance
 from hpcfl.storage.clients import ClientStore
 from hpcfl.tracking._writing import check as check_trackers
+
+NAMED = 5  # classes of a note
 
 
 @dataclass(frozen=True)
@@ -70,6 +74,8 @@ class Prepared:
     calendar: who takes part in each round, and when; None without ``[time]``.
     mixes: whether clients who start from different models of the server may be one
         fleet.
+    trainings: the local trainings of a round, which the preflight finds; empty before it
+        and for a method that trains nothing.
     """
 
     config: Config
@@ -87,10 +93,12 @@ class Prepared:
     notes: list[str]  # lines that a user should read before round 1
     gpus: tuple[str, ...]  # types and libraries, of all ranks
     measure: Measure  # the number that `best` is about
+    data: Dataset  # without its samples
     frozen: str | None = None
     shifts: Shifts | None = None
     calendar: Calendar | None = None
     mixes: bool = False
+    trainings: tuple[AskedTraining, ...] = ()
 
     def counts_in(self, round: int) -> Tensor:
         """Training samples of each class as clients know them in a round, float64
@@ -192,14 +200,46 @@ def prepare_together(config: Config, communicator: Communicator) -> Prepared:
     seat = found(device, communicator, config.runtime.precision)
     with agreed(communicator):
         prepared = prepare(config, communicator, seat)
-    found_frozen = communicator.allgather(prepared.frozen)
-    for rank, frozen in enumerate(found_frozen):
-        if frozen != found_frozen[0]:
-            raise UserError(
-                f"model.name = '{config.model.name}': its frozen or given parameters on rank {rank} "
-                "are not those on rank 0; let the file that they are read from be the same on all hosts"
-            )
-    return prepared
+    require_equal(
+        communicator,
+        _checksums(prepared),
+        "data and code must be the same on all hosts, and a plugin draws random numbers "
+        "by hpcfl's keys alone",
+    )
+    return replace(prepared, notes=[*prepared.notes, *_other_processors(communicator)])
+
+
+def _other_processors(communicator: Communicator) -> list[str]:
+    """Collective. Return a note if ranks compute with different last bits."""
+    if communicator.size == 1:
+        return []
+    arithmetics = communicator.allgather(provenance.arithmetic())
+    for rank, arithmetic in enumerate(arithmetics):
+        if arithmetic != arithmetics[0]:
+            return [
+                f"the processor of rank {rank} computes other last bits than that of rank 0, "
+                "so results depend on the clients that a rank hosts"
+            ]
+    return []
+
+
+def _checksums(prepared: Prepared) -> dict[str, str | None]:
+    """Return the checksums of what every rank has made for itself and all ranks must
+    have alike.
+    """
+    split = prepared.split
+    indices = hashlib.sha256()
+    for held in (*split.train, *split.test):
+        indices.update(held.tobytes())
+    model = f"model.name = '{prepared.config.model.name}'"
+    return {
+        "data.dataset, the labels": split.labels_sha256,
+        "partition, the samples of each client": indices.hexdigest(),
+        f"{model}, frozen or given parameters": prepared.frozen,
+        "the first private state of a client": digest.of_tensors(
+            prepared.store.template
+        ),
+    }
 
 
 def refuse_other_frozen(
@@ -239,6 +279,7 @@ def prepare(config: Config, process: Process, seat: Device | None = None) -> Pre
     replicas = shifts.replicas if shifts else None
     split = partition.make(scheme, dataset, newcomers, replicas, config.data)
     split = replace(split, groups=shifts.groups() if shifts else None)
+    dataset = datasets.standardised(dataset, config.data, split.train[: scheme.clients])
     scores = _scores(config, split)
     train, validation, selection = _held_out(config, method, split, dataset.y.numpy())
     counts, test_counts = _counts(replace(split, train=train), dataset, shifts)
@@ -310,12 +351,15 @@ def prepare(config: Config, process: Process, seat: Device | None = None) -> Pre
             *config.notes,
             *_misspelt.notes(type(method)),
             *of_base,
+            *(note for note in dataset.description.notes if note not in split.notes),
             *split.notes,
+            *_note_untrained(config, dataset, counts, test_counts),
             *method.notes(setup),
             *_idle(placed),
         ],
         seat.kinds,
         measures.measure(config.evaluation, scores),
+        dataset.without_samples(),
         frozen,
         shifts,
     )
@@ -327,7 +371,6 @@ def _refuse(config: Config, method: Method, process: Process) -> None:
     """
     if process.is_server:
         check_trackers(config.runtime.track)
-    refuse_old_hooks(type(method))
     refuse_without_effect(method, config.training)
     if config.newcomers.clients and method.no_newcomers:
         raise UserError(
@@ -438,6 +481,24 @@ def _counts(
     return torch.from_numpy(of_train).double(), torch.from_numpy(of_test).double()
 
 
+def _note_untrained(
+    config: Config, dataset: Dataset, counts: Tensor, test_counts: Tensor
+) -> list[str]:
+    """Return a note on classes that clients are tested on and no client trains on."""
+    trained = config.partition.clients
+    is_tested = test_counts[:trained].sum(dim=0) > 0
+    is_trained = counts[:trained].sum(dim=0) > 0
+    untrained = (is_tested & ~is_trained).nonzero().flatten().tolist()
+    if not untrained:
+        return []
+    names = ", ".join(dataset.class_name(number) for number in untrained[:NAMED])
+    more = f" and {len(untrained) - NAMED} more" if len(untrained) > NAMED else ""
+    return [
+        f"{len(untrained)} of {dataset.classes} classes are tested and no client trains on "
+        f"them: {names}{more}"
+    ]
+
+
 def _scores(config: Config, split: Split) -> dict[str, Score]:
     """The scores to compute, by name: those asked for, and those computed by default
     where they can be.
@@ -532,8 +593,11 @@ def _builders(
             module.load_state_dict(given, strict=False)
         return completed(module)
 
+    statistics = _statistics(config, fresh, dataset)
+
     def of_base(module: nn.Module) -> dict[str, Tensor]:
-        values = constants.frozen(module, adapted=config.adapter.kind != "none")
+        adapted = config.adapter.kind != "none"
+        values = constants.frozen(module, adapted, statistics)
         return mixed.stored(module, values) if in_bfloat16 else values
 
     with randomness.seeded(config.seed, *INITIAL):
@@ -554,6 +618,29 @@ def _builders(
         digest.of_tensors(content) if content else None,
         notes,
     )
+
+
+def _statistics(
+    config: Config, build: Callable[[], nn.Module], dataset: Dataset
+) -> set[str]:
+    """Return the names of a model's own buffers that its forward pass changes.
+
+    Raises UserError where the model cannot be trained as it is.
+    """
+    name, x = config.model.name, dataset.normalise(dataset.x[:2])
+    with randomness.seeded(config.seed, "statistics"):
+        module = build()
+    try:
+        usable.refuse_unusable(module)
+        own = ":" in name or any(constants.own_buffers(module))
+        if not own:  # built-in models have no state but that of their norms
+            return set()
+        return usable.find_statistics(module, x, config.seed)
+    except UserError:
+        raise
+    except Exception as error:
+        plugin = plugins.find(models.__name__, "model.name", name)
+        raise usable.explained(error, name, plugin, x) from error
 
 
 def _given(

@@ -1,7 +1,7 @@
 """One round of a federation: its state on this rank, and the stages that change it."""
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -17,6 +17,7 @@ from hpcfl.communication.message import Inbox, Message, only
 from hpcfl.communication.message import select as part_of
 from hpcfl.errors import Diverged
 from hpcfl.methods.base import State
+from hpcfl.rows.declared import DeclaredTensors, FixedTensors, NamedTensors
 from hpcfl.simulation import record
 from hpcfl.simulation.message_check import checked
 from hpcfl.simulation.participation import RoundPlan
@@ -45,7 +46,7 @@ class LocalWork:
 
     ids: np.ndarray
     message: Message
-    state: State
+    state: Mapping[str, Tensor]
     finite: Tensor
 
     @cached_property
@@ -165,7 +166,8 @@ class Round:
     def compose(self, hook: str, ids: np.ndarray) -> Message:
         """Return what a hook of the method sends to some clients; on rank 0."""
         audience = self.prepared.audience(ids, self.plan.number)
-        returned = getattr(self.prepared.method, hook)(self.server, audience)
+        server: Any = FixedTensors(self.server, "server")
+        returned = getattr(self.prepared.method, hook)(server, audience)
         return checked(hook, returned, len(ids), downwards=True)
 
     def send(self, ids: np.ndarray, message: Message) -> tuple[Inbox, float]:
@@ -187,7 +189,8 @@ class Round:
         if not len(fleet.ids):
             return None
         with on_this_rank(f"{self.name}, {named(fleet.ids)}"):
-            return getattr(self.prepared.method, hook)(fleet, inbox)
+            own_inbox: Any = NamedTensors(inbox, "inbox")
+            return getattr(self.prepared.method, hook)(fleet, own_inbox)
 
     def inbox_of(self, fleet: Fleet) -> Inbox:
         """Return the part of this rank's inbox that is for the clients of a fleet."""
@@ -306,8 +309,14 @@ def aggregate(round: Round) -> None:
 
 def take_step(round: Round, cohort: np.ndarray, uplink: State) -> None:
     """Call the method's ``aggregate`` for a cohort and what it sent."""
+    method = round.prepared.method
     senders = round.prepared.cohort(cohort, round.plan.number)
-    round.prepared.method.aggregate(round.server, senders, uplink)
+    arrived: Any = NamedTensors(uplink, "uplink")
+    server: Any = DeclaredTensors(
+        round.server, "server", "server_state", method.varying
+    )
+    method.aggregate(server, senders, arrived)
+    round.server.update(server)
 
 
 COMPOSE = Stage("compose", "send", "what the server sends", compose)

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from hpcfl.communication.message import Inbox, fields
+from hpcfl.errors import is_shortage
 from hpcfl.simulation.dry_round import brief_fleet, shrink
 from hpcfl.simulation.prepare import Prepared
 
@@ -29,10 +30,13 @@ def rows_of(messages: Sequence[Inbox]) -> Inbox:
     }
 
 
-def possible(prepared: Prepared) -> bool:
-    """Whether two clients of a small federation make the same, to the last bit on a CPU,
-    in one fleet and each in its own, if they start from different models in different
-    rounds. To be called on a rank that hosts clients.
+def is_possible(prepared: Prepared) -> bool:
+    """Return whether two clients of a small federation make the same, to the last bit on
+    a CPU, in one fleet and each in its own, if they start from different models in
+    different rounds.
+
+    A rank that hosts clients calls it. Errors that do not come from a fleet with a
+    message for each client are raised.
     """
     if prepared.setup.clients < 2 or prepared.shifts is not None:
         return False
@@ -41,18 +45,36 @@ def possible(prepared: Prepared) -> bool:
     same = torch.equal if device.type == "cpu" else torch.allclose
     with torch.random.fork_rng(devices), warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        try:
-            small = shrink(prepared, prepared.resources.kernel.widest)
-            messages = _messages(small)
-            alone = [_made(small, [one], messages) for one in (0, 1)]
-            together = _made(small, [0, 1], messages)
-        # Whatever a method does with rows that it does not expect: it is not played so.
-        except Exception:
-            return False
+        small = shrink(prepared, prepared.resources.kernel.widest)
+        messages = _messages(small)
+        alone = [_made(small, [one], messages) for one in (0, 1)]
+        together = _made_together(small, messages)
+    if together is None:
+        return False
     return all(
         same(rows, torch.cat([one[name] for one in alone]))
         for name, rows in together.items()
     )
+
+
+def _made_together(small: Prepared, messages: list[Inbox]) -> dict[str, Tensor] | None:
+    """Return what both clients make in one fleet; None if the method does not expect a
+    message for each client.
+
+    A method may fail in any way then, and fails in the same way again. Any other error
+    is raised.
+    """
+    try:
+        return _made(small, [0, 1], messages)
+    except Exception as error:
+        if is_shortage(error):
+            raise
+        first = error
+    try:
+        _made(small, [0, 1], messages)
+    except type(first):
+        return None
+    raise first
 
 
 def _messages(small: Prepared) -> list[Inbox]:

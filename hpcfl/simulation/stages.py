@@ -16,6 +16,7 @@ import numpy as np
 
 from hpcfl.clients import resources
 from hpcfl.errors import Diverged, RankFailure
+from hpcfl.experiment import blame
 
 if TYPE_CHECKING:
     from hpcfl.simulation.round import Round
@@ -70,15 +71,17 @@ def play(
 
 @contextmanager
 def on_this_rank(place: str) -> Iterator[None]:
-    """Turn an error inside the block into a RankFailure at ``place``, unless it is one
-    already or one of all ranks.
+    """Raise an error inside the block as a RankFailure at ``place`` and at the line of
+    a user's code, unless it is one already or one of all ranks.
     """
     try:
         yield
     except (RankFailure, Diverged):
         raise
     except Exception as error:
-        raise RankFailure(place) from (resources.failure(error) or error)
+        line = blame.line_of(error)
+        where = f"{place}, {line}" if line else place
+        raise RankFailure(where) from (resources.failure(error) or error)
 
 
 def named(clients: np.ndarray) -> str:

@@ -35,8 +35,7 @@ def timed(prepared: Prepared, communicator: Communicator) -> Prepared:
     if config.time.mode == "none" and isinstance(config.participation, Uniform):
         return prepared
     if config.time.mode == "asynchronous":
-        with agreed(communicator):
-            prepared = asynchronous.tried(prepared)
+        prepared = asynchronous.tried(prepared, communicator)
     load = None
     if config.time.mode != "none":
         load = _load(prepared, communicator)

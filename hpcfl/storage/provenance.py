@@ -1,6 +1,7 @@
 """Where a result comes from: versions, processor, its arithmetic, command line, commit."""
 
 import hashlib
+import os
 import platform
 import subprocess
 import sys
@@ -13,6 +14,21 @@ import torch
 
 import hpcfl
 
+# Variables of the environment with which libraries choose their kernels.
+VARIABLES = (
+    "ATEN_CPU_CAPABILITY",
+    "CUBLAS_WORKSPACE_CONFIG",
+    "DNNL_DEFAULT_FPMATH_MODE",
+    "DNNL_MAX_CPU_ISA",
+    "MKL_CBWR",
+    "MKL_ENABLE_INSTRUCTIONS",
+    "NPY_DISABLE_CPU_FEATURES",
+    "NVIDIA_TF32_OVERRIDE",
+    "ONEDNN_DEFAULT_FPMATH_MODE",
+    "ONEDNN_MAX_CPU_ISA",
+    "OPENBLAS_CORETYPE",
+    "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE",
+)
 PACKAGES = ("numpy", "torch", "torchvision", "mpi4py", "h5py", "pydantic")
 
 
@@ -71,6 +87,29 @@ def arithmetic() -> str:
     for result in results:
         digest.update(result.contiguous().numpy().tobytes())
     return digest.hexdigest()[:16]
+
+
+def settings() -> dict[str, Any]:
+    """Return the settings of this process that change the numbers that it computes, by
+    name: those of torch, and VARIABLES of the environment that are set.
+    """
+    smallest = torch.tensor([1e-45], dtype=torch.float32)
+    found = {
+        "torch.get_default_dtype()": str(torch.get_default_dtype()),
+        "torch.get_default_device()": str(torch.get_default_device()),
+        "torch.are_deterministic_algorithms_enabled()": (
+            torch.are_deterministic_algorithms_enabled()
+        ),
+        "torch.get_float32_matmul_precision()": torch.get_float32_matmul_precision(),
+        "torch.is_autocast_enabled('cpu')": torch.is_autocast_enabled("cpu"),
+        "torch.set_flush_denormal": not (smallest * 1).item(),
+        "torch.backends.mkldnn.enabled": bool(torch._C._get_mkldnn_enabled()),
+        "torch.backends.cudnn.enabled": torch.backends.cudnn.enabled,
+    }
+    for name in VARIABLES:
+        if name in os.environ:
+            found[f"${name}"] = os.environ[name]
+    return found
 
 
 def commit() -> str | None:

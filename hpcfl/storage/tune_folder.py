@@ -7,9 +7,13 @@ from which every process works out the same choice.
 * ``measured/``: short runs that told what a run costs, of methods whose runs cannot go on
 * ``results/``: a file for each run and step of the search
 * ``chosen/``: a file for each method that ``hpcfl run`` takes
+* ``unchecked``: there until the first rounds of a new tuning keep its budget
+* ``tuned.csv``: a line for each method, when the tuning has ended
 """
 
 import json
+import shutil
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +29,8 @@ TUNE = "tune.json"
 SEARCH, FINAL, UNTUNED = "search", "final", "untuned"
 SWEEPS = SEARCH, FINAL, UNTUNED
 MEASURED, RESULTS, CHOSEN = "measured", "results", "chosen"
+TABLE = "tuned.csv"  # a line for each method when the tuning has ended
+UNCHECKED = "unchecked"  # a file of a new tuning, until its budget is known to last
 COST = "cost"  # the step that tells what a run costs
 
 
@@ -67,8 +73,33 @@ def leaves_out(folder: Path, run: Path) -> bool:
     return False
 
 
-def begin(folder: Path, tuning: dict[str, Any]) -> None:
+def is_unchecked(folder: Path) -> bool:
+    """Whether a new tuning's first rounds are not yet compared with its budget, and no
+    rung has been played.
+    """
+    rungs = (folder / RESULTS).glob("*,rung=*.json")
+    return (folder / UNCHECKED).exists() and not any(rungs)
+
+
+def check_off(folder: Path) -> None:
+    """Note that a tuning's first rounds keep its budget."""
+    (folder / UNCHECKED).unlink()
+
+
+def remove(folder: Path) -> None:
+    """Remove an unchecked tuning, which has first rounds only, and an empty folder."""
+    for name in (*SWEEPS, MEASURED, RESULTS, CHOSEN):
+        shutil.rmtree(folder / name, ignore_errors=True)
+    (folder / TUNE).unlink()
+    check_off(folder)
+    with suppress(OSError):  # it holds something else
+        folder.rmdir()
+
+
+def begin(folder: Path, tuning: dict[str, Any], unchecked: bool = False) -> None:
     """Make the folder that of this tuning, or find that it is.
+
+    unchecked: whether a new tuning's first rounds are to be compared with its budget.
 
     Raises UserError if a run, a sweep or another tuning has it, or its file is damaged,
     RunFailure if it cannot be written.
@@ -86,6 +117,8 @@ def begin(folder: Path, tuning: dict[str, Any]) -> None:
         with atomic.explained(folder):
             for name in (RESULTS, CHOSEN):
                 (folder / name).mkdir(parents=True, exist_ok=True)
+        if unchecked:
+            atomic.write(folder / UNCHECKED, b"")
         atomic.write(path, text.encode())
         return
     except Damaged as error:

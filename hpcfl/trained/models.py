@@ -341,7 +341,7 @@ class Models:
         stay_local = prepared.config.training.buffers == "local"
         if prepared.resources.buffers.width and stay_local:
             raise UserError(
-                f"{self._folder}: '{name}' has no batch-norm statistics of its own, each client "
+                f"{self._folder}: '{name}' has no statistics of its own, as of batch norm; each client "
                 "uses its own with it: take moment = 'global' of a client, or train with "
                 "training.buffers = 'average'"
             )

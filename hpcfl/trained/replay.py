@@ -19,7 +19,7 @@ from hpcfl.errors import UserError
 from hpcfl.experiment.config import fingerprint
 from hpcfl.files.atomic import Damaged
 from hpcfl.methods.base import State
-from hpcfl.simulation import hearing, preflight
+from hpcfl.simulation import decisions, hearing, preflight
 from hpcfl.simulation.asynchronous import stages_maker
 from hpcfl.simulation.final_scoring import FINAL_SCORING
 from hpcfl.simulation.participation import RoundPlan, select
@@ -71,6 +71,7 @@ class RoundReplay:
         newest = checkpoint.latest(self.checkpoints)
         if newest is not None:
             refuse_other_frozen(prepared, newest.meta, self.folder)
+            decisions.refuse_others(prepared, newest.meta, self.folder)
         return prepared
 
     @property

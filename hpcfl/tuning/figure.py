@@ -1,5 +1,5 @@
-"""The figure of a tuning: the expected best score over the number of trials, a line for
-each method, and where the untuned ones are.
+"""Figure of a tuning: the expected best score over the number of trials, a line for each
+method, and marks of the untuned ones.
 """
 
 import math
@@ -14,8 +14,6 @@ from hpcfl.scores._described import Measure
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-WIDTH = 7.0  # inches
-
 # By method the scores after 0, 1, 2 … trials; of none it is the untuned one's, None where
 # that has none.
 Curves = Mapping[str, Sequence[float | None]]
@@ -23,29 +21,21 @@ Curves = Mapping[str, Sequence[float | None]]
 
 def write(path: Path, curves: Curves, measure: Measure) -> None:
     """Draw the figure into a file. Raises RunFailure where it cannot be written."""
-    figures.write(path, "png", lambda: draw(Sheet(WIDTH), curves, measure))
+    figures.write(path, lambda: draw(Sheet(figures.PAGE), curves, measure))
 
 
 def draw(sheet: Sheet, curves: Curves, measure: Measure) -> "Figure":
-    """The figure: lines are tuned methods, marks at 0 trials the untuned ones."""
+    """Draw tuned methods as lines, the untuned ones as marks at 0 trials."""
     figure, [place] = sheet.panels(1, height=3.5)
     looks = sheet.looks({method: method for method in curves})
     handles = []
     for method, scores in curves.items():
-        look = looks[method]
         untuned, *tuned = [
             math.nan if score is None else measure.factor * score for score in scores
         ]
-        [line] = place.plot(
-            range(1, len(tuned) + 1),
-            tuned,
-            color=look.color,
-            linestyle=look.linestyle,
-            marker=look.marker,
-            markersize=3,
-        )
-        handles.append(line)
-        place.plot([0], [untuned], marker=look.marker, color=look.color)
+        look = vars(looks[method])
+        handles += place.plot(range(1, len(tuned) + 1), tuned, **look)
+        place.plot([0], [untuned], **look)
     unit = f" ({measure.unit})" if measure.unit else ""
     place.set_xlabel("trials; 0: untuned")
     place.set_ylabel(literal(f"expected best validation {measure.score}{unit}"))

@@ -14,15 +14,16 @@ from rich.table import Table
 
 from hpcfl.files import atomic
 from hpcfl.report import configuration, reading, summary
+from hpcfl.report.grid import SPENT
 from hpcfl.report.summary import Run
 from hpcfl.report.text import literal, stdout_console
 from hpcfl.scores._described import Measure
 from hpcfl.storage import sweep_folder, tune_folder
-from hpcfl.tuning import figure, halving, standing
+from hpcfl.tuning import figure, halving, spending, standing
 from hpcfl.tuning.plan import Cell, Plan
 from hpcfl.tuning.standing import Choice
 
-TABLE, CURVE, FIGURE = "tuned.csv", "curve.csv", "curve.png"
+TABLE, CURVE, FIGURE = tune_folder.TABLE, "curve.csv", "curve.png"
 MISSING = "–"
 
 
@@ -99,7 +100,7 @@ def tell(plan: Plan, folder: Path) -> None:
         figure.write(folder / FIGURE, curves, measure)
         print(f"figure: {folder / FIGURE}")
     print(f"chosen: {folder / tune_folder.CHOSEN}")
-    command = f"hpcfl table {folder} --rows method.name --at tail --std sample"
+    command = f"hpcfl table {folder} --rows method.name --at tail"
     print(f"look further: {command}", flush=True)
 
 
@@ -175,7 +176,8 @@ def measure_of(folder: Path) -> Measure:
 
 
 def table_text(plan: Plan, tuned: list[Tuned]) -> str:
-    """The table as CSV, in full precision."""
+    """Return the table as CSV, in full precision."""
+    budget = spending.search_budget(plan)
     lines = io.StringIO()
     writer = csv.writer(lines, lineterminator="\n")
     writer.writerow(
@@ -184,6 +186,7 @@ def table_text(plan: Plan, tuned: list[Tuned]) -> str:
             "trials",
             "budget",
             "spent",
+            SPENT,
             "rounds",
             "validation",
             "validation_untuned",
@@ -199,8 +202,9 @@ def table_text(plan: Plan, tuned: list[Tuned]) -> str:
             [
                 one.method,
                 one.trials,
-                search_budget(plan),
+                budget,
                 one.spent,
+                one.spent / budget,
                 choice.rounds if choice else "",
                 choice.score if choice else "",
                 untuned.score if untuned else "",
@@ -233,17 +237,10 @@ def _scores(tuned: Tuned) -> list[float | None]:
     return [untuned, *tuned.curve]
 
 
-def search_budget(plan: Plan) -> int:
-    """The gradients of samples that the search for a method may take, the same for all."""
-    section = plan.section
-    whole_runs = halving.cost(halving.rungs(section.trials, section.eta, section.rungs))
-    return int(whole_runs * section.budget) * len(section.search_seeds)
-
-
 def _print_table(plan: Plan, tuned: list[Tuned], measure: Measure) -> None:
-    budget = search_budget(plan)
+    budget = spending.search_budget(plan)
     table = Table(box=None, pad_edge=False)
-    for title in ("method", "trials", "spent", "rounds", "validation", "untuned"):
+    for title in ("method", "trials", SPENT, "rounds", "validation", "untuned"):
         table.add_column(title, justify="left" if title == "method" else "right")
     for title in ("test, tuned", "test, untuned"):
         table.add_column(title, justify="right")
@@ -253,7 +250,7 @@ def _print_table(plan: Plan, tuned: list[Tuned], measure: Measure) -> None:
         table.add_row(
             literal(one.method),
             str(one.trials),
-            f"{one.spent / budget:.0%}",
+            f"{one.spent / budget:.2f}",
             str(choice.rounds) if choice else MISSING,
             measure.shown(choice.score) if choice else MISSING,
             measure.shown(untuned.score) if untuned else MISSING,
@@ -272,17 +269,6 @@ def _print_table(plan: Plan, tuned: list[Tuned], measure: Measure) -> None:
         )
     )
     console.print(table)
-    dear = [one for one in tuned if one.spent > budget]
-    if dear:
-        most = max(dear, key=lambda one: one.spent)
-        console.print(
-            literal(
-                f"note: {len(dear)} of {len(tuned)} methods spent more than the budget, "
-                f"{most.method} {most.spent / budget:.0%} of it: the first rounds, which "
-                "tell what a run costs, are played by every trial, whatever they cost; "
-                "raise tune.budget, or score more often"
-            )
-        )
 
 
 def _shown(scores: dict[int, float], measure: Measure) -> str:

@@ -108,6 +108,10 @@ class Tune(Section):
         min_length=1,
         description="seeds, and so other partitions, that the chosen ones are played on",
     )
+    overspend: bool = Field(
+        False,
+        description="search although the first rounds of all trials exceed the budget",
+    )
     search: dict[str, Range] = Field(
         default_factory=dict,
         description="ranges by key that all methods have, such as training.lr, beside those "

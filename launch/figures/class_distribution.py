@@ -81,7 +81,7 @@ def _draw_classes(panel: "Axes", estimated: np.ndarray, truth: np.ndarray) -> No
     """A line for each class, those that the client has on top."""
     mini_batches = np.arange(1, len(estimated) + 1)
     for label in np.argsort(truth):
-        look = style.of_class(int(label))
+        look = style.look(int(label))
         panel.plot(
             mini_batches,
             estimated[:, label],
@@ -97,7 +97,7 @@ def _legend(sheet: Sheet, figure: "Figure", panels: "list[Axes]") -> None:
     lines = dict(zip(*panels[0].get_legend_handles_labels()[::-1], strict=True))
     marks = dict(zip(*panels[-1].get_legend_handles_labels()[::-1], strict=True))
     classes = sorted(lines, key=lambda label: int(label.split()[1]))
-    if len(classes) > style.CLASSES:
+    if len(classes) > len(style.palette()):
         sheet.notes.append(
             f"lines of {len(classes)} classes share looks and have no legend"
         )

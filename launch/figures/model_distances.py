@@ -15,6 +15,7 @@ from hpcfl.report.arrangement import arrange
 from hpcfl.report.plots import _lines
 from hpcfl.report.plots._lines import Line
 from hpcfl.report.plots.base import Sheet
+from hpcfl.report.series import deviation
 from hpcfl.report.summary import Run
 from hpcfl.rows import mixing
 
@@ -38,7 +39,7 @@ def draw(runs: list[Run], sheet: Sheet) -> "Figure":
     for place, title in enumerate(PANELS):
         numbers = [[pair[place] for pair in by_tau[tau]] for tau in temperatures]
         mean = np.array([np.mean(of_tau) for of_tau in numbers])
-        std = np.array([np.std(of_tau) for of_tau in numbers])
+        std = np.array([deviation(np.array(of_tau)) for of_tau in numbers])
         panels[title] = [Line(method, method, temperatures, mean, std, most_runs)]
     sheet.notes += [*arranged.notes, _lines.repeated(panels[PANELS[0]])]
     return _lines.draw(

@@ -80,21 +80,23 @@ def _draw(place: "Axes", run: Run, client: int) -> None:
             marker="o",
             markersize=1.2,
             alpha=0.5,
-            color=style.of_class(of_class).color,
+            color=style.look(of_class).color,
             markeredgewidth=0,
         )
     reach = np.abs(drawn.points).max()
     for of_class, ray in enumerate(
         drawn.rays * reach / np.linalg.norm(drawn.rays, axis=1).max()
     ):
-        look = style.of_class(of_class)
+        look = style.look(of_class)
         place.plot(
             [0, ray[0]],
             [0, ray[1]],
             color=look.color,
             linestyle=look.linestyle,
             linewidth=1.4,
-            label=f"class {of_class}" if len(drawn.rays) <= style.CLASSES else None,
+            label=f"class {of_class}"
+            if len(drawn.rays) <= len(style.palette())
+            else None,
         )
     place.set(**drawn.axes)
     place.set_aspect("equal", adjustable="datalim")

@@ -15,6 +15,7 @@ from hpcfl.report.arrangement import arrange
 from hpcfl.report.plots import _lines
 from hpcfl.report.plots._lines import MOMENTS, Line
 from hpcfl.report.plots.base import Sheet, whole_numbers
+from hpcfl.report.series import deviation
 from hpcfl.report.summary import Run, ranges, stretches
 
 if TYPE_CHECKING:
@@ -53,7 +54,7 @@ def draw(runs: list[Run], sheet: Sheet) -> "Figure":
                     _lines.method_of(found[0]),
                     np.array(drawn, float),
                     losses.mean(axis=0),
-                    losses.std(axis=0),
+                    deviation(losses),
                     len(found),
                 )
             )

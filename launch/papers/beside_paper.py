@@ -11,11 +11,11 @@ and the table in ``OUT/README.md``, between its two comments.
 The paper reports best rounds (methods-1.md §7, item 8), so the difference and the places
 are theirs. Places go by the mean gain on the reference in the same runs, so that a cell
 with fewer runs than others is not placed by the data that those drew. ± of an accuracy
-is the population's standard deviation over runs with redrawn data, the paper's over
-five; ± of a difference is its standard error, which both deviations make, and a single
-run's deviation is taken to be the paper's. All cells share a run's data, so that their
-differences to the reference in the same runs, with intervals of 95 % by Student's t, say
-more than the accuracies do. A single run has no such interval.
+is the sample standard deviation over runs with redrawn data. The paper's ± is over five
+runs and is read as the population's. ± of a difference is its standard error, which both
+deviations make; a single run's deviation is taken to be the paper's. All cells share a
+run's data. Differences to the reference in the same runs therefore say more than the
+accuracies do. Their intervals of 95 % are Student's; a single run has none.
 """
 
 import sys
@@ -145,11 +145,11 @@ def beside(
         gains = accuracies.sub(accuracies[reference], axis="index")
         played = gains.count()
         cells[key] = accuracies.mean()
-        cells[f"{key}_std"] = accuracies.std(ddof=0).where(runs > 1)
+        cells[f"{key}_std"] = accuracies.std()
         cells[f"{key}_gain"] = gains.mean()
         cells[f"{key}_half"] = gains.sem() * student.ppf(0.975, played - 1)
     papers_error = cells["std"] ** 2 / (PAPERS_RUNS - 1)
-    own_error = cells["best_std"] ** 2 / (runs - 1)
+    own_error = cells["best_std"] ** 2 / runs
     own_error = own_error.where(runs > 1, papers_error * PAPERS_RUNS)
     rounded = cells["best_gain"].round(9)  # so that equal gains share a place
     return cells.assign(

@@ -119,7 +119,7 @@ def draw(numbers: pandas.DataFrame, sheet: Sheet) -> "object":
                 look,
                 curves.index.to_numpy(float),
                 curves.mean(axis=1).to_numpy(),
-                curves.std(axis=1, ddof=0).to_numpy(),
+                curves.std(axis=1).fillna(0).to_numpy(),
                 curves.shape[1],
             )
             panels[name].append(line)
@@ -132,6 +132,6 @@ if __name__ == "__main__":
         collected = collect(Path(sys.argv[2]), Path(sys.argv[3]))
         collected.to_csv(NUMBERS, index=False)
     numbers = pandas.read_csv(NUMBERS)
-    write(RESULTS / "pfllib.png", "png", lambda: draw(numbers, Sheet(width=7.5)))
+    write(RESULTS / "pfllib.png", lambda: draw(numbers, Sheet(width=7.5)))
     print(table(numbers, PFLLIB))
     print(table(numbers, ALIKE))

@@ -75,7 +75,6 @@ def _method(entry: Entry) -> str:
         f"column `{entry['primary']}`.",
         "## State and messages",
         _fenced("{eval-rst}", f".. autoclass:: {module}.{plugin.__name__}"),
-        listing.travelling(entry),
         "## Keys",
         _keys(entry["keys"]),
         *_specification(title, inspect.getdoc(inspect.getmodule(plugin))),

@@ -2,8 +2,9 @@
 SETTING ...``.
 
 Reads the final runs ``OUT/SETTING.tar.xz`` of each setting and writes
-``OUT/settings.md``: what every method is worth beside training alone, once by its own
-models and once by its start models after five epochs of each client's own training.
+``OUT/settings.md``: the gains of every method beside training alone. There are three
+tables: of own models, of start models after five epochs of each client's own training,
+and of own models beside training alone as it is by itself (``OUT/SETTING-untuned.tar.xz``).
 """
 
 import sys
@@ -13,6 +14,8 @@ from pathlib import Path
 
 import pandas
 from write import (
+    COLUMNS,
+    ROWS,
     TUNED,
     correlation,
     gains,
@@ -22,14 +25,17 @@ from write import (
     with_interval,
 )
 
-from hpcfl.report.arrangement import Placed
+from hpcfl.report import summary
+from hpcfl.report.arrangement import Placed, arrange
 from hpcfl.report.comparison import Gains
+from hpcfl.storage.packed_runs import unpacked
 
 REFERENCE = "local"
 HEADING = """# The tuned table: its settings side by side
 
 What clients gain beside training alone, in points of accuracy with intervals of 95 %
-over twelve partitions; **bold** holds after Holm's correction within a setting. Methods
+over twelve partitions, which in *rotated* and *permuted* deal out the same images;
+**bold** holds after Holm's correction within a setting. Methods
 stand in the order of their mean rank over the settings. The range behind a correlation
 holds the middle 95 % of its values over draws of the partitions; it is narrower than an
 interval of 95 %. What follows: [README](README.md).
@@ -41,25 +47,49 @@ of plain training by each client at scoring, beside what the same five epochs ma
 the models of training alone. Rates were chosen for the own models, not for this moment.
 FedAvg-C's and FedProx-C's start models have been fine-tuned by their clients before
 (`method.tune_epochs`), Per-FedAvg's by one step: theirs have the five epochs on top."""
+UNTUNED = """## Own models beside untuned Local
+
+The reference is training alone at the file's learning rate. One search chose the tuned
+Local's rate, and its luck enters all gains of a setting."""
 
 
 def main(out: Path, settings: Sequence[str]) -> None:
     """Write the page of all settings."""
     runs = {name: of_methods(out / f"{name}.tar.xz") for name in settings}
-    parts = [HEADING, part(OWN, runs, ""), part(AFTER, runs, TUNED)]
+    tuned = {name: of_methods[REFERENCE] for name, of_methods in runs.items()}
+    untuned = {
+        name: untuned_reference(out / f"{name}-untuned.tar.xz") for name in settings
+    }
+    parts = [
+        HEADING,
+        part(OWN, runs, tuned, ""),
+        part(AFTER, runs, tuned, TUNED),
+        part(UNTUNED, runs, untuned, ""),
+    ]
     (out / "settings.md").write_text("\n".join(parts), encoding="utf-8")
 
 
+def untuned_reference(packed: Path) -> Sequence[Placed]:
+    """Return the final runs of the reference as it is by itself, and load no others."""
+    with unpacked(packed) as folder:
+        runs = [summary.load(place) for place in sorted(folder.glob(f"{REFERENCE},*"))]
+        arranged = arrange(runs, ROWS, COLUMNS)
+    (column,) = arranged.columns
+    return arranged.column(column)[REFERENCE]
+
+
 def beside_reference(
-    runs: Mapping[str, Mapping[str, Sequence[Placed]]], models: str
+    runs: Mapping[str, Mapping[str, Sequence[Placed]]],
+    references: Mapping[str, Sequence[Placed]],
+    models: str,
 ) -> pandas.DataFrame:
-    """The gains beside the reference: a line for each method, a column for each
-    setting.
+    """Return the gains beside each setting's reference: a line for each method, a
+    column for each setting.
     """
     columns = {
         setting: pandas.Series(
             {
-                method: gains(cells, of_setting[REFERENCE], models)
+                method: gains(cells, references[setting], models)
                 for method, cells in of_setting.items()
                 if method != REFERENCE
             }
@@ -70,10 +100,13 @@ def beside_reference(
 
 
 def part(
-    heading: str, runs: Mapping[str, Mapping[str, Sequence[Placed]]], models: str
+    heading: str,
+    runs: Mapping[str, Mapping[str, Sequence[Placed]]],
+    references: Mapping[str, Sequence[Placed]],
+    models: str,
 ) -> str:
-    """A table in Markdown with what it says of the order below."""
-    compared = beside_reference(runs, models)
+    """Return a table in Markdown with lines on counts, signs and orders below."""
+    compared = beside_reference(runs, references, models)
     accuracies = {
         setting: over_partitions(of_setting, models).drop(REFERENCE)
         for setting, of_setting in runs.items()
@@ -98,12 +131,37 @@ def part(
         for setting, verdict in decided.items()
     ]
     lines.append(f"\nThan training alone, of {len(order)}: {'; '.join(counts)}.")
+    lines.append(signs(compared, decided))
     pairs = [
         f"{one} and {other} {correlation(accuracies[one], accuracies[other])}"
         for one, other in combinations(compared.columns, 2)
     ]
     lines.append(f"Spearman's correlation of the orders: {', '.join(pairs)}.")
     return f"{heading}\n\n" + "\n".join(lines) + "\n"
+
+
+def signs(compared: pandas.DataFrame, decided: pandas.DataFrame) -> str:
+    """Return which methods have positive estimates in all settings, and which of these
+    have intervals above 0 or are decided.
+    """
+    lowest = compared.map(lower_end).min(axis="columns")
+    positive = compared.map(mean_gain).min(axis="columns") > 0
+    better = (decided == "better").all(axis="columns")
+    named = [
+        ", ".join(chosen.index[chosen]) or "none"
+        for chosen in (positive, lowest > 0, better)
+    ]
+    return (
+        f"Estimates above 0 in all settings: {named[0]}; intervals of 95 %, not corrected, "
+        f"above 0 in all: {named[1]}; more in all after Holm's correction: {named[2]}."
+    )
+
+
+def lower_end(of_row: Gains | None) -> float:
+    """Return the lower end of an interval; NaN for models that a method does not have."""
+    if of_row is None:
+        return float("nan")
+    return of_row.interval.mean - of_row.interval.half
 
 
 def mean_gain(of_row: Gains | None) -> float:

@@ -1,10 +1,10 @@
 """The page of a setting of the tuned table: ``python launch/tuned/write.py SETTING OUT``.
 
 Reads ``OUT/SETTING.tar.xz``, the final runs of what every method was tuned to,
-``OUT/SETTING-untuned.tar.xz``, those of what it has by itself, and where it is there
-``OUT/SETTING-twice.tar.xz``, the tuned ones of the first seed for twice the rounds, and
-writes ``OUT/SETTING.md``. All numbers are means of the last tenth of the rounds; intervals are
-those of ``hpcfl table --against``.
+``OUT/SETTING-untuned.tar.xz``, those of what it has by itself, where it is there
+``OUT/SETTING.csv``, the table of the search, and ``OUT/SETTING-twice.tar.xz``, the tuned
+ones of the first seed for twice the rounds. Writes ``OUT/SETTING.md``. All numbers are
+means of the last tenth of the rounds; intervals are those of ``hpcfl table --against``.
 """
 
 import sys
@@ -23,8 +23,14 @@ from hpcfl.report.significance import LEVEL, holm
 TUNED = "tuned_5"  # start models after five epochs of a client's own training
 RESAMPLES = 999
 ROWS, COLUMNS = ["method.name"], ["data.dataset"]
+DATA = {
+    False: "Each partition draws its samples from the same pool, so that some are in several.",
+    True: "All partitions, the search's too, deal out the same images anew: ± is over\n"
+    "deals and starting points, not over draws of images.",
+}
 LEGEND = """Mean accuracy over clients and twelve partitions in %, as mean of the last tenth of the
-rounds. *Own models* are those that a method is read by: `pre` and `post` a client's own
+rounds. {data}
+*Own models* are those that a method is read by: `pre` and `post` a client's own
 training in a round, or `tuned` after it at the end; `pre` of FedAvg-C and FedProx-C is
 after the fine-tuning with which their clients start a round (`method.tune_epochs`), of
 Per-FedAvg after one step. Gains are in points, of each client, with intervals of 95 %
@@ -32,7 +38,9 @@ Per-FedAvg after one step. Gains are in points, of each client, with intervals o
 Local* beside training alone, *hurt* the share of clients who have less than that. *After
 5 epochs* are everybody's start models after five epochs of plain training at scoring,
 with the rate chosen for the own models, beside FedAvg's; "better" and "worse" hold after
-Holm's correction. The range behind a correlation holds the middle 95 % of its values over
+Holm's correction. *Beside untuned Local* has training alone at the file's rate as the
+reference. All intervals are conditional on one search. *Spent/budget* is of the search's
+gradients. The range behind a correlation holds the middle 95 % of its values over
 draws of the partitions; it is narrower than an interval of 95 %, and knows nothing of
 other methods or another search. What follows: [README](README.md)."""
 TITLES = {
@@ -45,6 +53,8 @@ TITLES = {
     TUNED: "after 5 epochs",
     "beside_fedavg": "beside FedAvg's ± 95 %",
     "verdict": "",
+    "beside_untuned_local": "beside untuned Local ± 95 %",
+    "spent": "spent/budget",
 }
 
 
@@ -53,7 +63,11 @@ def main(setting: str, out: Path) -> None:
     tuned = of_methods(out / f"{setting}.tar.xz")
     untuned = of_methods(out / f"{setting}-untuned.tar.xz")
     frame = numbers(tuned, untuned)
-    text = f"{page(setting, frame)}\n{closing(tuned, untuned, frame)}"
+    searched = out / f"{setting}.csv"
+    if searched.is_file():
+        frame["spent"] = spent(searched)
+    deals = tuned["local"][0].run.config["data"].get("samples") is not None
+    text = f"{page(setting, frame, deals)}\n{closing(tuned, untuned, frame)}"
     twice = out / f"{setting}-twice.tar.xz"
     if twice.is_file():
         text += convergence(tuned, of_methods(twice), frame)
@@ -85,11 +99,18 @@ def numbers(
                 "hurt": share_hurt(local),
                 TUNED: mean(cells, TUNED),
                 "beside_fedavg": gains(cells, tuned["fedavg"], TUNED),
+                "beside_untuned_local": gains(cells, untuned["local"]),
             }
         )
     frame = pandas.DataFrame(lines).set_index("method")
     frame["verdict"] = verdicts(frame["beside_fedavg"].drop("fedavg"))
     return frame.sort_values("own", ascending=False)
+
+
+def spent(searched: Path) -> pandas.Series:
+    """Return the gradients of each method's search in budgets, as text."""
+    search = pandas.read_csv(searched, index_col="method")
+    return (search["spent"] / search["budget"]).map("{:.2f}".format)
 
 
 def share_hurt(beside: Gains) -> str:
@@ -134,19 +155,26 @@ def verdicts(compared: pandas.Series) -> pandas.Series:
     return pandas.Series(words, compared.index)
 
 
-def page(setting: str, frame: pandas.DataFrame) -> str:
-    """The table in Markdown."""
+def page(setting: str, frame: pandas.DataFrame, deals: bool) -> str:
+    """Return the table in Markdown.
+
+    deals: whether all partitions deal out the same images.
+    """
+    titles = {
+        name: title for name, title in TITLES.items() if name in {*frame, "method"}
+    }
     shown = frame.copy()
-    for name in ("by_tuning", "beside_local", "beside_fedavg"):
+    for name in ("by_tuning", "beside_local", "beside_fedavg", "beside_untuned_local"):
         shown[name] = frame[name].map(with_interval)
     for name in ("own", TUNED):
         shown[name] = frame[name].map("{:.2f}".format, na_action="ignore").fillna("–")
     shown["verdict"] = frame["verdict"].fillna("–")
-    lines = ["| " + " | ".join(TITLES.values()) + " |", "|---" * len(TITLES) + "|"]
+    lines = ["| " + " | ".join(titles.values()) + " |", "|---" * len(titles) + "|"]
     for method, row in shown.iterrows():
-        cells = [method, *(row[name] for name in list(TITLES)[1:])]
+        cells = [method, *(row[name] for name in list(titles)[1:])]
         lines.append("| " + " | ".join(map(str, cells)) + " |")
-    return f"# The tuned table: {setting}\n\n{LEGEND}\n\n" + "\n".join(lines) + "\n"
+    legend = LEGEND.format(data=DATA[deals])
+    return f"# The tuned table: {setting}\n\n{legend}\n\n" + "\n".join(lines) + "\n"
 
 
 def closing(
@@ -154,14 +182,22 @@ def closing(
     untuned: dict[str, list[Placed]],
     frame: pandas.DataFrame,
 ) -> str:
-    """What tuning and the moment of scoring change, in three sentences."""
+    """Say what the reference, tuning and the moment of scoring change."""
     by_tuning = verdicts(frame["by_tuning"])
     worse = ", ".join(by_tuning.index[by_tuning == "worse"])
     at_fixed_rate = gains(untuned["fedavg"], tuned["fedavg"], TUNED)
     own = over_partitions(tuned)
     with_untuned = correlation(own, over_partitions(untuned))
     with_trained = correlation(own, over_partitions(tuned, TUNED))
+    beside = {
+        reference: verdicts(frame[column].drop("local"))
+        for reference, column in {
+            "Local": "beside_local",
+            "untuned Local": "beside_untuned_local",
+        }.items()
+    }
     return (
+        f"After Holm's correction {' and '.join(map(counted, beside.items()))}.\n"
         f"After Holm's correction tuning gives {sum(by_tuning == 'better')} methods more "
         f"and {sum(by_tuning == 'worse')} less{worse and f' ({worse})'}.\n"
         "After five epochs FedAvg's models have with the file's rate "
@@ -169,6 +205,16 @@ def closing(
         "those with the chosen one.\n"
         f"Spearman's correlation of own models, tuned, is {with_untuned} with the "
         f"untuned ones and {with_trained} with start models after five epochs.\n"
+    )
+
+
+def counted(beside: tuple[str, pandas.Series]) -> str:
+    """Return how many methods have more and less than a reference, in words."""
+    reference, decided = beside
+    better = decided.index[decided == "better"]
+    return (
+        f"{len(better)} methods have more ({', '.join(better)}) and "
+        f"{sum(decided == 'worse')} less than {reference}"
     )
 
 

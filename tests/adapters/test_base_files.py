@@ -13,7 +13,7 @@ from safetensors.torch import save_file
 
 from hpcfl.adapters import base
 from hpcfl.adapters.published import PUBLISHED
-from hpcfl.commands.experiments import check_file
+from hpcfl.commands.check import check_file
 from hpcfl.communication.communicator import OneProcess
 from hpcfl.errors import UserError
 from hpcfl.experiment import config
@@ -28,6 +28,7 @@ BODY = {
     "net.0.weight": torch.arange(30.0).view(6, 5),
     "net.0.bias": torch.arange(6.0),
 }
+ONE = torch.tensor([1])
 NAMES = {r"net\.(\d+)\.(.*)": r"hidden\1+1.\2"}
 
 
@@ -113,6 +114,18 @@ def test_short_types_become_the_models_and_a_folder_is_one_base(saved, tmp_path)
             {"net.0.bias": torch.ones(5)},
             r"'net.0.bias' is float32 \[5\] and the model's 'hidden1.bias' float32 \[6\]",
         ),
+        (
+            {"net.0.weight": BODY["net.0.weight"].index_fill(1, ONE, float("nan"))},
+            r"'net\.0\.weight': the model's 'hidden1\.weight'\[0, 1\] is nan",
+        ),
+        (
+            {"net.0.bias": BODY["net.0.bias"].index_fill(0, ONE, -float("inf"))},
+            r"'net\.0\.bias': the model's 'hidden1\.bias'\[1\] is -inf",
+        ),
+        (
+            {"net.0.bias": BODY["net.0.bias"].half().index_fill(0, ONE, float("inf"))},
+            r"'net\.0\.bias': the model's 'hidden1\.bias'\[1\] is inf",
+        ),
         ({"net.0.bias": torch.ones(6).double()}, r"is float64 \[6\] and the model's"),
         ({"net.0.bias": torch.ones(6).long()}, r"is I64 \[6\] and the model's"),
         (
@@ -132,6 +145,13 @@ def test_what_is_missing_or_of_another_shape_is_named(saved, change, words):
     with pytest.raises(UserError, match=words) as caught:
         read(kind="head", base=saved(tensors), names=NAMES)
     assert "\n" not in str(caught.value)
+
+
+def test_long_names_of_tensors_are_shortened(saved):
+    long = {"x" * 10**6: torch.ones(1), "line\nbreak": torch.ones(1)}
+    with pytest.raises(UserError, match="not used") as caught:
+        read(kind="head", base=saved(long), names=NAMES)
+    assert len(str(caught.value)) < 1000 and "\n" not in str(caught.value)
 
 
 def test_one_number_has_no_pieces(saved):
@@ -239,9 +259,9 @@ def test_check_prints_which_file_it_is(saved, tmp_path, capsys):
     table = tiny.table("fedavg", adapter={"kind": "head", "base": path, "names": NAMES})
     lines = configuration.toml(config.parse(table))
     (tmp_path / "base.toml").write_text(lines)
-    check_file(tmp_path / "base.toml", [], OneProcess())
+    check_file(tmp_path / "base.toml", [], OneProcess(), whole=True)
     printed = capsys.readouterr().out
-    assert printed.startswith(lines)
+    assert printed.startswith("data ") and lines in printed
     line = f"{path}: SHA-256 {digest}, 2 tensors, 36 parameters, float32\n"
     assert line in printed
 

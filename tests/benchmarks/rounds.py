@@ -71,7 +71,7 @@ class Bench:
     def hpcfl(
         self, name: str, rounds: int, *overrides: str, ranks: int | None = None
     ) -> dict[str, object]:
-        """``hpcfl bench`` of a workload, by default with a worker for each core (one
+        """``round_times.py`` on a workload, by default with a worker for each core (one
         GPU: one worker) and the server.
         """
         folder, ranks = (
@@ -88,8 +88,8 @@ class Bench:
                 "mpiexec",
                 "-n",
                 ranks,
-                "hpcfl",
-                "bench",
+                sys.executable,
+                HERE / "round_times.py",
                 folder / "experiment.toml",
                 "--json",
                 "--rounds",

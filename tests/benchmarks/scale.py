@@ -4,7 +4,7 @@ real models.
 ``python tests/benchmarks/scale.py`` writes ``results/benchmarks/scale.json`` and the
 table in ``scale.md`` beside it.
 
-``--only MODEL CLIENTS RANKS`` measures one cell. Each cell is ``hpcfl bench`` of one
+``--only MODEL CLIENTS RANKS`` measures one cell. Each cell is ``round_times.py`` on one
 round after one that warms up; every client trains on two random images, 3×32×32, so
 that it is the models that cost something.
 """
@@ -82,9 +82,7 @@ memory = {MEMORY}
         command = [
             *launcher,
             sys.executable,
-            "-m",
-            "hpcfl",
-            "bench",
+            str(Path(__file__).with_name("round_times.py")),
             f"{folder}/scale.toml",
             "--rounds",
             "1",

@@ -2,7 +2,7 @@
 attention and with recurrent cells: ``python tests/benchmarks/sequences.py`` writes the
 table in ``results/benchmarks/sequences.md``.
 
-Each row is ``hpcfl bench`` of 20 clients in one process with one thread, one client
+Each row is ``round_times.py`` on 20 clients in one process with one thread, one client
 after the other (``runtime.lanes = 1``), by the rule (``"auto"``), or with 20 lanes.
 """
 
@@ -100,7 +100,8 @@ def toml(table: dict) -> str:
 
 def measured(file: Path, lanes: str) -> list[str]:
     """The cells of one run's row behind the model and the lanes."""
-    command = [sys.executable, "-m", "hpcfl", "bench", file.name, "--json"]
+    script = str(Path(__file__).with_name("round_times.py"))
+    command = [sys.executable, script, file.name, "--json"]
     command += ["--rounds", str(ROUNDS), "--set", f"runtime.lanes={lanes}"]
     done = subprocess.run(
         command,

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import around
+import beginning
 import damage
 import faults
 import judge
@@ -16,8 +17,19 @@ import strangers
 from scene import Scene, Undisturbed
 from zygote import Zygote
 
-KINDS = {**faults.ALL, **damage.ALL, **strangers.ALL, **around.ALL}
-NEEDS_RANKS = ("kill -9 of mpiexec", "SIGSTOP of a rank")
+KINDS = {
+    **faults.ALL,
+    **damage.ALL,
+    **strangers.ALL,
+    **around.ALL,
+    **beginning.ALL,
+}
+NEEDS_RANKS = (
+    "kill -9 of mpiexec",
+    "SIGSTOP of a rank",
+    "another configuration on a rank",
+    "rank leaves before the run",
+)
 NEEDS_ROOT = ("full disk", "another user")
 
 

@@ -46,6 +46,7 @@ class Job:
         arguments: list[str],
         strike: Strike,
         extra: dict[str, str] | None = None,
+        program: Path = STRUCK,
     ) -> None:
         self.ranks = max(1, ranks)
         self._place = Path(tempfile.mkdtemp(dir=zygote.folder))
@@ -56,7 +57,7 @@ class Job:
             open(self._place / "err", "wb") as err,
         ):
             self.process = subprocess.Popen(
-                [*launcher, zygote.python, STRUCK, *arguments],
+                [*launcher, zygote.python, program, *arguments],
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=err,

@@ -17,6 +17,9 @@ SORTS = [
     "another configuration",
     "truncated file",
     "files of another run",
+    "failure in the preflight",
+    "another configuration on a rank",
+    "rank leaves before the run",
 ]
 
 

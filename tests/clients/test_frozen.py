@@ -1,5 +1,7 @@
 """Layers below the head that run once a training, and trainings in which they may not."""
 
+import errno
+
 import numpy as np
 import pytest
 import torch
@@ -308,7 +310,7 @@ def test_the_features_of_every_model_stand_for_samples(name):
     x = torch.randint(0, 30, (3, *shape)) if options else torch.randn(3, *shape)
     y = torch.tensor([0, 3, 1])
     names = [key for key, _ in module.named_parameters() if key.startswith("head.")]
-    assert frozen.stand_for(module, x[:1], names)
+    assert frozen.stand_for(module, x[:2], names)
     tensors = {key: value.detach()[None] for key, value in module.named_parameters()}
     tensors |= {key: value.clone()[None] for key, value in module.named_buffers()}
     features = module.eval().features(x).detach()
@@ -328,3 +330,34 @@ def test_the_features_of_every_model_stand_for_samples(name):
 
 def cross_entropy(model, batch, lane):
     return functional.cross_entropy(model(batch.x), batch.y)
+
+
+class Unfeatured(nn.Module):
+    """A model with features and without a layer ``head``."""
+
+    def __init__(self):
+        super().__init__()
+        self.features = nn.Linear(4, 3)
+
+    def forward(self, x):
+        return self.features(x)
+
+
+def test_a_model_without_a_head_has_no_features_for_samples():
+    assert not frozen.stand_for(Unfeatured(), torch.ones(2, 4), ["features.weight"])
+
+
+@pytest.mark.parametrize(
+    "error", [OSError(errno.ESTALE, "Stale file handle"), MemoryError()], ids=repr
+)
+def test_a_failure_decides_nothing(monkeypatch, error):
+    """Training on samples instead of features gives other last bits."""
+
+    def fail(*given):
+        raise error
+
+    module = Unfeatured()
+    module.head = nn.Linear(3, 2)
+    monkeypatch.setattr(frozen, "_goes_through_features", fail)
+    with pytest.raises(type(error)):
+        frozen.stand_for(module, torch.ones(2, 4), ["head.weight"])

@@ -50,16 +50,9 @@ def convolutional(shape, classes):
     return Convolutional()
 
 
-def convolutional64(shape, classes):
-    return Convolutional().double()
-
-
 def clients(make_fleet, lanes, dtype=torch.float32, convolves=False, **training):
     """A fleet with one client that has no samples."""
-    name = {
-        torch.float32: "test_lanes:convolutional",
-        torch.float64: "test_lanes:convolutional64",
-    }[dtype]
+    name = "test_lanes:convolutional"
     fleet = make_fleet(
         COUNTS,
         lanes=10_000_000 if lanes == "all" else lanes,

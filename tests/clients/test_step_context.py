@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
-from hpcfl.clients import Pool, StepContext, at, step_context
+from hpcfl.clients import Pool, at
 from hpcfl.clients.synthetic import (
     batches,
     fit,
@@ -524,12 +524,3 @@ def test_fit_trains_a_fresh_model_on_tensors(make_fleet):
     np.testing.assert_allclose(
         fitted[0].numpy(), reached.detach().numpy(), rtol=1e-4, atol=1e-6
     )
-
-
-@pytest.mark.parametrize(("old", "new"), step_context.OLD_NAMES.items())
-def test_a_step_with_an_old_name_is_told_the_new_one(make_fleet, rows_of, old, new):
-    fleet = make_fleet()
-    words = f"no '{old}'; since version 0.2.0 it is called '{new}'"
-    with pytest.raises(AttributeError, match=words):
-        fleet.train_by(lambda context: getattr(context, old), rows_of(fleet))
-    assert hasattr(StepContext, new) and not hasattr(StepContext, old)

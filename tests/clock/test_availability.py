@@ -69,13 +69,25 @@ def test_a_file_by_hand(tmp_path):
         (50, 60),
     ]
     assert on.period(1, 0) == (FOREVER, FOREVER)
-    for wrong in ({"active": [5, 3]}, {"inactive": [10, 40]}, {"active": [0, 10]}):
+    for wrong in (
+        {"active": [5, 3]},
+        {"inactive": [10, 40]},
+        {"active": [0, 10]},
+        {"active": [20, 0], "inactive": [30, 10]},
+    ):
         file.write_text(json.dumps([row | wrong]))
-        with pytest.raises(UserError, match="come on and go off in turn"):
+        with pytest.raises(UserError, match="ascending seconds in turn"):
             availability.of(Time(**keys), 4, 1)
-    file.write_text(json.dumps([row | {"active": [0, "x"]}]))
-    with pytest.raises(UserError, match="has 'x'"):
+    file.write_text(json.dumps([row | {"inactive": [30]}]))
+    with pytest.raises(UserError, match="number 1 of each"):
         availability.of(Time(**keys), 4, 1)
+    file.write_text(json.dumps([row | {"inactive": []}]))
+    with pytest.raises(UserError, match="2 times in 'active' and 0 in 'inactive'"):
+        availability.of(Time(**keys), 4, 1)
+    for number in ("x", -1, True, None):
+        file.write_text(json.dumps([row | {"active": [0, number]}]))
+        with pytest.raises(UserError, match=f"has {number!r} at position 1"):
+            availability.of(Time(**keys), 4, 1)
 
 
 def test_a_file_in_which_a_client_stays_on_until_its_end():

@@ -80,18 +80,18 @@ def test_classes_have_their_shares_and_factors():
 
 
 def test_a_file_in_the_form_of_fedscale_by_hand(tmp_path):
-    """Two rows for three clients, who take them in turn: 2.5 ms are 2.5·10^9 ps, 9,000
-    kbit/s are 9·10^6 bit/s both ways.
+    """Two rows for three clients, in turn: 2.5 ms of inference are 7.5·10^9 ps of training,
+    9,000 kbit/s are 9·10^6 bit/s both ways.
     """
     file = tmp_path / "capacity.json"
     rows = [
         {"computation": 2.5, "communication": 9000},
-        {"computation": 40, "communication": 100.5},
+        {"training": 40, "communication": 100.5},
     ]
     file.write_text(json.dumps({"a": rows[0], "b": rows[1]}))
     drawn = devices.draw(Time(devices="file", file=str(file)), 3, 1, 1.0)
     speeds = [9_000_000, 100_500, 9_000_000]
-    paces = [2_500_000_000, 40_000_000_000, 2_500_000_000]
+    paces = [7_500_000_000, 40_000_000_000, 7_500_000_000]
     assert drawn == Devices(paces, speeds, speeds, 50_000)
     file.write_text(json.dumps(rows))  # as a list
     assert devices.draw(Time(devices="file", file=str(file)), 3, 1, 1.0) == drawn
@@ -108,6 +108,20 @@ def test_a_file_in_the_form_of_fedscale_by_hand(tmp_path):
         (
             b'{"a": {"computation": true, "communication": 1}}',
             "number as 'computation'",
+        ),
+        (b'{"a": {"communication": 1}}', "either 'computation'"),
+        (
+            b'{"a": {"computation": 1, "training": 3, "communication": 1}}',
+            "either 'computation'",
+        ),
+        (b'{"a": {}, "a": {}}', "'a' stands twice"),
+        (
+            b'{"a": {"computation": -1, "communication": 1}}',
+            "'computation' .* is -1",
+        ),
+        (
+            b'{"a": {"computation": 1, "communication": 1e999}}',
+            "'communication' .* is inf",
         ),
     ],
 )

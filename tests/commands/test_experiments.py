@@ -8,7 +8,8 @@ import tiny
 
 import hpcfl
 from hpcfl.clients.execution import recorded
-from hpcfl.commands.experiments import check_file, run_file
+from hpcfl.commands.check import check_file
+from hpcfl.commands.experiments import run_file
 from hpcfl.communication.communicator import OneProcess
 from hpcfl.errors import Interrupted, UserError
 from hpcfl.simulation import signals

@@ -133,6 +133,62 @@ def test_a_tuning_from_start_to_end_by_hand(fedavg_tuned):
     assert (folder / "curve.png").stat().st_size > 1000
 
 
+def test_a_search_whose_first_rounds_exceed_the_budget_is_refused(
+    tuned, tmp_path, capsys
+):
+    """Three rounds of two trials are 6 · SAMPLES gradients, a budget of B is 1.5 · B."""
+    folder = tuned(["fedavg", "local"], budget=3 * SAMPLES, code=2)
+    lines = capsys.readouterr().err.splitlines()
+    for method in ("fedavg", "local"):
+        [line] = [one for one in lines if f"trials of {method} " in one]
+        assert f"{6 * SAMPLES} gradients" in line
+        assert f"tune.budget = {4 * SAMPLES} " in line
+    assert not folder.exists()
+    tuned(["fedavg"], budget=4 * SAMPLES)
+    assert float(rows(folder)["fedavg"]["spent/budget"]) <= 1.5
+    shutil.rmtree(folder)
+    file = str(tmp_path / "t.toml")
+    more = ["--set", f"tune.budget={3 * SAMPLES}", "--set", "tune.overspend=true"]
+    assert command(["tune", file, *more], OneProcess()) == 0
+    row = rows(folder)["fedavg"]
+    share = int(row["spent"]) / int(row["budget"])
+    assert float(row["spent/budget"]) == share > 1
+    capsys.readouterr()
+    for form in ("terminal", "csv", "latex"):
+        assert command(["table", str(folder), "--format", form], OneProcess()) == 0
+        shown = capsys.readouterr().out
+        assert "spent/budget" in shown and f"{share:.2f}"[:3] in shown
+    assert command(["report", str(folder), "--out", "page.html"], OneProcess()) == 0
+    assert f"<td>{share:.2f}</td>" in (tmp_path / "page.html").read_text()
+
+
+def test_a_tuning_of_before_goes_on_whatever_its_first_rounds_cost(tuned, tmp_path):
+    """Its file has no tune.overspend, and the same command continues it."""
+    folder = tuned(["fedavg"], budget=4 * SAMPLES)
+    stored = json.loads((folder / "tune.json").read_text())
+    assert "overspend" not in stored["tune"]
+    stored["tune"]["budget"] = 3 * SAMPLES
+    (folder / "tune.json").write_text(json.dumps(stored))
+    tuned(["fedavg"], budget=3 * SAMPLES)
+
+
+def test_a_trial_that_costs_more_than_the_others_counts_with_its_own_cost(
+    tuned, capsys
+):
+    """Both trials have four epochs, the untuned configuration has one."""
+    search = '{ "training.epochs" = [4] }'
+    folder = tuned(["fedavg"], budget=8 * SAMPLES, search=search, code=2)
+    assert f"take {2 * 3 * 4 * SAMPLES:,} gradients" in capsys.readouterr().err
+    assert not folder.exists()
+
+
+def test_what_lay_in_the_folder_of_a_refused_tuning_stays(tuned, tmp_path):
+    (tmp_path / "runs" / "t").mkdir(parents=True)
+    (tmp_path / "runs" / "t" / "notes.txt").write_text("mine")
+    folder = tuned(["fedavg"], budget=3 * SAMPLES, code=2)
+    assert [path.name for path in folder.iterdir()] == ["notes.txt"]
+
+
 def test_a_file_to_tune_is_not_run(tuned, tmp_path, capsys):
     file = tmp_path / "t.toml"
     file.write_text(EXPERIMENT.format(methods=["fedavg"], budget=9, search="{}"))

@@ -198,7 +198,7 @@ def wrong(**columns):
         (
             wrong(x=["a", "b"], z=[1, 2]),
             {},
-            "the column 'x' is not one of numbers, and there",
+            "the column 'x' is not one of numbers: it holds 'a'; set data.encode = 'one-hot'",
         ),
         (
             wrong(label=[0.5, 1.0]),
@@ -209,7 +209,7 @@ def wrong(**columns):
         (wrong(label=[0, 10**7]), {}, "has 10,000,001 classes, from 1 to 100,000"),
         (wrong(split=["test", "test"]), {}, "no row is for training"),
         (wrong(split=[1, 2]), {}, "no row is for training"),
-        (wrong(x=[float("nan"), 1.0]), {}, "x holds NaN or infinities"),
+        (wrong(x=[1.0, float("nan")]), {}, "column 'x': row 2 holds nan; numbers must"),
         (
             wrong(x=[picture(0), {"bytes": None, "path": "/etc/passwd"}]),
             {},
@@ -239,7 +239,7 @@ def wrong(**columns):
         (
             described(wrong(), label={"names": ["a"]}),
             {},
-            "the class number 1; classes is 1",
+            "column 'label' holds 0 … 1; the numbers of its 1 classes are 0 … 0",
         ),
     ],
 )

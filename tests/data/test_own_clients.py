@@ -12,7 +12,7 @@ from PIL import Image
 
 from hpcfl.data import datasets, partition
 from hpcfl.data.partitions.by_client import plugin as by_client
-from hpcfl.data.sources import leaf
+from hpcfl.data.sources import _leaf_samples
 from hpcfl.errors import UserError
 from hpcfl.experiment import config
 
@@ -128,7 +128,30 @@ def test_a_folder_with_training_and_test_samples(tmp_path):
         ({"a": {"train": ([1.0], [0])}}, r"a/test\.npz: no such file"),
         (
             {"a": {"data": ([1.0], [0])}, "b": {"data": ([1], [0])}},
-            r"x must be of one type and shape for all clients; it is float64 \['n', 1\] and int64 \['n', 1\]",
+            r"b/data\.npz: x is int64 \[n, 1\], but float64 \[n, 1\] in .*a/data\.npz",
+        ),
+        (
+            {"a": {"data": ([1.0], [0])}, "b": {"data": ([[1.0, 2.0]], [0])}},
+            r"b/data\.npz: x is float64 \[n, 1, 2\], but float64 \[n, 1\]",
+        ),
+        (
+            {"a": {"data": ([1.0], [0])}, "b": {"data": ([1.0, np.nan], [0, 1])}},
+            r"b/data\.npz: x\[1, 0\] is nan",
+        ),
+        (
+            {"a": {"data": ([1.0], [0]), "valid": ([1.0], [0])}},
+            r"a/valid\.npz: is not read beside data\.npz",
+        ),
+        (
+            {"a": {part: ([1.0], [0]) for part in ("data", "train", "test")}},
+            r"a/data\.npz: is not read beside train\.npz and test\.npz",
+        ),
+        (
+            {
+                "a": {"data": ([1.0], [0])},
+                "b": {part: ([1.0], [0]) for part in ("train", "test")},
+            },
+            r"b/data\.npz: no such file; it has test\.npz, train\.npz",
         ),
         (
             {"a": {"data": ([1.0], [0, 1])}},
@@ -141,6 +164,37 @@ def test_folders_that_are_none_are_refused(tmp_path, clients, told):
     (tmp_path / "clients").mkdir()
     with pytest.raises(UserError, match=told):
         load("npz-folders", folders(tmp_path / "clients", **clients))
+
+
+def test_a_client_is_named_by_its_folder_alone(tmp_path):
+    root = folders(tmp_path / "clients", a={"data": ([1.0], [0])})
+    np.savez(root / "a" / "data.npz", x=np.ones((1, 1)), y=[0], client=["b"])
+    with pytest.raises(UserError, match=r"data\.npz: has an array 'client'"):
+        load("npz-folders", root)
+    np.savez(root / "loose.npz", x=np.ones((1, 1)), y=[0])
+    with pytest.raises(UserError, match=r"loose\.npz: is in no client's folder"):
+        load("npz-folders", root)
+
+
+def test_a_folder_of_images_is_told_its_reader(tmp_path):
+    (tmp_path / "a").mkdir()
+    Image.new("L", (2, 2)).save(tmp_path / "a" / "0.png")
+    with pytest.raises(UserError, match=r"data\.dataset = 'image-folder'"):
+        load("npz-folders", tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("values", "is_noted"),
+    [([255.0, 0.0], True), ([2.0, 0.5], False), ([0.0, 0.0], False)],
+)
+def test_clients_with_values_on_another_scale_are_noted(tmp_path, values, is_noted):
+    root = folders(
+        tmp_path / "clients",
+        a={"data": ([0.0, 1.0], [0, 1])},
+        b={"data": (values, [0, 1])},
+    )
+    notes = load("npz-folders", root).notes
+    assert any("one scale" in note for note in notes) is is_noted
 
 
 def test_a_file_is_no_folder_of_clients(tmp_path):
@@ -183,8 +237,19 @@ def test_femnist_as_leaf_exports_it(tmp_path):
     ]
 
 
+def test_images_of_other_values_than_femnists_are_noted(tmp_path):
+    users = {"f0": ([[1.0] * 784], [0]), "f1": ([[0.0, 255.0] * 392], [0])}
+    [note] = load("leaf", as_leaf(tmp_path / "femnist", train=[users])).notes
+    assert "user 'f1' has values 0 … 255" in note
+
+
 def test_shakespeare_as_leaf_exports_it(tmp_path):
-    assert len(PLAY) == leaf.POSITIONS == len(leaf.LETTERS) == len(set(leaf.LETTERS))
+    assert (
+        len(PLAY)
+        == _leaf_samples.POSITIONS
+        == len(_leaf_samples.LETTERS)
+        == len(set(_leaf_samples.LETTERS))
+    )
     root = as_leaf(
         tmp_path / "plays", train=[{"HAMLET": ([PLAY, PLAY[:-1] + "é"], ["f", "\n"])}]
     )
@@ -196,11 +261,11 @@ def test_shakespeare_as_leaf_exports_it(tmp_path):
         and data.official_test == 0
     )
     read = [
-        "?" if number == 0 else leaf.LETTERS[number - 1]
+        "?" if number == 0 else _leaf_samples.LETTERS[number - 1]
         for number in data.x[1].tolist()
     ]
     assert "".join(read) == PLAY[:-1] + "?" and data.x.max() <= 80
-    assert [leaf.LETTERS[number] for number in data.y.tolist()] == ["f", "\n"]
+    assert [_leaf_samples.LETTERS[number] for number in data.y.tolist()] == ["f", "\n"]
     assert data.normalise(data.x) is data.x
 
 
@@ -303,8 +368,12 @@ def test_other_numbers_are_taken_as_they_are(tmp_path):
             {"a": ([PLAY], ["ab"])},
             "user 'a': texts must have 80 letters, and classes one",
         ),
-        ({"a": ([[1e39]], [0])}, "user 'a': NaN or infinities"),
-        ({"a": ([[float("nan")]], [0])}, "user 'a': NaN or infinities"),
+        ({"a": ([[0.0], [1e39]], [0, 0])}, r"user 'a': x\[1, 0\] is 1e\+39"),
+        ({"a": ([[1.0, float("nan")]], [0])}, r"user 'a': x\[0, 1\] is nan"),
+        ({"a": ([[1.0]], [0.5])}, "user 'a': classes must be integers"),
+        ({"a": ([[1.0], [2.0]], [0, "1"])}, r"user_data\.a\.y"),
+        ({"a": ([[1.0], ["2.0"]], [0, 1])}, r"user_data\.a\.x"),
+        ({"a": ([[True]], [0])}, r"user_data\.a\.x"),
         ({"a": ([[1.0]], [-1])}, "user 'a': classes must be from 0 to 99,999"),
         ({"a": ([[1.0]], [10**30])}, "cannot be read"),
         (
@@ -313,7 +382,7 @@ def test_other_numbers_are_taken_as_they_are(tmp_path):
         ),
         (
             {"a": ([[1.0]], [0]), "b": ([[1.0, 2.0]], [0])},
-            "all users' samples must be alike",
+            r"user 'b' has samples float32 \[2\], user 'a' in .* has float32 \[1\]",
         ),
         (
             {"a": (7, [0])},
@@ -333,6 +402,99 @@ def test_files_that_are_none_of_leafs_are_refused(tmp_path, users, told):
         load("leaf", root)
 
 
+USERS = {"a": ([[1.0], [2.0]], [0, 1]), "b": ([[3.0]], [1])}
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"users": ["a", "b", "a"]}, "user 'a' stands twice in 'users'"),
+        ({"users": ["a"]}, "'users' has 1 names and 'user_data' 2; .* has 'b'"),
+        ({"users": ["a", "b "]}, "only one of them has 'b'"),
+        ({"num_samples": [2, 2]}, "user 'b' has 1 samples, 'num_samples' says 2"),
+        ({"num_samples": [2]}, "'num_samples' has 1 entries for 2 users"),
+    ],
+)
+def test_what_a_file_of_leaf_says_of_itself_is_compared(tmp_path, change, told):
+    root = as_leaf(tmp_path / "leaf", train=[USERS])
+    path = root / "train" / "all_data_0.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | change))
+    with pytest.raises(UserError, match=rf"all_data_0\.json: .*{told}"):
+        load("leaf", root)
+
+
+def test_a_user_of_leaf_may_stand_once(tmp_path):
+    root = as_leaf(tmp_path / "two", train=[USERS, {"b": ([[4.0]], [0])}])
+    with pytest.raises(UserError, match=r"1\.json: user 'b' is in all_data_0\.json"):
+        load("leaf", root)
+    root = as_leaf(tmp_path / "twice", train=[USERS])
+    path = root / "train" / "all_data_0.json"
+    content = {"users": ["a"], "user_data": {"a": {"x": [[1.0]], "y": [0]}}}
+    text = json.dumps(content).replace(
+        '"user_data": {', '"user_data": {"a": {"x": [[2]], "y": [0]}, '
+    )
+    path.write_text(text)
+    with pytest.raises(UserError, match=r"2 lists 'x' for 1 users"):
+        load("leaf", root)
+
+
+@pytest.mark.parametrize("name", ["B", " b", "b\u00a0"])
+def test_a_user_of_leaf_has_one_spelling(tmp_path, name):
+    root = as_leaf(
+        tmp_path / "leaf", train=[USERS], test=[{"a": USERS["a"], name: USERS["b"]}]
+    )
+    with pytest.raises(UserError, match="user 'b' is spelled"):
+        load("leaf", root)
+
+
+def split_by_users(root):
+    """LEAF's ``-t user``: five users to train and three others to test."""
+    users = {f"u{number}": ([[float(number)]] * 4, [0, 1] * 2) for number in range(8)}
+    train = {name: users[name] for name in list(users)[:5]}
+    test = {name: users[name] for name in list(users)[5:]}
+    return as_leaf(root, train=[train], test=[test])
+
+
+def test_leafs_test_users_are_newcomers(tmp_path):
+    data = load("leaf", split_by_users(tmp_path / "leaf"))
+    split = partition.make(by_client(clients=3), data, newcomers=2)
+    assert len(split.names) == 5
+    assert set(split.names[:3]) < {"u0", "u1", "u2", "u3", "u4"}
+    assert set(split.names[3:]) < {"u5", "u6", "u7"}
+    for name, train, test in zip(split.names, split.train, split.test, strict=True):
+        assert (len(train), len(test)) == (3, 1)
+        values = data.x[np.concatenate([train, test])].flatten().tolist()
+        assert values == [float(name[1:])] * 4
+    assert "split by users" in split.notes[-1]
+    assert "3 users in test/" in data.description.notes[0]
+
+
+@pytest.mark.parametrize(
+    ("clients", "newcomers", "told"),
+    [
+        (5, 0, r"set newcomers\.clients = 3 \(at most 3\).* partition\.clients = 5"),
+        (8, 0, r"set newcomers\.clients = 3 \(at most 3\).* partition\.clients = 5"),
+        (5, 4, r"set newcomers\.clients = 3 \(at most 3\)"),
+        (6, 2, r"set newcomers\.clients = 2 .* partition\.clients = 5 \(at most 5\)"),
+    ],
+)
+def test_leafs_split_by_users_is_refused_with_the_keys_that_read_it(
+    tmp_path, clients, newcomers, told
+):
+    data = load("leaf", split_by_users(tmp_path / "leaf"))
+    with pytest.raises(UserError, match=told):
+        partition.make(by_client(clients=clients), data, newcomers=newcomers)
+
+
+def test_test_users_stay_newcomers_where_groups_have_all_data_each(tmp_path):
+    """The groups 0 and 1 of five clients and one newcomer each get all users dealt out."""
+    data = load("leaf", split_by_users(tmp_path / "leaf"))
+    groups = np.array([0, 0, 1, 1, 0, 1])
+    split = partition.make(by_client(clients=4), data, newcomers=2, replicas=groups)
+    assert set(split.names[:4]) <= {"u0", "u1", "u2", "u3", "u4"}
+    assert set(split.names[4:]) <= {"u5", "u6", "u7"}
+
+
 def test_a_folder_of_leaf_that_is_not_whole_is_refused(tmp_path):
     with pytest.raises(
         UserError, match=r"train: must hold LEAF's \.json files, .*; it holds 0"
@@ -341,7 +503,7 @@ def test_a_folder_of_leaf_that_is_not_whole_is_refused(tmp_path):
     (tmp_path / "train").mkdir()
     (tmp_path / "train" / "a.json").write_text('{"users": ["a"], "user_data": {}}')
     with pytest.raises(
-        UserError, match=r"a\.json: 'user_data' has no user 'a', who is among 'users'"
+        UserError, match=r"a\.json: .*'users' has 1 names and 'user_data' 0; .* 'a'"
     ):
         load("leaf", tmp_path)
     (tmp_path / "train" / "a.json").unlink()
@@ -354,6 +516,6 @@ def test_a_folder_of_leaf_that_is_not_whole_is_refused(tmp_path):
 
 def test_text_is_taken_apart_letter_by_letter():
     assert torch.equal(
-        torch.from_numpy(leaf._letters(["\n }", "z\0é"])),
+        torch.from_numpy(_leaf_samples._letters(["\n }", "z\0é"])),
         torch.tensor([[0, 1, 79], [78, -1, -1]]),
     )

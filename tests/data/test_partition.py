@@ -138,6 +138,13 @@ def test_a_file_of_another_scheme_counts_and_is_noted(tmp_path):
     assert "it was drawn with scheme = 'iid', seed = 7" in note
 
 
+def test_a_file_of_another_data_set_with_the_same_labels_is_noted(tmp_path):
+    path = tmp_path / "partition.h5"
+    partition.make(Iid(clients=3), replace(TOY, name="other")).save(path)
+    [note] = partition.make(Iid(clients=3, file=str(path)), TOY).notes
+    assert "'other'" in note and f"'{TOY.name}'" in note
+
+
 def test_files_that_do_not_fit_are_refused(tmp_path):
     path = tmp_path / "p.h5"
     partition.make(Iid(clients=3), TOY).save(path)

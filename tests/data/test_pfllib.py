@@ -188,6 +188,10 @@ HUGE = (
         (packed(whole({"x": X.astype("U8"), "y": Y})), "it holds <U8 where numbers"),
         (packed(whole({"x": X, "y": np.array([1, None])})), "it holds object where"),
         (packed(whole({"x": [([1, 2], 2), ([1], 1)], "y": Y})), "as many tokens each"),
+        (
+            packed(whole({"x": [([1, 2], 2), ([1, 0], 3)], "y": Y})),
+            "a text of 2 tokens states 3",
+        ),
         (packed(whole({"x": [("ab", 2), ("cd", 2)], "y": Y})), "must be lists"),
         (packed(whole({"x": [(["a"], 1), (["b"], 1)], "y": Y})), "other than integers"),
         (packed(whole({"x": [([0] * 9, 1)] * 99, "y": Y})), "more tokens than"),
@@ -265,7 +269,7 @@ def test_d12_a_missing_client_is_named(tmp_path, removed, told, keys):
         ({"num_clients": 3, "num_classes": 2}, r"train/2\.npz: no such file; 3 cl"),
         (
             {"num_clients": 2, "num_classes": 1},
-            "y holds the class number 1; classes is 1",
+            r"config\.json: says num_classes = 1, but there are samples of class 1",
         ),
         (
             {
@@ -282,6 +286,14 @@ def test_d12_a_missing_client_is_named(tmp_path, removed, told, keys):
                 SIZES: [[[0, 2], [1, 2]]],
             },
             r"config\.json: has the sizes of 1 clients, there are 2",
+        ),
+        (
+            {
+                "num_clients": 2,
+                "num_classes": 2,
+                SIZES: [[[0, 1], [0, 2], [1, 2]], [[0, 2], [1, 2]]],
+            },
+            r"config\.json: client 0 has a class twice",
         ),
         (
             {"num_clients": "many", "num_classes": 2},
@@ -302,6 +314,32 @@ def test_d12_a_config_that_says_otherwise_is_refused(tmp_path, keys, told):
     with pytest.raises(UserError, match=told) as caught:
         load(root)
     assert "\n" not in str(caught.value)
+
+
+def test_d12_more_classes_than_there_are_samples_of_are_noted(tmp_path):
+    keys = {"num_clients": 2, "num_classes": 3}
+    data = load(folder(tmp_path / "MNIST", [(X, Y)] * 2, [(X, Y)] * 2, **keys))
+    assert data.classes == 3
+    assert "num_classes = 3, the files have samples of 2 classes" in data.notes[-1]
+
+
+@pytest.mark.parametrize("name", ["01.npz", "0 (1).npz", "x.npz"])
+def test_d12_a_file_of_no_client_is_refused(tmp_path, name):
+    root = folder(tmp_path / "MNIST", [(X, Y)] * 2, [(X, Y)] * 2)
+    as_numpy(root / "train" / name, {"x": X, "y": Y})
+    with pytest.raises(UserError, match=r"must be called K\.npz"):
+        load(root)
+
+
+def test_d12_files_that_differ_are_named(tmp_path):
+    root = folder(tmp_path / "shape", [(X, Y)] * 2, [(X, Y), (X[..., :1], Y)])
+    with pytest.raises(UserError, match=r"test/1\.npz: x is .*train/0\.npz"):
+        load(root)
+    wrong = X.astype(float)
+    wrong[1, 0] = np.inf
+    root = folder(tmp_path / "values", [(X.astype(float), Y)] * 2, [(wrong, Y)] * 2)
+    with pytest.raises(UserError, match=r"test/0\.npz: x\[1, 0.*\] is inf"):
+        load(root)
 
 
 def test_d12_a_folder_of_something_else_is_told(tmp_path):

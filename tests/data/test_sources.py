@@ -523,18 +523,13 @@ def test_keys_that_do_not_fit_the_data_are_refused(tmp_path):
         datasets.load(config.Data(dataset="npz"))
     with pytest.raises(
         UserError,
-        match=r"'digits' does not read data\.file = 'x'; csv, huggingface, leaf, npz, .* do",
+        match=r"'digits' does not read data\.file = 'x'; csv, huggingface, image-folder, leaf, npz, .* do",
     ):
         datasets.load(config.Data(file="x"))
     with pytest.raises(
         UserError, match=r"data\.augment = true: 'spiral' has no images"
     ):
         load("spiral", ".", augment=True)
-    with pytest.raises(
-        UserError,
-        match=r"data\.normalise = 'statistics': those of 'digits' are not known",
-    ):
-        load("digits", ".", normalise="statistics")
 
 
 def test_statistics_of_the_data_set_normalise_by_channel(tiny_images):

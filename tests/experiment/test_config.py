@@ -13,6 +13,7 @@ from hpcfl.cli import command
 from hpcfl.communication.communicator import OneProcess
 from hpcfl.errors import UserError
 from hpcfl.experiment import config, experiment_file
+from hpcfl.experiment.sections import Participation
 
 GOOD = '[method]\nname = "cwfedavg"\n[training]\nlr = 0.1\n[partition]\nclients = 5\nbeta = 0.5\n'
 
@@ -448,6 +449,45 @@ def test_what_makes_two_runs_the_same(sections, same):
         config.parse(tiny.table("fedavg", **sections)),
     )
     assert (base.fingerprint() == other.fingerprint()) is same
+
+
+@pytest.mark.parametrize(
+    ("method", "section", "key", "other"),
+    [
+        ("fedavg", "participation", "rounding", "up"),
+        ("fednh", "method", "prototypes", "simplex"),
+        ("fedala", "method", "adaptation", "initial"),
+    ],
+)
+def test_a_new_key_leaves_the_runs_before_it_what_they_were(
+    method, section, key, other
+):
+    parsed = config.parse(tiny.table(method))
+    before = parsed.resolved()
+    del before[section][key]
+    assert config.fingerprint(before) == parsed.fingerprint()
+    table = tiny.table(method)
+    table.setdefault(section, {})[key] = other
+    changed = config.parse(table)
+    assert changed.fingerprint() != parsed.fingerprint()
+
+
+@pytest.mark.parametrize(
+    ("fraction", "clients", "down", "up"),
+    [
+        (0.5, 5, 2, 3),
+        (0.1, 100, 10, 10),
+        (0.3, 10, 3, 3),
+        (0.01, 20, 1, 1),
+        (1.0, 7, 7, 7),
+    ],
+)
+def test_a_share_of_the_clients_is_rounded(fraction, clients, down, up):
+    counts = [
+        Participation(fraction=fraction, rounding=rounding).count(clients)
+        for rounding in ("down", "up")
+    ]
+    assert counts == [down, up]
 
 
 def test_a_configuration_is_frozen():

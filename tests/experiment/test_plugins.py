@@ -51,12 +51,6 @@ METHOD = "from hpcfl.methods.fedavg import FedAvg\nclass Mine(FedAvg): pass\n"
             2,
             "ModuleNotFoundError: No module named 'a_missing_package'",
         ),
-        (
-            "from hpcfl.fleet import Turn\n",
-            1,
-            "ModuleNotFoundError: No module named 'hpcfl.fleet'; since version 0.2.0 it is "
-            "hpcfl.clients (CHANGELOG.md)",
-        ),
         ("import sys\nsys.exit('done')\n", 2, "SystemExit: done"),
         ("raise ValueError('one\\ntwo' + 1000 * 'x')\n", 1, "ValueError: one two"),
     ],

@@ -72,5 +72,5 @@ def test_a_report_and_a_figure_leave_a_device_as_it_is(tmp_path):
     with pytest.raises(UserError, match="a device or pipe, not a file"):
         page.write([tmp_path], tmp_path / "out.html")
     with pytest.raises(UserError, match="a device or pipe, not a file"):
-        figures.plot([tmp_path], "curves", 7.0, tmp_path / "out.png", None, {})
+        figures.plot([tmp_path], "curves", 7.0, tmp_path / "out.png", {})
     assert all(Path(tmp_path / name).is_fifo() for name in ("out.html", "out.png"))

@@ -25,19 +25,15 @@ LOOKS = (
     ["show", "--json"],
     ["status"],
     ["table"],
-    ["table", "--test"],
+    ["table", "--against", "fedavg", "--test", "client-seed-pairs"],
     ["table", "--format", "clients"],
 )
-PAGE = (
-    ["report", "--out", "report.html"],
-    ["plot", "--kind", "heatmap", "--out", "heatmap.png"],  # the one that no page has
-)
+PAGE = (["report", "--out", "report.html"],)
 PLOTS = (
     ["plot", "--out", "curves.png"],
     ["plot", "--x", "seconds", "--out", "seconds.png"],
     ["plot", "--x", "floats", "--out", "floats.png"],
     ["plot", "--kind", "clients", "--out", "clients.png"],
-    ["plot", "--kind", "spread", "--out", "spread.png"],
     ["plot", "--kind", "partition", "--out", "partition.png"],
 )
 

@@ -1,6 +1,7 @@
-"""The papers' figures are modules of a folder that ``make.sh`` lets Python look into."""
+"""The papers' figures and counts are modules of folders that Python looks into."""
 
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parents[2] / "launch" / "figures"))
+LAUNCH = Path(__file__).parents[2] / "launch"
+sys.path[:0] = [str(LAUNCH / "figures"), str(LAUNCH / "papers")]

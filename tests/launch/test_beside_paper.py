@@ -87,17 +87,17 @@ def test_the_papers_numbers_stand_beside_those_of_runs(beside_paper, out, tmp_pa
     begin, *lines, end = page.splitlines()
     assert (begin, end) == ("before", "after") and "old" not in lines
     (line,) = (line for line in lines if line.startswith("| local"))
-    error = (best.var() / 2 + 0.26**2 / 4) ** 0.5  # three runs, and the paper's five
+    error = (best.var(ddof=1) / 3 + 0.26**2 / 4) ** 0.5  # and the paper's five runs
     assert line.removesuffix(" |").split(" | ")[1:] == [
         "post",
         "3",
-        f"{best.mean():.2f} ± {best.std():.2f}",
+        f"{best.mean():.2f} ± {best.std(ddof=1):.2f}",
         "96.10 ± 0.26",
         f"{best.mean() - 96.10:+.2f} ± {error:.2f}",
         "2, 1",  # FedAvg is better here, where clients are alike, and worse in the paper
         "+0.00 ± 0.00",
         "+0.00",
-        f"{tail.mean():.2f} ± {tail.std():.2f}",
+        f"{tail.mean():.2f} ± {tail.std(ddof=1):.2f}",
         "+0.00 ± 0.00",
     ]
     (line,) = (line for line in lines if line.startswith("| fedavg"))

@@ -3,6 +3,7 @@
 import os
 from pathlib import Path
 
+import counts
 import pandas
 import pytest
 
@@ -12,15 +13,7 @@ ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "results" / "counts" / "README.md"
 
 
-@pytest.fixture
-def counts(monkeypatch):
-    monkeypatch.syspath_prepend(str(ROOT / "launch" / "papers"))
-    import counts
-
-    return counts
-
-
-def test_the_page_has_what_is_counted(counts):
+def test_the_page_has_what_is_counted():
     reported = pandas.read_csv(counts.REPORTED)
     page = PAGE.read_text("utf-8")
     assert counts.HEAD in page
@@ -29,12 +22,12 @@ def test_the_page_has_what_is_counted(counts):
 
 
 @pytest.mark.slow
-def test_the_page_has_what_travels(counts):
+def test_the_page_has_what_travels():
     assert counts.floats(pandas.read_csv(counts.REPORTED)) in PAGE.read_text("utf-8")
 
 
 @pytest.mark.slow
-def test_the_page_has_the_classes_that_clients_hold(counts, need_data):
+def test_the_page_has_the_classes_that_clients_hold(need_data):
     """It is skipped where the data set is not at hand."""
     need_data(sections.Data(dataset="cifar-100"))
     root = Path(os.environ["HPCFL_DATA"])

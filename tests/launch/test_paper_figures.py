@@ -182,7 +182,7 @@ def test_no_line_goes_over_rounds_whose_state_is_not_kept(played, tmp_path):
 def test_every_kind_in_make_sh_is_there():
     asked = set(re.findall(r"--kind (\S+?)[ \"]", (FIGURES / "make.sh").read_text()))
     own = {kind for kind in asked if ":" in kind}
-    assert len(own) == 8
+    assert len(own) == 9
     for kind in asked:
         assert callable(plugins.find(KINDS, "--kind", kind))
 

@@ -41,3 +41,17 @@ def test_a_papers_setting_is_valid_and_says_what_it_must_show(path):
     assert (drawn is None) == (not asked.shift)
     if drawn is not None:
         assert len(drawn.groups().group) == clients and len(drawn.groups().names) > 1
+
+
+@pytest.mark.parametrize(
+    ("name", "rate"),
+    [
+        ("cwfedavg-1", 0.001),
+        ("cwfedavg-2", 0.001),
+        ("cwfedavg-iccv-practical", 0.005),
+    ],
+)
+def test_each_version_of_cwfedavg_has_its_printed_rate(name, rate):
+    path = PAPERS / f"{name}.toml"
+    cells = sweep.expand(config.read(path), path.name)
+    assert {cell.config.training.lr for cell in cells} == {rate}

@@ -136,6 +136,20 @@ def test_a_settings_page_says_what_the_tables_say(packs):
     assert lines[-3].startswith("After Holm's correction tuning gives ")
 
 
+@pytest.mark.slow
+def test_the_settings_stand_beside_tuned_and_untuned_local(packs, monkeypatch):
+    monkeypatch.syspath_prepend(str(TUNED))
+    runpy.run_path(str(TUNED / "write.py"))["main"]("made", packs)
+    runpy.run_path(str(TUNED / "across.py"))["main"](packs, ["made"])
+    page = rows_of((packs / "made.md").read_text(encoding="utf-8").splitlines())
+    text = (packs / "settings.md").read_text(encoding="utf-8")
+    own, _, untuned = [rows_of(part.splitlines()) for part in text.split("\n## ")[1:]]
+    for method in ("fedavg", "fedrep"):
+        assert own[method][0].strip("*") == page[method][3]
+        assert untuned[method][0].strip("*") == page[method][-1]
+    assert text.count("Estimates above 0 in all settings: ") == 3
+
+
 def share_hurt(runs, method):
     """The share of clients with less than under Local, mean over both partitions."""
     shares = []

@@ -105,6 +105,29 @@ def test_ala_4_one_step_by_hand(make_fleet):
 
 
 @pytest.mark.parametrize("rounds", [1, 2])
+def test_fedala_adapts_in_the_initial_stage_alone(activated, rounds):
+    """Afterwards Ω stays, and own and received model are blended by it."""
+    fleet, g, _ = activated(rounds=rounds)
+    other, _, _ = activated(rounds=rounds)
+    before, own = fleet.state["ala.weights"], fleet.state["model"]
+    initial = AdaptiveLocalAggregation(most_epochs=12, adaptation="initial")
+    blended = initial.adapt(fleet, g)
+    always = AdaptiveLocalAggregation(most_epochs=12).adapt(other, g)
+    if rounds == 1:  # the first activation is the same
+        assert torch.equal(blended, always)
+        assert not torch.equal(fleet.state["ala.weights"], before)
+        return
+    assert torch.equal(fleet.state["ala.weights"], before)
+    assert not torch.equal(other.state["ala.weights"], before)
+    upper = fleet.layout.columns(1)
+    received = fleet.rows(g)
+    by_hand = own[:, upper] + before * (received - own)[:, upper]
+    torch.testing.assert_close(blended[:, upper], by_hand)
+    below = slice(upper.start)
+    assert torch.equal(blended[:, below], received[:, below])
+
+
+@pytest.mark.parametrize("rounds", [1, 2])
 def test_ala_ends_when_it_has_converged_for_stragglers_too(activated, rounds):
     """In a first activation, of many epochs, and in later ones."""
     found = []

@@ -190,17 +190,26 @@ def test_pfedhn_3_floats(federate):
     assert (played.values["clients/floats_up"][0] == width).all()
 
 
-def test_pfedhn_9c_inner_steps_are_the_most_of_a_client(federate):
-    """One step of a batch of four, whatever ``training.epochs``."""
-    one = {
-        "name": "pfedhn",
-        **SMALL,
-        "inner_steps": 1,
-    }
-    few = federate(one, rounds=1, training={"epochs": 1})
-    same = federate(one, rounds=1, training={"epochs": 3})
-    all_of_them = federate({"name": "pfedhn", **SMALL}, rounds=1)
-    assert few.digest == same.digest != all_of_them.digest
+def test_pfedhn_9c_inner_steps_do_not_end_with_an_epoch(federate):
+    """Seven steps of four samples, whatever the clients hold and ``training.epochs``."""
+    seven = {"name": "pfedhn", **SMALL, "inner_steps": 7}
+    few = federate(seven, rounds=1, training={"epochs": 1})
+    same = federate(seven, rounds=1, training={"epochs": 3})
+    assert few.digest == same.digest
+    # clients hold 5 and 12 samples, which are 2 and 3 mini-batches of an epoch
+    played = federate(seven, [[5, 0, 0, 0], [6, 6, 0, 0]], rounds=1)
+    gradients = played.values["clients/sample_gradients"][0]
+    assert gradients[:2].tolist() == [28, 28]
+
+
+def test_pfedhn_9c_a_step_is_the_first_batch_of_a_fresh_shuffle(federate):
+    """Two steps are two epochs that end after their first mini-batch."""
+    two = {"name": "pfedhn", **SMALL, "inner_steps": 2}
+    of_four = [[4, 0, 0, 0], [0, 4, 0, 0]]  # one mini-batch is all samples
+    played = federate(two, of_four, rounds=1)
+    epochs = {"name": "pfedhn", **SMALL}
+    longer = federate(epochs, of_four, rounds=1, training={"epochs": 2})
+    assert played.digest == longer.digest
 
 
 def test_pfedhn_9d_a_large_hypernetwork_is_said(setup, monkeypatch):

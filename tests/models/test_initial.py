@@ -58,6 +58,14 @@ def test_tensors_that_are_not_the_models_are_refused(tmp_path, change, words):
     assert "\n" not in str(caught.value)
 
 
+def test_a_number_that_is_none_is_refused_with_its_place(tmp_path):
+    tensors = tensors_of()
+    tensors["head.bias"][1] = float("nan")
+    save_file(tensors, tmp_path / "init.safetensors")
+    with pytest.raises(UserError, match=r"'head\.bias'\[1\] is nan"):
+        prepared_from(tmp_path / "init.safetensors")
+
+
 def test_what_is_no_such_file_is_refused(tmp_path):
     with pytest.raises(UserError, match="there is no file"):
         prepared_from(tmp_path / "none")

@@ -10,7 +10,7 @@ from torch.func import functional_call, grad, vmap
 from hpcfl import models
 from hpcfl.errors import UserError
 from hpcfl.experiment import config
-from hpcfl.models._heads import CosineHead, spread
+from hpcfl.models._heads import CosineHead, simplex, spread
 from hpcfl.rows.layout import of_parameters
 
 VOCABULARY = 98_635
@@ -294,7 +294,26 @@ def test_rows_of_a_cosine_head_are_far_apart():
             ]
         ),
     )
-    simplex = spread(10, 9)  # one more than fit orthogonally: all cosines are −1/9
+    farthest = spread(10, 9)  # one more than fit orthogonally: all cosines are −1/9
     torch.testing.assert_close(
-        simplex @ simplex.T, torch.eye(10) * 10 / 9 - 1 / 9, atol=1e-4, rtol=0
+        farthest @ farthest.T, torch.eye(10) * 10 / 9 - 1 / 9, atol=1e-4, rtol=0
     )
+
+
+@pytest.mark.parametrize(("classes", "width"), [(3, 2), (10, 192), (10, 9), (2, 5)])
+def test_simplex_rows_solve_fednhs_first_equation(classes, width):
+    """Squared distances are 2K/(K − 1): 3 for K = 3, 2.22 for K = 10, 4 for K = 2."""
+    rows = simplex(classes, width)
+    assert rows.shape == (classes, width)
+    squares = torch.cdist(rows, rows).square()
+    apart = squares[~torch.eye(classes, dtype=torch.bool)]
+    expected = {3: 3.0, 10: 20 / 9, 2: 4.0}[classes]
+    torch.testing.assert_close(apart, torch.full_like(apart, expected))
+    torch.testing.assert_close(rows.norm(dim=1), torch.ones(classes))
+
+
+def test_more_rows_than_a_simplex_has_are_spread():
+    torch.manual_seed(0)
+    rows = simplex(8, 3)
+    torch.manual_seed(0)
+    assert torch.equal(rows, spread(8, 3))

@@ -6,7 +6,6 @@ from hpcfl.experiment import config, plugins
 from hpcfl.report import catalogue
 
 
-@pytest.mark.slow
 def test_the_stored_catalogue_is_what_the_code_says():
     """After a change of a key or description: ``python -m hpcfl.report.catalogue``."""
     assert catalogue.STORED.read_text(encoding="utf-8") == catalogue.text()

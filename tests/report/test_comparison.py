@@ -91,6 +91,35 @@ def test_repetitions_that_only_one_has_are_left_out():
     )
 
 
+def test_pairs_of_client_and_seed_are_tested_beside_the_interval():
+    """Two seeds of one partition are eight pairs, and one partition without an
+    interval. Eight equal signs have p = 2/2⁸.
+    """
+    steps = np.linspace(0.1, 0.4, 4)
+    row = [placed(0.5 + steps, 0, 7), placed(0.55 + steps, 1, 7)]
+    reference = [placed([0.5] * 4, seed, 7) for seed in (0, 1)]
+    gains = gains_of(row, reference, ACCURACY, "last")
+    assert len(gains.of_pairs) == 8 and gains.interval.partitions == 1
+    lines = comparison._lines({"row": gains}, 0.01)
+    comparison._add_pairs(lines, {"row": gains})
+    assert lines["row"]["p_pairs"] == pytest.approx(2 / 2**8)
+    assert np.isnan(lines["row"]["p"])
+
+
+@pytest.mark.slow
+def test_the_test_over_pairs_appears_only_when_asked_for(runs):
+    tables = []
+    for pairs in (False, True):
+        reference = Reference("local", pairs=pairs)
+        (sheet,) = sweep_table.compared(runs, (), (), Reading(at="tail"), reference)
+        tables.append(sheet)
+    plain, asked = tables
+    assert list(asked.texts.columns) == [*plain.texts.columns, comparison.PAIRS]
+    assert "p_pairs" in asked.numbers and "p_pairs" not in plain.numbers
+    assert "independent" in comparison.PAIRS
+    assert comparison.PAIRS in table_formats.latex(asked)
+
+
 def test_lower_losses_are_gains():
     loss = Measure("accuracy", "mean", "mean", "nats", "down")
     gains = gains_of([placed([0.4] * 4)], [placed([0.5] * 4)], loss, "last")

@@ -29,3 +29,42 @@ def test_each_key_has_its_meaning_and_its_values():
     (mu,) = (line for line in shown if line.startswith("mu = "))
     assert mu.endswith("# strength μ of the proximal term; 0 is FedAvg (number ≥ 0)")
     assert all("  # " in line for line in shown if line and not line.startswith("["))
+
+
+CHANGED = {
+    "seed": 3,
+    "rounds": 7,
+    "model": {"name": "mlp", "hidden": [8, 4]},
+    "training": {"lr": 1e-5, "epochs": 1, "milestones": [2], "schedule": "step"},
+    "method": {"name": "cwfedavg", "layers": 2},
+    "partition": {"scheme": "by-client", "lists": "lists.json"},
+    "participation": {"select": "fastest"},
+    "time": {"mode": "synchronous"},
+    "shift": [{"kind": "rotation"}],
+}
+
+
+def test_the_changed_keys_are_the_same_experiment():
+    for table in (
+        CHANGED,
+        {"method": {"name": "ditto"}},
+        {"protocol": "fedala", "method": {"name": "fedala"}},
+    ):
+        given = config.parse(table)
+        again = config.parse(tomllib.loads(configuration.changed_keys(given)))
+        assert again == given
+
+
+def test_only_changed_keys_are_shown_beside_their_defaults():
+    shown = configuration.changed_keys(config.parse(CHANGED))
+    found = tomllib.loads(shown)
+    assert set(found["training"]) == {"lr", "milestones", "schedule"}
+    assert found["partition"] == {"scheme": "by-client", "lists": "lists.json"}
+    assert found["participation"] == {"select": "fastest"}
+    assert set(found) == {*CHANGED}
+    assert "rounds = 7  # default 100" in shown
+    (lists,) = (line for line in shown.splitlines() if line.startswith("lists = "))
+    assert lists.endswith("# default: not set")
+    assert found["shift"] == [{"kind": "rotation"}]
+    minimal = config.parse({"method": {"name": "fedavg"}})
+    assert configuration.changed_keys(minimal) == '[method]\nname = "fedavg"'

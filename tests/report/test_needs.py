@@ -6,7 +6,7 @@ import tiny
 
 from hpcfl.communication.communicator import OneProcess
 from hpcfl.experiment import config
-from hpcfl.report import devices, needs
+from hpcfl.report import needs
 from hpcfl.simulation import dry_round
 from hpcfl.simulation.prepare import prepare
 from hpcfl.simulation.timing import timed
@@ -110,5 +110,3 @@ def test_what_is_in_flight_is_forecast():
     before, after = (needs.of_disk(one)[0] for one in (waits, timetabled))
     assert after - before == most * 2600
     assert needs.of_rank(timetabled).rows == 9 * (3 * 2600) + most * 2600
-    [*_, line] = devices.lines(timetabled)
-    assert f"5 clients are at work at once; checkpoints keep at most {most} " in line

@@ -33,7 +33,7 @@ def runs(tmp_path):
 def tables(path):
     found, notes = summary.runs_below([path])
     assert notes == []
-    readings = [Reading(at=at, test=True) for at in ("best", "last", "tail")]
+    readings = [Reading(at=at) for at in ("best", "last", "tail")]
     grids = [sweep_table.make(found, reading=reading) for reading in readings]
     beside = sweep_table.compared(found, (), (), Reading(at="tail"), Reference("local"))
     return [table_formats.long_csv(table) for table in [*grids, *beside]]
@@ -60,8 +60,8 @@ def test_no_curve_is_drawn_of_the_few_rounds_of_packed_runs(runs, tmp_path):
     with pytest.raises(
         UserError, match="a packed file has the best and the last rounds"
     ):
-        figures.plot([out], "curves", 5.0, tmp_path / "curves.png", None, {})
-    figures.plot([out], "clients", 5.0, tmp_path / "clients.png", None, {})
+        figures.plot([out], "curves", 5.0, tmp_path / "curves.png", {})
+    figures.plot([out], "clients", 5.0, tmp_path / "clients.png", {})
     for path, count in ((runs, 1), (out, 0)):
         page.write([path], tmp_path / "page.html")
         text = (tmp_path / "page.html").read_text(encoding="utf-8")

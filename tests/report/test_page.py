@@ -17,7 +17,7 @@ from click.testing import CliRunner
 
 from hpcfl.communication.communicator import OneProcess
 from hpcfl.experiment import plugins
-from hpcfl.report import page, summary, sweep_table
+from hpcfl.report import comparison, page, summary, sweep_table
 from hpcfl.report.style import looks
 from hpcfl.report.sweep_table import Reading
 
@@ -86,7 +86,7 @@ def test_the_page_says_what_the_commands_say(sweep, html):
     runs = summary.load_all(sweep)
     cells = found.texts["td"]
     for at in ("best", "tail"):
-        grid = sweep_table.make(runs, reading=Reading(at=at, test=True))
+        grid = sweep_table.make(runs, reading=Reading(at=at))
         assert set(grid.texts[grid.columns[0]]) <= set(cells)
         assert set(grid.notes) <= {
             note.removeprefix("last tenth: ") for note in found.texts["li"]
@@ -123,6 +123,27 @@ def test_gains_over_training_alone_stand_where_somebody_trains_alone(tmp_path):
     found = Outline(written(tmp_path / "sweep"))
     assert "Gains over training alone" in found.texts["h3"]
     assert any("of each client beside local" in text for text in found.texts["span"])
+
+
+@pytest.mark.slow
+def test_the_page_leads_with_intervals_over_partitions(sweep, html):
+    """Without Local the reference is FedAvg; the intervals stand before the means, and
+    no test over pairs of client and seed.
+    """
+    assert html.index("gain ± 95 %") < html.index("mean ± sample standard deviation")
+    assert "of each client beside fedavg" in html
+    assert "independent" not in html
+
+
+@pytest.mark.slow
+def test_a_page_of_one_partition_says_that_it_has_no_interval(tmp_path):
+    for method in ("fedavg", "ditto"):
+        made_up.folder(tmp_path / "sweep" / method, method, 0)
+    notes = Outline(written(tmp_path / "sweep")).texts["li"]
+    assert comparison.ONE_PARTITION in notes
+    shutil.rmtree(tmp_path / "sweep" / "ditto")
+    alone = Outline(written(tmp_path / "sweep")).texts["p"]
+    assert any("no interval: one row alone" in text for text in alone)
 
 
 @pytest.mark.slow

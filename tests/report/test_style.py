@@ -4,7 +4,7 @@ from matplotlib import colors
 
 from hpcfl.experiment import plugins
 from hpcfl.report import style
-from hpcfl.report.style import CLASSES, OKABE_ITO, looks, of_class
+from hpcfl.report.style import OKABE_ITO, look, looks
 
 EVERYONE = plugins.names("hpcfl.methods")
 
@@ -63,7 +63,5 @@ def test_variants_of_a_method_have_its_colour_beside_others_and_several_when_alo
 
 
 def test_classes_have_looks_of_their_own():
-    chosen = {
-        (look.color, str(look.linestyle)) for look in map(of_class, range(CLASSES))
-    }
-    assert len(chosen) == CLASSES == 56
+    classes = len(style.palette())
+    assert len({colors.to_hex(look(number).color) for number in range(classes)}) == 68

@@ -2,16 +2,19 @@
 
 import csv
 from dataclasses import replace
+from statistics import fmean, stdev
 
 import numpy as np
 import pytest
-from made_up import run, seeds
+from made_up import folder, run, seeds
 
 from hpcfl.errors import UserError
-from hpcfl.report import sweep_table, table_formats
+from hpcfl.report import page, reading, summary, sweep_table, table_formats
 from hpcfl.report.grid import Grid
+from hpcfl.report.plots import curves
 from hpcfl.report.summary import Run
 from hpcfl.report.sweep_table import Reading
+from hpcfl.tuning import outcome
 
 
 def entry(grid: Grid, row: int = 0, column: int = 0) -> tuple[float, float, int, bool]:
@@ -20,21 +23,12 @@ def entry(grid: Grid, row: int = 0, column: int = 0) -> tuple[float, float, int,
 
 
 def test_mean_and_standard_deviation_over_seeds():
-    """0.5, 0.6, 0.7: mean 60 %, standard deviation √(0.02/3), 8.16 %, of the
-    population, 10 % of a sample.
-    """
+    """0.5, 0.6, 0.7: mean 60 %, sample standard deviation √(0.02/2), 10 %."""
     runs = [*seeds("fedavg", 0.5, 0.6, 0.7), *seeds("local", 0.5, 0.5, 0.65)]
     grid = sweep_table.make(runs)
     assert (grid.rows, grid.columns) == (["fedavg", "local"], ["digits iid"])
-    assert entry(grid) == (60, 8.164966, 3, True)
-    assert entry(grid, 1) == (55, 7.071068, 3, False)
-    grid = sweep_table.make(runs, reading=Reading(std="sample"))
-    assert entry(grid) == (60, 10, 3, True) and entry(grid, 1) == (
-        55,
-        8.660254,
-        3,
-        False,
-    )
+    assert entry(grid) == (60, 10, 3, True)
+    assert entry(grid, 1) == (55, 8.660254, 3, False)
     assert "mean ± sample standard deviation over 3 seeds" in table_formats.markdown(
         grid
     )
@@ -369,7 +363,7 @@ def test_a_number_that_the_best_round_lacks_is_that_of_the_latest_round_before()
 
 def test_a_run_that_is_there_twice_counts_once():
     found = sweep_table.make([*seeds("a", 0.5, 0.7), run("a", 1, (0.1, 0.7))])
-    assert entry(found) == (60, 10, 2, True)
+    assert entry(found) == (60, 14.142136, 2, True)
     assert "runs/a-1: left out, it is the same run as runs/a-1" in found.notes
 
 
@@ -395,7 +389,7 @@ def grid():
 
 
 TITLE = (
-    "weighted in % at each run's best round by test samples, of 5 clients, mean ± population standard "
+    "weighted in % at each run's best round by test samples, of 5 clients, mean ± sample standard "
     "deviation over 2 seeds"
 )
 
@@ -407,7 +401,7 @@ def test_markdown(grid):
             "",
             "|  | digits iid |",
             "| --- | ---: |",
-            "| fedavg | 55.00 ± 5.00 |",
+            "| fedavg | 55.00 ± 7.07 |",
             "| a\\|b_c | **70.00 (1)** |",
             "",
             "x-0: left out, it stands at round 3 of 3",
@@ -425,7 +419,7 @@ def test_latex(grid):
             r"\toprule",
             r" & digits iid \\",
             r"\midrule",
-            r"fedavg & $55.00 \pm 5.00$ \\",
+            r"fedavg & $55.00 \pm 7.07$ \\",
             r"a|b\_c & $\mathbf{70.00 (1)}$ \\",
             r"\bottomrule",
             r"\end{tabular}",
@@ -442,7 +436,7 @@ def test_csv(grid):
         and lines[2] == "a|b_c,digits iid,weighted,best,70.0,nan,1,5,test"
     )
     *numbers, best_by = lines[1].split(",")[4:]
-    assert [float(one) for one in numbers] == pytest.approx([55, 5, 2, 5])
+    assert [float(one) for one in numbers] == pytest.approx([55, 50**0.5, 2, 5])
     assert best_by == "test"
 
 
@@ -463,7 +457,34 @@ def test_terminal(grid):
     console = Console(width=120, record=True)
     console.print(table_formats.terminal(grid))
     assert (
-        "55.00 ± 5.00" in (text := console.export_text())
+        "55.00 ± 7.07" in (text := console.export_text())
         and "left out" in text
         and TITLE in text
     )
+
+
+@pytest.mark.slow
+def test_all_outputs_have_the_sample_standard_deviation_of_the_same_runs(tmp_path):
+    """Three runs: table, LaTeX, CSV, the page, a curve's band and the tuning's table."""
+    for seed in range(3):
+        folder(tmp_path / "runs" / f"fedavg-{seed}", "fedavg", seed)
+    runs = summary.load_all(tmp_path / "runs")
+    numbers = [reading.value(one, one.metric, "last").value for one in runs]
+    expected = f"{100 * fmean(numbers):.2f} ± {100 * stdev(numbers):.2f}"
+    grid = sweep_table.make(runs, reading=Reading(at="last"))
+    assert grid.texts.iat[0, 0] == expected
+    assert expected.replace("±", r"\pm") in table_formats.latex(grid)
+    assert grid.numbers["std"].item() == pytest.approx(100 * stdev(numbers))
+    best = sweep_table.make(runs).texts.iat[0, 0]
+    tail = sweep_table.make(runs, reading=Reading(at="tail")).texts.iat[0, 0]
+    html = page.render(runs, [])
+    assert best in html and tail in html
+    of_seeds = {
+        one.config["seed"]: reading.value(one, one.metric, "tail").value for one in runs
+    }
+    assert outcome._shown(of_seeds, runs[0].measure) == tail
+    [line] = curves.over_cost({("fedavg", ""): runs}, runs[0].metric)[""]
+    assert line.std[-1] == pytest.approx(100 * stdev(numbers))
+    alone = sweep_table.make(runs[:1])
+    assert "±" not in alone.texts.iat[0, 0]
+    assert outcome._shown({0: 0.5}, runs[0].measure) == "50.00"

@@ -15,14 +15,13 @@ def test_a_line_before_and_a_line_after_training(make_run, capsys):
     tables.show(make_run("fedavg"))
     lines = capsys.readouterr().out.splitlines()
     [before] = [line.split() for line in lines if "▸before" in line]
-    [after] = [line.split() for line in lines if " after" in line and "±" in line]
+    [after] = [line.split() for line in lines if " after" in line and "(" in line]
     assert before == [
         "fedavg",
         "▸before",
         "75.00",
         "74.00",
-        "±",
-        "5.00",
+        "(5.00)",
         "55.00",
         "2",
         "2",
@@ -34,8 +33,7 @@ def test_a_line_before_and_a_line_after_training(make_run, capsys):
         "after",
         "62.50",
         "61.50",
-        "±",
-        "5.00",
+        "(5.00)",
         "42.50",
         "2",
         "2",
@@ -84,7 +82,7 @@ def test_beside_the_best_stand_the_last_round_and_the_last_tenth(make_run, capsy
     tables.show(make_run("fedavg"))
     lines = [line.split() for line in capsys.readouterr().out.splitlines()]
     for moment in ("last", "tail"):  # of the four rounds the last is more than a tenth
-        assert [moment, "62.50", "61.50", "±", "5.00", "42.50", "4", "2"] in lines
+        assert [moment, "62.50", "61.50", "(5.00)", "42.50", "4", "2"] in lines
 
 
 def test_a_long_name_of_a_score_leaves_room_for_the_names_of_runs(

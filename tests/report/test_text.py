@@ -77,7 +77,7 @@ def test_columns_that_belong_together_may_be_missing(make_run, capsys):
         name: array for name, array in run.results.values.items() if name != "pre/mean"
     }
     run = made_up.changed(run, left)
-    assert tables._numbers(run, "pre", "best")[:2] == ("75.00", "– ± 5.00")
+    assert tables._numbers(run, "pre", "best")[:2] == ("75.00", "– (5.00)")
 
 
 @pytest.fixture
@@ -101,7 +101,6 @@ def grid():
         kind="weighted",
         percent=True,
         at="best",
-        spread="population",
         notes=[HOSTILE],
     )
 

@@ -73,7 +73,7 @@ def test_the_time_until_an_accuracy_is_reached():
         timed("local", 1, 0.1, 0.1, 0.1, 0.1),
     ]
     cells, grid = texts(runs, target=50.0)
-    assert cells == ["15.0 ± 5.0", "not reached (1 of 2)", "not reached"]
+    assert cells == ["15.0 ± 7.1", "not reached (1 of 2)", "not reached"]
     assert grid.best.iloc[:, 0].tolist() == [True, False, False]
     assert grid.title.startswith(
         "weighted reaches 50 % after these seconds of the clients' own time"
@@ -112,7 +112,7 @@ def test_what_has_no_time_is_refused():
     with pytest.raises(UserError, match="a packed file has the best and the last"):
         texts([packed], at=25.0)
     with pytest.raises(UserError, match="--time-to: is the time of a whole run"):
-        sweep_table.show([Path("runs")], reading=Reading(target=50.0, test=True))
+        sweep_table.show([Path("runs")], reading=Reading(target=50.0, at="last"))
     with pytest.raises(UserError, match="--time-to: seconds/round is no score"):
         time_to(timed("fedavg", 0, 0.1), "seconds/round", 50.0)
 
@@ -122,9 +122,10 @@ def test_who_took_part_when_by_hand():
     turns = participation.turns(timed("fedavg", 0, *6 * [0.1]))
     assert turns.seconds.tolist() == [10, 20, 30, 40, 50, 60]
     assert np.argmax(turns.counted, axis=1).tolist() == [2, 0, 1, 2, 0, 1]
-    edges, updates = participation.in_stretches(turns)
-    assert edges.tolist() == [0, 10, 20, 30, 40, 50, 60]
-    np.testing.assert_array_equal(updates, turns.counted.T)
+    times, rows, updates = participation.binned(turns)
+    assert times.tolist() == [0, 10, 20, 30, 40, 50, 60]
+    assert rows.tolist() == [0, 1, 2, 3]
+    np.testing.assert_array_equal(updates, turns.counted)
 
 
 def test_many_clients_share_rows_and_many_rounds_stretches():
@@ -134,9 +135,9 @@ def test_many_clients_share_rows_and_many_rounds_stretches():
     counted = np.zeros((600, 1000), bool)
     counted[:, :25] = True
     turns = Turns(np.arange(1.0, 601.0), counted)
-    edges, updates = participation.in_stretches(turns)
-    assert updates.shape == (40, 60) and len(edges) == 61
-    assert (updates[0] == 10).all() and (updates[1:] == 0).all()
+    times, rows, updates = participation.binned(turns)
+    assert updates.shape == (60, 40) and len(times) == 61 and len(rows) == 41
+    assert (updates[:, 0] == 10).all() and (updates[:, 1:] == 0).all()
 
 
 def test_the_figure_of_a_thousand_clients_is_small():

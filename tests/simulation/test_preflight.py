@@ -2,6 +2,8 @@
 code 2, nothing written.
 """
 
+import errno
+import itertools
 import sys
 from pathlib import Path
 
@@ -15,8 +17,9 @@ from hpcfl.cli import command
 from hpcfl.clients.execution import SerialKernel
 from hpcfl.communication.communicator import OneProcess
 from hpcfl.experiment import config, plugins
-from hpcfl.simulation import preflight
-from hpcfl.simulation.prepare import prepare
+from hpcfl.methods.fedavg import FedAvg
+from hpcfl.simulation import dry_round, preflight, score_check
+from hpcfl.simulation.prepare import Prepared, prepare
 from hpcfl.storage import digest
 
 FILE = Path(mistakes.__file__)
@@ -28,6 +31,12 @@ method = { name = "fedavg" }
 training = { batch_size = 200 }
 """
 BATCHED = "cannot be batched over clients"
+
+
+def is_unchanged(tried: Prepared, prepared: Prepared) -> bool:
+    """Whether a preflight found nothing but the trainings."""
+    before, after = vars(prepared), vars(tried)
+    return all(after[name] is before[name] for name in before if name != "trainings")
 
 
 def points_to(line: str, fragment: str) -> bool:
@@ -254,7 +263,7 @@ def test_a_mistake_is_one_line_and_nothing_is_written(
 
 @pytest.mark.slow
 def test_the_traceback_is_there_for_those_who_ask(hpcfl):
-    for name in ("run", "check", "bench"):
+    for name in ("run", "check"):
         assert len(hpcfl(name, "method.name=mistakes:UnknownVariable")[2]) == 1
         code, _, said = hpcfl(
             name, "method.name=mistakes:UnknownVariable", "--traceback"
@@ -348,7 +357,7 @@ def test_all_ranks_take_the_same_kernel():
 
 def test_a_server_is_not_judged_by_messages_that_are_all_alike():
     prepared = prepare(config.parse(tiny.table("mistakes:Odd")), OneProcess())
-    assert preflight.run(prepared, OneProcess()) is prepared
+    assert is_unchanged(preflight.run(prepared, OneProcess()), prepared)
 
 
 @pytest.mark.slow
@@ -358,7 +367,7 @@ def test_a_trial_leaves_no_trace(method):
         config.parse(tiny.table(method, participation={"fraction": 0.5})), OneProcess()
     )
     drawn, before = torch.get_rng_state(), everything(prepared)
-    assert preflight.run(prepared, OneProcess()) is prepared
+    assert is_unchanged(preflight.run(prepared, OneProcess()), prepared)
     assert everything(prepared) == before and torch.equal(torch.get_rng_state(), drawn)
 
 
@@ -433,4 +442,91 @@ def test_built_in_methods_and_models_pass(tmp_path, method, sections):
     prepared = prepare(config.parse(table), OneProcess())
     tried = preflight.run(prepared, OneProcess())
     # a note says of convolutions side by side that they depend on the ranks
-    assert tried is prepared or "lanes" in tried.notes[-1]
+    assert is_unchanged(tried, prepared) or "lanes" in tried.notes[-1]
+
+
+STALE = OSError(errno.ESTALE, "Stale file handle: torch.fx")
+FULL = RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate")
+
+
+@pytest.fixture
+def failing(monkeypatch):
+    """``failing(error, calls, lanes)``: the calls of these numbers of the dry round fail,
+    or all with more lanes than one.
+    """
+
+    def arm(error: BaseException, calls=(), lanes=False) -> None:
+        real, numbers = dry_round.shrink, itertools.count(1)
+
+        def shrink(prepared, most, *arguments):
+            if next(numbers) in calls or (lanes and most > 1):
+                raise error
+            return real(prepared, most, *arguments)
+
+        monkeypatch.setattr(dry_round, "shrink", shrink)
+
+    return arm
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        STALE,
+        FULL,
+        MemoryError(),
+        RuntimeError("can't start new thread"),
+        RuntimeError("could not create a primitive"),
+        torch.OutOfMemoryError("CUDA out of memory"),
+        ValueError("a timer"),
+        ImportError("torch._functorch.vmap"),
+    ],
+    ids=repr,
+)
+def test_a_passing_failure_ends_the_run_and_is_no_bad_input(
+    hpcfl, failing, tmp_path, error
+):
+    failing(error, calls=(1,))
+    code, _, said = hpcfl("run")
+    assert code == 1
+    (line,) = said
+    assert str(error).split(":")[-1] in line
+    assert "method.name" not in line
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize("error", [STALE, FULL, MemoryError()], ids=repr)
+def test_a_lasting_lack_of_memory_is_a_failure_too(hpcfl, failing, error):
+    failing(error, calls=range(99))
+    code, _, said = hpcfl("run", "runtime.lanes=1")
+    assert code == 1 and len(said) == 1 and "method.name" not in said[0]
+
+
+def test_a_lack_of_memory_in_a_score_is_a_failure(hpcfl, monkeypatch):
+    def full(*given):
+        raise MemoryError
+
+    monkeypatch.setattr(score_check, "check", score_check.trying("sums")(full))
+    code, _, said = hpcfl("run")
+    assert code == 1 and "score" not in said[0]
+
+
+def test_an_unknown_error_of_several_lanes_is_a_mistake(hpcfl, failing):
+    failing(TypeError("expected one client"), lanes=True)
+    code, _, said = hpcfl("run")
+    assert code == 2
+    assert "expected one client" in said[0] and "runtime.lanes = 1" in said[0]
+
+
+def test_an_interrupt_is_none_of_these(hpcfl, failing):
+    failing(KeyboardInterrupt(), calls=(1,))
+    with pytest.raises(KeyboardInterrupt):
+        hpcfl("run")
+
+
+def test_a_failure_in_a_hook_of_the_server_is_not_excused(hpcfl, monkeypatch):
+    def full(*given):
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(FedAvg, "aggregate", full)
+    code, _, said = hpcfl("run")
+    assert code == 1 and "Input/output error" in said[0]

@@ -13,6 +13,7 @@ from hpcfl.communication.communicator import OneProcess
 from hpcfl.errors import UserError
 from hpcfl.experiment import config
 from hpcfl.report import summary
+from hpcfl.simulation import decisions, preflight
 from hpcfl.storage import results
 from hpcfl.storage.checkpoint import latest
 
@@ -181,3 +182,48 @@ def test_other_frozen_parameters_than_at_the_beginning_are_refused(
     assert {path: after[path] for path in before} == before
     with pytest.raises(UserError, match=words):
         summary.load(folder, {"tiny:lora", "tiny:blobs"}).model(client=0)
+
+
+def one_by_one(monkeypatch):
+    """Let the preflight find that clients cannot be batched."""
+    unbatched = preflight.Verdict(unbatched="own.py:3: cannot be batched"), None
+    monkeypatch.setattr(preflight, "judge", lambda prepared: unbatched)
+
+
+def test_a_resume_that_decides_otherwise_is_refused(half, monkeypatch):
+    folder = half()
+    before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    one_by_one(monkeypatch)
+    with pytest.raises(UserError, match="train one after the other now"):
+        play(folder)
+    for path, content in before.items():
+        assert path.read_bytes() == content
+    # the user may still ask for it
+    play(folder, runtime={"lanes": 1})
+
+
+def test_a_resume_of_clients_one_by_one_stays_so(tmp_path, monkeypatch):
+    with monkeypatch.context() as patched:
+        one_by_one(patched)
+        play(tmp_path / "run", rounds=2)
+    with pytest.raises(UserError, match="train side by side now"):
+        play(tmp_path / "run")
+    with monkeypatch.context() as patched:
+        one_by_one(patched)
+        resumed = play(tmp_path / "run")
+        assert resumed == play(tmp_path / "whole")
+
+
+def test_a_run_of_an_earlier_version_stored_no_decisions(tmp_path, monkeypatch):
+    with monkeypatch.context() as patched:
+        patched.setattr(decisions, "describe", lambda prepared: None)
+        play(tmp_path, rounds=2)
+    one_by_one(monkeypatch)
+    play(tmp_path)
+
+
+def test_models_are_not_taken_out_of_a_run_that_decided_otherwise(half, monkeypatch):
+    folder = half()
+    one_by_one(monkeypatch)
+    with pytest.raises(UserError, match="train one after the other now"):
+        summary.load(folder, {"tiny:blobs"}).model(client=0)

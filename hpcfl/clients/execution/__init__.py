@@ -1,7 +1,8 @@
 """Steps and predictions of many client models at once, in one of two kernels.
 
 This is all that others use: ``choose`` gives a kernel, a ``Session`` of it computes the
-gradients of some lanes (``Session.gradients``), and its ``predict`` predicts.
+gradients of some lanes (``Session.gradients``), and its ``predict`` predicts;
+``is_batching_limit`` recognises the errors of a model that only one client can run.
 
 Both kernels give the same numbers up to rounding: ``SerialKernel`` is the reference,
 ``BatchedKernel`` the faster one for small models and on GPUs. Which it is follows from
@@ -13,6 +14,7 @@ from torch import nn
 
 from hpcfl.clients.execution.batched import BatchedKernel
 from hpcfl.clients.execution.kernel import Kernel, SerialKernel, Session
+from hpcfl.clients.execution.limits import is_batching_limit
 from hpcfl.clients.losses import convolves
 from hpcfl.models._recurrent import recurs
 
@@ -64,4 +66,11 @@ def in_cache(module: nn.Module) -> int:
     )
 
 
-__all__ = ["BatchedKernel", "Kernel", "SerialKernel", "Session", "choose"]
+__all__ = [
+    "BatchedKernel",
+    "Kernel",
+    "SerialKernel",
+    "Session",
+    "choose",
+    "is_batching_limit",
+]

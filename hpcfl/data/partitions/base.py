@@ -11,9 +11,10 @@ needs more of a data set than its labels overrides ``of`` as well.
 import math
 from abc import abstractmethod
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import ClassVar, Self
 
 import numpy as np
+from pydantic import PrivateAttr
 
 from hpcfl.data.datasets import Dataset
 from hpcfl.errors import UserError
@@ -63,6 +64,18 @@ class Scheme(Partition):
     """
 
     exclusive: ClassVar[bool] = False
+    _newcomers: int = PrivateAttr(0)
+
+    def widened(self, newcomers: int) -> Self:
+        """Return the scheme for its clients and so many newcomers after them."""
+        wider = self.model_copy(update={"clients": self.clients + newcomers})
+        wider._newcomers = newcomers
+        return wider
+
+    @property
+    def newcomers(self) -> int:
+        """The number of newcomers, which are the last ones of ``clients``."""
+        return self._newcomers
 
     def of(self, dataset: Dataset) -> Draw:
         """Spread the samples of a data set over the clients. Raises UserError where it

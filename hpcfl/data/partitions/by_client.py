@@ -4,7 +4,8 @@ its own.
 A writer's digits or a role's lines, for example. Client numbers follow the order in
 which the data name the clients. Where the data keep test samples apart, these are a
 client's test samples; else they are cut as in other schemes, a share ``train`` for
-training.
+training. Where the data keep whole clients apart for testing, as LEAF's split by users
+does, these are the clients of ``[newcomers]``, and every client's samples are cut.
 """
 
 from dataclasses import replace
@@ -46,11 +47,14 @@ class ByClient(Scheme):
                 f"partition.scheme = 'by-client': '{dataset.name}' does not say whose its "
                 "samples are; set partition.lists, or bring data that do (an array 'client' in "
                 f"an npz file{has}; a column 'client', or data.client, of csv, parquet or "
-                "huggingface; npz-folders; leaf; pfllib)"
+                "huggingface; data.clients or data.owners of image-folder; npz-folders; "
+                "leaf; pfllib)"
             )
-        return self._drawn(
-            dataset.owners.held(dataset.official_test), f"'{dataset.name}'"
-        )
+        held = dataset.owners.held(dataset.official_test)
+        where = f"'{dataset.name}'"
+        if dataset.owners.unseen:
+            return self._drawn_with_unseen(held, dataset.owners.unseen, where)
+        return self._drawn(held, where)
 
     def draw(self, labels: np.ndarray, classes: int, official_test: int) -> Draw:
         raise UserError(
@@ -58,8 +62,8 @@ class ByClient(Scheme):
         )
 
     def _drawn(self, held: list[Held], where: str) -> Draw:
-        """As many clients as are asked for: all, or some that are drawn at random, with
-        the seed.
+        """Return as many clients as are asked for: all, or some that are drawn at random,
+        with the seed.
 
         where: what names the clients, for errors. Raises UserError where it names too
         few.
@@ -68,23 +72,54 @@ class ByClient(Scheme):
             raise UserError(
                 f"partition.clients = {self.clients}: {where} has only {len(held)} clients"
             )
-        chosen = np.sort(
-            randomness.permutation(len(held), self.seed, "clients")[: self.clients]
-        )
+        chosen = self._chosen(len(held), self.clients, "clients")
         notes = []
         if self.clients < len(held):
             notes.append(
                 f"{self.clients} of the {len(held):,} clients of {where} take part, drawn with partition.seed"
             )
+        return self._dealt([held[position] for position in chosen], where, notes)
+
+    def _drawn_with_unseen(self, held: list[Held], unseen: int, where: str) -> Draw:
+        """Return clients that are drawn among those of training, and newcomers among
+        the last ``unseen`` ones, which the data keep for testing.
+
+        Raises UserError where there are too few of either, or no newcomers.
+        """
+        trained = len(held) - unseen
+        clients = self.clients - self.newcomers
+        if not 0 < self.newcomers <= unseen or clients > trained:
+            raise UserError(
+                f"partition.scheme = 'by-client': {where} is split by users, {unseen} test "
+                f"users are others than the {trained} training users; set "
+                f"newcomers.clients = {min(unseen, self.newcomers or unseen)} (at most "
+                f"{unseen}), to be scored after the last round, and partition.clients = "
+                f"{min(clients, trained)} (at most {trained})"
+            )
+        seen = self._chosen(trained, clients, "clients")
+        others = self._chosen(unseen, self.newcomers, "newcomers")
+        chosen = [held[position] for position in (*seen, *(trained + others))]
+        note = (
+            f"{where} is split by users: {clients} of its {trained:,} training users take "
+            f"part, {self.newcomers} of its {unseen:,} test users are the newcomers, and "
+            "partition.train cuts the samples of each"
+        )
+        return self._dealt(chosen, where, [note])
+
+    def _chosen(self, clients: int, count: int, purpose: str) -> np.ndarray:
+        """Return ``count`` of so many clients, drawn with the seed, ascending."""
+        order = randomness.permutation(clients, self.seed, purpose)
+        return np.sort(order[:count])
+
+    def _dealt(self, clients: list[Held], where: str, notes: list[str]) -> Draw:
+        """Return the training and test samples of the clients that take part."""
         trains = []
         tests = []
-        names = []
-        for number, position in enumerate(chosen.tolist()):
-            client = held[position]
+        for number, client in enumerate(clients):
             train, test = self._parts(number, client, where)
             trains.append(train)
             tests.append(test)
-            names.append(client.name)
+        names = [client.name for client in clients]
         return Draw(trains, tests, notes=notes, names=names)
 
     def _parts(
@@ -100,7 +135,7 @@ class ByClient(Scheme):
         if not len(train) or not len(test):
             raise UserError(
                 f"{where}: client '{client.name}' has {len(train)} samples to train and {len(test)} "
-                "to test on, it needs at least one of each; leave such clients out"
+                "to test on, it needs at least one of each; remove such clients from the data"
             )
         return train, test
 

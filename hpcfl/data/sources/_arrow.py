@@ -3,20 +3,19 @@ Hugging Face stores them.
 """
 
 import io
-from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from hpcfl.data.sources import _images
-from hpcfl.data.sources._table import MOST_ROWS, Columns
+from hpcfl.data.sources import _images, _schemas
+from hpcfl.data.sources._columns import Columns, refuse_infinite, refuse_repeated
+from hpcfl.data.sources._table import MOST_ROWS
 from hpcfl.errors import UserError
-from hpcfl.files import atomic, foreign, heartbeat
-from hpcfl.files.atomic import Damaged
+from hpcfl.files import atomic, heartbeat
 
-HUGGING_FACE = b"huggingface"  # the schema's metadata with the kinds of columns, JSON
+SHOWN = 20  # names of classes in an error
 
 
 def pyarrow() -> Any:
@@ -33,57 +32,116 @@ def pyarrow() -> Any:
     return pyarrow
 
 
-class ArrowColumns(Columns):
-    """A table in several pieces, one after the other, which all have one schema."""
+class Piece(NamedTuple):
+    """A file of a table: its schema, its number of rows and a reader of one column, which
+    returns Arrow's arrays.
+    """
 
-    def __init__(self, root: Path, schemas: Sequence[Any], rows: int) -> None:
-        self.root = root
-        self.schema = schemas[0]
-        for schema in schemas[1:]:
-            if not schema.equals(self.schema):
-                raise UserError(
-                    f"{root}: all files must have the same columns; one has "
-                    f"{', '.join(schema.names)}, another {', '.join(self.schema.names)}, or "
-                    "they are of other types"
-                )
+    path: Path
+    schema: Any
+    rows: int
+    read: Callable[[str], list[Any]]
+
+
+class ArrowColumns(Columns):
+    """A table in several files, one after the other, with the same columns."""
+
+    def __init__(self, root: Path, pieces: Sequence[Piece]) -> None:
+        rows = sum(piece.rows for piece in pieces)
         if not 0 < rows <= MOST_ROWS:
             raise UserError(f"{root}: {rows:,} rows; it must have 1 to {MOST_ROWS:,}")
-        self.names = list(self.schema.names)
-
-    @abstractmethod
-    def chunks(self, name: str) -> list[Any]:
-        """The pieces of a column, Arrow's arrays."""
+        self._root = root
+        self._pieces = [piece for piece in pieces if piece.rows]
+        self._class_names = []
+        first = self._pieces[0]
+        for piece in self._pieces:
+            refuse_repeated(piece.path, "column", piece.schema.names)
+            _schemas.refuse_other_columns(
+                first.path, first.schema, piece.path, piece.schema
+            )
+            names = _schemas.class_names(piece.path, piece.schema)
+            self._class_names.append(names)
+        self.rows_by_file = [piece.rows for piece in self._pieces]
+        self._schema = first.schema
+        self.names = list(self._schema.names)
+        self.index = _schemas.index_columns(self._schema)
 
     def column(self, name: str) -> np.ndarray:
         parts: list[np.ndarray] = []
-        row = 1
-        for chunk in self.chunks(name):
-            if len(chunk):
-                parts.append(_values(f"{self.root}: column '{name}'", chunk, row))
-            row += len(chunk)
-            heartbeat.beat()
+        for piece, names in zip(self._pieces, self._class_names, strict=True):
+            where = f"{piece.path}: column '{name}'"
+            own = []
+            row = 1
+            for chunk in _chunks(piece, name):
+                own.append(_values(where, chunk, row))
+                row += len(chunk)
+                heartbeat.beat()
+            found = self._one_shape(name, own)
+            parts.append(self._renumbered(where, found, names.get(name), name))
+        return self._one_shape(name, parts)
+
+    def _one_shape(self, name: str, parts: list[np.ndarray]) -> np.ndarray:
         shapes = {part.shape[1:] for part in parts}
         if len(shapes) > 1:
             raise UserError(
-                f"{self.root}: column '{name}': all rows must have one shape; it has "
+                f"{self._root}: column '{name}': all rows must have one shape; it has "
                 f"{' and '.join(map(str, sorted(shapes)[:2]))}"
             )
-        return np.concatenate(parts)
+        return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
     def class_names(self, name: str) -> list[str] | None:
-        metadata = (self.schema.metadata or {}).get(HUGGING_FACE)
-        if metadata is None:
-            return None
-        try:
-            described = foreign.parsed(metadata)["info"]["features"].get(name) or {}
-            if "names" not in described:
-                return None
-            return foreign.checked(described["names"], list[str])
-        except (Damaged, AttributeError, KeyError, TypeError) as error:
+        return self._class_names[0].get(name)
+
+    def is_categorical(self, name: str) -> bool:
+        declared = _schemas.categorical_columns(self._schema)
+        return name in declared or name in self._class_names[0]
+
+    def _renumbered(
+        self, where: str, values: np.ndarray, own: list[str] | None, name: str
+    ) -> np.ndarray:
+        """Return class numbers as the first file numbers the classes of the same names.
+
+        own: names of the classes in the file of ``values``. Raises UserError where the
+        files name other classes.
+        """
+        names = self.class_names(name)
+        if names is not None and values.size and not _are_below(values, len(names)):
             raise UserError(
-                f"{self.root}: its description of the columns cannot be read "
-                f"({atomic.reason(error)})"
-            ) from None
+                f"{where} holds {values.min()} … {values.max()}; the numbers of its "
+                f"{len(names)} classes are 0 … {len(names) - 1}"
+            )
+        if own == names:
+            return values
+        if own is None or names is None or sorted(own) != sorted(names):
+            raise UserError(
+                f"{where} has the classes {_listed(own)}; {self._pieces[0].path} has "
+                f"{_listed(names)}; all files must name the same classes"
+            )
+        numbers = np.array([names.index(one) for one in own])
+        renumbered: np.ndarray = numbers[values]
+        return renumbered
+
+
+def _are_below(values: np.ndarray, bound: int) -> bool:
+    return bool(values.min() >= 0 and values.max() < bound)
+
+
+def _listed(names: list[str] | None) -> str:
+    if names is None:
+        return "without names"
+    more = ", …" if len(names) > SHOWN else ""
+    return ", ".join(names[:SHOWN]) + more
+
+
+def _chunks(piece: Piece, name: str) -> list[Any]:
+    """Read a column of a file. Raises UserError."""
+    try:
+        chunks = piece.read(name)
+    except Exception as error:  # pyarrow raises many kinds
+        raise UserError(
+            f"{piece.path}: column '{name}' cannot be read ({atomic.reason(error)})"
+        ) from None
+    return [chunk for chunk in chunks if len(chunk)]
 
 
 def _values(where: str, array: Any, row: int) -> np.ndarray:
@@ -92,6 +150,8 @@ def _values(where: str, array: Any, row: int) -> np.ndarray:
     Raises UserError.
     """
     types = pyarrow().types
+    if isinstance(array, pyarrow().ExtensionArray):
+        array = array.storage  # such as datasets' Array2D, where datasets is imported
     if types.is_dictionary(array.type):
         array = array.dictionary_decode()
     if array.null_count:
@@ -105,12 +165,14 @@ def _values(where: str, array: Any, row: int) -> np.ndarray:
         texts[:] = array.to_pylist()
         return texts
     if _is_list(types, kind):
-        return _lists(where, array)
+        return _lists(where, array, row)
     if types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind):
         numbers: np.ndarray = array.to_numpy(zero_copy_only=False)
+        refuse_infinite(where, numbers, row)
         return numbers
     raise UserError(
-        f"{where}: {kind} is not read; numbers, texts, lists of numbers and images are"
+        f"{where}: {kind} is not read; numbers, texts, lists of numbers and images are; "
+        "convert it, or leave it out by data.features"
     )
 
 
@@ -122,8 +184,11 @@ def _is_list(types: Any, kind: Any) -> bool:
     )
 
 
-def _lists(where: str, array: Any) -> np.ndarray:
-    """Lists of as many numbers each, perhaps nested, [rows, …]. Raises UserError."""
+def _lists(where: str, array: Any, row: int) -> np.ndarray:
+    """Return lists of as many numbers each, perhaps nested, [rows, …].
+
+    row: number of the first one. Raises UserError.
+    """
     arrow = pyarrow()
     types = arrow.types
     shape = [len(array)]
@@ -138,8 +203,9 @@ def _lists(where: str, array: Any) -> np.ndarray:
         types.is_integer(array.type) or types.is_floating(array.type)
     ):
         raise UserError(f"{where}: lists must hold numbers, all of them; {array.type}")
-    numbers: np.ndarray = array.to_numpy(zero_copy_only=False)
-    return numbers.reshape(shape)
+    numbers: np.ndarray = array.to_numpy(zero_copy_only=False).reshape(shape)
+    refuse_infinite(where, numbers, row)
+    return numbers
 
 
 def _pictures(where: str, array: Any, row: int) -> np.ndarray:

@@ -1,29 +1,32 @@
-"""Pictures decoded one by one: JPEG and PNG files that a user has."""
+"""Images decoded one by one, from files that a user has."""
 
 import warnings
 from pathlib import Path
-from typing import BinaryIO
+from typing import TYPE_CHECKING, BinaryIO
 
 import numpy as np
 
 from hpcfl.errors import UserError
 from hpcfl.files import atomic, heartbeat, regular
 
+if TYPE_CHECKING:
+    from PIL.Image import Image as Picture
+
 NAME = r"\w[\w.-]*"  # of a file or folder, without a path
 GREY = ("1", "L", "LA")  # Pillow's modes without colours
-MOST_PIXELS = 1 << 24  # of one picture, where no size is asked for
+EIGHT_BITS = (*GREY, "P", "PA", "RGB", "RGBA", "CMYK", "YCbCr")  # modes that are read
+MOST_PIXELS = 1 << 24  # of one image, where no size is asked for
 
 
 def read(
     path: Path,
-    kind: str,
-    *,
+    *kinds: str,
     size: tuple[int, int] | None = None,
-    mode: str = "RGB",
+    mode: str | None = "RGB",
     resized: tuple[int, int] | None = None,
     by_area: bool = False,
 ) -> np.ndarray:
-    """The pixels of a file, as ``decoded`` gives them; links are followed."""
+    """Return the pixels of a file, as ``decoded`` does; links are followed."""
     try:
         file = regular.opened(path)
     except OSError as error:
@@ -34,7 +37,7 @@ def read(
         return decoded(
             file,
             str(path),
-            kind,
+            *kinds,
             size=size,
             mode=mode,
             resized=resized,
@@ -51,12 +54,13 @@ def decoded(
     resized: tuple[int, int] | None = None,
     by_area: bool = False,
 ) -> np.ndarray:
-    """The pixels of a picture, uint8 [channels, height, width].
+    """Return the pixels of an image, uint8 [channels, height, width], turned as its EXIF
+    orientation says.
 
     Args:
         file: Open for reading.
-        where: What names the picture in errors.
-        kinds: What it may be, "JPEG" or "PNG".
+        where: The name of the image in errors.
+        kinds: Pillow's names of the formats that it may have, such as "JPEG".
         size: The width and height that it must have; None for any.
         mode: What it is converted to: "RGB", or "L" for grey; None leaves grey ones
             grey.
@@ -64,10 +68,10 @@ def decoded(
         by_area: Whether each pixel is then the mean of its area; else bicubic.
 
     Raises:
-        UserError: It is no such picture; one of another size is refused before it is
-            decoded.
+        UserError: It is no such image, has more than 8 bits a value, transparent pixels
+            or several frames; one of another size is refused before it is decoded.
     """
-    from PIL import Image  # needed here only
+    from PIL import Image, ImageOps  # needed here only
 
     try:
         with warnings.catch_warnings():
@@ -83,8 +87,9 @@ def decoded(
                         f"{where}: {image.width}×{image.height} pixels, at most "
                         f"{MOST_PIXELS:,} in all are read"
                     )
+                _refuse_loss(image, where)
                 own_mode = "L" if image.mode in GREY else "RGB"
-                converted = image.convert(mode or own_mode)
+                converted = ImageOps.exif_transpose(image).convert(mode or own_mode)
                 if resized is not None:
                     smooth = Image.Resampling.BICUBIC
                     resampling = Image.Resampling.BOX if by_area else smooth
@@ -98,3 +103,22 @@ def decoded(
     if pixels.ndim == 2:
         return pixels[None]
     return pixels.transpose(2, 0, 1)
+
+
+def _refuse_loss(image: "Picture", where: str) -> None:
+    """Raise UserError for an image of which 8-bit grey values or colours hold a part."""
+    if image.mode not in EIGHT_BITS:
+        raise UserError(
+            f"{where}: has the mode '{image.mode}'; only values of 8 bits are read, so "
+            "scale it to 0 … 255, or save the values in a .npz file"
+        )
+    frames = getattr(image, "n_frames", 1)
+    if frames > 1 and image.format != "MPO":  # a photo, with previews after it
+        raise UserError(f"{where}: has {frames} frames; save each as an image")
+    if image.has_transparency_data:
+        opacity = np.asarray(image.convert("RGBA").getchannel("A"))
+        if opacity.min() < 255:
+            raise UserError(
+                f"{where}: has transparent pixels; paste it on a background and save it "
+                "without an alpha channel"
+            )

@@ -3,55 +3,37 @@ come from (heterogeneity.md D11).
 
 Features are one column of images, texts or lists of numbers, or several columns of
 numbers. Numbers are taken as in an npz file, but that columns of integers are values;
-texts are taken as AG News's, with the vocabulary of the training samples. Labels are
-class numbers, or names, which are numbered in their order.
+texts are taken as AG News's, with the vocabulary of the training samples, or encoded by
+their categories. Labels are class numbers, or names, which are numbered in their order.
 """
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal, NamedTuple
 
 import numpy as np
 from pydantic import Field
 
-from hpcfl.data import owners
 from hpcfl.data.datasets import Dataset
-from hpcfl.data.owners import Owners
-from hpcfl.data.sources import ag_news, npz
+from hpcfl.data.description import DataDescription
+from hpcfl.data.sources import _features, _identifiers, _names, npz
+from hpcfl.data.sources._columns import Columns, refuse_repeated
 from hpcfl.data.sources.base import Source
 from hpcfl.errors import UserError
 from hpcfl.experiment.plugins import few
 
-TRAIN, TEST = "train", "test"
 MOST_ROWS = 100_000_000
 LABEL, CLIENT, SPLIT = "label", "client", "split"  # what columns are called by default
+SHOWN = 5  # names in a note
 
 
-class Columns(ABC):
-    """A table that is open.
+class _Roles(NamedTuple):
+    """The columns that are no features."""
 
-    names: of its columns. split: to which part each row belongs, and clients: to whom,
-    where the place of a file says so; else None.
-    """
-
-    names: list[str]
-    split: np.ndarray | None = None
-    clients: Owners | None = None
-
-    @abstractmethod
-    def column(self, name: str) -> np.ndarray:
-        """The values of a column, [rows, …]: numbers, uint8 images [rows, channels,
-        height, width], or texts, as objects.
-
-        Raises UserError for other kinds of values, and for missing ones.
-        """
-
-    def class_names(self, name: str) -> list[str] | None:
-        """What the table calls the class numbers in a column; None where it does not
-        say.
-        """
-        return None
+    label: str
+    client: str | None
+    split: str | None
 
 
 class TableSource(Source):
@@ -61,7 +43,7 @@ class TableSource(Source):
 
     @abstractmethod
     def opened(self, root: Path) -> Columns:
-        """The table in a file or folder. Raises UserError."""
+        """Open the table in a file or folder. Raises UserError."""
 
     def read(
         self,
@@ -70,7 +52,10 @@ class TableSource(Source):
         *,
         features: Annotated[
             list[str] | None,
-            Field(description="the columns of a sample; default: all that are left"),
+            Field(
+                description="the columns of a sample; default: all that are left but indices "
+                "and identifiers"
+            ),
         ] = None,
         label: Annotated[str, Field(description="the column of classes")] = LABEL,
         client: Annotated[
@@ -87,38 +72,119 @@ class TableSource(Source):
                 "default: 'split' where there is one"
             ),
         ] = None,
+        encode: Annotated[
+            Literal["one-hot"] | None,
+            Field(
+                description="one-hot: an input, 0 or 1, for each category of the training rows, "
+                "for columns of texts and categories; other categories are all 0"
+            ),
+        ] = None,
     ) -> Dataset:
         table = self.opened(root)
-        asked = {"label": label, "client": client, "split": split}
-        for key, column in asked.items():
-            if column is not None:
-                _refuse_unknown(root, key, column, table.names)
-        client = client or (CLIENT if CLIENT in table.names else None)
-        split = split or (SPLIT if SPLIT in table.names else None)
-        if features is None:
-            features = [
-                column for column in table.names if column not in (label, client, split)
-            ]
-        for column in features:
-            _refuse_unknown(root, "features", column, table.names)
-        parts = table.split if split is None else table.column(split)
-        labels, classes = _labels(root, table, label)
-        order, tested = _order(parts, len(labels))
-        if tested == len(order):
-            raise UserError(f"{root}: no row is for training")
-        x = _samples(root, table, features, order, len(order) - tested)
-        arrays = {"x": x, "y": labels[order], "classes": np.array(classes)}
-        left_out = len(labels) - len(order)
+        roles = _roles(root, table, label, client, split)
+        columns, notes = _candidates(root, table, roles, features)
+        labels = _names.read_labels(root, table, label)
+        order, tested, of_order = _names.order_rows(
+            root, table, roles.split, len(labels.numbers)
+        )
+        rows = {column: columns.pop(column)[order] for column in list(columns)}
+        trained = len(order) - tested
+        made = _features.read(root, table, rows, trained, encode is not None)
+        arrays = {
+            "x": made.x,
+            "y": labels.numbers[order],
+            "classes": np.array(labels.classes),
+        }
+        clients = _names.read_owners(root, table, roles.client, order)
+        notes += _names.describe_spellings(root, "classes", labels.names)
+        if clients is not None:
+            notes += _names.describe_spellings(root, "clients", clients.names)
         dataset = npz.made(
             root,
             arrays,
             official_test=tested,
-            owners=_owners(table, client, order),
+            owners=clients,
+            description=DataDescription(
+                tuple(made.names), label, roles.client or "", tuple(labels.names)
+            ),
         )
-        if not left_out:
-            return dataset
-        note = f"{root}: {left_out:,} of {len(labels):,} rows are neither '{TRAIN}' nor '{TEST}'"
-        return replace(dataset, notes=(*dataset.notes, note))
+        if not labels.names:
+            notes += npz.gaps(root, dataset.y, labels.classes)
+        return replace(
+            dataset,
+            notes=(*dataset.notes, *table.notes, *notes, *of_order, *made.notes),
+        )
+
+
+def _roles(
+    root: Path, table: Columns, label: str, client: str | None, split: str | None
+) -> _Roles:
+    """Find the columns that are no features. Raises UserError."""
+    asked = {"label": label, "client": client, "split": split}
+    for key, column in asked.items():
+        if column is not None:
+            _refuse_unknown(root, key, column, table.names)
+    free = [name for name in table.names if name not in asked.values()]
+    client = client or (CLIENT if CLIENT in free else None)
+    split = split or (SPLIT if SPLIT in free else None)
+    roles = _Roles(label, client, split)
+    refuse_repeated(
+        root, "column of label, client or split", [name for name in roles if name]
+    )
+    return roles
+
+
+def _candidates(
+    root: Path, table: Columns, roles: _Roles, features: list[str] | None
+) -> tuple[dict[str, np.ndarray], list[str]]:
+    """Read the columns of features, and note those that are left out.
+
+    features: as ``data.features`` names them. Raises UserError.
+    """
+    if features is not None:
+        refuse_repeated("data.features", "column", features)
+        for name in features:
+            _refuse_unknown(root, "features", name, table.names)
+            if name == roles.label:
+                raise UserError(
+                    f"data.features: '{name}' is the column of labels; leave it out"
+                )
+        if not features:
+            raise UserError("data.features = []: name the columns of a sample")
+        return {name: table.column(name) for name in features}, []
+    left = [name for name in table.names if name not in roles]
+    index = [name for name in left if name in table.index]
+    other_roles = [name for name in left if name in (LABEL, CLIENT, SPLIT)]
+    columns = {
+        name: table.column(name) for name in left if name not in index + other_roles
+    }
+    identifiers = [
+        name
+        for name, values in columns.items()
+        if _identifiers.looks_like_identifier(name, values, table.rows_by_file)
+    ]
+    if len(columns) == 1 and next(iter(columns.values())).dtype == object:
+        identifiers = []  # a sample is a text, which may well be a single word
+    for name in identifiers:
+        del columns[name]
+    if not columns:
+        raise UserError(f"{root}: no column is left for the samples: set data.features")
+    return columns, [
+        *_note_on_left_out(root, "pandas' index", index),
+        *_note_on_left_out(root, "labels, clients or parts of the rows", other_roles),
+        *_note_on_left_out(root, "an identifier", identifiers),
+    ]
+
+
+def _note_on_left_out(root: Path, kind: str, names: list[str]) -> list[str]:
+    if not names:
+        return []
+    shown = ", ".join(repr(name) for name in names[:SHOWN])
+    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
+    return [
+        f"{root}: column {shown}{more} looks like {kind} and is no feature; to use it, name all "
+        "features in data.features"
+    ]
 
 
 def _refuse_unknown(root: Path, key: str, column: str, names: list[str]) -> None:
@@ -126,80 +192,3 @@ def _refuse_unknown(root: Path, key: str, column: str, names: list[str]) -> None
         raise UserError(
             f"data.{key} = '{column}' is no column of {root}{few(column, names)}"
         )
-
-
-def _order(parts: np.ndarray | None, rows: int) -> tuple[np.ndarray, int]:
-    """The rows that are taken, those for training first, and how many are for testing."""
-    if parts is None:
-        return np.arange(rows), 0
-    if parts.dtype != object:
-        parts = parts.astype(str)
-    train = np.flatnonzero(parts == TRAIN)
-    test = np.flatnonzero(parts == TEST)
-    return np.concatenate([train, test]), len(test)
-
-
-def _labels(root: Path, table: Columns, name: str) -> tuple[np.ndarray, int]:
-    """The class number of each row, int64 [rows], and how many classes there are.
-
-    Raises UserError where the column holds neither numbers nor names.
-    """
-    values = table.column(name)
-    if values.ndim != 1 or values.dtype.kind not in "iubO":
-        raise UserError(
-            f"{root}: the column '{name}' holds {values.dtype} {list(values.shape)}; labels "
-            "are class numbers 0, 1, … or names"
-        )
-    if not len(values):
-        raise UserError(f"{root}: no rows")
-    if values.dtype == object:
-        named, numbers = np.unique(values.astype(str), return_inverse=True)
-        return numbers.astype(np.int64), len(named)
-    class_names = table.class_names(name)
-    classes = int(values.max()) + 1 if class_names is None else len(class_names)
-    if not 0 < classes <= npz.MOST_CLASSES:
-        raise UserError(
-            f"{root}: the column '{name}' has {classes:,} classes, from 1 to "
-            f"{npz.MOST_CLASSES:,} are allowed"
-        )
-    return values.astype(np.int64), classes
-
-
-def _samples(
-    root: Path, table: Columns, names: list[str], order: np.ndarray, trained: int
-) -> np.ndarray:
-    """The samples of the rows in ``order``, as ``npz.made`` takes them. Raises
-    UserError.
-
-    trained: how many of them, from the first, are for training.
-    """
-    if not names:
-        raise UserError(f"{root}: no column is left for the samples: set data.features")
-    columns: dict[str, np.ndarray] = {}
-    for name in names:
-        columns[name] = table.column(name)[order]
-    first = columns[names[0]]
-    if len(names) == 1 and first.dtype == object:
-        texts = [ag_news.tokens(text) for text in first]
-        return ag_news.encode(texts, known=trained)[0]
-    if len(names) == 1 and first.ndim > 1:
-        return first
-    for name, values in columns.items():
-        if values.ndim > 1 or values.dtype == object:
-            raise UserError(
-                f"{root}: the column '{name}' is not one of numbers, and there are others: "
-                "say in data.features which columns are the samples"
-            )
-    numbers = [values.astype(np.float32) for values in columns.values()]
-    return np.stack(numbers, axis=1)
-
-
-def _owners(table: Columns, name: str | None, order: np.ndarray) -> Owners | None:
-    """Whose the samples are, clients in the order of their numbers or names."""
-    if name is None:
-        given = table.clients
-        return None if given is None else Owners(given.names, given.of[order])
-    values = table.column(name)
-    if values.dtype == object:
-        values = values.astype(str)
-    return owners.numbered(values[order])

@@ -1,8 +1,9 @@
 """A table in a CSV file (``data.file``), a row for each sample, headings in the first,
 with a column of clients.
 
-The keys ``features``, ``label``, ``client`` and ``split`` name the columns. Columns hold
-numbers or texts; no field may be empty.
+The keys ``features``, ``label``, ``client``, ``split`` and ``encode`` name the columns
+and say how they are read. Columns hold numbers or texts; no field may be empty. Labels,
+clients and parts are compared as they are written: ``01`` is not ``1``.
 """
 
 import io
@@ -12,49 +13,96 @@ from typing import Any
 
 import numpy as np
 
-from hpcfl.data.sources import _table
+from hpcfl.data.sources import _identifiers, _table
+from hpcfl.data.sources._columns import (
+    Columns,
+    is_number,
+    refuse_infinite,
+    refuse_repeated,
+)
 from hpcfl.data.sources.base import MOST_BYTES
 from hpcfl.errors import UserError
 from hpcfl.files import atomic, heartbeat, regular
 
 
-class _CsvColumns(_table.Columns):
-    def __init__(self, root: Path, frame: Any) -> None:
+class _CsvColumns(Columns):
+    def __init__(self, root: Path, content: bytes) -> None:
+        headings = _parsed(content, header=None, nrows=1, dtype=str)
         self._root = root
-        self._frame = frame
-        self.names = [str(name) for name in frame.columns]
+        self._content = content
+        self.names = headings.iloc[0].tolist()
+        self.index = [name for name in self.names if _identifiers.is_index(name)]
+        _refuse_numbers(root, self.names)
+        # pandas writes an index of several levels as columns without headings
+        refuse_repeated(root, "heading", [name for name in self.names if name])
+        self._frame = self._columns(na_values=[""])
+
+    def _columns(self, **options: Any) -> Any:
+        """Return the rows below the headings, columns by position."""
+        positions = range(len(self.names))
+        return _parsed(self._content, header=0, names=positions, **options)
 
     def column(self, name: str) -> np.ndarray:
-        series = self._frame[name]
+        where = f"{self._root}: column '{name}'"
+        series = self._frame[self.names.index(name)]
         missing = np.flatnonzero(series.isna().to_numpy())
         if len(missing):
-            raise UserError(
-                f"{self._root}: column '{name}': row {missing[0] + 1} has no value"
-            )
+            raise UserError(f"{where}: row {missing[0] + 1} has no value")
         values: np.ndarray = series.to_numpy()
         if values.dtype.kind in "iufb":
+            refuse_infinite(where, values, 1)
             return values
-        texts = np.empty(len(values), object)
-        texts[:] = [str(value) for value in values]
-        return texts
+        return _texts(series)
+
+    def as_written(self, name: str) -> np.ndarray:
+        """Return integers where each is written in the usual way, else texts."""
+        values = self.column(name)
+        position = self.names.index(name)
+        written = _texts(self._columns(usecols=[position], dtype=str)[position])
+        usual = values.dtype.kind in "iu" and np.array_equal(_texts(values), written)
+        return values if usual else written
+
+
+def _refuse_numbers(root: Path, headings: list[str]) -> None:
+    """Raise UserError where the first line holds a sample; 0, 1, 2, … may be headings."""
+    if headings == [str(position) for position in range(len(headings))]:
+        return
+    if all(is_number(heading) for heading in headings):
+        raise UserError(
+            f"{root}: the first line holds numbers; add a line of headings before it"
+        )
+
+
+def _texts(values: Any) -> np.ndarray:
+    texts = np.empty(len(values), object)
+    texts[:] = [str(value) for value in values]
+    return texts
+
+
+def _parsed(content: bytes, **options: Any) -> Any:
+    """Parse a CSV file by pandas, which takes no text but an empty field for a missing
+    value.
+    """
+    import pandas  # takes a second to import and is needed here only
+
+    with warnings.catch_warnings():
+        # pandas warns of rows with more fields than there are headings
+        warnings.simplefilter("error")
+        return pandas.read_csv(
+            io.BytesIO(content),
+            index_col=False,
+            keep_default_na=False,
+            low_memory=False,
+            **options,
+        )
 
 
 class Csv(_table.TableSource):
-    def opened(self, root: Path) -> _table.Columns:
-        import pandas  # takes a second to import and is needed here only
+    def opened(self, root: Path) -> Columns:
+        import pandas
 
         try:
-            content = regular.read_bytes(root, MOST_BYTES)
-            with warnings.catch_warnings():
-                # pandas warns of rows with more fields than there are headings
-                warnings.simplefilter("error")
-                frame = pandas.read_csv(
-                    io.BytesIO(content),
-                    index_col=False,
-                    keep_default_na=False,
-                    na_values=[""],
-                    low_memory=False,
-                )
+            table = _CsvColumns(root, regular.read_bytes(root, MOST_BYTES))
         except FileNotFoundError:
             raise UserError(f"{root}: no such file") from None
         except (OSError, ValueError, pandas.errors.ParserWarning) as error:
@@ -62,7 +110,7 @@ class Csv(_table.TableSource):
                 f"{root}: cannot be read as csv ({atomic.reason(error)})"
             ) from None
         heartbeat.beat()
-        return _CsvColumns(root, frame)
+        return table
 
 
 plugin = Csv()

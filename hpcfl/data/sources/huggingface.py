@@ -17,7 +17,9 @@ import numpy as np
 from typing_extensions import TypedDict
 
 from hpcfl.data.owners import Owners
-from hpcfl.data.sources import _arrow, _images, _table
+from hpcfl.data.sources import _arrow, _images, _names, _table
+from hpcfl.data.sources._columns import Columns, refuse_repeated
+from hpcfl.data.sources._schemas import refuse_missing_shards
 from hpcfl.errors import UserError
 from hpcfl.files import atomic, foreign, regular
 from hpcfl.files.atomic import Damaged
@@ -40,33 +42,29 @@ class _Splits(TypedDict):
     splits: list[str]
 
 
-class _Piece(NamedTuple):
-    """A file of Arrow's: its table, the part that it belongs to, if any, and whose it
-    is.
-    """
+class _Saved(NamedTuple):
+    """A file of Arrow's, the part that it belongs to, if any, and its client."""
 
-    table: Any
+    piece: _arrow.Piece
     part: str | None
     client: int
 
 
 class _SavedColumns(_arrow.ArrowColumns):
-    def __init__(self, root: Path, pieces: list[_Piece], clients: list[str]) -> None:
-        self._tables = [piece.table for piece in pieces]
-        lengths = [len(table) for table in self._tables]
-        super().__init__(root, [table.schema for table in self._tables], sum(lengths))
-        parts = [piece.part for piece in pieces]
+    def __init__(self, root: Path, files: list[_Saved], clients: list[str]) -> None:
+        super().__init__(root, [file.piece for file in files])
+        lengths = [file.piece.rows for file in files]
+        parts = [file.part for file in files]
         if None not in parts:
             self.split = np.repeat(np.array(parts, object), lengths)
+        elif set(parts) != {None}:
+            whole = files[parts.index(None)].piece.path.parent
+            raise UserError(
+                f"{whole}: has no train and test, other folders have; all must be alike"
+            )
         if clients:
-            of = np.repeat([piece.client for piece in pieces], lengths)
+            of = np.repeat([file.client for file in files], lengths)
             self.clients = Owners(tuple(clients), of)
-
-    def chunks(self, name: str) -> list[Any]:
-        found = []
-        for table in self._tables:
-            found += table[name].chunks
-        return found
 
 
 class HuggingFace(_table.TableSource):
@@ -78,25 +76,42 @@ class HuggingFace(_table.TableSource):
             "or CLIENT/ with either",
         ]
 
-    def opened(self, root: Path) -> _table.Columns:
+    def opened(self, root: Path) -> Columns:
         if _is_saved(root):
-            return _SavedColumns(root, _pieces(root, 0), [])
-        try:
-            folders = [path for path in root.iterdir() if _is_saved(path)]
-        except OSError as error:
-            raise UserError(
-                f"{root}: cannot be read as a folder ({atomic.reason(error)})"
-            ) from None
-        if not 0 < len(folders) <= MOST_CLIENTS:
-            raise UserError(
-                f"{root}: has neither {STATE} nor {PARTS}, so it must hold a folder with one "
-                f"for each client, at most {MOST_CLIENTS:,}; it holds {len(folders):,}"
-            )
-        folders.sort(key=lambda path: _counted(path.name))
-        pieces = []
+            return _SavedColumns(root, _saved(root, 0), [])
+        folders = _folders(root)
+        files = []
         for client, folder in enumerate(folders):
-            pieces += _pieces(folder, client)
-        return _SavedColumns(root, pieces, [folder.name for folder in folders])
+            files += _saved(folder, client)
+        table = _SavedColumns(root, files, [folder.name for folder in folders])
+        if _table.CLIENT in table.names:
+            table.notes = (
+                f"{root}: the column '{_table.CLIENT}' says whose each sample is, not the folders",
+            )
+        return table
+
+
+def _folders(root: Path) -> list[Path]:
+    """Return the folder of each client, in the order of names. Raises UserError."""
+    try:
+        entries = sorted(root.iterdir())
+    except OSError as error:
+        raise UserError(
+            f"{root}: cannot be read as a folder ({atomic.reason(error)})"
+        ) from None
+    folders = [path for path in entries if _is_saved(path)]
+    if not 0 < len(folders) <= MOST_CLIENTS:
+        raise UserError(
+            f"{root}: has neither {STATE} nor {PARTS}, so it must hold a folder with one "
+            f"for each client, at most {MOST_CLIENTS:,}; it holds {len(folders):,}"
+        )
+    for path in entries:
+        if path.is_dir() and path not in folders and not path.name.startswith("."):
+            raise UserError(
+                f"{path}: has neither {STATE} nor {PARTS}, other folders beside it have; save "
+                "the data of this client again, or move the folder away"
+            )
+    return sorted(folders, key=lambda path: _counted(path.name))
 
 
 def _is_saved(folder: Path) -> bool:
@@ -109,39 +124,49 @@ def _counted(name: str) -> list[tuple[int, str]]:
     return [(int(digits[:18] or -1), letters) for digits, letters in pieces]
 
 
-def _pieces(folder: Path, client: int) -> list[_Piece]:
-    """The files of a data set, or of its parts for training and testing. Raises
+def _saved(folder: Path, client: int) -> list[_Saved]:
+    """Open the files of a data set, or of its parts for training and testing. Raises
     UserError.
     """
     if (folder / STATE).is_file():
-        return [_Piece(table, None, client) for table in _tables(folder)]
+        return [_Saved(piece, None, client) for piece in _pieces(folder)]
     splits = _json(folder / PARTS, _Splits)["splits"]
-    pieces = []
-    for part in (_table.TRAIN, _table.TEST):
+    files = []
+    for part in (_names.TRAIN, _names.TEST):
         if part in splits:
-            pieces += [_Piece(table, part, client) for table in _tables(folder / part)]
-    if not pieces:
+            files += [_Saved(piece, part, client) for piece in _pieces(folder / part)]
+    if not files:
         raise UserError(f"{folder}: has neither 'train' nor 'test' among its parts")
-    return pieces
+    return files
 
 
-def _tables(folder: Path) -> list[Any]:
-    """Arrow's tables of one data set. Raises UserError."""
+def _pieces(folder: Path) -> list[_arrow.Piece]:
+    """Open the tables of one data set. Raises UserError."""
     state = _json(folder / STATE, _State)
     if state.get("_indices_data_files"):
         raise UserError(
             f"{folder}: its rows are chosen by a file of indices; save it again after "
             "flatten_indices()"
         )
-    tables = []
-    for file in state["_data_files"]:
-        name = file["filename"]
-        if not re.fullmatch(_images.NAME, name):
-            raise UserError(f"{folder / STATE}: {name!r:.60} is no name of a file")
-        tables.append(_table_in(folder / name))
-    if not tables:
+    names = [file["filename"] for file in state["_data_files"]]
+    if not names:
         raise UserError(f"{folder / STATE}: names no file")
-    return tables
+    refuse_repeated(folder / STATE, "file", names)
+    refuse_missing_shards(folder, names)
+    return [_piece(folder, name) for name in names]
+
+
+def _piece(folder: Path, name: str) -> _arrow.Piece:
+    """Open a table as a piece of a data set. Raises UserError."""
+    if not re.fullmatch(_images.NAME, name):
+        raise UserError(f"{folder / STATE}: {name!r:.60} is no name of a file")
+    table = _table_in(folder / name)
+
+    def read(column: str) -> list[Any]:
+        chunks: list[Any] = table[column].chunks
+        return chunks
+
+    return _arrow.Piece(folder / name, table.schema, len(table), read)
 
 
 def _table_in(path: Path) -> Any:

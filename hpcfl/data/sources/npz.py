@@ -10,6 +10,7 @@ each sample is, for ``partition.scheme = "by-client"``.
 """
 
 import zipfile
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -23,6 +24,9 @@ from numpy.lib.npyio import NpzFile
 
 from hpcfl.data import owners
 from hpcfl.data.datasets import Dataset
+from hpcfl.data.description import DataDescription
+from hpcfl.data.sources import _ranges
+from hpcfl.data.sources._columns import refuse_indistinct
 from hpcfl.data.sources.base import Source
 from hpcfl.errors import UserError
 from hpcfl.files import atomic, regular
@@ -45,19 +49,25 @@ class OwnFile(Source):
                 _taken(content),
                 tuple(sorted({*content.files} - KEYS))[:NAMED],
             )
-        dataset = made(root, read, unread=unread)
         if problem := _clients_problem(read):
             raise UserError(f"{root}: {problem}")
-        return (
-            replace(dataset, owners=owners.numbered(read["client"]))
-            if "client" in read
-            else dataset
+        client = "client" if "client" in read else ""
+        dataset = made(
+            root,
+            read,
+            unread=unread,
+            owners=owners.numbered(read[client]) if client else None,
+            description=DataDescription(("x",), "y", client),
         )
+        notes = list(dataset.notes)
+        if unread:
+            names = ", ".join(map(repr, unread))
+            notes.append(f"{root}: the arrays {names} are not read; x, y, client are")
+        return replace(dataset, notes=tuple(notes))
 
 
 def made(path: Path, arrays: dict[str, np.ndarray], **more: Any) -> Dataset:
-    """The data set of the ``arrays`` x, y and perhaps ``classes`` that were read from
-    ``path``.
+    """Make the data set of the ``arrays`` x, y and perhaps ``classes`` from ``path``.
 
     more: further fields of it. Raises UserError where the arrays cannot be used.
     """
@@ -66,10 +76,15 @@ def made(path: Path, arrays: dict[str, np.ndarray], **more: Any) -> Dataset:
     x, y = arrays["x"], torch.from_numpy(arrays["y"].astype(np.int64))
     classes = int(arrays.get("classes", y.max() + 1))
     notes = () if "classes" in arrays else gaps(path, y)
+    if x.dtype == np.uint8 or x.dtype.kind == "f":
+        test, clients = more.get("official_test", 0), more.get("owners")
+        notes += _ranges.describe(path, x, test, clients)
     data = partial(Dataset, path.stem, y=y, classes=classes, notes=notes, **more)
     if x.dtype == np.uint8:
         return data(x=torch.from_numpy(x))
     if x.dtype.kind == "f":
+        for column in range(x.shape[1] if x.ndim == 2 else 0):
+            refuse_indistinct(f"{path}: column {column} of x", x[:, column])
         return data(
             x=torch.from_numpy(x.astype(np.float32)), scale=1.0, mean=(0.0,), std=(1.0,)
         )
@@ -126,12 +141,18 @@ def _opened(path: Path) -> Iterator[NpzFile]:
 
 
 def refuse_bombs(file: BinaryIO) -> None:
-    """Raises ValueError for an array that would fill the memory from next to nothing.
+    """Raise ValueError for an array that would fill the memory from next to nothing, and
+    for two arrays of one name.
 
     The sizes that a file declares can be trusted, because no more than that is ever
     unpacked.
     """
-    for entry in zipfile.ZipFile(file).infolist():
+    entries = zipfile.ZipFile(file).infolist()
+    names = Counter(entry.filename.removesuffix(".npy") for entry in entries)
+    name, count = names.most_common(1)[0] if names else ("", 0)
+    if count > 1:
+        raise ValueError(f"the array '{name}' stands {count} times; keep one")
+    for entry in entries:
         if entry.file_size > max(UNPACKED, RATIO * entry.compress_size):
             sizes = f"from {entry.compress_size:,} to {entry.file_size:,} bytes"
             raise ValueError(
@@ -168,13 +189,11 @@ def _labels_problem(arrays: dict[str, np.ndarray]) -> str:
 
 def _clients_problem(arrays: dict[str, np.ndarray]) -> str:
     """What is wrong with the owners of samples; "" if nothing is or there are none."""
-    clients, y = arrays.get("client"), arrays["y"]
-    if clients is None or (
-        clients.shape == y.shape[:1] and clients.dtype.kind in "iuU"
-    ):
+    clients, samples = arrays.get("client"), len(arrays["x"]) if arrays["x"].ndim else 0
+    if clients is None or (clients.shape == (samples,) and clients.dtype.kind in "iuU"):
         return ""
     return (
-        f"client must be [{len(y)}], the number or name of each sample's owner; it is {clients.dtype} "
+        f"client must be [{samples}], the number or name of each sample's owner; it is {clients.dtype} "
         f"{list(clients.shape)}"
     )
 
@@ -184,13 +203,7 @@ def _samples_problem(x: np.ndarray) -> str:
     if x.dtype.kind not in "fiu":
         return f"x must hold numbers; it is {x.dtype}"
     if x.dtype.kind == "f":
-        largest = np.finfo(np.float32).max
-        finite = -largest <= x.min() and x.max() <= largest
-        return (
-            ""
-            if finite
-            else f"x holds NaN or infinities, which are those beyond {largest:.2g}"
-        )
+        return _infinite_problem(x)
     if x.min() < 0:
         return "x holds negative token ids"
     if x.max() >= MOST_TOKENS:
@@ -198,17 +211,34 @@ def _samples_problem(x: np.ndarray) -> str:
     return ""
 
 
-def gaps(path: Path, y: torch.Tensor) -> tuple[str, ...]:
-    """A note where class numbers below the greatest do not occur, else nothing."""
-    missing = (y.bincount() == 0).nonzero().flatten().tolist()
+def _infinite_problem(x: np.ndarray) -> str:
+    """Return the first number that is not finite in float32, "" if all are."""
+    largest = np.finfo(np.float32).max
+    if -largest <= x.min() and x.max() <= largest:
+        return ""
+    position = tuple(np.argwhere(~(np.abs(x) <= largest))[0].tolist())
+    return (
+        f"x{list(position)} is {x[position]}; x must not hold NaN or infinities, which are "
+        f"those beyond {largest:.2g}"
+    )
+
+
+def gaps(path: Path, y: torch.Tensor, classes: int | None = None) -> tuple[str, ...]:
+    """Return a note where class numbers do not occur, else nothing.
+
+    classes: how many there are; without it one more than the greatest number.
+    """
+    classes = classes or int(y.max()) + 1
+    missing = (y.bincount(minlength=classes) == 0).nonzero().flatten().tolist()
     if not missing:
         return ()
     told = ", ".join(map(str, missing[:5])) + (
         f" and {len(missing) - 5} more" if len(missing) > 5 else ""
     )
     return (
-        f"{path}: no sample has the class {told} of 0 … {int(y.max())}; models get an output for it all "
-        "the same (number them 0, 1, … without gaps, or say how many there are in the array 'classes')",
+        f"{path}: no sample has the class {told} of 0 … {classes - 1}; models get an output for it "
+        "all the same (number them 0, 1, … without gaps; an npz file may say how many there "
+        "are in the array 'classes')",
     )
 
 

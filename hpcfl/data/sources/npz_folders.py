@@ -2,24 +2,27 @@
 client, with .npz files.
 
 A client's folder holds ``data.npz``, or ``train.npz`` and ``test.npz``, all of them as
-for ``npz``. The clients' order is that of their names.
+for ``npz`` but without ``client``. The clients' order is that of their names.
 """
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
 from hpcfl.data.datasets import Dataset
+from hpcfl.data.description import DataDescription
 from hpcfl.data.owners import Owners
 from hpcfl.data.sources import npz
 from hpcfl.data.sources.base import Source
 from hpcfl.errors import UserError
-from hpcfl.files import atomic, heartbeat
+from hpcfl.files import atomic, heartbeat, values, wording
 
 MOST_CLIENTS = 100_000
 # What a client's folder may hold: all samples in one file, or test samples apart.
 WHOLE = ("data.npz",)
 APART = ("train.npz", "test.npz")
+APART_BY = 100  # times as large values are a note
 
 
 class ClientFolders(Source):
@@ -31,21 +34,50 @@ class ClientFolders(Source):
 
     def read(self, name: str, root: Path) -> Dataset:
         folders = _folders(root)
-        files = APART if (folders[0] / APART[0]).exists() else WHOLE
+        files = _files(folders[0])
+        for folder in folders:
+            _refuse_other_files(folder, files)
         # The training samples of all clients come first, then their test samples.
-        parts = []
-        clients = []
-        for file in files:
-            for client, folder in enumerate(folders):
-                parts.append(_arrays(folder / file))
-                clients.append(client)
+        paths = [folder / file for file in files for folder in folders]
+        parts = [_arrays(path) for path in paths]
         lengths = [len(arrays["y"]) for arrays in parts]
-        names = tuple(folder.name for folder in folders)
-        return npz.made(
+        clients = [*range(len(folders))] * len(files)
+        notes = describe_scales(paths, parts)
+        dataset = npz.made(
             root,
-            joined(root, parts),
+            joined(paths, parts),
             official_test=sum(lengths[len(folders) :]),
-            owners=Owners(names, np.repeat(clients, lengths)),
+            owners=Owners(
+                tuple(folder.name for folder in folders), np.repeat(clients, lengths)
+            ),
+            description=DataDescription(
+                features=("x",), label="y", client="the name of the folder"
+            ),
+        )
+        return replace(dataset, notes=(*dataset.notes, *notes))
+
+
+def _files(folder: Path) -> tuple[str, ...]:
+    """Return the names of the files that each client has, by those of the first one."""
+    return APART if (folder / APART[0]).exists() else WHOLE
+
+
+def _refuse_other_files(folder: Path, files: tuple[str, ...]) -> None:
+    """Raise UserError where a client's folder holds other .npz files than ``files``."""
+    found = sorted(path.name for path in folder.glob("*.npz"))
+    missing = sorted(set(files) - set(found))
+    others = sorted(set(found) - set(files))
+    if missing:
+        has = f"; it has {wording.list_names(others)}" if others else ""
+        raise UserError(
+            f"{folder / missing[0]}: no such file{has}; all clients must have "
+            f"{' and '.join(files)} (folders of images are read by data.dataset = "
+            "'image-folder')"
+        )
+    if others:
+        raise UserError(
+            f"{folder / others[0]}: is not read beside {' and '.join(files)}; move it out "
+            "of the folder"
         )
 
 
@@ -58,6 +90,8 @@ def _folders(root: Path) -> list[Path]:
         for path in sorted(root.iterdir()):
             if path.is_dir() and not path.name.startswith("."):
                 folders.append(path)
+            elif path.suffix == ".npz":
+                raise UserError(f"{path}: is in no client's folder")
     except OSError as error:
         raise UserError(
             f"{root}: cannot be read as a folder of clients ({atomic.reason(error)})"
@@ -71,7 +105,7 @@ def _folders(root: Path) -> list[Path]:
 
 
 def _arrays(path: Path) -> dict[str, np.ndarray]:
-    """The arrays in one client's file. Raises UserError."""
+    """Return the arrays in one client's file. Raises UserError."""
     arrays = npz.arrays(path)
     heartbeat.beat()
     x = arrays["x"]
@@ -81,32 +115,68 @@ def _arrays(path: Path) -> dict[str, np.ndarray]:
             f"{path}: x has the shape {x.shape} and y {y.shape}; they must be "
             "[n, …] and [n]"
         )
+    if "client" in arrays:
+        raise UserError(
+            f"{path}: has an array 'client', but its folder names the client; leave it "
+            "out, or read one file by data.dataset = 'npz'"
+        )
     return arrays
 
 
-def joined(root: Path, parts: list[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
-    """The samples of all clients in a row. Raises UserError where those of two cannot
-    lie in one array.
+def joined(
+    paths: list[Path], parts: list[dict[str, np.ndarray]]
+) -> dict[str, np.ndarray]:
+    """Return the samples of all clients' files in a row. Raises UserError where those of
+    two cannot lie in one array, or hold a not-a-number or infinity.
     """
-    for key in ("x", "y"):
-        kinds = set()
-        for arrays in parts:
-            shape = ["n", *arrays[key].shape[1:]]
-            kinds.add(f"{arrays[key].dtype} {shape}")
-        if len(kinds) > 1:
-            raise UserError(
-                f"{root}: {key} must be of one type and shape for all clients; it is "
-                f"{' and '.join(sorted(kinds)[:3])}"
-            )
+    for path, arrays in zip(paths, parts, strict=True):
+        for key in ("x", "y"):
+            if _form(arrays[key]) != _form(parts[0][key]):
+                raise UserError(
+                    f"{path}: {key} is {_form(arrays[key])}, but {_form(parts[0][key])} in "
+                    f"{paths[0]}; it must be of one type and shape for all clients"
+                )
+        place = values.describe_nonfinite(arrays["x"])
+        if place:
+            raise UserError(f"{path}: x{place}")
     whole = {}
     for key in ("x", "y"):
         whole[key] = np.concatenate([arrays[key] for arrays in parts])
-    classes = [arrays["classes"] for arrays in parts if "classes" in arrays]
-    if any(not np.array_equal(names, classes[0]) for names in classes):
-        raise UserError(f"{root}: classes must be the same in all files that have it")
-    if classes:
-        whole["classes"] = classes[0]
+    for path, arrays in zip(paths, parts, strict=True):
+        if "classes" not in arrays:
+            continue
+        stated = whole.setdefault("classes", arrays["classes"])
+        if not np.array_equal(stated, arrays["classes"]):
+            raise UserError(
+                f"{path}: classes is {arrays['classes']}, but {stated} in a file before it"
+            )
     return whole
+
+
+def describe_scales(
+    paths: list[Path], parts: list[dict[str, np.ndarray]]
+) -> tuple[str, ...]:
+    """Return a note where the values of one file are so much larger than those of
+    another that they may be on another scale, such as 0 … 255 and 0 … 1.
+    """
+    largest = [float(np.abs(arrays["x"]).max(initial=0)) for arrays in parts]
+    sized = [(size, path) for size, path in zip(largest, paths, strict=True) if size]
+    if not sized or parts[0]["x"].dtype.kind == "i":  # token ids
+        return ()
+    least, smallest = min(sized)
+    most, greatest = max(sized)
+    if most < least * APART_BY:
+        return ()
+    return (
+        f"values of x go up to {least:g} in {smallest}, and to {most:g} in {greatest}; all "
+        "files must have one scale",
+    )
+
+
+def _form(array: np.ndarray) -> str:
+    """Return the type and shape of an array of samples, for a message."""
+    sizes = ", ".join(map(str, ("n", *array.shape[1:])))
+    return f"{array.dtype} [{sizes}]"
 
 
 plugin = ClientFolders()

@@ -13,6 +13,7 @@ run.
 
 import re
 import zipfile
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Final, NotRequired
 
@@ -21,6 +22,7 @@ from pydantic import Field, NonNegativeInt, PositiveInt
 from typing_extensions import TypedDict
 
 from hpcfl.data.datasets import Dataset
+from hpcfl.data.description import DataDescription
 from hpcfl.data.owners import Owners
 from hpcfl.data.sources import _pickled, npz, npz_folders
 from hpcfl.data.sources.base import Source
@@ -62,26 +64,50 @@ class PFLlib(Source):
     def read(self, name: str, root: Path) -> Dataset:
         config = _config(root)
         clients = _clients(root, config)
-        parts = []
+        paths = []
         for part in PARTS:
-            for client in range(clients):
-                parts.append(_arrays(root / part / f"{client}.npz"))
-        joined = npz_folders.joined(root, parts)
+            paths += [root / part / f"{client}.npz" for client in range(clients)]
+        parts = [_arrays(path) for path in paths]
+        joined = npz_folders.joined(paths, parts)
+        notes = npz_folders.describe_scales(paths, parts)
         if config is not None:
+            notes += _describe_classes(root, config["num_classes"], joined["y"])
             joined["classes"] = np.array(config["num_classes"])
             _refuse_other_sizes(root, config.get(SIZES), parts)
         lengths = [len(arrays["y"]) for arrays in parts]
         of = np.repeat([*range(clients), *range(clients)], lengths)
-        return npz.made(
+        dataset = npz.made(
             root,
             joined,
             official_test=sum(lengths[clients:]),
             owners=Owners(tuple(map(str, range(clients))), of),
+            description=DataDescription(
+                features=("x",), label="y", client="the number in the file's name"
+            ),
         )
+        return replace(dataset, notes=(*dataset.notes, *notes))
+
+
+def _describe_classes(root: Path, stated: int, y: np.ndarray) -> tuple[str, ...]:
+    """Return a note where ``config.json`` states more classes than occur. Raises
+    UserError where it states fewer.
+    """
+    if int(y.max()) >= stated:
+        raise UserError(
+            f"{root / CONFIG}: says num_classes = {stated}, but there are samples of class "
+            f"{int(y.max())}"
+        )
+    found = len(np.unique(y))
+    if found == stated:
+        return ()
+    return (
+        f"{root / CONFIG}: says num_classes = {stated}, the files have samples of {found} "
+        "classes",
+    )
 
 
 def _config(root: Path) -> Config | None:
-    """What ``config.json`` says; None where there is none. Raises UserError."""
+    """Read ``config.json``; None where there is none. Raises UserError."""
     path = root / CONFIG
     try:
         table = foreign.parsed(regular.read_bytes(path, CONFIG_BYTES))
@@ -130,6 +156,8 @@ def _found(folder: Path) -> set[int]:
         for path in folder.iterdir():
             if re.fullmatch(r"(0|[1-9]\d{0,8})\.npz", path.name, re.ASCII):
                 numbers.add(int(path.stem))
+            elif path.suffix == ".npz":
+                raise UserError(f"{path}: must be called K.npz, of a client's number K")
     except OSError as error:
         raise UserError(
             f"{folder}: cannot be read as a folder of PFLlib's clients "
@@ -206,10 +234,14 @@ def _samples(x: Any, most: int) -> np.ndarray:
 
 
 def _tokens(rows: Any, most: int) -> np.ndarray:
-    """The token ids in pairs of a list of them and its length. Raises ValueError."""
+    """Return the token ids in pairs of a list of them and its length. Raises
+    ValueError.
+    """
     texts = []
     for row in rows:
-        tokens, _ = row
+        tokens, length = row
+        if isinstance(tokens, list) and not 0 <= length <= len(tokens):
+            raise ValueError(f"a text of {len(tokens)} tokens states {length}")
         texts.append(tokens)
     lengths = {len(tokens) for tokens in texts if isinstance(tokens, list)}
     if not all(isinstance(tokens, list) for tokens in texts) or len(lengths) != 1:
@@ -237,7 +269,7 @@ def _numbers(values: Any, most: int) -> np.ndarray:
 def _refuse_other_sizes(
     root: Path, sizes: list[Counts] | None, parts: list[Arrays]
 ) -> None:
-    """Raises UserError for the first client with other samples than ``config.json``
+    """Raise UserError for the first client with other samples than ``config.json``
     says.
 
     parts: the training parts of all clients, then their test parts.
@@ -253,7 +285,11 @@ def _refuse_other_sizes(
         labels = [parts[client]["y"], parts[clients + client]["y"]]
         classes, counts = np.unique(np.concatenate(labels), return_counts=True)
         held = dict(zip(classes.tolist(), counts.tolist(), strict=True))
-        expected = {number: count for number, count in told}
+        expected = {number: count for number, count in told if count}
+        if len({number for number, _ in told}) < len(told):
+            raise UserError(
+                f"{root / CONFIG}: client {client} has a class twice: {told}"
+            )
         if held != expected:
             raise UserError(
                 f"{root}: client {client} has {sum(held.values()):,} samples, by class "

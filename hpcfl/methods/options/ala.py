@@ -28,6 +28,7 @@ from hpcfl.methods.base import Method, Setup, State
 from hpcfl.rows.layout import Group
 
 Activation = Literal["round", "own"]  # whose second round learns Ω until it converges
+Adaptation = Literal["always", "initial"]  # the rounds that learn Ω
 WINDOW = 10  # so many last losses must be alike for a first activation to end
 
 
@@ -41,6 +42,7 @@ class AdaptiveLocalAggregation:
     activation: "round", Algorithm 1, begins with round 2 of the federation, also for
     clients that were not in round 1, whose own model is still the initial one. "own"
     begins with each client's own second round.
+    adaptation: "initial" leaves Ω as that first activation has made it.
     """
 
     eta: float = 1.0
@@ -49,6 +51,7 @@ class AdaptiveLocalAggregation:
     threshold: float = 0.01
     most_epochs: int = 100
     activation: Activation = "round"
+    adaptation: Adaptation = "always"
 
     def client_state(self, setup: Setup) -> State:
         upper = setup.layout.columns(self.layers)
@@ -96,6 +99,9 @@ class AdaptiveLocalAggregation:
             spread = losses[:, -WINDOW:].std(dim=1, correction=0)
             return later | (spread < self.threshold)
 
+        learns = rounds[:, 0] > 0
+        if self.adaptation == "initial":
+            learns = rounds[:, 0] == 1
         with fleet.trial():
             blended, after = fleet.train_by(
                 step,
@@ -105,7 +111,7 @@ class AdaptiveLocalAggregation:
                 phase="ala",
                 share=self.share,
                 frozen="training",
-                only=rounds[:, 0] > 0,
+                only=learns,
                 until=done,
                 epochs=self.most_epochs,
                 variables={

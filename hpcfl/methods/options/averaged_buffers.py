@@ -8,7 +8,7 @@ each client.
 
 import functools
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +18,7 @@ from torch import Tensor
 from hpcfl.clients import Fleet
 from hpcfl.communication.message import Inbox, Mean, Message
 from hpcfl.methods.base import Audience, Cohort, Method, Setup, State
+from hpcfl.rows.declared import NamedTensors
 
 
 @dataclass(frozen=True)
@@ -85,8 +86,9 @@ class AveragedBuffers:
             fleet.state[name] = received
         return hook(fleet, self._without_buffers(inbox), *rest)
 
-    def _without_buffers(self, arrived: Mapping[str, Any]) -> dict[str, Any]:
-        """What is the method's own of a message that arrived."""
-        return {
+    def _without_buffers(self, arrived: Any) -> Any:
+        """Return the method's own part of a message that arrived."""
+        own = {
             name: value for name, value in arrived.items() if name not in self.initial
         }
+        return NamedTensors(own, arrived.place)

@@ -13,7 +13,7 @@ server averages whole models by ``aggregation = "class-wise"``, which wraps them
 """
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from pydantic import Field
@@ -230,6 +230,8 @@ class ClassWiseAggregation(AggregationKey, FedAvg):
 
     Clients start from their mix of the class models instead of the mean.
     """
+
+    varying: ClassVar[tuple[str, ...]] = ("weights", "shares", "uploads")
 
     def class_wise(self) -> ClassWise:
         """How models are aggregated by class."""

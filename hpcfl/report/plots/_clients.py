@@ -1,5 +1,5 @@
-"""Each client's own number of a score, by method and by data: what three kinds of
-figures show.
+"""Each client's own number of a score, by method and by data, for kinds of figures with
+a row for each method.
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,62 +18,56 @@ from hpcfl.report.summary import Run
 from hpcfl.scores._described import Measure
 
 if TYPE_CHECKING:
+    import pandas
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 
 @dataclass(frozen=True)
-class Row:
-    """The clients of one method.
-
-    seeds: what each repetition is called, such as ``seed=0``. numbers: by repetition as
-    they are shown, [clients] each, NaN for clients without one.
-    """
-
-    label: str
-    method: str
-    runs: list[Run]
-    seeds: list[str]
-    numbers: list[np.ndarray]
-
-    @property
-    def known(self) -> np.ndarray:
-        """The numbers of all clients of all repetitions that have one, [n]."""
-        everyone = np.concatenate(self.numbers)
-        numbers: np.ndarray = everyone[np.isfinite(everyone)]
-        return numbers
-
-
-@dataclass(frozen=True)
 class Rows:
-    """By the label of their data the rows, the best one first; what their numbers
-    measure.
+    """The clients' numbers, and what they measure.
+
+    Attributes:
+        numbers: A line for each client of each run that has a number, with ``panel``
+            and ``row``, its labels, ``method``, ``seed``, such as ``seed=0``,
+            ``client`` and ``number`` as it is shown; the row with the best mean first.
+        repetitions: The label of the row, the seed and the run of each repetition.
+        measure: What the numbers measure.
+        metric: The name by which they were asked for.
     """
 
-    panels: dict[str, list[Row]]
+    numbers: "pandas.DataFrame"
+    repetitions: list[tuple[str, str, Run]]
     measure: Measure
-    runs: list[Run]
     metric: str
 
     @property
-    def rows(self) -> list[Row]:
-        """Those of all panels."""
-        return [row for of_panel in self.panels.values() for row in of_panel]
+    def panels(self) -> "dict[str, dict[str, pandas.DataFrame]]":
+        """The numbers by panel and row."""
+        panels: dict[str, dict[str, pandas.DataFrame]] = {}
+        for (panel, row), lines in self.numbers.groupby(["panel", "row"], sort=False):
+            panels.setdefault(panel, {})[row] = lines
+        return panels
 
     @property
-    def longest(self) -> int:
-        """How many rows the longest panel has."""
-        return max(map(len, self.panels.values()))
+    def methods(self) -> dict[str, str]:
+        """The method of each row."""
+        return dict(zip(self.numbers["row"], self.numbers["method"], strict=True))
+
+    @property
+    def runs(self) -> list[Run]:
+        """All runs."""
+        return [run for _, _, run in self.repetitions]
 
     def moment(self, at: str) -> str:
-        """In which of the rounds the numbers are read, where ``at`` was asked for."""
+        """Return a note on the rounds in which the numbers are read."""
         return moment(self.runs, read_at(self.metric, at))
 
 
 def rows(
     runs: list[Run], sheet: Sheet, metric: str, at: str, group: Sequence[str]
 ) -> Rows:
-    """The finished runs' rows; what was left out joins the sheet's notes. Raises
+    """Return the finished runs' rows; what was left out joins the sheet's notes. Raises
     UserError.
     """
     arranged = arrange(runs, group, options="--group")
@@ -85,7 +79,7 @@ def rows(
 def rows_of(
     repetitions: Mapping[tuple[str, str], list[Run]], sheet: Sheet, metric: str, at: str
 ) -> Rows:
-    """The rows of runs by the labels of their row and of their data.
+    """Return the rows of runs by the labels of their row and of their data.
 
     Args:
         repetitions: The runs whose clients stand in a row.
@@ -96,6 +90,8 @@ def rows_of(
     Raises:
         UserError: No client has such a number.
     """
+    import pandas
+
     runs = [run for of_row in repetitions.values() for run in of_row]
     refuse_unknown(runs, metric)
     measure = named(runs[0], metric).measure
@@ -103,49 +99,55 @@ def rows_of(
         raise UserError(
             f"--metric {metric}: is no score that each client has; such as accuracy, loss"
         )
-    seeds = dict(
-        zip(map(id, runs), called([setting_of(run) for run in runs]), strict=True)
-    )
-    panels: dict[str, list[Row]] = {}
-    for (label, column), of_row in repetitions.items():
-        numbers = []
+    seeds = iter(called([setting_of(run) for run in runs]))
+    read = []
+    tables = []
+    for (row, panel), of_row in repetitions.items():
+        known = []
         for run in of_row:
-            read = of_clients(run, named(run, metric).column, measure, at)
-            numbers.append(drawable(measure.factor * read))
-        row = Row(
-            label,
-            method_of(of_row[0]),
-            of_row,
-            [seeds[id(run)] for run in of_row],
-            numbers,
-        )
-        if len(row.known):
-            panels.setdefault(column, []).append(row)
+            seed = next(seeds)
+            numbers = of_clients(run, named(run, metric).column, measure, at)
+            shown = pandas.DataFrame({"number": drawable(measure.factor * numbers)})
+            labels = {
+                "panel": panel,
+                "row": row,
+                "method": method_of(run),
+                "seed": seed,
+            }
+            known.append(shown.assign(**labels, client=shown.index).dropna())
+            read.append((row, seed, run))
+        if any(map(len, known)):
+            tables += known
         else:
-            sheet.notes.append(f"{label}: left out, its clients have no such number")
-    if not panels:
+            sheet.notes.append(f"{row}: left out, its clients have no such number")
+    if not tables:
         raise UserError(f"--metric {metric}: no client has a number of its own")
-    for of_panel in panels.values():
-        of_panel.sort(key=lambda row: -measure.rank(float(row.known.mean())))
-    return Rows(panels, measure, runs, metric)
+    numbers = pandas.concat(tables, ignore_index=True)
+    return Rows(best_first(numbers, measure.rank(1.0)), read, measure, metric)
+
+
+def best_first(numbers: "pandas.DataFrame", sign: float) -> "pandas.DataFrame":
+    """Return the lines of ``Rows.numbers`` sorted by the means of their rows; ``sign``:
+    1 where more is better, else -1.
+    """
+    means = numbers.groupby(["panel", "row"])["number"].transform("mean")
+    order = np.argsort(-sign * means.to_numpy(), kind="stable")
+    return numbers.iloc[order]
 
 
 def paper(
     sheet: Sheet, scores: Rows, shared: bool = True
 ) -> "tuple[Figure, list[Axes]]":
-    """Panels with a line of text for each row, the first on top; ``shared``: with one x
-    axis for all.
+    """Return panels with a line of text for each row, the first on top; ``shared``: with
+    one x axis for all.
     """
-    figure, places = sheet.panels(
-        len(scores.panels), height=0.75 + scores.longest * 1.15 * LINE, sharex=shared
-    )
-    for place, (title, of_panel) in zip(places, scores.panels.items(), strict=True):
-        place.set(
-            title=sheet.title(title) if len(scores.panels) > 1 else "",
-            ylim=(len(of_panel) - 0.4, -0.6),
-        )
-        place.set_yticks(
-            range(len(of_panel)), [sheet.beside(row.label) for row in of_panel]
-        )
+    panels = scores.panels
+    height = 0.75 + max(map(len, panels.values())) * 1.15 * LINE
+    figure, places = sheet.panels(len(panels), height=height, sharex=shared)
+    for place, (title, of_panel) in zip(places, panels.items(), strict=True):
+        place.set_yticks(range(len(of_panel)), [sheet.beside(row) for row in of_panel])
+        place.set_ylim(len(of_panel) - 0.4, -0.6)
         place.grid(False, axis="y")
+        if len(panels) > 1:
+            place.set_title(sheet.title(title))
     return figure, places

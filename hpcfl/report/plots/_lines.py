@@ -2,7 +2,7 @@
 experiment, drawn as curves.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -21,15 +21,14 @@ if TYPE_CHECKING:
     from matplotlib.lines import Line2D
 
 MARKS = 8  # approximate number of marks along a line
-BAND = 0.6  # opacity of the bands of all lines of a panel together
-MANY = 12  # a panel with more lines is higher
+MANY = 12  # a panel with more lines is higher, and has paler bands
 MOMENTS = {"pre": "before local training", "post": "after local training"}
 
 
 @dataclass(frozen=True)
 class Line:
-    """One line: at ``x`` [T] the mean and the population's standard deviation over
-    ``runs`` repetitions.
+    """One line: at ``x`` [T] the mean and the sample standard deviation over ``runs``
+    repetitions.
     """
 
     label: str
@@ -46,7 +45,7 @@ class Line:
 
 
 def method_of(run: Run) -> str:
-    """The method's name, by which its look is chosen."""
+    """Return the method's name, by which its look is chosen."""
     return str(run.config["method"]["name"])
 
 
@@ -55,9 +54,11 @@ def draw(
     panels: Mapping[str, Sequence[Line]],
     measure: Measure | None,
     shared: bool = True,
-    **axes: str,
+    *,
+    xlabel: str,
+    ylabel: str,
 ) -> "Figure":
-    """Lines in panels by title, with one legend for all.
+    """Draw lines in panels by title, with one legend for all.
 
     Args:
         sheet: The paper to draw on.
@@ -65,47 +66,39 @@ def draw(
         measure: Of the numbers on the y axis; the best line by it is first in the
             legend.
         shared: Whether all panels have the same y axis.
-        axes: ``xlabel`` and ``ylabel``.
+        xlabel: The label of each x axis.
+        ylabel: The label of the y axes of the first column.
     """
-    crowded = max(map(len, panels.values())) > MANY
-    height = 3.8 if crowded else 0
+    most = max(map(len, panels.values()))
+    height = 3.8 if most > MANY else 0
     figure, places = sheet.panels(len(panels), height=height, sharey=shared)
-    in_legend = _best_first(panels, measure)
-    methods = {label: line.method for label, line in in_legend.items()}
-    looks = sheet.looks(methods)
+    lines = [line for of_panel in panels.values() for line in of_panel]
+    looks = sheet.looks({line.label: line.method for line in lines})
     handles = {}
-    for place, (title, lines) in zip(places, panels.items(), strict=True):
-        opacity = min(0.15, BAND / max(1, len(lines)))
-        for position, line in enumerate(lines):
+    for place, (title, of_panel) in zip(places, panels.items(), strict=True):
+        for position, line in enumerate(of_panel):
             look = looks[line.label]
             handles[line.label] = _draw_line(place, position, line, look)
             if line.runs > 1:
-                _draw_band(place, line, look, opacity)
-        place.set(title=sheet.title(title), xlabel=axes["xlabel"])
-    for place in places:
+                _draw_band(place, line, look, 0.15 if most <= MANY else 0.04)
+        place.set(title=sheet.title(title), xlabel=xlabel)
         if place.get_subplotspec().is_first_col():  # type: ignore[union-attr]
-            place.set_ylabel(sheet.upright(axes["ylabel"]))
-    labels = list(in_legend)
+            place.set_ylabel(sheet.upright(ylabel))
+    labels = _best_first(lines, measure)
     sheet.legend(figure, [handles[label] for label in labels], labels)
     return figure
 
 
-def _best_first(
-    panels: Mapping[str, Sequence[Line]], measure: Measure | None
-) -> dict[str, Line]:
-    """By label the lines of all panels, that with the best end first and those without
-    an end last.
+def _best_first(lines: Iterable[Line], measure: Measure | None) -> list[str]:
+    """Return the lines' labels, that with the best end first and those without an end
+    last.
     """
     rank = measure.rank if measure else float
 
     def order(line: Line) -> float:
         return -float(np.nan_to_num(rank(line.end), nan=-np.inf))
 
-    lines = [line for of_panel in panels.values() for line in of_panel]
-    by_label: dict[str, Line] = {}
-    for line in sorted(lines, key=order):
-        by_label.setdefault(line.label, line)
-    return by_label
+    return list(dict.fromkeys(line.label for line in sorted(lines, key=order)))
 
 
 def _draw_line(place: "Axes", position: int, line: Line, look: Look) -> "Line2D":
@@ -124,7 +117,7 @@ def _draw_line(place: "Axes", position: int, line: Line, look: Look) -> "Line2D"
 
 
 def _draw_band(place: "Axes", line: Line, look: Look, opacity: float) -> None:
-    """Draw the standard deviation around the means."""
+    """Draw a band of a sample standard deviation around the means."""
     place.fill_between(
         line.x,
         line.mean - line.std,
@@ -137,47 +130,42 @@ def _draw_band(place: "Axes", line: Line, look: Look, opacity: float) -> None:
 
 
 def scored(runs: Sequence[Run], metric: str) -> str:
-    """What numbers are, for an axis: ``test accuracy (%), before local training``, or
-    of held-out samples ``validation accuracy …``.
+    """Return an axis' label: ``test accuracy (%), before local training``, or of
+    held-out samples ``validation accuracy …``.
     """
     metrics = [named(run, metric) for run in runs]
-    first = metrics[0]
-    measure = first.measure
+    name, measure = metrics[0]
     if measure is None:
-        name = first.name
-        shown = name.number if name.column == RECORDED else metric
-        return shown.replace("_", " ")
+        return (name.number if name.column == RECORDED else metric).replace("_", " ")
+    samples = "validation" if is_held_out(name.column) else "test"
     unit = f" ({measure.unit})" if measure.unit else ""
-    kind = ""
-    if measure.kind not in ("weighted", "mean"):
-        kind = f", {measure.kind.replace('_', ' ')}"
-    models = "each method's own models"
+    kind = f", {measure.kind.replace('_', ' ')}"
+    if measure.kind in ("weighted", "mean"):
+        kind = ""
     columns = {models_of(of_run.column) for of_run in metrics}
+    models = "each method's own models"
     if len(columns) == 1:
         [column] = columns
         models = MOMENTS.get(column, column)
-    samples = "validation" if is_held_out(first.column) else "test"
     return f"{samples} {measure.score}{unit}{kind}, {models}"
 
 
 def moment(runs: Sequence[Run], at: At) -> str:
-    """In which of the rounds numbers are read, for the command: ``best of the rounds,
-    by test samples``.
+    """Return a note on the rounds in which numbers are read: ``best of the rounds, by
+    test samples``.
     """
-    if not isinstance(at, str):
-        return f"after {at:g} s of the clients' own time"
     if at != "best":
         return f"{at} of the rounds"
     best_by = sorted({run.summary.best_by for run in runs})
-    return f"{at} of the rounds, by {' or '.join(best_by)} samples"
+    return f"best of the rounds, by {' or '.join(best_by)} samples"
 
 
 def repeated(lines: Sequence[Line]) -> str:
-    """Of how many runs lines are, for the command: ``mean ± standard deviation over 3
+    """Return a note on the repetitions: ``mean ± sample standard deviation over 3
     seeds``.
     """
     counts = sorted({line.runs for line in lines})
     if counts == [1]:
         return "one run each"
-    seeds = f"{counts[0]}" if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
-    return f"mean ± standard deviation over {seeds} seeds"
+    seeds = " to ".join(map(str, dict.fromkeys([counts[0], counts[-1]])))
+    return f"mean ± sample standard deviation over {seeds} seeds"

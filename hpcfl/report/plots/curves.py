@@ -13,7 +13,6 @@ from hpcfl.report.arrangement import (
     Arrangement,
     arrange,
     label,
-    seeds,
     setting_of,
     varied_keys,
 )
@@ -21,7 +20,14 @@ from hpcfl.report.plots import _lines
 from hpcfl.report.plots._lines import Line
 from hpcfl.report.plots.base import Sheet, literal, whole_numbers
 from hpcfl.report.reading import named, read_at, refuse_unknown, series, value
-from hpcfl.report.series import AXES, drawable, over, refuse_packed, thinned
+from hpcfl.report.series import (
+    AXES,
+    deviation,
+    drawable,
+    over,
+    refuse_packed,
+    thinned,
+)
 from hpcfl.report.summary import Run
 from hpcfl.scores._described import Measure
 
@@ -29,6 +35,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 DECADES = 100  # keys whose values differ by this factor are drawn on a logarithmic axis
+Panels = dict[str, list[Line]]  # by the label of the data
 
 
 def plugin(
@@ -39,50 +46,33 @@ def plugin(
     metric: str = "",
     at: str = "",
     group: Sequence[str] = (),
-    base: float | None = None,
 ) -> "Figure":
-    """A line for each method, or other ``group``; a panel for each data set and
+    """Draw a line for each method, or other ``group``; a panel for each data set and
     partition.
 
-    at: of a key on the x axis, where the score is read in a run. base: a value of this
-    key; what is drawn is the gain over the run of the same seed that has it.
+    at: of a key on the x axis, where the score is read in a run.
     """
-    if x in AXES and (at or base is not None):
-        given = f"--at {at}" if at else f"--base {base:g}"
-        raise UserError(
-            f"{given}: a curve over {x} has all rounds; {given.split()[0]} is for --x KEY"
-        )
     metric = metric or runs[0].metric
-    varied = varied_keys(runs)
-    if x not in AXES and x not in varied:
-        hint = plugins.nearest(
-            x, [*AXES, *(key for key in varied if _numeric(runs, key))]
-        )
-        raise UserError(f"--x {x}: is no key in which these runs differ{hint}")
-    arranged = arrange(
-        runs,
-        [*group, x] if group and x in varied else group,
-        unfinished=x in AXES,
-        options="--group",
-    )
-    refuse_unknown(arranged.runs, metric)
     if x in AXES:
-        for run in arranged.runs:
-            refuse_packed(run)
+        if at:
+            raise UserError(f"--at: is for --x KEY; a curve over {x} has all rounds")
+        arranged = arrange(runs, group, unfinished=True, options="--group")
+        refuse_unknown(arranged.runs, metric)
         _refuse_unrecorded(arranged.runs, metric, x)
         panels = over_cost(arranged.repetitions, metric, x)
     else:
-        panels = against(arranged, metric, x, at or "best", base)
+        _refuse_unvaried(runs, x)
+        arranged = arrange(runs, [*group, x] if group else (), options="--group")
+        refuse_unknown(arranged.runs, metric)
+        panels = over_key(arranged, metric, x, at or "best")
+        moment = _lines.moment(arranged.runs, read_at(metric, at or "best"))
+        sheet.notes.append(moment)
     lines = [line for of_panel in panels.values() for line in of_panel]
     if not any(len(line.x) for line in lines):
         raise UserError(f"--metric {metric}: no round has it in all repetitions")
     sheet.notes += [*arranged.notes, _lines.repeated(lines)]
-    if x not in AXES:
-        sheet.notes.append(_lines.moment(arranged.runs, read_at(metric, at or "best")))
-    measure = named(runs[0], metric).measure
     ylabel = _lines.scored(arranged.runs, metric)
-    if base is not None:
-        ylabel = f"gain over {literal(x)} = {base:g}: {ylabel}"
+    measure = named(runs[0], metric).measure
     return draw(sheet, panels if len(panels) > 1 else {"": lines}, measure, x, ylabel)
 
 
@@ -93,19 +83,17 @@ def draw(
     x: str,
     ylabel: str,
 ) -> "Figure":
-    """Lines in panels by title; ``x``: one of AXES, or a key of the configuration."""
+    """Draw lines in panels by title; ``x``: one of AXES, or a key of the configuration."""
     from matplotlib.ticker import EngFormatter
 
     xlabel = AXES[x][0] if x in AXES else literal(x)
     figure = _lines.draw(sheet, panels, measure, xlabel=xlabel, ylabel=ylabel)
-    lines = [line for of_panel in panels.values() for line in of_panel]
-    places = np.concatenate([line.x for line in lines])
-    logarithmic = (
-        x not in AXES and places.min() > 0 and places.max() / places.min() >= DECADES
-    )
+    places = np.concatenate([line.x for lines in panels.values() for line in lines])
+    spread = x not in AXES and places.max() >= DECADES * places.min() > 0
     for axes in figure.axes:
-        if logarithmic:
+        if spread:
             axes.set_xscale("log")
+            axes.xaxis.set_major_formatter("{x:g}")
         elif (places == places.round()).all():
             whole_numbers(axes.xaxis)
         if x == "floats":
@@ -115,8 +103,8 @@ def draw(
 
 def over_cost(
     repetitions: Mapping[tuple[str, str], Sequence[Run]], metric: str, x: str = "rounds"
-) -> dict[str, list[Line]]:
-    """The lines of runs over rounds or what these cost, by the label of their data.
+) -> Panels:
+    """Return the lines of runs over rounds or what these cost.
 
     Args:
         repetitions: The runs that are averaged, by the labels of their row and of their
@@ -124,11 +112,10 @@ def over_cost(
         metric: What the numbers are; see ``reading.named``.
         x: One of AXES.
     """
-    panels: dict[str, list[Line]] = {}
+    panels: Panels = {}
     for (row, column), runs in repetitions.items():
         numbers = [_factor(run, metric) * series(run, metric) for run in runs]
-        places = [AXES[x][1](run, named(run, metric).column) for run in runs]
-        curve = over(runs, places, numbers)
+        curve = over(runs, [_places(run, metric, x) for run in runs], numbers)
         curve = curve.at(thinned(curve.mean))
         method = _lines.method_of(runs[0])
         line = Line(row, method, curve.x, curve.mean, curve.std, curve.runs)
@@ -136,83 +123,63 @@ def over_cost(
     return panels
 
 
-def against(
-    arranged: Arrangement, metric: str, key: str, at: str, base: float | None = None
-) -> dict[str, list[Line]]:
-    """The lines of what came out over the values of a key, by the label of what else
-    the data are.
-
-    base: as for ``plugin``.
-    """
-    # by row and column, place on the axis, and seeds
-    points: dict[tuple[str, str], dict[float, dict[str, float]]] = {}
-    methods = {}
+def over_key(arranged: Arrangement, metric: str, key: str, at: str) -> Panels:
+    """Return the lines of results over the values of a key."""
+    # by column, row and method, then by place on the axis
+    found: dict[tuple[str, str, str], dict[float, list[float]]] = {}
     for run, setting in arranged.placed:
-        if not _is_number(setting.get(key)):
-            raise UserError(
-                f"--x {key}: {setting.get(key)!r} in {run.folder} is not a number"
-            )
-        row, column = (
-            label(setting, [other for other in keys if other != key])
-            for keys in (arranged.down, arranged.across)
-        )
-        methods[row] = _lines.method_of(run)
+        content = setting.get(key)
+        place = _number(content)
+        if place is None:
+            raise UserError(f"--x {key}: {content!r} in {run.folder} is not a number")
+        row = label(setting, [one for one in arranged.down if one != key])
+        column = label(setting, [one for one in arranged.across if one != key])
+        of_line = found.setdefault((column, row, _lines.method_of(run)), {})
         number = _factor(run, metric) * value(run, metric, at).value
-        by_place = points.setdefault((row, column), {})
-        by_seeds = by_place.setdefault(setting[key], {})
-        by_seeds[repr(seeds(setting))] = number
-    panels: dict[str, list[Line]] = {}
-    for (row, column), of_seeds in points.items():
-        gains = _gains(of_seeds, key, base)
-        places = sorted(gains)
-        numbers = [list(gains[place].values()) for place in places]
+        of_line.setdefault(place, []).append(number)
+    panels: Panels = {}
+    for (column, row, method), of_line in found.items():
+        places = sorted(of_line)
+        cells = [np.array(of_line[place]) for place in places]
         line = Line(
             row,
-            methods[row],
+            method,
             np.array(places, float),
-            drawable(np.array([np.mean(of_place) for of_place in numbers])),
-            drawable(np.array([np.std(of_place) for of_place in numbers])),
-            max(map(len, numbers)),
+            drawable(np.array([cell.mean() for cell in cells])),
+            drawable(np.array([deviation(cell) for cell in cells])),
+            max(map(len, cells)),
         )
         panels.setdefault(column, []).append(line)
     return panels
 
 
-def _gains(
-    of_seeds: Mapping[float, Mapping[str, float]], key: str, base: float | None
-) -> Mapping[float, Mapping[str, float]]:
-    """Numbers by value and seeds, less those of the ``base``, where one is asked for.
-    Raises UserError.
-    """
-    if base is None:
-        return of_seeds
-    if any(
-        set(numbers) != set(of_seeds.get(base, {})) for numbers in of_seeds.values()
-    ):
-        raise UserError(
-            f"--base {base:g}: there are not runs of all the same seeds with {key} = {base:g}"
-        )
-    return {
-        place: {seed: number - of_seeds[base][seed] for seed, number in numbers.items()}
-        for place, numbers in of_seeds.items()
-    }
-
-
 def _refuse_unrecorded(runs: Sequence[Run], metric: str, x: str) -> None:
-    """Raise UserError where a run does not say what its rounds cost."""
+    """Raise UserError where a run lacks the cost of its rounds."""
     for run in runs:
-        places = AXES[x][1](run, named(run, metric).column)
-        if np.isnan(places).all():
+        refuse_packed(run)
+        if np.isnan(_places(run, metric, x)).all():
             raise UserError(f"{run.folder}: --x {x}: was not recorded")
 
 
-def _numeric(runs: list[Run], key: str) -> bool:
-    """Whether a key has a number in all runs."""
-    return all(_is_number(setting_of(run).get(key)) for run in runs)
+def _refuse_unvaried(runs: list[Run], key: str) -> None:
+    """Raise UserError where runs do not differ in a key."""
+    varied = varied_keys(runs)
+    if key not in varied:
+        first = setting_of(runs[0])
+        numeric = [one for one in varied if _number(first.get(one)) is not None]
+        hint = plugins.nearest(key, [*AXES, *numeric])
+        raise UserError(f"--x {key}: is no key in which these runs differ{hint}")
 
 
-def _is_number(content: object) -> bool:
-    return isinstance(content, int | float) and not isinstance(content, bool)
+def _places(run: Run, metric: str, x: str) -> np.ndarray:
+    """Return the places of a run's rounds along one of AXES, [T]."""
+    return AXES[x][1](run, named(run, metric).column)
+
+
+def _number(content: object) -> float | None:
+    if isinstance(content, bool) or not isinstance(content, int | float):
+        return None
+    return float(content)
 
 
 def _factor(run: Run, metric: str) -> int:

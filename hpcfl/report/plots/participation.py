@@ -1,14 +1,13 @@
-"""Who of the clients took part when, on their own clock: a circle for each client and
+"""The clients that took part over time, on their own clock: a circle for each client and
 stretch of time, the larger the more of its updates counted then, and beside it how many
 did in all.
 
-Clients are in the order of their speed. Of many clients neighbours share a row, so that a
-thousand are as readable as fifty: a circle then is about one of them on average.
+Clients are in the order of their speed. Of many clients neighbours share a row: a circle
+then is about one of them on average.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import pi
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -28,21 +27,19 @@ if TYPE_CHECKING:
 ROWS = 40  # of clients
 STRETCHES = 60  # of time
 SIZES = 5  # of circles
-HEIGHT = 3.0  # inches of a panel
-LARGEST = 0.12  # inches of a circle
-POINTS = 72  # of an inch
+LARGEST = 8.0  # points, a circle's diameter
 UPDATES = MetricName("updates", of_clients=True)
 PACE = "device_pace"  # the static array with the time that each client takes
 
 
 @dataclass(frozen=True)
 class Turns:
-    """Who took part when.
+    """The clients that took part over time.
 
     Attributes:
         seconds: ``[T]``, of the clients' own time when each round was over, ascending.
-        counted: bool ``[T, clients]``, whose update counted in each; clients with the
-            fastest first.
+        counted: bool ``[T, clients]``, the clients whose update counted in each; clients
+            with the fastest first.
     """
 
     seconds: np.ndarray
@@ -50,15 +47,13 @@ class Turns:
 
 
 def plugin(runs: list[Run], sheet: Sheet, *, group: Sequence[str] = ()) -> "Figure":
-    """A panel for each method, or other ``group``, and data set; of several seeds the
-    first.
+    """Draw a panel for each method, or other ``group``, and data set; of several seeds
+    the first.
     """
     arranged = arrange(runs, group, unfinished=True, options="--group")
     panels = {}
     for (row, column), repetitions in arranged.repetitions.items():
-        title = row
-        if len(arranged.columns) > 1:
-            title = f"{row}, {column}"
+        title = f"{row}, {column}" if len(arranged.columns) > 1 else row
         panels[title] = turns(repetitions[0])
     sheet.notes += arranged.notes
     sheet.notes.append("one run each; clients by their speed, the fastest first")
@@ -66,7 +61,7 @@ def plugin(runs: list[Run], sheet: Sheet, *, group: Sequence[str] = ()) -> "Figu
 
 
 def is_recorded(run: Run) -> bool:
-    """Whether the results of a run say who took part when."""
+    """Whether the results of a run have the clients that took part over time."""
     recorded = run.results
     if recorded.is_packed:
         return False
@@ -74,101 +69,72 @@ def is_recorded(run: Run) -> bool:
 
 
 def turns(run: Run) -> Turns:
-    """Who took part when in a run. Raises UserError where it does not say so."""
+    """Return the clients that took part over time. Raises UserError where they were not
+    recorded.
+    """
     seconds = seconds_of(run, "post")
     recorded = run.results
     played = recorded.played
     fastest_first = np.argsort(recorded.static[PACE], kind="stable")
-    updates = recorded.series(UPDATES)[played]
-    updates = updates[:, fastest_first]
-    none_yet = np.zeros_like(updates[:1])
-    before = np.vstack([none_yet, updates[:-1]])
-    counted = updates > before
+    updates = recorded.series(UPDATES)[played][:, fastest_first]
+    counted = np.diff(updates, axis=0, prepend=0) > 0
     return Turns(seconds[played], counted)
 
 
 def draw(sheet: Sheet, panels: Mapping[str, Turns]) -> "Figure":
-    """A panel for each title."""
+    """Draw a panel for each title."""
     figure, places = sheet.panels(
-        2 * len(panels), most=2, height=HEIGHT, width_ratios=[5, 1], sharey="row"
+        2 * len(panels), most=2, height=3.0, width_ratios=[5, 1], sharey="row"
     )
     pairs = zip(places[::2], places[1::2], strict=True)
     for (title, of_panel), (left, right) in zip(panels.items(), pairs, strict=True):
         left.set_title(sheet.title(title))
-        _draw_turns(left, of_panel, sheet.width)
-        _draw_totals(right, of_panel)
-    return figure
-
-
-def rows_of(clients: int) -> np.ndarray:
-    """The edges of the rows that so many clients lie in, ascending from 0."""
-    rows = min(ROWS, clients)
-    return np.linspace(0, clients, rows + 1).round().astype(int)
-
-
-def in_stretches(of_panel: Turns) -> tuple[np.ndarray, np.ndarray]:
-    """The edges [S + 1] of stretches of time of equal length, and how many updates of a
-    client of each row counted in each, on average, [rows, S].
-    """
-    rounds, clients = of_panel.counted.shape
-    end = max(float(of_panel.seconds.max(initial=0.0)), 1e-6)
-    count = min(STRETCHES, rounds)
-    edges = np.linspace(0.0, end, count + 1)
-    # a round lies in the stretch in which it ended
-    stretches = np.searchsorted(edges[1:-1], of_panel.seconds, side="left")
-    by_client = np.zeros((count, clients))
-    np.add.at(by_client, stretches, of_panel.counted.astype(float))
-    rows = rows_of(clients)
-    sums = np.add.reduceat(by_client, rows[:-1], axis=1)
-    clients_of_row = np.diff(rows)
-    means = sums / clients_of_row
-    return edges, means.T
-
-
-def _draw_turns(place: "Axes", of_panel: Turns, width: float) -> None:
-    """Draw the circles of a panel on a sheet of so many inches."""
-    edges, updates = in_stretches(of_panel)
-    rows = rows_of(of_panel.counted.shape[1])
-    times = (edges[:-1] + edges[1:]) / 2
-    heights = (rows[:-1] + rows[1:]) / 2
-    # as wide as a stretch or as high as a row, whichever is less
-    across = 0.7 * width / len(times)
-    upright = 0.75 * HEIGHT / len(heights)
-    diameter = POINTS * min(across, upright, LARGEST)
-    area = pi / 4 * diameter**2
-    # A file says a size once, however many circles have it; but of each size anew.
-    most = max(updates.max(), 1e-9)
-    levels = np.ceil(SIZES * updates / most).astype(int)
-    for level in range(1, SIZES + 1):
-        row, stretch = np.nonzero(levels == level)
-        place.scatter(
-            times[stretch],
-            heights[row],
-            s=area * level / SIZES,
+        times, rows, updates = binned(of_panel)
+        _draw_turns(left, times, rows, updates)
+        right.barh(
+            rows[:-1],
+            updates.sum(axis=0),
+            height=0.85 * np.diff(rows),
+            align="edge",
             color=PLAIN,
             linewidth=0,
         )
+        right.set(xlabel="updates a client")
+    return figure
+
+
+def binned(of_panel: Turns) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return the edges of stretches of time [S + 1] and of rows of clients [R + 1], and
+    how many updates of a client of each row counted in each, on average, [S, R].
+    """
+    rounds, clients = of_panel.counted.shape
+    end = max(float(of_panel.seconds.max(initial=0.0)), 1e-6)
+    times = np.linspace(0.0, end, min(STRETCHES, rounds) + 1)
+    rows = np.linspace(0, clients, min(ROWS, clients) + 1).round()
+    ended, client = np.nonzero(of_panel.counted)
+    # a round lies in the stretch in which it ended, whose end is part of it
+    seconds = -of_panel.seconds[ended]
+    updates, _, _ = np.histogram2d(seconds, client, bins=[-times[::-1], rows])
+    return times, rows, updates[::-1] / np.diff(rows)
+
+
+def _draw_turns(
+    place: "Axes", times: np.ndarray, rows: np.ndarray, updates: np.ndarray
+) -> None:
+    """Draw the circles of a panel, which hardly overlap."""
+    x = (times[:-1] + times[1:]) / 2
+    y = (rows[:-1] + rows[1:]) / 2
+    diameter = min(LARGEST, 150 / len(y), 360 / len(x))
+    # A file has a size once, however many circles have it; but each size anew.
+    levels = np.ceil(SIZES * updates / max(updates.max(), 1e-9))
+    for level in range(1, SIZES + 1):
+        stretch, row = np.nonzero(levels == level)
+        area = diameter**2 * level / SIZES
+        place.scatter(x[stretch], y[row], s=area, color=PLAIN, linewidth=0)
     place.set(
         xlabel=AXES["virtual"][0],
         ylabel="clients by speed",
-        xlim=(0, edges[-1]),
+        xlim=(0, times[-1]),
         ylim=(0, rows[-1]),
     )
     whole_numbers(place.yaxis)
-
-
-def _draw_totals(place: "Axes", of_panel: Turns) -> None:
-    """Draw how many updates of a client of each row counted in all, on average."""
-    totals = of_panel.counted.sum(axis=0)
-    rows = rows_of(len(totals))
-    heights = np.diff(rows)
-    sums = np.add.reduceat(totals, rows[:-1])
-    place.barh(
-        rows[:-1],
-        sums / heights,
-        height=0.85 * heights,
-        align="edge",
-        color=PLAIN,
-        linewidth=0,
-    )
-    place.set(xlabel="updates a client")

@@ -110,6 +110,11 @@ def test_lists_in_a_file(tmp_path, suffix):
             "it must hold a list of sample numbers for each client, by its name",
         ),
         ("{", "not JSON"),
+        ('{"a": [0, 1], "b": [2, 3], "a": [4, 5]}', "'a' stands twice"),
+        (
+            {"train": [0, 1], "test": [2, 3]},
+            "it holds 'train' and 'test' alone",
+        ),
         (
             {"a": [0, 1.5]},
             r"client 'a' must have a list of sample numbers, 0, 1, …; it has \[0, 1\.5\]",

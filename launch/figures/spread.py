@@ -1,4 +1,4 @@
-"""The worst tenth of the clients, all of them and the best tenth: how fair methods are."""
+"""Worst tenth, mean and best tenth of the clients of each method."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-def plugin(
+def draw(
     runs: list[Run],
     sheet: Sheet,
     *,
@@ -22,37 +22,21 @@ def plugin(
     at: str = "best",
     group: Sequence[str] = (),
 ) -> "Figure":
-    """A row for each method, or other ``group``, the best mean on top; each number is a
-    mean over seeds.
+    """Draw a row for each method, or other ``group``, the best mean on top; each number
+    is a mean over seeds.
     """
     scores = _clients.rows(runs, sheet, metric, at, group)
     figure, places = _clients.paper(sheet, scores)
-    better = scores.measure.better
-    looks = sheet.looks({row.label: row.method for row in scores.rows})
+    looks = sheet.looks(scores.methods)
     for place, of_panel in zip(places, scores.panels.values(), strict=True):
         place.set_xlabel(literal(_lines.scored(scores.runs, scores.metric)))
-        for position, row in enumerate(of_panel):
-            look = looks[row.label]
-            worst, mean, best = spread(row.numbers, better)
-            place.plot(
-                [worst, best],
-                [position, position],
-                color=look.color,
-                linewidth=1.6,
-                alpha=0.6,
-            )
-            for end in (worst, best):
-                place.plot(
-                    [end],
-                    [position],
-                    marker="|",
-                    color=look.color,
-                    markersize=7,
-                    markeredgewidth=1.6,
-                )
-            place.plot(
-                [mean], [position], marker=look.marker, color=look.color, markersize=4
-            )
+        for position, (row, numbers) in enumerate(of_panel.items()):
+            look = looks[row]
+            of_seeds = [one.to_numpy() for _, one in numbers.groupby("seed")["number"]]
+            worst, mean, best = spread(of_seeds, scores.measure.better)
+            ends = [worst, best], [position, position]
+            place.plot(*ends, color=look.color, marker="|", markersize=7)
+            place.plot([mean], [position], color=look.color, marker=look.marker)
     sheet.notes.append(
         "from the worst tenth of the clients over the mean (its mark) to the best tenth, "
         f"{scores.moment(at)}, mean over seeds"
@@ -61,7 +45,7 @@ def plugin(
 
 
 def spread(numbers: Sequence[np.ndarray], better: str) -> tuple[float, float, float]:
-    """The mean over repetitions of the worst tenth, of the mean and of the best tenth
+    """Return the mean over repetitions of the worst tenth, of the mean and of the best tenth
     of ``numbers``.
     """
     opposite = "down" if better == "up" else "up"

@@ -1,18 +1,25 @@
-"""How many floats travel down to and up from a client in a round, counted in a small
+"""Floats that travel down to and up from a client in a round, counted in a small
 experiment.
+
+``python launch/papers/traffic.py`` writes the table of all methods into
+``hpcfl/methods/README.md``; ``counts.py`` writes FedALA's Table 3.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 from hpcfl.communication.communicator import OneProcess
-from hpcfl.experiment import config
+from hpcfl.experiment import config, plugins
 from hpcfl.simulation import preflight
 from hpcfl.simulation.participation import select
 from hpcfl.simulation.prepare import Prepared, prepare
 from hpcfl.simulation.round import TRAINING, Round, conclude
 from hpcfl.simulation.stages import play
 
+PAGE = Path(__file__).parents[2] / "hpcfl" / "methods" / "README.md"
+BEGIN = "<!-- traffic: written by python launch/papers/traffic.py -->\n"
+END = "<!-- end of traffic -->"
 CLIENTS = 20
 EXPERIMENT = {
     "data": {"dataset": "digits"},
@@ -25,7 +32,7 @@ EXPERIMENT = {
 
 # Zhang et al., "FedALA", AAAI 2023, Table 3: parameters down and up for one client in
 # one iteration, in models Σ. α is the share of the feature extractor, M the number of
-# models that a client receives: all but its own.
+# models that a client receives, by the text all 20, its own included.
 FEDALA_TABLE_3: dict[str, tuple[str, Callable[[float, int], float]]] = {
     **dict.fromkeys(
         (
@@ -64,8 +71,6 @@ class Traffic:
 def of(method: str) -> Traffic:
     """Count the floats of a method's second round, the first that builds on clients'
     messages.
-
-    Raises UserError where a user's own method cannot be run in that experiment.
     """
     alone = OneProcess()
     experiment = config.parse({**EXPERIMENT, "method": {"name": method}})
@@ -88,4 +93,21 @@ def _paper(method: str, prepared: Prepared) -> tuple[str, float] | None:
     layout = prepared.setup.layout
     body = layout.columns("body")
     body_share = (body.stop - body.start) / layout.width
-    return formula, value(body_share, CLIENTS - 1)
+    return formula, value(body_share, CLIENTS)
+
+
+def with_table(page: str) -> str:
+    """Return the page with the counts of all built-in methods between its marks."""
+    before, _, rest = page.partition(BEGIN)
+    after = rest.partition(END)[2]
+    lines = ["| method | down | up |", "|---|---:|---:|"]
+    for method in plugins.names("hpcfl.methods"):
+        counted = of(method)
+        lines.append(f"| `{method}` | {counted.down:.2f} | {counted.up:.2f} |")
+    table = "\n".join(lines)
+    return f"{before}{BEGIN}\n{table}\n\n{END}{after}"
+
+
+if __name__ == "__main__":
+    text = PAGE.read_text(encoding="utf-8")
+    PAGE.write_text(with_table(text), encoding="utf-8")

@@ -1,0 +1,32 @@
+"""Errors of torch for computations that run for one client and cannot be batched."""
+
+# What torch says of a limit of ``vmap``.
+NAMED = (
+    "vmap",
+    "batching rule",
+    "functorch transform",
+    "got a batched tensor",
+    "batchedtensor",
+    "cannot access data pointer of tensor",
+)
+# What torch says where code for one client writes to a tensor that all clients share,
+# or asks a batched tensor for its gradient.
+CONSEQUENCES = (
+    "doesn't match the broadcast shape",
+    "does not require grad and does not have a grad_fn",
+    "a hook on a tensor that doesn't require gradient",
+    "stack expects each tensor to be equal size",
+    "from the 'sparse",
+)
+
+
+def is_batching_limit(error: BaseException) -> bool:
+    """Return whether an error is a known limit of ``torch.func.vmap``.
+
+    The list is closed. An unknown error must end a run: training clients one after the
+    other instead gives other last bits.
+    """
+    if type(error) not in (RuntimeError, NotImplementedError):
+        return False
+    words = str(error).lower()
+    return any(phrase in words for phrase in NAMED + CONSEQUENCES)

@@ -1,0 +1,101 @@
+"""``hpcfl check``: an experiment tried without a run, and described."""
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from hpcfl.adapters import base
+from hpcfl.commands.run import allowed_silence, check_world
+from hpcfl.communication.agreement import agreed
+from hpcfl.communication.communicator import Communicator
+from hpcfl.experiment import config, protocols, sweep
+from hpcfl.experiment.config import Config
+from hpcfl.report.text import plain
+from hpcfl.simulation import local_steps, preflight
+from hpcfl.simulation.prepare import prepare_together
+
+NAMED = 3  # cells of a sweep
+
+
+def check_file(
+    file: Path,
+    overrides: Iterable[str],
+    communicator: Communicator,
+    whole: bool = False,
+) -> None:
+    """Prepare and try an experiment without running it; print its data, model, needs
+    and keys. Collective.
+
+    Of a sweep all cells are checked for valid configurations, and the first one is
+    prepared. whole: print every key and all entries of long lists. Raises UserError or
+    RunFailure, on all ranks.
+    """
+    with agreed(communicator):
+        check_world(communicator)
+        cells = sweep.expand(config.read(file, overrides), str(file))
+    first = cells[0].config
+    communicator.watch(allowed_silence([first]))
+    prepared = prepare_together(first, communicator)
+    prepared = preflight.run(prepared, communicator)
+    prepared = local_steps.note_idle_clients(prepared)
+    from hpcfl.report import data_summary, devices, needs
+
+    ranks = needs.of_ranks(prepared, communicator)
+    values = data_summary.find_range(prepared, communicator)
+    if ranks is None or values is None:
+        return
+    remarks = _find_unsourced([cell.config for cell in cells])
+    blocks = [
+        data_summary.describe_data(prepared, values, whole),
+        _join([needs.describe_model(prepared), *_describe_base(first)]),
+        _join([needs.describe_needs(prepared, ranks), *devices.lines(prepared)]),
+        describe_keys(first, whole),
+        _join(f"note: {plain(note)}" for note in [*prepared.notes, *remarks]),
+        describe_cells([cell.name for cell in cells]),
+    ]
+    print("\n\n".join(filter(None, blocks)))
+
+
+def _join(lines: Iterable[str]) -> str:
+    return "\n".join(lines)
+
+
+def _find_unsourced(configs: Iterable[Config]) -> list[str]:
+    """Return a line for each value of a paper's setting that the paper does not print,
+    each once.
+    """
+    lines: dict[str, None] = {}
+    for experiment in configs:
+        setting = protocols.flat(experiment.resolved())
+        lines |= dict.fromkeys(protocols.unsourced(setting))
+    return list(lines)
+
+
+def _describe_base(experiment: Config) -> list[str]:
+    """Return lines on the files that the initial model is read from."""
+    files = experiment.adapter.base or experiment.model.init
+    return [plain(line) for line in base.describe(files)] if files else []
+
+
+def describe_keys(experiment: Config, whole: bool) -> str:
+    """Return the keys of an experiment as TOML: all, or those that are not as by
+    default.
+    """
+    from hpcfl.report import configuration
+
+    if whole:
+        return configuration.toml(experiment)
+    return (
+        "# keys that differ from their defaults; hpcfl check --all prints every key\n"
+        f"{configuration.changed_keys(experiment)}"
+    )
+
+
+def describe_cells(names: Sequence[str]) -> str:
+    """Return a line on the cells of a sweep; "" for a single run."""
+    if len(names) < 2:
+        return ""
+    shown = "; ".join(names[:NAMED])
+    more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
+    return (
+        f"sweep: {len(names)} valid cells, of which the first is shown: {shown}{more}"
+    )

@@ -1,0 +1,31 @@
+"""Names out of a user's file: compared, and in the form in which a message has them."""
+
+import unicodedata
+from collections.abc import Sequence
+
+LETTERS = 80  # of a name
+MOST = 5  # names in a line
+
+
+def shorten(name: str) -> str:
+    """Return the beginning of a name, in printable letters."""
+    printable = repr(name)[1:-1]
+    return printable if len(printable) <= LETTERS else f"{printable[:LETTERS]}…"
+
+
+def list_names(names: Sequence[str]) -> str:
+    """Return the first of the names, and how many more there are; "" for none."""
+    return list_first([shorten(name) for name in names])
+
+
+def list_first(phrases: Sequence[str]) -> str:
+    """Return the first of the phrases, and how many more there are; "" for none."""
+    more = f" and {len(phrases) - MOST} more" if len(phrases) > MOST else ""
+    return ", ".join(phrases[:MOST]) + more
+
+
+def fold(name: str) -> str:
+    """Return a name without its case, its spaces and its form in Unicode, which two
+    spellings of one name have in common.
+    """
+    return "".join(unicodedata.normalize("NFKC", name).split()).casefold()

@@ -1,0 +1,177 @@
+"""Checks of a user's module: parameters, layers and state that hpcfl cannot train."""
+
+import traceback
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
+
+from hpcfl.errors import UserError
+from hpcfl.experiment import blame
+from hpcfl.rows import randomness
+from hpcfl.rows.constants import own_buffers
+
+WRAPPERS = ("DataParallel", "DistributedDataParallel", "OptimizedModule")
+NUMBERS = (bool, int, float)
+
+
+class Unusable(ValueError):
+    """A property of a module that hpcfl cannot train; the text names its place."""
+
+
+def refuse_unusable(module: nn.Module) -> None:
+    """Raise Unusable for the first parameter or layer that cannot be trained."""
+    for name, parameter in module.named_parameters():
+        if problem := _problem_of_parameter(parameter):
+            raise Unusable(f"the parameter '{name}' {problem}")
+    for name, part in module.named_modules():
+        if problem := _problem_of_layer(part):
+            raise Unusable(f"{_place(name, part)} {problem}")
+    for name, buffer in module.named_buffers():
+        if buffer.is_meta:
+            raise Unusable(f"the buffer '{name}' has no values (device 'meta')")
+
+
+def _place(name: str, part: nn.Module) -> str:
+    kind = type(part).__name__
+    return f"the module '{name}' ({kind})" if name else f"the whole module ({kind})"
+
+
+def _problem_of_layer(part: nn.Module) -> str:
+    kind = type(part)
+    if kind.__name__ in WRAPPERS or isinstance(part, torch.jit.ScriptModule):
+        return "wraps or compiles a model, but hpcfl does so itself; return the plain model"
+    if ".quantized" in kind.__module__:
+        return "is quantised, so it cannot be trained; use the layer of torch.nn"
+    if isinstance(part, nn.modules.batchnorm._BatchNorm) and part.running_mean is None:
+        return (
+            "keeps no statistics (track_running_stats = False), so that the prediction of a "
+            "sample depends on the samples beside it; keep them, or use nn.GroupNorm"
+        )
+    for hook in part._forward_pre_hooks.values():
+        if type(hook).__name__ == "WeightNorm":
+            return (
+                "has torch.nn.utils.weight_norm, which cannot be copied; use "
+                "torch.nn.utils.parametrizations.weight_norm"
+            )
+    return ""
+
+
+def _problem_of_parameter(parameter: nn.Parameter) -> str:
+    if is_lazy(parameter):
+        return (
+            "has no shape before the first forward pass (a lazy layer); give the layer its "
+            "number of inputs"
+        )
+    if parameter.is_meta:
+        return "has no values (device 'meta'); make the layer on the CPU"
+    if parameter.layout != torch.strided:
+        return "is sparse; parameters must be dense"
+    expected = torch.get_default_dtype()
+    if parameter.requires_grad and parameter.dtype != expected:
+        return (
+            f"is {_short(parameter.dtype)}, but trained parameters must be {_short(expected)}; "
+            "make it so (.float()), or freeze it (requires_grad_(False))"
+        )
+    return ""
+
+
+def find_statistics(module: nn.Module, x: Tensor, seed: int) -> set[str]:
+    """Return the names of the buffers that a forward pass in training mode changes.
+
+    Buffers of torch's norms are not among them: they are statistics by their type. The
+    module changes. Raises Unusable for state that hpcfl could not keep: buffers that are
+    replaced, of another type than float32 or integer, and attributes that are no buffers.
+    """
+    buffers = dict(own_buffers(module))
+    copies = {name: buffer.clone() for name, buffer in buffers.items()}
+    _train_once(module, x, seed)
+    attributes = dict(_attributes(module))
+    _train_once(module, x, seed)
+    # The second pass repeats the first one, so all that differs now is state.
+    after = dict(_attributes(module))
+    for name, value in attributes.items():
+        if name in after and not _equal(value, after[name]):
+            raise Unusable(
+                f"the forward pass changes the attribute '{name}', which is no buffer, so that "
+                "all clients would share it; make it a float32 buffer (register_buffer) and "
+                "change it in place"
+            )
+    now = dict(own_buffers(module))
+    changed = set[str]()
+    for name, buffer in buffers.items():
+        if now.get(name) is not buffer:
+            raise Unusable(
+                f"the forward pass replaces the buffer '{name}', so that its value would be "
+                "lost; change it in place, as by copy_()"
+            )
+        if not torch.equal(buffer, copies[name]):
+            _refuse_type(name, buffer)
+            changed.add(name)
+    return changed
+
+
+def _refuse_type(name: str, buffer: Tensor) -> None:
+    whole = not (buffer.is_floating_point() or buffer.is_complex())
+    if buffer.dtype != torch.float32 and not whole:
+        raise Unusable(
+            f"the buffer '{name}', which the forward pass changes, is {_short(buffer.dtype)}; "
+            "it must be float32"
+        )
+
+
+def _short(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+def _train_once(module: nn.Module, x: Tensor, seed: int) -> None:
+    module.train()
+    with torch.enable_grad(), randomness.seeded(seed, "statistics"):
+        module(x)
+
+
+def _attributes(module: nn.Module) -> Iterator[tuple[str, Any]]:
+    """Yield copies of the tensors and numbers that modules have as plain attributes."""
+    for path, part in module.named_modules():
+        for leaf, value in vars(part).items():
+            computed = f"{leaf}_orig" in part._parameters  # by spectral_norm
+            name = f"{path}.{leaf}" if path else leaf
+            if isinstance(value, Tensor) and not computed:
+                yield name, value.detach().clone()
+            elif isinstance(value, NUMBERS):
+                yield name, value
+
+
+def _equal(value: Any, other: Any) -> bool:
+    if isinstance(value, Tensor) and isinstance(other, Tensor):
+        return torch.equal(value, other)
+    return bool(value is other or (type(value) is type(other) and value == other))
+
+
+def explained(error: Exception, name: str, plugin: object, x: Tensor) -> UserError:
+    """Return the failure of a model called ``name`` on samples x as a UserError."""
+    place = blame.line_of(error) or blame.definition_of(plugin)
+    where = f"{place}: " if place else ""
+    if isinstance(error, Unusable):
+        return UserError(f"{where}model.name = '{name}': {error}")
+    size = "×".join(map(str, x.shape))
+    return UserError(
+        f"{where}model.name = '{name}' fails on {len(x)} samples, {size}"
+        f"{_failing_layer(error)}: {blame.said(error)}"
+    )
+
+
+def _failing_layer(error: Exception) -> str:
+    """Return the innermost module that an exception went through, in words; "" for none
+    below the model itself.
+    """
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+    owners = [frame.f_locals.get("self") for frame in frames]
+    modules = [owner for owner in owners if isinstance(owner, nn.Module)]
+    if not modules:
+        return ""
+    names = {id(part): name for name, part in modules[0].named_modules()}
+    name = names.get(id(modules[-1]))
+    return f", in {_place(name, modules[-1])}" if name else ""

@@ -1,0 +1,42 @@
+"""The share of its budget that the search behind a run took, for tables of tuned runs."""
+
+import csv
+import math
+from collections.abc import Sequence
+from pathlib import Path
+
+from hpcfl.report.summary import Run
+from hpcfl.storage import tune_folder
+
+
+def of_runs(runs: Sequence[Run]) -> float | None:
+    """Return the spent/budget of the search that chose the configuration of runs.
+
+    It is None for runs that no tuning has played, and NaN where it is not known or not
+    the same for all.
+    """
+    found = [_of_run(run) for run in runs]
+    if all(share is None for share in found):
+        return None
+    first = found[0]
+    same = first is not None and all(share == first for share in found)
+    return first if same else math.nan
+
+
+def _of_run(run: Run) -> float | None:
+    """Return the share of one run, None where it is no final run of a tuning."""
+    sweep = run.folder.parent
+    if sweep.name != tune_folder.FINAL or not tune_folder.is_tuning(sweep.parent):
+        return None
+    return _recorded(sweep.parent / tune_folder.TABLE, run.summary.method)
+
+
+def _recorded(table: Path, method: str) -> float:
+    """Return the share in a tuning's table, NaN where it has none."""
+    try:
+        with open(table, encoding="utf-8", newline="") as file:
+            lines = {line.get("method"): line for line in csv.DictReader(file)}
+        line = lines[method]
+        return float(line["spent"]) / float(line["budget"])
+    except (OSError, ValueError, KeyError, TypeError, ZeroDivisionError, csv.Error):
+        return math.nan

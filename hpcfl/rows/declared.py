@@ -1,0 +1,106 @@
+"""Dictionaries of tensors with a fixed set of names: the server's state, the clients'
+state, variables and messages.
+"""
+
+from collections import UserDict
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any, Self
+
+from torch import Tensor
+
+from hpcfl.errors import UserError
+from hpcfl.experiment.plugins import nearest
+
+
+class UnknownName(UserError, KeyError):
+    """A read or assignment of a name that is not there, or of another type or shape."""
+
+
+class NamedTensors(UserDict[str, Any]):
+    """Tensors by name; reading another name raises UnknownName with all names.
+
+    place: the dictionary's name in a method, such as ``inbox``.
+    """
+
+    def __init__(self, values: Mapping[str, Any], place: str) -> None:
+        self.data = dict(values)
+        self.place = place
+
+    def __missing__(self, name: str) -> Any:
+        raise UnknownName(
+            f"{self.place}['{name}'] is unknown{nearest(name, self.data)}"
+        )
+
+    def __or__(self, other: Mapping[str, Any]) -> "NamedTensors":  # type: ignore[override]
+        return NamedTensors({**self.data, **other}, self.place)
+
+    def __ror__(self, other: Mapping[str, Any]) -> "NamedTensors":  # type: ignore[override]
+        return NamedTensors({**other, **self.data}, self.place)
+
+    def copy(self) -> dict[str, Any]:  # type: ignore[override]
+        """Return a plain dictionary of the same tensors."""
+        return dict(self.data)
+
+
+class FixedTensors(NamedTensors):
+    """Tensors by name that a hook may read, but not assign."""
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        raise UnknownName(
+            f"{self.place}['{name}'] may be assigned in 'aggregate' alone"
+        )
+
+    def __delitem__(self, name: str) -> None:
+        raise UnknownName(f"{self.place}['{name}'] cannot be deleted")
+
+    def __ior__(self, other: Mapping[str, Any] | Iterable[Any]) -> Self:  # type: ignore[override]
+        self.update(other)
+        return self
+
+
+class DeclaredTensors(FixedTensors):
+    """Tensors by name of which each keeps its name, type and shape.
+
+    source: the hook that declares the names.
+    varying: names that may be added, or change their shape; a tensor without elements may
+        always change it.
+    """
+
+    def __init__(
+        self,
+        values: Mapping[str, Any],
+        place: str,
+        source: str,
+        varying: Collection[str] = (),
+    ) -> None:
+        super().__init__(values, place)
+        self.source, self.varying = source, varying
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        if name in self.data:
+            self._refuse_other(name, value, self.data[name])
+        elif name not in self.varying:
+            raise UnknownName(
+                f"{self.place}['{name}'] was not declared by {self.source}"
+                f"{nearest(name, self.data)}"
+            )
+        self.data[name] = value
+
+    def _refuse_other(self, name: str, value: Any, declared: Tensor) -> None:
+        """Raise UnknownName for a value of another type or shape than before."""
+        if not isinstance(value, Tensor):
+            kind = type(value).__name__
+            raise UnknownName(f"{self.place}['{name}'] is a {kind}; expected a tensor")
+        same_shape = value.shape == declared.shape
+        free = name in self.varying or not declared.numel()
+        if value.dtype == declared.dtype and (same_shape or free):
+            return
+        raise UnknownName(
+            f"{self.place}['{name}'] became {_described(value)}; {self.source} declared "
+            f"{_described(declared)}"
+        )
+
+
+def _described(tensor: Tensor) -> str:
+    kind = str(tensor.dtype).removeprefix("torch.")
+    return f"{kind} {list(tensor.shape)}"

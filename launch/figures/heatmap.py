@@ -1,0 +1,86 @@
+"""Clients' numbers by method as shades: a row for each method, a column for each client.
+
+Repetitions with the same partition are averaged. With another partition the clients are
+other ones, so each seed has columns of its own, behind a gap.
+"""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pandas
+
+from hpcfl.report.plots import _clients, _lines
+from hpcfl.report.plots._clients import Rows
+from hpcfl.report.plots.base import Sheet, literal
+from hpcfl.report.reading import counts_of
+from hpcfl.report.summary import Run
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+TICKS = 20  # clients that are numbered
+GAP = -1  # stands for a client between two partitions
+
+
+def draw(
+    runs: list[Run],
+    sheet: Sheet,
+    *,
+    metric: str = "",
+    at: str = "best",
+    group: Sequence[str] = (),
+) -> "Figure":
+    """Draw the best mean on top; a client without a number is hatched."""
+    scores = _clients.rows(runs, sheet, metric, at, group)
+    figure, places = _clients.paper(sheet, scores, shared=False)
+    low, high = scores.numbers["number"].agg(["min", "max"])
+    for place, panel in zip(places, scores.panels, strict=True):
+        table = cells(scores, panel)
+        place.patch.set(hatch="////", edgecolor="#e4e4e4")
+        image = place.imshow(table, aspect="auto", vmin=low, vmax=high)
+        place.grid(False)
+        place.set(xlabel="client", ylim=(len(table) - 0.5, -0.5))
+        _name_columns(place, list(table.columns))
+    figure.colorbar(image, ax=places, pad=0.01, aspect=30)
+    figure.suptitle(literal(_lines.scored(scores.runs, scores.metric)))
+    sheet.notes.append(f"rows by their mean; a column is a client, {scores.moment(at)}")
+    return figure
+
+
+def cells(scores: Rows, panel: str) -> pandas.DataFrame:
+    """Return a panel's numbers with a line for each row and a column for each client of
+    each partition; between partitions a column of NaN.
+    """
+    numbers = scores.numbers[scores.numbers["panel"] == panel]
+    counted = {seed: counts_of(run, "test") for _, seed, run in scores.repetitions}
+    first = next(iter(counted.values()))
+    if all(np.array_equal(counts, first) for counts in counted.values()):
+        numbers = numbers.assign(seed="")
+        counted = {"": first}
+    table = numbers.pivot_table(
+        index="row", columns=["seed", "client"], values="number", sort=False
+    )
+    columns = []
+    for seed, counts in counted.items():
+        if columns:
+            columns.append((seed, GAP))
+        columns += [(seed, client) for client in range(len(counts))]
+    return table.reindex(columns=pandas.MultiIndex.from_tuples(columns))
+
+
+def _name_columns(place: "Axes", columns: list[tuple[str, int]]) -> None:
+    """Number some of the clients, and name the partitions above them."""
+    step = 1 + len(columns) // TICKS
+    numbered = [n for n, (_, one) in enumerate(columns) if one >= 0 and one % step == 0]
+    place.set_xticks(numbered, [str(columns[n][1]) for n in numbered])
+    gaps = [n for n, (_, client) in enumerate(columns) if client == GAP]
+    for gap in gaps:
+        place.axvspan(gap - 0.5, gap + 0.5, facecolor="white", edgecolor="black")
+    if gaps:
+        starts = [0, *(gap + 1 for gap in gaps)]
+        above = place.secondary_xaxis("top")
+        above.set_xticks(starts, [columns[n][0] for n in starts], ha="left")
+        above.tick_params(length=0)
+        above.spines[:].set_visible(False)

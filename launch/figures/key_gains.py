@@ -1,0 +1,63 @@
+"""Gain in a score over the runs with one value of a key, seed by seed (FedNH, Figure
+4).
+"""
+
+from typing import TYPE_CHECKING
+
+import pandas
+
+from hpcfl.errors import UserError
+from hpcfl.report.arrangement import arrange, label, seeds
+from hpcfl.report.plots import _lines
+from hpcfl.report.plots._lines import Line
+from hpcfl.report.plots.base import Sheet
+from hpcfl.report.reading import named, value
+from hpcfl.report.summary import Run
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+def draw(
+    runs: list[Run],
+    sheet: Sheet,
+    *,
+    x: str,
+    against: str,
+    metric: str = "",
+    at: str = "last",
+) -> "Figure":
+    """Draw a line for each method, or whatever else rows differ in.
+
+    x: the key. against: its value, over whose runs the gains are.
+    """
+    metric = metric or runs[0].metric
+    measure = named(runs[0], metric).measure
+    factor = measure.factor if measure else 1
+    arranged = arrange(runs)
+    found = []
+    for run, setting in arranged.placed:
+        row = label(setting, [key for key in arranged.down if key != x])
+        number = factor * value(run, metric, at).value
+        seed = repr(seeds(setting))
+        found.append((row, _lines.method_of(run), seed, setting[x], number))
+    frame = pandas.DataFrame(found, columns=["row", "method", "seed", "x", "number"])
+    lines = []
+    for (row, method), of_row in frame.groupby(["row", "method"], sort=False):
+        table = of_row.pivot(index="seed", columns="x", values="number")
+        base = float(against)
+        if base not in table or table.isna().any(axis=None):
+            raise UserError(
+                f"--against {against}: {row} needs runs of the same seeds with each {x}, "
+                "this value too"
+            )
+        gains = table.sub(table[base], axis=0)
+        mean, deviation = gains.mean(), gains.std(ddof=0)
+        places = gains.columns.to_numpy(float)
+        line = Line(
+            row, method, places, mean.to_numpy(), deviation.to_numpy(), len(gains)
+        )
+        lines.append(line)
+    sheet.notes += [*arranged.notes, _lines.repeated(lines)]
+    ylabel = f"gain over {x} = {against}: {_lines.scored(arranged.runs, metric)}"
+    return _lines.draw(sheet, {"": lines}, measure, xlabel=x, ylabel=ylabel)

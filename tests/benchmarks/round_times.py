@@ -1,0 +1,253 @@
+"""Seconds per round of an experiment file: ``[mpiexec -n RANKS] python
+tests/benchmarks/round_times.py FILE [--set SECTION.KEY=VALUE …] [--rounds N] [--json]``.
+
+A few rounds are played on the ranks at hand, and the whole run is projected from them.
+The first round warms up and is left out. Of a sweep the first cell is timed. Nothing
+that is written stays. A median is meant wherever nothing else is said.
+
+The report says beside the seconds how many of the computed lane-steps trained a client
+(``lane_occupancy``), how many clients a step advanced (``lanes_per_step``), and how much
+of the ranks' float32 matrix products a second training reaches (``share_of_peak``).
+"""
+
+import argparse
+import json
+import resource
+import statistics
+import sys
+import time
+import traceback
+from dataclasses import asdict
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+from hpcfl.clients.execution import SerialKernel, Session
+from hpcfl.clients.losses import Batch
+from hpcfl.clients.resources import LaneSteps
+from hpcfl.commands.run import PUBLISH_EVERY, check_world
+from hpcfl.communication.agreement import agreed
+from hpcfl.communication.communicator import Communicator
+from hpcfl.communication.mpi import connect
+from hpcfl.errors import RunFailure, UserError
+from hpcfl.experiment import config, sweep
+from hpcfl.experiment.config import Config
+from hpcfl.simulation import preflight
+from hpcfl.simulation.federation import Federation
+from hpcfl.simulation.prepare import Prepared, prepare_together
+from hpcfl.simulation.signals import StopRequest
+from hpcfl.storage.checkpoint import Checkpoints
+from hpcfl.storage.metrics import MetricsWriter
+
+# seconds of the slowest worker for train and score, of rank 0 for the rest
+PHASES = ("send", "train", "score", "gather", "aggregate")
+# side of the square float32 matrices whose product measures a device's peak
+MATRIX = {"cpu": 1024, "cuda": 8192}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("file", type=Path)
+    parser.add_argument("--set", action="append", default=[], dest="overrides")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--json", action="store_true", dest="as_json")
+    options = parser.parse_args()
+    communicator = connect()
+    code = 0
+    try:
+        time_file(options, communicator)
+    except (UserError, RunFailure) as error:  # on all ranks
+        code = 2 if isinstance(error, UserError) else 1
+        if communicator.is_server:
+            print(error, file=sys.stderr)
+    except Exception:  # perhaps on this rank alone, for which the others would wait
+        traceback.print_exc()
+        communicator.abort(1)
+    communicator.end(code)
+
+
+def time_file(options: argparse.Namespace, communicator: Communicator) -> None:
+    """Time the rounds of a file and print the report on rank 0. Collective."""
+    with agreed(communicator):
+        table = config.read(options.file, options.overrides)
+        experiment = sweep.expand(table, str(options.file))[0].config
+    report = measure(experiment, options.rounds, communicator)
+    if report is not None:
+        print(json.dumps(report, indent=1) if options.as_json else text(report))
+
+
+def measure(
+    experiment: Config, rounds: int, communicator: Communicator
+) -> dict[str, Any] | None:
+    """Return the report on rank 0, None elsewhere. Collective."""
+    numbers = round_numbers(experiment, rounds)
+    # longer than what is played, because the last round of an experiment is always
+    # scored
+    last = max(experiment.rounds, numbers[-1] + 1)
+    longer = experiment.model_copy(update={"rounds": last})
+    with agreed(communicator):
+        check_world(communicator)
+    prepared = preflight.run(prepare_together(longer, communicator), communicator)
+    communicator.watch(experiment.runtime.hang_after)
+    # Ranks wait here and measure together: those of a node share its cores or its GPU.
+    communicator.allreduce_max(0)
+    peak, flops = 0.0, 0.0
+    if prepared.store.ids:
+        peak, flops = _peak(prepared.resources.device), _flops(prepared)
+    records = _play(prepared, communicator, numbers)
+    resident = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024  # bytes
+    on_gpu = torch.cuda.max_memory_allocated() if torch.cuda.is_available() else 0
+    lane_steps = asdict(prepared.resources.lane_steps)
+    ranks = communicator.gather([peak, flops, lane_steps, resident, on_gpu])
+    return None if ranks is None else _report(experiment, records, ranks)
+
+
+def round_numbers(experiment: Config, rounds: int) -> list[int]:
+    """Return the numbers of the rounds to play: one to warm up, then the timed ones.
+
+    If none of them would be scored, round ``evaluation.every`` comes on top, if the
+    experiment has it.
+    """
+    numbers, every = list(range(1, rounds + 2)), experiment.evaluation.every
+    if numbers[-1] < every <= experiment.rounds:
+        numbers.append(every)
+    return numbers
+
+
+def _play(
+    prepared: Prepared, communicator: Communicator, numbers: list[int]
+) -> list[dict[str, Any]]:
+    """Play the rounds and return what rank 0 recorded; lane-steps are counted from the
+    second one on.
+    """
+    records: list[dict[str, Any]] = []
+    with (
+        TemporaryDirectory() as scratch,
+        StopRequest(lambda: communicator.abort(1)) as request,
+    ):
+        folder = Path(scratch)
+        metrics = None
+        if communicator.is_server:
+            metrics = MetricsWriter(folder, {}, {}, PUBLISH_EVERY)
+        federation = Federation(
+            communicator,
+            prepared,
+            prepared.server,
+            Checkpoints(folder / "checkpoints", communicator),
+            metrics,
+            meta={},
+            report=lambda number, values: records.append(values),
+        )
+        for number in numbers:
+            if number == numbers[1]:
+                prepared.resources.lane_steps.clear()
+            federation.play(number, request)
+        federation.record_rounds()
+    return records
+
+
+def _report(
+    experiment: Config, played: list[dict[str, Any]], ranks: list[list[Any]]
+) -> dict[str, Any]:
+    """Return the report from rank 0's records and what ``measure`` gathered."""
+    first, *records = played
+    peaks, flops, counted, resident, on_gpu = zip(*ranks, strict=True)
+    lane_steps = LaneSteps(
+        **{name: sum(steps[name] for steps in counted) for name in counted[0]}
+    )
+
+    def median(name: str) -> float:
+        return float(statistics.median(record[name] for record in records))
+
+    seconds = [record["seconds/round"] for record in records]
+    scoring = [record["seconds/score"] for record in records]
+    unscored = statistics.median(
+        whole - score for whole, score in zip(seconds, scoring, strict=True)
+    )
+    scoring = [score for score in scoring if score > 0]
+    phases = {name: median(f"seconds/{name}") for name in PHASES}
+    phases["score"] = statistics.median(scoring) if scoring else 0.0
+    # every so many rounds, rounded up, and the final scoring
+    scored_rounds = -(-experiment.rounds // experiment.evaluation.every) + 1
+    rate = lane_steps.samples / sum(seconds)
+    return {
+        "seconds_per_round": statistics.median(seconds),
+        "rounds": seconds,
+        "warm_up": first["seconds/round"],
+        "phases": phases,
+        "samples_per_second": rate,
+        "lane_occupancy": lane_steps.needed / max(1, lane_steps.computed),
+        "lanes_per_step": lane_steps.computed / max(1, lane_steps.batched),
+        "share_of_peak": rate * max(flops) / sum(peaks),
+        "peak_gflops": sum(peaks) / 1e9,
+        "memory_mb": [size / 1e6 for size in resident],
+        "device_memory_mb": [size / 1e6 for size in on_gpu],
+        "projected_seconds": experiment.rounds * unscored
+        + scored_rounds * phases["score"],
+        "scoring_measured": bool(scoring),
+        "mb_down": median("bytes_down") / 1e6,
+        "mb_up": median("bytes_up") / 1e6,
+    }
+
+
+def text(report: dict[str, Any]) -> str:
+    """Return the report as lines for a terminal."""
+    phases = "  ".join(
+        f"{name} {seconds:.3g}" for name, seconds in report["phases"].items()
+    )
+    memory = ", ".join(f"{megabytes:,.0f}" for megabytes in report["memory_mb"])
+    on_gpu = max(report["device_memory_mb"])
+    scoring = "" if report["scoring_measured"] else " without scoring"
+    return (
+        f"seconds per round   {report['seconds_per_round']:.3g}   ({phases})\n"
+        f"samples per second  {report['samples_per_second']:,.0f}\n"
+        f"lane-steps          {100 * report['lane_occupancy']:.0f} % did work, "
+        f"{report['lanes_per_step']:.3g} lanes a step\n"
+        f"share of peak       {100 * report['share_of_peak']:.1f} % of "
+        f"{report['peak_gflops']:,.0f} GFLOP/s\n"
+        f"memory by rank, MB  {memory}{f', on a GPU {on_gpu:,.0f}' if on_gpu else ''}\n"
+        f"the whole run       {report['projected_seconds'] / 3600:.2f} h{scoring}"
+    )
+
+
+def _peak(device: torch.device) -> float:
+    """Return operations a second of a large float32 matrix product, the fastest of
+    five.
+    """
+    side = MATRIX[device.type]
+    left = right = torch.ones(side, side, device=device)
+    best = float("inf")
+    for _ in range(5):
+        begun = time.perf_counter()
+        (left @ right)[0, 0].item()  # waits for the device
+        best = min(best, time.perf_counter() - begun)
+    return 2 * side**3 / best
+
+
+def _flops(prepared: Prepared) -> float:
+    """Return the operations of training on one sample: forward and backward through the
+    model.
+    """
+    kernel = SerialKernel(prepared.setup.build().to(prepared.resources.device))
+    parameters = {
+        name: tensor.detach()[None] for name, tensor in kernel.module.named_parameters()
+    }
+    buffers = {name: tensor[None] for name, tensor in kernel.module.named_buffers()}
+    x, y = prepared.resources.samples.take(torch.zeros(8, dtype=torch.int64))
+    session = Session(
+        kernel,
+        parameters | buffers,
+        list(parameters),
+        lambda model, batch, lane: model(batch.x).sum(),
+    )
+    with FlopCounterMode(display=False) as counter:
+        session.gradients(slice(None), Batch(x[None], y[None]), {})
+    operations: int = counter.get_total_flops()
+    return operations / len(y)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,84 @@
+"""``hpcfl check``, from the command to what it prints."""
+
+import sys
+
+import pytest
+
+from hpcfl.cli import command
+from hpcfl.commands.check import describe_cells
+from hpcfl.communication.communicator import OneProcess
+
+EXPERIMENT = """
+name = "small"
+rounds = 2
+[partition]
+scheme = "iid"
+clients = 4
+[model]
+name = "mlp"
+hidden = [4]
+[method]
+name = "fedavg"
+"""
+
+
+@pytest.fixture
+def check(tmp_path, monkeypatch, capfd):
+    """``check(*options)`` on a file in an empty folder: code, stdout, stderr."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "own.toml").write_text(EXPERIMENT)
+
+    def call(*options, name="check"):
+        code = command([name, "own.toml", *options], OneProcess())
+        sys.stdout.flush()
+        printed = capfd.readouterr()
+        return code, printed.out, printed.err
+
+    return call
+
+
+def test_the_data_come_first_and_only_changed_keys_are_printed(check):
+    code, printed, _ = check("--set", "training.lr=0.25")
+    assert code == 0
+    assert printed.startswith("data        digits, 1,797 samples;")
+    assert "lr = 0.25  # default 0.005" in printed
+    assert "momentum" not in printed and len(printed.splitlines()) < 50
+
+
+def test_all_keys_are_printed_where_asked(check):
+    _, printed, _ = check("--all")
+    assert printed.startswith("data        digits")
+    assert "momentum = 0.0" in printed and "# momentum of SGD" in printed
+
+
+@pytest.mark.parametrize("name", ["check", "run"])
+def test_a_run_without_a_step_is_refused_before_anything_is_written(
+    check, tmp_path, name
+):
+    options = ["training.drop_last=true", "training.batch_size=1000"]
+    code, _, said = check(
+        *(word for key in options for word in ("--set", key)), name=name
+    )
+    assert code == 2
+    assert "training.drop_last = true" in said and len(said.splitlines()) == 1
+    assert [path.name for path in tmp_path.iterdir()] == ["own.toml"]
+
+
+@pytest.mark.parametrize("name", ["check", "run"])
+@pytest.mark.usefixtures("no_figures")
+def test_clients_without_a_step_are_noted(check, name):
+    """Digits are dealt out to 4 clients: 337 training samples to one, 336 to others."""
+    options = ["training.drop_last=true", "training.batch_size=337"]
+    code, printed, _ = check(
+        *(word for key in options for word in ("--set", key)), name=name
+    )
+    assert code == 0
+    assert "of 4 clients never take a step: training.drop_last = true" in printed
+
+
+def test_of_many_cells_a_few_are_named():
+    names = [f"cell {number}" for number in range(560)]
+    line = describe_cells(names)
+    assert "560 valid cells" in line and line.endswith("cell 2 and 557 more")
+    assert describe_cells(names[:2]).endswith(": cell 0; cell 1")
+    assert describe_cells(names[:1]) == ""

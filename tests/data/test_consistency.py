@@ -1,0 +1,97 @@
+"""The parts of a data set fit one another, whichever source read it."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from hpcfl.data import consistency, datasets
+from hpcfl.data.datasets import Dataset
+from hpcfl.data.owners import Owners
+from hpcfl.data.sources.base import Source
+from hpcfl.errors import UserError
+from hpcfl.experiment import config
+
+WHOLE = Dataset(
+    "made",
+    torch.zeros(4, 2),
+    torch.tensor([0, 1, 1, 0]),
+    classes=2,
+    official_test=1,
+    owners=Owners(("ann", "bob"), np.array([0, 0, 1, 1])),
+)
+
+
+class Made(Source):
+    """A user's source that returns any object."""
+
+    built_in = True
+    returned: object = None
+
+    def read(self, name, root):
+        return self.returned
+
+
+made = Made()
+
+
+def load(returned):
+    made.returned = returned
+    return datasets.load(config.Data(dataset=f"{__name__}:made"))
+
+
+def test_a_data_set_that_fits_is_taken():
+    assert load(WHOLE) is WHOLE
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"x": torch.zeros(3, 2)}, "x has 3 samples and y 4 labels"),
+        ({"y": torch.zeros(4)}, r"y must be int64 \[samples\]; it is torch.float32"),
+        ({"classes": 1}, r"classes 0 … 0; it holds 0 … 1"),
+        ({"y": torch.tensor([0, 1, -1, 0])}, r"it holds -1 … 1"),
+        ({"official_test": 4}, "official_test = 4 of 4"),
+        (
+            {"x": torch.tensor([[0.0, 1], [2, 3], [4, float("nan")], [6, 7]])},
+            r"x\[2, 1\] is nan",
+        ),
+        (
+            {"x": torch.tensor([[0.0, 1], [2, 3], [-float("inf"), 5], [6, 7]])},
+            r"x\[2, 0\] is -inf",
+        ),
+        ({"x": torch.full((4, 2), 9), "vocabulary": 9}, "from 0 to 9, exclusive"),
+        ({"owners": Owners(("ann",), np.zeros(3, int))}, "3 entries for 4 samples"),
+        ({"owners": Owners(("ann",), np.ones(4, int))}, "no position in its 1 names"),
+        (
+            {"owners": Owners(("ann", "ann"), np.zeros(4, int))},
+            "two clients have the name 'ann'",
+        ),
+    ],
+)
+def test_parts_that_contradict_one_another_are_refused(change, words):
+    with pytest.raises(UserError, match=words):
+        load(replace(WHOLE, **change))
+
+
+def test_a_source_must_return_a_data_set():
+    with pytest.raises(UserError, match=r"read must return a .*Dataset, not tuple"):
+        load((WHOLE.x, WHOLE.y))
+
+
+@pytest.mark.parametrize(
+    ("shape", "is_noted"),
+    [
+        ((4, 28, 28, 3), True),
+        ((4, 32, 48, 1), True),
+        ((4, 3, 28, 28), False),
+        ((4, 1, 28, 1), False),
+        ((4, 9, 3, 256), False),
+    ],
+)
+def test_images_with_their_channels_last_are_noted(shape, is_noted):
+    x = torch.zeros(shape, dtype=torch.uint8)
+    assert bool(consistency.describe_channels_last(x)) is is_noted
+    notes = load(replace(WHOLE, x=x)).notes
+    assert any("transpose x" in note for note in notes) is is_noted

@@ -1,0 +1,238 @@
+"""Counts of the tiny data by hand: four classes of 60 samples with five numbers each."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import tiny
+import torch
+from in_threads import on_ranks
+
+from hpcfl.communication.communicator import OneProcess
+from hpcfl.data.datasets import Dataset
+from hpcfl.data.description import DataDescription
+from hpcfl.data.owners import Owners
+from hpcfl.experiment import config
+from hpcfl.report import data_summary
+from hpcfl.report.data_summary import ValueRange
+from hpcfl.simulation.prepare import prepare
+
+COUNTS = [[4, 0, 0, 0], [10, 10, 0, 0], [0, 0, 30, 0]]
+NAMES = DataDescription(
+    features=("age", "bmi", "heart rate", "x, y", " z"),
+    label="outcome",
+    client="hospital",
+    classes=("no", "yes", "a: b", "late"),
+    notes=("column 'id' is left out",),
+)
+RANGE = ValueRange(-1.5, 2.0)
+
+
+class Described(tiny.Blobs):
+    def read(self, name, root):
+        return replace(super().read(name, root), description=NAMES)
+
+
+class Owned(Described):
+    def read(self, name, root):
+        data = super().read(name, root)
+        of = np.arange(len(data.y)) % 3
+        return replace(data, owners=Owners(("north", "south, east", "03"), of))
+
+
+class Images(Described):
+    """Images of 6 × 4 pixels with two colours, from 0 to 255."""
+
+    def read(self, name, root):
+        y = torch.arange(4).repeat_interleave(60)
+        x = torch.zeros(len(y), 2, 6, 4, dtype=torch.uint8)
+        x[7, 1, 2, 3] = 255
+        x[239, 1, 2, 3] = 3
+        return Dataset(name, x, y, 4, mean=(0.5, 0.0), std=(0.5, 1.0))
+
+
+described, owned, images = Described(), Owned(), Images()
+
+
+def prepared(**sections):
+    table = tiny.table("fedavg", COUNTS, **sections)
+    return prepare(config.parse(table), OneProcess())
+
+
+def facts(text):
+    """The text of each line's name."""
+    found, name = {}, ""
+    for line in text.splitlines():
+        assert len(line) <= data_summary.WIDTH
+        name = line[: data_summary.INDENT].strip() or name
+        joined = f"{found.get(name, '')} {line[data_summary.INDENT :]}"
+        found[name] = joined.strip()
+    return found
+
+
+def shown(whole=False, values=RANGE, **sections):
+    return facts(data_summary.describe_data(prepared(**sections), values, whole))
+
+
+def test_columns_classes_and_clients_are_shown():
+    seen = shown(data={"dataset": f"{__name__}:described"})
+    assert seen["features"] == "5 columns: age, bmi, heart rate, 'x, y', ' z'"
+    assert seen["label"] == "column outcome"
+    assert (
+        "4, training/test samples: no: 14/40, yes: 10/20, 'a: b': 30/20, late: 0/0"
+        in seen["classes"]
+    )
+    assert seen["classes"].endswith("trains on 1 to 2 of them")
+    assert "240 samples; clients train on 54 and are tested on 80" in seen["data"]
+    assert seen["clients"] == (
+        "3, training/test samples: smallest 4/20 (client 0), median 20/40 (client 1), "
+        "largest 30/20 (client 2)"
+    )
+    assert seen["sample"] == "row of a table, 5 numbers"
+    assert (
+        seen["values"] == "float32 from -1.5 to 2; models take float32 from -1.5 to 2"
+    )
+
+
+def test_without_names_numbers_stand_for_them():
+    seen = shown()
+    assert seen["features"] == "5 numbers without names"
+    assert "0: 14/40" in seen["classes"]
+    assert seen["client"] == "drawn by partition.scheme = 'tiny:Counts'"
+
+
+def test_clients_of_the_data_that_no_scheme_uses_are_told(tmp_path):
+    data = {"dataset": f"{__name__}:owned"}
+    assert "column hospital with 3 names is not used" in shown(data=data)["client"]
+    table = tiny.table("fedavg", data=data)
+
+    def describe(**keys):
+        table["partition"] = {"scheme": "by-client", "clients": 2, **keys}
+        found = prepare(config.parse(table), OneProcess())
+        return facts(data_summary.describe_data(found, RANGE))
+
+    seen = describe(clients=3)
+    assert (
+        seen["client"]
+        == "column hospital with 3 names, used by partition.scheme = 'by-client'"
+    )
+    assert "(client 1 'south, east')" in seen["clients"]
+    lists = tmp_path / "lists.json"
+    lists.write_text('{"ann": [0, 1, 2, 3], "bob": [100, 101, 102, 103, 200]}')
+    seen = describe(lists=str(lists))
+    assert seen["client"].startswith("read from partition.lists")
+    assert "(client 1 'bob')" in seen["clients"]
+
+
+def test_samples_that_are_held_out_are_apart():
+    seen = shown(training={"validation": 0.5})
+    assert (
+        "train on 27, hold out 27 for validation and are tested on 80" in seen["data"]
+    )
+
+
+def test_the_range_is_that_of_the_clients_samples_on_all_ranks():
+    """Sample 7 is no client's, and channels have means and deviations of their own."""
+    data = {"dataset": f"{__name__}:images"}
+    table = config.parse(tiny.table("fedavg", [[4, 0, 0, 1], [4, 0, 0, 0]], data=data))
+
+    def find(communicator):
+        return data_summary.find_range(prepare(table, communicator), communicator)
+
+    for ranks in (1, 3):
+        assert on_ranks(ranks, find) == ValueRange(0, 3)
+    seen = shown(data=data, values=ValueRange(0, 255))
+    assert seen["sample"] == "image of 2 channels of 6 × 4 pixels (channels first)"
+    assert seen["values"] == "uint8 from 0 to 255; models take float32 from -1 to 1"
+
+
+@pytest.mark.parametrize(
+    "x, words",
+    [
+        (torch.zeros(1, 9, dtype=torch.int64), "text of 9 token ids, vocabulary of 50"),
+        (torch.zeros(1, 9), "row of a table, 9 numbers"),
+        (torch.zeros(1, 9, 2), "array, 9 × 2"),
+        (
+            torch.zeros(1, 1, 8, 8),
+            "image of 1 channel of 8 × 8 pixels (channels first)",
+        ),
+    ],
+)
+def test_kinds_of_samples(x, words):
+    data = Dataset("made", x, torch.zeros(1, dtype=torch.int64), 1, vocabulary=50)
+    assert data_summary.describe_layout(data) == words
+
+
+def test_the_type_is_that_of_the_data():
+    seen = shown(data={"dataset": "tiny:blobs64"}, model={"name": "tiny:mlp64"})
+    assert seen["values"].startswith("float64 ") and "take float64" in seen["values"]
+
+
+def test_long_lists_are_cut_in_their_middle():
+    names = [f"column {number}" for number in range(1000)]
+    short = data_summary.shorten_list(names, 100).replace("\u00a0", " ")
+    assert short.startswith("column 0, column 1, ") and short.endswith(", column 999")
+    assert len(short) < 130
+    left_out = int(short.partition("… ")[2].partition(" more")[0])
+    assert left_out + short.count("column ") == 1000
+    assert data_summary.shorten_list(names, None) == ", ".join(names)
+    assert data_summary.shorten_list(names[:5], 100) == ", ".join(names[:5])
+
+
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_a_few_names_are_shown_however_long(count):
+    short = data_summary.shorten_list(["x" * 5000] * count, 20)
+    assert 0 < len(short) < 200
+
+
+def test_names_that_would_be_misread_are_quoted():
+    listed = ["plain", "two words", "a, b", "", " padded", "a:1", "\x1b[31m"]
+    expected = ["plain", "two words", "'a, b'", "''", "' padded'", "'a:1'", r"\x1b[31m"]
+    assert [data_summary.show_name(name) for name in listed] == expected
+
+
+def test_the_block_fits_a_screen():
+    class Many(tiny.Blobs):
+        def read(self, name, root):
+            names = tuple(f"a rather long name {number}" for number in range(3000))
+            data = replace(super().read(name, root), classes=900)
+            return replace(
+                data,
+                description=DataDescription(names, "y", "c", names[:900]),
+            )
+
+    tiny.many = Many()
+    try:
+        many = prepared(data={"dataset": "tiny:many"})
+    finally:
+        del tiny.many
+    text = data_summary.describe_data(many, RANGE)
+    assert text.count("\n") < 24
+    whole = data_summary.describe_data(many, RANGE, whole=True)
+    assert "number 1500" not in text.replace("\n", " ")
+    assert len(whole) > 3000 * 20
+
+
+def test_notes_of_the_reader_and_untrained_classes_are_noted():
+    data = {"dataset": f"{__name__}:described"}
+    found = prepared(data=data).notes
+    assert found.count("column 'id' is left out") == 1
+    assert not any("no client trains on" in note for note in found)
+
+
+class LateTest(tiny.Counts):
+    def draw(self, labels, classes, official_test):
+        draw = super().draw(labels, classes, official_test)
+        late = np.arange(230, 240)
+        return replace(draw, test=[np.union1d(held, late) for held in draw.test])
+
+
+def test_a_class_that_is_only_tested_is_noted():
+    partition = {"scheme": f"{__name__}:LateTest"}
+    data = {"dataset": f"{__name__}:described"}
+    (note,) = (
+        line
+        for line in prepared(data=data, partition=partition).notes
+        if "no client trains on" in line
+    )
+    assert note.startswith("1 of 4 classes") and note.endswith(": late")

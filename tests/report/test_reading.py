@@ -1,0 +1,70 @@
+"""Numbers of clients at the moments of a run, on invented runs of six clients."""
+
+from types import SimpleNamespace
+
+import numpy as np
+
+from hpcfl.report.reading import of_clients
+from hpcfl.scores._described import Measure
+from hpcfl.storage.results import Results
+
+ACCURACY = Measure("accuracy", "mean", "mean", "%", "up")
+COUNTS = np.full((6, 2), 10)
+
+
+def run(accuracies, column="pre", counts=COUNTS):
+    """A run of T rounds: ``accuracies`` [T, 6], of 20 test samples each."""
+    right = 20 * np.array(accuracies, float)
+    values = {
+        f"clients/{column}/correct": right,
+        f"clients/{column}/total": np.full(right.shape, 20.0),
+        f"{column}/mean": np.nanmean(right, axis=1) / 20,
+    }
+    results = Results(
+        static={"test_counts": counts},
+        rounds=np.arange(1, len(right) + 1),
+        values=values,
+    )
+    best = {"round": int(np.nanargmax(np.nanmean(right, axis=1))) + 1}
+    return SimpleNamespace(
+        results=results, score=column, summary=SimpleNamespace(best=best)
+    )
+
+
+LOW = np.array([0.1, 0.2, 0.3, 0.4, 0.5, 0.6])
+STEPS = np.array([0.01, 0.02, 0.03, 0.04, 0.05, 0.06])
+
+
+def test_each_moment_reads_its_rounds():
+    """Twenty rounds, of which the third is the best and the last two are the last
+    tenth.
+    """
+    rounds = np.array([LOW] * 20) + np.arange(20)[:, None] / 1000
+    rounds[2] += 0.3
+    made = run(rounds)
+    for at, expected in (
+        ("best", rounds[2]),
+        ("last", rounds[19]),
+        ("tail", rounds[18:].mean(axis=0)),
+    ):
+        np.testing.assert_allclose(of_clients(made, "pre", ACCURACY, at), expected)
+
+
+def test_a_score_that_is_a_mean_over_samples_is_read_as_one():
+    """The loss is recorded as a client's sum over its 20 samples; the best round is the
+    accuracy's.
+    """
+    made = run([LOW, LOW + STEPS, LOW])
+    made.results.values["clients/pre/loss"] = np.array([LOW, 2 * LOW, 3 * LOW]) * 20
+    made.results.values["pre/loss"] = np.array([1.0, 2.0, 3.0])
+    found = of_clients(
+        made, "pre", Measure("loss", "mean", "loss", "nats", "down"), "best"
+    )
+    np.testing.assert_allclose(found, 2 * LOW)
+
+
+def test_a_client_that_was_not_scored_has_no_number():
+    gap = LOW.copy()
+    gap[0] = np.nan
+    found = of_clients(run([gap]), "pre", ACCURACY, "last")
+    assert np.isnan(found[0]) and np.isfinite(found[1:]).all()

@@ -1,0 +1,185 @@
+"""Names of tensors that a method reads or assigns."""
+
+import pytest
+import tiny
+import torch
+
+import hpcfl
+from hpcfl.communication.message import Mean
+from hpcfl.errors import RankFailure, UserError
+from hpcfl.methods.fedavg import FedAvg
+from hpcfl.rows.declared import DeclaredTensors, FixedTensors, NamedTensors, UnknownName
+
+
+def declared(**varying):
+    tensors = {"model": torch.zeros(2), "later": torch.zeros(0)}
+    return DeclaredTensors(tensors, "server", "server_state", **varying)
+
+
+WAYS = {
+    "item": lambda server, name, value: server.__setitem__(name, value),
+    "update": lambda server, name, value: server.update({name: value}),
+    "or": lambda server, name, value: server.__ior__({name: value}),
+    "default": lambda server, name, value: server.setdefault(name, value),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_misspelt_name_is_refused_whichever_way_it_is_assigned(way):
+    server = declared()
+    with pytest.raises(UnknownName, match="did you mean 'model'"):
+        WAYS[way](server, "modell", torch.ones(2))
+    assert set(server) == {"model", "later"}
+
+
+@pytest.mark.parametrize(
+    "value", [torch.ones(2).double(), torch.ones(3), torch.ones(2, dtype=int), 1.0]
+)
+def test_a_tensor_keeps_its_type_and_shape(value):
+    with pytest.raises(UnknownName, match=r"server\['model'\]"):
+        declared()["model"] = value
+
+
+def test_what_may_vary():
+    server = declared(varying=("model", "found"))
+    server["model"] = torch.ones(5)
+    server["found"] = torch.ones(1)
+    server["later"] = torch.ones(4)
+    assert [len(server[name]) for name in ("model", "found", "later")] == [5, 1, 4]
+    with pytest.raises(UnknownName):
+        server["model"] = torch.ones(5).double()
+    with pytest.raises(UnknownName):  # once it has elements
+        server["later"] = torch.ones(3)
+
+
+def test_a_missing_name_lists_those_that_are_there():
+    inbox = NamedTensors({"model": 1, "mask": 2}, "inbox")
+    with pytest.raises(KeyError, match=r"inbox\['maks'\].*'mask'.*model, mask"):
+        inbox["maks"]
+    assert inbox.get("maks", 3) == 3
+    assert {**inbox, "start": 4} == {"model": 1, "mask": 2, "start": 4}
+    for joined in (inbox | {"start": 4}, {"start": 4} | inbox):
+        with pytest.raises(UnknownName):
+            joined["maks"]
+
+
+def test_a_server_that_sends_cannot_be_changed():
+    with pytest.raises(UnknownName, match="aggregate"):
+        FixedTensors({"model": 1}, "server")["model"] = 2
+
+
+class Plain(FedAvg):
+    def server_state(self, setup):
+        return {"model": setup.initial(), "mask": torch.zeros(setup.layout.width)}
+
+    def client_state(self, setup):
+        return {"mask": torch.zeros(setup.layout.width)}
+
+
+class Misspelt(Plain):
+    def aggregate(self, server, cohort, uplink):
+        server["modell"] = uplink["model"]
+
+
+class Double(Plain):
+    def aggregate(self, server, cohort, uplink):
+        server["model"] = uplink["model"].double()
+
+
+class Misread(Plain):
+    def aggregate(self, server, cohort, uplink):
+        server["model"] = uplink["modle"]
+
+
+class MisspeltState(Plain):
+    def store_state(self, fleet, trained):
+        fleet.state["msk"] = fleet.state["mask"]
+
+
+class MisreadState(Plain):
+    def start(self, fleet, inbox):
+        return fleet.state["maskk"]
+
+
+class Missent(Plain):
+    def send(self, server, audience):
+        return {"modle": server["model"]}
+
+
+class MissentUp(Plain):
+    def upload(self, fleet, inbox, trained):
+        return {"modle": Mean(trained, self.shares(fleet))}
+
+
+class MisreadByServer(Plain):
+    def send(self, server, audience):
+        return {"model": server["modell"]}
+
+
+class MisspeltVariable(Plain):
+    def local_train(self, fleet, rows, inbox):
+        def step(context):
+            context.variables["cuont"] = context.variables["count"] + 1
+
+        count = torch.zeros(len(fleet.ids))
+        return fleet.train_by(step, rows, variables={"count": count})[0]
+
+
+class Wrong(Plain):
+    def start(self, fleet, inbox):
+        return self.mixed(inbox["model"])
+
+    def mixed(self, model):
+        return model @ model.double()
+
+
+class Later(Plain):
+    def aggregate(self, server, cohort, uplink):
+        server["modell" if cohort.round > 1 else "model"] = uplink["model"]
+
+
+def play(folder, name, **sections):
+    method = f"test_declared:{name}"
+    experiment = tiny.table(method, [[2, 2, 0, 0], [4, 4, 0, 0]], **sections)
+    return hpcfl.run(experiment, out=folder / "run", progress=False)
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("Misspelt", r"test_declared.py:\d+: .*server\['modell'\].*'model'"),
+        ("Double", r"test_declared.py:\d+: .*'model'\] became float64"),
+        ("Misread", r"test_declared.py:\d+: .*uplink\['modle'\].*'model'"),
+        ("MisspeltState", r"test_declared.py:\d+: .*fleet.state\['msk'\].*'mask'"),
+        ("MisreadState", r"test_declared.py:\d+: .*fleet.state\['maskk'\].*'mask'"),
+        ("Missent", r"test_declared.py:\d+: .*inbox\['model'\].*'modle'"),
+        ("MissentUp", r"test_declared.py:\d+: .*uplink\['model'\].*'modle'"),
+        ("MisreadByServer", r"test_declared.py:\d+: .*server\['modell'\].*'model'"),
+        ("MisspeltVariable", r"test_declared.py:\d+: .*'cuont'\].*'count'"),
+        ("Wrong", r"test_declared.py:\d+: .* fails in 'start'"),
+    ],
+)
+@pytest.mark.parametrize("buffers", ["local", "average"])
+def test_a_mistake_is_refused_before_round_1(tmp_path, name, text, buffers):
+    with pytest.raises(UserError, match=text):
+        play(
+            tmp_path,
+            name,
+            model={"name": "tiny:normalised"},
+            training={"buffers": buffers},
+        )
+
+
+def test_a_mistake_of_a_later_round_has_its_line(tmp_path):
+    with pytest.raises(
+        RankFailure, match=r"round 2, .*test_declared.py:\d+: server\['mo"
+    ):
+        play(tmp_path, "Later")
+
+
+def test_a_large_model_is_no_excuse(tmp_path, monkeypatch):
+    """Of a large model fewer clients play the dry round than there are."""
+    monkeypatch.setattr("hpcfl.simulation.dry_round.FLOATS", 1)
+    experiment = tiny.table("test_declared:Misspelt")
+    with pytest.raises(UserError, match="modell"):
+        hpcfl.run(experiment, out=tmp_path / "run", progress=False)

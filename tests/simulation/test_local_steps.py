@@ -1,0 +1,127 @@
+"""Clients that never take a step are noted, and a run without any step is refused."""
+
+import pytest
+import tiny
+
+from hpcfl.communication.communicator import OneProcess
+from hpcfl.errors import UserError
+from hpcfl.experiment import config
+from hpcfl.methods.fedavg import FedAvg
+from hpcfl.simulation import local_steps, preflight
+from hpcfl.simulation.prepare import prepare
+
+COUNTS = [[4, 0, 0, 0], [10, 10, 0, 0], [0, 0, 30, 0]]  # 4, 20 and 30 samples
+FULL = {"drop_last": True}
+
+
+class Idle(FedAvg):
+    """A method that trains nothing."""
+
+    def local_train(self, fleet, rows, inbox):
+        return fleet.rows(rows).clone()
+
+
+class NoEpochs(FedAvg):
+    def local_train(self, fleet, rows, inbox):
+        return fleet.train(rows, epochs=0)
+
+
+class OnlyScored(FedAvg):
+    """A method that trains for a score alone."""
+
+    def local_train(self, fleet, rows, inbox):
+        with fleet.trial():
+            fleet.train(rows, phase="trial")
+        return fleet.rows(rows).clone()
+
+
+class Shared(FedAvg):
+    """A method that trains on half of the samples."""
+
+    def local_train(self, fleet, rows, inbox):
+        return fleet.train(rows, share=0.5)
+
+
+def tried(method="fedavg", **sections):
+    table = tiny.table(method, COUNTS, **sections)
+    prepared = preflight.run(prepare(config.parse(table), OneProcess()), OneProcess())
+    return local_steps.note_idle_clients(prepared)
+
+
+def idle(prepared):
+    """The first word of each note on clients that never take a step or never train."""
+    words = ("never take a step", "never train", "take no step")
+    found = [note for note in prepared.notes if any(word in note for word in words)]
+    return [int(note.split()[0]) for note in found]
+
+
+@pytest.mark.parametrize(
+    "method, training, expected",
+    [
+        ("fedavg", {"batch_size": 100}, []),
+        ("fedavg", {"batch_size": 4, **FULL}, []),
+        ("fedavg", {"batch_size": 5, **FULL}, [1]),
+        ("fedavg", {"batch_size": 30, **FULL}, [2]),
+        ("ditto", {"batch_size": 30, **FULL}, [2]),
+        ("per-fedavg", {"batch_size": 10, **FULL}, [1]),
+        ("per-fedavg", {"batch_size": 15, **FULL}, [2]),
+        (f"{__name__}:Shared", {"batch_size": 15, **FULL}, [2]),
+        (f"{__name__}:Idle", {"batch_size": 100, **FULL}, []),
+        (f"{__name__}:OnlyScored", {"batch_size": 100, **FULL}, []),
+    ],
+)
+def test_clients_with_too_few_samples_are_counted(method, training, expected):
+    assert idle(tried(method, training=training)) == expected
+
+
+@pytest.mark.parametrize(
+    "method, training, words",
+    [
+        (
+            "fedavg",
+            {"batch_size": 31, **FULL},
+            "training.batch_size = 31 .* 30 training",
+        ),
+        ("per-fedavg", {"batch_size": 16, **FULL}, "2 batches"),
+        (f"{__name__}:NoEpochs", {}, "trains for 0 epochs"),
+    ],
+)
+def test_a_run_without_any_step_is_refused(method, training, words):
+    with pytest.raises(UserError, match=f"no client ever takes a step: .*{words}"):
+        tried(method, training=training)
+
+
+def test_held_out_samples_do_not_count():
+    """Of 4, 20 and 30 samples a half is held out, so that 2, 10 and 15 are left."""
+    training = {"batch_size": 11, "validation": 0.5, **FULL}
+    assert idle(tried(training=training)) == [2]
+
+
+def test_clients_that_are_never_selected_are_counted():
+    few = {"participation": {"fraction": 0.34}, "rounds": 1}
+    assert idle(tried(**few)) == [2]
+
+
+@pytest.mark.parametrize("mode", ["synchronous", "asynchronous"])
+def test_a_clock_does_not_hide_them(mode):
+    time = {"mode": mode, "sample_ms": 1.0}
+    training = {"batch_size": 30, **FULL}
+    assert 2 in idle(tried(time=time, training=training))
+    with pytest.raises(UserError, match="no client"):
+        tried(time=time, training={"batch_size": 31, **FULL})
+
+
+def test_a_deadline_that_no_client_meets_is_refused():
+    time = {"mode": "synchronous", "sample_ms": 1e6, "deadline": 0.2}
+    with pytest.raises(UserError, match=r"takes part in any .* time\.deadline"):
+        tried(time=time)
+
+
+def test_newcomers_are_counted_where_they_train():
+    training = {"batch_size": 5, **FULL}
+    new = {"clients": 1, "epochs": 1}
+    counts = [COUNTS[1], COUNTS[2], COUNTS[0]]
+    table = tiny.table("fedavg", counts, training=training, newcomers=new)
+    table["partition"]["clients"] = 2
+    prepared = preflight.run(prepare(config.parse(table), OneProcess()), OneProcess())
+    assert idle(local_steps.note_idle_clients(prepared)) == [1]
