@@ -9,7 +9,6 @@ import time
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
@@ -23,6 +22,7 @@ from hpcfl.communication.agreement import agreed
 from hpcfl.communication.communicator import Communicator
 from hpcfl.experiment import config, sweep
 from hpcfl.experiment.config import Config
+from hpcfl.files import scratch
 from hpcfl.simulation import preflight
 from hpcfl.simulation.federation import Federation
 from hpcfl.simulation.prepare import Prepared, prepare_together
@@ -169,10 +169,9 @@ def _play(
     """
     records: list[dict[str, Any]] = []
     with (
-        TemporaryDirectory() as scratch,
+        scratch.temporary_folder() as folder,
         StopRequest(lambda: communicator.abort(1)) as request,
     ):
-        folder = Path(scratch)
         metrics = None
         if communicator.is_server:
             metrics = MetricsWriter(folder, {}, {}, PUBLISH_EVERY)
