@@ -38,6 +38,8 @@ def check_file(path: Path) -> None:
 def _check(path: Path) -> None:
     """What is true of files and folders. Raises UserError."""
     written = os.fsencode(path)
+    if b"\0" in written:
+        raise UserError(f"{written!a}: has a NUL in its name; choose another --out")
     try:
         written.decode()
     except UnicodeDecodeError:
@@ -53,7 +55,8 @@ def _check(path: Path) -> None:
             f"{path}: lies in more than {DEEPEST} folders; choose another --out"
         )
     try:
-        above = next(one for one in path.absolute().parents if os.path.lexists(one))
+        place = path.absolute()
+        above = next(one for one in [*place.parents, place] if os.path.lexists(one))
         if not stat.S_ISDIR(above.stat().st_mode):
             raise NotADirectoryError(f"{above} is {_kind(above)}, not a folder")
     except OSError as error:

@@ -18,6 +18,7 @@ import numpy as np
 
 from hpcfl.clients import resources
 from hpcfl.errors import RankFailure
+from hpcfl.simulation import torch_settings
 
 SHOWN = 10  # ids of clients that a message has
 
@@ -38,7 +39,11 @@ def stage(phase: str, place: str, collective: bool) -> Callable[[Function], Func
     def decorate(function: Function) -> Function:
         @wraps(function)
         def run(self: Any, *arguments: Any) -> Any:
-            with self.stopwatch.phase(phase), on_this_rank(f"{self.name}, {place}"):
+            with (
+                self.stopwatch.phase(phase),
+                on_this_rank(f"{self.name}, {place}"),
+                torch_settings.unchanged("a function of yours"),
+            ):
                 return function(self, *arguments)
 
         staged: Any = run
