@@ -18,7 +18,7 @@ from hpcfl.communication.communicator import Communicator, Guest
 from hpcfl.communication.mpi import connect
 from hpcfl.errors import Interrupted, RunFailure, UserError
 from hpcfl.experiment.config import Config, read
-from hpcfl.files import output
+from hpcfl.files import destination, output
 from hpcfl.report import summary
 from hpcfl.report.summary import Run
 from hpcfl.simulation import torch_settings
@@ -70,6 +70,7 @@ def run(
         raise UserError(
             f"on_round = {on_round!r} is no function; give one that takes (name, round, values)"
         )
+    destination.check_working_folder()
     folder = None if out is None else _path("out", out)
     if not _one_run.acquire(blocking=False):
         raise UserError(

@@ -27,6 +27,7 @@ from hpcfl.rows.layout import of_parameters
 
 KEY = "adapter.base"
 MOST = 5  # tensors that a line names
+LONGEST = 300  # letters of a name or difference in a message
 NAMED = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16"}
 
 
@@ -191,6 +192,11 @@ def _unreadable(path: Path, error: Exception) -> UserError:
 
 
 def _listed(words: Sequence[str]) -> str:
-    """The first of the words, and how many more there are; "" for none."""
+    """The first of the words, each cut where it is long, and how many more there are;
+    "" for none.
+    """
     more = f" and {len(words) - MOST} more" if len(words) > MOST else ""
-    return ", ".join(words[:MOST]) + more
+    shown = [
+        word if len(word) <= LONGEST else f"{word[:LONGEST]} …" for word in words[:MOST]
+    ]
+    return ", ".join(shown) + more

@@ -20,7 +20,7 @@ from hpcfl.files import destination, output
 from hpcfl.report.text import plain
 from hpcfl.simulation import preflight
 from hpcfl.simulation.prepare import prepare_together
-from hpcfl.storage import run_folder, sweep_folder
+from hpcfl.storage import checkpoint, run_folder, sweep_folder
 from hpcfl.storage.run_folder import RUN
 
 
@@ -203,7 +203,12 @@ def run_one(
     more = ""
     if rounds > experiment.rounds:
         more = f", for the {rounds} rounds of a later command"
-    output.say(f"{experiment.name}: complete in {folder}{more}; --fresh starts over")
+    checked = "metrics and checkpoints are whole"
+    if checkpoint.intact(folder / run_folder.CHECKPOINTS) is None:
+        checked = "its metrics are whole, no checkpoint with its models can be read"
+    output.say(
+        f"{experiment.name}: complete in {folder}{more} ({checked}); --fresh starts over"
+    )
     return played
 
 

@@ -3,7 +3,10 @@
 import gzip
 import io
 import lzma
+import os
 import random
+import subprocess
+import sys
 import tarfile
 
 import numpy as np
@@ -105,6 +108,28 @@ def test_the_same_runs_make_the_same_file(runs, tmp_path):
     packed.write(found, tmp_path / "a.tar.xz")
     packed.write(found[::-1], tmp_path / "b.tar.xz")
     assert (tmp_path / "a.tar.xz").read_bytes() == (tmp_path / "b.tar.xz").read_bytes()
+
+
+@pytest.mark.slow
+def test_other_processes_make_the_same_file(tmp_path):
+    """Whatever lies in their memory, and in whatever order their sets are."""
+    made = folder(tmp_path / "one")
+    code = (
+        "import sys; from pathlib import Path; from hpcfl.report import packed, summary;"
+        "packed.write([summary.load(Path(sys.argv[1]))], Path(sys.argv[2]))"
+    )
+    files = []
+    for number in range(3):
+        out = tmp_path / f"{number}.tar.xz"
+        environment = {
+            **os.environ,
+            "MALLOC_PERTURB_": str(85 * number),
+            "PYTHONHASHSEED": str(number),
+        }
+        command = [sys.executable, "-c", code, str(made), str(out)]
+        subprocess.run(command, env=environment, check=True)
+        files.append(out.read_bytes())
+    assert files[0] == files[1] == files[2]
 
 
 def test_no_folder_of_the_machine_is_in_it(tmp_path):

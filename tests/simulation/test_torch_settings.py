@@ -84,8 +84,9 @@ class Careless(FedAvg):
     """FedAvg that changes the default type where clients train."""
 
     def update(self, fleet, inbox):
+        message = super().update(fleet, inbox)
         torch.set_default_dtype(torch.float64)
-        return super().update(fleet, inbox)
+        return message
 
 
 def test_a_hook_that_leaves_a_setting_is_refused_before_the_run(tmp_path):
