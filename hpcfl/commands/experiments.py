@@ -207,7 +207,7 @@ def run_one(
     if checkpoint.intact(folder / run_folder.CHECKPOINTS) is None:
         checked = "its metrics are whole, no checkpoint with its models can be read"
     output.say(
-        f"{experiment.name}: complete in {folder}{more} ({checked}); --fresh starts over"
+        f"{experiment.name}: complete in {folder}{more}; --fresh starts over ({checked})"
     )
     return played
 

@@ -185,13 +185,23 @@ def unchanged(place: str) -> Iterator[None]:
     before = read()
     try:
         yield
-    finally:
-        after = read()
-        if after != before:
-            write(before)
-    for name, value in before.items():
-        if after.get(name) != value:
-            raise UserError(
-                f"{place} leaves {name} at {after.get(name)}, it was {value}; "
-                "set it back, or use a with block"
-            )
+    except Exception as error:
+        _put_back(before, place, error)
+        raise
+    _put_back(before, place, None)
+
+
+def _put_back(before: dict[str, Any], place: str, failure: Exception | None) -> None:
+    """Give the settings the values from before, and raise UserError if they had others.
+
+    failure: What the block raised, probably because of them.
+    """
+    after = read()
+    if after == before:
+        return
+    write(before)
+    name = next(name for name in before if after.get(name) != before[name])
+    raise UserError(
+        f"{place} leaves {name} at {after.get(name)}, it was {before[name]}; "
+        "set it back, or use a with block"
+    ) from failure
