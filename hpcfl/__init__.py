@@ -10,7 +10,7 @@ from typing import Any
 os.environ.setdefault("MKL_CBWR", "AUTO,STRICT")
 
 __version__ = "0.2.0"
-__all__ = ["load", "load_all", "run"]
+__all__ = ["Interrupted", "RunFailure", "UserError", "load", "load_all", "run"]
 
 
 def __getattr__(name: str) -> Any:

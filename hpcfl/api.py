@@ -3,15 +3,15 @@ results in folders.
 """
 
 import atexit
-import os
 import sys
+import threading
 from collections.abc import Collection, Iterable
-from contextlib import redirect_stdout, suppress
+from contextlib import nullcontext, suppress
 from functools import partial
 from glob import glob
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any
 
 from hpcfl.commands.experiments import run_file, run_one, run_table
 from hpcfl.commands.run import PREPARING, OnRound
@@ -20,22 +20,26 @@ from hpcfl.communication.mpi import connect
 from hpcfl.errors import EXPECTED, Interrupted, RunFailure, UserError
 from hpcfl.experiment.config import Config, read
 from hpcfl.experiment.sections import Runtime
-from hpcfl.files import output
+from hpcfl.files import destination, output
 from hpcfl.report import summary
 from hpcfl.report.summary import Run
+from hpcfl.simulation import torch_settings
 from hpcfl.trained.experiment import named
-from hpcfl.trained.replay import with_gradients
 
 if TYPE_CHECKING:
     import pandas
+
+__all__ = ["Interrupted", "RunFailure", "UserError", "load", "load_all", "run"]
 
 # exit codes of a script that fails under mpiexec, as of the command
 CODES = ((UserError, 2), (Interrupted, 75), (RunFailure, 1))
 _connected: list[Communicator] = []  # the one, after the first call of ``run``
 _agreed: list[BaseException] = []  # errors of ``run``, which all ranks raise
 
+_one_run = threading.Lock()
 
-@with_gradients
+
+@torch_settings.plain()
 def run(
     config: Config | dict[str, Any] | str | Path,
     out: str | Path | None = None,
@@ -46,7 +50,10 @@ def run(
     """Run an experiment, or continue it where it stands, and return what ``load``
     returns.
 
-    Under mpiexec every rank calls this.
+    Under mpiexec every rank calls this. A process runs one experiment at a time. A run
+    in a thread receives no signals, so a notebook's interrupt does not stop it; what
+    ``on_round`` raises does. While it trains torch has the settings of a new process;
+    yours come back afterwards.
 
     Args:
         config: An experiment file, its content as a nested dictionary, or a Config.
@@ -56,8 +63,8 @@ def run(
             the run's name, which tells a sweep's apart, and what was recorded by its
             name in the results, as ``values["pre/weighted"]``. The scoring after the
             last round is round R + 1.
-        progress: Whether to print how far the run is, notes and what came out. Without
-            it only what ``on_round`` prints is seen.
+        progress: Whether to print the progress of the run, notes and results. The
+            prints of your own code appear in any case.
 
     Raises:
         UserError: Bad input.
@@ -66,22 +73,22 @@ def run(
             is over and the state is saved.
         KeyboardInterrupt: After a second one, at once.
     """
-    folder = None if out is None else Path(out)
-    if progress:
-        return _run(config, folder, fresh, on_round)
-    heard = on_round
-    if on_round is not None:
-        heard = partial(_call_aloud, on_round, sys.stdout)
-    with open(os.devnull, "w", encoding="utf-8") as nothing, redirect_stdout(nothing):
-        return _run(config, folder, fresh, heard)
-
-
-def _call_aloud(
-    on_round: OnRound, out: TextIO, name: str, round: int, values: dict[str, Any]
-) -> None:
-    """Call the user's function, which prints to ``out`` while nothing else does."""
-    with redirect_stdout(out):
-        on_round(name, round, values)
+    if on_round is not None and not callable(on_round):
+        raise UserError(
+            f"on_round = {on_round!r} is no function; give one that takes (name, round, values)"
+        )
+    destination.check_working_folder()
+    folder = None if out is None else _path("out", out)
+    if not _one_run.acquire(blocking=False):
+        raise UserError(
+            "hpcfl.run was called while another run of this process goes on; "
+            "call it after that, or in another process"
+        )
+    try:
+        with nullcontext() if progress else output.quiet():
+            return _run(config, folder, fresh, on_round)
+    finally:
+        _one_run.release()
 
 
 def _run(
@@ -90,7 +97,7 @@ def _run(
     fresh: bool,
     on_round: OnRound | None,
 ) -> Run | dict[str, Run]:
-    """``run`` with its progress on standard output."""
+    """Run an experiment of arguments that were checked."""
     communicator = _communicator(_hang_after(config))
     try:
         return _run_on(communicator, config, folder, fresh, on_round)
@@ -113,14 +120,36 @@ def _run_on(
         table = config.resolved()
         run_one(config, folder, fresh, communicator, on_round)
     elif isinstance(config, dict):
+        _refuse_other_keys(config, "")
         table = config
         folder = run_table(
             config, "configuration", folder, fresh, communicator, on_round
         )
     else:
-        folder = run_file(Path(config), (), folder, fresh, communicator, on_round)
-        table = read(config)
+        file = _path("config", config)
+        folder = run_file(file, (), folder, fresh, communicator, on_round)
+        table = read(file)
     return load(folder, named(table))
+
+
+def _path(argument: str, value: Any) -> Path:
+    """The path that an argument names. Raises UserError for what is none."""
+    try:
+        return Path(value)
+    except TypeError:
+        raise UserError(f"{argument} = {value!r} is no path; give a text") from None
+
+
+def _refuse_other_keys(table: dict[Any, Any], section: str) -> None:
+    """Raise UserError for a key in a nested table that is no text."""
+    for key, value in table.items():
+        if not isinstance(key, str):
+            where = f" in [{section}]" if section else ""
+            raise UserError(
+                f"configuration: the key {key!r}{where} is no text; write it in quotes"
+            )
+        if isinstance(value, dict):
+            _refuse_other_keys(value, f"{section}.{key}" if section else key)
 
 
 def load(folder: str | Path, own: Collection[str] = ()) -> Run | dict[str, Run]:
@@ -134,7 +163,7 @@ def load(folder: str | Path, own: Collection[str] = ()) -> Run | dict[str, Run]:
             that may be imported when models are asked for; nothing is imported only
             because a folder names it.
     """
-    folder = Path(folder)
+    folder = _path("folder", folder)
     runs = summary.load_all(folder, own)
     if summary.is_sweep(folder, runs):
         return {run.label: run for run in runs}

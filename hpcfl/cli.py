@@ -15,13 +15,14 @@ import numpy as np
 from hpcfl import __version__
 from hpcfl.communication.communicator import Communicator
 from hpcfl.errors import Interrupted, RunFailure, UserError
-from hpcfl.files import output
+from hpcfl.files import destination, output
 from hpcfl.files.atomic import reason
 from hpcfl.report.text import plain
 
 # exit codes; CONTINUE: the same command continues; UNREAD: whoever read what was
 # printed has left, 128 and the number of SIGPIPE, as shells say of other programs
 DONE, FAILED, BAD_INPUT, CONTINUE, UNREAD = 0, 1, 2, 75, 141
+LONGEST = 20_000  # letters of an error: a file may have a name of a million
 OVERRIDE = "Override a key of the file; another model, method or scheme drops the keys of the old one."
 METRIC = (
     "A recorded number; default the accuracy that counts. validation: the same on training "
@@ -37,6 +38,7 @@ def command(arguments: list[str], communicator: Communicator) -> int:
     RunFailure or Interrupted.
     """
     try:
+        destination.check_working_folder()
         code: int | None = cli.main(
             arguments or ["--help"],
             prog_name="hpcfl",
@@ -63,7 +65,9 @@ def _say(communicator: Communicator, code: int, *texts: str) -> int:
     """Print each text on a line of its own, on rank 0; returns ``code``."""
     if communicator.is_server:
         for text in texts:
-            output.complain(plain(text))
+            line = plain(text)
+            cut = " …" if len(line) > LONGEST else ""
+            output.complain(line[:LONGEST] + cut)
     return code
 
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import hpcfl
-from hpcfl.errors import Interrupted, RankFailure, UserError
+from hpcfl.errors import Interrupted, RankFailure, RunFailure, UserError
 from hpcfl.experiment import config
 
 TABLE = {
@@ -123,6 +123,64 @@ def test_fewer_rounds_than_a_later_command_has_played_are_said(tmp_path, capsys)
     )
     (tmp_path / "run" / "run.json").write_text("damaged")
     assert hpcfl.run(TABLE, out=tmp_path / "run").summary.rounds == 3
+
+
+@pytest.mark.slow
+def test_a_run_in_a_thread_is_the_same_run(tmp_path):
+    found = []
+
+    def play():
+        found.append(hpcfl.run(TABLE, out=tmp_path / "thread", progress=False))
+
+    thread = threading.Thread(target=play)
+    thread.start()
+    thread.join()
+    assert not sys.stdout.closed
+    alone = hpcfl.run(TABLE, out=tmp_path / "alone")
+    assert found[0].summary.digest == alone.summary.digest
+
+
+@pytest.mark.slow
+def test_a_second_run_in_another_thread_is_refused(tmp_path):
+    errors = []
+
+    def play():
+        try:
+            hpcfl.run(TABLE, out=tmp_path / "second")
+        except hpcfl.UserError as error:
+            errors.append(str(error))
+
+    def on_round(name, round, values):
+        thread = threading.Thread(target=play)
+        thread.start()
+        thread.join()
+
+    hpcfl.run(TABLE, out=tmp_path / "run", on_round=on_round, progress=False)
+    assert len(errors) == 3 and "another thread" in errors[0]
+    assert not (tmp_path / "second").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ({"on_round": 5}, "on_round = 5 is no function"),
+        ({"out": 5}, "out = 5 is no path"),
+        ({"out": "a\0b"}, "has a NUL in its name"),
+        ({"config": 5}, "config = 5 is no path"),
+        ({"config": {**TABLE, 5: 1}}, "the key 5 is no text"),
+        ({"config": {**TABLE, "data": {5: 1}}}, r"the key 5 in \[data\]"),
+    ],
+)
+def test_mistakes_in_python_are_one_line(tmp_path, monkeypatch, arguments, said):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(hpcfl.UserError, match=said):
+        hpcfl.run(**{"config": TABLE, **arguments})
+    assert not list(tmp_path.iterdir())
+
+
+def test_errors_have_names_at_the_top_level():
+    assert hpcfl.UserError is UserError and hpcfl.Interrupted is Interrupted
+    assert hpcfl.RunFailure is RunFailure
 
 
 @pytest.mark.slow

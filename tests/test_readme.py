@@ -137,6 +137,16 @@ def test_the_speeds_are_those_that_were_measured(monkeypatch):
     assert table.render(measured) in page
 
 
+def test_a_benchmark_of_an_installed_package_has_a_table(monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT / "tests" / "benchmarks"))
+    import table
+
+    measured = table.measured(ROOT / "results" / "benchmarks")
+    measured["W1"] = {**measured["W1"], "commit": None}
+    version = measured["W1"]["versions"]["hpcfl"]
+    assert f"hpcfl {version} as installed (W1)" in table.render(measured)
+
+
 LINKED = sorted(set(re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", README)))
 
 

@@ -23,7 +23,7 @@ from hpcfl.errors import RunFailure, UserError
 from hpcfl.experiment import config, sweep
 from hpcfl.files import destination, output
 from hpcfl.report.text import plain
-from hpcfl.storage import run_folder, sweep_folder
+from hpcfl.storage import checkpoint, run_folder, sweep_folder
 from hpcfl.storage.run_folder import RUN
 
 
@@ -172,9 +172,11 @@ def run_one(
     more = ""
     if rounds > experiment.rounds:
         more = f", for the {rounds} rounds of a later command"
-    print(
-        f"{experiment.name}: complete in {folder}{more}; --fresh starts over",
-        flush=True,
+    checked = "metrics and checkpoints are whole"
+    if checkpoint.intact(folder / run_folder.CHECKPOINTS) is None:
+        checked = "its metrics are whole, no checkpoint with its models can be read"
+    output.say(
+        f"{experiment.name}: complete in {folder}{more}; --fresh starts over ({checked})"
     )
     return played
 
@@ -198,7 +200,7 @@ def _run_cells(
             # its text alone: its traceback would keep all that the cell had in memory
             failures[cell.name] = "; ".join(map(str, error.args))
             if communicator.is_server:
-                print(f"{cell.name}: failed: {plain(failures[cell.name])}", flush=True)
+                output.say(f"{cell.name}: failed: {plain(failures[cell.name])}")
     if communicator.is_server:
         _tell_of_earlier_cells(plan)
     if len(failures) < len(plan.cells):
@@ -215,10 +217,9 @@ def _tell_of_earlier_cells(plan: Plan) -> None:
     cells = {cell.folder for cell in plan.cells}
     earlier = [name for name in sweep_folder.there(plan.folder) if name not in cells]
     if earlier:
-        print(
+        output.say(
             f"note: {plan.folder} also has runs that are not in this sweep any more, "
-            f"{len(earlier)} in all, such as {plain(earlier[0])}; they count in its tables",
-            flush=True,
+            f"{len(earlier)} in all, such as {plain(earlier[0])}; they count in its tables"
         )
 
 
@@ -236,10 +237,9 @@ def _show_results(plan: Plan, played: bool, communicator: Communicator) -> None:
 
         closing.tell(plan.folder, played)
     except Exception as error:
-        print(
+        output.say(
             f"note: the results are complete, but their report failed ({type(error).__name__}: "
             f"{plain(error)}); the same command makes it again, hpcfl show "
-            f"{shlex.quote(str(plan.folder))} shows them",
-            flush=True,
+            f"{shlex.quote(str(plan.folder))} shows them"
         )
     output.keep_note(plan.folder)

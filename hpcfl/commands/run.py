@@ -20,7 +20,13 @@ from hpcfl.experiment import blame, measures, protocols
 from hpcfl.experiment.config import PATHS, Config
 from hpcfl.files import output
 from hpcfl.report.progress import Progress
-from hpcfl.simulation import decisions, hearing, local_steps, preflight
+from hpcfl.simulation import (
+    decisions,
+    hearing,
+    local_steps,
+    preflight,
+    torch_settings,
+)
 from hpcfl.simulation.best import BestRound
 from hpcfl.simulation.federation import Federation
 from hpcfl.simulation.prepare import (
@@ -285,9 +291,12 @@ def _play(
 
 
 def _call(on_round: OnRound, name: str, round: int, values: dict[str, Any]) -> None:
-    """Call the user's function. What fails in it is a UserError with its line."""
+    """Call the user's function. What fails in it is a UserError with its line, and the
+    settings that it leaves do not count for the run.
+    """
     try:
-        on_round(name, round, values)
+        with torch_settings.restored():
+            on_round(name, round, values)
     except Exception as error:
         place = blame.line_of(error)
         where = f"{place}: " if place else ""

@@ -322,6 +322,12 @@ class Player:
         """What a run that was played came to, read from its folder. On rank 0."""
         played = summary.load(folder)
         of_rounds, final = gradients_of(played)
+        if len(of_rounds) > rounds:
+            raise UserError(
+                f"{folder}: has {len(of_rounds)} rounds, and no file in "
+                f"{self.folder / tune_folder.RESULTS} tells what its first {rounds} came "
+                "to; delete the run's folder, and the same command plays it again"
+            )
         whole = before["whole"]
         if not since and before["rounds"] == 0:
             whole = halving.rounds_within(

@@ -8,10 +8,9 @@ compared, who holds which samples and what travels, and both last numbers are sh
 """
 
 import random
-import shutil
-import tempfile
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
@@ -23,6 +22,8 @@ from hpcfl.communication.agreement import agreed
 from hpcfl.communication.communicator import Communicator
 from hpcfl.errors import Interrupted, RunFailure, UserError
 from hpcfl.experiment import config, plugins
+from hpcfl.files import atomic
+from hpcfl.files.atomic import reason
 from hpcfl.report import summary
 from hpcfl.report.summary import Run
 from hpcfl.report.text import plain
@@ -64,38 +65,67 @@ def verify(
         RunFailure: Another final state or other numbers came out.
         Interrupted: Stopped by a signal. What was played so far is not kept.
     """
-    chosen: list[Run] = []
-    with agreed(communicator):
-        if communicator.is_server:
-            chosen = _chosen(path, sample, names)
-            tables = [_table(run, root, own) for run in chosen]
-            folder = tempfile.mkdtemp(prefix="hpcfl-verify-", dir=".")
-    tables, folder = communicator.bcast(
-        [tables, folder] if communicator.is_server else None
-    )
-    wrong = 0
-    try:
-        for number, table in enumerate(tables):
-            with agreed(communicator):
-                experiment = config.parse(table)
-            place = Path(folder) / str(number)
-            run_one(experiment, place, False, communicator)
+    with ExitStack() as stack:
+        chosen: list[Run] = []
+        tables: list[dict[str, Any]] = []
+        folder = Path()
+        with agreed(communicator):
             if communicator.is_server:
-                lines, same = compare(chosen[number], summary.load(place))
-                wrong += not same
-                for line in lines:
-                    print(plain(f"{chosen[number].label}: {line}"), flush=True)
-    except Interrupted as stopped:
-        raise Interrupted(
-            f"{path}: stopped, and what was played is not kept; "
-            "the same command begins anew",
-            begun=False,
-        ) from stopped
-    finally:
-        if communicator.is_server:
-            shutil.rmtree(folder, ignore_errors=True)
+                chosen = _chosen(path, sample, names)
+                tables = [_table(run, root, own) for run in chosen]
+                folder = stack.enter_context(_folder_here())
+        tables, name = communicator.bcast([tables, str(folder)])
+        try:
+            wrong = _play(tables, chosen, Path(name), communicator)
+        except Interrupted as stopped:
+            raise Interrupted(
+                f"{path}: stopped, and what was played is not kept; "
+                "the same command begins anew",
+                begun=False,
+            ) from stopped
     if communicator.allreduce_max(wrong):
         raise RunFailure(f"{path}: not what was stored came out")
+
+
+@contextmanager
+def _folder_here() -> Iterator[Path]:
+    """A temporary folder in the working folder, which the ranks of all hosts see.
+    Raises UserError.
+    """
+    with ExitStack() as stack:
+        try:
+            folder = stack.enter_context(
+                atomic.temporary_folder(Path(), "hpcfl-verify")
+            )
+        except OSError as error:
+            raise UserError(
+                f"the working folder cannot be written ({reason(error)}), and verify "
+                "plays runs in it; go to another folder"
+            ) from None
+        yield folder
+
+
+def _play(
+    tables: list[dict[str, Any]],
+    chosen: list[Run],
+    folder: Path,
+    communicator: Communicator,
+) -> int:
+    """Collective. Play runs again in a folder; return on rank 0 how many differ from
+    those that were ``chosen``, and print a line for each.
+    """
+    wrong = 0
+    for number, table in enumerate(tables):
+        with agreed(communicator):
+            experiment = config.parse(table)
+        place = folder / str(number)
+        run_one(experiment, place, False, communicator)
+        if communicator.is_server:
+            lines, same = compare(chosen[number], summary.load(place))
+            wrong += not same
+            for line in lines:
+                print(plain(f"{chosen[number].label}: {line}"), flush=True)
+    return wrong
 
 
 def compare(stored: Run, played: Run) -> tuple[list[str], bool]:

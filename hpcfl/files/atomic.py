@@ -7,7 +7,7 @@ import os
 import shutil
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from fnmatch import fnmatch
 from pathlib import Path
 
@@ -78,18 +78,31 @@ def whole_folder(folder: Path) -> Iterator[Path]:
     """
     folder = folder.resolve()
     there = next(above for above in folder.parents if above.exists())
-    temporary = there / f".{folder.name}.{uuid.uuid4().hex}.tmp"
-    with explained(folder):
-        _remove_abandoned(there, f".{folder.name}.")
-        temporary.mkdir()
-        lock = os.open(temporary, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        _try_lock(lock)
+    with ExitStack() as stack:
+        with explained(folder):
+            opened = temporary_folder(there, folder.name)
+            temporary = stack.enter_context(opened)
         yield temporary
         with explained(folder):
             folder.parent.mkdir(parents=True, exist_ok=True)
             temporary.rename(folder)
             _sync_folder(folder.parent)
+
+
+@contextmanager
+def temporary_folder(above: Path, name: str) -> Iterator[Path]:
+    """Make a folder in ``above`` that is removed at the end of the block.
+
+    A kill leaves the folder; the next call with the same ``name`` removes it. Raises
+    OSError where it cannot be made.
+    """
+    _remove_abandoned(above, f".{name}.")
+    temporary = above / f".{name}.{uuid.uuid4().hex}.tmp"
+    temporary.mkdir()
+    lock = os.open(temporary, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        _try_lock(lock)
+        yield temporary
     finally:
         os.close(lock)
         shutil.rmtree(temporary, ignore_errors=True)

@@ -15,6 +15,16 @@ LONGEST_PATH = 4096 - 400  # bytes: what Linux takes, less the names of what lie
 DEEPEST = 100  # folders above it
 
 
+def check_working_folder() -> None:
+    """Raise UserError where the working folder was deleted."""
+    try:
+        os.getcwd()
+    except OSError as error:
+        raise UserError(
+            f"the working folder cannot be used: {reason(error)}; go to another folder"
+        ) from None
+
+
 def check_folder(path: Path) -> None:
     """Raise UserError where no folder can be at ``path``, as far as one can see.
 
@@ -38,6 +48,8 @@ def check_file(path: Path) -> None:
 def _check(path: Path) -> None:
     """What is true of files and folders. Raises UserError."""
     written = os.fsencode(path)
+    if b"\0" in written:
+        raise UserError(f"{written!a}: has a NUL in its name; choose another --out")
     try:
         written.decode()
     except UnicodeDecodeError:
@@ -53,6 +65,8 @@ def _check(path: Path) -> None:
             f"{path}: lies in more than {DEEPEST} folders; choose another --out"
         )
     try:
+        if os.path.realpath(path) == os.path.sep:
+            raise UserError(f"{path}: the root of all folders; choose another --out")
         above = next(one for one in path.absolute().parents if os.path.lexists(one))
         if not stat.S_ISDIR(above.stat().st_mode):
             raise NotADirectoryError(f"{above} is {_kind(above)}, not a folder")

@@ -56,14 +56,16 @@ def unseal(kind: str, data: bytes) -> bytes:
 def encode(datasets: dict[str, np.ndarray], attributes: dict[str, str]) -> memoryview:
     """The bytes of an HDF5 file with these datasets by path and attributes of the root.
     Raises RunFailure.
+
+    The bytes do not depend on the order in which datasets and attributes are given.
     """
     buffer = scratch.File(
         sum(value.nbytes + HEADER for value in datasets.values()) + HEADER
     )
     with h5py.File(buffer, "w", libver=FORMAT) as file:
-        for name, value in datasets.items():
+        for name, value in sorted(datasets.items()):
             file.create_dataset(name, data=value)
-        file.attrs.update(attributes)
+        file.attrs.update(sorted(attributes.items()))
     return buffer.content()
 
 

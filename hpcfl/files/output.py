@@ -7,7 +7,9 @@ import io
 import os
 import sys
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from pathlib import Path
 from typing import TextIO
 
@@ -35,6 +37,8 @@ class Unfailing(io.FileIO):
             return memoryview(data).nbytes  # type: ignore[arg-type]
 
 
+# whether ``say`` prints; a thread has its own
+_is_quiet: ContextVar[bool] = ContextVar("quiet", default=False)
 _below_stdout: list[Unfailing] = []  # the one, once ``guard`` was called
 
 
@@ -61,6 +65,29 @@ def failure() -> OSError | None:
         return None
     sys.stdout.flush()
     return _below_stdout[0].failure
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Print nothing of hpcfl's own in a block. The prints of a user's code, and of other
+    threads, stay.
+    """
+    before = _is_quiet.set(True)
+    try:
+        yield
+    finally:
+        _is_quiet.reset(before)
+
+
+def is_quiet() -> bool:
+    """Whether a block of ``quiet`` is open."""
+    return _is_quiet.get()
+
+
+def say(text: str) -> None:
+    """Print a line, except in a block of ``quiet``."""
+    if not is_quiet():
+        print(text, flush=True)
 
 
 def complain(text: str) -> None:

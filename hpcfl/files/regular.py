@@ -13,6 +13,8 @@ def descriptor(path: str | Path, flags: int = os.O_RDONLY) -> int:
 
     flags: of ``os.open``; links are followed unless they say otherwise. Raises OSError.
     """
+    if "\0" in str(path):
+        raise OSError("a NUL in its name")
     file = os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC, 0o666)
     if not stat.S_ISREG(os.fstat(file).st_mode):
         os.close(file)

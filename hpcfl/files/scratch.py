@@ -11,12 +11,15 @@ import os
 import tempfile
 import weakref
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
 
 import numpy as np
 import torch
 from torch import Tensor
 from typing_extensions import Buffer  # part of Python from 3.12 on
 
+from hpcfl.errors import RunFailure
 from hpcfl.files import atomic, heartbeat
 
 PART_BYTES = 1 << 24  # of rows that are worked on at once
@@ -76,11 +79,33 @@ def _array(size: int) -> np.ndarray:
     return array
 
 
+def folder() -> str:
+    """The folder for temporary files, $TMPDIR or the system's. Raises RunFailure."""
+    try:
+        return tempfile.gettempdir()
+    except FileNotFoundError:
+        raise RunFailure(
+            "no temporary folder can be written; set TMPDIR to one that can"
+        ) from None
+
+
+@contextmanager
+def temporary_folder() -> Iterator[Path]:
+    """A new folder below ``folder``, removed at the end of a block. Raises RunFailure."""
+    place = folder()
+    with atomic.explained(place):
+        temporary = tempfile.TemporaryDirectory(
+            prefix="hpcfl-", dir=place, ignore_cleanup_errors=True
+        )
+    with temporary as path:
+        yield Path(path)
+
+
 def _mapped(size: int) -> np.ndarray:
-    folder = tempfile.gettempdir()
+    place = folder()
     with (
-        atomic.explained(folder),
-        tempfile.TemporaryFile(prefix="hpcfl-", dir=folder) as file,
+        atomic.explained(place),
+        tempfile.TemporaryFile(prefix="hpcfl-", dir=place) as file,
     ):
         os.posix_fallocate(
             file.fileno(), 0, size

@@ -5,7 +5,9 @@ to look further.
 import shlex
 from pathlib import Path
 
+from hpcfl.files import output
 from hpcfl.report import figures, summary, sweep_table, tables
+from hpcfl.report.summary import Run
 
 
 def tell(folder: Path, played: bool) -> None:
@@ -15,14 +17,20 @@ def tell(folder: Path, played: bool) -> None:
     was full.
     """
     runs = summary.load_all(folder)
-    # where runs differ in more than their method, there is something to average or to
-    # cross
+    if not output.is_quiet():
+        _show(folder, runs)
+    for path in (
+        figures.draw(folder, runs) if played or not any(folder.glob("*.png")) else []
+    ):
+        output.say(f"figure: {path}")
+    output.say(f"look further: hpcfl show {shlex.quote(str(folder))} --explain")
+
+
+def _show(folder: Path, runs: list[Run]) -> None:
+    """Print the table of a sweep whose runs differ in more than their method, else the
+    table of a run.
+    """
     if len(runs) > len({run.summary.method for run in runs}):
         sweep_table.show([folder])
     else:
         tables.show(folder, runs)
-    for path in (
-        figures.draw(folder, runs) if played or not any(folder.glob("*.png")) else []
-    ):
-        print(f"figure: {path}")
-    print(f"look further: hpcfl show {shlex.quote(str(folder))} --explain", flush=True)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from hpcfl.errors import UserError
 from hpcfl.experiment import plugins
-from hpcfl.files import atomic, destination
+from hpcfl.files import atomic, destination, output
 from hpcfl.report import summary
 from hpcfl.report.arrangement import arrange
 from hpcfl.report.plots import _lines, curves, partition
@@ -122,7 +122,7 @@ def draw(folder: Path, runs: list[Run] | None = None) -> list[Path]:
     """
     # Many compute nodes have just what training needs.
     if find_spec("matplotlib") is None:
-        print("note: no figures, matplotlib is not installed here")
+        output.say("note: no figures, matplotlib is not installed here")
         return []
     runs = runs or summary.load_all(folder)
     score = re.sub(r"[^\w-]+", "_", runs[0].measure.score)

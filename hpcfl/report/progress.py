@@ -14,6 +14,7 @@ from rich.table import Column
 
 from hpcfl.communication.communicator import Communicator
 from hpcfl.experiment.config import Config
+from hpcfl.files import output
 from hpcfl.report import notebook
 from hpcfl.report.text import literal, plain, stdout_console
 from hpcfl.scores._metric_name import MetricName
@@ -48,7 +49,8 @@ class Progress:
         self._device = prepared.resources.device
         self._seconds: deque[float] = deque(maxlen=50)  # of the latest rounds
         self._reached = ""  # the score that counts, as it is shown
-        self._line = notebook.Line() if notebook.is_shown() else None
+        in_notebook = notebook.is_shown() and not output.is_quiet()
+        self._line = notebook.Line() if in_notebook else None
         self._last_line = 0.0  # when the latest was shown
         self._unsaid = ""  # what came after it
         shortened = Column(overflow="ellipsis")  # on narrow terminals
@@ -59,7 +61,7 @@ class Progress:
             BarColumn(10),
             state,
             console=self._console,
-            disable=not self._console.is_terminal,
+            disable=output.is_quiet() or not self._console.is_terminal,
         )
 
     def __enter__(self) -> "Progress":

@@ -352,8 +352,26 @@ def _packed(paths: Sequence[Path]) -> tuple[list[Run], list[Path]]:
             continue
         with packed_runs.unpacked(path) as folder:
             for place in sorted(folder.iterdir()):
-                runs.append(replace(load(place), folder=path / place.name))
+                runs.append(_packed_run(path, place))
     return runs, folders
+
+
+def _packed_run(path: Path, place: Path) -> Run:
+    """The run of a file of packed runs that lies unpacked at a place.
+
+    Raises UserError where a file of it is missing or damaged: a packed run has no
+    other copy.
+    """
+    try:
+        run = load(place)
+    except UserError as error:
+        notes = [str(error)]
+    else:
+        notes = run.notes
+    if notes:
+        said = notes[0].replace(str(place.parent), str(path))
+        raise UserError(f"{path}: cannot be read as packed runs ({said})")
+    return replace(run, folder=path / place.name)
 
 
 def _places(

@@ -7,6 +7,7 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
+from hpcfl.files import output
 from hpcfl.report import notebook
 
 WIDEST = 10_000  # letters: a width for rich that no line reaches
@@ -37,4 +38,5 @@ def stdout_console(**options: Any) -> Console:
     """
     if notebook.is_shown():
         options["force_terminal"] = False
+    options["quiet"] = output.is_quiet()
     return Console(highlight=False, force_jupyter=False, **options)

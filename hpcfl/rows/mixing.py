@@ -46,6 +46,11 @@ def on(device: torch.device, cores: int = 1) -> None:
     _device, _cores = device, max(1, cores)
 
 
+def place() -> tuple[torch.device, int]:
+    """Return the arguments of the last call of ``on``."""
+    return _device, _cores
+
+
 def mix(matrix: Tensor, rows: Tensor, dtype: torch.dtype | None = None) -> Tensor:
     """``matrix @ rows``, computed in float64: ``[m, n] · [n, width]`` gives ``[m,
     width]``.

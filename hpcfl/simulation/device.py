@@ -21,6 +21,7 @@ import torch
 from hpcfl.communication.communicator import Communicator
 from hpcfl.errors import UserError
 from hpcfl.experiment.sections import Runtime
+from hpcfl.simulation import torch_settings
 
 LISTS = (
     "CUDA_VISIBLE_DEVICES",
@@ -60,7 +61,7 @@ class Device:
 
 def choose_device(runtime: Runtime, local_rank: int) -> torch.device:
     """Choose the device of this rank, and make a GPU the current one, with the run's
-    precision.
+    precision. Give torch the settings of a new process.
 
     ``auto`` takes GPU number ``local_rank`` modulo the node's GPUs, and the CPU where
     there are none. A job that was given GPUs does not get the CPU unasked.
@@ -72,6 +73,7 @@ def choose_device(runtime: Runtime, local_rank: int) -> torch.device:
     Raises:
         UserError: the GPU that the section asks for is missing or cannot be used.
     """
+    torch_settings.set_plain()
     wanted = runtime.device
     if wanted == "cpu":
         return torch.device("cpu")

@@ -50,6 +50,7 @@ from hpcfl.models._replaced import replace_layers
 from hpcfl.rows import constants, layout, mixing, randomness
 from hpcfl.scores._described import Measure
 from hpcfl.scores.base import Score
+from hpcfl.simulation import torch_settings
 from hpcfl.simulation.device import Device, choose_device, found
 from hpcfl.storage import digest, provenance
 from hpcfl.storage.clients import ClientStore
@@ -269,8 +270,24 @@ def prepare(config: Config, process: Process, seat: Device | None = None) -> Pre
     process: which rank this is, of how many. seat: its device; without one, that of a
     rank on its own. Raises UserError.
     """
+    seat = take_seat(config, process, seat)
+    with torch_settings.unchanged("a module of yours"):
+        return _prepare(config, process, seat)
+
+
+def take_seat(config: Config, process: Process, seat: Device | None = None) -> Device:
+    """Give this process the settings of a run; return its device. Arguments as for
+    ``prepare``.
+    """
+    seat = seat or Device(choose_device(config.runtime, process.local_rank))
     torch.set_num_threads(config.runtime.threads)
+    mixing.on(seat.device, _cores(config, process))
     scratch.limit(config.runtime.memory * 1e6)
+    return seat
+
+
+def _prepare(config: Config, process: Process, seat: Device) -> Prepared:
+    """``prepare`` on the device that was chosen."""
     method = cast(Method, config.method)
     _refuse(config, method, process)
     dataset = datasets.load(config.data)
@@ -283,8 +300,7 @@ def prepare(config: Config, process: Process, seat: Device | None = None) -> Pre
     scores = _scores(config, split)
     train, validation, selection = _held_out(config, method, split, dataset.y.numpy())
     counts, test_counts = _counts(replace(split, train=train), dataset, shifts)
-    seat = seat or Device(choose_device(config.runtime, process.local_rank))
-    mixing.on(device := seat.device, _cores(config, process))
+    device = seat.device
     build, build_initial, frozen, of_base = _builders(config, method, dataset)
     with randomness.seeded(config.seed, "template"):
         template = build_initial()

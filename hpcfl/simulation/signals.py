@@ -6,6 +6,7 @@ at once.
 
 import signal
 import sys
+import threading
 import time
 from collections.abc import Callable
 from types import FrameType
@@ -65,7 +66,8 @@ class StopRequest:
     signal, or None.
 
     A signal that came too late for a run stops the next one of a process that remembers
-    signals, such as a sweep's.
+    signals, such as a sweep's. Outside the main thread Python takes no handlers: there
+    no signal is received.
 
     at_once: called when another one arrives later, unless that is one of WARNINGS.
     """
@@ -79,6 +81,8 @@ class StopRequest:
         ] = {}
 
     def __enter__(self) -> "StopRequest":
+        if threading.current_thread() is not threading.main_thread():
+            return self
         self._before = {number: signal.signal(number, self._handle) for number in STOP}
         if _early and self.received is None:
             self.received, self._received_at = _early[0]
@@ -89,7 +93,7 @@ class StopRequest:
         for number, handler in self._before.items():
             signal.signal(number, handler)
         ended_by_itself = error is None or issubclass(error, (RunFailure, UserError))
-        remembers = self._before[signal.SIGTERM] is _keep
+        remembers = self._before.get(signal.SIGTERM) is _keep
         if self.received and ended_by_itself and remembers:
             _early.append((self.received, self._received_at))
 

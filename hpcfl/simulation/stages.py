@@ -17,6 +17,7 @@ import numpy as np
 from hpcfl.clients import resources
 from hpcfl.errors import Diverged, RankFailure
 from hpcfl.experiment import blame
+from hpcfl.simulation import torch_settings
 
 if TYPE_CHECKING:
     from hpcfl.simulation.round import Round
@@ -61,12 +62,13 @@ def play(
         RankFailure: something failed on this rank alone.
         RunFailure: clients diverged, on all ranks.
     """
-    for stage in stages:
-        place = f"{round.name}, {stage.place}"
-        with round.stopwatch.phase(stage.phase), on_this_rank(place):
-            stage.run(round)
-        for observe in observers:
-            observe(stage.name, round)
+    with on_this_rank(round.name), torch_settings.unchanged("a function of yours"):
+        for stage in stages:
+            place = f"{round.name}, {stage.place}"
+            with round.stopwatch.phase(stage.phase), on_this_rank(place):
+                stage.run(round)
+            for observe in observers:
+                observe(stage.name, round)
 
 
 @contextmanager

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from hpcfl.errors import RunFailure
-from hpcfl.files import atomic
+from hpcfl.files import atomic, scratch
 
 
 @dataclass(eq=False)
@@ -71,16 +71,22 @@ class Overflow:
         self.size = sum(
             _aligned(tensor.nbytes) for tensor in template.values()
         )  # bytes of a row
-        self.place = tempfile.gettempdir()
         self._file: BinaryIO | None = None
         self._free: list[int] = []  # offsets of places that no row needs any more
         self._end = 0  # bytes of the file
 
     @property
+    def place(self) -> str:
+        """The folder of the file. Raises RunFailure."""
+        return scratch.folder()
+
+    @property
     def descriptor(self) -> int:
         """The open file."""
         if self._file is None:
-            file = tempfile.TemporaryFile(prefix="hpcfl-", buffering=0)  # noqa: SIM115
+            file = tempfile.TemporaryFile(  # noqa: SIM115
+                prefix="hpcfl-", buffering=0, dir=self.place
+            )
             self._file = cast(BinaryIO, file)
             weakref.finalize(self, self._file.close)
         return self._file.fileno()

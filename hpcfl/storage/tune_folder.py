@@ -114,9 +114,13 @@ def begin(folder: Path, tuning: dict[str, Any], unchecked: bool = False) -> None
                 f"{folder}: holds a run or a sweep, not a tuning; choose another --out "
                 "or name"
             ) from None
-        with atomic.explained(folder):
-            for name in (RESULTS, CHOSEN):
-                (folder / name).mkdir(parents=True, exist_ok=True)
+        results = folder / RESULTS
+        if any(results.glob("*.json")):
+            raise UserError(
+                f"{path}: missing, so that {results} may be of another tuning; delete "
+                f"{results}, and the same command goes on"
+            ) from None
+        _make_folders(folder)
         if unchecked:
             atomic.write(folder / UNCHECKED, b"")
         atomic.write(path, text.encode())
@@ -133,6 +137,14 @@ def begin(folder: Path, tuning: dict[str, Any], unchecked: bool = False) -> None
             f"{folder}: holds another tuning, which differs in {', '.join(differing)}; "
             "choose another --out"
         )
+    _make_folders(folder)
+
+
+def _make_folders(folder: Path) -> None:
+    """Make the folders of steps and choices where they are missing. Raises RunFailure."""
+    with atomic.explained(folder):
+        for name in (RESULTS, CHOSEN):
+            (folder / name).mkdir(parents=True, exist_ok=True)
 
 
 def result(folder: Path, cell: str, step: str) -> Result | None:

@@ -15,6 +15,7 @@ from hpcfl.clients.scoring import BLOCK
 from hpcfl.errors import UserError
 from hpcfl.experiment.plugins import nearest
 from hpcfl.scores._metric_name import MetricName
+from hpcfl.simulation import torch_settings
 from hpcfl.storage.checkpoint import damaged
 from hpcfl.storage.manifest import name_after
 from hpcfl.storage.moments import AFTER, BEFORE, of_clients
@@ -80,6 +81,7 @@ class Models:
         """The ids of all clients."""
         return list(range(self.replay.prepared.setup.clients))
 
+    @torch_settings.plain()
     def model(
         self, who: int | str, moment: str | None = None, at: At = "last"
     ) -> Trained:
@@ -347,6 +349,7 @@ class Models:
             )
 
 
+@torch_settings.plain()
 def predicted(model: nn.Module, x: Tensor) -> Tensor:
     """The classes [n] that a model predicts for samples x [n, *shape] as it takes them."""
     with torch.no_grad():

@@ -19,11 +19,16 @@ from hpcfl.errors import UserError
 from hpcfl.experiment.config import fingerprint
 from hpcfl.files.atomic import Damaged
 from hpcfl.methods.base import State
-from hpcfl.simulation import decisions, hearing, preflight
+from hpcfl.simulation import decisions, hearing, preflight, torch_settings
 from hpcfl.simulation.asynchronous import stages_maker
 from hpcfl.simulation.final_scoring import FINAL_SCORING
 from hpcfl.simulation.participation import RoundPlan, select
-from hpcfl.simulation.prepare import Prepared, prepare, refuse_other_frozen
+from hpcfl.simulation.prepare import (
+    Prepared,
+    prepare,
+    refuse_other_frozen,
+    take_seat,
+)
 from hpcfl.simulation.round import FleetType, Round
 from hpcfl.simulation.stages import Stage, play
 from hpcfl.storage import checkpoint
@@ -58,7 +63,7 @@ class RoundReplay:
         self._states: dict[int, tuple[Manifest | None, State]] = {}
 
     @cached_property
-    @with_gradients
+    @torch_settings.plain()
     def prepared(self) -> Prepared:
         """What a single process with all clients has before round 1. Raises UserError.
 
@@ -114,6 +119,7 @@ class RoundReplay:
             UserError: there is no such client, or the state is not kept.
         """
         self._refuse_strangers(clients)
+        take_seat(self.prepared.config, OneProcess())
         for start in range(0, len(clients), TOGETHER):
             ids = np.array(clients[start : start + TOGETHER])
             store = self._store(number, ids.tolist())

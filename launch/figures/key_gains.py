@@ -52,7 +52,7 @@ def draw(
                 "this value too"
             )
         gains = table.sub(table[base], axis=0)
-        mean, deviation = gains.mean(), gains.std(ddof=0)
+        mean, deviation = gains.mean(), gains.std(ddof=1)
         places = gains.columns.to_numpy(float)
         line = Line(
             row, method, places, mean.to_numpy(), deviation.to_numpy(), len(gains)

@@ -18,7 +18,7 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import one_gpu
@@ -130,12 +130,13 @@ class Bench:
         )
 
     @staticmethod
-    def run(*command: object) -> str:
+    def run(*command: object, sources: Sequence[Path] = (HERE,)) -> str:
+        """The output of a command, whose Python finds modules in ``sources`` first."""
         beside = Path(sys.executable).parent
         environment = {
             **os.environ,
             "PATH": f"{beside}{os.pathsep}{os.environ['PATH']}",
-            "PYTHONPATH": os.pathsep.join([str(HERE), str(HERE.parents[1])]),
+            "PYTHONPATH": os.pathsep.join(map(str, sources)),
         }
         words = [str(word) for word in command]
         done = subprocess.run(words, capture_output=True, text=True, env=environment)
@@ -247,7 +248,10 @@ def against_pfl_research(bench: Bench, name: str) -> dict[str, float]:
     def peer(*launcher: object) -> list[float]:
         words = [HERE / "pfl_research.py", bench.folder(name)]
         words += ["--rounds", rounds, "--cohort", cohort, "--device", bench.device]
-        return json.loads(bench.run(bench.pfl, *launcher, *words).splitlines()[-1])
+        # that environment has no hpcfl
+        sources = (HERE, HERE.parents[1])
+        said = bench.run(bench.pfl, *launcher, *words, sources=sources)
+        return json.loads(said.splitlines()[-1])
 
     contenders = {
         "one process": lambda: hpcfl(1),

@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pages
 
@@ -269,11 +270,8 @@ def render(results: dict[str, dict]) -> str:
     )
     rows_of: dict[str, list[str]] = {}
     for row, found in results.items():
-        rows_of.setdefault(found["commit"], []).append(row)
-    commits = [
-        f"{commit[:7]}{'+' if commit.endswith('+') else ''} ({', '.join(rows)})"
-        for commit, rows in rows_of.items()
-    ]
+        rows_of.setdefault(_source(found), []).append(row)
+    commits = [f"{source} ({', '.join(rows)})" for source, rows in rows_of.items()]
     head = [
         "",
         f"Measured on: {'; '.join(machines)}.",
@@ -283,6 +281,17 @@ def render(results: dict[str, dict]) -> str:
         "|---|---|---|---|---|",
     ]
     return "\n".join([*head, *(target.line(results) for target in TARGETS), "", ""])
+
+
+def _source(found: dict[str, Any]) -> str:
+    """The short commit of the package that was measured, or the version of an installed
+    package, which has no commit.
+    """
+    commit = found["commit"]
+    if commit is None:
+        return f"hpcfl {found['versions']['hpcfl']} as installed"
+    changed = "+" if commit.endswith("+") else ""
+    return f"{commit[:7]}{changed}"
 
 
 def render_short(results: dict[str, dict]) -> str:

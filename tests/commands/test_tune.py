@@ -80,6 +80,47 @@ def fedavg_tuned(tmp_path_factory):
     return place
 
 
+@pytest.fixture
+def again(fedavg_tuned, tmp_path, monkeypatch):
+    """``again(*paths)``: the code of the same command once these paths in its folder are
+    gone.
+    """
+    shutil.copytree(fedavg_tuned, tmp_path, dirs_exist_ok=True)
+    monkeypatch.chdir(tmp_path)
+
+    def ended(*paths):
+        for path in paths:
+            gone = tmp_path / "runs" / "t" / path
+            shutil.rmtree(gone) if gone.is_dir() else gone.unlink()
+        return play(tmp_path, ["fedavg"], 8 * SAMPLES, RATES)
+
+    return ended
+
+
+@pytest.mark.parametrize(
+    "path", ["chosen", "final", "untuned", "final/fedavg,tuned,seed=0", "tuned.csv"]
+)
+def test_a_tuning_goes_on_where_files_of_it_are_gone(again, tmp_path, path):
+    table = (tmp_path / "runs" / "t" / "tuned.csv").read_text()
+    assert again(path) == 0
+    assert (tmp_path / "runs" / "t" / "tuned.csv").read_text() == table
+    assert list((tmp_path / "runs" / "t" / "chosen").iterdir())
+
+
+def test_a_tuning_without_its_results_says_what_to_delete(again, tmp_path, capsys):
+    """The runs have gone on since, so the scores of their first rounds are lost."""
+    table = (tmp_path / "runs" / "t" / "tuned.csv").read_text()
+    assert again("results") == 2
+    assert "delete the run's folder, and the same command" in capsys.readouterr().err
+    assert again("search") == 0
+    assert (tmp_path / "runs" / "t" / "tuned.csv").read_text() == table
+
+
+def test_results_of_a_tuning_that_is_not_known_are_refused(again, capsys):
+    assert again("tune.json") == 2
+    assert "may be of another tuning; delete" in capsys.readouterr().err
+
+
 def rows(folder):
     with open(folder / "tuned.csv") as file:
         return {row["method"]: row for row in csv.DictReader(file)}

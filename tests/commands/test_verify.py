@@ -124,3 +124,18 @@ def test_packed_runs_keep_their_digest(played, here):
     packed.write([played], here / "x.tar.xz")
     (again,) = summary.load_all(here / "x.tar.xz")
     assert again.summary.digest == played.summary.digest
+
+
+@pytest.mark.slow
+def test_the_folder_of_a_killed_one_is_removed(played, here):
+    left = here / ".hpcfl-verify.0123.tmp"
+    left.mkdir()
+    (left / "x").write_text("")
+    ask(played.folder)
+    assert list(here.iterdir()) == []
+
+
+def test_a_working_folder_that_cannot_be_written_is_one_line(played, monkeypatch):
+    monkeypatch.chdir("/proc")
+    with pytest.raises(UserError, match="working folder cannot be written"):
+        ask(played.folder)

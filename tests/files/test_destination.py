@@ -32,6 +32,8 @@ def test_what_can_be_written_is_let_through_and_nothing_is_made(tmp_path):
         ("/".join(["x" * 200] * 20), "too long"),
         ("/".join(["d"] * 1500), "more than 100 folders"),
         (os.fsdecode(b"\xff"), "is not UTF-8"),
+        ("a\0b", "has a NUL in its name"),
+        ("/", "the root of all folders"),
     ],
 )
 def test_a_folder_that_cannot_be_is_one_line(tmp_path, name, said):
@@ -74,3 +76,12 @@ def test_a_report_and_a_figure_leave_a_device_as_it_is(tmp_path):
     with pytest.raises(UserError, match="a device or pipe, not a file"):
         figures.plot([tmp_path], "curves", 7.0, tmp_path / "out.png", {})
     assert all(Path(tmp_path / name).is_fifo() for name in ("out.html", "out.png"))
+
+
+def test_a_working_folder_that_was_deleted_is_one_line(tmp_path, monkeypatch):
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    with pytest.raises(UserError, match="the working folder cannot be used"):
+        destination.check_working_folder()

@@ -1,0 +1,207 @@
+"""Settings of the process that change numbers, such as torch's default type.
+
+A run computes with the settings of a new process, whatever a notebook has set.
+"""
+
+import os
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from operator import attrgetter
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from hpcfl.errors import UserError
+from hpcfl.rows import mixing
+
+CPU = torch.device("cpu")
+SMALL = 1e-40  # a float32 that becomes zero where denormal numbers are flushed
+# in place of a plain value: the configuration or the user chooses it
+KEEP = object()
+
+# Attributes of ``torch.backends`` in a new process; older releases lack some.
+BACKENDS = {
+    "fp32_precision": "none",
+    "mkldnn.fp32_precision": "none",
+    "mkldnn.matmul.fp32_precision": "none",
+    "mkldnn.conv.fp32_precision": "none",
+    "mkldnn.rnn.fp32_precision": "none",
+    "mkldnn.enabled": True,
+    "mkldnn.deterministic": False,
+    "cudnn.enabled": True,
+    "cudnn.benchmark": False,
+    "cudnn.deterministic": False,
+    "cuda.matmul.allow_fp16_reduced_precision_reduction": True,
+    "cuda.matmul.allow_bf16_reduced_precision_reduction": True,
+}
+ERRORS = {"divide": "warn", "over": "warn", "under": "ignore", "invalid": "warn"}
+
+_thread = threading.RLock()
+
+
+class Setting(NamedTuple):
+    """How a setting is read and written, and its value in a new process, or KEEP."""
+
+    read: Callable[[], Any]
+    write: Callable[[Any], object]
+    plain: Any
+
+
+def _backend(name: str, plain: Any) -> Setting:
+    """An attribute of ``torch.backends``."""
+    owner, _, attribute = name.rpartition(".")
+    module = attrgetter(owner)(torch.backends) if owner else torch.backends
+
+    def write(value: Any) -> None:
+        setattr(module, attribute, value)
+
+    return Setting(lambda: getattr(module, attribute), write, plain)
+
+
+def _autocast(kind: str) -> Setting:
+    return Setting(
+        lambda: torch.is_autocast_enabled(kind),
+        lambda value: torch.set_autocast_enabled(kind, value),
+        False,
+    )
+
+
+def _set_device(device: torch.device) -> None:
+    torch.set_default_device(None if device == CPU else device)
+
+
+def _flushes() -> bool:
+    small = torch.tensor(SMALL, dtype=torch.float32)
+    return not (small * 1).item()
+
+
+# The default device comes first, because reading others makes tensors. The precision of
+# products comes after the general one, which changes it too.
+SETTINGS = {
+    "torch.set_default_device": Setting(torch.get_default_device, _set_device, CPU),
+    "torch.set_default_dtype": Setting(
+        torch.get_default_dtype, torch.set_default_dtype, torch.float32
+    ),
+    "torch.set_grad_enabled": Setting(
+        torch.is_grad_enabled, torch.set_grad_enabled, True
+    ),
+    "torch.autocast('cpu')": _autocast("cpu"),
+    "torch.autocast('cuda')": _autocast("cuda"),
+    "torch.set_num_threads": Setting(
+        torch.get_num_threads, torch.set_num_threads, KEEP
+    ),
+    "torch.set_flush_denormal": Setting(_flushes, torch.set_flush_denormal, False),
+    "torch.use_deterministic_algorithms": Setting(
+        torch.get_deterministic_debug_mode, torch.set_deterministic_debug_mode, 0
+    ),
+    "torch.autograd.set_detect_anomaly": Setting(
+        torch.is_anomaly_enabled, torch.autograd.set_detect_anomaly, False
+    ),
+    **{
+        f"torch.backends.{name}": _backend(name, plain)
+        for name, plain in BACKENDS.items()
+    },
+    "torch.set_float32_matmul_precision": Setting(
+        torch.get_float32_matmul_precision,
+        torch.set_float32_matmul_precision,
+        "highest",
+    ),
+    "numpy.seterr": Setting(np.geterr, lambda value: np.seterr(**value), ERRORS),
+    "os.chdir": Setting(os.getcwd, os.chdir, KEEP),
+    "mixing.on": Setting(mixing.place, lambda place: mixing.on(*place), KEEP),
+}
+
+
+def read() -> dict[str, Any]:
+    """The values of all settings that can be read, by name."""
+    values = {}
+    for name, setting in SETTINGS.items():
+        # Releases of torch lack some. torch itself refuses to read a precision that
+        # was set partly by its old functions.
+        with suppress(AttributeError, AssertionError, RuntimeError, OSError):
+            values[name] = setting.read()
+    return values
+
+
+def write(values: dict[str, Any]) -> None:
+    """Give the settings these values, as far as they have others."""
+    now = read()
+    for name, value in values.items():
+        if value is not KEEP and now.get(name) != value:
+            SETTINGS[name].write(value)
+
+
+def set_plain() -> None:
+    """Give all settings the values of a new process. Raises UserError."""
+    torch.set_default_device(None)
+    known = read()
+    write({name: SETTINGS[name].plain for name in known})
+    torch.set_float32_matmul_precision("highest")
+    device = torch.get_default_device()
+    if device != CPU or torch.is_inference_mode_enabled():
+        raise UserError(
+            "hpcfl trains inside a block `with torch.device(…)` or "
+            "`with torch.inference_mode()` of yours; call it outside"
+        )
+
+
+@contextmanager
+def restored() -> Iterator[None]:
+    """Give all settings their values back at the end of a block.
+
+    One thread of a process at a time is in such a block. Raises UserError in others.
+    """
+    if not _thread.acquire(blocking=False):
+        raise UserError(
+            "another thread of this process trains or plays a round again; wait for its end"
+        )
+    before = read()
+    try:
+        with torch.inference_mode(False):
+            yield
+    finally:
+        write(before)
+        _thread.release()
+
+
+@contextmanager
+def plain() -> Iterator[None]:
+    """Compute with the settings of a new process in a block. Raises UserError."""
+    with restored():
+        set_plain()
+        yield
+
+
+@contextmanager
+def unchanged(place: str) -> Iterator[None]:
+    """Raise UserError where the code of a user in a block leaves other settings, and
+    give these their values back.
+
+    Args:
+        place: What the user's code is called in the message.
+    """
+    before = read()
+    try:
+        yield
+    except Exception as error:
+        _put_back(before, place, error)
+        raise
+    _put_back(before, place, None)
+
+
+def _put_back(before: dict[str, Any], place: str, failure: Exception | None) -> None:
+    """Give the settings the values from before, and raise UserError if they had others.
+
+    failure: What the block raised, probably because of them.
+    """
+    after = read()
+    if after == before:
+        return
+    write(before)
+    name = next(name for name in before if after.get(name) != before[name])
+    raise UserError(
+        f"{place} leaves {name} at {after.get(name)}, it was {before[name]}; "
+        "set it back, or use a with block"
+    ) from failure

@@ -1,0 +1,106 @@
+import numpy as np
+import pytest
+import tiny
+import torch
+
+import hpcfl
+from hpcfl.errors import RankFailure, UserError
+from hpcfl.methods.fedavg import FedAvg
+from hpcfl.simulation import torch_settings
+
+pytestmark = [pytest.mark.usefixtures("no_figures"), pytest.mark.slow]
+
+# what a notebook may set, by name
+CHANGES = {
+    "dtype": lambda: torch.set_default_dtype(torch.float64),
+    "device": lambda: torch.set_default_device("meta"),
+    "autocast": lambda: torch.set_autocast_enabled("cpu", True),
+    "gradients": lambda: torch.set_grad_enabled(False),
+    "threads": lambda: torch.set_num_threads(7),
+    "denormal": lambda: torch.set_flush_denormal(True),
+    "precision": lambda: torch.set_float32_matmul_precision("medium"),
+    "anomaly": lambda: torch.autograd.set_detect_anomaly(True),
+    "deterministic": lambda: torch.use_deterministic_algorithms(True),
+    "mkldnn": lambda: setattr(torch.backends.mkldnn, "deterministic", True),
+    "numpy": lambda: np.seterr(all="raise"),
+}
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory):
+    """The digest of a run in a process in which nothing was set."""
+    folder = tmp_path_factory.mktemp("undisturbed") / "run"
+    return hpcfl.run(tiny.table("fedavg"), out=folder).summary.digest
+
+
+@pytest.fixture(autouse=True)
+def set_back():
+    with torch_settings.restored():
+        yield
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_notebooks_settings_are_set_aside_and_come_back(
+    tmp_path, undisturbed, change
+):
+    CHANGES[change]()
+    before = torch_settings.read()
+    played = hpcfl.run(tiny.table("fedavg"), out=tmp_path / "run")
+    assert torch_settings.read() == before
+    assert played.summary.digest == undisturbed
+    model = hpcfl.load(tmp_path / "run", own=["tiny:blobs"]).model(0)
+    assert torch_settings.read() == before
+    assert next(model.parameters()).dtype == torch.float32
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_settings_of_on_round_hold_until_it_returns(tmp_path, undisturbed, change):
+    def on_round(name, round, values):
+        CHANGES[change]()
+
+    played = hpcfl.run(tiny.table("fedavg"), out=tmp_path / "run", on_round=on_round)
+    assert played.summary.digest == undisturbed
+
+
+def test_on_round_may_change_the_working_folder(tmp_path, monkeypatch, undisturbed):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "other").mkdir()
+
+    def on_round(name, round, values):
+        monkeypatch.chdir(tmp_path / "other")
+
+    played = hpcfl.run(tiny.table("fedavg"), out="run", on_round=on_round)
+    assert played.summary.digest == undisturbed
+    assert not list((tmp_path / "other").iterdir())
+
+
+def test_a_default_device_of_a_with_block_is_refused(tmp_path):
+    with torch.device("meta"), pytest.raises(UserError, match="call it outside"):
+        hpcfl.run(tiny.table("fedavg"), out=tmp_path / "run")
+    assert not list(tmp_path.iterdir())
+
+
+class Careless(FedAvg):
+    """FedAvg that changes the default type where clients train."""
+
+    def update(self, fleet, inbox):
+        message = super().update(fleet, inbox)
+        torch.set_default_dtype(torch.float64)
+        return message
+
+
+def test_a_hook_that_leaves_a_setting_is_refused_before_the_run(tmp_path):
+    table = tiny.table(f"{__name__}:Careless")
+    with pytest.raises(UserError, match=r"leaves torch\.set_default_dtype"):
+        hpcfl.run(table, out=tmp_path / "run")
+    assert not list(tmp_path.iterdir())
+    assert torch.get_default_dtype() == torch.float32
+
+
+def test_a_second_run_from_on_round_is_refused(tmp_path):
+    def on_round(name, round, values):
+        hpcfl.run(tiny.table("fedavg"), out=tmp_path / "second")
+
+    with pytest.raises(RankFailure, match="another run of this process goes on"):
+        hpcfl.run(tiny.table("fedavg"), out=tmp_path / "run", on_round=on_round)
+    assert not (tmp_path / "second").exists()
