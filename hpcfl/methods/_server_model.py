@@ -32,7 +32,7 @@ class ServerModel(Method):
         return {"model": server["model"]}
 
     def update(self, fleet: Fleet, inbox: Inbox) -> Message:
-        inbox = self.prepare(fleet, inbox)
+        inbox = self.prepared(fleet, inbox)
         start = self.start(fleet, inbox)
         self.score(fleet, inbox, start)
         trained = self.local_train(fleet, start, inbox)

@@ -66,7 +66,7 @@ weight in averages over S.
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, cast
 
 import torch
 import torch.nn.functional as functional
@@ -82,6 +82,7 @@ from hpcfl.experiment.sections import MethodSection
 from hpcfl.methods._client_model import ClientModel as ClientModel
 from hpcfl.methods._clients import Audience as Audience
 from hpcfl.methods._clients import Cohort as Cohort
+from hpcfl.rows.declared import NamedTensors
 from hpcfl.rows.layout import Group
 from hpcfl.scores import _metric_name
 
@@ -297,6 +298,13 @@ class Method(MethodSection, ABC):
         """
         return inbox
 
+    def prepared(self, fleet: Fleet, inbox: Inbox) -> Inbox:
+        """Return what ``prepare`` returns, in which a missing name is an error that lists
+        the others.
+        """
+        named: Any = NamedTensors(self.prepare(fleet, inbox), "inbox")
+        return cast(Inbox, named)
+
     @abstractmethod
     def start(self, fleet: Fleet, inbox: Inbox) -> Tensor:
         """The rows that local training starts from, ``[n, P]``, or ``[P]`` if they are
@@ -416,7 +424,7 @@ class Method(MethodSection, ABC):
         """Score observers, the clients outside the cohort; what happens to their state
         is forgotten.
         """
-        inbox = self.prepare(fleet, inbox)
+        inbox = self.prepared(fleet, inbox)
         self.score(fleet, inbox, self.start(fleet, inbox))
 
     # After the last round

@@ -101,6 +101,20 @@ class DeclaredTensors(FixedTensors):
         )
 
 
+def refuse_other_than_tensors(state: Any, hook: str) -> None:
+    """Raise UserError where a hook has declared anything but tensors by name."""
+    if not isinstance(state, Mapping):
+        kind = type(state).__name__
+        raise UserError(f"'{hook}' returns a {kind}; expected tensors by name")
+    for name, value in state.items():
+        if not isinstance(value, Tensor):
+            kind = type(value).__name__
+            raise UserError(
+                f"'{hook}' returns '{name}' as a {kind}; expected a tensor, such as "
+                f"torch.tensor({value!r})"
+            )
+
+
 def _described(tensor: Tensor) -> str:
     kind = str(tensor.dtype).removeprefix("torch.")
     return f"{kind} {list(tensor.shape)}"

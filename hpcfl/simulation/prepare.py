@@ -48,6 +48,7 @@ from hpcfl.models import _mixed as mixed
 from hpcfl.models import _usable as usable
 from hpcfl.models._replaced import replace_layers
 from hpcfl.rows import constants, layout, mixing, randomness
+from hpcfl.rows.declared import refuse_other_than_tensors
 from hpcfl.scores._described import Measure
 from hpcfl.scores.base import Score
 from hpcfl.simulation import torch_settings
@@ -348,7 +349,7 @@ def _prepare(config: Config, process: Process, seat: Device) -> Prepared:
         scores,
         head=head_kernel(*given, memory=1e6 * config.runtime.memory),
     )
-    server = method.server_state(setup) if process.is_server else {}
+    server = _state(method, "server_state", setup) if process.is_server else {}
     store, newcomers_store = _stores(config, seat, own, private)
     return Prepared(
         config,
@@ -539,6 +540,18 @@ def _scores(config: Config, split: Split) -> dict[str, Score]:
     return unasked | asked
 
 
+def _state(method: Method, hook: str, setup: Setup) -> State:
+    """Return the state that a hook declares. Raises UserError for other than tensors."""
+    state: State = getattr(method, hook)(setup)
+    try:
+        refuse_other_than_tensors(state, hook)
+    except UserError as error:
+        of_user = getattr(method, "method", method)  # without averaged statistics
+        place = blame.definition_of(getattr(of_user, hook))
+        raise UserError(f"{place}: {error}" if place else str(error)) from None
+    return state
+
+
 def _with_buffers(
     config: Config,
     method: Method,
@@ -551,7 +564,7 @@ def _with_buffers(
 
     The method is wrapped where the statistics are averaged.
     """
-    private = method.client_state(setup)
+    private = _state(method, "client_state", setup)
     if buffers.width:
         statistics = {
             buffer_name(model): layout.to_row(buffers, template)

@@ -133,6 +133,30 @@ class Wrong(Plain):
         return model @ model.double()
 
 
+class Misprepared(Plain):
+    def prepare(self, fleet, inbox):
+        return {**inbox, "begin": inbox["model"]}
+
+    def start(self, fleet, inbox):
+        return inbox["beginn"]
+
+
+class Number(Plain):
+    def server_state(self, setup):
+        return {**super().server_state(setup), "steps": 0}
+
+
+class NumberOfClients(Plain):
+    def client_state(self, setup):
+        return {"mask": 1.0}
+
+
+class Changes(Plain):
+    def send(self, server, audience):
+        server["model"] = 0 * server["model"]
+        return {"model": server["model"]}
+
+
 class Later(Plain):
     def aggregate(self, server, cohort, uplink):
         server["modell" if cohort.round > 1 else "model"] = uplink["model"]
@@ -156,6 +180,10 @@ def play(folder, name, **sections):
         ("MissentUp", r"test_declared.py:\d+: .*uplink\['model'\].*'modle'"),
         ("MisreadByServer", r"test_declared.py:\d+: .*server\['modell'\].*'model'"),
         ("MisspeltVariable", r"test_declared.py:\d+: .*'cuont'\].*'count'"),
+        ("Misprepared", r"test_declared.py:\d+: .*inbox\['beginn'\].*'begin'"),
+        ("Number", r"test_declared.py:\d+: 'server_state' returns 'steps' as a int"),
+        ("NumberOfClients", r"test_declared.py:\d+: .*'mask' as a float"),
+        ("Changes", r"test_declared.py:\d+: .*server\['model'\].*'aggregate' alone"),
         ("Wrong", r"test_declared.py:\d+: .* fails in 'start'"),
     ],
 )

@@ -171,7 +171,7 @@ def test_a_method_of_ones_own_is_tried_with_a_newcomer_before_round_1():
     prepared = prepare(config.parse(table), OneProcess())
     with pytest.raises(
         UserError,
-        match=r"test_newcomers\.py:\d+: .*Forgetful' fails in 'send_to_newcomers': IndexError",
+        match=r"test_newcomers\.py:\d+: .*Forgetful' fails in 'send': IndexError",
     ):
         preflight.run(prepared, OneProcess())
 

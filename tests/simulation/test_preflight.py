@@ -139,7 +139,7 @@ MISTAKES = [
     (
         ["method.name=mistakes:ShortUpload"],
         "ShortUpload",
-        "rows of models have shape [4809]; expected [4810]",
+        "server['model'] became float32 [4809]; server_state declared float32 [4810]",
     ),
     (
         ["method.name=mistakes:SharedWeights"],
@@ -148,13 +148,13 @@ MISTAKES = [
     ),
     (
         ["method.name=mistakes:WrongState"],
-        "class WrongState",
-        "fleet.state['last'] is torch.float32 of shape [1, 4810]; a row for each client is",
+        'fleet.state["last"] = trained',
+        "fleet.state['last'] became float32 [1, 4810]; client_state declared float32 [1, 3]",
     ),
     (
         ["method.name=mistakes:NoRows"],
-        "class NoRows",
-        "fleet.state['last'] is torch.float32 of shape [4810]",
+        'fleet.state["last"] = trained[0]',
+        "fleet.state['last'] became float32 [4810]; client_state declared float32 [1, 4810]",
     ),
     (
         ["method.name=mistakes:Counting"],
@@ -163,13 +163,13 @@ MISTAKES = [
     ),
     (
         ["method.name=mistakes:NoModelLeft"],
-        "class NoModelLeft",
-        "'send' returns what cannot travel: message field 'model' has shape ()",
+        'uplink["model"].sum(dim=0)',
+        "server['model'] became float32 []; server_state declared float32 [4810]",
     ),
     (
         ["method.name=mistakes:MisspeltUpload"],
         'uplink["modle"]',
-        "fails in 'aggregate': KeyError: 'modle'",
+        "uplink['modle'] is unknown; did you mean 'model'?",
     ),
     (
         ["model.name=mistakes:number"],

@@ -8,7 +8,7 @@ each client.
 
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -65,7 +65,7 @@ class AveragedBuffers:
     def aggregate(self, server: State, cohort: Cohort, uplink: State) -> None:
         for name in self.initial:
             server[name] = uplink[name]
-        self.method.aggregate(server, cohort, self._without_buffers(uplink))
+        self.method.aggregate(server, cohort, self._without_buffers(uplink, "uplink"))
 
     def _sent(
         self, hook: Callable[..., Message], server: State, audience: Audience
@@ -84,11 +84,11 @@ class AveragedBuffers:
             averaged = self.averaged.to(inbox[name].device)
             received = torch.where(averaged, inbox[name], fleet.state[name])
             fleet.state[name] = received
-        return hook(fleet, self._without_buffers(inbox), *rest)
+        return hook(fleet, self._without_buffers(inbox, "inbox"), *rest)
 
-    def _without_buffers(self, arrived: Any) -> Any:
+    def _without_buffers(self, arrived: Mapping[str, Any], place: str) -> Any:
         """Return the method's own part of a message that arrived."""
         own = {
             name: value for name, value in arrived.items() if name not in self.initial
         }
-        return NamedTensors(own, arrived.place)
+        return NamedTensors(own, place)
