@@ -140,3 +140,10 @@ def test_names_in_a_reason_are_printable():
     with pytest.raises(Damaged) as caught:
         foreign.checked({"\x1b[31m" * 100: 1}, dict[str, str])
     assert str(caught.value).isprintable() and len(str(caught.value)) < 500
+
+
+def test_a_key_that_stands_twice_is_damage():
+    assert foreign.parsed('{"a": {"b": 1}, "b": 1}') == {"a": {"b": 1}, "b": 1}
+    for text in ('{"a": 1, "a": 2}', '[{"b": {"a": 1, "c": 2, "a": 1}}]'):
+        with pytest.raises(Damaged, match="'a' stands twice"):
+            foreign.parsed(text)
