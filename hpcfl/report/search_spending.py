@@ -5,6 +5,8 @@ import math
 from collections.abc import Sequence
 from pathlib import Path
 
+from hpcfl.files import foreign
+from hpcfl.files.atomic import Damaged
 from hpcfl.report.summary import Run
 from hpcfl.storage import tune_folder
 
@@ -34,9 +36,11 @@ def _of_run(run: Run) -> float | None:
 def _recorded(table: Path, method: str) -> float:
     """Return the share in a tuning's table, NaN where it has none."""
     try:
-        with open(table, encoding="utf-8", newline="") as file:
-            lines = {line.get("method"): line for line in csv.DictReader(file)}
-        line = lines[method]
-        return float(line["spent"]) / float(line["budget"])
-    except (OSError, ValueError, KeyError, TypeError, ZeroDivisionError, csv.Error):
+        text = foreign.read_bytes(table, foreign.JSON_LIMIT).decode()
+        lines = {line["method"]: line for line in csv.DictReader(text.splitlines())}
+        share = float(lines[method]["spent"]) / float(lines[method]["budget"])
+    except (FileNotFoundError, Damaged):
         return math.nan
+    except (ValueError, KeyError, TypeError, ZeroDivisionError, csv.Error):
+        return math.nan  # another's file
+    return share if math.isfinite(share) else math.nan

@@ -1,0 +1,51 @@
+"""The spent/budget of tuned runs, read from a tuning's table."""
+
+import math
+
+import made_up
+import pytest
+
+from hpcfl.report import search_spending, summary
+
+
+@pytest.fixture
+def tuned(tmp_path):
+    """A final run of FedAvg in a tuning's folder."""
+    (tmp_path / "tune.json").write_text("{}")
+    made_up.folder(tmp_path / "final" / "fedavg,tuned,seed=0", "fedavg", 0)
+    return tmp_path
+
+
+def share(folder):
+    return search_spending.of_runs([summary.load(*folder.glob("final/*"))])
+
+
+def test_the_share_is_that_of_the_method(tuned):
+    table = "method,trials,budget,spent\nlocal,2,100,50\nfedavg,2,100,236\n"
+    (tuned / "tuned.csv").write_text(table)
+    assert share(tuned) == pytest.approx(2.36)
+
+
+@pytest.mark.parametrize(
+    "table",
+    [
+        None,
+        "",
+        "method,budget,spent\nlocal,100,50\n",
+        "method,budget,spent\nfedavg,0,50\n",
+        "method,budget,spent\nfedavg,100\n",
+        "method,budget,spent\nfedavg,nan,x\n",
+        "method,budget,spent\nfedavg,1,inf\n",
+        "\0",
+        "x" * (2 << 20),
+    ],
+)
+def test_a_table_without_it_leaves_the_share_open(tuned, table):
+    if table is not None:
+        (tuned / "tuned.csv").write_text(table)
+    assert math.isnan(share(tuned))
+
+
+def test_runs_outside_a_tuning_have_no_share(tuned):
+    (tuned / "tune.json").unlink()
+    assert share(tuned) is None
