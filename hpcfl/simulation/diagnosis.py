@@ -61,8 +61,9 @@ def of_model(prepared: Prepared) -> Diagnosis | None:
     except Exception as error:
         place = blame.line_of(error) or blame.definition_of(_model_plugin(prepared))
         name = prepared.config.model.name
+        kind = " token ids" if samples.tokens else ""
         text = (
-            f"model.name = '{name}' fails on {len(x)} samples, {_size(x)}: "
+            f"model.name = '{name}' fails on {len(x)} samples, {_size(x)}{kind}: "
             f"{blame.said(error)}"
         )
         return placed(text, place), error
