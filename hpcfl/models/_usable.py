@@ -157,8 +157,9 @@ def explained(error: Exception, name: str, plugin: object, x: Tensor) -> UserErr
     if isinstance(error, Unusable):
         return UserError(f"{where}model.name = '{name}': {error}")
     size = "×".join(map(str, x.shape))
+    kind = "" if x.is_floating_point() else " token ids"
     return UserError(
-        f"{where}model.name = '{name}' fails on {len(x)} samples, {size}"
+        f"{where}model.name = '{name}' fails on {len(x)} samples, {size}{kind}"
         f"{_failing_layer(error)}: {blame.said(error)}"
     )
 

@@ -170,3 +170,20 @@ def test_npz_arrays_that_are_not_read_are_noted(tmp_path):
     data = datasets.load(section(tmp_path / "t.npz"))
     assert "'x_test' are not read" in data.notes[0]
     assert torch.equal(data.x, torch.zeros(3, 4))
+
+
+def test_a_model_of_ones_own_that_fails_on_token_ids_is_told_so(tmp_path):
+    from hpcfl.communication.communicator import OneProcess
+    from hpcfl.simulation import diagnosis
+    from hpcfl.simulation.prepare import prepare
+
+    x = np.ones((8, 3), int)
+    np.savez(tmp_path / "t.npz", x=x, y=np.arange(8) % 2)
+    keys = {
+        "method": {"name": "local"},
+        "data": {"dataset": "npz", "file": str(tmp_path / "t.npz")},
+        "model": {"name": "tiny:zero_row"},
+        "partition": {"scheme": "iid", "clients": 2},
+    }
+    line, _ = diagnosis.of_model(prepare(config.parse(keys), OneProcess()))
+    assert "2 samples, 2×3 token ids: RuntimeError" in line

@@ -122,10 +122,15 @@ def test_columns_may_be_in_another_order_and_texts_stored_in_another_way(tmp_pat
     )
     texts = pa.array(["b"], pa.large_string()).dictionary_encode()
     pq.write_table(
+        pa.table({"x": [4.5], "z": [5.5], "label": pa.array(["a"], pa.string_view())}),
+        tmp_path / "c.parquet",
+    )
+    pq.write_table(
         pa.table({"label": texts, "z": [3.5], "x": [2.5]}), tmp_path / "b.parquet"
     )
     data = load("parquet", tmp_path)
-    assert data.x.tolist() == [[0.5, 1.5], [2.5, 3.5]] and data.y.tolist() == [0, 1]
+    assert data.x.tolist() == [[0.5, 1.5], [2.5, 3.5], [4.5, 5.5]]
+    assert data.y.tolist() == [0, 1, 0]
 
 
 def test_an_index_in_some_files_alone_is_no_difference(tmp_path):

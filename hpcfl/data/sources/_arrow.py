@@ -160,7 +160,7 @@ def _values(where: str, array: Any, row: int) -> np.ndarray:
     kind = array.type
     if types.is_struct(kind) and "bytes" in [field.name for field in kind]:
         return _pictures(where, array, row)
-    if types.is_string(kind) or types.is_large_string(kind):
+    if _is_text(types, kind):
         texts = np.empty(len(array), object)
         texts[:] = array.to_pylist()
         return texts
@@ -173,6 +173,14 @@ def _values(where: str, array: Any, row: int) -> np.ndarray:
     raise UserError(
         f"{where}: {kind} is not read; numbers, texts, lists of numbers and images are; "
         "convert it, or leave it out by data.features"
+    )
+
+
+def _is_text(types: Any, kind: Any) -> bool:
+    return bool(
+        types.is_string(kind)
+        or types.is_large_string(kind)
+        or types.is_string_view(kind)
     )
 
 

@@ -111,7 +111,7 @@ def _kind(arrow_type: Any) -> str:
         arrow_type = arrow_type.storage_type
     if pyarrow.types.is_dictionary(arrow_type):
         arrow_type = arrow_type.value_type
-    if pyarrow.types.is_large_string(arrow_type):
+    if arrow_type in (pyarrow.large_string(), pyarrow.string_view()):
         arrow_type = pyarrow.string()
     return str(arrow_type)
 
