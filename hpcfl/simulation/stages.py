@@ -17,7 +17,7 @@ from typing import Any, TypeVar, cast
 import numpy as np
 
 from hpcfl.clients import resources
-from hpcfl.errors import RankFailure
+from hpcfl.errors import RankFailure, RunFailure
 from hpcfl.experiment import blame
 
 SHOWN = 10  # ids of clients that a message has
@@ -59,7 +59,8 @@ def on_this_rank(place: str) -> Iterator[None]:
     except RankFailure:
         raise
     except Exception as error:
-        line = blame.line_of(error)
+        # A full disk is not the fault of the line that it stopped.
+        line = None if isinstance(error, RunFailure) else blame.line_of(error)
         where = f"{place}, {line}" if line else place
         raise RankFailure(where) from (resources.failure(error) or error)
 
