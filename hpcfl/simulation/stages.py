@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from hpcfl.clients import resources
-from hpcfl.errors import Diverged, RankFailure
+from hpcfl.errors import Diverged, RankFailure, RunFailure
 from hpcfl.experiment import blame
 from hpcfl.simulation import torch_settings
 
@@ -81,7 +81,8 @@ def on_this_rank(place: str) -> Iterator[None]:
     except (RankFailure, Diverged):
         raise
     except Exception as error:
-        line = blame.line_of(error)
+        # A full disk is not the fault of the line that it stopped.
+        line = None if isinstance(error, RunFailure) else blame.line_of(error)
         where = f"{place}, {line}" if line else place
         raise RankFailure(where) from (resources.failure(error) or error)
 

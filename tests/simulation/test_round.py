@@ -83,7 +83,9 @@ def test_what_fails_on_one_rank_says_in_which_stage(monkeypatch, owner, name, pl
     with pytest.raises(RankFailure) as caught:
         for round, stages in played:
             play(round, stages)
-    assert str(caught.value) == f"{place}: ZeroDivisionError: a bug"
+    said = str(caught.value)
+    assert said.startswith(f"{place}, ") and "test_round.py:" in said
+    assert said.endswith(": ZeroDivisionError: a bug")
 
 
 def test_what_all_ranks_know_alike_fails_on_all_of_them():
