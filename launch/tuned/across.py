@@ -57,15 +57,11 @@ def main(out: Path, settings: Sequence[str]) -> None:
     """Write the page of all settings."""
     runs = {name: of_methods(out / f"{name}.tar.xz") for name in settings}
     tuned = {name: of_methods[REFERENCE] for name, of_methods in runs.items()}
-    untuned = {
-        name: untuned_reference(out / f"{name}-untuned.tar.xz") for name in settings
-    }
-    parts = [
-        HEADING,
-        part(OWN, runs, tuned, ""),
-        part(AFTER, runs, tuned, TUNED),
-        part(UNTUNED, runs, untuned, ""),
-    ]
+    parts = [HEADING, part(OWN, runs, tuned, ""), part(AFTER, runs, tuned, TUNED)]
+    packs = {name: out / f"{name}-untuned.tar.xz" for name in settings}
+    if all(pack.is_file() for pack in packs.values()):
+        untuned = {name: untuned_reference(pack) for name, pack in packs.items()}
+        parts.append(part(UNTUNED, runs, untuned, ""))
     (out / "settings.md").write_text("\n".join(parts), encoding="utf-8")
 
 
