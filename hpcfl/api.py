@@ -5,15 +5,21 @@ results in folders.
 import atexit
 import sys
 import threading
-from collections.abc import Collection, Iterable
-from contextlib import nullcontext, suppress
+from collections.abc import Collection, Iterable, Iterator
+from contextlib import contextmanager, nullcontext, suppress
 from functools import partial
 from glob import glob
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from hpcfl.commands.experiments import run_file, run_one, run_table
+from hpcfl.commands.experiments import (
+    Plan,
+    PlannedCell,
+    agree_on_plan,
+    make_plan,
+    run_plan,
+)
 from hpcfl.commands.run import PREPARING, OnRound
 from hpcfl.communication.communicator import Communicator, Guest
 from hpcfl.communication.mpi import connect
@@ -84,52 +90,39 @@ def run(
             "hpcfl.run was called while another run of this process goes on; "
             "call it after that, or in another process"
         )
+    patience = _hang_after(config)
     try:
-        with nullcontext() if progress else output.quiet():
-            return _run(config, folder, fresh, on_round)
+        communicator = _communicator(patience)
+        with _noted_errors(communicator), nullcontext() if progress else output.quiet():
+            plan = agree_on_plan(lambda: _plan(config, folder), fresh, communicator)
+            run_plan(plan, fresh, communicator, on_round)
+            table = plan.cells[0].config.resolved()
+            return load(plan.folder, named(table))
     finally:
         _one_run.release()
 
 
-def _run(
-    config: Config | dict[str, Any] | str | Path,
-    folder: Path | None,
-    fresh: bool,
-    on_round: OnRound | None,
-) -> Run | dict[str, Run]:
-    """Run an experiment of arguments that were checked."""
-    communicator = _communicator(_hang_after(config))
+@contextmanager
+def _noted_errors(communicator: Communicator) -> Iterator[None]:
+    """Note the errors that all ranks raise in a block, for the end of the script."""
     try:
-        return _run_on(communicator, config, folder, fresh, on_round)
+        yield
     except EXPECTED as error:
         if communicator.size > 1:
             _agreed.append(error)
         raise
 
 
-def _run_on(
-    communicator: Communicator,
-    config: Config | dict[str, Any] | str | Path,
-    folder: Path | None,
-    fresh: bool,
-    on_round: OnRound | None,
-) -> Run | dict[str, Run]:
-    """Run an experiment on the ranks of ``communicator``, as ``run`` does."""
+def _plan(config: Config | dict[str, Any] | str | Path, folder: Path | None) -> Plan:
+    """Return the plan of a configuration as ``run`` takes it. Raises UserError."""
     if isinstance(config, Config):
-        folder = folder or Path("runs") / config.name
-        table = config.resolved()
-        run_one(config, folder, fresh, communicator, on_round)
-    elif isinstance(config, dict):
+        cell = PlannedCell(config.name, ".", config)
+        return Plan(folder or Path("runs") / config.name, [cell], is_sweep=False)
+    if isinstance(config, dict):
         _refuse_other_keys(config, "")
-        table = config
-        folder = run_table(
-            config, "configuration", folder, fresh, communicator, on_round
-        )
-    else:
-        file = _path("config", config)
-        folder = run_file(file, (), folder, fresh, communicator, on_round)
-        table = read(file)
-    return load(folder, named(table))
+        return make_plan(config, "configuration", folder)
+    file = _path("config", config)
+    return make_plan(read(file), str(file), folder)
 
 
 def _path(argument: str, value: Any) -> Path:

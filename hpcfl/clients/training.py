@@ -1,7 +1,7 @@
 """THE training loop: mini-batches of many clients, each client an independent lane.
 
 Clients train in *chunks*, as many side by side as the kernel takes. A chunk's epoch is
-planned beforehand (``batch_plan.py``); ``Chunk.epoch`` is the loop over its mini-batches.
+planned beforehand (``batch_plan.py``); ``Chunk.train_epoch`` is the loop over its mini-batches.
 Each takes the lanes' gradients (``execution/kernel.py``) and a step of the optimiser, or
 the method's own step (``step_context.py``).
 """
@@ -113,6 +113,21 @@ class Trained:
     changed: Tensors
     sample_gradients: np.ndarray
 
+    def keep_variables(
+        self, names: set[str], trained: Tensors, before: Tensors, lanes: Tensor
+    ) -> None:
+        """Keep the variables of some lanes that steps have assigned.
+
+        Args:
+            names: of these variables.
+            trained: of the lanes, ``[L, …]`` by name.
+            before: of all clients before the training, ``[n, …]`` by name.
+            lanes: positions of the lanes' clients, [L].
+        """
+        for name in names:
+            changed = self.changed.setdefault(name, before[name].clone())
+            places.index_copy(changed, lanes, trained[name])
+
 
 def train(
     task: Task,
@@ -128,24 +143,20 @@ def train(
     The given tensors do not change.
     """
     losses = torch.zeros(len(ids), 2, dtype=torch.float64, device=resources.device)
-    sample_gradients = np.zeros(len(ids), np.int64)
-    trained = Trained(_copied(rows), buffers.clone(), losses, {}, sample_gradients)
+    counts = np.zeros(len(ids), np.int64)
+    trained = Trained(_copied(rows), buffers.clone(), losses, {}, counts)
     pools = [
         task.pool(resources.seed, round, client, resources.samples.train[client])
         for round, client in zip(task.rounds.tolist(), ids.tolist(), strict=True)
     ]
     size = resources.training.batch_size * task.batches
-    fewest = task.batches * fewest_samples(
-        resources.training, resources.buffers.width > 0
-    )
-    lengths = [epoch_length(len(pool), size, fewest, task.steps) for pool in pools]
+    lengths = _epoch_lengths(task, resources, pools)
     # As a list: a device is waited for once.
     trains = [True] * len(ids) if task.only is None else task.only.tolist()
     order = [i for i in by_length(lengths, size) if lengths[i] and trains[i]]
     features_once = bool(order) and _frozen_once(task, resources)
 
-    def train_chunk(positions: list[int]) -> None:
-        lanes = torch.tensor(positions, device=resources.device)
+    def start_chunk(positions: list[int], lanes: Tensor) -> Chunk:
         chunk_resources = resources
         chunk_pools = [pools[i] for i in positions]
         if features_once:
@@ -163,7 +174,7 @@ def train(
         if task.proximal is not None:
             strength, anchors = task.proximal
             proximal = strength, anchors[lanes]
-        chunk = Chunk(
+        return Chunk(
             task,
             chunk_resources,
             clients,
@@ -173,14 +184,19 @@ def train(
             {name: value[lanes] for name, value in variables.items()},
             proximal,
         )
-        places.index_copy(trained.losses, lanes, chunk.run())
+
+    def train_chunk(positions: list[int]) -> None:
+        lanes = torch.tensor(positions, device=resources.device)
+        chunk = start_chunk(positions, lanes)
+        while chunk.begin_epoch():
+            with chunk.drawn_by_model():
+                chunk.train_epoch()
+        places.index_copy(trained.losses, lanes, chunk.finish())
         # Assigned and not added: where memory did not hold the chunk, it begins anew.
         trained.sample_gradients[positions] = chunk.sample_gradients
         resources.setup.layout.write(chunk.tensors, trained.rows, lanes)
         resources.buffers.write(chunk.tensors, trained.buffers, lanes)
-        for name in chunk.assigned:
-            changed = trained.changed.setdefault(name, variables[name].clone())
-            places.index_copy(changed, lanes, chunk.variables[name])
+        trained.keep_variables(chunk.assigned, chunk.variables, variables, lanes)
 
     attempts = resources.attempts(order)
     if features_once:
@@ -190,6 +206,17 @@ def train(
             train_chunk(attempt.clients)
     constants.refuse_changed(resources.kernel.module)
     return trained
+
+
+def _epoch_lengths(
+    task: Task, resources: Resources, pools: list[np.ndarray]
+) -> list[int]:
+    """Return how many of its samples each client uses in an epoch, [n]."""
+    size = resources.training.batch_size * task.batches
+    fewest = task.batches * fewest_samples(
+        resources.training, resources.buffers.width > 0
+    )
+    return [epoch_length(len(pool), size, fewest, task.steps) for pool in pools]
 
 
 def _frozen_once(task: Task, resources: Resources) -> bool:
@@ -282,49 +309,28 @@ class Chunk:
             self._random.keys if layers else None,
         )
         self._counts_steps = bool(layers) or task.step is not None
+        self._epoch = -1
+        self._running = torch.ones(len(clients), dtype=torch.bool)
+        self._losses = torch.zeros(
+            len(clients), 2, dtype=torch.float64, device=resources.device
+        )
+        # each lane's objective in the last mini-batch, by epoch
+        self._last_objectives: list[Tensor] = []
 
-    def run(self) -> Tensor:
-        """Train all epochs.
+    def begin_epoch(self) -> bool:
+        """Begin the next epoch; return False where no lane does one more."""
+        self._epoch += 1
+        self._running &= self.epochs > self._epoch
+        return self._epoch < self.task.epochs and bool(self._running.any())
 
-        Returns:
-            Each lane's mean objective and data term in its last epoch, float64 [L, 2].
-            The proximal term is that of the trained model: in every step it would cost
-            a pass over the models.
-
-        Raises:
-            RunFailure: A recording of the steps turned out to be wrong.
-        """
-        device = self.resources.device
-        losses = torch.zeros(len(self.clients), 2, dtype=torch.float64, device=device)
-        last_objectives: list[Tensor] = []
-        running = torch.ones(len(self.clients), dtype=torch.bool)
-        for epoch in range(self.task.epochs):
-            running &= self.epochs > epoch
-            if not running.any():
-                break
-            with self._drawn_by_model(epoch):
-                record = self.epoch(epoch, running)
-            ran = pinned.on_device(running, device)[:, None]
-            losses = torch.where(ran, record[:, :2], losses)
-            last_objectives.append(record[:, 2])
-            if self.task.until is not None:
-                history = torch.stack(last_objectives, dim=1)
-                running &= ~self.task.until(history, self.variables).cpu()
-        proximal = self._optimizer.proximal_term()
-        self.resources.kernel.check()
-        return losses if proximal is None else regularised(losses, proximal)
-
-    def epoch(self, epoch: int, running: Tensor) -> Tensor:
-        """Train one epoch of the lanes where ``running``, bool [L]; the others stay as
-        they are.
-
-        Returns:
-            Each lane's mean objective and data term, and the last mini-batch's
-            objective, float64 [L, 3].
-        """
+    def train_epoch(self) -> None:
+        """Train the epoch of the lanes that run; the others stay as they are."""
+        epoch = self._epoch
         orders = [self._order(lane, epoch) for lane in range(len(self.clients))]
         lengths = [len(order) for order in orders]
-        active_lanes = [lane for lane, runs in enumerate(running.tolist()) if runs]
+        active_lanes = [
+            lane for lane, runs in enumerate(self._running.tolist()) if runs
+        ]
         plan = plan_epoch(lengths, active_lanes, self.size)
         self._random.begin(epoch)
         # One transfer for the whole epoch, and one for which the host does not wait.
@@ -353,7 +359,24 @@ class Chunk:
             del batch, batches
         record = self._added(results)
         record[:, :2].div_(counts.clamp(min=1)[:, None])
-        return record
+        ran = pinned.on_device(self._running, self.resources.device)[:, None]
+        self._losses = torch.where(ran, record[:, :2], self._losses)
+        self._last_objectives.append(record[:, 2])
+        if self.task.until is not None:
+            history = torch.stack(self._last_objectives, dim=1)
+            self._running &= ~self.task.until(history, self.variables).cpu()
+
+    def finish(self) -> Tensor:
+        """Return each lane's mean objective and data term in its last epoch, float64
+        [L, 2].
+
+        The proximal term is that of the trained model: in every step it would cost a
+        pass over the models. Raises RunFailure where a recording of the steps turned
+        out to be wrong.
+        """
+        proximal = self._optimizer.proximal_term()
+        self.resources.kernel.check()
+        return self._losses if proximal is None else regularised(self._losses, proximal)
 
     def _step_by_method(self, lanes: Lanes, batch: Batch) -> Tensor:
         """Take the method's own step on the lanes' mini-batches; return their
@@ -455,17 +478,17 @@ class Chunk:
             places.index_copy(record, lanes, numbers_of_lanes)
         return record
 
-    def _drawn_by_model(self, epoch: int) -> AbstractContextManager[None]:
-        """A block in which what a model draws by itself, outside of any layer that draws
-        by keys, is a function of client and epoch.
+    def drawn_by_model(self) -> AbstractContextManager[None]:
+        """Return a block in which numbers that a model draws outside of layers that
+        draw by keys are a function of client and epoch.
 
-        Clients side by side cannot draw so; a model that does trains them one after the
+        Clients side by side cannot draw so; such a model trains them one after the
         other.
         """
         if self.resources.kernel.widest > 1:
             return nullcontext()
         (lane,) = self.clients
-        key = self.task.phase, lane.round, lane.client, epoch
+        key = self.task.phase, lane.round, lane.client, self._epoch
         return randomness.seeded(self.resources.seed, "model", *key)
 
 

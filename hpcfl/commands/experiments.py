@@ -86,17 +86,16 @@ def run_file(
     communicator: Communicator,
     on_round: OnRound | None = None,
 ) -> Path:
-    """Run an experiment file as ``run_table`` does its table; return the results
-    folder. Collective.
+    """Run an experiment file; return the results folder. Collective.
+
+    Raises what ``run_plan`` raises.
     """
-    return _run(
-        lambda: config.read(file, overrides),
-        str(file),
-        out,
-        fresh,
-        communicator,
-        on_round,
-    )
+
+    def read() -> Plan:
+        return make_plan(config.read(file, overrides), str(file), out)
+
+    plan = agree_on_plan(read, fresh, communicator)
+    return run_plan(plan, fresh, communicator, on_round)
 
 
 def run_table(
@@ -107,30 +106,24 @@ def run_table(
     communicator: Communicator,
     on_round: OnRound | None = None,
 ) -> Path:
-    """Run what an experiment file's ``table`` asks for; return the results folder.
-    Collective.
+    """Run the experiment of a file's ``table``; return the results folder. Collective.
 
-    Rank 0 prints progress and, at the end, what came out; it tells ``on_round`` of each
-    round. ``source`` names the table in messages. Raises UserError, RunFailure or
-    Interrupted, on all ranks.
+    ``source`` names the table in messages. Raises what ``run_plan`` raises.
     """
-    return _run(lambda: table, source, out, fresh, communicator, on_round)
+    plan = agree_on_plan(lambda: make_plan(table, source, out), fresh, communicator)
+    return run_plan(plan, fresh, communicator, on_round)
 
 
-def _run(
-    read: Callable[[], dict[str, Any]],
-    source: str,
-    out: Path | None,
-    fresh: bool,
-    communicator: Communicator,
-    on_round: OnRound | None,
-) -> Path:
-    """``run_table`` with a function that gives the table, so that an unreadable file
-    fails on all ranks.
+def agree_on_plan(
+    read: Callable[[], Plan], fresh: bool, communicator: Communicator
+) -> Plan:
+    """Return the plan that ``read`` makes on each rank, the same on all. Collective.
+
+    Raises UserError, on all ranks, for a mistake and for a difference between ranks.
     """
     with agreed(communicator):
         check_world(communicator)
-        plan = make_plan(read(), source, out)
+        plan = read()
         communicator.watch(allowed_silence(cell.config for cell in plan.cells))
     cells = {"": plan.cells[0].config}
     if plan.is_sweep:
@@ -139,13 +132,46 @@ def _run(
     with agreed(communicator):
         if communicator.is_server:
             plan.record()
-    if plan.is_sweep:
-        _run_cells(plan, fresh, communicator, on_round)
-    else:
-        played = run_one(
-            plan.cells[0].config, plan.folder, fresh, communicator, on_round
-        )
+    return plan
+
+
+def run_plan(
+    plan: Plan, fresh: bool, communicator: Communicator, on_round: OnRound | None = None
+) -> Path:
+    """Run the cells of a plan one after the other; return the results folder.
+    Collective.
+
+    Rank 0 prints progress and, at the end, the results; it calls ``on_round`` for each
+    round. A cell of a sweep that fails does not keep the others from running. Raises
+    UserError, RunFailure or Interrupted, on all ranks; for a sweep RunFailure at the
+    end if any cell has failed.
+    """
+    failures: dict[str, str] = {}
+    played = False
+    for cell in plan.cells:
+        folder = plan.folder / cell.folder
+        try:
+            has_played = run(cell.config, folder, communicator, fresh, on_round)
+        except (RunFailure, UserError) as error:
+            if not plan.is_sweep:
+                raise
+            # its text alone: its traceback would keep all that the cell had in memory
+            failures[cell.name] = "; ".join(map(str, error.args))
+            if communicator.is_server:
+                output.say(f"{cell.name}: failed: {plain(failures[cell.name])}")
+            continue
+        played |= has_played
+        if not has_played and communicator.is_server:
+            report_complete(cell.config, folder)
+    if communicator.is_server and plan.is_sweep:
+        _tell_of_earlier_cells(plan)
+    if len(failures) < len(plan.cells):
         _show_results(plan, played, communicator)
+    if failures:
+        name, first = next(iter(failures.items()))
+        raise RunFailure(
+            f"{len(failures)} of {len(plan.cells)} cells failed, first {name}: {first}"
+        )
     return plan.folder
 
 
@@ -155,15 +181,18 @@ def run_one(
     fresh: bool,
     communicator: Communicator,
     on_round: OnRound | None = None,
-) -> bool:
-    """Run one configuration in ``folder``; return False, and say so, if it is complete
-    there. Collective.
+) -> None:
+    """Run one configuration in ``folder``, unless it is complete there. Collective.
 
     Raises what ``commands.run.run`` raises.
     """
     played = run(experiment, folder, communicator, fresh, on_round)
-    if played or not communicator.is_server:
-        return played
+    if not played and communicator.is_server:
+        report_complete(experiment, folder)
+
+
+def report_complete(experiment: config.Config, folder: Path) -> None:
+    """Print that a run is complete in ``folder``, and which of its files are whole."""
     rounds = experiment.rounds
     with suppress(UserError):  # a complete run needs its run.json no more
         run_file = run_folder.read(folder)
@@ -178,38 +207,6 @@ def run_one(
     output.say(
         f"{experiment.name}: complete in {folder}{more}; --fresh starts over ({checked})"
     )
-    return played
-
-
-def _run_cells(
-    plan: Plan, fresh: bool, communicator: Communicator, on_round: OnRound | None
-) -> None:
-    """Run a sweep's cells one after the other; one that fails does not keep the others
-    from running.
-
-    Raises RunFailure at the end if any has failed.
-    """
-    failures: dict[str, str] = {}
-    played = False
-    for cell in plan.cells:
-        try:
-            played |= run_one(
-                cell.config, plan.folder / cell.folder, fresh, communicator, on_round
-            )
-        except (RunFailure, UserError) as error:
-            # its text alone: its traceback would keep all that the cell had in memory
-            failures[cell.name] = "; ".join(map(str, error.args))
-            if communicator.is_server:
-                output.say(f"{cell.name}: failed: {plain(failures[cell.name])}")
-    if communicator.is_server:
-        _tell_of_earlier_cells(plan)
-    if len(failures) < len(plan.cells):
-        _show_results(plan, played, communicator)
-    if failures:
-        name, first = next(iter(failures.items()))
-        raise RunFailure(
-            f"{len(failures)} of {len(plan.cells)} cells failed, first {name}: {first}"
-        )
 
 
 def _tell_of_earlier_cells(plan: Plan) -> None:

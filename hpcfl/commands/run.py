@@ -4,7 +4,7 @@ play what is left.
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -111,7 +111,12 @@ def run(
             federation = _federation(
                 communicator, prepared, checkpoints, restored, metrics
             )
-            _play(federation, folder, restored, introduced, notes, request, on_round)
+            done = restored.round if restored else 0
+            reporting = _reporting(
+                federation, folder, done, introduced, notes, on_round
+            )
+            with reporting:
+                federation.run(done, request)
         except UserError as error:
             raise RunFailure(str(error)) from error
     return True
@@ -248,25 +253,27 @@ def _federation(
     )
 
 
-def _play(
+@contextmanager
+def _reporting(
     federation: Federation,
     folder: Path,
-    restored: Restored | None,
-    introduced: list[str],
+    done: int,
+    lines: list[str],
     notes: list[str],
-    request: StopRequest,
     on_round: OnRound | None,
-) -> None:
-    """Play the rounds that are left; rank 0, which alone has metrics, shows progress
-    and tells ``on_round``.
+) -> Iterator[None]:
+    """Show the progress of a run while a block plays its rounds; on rank 0, which alone
+    has metrics.
 
-    introduced: lines about ranks that were not shown yet; notes: what a user should
-    know.
+    Args:
+        done: rounds that were played before.
+        lines: on ranks, not shown yet.
+        notes: for the user to read before the first round.
+        on_round: called with each round.
     """
-    done = restored.round if restored else 0
     metrics, prepared = federation.metrics, federation.prepared
     if metrics is None:
-        federation.run(done, request)
+        yield
         return
     config = prepared.config
     history = _history(folder, done)
@@ -281,10 +288,10 @@ def _play(
                 _call(on_round, config.name, round, values)
 
         federation.report = report
-        progress.start(done, introduced, [*notes, *metrics.notes])
+        progress.start(done, lines, [*notes, *metrics.notes])
         try:
             with tracking:
-                federation.run(done, request)
+                yield
         finally:
             progress.tell(tracking.notes)
             output.keep_note(folder)

@@ -42,6 +42,7 @@ from hpcfl.communication.message import (
 )
 from hpcfl.errors import UserError
 from hpcfl.methods.base import State
+from hpcfl.rows.declared import NamedTensors
 from hpcfl.scores._metric_name import SAMPLE_GRADIENTS
 from hpcfl.simulation import dry_round, record, side_by_side
 from hpcfl.simulation.in_flight import InFlight
@@ -198,7 +199,10 @@ class Arrivals:
                 round.fleets.append(self.train(jobs, scored))
         audience = self.plan.audience if self.plan.scored else self.plan.audience[:0]
         self.observers = round.fleet(audience)
-        round.call("observe", self.observers, dict(round.inbox))
+        if len(self.observers.ids):
+            observed: Any = NamedTensors(round.inbox, "inbox")
+            with round.naming(self.observers):
+                self.prepared.method.observe(self.observers, observed)
         round.fleets.append(self.observers)
         own = self.own(self.plan.cohort)
         private, finite = self.flights.private(own), self.flights.finite(own)
@@ -248,7 +252,9 @@ class Arrivals:
         fleet.scores_starts = False
         shares = np.array([job.share for job in jobs])
         fleet.pace = None if (shares == 1).all() else shares
-        returned = self.round.call("update", fleet, dict(inbox))
+        received: Any = NamedTensors(inbox, "inbox")
+        with self.round.naming(fleet):
+            returned = self.prepared.method.update(fleet, received)
         message = checked("update", returned, len(ids), downwards=False)
         self.prepared.store.check_state(len(ids), fleet.state)
         self.flights.keep_made(fleet, message, record.finite(fleet, message))

@@ -8,7 +8,9 @@ kernel, messages and the round itself are the real ones.
 import itertools
 import math
 import traceback
-from collections.abc import Callable, Sequence
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -212,52 +214,63 @@ def impatient() -> Callable[[], None]:
     return listen
 
 
-def try_round(prepared: Prepared, lanes: int) -> Tried:
-    """Play the round and the final scoring with at most ``lanes`` lanes.
+def try_round(prepared: Prepared, lanes: int) -> tuple[BaseException | None, Tried]:
+    """Play the round and the final scoring with at most ``lanes`` lanes; return the
+    error that ended them, None without one, and what they show.
 
-    What may fail on the server only because the federation is small is passed over.
-
-    Raises:
-        RankFailure: something cannot run; its cause says what.
+    Errors of the server that occur only because the federation is small are passed
+    over.
     """
-    with on_this_rank("before round 1"):
-        small = shrink(prepared, lanes)
+    device = prepared.resources.device
+    devices = [device] if device.type == "cuda" else []
     asked: list[AskedTraining] = []
     try:
-        _play(small, asked)
+        with (
+            torch.random.fork_rng(devices),
+            warnings.catch_warnings(),
+            on_this_rank("before round 1"),
+        ):
+            warnings.simplefilter("ignore")
+            small = shrink(prepared, lanes)
+            with _excusing(small.setup.clients < prepared.setup.clients):
+                server = small.method.server_state(small.setup)
+                alone, rounds = OneProcess(), small.config.rounds
+                trained, scored = np.array([0]), np.array(small.store.ids)
+                first = RoundPlan(1, trained, scored, scored=True)
+                fleet_type = partial(Fleet, adjust=partial(train_briefly, asked=asked))
+                round = Round(first, alone, small, server, fleet_type)
+                play(round, DRY)
+                check_score(small, round.reports.numbers.columns)
+                nobody, newcomers = trained[:0], small.newcomer_ids
+                last = RoundPlan(
+                    rounds + 1, nobody, trained, True, newcomers, final=True
+                )
+                play(Round(last, alone, small, server, brief_fleet), FINAL_SCORING)
+    except RankFailure as failure:
+        return failure.__cause__, Tried()
+    head = small.resources.head
+    dependent = set(small.resources.kernel.dependent)
+    if head:
+        dependent |= head.kernel.dependent
+    return None, Tried(frozenset(dependent), tuple(dict.fromkeys(asked)))
+
+
+@contextmanager
+def _excusing(fewer: bool) -> Iterator[None]:
+    """Pass over an error of the server in a block that may come of the small federation.
+
+    fewer: whether the federation has fewer clients than the experiment.
+    """
+    try:
+        with on_this_rank("before round 1"):
+            yield
     except RankFailure as failure:
         cause = failure.__cause__
-        fewer = small.setup.clients < prepared.setup.clients
         excused = fewer or isinstance(cause, EXCUSED)
         if isinstance(cause, UnknownName) or not excused:
             raise
         if not _is_of_server(cause):
             raise
-    head = small.resources.head
-    dependent = set(small.resources.kernel.dependent)
-    if head:
-        dependent |= head.kernel.dependent
-    return Tried(frozenset(dependent), tuple(dict.fromkeys(asked)))
-
-
-def _play(small: Prepared, asked: list[AskedTraining]) -> None:
-    """Play a round of a small federation, and its final scoring; add to ``asked`` the
-    trainings of the round.
-    """
-    alone, rounds = OneProcess(), small.config.rounds
-    with on_this_rank("before round 1"):
-        server = small.method.server_state(small.setup)
-    trained = np.array([0])
-    scored = np.array(small.store.ids)
-    first = RoundPlan(1, trained, scored, scored=True)
-    fleet_type = partial(Fleet, adjust=partial(train_briefly, asked=asked))
-    round = Round(first, alone, small, server, fleet_type)
-    play(round, DRY)
-    with on_this_rank("round 1"):
-        check_score(small, round.reports.numbers.columns)
-    nobody, newcomers = trained[:0], small.newcomer_ids
-    last = RoundPlan(rounds + 1, nobody, trained, True, newcomers, final=True)
-    play(Round(last, alone, small, server, brief_fleet), FINAL_SCORING)
 
 
 def shrink(prepared: Prepared, lanes: int, samples: int = SAMPLES) -> Prepared:

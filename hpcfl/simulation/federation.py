@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from torch import Tensor
@@ -70,14 +71,28 @@ class Federation:
             Interrupted: a stop signal came.
             RunFailure: diverged clients end the run.
         """
-        rounds = self.prepared.config.rounds
+        rounds, calendar = self.prepared.config.rounds, self.prepared.calendar
         for number in range(done + 1, rounds + 1):
             self.remember_state(number)
+            plan = select(self.prepared.config, number, calendar)
+            round = Round(
+                plan,
+                self.communicator,
+                self.prepared,
+                self.server,
+                vote=partial(self.vote, number, request),
+            )
             try:
-                vote = self.play(number, request)
+                play(round, self.stages_of(round), [self.use_wait])
             except RunFailure:
                 self.save_metrics(number)
                 raise
+            result = conclude(round)
+            self._unrecorded.append(result)
+            hearing.hear(calendar, self.communicator, number, result.numbers)
+            if plan.scored:
+                self.judge(result)
+            vote = max(result.vote, self.planned(number))
             # The checkpoint of an earlier round was written during this one.
             self.finish_checkpoint()
             last = vote == STOP or number == rounds
@@ -91,30 +106,11 @@ class Federation:
                 )
         self.finish()
 
-    def play(self, number: int, request: StopRequest) -> int:
-        """Collective. Play one round; return the highest vote of the ranks.
-
-        The rounds before it are recorded while the workers train.
-        """
-        calendar = self.prepared.calendar
-        plan = select(self.prepared.config, number, calendar)
-        round = Round(
-            plan,
-            self.communicator,
-            self.prepared,
-            self.server,
-            vote=lambda: self.vote(number, request),
-        )
-        play(round, self.stages_of(round), [self.use_wait])
-        result = conclude(round)
-        self._unrecorded.append(result)
-        hearing.hear(calendar, self.communicator, number, result.numbers)
-        if plan.scored:
-            self.judge(result)
-        return max(result.vote, self.planned(number))
-
     def use_wait(self, stage: str, round: Round) -> None:
-        """Record earlier rounds and read ahead while the workers train."""
+        """Record earlier rounds and read ahead while the workers train.
+
+        It is an observer of the stages of a round.
+        """
         if stage != "send" or not round.waits:
             return
         self.record_rounds()

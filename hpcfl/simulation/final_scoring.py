@@ -21,7 +21,10 @@ def score(round: Round) -> None:
     """Score this rank's clients by the method's ``finish``."""
     nobody = round.fleet(round.plan.cohort)
     observers = round.fleet(round.plan.audience)
-    round.call("finish", observers, round.inbox)
+    if len(observers.ids):
+        inbox: Any = NamedTensors(round.inbox, "inbox")
+        with round.naming(observers):
+            round.prepared.method.finish(observers, inbox)
     round.fleets = [nobody, observers]
     round.work = LocalWork(
         nobody.ids, {}, nobody.state, torch.ones(0, dtype=torch.bool)

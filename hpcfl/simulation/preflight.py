@@ -6,18 +6,14 @@ numbers are keyed: a run computes the same with and without it.
 """
 
 import traceback
-import warnings
 from dataclasses import asdict, dataclass, replace
-
-import torch
 
 from hpcfl.clients.batch_plan import AskedTraining
 from hpcfl.clients.execution import SerialKernel, is_batching_limit
 from hpcfl.communication.communicator import Communicator
-from hpcfl.errors import RankFailure, RunFailure, UserError, is_shortage
+from hpcfl.errors import RunFailure, UserError, is_shortage
 from hpcfl.simulation import diagnosis, dry_round, score_check
 from hpcfl.simulation.diagnosis import Diagnosis
-from hpcfl.simulation.dry_round import Tried
 from hpcfl.simulation.prepare import Prepared
 from hpcfl.simulation.timing import timed
 
@@ -49,21 +45,27 @@ class Elsewhere(Exception):
 
 def run(prepared: Prepared, communicator: Communicator) -> Prepared:
     """Try the experiment and return it as it can run, with the calendar of its rounds
-    if it has ``[time]``. Collective. Raises UserError or RunFailure, the same on all
-    ranks.
-    """
-    return timed(_tried(prepared, communicator), communicator)
+    if it has ``[time]``. Collective.
 
-
-def _tried(prepared: Prepared, communicator: Communicator) -> Prepared:
-    """Try the experiment and return it as it can run. Collective.
-
-    If clients cannot be batched and ``runtime.lanes`` is "auto", that is with one lane
-    and a note. Another note says what gives clients side by side other bits. Raises
-    UserError for a mistake on any rank and RunFailure for any other error, with the
-    same line on all ranks.
+    Raises UserError for a mistake on any rank and RunFailure for any other error, with
+    the same line on all ranks.
     """
     verdict, cause = judge(prepared)
+    return timed(_adapted(prepared, communicator, verdict, cause), communicator)
+
+
+def _adapted(
+    prepared: Prepared,
+    communicator: Communicator,
+    verdict: Verdict,
+    cause: BaseException | None,
+) -> Prepared:
+    """Return the experiment as it can run by the verdicts of all ranks. Collective.
+
+    If clients cannot be batched and ``runtime.lanes`` is "auto", it has one lane and a
+    note. Another note names operators whose result for a client depends on the clients
+    beside it. Raises UserError or RunFailure.
+    """
     verdicts = [Verdict(**fields) for fields in communicator.allgather(asdict(verdict))]
     for mistaken in verdicts:
         if mistaken.mistake:
@@ -106,7 +108,7 @@ def judge(prepared: Prepared) -> tuple[Verdict, BaseException | None]:
     if not prepared.store.ids:
         return Verdict(), None
     lanes = resources.kernel.widest
-    error, tried = attempt(prepared, lanes)
+    error, tried = dry_round.try_round(prepared, lanes)
     if error is None:
         dependent = tuple(sorted(tried.dependent))
         return Verdict(dependent=dependent, trainings=tried.trainings), None
@@ -114,7 +116,7 @@ def judge(prepared: Prepared) -> tuple[Verdict, BaseException | None]:
         return _failed(error)
     with_one_lane: BaseException | None = error
     if lanes > 1:
-        with_one_lane, tried = attempt(prepared, 1)
+        with_one_lane, tried = dry_round.try_round(prepared, 1)
     if with_one_lane is not None:
         return _confirmed(prepared, 1, with_one_lane)
     if not is_batching_limit(error):
@@ -135,7 +137,7 @@ def _confirmed(
     """
     if _is_failure(error):
         return _failed(error)
-    again = attempt(prepared, lanes)[0]
+    again = dry_round.try_round(prepared, lanes)[0]
     if type(again) is not type(error):
         return _failed(error)
     if lanes == 1:
@@ -166,17 +168,3 @@ def _ending(found: Diagnosis, failed: bool) -> tuple[Verdict, BaseException | No
     line, cause = found
     details = "".join(traceback.format_exception(cause))
     return Verdict(line, details, failed), cause
-
-
-def attempt(prepared: Prepared, lanes: int) -> tuple[BaseException | None, Tried]:
-    """Play the dry round with at most ``lanes`` lanes; return the error that ended it,
-    None without one, and what ``dry_round.try_round`` returns.
-    """
-    device = prepared.resources.device
-    devices = [device] if device.type == "cuda" else []
-    with torch.random.fork_rng(devices), warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        try:
-            return None, dry_round.try_round(prepared, lanes)
-        except RankFailure as failure:
-            return failure.__cause__, Tried()

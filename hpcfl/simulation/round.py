@@ -1,7 +1,8 @@
 """One round of a federation: its state on this rank, and the stages that change it."""
 
 import itertools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -184,22 +185,21 @@ class Round:
             self.prepared.resources.device,
         )
 
-    def call(self, hook: str, fleet: Fleet, inbox: Inbox) -> Any:
-        """Return what a hook of the method returns for a fleet; None if it is empty."""
-        if not len(fleet.ids):
-            return None
+    @contextmanager
+    def naming(self, fleet: Fleet) -> Iterator[None]:
+        """Let a failure inside the block name the clients of a fleet."""
         with on_this_rank(f"{self.name}, {named(fleet.ids)}"):
-            own_inbox: Any = NamedTensors(inbox, "inbox")
-            return getattr(self.prepared.method, hook)(fleet, own_inbox)
+            yield
 
-    def inbox_of(self, fleet: Fleet) -> Inbox:
+    def inbox_of(self, fleet: Fleet) -> Any:
         """Return the part of this rank's inbox that is for the clients of a fleet."""
         owner = self.prepared.placement.owner[self.plan.audience]
         receivers = self.plan.audience[owner == self.communicator.rank]
-        if len(receivers) == len(fleet.ids):
-            return self.inbox
-        positions = np.searchsorted(receivers, fleet.ids)
-        return part_of(self.inbox, torch.from_numpy(positions))
+        inbox = self.inbox
+        if len(receivers) != len(fleet.ids):
+            positions = np.searchsorted(receivers, fleet.ids)
+            inbox = part_of(inbox, torch.from_numpy(positions))
+        return NamedTensors(inbox, "inbox")
 
 
 def compose(round: Round) -> None:
@@ -223,10 +223,14 @@ def work(round: Round) -> None:
     participants.pace = plan.pace(ids)
     message: Message = {}
     if len(ids):
-        returned = round.call("update", participants, round.inbox_of(participants))
+        with round.naming(participants):
+            inbox = round.inbox_of(participants)
+            returned = prepared.method.update(participants, inbox)
         message = checked("update", returned, len(ids), downwards=False)
         prepared.store.check_state(len(ids), participants.state)
-    round.call("observe", observers, round.inbox_of(observers))
+    if len(observers.ids):
+        with round.naming(observers):
+            prepared.method.observe(observers, round.inbox_of(observers))
     finite = record.finite(participants, message)
     round.fleets = [participants, observers]
     round.work = LocalWork(ids, message, participants.state, finite)

@@ -125,7 +125,7 @@ def fail_in_preflight(strike: Strike, place: Path) -> None:
     """Let a call of Python in the preflight raise an error of the system, once."""
     from hpcfl.simulation import dry_round
 
-    play, calls = dry_round.play, itertools.count(1)
+    try_round, calls = dry_round.try_round, itertools.count(1)
 
     def count(frame: Any, event: str, argument: Any) -> None:
         if event == "call" and next(calls) == strike.number:
@@ -136,11 +136,11 @@ def fail_in_preflight(strike: Strike, place: Path) -> None:
     def counted(*arguments: Any) -> Any:
         sys.setprofile(count)
         try:
-            return play(*arguments)
+            return try_round(*arguments)
         finally:
             sys.setprofile(None)
 
-    dry_round.play = counted
+    dry_round.try_round = counted
 
 
 def differ(strike: Strike, place: Path) -> None:

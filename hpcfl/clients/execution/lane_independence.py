@@ -116,16 +116,3 @@ def _name(operator: Any) -> str:
     """
     name: str = operator.overloadpacket.__name__
     return name.removesuffix("_")
-
-
-def dependent_operators(function: Function, tensors: tuple[Tensor, ...]) -> set[str]:
-    """The names of the operators that a function of tensors ``[L, …]`` calls and that
-    are not known to be independent of the lanes beside.
-
-    It is called with copies of the first lane's tensors, because it may move statistics.
-    """
-    copies = [tensor[:1].clone() for tensor in tensors]
-    dependent = Dependent()
-    with dependent:
-        function(*copies)
-    return dependent.names

@@ -22,8 +22,7 @@ from torch._ops import OpOverload
 from torch._subclasses import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from hpcfl.clients.execution import lane_independence
-from hpcfl.clients.execution.lane_independence import Function
+from hpcfl.clients.execution.lane_independence import Dependent, Function
 from hpcfl.errors import RunFailure
 
 # Calls before a function is recorded: recording costs as much time as many replays save.
@@ -101,47 +100,57 @@ class Recorded:
         shapes = tuple([tensor.shape[1:] for tensor in tensors])
         if shapes not in self._one_by_one:
             # Looked at whenever shapes are new: a function may do something else then.
-            operators = lane_independence.dependent_operators(self._function, tensors)
-            self._dependent |= operators
-            self._one_by_one[shapes] = bool(operators) and self._apart
+            dependent = Dependent()
+            # Copies of the first lane's tensors, because the function may move
+            # statistics.
+            first_lane = [tensor[:1].clone() for tensor in tensors]
+            with dependent:
+                self._function(*first_lane)
+            self._dependent |= dependent.names
+            self._one_by_one[shapes] = bool(dependent.names) and self._apart
         if self._one_by_one[shapes]:
-            return self._lane_by_lane(tensors)
+            parts = []
+            for lane in range(len(tensors[0])):
+                alone = tuple([tensor[lane : lane + 1] for tensor in tensors])
+                compute = self._recorded_for(alone)
+                parts.append(compute(*alone))
+            return tuple(torch.cat(results) for results in zip(*parts, strict=True))
         if len(tensors[0]) > 1:
-            return self._run(*tensors)
+            compute = self._recorded_for(tensors)
+            return compute(*tensors)
         # A library multiplies a single pair of matrices by another kernel than several
         # pairs: on Intel's processors MKL 2024.2 gives a lane with one sample other
         # bits alone than beside others. So a single lane runs beside a copy of itself.
-        copies = [torch.cat([tensor, tensor]) for tensor in tensors]
-        results = self._run(*copies)
+        copies = tuple([torch.cat([tensor, tensor]) for tensor in tensors])
+        compute = self._recorded_for(copies)
+        results = compute(*copies)
         if self._writes:
             for tensor, copy in zip(tensors, copies, strict=True):
                 tensor.copy_(copy[:1])
         return tuple(result[:1] for result in results)
 
-    def _lane_by_lane(self, tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        results = []
-        for lane in range(len(tensors[0])):
-            results.append(self._run(*[tensor[lane : lane + 1] for tensor in tensors]))
-        return tuple(torch.cat(parts) for parts in zip(*results, strict=True))
+    def _recorded_for(self, tensors: tuple[Tensor, ...]) -> Function:
+        """Return the function itself, or a recording of it once it was called often with
+        such tensors.
 
-    def _run(self, *tensors: Tensor) -> tuple[Tensor, ...]:
-        """The function itself, or a replay of it once it was called often."""
+        Raises RunFailure if the recording turns out to give something else.
+        """
         if not self._replay:
-            return self._function(*tensors)
+            return self._function
         signature = tuple(
             [(tensor.shape, tensor.stride(), tensor.dtype) for tensor in tensors]
         )
         self._calls[signature] += 1
         replays = self._calls[signature] - OFTEN
         if replays <= 0:
-            return self._function(*tensors)
+            return self._function
         if signature not in self._recordings:
             recording = record(self._function, tensors, self._labels)
             self._recordings[signature] = recording
-        results = self._recordings[signature](*tensors)
+        recording = self._recordings[signature]
         if is_compared(replays):
-            self._compare(results, self._function(*tensors))
-        return results
+            self._compare(recording(*tensors), self._function(*tensors))
+        return recording
 
     def _compare(
         self, results: tuple[Tensor, ...], expected: tuple[Tensor, ...]

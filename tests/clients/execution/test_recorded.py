@@ -6,7 +6,8 @@ from torch.func import vmap
 from torch.nn.functional import batch_norm, cross_entropy
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from hpcfl.clients.execution import batched, lane_independence, recorded
+from hpcfl.clients.execution import batched, recorded
+from hpcfl.clients.execution.lane_independence import Dependent
 from hpcfl.clients.execution.recorded import Recorded, is_apart, record
 from hpcfl.errors import RankFailure, RunFailure
 
@@ -152,12 +153,13 @@ def test_batch_norm_moves_its_statistics_as_often_as_it_is_called():
 
 def test_operators_are_looked_at_once_for_the_shapes_of_a_lane(monkeypatch):
     """Whatever the number of lanes; of other shapes a function may do something else."""
-    looks, look = [], lane_independence.dependent_operators
-    monkeypatch.setattr(
-        lane_independence,
-        "dependent_operators",
-        lambda *given: looks.append(given) or look(*given),
-    )
+    looks = []
+
+    def look():
+        looks.append(Dependent())
+        return looks[-1]
+
+    monkeypatch.setattr(recorded, "Dependent", look)
     dependent = set()
     function = Recorded(
         lambda rows: (rows.sigmoid() if rows.shape[1] > 2 else rows + 1,),
