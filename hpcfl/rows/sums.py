@@ -7,7 +7,7 @@ first rounded to a whole number of units. Whole numbers in int64 have the same s
 any order.
 
 Each column has a unit of its own, a power of two. It is about 2^−51 of the largest
-possible product in the column on any rank, so that rounding loses no more than a sum in
+possible product in the column on any rank. So rounding loses no more than a sum in
 float64 does.
 """
 

@@ -3,8 +3,8 @@ its test set.
 
 The score is ``1/|C| · Σ_{c ∈ C} 2·correct_c / (predicted_c + tested_c)``, with C the
 classes with test samples. It is the mean of the classes' F1, not the F1 of mean
-precision and recall (Opitz & Burst, "Macro F1 and macro F1", arXiv 1911.03347). A class
-of C that is never predicted counts with 0.
+precision and recall. Opitz & Burst, "Macro F1 and macro F1", arXiv 1911.03347, compare
+both. A class of C that is never predicted counts with 0.
 
 scikit-learn's ``f1_score(average="macro")`` is the same number with ``labels`` set to
 C. Without ``labels``, its mean includes predicted classes without test samples as 0,
