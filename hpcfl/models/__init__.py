@@ -16,9 +16,9 @@ clients share their values, those of the initial model.
 ``forward`` should run under ``torch.func.vmap``, which trains clients side by side. It
 should have no ``.item()``, no branch on values and no ``nn.RNN``. A model with any of
 these is trained for one client after the other, with a note. On a CPU the same holds
-for layers whose batched result is not bit-identical, such as batch norm, a convolution
-or most activations except ReLU, tanh and GELU. A model of tokens has the key
-``vocabulary``; its default is the data set's.
+for layers whose batched result is not bit-identical. Examples are batch norm, a
+convolution and most activations except ReLU, tanh and GELU. A model of tokens has the
+key ``vocabulary``; its default is the data set's.
 
 A model of sequences may have the attribute ``width`` and a method ``through_blocks(x,
 mask=None)``. The method returns tokens [batch, tokens, width] behind all blocks;

@@ -271,7 +271,8 @@ def _in_order(matrix: Tensor, rows: Tensor) -> Tensor:
     """Return ``matrix @ rows`` with each product rounded and then added, in the order
     of ``rows``.
 
-    ``addcmul`` is unsuitable: on some devices it rounds only once.
+    ``addcmul`` rounds product and sum together, but not for every element, so it is
+    unsuitable.
     """
     total = matrix[:, :1] * rows[0]
     product = torch.empty_like(total)
