@@ -63,7 +63,7 @@ class Block:
             chosen: The class of each sample, int64 [L, b].
             counted: True for the samples that count, bool [L, b].
         """
-        # # A model may have, and so predict, more outputs than there are classes.
+        # A model may have, and so predict, more outputs than there are classes.
         outputs = self.logits.shape[2]
         return histogram(chosen, counted.double(), outputs)[:, : self.classes]
 
