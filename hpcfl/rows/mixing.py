@@ -36,7 +36,7 @@ _device = torch.device("cpu")
 _cores = 1
 
 
-def on(device: torch.device, cores: int = 1) -> None:
+def use_device(device: torch.device, cores: int = 1) -> None:
     """Set the device for blocks of matrices that lie on the CPU.
 
     cores: the number of blocks to process at once if the device is the CPU.
