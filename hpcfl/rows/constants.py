@@ -133,7 +133,7 @@ def refuse_changed(module: nn.Module) -> None:
             )
 
 
-def of(module: nn.Module) -> dict[str, Tensor]:
+def collect(module: nn.Module) -> dict[str, Tensor]:
     """Return the constants of a module by name; tied ones once."""
     if not isinstance(module, WithConstants):
         return {}
@@ -146,7 +146,7 @@ def of(module: nn.Module) -> dict[str, Tensor]:
 
 def size(module: nn.Module) -> int:
     """Return the number of bytes of a module's constants."""
-    return sum(value.nbytes for value in of(module).values())
+    return sum(value.nbytes for value in collect(module).values())
 
 
 def whole(module: nn.Module) -> nn.Module:

@@ -220,7 +220,7 @@ def of_parameters(module: nn.Module) -> Layout:
         if isinstance(part, nn.modules.batchnorm._BatchNorm)
         for name, _ in part.named_parameters()
     }
-    frozen = constants.of(module)
+    frozen = constants.collect(module)
     return Layout(nn.Module.named_parameters(module), normalising, frozen)
 
 
