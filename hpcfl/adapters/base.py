@@ -142,7 +142,7 @@ def _made(
     try:
         for piece in pieces:
             tensor = files[piece.tensor].get_tensor(piece.tensor)
-            parts.append(piece.of(tensor, own.shape))
+            parts.append(piece.cut(tensor, own.shape))
         made = parts[0] if len(parts) == 1 else torch.cat(parts)
         # torch has no common type for two kinds of 8-bit floats
         exact = torch.promote_types(made.dtype, own.dtype) == own.dtype

@@ -54,7 +54,7 @@ class Piece:
     number: int = 0
     pieces: int = 1
 
-    def of(self, tensor: Tensor, shape: Sequence[int]) -> Tensor:
+    def cut(self, tensor: Tensor, shape: Sequence[int]) -> Tensor:
         """Return this piece of the file's tensor, for a parameter of a ``shape``.
 
         Raises RuntimeError or IndexError where the tensor has no such piece.
