@@ -87,7 +87,7 @@ class RandomLayer(nn.Module):
         self._drawn += count
         return words(self._key, places.view(*shape))
 
-    def _kept(self, shape: Sequence[int], p: float) -> Tensor:
+    def _draw_mask(self, shape: Sequence[int], p: float) -> Tensor:
         """Draw the mask of numbers to keep, bool, where each is dropped with
         probability p < 1.
         """
@@ -102,7 +102,7 @@ class RandomLayer(nn.Module):
             return functional.dropout(x, p)
         if p == 1:
             return torch.zeros_like(x)
-        return _scaled(x, self._kept(x.shape, p), p)
+        return _scaled(x, self._draw_mask(x.shape, p), p)
 
 
 def _scaled(x: Tensor, kept: Tensor, p: float) -> Tensor:
@@ -128,7 +128,7 @@ class _Keyed(RandomLayer):
             return result
         if self.p == 1:
             return x.masked_fill(torch.ones_like(x, dtype=torch.bool), 0)
-        kept = self._kept(self._shape(x), self.p)
+        kept = self._draw_mask(self._shape(x), self.p)
         if not x.is_contiguous():
             # The mask has the layout of x, which may be channels-last: torch.where is
             # slow with two layouts, and so is converting its result back.
