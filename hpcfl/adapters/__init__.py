@@ -1,10 +1,11 @@
-"""Adapters: what of a model is trained, above one frozen base of all clients
+"""Adapters: trained parts of a model above one frozen base of all clients
 (``[adapter]``, adapters.md §3).
 
-An adapter only inserts what it needs and says by ``requires_grad_`` what of all is trained,
-as a user's own module may do, whose choice it replaces. What is frozen is then a constant
-of the experiment (``rows/constants.py``): it lies in no row, so that layouts, messages,
-means, checkpoints and methods know nothing of it.
+An adapter only inserts its layers and selects the trained parameters by
+``requires_grad_``. A user's own module may do so as well; the adapter replaces its
+choice. Frozen parameters are then constants of the experiment (``rows/constants.py``)
+and lie in no row. Layouts, messages, means, checkpoints and methods need no code for
+them.
 """
 
 from collections.abc import Callable
@@ -19,9 +20,10 @@ from hpcfl.rows.layout import of_parameters
 
 
 def adapt(module: nn.Module, adapter: Adapter) -> nn.Module:
-    """The same module, of which the adapter and the head are trained and nothing else.
+    """Insert an adapter into a module, freeze all but the adapter and the head, and
+    return the module.
 
-    Raises UserError where it has nothing that the adapter could be about.
+    Raises UserError where the module has no place for the adapter.
     """
     if adapter.kind == "none":
         return module
@@ -36,12 +38,13 @@ def adapt(module: nn.Module, adapter: Adapter) -> nn.Module:
 
 
 def _nothing_more(module: nn.Module, adapter: Adapter) -> set[str]:
-    """No names: the head alone is trained."""
+    """Return no names: the head alone is trained."""
     return set()
 
 
 def _biases(module: nn.Module, adapter: Adapter) -> set[str]:
-    """The names of the biases, and of layer norm's scales where these are trained.
+    """Return the names of the biases, and of layer norm's scales with
+    ``adapter.norms``.
 
     Raises UserError where there is none.
     """
@@ -59,7 +62,8 @@ def _biases(module: nn.Module, adapter: Adapter) -> set[str]:
     return names
 
 
-# by ``adapter.kind``: what changes a model and says what of it is trained
+# by ``adapter.kind``: the function that changes a model and returns the names of the
+# trained parameters
 INSERT: dict[str, Callable[[nn.Module, Adapter], set[str]]] = {
     "lora": lora.insert,
     "bottleneck": bottleneck.insert,

@@ -1,8 +1,8 @@
 """The base of an adapter from files (``adapter.base``, adapters.md §3).
 
-They are safetensors files, of which nothing is run. The library looks at the header
-first, whose length, types and offsets must fit the file, and then maps the numbers: what
-is wrong is known before any memory is taken.
+The files are safetensors files, which contain no code. The library checks the header
+first: length, types and offsets must fit the file. Then it maps the numbers, so that
+errors are found before any memory is allocated.
 """
 
 import math
@@ -31,11 +31,11 @@ NAMED = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16
 
 @dataclass(frozen=True)
 class Base:
-    """What files give a model.
+    """Tensors of a base from files.
 
     Attributes:
-        tensors: By the model's names, in its own types and shapes.
-        notes: What a user should read of the others.
+        tensors: By the model's names, in the model's types and shapes.
+        notes: Messages for the user about parameters and tensors without a counterpart.
     """
 
     tensors: dict[str, Tensor]
@@ -43,11 +43,12 @@ class Base:
 
 
 def read(adapter: Adapter, module: nn.Module) -> Base:
-    """The tensors of the base for a model without an adapter, which gets one here.
+    """Read the tensors of the base for a model without an adapter, and insert the
+    adapter.
 
     Raises:
-        UserError: a file cannot be read; it has not all that the adapter freezes, or has
-            it in another shape or a type of more digits, or with a not-a-number or
+        UserError: A file is unreadable, or a frozen parameter has no tensor. A tensor
+            has another shape or a type of more digits, or holds a not-a-number or
             infinity.
     """
     own: dict[str, Tensor] = module.state_dict(keep_vars=True)
@@ -57,7 +58,7 @@ def read(adapter: Adapter, module: nn.Module) -> Base:
         there = {name: found[name] for name in own if name in found}
         used = {piece.tensor for pieces in there.values() for piece in pieces}
         unused = wording.list_names([tensor for tensor in files if tensor not in used])
-        # of tied parameters a file has one
+        # a file has one tensor for tied parameters
         known = {id(own[name]) for name in there}
         drawn = [name for name in own if id(own[name]) not in known]
         trained = _trained(module, adapter)
@@ -90,8 +91,10 @@ def read(adapter: Adapter, module: nn.Module) -> Base:
 
 
 def describe(base: str) -> list[str]:
-    """A line for each file that a model begins with: its SHA-256, tensors, parameters and
-    types. Raises UserError.
+    """Return a line for each file of a base: its SHA-256, tensors, parameters and
+    types.
+
+    Raises UserError.
     """
     lines = []
     for path in _paths(base):
@@ -113,7 +116,9 @@ def describe(base: str) -> list[str]:
 
 
 def _trained(module: nn.Module, adapter: Adapter) -> set[str]:
-    """The names of what an adapter trains; without one, those of the output layer."""
+    """Return the names of an adapter's trained parameters; without one, those of the
+    output layer.
+    """
     if adapter.kind == "none":
         head = of_parameters(module).head_name
         return {name for name in module.state_dict() if name.split(".")[0] == head}
@@ -127,16 +132,19 @@ def _trained(module: nn.Module, adapter: Adapter) -> set[str]:
 def _made(
     pieces: Sequence[Piece], files: Mapping[str, Any], own: Tensor
 ) -> Tensor | None:
-    """A parameter as the model has it, from its pieces in the files; None where these
-    make none of its shape, or a type would lose digits.
+    """Return a parameter in the model's type and shape, made of its pieces in the
+    files.
+
+    The result is None where the pieces have another shape, or a conversion would lose
+    digits.
     """
     parts = []
     try:
         for piece in pieces:
             tensor = files[piece.tensor].get_tensor(piece.tensor)
-            parts.append(piece.of(tensor, own.shape))
+            parts.append(piece.cut(tensor, own.shape))
         made = parts[0] if len(parts) == 1 else torch.cat(parts)
-        # of 8-bit floats torch knows no type for both
+        # torch has no common type for two kinds of 8-bit floats
         exact = torch.promote_types(made.dtype, own.dtype) == own.dtype
     except (SafetensorError, RuntimeError, IndexError):
         return None
@@ -174,7 +182,7 @@ def _difference(
 
 
 def _paths(base: str) -> list[Path]:
-    """The files of a base. Raises UserError where there is none."""
+    """Return the files of a base. Raises UserError where there is none."""
     path = Path(base)
     paths = sorted(path.glob("*.safetensors")) if path.is_dir() else [path]
     if not paths:
@@ -184,12 +192,16 @@ def _paths(base: str) -> list[Path]:
 
 @contextmanager
 def _opened(base: str) -> Iterator[dict[str, Any]]:
-    """The open file of each tensor, by the tensors' names. Raises UserError."""
+    """Open the files of a base and yield the open file of each tensor, by the tensors'
+    names.
+
+    Raises UserError.
+    """
     with ExitStack() as stack:
         files: dict[str, Any] = {}
         for path in _paths(base):
             try:
-                regular.opened(path).close()  # no pipe, at which one waits for ever
+                regular.opened(path).close()  # refuses pipes, which would block
                 file = stack.enter_context(safe_open(path, framework="pt"))
             except (OSError, SafetensorError) as error:
                 raise _unreadable(path, error) from None

@@ -1,15 +1,16 @@
-"""Bottlenecks: narrow layers that are trained behind the blocks of a frozen model
-(adapters.md §3).
+"""Bottlenecks: narrow trained layers behind the blocks of a frozen model (adapters.md
+§3).
 
 Houlsby et al., "Parameter-efficient transfer learning for NLP", ICML 2019, section 2.1:
-what a layer gives, y [d], becomes y + W_up·f(W_down·y) with W_down [m, d] and W_up
-[d, m]. It is the identity at the start, there nearly.
+a layer's output y [d] becomes y + W_up·f(W_down·y) with W_down [m, d] and W_up [d, m].
+The bottleneck is the identity at the start; the paper's is nearly so.
 
-There a block has two of them, behind attention and behind the second linear layer, before
-what comes in is added. Here it has one, of what the whole block gives; ``adapter.targets
-= ["*.attention.out", "*.linear2"]`` are theirs in the built-in transformers. f, of which
-the paper says that it is not linear and their code that it is GELU, is ReLU; their biases
-are left out; their layer norms, trained as well, are for ``adapter.train``.
+The paper has two bottlenecks a block, behind attention and behind the second linear
+layer, before the residual is added. Here a block has one, behind its whole output.
+``adapter.targets = ["*.attention.out", "*.linear2"]`` selects the paper's places in the
+built-in transformers. The paper only says that f is nonlinear, and its code uses GELU;
+here f is ReLU. The paper's biases are left out. ``adapter.train`` can add the layer
+norms, which the paper trains as well.
 """
 
 import math
@@ -28,16 +29,17 @@ from hpcfl.rows import patterns
 from hpcfl.rows.layout import of_parameters
 
 TORCHS = (nn.TransformerEncoderLayer, nn.TransformerDecoderLayer)
-CONTAINERS = (nn.ModuleList, nn.ModuleDict)  # nobody calls them
+CONTAINERS = (nn.ModuleList, nn.ModuleDict)  # containers without a forward pass
 
 
 def insert(module: nn.Module, adapter: Adapter) -> set[str]:
-    """Let bottlenecks follow the targets; the names of what is trained of them.
+    """Insert a bottleneck behind each target and return the names of the trained
+    parameters.
 
     W_down is drawn uniformly within ±1/√d, and W_up is zero.
 
     Raises:
-        UserError: there is no target, or one cannot be followed.
+        UserError: There is no target, or a target has no known width.
     """
     trained = set[str]()
     for name in _targets(module, adapter):
@@ -53,20 +55,22 @@ def insert(module: nn.Module, adapter: Adapter) -> set[str]:
 
 
 def _follow(layer: Any, given: Any, output: Tensor) -> Tensor:
-    """What a layer gives, behind its bottleneck."""
+    """Apply the bottleneck to the output of its layer."""
     narrow = functional.linear(output, layer.W_down).relu()
     return output + functional.linear(narrow, layer.W_up)
 
 
 def _targets(module: nn.Module, adapter: Adapter) -> list[str]:
-    """The names of the layers that bottlenecks follow; of layers inside each other the
-    outermost. Raises UserError where there is none.
+    """Return the names of the layers before bottlenecks; of nested layers the
+    outermost.
+
+    Raises UserError where there is none.
     """
     head = of_parameters(module).head_name
     possible = dict[str, nn.Module]()
     for name, layer in module.named_modules():
         around = module.get_submodule(name.rpartition(".")[0])
-        # In evaluation mode torch's blocks read the weights of their layers.
+        # In evaluation mode torch's blocks read the weights of their layers directly.
         unasked = isinstance(around, TORCHS) or isinstance(layer, CONTAINERS)
         if name.split(".")[0] not in ("", head) and not unasked:
             possible[name] = layer
@@ -85,15 +89,18 @@ def _targets(module: nn.Module, adapter: Adapter) -> list[str]:
 
 
 def _inside(name: str, layers: list[str]) -> bool:
-    """Whether a name is of something within one of the layers."""
+    """Return whether a name belongs to a part of one of the layers."""
     return any(name.startswith(f"{layer}.") for layer in layers)
 
 
 def _width(layer: nn.Module, name: str) -> int:
-    """How many numbers the layer with this name gives for a token. Raises UserError
-    where it does not say so.
+    """Return the number of outputs of a layer for a token.
+
+    Raises UserError for a layer without a known width.
     """
-    width: Any = getattr(layer, "width", None)  # of our blocks, and of a user's
+    width: Any = getattr(
+        layer, "width", None
+    )  # an attribute of our blocks and of users' layers
     if isinstance(layer, TORCHS):
         width = layer.norm1.normalized_shape[-1]
     elif type(layer) is nn.LayerNorm:

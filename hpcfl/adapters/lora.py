@@ -1,11 +1,12 @@
 """LoRA: a frozen layer with a trained correction of low rank (adapters.md §3).
 
-Hu et al., "LoRA: Low-rank adaptation of large language models", ICLR 2022: y = W₀x + b +
-s·B·A·x with A [r, in], B [out, r] and s = α/r. B begins as zeros, and of an embedding A, so
-that the model begins as its base. rsLoRA (Kalajdzievski, 2023) scales by s = α/√r.
+Hu et al., "LoRA: Low-rank adaptation of large language models", ICLR 2022: y = W₀x + b
++ s·B·A·x with A [r, in], B [out, r] and s = α/r. B of a linear layer and A of an
+embedding start at zero, so that the model starts equal to its base. rsLoRA
+(Kalajdzievski, 2023) scales by s = α/√r.
 
-A layer stays the same object, with its parameters, names and hooks: only its class is
-another one, which inherits from torch's and has the parameters ``A`` and ``B``.
+A layer remains the same object, with its parameters, names and hooks. Only its class
+changes to a subclass of torch's with the parameters ``A`` and ``B``.
 """
 
 import math
@@ -23,8 +24,8 @@ from hpcfl.models._replaced import Embedding
 from hpcfl.rows import patterns
 from hpcfl.rows.layout import of_parameters
 
-# What gets a correction where ``adapter.targets`` names nothing: queries and values, or
-# one layer for queries, keys and values, by the names that models have for them.
+# Layers with a correction if ``adapter.targets`` is empty: queries and values, or one
+# layer for queries, keys and values, by their usual names.
 QUERIES_AND_VALUES = (
     "q",
     "v",
@@ -40,11 +41,12 @@ QUERIES_AND_VALUES = (
 
 
 class LowRank(nn.Module):
-    """What joins the class of an adapted layer.
+    """Mixin for the class of an adapted layer.
 
     Attributes:
-        A, B: [rank, in] and [out, rank].
-        factor: s, by which the correction is multiplied.
+        A: [rank, in].
+        B: [out, rank].
+        factor: The factor s of the correction.
     """
 
     A: Tensor
@@ -53,12 +55,12 @@ class LowRank(nn.Module):
     factor: float
 
     def correction(self) -> Tensor:
-        """What is added to the layer's weight, in the weight's shape."""
+        """Return the correction of the layer's weight, in the weight's shape."""
         raise NotImplementedError
 
 
 class LowRankLinear(LowRank, nn.Linear):
-    """An ``nn.Linear`` with a correction; the dropout is of what enters A."""
+    """An ``nn.Linear`` with a correction and dropout of A's input."""
 
     def forward(self, x: Tensor) -> Tensor:
         output: Tensor = super().forward(x)
@@ -72,7 +74,7 @@ class LowRankLinear(LowRank, nn.Linear):
 
 
 class LowRankEmbedding(LowRank, Embedding):
-    """An ``nn.Embedding`` with a correction; the row of the padding has none."""
+    """An ``nn.Embedding`` with a correction, except for the row of the padding."""
 
     def forward(self, tokens: Tensor) -> Tensor:
         output: Tensor = super().forward(tokens)
@@ -96,30 +98,33 @@ ADAPTED: dict[type[nn.Module], type[LowRank]] = {
 
 
 def insert(module: nn.Module, adapter: Adapter) -> set[str]:
-    """Give the targets a correction of low rank; the names of what is trained of them.
+    """Add a correction of low rank to each target and return the names of the trained
+    parameters.
 
     Raises:
-        UserError: there is no target, or the rank is larger than a layer.
+        UserError: There is no target, or the rank is larger than a layer.
     """
     for name in _targets(module, adapter):
         correct(module.get_submodule(name), name, adapter)
     names = set[str]()
     for name, layer in layers(module).items():
-        # What begins as zeros has to be trained: beside zeros that stay nothing moves.
+        # The matrix of zeros must be trained: with constant zeros no other gradient is
+        # nonzero.
         zeros = "B" if isinstance(layer, nn.Linear) else "A"
         names |= {f"{name}.A", f"{name}.B"} if adapter.train_a else {f"{name}.{zeros}"}
     return names
 
 
 def _targets(module: nn.Module, adapter: Adapter) -> list[str]:
-    """The names of the layers that get a correction. Raises UserError where there is
-    none.
+    """Return the names of the layers that get a correction.
+
+    Raises UserError where there is none.
     """
     head = of_parameters(module).head_name
     possible = []
     for name, layer in module.named_modules():
         around = module.get_submodule(name.rpartition(".")[0])
-        # In evaluation mode torch's block reads the weights of its layers, not the layers.
+        # In evaluation mode torch's block reads the weights of its layers directly.
         unasked = isinstance(around, nn.TransformerEncoderLayer)
         in_head = name.split(".")[0] == head
         if type(layer) in ADAPTED and not unasked and not in_head:
@@ -136,16 +141,16 @@ def _targets(module: nn.Module, adapter: Adapter) -> list[str]:
 
 
 def correct(layer: nn.Module, name: str, adapter: Adapter) -> None:
-    """Give a layer of one of the types in ADAPTED a correction.
+    """Add a correction to a layer of one of the types in ADAPTED.
 
-    A of a linear layer is drawn uniformly within ±1/√in, and B is zero; of an embedding
-    A is zero and B standard normal, as the library PEFT draws them.
+    A of a linear layer is drawn uniformly within ±1/√in, and B is zero. For an
+    embedding A is zero and B standard normal, as in the library PEFT.
 
     Args:
-        name: of the layer, for errors.
+        name: The layer's name, for errors.
 
     Raises:
-        UserError: the rank is larger than the layer.
+        UserError: The rank is larger than the layer.
     """
     weight: Any = layer.weight
     of_linear = isinstance(layer, nn.Linear)
@@ -173,7 +178,7 @@ def correct(layer: nn.Module, name: str, adapter: Adapter) -> None:
 
 
 def layers(module: nn.Module) -> dict[str, LowRank]:
-    """The adapted layers of a model by name."""
+    """Return the adapted layers of a model by name."""
     return {
         name: layer
         for name, layer in module.named_modules()
@@ -183,14 +188,17 @@ def layers(module: nn.Module) -> dict[str, LowRank]:
 
 @torch.no_grad()
 def merge(module: nn.Module) -> nn.Module:
-    """The same module, whose corrections are part of its weights and which is of torch's
-    own layers again. Weights that were tied come apart where one user has a correction.
+    """Add the corrections to the weights, restore torch's own layer classes, and return
+    the module.
+
+    Tied weights become separate where only one of the layers has a correction.
     """
     plain: dict[type[nn.Module], type[nn.Module]] = {}
     for original, adapted in ADAPTED.items():
         plain[adapted] = original
     for layer in layers(module).values():
-        # a parameter of its own: another layer may have the same weight and no correction
+        # a new parameter, because another layer may share the weight without the
+        # correction
         corrected = layer.weight + layer.correction()
         layer.weight = Parameter(corrected, requires_grad=layer.weight.requires_grad)
         del layer.A, layer.B, layer.factor

@@ -1,16 +1,20 @@
-r"""The names of a file's tensors as names of a model: rules (``adapter.names``,
+r"""Rules that map the names of a file's tensors to a model's names (``adapter.names``,
 adapters.md §3).
 
-A rule is a regular expression and the name, or names, of what it matches as a whole:
+A rule is a regular expression, which must match a whole name, and one or several new
+names:
 
-* ``\1`` in a name is what the first group matched, ``\1+1`` the number after it;
-* ``transposed NAME`` is the parameter of which the file has the transposed matrix, and
-  ``reshaped NAME`` one with the file's numbers in their order and a shape of its own;
-* of several names each gets a piece of the tensor, one after the other along its first
-  dimension; without any name a tensor is left aside;
-* tensors of one name are joined along their first dimension, in the order of the rules.
+* ``\1`` in a name stands for the text of the first group, ``\1+1`` for the number after
+  it;
+* ``transposed NAME`` is a parameter whose transposed matrix the file has;
+* ``reshaped NAME`` is a parameter with the file's numbers in the same order and another
+  shape;
+* with several names each gets a piece of the tensor, in order along its first
+  dimension; a rule without a name skips the tensor;
+* tensors with the same new name are joined along their first dimension, in the order of
+  the rules.
 
-The first rule that matches is the one that counts. What no rule matches keeps its name.
+The first matching rule applies. A tensor without a matching rule keeps its name.
 """
 
 import re
@@ -25,22 +29,23 @@ from hpcfl.errors import UserError
 from hpcfl.experiment.plugins import nearest
 
 KEY = "adapter.names"
-# Python tries all ways in which an expression may match, of which there may be more than
-# anybody waits for. With these limits no name takes longer than half a second.
-LETTERS = 128  # of an expression, and of a name that expressions are tried on
-REPEATS = 3  # * + and {} in an expression, none of them behind a group
+# Python tries all ways in which an expression may match, and their number can be
+# unbounded. With these limits no name takes longer than half a second.
+LETTERS = 128  # of an expression, and of a name to match
+REPEATS = 3  # * + and {} in an expression, never behind a group
 CHOICES = 6  # | and ? in an expression
 
 
 @dataclass(frozen=True)
 class Piece:
-    """What a tensor of a file is for a parameter, or for a part of one.
+    """A tensor of a file as a parameter of the model, or as a part of one.
 
     Attributes:
         tensor: Its name in the file.
-        rule: The number of the rule that says so.
+        rule: The number of the rule.
         change: "transposed", "reshaped" or "".
-        number, pieces: Which piece of the tensor it is, from 0, and of how many.
+        number: The index of the piece within the tensor.
+        pieces: The number of pieces of the tensor.
     """
 
     tensor: str
@@ -49,10 +54,10 @@ class Piece:
     number: int = 0
     pieces: int = 1
 
-    def of(self, tensor: Tensor, shape: Sequence[int]) -> Tensor:
-        """This piece of the file's tensor, for a parameter of a ``shape``.
+    def cut(self, tensor: Tensor, shape: Sequence[int]) -> Tensor:
+        """Return this piece of the file's tensor, for a parameter of a ``shape``.
 
-        Raises RuntimeError or IndexError where it has no such piece.
+        Raises RuntimeError or IndexError where the tensor has no such piece.
         """
         if self.change == "transposed":
             tensor = tensor.t()
@@ -66,15 +71,15 @@ class Piece:
 
 @dataclass(frozen=True)
 class _Rule:
-    """An expression and the names of what it matches."""
+    """An expression and the new names of a matching tensor."""
 
     number: int
     expression: re.Pattern[str]
     names: list[str]
 
     def pieces(self, tensor: str) -> dict[str, Piece] | None:
-        """What a tensor is for parameters, by their names; None where the expression does
-        not match.
+        """Return a tensor's pieces by the parameters' names, or None if the expression
+        does not match.
         """
         match = self.expression.fullmatch(tensor)
         if match is None:
@@ -88,14 +93,14 @@ class _Rule:
 
 
 def renamed(tensors: Iterable[str], names: str | Rules) -> dict[str, list[Piece]]:
-    """Of which tensors of a file the parameters of a model are made, by their names.
+    """Return the pieces of each parameter, by the parameters' names.
 
     Args:
-        tensors: the names in the file.
-        names: rules, or the name of a published model.
+        tensors: The names in the file.
+        names: Rules, or the name of a published model.
 
     Raises:
-        UserError: there are no rules of this name, or one of the rules cannot be.
+        UserError: There are no rules of this name, or a rule is invalid.
     """
     rules = _rules(names)
     found: dict[str, list[Piece]] = {}
@@ -114,7 +119,7 @@ def renamed(tensors: Iterable[str], names: str | Rules) -> dict[str, list[Piece]
 
 
 def _pieces(tensor: str, rules: Sequence[_Rule]) -> dict[str, Piece]:
-    """What a tensor is for parameters by the first rule that matches."""
+    """Return a tensor's pieces by the first matching rule."""
     for rule in rules if len(tensor) <= LETTERS else ():
         pieces = rule.pieces(tensor)
         if pieces is not None:
@@ -123,7 +128,7 @@ def _pieces(tensor: str, rules: Sequence[_Rule]) -> dict[str, Piece]:
 
 
 def _rules(names: str | Rules) -> list[_Rule]:
-    """The rules, each checked. Raises UserError."""
+    """Return the rules after checking each. Raises UserError."""
     if isinstance(names, str):
         if names not in PUBLISHED:
             raise UserError(f"{KEY} = '{names}'{nearest(names, PUBLISHED)}")
@@ -139,8 +144,8 @@ def _rules(names: str | Rules) -> list[_Rule]:
 
 
 def _compiled(pattern: str) -> re.Pattern[str]:
-    """A regular expression that takes bounded time. Raises UserError."""
-    # what is repeated or chosen, without the letters that only look so
+    """Compile a regular expression if its matching time is bounded. Raises UserError."""
+    # the pattern without escaped characters and sets
     bare = re.sub(r"\\.", "x", pattern, flags=re.DOTALL)
     bare = re.sub(r"\[\^?\]?[^\]]*\]", "x", bare)
     repeats = len(re.findall(r"[*+{]", bare))
@@ -168,7 +173,7 @@ def _compiled(pattern: str) -> re.Pattern[str]:
 
 
 def _check(name: str, expression: re.Pattern[str]) -> None:
-    """Raise UserError for a name that no match of the expression can make."""
+    """Raise UserError for a name that no match of the expression can produce."""
     change, space, _ = name.rpartition(" ")
     if space and change not in ("transposed", "reshaped"):
         raise UserError(
@@ -183,8 +188,9 @@ def _check(name: str, expression: re.Pattern[str]) -> None:
 
 
 def _filled(name: str, match: re.Match[str]) -> str:
-    """A name with what groups have matched. Raises UserError where ``+1`` follows what is
-    no number.
+    """Fill the groups of a match into a name.
+
+    Raises UserError where ``+1`` follows a text that is no number.
     """
 
     def value(found: re.Match[str]) -> str:

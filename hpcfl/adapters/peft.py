@@ -1,16 +1,17 @@
-"""Corrections of low rank as files of the library PEFT, which other libraries read, too.
+"""Corrections of low rank as files of the library PEFT, which other libraries read,
+too.
 
 Names and shapes are those of PEFT 0.21 (``utils/save_and_load.py``, ``utils/other.py``,
-``tuners/lora/layer.py``). A model's folder holds the tensors, under names that begin with
-``base_model.model.``, and what the corrections are:
+``tuners/lora/layer.py``). A model's folder holds its configuration and the tensors,
+under names that begin with ``base_model.model.``:
 
-* of a linear layer ``lora_A.weight`` [r, in] and ``lora_B.weight`` [out, r];
-* of an embedding ``lora_embedding_A`` [r, n] and ``lora_embedding_B`` [d, r]. PEFT knows
-  no padding without a correction, so its column of A is zero;
-* what else is trained, such as the head: the layers that hold it, whole
-  (``modules_to_save``). PEFT finds these by the end of their names. Where another name
-  ends so, and in layers with corrections, what is trained goes by its own name instead,
-  under which PEFT loads it into the base.
+* a linear layer has ``lora_A.weight`` [r, in] and ``lora_B.weight`` [out, r];
+* an embedding has ``lora_embedding_A`` [r, n] and ``lora_embedding_B`` [d, r]. PEFT has
+  no padding without a correction, so the padding's column of A is zero;
+* other trained layers, such as the head, are saved whole (``modules_to_save``). PEFT
+  finds these by the end of their names. Single parameters are saved by their own names
+  if another name has the same end, and in layers with corrections. PEFT loads these
+  into the base.
 """
 
 import json
@@ -25,19 +26,19 @@ from torch import Tensor, nn
 from hpcfl.adapters import lora
 from hpcfl.experiment.sections import Adapter
 
-BASE = "base_model.model."  # begins the names of all tensors
+BASE = "base_model.model."  # prefix of the names of all tensors
 
 
 @dataclass(frozen=True)
 class Corrections:
-    """What is trained of a model with corrections of low rank.
+    """Trained parts of a model with corrections of low rank.
 
     Attributes:
-        targets: The names of the layers that have one.
-        alike: Those of further layers that PEFT would take for targets, by the end of
-            their names.
-        saved: Those of the layers that are there whole.
-        tensors: By PEFT's names, copies.
+        targets: The names of the layers with a correction.
+        alike: The names of further layers that PEFT would take for targets, because
+            their names end alike.
+        saved: The names of the layers that are saved whole.
+        tensors: Copies, by PEFT's names.
     """
 
     targets: list[str]
@@ -48,8 +49,9 @@ class Corrections:
 
 @torch.no_grad()
 def corrections(module: nn.Module) -> Corrections | None:
-    """What is trained of a model, all of whose frozen numbers are parameters; None where
-    no layer has a correction.
+    """Return the trained parts of a model whose frozen numbers are all parameters.
+
+    The result is None where no layer has a correction.
     """
     layers = lora.layers(module)
     if not layers:
@@ -77,7 +79,7 @@ def corrections(module: nn.Module) -> Corrections | None:
 
 
 def files(known: Corrections, adapter: Adapter) -> dict[str, bytes]:
-    """The contents of a model's files by name."""
+    """Return the contents of a model's files by name."""
     config = json.dumps(_config(known, adapter), indent=1)
     return {
         "adapter_model.safetensors": save(known.tensors, {"format": "pt"}),
@@ -86,8 +88,10 @@ def files(known: Corrections, adapter: Adapter) -> dict[str, bytes]:
 
 
 def _config(known: Corrections, adapter: Adapter) -> dict[str, Any]:
-    """What ``adapter_config.json`` says, by the keys of PEFT's ``LoraConfig``."""
-    # Readers in other languages take α for a whole number.
+    """Return the contents of ``adapter_config.json``, by the keys of PEFT's
+    ``LoraConfig``.
+    """
+    # Readers in other languages expect a whole number for α.
     whole = adapter.alpha.is_integer()
     biases = [name for name in known.tensors if name.endswith(".base_layer.bias")]
     return {
@@ -108,7 +112,7 @@ def _config(known: Corrections, adapter: Adapter) -> dict[str, Any]:
 
 
 def _of_layer(name: str, layer: lora.LowRank) -> dict[str, Tensor]:
-    """A and B of the layer with this name by PEFT's names."""
+    """Return A and B of the layer with this name by PEFT's names."""
     if isinstance(layer, lora.LowRankLinear):
         return {f"{name}.lora_A.weight": layer.A, f"{name}.lora_B.weight": layer.B}
     assert isinstance(layer, lora.LowRankEmbedding)
@@ -119,7 +123,7 @@ def _of_layer(name: str, layer: lora.LowRank) -> dict[str, Tensor]:
 
 
 def _further(layer: nn.Module) -> dict[str, Tensor]:
-    """What a layer itself holds that is trained beside a correction, by name."""
+    """Return a layer's own trained parameters other than its correction, by name."""
     apart = ("A", "B") if isinstance(layer, lora.LowRank) else ()
     return {
         name: parameter
@@ -129,12 +133,12 @@ def _further(layer: nn.Module) -> dict[str, Tensor]:
 
 
 def _holders(module: nn.Module) -> list[str]:
-    """The names of the layers that hold something trained beside corrections."""
+    """Return the names of the layers with trained parameters other than corrections."""
     return [name for name, layer in module.named_modules() if _further(layer)]
 
 
 def _one_by_one(name: str, layer: nn.Module) -> dict[str, Tensor]:
-    """What is trained in the layer with this name, and its statistics, by PEFT's names."""
+    """Return the trained parameters and the statistics of one layer, by PEFT's names."""
     prefix = f"{BASE}{name}." if name else BASE
     if isinstance(layer, lora.LowRank):
         prefix = f"{prefix}base_layer."
@@ -143,8 +147,8 @@ def _one_by_one(name: str, layer: nn.Module) -> dict[str, Tensor]:
 
 
 def _found_by_name(name: str, names: Sequence[str], targets: Sequence[str]) -> bool:
-    """Whether PEFT finds the layer with this name, and no other one, and it neither is nor
-    holds a target.
+    """Return whether PEFT finds this layer alone by its name, and no target is or lies
+    inside it.
     """
     found = [other for other in names if other.endswith(name)]
     holds = any(_inside(target, [name]) for target in targets)
@@ -152,10 +156,10 @@ def _found_by_name(name: str, names: Sequence[str], targets: Sequence[str]) -> b
 
 
 def _ends(name: str, endings: Sequence[str]) -> bool:
-    """Whether the last parts of a name are one of the ``endings``."""
+    """Return whether the last parts of a name are one of the ``endings``."""
     return any(name.endswith(f".{ending}") for ending in endings)
 
 
 def _inside(name: str, layers: Sequence[str]) -> bool:
-    """Whether a name is of something within one of the layers."""
+    """Return whether a name belongs to a part of one of the layers."""
     return any(name.startswith(f"{layer}.") for layer in layers)

@@ -1,26 +1,25 @@
-"""A prompt: trained tokens in front of a sequence, which a frozen model reads with it
-(adapters.md §3).
+"""A prompt: trained tokens in front of a sequence for a frozen model (adapters.md §3).
 
-Lester, Al-Rfou, Constant, "The power of scale for parameter-efficient prompt tuning", EMNLP
-2021: the blocks read [P; X] with P [n, d] trained and X [T, d] the tokens' vectors; Li and
-Liang, ACL 2021, train such a prefix of every block. For images Jia et al., "Visual prompt
-tuning", ECCV 2022: prompts have no positions, and what the blocks make of them is left out
-("shallow").
+Lester, Al-Rfou, Constant, "The power of scale for parameter-efficient prompt tuning",
+EMNLP 2021: the blocks read [P; X] with P [n, d] trained and X [T, d] the tokens'
+vectors. Li and Liang, ACL 2021, train such a prefix for every block. Jia et al.,
+"Visual prompt tuning", ECCV 2022, apply it to images: prompts have no positions, and
+their outputs are dropped ("shallow").
 
-So it is here for all models, which thereby need not know of it:
+The same holds here for all models, which need no code for it:
 
-* X are the vectors with their positions, which are those without a prompt, and the class
-  token if there is one;
-* behind the blocks the tokens are at their places again, so that a model reads the first
-  or the last one as ever;
-* every token sees the prompt. A mask of padding hides as much as before; where a mask says
-  token by token who sees whom, a token of the prompt sees itself and those before it, as
-  in a causal model, and none of the sequence.
+* X are the vectors with the same positions as without a prompt, and the class token if
+  there is one;
+* behind the blocks the tokens have their original places again, so that a model can
+  read the first or the last one;
+* every token sees the prompt. A padding mask hides the same tokens as before. A mask
+  over pairs of tokens is extended: a token of the prompt sees itself and those before
+  it, as in a causal model, and no token of the sequence.
 
-For images it stands behind the class token in the paper, which is the same to attention.
-Layers of which nothing is trained are in evaluation mode, as of every model: here all but
-the head, so that they have no dropout. A prompt begins as tokens here do, by a truncated
-normal of 0.02, in Lester's uniformly within ±0.5 or as words.
+In the paper on images the prompt follows the class token, which makes no difference to
+attention. Fully frozen layers are in evaluation mode, as in every model: here all but
+the head, so that they have no dropout. A prompt starts like other tokens, as a
+truncated normal of 0.02. Lester's starts uniformly within ±0.5 or as words.
 """
 
 from typing import Any
@@ -37,7 +36,7 @@ from hpcfl.models._transformer import STD
 
 
 class Prompted(nn.Module):
-    """Joins the class of a model with ``through_blocks``.
+    """Mixin for the class of a model with ``through_blocks``.
 
     Attributes:
         prompt: [n, width].
@@ -46,7 +45,10 @@ class Prompted(nn.Module):
     prompt: Tensor
 
     def through_blocks(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Tokens [batch, tokens, width] behind all blocks, which saw the prompt."""
+        """Pass tokens [batch, tokens, width] and the prompt through all blocks.
+
+        The result has the tokens without the prompt.
+        """
         count = len(self.prompt)
         prompt = self.prompt.expand(x.shape[0], -1, -1)
         blocks: Any = super()
@@ -57,27 +59,27 @@ class Prompted(nn.Module):
 
 
 def with_prompt(mask: Tensor | None, count: int) -> Tensor | None:
-    """The mask of a sequence behind a prompt of ``count`` tokens.
+    """Extend the mask of a sequence by a prompt of ``count`` tokens.
 
     Args:
-        mask: added to scores, [tokens, tokens] or anything that broadcasts to [batch,
+        mask: Added to scores, [tokens, tokens] or any shape that broadcasts to [batch,
             heads, tokens, tokens].
     """
     if mask is None:
         return None
     rows = functional.pad(mask, (count, 0))
     if mask.shape[-2] == 1:
-        return rows  # the same for whoever looks
+        return rows  # one row for all tokens of q
     of_prompt = causal(rows.shape[-1], mask.device)[:count]
     of_prompt = of_prompt.expand(*rows.shape[:-2], -1, -1)
     return torch.cat([of_prompt, rows], dim=-2)
 
 
 def insert(module: nn.Module, adapter: Adapter) -> set[str]:
-    """Put a prompt in front of the sequence; the name of what is trained.
+    """Put a prompt in front of the sequence and return the name of its parameter.
 
     Raises:
-        UserError: the model does not say where its sequence is.
+        UserError: The model has no ``through_blocks`` or no width.
     """
     width: Any = getattr(module, "width", None)
     known = hasattr(module, "through_blocks") and isinstance(width, int)

@@ -1,8 +1,8 @@
-"""The names in published files as those of the built-in models: rules, which ``names.py``
-explains.
+"""Rules from the names in published files to those of the built-in models (see
+``names.py``).
 
-The files are those that the library transformers writes; a prefix such as ``bert.`` is
-there where a file has a head, too.
+The library transformers writes these files. A prefix such as ``bert.`` is present in
+files with a head.
 """
 
 from collections.abc import Mapping, Sequence
@@ -11,7 +11,7 @@ Rules = Mapping[str, str | Sequence[str]]
 
 _ENCODER = r"(?:\w+\.)?encoder\.layer\.(\d+)\."
 _EMBEDDINGS = r"(?:\w+\.)?embeddings\."
-# Norms of files that were made from TensorFlow's have gamma and beta.
+# Norms in files converted from TensorFlow have gamma and beta.
 _WEIGHT = r"\.(?:weight|gamma)"
 _BIAS = r"\.(?:bias|beta)"
 
@@ -34,7 +34,7 @@ BERT: Rules = {
 
 _DECODER = r"(?:transformer\.)?h\.(\d+)\."
 
-GPT2: Rules = {  # its layers are of a class of their own, whose matrices are [in, out]
+GPT2: Rules = {  # its layers have a class of their own, with matrices [in, out]
     rf"{_DECODER}ln_([12])\.(.*)": r"block\1+1.norm\2.\3",
     rf"{_DECODER}attn\.c_attn\.weight": r"transposed block\1+1.attention.qkv.weight",
     rf"{_DECODER}attn\.c_attn\.bias": r"block\1+1.attention.qkv.bias",
@@ -50,7 +50,7 @@ GPT2: Rules = {  # its layers are of a class of their own, whose matrices are [i
 VIT: Rules = {
     rf"{_EMBEDDINGS}cls_token": "reshaped positions.token",
     rf"{_EMBEDDINGS}position_embeddings": "reshaped positions.position",
-    # a convolution, whose stride is the size of its kernels
+    # a convolution with a stride equal to its kernel size
     rf"{_EMBEDDINGS}patch_embeddings\.projection\.(.*)": r"reshaped patches.linear.\1",
     rf"{_ENCODER}layernorm_before\.(.*)": r"block\1+1.norm1.\2",
     rf"{_ENCODER}attention\.attention\.query\.(.*)": r"block\1+1.attention.qkv.\2",
@@ -63,10 +63,10 @@ VIT: Rules = {
     r"(?:\w+\.)?layernorm\.(.*)": r"norm.\1",
 }
 
-# by what ``adapter.names`` says
+# by the value of ``adapter.names``
 PUBLISHED: dict[str, Rules] = {
     "bert": BERT,
     "gpt2": GPT2,
-    "roberta": BERT,  # another name in front
+    "roberta": BERT,  # the prefix differs
     "vit": VIT,
 }

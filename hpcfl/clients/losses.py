@@ -202,7 +202,7 @@ def train_mode(module: nn.Module, trained: list[str], frozen: Frozen) -> None:
     always frozen.
     """
     module.train()
-    fixed = constants.of(module)
+    fixed = constants.collect(module)
     moving = trained
     if frozen == "training":
         moving = [name for name, _ in module.named_parameters()]
@@ -225,7 +225,7 @@ def shared(module: nn.Module, lanes: int) -> Tensors:
     tables = _tables(module)
     return {
         name: value.detach().expand(lanes, *value.shape)
-        for name, value in constants.of(module).items()
+        for name, value in constants.collect(module).items()
         if not value.is_cuda and id(value) not in tables
     }
 

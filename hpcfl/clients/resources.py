@@ -303,7 +303,7 @@ def _model_bytes(module: nn.Module) -> int:
 
 def _weights(module: nn.Module) -> list[Tensor]:
     """A module's parameters, and its constants, of which no lane has a copy."""
-    return [*module.parameters(), *constants.of(module).values()]
+    return [*module.parameters(), *constants.collect(module).values()]
 
 
 def _saved(module: nn.Module, x: Tensor) -> int:

@@ -1,15 +1,15 @@
-"""What FedAdam, FedYogi and FedAdagrad share: the server takes the clients' mean change
-as the gradient of an optimiser.
+"""Base of FedAdam, FedYogi and FedAdagrad: the clients' mean change is the gradient of
+a server optimiser.
 
-Reddi et al., "Adaptive federated optimization", ICLR 2021, Algorithm 2, with Δ the
-weighted mean of the clients' changes w_i − w: m ← β₁m + (1 − β₁)Δ; v as the method
-says; w ← w + η m / (√v + τ), element by element, without bias correction. m starts at 0
-and v at τ², the least that the paper allows. The learning rate of clients is the
-experiment's.
+Reddi et al., "Adaptive federated optimization", ICLR 2021, Algorithm 2. Δ is the
+weighted mean of the clients' changes w_i − w. The server computes m ← β₁m + (1 − β₁)Δ,
+then v as the method defines, and w ← w + η m / (√v + τ). All steps are element by
+element, without bias correction. m starts at 0 and v at τ², the smallest value in the
+paper. Clients use the experiment's learning rate.
 
-Algorithm 2 has the uniform mean; here clients weigh by samples, as FedAvg's, so that a
-comparison shows the method alone (methods-2.md §12). ``weights = "uniform"`` is the
-algorithm's.
+Algorithm 2 has the uniform mean. Here clients are weighted by samples, as in FedAvg, so
+that a comparison isolates the method (methods-2.md §12). ``weights = "uniform"`` gives
+the algorithm's mean.
 """
 
 from abc import abstractmethod
@@ -23,8 +23,10 @@ from hpcfl.methods.fedavg import ServerModel
 
 
 class AdaptiveServer(ServerModel):
-    """Server: ``model`` w, ``first`` m and ``second`` v, [P] each. Client: nothing.
-    Down P, up P.
+    """State and traffic of the adaptive methods.
+
+    Server: ``model`` w, ``first`` m and ``second`` v, [P] each. Client: none. Down P,
+    up P.
     """
 
     family = "one global model"
@@ -51,7 +53,7 @@ class AdaptiveServer(ServerModel):
 
     @abstractmethod
     def second(self, old: Tensor, square: Tensor) -> Tensor:
-        """v [P] from its ``old`` value and Δ², ``square``."""
+        """Return v [P] from its ``old`` value and Δ², ``square``."""
 
     def aggregate(self, server: State, cohort: Cohort, uplink: State) -> None:
         change = uplink["model"] - server["model"]

@@ -1,10 +1,11 @@
-"""Personal models under an anchor that comes down.
+"""Personal models with a proximal term to an anchor from the server.
 
 ``Anchored``: client i keeps its model w_i, trains on from it and minimises F_i(w) +
-(strength/2)‖w − z_i‖². MR-MTL's anchor z_i is the mean of all models. ``MixedAnchor``,
-which FedAMP and DiversiFed share: the server mixes the last uploads, z_i = (1 − Σ_j
-β_ij) w_i + Σ_j β_ij w_j over the clients j that uploaded in the last round; what β is,
-a method says. In round 1 there is no such anchor yet, and clients minimise F_i alone.
+(strength/2)‖w − z_i‖². MR-MTL's anchor z_i is the mean of all models. FedAMP and
+DiversiFed share ``MixedAnchor``, in which the server mixes the last uploads: z_i = (1 −
+Σ_j β_ij) w_i + Σ_j β_ij w_j. The sum runs over the clients j of the last round's
+uploads, and the method defines β. In round 1 there is no such anchor, and clients
+minimise F_i alone.
 """
 
 from abc import abstractmethod
@@ -20,28 +21,32 @@ from hpcfl.rows import mixing
 
 
 class Anchored(Method):
-    """Client: ``model`` [P]. Down P (the anchor z), up P.
+    """State and traffic of methods with an anchor.
 
-    The result is read from ``post``, after training.
+    Client: ``model`` [P]. Down P (the anchor z), up P. The result is ``post``, after
+    training.
     """
 
     primary: ClassVar[str] = "post"
 
     @abstractmethod
     def strength(self) -> float:
-        """The strength of the proximal term."""
+        """Return the strength of the proximal term."""
 
     @abstractmethod
     def upload(self, fleet: Fleet, own: Tensor, trained: Tensor) -> Message:
-        """What goes up from clients whose models were ``own`` [n, P] before the round
-        and are ``trained`` [n, P] after it.
+        """Return the clients' message after training.
+
+        Args:
+            own: The clients' models [n, P] before the round.
+            trained: The clients' models [n, P] after it.
         """
 
     def client_state(self, setup: Setup) -> State:
         return {**super().client_state(setup), "model": setup.initial()}
 
     def start(self, fleet: Fleet, inbox: Inbox) -> Tensor:
-        """The clients' own models ``[n, P]``."""
+        """Return the clients' own models ``[n, P]``."""
         return fleet.state["model"]
 
     def update(self, fleet: Fleet, inbox: Inbox) -> Message:
@@ -58,10 +63,11 @@ class Anchored(Method):
 
 
 class MixedAnchor(Anchored):
-    """Server: ``models`` [M, P], each client's last upload; ``uploaded``, bool [M], who
-    sent one last round.
+    """State and traffic of methods that mix the last uploads.
 
-    Client: ``model`` [P]. Down P (the anchor z), up P.
+    Server: ``models`` [M, P], each client's last upload; ``uploaded``, bool [M], the
+    clients with an upload in the last round. Client: ``model`` [P]. Down P (the anchor
+    z), up P.
     """
 
     family: ClassVar[str] = "mixed on the server"
@@ -72,14 +78,13 @@ class MixedAnchor(Anchored):
 
     @abstractmethod
     def attraction(self, distances: Tensor, itself: Tensor) -> Tensor:
-        """The weights β [m, n], float64, of the last n uploads in the anchors of m
-        receivers.
+        """Return the weights β [m, n], float64, of the last n uploads in the anchors of
+        m receivers.
 
         Args:
             distances: Euclidean, float64 [m, n], from each receiver's model to each
                 upload.
-            itself: bool [m, n], where that upload is the receiver's own; β must be 0
-                there.
+            itself: bool [m, n], True for the receiver's own upload; β must be 0 there.
         """
 
     def server_state(self, setup: Setup) -> State:

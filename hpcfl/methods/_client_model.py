@@ -1,4 +1,4 @@
-"""A client's model: parameters, and how a prediction is made with them."""
+"""A client's model: its parameters and its prediction function."""
 
 from dataclasses import dataclass
 
@@ -13,8 +13,8 @@ class ClientModel:
 
     Attributes:
         predict: (model, x, lane) → logits [batch, classes]; default ``model(x)``.
-        variables: what it reads as ``lane.NAME``, tensors [n, …] by name.
-        model: which of a client's models it is, where a method keeps several with
+        variables: The inputs of ``predict`` as ``lane.NAME``, tensors [n, …] by name.
+        model: The name of the model, for methods with several models that have
             batch-norm buffers of their own.
     """
 
@@ -24,7 +24,7 @@ class ClientModel:
     model: str = "model"
 
     def same(self, other: "ClientModel") -> bool:
-        """Whether both are one model: the very same objects, not only equal ones."""
+        """Return whether both have the very same objects; equal values do not count."""
         return all(
             mine is theirs
             for mine, theirs in zip(

@@ -1,5 +1,5 @@
-"""Clients as a method's server side sees them: those that it sends to, and those that
-it hears from.
+"""Sets of clients for a method's server hooks: the receivers of a message and the
+senders of uploads.
 """
 
 from dataclasses import dataclass
@@ -14,16 +14,16 @@ from hpcfl.rows.layout import Layout
 
 @dataclass(frozen=True)
 class Audience:
-    """Whom a message goes to: ``ids`` [n] ascending, the cohort, or in a scored round
-    all clients.
+    """Receivers of a message: ``ids`` [n] ascending, the cohort, or all clients in a
+    scored round.
 
-    What one client gets must not depend on who else gets something, or results would
-    depend on how often a run is scored: so an audience has no weights. What is known of
-    clients lies in ``setup``, such as their numbers of samples, ``setup.counts[ids]``
+    A client's message must not depend on the other receivers: otherwise results would
+    depend on the frequency of scoring. So an audience has no weights. ``setup`` has
+    known facts about clients, such as their numbers of samples, ``setup.counts[ids]``
     [n, classes].
 
     Attributes:
-        round: from 1.
+        round: The round, from 1.
     """
 
     ids: np.ndarray
@@ -37,12 +37,12 @@ class Audience:
 
 @dataclass(frozen=True)
 class Cohort:
-    """The clients whose messages arrived: ``ids`` [n] ascending, ``counts`` [n,
-    classes] of training samples.
+    """Clients whose messages arrived: ``ids`` [n] ascending, ``counts`` [n, classes] of
+    training samples.
 
     Attributes:
-        uniform: all weigh the same in averages.
-        round: as in ``Audience``.
+        uniform: True if all clients have equal weights in averages.
+        round: As in ``Audience``.
     """
 
     ids: np.ndarray
@@ -57,8 +57,8 @@ class Cohort:
 
     @property
     def shares(self) -> Tensor:
-        """How much each client counts in an average, float64 [n]: its samples N_i, or 1
-        if uniform.
+        """Relative weight of each client in an average, float64 [n]: its samples N_i,
+        or 1 if uniform.
         """
         return (
             torch.ones(len(self.ids)).double()
@@ -68,7 +68,7 @@ class Cohort:
 
     @property
     def weights(self) -> Tensor:
-        """The clients' weights in an average, float64 [n], summing to one: N_i/ΣN, or
+        """Weights of the clients in an average, float64 [n], with sum one: N_i/ΣN, or
         1/n if uniform.
         """
         return self.shares / self.shares.sum()

@@ -1,4 +1,4 @@
-"""Functions of a user's own method that look like hooks, but that no round calls."""
+"""Warnings for functions of a user's own method with a misspelt hook name."""
 
 import difflib
 import inspect
@@ -6,14 +6,14 @@ from types import FunctionType
 
 from hpcfl.experiment import blame
 
-CLOSE = 0.8  # how much of a name must be a hook's, as difflib counts
+CLOSE = 0.8  # smallest similarity to a hook's name, by difflib
 
 
 def notes(method: type) -> list[str]:
-    """A line for each public function of a user's own classes that is no hook and whose
-    name is nearly that of one.
+    """Return a line for each public function of a user's classes with nearly the name
+    of a hook.
 
-    Without it such a method runs silently as the one that it derives from.
+    Without this warning such a method silently runs like its base class.
     """
     hooks = {
         name
@@ -37,7 +37,7 @@ def notes(method: type) -> list[str]:
 
 
 def _functions(owner: type) -> dict[str, FunctionType]:
-    """The public functions that a class defines itself."""
+    """Return the public functions that a class itself defines."""
     return {
         name: thing
         for name, thing in vars(owner).items()

@@ -1,5 +1,5 @@
-"""What methods share whose clients keep a part of the model as their own, above or beside
-a shared body.
+"""Base of methods whose clients keep a private part of the model, above or beside a
+shared body.
 """
 
 from collections.abc import Mapping
@@ -15,13 +15,13 @@ from hpcfl.rows.layout import Group
 
 
 class PrivatePart(SharedBody):
-    """Server: ``model`` [P], the shared body followed by the initial head. Client:
-    ``head`` [P_h].
+    """State and traffic of methods with a private part.
 
-    Down P_b, up P_b.
+    Server: ``model`` [P], the shared body followed by the initial head. Client:
+    ``head`` [P_h]. Down P_b, up P_b.
 
     Attributes:
-        kept: the name, in a client's state, of the columns that do not travel.
+        kept: The name of the private columns in a client's state.
     """
 
     trains: ClassVar[Mapping[Group, str]] = {
@@ -37,7 +37,9 @@ class PrivatePart(SharedBody):
         }
 
     def received(self, fleet: Fleet, inbox: Inbox) -> Tensor:
-        """What came down with each client's own columns, ``[n, P]``."""
+        """Return the received columns joined with each client's own columns, ``[n,
+        P]``.
+        """
         return self.under_own_heads(fleet.layout, inbox, fleet.state[self.kept])
 
     def store_state(self, fleet: Fleet, trained: Tensor) -> None:

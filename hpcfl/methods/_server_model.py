@@ -1,6 +1,4 @@
-"""The base of all methods whose clients start from a model of the server and return
-theirs.
-"""
+"""Base of all methods whose clients start from a model of the server and return theirs."""
 
 from typing import ClassVar
 
@@ -14,13 +12,14 @@ Proximal = tuple[float, Tensor]
 
 
 class ServerModel(Method):
-    """The hooks of ``update``, of which a method overrides what it does otherwise.
+    """Hooks of ``update`` with defaults; a method overrides the hooks in which it
+    differs.
 
-    Server: ``model`` [P]. Client: nothing. Down P, up P.
+    Server: ``model`` [P]. Client: none. Down P, up P.
 
     Attributes:
-        inherited: names of private models [P] for which a newcomer takes the model that
-            it receives.
+        inherited: Names of private models [P] that a newcomer initialises with the
+            received model.
     """
 
     inherited: ClassVar[tuple[str, ...]] = ()
@@ -44,21 +43,25 @@ class ServerModel(Method):
         server["model"] = uplink["model"]
 
     def received(self, fleet: Fleet, inbox: Inbox) -> Tensor:
-        """The model that came down: ``[P]`` if it is the same for all, else ``[n, P]``."""
+        """Return the received model: ``[P]`` if it is the same for all, otherwise ``[n,
+        P]``.
+        """
         model: Tensor = inbox["model"]
         return model
 
     def start(self, fleet: Fleet, inbox: Inbox) -> Tensor:
-        """The model that came down, ``[P]`` or ``[n, P]``."""
+        """Return the model before training, ``[P]`` or ``[n, P]``; by default the
+        received one.
+        """
         return self.received(fleet, inbox)
 
     def local_train(self, fleet: Fleet, rows: Tensor, inbox: Inbox) -> Tensor:
-        """One local training as this method does it.
+        """Train the clients' models locally.
 
         Args:
-            fleet: the clients that train, n.
-            rows: the models that they start from, [n, P] or [P].
-            inbox: as ``prepare`` made it.
+            fleet: The n clients to train.
+            rows: The models before training, [n, P] or [P].
+            inbox: The result of ``prepare``.
 
         Returns:
             The trained models [n, P].
@@ -70,29 +73,29 @@ class ServerModel(Method):
         )
 
     def loss_variables(self, fleet: Fleet, inbox: Inbox) -> State:
-        """What ``loss`` reads of a client as ``lane.NAME``: tensors [n, …] by name."""
+        """Return the inputs of ``loss`` as ``lane.NAME``: tensors [n, …] by name."""
         return {}
 
     def proximal_term(self, fleet: Fleet, inbox: Inbox) -> Proximal | None:
-        """The proximal term that local training minimises beside the loss: its strength
-        and the models [P] or [n, P] that clients are pulled to.
+        """Return the proximal term of local training, or None.
+
+        The term consists of its strength and the models [P] or [n, P] that clients are
+        pulled to.
         """
         return None
 
     def store_state(self, fleet: Fleet, trained: Tensor) -> None:
-        """Assign in ``fleet.state`` what clients remember of their ``trained`` models
-        [n, P].
-        """
+        """Store parts of the ``trained`` models [n, P] in ``fleet.state``."""
 
     def upload(self, fleet: Fleet, inbox: Inbox, trained: Tensor) -> Message:
-        """What goes up from clients whose training came to ``trained`` [n, P]."""
+        """Return the clients' message with their ``trained`` models [n, P]."""
         return {"model": Mean(trained, self.shares(fleet))}
 
     def other_models(
         self, fleet: Fleet, inbox: Inbox, rows: Tensor, trained: bool
     ) -> dict[str, ClientModel]:
-        """Before training ``global``, the received model, where all clients received
-        the same.
+        """Return ``global``, the received model, before training if all clients
+        received the same.
         """
         received = self.received(fleet, inbox)
         if trained or received.dim() == 2:

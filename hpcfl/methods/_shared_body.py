@@ -1,5 +1,5 @@
-"""What methods share that average only the body of the model, under a head that is
-private or fixed.
+"""Base of methods that average only the body of the model, under a private or fixed
+head.
 """
 
 import torch
@@ -14,7 +14,7 @@ from hpcfl.rows.layout import Layout
 
 
 class SharedBody(ServerModel):
-    """FedAvg of the body, b ← Σ_S p_i b_i, under a head that does not travel.
+    """FedAvg of the body, b ← Σ_S p_i b_i, under a head that is never sent.
 
     Server: ``model`` [P], the shared body b followed by the initial head h⁰. Down P_b,
     up P_b. Clients start from (b, h⁰), unless a method overrides ``received``.
@@ -23,34 +23,38 @@ class SharedBody(ServerModel):
     family = "a shared body"
 
     def private(self, layout: Layout) -> slice:
-        """The columns that do not travel: all after the body's."""
+        """Return the columns that are never sent: all after the body's."""
         return slice(layout.columns("body").stop, layout.width)
 
     def shared_part(self, layout: Layout, rows: Tensor) -> Tensor:
-        """The columns of ``rows`` [..., P] that travel, [..., P_b]."""
+        """Return the shared columns of ``rows`` [..., P], [..., P_b]."""
         return rows[..., : self.private(layout).start]
 
     def private_part(self, layout: Layout, rows: Tensor) -> Tensor:
-        """The other columns of ``rows`` [..., P]."""
+        """Return the private columns of ``rows`` [..., P]."""
         return rows[..., self.private(layout)]
 
     def joined(self, layout: Layout, shared: Tensor, private: Tensor) -> Tensor:
-        """The rows [..., P] of which these are both parts."""
+        """Join both parts into rows [..., P]."""
         return torch.cat([shared, private], dim=-1)
 
     def send(self, server: State, audience: Audience) -> Message:
         layout = audience.layout
         body = self.shared_part(layout, server["model"])
         initial_head = self.private_part(layout, server["model"])
-        # Clients know the head from the seed, so it counts no floats.
+        # Clients compute the initial head from the seed, so it counts no floats.
         return {"body": body, "initial_head": Sent(initial_head, floats=0)}
 
     def under_initial_head(self, layout: Layout, inbox: Inbox) -> Tensor:
-        """The shared body under the initial head, ``[P]``, or ``[n, P]`` of rows."""
+        """Return the shared body under the initial head, ``[P]``, or ``[n, P]`` of
+        rows.
+        """
         return self.joined(layout, inbox["body"], inbox["initial_head"])
 
     def under_own_heads(self, layout: Layout, inbox: Inbox, heads: Tensor) -> Tensor:
-        """The shared body under each client's own ``heads`` [n, P − P_b], ``[n, P]``."""
+        """Return the shared body under each client's own ``heads`` [n, P − P_b], ``[n,
+        P]``.
+        """
         bodies = inbox["body"].expand(len(heads), -1)
         return self.joined(layout, bodies, heads)
 
@@ -62,7 +66,7 @@ class SharedBody(ServerModel):
     ) -> dict[str, ClientModel]:
         if trained:
             return {}
-        if rows.dim() == 1:  # everybody's, which is that under the initial head
+        if rows.dim() == 1:  # one model for all clients, under the initial head
             return {"global": ClientModel(rows)}
         return {"global": ClientModel(self.under_initial_head(fleet.layout, inbox))}
 

@@ -1,5 +1,6 @@
-"""What methods share in which only the upper layers travel, above a body that is each
-client's own: the mirror image of ``_shared_body.py``.
+"""Base of methods that send only the upper layers, above a private body.
+
+It is the mirror image of ``_shared_body.py``.
 """
 
 from typing import ClassVar
@@ -15,7 +16,7 @@ from hpcfl.rows.layout import Layout
 
 
 class SharedHead(ServerModel):
-    """FedAvg of the upper layers, g ← Σ_S p_i g_i, of which P_g parameters are.
+    """FedAvg of the upper layers, g ← Σ_S p_i g_i, with P_g parameters.
 
     Server: ``model`` [P], the initial body under the shared layers g. Client: ``body``
     [P − P_g], its own. Down P_g, up P_g. Clients start from (b_i, g). There is no
@@ -25,7 +26,7 @@ class SharedHead(ServerModel):
     family: ClassVar[str] = "a shared head"
 
     def shared(self, layout: Layout) -> slice:
-        """The columns that travel, up to the last one."""
+        """Return the shared columns, up to the last one."""
         return layout.columns("head")
 
     def client_state(self, setup: Setup) -> State:
@@ -36,7 +37,7 @@ class SharedHead(ServerModel):
         return {"head": server["model"][self.shared(audience.layout)]}
 
     def received(self, fleet: Fleet, inbox: Inbox) -> Tensor:
-        """Each client's own body under the shared layers, ``[n, P]``."""
+        """Return each client's own body under the shared layers, ``[n, P]``."""
         body = fleet.state["body"]
         return torch.cat([body, inbox["head"].expand(len(body), -1)], dim=1)
 

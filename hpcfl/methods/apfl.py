@@ -1,19 +1,21 @@
-"""APFL: each client mixes a model of its own with its copy of the global one, and
-learns how much of each.
+"""APFL: each client mixes a model of its own with its copy of the global one by a
+learned share.
 
-Deng, Kamani & Mahdavi, "Adaptive personalized federated learning", 2020, Algorithm 1.
-Beside w_i, its copy of the global model, a client has v_i and α_i, and uses v̄_i = α_i
-v_i + (1 − α_i) w_i. On each mini-batch, with g = ∇F_i(v̄_i): w_i takes a step of the
-experiment's optimiser along ∇F_i(w_i); v_i ← v_i − ηα_i g, which is ∇F_i(v̄_i) by v_i;
-α_i ← α_i − η⟨v_i − w_i, g⟩, kept in [0, 1]; all from the values before the step. v_i
-and α_i take plain steps, whatever the optimiser. The server averages w_i. The result is
-v̄_i after training.
+Deng, Kamani & Mahdavi, "Adaptive personalized federated learning", 2020, Algorithm 1. A
+client has w_i, its copy of the global model, its own v_i and a share α_i. Its model is
+v̄_i = α_i v_i + (1 − α_i) w_i, and the method's result is v̄_i after training. Let g =
+∇F_i(v̄_i). On each mini-batch w_i takes a step of the experiment's optimiser along
+∇F_i(w_i). v_i takes the step v_i ← v_i − ηα_i g, with the gradient of F_i(v̄_i) by v_i.
+The share takes the step α_i ← α_i − η⟨v_i − w_i, g⟩, clipped to [0, 1]. All three steps
+use the values before the step. v_i and α_i take plain steps with every optimiser. The
+server averages w_i.
 
 Deviations (methods-2.md §12): the authors' code moves α_i only in the first step of a
-round, to save time, and adds 0.02·α_i to its gradient, which pulls to the global model;
-here it moves in each step and without that term, as the paper's equation (10) is
-written. The paper averages the w_i uniformly; here they weigh by samples, as FedAvg's,
-so that a comparison shows the method alone. ``weights = "uniform"`` is the paper's.
+round, to save time. It also adds 0.02·α_i to its gradient, which pulls to the global
+model. Here α_i moves in each step and without that term, as in the paper's equation
+(10). The paper averages the w_i uniformly. Here clients are weighted by samples, as in
+FedAvg, so that a comparison isolates the method. ``weights = "uniform"`` gives the
+paper's mean.
 """
 
 import torch
@@ -28,8 +30,10 @@ from hpcfl.rows import mixing
 
 
 class APFL(ServerModel):
-    """Server: ``model`` w [P]. Client: ``personal`` v_i [P], ``alpha`` α_i [1]. Down P,
-    up P (w_i).
+    """State and traffic of APFL.
+
+    Server: ``model`` w [P]. Client: ``personal`` v_i [P], ``alpha`` α_i [1]. Down P, up
+    P (w_i).
     """
 
     primary = "post"

@@ -1,20 +1,21 @@
-"""APPLE: each client learns how to combine everybody's core models, mixing them anew
+"""APPLE: each client learns a combination of all clients' core models and mixes them
 for every mini-batch.
 
 Luo & Wu, "Adapt to adaptation: learning personalization for cross-silo federated
 learning", IJCAI 2022. Client i has a core model C_i and a vector of directed
-relationships a_i ∈ R^M; the model that it uses is w_i = Σ_j a_ij C_j. It minimises
-F_i(w_i) + λ_r (μ/2)‖a_i − p‖² over C_i and a_i, p being the clients' shares of the
-samples; the other cores stand still. At each mini-batch, with g = ∇F_i(w_i), C_i moves
-along M·a_ii·g by the experiment's optimiser and a_ij ← a_ij − η₂(⟨g, C_j⟩ + λ_r μ (a_ij
-− p_j)). a_i starts at p. The penalty fades out over the first LR of the R rounds: λ_r =
-(cos(πr/LR) + 1)/2 for r = 0, 1, … < LR, then 0. The client uploads C_i.
+relationships a_i ∈ R^M; its model is w_i = Σ_j a_ij C_j. It minimises F_i(w_i) + λ_r
+(μ/2)‖a_i − p‖² over C_i and a_i, with p the clients' shares of the samples. The other
+cores are constant. Let g = ∇F_i(w_i). At each mini-batch C_i moves along M·a_ii·g by
+the experiment's optimiser. The relationships take the step a_ij ← a_ij − η₂(⟨g, C_j⟩ +
+λ_r μ (a_ij − p_j)). a_i starts at p. The penalty fades out over the first LR of the R
+rounds: λ_r = (cos(πr/LR) + 1)/2 for r = 0, 1, … < LR, then 0. The client uploads C_i.
 
-The text has no M, which PFLlib, from which most tables come, puts there: without it C_i
-is M times slower (``times_clients = false``). PFLlib also uploads w_i and takes a mean
-for the inner product ⟨g, C_j⟩ over all parameters; neither is done here (methods-1.md
-§11, item 9). In the paper all clients take part in every round; here the cores of
-absent ones stay as they were last uploaded, as DiversiFed's Table VII needs it.
+The factor M comes from PFLlib, the source of most published tables, and not from the
+paper. Without it C_i is M times slower (``times_clients = false``). PFLlib also uploads
+w_i, and replaces the inner product ⟨g, C_j⟩ by a mean over all parameters. Both are
+left out here (methods-1.md §11, item 9). In the paper all clients take part in every
+round. Here absent clients' cores keep their last upload, as DiversiFed's Table VII
+requires.
 """
 
 import math
@@ -38,8 +39,10 @@ from hpcfl.rows import mixing
 
 
 class Apple(Method):
-    """Server: ``cores`` [M, P]. Client: ``relations`` a_i [M]. Down (M − 1)·P (the
-    others' cores), up P.
+    """State and traffic of APPLE.
+
+    Server: ``cores`` [M, P]. Client: ``relations`` a_i [M]. Down (M − 1)·P (the others'
+    cores), up P.
     """
 
     primary = "post"
@@ -87,7 +90,7 @@ class Apple(Method):
         return {"cores": Pool(server["cores"], torch.stack(others))}
 
     def prepare(self, fleet: Fleet, inbox: Inbox) -> Inbox:
-        """Adds ``ids`` [n] and ``itself``, bool [n, M], which marks each client among
+        """Add ``ids`` [n] and ``itself``, bool [n, M], which marks each client among
         all.
         """
         cores = inbox["cores"].rows
@@ -141,7 +144,7 @@ class Apple(Method):
         return {"core": trained}
 
     def fading(self, fleet: Fleet) -> float:
-        """λ_r in this round, which the paper counts from 0."""
+        """Return λ_r in this round; the paper counts rounds from 0."""
         progress = fleet.round - 1
         length = self.period * fleet.setup.rounds
         if progress >= length:
@@ -154,32 +157,36 @@ class Apple(Method):
 
 
 def combined(relations: Tensor, itself: Tensor, own: Tensor, cores: Tensor) -> Tensor:
-    """w_i = Σ_j a_ij C_j ``[n, P]`` of ``relations`` a [n, M] and ``cores`` C [M, P].
+    """Return w_i = Σ_j a_ij C_j ``[n, P]`` for ``relations`` a [n, M] and ``cores`` C
+    [M, P].
 
-    A client's own core is taken from ``own`` [n, P] instead, as it has moved since;
-    ``itself``, bool [n, M], marks its place. A unit vector gives its core exactly.
+    A client's own core is taken from ``own`` [n, P] instead, because it moves during
+    training. ``itself``, bool [n, M], marks its place. A unit vector gives its core
+    exactly.
     """
     others = mixing.by_lane(relations.masked_fill(itself, 0), cores)
     return others + own_share(relations, itself) * own
 
 
 def own_share(relations: Tensor, itself: Tensor) -> Tensor:
-    """a_ii ``[n, 1]``, as a sum: indexing by a mask would make the host wait for a GPU
-    to count.
+    """Return a_ii ``[n, 1]`` as a sum.
+
+    Indexing by a mask would block the host until a GPU has counted.
     """
     return (relations * itself).sum(dim=1, keepdim=True)
 
 
 def slopes(gradient: Tensor, itself: Tensor, own: Tensor, cores: Tensor) -> Tensor:
-    """∂F_i/∂a_ij = ⟨∇F_i(w_i), C_j⟩ ``[n, M]`` of the ``gradient`` [n, P]; cores as for
-    ``combined``.
+    """Return ∂F_i/∂a_ij = ⟨∇F_i(w_i), C_j⟩ ``[n, M]`` for the ``gradient`` [n, P].
+
+    The other arguments are those of ``combined``.
     """
     others = mixing.by_lane(gradient, cores.T)
     return torch.where(itself, (gradient * own).sum(dim=1, keepdim=True), others)
 
 
 def shares(setup: Setup) -> Tensor:
-    """p [M], every client's share of the training samples."""
+    """Return p [M], every client's share of the training samples."""
     return (setup.counts.sum(dim=1) / setup.counts.sum()).float()
 
 

@@ -3,14 +3,14 @@ split in two.
 
 Sattler, Müller & Samek, "Clustered federated learning: model-agnostic distributed
 multitask optimization under privacy constraints", IEEE TNNLS 2020. All clients begin in
-one cluster. With Δ_i = w_i − w_c the update of a client of cluster c, the cluster is
-split if ‖mean Δ‖ < ε₁ while max ‖Δ_i‖ > ε₂: such that the largest cosine similarity of
-two updates across the cut is smallest. Then every new cluster averages its own models,
-so that CFL with one cluster is FedAvg bit for bit. A cluster is split only in a round
-in which all its clients took part.
+one cluster. Let Δ_i = w_i − w_c be the update of a client of cluster c. The cluster is
+split if ‖mean Δ‖ < ε₁ while max ‖Δ_i‖ > ε₂. The split minimises the largest cosine
+similarity of two updates across the cut. Then every new cluster averages its own
+models, so that CFL with one cluster is FedAvg bit for bit. A cluster is split only in a
+round with all of its clients.
 
-As the paper and unlike the codes (methods-1.md §12, item 9): that cut is single
-linkage, theirs complete linkage, and averages are weighted by samples.
+The cut is single linkage as in the paper; the published codes use complete linkage
+(methods-1.md §12, item 9). Averages are weighted by samples.
 """
 
 from collections.abc import Mapping
@@ -26,15 +26,15 @@ from hpcfl.methods.base import Audience, Cohort, Setup, State, search
 from hpcfl.methods.fedavg import ServerModel
 from hpcfl.rows import mixing, sums
 
-SMALLEST = 3  # clients of a cluster that may be split
+SMALLEST = 3  # fewest clients of a cluster that may be split
 
 
 class CFL(ServerModel):
-    """Server: ``models`` [c, P]; ``cluster`` [M], each client's; ``norms`` [c, 2], last
-    ‖mean Δ‖, max ‖Δ_i‖.
+    """State and traffic of CFL.
 
-    Client: nothing. Down P, up P. The norms are absolute, so what ε₁ and ε₂ should be
-    depends on learning rate, epochs and model.
+    Server: ``models`` [c, P]; ``cluster`` [M], each client's; ``norms`` [c, 2], last
+    ‖mean Δ‖, max ‖Δ_i‖. Client: none. Down P, up P. The norms are absolute, so good
+    values of ε₁ and ε₂ depend on learning rate, epochs and model.
     """
 
     reference = "Sattler et al., TNNLS 2020"
@@ -85,7 +85,7 @@ class CFL(ServerModel):
     def upload(self, fleet: Fleet, inbox: Inbox, trained: Tensor) -> Message:
         return {
             "model": trained
-        }  # a row for each client: the server looks at the angles between updates
+        }  # one row for each client: the server needs the angles between updates
 
     def server_models(self, server: State) -> State:
         return {f"cluster {c}": model for c, model in enumerate(server["models"])}
@@ -122,8 +122,8 @@ class CFL(ServerModel):
         server["norms"] = torch.stack(norms)
 
     def splits(self, norms: Tensor, size: int, round: int) -> bool:
-        """Whether a cluster of ``size`` clients with ``norms`` ‖mean Δ‖, max ‖Δ_i‖ [2]
-        is to be split.
+        """Return whether a cluster of ``size`` clients with ``norms`` ‖mean Δ‖, max
+        ‖Δ_i‖ [2] is split.
         """
         return bool(
             norms[0] < self.eps1
@@ -134,8 +134,8 @@ class CFL(ServerModel):
 
 
 def update_products(models: Tensor, present: Tensor, start: Tensor) -> Tensor:
-    """Inner products [k + 1, k + 1], float64, of k updates from ``start`` [P] and,
-    last, of their mean.
+    """Return inner products [k + 1, k + 1], float64, of k updates from ``start`` [P]
+    and, last, of their mean.
 
     The updates are those of ``models`` [n, P] where ``present``, bool [n].
     """
@@ -149,12 +149,12 @@ def update_products(models: Tensor, present: Tensor, start: Tensor) -> Tensor:
 
 
 def bipartition(products: Tensor, linkage: str) -> Tensor:
-    """Cut clients in two by the inner products [n, n] of their updates: bool [n], who
-    is in the second group.
+    """Cut clients in two by the inner products [n, n] of their updates.
 
-    The first client is in the first group.
+    Returns:
+        bool [n], True for the second group. The first client is in the first group.
     """
-    # takes a second to import and is needed in few rounds only
+    # The import takes a second, and few rounds need it.
     from sklearn.cluster import AgglomerativeClustering
 
     lengths = products.diagonal().sqrt() + 1e-12

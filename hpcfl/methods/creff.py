@@ -1,18 +1,18 @@
-"""CReFF: FedAvg, whose head the server trains anew on synthetic features that stand for
-all classes alike.
+"""CReFF: FedAvg with a head that the server retrains on class-balanced synthetic
+features.
 
 Shang et al., "Federated learning on heterogeneous and long-tailed data via classifier
 re-training with federated features", IJCAI 2022. The server keeps a retrained head h̃
-and n_z synthetic features Z_c of each class. Beside FedAvg's model a client sends, for
-each class c that it holds, the mean gradient of the cross-entropy with respect to h̃ on
-top of the received body; G_c is their plain mean over these clients. The server moves Z
-until its gradients point the same way, min_Z Σ_c Σ_rows 1 − cos(∂CE(Z_c; h̃), G_c),
-where the bias counts as one row, and trains a fresh head on Z, the next h̃. The next
-round of FedAvg starts from w with its OWN head.
+and n_z synthetic features Z_c of each class. A client sends FedAvg's model. For each
+class c that it holds, it also sends the mean gradient of the cross-entropy with respect
+to h̃ on top of the received body. G_c is their plain mean over these clients. The
+server moves Z until its gradients have the same direction: min_Z Σ_c Σ_rows 1 −
+cos(∂CE(Z_c; h̃), G_c), where the bias counts as one row. It then trains a fresh head on
+Z, the next h̃. The next round of FedAvg starts from w with its OWN head.
 
-As FedNH's code and unlike the authors', there is no differentiable augmentation; unlike
-FedNH's, the head has a bias exactly where the model's has one. Classes that nobody in
-the cohort holds keep their features.
+Like FedNH's code and unlike the authors', there is no differentiable augmentation.
+Unlike FedNH's, the head has a bias exactly where the model's has one. The features of
+classes absent from the cohort stay unchanged.
 """
 
 from collections.abc import Mapping
@@ -37,16 +37,16 @@ from hpcfl.methods.base import (
 )
 from hpcfl.methods.fedavg import ServerModel
 
-DRAWS = 10  # random draws of samples of a class, whose gradients are averaged
-GUARD = 1e-6  # keeps a cosine finite where a gradient is zero
+DRAWS = 10  # random draws of samples of a class; their gradients are averaged
+GUARD = 1e-6  # keeps a cosine finite for a zero gradient
 
 
 class CReFF(ServerModel):
-    """Server: ``model`` [P]; ``head`` h̃ [P_h]; ``features`` Z [K·n_z, d], sorted by
-    class. Client: nothing.
+    """State and traffic of CReFF.
 
-    Down P + P_h; up P, and P_h for each class held. ``pre`` and ``global`` score the
-    body under h̃, ``post`` FedAvg's local model.
+    Server: ``model`` [P]; ``head`` h̃ [P_h]; ``features`` Z [K·n_z, d], sorted by
+    class. Client: none. Down P + P_h; up P, and P_h for each class held. ``pre`` and
+    ``global`` score the body under h̃, ``post`` FedAvg's local model.
     """
 
     family = "one global model"
@@ -102,7 +102,7 @@ class CReFF(ServerModel):
         return {**super().send(server, audience), "head": server["head"]}
 
     def prepare(self, fleet: Fleet, inbox: Inbox) -> Inbox:
-        """Adds ``rebalanced`` [P], the received body under the retrained head."""
+        """Add ``rebalanced`` [P], the received body under the retrained head."""
         body = inbox["model"][fleet.layout.columns("body")]
         rebalanced = torch.cat([body, inbox["head"]])
         return {**inbox, "rebalanced": rebalanced}
@@ -118,8 +118,8 @@ class CReFF(ServerModel):
         return {} if trained else {"global": ClientModel(inbox["rebalanced"])}
 
     def update(self, fleet: Fleet, inbox: Inbox) -> Message:
-        # Gradients are taken in evaluation mode, so before training moves the batch-norm
-        # buffers.
+        # Gradients are computed in evaluation mode, before training moves the
+        # batch-norm buffers.
         rebalanced = self.prepare(fleet, inbox)["rebalanced"]
         gradients = fleet.head_gradients(rebalanced, draws=(DRAWS, self.class_batch))
         held = fleet.counts > 0
@@ -146,8 +146,8 @@ class CReFF(ServerModel):
         server["head"] = self.retrained(cohort, server["features"])
 
     def retrained(self, cohort: Cohort, features: Tensor) -> Tensor:
-        """The row [P_h] of a fresh head, trained on the synthetic ``features`` [K·n_z,
-        d].
+        """Return the row [P_h] of a fresh head, trained on the synthetic ``features``
+        [K·n_z, d].
         """
         setup = cohort.setup
         labels = torch.arange(setup.classes).repeat_interleave(self.features_each)
@@ -171,14 +171,14 @@ class CReFF(ServerModel):
 def mismatch(
     features: Tensor, labels: Tensor, classes: int, head: Tensor, wanted: Tensor
 ) -> Tensor:
-    """Σ_c Σ_rows 1 − cos between the gradients of ``head`` [P_h] on ``features`` and
+    """Return Σ_c Σ_rows 1 − cos between gradients of ``head`` [P_h] on ``features`` and
     those ``wanted``.
 
     Args:
         features: [C, n_z, d] of C classes.
-        labels: [C], which of all ``classes`` these are.
-        classes: K, how many classes there are.
-        head: the row [P_h] of the head, weights before biases.
+        labels: [C], the numbers of these classes.
+        classes: K, the number of all classes.
+        head: The row [P_h] of the head, weights before biases.
         wanted: [C, P_h].
     """
     size = classes * features.shape[2]
@@ -194,7 +194,7 @@ def mismatch(
 
 
 def cosine(left: Tensor, right: Tensor) -> Tensor:
-    """Cosines over the last dimension; 0 for a vector of zeros."""
+    """Return cosines over the last dimension; 0 for a vector of zeros."""
     lengths: Tensor = left.norm(dim=-1) * right.norm(dim=-1)
     return (left * right).sum(dim=-1) / (lengths + GUARD)
 

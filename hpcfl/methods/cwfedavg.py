@@ -1,16 +1,16 @@
-"""cwFedAvg: FedAvg per class, and for each client the mix of the class models under its
+"""cwFedAvg: FedAvg for each class; each client receives the class models mixed by its
 class distribution.
 
-Lee & Choi, "Class-wise federated averaging" (arXiv 2406.07800 v1; ICCV 2025); the
-server's step is in ``options/class_wise.py``. The class distribution π̂_i of a client is the true
-one, π_i, or is estimated from the norms of the rows of its output layer. The weight
-distribution regulariser (WDR) λ‖π_i − π̂_i(w)‖₂ makes these norms follow the true one.
+Lee & Choi, "Class-wise federated averaging" (arXiv 2406.07800 v1; ICCV 2025);
+``options/class_wise.py`` has the server's step. The class distribution π̂_i of a client
+is the true one, π_i, or an estimate from the norms of the rows of its output layer. The
+weight distribution regulariser (WDR) λ‖π_i − π̂_i(w)‖₂ makes these norms follow the
+true one.
 
-Where paper and code differ (methods-1.md §5, item 9): the code takes λ/2 for the
-reported λ, as here with ``wdr_half``; π counts training samples only; norms leave the
-bias out. A class that no participant holds is left out of the mix, where the code
-divides 0/0; and with partial participation, where the code does not run, the same
-formulas are taken over the cohort.
+Differences of paper and code (methods-1.md §5, item 9): the code uses λ/2 for the
+reported λ, as here with ``wdr_half``. π counts training samples only, and norms exclude
+the bias. A class without participants is left out of the mix; the code divides 0/0. The
+code does not run with partial participation; here the formulas apply to the cohort.
 """
 
 from collections.abc import Mapping
@@ -24,9 +24,9 @@ from hpcfl.methods.options.class_wise import ClassWise
 
 
 class CwFedAvg(FedAvg):
-    """Server: ``model`` [P], FedAvg's mean, and what ``ClassWise`` keeps. Client:
-    nothing.
+    """State and traffic of cwFedAvg.
 
+    Server: ``model`` [P], FedAvg's mean, and the state of ``ClassWise``. Client: none.
     Down P, up P (and K with the true π).
     """
 
@@ -36,7 +36,7 @@ class CwFedAvg(FedAvg):
     aggregation: Literal["average", "class-wise"] = Field(
         "class-wise", description="average is FedAvg"
     )
-    # `--set method.distribution=true` is read as TOML's boolean, but means the word.
+    # TOML reads `--set method.distribution=true` as a boolean; the key means the word.
     distribution: Annotated[
         Literal["true", "norm", "wdr"],
         BeforeValidator(lambda v: "true" if v is True else v),
@@ -57,7 +57,7 @@ class CwFedAvg(FedAvg):
     )
 
     def class_wise(self) -> ClassWise:
-        """How models are aggregated by class, for ``ClassWiseAggregation``."""
+        """Return the settings of ``ClassWiseAggregation``."""
         strength = self.wdr / 2 if self.wdr_half else self.wdr
         return ClassWise(self.distribution, self.layers, strength)
 

@@ -1,11 +1,11 @@
-"""Ditto: FedAvg, and beside it a personal model of each client that is pulled to the
-shared one.
+"""Ditto: FedAvg with a personal model of each client, which a proximal term pulls to
+the shared one.
 
 Li et al., "Ditto: Fair and robust federated learning through personalization", ICML
-2021. After its local training for FedAvg a client does v_i ← v_i − η[∇F_i(v_i) + λ(v_i
-− w)] with the RECEIVED w, constant in the round, in plain steps whatever the optimiser;
-∇F_i is clipped where ``training.clip`` is set, as in FedNH's code. The personal model
-v_i stays with the client; the result is its score after training, ``post``.
+2021. After its local training for FedAvg a client takes the steps v_i ← v_i −
+η[∇F_i(v_i) + λ(v_i − w)]. The RECEIVED w is constant in the round, and steps are plain
+with every optimiser. ``training.clip`` clips ∇F_i, as in FedNH's code. The personal
+model v_i stays with the client; the result is its score after training, ``post``.
 
 The codes differ (methods-2.md §5, item 9). FedNH's pulls to the client's trained model
 instead of w, as here with ``anchor = "trained"``. The authors' alternates the two
@@ -25,8 +25,10 @@ from hpcfl.methods.fedavg import FedAvg
 
 
 class Ditto(FedAvg):
-    """Server: ``model`` [P]. Client: ``personal`` v_i [P]. Down P, up P. ``global``
-    scores w.
+    """State and traffic of Ditto.
+
+    Server: ``model`` [P]. Client: ``personal`` v_i [P]. Down P, up P. ``global`` scores
+    w.
     """
 
     primary = "post"
@@ -76,7 +78,7 @@ class Ditto(FedAvg):
             model="personal",
             variables={"anchor": anchor},
             proximal=(self.lam, anchor),
-        )  # for the recorded loss; the step itself does without the optimiser
+        )  # for the recorded loss; the step itself uses no optimiser
         return trained
 
     def client_model(

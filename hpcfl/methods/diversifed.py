@@ -3,12 +3,12 @@ stay near the result.
 
 Wu et al., "The Diversity Bonus", eqs 8–11. The server's gradient step is one mixing
 matrix. For client i and the n others that uploaded last, let D_ij = ‖w_i − w_j‖₂ and
-s_ij the softmax of D_ij/τ over these others; then β_ij = α(1/n − s_ij)/(τ D_ij) and z_i
+s_ij the softmax of D_ij/τ over these others. Then β_ij = α(1/n − s_ij)/(τ D_ij) and z_i
 = (1 − Σ_j β_ij) w_i + Σ_j β_ij w_j. The client minimises F_i(w) + (λ/2α)‖w − z_i‖².
 
-Where the paper is silent (methods-1.md §7, item 9): local training starts at w_i, not
-at z_i; the others are the clients that uploaded in the last round; a client is scored
-after local training.
+The paper leaves three points open (methods-1.md §7, item 9). Here local training starts
+at w_i, not at z_i. The others are the clients with an upload in the last round. A
+client is scored after local training.
 """
 
 import torch
@@ -18,24 +18,22 @@ from torch import Tensor
 from hpcfl.methods._anchored import MixedAnchor
 from hpcfl.methods.base import search
 
-COINCIDE = (
-    1e-12  # models that are closer exert no force: 0 is a subgradient of the norm at 0
-)
+COINCIDE = 1e-12  # closer models exert no force: 0 is a subgradient of the norm at 0
 
 
 def forces(distances: Tensor, itself: Tensor, alpha: float, tau: float) -> Tensor:
-    """β [m, n], float64, whose entries may be negative; 0 with a single other client or
-    none.
+    """Return β [m, n], float64, with positive and negative entries; 0 with a single
+    other client or none.
 
-    distances, itself: as for ``MixedAnchor.attraction``.
+    The first two arguments are those of ``MixedAnchor.attraction``.
     """
     others = (
         (~itself).sum(dim=1, keepdim=True).double()
-    )  # an integer's inverse would be float32
+    )  # the inverse of an integer would be float32
     scaled = (distances / tau).masked_fill(itself, -torch.inf)
     attention = torch.where(
         others > 0, scaled.softmax(dim=1), 0
-    )  # a softmax over no others is NaN
+    )  # an empty softmax is NaN
     acts = ~itself & (distances >= COINCIDE)
     return torch.where(
         acts,
@@ -45,7 +43,9 @@ def forces(distances: Tensor, itself: Tensor, alpha: float, tau: float) -> Tenso
 
 
 class DiversiFed(MixedAnchor):
-    """Server: ``models`` [M, P], ``uploaded`` [M]. Client: ``model`` [P]. Down P (the
+    """State and traffic of DiversiFed.
+
+    Server: ``models`` [M, P], ``uploaded`` [M]. Client: ``model`` [P]. Down P (the
     anchor z), up P.
     """
 

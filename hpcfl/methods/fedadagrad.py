@@ -1,10 +1,10 @@
 """FedAdagrad: FedAvg whose server takes Adagrad's steps along the clients' mean change.
 
-Reddi et al., "Adaptive federated optimization", ICLR 2021: v ← v + Δ², which never
-falls, and so neither does the rate of a parameter rise again. β₁ = 0 as in the paper's
-experiments, where other codes keep FedAdam's 0.9 (methods-3.md §18). v begins with τ²
-as in Algorithm 2, and with 0 in the authors' code. The mean change weighs clients
-by samples, where the paper's algorithm has equal weights (``_adaptive_server``).
+Reddi et al., "Adaptive federated optimization", ICLR 2021: v ← v + Δ². v never falls,
+so the rate of a parameter never rises. β₁ = 0 as in the paper's experiments; other
+codes keep FedAdam's 0.9 (methods-3.md §18). v starts at τ² as in Algorithm 2; the
+authors' code starts at 0. The mean change weights clients by samples; the paper's
+algorithm has equal weights (``_adaptive_server``).
 """
 
 from pydantic import Field
@@ -15,7 +15,7 @@ from hpcfl.methods.base import search
 
 
 class FedAdagrad(AdaptiveServer):
-    """State and traffic as of ``AdaptiveServer``."""
+    """State and traffic as in ``AdaptiveServer``."""
 
     server_lr: float = Field(
         0.1,

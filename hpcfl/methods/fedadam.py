@@ -1,7 +1,7 @@
 """FedAdam: FedAvg whose server takes Adam's steps along the clients' mean change.
 
-Reddi et al., "Adaptive federated optimization", ICLR 2021: v ← β₂v + (1 − β₂)Δ².
-The mean change weighs clients by samples, where the paper's algorithm has equal weights
+Reddi et al., "Adaptive federated optimization", ICLR 2021: v ← β₂v + (1 − β₂)Δ². The
+mean change weights clients by samples; the paper's algorithm has equal weights
 (``_adaptive_server``).
 """
 
@@ -13,7 +13,7 @@ from hpcfl.methods._adaptive_server import AdaptiveServer
 
 
 class FedAdam(AdaptiveServer):
-    """State and traffic as of ``AdaptiveServer``."""
+    """State and traffic as in ``AdaptiveServer``."""
 
     beta2: float = Field(
         0.99, ge=0, le=1, description="share β₂ of the old v that is kept"

@@ -1,12 +1,11 @@
 """FedALA: FedAvg whose clients blend the global model with their own, element by
 element, before they train.
 
-Zhang et al., AAAI 2023, Algorithm 1; how they blend is told in ``options/ala.py``.
-Deviations
-from the reference code (methods-1.md §6, item 9): the threshold is the paper's 0.01,
-and the epochs of a first activation are capped; the share of the samples that learns Ω
-is a random subset, not a contiguous slice; only clients that take part keep what ALA
-makes, where the code overwrites everybody's model.
+Zhang et al., AAAI 2023, Algorithm 1; ``options/ala.py`` describes the blending.
+Deviations from the reference code (methods-1.md §6, item 9): the threshold is the
+paper's 0.01. The epochs of a first activation are capped. Ω is learned on a random
+subset of the samples, not on a contiguous slice. Only participating clients store ALA's
+result; the code overwrites all clients' models.
 """
 
 from collections.abc import Mapping
@@ -24,8 +23,10 @@ from hpcfl.methods.options.ala import (
 
 
 class FedALA(FedAvg):
-    """Server: ``model`` [P]. Client: see ``AdaptiveLocalAggregation``. Down P, up P.
-    ``pre``: after ALA.
+    """State and traffic of FedALA.
+
+    Server: ``model`` [P]. Client: see ``AdaptiveLocalAggregation``. Down P, up P.
+    ``pre`` scores the model after ALA.
     """
 
     family = "blended by clients"
@@ -70,7 +71,7 @@ class FedALA(FedAvg):
     )
 
     def adaptive_aggregation(self) -> AdaptiveLocalAggregation:
-        """How clients blend, for ``BlendedStart``."""
+        """Return the settings of ``BlendedStart``."""
         return AdaptiveLocalAggregation(
             self.eta,
             self.share,

@@ -2,13 +2,13 @@
 proximal term.
 
 Huang et al., "Personalized cross-silo federated learning on non-IID data", AAAI 2021.
-Over the clients j ≠ i that uploaded last, ξ_ij = (α/σ)·exp(−‖w_i − w_j‖²/σ) and u_i =
-(1 − Σ_j ξ_ij) w_i + Σ_j ξ_ij w_j. Clients minimise F_i(w) + (λ/2α)‖w − u_i‖² from their
-own w_i; in round 1 without the second term. Where models are close and α/σ is large,
-Σ_j ξ_ij exceeds 1 and u_i extrapolates; the key ``cap`` prevents it.
+Over the clients j ≠ i with an upload in the last round, ξ_ij = (α/σ)·exp(−‖w_i −
+w_j‖²/σ) and u_i = (1 − Σ_j ξ_ij) w_i + Σ_j ξ_ij w_j. Clients minimise F_i(w) + (λ/2α)‖w
+− u_i‖² from their own w_i; in round 1 the second term is absent. For close models and a
+large α/σ, Σ_j ξ_ij exceeds 1 and u_i extrapolates; the key ``cap`` prevents it.
 
-PFLlib's code takes the proximal term's gradient from detached tensors, where it is
-zero, and so trains Local; here the term acts, and is squared (methods-1.md §9, item 9).
+PFLlib's code computes the proximal term's gradient from detached tensors, so it is zero
+and the code trains Local. Here the term acts, and is squared (methods-1.md §9, item 9).
 """
 
 from pydantic import Field, model_validator
@@ -19,7 +19,9 @@ from hpcfl.methods.base import search
 
 
 class FedAMP(MixedAnchor):
-    """Server: ``models`` [M, P], ``uploaded`` [M]. Client: ``model`` [P]. Down P (the
+    """State and traffic of FedAMP.
+
+    Server: ``models`` [M, P], ``uploaded`` [M]. Client: ``model`` [P]. Down P (the
     anchor u), up P.
     """
 

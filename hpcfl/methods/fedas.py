@@ -1,25 +1,28 @@
-"""FedAS: the received body is first aligned to the client's own old features, and
-bodies weigh by how much Fisher information is in their client's data.
+"""FedAS: clients align the received body to their own old features; bodies are weighted
+by Fisher information.
 
 Yang, Huang & Ye, "FedAS: Bridging inconsistency in personalized federated learning",
-CVPR 2024. FedPer, with two differences. (A) Before local training, with c_k the mean
-features of class k under the client's own last body, the received body takes one epoch
-of plain steps along Σ_k mean over the mini-batch's samples of class k, and over
-coordinates, of (φ(x) − c_k)², in which each class of the mini-batch has the same
-weight. (B) Body and head are trained together. (C) After that t_i = Σ over mini-batches
-of ‖∇ cross-entropy‖², the trace of an empirical Fisher information, and b ← Σ_S t_i
-b_i/Σ_S t_i. The server so trusts a client less that fits its data well already, or that
-has few of them, because the sum grows with their number: ``fisher = "mean"`` divides by
-the number of mini-batches.
+CVPR 2024. FedAS is FedPer with three changes. (A) Let c_k be the mean features of class
+k under the client's own last body. Before local training the received body takes one
+epoch of plain steps along Σ_k mean of (φ(x) − c_k)². The mean covers the mini-batch's
+samples of class k and all coordinates, so each class has the same weight. (B) Body and
+head are trained together. (C) After training t_i = Σ over mini-batches of ‖∇
+cross-entropy‖², the trace of an empirical Fisher information, and b ← Σ_S t_i b_i/Σ_S
+t_i. So a client with a good fit or few samples has less weight, because the sum grows
+with their number. ``fisher = "mean"`` divides by the number of mini-batches.
 
-The authors score each client's model after its last local training: ``post``. Where
-they are silent or differ (methods-3.md §10): in their code the clients of a round align
-one model object one after the other, here each client aligns the received body; (A) has
-the experiment's batch size, theirs is 16; (C) runs in training mode, so that the gradients
-of a batch-normalised model are those of each mini-batch's statistics, where theirs are of
-the running ones; clients outside the cohort compute no t_i, which is only logged there;
-bodies weigh by samples where no t_i is positive. In a client's first round its old body is
-the initial one, as there. Of the key ``weights`` no more than that is left.
+The authors score each client's model after its last local training: ``post``. Further
+choices are (methods-3.md §10):
+
+* In the authors' code a round's clients align one model object one after the other;
+  here each client aligns the received body.
+* (A) has the experiment's batch size; theirs is 16.
+* (C) runs in training mode, with each mini-batch's statistics of batch norm; theirs
+  uses the running ones.
+* Clients outside the cohort compute no t_i; in their code it is only logged there.
+* Bodies are weighted by samples if no t_i is positive. The key ``weights`` has no
+  further effect.
+* In a client's first round its old body is the initial one, as in their code.
 """
 
 from collections.abc import Mapping
@@ -40,14 +43,15 @@ from hpcfl.models import parts
 from hpcfl.rows import mixing
 from hpcfl.rows.layout import Group
 
-NONE = 1e-30  # next to no weight, beside which any trace that is not 0 counts alone
+NONE = 1e-30  # a negligible weight beside any nonzero trace
 
 
 class FedAS(SharedBody):
-    """Server: ``model`` [P], the shared body followed by the initial head. Client:
-    ``model`` [P], its last.
+    """State and traffic of FedAS.
 
-    Down P_b, up P_b + 1 (t_i). The traces are recorded as ``fisher_trace``.
+    Server: ``model`` [P], the shared body followed by the initial head. Client:
+    ``model`` [P], its last. Down P_b, up P_b + 1 (t_i). The traces are recorded as
+    ``fisher_trace``.
     """
 
     primary = "post"
@@ -81,7 +85,7 @@ class FedAS(SharedBody):
         return {**super().client_state(setup), "model": setup.initial()}
 
     def received(self, fleet: Fleet, inbox: Inbox) -> Tensor:
-        """The shared body with each client's own head, ``[n, P]``."""
+        """Return the shared body with each client's own head, ``[n, P]``."""
         heads = self.private_part(fleet.layout, fleet.state["model"])
         return self.under_own_heads(fleet.layout, inbox, heads)
 
@@ -89,7 +93,9 @@ class FedAS(SharedBody):
         return fleet.train(self.aligned(fleet, rows))
 
     def aligned(self, fleet: Fleet, rows: Tensor) -> Tensor:
-        """(A): ``rows`` [n, P], whose bodies are pulled to the clients' old features."""
+        """Return ``rows`` [n, P] after (A), with bodies pulled to the clients' old
+        features.
+        """
         means = fleet.class_means(fleet.state["model"], features)
         aligned, _ = fleet.train_by(
             lambda context: context.apply_elementwise(
@@ -105,13 +111,17 @@ class FedAS(SharedBody):
         return aligned
 
     def distance(self, model: nn.Module, batch: Batch, lane: Any) -> Tensor:
-        """(A)'s loss: of each class in the mini-batch the mean squared distance of its
-        features from ``lane.means`` [K, d], added up.
+        """Return (A)'s loss, the sum over the mini-batch's classes of their mean
+        squared distance.
+
+        The distance is that of the features from ``lane.means`` [K, d].
         """
         away = parts(model).features(batch.x) - lane.means[batch.y]
         of_samples: Tensor = away.square().mean(dim=1)
         classes = functional.one_hot(batch.y, len(lane.means)).to(of_samples)
-        alike = classes.sum(dim=0)[batch.y]  # samples of the same class in the batch
+        alike = classes.sum(dim=0)[
+            batch.y
+        ]  # number of samples of the same class in the batch
         return (of_samples / alike).sum()
 
     def store_state(self, fleet: Fleet, trained: Tensor) -> None:
@@ -119,7 +129,9 @@ class FedAS(SharedBody):
         fleet.state["model"] = trained
 
     def traces(self, fleet: Fleet, rows: Tensor) -> Tensor:
-        """(C): the trace t_i of each client at its model in ``rows`` [n, P], float32 [n]."""
+        """Return (C)'s trace t_i of each client at its model in ``rows`` [n, P],
+        float32 [n].
+        """
 
         def add_squares(context: StepContext) -> None:
             squares = mixing.row_sums(context.gradient().square())[:, None]
@@ -143,7 +155,7 @@ class FedAS(SharedBody):
         traces = self.traces(fleet, trained)
         fleet.record("fisher_trace", traces)
         shares = self.shares(fleet).to(traces.device)
-        # In double precision, because traces may be many powers of ten apart.
+        # Traces may differ by many powers of ten, so this needs double precision.
         weights = torch.where(traces > 0, traces.double(), NONE * shares)[:, None]
         bodies = trained[:, : self.private(fleet.layout).start]
         equally = torch.ones(len(trained))

@@ -1,11 +1,11 @@
 """FedAvg-C: FedAvg whose clients fine-tune the global model for their own
 initialisation in every round.
 
-A baseline of FedALA (Zhang et al., AAAI 2023), which says no more than that. What is
-done here is chosen in methods-1.md §4.4: a client fine-tunes for ``tune_epochs``, is
-scored, trains on and sends the result up. The paper does not give the epochs of
-fine-tuning; its timings suggest about 14. A straggler does a part of both, so that its
-``pre`` is tuned less, unless the tuning is for the score alone.
+FedALA (Zhang et al., AAAI 2023) uses this baseline without further description.
+methods-1.md §4.4 explains the choices here: a client fine-tunes for ``tune_epochs``, is
+scored, trains on and uploads the result. The paper does not give the epochs of
+fine-tuning; its timings suggest about 14. A straggler does a part of both. So its
+``pre`` has less fine-tuning, unless only the score uses it.
 """
 
 from collections.abc import Mapping
@@ -21,7 +21,9 @@ from hpcfl.methods.fedavg import FedAvg
 
 
 class FedAvgC(FedAvg):
-    """Server: ``model`` [P]. Client: nothing. Down P, up P. ``pre`` is the fine-tuned
+    """State and traffic of FedAvg-C.
+
+    Server: ``model`` [P]. Client: none. Down P, up P. ``pre`` scores the fine-tuned
     model.
     """
 
@@ -39,7 +41,7 @@ class FedAvgC(FedAvg):
     )
 
     def tuned(self, fleet: Fleet, rows: Tensor, inbox: Inbox) -> Tensor:
-        """The models ``[n, P]`` after fine-tuning from ``rows``."""
+        """Return the models ``[n, P]`` after fine-tuning from ``rows``."""
         return fleet.train(
             rows,
             epochs=self.tune_epochs,

@@ -1,12 +1,12 @@
-"""FedAvgM: FedAvg whose server keeps a share of its last step, as gradient descent with
-momentum does.
+"""FedAvgM: FedAvg with momentum on the server.
 
 Hsu, Qi & Brown, "Measuring the effects of non-identical data distribution for federated
-visual classification", arXiv 1909.06335, 2019. With Δ the weighted mean of the clients'
-changes w_i − w: v ← βv + Δ and w ← w + η_s v, the heavy ball. With ``nesterov`` w ← w +
-η_s(Δ + βv), as one known code has it. v is 0 at first, so the first step is Δ; another
-code throws the first Δ away (methods-3.md §6, item 9). A constant Δ comes to steps of
-η_s/(1 − β)·Δ, so that with β = 0.9 and η_s = 1 large local rates overshoot.
+visual classification", arXiv 1909.06335, 2019. Δ is the weighted mean of the clients'
+changes w_i − w. The server computes v ← βv + Δ and w ← w + η_s v, the heavy ball. With
+``nesterov`` it computes w ← w + η_s(Δ + βv), as in one known code. v starts at 0, so
+the first step is Δ; another code discards the first Δ (methods-3.md §6, item 9). A
+constant Δ leads to steps of η_s/(1 − β)·Δ, so that with β = 0.9 and η_s = 1 large local
+rates overshoot.
 """
 
 import torch
@@ -17,7 +17,10 @@ from hpcfl.methods.fedavg import ServerModel
 
 
 class FedAvgM(ServerModel):
-    """Server: ``model`` w and ``step`` v, [P] each. Client: nothing. Down P, up P."""
+    """State and traffic of FedAvgM.
+
+    Server: ``model`` w and ``step`` v, [P] each. Client: none. Down P, up P.
+    """
 
     family = "one global model"
     reference = "Hsu et al., arXiv 1909.06335"
@@ -42,7 +45,7 @@ class FedAvgM(ServerModel):
         last = server["step"]
         step = self.momentum * last + average - server["model"]
         kept = self.momentum * (step if self.nesterov else last)
-        # w + η_s·Δ, which for η_s = 1 is the very average.
+        # w + η_s·Δ; for η_s = 1 the result is exactly the average.
         moved = torch.lerp(server["model"], average, self.server_lr)
         server["model"] = moved + self.server_lr * kept
         server["step"] = step

@@ -1,11 +1,11 @@
-"""FedBABU: only the body learns, under one random head that never changes; clients
+"""FedBABU: clients train the body under one random head that never changes, and
 fine-tune at the end.
 
 Oh, Kim & Yun, "FedBABU: Toward enhanced representation for federated image
 classification", ICLR 2022. Clients train the body under the initial head h⁰, and b ←
-Σ_S p_i b_i. After the last round every client fine-tunes body and head from (b, h⁰) and
-is scored: column ``tuned``, the method's result. FedNH's and PFLlib's codes fine-tune
-each client's last local model instead, as here with ``tune_from = "local"``.
+Σ_S p_i b_i. After the last round every client fine-tunes body and head from (b, h⁰).
+Its score is the column ``tuned``, the method's result. FedNH's and PFLlib's codes
+fine-tune each client's last local model instead, as here with ``tune_from = "local"``.
 """
 
 from collections.abc import Mapping
@@ -22,9 +22,10 @@ from hpcfl.rows.layout import Group
 
 
 class FedBABU(SharedBody):
-    """Server: ``model`` [P], the shared body followed by h⁰. Down P_b, up P_b.
+    """State and traffic of FedBABU.
 
-    Client: nothing; with ``tune_from = "local"`` its last model ``local`` [P].
+    Server: ``model`` [P], the shared body followed by h⁰. Down P_b, up P_b. Client:
+    none; with ``tune_from = "local"`` its last model ``local`` [P].
     """
 
     primary = "tuned"
@@ -55,7 +56,7 @@ class FedBABU(SharedBody):
         return fleet.train(rows, params=("body",))
 
     def train_newcomers(self, fleet: Fleet, inbox: Inbox) -> None:
-        """Newcomers fine-tune body and head, as everybody does in the end."""
+        """Fine-tune body and head of newcomers, as all clients do at the end."""
         received = self.received(fleet, inbox)
         self.score(fleet, inbox, received)
         tuned = fleet.train(received, phase="tune")

@@ -1,15 +1,14 @@
-"""FedBN: all of the model is averaged but its batch normalisation, which stays each
-client's own.
+"""FedBN: the server averages all of the model but its batch normalisation, which each
+client keeps.
 
 Li et al., "FedBN: Federated learning on non-IID features via local batch
-normalization", ICLR 2021. The scale and shift of a client's batch norm never leave it,
-nor do its statistics. The result is read before local
-training: the averaged layers with the client's own batch norm. For a model without any
-this is FedAvg.
+normalization", ICLR 2021. The scale, shift and statistics of a client's batch norm are
+never sent. The result is ``pre``, before local training: the averaged layers with the
+client's own batch norm. For a model without batch norm this is FedAvg.
 
-The paper averages uniformly; here clients weigh by samples, as FedAvg's, so that a
-comparison shows the method alone (methods-2.md §12). ``weights = "uniform"`` is the
-paper's.
+The paper averages uniformly. Here clients are weighted by samples, as in FedAvg, so
+that a comparison isolates the method (methods-2.md §12). ``weights = "uniform"`` gives
+the paper's mean.
 """
 
 from torch import Tensor
@@ -22,7 +21,7 @@ from hpcfl.methods.fedavg import ServerModel
 
 
 class FedBN(ServerModel):
-    """P_n parameters are batch norm's.
+    """State and traffic of FedBN; P_n parameters are batch norm's.
 
     Server: ``model`` [P], with the initial batch norm. Client: ``norm`` [P_n]. Down P −
     P_n, up P − P_n. ``global`` scores the averaged layers with the initial scale and
@@ -52,7 +51,7 @@ class FedBN(ServerModel):
 
     def send(self, server: State, audience: Audience) -> Message:
         layout = audience.layout
-        # Clients know the initial batch norm, so it counts no floats.
+        # Clients compute the initial batch norm from the seed, so it counts no floats.
         floats = layout.width - len(layout.batch_norm)
         return {"model": Sent(server["model"], floats=floats)}
 

@@ -1,17 +1,18 @@
-"""FedCAC: parameters that matter to a client are averaged with similar clients only,
-others with everybody.
+"""FedCAC: a client's critical parameters are averaged with similar clients only, others
+with all clients.
 
 Wu et al., "Bold but cautious: Unlocking the potential of personalized federated
 learning through cautiously aggressive collaboration", ICCV 2023. After training from
-θ_before to θ_after a client marks, in each tensor, the share τ of entries with the
-largest |(θ_after − θ_before)·θ_after|: its mask m_i. Masks overlap by O_ij = 1 − ‖m_i −
-m_j‖₁/(2‖m_i‖₁), and client i's group in round t is itself and all j with O_ij ≥ mean O
-+ (t/β)(max O − mean O), so that groups shrink to single clients. In the next round
-marked entries start from the group's uniform mean, the rest from the global average.
+θ_before to θ_after a client marks critical entries, its mask m_i. These are, in each
+tensor, the share τ of entries with the largest |(θ_after − θ_before)·θ_after|. Masks
+overlap by O_ij = 1 − ‖m_i − m_j‖₁/(2‖m_i‖₁). Client i's group in round t is itself and
+all j with O_ij ≥ mean O + (t/β)(max O − mean O), so that groups shrink to single
+clients. In the next round marked entries start from the group's uniform mean, the rest
+from the global average.
 
-Only those who uploaded form groups; others keep their masks and their groups' means.
-PFLlib's first round puts initial weights into marked entries; here nothing is mixed
-before the first upload (methods-2.md §11, item 9).
+Only clients with an upload form groups; others keep their masks and their groups'
+means. PFLlib's first round sets marked entries to initial weights; here mixing begins
+after the first upload (methods-2.md §11, item 9).
 """
 
 import torch
@@ -26,24 +27,24 @@ from hpcfl.methods.fedavg import ServerModel
 from hpcfl.rows import mixing, sums
 from hpcfl.rows.layout import Layout
 
-# Where the threshold of sensitivity is at most NOTHING, it is replaced by the smallest
-# entry above SOMETHING.
+# A threshold of sensitivity of at most NOTHING is replaced by the smallest entry above
+# SOMETHING.
 NOTHING = 1e-10
 SOMETHING = 1e-20
-ROUNDING = 1e-12  # what equal overlaps may differ by from their mean
+ROUNDING = 1e-12  # tolerance between equal overlaps and their mean
 
 
 def critical(layout: Layout, before: Tensor, after: Tensor, share: float) -> Tensor:
-    """Masks, bool [n, P]: in each tensor the ⌊share·size⌋ entries to which the loss is
-    most sensitive.
+    """Return masks, bool [n, P]: in each tensor the ⌊share·size⌋ entries with the
+    highest sensitivity.
 
-    Entries as sensitive as the last of those marked are marked too. Where training
-    changed nothing, no entry is marked.
+    The sensitivity is that of the loss. Entries equal to the last marked one are marked
+    too. A tensor that training left unchanged has no marks.
 
     Args:
-        layout: where the tensors lie in a row.
-        before: rows [n, P] before training.
-        after: rows [n, P] after training.
+        layout: The positions of the tensors in a row.
+        before: Rows [n, P] before training.
+        after: Rows [n, P] after training.
         share: τ in [0, 1].
     """
     masks = torch.zeros_like(after, dtype=torch.bool)
@@ -63,8 +64,8 @@ def critical(layout: Layout, before: Tensor, after: Tensor, share: float) -> Ten
 
 
 def overlaps(masks: Tensor) -> Tensor:
-    """O [n, n], float64, of ``masks`` [n, P]; 0 on the diagonal and in the row of an
-    empty mask.
+    """Return O [n, n], float64, of ``masks`` [n, P]; 0 on the diagonal and in the row
+    of an empty mask.
     """
     # Sums of whole numbers are exact in any order.
     both = mixing.total(lambda block: block.double() @ block.double().T, masks)
@@ -75,11 +76,12 @@ def overlaps(masks: Tensor) -> Tensor:
 
 
 def groups(overlap: Tensor, marked: Tensor, progress: float) -> Tensor:
-    """The weights [n, n] of each client's group, float64, uniform over its members.
+    """Return the weights [n, n] of each client's group, float64, uniform over its
+    members.
 
     Args:
         overlap: O [n, n].
-        marked: bool [n], whether a client's mask has any entry.
+        marked: bool [n], True for clients with a nonempty mask.
         progress: t/β.
     """
     itself = torch.eye(len(overlap), dtype=torch.bool)
@@ -94,10 +96,11 @@ def groups(overlap: Tensor, marked: Tensor, progress: float) -> Tensor:
 
 
 class FedCAC(ServerModel):
-    """Server: ``model`` [P], the global average; ``custom`` [M, P], groups' means;
-    ``masks``, bool [M, P].
+    """State and traffic of FedCAC.
 
-    Client: ``model`` [P]. Down P, because the server mixes; up P and P bits.
+    Server: ``model`` [P], the global average; ``custom`` [M, P], groups' means;
+    ``masks``, bool [M, P]. Client: ``model`` [P]. Down P, because the server mixes; up
+    P and P bits.
     """
 
     primary = "post"
@@ -136,8 +139,8 @@ class FedCAC(ServerModel):
         return {**super().client_state(setup), "model": setup.initial()}
 
     def prepare(self, fleet: Fleet, inbox: Inbox) -> Inbox:
-        """Adds ``start`` [n, P], what training starts from: with ``ala`` it is not what
-        came down.
+        """Add ``start`` [n, P], the models before training; with ``ala`` they differ
+        from the received ones.
         """
         return {**inbox, "start": super().start(fleet, inbox)}
 

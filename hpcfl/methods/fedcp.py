@@ -2,18 +2,19 @@
 personal one.
 
 Zhang et al., "FedCP: Separating feature information for personalized federated learning
-via conditional policy", KDD 2023. With φ the features [d], g the received head, r_i the
-personal one and u_i the sum of the rows of r_i's weight at unit length, a gate makes of
-φ⊙u_i two vectors p and q with p + q = 1 in each coordinate, and the logits are r_i(φ⊙p) +
-g(φ⊙q). A client minimises CE + λ·MMD²(φ, φ_w) over body, r_i and gate, φ_w being the
-received body's features, with fedphp's kernel of fixed widths; g and u_i stay as they
-are. Body and gate are averaged, and g becomes the mean of ½(r_i + g). r_i is private, and
-begins as g.
+via conditional policy", KDD 2023. Let φ be the features [d], g the received head, r_i
+the personal one and u_i the sum of the rows of r_i's weight at unit length. A gate maps
+φ⊙u_i to two vectors p and q with p + q = 1 in each coordinate. The logits are r_i(φ⊙p)
++ g(φ⊙q). A client minimises CE + λ·MMD²(φ, φ_w) over body, r_i and gate. φ_w are the
+received body's features, and the kernel is fedphp's with fixed widths. g and u_i are
+constant. Body and gate are averaged, and g becomes the mean of ½(r_i + g). r_i is
+private and starts as g.
 
 Deviations (methods-3.md §8, item 9): the authors' code adds Gumbel noise before the
-softmax of the gate, in tests, too, so that its accuracy is random; here there is none,
-or with ``noise`` in training alone. Its first u_i is random and here that of g. φ_w is
-taken in evaluation mode. The biases of both heads count, so that r_i = g gives Wφ + 2b.
+softmax of the gate, in tests, too, so that its accuracy is random. Here there is none,
+or with ``noise`` in training alone. Its first u_i is random; here it is that of g. φ_w
+is computed in evaluation mode. The biases of both heads count, so that r_i = g gives Wφ
++ 2b.
 """
 
 import copy
@@ -34,22 +35,23 @@ from hpcfl.models import parts
 from hpcfl.rows.layout import Group, Layout
 
 EDGE = (
-    1e-7  # of 0 and 1 that uniform numbers keep away from, whose logarithms are taken
+    1e-7  # distance of uniform numbers from 0 and 1, because their logarithms are taken
 )
 TRAINED = ("body", "gate", "personal")
 
 
 class FedCP(PrivatePart):
-    """Server: ``model``, a client's whole row: body, g, gate, and the initial r. Client:
-    ``head`` r_i [P_h].
+    """State and traffic of FedCP.
 
-    Down and up P + 2d² + 6d. ``pre`` and ``post`` score the gated sum, ``global`` g(φ).
+    Server: ``model``, a client's whole row: body, g, gate, and the initial r. Client:
+    ``head`` r_i [P_h]. Down and up P + 2d² + 6d. ``pre`` and ``post`` score the gated
+    sum, ``global`` g(φ).
     """
 
     reference = "Zhang et al., KDD 2023"
     trains: ClassVar[
         Mapping[Group, str]
-    ] = {}  # head and gate are shared, whatever the body
+    ] = {}  # head and gate are shared even without a trained body
     short: ClassVar[Mapping[str, Any]] = {"noise": True}
     lam: float = Field(
         5.0,
@@ -114,7 +116,9 @@ class FedCP(PrivatePart):
         return trained
 
     def upload(self, fleet: Fleet, inbox: Inbox, trained: Tensor) -> Message:
-        """The trained body and gate, and half of each head in place of the shared one."""
+        """Return the trained body and gate, with the mean of both heads in place of the
+        shared one.
+        """
         head = fleet.layout.columns("head")
         sent = trained.clone()
         sent[:, head] = (trained[:, head] + trained[:, self.private(fleet.layout)]) / 2
@@ -130,7 +134,7 @@ class FedCP(PrivatePart):
 
 
 def contexts(layout: Layout, rows: Tensor) -> Tensor:
-    """u [n, d] of clients with the models ``rows`` [n, P]."""
+    """Return u [n, d] of clients with the models ``rows`` [n, P]."""
     weights = layout.split(rows)["personal.weight"]
     return functional.normalize(weights.sum(dim=1), dim=1)
 
@@ -138,18 +142,18 @@ def contexts(layout: Layout, rows: Tensor) -> Tensor:
 def separated(
     model: nn.Module, features: Tensor, context: Tensor, noise: Tensor | None = None
 ) -> Tensor:
-    """The logits r(φ⊙p) + g(φ⊙q) [batch, K].
+    """Return the logits r(φ⊙p) + g(φ⊙q) [batch, K].
 
     Args:
-        model: one client's, with ``gate`` and ``personal``.
+        model: The model of one client, with ``gate`` and ``personal``.
         features: φ [batch, d].
         context: u [d].
-        noise: uniform in [0, 1), [batch, 2d], of which the gate's Gumbel noise is made.
+        noise: Uniform in [0, 1), [batch, 2d], the source of the gate's Gumbel noise.
     """
     scores = model.get_submodule("gate")(features * context)
     if noise is not None:
         scores = scores - (-noise.clamp(EDGE, 1 - EDGE).log()).log()
-    # Along the last dimension, where last bits do not depend on the clients beside.
+    # The last dimension gives bits that do not depend on other clients.
     pairs = scores.unflatten(1, (2, -1)).transpose(1, 2)
     own, common = pairs.softmax(dim=2).unbind(dim=2)
     personal = model.get_submodule("personal")(features * own)

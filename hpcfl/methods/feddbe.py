@@ -1,18 +1,18 @@
-"""FedDBE: FedAvg with a private vector that is added to the features and takes up a
-client's bias, while their mean is pulled to that of all clients.
+"""FedDBE: FedAvg with a private vector that absorbs a client's bias in the features, with
+a pull of the features to their global mean.
 
 Zhang et al., "Eliminating domain bias for federated learning in representation space",
-NeurIPS 2023. With φ the features, β_i client i's vector, m̂ the mean of φ over a
-mini-batch and m̄ the clients' mean feature, a client minimises CE(head(φ + β_i), y) +
-(κ/2)·mean over coordinates of (m̂ − m̄)² over body, head and β_i. β_i stays private; the
-rest is averaged.
+NeurIPS 2023. Let φ be the features, β_i client i's vector, m̂ the mean of φ over a
+mini-batch and m̄ the clients' mean feature. A client minimises CE(head(φ + β_i), y) +
+(κ/2)·mean over coordinates of (m̂ − m̄)² over body, head and β_i. β_i stays private;
+the rest is averaged.
 
-m̄ is of the first round's cohort. In the authors' code it is the mean of the last
-mini-batches of a first round of all clients, whose models are then thrown away; here
-round 1 is FedAvg, without β_i and the pull, its models count, and m̄ is the exact mean
-over all samples after training. ``initial = "discard"`` throws them away, too. That code
-averages m̂ over mini-batches, with the weight 1 for the last one in its experiments, which
-is what is here (methods-3.md §7, item 9).
+The first round's cohort determines m̄. In the authors' code it is the mean of the last
+mini-batches of a first round of all clients, whose models are then discarded. Here
+round 1 is FedAvg, without β_i and the pull, and its models count. m̄ is the exact mean
+over all samples after training. ``initial = "discard"`` discards the models, too. The
+authors' code averages m̂ over mini-batches, but with the weight 1 for the last one in
+its experiments. That is the formula here (methods-3.md §7, item 9).
 """
 
 from collections.abc import Mapping
@@ -42,7 +42,7 @@ from hpcfl.rows.layout import Group, Layout
 
 
 class PersonalBias(nn.Module):
-    """Adds a vector, 0 at first, to features."""
+    """Sum of features and a learned vector, 0 at first."""
 
     def __init__(self, width: int):
         super().__init__()
@@ -53,11 +53,12 @@ class PersonalBias(nn.Module):
 
 
 class FedDBE(PrivatePart):
-    """Server: ``model``, a client's whole row, in which the vector is 0; ``mean`` m̄ [d],
-    empty before the end of round 1. Client: ``bias`` β_i [d].
+    """State and traffic of FedDBE.
 
-    Down and up P; in round 1 d more up, and from round 2 on d more down, because clients
-    keep nothing but β_i. ``pre`` scores the received model with β_i, ``global`` without.
+    Server: ``model``, a client's whole row, in which the vector is 0; ``mean`` m̄ [d],
+    empty before the end of round 1. Client: ``bias`` β_i [d]. Down and up P. Round 1
+    has d more up, and later rounds d more down, because clients keep only β_i. ``pre``
+    scores the received model with β_i, ``global`` without.
     """
 
     reference = "Zhang et al., NeurIPS 2023"
@@ -65,7 +66,9 @@ class FedDBE(PrivatePart):
         "its mean feature is that of the first round's clients, which all start from "
         "the initial model"
     )
-    trains: ClassVar[Mapping[Group, str]] = {}  # the head is shared, whatever the body
+    trains: ClassVar[
+        Mapping[Group, str]
+    ] = {}  # the head is shared even without a trained body
     kept = "bias"
     kappa: float = Field(
         50.0,
@@ -136,14 +139,14 @@ class FedDBE(PrivatePart):
 
 
 def with_bias(model: nn.Module, features: Tensor) -> Tensor:
-    """The logits head(φ + β) [batch, K] of ``features`` φ [batch, d]."""
+    """Return the logits head(φ + β) [batch, K] of ``features`` φ [batch, d]."""
     shifted = model.get_submodule("personal_bias")(features)
     logits: Tensor = parts(model).head(shifted)
     return logits
 
 
 def biased(model: nn.Module, x: Tensor, lane: Any) -> Tensor:
-    """The logits [batch, K] of samples ``x``."""
+    """Return the logits [batch, K] of samples ``x``."""
     return with_bias(model, parts(model).features(x))
 
 

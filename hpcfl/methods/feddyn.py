@@ -1,19 +1,20 @@
-"""FedDyn: each client's loss is corrected by how far it drifted before, so that clients'
-optima become the global one.
+"""FedDyn: each client's loss is corrected by its earlier drift, so that clients' optima
+approach the global one.
 
 Acar et al., "Federated learning based on dynamic regularization", ICLR 2021. From θ = w
 a client minimises F_i(θ) + α⟨θ, h_i⟩ + (α/2)‖θ − w‖², and then h_i ← h_i + θ_i − w. The
-server has h̄, the mean of all M clients' h_i: with θ̄ the mean over the cohort S, h̄ ← h̄ +
-(|S|/M)(θ̄ − w) and w ← θ̄ + h̄. Both terms together are (α/2)‖θ − (w − h_i)‖² and a
-constant, so local training is FedProx's with the anchor w − h_i, and h_i becomes θ_i
-minus that anchor.
+server keeps h̄, the mean of all M clients' h_i. With θ̄ the mean over the cohort S, h̄
+← h̄ + (|S|/M)(θ̄ − w) and w ← θ̄ + h̄. Both terms together are (α/2)‖θ − (w − h_i)‖²
+and a constant. So local training is FedProx's with the anchor w − h_i, and h_i becomes
+θ_i minus that anchor.
 
-As the authors' code, and unlike others (methods-3.md §2, item 9): h_i is in units of
-parameters, the paper's ∇L_i(θ_i) being −αh_i; the norm is squared; means are uniform,
-else h̄ is not the mean of the h_i. That code has α_i = αN̄/N_i, N̄ being the mean of the
-N_i, where the paper has one α: ``alpha_by = "samples"``. Its limit on the gradient's norm
-is on that of the linear term, too; ``training.clip`` is on ∇F_i alone. For α → 0 it does
-not become FedAvg, because the server adds h̄ whatever α is.
+The authors' code agrees in three points, other codes do not (methods-3.md §2, item 9).
+h_i is in units of parameters, with the paper's ∇L_i(θ_i) = −αh_i. The norm is squared.
+Means are uniform, because h̄ would otherwise not be the mean of the h_i. That code has
+α_i = αN̄/N_i, with N̄ the mean of the N_i, as here with ``alpha_by = "samples"``; the
+paper has one α. Its limit on the gradient's norm includes the linear term;
+``training.clip`` limits ∇F_i alone. For α → 0 the method does not become FedAvg,
+because the server adds h̄ for every α.
 """
 
 from collections.abc import Mapping
@@ -32,10 +33,11 @@ from hpcfl.rows import mixing
 
 
 class FedDyn(ServerModel):
-    """Server: ``model`` w and ``drift`` h̄, [P] each. Client: ``dual`` h_i [P].
+    """State and traffic of FedDyn.
 
-    Down P, up P. The column ``average`` scores θ̄, the mean of the models that came up
-    last, and ``dual_norm`` is ‖h_i‖, which grows where a client is away for long.
+    Server: ``model`` w and ``drift`` h̄, [P] each. Client: ``dual`` h_i [P]. Down P, up
+    P. The column ``average`` scores θ̄, the mean of the last uploads. ``dual_norm`` is
+    ‖h_i‖, which grows for clients that are absent for long.
     """
 
     family = "one global model"
@@ -69,11 +71,11 @@ class FedDyn(ServerModel):
 
     def send(self, server: State, audience: Audience) -> Message:
         average = server["model"] - server["drift"]
-        # It is only scored: no part of the method, so it counts no floats.
+        # The average is only scored and no part of the method, so it counts no floats.
         return {**super().send(server, audience), "average": Sent(average, floats=0)}
 
     def anchor(self, fleet: Fleet, inbox: Inbox) -> Tensor:
-        """The models w − h_i [n, P] that clients are pulled to."""
+        """Return the models w − h_i [n, P] that clients are pulled to."""
         return self.received(fleet, inbox) - fleet.state["dual"]
 
     def proximal_term(self, fleet: Fleet, inbox: Inbox) -> tuple[float, Tensor]:
@@ -90,7 +92,7 @@ class FedDyn(ServerModel):
         return trained
 
     def train_by_samples(self, fleet: Fleet, rows: Tensor, inbox: Inbox) -> Tensor:
-        """The same with each client's own α_i, which a proximal term cannot have."""
+        """Train with each client's own α_i, which a proximal term cannot have."""
         mean_samples = fleet.setup.counts.sum() / fleet.setup.clients
         alpha = self.alpha * mean_samples / fleet.samples.clamp(min=1)
 

@@ -1,19 +1,21 @@
-"""FedEM: every client's data are a mixture of the same components, of which each has a
-model; expectation and maximisation, a step of each a round.
+"""FedEM: every client's data are a mixture of the same components, each with a model; a
+round is one EM step.
 
 Marfoq et al., "Federated multi-task learning under a mixture of distributions", NeurIPS
-2021. L models θ_l come down. Client i has weights π_i of the components, at first 1/L.
-E: for each of its samples q_s(l) ∝ π_il exp(−CE(θ_l; s)), by the received models in
-evaluation mode. M: π_i ← the mean of its q_s, and each θ_l is trained on the mean of
-q_s(l)·CE, with q as it is throughout the round. θ_l ← Σ_S p_i θ_il. A client predicts by
-log Σ_l π_il softmax(z_l); the result is read before local training, with the π_i of its
-last round, and ``global`` has all components alike.
+2021. Clients receive L models θ_l. Client i has weights π_i of the components, at first
+1/L. E: for each of its samples q_s(l) ∝ π_il exp(−CE(θ_l; s)), by the received models
+in evaluation mode. M: π_i becomes the mean of its q_s. Each θ_l is trained on the mean
+of q_s(l)·CE, with q constant in the round. The server computes θ_l ← Σ_S p_i θ_il. A
+client predicts by log Σ_l π_il softmax(z_l). The result is ``pre``, before local
+training, with the π_i of its last round. ``global`` has equal weights of all
+components.
 
-Predictions mix probabilities, as the authors' code, where FL-bench mixes logits. That
-code averages over all clients, of which those outside the cohort count with the old
-models; here over the cohort, as everywhere (methods-3.md §17). The components begin as
-different random draws: equal ones would stay equal. Its learners have an optimiser
-each; here all L models are one row, so ``training.clip`` bounds their gradients together.
+Predictions mix probabilities, as in the authors' code; FL-bench mixes logits. The
+authors' code averages over all clients, with the old models of those outside the
+cohort. Here averages cover the cohort, as everywhere (methods-3.md §17). The components
+start as different random draws, because equal ones would remain equal. The code's
+learners have an optimiser each. Here all L models are one row, so ``training.clip``
+bounds their gradients together.
 """
 
 import copy
@@ -30,11 +32,11 @@ from hpcfl.communication.message import Inbox
 from hpcfl.methods._server_model import ServerModel
 from hpcfl.methods.base import ClientModel, Setup, State, search
 
-FLOOR = 1e-12  # the least probability of a class and the least weight of a component
+FLOOR = 1e-12  # the smallest probability of a class and weight of a component
 
 
 class Components(nn.Module):
-    """L copies of a model side by side; alone they predict with equal weights."""
+    """L copies of a model side by side; their own forward pass has equal weights."""
 
     def __init__(self, model: nn.Module, count: int):
         super().__init__()
@@ -42,16 +44,16 @@ class Components(nn.Module):
         self.components = nn.ModuleList(copies)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Logarithms of the mean probabilities [batch, K]."""
+        """Return logarithms of the mean probabilities [batch, K]."""
         mean = log_probabilities(self, x).exp().mean(dim=2)
         return mean.clamp(min=FLOOR).log()
 
 
 class FedEM(ServerModel):
-    """Server: ``model`` [L·P], the components one after the other. Client: ``mixture``
-    π_i [L].
+    """State and traffic of FedEM.
 
-    Down L·P, up L·P.
+    Server: ``model`` [L·P], the components one after the other. Client: ``mixture`` π_i
+    [L]. Down L·P, up L·P.
     """
 
     family = "mixture of models"
@@ -69,7 +71,7 @@ class FedEM(ServerModel):
     def server_state(self, setup: Setup) -> State:
         components = []
         for component in range(self.components):
-            # Another random draw of all of them for each one.
+            # Each component takes its part of a different draw of all components.
             draw = setup.initial(component)
             components.append(draw.chunk(self.components)[component])
         return {"model": torch.cat(components)}
@@ -79,7 +81,7 @@ class FedEM(ServerModel):
         return {**super().client_state(setup), "mixture": even}
 
     def loss(self, model: nn.Module, batch: Batch, lane: Any) -> Tensor:
-        """Σ_l mean_s q_s(l)·CE(θ_l; s), with q of the received models."""
+        """Return Σ_l mean_s q_s(l)·CE(θ_l; s), with q of the received models."""
 
         def predicted(components: nn.Module) -> Tensor:
             return log_probabilities(components, batch.x)
@@ -106,12 +108,13 @@ class FedEM(ServerModel):
         return trained
 
     def mixture(self, fleet: Fleet, received: Tensor) -> Tensor:
-        """The clients' next π [n, L]: the means of q_s over their samples, at the models
-        ``received``.
+        """Return the clients' next π [n, L]: the means of q_s over their samples at the
+        models ``received``.
         """
         mixture = fleet.state["mixture"]
         classes = fleet.setup.classes
-        # q_s for every label that s could have, of which its own is taken.
+        # This computes q_s for every possible label; the true label's value is selected
+        # below.
         means = fleet.class_means(
             received, responsibilities_by_label, variables={"mixture": mixture}
         )
@@ -129,7 +132,7 @@ class FedEM(ServerModel):
 
 
 def log_probabilities(model: nn.Module, x: Tensor) -> Tensor:
-    """Of each class under each component, [batch, K, L]."""
+    """Return the log-probability of each class under each component, [batch, K, L]."""
     logarithms = []
     for component in model.get_submodule("components").children():
         logarithms.append(component(x).log_softmax(dim=1))
@@ -137,7 +140,7 @@ def log_probabilities(model: nn.Module, x: Tensor) -> Tensor:
 
 
 def responsibilities(log_probabilities: Tensor, mixture: Tensor) -> Tensor:
-    """q [batch, K, L] of samples, for each label that they could have.
+    """Return q [batch, K, L] of samples, for each possible label.
 
     Args:
         log_probabilities: [batch, K, L].
@@ -148,12 +151,12 @@ def responsibilities(log_probabilities: Tensor, mixture: Tensor) -> Tensor:
 
 
 def responsibilities_by_label(model: nn.Module, x: Tensor, lane: Any) -> Tensor:
-    """``responsibilities`` under ``lane.mixture``, [batch, K·L]."""
+    """Return ``responsibilities`` under ``lane.mixture``, [batch, K·L]."""
     return responsibilities(log_probabilities(model, x), lane.mixture).flatten(1)
 
 
 def mixed(model: nn.Module, x: Tensor, lane: Any) -> Tensor:
-    """Logarithms of Σ_l π_l softmax(z_l), [batch, K]."""
+    """Return logarithms of Σ_l π_l softmax(z_l), [batch, K]."""
     probabilities = log_probabilities(model, x).exp()
     mean: Tensor = (probabilities * lane.mixture).sum(dim=2)
     return mean.clamp(min=FLOOR).log()

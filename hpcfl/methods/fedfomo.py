@@ -1,18 +1,17 @@
-"""FedFomo: each client weights the others' models by how much they help on its own
+"""FedFomo: each client weights the others' models by their benefit on its own
 validation samples.
 
 Zhang et al., "Personalized federated learning with first order model optimization",
-ICLR 2021. Let b_i be the model that client i last started from and L_i the loss on its
-validation samples. Every model w_n that it receives, and the one that it last trained,
-gets ω_n = (L_i(b_i) − L_i(w_n)) / (‖w_n − b_i‖₂ + 1e-5). The client starts from Σ
-max(ω_n, 0) w_n / Σ max(ω_n, 0), or from its own where no ω is positive. The server sums
-each client's ω over the rounds and sends it the models whose sums are largest.
+ICLR 2021. Let b_i be the starting model of client i's last training and L_i the loss on
+its validation samples. Every received model w_n, and the client's own last one, has the
+weight ω_n = (L_i(b_i) − L_i(w_n)) / (‖w_n − b_i‖₂ + 1e-5). The client starts from Σ
+max(ω_n, 0) w_n / Σ max(ω_n, 0), or from its own model if no ω is positive. The server
+sums each client's ω over the rounds and sends it the models with the largest sums.
 
 Deviations from the reference codes (methods-1.md §10, item 9): the validation samples
-are a seeded stratified choice, neither trained on nor counted; the loss is a mean over
-samples in evaluation mode; only models that were uploaded are sent. There is no
-ε-greedy choice of models, which changes nothing where all are sent (``received =
-"all"``).
+are a seeded stratified choice, excluded from training and from counts. The loss is a
+mean over samples in evaluation mode. The server sends only uploaded models. There is no
+ε-greedy choice of models; it makes no difference with ``received = "all"``.
 """
 
 from typing import Literal
@@ -27,22 +26,25 @@ from hpcfl.communication.message import Inbox, Message, Pool
 from hpcfl.methods.base import Audience, Cohort, Method, Setup, State, search
 from hpcfl.rows import mixing
 
-NEAR = 1e-5  # keeps ω finite where a model is the base itself
+NEAR = 1e-5  # keeps ω finite for the base model itself
 
 
 def usefulness(base_loss: Tensor, losses: Tensor, distances: Tensor) -> Tensor:
-    """ω [m], float64, of models with ``losses`` [m] at ``distances`` [m] from the base
-    model's loss [].
+    """Return ω [m], float64, of models with ``losses`` [m] at ``distances`` [m] from
+    the base model.
+
+    base_loss: the base model's loss [].
     """
     return (base_loss - losses) / (distances + NEAR)
 
 
 class FedFomo(Method):
-    """Server: ``models`` [M, P], last uploads; ``uploaded`` [M], by whom; ``affinity``
-    [M, M], summed ω.
+    """State and traffic of FedFomo.
 
-    Client: ``model`` [P]; ``base`` b_i [P]. Down m·P, the models of m others; up P and
-    m + 1 floats, their ω and that of the client's own.
+    Server: ``models`` [M, P], last uploads; ``uploaded`` [M], the clients with an
+    upload; ``affinity`` [M, M], summed ω. Client: ``model`` [P]; ``base`` b_i [P]. Down
+    m·P, the models of m others; up P and m + 1 floats, their ω and that of the client's
+    own.
     """
 
     primary = "post"
@@ -83,7 +85,7 @@ class FedFomo(Method):
         return self.offered(server, audience, unknown)
 
     def offered(self, server: State, audience: Audience, affinity: Tensor) -> Message:
-        """The message to clients whose summed ω are ``affinity`` [n, M]."""
+        """Return the message to clients with the summed ω ``affinity`` [n, M]."""
         senders = server["uploaded"].nonzero()[:, 0]
         if not len(senders) or self.received == 0:
             return {}
@@ -99,8 +101,8 @@ class FedFomo(Method):
         return {"models": Pool(models, picks), "senders": Sent(senders, floats=0)}
 
     def prepare(self, fleet: Fleet, inbox: Inbox) -> Inbox:
-        """Adds ``start`` [n, P], what training starts from, and ``omega`` [n, M], 0 for
-        unseen models.
+        """Add ``start`` [n, P], the models before training, and ``omega`` [n, M], 0 for
+        models not received.
         """
         models = fleet.state["model"]
         base = fleet.state["base"]
@@ -114,12 +116,13 @@ class FedFomo(Method):
         base_losses = fleet.loss_of(base, "validation")
         ids = torch.from_numpy(fleet.ids).to(pool.picks.device)
         start = models.clone()
-        # One client at a time: a client's bits must not depend on its neighbours.
+        # One client at a time, because a client's bits must not depend on its
+        # neighbours.
         for i in range(len(models)):
             client = slice(i, i + 1)
             received = pool.picks[i] >= 0
             picks = pool.picks[i][received]
-            # The models of others that came, and the client's own.
+            # The received models of others, and the client's own.
             candidates = torch.cat([pool.rows[picks], models[client]])
             losses = torch.cat([pool_losses[i][received], own_losses[client]])
             candidate_ids = torch.cat([inbox["senders"][picks], ids[client]])
@@ -147,7 +150,7 @@ class FedFomo(Method):
         fleet.state["model"] = trained
         floats = 0
         if "models" in inbox:
-            # Each client judged the models that it received, and its own.
+            # Each client sends the weights of the received models and of its own.
             received = (inbox["models"].picks >= 0).sum(dim=1)
             floats = received + 1
         return {"model": trained, "usefulness": Sent(inbox["omega"], floats)}

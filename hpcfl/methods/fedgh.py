@@ -1,18 +1,18 @@
-"""FedGH: clients keep their bodies; the server trains the head that they share, on the
-mean features of their classes.
+"""FedGH: clients keep their bodies; the server trains the shared head on the clients'
+mean class features.
 
 Yi et al., "FedGH: Heterogeneous federated learning with generalized global header", ACM
-MM 2023. A client trains (b_i, g) as one model. Then it sends, for each class k that it
-holds, the mean μ_ik of its features b_i(x), taken in evaluation mode; its trained head
-is dropped. The server goes on from g by SGD on the cross-entropy of g(μ_ik) and k, in
-which each (μ_ik, k) is one sample and none weighs more. The result is read before local
-training: the own body under the received head.
+MM 2023. A client trains (b_i, g) as one model. For each class k that it holds, it then
+sends the mean μ_ik of its features b_i(x), computed in evaluation mode. Its trained
+head is discarded. The server trains g further by SGD on the cross-entropy of g(μ_ik)
+and k, with each (μ_ik, k) as one sample of equal weight. The result is ``pre``, before
+local training: the own body under the received head.
 
-PFLlib's server trains the head object of client 0, which so is moved by that client's
-local training as well; here, as in HtFLlib, the server has a head of its own
-(methods-3.md §12). Its steps are plain, and so are HtFLlib's, whose rate and epochs
-these are by default; its mini-batches are as large as the clients'. Where nobody's
-features arrived g stays.
+PFLlib's server trains the head object of client 0, which that client's local training
+moves as well. Here, as in HtFLlib, the server has a head of its own (methods-3.md §12).
+The steps are plain as in HtFLlib, and its learning rate and epochs are the defaults
+here. The server's mini-batches are as large as the clients'. Without any features g
+stays unchanged.
 """
 
 from collections.abc import Mapping
@@ -34,8 +34,9 @@ from hpcfl.methods.fedproto import features
 
 
 class FedGH(SharedHead):
-    """Server: ``model`` [P], the initial body under the head g. Client: ``body`` [P_b].
+    """State and traffic of FedGH.
 
+    Server: ``model`` [P], the initial body under the head g. Client: ``body`` [P_b].
     Down P_h; up d + 1 for each class held, its mean features and its number.
     """
 

@@ -1,14 +1,14 @@
-"""FedLC: FedAvg whose clients train on logits that are lowered the more, the rarer a
-class is with them.
+"""FedLC: FedAvg whose clients lower the logits of classes in training, rare classes
+most.
 
 Zhang et al., "Federated learning with label distribution skew via logits calibration",
-ICML 2022. With n_ik the training samples of class k a client minimises CE(z_k − τ·n_ik^
-(−1/4), y): the margin asks for larger logits of rare classes. Models are scored without
-it.
+ICML 2022. Let n_ik be the training samples of class k. A client minimises CE(z_k −
+τ·n_ik^(−1/4), y): the margin requires larger logits of rare classes. Scores use models
+without it.
 
-As all known codes, and unlike the text, the softmax has all classes in its denominator,
-not those alone that are wrong, which is reported to collapse. Counts are the client's,
-where PFLlib has those of all clients together, the same margin for everybody. An absent
+As in all known codes, the softmax has all classes in its denominator. The text has the
+wrong classes alone, which is reported to collapse. Counts are the client's. PFLlib uses
+those of all clients together, which gives the same margin to all clients. An absent
 class counts 10⁻⁸, so that its margin is 100τ (methods-3.md §13, item 9).
 """
 
@@ -28,7 +28,10 @@ FLOOR = 1e-8  # the count of an absent class
 
 
 class FedLC(FedAvg):
-    """Server: ``model`` [P]. Client: nothing. Down P, up P."""
+    """State and traffic of FedLC.
+
+    Server: ``model`` [P]. Client: none. Down P, up P.
+    """
 
     reference = "Zhang et al., ICML 2022"
     tau: float = Field(
@@ -42,8 +45,8 @@ class FedLC(FedAvg):
         return functional.cross_entropy(model(batch.x) - lane.margin, batch.y)
 
     def loss_variables(self, fleet: Fleet, inbox: Inbox) -> State:
-        """Adds the ``margin`` of each class, [n, K]."""
-        # By roots, because the last bits of other powers depend on the clients beside.
+        """Add the ``margin`` of each class, [n, K]."""
+        # Roots replace other powers, whose last bits depend on other clients.
         roots = fleet.counts.clamp(min=FLOOR).sqrt().sqrt()
         margin = self.tau / roots
         return {

@@ -1,17 +1,17 @@
-"""FedNH: the head is fixed unit-norm class prototypes, which the server moves slowly
-towards class features.
+"""FedNH: the head consists of fixed unit-norm class prototypes, which the server moves
+slowly towards class features.
 
 Dai et al., "Tackling data heterogeneity in federated learning with class prototypes",
-AAAI 2023. With f the normalised features, logits are s·V f; the rows of V, spread out
-on the unit sphere, are the prototypes. Clients train the body (and s) under a frozen V
-and send, beside the body, the mean feature μ_ic of each class that they hold. The
-server averages the bodies and moves V_c ← normalise(ρV_c + (1 − ρ)·μ̄_c), μ̄_c the
+AAAI 2023. Let f be the normalised features; logits are s·V f. The rows of V, spread out
+on the unit sphere, are the prototypes. Clients train the body (and s) under a frozen V.
+They send the body and the mean feature μ_ic of each class that they hold. The server
+averages the bodies and moves V_c ← normalise(ρV_c + (1 − ρ)·μ̄_c). μ̄_c is the
 normalised mean of class c over clients, weighted by their samples of c.
 
-As in the reference code and unlike the text (methods-1.md §8, item 9): the rows of V
-start orthonormal, which does not solve the text's eq. 1 (``prototypes = "simplex"``
-does); s is learnable, starts at 1 and is averaged; the μ_ic are normalised before they
-are averaged, and weighted by class.
+The method follows the reference code where the text differs (methods-1.md §8, item 9).
+The rows of V start orthonormal, which does not solve the text's eq. 1 (``prototypes =
+"simplex"`` does). s is learnable, starts at 1 and is averaged. The μ_ic are normalised
+before they are averaged, and weighted by class.
 """
 
 from collections.abc import Mapping
@@ -39,11 +39,11 @@ from hpcfl.models._heads import CosineHead, Rows
 
 
 class FedNH(Method):
-    """Server: ``model`` [P], whose columns ``head.weight`` are V. Client: ``model``
-    [P], its last one.
+    """State and traffic of FedNH.
 
-    Down P; up the body, s, and for each class held d + 1 floats, the mean and the
-    count.
+    Server: ``model`` [P] with V as columns ``head.weight``. Client: ``model`` [P], its
+    last one. Down P; up the body, s, and for each class held d + 1 floats, the mean and
+    the count.
     """
 
     family = "prototypes as head"
@@ -130,12 +130,14 @@ class FedNH(Method):
         server["model"] = model
 
     def moved(self, old: Tensor, counts: Tensor, means: Tensor) -> Tensor:
-        """The moved prototypes [K, d], normalise(ρV + (1 − ρ)·normalise(Σ_i N_ic
+        """Return the moved prototypes [K, d], normalise(ρV + (1 − ρ)·normalise(Σ_i N_ic
         μ_ic)).
 
-        old: V [K, d], whose rows of classes that nobody holds stay as they are. counts:
-        [n, K]. means: Σ_i N_ic μ_ic / Σ_i N_ic [K, d], float64, of the μ_ic at unit
-        length.
+        Args:
+            old: V [K, d]; rows of absent classes stay unchanged.
+            counts: [n, K].
+            means: Σ_i N_ic μ_ic / Σ_i N_ic [K, d], float64, with the μ_ic at unit
+                length.
         """
         blend = torch.lerp(functional.normalize(means, dim=1), old.double(), self.rho)
         held = (counts.sum(dim=0) > 0)[:, None] & (self.rho < 1)
@@ -143,7 +145,7 @@ class FedNH(Method):
 
 
 def normalised_features(model: nn.Module, x: Tensor, lane: object) -> Tensor:
-    """f/‖f‖ [batch, d]."""
+    """Return f/‖f‖ [batch, d]."""
     return functional.normalize(parts(model).features(x), eps=1e-12)
 
 

@@ -1,22 +1,23 @@
-"""FedNova: each client's change is divided by its effective number of steps before the
-server averages it.
+"""FedNova: the server averages the clients' changes, each divided by its effective
+number of steps.
 
 Wang et al., "Tackling the objective inconsistency problem in heterogeneous federated
-optimization", NeurIPS 2020. Clients that take more steps would pull the average towards
-their own optimum. Client i takes τ_i steps from w as FedAvg's; a_i is the sum of the
-weights with which their gradients entered its change, so that (w − w_i)/a_i is η times a
-mean gradient. The server does w ← w − τ_eff Σ_S p_i (w − w_i)/a_i with τ_eff = Σ_S p_i
-a_i, or Σ_S p_i τ_i where there is a proximal term, as in the authors' code.
+optimization", NeurIPS 2020. Clients with more steps would pull the average towards
+their own optimum. Client i takes τ_i steps from w as in FedAvg. a_i is the sum of the
+weights of its gradients in its change, so that (w − w_i)/a_i is η times a mean
+gradient. The server computes w ← w − τ_eff Σ_S p_i (w − w_i)/a_i with τ_eff = Σ_S p_i
+a_i. With a proximal term τ_eff = Σ_S p_i τ_i, as in the authors' code.
 
 a_i is counted step by step, c ← ρc + 1 − ημa and a ← a + c, with momentum ρ and
-proximal strength μ. That is τ_i for plain steps, (τ − ρ(1 − ρ^τ)/(1 − ρ))/(1 − ρ) for
-momentum alone and (1 − (1 − ημ)^τ)/(ημ) for μ alone. With both it follows the optimiser,
-in which the proximal term passes through the momentum, as in the authors' code; their
-count a_i mixes the two recursions (methods-3.md §3, item 9). The steps are those really
-done. Adam has no such weights: a_i = τ_i, as a note says. Changes are averaged, not models
-that are multiplied by weights which do not sum to one, as in another code. The server's
-momentum is one of parameters; the authors' is one of gradients, which differs where the
-learning rate falls.
+proximal strength μ. For plain steps this gives τ_i, for momentum alone (τ − ρ(1 −
+ρ^τ)/(1 − ρ))/(1 − ρ) and for μ alone (1 − (1 − ημ)^τ)/(ημ). With both the count follows
+the optimiser, in which the proximal term passes through the momentum, as in the
+authors' code. Their count a_i mixes the two recursions (methods-3.md §3, item 9).
+
+The count covers the actual steps. Adam has no such weights: a_i = τ_i, with a note. The
+server averages changes. Another code averages models multiplied by weights whose sum is
+not one. The server's momentum is one of parameters. The authors' is one of gradients,
+which differs if the learning rate falls.
 """
 
 from collections.abc import Mapping
@@ -33,8 +34,10 @@ from hpcfl.methods.fedavg import ServerModel
 
 
 class FedNova(ServerModel):
-    """Server: ``model`` w [P]; ``step`` [P], its last step. Client: nothing. Down P, up
-    P + 1.
+    """State and traffic of FedNova.
+
+    Server: ``model`` w [P]; ``step`` [P], its last step. Client: none. Down P, up P +
+    1.
     """
 
     family = "one global model"
@@ -88,8 +91,11 @@ class FedNova(ServerModel):
     def counted(
         self, fleet: Fleet, start: Tensor, inbox: Inbox
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Train from ``start`` [n, P]: the trained models, and of each client the number
-        of its steps τ_i and of its effective steps a_i, [n, 1] each.
+        """Train from ``start`` [n, P] and count the steps.
+
+        Returns:
+            The trained models [n, P], and for each client the number of its steps τ_i
+            and of its effective steps a_i, [n, 1] each.
         """
         training = fleet.setup.training
         momentum, shrinking = 0.0, 0.0

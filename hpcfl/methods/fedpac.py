@@ -1,24 +1,25 @@
-"""FedPAC: a shared body whose features are aligned to global class means, and for each
-client the mix of all heads that suits it best.
+"""FedPAC: a shared body with features aligned to global class means; each client
+receives its best mix of all heads.
 
 Xu, Tong & Huang, "Personalized federated learning with feature alignment and classifier
-collaboration", ICLR 2023. With φ the features, μ_ik and s_ik the means of φ and of ‖φ‖²
-over client i's samples of class k, and π_ik its share of the class, a client computes
-from the received body and its head H_i = (π_ik μ_ik)_k and v_i = (Σ_k π_ik s_ik −
-‖H_i‖²)/N_i. Then it trains the head under the frozen body, and the body under the frozen
-head on CE + λ·mean over batch and coordinates of (φ(x) − c_y)², c being the global class
-means, and sends the class means of the trained body.
+collaboration", ICLR 2023. Let φ be the features, μ_ik and s_ik the means of φ and of
+‖φ‖² over client i's samples of class k, and π_ik its share of the class. From the
+received body and its head a client computes H_i = (π_ik μ_ik)_k and v_i = (Σ_k π_ik
+s_ik − ‖H_i‖²)/N_i. Then it trains the head under the frozen body. It trains the body
+under the frozen head on CE + λ·mean over batch and coordinates of (φ(x) − c_y)², with c
+the global class means. It sends the class means of the trained body.
 
-The server averages the bodies, and over clients that hold class k the means, by their
-samples of it. For each client of the cohort it minimises Σ_j α_j² v_j + ‖Σ_j α_j (H_i −
-H_j)‖² over α ≥ 0, Σ_j α_j = 1: the variance and the squared bias of the mixed head. α_j
-below 0.001 are dropped, and what is left is scaled to 1; h_i ← Σ_j α_j h_j.
+The server averages the bodies. It averages class means over the clients that hold the
+class, by their samples of it. For each client of the cohort it minimises Σ_j α_j² v_j +
+‖Σ_j α_j (H_i − H_j)‖² over α ≥ 0, Σ_j α_j = 1. This is the variance and the squared
+bias of the mixed head. α_j below 0.001 are set to zero, and the others are scaled to
+sum one; h_i ← Σ_j α_j h_j.
 
-Deviations (methods-3.md §4, item 9): a class without a global mean adds no term, where
-the authors' code takes the client's own; the head's learning rate is the experiment's,
-theirs is 0.1 (``head_lr``, in plain steps). The minimum is found through the products
-of the H_i, so that its matrix is never indefinite, and the codes' escapes from that are
-left out. A client outside the cohort keeps its head.
+Deviations (methods-3.md §4, item 9): a class without a global mean adds no term; the
+authors' code uses the client's own mean. The head's learning rate is the experiment's;
+theirs is 0.1 (``head_lr``, in plain steps). The minimum is computed through the
+products of the H_i, so that its matrix is never indefinite. The codes' workarounds for
+indefinite matrices are left out. A client outside the cohort keeps its head.
 """
 
 from collections.abc import Mapping
@@ -48,16 +49,16 @@ from hpcfl.models import parts
 from hpcfl.rows import mixing
 from hpcfl.rows.layout import Group
 
-LEAST_WEIGHT = 1e-3  # of a head in a mix
+LEAST_WEIGHT = 1e-3  # smallest weight of a head in a mix
 
 
 class FedPAC(SharedBody):
-    """Server: ``model`` [P], the shared body followed by the initial head; ``heads``
-    [M, P_h], each client's mixed one; ``prototypes`` c [K, d]; ``present``, bool [K],
-    which there are. Client: nothing.
+    """State and traffic of FedPAC.
 
-    Down P, and d for each class that has a prototype; up P + 1, and 2d for each class
-    held. ``pre`` is scored with the mixed head.
+    Server: ``model`` [P], the shared body followed by the initial head; ``heads`` [M,
+    P_h], each client's mixed one; ``prototypes`` c [K, d]; ``present``, bool [K], the
+    classes with a prototype. Client: none. Down P, and d for each class with a
+    prototype; up P + 1, and 2d for each class held. ``pre`` scores the mixed head.
     """
 
     primary = "post"
@@ -113,33 +114,37 @@ class FedPAC(SharedBody):
         return {**self.common(server, audience), "head": heads}
 
     def send_to_newcomers(self, server: State, audience: Audience) -> Message:
-        """To newcomers the initial head, which they train as everybody in round 1."""
+        """Send newcomers the initial head, which they train like all clients in round
+        1.
+        """
         initial_head = self.private_part(audience.layout, server["model"])
         heads = initial_head.repeat(len(audience.ids), 1)
         return {**self.common(server, audience), "head": heads}
 
     def common(self, server: State, audience: Audience) -> Message:
-        """What comes down to all clients alike."""
+        """Return the part of the message that is the same for all clients."""
         return {
             **super().send(server, audience),
             "prototypes": sent_prototypes(server),
-            # Seen from the prototypes that come.
+            # The prototypes in the message imply this field.
             "present": Sent(server["present"], floats=0),
         }
 
     def received(self, fleet: Fleet, inbox: Inbox) -> Tensor:
-        """The shared body with each client's mixed head, ``[n, P]``."""
+        """Return the shared body with each client's mixed head, ``[n, P]``."""
         return self.under_own_heads(fleet.layout, inbox, inbox["head"])
 
     def update(self, fleet: Fleet, inbox: Inbox) -> Message:
-        # Before training, which moves the body and its batch norm.
+        # before training moves the body and its batch norm
         statistics = self.statistics(fleet, self.received(fleet, inbox))
         trained = super().update(fleet, inbox)
         return {**trained, **statistics}
 
     def statistics(self, fleet: Fleet, rows: Tensor) -> Message:
-        """What the server needs to know of clients' features: H_i [n, K·d] as ``means``
-        and v_i [n, 1], float64, as ``variance``.
+        """Return the statistics of clients' features for the server.
+
+        Returns:
+            H_i [n, K·d] as ``means`` and v_i [n, 1], float64, as ``variance``.
         """
         moments = fleet.class_means(rows, features_and_squares).double()
         means = moments[..., :-1]  # μ_ik [n, K, d]
@@ -153,7 +158,9 @@ class FedPAC(SharedBody):
         return {"means": Sent(weighted.float(), floats), "variance": variance}
 
     def floats_of_classes(self, fleet: Fleet, means: Tensor) -> Tensor:
-        """The floats in class means [n, K, d] of the classes that a client holds, [n]."""
+        """Return the number of floats in class means [n, K, d] of the classes that a
+        client holds, [n].
+        """
         held = (fleet.counts > 0).sum(dim=1)
         return held * means.shape[2]
 
@@ -163,7 +170,7 @@ class FedPAC(SharedBody):
         return fleet.train(fitted, params=("body",), variables=variables)
 
     def fit_heads(self, fleet: Fleet, rows: Tensor) -> Tensor:
-        """The models [n, P] with heads that are trained under the frozen body."""
+        """Return the models [n, P] with heads trained under the frozen body."""
         how: dict[str, Any] = {
             "loss": super().loss,
             "params": ("head",),
@@ -203,14 +210,14 @@ class FedPAC(SharedBody):
 
 
 def features_and_squares(model: nn.Module, x: Tensor, lane: Any) -> Tensor:
-    """φ and ‖φ‖² [batch, d + 1]."""
+    """Return φ and ‖φ‖² [batch, d + 1]."""
     features = parts(model).features(x)
     squares = features.square().sum(dim=1, keepdim=True)
     return torch.cat([features, squares], dim=1)
 
 
 def collaboration(means: Tensor, variances: Tensor) -> Tensor:
-    """The weights α [m, m], float64, of all heads in each client's mix.
+    """Return the weights α [m, m], float64, of all heads in each client's mix.
 
     Args:
         means: H [m, K·d].
@@ -228,8 +235,9 @@ def collaboration(means: Tensor, variances: Tensor) -> Tensor:
 
 
 def objective(products: Tensor, variances: Tensor, client: int) -> Tensor:
-    """The matrix P_i [m, m] of α ↦ Σ_j α_j² v_j + ‖Σ_j α_j (H_i − H_j)‖², from the
-    ``products`` ⟨H_j, H_l⟩ [m, m].
+    """Return the matrix P_i [m, m] of α ↦ Σ_j α_j² v_j + ‖Σ_j α_j (H_i − H_j)‖².
+
+    products: ⟨H_j, H_l⟩ [m, m].
     """
     own = products[client]
     biases = products - own[:, None] - own + own[client]
@@ -237,18 +245,18 @@ def objective(products: Tensor, variances: Tensor, client: int) -> Tensor:
 
 
 def simplex_minimum(matrix: Tensor) -> Tensor:
-    """The α ≥ 0 with Σ α = 1 where αᵀ·matrix·α is least, without weights below
-    LEAST_WEIGHT; [m], float64.
+    """Return the minimum α [m], float64, of αᵀ·matrix·α over α ≥ 0 with Σ α = 1.
 
-    With matrix = AᵀA and x = s·α, Σ α = 1, ‖Ax‖² + (Σx − 1)² is s²q + (s − 1)² with q =
-    αᵀ·matrix·α. For each α that is least at s = 1/(1 + q), where it is q/(1 + q), which
-    grows with q. So non-negative least squares finds α, up to its scale.
+    Weights below LEAST_WEIGHT are set to zero. Let matrix = AᵀA and x = s·α with Σ α =
+    1. Then ‖Ax‖² + (Σx − 1)² is s²q + (s − 1)² with q = αᵀ·matrix·α. For each α its
+    minimum is at s = 1/(1 + q), with the value q/(1 + q), which grows with q. So
+    non-negative least squares finds α, up to its scale.
     """
-    # It takes a second to import and is needed on rank 0 only.
+    # The import takes a second, and only rank 0 needs it.
     from scipy.optimize import nnls
 
     largest = matrix.diagonal().max()
-    # Else rounding would count more, or less, than the sum of weights.
+    # This keeps rounding errors small beside the sum of weights.
     if largest > 0:
         matrix = matrix / largest
     values, vectors = torch.linalg.eigh(matrix)

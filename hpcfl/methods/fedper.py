@@ -1,14 +1,14 @@
-"""FedPer: the body of the model is shared, the head is each client's own; both are
+"""FedPer: the body of the model is shared, each client keeps its own head; both are
 trained together.
 
 Arivazhagan et al., "Federated learning with personalization layers", 2019. b ← Σ_S p_i
-b_i; the head h_i, the last linear layer, never leaves its client. The result is read
-before local training, as FedALA does it; FedNH reads ``post``, and for the server's
+b_i; the head h_i, the last linear layer, never leaves its client. The result is
+``pre``, before local training, as in FedALA. FedNH reads ``post``, and for the server's
 model ``global``, the shared body under the initial head.
 
-With ``shared`` any other parameters are those that travel, and the rest is private.
-Above a frozen base (``[adapter]``) ``shared = ["*.A"]`` is FedSA-LoRA (Guo et al., ICLR
-2025), which averages the matrices A and keeps B and the classifier (adapters.md §4).
+``shared`` selects other parameters to share; the rest is private. Above a frozen base
+(``[adapter]``) ``shared = ["*.A"]`` is FedSA-LoRA (Guo et al., ICLR 2025), which
+averages the matrices A and keeps B and the classifier (adapters.md §4).
 """
 
 from pydantic import Field
@@ -20,10 +20,10 @@ from hpcfl.rows.layout import Layout
 
 
 class FedPer(PrivatePart):
-    """Server: ``model`` [P], the shared parameters and the initial private ones. Client:
-    ``head`` [P_h], its own.
+    """State and traffic of FedPer.
 
-    Down P_b, up P_b.
+    Server: ``model`` [P], the shared parameters and the initial private ones. Client:
+    ``head`` [P_h], its own. Down P_b, up P_b.
     """
 
     reference = "Arivazhagan et al., arXiv 1912.00818"
@@ -35,13 +35,13 @@ class FedPer(PrivatePart):
     )
 
     def shared_names(self, layout: Layout) -> list[str]:
-        """The names of the parameters that are shared, in the order of a row."""
+        """Return the names of the shared parameters, in the order of a row."""
         if self.shared is None:
             return layout.members(("body",))
         return patterns.matching(self.shared, layout.names, "method.shared")
 
     def private_names(self, layout: Layout) -> list[str]:
-        """The names of the others."""
+        """Return the names of the private parameters."""
         shared = set(self.shared_names(layout))
         return [name for name in layout.names if name not in shared]
 

@@ -3,15 +3,15 @@ downloaded model.
 
 Li et al., "FedPHP: Federated personalization with inherited private models", ECML-PKDD
 2021. A client trains θ_i from the received w on (1 − λ)·CE(θ_i) + λ·MMD²(φ(θ_i; x),
-φ(q_i; x)), φ being the features; its inherited model q_i is constant meanwhile. Then
-q_i ← m q_i + (1 − m) θ_i, m = min(μ c_i/⌊ρT⌋, μ) for a client that took part c_i times
-before; in T rounds, a fraction ρ of the clients in each, it does so ρT times on
-average.
+φ(q_i; x)), with φ the features. Its inherited model q_i is constant in the meantime.
+Then q_i ← m q_i + (1 − m) θ_i, m = min(μ c_i/⌊ρT⌋, μ), where c_i counts the client's
+earlier rounds. With T rounds and a fraction ρ of the clients in each, a client takes
+part ρT times on average.
 
 Batch-norm statistics of q_i are averaged like its parameters. PFLlib differs
-(methods-2.md §6, item 9). ``variant = "pfllib"`` takes its m = μ·(round − 1)/T and its
-four fixed widths of the kernel. It also scores θ_i where q_i is scored here; that is
-the column ``trained``.
+(methods-2.md §6, item 9). ``variant = "pfllib"`` uses its m = μ·(round − 1)/T and its
+four fixed widths of the kernel. PFLlib also scores θ_i in place of q_i; that is the
+column ``trained``.
 """
 
 from typing import Any, ClassVar, Literal, cast
@@ -34,19 +34,19 @@ FACTORS = (
     1.0,
     2.0,
     4.0,
-)  # times the mean squared distance: the widths of the five kernels
+)  # widths of the five kernels, relative to the mean squared distance
 WIDTHS = (20.0, 30.0, 40.0, 100.0)  # PFLlib's 2a for a = 10, 15, 20, 50
 
 
 def discrepancy(
     own: Tensor, others: Tensor, widths: tuple[float, ...] | None = None
 ) -> Tensor:
-    """MMD² of two models' features, ``own`` and ``others`` [b, d], over all pairs of
-    samples.
+    """Return MMD² of two models' features, ``own`` and ``others`` [b, d], over all
+    pairs of samples.
 
-    The kernel is a sum of Gaussians exp(−‖·‖²/width). By default the widths are
-    multiples of the mean squared distance between different ones of all 2b samples,
-    which counts as a constant in the gradient.
+    The kernel is a sum of Gaussians exp(−‖·‖²/width). The default widths are multiples
+    of the mean squared distance between different samples, of all 2b. This mean is a
+    constant in the gradient.
     """
     pooled = torch.cat([own, others])
     squares = pooled.square().sum(dim=1)
@@ -67,8 +67,10 @@ def discrepancy(
 
 
 class FedPHP(FedAvg):
-    """Server: ``model`` [P]. Client: ``inherited`` q_i [P]; ``count`` c_i [1]. Down P,
-    up P.
+    """State and traffic of FedPHP.
+
+    Server: ``model`` [P]. Client: ``inherited`` q_i [P]; ``count`` c_i [1]. Down P, up
+    P.
     """
 
     primary = "post"
@@ -117,7 +119,7 @@ class FedPHP(FedAvg):
         widths = WIDTHS if self.variant == "pfllib" else None
         fit = functional.cross_entropy(parts(model).head(features), batch.y)
         supervision = self.lam * discrepancy(features, inherited, widths)
-        # without which the recorded data loss is the cross-entropy, as everybody's
+        # makes the recorded data loss the cross-entropy, as for other methods
         lane.regulariser(supervision - self.lam * fit)
         return (1 - self.lam) * fit + supervision
 
@@ -138,7 +140,7 @@ class FedPHP(FedAvg):
         fleet.state["count"] = fleet.state["count"] + 1
 
     def momentum(self, fleet: Fleet) -> Tensor:
-        """m [n], the weight of q_i in its average of this round."""
+        """Return m [n], the weight of q_i in its average of this round."""
         setup = fleet.setup
         if self.variant == "pfllib":
             return torch.full_like(

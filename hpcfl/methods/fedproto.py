@@ -2,16 +2,16 @@
 instead of weights.
 
 Tan et al., "FedProto: federated prototype learning across heterogeneous clients", AAAI
-2022. Client i minimises CE + λ·mean over batch and coordinates of (f(x) − C_y)², f
-being the features, to which samples of classes without a prototype add nothing. Then it
-sends its class means, taken in one extra pass in evaluation mode, and C_j becomes their
-mean over the clients that hold class j. ``pre`` and ``post`` score the model that
-predicts the class of the nearest prototype; before the first exchange, the model's own
+2022. Client i minimises CE + λ·mean over batch and coordinates of (f(x) − C_y)², with f
+the features. Samples of classes without a prototype add nothing. Then it sends its
+class means, computed in one extra pass in evaluation mode. C_j becomes their mean over
+the clients that hold class j. ``pre`` and ``post`` score the model that predicts the
+class of the nearest prototype. Before the first exchange they score the model's own
 prediction.
 
-Where the codes differ (methods-1.md §15, item 9): the mean over clients is unweighted,
-while ``weights = "samples"`` weights by samples of the class; a class that nobody in
-the cohort holds keeps its prototype, and a mask says which classes have one.
+The codes differ in two points (methods-1.md §15, item 9). Here the mean over clients is
+unweighted; ``weights = "samples"`` weights by samples of the class. A class absent from
+the cohort keeps its prototype, and a mask marks the classes with a prototype.
 """
 
 from typing import Any, Literal
@@ -39,12 +39,12 @@ from hpcfl.models import parts
 
 
 class FedProto(Method):
-    """Server: ``prototypes`` C [K, d]; ``present``, bool [K], which there are. Client:
-    ``model`` [P].
+    """State and traffic of FedProto.
 
-    Down d for each class that has a prototype, up d for each class held; both ways a
-    bit for each class. The column ``classifier`` scores the trained model's own
-    prediction.
+    Server: ``prototypes`` C [K, d]; ``present``, bool [K], the classes with a
+    prototype. Client: ``model`` [P]. Down d for each class with a prototype, up d for
+    each class held; both ways a bit for each class. The column ``classifier`` scores
+    the trained model's own prediction.
     """
 
     primary = "post"
@@ -108,7 +108,7 @@ class FedProto(Method):
         return self.upload(fleet, fleet.class_means(trained, features))
 
     def upload(self, fleet: Fleet, means: Tensor) -> Message:
-        """What goes up from clients with the class means ``means`` [n, K, d].
+        """Return the clients' message with the class means ``means`` [n, K, d].
 
         In the mean of a class only the clients that hold it count.
         """
@@ -123,8 +123,10 @@ class FedProto(Method):
 
 
 def no_prototypes(setup: Setup) -> State:
-    """What a server has before the first exchange: ``prototypes`` [K, d] and
-    ``present``, bool [K], which there are.
+    """Return the server's state before the first exchange.
+
+    Returns:
+        ``prototypes`` [K, d] and ``present``, bool [K], the classes with a prototype.
     """
     width = parts(setup.build()).head.in_features
     return {
@@ -134,22 +136,27 @@ def no_prototypes(setup: Setup) -> State:
 
 
 def sent_prototypes(server: State) -> Sent:
-    """The prototypes as one row [K·d]; those that there are count."""
+    """Return the prototypes as one row [K·d]; only existing prototypes count as floats."""
     prototypes = server["prototypes"]
     floats = int(server["present"].sum()) * prototypes.shape[1]
     return Sent(prototypes.flatten(), floats)
 
 
 def replace_prototypes(server: State, cohort: Cohort, means: Tensor) -> None:
-    """The cohort's ``means`` [K, d] become the prototypes of the classes that it holds."""
+    """Replace the prototypes of the classes that the cohort holds by its ``means`` [K,
+    d].
+    """
     held = (cohort.counts > 0).any(dim=0)
     server["prototypes"] = torch.where(held[:, None], means, server["prototypes"])
     server["present"] = server["present"] | held
 
 
 def aligned_loss(model: nn.Module, batch: Batch, lane: Any, lam: float) -> Tensor:
-    """The cross-entropy of ONE client and ``lam`` times the mean over batch and
-    coordinates of (f(x) − C_y)²; ``lane`` has the ``prototype_variables``.
+    """Return the cross-entropy of ONE client plus the distance of features from
+    prototypes.
+
+    The distance is ``lam`` times the mean over batch and coordinates of (f(x) − C_y)².
+    ``lane`` has the ``prototype_variables``.
     """
     features = parts(model).features(batch.x)
     logits = parts(model).head(features)
@@ -160,8 +167,8 @@ def aligned_loss(model: nn.Module, batch: Batch, lane: Any, lam: float) -> Tenso
 
 
 def prototype_variables(fleet: Fleet, inbox: Inbox) -> State:
-    """What a loss or a prediction reads of the prototypes that came down: [n, K, d], and
-    ``present`` [n, K].
+    """Return the received prototypes [n, K, d] and ``present`` [n, K] as variables of a
+    loss or prediction.
     """
     clients = len(fleet.ids)
     classes = fleet.setup.classes
@@ -173,15 +180,15 @@ def prototype_variables(fleet: Fleet, inbox: Inbox) -> State:
 
 
 def features(model: nn.Module, x: Tensor, lane: Any) -> Tensor:
-    """The features f(x) [batch, d]."""
+    """Return the features f(x) [batch, d]."""
     return parts(model).features(x)
 
 
 def nearest(model: nn.Module, x: Tensor, lane: Any) -> Tensor:
-    """Minus the squared distances to the prototypes as logits [batch, K]; without any,
-    the model's logits.
+    """Return minus the squared distances to the prototypes as logits [batch, K].
 
-    Classes without a prototype come behind all others.
+    Classes without a prototype have the smallest logits. Without any prototype the
+    model's own logits are returned.
     """
     features = parts(model).features(x)
     near = -(features[:, None] - lane.prototypes).square().sum(dim=2)

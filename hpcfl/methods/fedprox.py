@@ -2,8 +2,8 @@
 
 Li et al., "Federated optimization in heterogeneous networks", MLSys 2020. Clients
 minimise F_i(w_i) + (μ/2)‖w_i − w‖² with the received w constant. The paper's inexact
-local solutions are left out, as in every comparison of the four papers; its stragglers
-are ``participation.stragglers``.
+local solutions are left out, as in every comparison of the four papers.
+``participation.stragglers`` has its stragglers.
 """
 
 from pydantic import Field
@@ -16,7 +16,10 @@ from hpcfl.methods.fedavg import FedAvg
 
 
 class FedProx(FedAvg):
-    """Server: ``model`` [P]. Client: nothing. Down P, up P."""
+    """State and traffic of FedProx.
+
+    Server: ``model`` [P]. Client: none. Down P, up P.
+    """
 
     reference = "Li et al., MLSys 2020"
     mu: float = Field(

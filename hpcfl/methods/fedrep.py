@@ -1,12 +1,12 @@
-"""FedRep: a shared body, private heads; a client fits its head to the received body and
-then trains the body.
+"""FedRep: a shared body and private heads; a client fits its head to the received body
+and then trains the body.
 
 Collins et al., "Exploiting shared representations for personalized federated learning",
-ICML 2021. Phase A trains h_i for τ epochs while the body is frozen, its batch-norm
-statistics too. Phase B trains b for the experiment's epochs while the head is frozen.
-Each phase has a fresh optimiser. With ``shared`` the phases train the private and the
-shared parameters. The authors' code instead splits one number of epochs
-between the phases, and trains all clients once more at the end.
+ICML 2021. Phase A trains h_i for τ epochs while the body is frozen, with its batch-norm
+statistics. Phase B trains b for the experiment's epochs while the head is frozen. Each
+phase has a fresh optimiser. With ``shared`` the phases train the private and the shared
+parameters. The authors' code instead splits one number of epochs between the phases,
+and trains all clients once more at the end.
 """
 
 from pydantic import Field, NonNegativeInt
@@ -19,10 +19,10 @@ from hpcfl.methods.fedper import FedPer
 
 
 class FedRep(FedPer):
-    """Server: ``model`` [P], the shared body followed by the initial head. Client:
-    ``head`` [P_h].
+    """State and traffic of FedRep.
 
-    Down P_b, up P_b.
+    Server: ``model`` [P], the shared body followed by the initial head. Client:
+    ``head`` [P_h]. Down P_b, up P_b.
     """
 
     reference = "Collins et al., ICML 2021"

@@ -2,16 +2,16 @@
 head for each client.
 
 Chen & Chao, "On bridging generic and personalized federated learning for image
-classification", ICLR 2022. With φ the features, π_i the client's class distribution and
-stop[·] a constant in the gradient, a client minimises (i) CE(g·φ + log π_i, y) over the
-body and the generic head g, a loss that balances the classes, and (ii) CE(stop[g·φ] +
-r_i·stop[φ], y) over the personal head r_i, which adds what is special to the client.
-r_i is linear and private, or made by a shared hypernetwork H(π_i) with P_ψ parameters.
-With ``order = "together"`` each step takes both losses at the same features, with
-``"separate"`` all epochs of (i) come first and then those of (ii), in plain steps.
+classification", ICLR 2022. Let φ be the features, π_i the client's class distribution
+and stop[·] a constant in the gradient. A client minimises (i) CE(g·φ + log π_i, y) over
+the body and the generic head g, a loss that balances the classes. It minimises (ii)
+CE(stop[g·φ] + r_i·stop[φ], y) over the personal head r_i, which adds the client's own
+part. r_i is linear and private, or the output of a shared hypernetwork H(π_i) with P_ψ
+parameters. With ``order = "together"`` each step uses both losses at the same features.
+With ``"separate"`` all epochs of (i) precede those of (ii), which have plain steps.
 
-π_i are exact shares with a floor, where PFLlib takes log 0 of absent classes. In (ii) φ
-is constant and g·φ is part of the sum, each of which one known code misses
+π_i are exact shares with a floor; PFLlib takes log 0 for absent classes. In (ii) φ is
+constant and g·φ is part of the sum; each of these is missing in one known code
 (methods-2.md §8, item 9).
 """
 
@@ -32,12 +32,12 @@ from hpcfl.methods.base import ClientModel, head_of
 from hpcfl.models import parts
 from hpcfl.rows.layout import Group, Layout
 
-FLOOR = 1e-12  # the share that an absent class gets
+FLOOR = 1e-12  # smallest share, for absent classes
 
 
 class HyperHead(nn.Module):
-    """A bias-free linear head [K, d] that two layers of width d make from a class
-    distribution [K].
+    """A bias-free linear head [K, d], computed from a class distribution [K] by two
+    layers of width d.
     """
 
     def __init__(self, features: int, classes: int):
@@ -51,19 +51,19 @@ class HyperHead(nn.Module):
 
 
 class FedRoD(PrivatePart):
-    """Server: ``model``, a client's whole row, in which a linear personal head is the
-    initial one.
+    """State and traffic of FedRoD.
 
-    Client: ``head``, FedPer's name for all that does not travel: here a linear r_i, and
-    not the model's module ``head``, which is the generic g and travels. Down and up P
-    with linear r_i, P + P_ψ with a hypernetwork. ``pre`` and ``post`` score (g +
-    r_i)·φ, ``global`` g·φ.
+    Server: ``model``, a client's whole row, in which a linear personal head is the
+    initial one. Client: ``head``, FedPer's name for the private columns: here a linear
+    r_i. The model's module ``head`` is the generic g, which is sent. Down and up P with
+    linear r_i, P + P_ψ with a hypernetwork. ``pre`` and ``post`` score (g + r_i)·φ,
+    ``global`` g·φ.
     """
 
     primary = "post"
     trains: ClassVar[
         Mapping[Group, str]
-    ] = {}  # the generic head is shared, whatever the body
+    ] = {}  # the generic head is shared even without a trained body
     reference = "Chen & Chao, ICLR 2022"
     short: ClassVar[Mapping[str, Any]] = {"personal": "hyper"}
     personal: Literal["linear", "hyper"] = Field(
@@ -98,19 +98,19 @@ class FedRoD(PrivatePart):
 
     @reads_features()
     def generic_loss(self, model: nn.Module, batch: Batch, lane: Any) -> Tensor:
-        """(i) alone."""
+        """Return loss (i) alone."""
         return self.generic(model, parts(model).features(batch.x), batch.y, lane)
 
     @reads_features()
     def residual_loss(self, model: nn.Module, batch: Batch, lane: Any) -> Tensor:
-        """(ii) alone."""
+        """Return loss (ii) alone."""
         return self.residual(model, parts(model).features(batch.x), batch.y, lane)
 
     def generic(
         self, model: nn.Module, features: Tensor, y: Tensor, lane: Any
     ) -> Tensor:
-        """Loss (i), on ``features`` [batch, d]: cross-entropy balanced by the client's
-        distribution.
+        """Return loss (i) on ``features`` [batch, d]: cross-entropy balanced by the
+        client's distribution.
         """
         return functional.cross_entropy(
             parts(model).head(features) + lane.distribution.log(), y
@@ -119,15 +119,15 @@ class FedRoD(PrivatePart):
     def residual(
         self, model: nn.Module, features: Tensor, y: Tensor, lane: Any
     ) -> Tensor:
-        """Loss (ii): cross-entropy of both heads' sum, with features and generic logits
-        constant.
+        """Return loss (ii): cross-entropy of both heads' sum, with features and generic
+        logits constant.
         """
         features = features.detach()
         generic = parts(model).head(features).detach()
         return functional.cross_entropy(generic + self.extra(model, features, lane), y)
 
     def extra(self, model: nn.Module, features: Tensor, lane: Any) -> Tensor:
-        """The personal head's logits r_i·φ [batch, K]."""
+        """Return the personal head's logits r_i·φ [batch, K]."""
         head = model.get_submodule("personal")
         logits: Tensor = (
             head(features)
@@ -181,8 +181,9 @@ class FedRoD(PrivatePart):
 
 
 def floored_distribution(counts: Tensor) -> Tensor:
-    """π [n, K] of training ``counts`` [n, K], with shares of at least FLOOR; uniform
-    without samples.
+    """Return π [n, K] of training ``counts`` [n, K], with shares of at least FLOOR.
+
+    A client without samples has uniform shares.
     """
     shares = torch.where(counts.sum(dim=1, keepdim=True) > 0, counts, 1.0)
     shares = (shares / shares.sum(dim=1, keepdim=True)).clamp(min=FLOOR)

@@ -1,20 +1,20 @@
-"""FedTGP: FedProto, whose server trains the prototypes so that classes lie apart.
+"""FedTGP: FedProto with prototypes that the server trains to separate the classes.
 
 Zhang et al., "FedTGP: Trainable global prototypes with adaptive-margin-enhanced
 contrastive learning for data and model heterogeneity in federated learning", AAAI 2024.
-Clients do what FedProto's do, with a prototype of every class from the second exchange
-on. The server has a small network T, by which the prototype of class k is T(k). With the
-uploads' class means μ_ik it minimises, by plain steps on mini-batches of uploads, the
-cross-entropy of the logits −(‖μ_ik − T(j)‖₂ + margin·[j = k])_j and k, so that an upload
-has to be nearer to its own prototype than to any other by the margin: the largest
-distance between the mean upload of a class and that of its nearest neighbour, at most
-``margin_cap``.
+Clients act as in FedProto, with a prototype of every class from the second exchange on.
+The server has a small network T; the prototype of class k is T(k). Let μ_ik be the
+uploads' class means. By plain steps on mini-batches of uploads the server minimises the
+cross-entropy of the logits −(‖μ_ik − T(j)‖₂ + margin·[j = k])_j and k. So an upload
+must be nearer to its own prototype than to any other by the margin. For each class let
+the gap be the distance of its mean upload from the nearest other class's. The margin is
+the largest gap, at most ``margin_cap``.
 
-Distances are taken from differences, with ε under the root, where the authors' code
-expands the square, whose root has no gradient at 0. Where the cohort has one class alone
-there is no gap, and the margin is 0. As in FedProto the distance in the clients' loss is
-a mean over coordinates too. The result is ``post``, as FedProto's; with the new
-prototypes the trained models are scored as the next round's ``pre`` (methods-3.md §14).
+Distances are computed from differences, with ε under the root. The authors' code
+expands the square; its root has no gradient at 0. A cohort with a single class has no
+gap, and the margin is 0. As in FedProto the distance in the clients' loss is a mean
+over coordinates too. The result is ``post``, as in FedProto. The next round's ``pre``
+scores the trained models with the new prototypes (methods-3.md §14).
 """
 
 from collections.abc import Mapping
@@ -32,16 +32,17 @@ from hpcfl.communication.message import Message
 from hpcfl.methods.base import Cohort, Setup, State, search
 from hpcfl.methods.fedproto import FedProto
 
-NETWORK = "network."  # how the names of T's tensors begin in the server's state
-EPSILON = 1e-12  # under a root, whose gradient at 0 is not a number
+NETWORK = "network."  # prefix of the names of T's tensors in the server's state
+EPSILON = 1e-12  # added under a root, because its gradient at 0 is not a number
 
 
 class FedTGP(FedProto):
-    """Server: FedProto's ``prototypes`` T(k) [K, d] and ``present``, bool [K]; T's
-    tensors, ``network.NAME``. Client: ``model`` [P].
+    """State and traffic of FedTGP.
 
-    Down d for each class, from round 2 on, up d for each class held; both ways a bit
-    for each class. ``weights`` weighs nothing: an upload is one sample.
+    Server: FedProto's ``prototypes`` T(k) [K, d] and ``present``, bool [K]; T's
+    tensors, ``network.NAME``. Client: ``model`` [P]. Down d for each class, from round
+    2 on, up d for each class held; both ways a bit for each class. ``weights`` has no
+    effect: an upload is one sample.
     """
 
     reference = "Zhang et al., AAAI 2024"
@@ -113,8 +114,11 @@ class FedTGP(FedProto):
         server["present"] = torch.ones_like(server["present"])
 
     def margin(self, uploads: Tensor, labels: Tensor) -> float:
-        """max_k γ_k, at most the cap, with γ_k the distance of class k's mean of
-        ``uploads`` [count, d] to the nearest other class's; 0 for a single class.
+        """Return the largest gap between classes, at most the cap; 0 for a single
+        class.
+
+        The gap of a class is the distance of its mean of ``uploads`` [count, d] from
+        the nearest other class's.
         """
         present = labels.unique()
         means = torch.stack([uploads[labels == label].mean(dim=0) for label in present])
@@ -126,7 +130,7 @@ class FedTGP(FedProto):
 
 
 def generated(network: State) -> Tensor:
-    """The prototypes T(k) [K, d] of all classes, from the tensors of T by name."""
+    """Return the prototypes T(k) [K, d] of all classes, from the tensors of T by name."""
     hidden = functional.linear(
         network["classes.weight"], network["hidden.weight"], network["hidden.bias"]
     )
@@ -136,9 +140,7 @@ def generated(network: State) -> Tensor:
 def contrast(
     uploads: Tensor, labels: Tensor, prototypes: Tensor, margin: float
 ) -> Tensor:
-    """The cross-entropy that T minimises, on ``uploads`` [batch, d] of classes ``labels``
-    [batch].
-    """
+    """Return T's cross-entropy on ``uploads`` [batch, d] of classes ``labels`` [batch]."""
     squares = (uploads[:, None] - prototypes).square().sum(dim=2)
     distances = (squares + EPSILON).sqrt()
     own = functional.one_hot(labels, len(prototypes))

@@ -2,13 +2,13 @@
 uniform features.
 
 Son et al., "FedUV: uniformity and variance for heterogeneous federated learning", CVPR
-2024. On a mini-batch with probabilities Q [b, K] and features X [b, d] a client
-minimises CE + λ·V + μ·U: V = (1/K) Σ_j max(0, 1/√K − std(Q_·j)), with the unbiased
-standard deviation, and U = the mean over pairs of exp(−‖x_a − x_b‖²/σ²), σ² being the
+2024. Consider a mini-batch with probabilities Q [b, K] and features X [b, d]. A client
+minimises CE + λ·V + μ·U. V = (1/K) Σ_j max(0, 1/√K − std(Q_·j)), with the unbiased
+standard deviation. U is the mean over pairs of exp(−‖x_a − x_b‖²/σ²), with σ² the
 median of the non-zero squared distances. A batch of one has neither term.
 
-As the authors' code (methods-1.md §14, item 9), features are not normalised, though the
-paper calls them hyperspherical, and the median takes part in the gradient;
+As in the authors' code (methods-1.md §14, item 9), features are not normalised, though
+the paper calls them hyperspherical. The median takes part in the gradient.
 ``normalise`` and ``detach_scale`` change that. The code averages batch-norm statistics
 too, as ``training.buffers = "average"`` does.
 """
@@ -25,14 +25,14 @@ from hpcfl.methods.base import head_of, search
 from hpcfl.methods.fedavg import FedAvg
 from hpcfl.models import parts
 
-FLOOR = 1e-12  # under the square root, whose gradient at 0 is not a number
+FLOOR = 1e-12  # added under the square root, because its gradient at 0 is not a number
 
 
 def variance_gap(probabilities: Tensor) -> Tensor:
-    """V of ``probabilities`` [b, K]: how far the columns' standard deviations stay
-    below 1/√K.
+    """Return V of ``probabilities`` [b, K]: the mean distance of columns' standard
+    deviations below 1/√K.
 
-    That is what the columns of K different one-hot predictions have.
+    The columns of K different one-hot predictions have the standard deviation 1/√K.
     """
     spread = (probabilities.var(dim=0) + FLOOR).sqrt()
     of_one_hot: float = probabilities.shape[1] ** -0.5
@@ -40,20 +40,21 @@ def variance_gap(probabilities: Tensor) -> Tensor:
 
 
 def closeness(features: Tensor, detach: bool) -> Tensor:
-    """U of ``features`` [b, d], in (0, 1]; ``detach`` keeps the median out of the
-    gradient.
+    """Return U of ``features`` [b, d], in (0, 1]; ``detach`` excludes the median from
+    the gradient.
     """
     first, second = torch.triu_indices(
         len(features), len(features), 1, device=features.device
     )
-    # from differences, because ‖a‖² + ‖b‖² − 2ab loses all digits for close pairs
+    # computed from differences, because ‖a‖² + ‖b‖² − 2ab loses all digits for close
+    # pairs
     squares = (features[first] - features[second]).square().sum(dim=1)
     scale = median_above_zero(squares)
     return (-squares / (scale.detach() if detach else scale)).exp().mean()
 
 
 def median_above_zero(values: Tensor) -> Tensor:
-    """The lower median of those of ``values`` [m] ≥ 0 that are not zero; 1 if all are."""
+    """Return the lower median of the nonzero ``values`` [m] ≥ 0; 1 if all are zero."""
     ordered = torch.where(values > 0, values, torch.inf).sort().values
     count = (values > 0).sum()
     return torch.where(
@@ -62,7 +63,10 @@ def median_above_zero(values: Tensor) -> Tensor:
 
 
 class FedUV(FedAvg):
-    """Server: ``model`` [P]. Client: nothing. Down P, up P."""
+    """State and traffic of FedUV.
+
+    Server: ``model`` [P]. Client: none. Down P, up P.
+    """
 
     reference = "Son et al., CVPR 2024"
     lam: float = Field(

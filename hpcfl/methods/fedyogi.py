@@ -1,8 +1,8 @@
 """FedYogi: FedAvg whose server takes Yogi's steps along the clients' mean change.
 
 Reddi et al., "Adaptive federated optimization", ICLR 2021: v ← v − (1 − β₂)Δ² sign(v −
-Δ²), which changes v by no more than Δ², where Adam's v forgets at a fixed rate.
-The mean change weighs clients by samples, where the paper's algorithm has equal weights
+Δ²). This changes v by at most Δ²; Adam's v decays at a fixed rate. The mean change
+weights clients by samples; the paper's algorithm has equal weights
 (``_adaptive_server``).
 """
 
@@ -13,7 +13,7 @@ from hpcfl.methods._adaptive_server import AdaptiveServer
 
 
 class FedYogi(AdaptiveServer):
-    """State and traffic as of ``AdaptiveServer``."""
+    """State and traffic as in ``AdaptiveServer``."""
 
     beta2: float = Field(
         0.99, ge=0, le=1, description="share β₂ of the old v that is kept"

@@ -1,19 +1,19 @@
 """FML: a private model and a copy of the global one teach each other on local data.
 
-Shen et al., "Federated mutual learning", arXiv 2006.16765; FITEE 2023. Beside the copy
-of the global model w, the "meme", a client has a model v_i of its own. On each
-mini-batch, with the predictions p_g of the meme and p_l of v_i, v_i takes a step along
-α·CE + (1 − α)·KL(p_g ‖ p_l) and the meme along β·CE + (1 − β)·KL(p_l ‖ p_g), both from
-the same forward passes. w becomes the uniform mean of the memes; v_i stays with its
+Shen et al., "Federated mutual learning", arXiv 2006.16765; FITEE 2023. A client has the
+copy of the global model w, the "meme", and a model v_i of its own. Let p_g and p_l be
+the predictions of the meme and of v_i on a mini-batch. v_i takes a step along α·CE + (1
+− α)·KL(p_g ‖ p_l). The meme takes one along β·CE + (1 − β)·KL(p_l ‖ p_g). Both steps
+use the same forward passes. w becomes the uniform mean of the memes; v_i stays with its
 client. The result is v_i after training; ``global`` scores w.
 
-Where the codes differ (methods-3.md §11, item 9): PFLlib's divergence is a mean over
-batch and classes, K times weaker than the text's mean over the batch, here with ``kl =
-"elements"``. There each model also gets the gradient of the other's divergence through
-its own prediction, with ``detach = false``; by default the teacher's prediction is a
-constant, as in deep mutual learning. Its keys' defaults α = 1, β = 0 leave the meme
-without labels and v_i without a teacher. Both models are one row, so ``training.clip``
-bounds the norm of both gradients together, not of each.
+The codes differ (methods-3.md §11, item 9). PFLlib's divergence is a mean over batch
+and classes, K times weaker than the text's mean over the batch; here this is ``kl =
+"elements"``. In PFLlib each model also receives the gradient of the other's divergence
+through its own prediction, as with ``detach = false``. By default the teacher's
+prediction is a constant, as in deep mutual learning. PFLlib's defaults α = 1, β = 0
+leave the meme without labels and v_i without a teacher. Both models are one row, so
+``training.clip`` bounds the norm of both gradients together.
 """
 
 import copy
@@ -33,16 +33,18 @@ from hpcfl.rows.layout import Group, Layout
 
 
 class FML(PrivatePart):
-    """Server: ``model``, a client's whole row: w [P], then the initial v.
+    """State and traffic of FML.
 
-    Client: ``head`` [P], FedPer's name for all that does not travel: here v_i. Down P,
-    up P.
+    Server: ``model``, a client's whole row: w [P], then the initial v. Client: ``head``
+    [P], FedPer's name for the private columns: here v_i. Down P, up P.
     """
 
     primary = "post"
     family = "personal beside global"
     reference = "Shen et al., arXiv 2006.16765"
-    trains: ClassVar[Mapping[Group, str]] = {}  # whatever is trained is in both models
+    trains: ClassVar[
+        Mapping[Group, str]
+    ] = {}  # all trained parameters are in both models
     weights: Literal["samples", "uniform"] = Field(
         "uniform", description="weights of the clients' memes in the global model"
     )
@@ -101,7 +103,9 @@ class FML(PrivatePart):
         return self.alpha * of_mine + self.beta * of_meme + regulariser
 
     def divergence(self, teacher: Tensor, pupil: Tensor) -> Tensor:
-        """KL(teacher ‖ pupil) of log-probabilities [batch, K], a mean over the batch."""
+        """Return KL(teacher ‖ pupil) of log-probabilities [batch, K], a mean over the
+        batch.
+        """
         if self.detach:
             teacher = teacher.detach()
         terms = teacher.exp() * (teacher - pupil)
@@ -120,13 +124,13 @@ class FML(PrivatePart):
         return {"global": ClientModel(self.under_initial_head(fleet.layout, inbox))}
 
     def init_newcomers(self, fleet: Fleet, inbox: Inbox) -> None:
-        """A newcomer's own model begins as the global one."""
+        """Initialise a newcomer's own model with the global one."""
         received = self.prepare(fleet, inbox)["body"]
         fleet.state["head"] = received.expand(len(fleet.ids), -1).clone()
 
 
 def own_prediction(model: nn.Module, x: Tensor, lane: Any) -> Tensor:
-    """The logits [batch, K] of the private model v_i."""
+    """Return the logits [batch, K] of the private model v_i."""
     logits: Tensor = model.get_submodule("mine")(x)
     return logits
 

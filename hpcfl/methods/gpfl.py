@@ -1,21 +1,22 @@
-"""GPFL: clients share embeddings of the classes and a valve that gives each sample's
-features a global and a personal view.
+"""GPFL: clients share class embeddings and a valve that computes a global and a
+personal view of features.
 
 Zhang et al., "GPFL: Simultaneously learning global and personalized feature information
-for personalized federated learning", ICCV 2023. With e_k the class embeddings [d], a
-context z makes of features φ the view valve(φ, z) = ReLU((γ(z) + 1)⊙φ + β(z)), γ and β
-being a layer each. The global context is z = mean of all e_k, the personal one z_i =
-Σ_k π_ik e_k, π_ik the client's share of the class, both of the embeddings that came down.
-Over everything a client minimises CE(head(valve(φ, z_i)), y) + CE(cos(valve(φ, z), e_·),
-y) + λ‖valve(φ, z) − e⁰_y‖, e⁰ being the received embeddings and the norm that of the
-whole mini-batch, not squared; embeddings and valve decay with the strength μ. Body, valve
-and embeddings are averaged, the head is private.
+for personalized federated learning", ICCV 2023. Let e_k be the class embeddings [d]. A
+context z turns features φ into the view valve(φ, z) = ReLU((γ(z) + 1)⊙φ + β(z)), with
+one layer each for γ and β. The global context is z = mean of all e_k. The personal one
+is z_i = Σ_k π_ik e_k, with π_ik the client's share of the class. Both use the received
+embeddings. A client minimises CE(head(valve(φ, z_i)), y) + CE(cos(valve(φ, z), e_·), y)
++ λ‖valve(φ, z) − e⁰_y‖ over all parameters. e⁰ are the received embeddings, and the
+norm is that of the whole mini-batch, not squared. Embeddings and valve decay with the
+strength μ. Body, valve and embeddings are averaged, the head is private.
 
-As the authors' code: cosines are logits without any scale, so that the second term is at
-least log(1 + (K − 1)e^(−2)). Unlike it (methods-3.md §9, item 9): contexts are of the
-received embeddings, as in the text, where the code has the client's own ones of its last
-round, and zeros in its first: ``lag``. Decay is a term of the loss, which is the same for
-plain steps. 10⁻¹² is added under the norm's root, whose slope at 0 is not a number.
+As in the authors' code, cosines are logits without any scale, so that the second term
+is at least log(1 + (K − 1)e^(−2)). Three points differ from the code (methods-3.md §9,
+item 9). Contexts use the received embeddings, as in the text. The code uses the
+client's own embeddings of its last round, and zeros in its first, as here with ``lag``.
+Decay is a term of the loss, which is the same for plain steps. 10⁻¹² is added under the
+norm's root, because the root's slope at 0 is not a number.
 """
 
 from collections.abc import Mapping
@@ -33,12 +34,14 @@ from hpcfl.methods._private_part import PrivatePart
 from hpcfl.methods.base import ClientModel, Setup, State, head_of, search
 from hpcfl.models import parts
 
-FLOOR = 1e-12  # under the root of the norm
+FLOOR = 1e-12  # added under the root of the norm
 EMBEDDINGS = "embeddings.weight"
 
 
 class Valve(nn.Module):
-    """The conditional valve of features and contexts of ``width`` d: 2d² + 6d numbers."""
+    """Conditional valve for features and contexts of ``width`` d, with 2d² + 6d
+    parameters.
+    """
 
     def __init__(self, width: int):
         super().__init__()
@@ -46,7 +49,7 @@ class Valve(nn.Module):
         self.beta = _layer(width)
 
     def forward(self, features: Tensor, context: Tensor) -> Tensor:
-        """The view [batch, d] of ``features`` [batch, d] in a ``context`` [d]."""
+        """Return the view [batch, d] of ``features`` [batch, d] in a ``context`` [d]."""
         scale = self.gamma(context) + 1
         return functional.relu(scale * features + self.beta(context))
 
@@ -56,12 +59,12 @@ def _layer(width: int) -> nn.Module:
 
 
 class GPFL(PrivatePart):
-    """Server: ``model`` [P]: body, valve, embeddings, and the initial head. Client:
-    ``head`` [P_h]; with ``lag`` its ``embeddings`` [K·d], too.
+    """State and traffic of GPFL.
 
-    Down and up P − P_h, which is the body, Kd and 2d² + 6d. ``pre`` and ``post`` score the
-    personal view under the head, ``global`` the cosines of the global view. With ``ala``
-    the embeddings are blended.
+    Server: ``model`` [P]: body, valve, embeddings, and the initial head. Client:
+    ``head`` [P_h]; with ``lag`` also its ``embeddings`` [K·d]. Down and up P − P_h: the
+    body, Kd and 2d² + 6d. ``pre`` and ``post`` score the personal view under the head,
+    ``global`` the cosines of the global view. With ``ala`` the embeddings are blended.
     """
 
     reference = "Zhang et al., ICCV 2023"
@@ -103,7 +106,7 @@ class GPFL(PrivatePart):
         return fit + term
 
     def decay(self, model: nn.Module) -> Tensor:
-        """μ/2 times the squared length of embeddings and valve."""
+        """Return μ/2 times the squared length of embeddings and valve."""
         length = embeddings_of(model).square().sum()
         for parameter in model.get_submodule("valve").parameters():
             length = length + parameter.square().sum()
@@ -123,7 +126,7 @@ class GPFL(PrivatePart):
             fleet.state["embeddings"] = trained[:, columns]
 
     def prepare(self, fleet: Fleet, inbox: Inbox) -> Inbox:
-        """Adds both contexts [n, d] and the received ``embeddings`` [n, K, d]."""
+        """Add both contexts [n, d] and the received ``embeddings`` [n, K, d]."""
         rows = self.received(fleet, inbox)
         received = fleet.layout.split(rows)[EMBEDDINGS]
         seen = received
@@ -160,18 +163,18 @@ class GPFL(PrivatePart):
 
 
 def cosines(model: nn.Module, view: Tensor) -> Tensor:
-    """The cosines [batch, K] of a ``view`` [batch, d] and the class embeddings."""
+    """Return the cosines [batch, K] of a ``view`` [batch, d] and the class embeddings."""
     directions = functional.normalize(embeddings_of(model))
     return functional.normalize(view) @ directions.T
 
 
 def embeddings_of(model: nn.Module) -> Tensor:
-    """The class embeddings [K, d]."""
+    """Return the class embeddings [K, d]."""
     return cast(Tensor, model.get_submodule("embeddings").weight)
 
 
 def by_personal_view(model: nn.Module, x: Tensor, lane: Any) -> Tensor:
-    """The logits [batch, K] of the head on the personal view."""
+    """Return the logits [batch, K] of the head on the personal view."""
     features = parts(model).features(x)
     view = model.get_submodule("valve")(features, lane.personal_context)
     logits: Tensor = parts(model).head(view)
@@ -179,7 +182,7 @@ def by_personal_view(model: nn.Module, x: Tensor, lane: Any) -> Tensor:
 
 
 def by_global_view(model: nn.Module, x: Tensor, lane: Any) -> Tensor:
-    """The cosines [batch, K] of the global view, which need no head."""
+    """Return the cosines [batch, K] of the global view, without a head."""
     features = parts(model).features(x)
     return cosines(model, model.get_submodule("valve")(features, lane.global_context))
 

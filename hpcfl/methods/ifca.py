@@ -1,13 +1,14 @@
-"""IFCA: k cluster models; a client trains the one that fits its training data best.
+"""IFCA: k cluster models; a client trains the model with the best fit to its training
+data.
 
 Ghosh et al., "An efficient framework for clustered federated learning", NeurIPS 2020,
-the variant that averages models, not gradients. All k models Θ_c come down. A client
-trains from the one with the least F_i(Θ_c), over its training data in evaluation mode,
-ties to the lowest index. Θ_c becomes the weighted mean of the models trained from it,
-and stays where nobody chose it.
+the variant that averages models, not gradients. A client receives all k models Θ_c and
+trains from the one with the smallest F_i(Θ_c). The loss covers its training data in
+evaluation mode; ties select the lowest index. Θ_c becomes the weighted mean of the
+models trained from it, and stays unchanged without any.
 
-The authors' code chooses the model to be scored by test labels, and averages uniformly;
-neither is done here (methods-1.md §13).
+The authors' code selects the scored model by test labels and averages uniformly; both
+are left out here (methods-1.md §13).
 """
 
 import torch
@@ -23,11 +24,10 @@ from hpcfl.methods.fedavg import ServerModel
 
 
 class IFCA(ServerModel):
-    """Server: ``models`` [k, P], at first different random draws; ``chosen`` [M], each
-    client's last cluster.
+    """State and traffic of IFCA.
 
-    Before a client's first round its ``chosen`` is −1. Client: nothing. Down k·P, up P
-    + 1.
+    Server: ``models`` [k, P], at first different random draws; ``chosen`` [M], each
+    client's last cluster, −1 before its first round. Client: none. Down k·P, up P + 1.
     """
 
     reference = "Ghosh et al., NeurIPS 2020"
@@ -56,7 +56,7 @@ class IFCA(ServerModel):
         }
 
     def prepare(self, fleet: Fleet, inbox: Inbox) -> Inbox:
-        """Adds ``cluster`` [n], which of the models each client chooses."""
+        """Add ``cluster`` [n], the index of each client's model."""
         return {
             **inbox,
             "cluster": fleet.loss_of(inbox["models"], "train").argmin(dim=1),
@@ -67,7 +67,7 @@ class IFCA(ServerModel):
         return chosen
 
     def upload(self, fleet: Fleet, inbox: Inbox, trained: Tensor) -> Message:
-        # a mean for each cluster, in which only those who chose it count
+        # one mean for each cluster over its clients
         chosen = functional.one_hot(inbox["cluster"].cpu(), self.clusters)
         return {
             "models": Mean(trained, chosen * self.shares(fleet)[:, None]),

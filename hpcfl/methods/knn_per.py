@@ -1,21 +1,21 @@
-"""kNN-Per: FedAvg, whose prediction is mixed with that of the nearest training samples
-of the client.
+"""kNN-Per: FedAvg with predictions mixed with those of the client's nearest training
+samples.
 
 Marfoq et al., "Personalized federated learning through local memorization", ICML 2022.
-Training is FedAvg's. To predict, a client has a store of its training samples, their
-features φ(x_s) under its model, which are what enters the head, and their labels. Of
-the k nearest to φ(x), by the squared distance δ², p_kNN is the histogram of labels with
-weights exp(−δ²/(d·σ)), and its prediction is λ p_kNN + (1 − λ) softmax(z). The result
-is read before local training; ``global`` scores FedAvg's prediction.
+Training is FedAvg's. For predictions a client has a store of its training samples with
+their labels and features. The features φ(x_s) are the head's input under its model.
+p_kNN is the histogram of the labels of the k samples nearest to φ(x), by the squared
+distance δ², with weights exp(−δ²/(d·σ)). The client predicts λ p_kNN + (1 − λ)
+softmax(z). The result is ``pre``, before local training; ``global`` scores FedAvg's
+prediction.
 
-Probabilities are mixed, as by the authors; FL-bench mixes p_kNN with logits. The
-authors' script tries every λ on test samples; here λ is a key, or with ``share =
-"tuned"`` each client's own, the one of 0, 0.1, … 1 with which most samples of its store
-are right when they are predicted from the others; of equal ones the smallest
-(methods-3.md §16). δ² is counted from the least one, which cancels, so that not all
-weights can underflow; of neighbours that are equally far those that come first in the
-store are taken. No probability is less than ``FLOOR``: with λ = 1 there would be losses
-without end.
+Probabilities are mixed, as in the authors' code; FL-bench mixes p_kNN with logits. The
+authors' script tries every λ on test samples. Here λ is a key, or with ``share =
+"tuned"`` each client's own. It is the best of 0, 0.1, … 1 by accuracy on the store,
+with each sample predicted from the others; ties select the smallest (methods-3.md §16).
+δ² is relative to the smallest one, which cancels, so that the weights cannot all
+underflow. Of equally distant neighbours the first ones in the store count. No
+probability is below ``FLOOR``, because with λ = 1 losses would be infinite.
 """
 
 from collections.abc import Mapping
@@ -32,15 +32,16 @@ from hpcfl.methods.base import ClientModel, State, head_of, search
 from hpcfl.methods.fedavg import FedAvg
 from hpcfl.models import parts
 
-FLOOR = 1e-12  # the least probability of a class
-GRID = 10  # λ is tuned in steps of a tenth
+FLOOR = 1e-12  # the smallest probability of a class
+GRID = 10  # λ is tuned in steps of 1/GRID
 
 
 class KNNPer(FedAvg):
-    """Server: ``model`` [P]. Client: nothing. Down P, up P.
+    """State and traffic of kNN-Per.
 
-    A store has at most ``capacity`` samples, a random choice of each round; where
-    newcomers have more than anybody else they choose, too.
+    Server: ``model`` [P]. Client: none. Down P, up P. A store has at most ``capacity``
+    samples, a random choice in each round. Newcomers with more samples than every other
+    client store a random choice, too.
     """
 
     family = "one global model"
@@ -75,7 +76,7 @@ class KNNPer(FedAvg):
     ) -> ClientModel:
         if self.share == 0:
             return ClientModel(rows)
-        # The same on all ranks, because bits may depend on a store's size.
+        # The size is the same on all ranks, because bits may depend on it.
         size = min(self.capacity, int(fleet.setup.counts.sum(dim=1).max()))
         found, labels, held = fleet.outputs(rows, features_and_logits, most=size)
         width = found.shape[2] - fleet.setup.classes
@@ -93,7 +94,7 @@ class KNNPer(FedAvg):
         return ClientModel(rows, self.prediction, {**store_of_all, "share": share})
 
     def prediction(self, model: nn.Module, x: Tensor, lane: Any) -> Tensor:
-        """Logarithms of the mixed probabilities [batch, K]."""
+        """Return logarithms of the mixed probabilities [batch, K]."""
         features = parts(model).features(x)
         probabilities = parts(model).head(features).softmax(dim=1)
         near = self.votes(
@@ -104,7 +105,7 @@ class KNNPer(FedAvg):
             probabilities.shape[1],
         )
         mixed = lane.share * near + (1 - lane.share) * probabilities
-        # A client may have nothing in its store.
+        # A client may have an empty store.
         mixed = torch.where(lane.held.any(), mixed, probabilities)
         return mixed.clamp(min=FLOOR).log()
 
@@ -116,13 +117,14 @@ class KNNPer(FedAvg):
         usable: Tensor,
         classes: int,
     ) -> Tensor:
-        """p_kNN [batch, K] of samples.
+        """Return p_kNN [batch, K] of samples.
 
         Args:
-            features: theirs [batch, d].
-            store: those of the store [S, d], whose classes are ``labels`` [S].
-            usable: which of the store each sample may take, bool [batch, S], or [S] if
-                these are the same for all.
+            features: The samples' features [batch, d].
+            store: The store's features [S, d].
+            labels: The store's classes [S].
+            usable: The samples of the store that each sample may use, bool [batch, S],
+                or [S] if these are the same for all.
             classes: K.
         """
         squares = features.square().sum(dim=1, keepdim=True)
@@ -140,9 +142,11 @@ class KNNPer(FedAvg):
     def tuned(
         self, features: Tensor, labels: Tensor, held: Tensor, logits: Tensor
     ) -> float:
-        """The λ of one client, from its store: [S, d], [S], bool [S], logits [S, K]."""
+        """Return the λ of one client from its store: [S, d], [S], bool [S], logits [S,
+        K].
+        """
         own = int(held.sum())
-        if own < 2:  # nothing is left where one is left out
+        if own < 2:  # leaving one out needs at least two samples
             return 0.0
         others = ~torch.eye(own, dtype=torch.bool, device=held.device)
         features, labels, logits = features[:own], labels[:own], logits[:own]
@@ -159,7 +163,7 @@ class KNNPer(FedAvg):
 
 
 def features_and_logits(model: nn.Module, x: Tensor, lane: Any) -> Tensor:
-    """What enters the head and what it gives, [batch, d + K]."""
+    """Return the head's input and output, [batch, d + K]."""
     features = parts(model).features(x)
     return torch.cat([features, parts(model).head(features)], dim=1)
 

@@ -1,19 +1,19 @@
-"""LG-FedAvg: the lower layers, which represent the data, are each client's own; the
+"""LG-FedAvg: each client keeps its own lower layers, which represent the data; the
 upper ones are shared. The mirror image of FedPer.
 
 Liang et al., "Think locally, act globally: Federated learning with local and global
 representations", arXiv 2001.01523, 2020. A client trains (b_i, g) as one model; the
 shared layers become g ← Σ_S p_i g_i, and the body b_i never leaves its client. The
-result is read before local training.
+result is ``pre``, before local training.
 
-The authors' code begins with a FedAvg model of 400 to 1,200 rounds, and reports each
-client's best model over the rounds, chosen on its test samples; here all begins from
-scratch, as in the later papers that compare with it, and nothing is chosen. With their
-network for CIFAR-10 that code shares the convolutions and keeps the classifier private,
-FL-bench counts the shared layers from below, and both are the opposite of the text,
-which is followed. They average uniformly, ``weights = "uniform"``; PFLlib weighs by
-samples, as here, so that a comparison with FedAvg shows the method alone (methods-3.md
-§5).
+The authors' code begins with a FedAvg model of 400 to 1,200 rounds. It reports each
+client's best model over the rounds, selected on its test samples. Here training begins
+from scratch, as in later papers, and nothing is selected. With their network for
+CIFAR-10 that code shares the convolutions and keeps the classifier private; FL-bench
+counts the shared layers from below. Both are the opposite of the text, which is
+followed here. They average uniformly, as with ``weights = "uniform"``. PFLlib weights
+by samples, as the default here, so that a comparison with FedAvg isolates the method
+(methods-3.md §5).
 """
 
 from collections.abc import Mapping
@@ -27,10 +27,10 @@ from hpcfl.rows.layout import Group, Layout
 
 
 class LGFedAvg(SharedHead):
-    """Server: ``model`` [P], the initial body under the shared layers. Client: ``body``
-    [P − P_g].
+    """State and traffic of LG-FedAvg.
 
-    Down P_g, up P_g, by default those of the head.
+    Server: ``model`` [P], the initial body under the shared layers. Client: ``body`` [P
+    − P_g]. Down P_g, up P_g, by default those of the head.
     """
 
     reference = "Liang et al., arXiv 2001.01523"

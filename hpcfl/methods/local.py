@@ -1,9 +1,9 @@
-"""Local ("Separate"): each client trains alone; nothing travels.
+"""Local ("Separate"): each client trains alone, without communication.
 
-The baseline of every paper, scored after training. A client trains in the rounds whose
-cohort it belongs to. FedNH's code gives it R·ρ rounds, as many as a client has on
-average where a fraction ρ takes part in each of R rounds; they are its own rounds 1 to
-R·ρ, also for the learning rate, as here in R·ρ rounds of all clients.
+This is the baseline of every paper, scored after training. A client trains in the
+rounds whose cohort includes it. FedNH's code gives it R·ρ rounds, a client's average
+number with a fraction ρ of the clients in each of R rounds. They are its own rounds 1
+to R·ρ, also for the learning rate, as here in R·ρ rounds of all clients.
 """
 
 from torch import Tensor
@@ -14,7 +14,10 @@ from hpcfl.methods.base import Audience, Cohort, Method, Setup, State
 
 
 class Local(Method):
-    """Server: nothing. Client: ``model`` [P]. Down 0, up 0."""
+    """State and traffic of Local.
+
+    Server: none. Client: ``model`` [P]. Down 0, up 0.
+    """
 
     family = "no exchange"
     primary = "post"

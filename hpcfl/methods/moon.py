@@ -1,18 +1,18 @@
 """MOON: FedAvg whose clients keep features near the global model's and away from their
 own last model's.
 
-Li, He & Song, "Model-contrastive federated learning", CVPR 2021. With z, z_w and z_i
+Li, He & Song, "Model-contrastive federated learning", CVPR 2021. Let z, z_w and z_i be
 the features of the model in training, of the received model and of the client's model
-after its last round, a client minimises CE + μ·ℓ, ℓ = −log(exp(sim(z, z_w)/τ) /
-(exp(sim(z, z_w)/τ) + exp(sim(z, z_i)/τ))), sim the cosine, z_w and z_i constant. The
-result is read before local training.
+after its last round. A client minimises CE + μ·ℓ, ℓ = −log(exp(sim(z, z_w)/τ) /
+(exp(sim(z, z_w)/τ) + exp(sim(z, z_i)/τ))). sim is the cosine, and z_w and z_i are
+constant. The result is ``pre``, before local training.
 
-The paper puts a projection head of two layers between body and head and compares its
-outputs; here, as in comparisons that keep everybody's model, it is the head's input. The
-default μ = 5 is the paper's all the same, tuned on those outputs and not on these
-features (methods-2.md §12), so a comparison has to choose μ anew. A client's model
-before its first round is the initial one. All three models use the batch-norm
-statistics of the one in training.
+The paper compares the outputs of a projection head of two layers between body and head.
+Here, as in comparisons with the same model for all methods, it compares the head's
+input. The default μ = 5 is the paper's, tuned on those outputs and not on these
+features (methods-2.md §12). So a comparison must tune μ again. A client's model before
+its first round is the initial one. All three models use the batch-norm statistics of
+the one in training.
 """
 
 from typing import Any
@@ -31,8 +31,10 @@ from hpcfl.models import parts
 
 
 class Moon(FedAvg):
-    """Server: ``model`` [P]. Client: ``last`` [P], its model after its last round. Down
-    P, up P.
+    """State and traffic of MOON.
+
+    Server: ``model`` [P]. Client: ``last`` [P], its model after its last round. Down P,
+    up P.
     """
 
     reference = "Li et al., CVPR 2021"
@@ -79,8 +81,8 @@ class Moon(FedAvg):
             ],
             dim=1,
         )
-        # Of softplus, which would do the same, the last bits depend on how many clients
-        # are side by side.
+        # Softplus would compute the same, but its last bits depend on the number of
+        # clients side by side.
         contrast = -(similar / self.tau).log_softmax(dim=1)[:, 0].mean()
         total: Tensor = fit + lane.regulariser(self.mu * contrast)
         return total

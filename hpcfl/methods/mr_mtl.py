@@ -2,15 +2,15 @@
 multi-task learning).
 
 Liu et al., "On privacy and personalization in cross-silo federated learning", NeurIPS
-2022. Client i goes on from its own model w_i and minimises F_i(w) + (λ/2)‖w − w̄‖² with
-w̄, the mean of all clients' models, constant in the round. Unlike Ditto's the anchor is
-no model that is trained for itself. The result is w_i after training; ``global`` scores
-w̄. Without their differential privacy.
+2022. Client i continues from its own model w_i and minimises F_i(w) + (λ/2)‖w − w̄‖².
+w̄, the mean of all clients' models, is constant in the round. Unlike Ditto's the anchor
+is not trained itself. The result is w_i after training; ``global`` scores w̄. The
+paper's differential privacy is left out.
 
 The authors' code trains all clients in each round, and w̄ moves by the mean of their
-changes. Of a cohort S the mean change counts as S's share of all clients' weight, w̄ ← w̄
-+ (Σ_S N_i/Σ_M N_i) Σ_S p_i (w_i⁺ − w_i), which keeps w̄ the mean of all w_i
-(methods-3.md §20).
+changes. With a cohort S the mean change is multiplied by S's share of all clients'
+weight: w̄ ← w̄ + (Σ_S N_i/Σ_M N_i) Σ_S p_i (w_i⁺ − w_i). This keeps w̄ the mean of all
+w_i (methods-3.md §20).
 """
 
 from pydantic import Field
@@ -23,7 +23,10 @@ from hpcfl.methods.base import Audience, ClientModel, Cohort, Setup, State, sear
 
 
 class MRMTL(Anchored):
-    """Server: ``model`` w̄ [P]. Client: ``model`` w_i [P]. Down P, up P, its change."""
+    """State and traffic of MR-MTL.
+
+    Server: ``model`` w̄ [P]. Client: ``model`` w_i [P]. Down P, up P, its change.
+    """
 
     family = "personal models"
     reference = "Liu et al., NeurIPS 2022"
@@ -62,7 +65,7 @@ class MRMTL(Anchored):
         server["model"] = server["model"] + share * uplink["change"]
 
     def init_newcomers(self, fleet: Fleet, inbox: Inbox) -> None:
-        """A newcomer's model begins as the mean."""
+        """Initialise a newcomer's model with the mean."""
         fleet.state["model"] = fleet.rows(inbox["anchor"]).clone()
 
 

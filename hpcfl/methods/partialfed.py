@@ -1,19 +1,19 @@
-"""PartialFed-Adaptive: before it trains, a client draws, by layer, how much of the
-shared model it loads.
+"""PartialFed-Adaptive: before training a client draws, for each layer, its share of the
+shared model.
 
 Sun et al., "PartialFed: Cross-domain personalized federated learning via partial
-initialization", NeurIPS 2021 (methods-2.md §7; the paper's text was not at hand). A
+initialization", NeurIPS 2021 (methods-2.md §7; the paper's text was not available). A
 client has a model θ_i and for each layer l two logits a_i^l. The warm-up rounds are
-FedAvg's. Later a round begins with a draw u^l ~ GumbelSoftmax(a_i^l; T), so that u^l_0
-+ u^l_1 = 1, and θ_i^l ← θ̂^l = u^l_0 w^l + u^l_1 θ_i^l with the received w. Most
-mini-batches train the model, θ_i ← θ_i − η∇f(θ_i); the others, on other samples of the
-same epoch, train the strategy, a_i ← a_i − η_a∇_a f(θ̂), each at a θ̂ drawn anew, and
-leave θ_i as it is. Steps are plain, whatever the optimiser. FedALA's words can also
-mean a draw for every mini-batch, θ_i ← θ̂ − η∇f(θ̂), ``draw = "batch"``, but then θ_i
-forgets within two mini-batches what it learnt.
+FedAvg's. Later a round begins with a draw u^l ~ GumbelSoftmax(a_i^l; T), with u^l_0 +
+u^l_1 = 1. The client sets θ_i^l ← θ̂^l = u^l_0 w^l + u^l_1 θ_i^l with the received w.
+Most mini-batches train the model, θ_i ← θ_i − η∇f(θ_i). The others, on other samples of
+the same epoch, train the strategy, a_i ← a_i − η_a∇_a f(θ̂), each at a new draw of θ̂,
+and leave θ_i unchanged. Steps are plain with every optimiser.
 
-T decays each round, down to a floor because the draw overflows as T → 0. The class that
-PFLlib removed overwrites what it learns with each draw; here a_i accumulates.
+FedALA's description also permits a draw for every mini-batch, θ_i ← θ̂ − η∇f(θ̂), as
+with ``draw = "batch"``. But then θ_i loses within two mini-batches what it learnt. T
+decays each round, down to a floor because the draw overflows as T → 0. The class that
+PFLlib removed overwrites its learned strategy with each draw; here a_i accumulates.
 """
 
 from collections.abc import Mapping
@@ -30,15 +30,15 @@ from hpcfl.methods.fedavg import FedAvg
 from hpcfl.rows.layout import Layout
 
 COLDEST = 0.05  # smallest temperature
-SHARED, OWN = 0, 1  # the places of w and θ_i in a choice
+SHARED, OWN = 0, 1  # the indices of w and θ_i in a choice
 
 
 class PartialFed(FedAvg):
-    """Server: ``model`` [P]. Client: ``model`` θ_i [P]; ``strategy`` a_i [L, 2] of the
-    L layers.
+    """State and traffic of PartialFed.
 
-    Down P, up P. ``pre`` and ``post`` score, before and after training, the model that
-    has each layer from w or from θ_i, whichever a_i prefers.
+    Server: ``model`` [P]. Client: ``model`` θ_i [P]; ``strategy`` a_i [L, 2] of the L
+    layers. Down P, up P. ``pre`` and ``post`` score, before and after training, the
+    model with each layer from w or from θ_i, by the larger logit of a_i.
     """
 
     primary = "post"
@@ -129,11 +129,12 @@ class PartialFed(FedAvg):
         return trained
 
     def adaptive(self, fleet: Fleet) -> bool:
-        """Whether the warm-up is over."""
+        """Return whether the warm-up is over."""
         return fleet.round > self.warmup
 
     def trains_strategy(self, taken: Tensor, offset: Tensor) -> Tensor:
-        """Whether the mini-batch after ``taken`` ones trains the strategy, bool [a].
+        """Return whether the mini-batch after ``taken`` ones trains the strategy, bool
+        [a].
 
         Such mini-batches are spread evenly over the round's, beginning at a random
         ``offset`` in [0, 1).
@@ -143,8 +144,10 @@ class PartialFed(FedAvg):
         return after > before
 
     def preferred(self, fleet: Fleet, shared: Tensor) -> Tensor:
-        """Models [n, P] with each layer from ``shared`` or θ_i, the more probable; if
-        equal, from θ_i.
+        """Return models [n, P] with the more probable source of each layer, ``shared``
+        or θ_i.
+
+        Equal probabilities select θ_i.
         """
         strategy = fleet.state["strategy"]
         prefers_own = strategy[..., OWN] >= strategy[..., SHARED]
@@ -161,22 +164,22 @@ class PartialFed(FedAvg):
 
 
 def drawn(strategy: Tensor, uniform: Tensor, temperature: float) -> Tensor:
-    """Choices u ~ GumbelSoftmax(a; T) [a, L, 2] of the logits ``strategy`` a by
+    """Draw choices u ~ GumbelSoftmax(a; T) [a, L, 2] of the logits ``strategy`` a by
     ``uniform`` numbers.
     """
     return ((strategy + gumbel(uniform)) / temperature).softmax(dim=2)
 
 
 def gumbel(uniform: Tensor) -> Tensor:
-    """Gumbel noise from ``uniform`` numbers in [0, 1), of their shape."""
-    # As float32 the numbers may have been rounded up to 1.
+    """Return Gumbel noise from ``uniform`` numbers in [0, 1), of their shape."""
+    # Conversion to float32 may have rounded numbers up to 1.
     inside = uniform.clamp(1e-20, 1 - 2**-24)
     return -(-inside.log()).log()
 
 
 def mix(layout: Layout, choice: Tensor, shared: Tensor, own: Tensor) -> Tensor:
-    """θ̂ [a, P]: in each layer ``shared`` and ``own`` [a, P], weighted by ``choice``
-    [a, L, 2].
+    """Return θ̂ [a, P]: in each layer ``shared`` and ``own`` [a, P], weighted by
+    ``choice`` [a, L, 2].
     """
     shared_part = by_layer(layout, choice[..., SHARED]) * shared
     own_part = by_layer(layout, choice[..., OWN]) * own
@@ -186,7 +189,7 @@ def mix(layout: Layout, choice: Tensor, shared: Tensor, own: Tensor) -> Tensor:
 def slopes(
     layout: Layout, choice: Tensor, gradient: Tensor, shared: Tensor, own: Tensor
 ) -> Tensor:
-    """T·∂f/∂a [a, L, 2] from the ``gradient`` ∂f/∂θ̂ [a, P], through θ̂ and the
+    """Return T·∂f/∂a [a, L, 2] from the ``gradient`` ∂f/∂θ̂ [a, P], through θ̂ and the
     softmax.
     """
     products = gradient[:, None] * torch.stack([shared, own], dim=1)
@@ -196,21 +199,19 @@ def slopes(
 
 
 def by_layer(layout: Layout, values: Tensor) -> Tensor:
-    """``values`` of the layers [a, L], each repeated in all of its layer's columns [a,
-    P].
-    """
+    """Repeat ``values`` of the layers [a, L] in all of each layer's columns, [a, P]."""
     parts = zip(values.split(1, dim=1), sizes(layout), strict=True)
     return torch.cat([value.expand(-1, size) for value, size in parts], dim=1)
 
 
 def within_layers(layout: Layout, values: Tensor) -> Tensor:
-    """The sums of ``values`` [a, k, P] over each layer's columns, [a, L, k]."""
+    """Return the sums of ``values`` [a, k, P] over each layer's columns, [a, L, k]."""
     parts = values.split(sizes(layout), dim=2)
     return torch.stack([part.sum(dim=2) for part in parts], dim=1)
 
 
 def sizes(layout: Layout) -> list[int]:
-    """How many parameters each layer has."""
+    """Return the number of parameters of each layer."""
     return [layer.stop - layer.start for layer in layout.layers]
 
 

@@ -2,16 +2,16 @@
 own data.
 
 Fallah, Mokhtari & Ozdaglar, "Personalized federated learning with theoretical
-guarantees", NeurIPS 2020. Each local step takes disjoint mini-batches D, D′ (and D″):
-with θ′ = θ − α∇f(θ; D) and g = ∇f(θ′; D′), the first-order variant does θ ← θ − βg. The
-Hessian-free one does θ ← θ − β(g − αc), where c = ∇²f(θ; D″)·g is taken as [∇f(θ + δg;
-D″) − ∇f(θ − δg; D″)]/2δ. As many passes are made over the data as a step has
-mini-batches, so that an epoch has as many steps as in other methods; they are plain,
-whatever the optimiser. A client's model is the received one after one step of size α on
-a mini-batch of TRAINING data.
+guarantees", NeurIPS 2020. Each local step uses disjoint mini-batches D, D′ (and D″).
+Let θ′ = θ − α∇f(θ; D) and g = ∇f(θ′; D′). The first-order variant takes the step θ ← θ
+− βg. The Hessian-free one takes θ ← θ − β(g − αc), where c = ∇²f(θ; D″)·g is
+approximated by [∇f(θ + δg; D″) − ∇f(θ − δg; D″)]/2δ. Training makes as many passes over
+the data as a step has mini-batches. So an epoch has as many steps as in other methods.
+Steps are plain with every optimiser. A client's model is the received one after one
+step of size α on a mini-batch of TRAINING data.
 
-Deviations (methods-2.md §1): the reference code adapts on test data, and twice; δ is
-relative to ‖g‖, because δg underflows where the gradient is tiny.
+Deviations (methods-2.md §1): the reference code adapts on test data, and twice. δ is
+relative to ‖g‖, because δg underflows for tiny gradients.
 """
 
 from collections.abc import Callable, Mapping
@@ -28,7 +28,9 @@ from hpcfl.methods.fedavg import FedAvg
 
 
 class PerFedAvg(FedAvg):
-    """Server: ``model`` [P]. Client: nothing. Down P, up P. ``pre``: the received model
+    """State and traffic of Per-FedAvg.
+
+    Server: ``model`` [P]. Client: none. Down P, up P. ``pre`` scores the received model
     after one step.
     """
 
@@ -80,8 +82,8 @@ class PerFedAvg(FedAvg):
     def curvature(
         self, context: StepContext, theta: Tensor, direction: Tensor
     ) -> Tensor:
-        """c = ∇²f(θ; D″)·g [a, P] by a central difference; 0 where ``direction`` g has
-        length 0.
+        """Return c = ∇²f(θ; D″)·g [a, P] by a central difference; 0 for a ``direction``
+        g of length 0.
         """
         length: Tensor = direction.norm(dim=1, keepdim=True)
         shift: Tensor = self.delta * theta.norm(dim=1, keepdim=True).clamp(min=1)
@@ -97,8 +99,8 @@ class PerFedAvg(FedAvg):
         return ClientModel(rows if trained else self.adapted(fleet, rows))
 
     def adapted(self, fleet: Fleet, rows: Tensor) -> Tensor:
-        """The models [n, P] after one step of size α from ``rows`` on one random
-        training mini-batch.
+        """Return the models [n, P] after one step of size α from ``rows``, on one
+        random training mini-batch.
         """
         step = self.adapting(fleet)
         adapted, _ = fleet.train_by(
@@ -111,7 +113,7 @@ class PerFedAvg(FedAvg):
         return adapted
 
     def adapting(self, fleet: Fleet) -> Callable[[Tensor, Tensor], None]:
-        """The step of size α, for ``StepContext.apply_elementwise``."""
+        """Return the step of size α, for ``StepContext.apply_elementwise``."""
         alpha = self._alpha(fleet)
 
         def step(rows: Tensor, gradient: Tensor) -> None:

@@ -1,22 +1,22 @@
-"""pFedHN: a network of the server makes each client's model from a learned embedding of
-the client.
+"""pFedHN: a hypernetwork of the server computes each client's model from a learned
+embedding of the client.
 
 Shamsian et al., "Personalized federated learning using hypernetworks", ICML 2021. The
 hypernetwork H has an embedding e_i of each client, a perceptron f with widths e → h → …
-→ h, and one linear layer to all parameters of a model: θ_i = H(e_i) = Σ_k f_k(e_i) W_k +
-b. A client trains from θ_i to θ̃_i, and Δ_i = θ_i − θ̃_i stands for the gradient with
-respect to its model: by the chain rule ∇_φ H(e_i)·Δ_i is one for all that H is made of,
-φ. The server takes a step of SGD with momentum and weight decay along the mean of these
-over the cohort, clipped to a norm. The result is θ_i as it came down, before training.
-With ``head = "private"`` (pFedHN-PC) H makes the body alone, and each client has a head
-of its own.
+→ h, and one linear layer to all parameters of a model: θ_i = H(e_i) = Σ_k f_k(e_i) W_k
++ b. A client trains from θ_i to θ̃_i. Δ_i = θ_i − θ̃_i represents the gradient with
+respect to its model. By the chain rule ∇_φ H(e_i)·Δ_i is a gradient for all of H's
+parameters φ. The server takes a step of SGD with momentum and weight decay along the
+mean of these over the cohort, clipped to a norm. The result is the received θ_i, before
+training. With ``head = "private"`` (pFedHN-PC) H computes the body alone, and each
+client has a head of its own.
 
-The authors' code steps after every single client, in 5,000 steps of one client each,
-and FL-bench one by one through the cohort; here a round is one step, with all of the
-cohort, and a cohort of one client is the authors' (methods-3.md §15). Weight decay and
-momentum move the embeddings of clients outside the cohort, too, as there. There a client
-takes ``inner_steps`` = 50 mini-batches, each the first of a fresh shuffle; here it trains
-``training.epochs`` unless this key is set.
+The authors' code takes a step after every single client, in 5,000 steps of one client
+each, and FL-bench one by one through the cohort. Here a round is one step with all of
+the cohort; a cohort of one client is the authors' (methods-3.md §15). Weight decay and
+momentum move the embeddings of clients outside the cohort, too, as in the authors'
+code. There a client takes ``inner_steps`` = 50 mini-batches, each the first of a fresh
+shuffle. Here it trains ``training.epochs`` unless this key is set.
 """
 
 from collections.abc import Mapping
@@ -34,15 +34,16 @@ from hpcfl.methods.base import Audience, Cohort, Setup, State, search
 from hpcfl.rows import mixing
 from hpcfl.rows.layout import Layout
 
-MUCH = 1e9  # bytes of a hypernetwork of which a user should know
-MOMENTUM = "momentum."  # how the names of the momentum of φ's tensors begin
+MUCH = 1e9  # size of a hypernetwork in bytes from which a note informs the user
+MOMENTUM = "momentum."  # prefix of the names of the momentum of φ's tensors
 
 
 class PFedHN(ServerModel):
-    """Server: φ, that is ``embeddings`` [M, e], ``layer0.weight`` and so on of the
-    perceptron, ``output`` [h + 1, P], W under its last row, the bias b; and the
-    ``momentum.NAME`` of each. Client: nothing; with a private head ``head`` [P_h].
+    """State and traffic of pFedHN.
 
+    Server: the tensors φ and the ``momentum.NAME`` of each. φ are ``embeddings`` [M,
+    e], ``layer0.weight`` and so on of the perceptron, and ``output`` [h + 1, P], which
+    is W with the bias b as last row. Client: none; with a private head ``head`` [P_h].
     Down P, up P; with a private head P_b.
     """
 
@@ -82,12 +83,12 @@ class PFedHN(ServerModel):
     )
 
     def generated(self, layout: Layout) -> slice:
-        """The columns that H makes: all, or the body's."""
+        """Return the columns of H's output: all, or the body's."""
         return layout.columns("all" if self.head == "generated" else "body")
 
     def notes(self, setup: Setup) -> list[str]:
         lines = super().notes(setup)
-        # Of four bytes each, and as many of their momentum.
+        # four bytes for each number, and as many for its momentum
         size = 8.0 * (self.hidden + 1) * setup.layout.width
         if size >= MUCH:
             lines.append(
@@ -126,14 +127,16 @@ class PFedHN(ServerModel):
         return state
 
     def send(self, server: State, audience: Audience) -> Message:
-        # Of all clients, because the bits of a product may depend on how many there are.
+        # The product covers all clients, because its bits may depend on their number.
         weights = self.weights_of_rows(server)[audience.ids]
         rows = server["output"]
         return {"model": Mixture(rows, weights.double(), rows.dtype)}
 
     def weights_of_rows(self, network: State) -> Tensor:
-        """How much of each row of ``output`` each client's model has, [M, h + 1]: f(e_i),
-        and 1 for the bias.
+        """Return the weight of each row of ``output`` in each client's model, [M, h +
+        1].
+
+        The weights are f(e_i), and 1 for the bias.
         """
         values = network["embeddings"]
         for number in range(self.hidden_layers + 1):
@@ -180,14 +183,16 @@ class PFedHN(ServerModel):
             server[name] = values - self.hyper_lr * momentum
 
     def gradients(self, server: State, cohort: Cohort, changes: Tensor) -> State:
-        """The mean over the cohort of ∇_φ H(e_i)·Δ_i, by the names of φ's tensors.
+        """Return the mean over the cohort of ∇_φ H(e_i)·Δ_i, by the names of φ's
+        tensors.
 
         Args:
-            server: the state.
-            cohort: the n clients.
+            server: The server's state.
+            cohort: The n clients.
             changes: Δ [n, P].
         """
-        # What has a momentum is H's; averaged statistics of batch norm lie there, too.
+        # H's tensors are those with a momentum; the state may also hold averaged
+        # statistics of batch norm.
         network = {
             name: tensor.clone().requires_grad_()
             for name, tensor in server.items()
@@ -197,7 +202,7 @@ class PFedHN(ServerModel):
         shares = cohort.weights[:, None].to(weights)
         mean = (shares * weights.detach()).T
         of_output = mixing.mix(mean, changes)
-        # ⟨W_k, Δ_i⟩, by which f_k(e_i) would have to fall.
+        # ⟨W_k, Δ_i⟩ is the gradient with respect to f_k(e_i).
         products = mixing.total(
             lambda left, right: left.double() @ right.double().T,
             changes,

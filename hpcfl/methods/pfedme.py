@@ -2,13 +2,13 @@
 moves w_i towards it.
 
 Dinh, Tran & Nguyen, "Personalized federated learning with Moreau envelopes", NeurIPS
-2020. For each mini-batch a client does K steps θ ← θ − η_p(∇f(θ) + λ(θ − w_i) + μθ) and
-then w_i ← w_i − ηλ(w_i − θ), η being ``training.plain_lr``. Both start a round at w and
-go on from one mini-batch to the next. The client uploads w_i, the server does w ← (1 −
-β)w + βΣp_i w_i. Steps are plain, whatever the optimiser.
+2020. For each mini-batch a client takes K steps θ ← θ − η_p(∇f(θ) + λ(θ − w_i) + μθ).
+Then it sets w_i ← w_i − ηλ(w_i − θ), with η = ``training.plain_lr``. Both start a round
+at w and continue from one mini-batch to the next. The client uploads w_i, and the
+server computes w ← (1 − β)w + βΣp_i w_i. Steps are plain with every optimiser.
 
 In the reference code (methods-2.md §4, item 9) the personal model shares its memory
-with w_i, so that w_i is what is scored, and all clients train though only a cohort is
+with w_i, so that w_i is scored. All clients train there, though only a cohort is
 averaged. Here θ, which is scored, is a row of its own, and only the cohort trains.
 """
 
@@ -27,8 +27,10 @@ from hpcfl.rows import mixing
 
 
 class PFedMe(ServerModel):
-    """Server: ``model`` [P]. Client: ``personal`` [P], θ after its last round. Down P,
-    up P (w_i).
+    """State and traffic of pFedMe.
+
+    Server: ``model`` [P]. Client: ``personal`` [P], θ after its last round. Down P, up
+    P (w_i).
     """
 
     primary = "post"

@@ -1,19 +1,20 @@
-"""pFedSim: FedAvg to warm up, then bodies that are mixed by how alike the clients'
-heads are.
+"""pFedSim: FedAvg as a warm-up, then bodies mixed by the similarity of the clients'
+heads.
 
 Tan et al., "pFedSim: Similarity-aware model aggregation towards personalized federated
-learning", arXiv 2305.15706, 2023. For ⌊warmup·T⌋ of T rounds it is FedAvg, whose model w
-then becomes everybody's. From then on the similarity of two clients of the same cohort
-is ψ_ij = max(0, mean over classes c of the cosine of row c of their heads' weights), and
-stays until both meet again; before they do it is 0. Client i goes on from its own head
-and the body Σ_j a_ij b_j over the last models of all clients, with a_ij ∝ −ln(1 − ψ_ij)
-and ψ_ii = 0.9999; so a client that has met none keeps its own. The result is read after
+learning", arXiv 2305.15706, 2023. For ⌊warmup·T⌋ of T rounds it is FedAvg; its model w
+then becomes the model of every client. From then on each round computes the similarity
+ψ_ij of two clients of its cohort. It is max(0, mean over classes c of the cosine of row
+c of their heads' weights). ψ_ij is valid until both are in one cohort again; before the
+first time it is 0. Client i continues from its own head and the body Σ_j a_ij b_j over
+the last models of all clients. The weights are a_ij ∝ −ln(1 − ψ_ij) with ψ_ii = 0.9999,
+so a client without any similarity keeps its own body. The result is ``post``, after
 training.
 
-As in FL-bench, by the paper's first author, ψ is at most 0.9999, where the logarithm
-still is finite, and biases of the heads are ignored. Clients that were not drawn since
-the warm-up hold w (methods-3.md §21). Which rounds are the warm-up depends on how many
-there will be, so a finished run cannot be prolonged.
+As in FL-bench, by the paper's first author, ψ is at most 0.9999, so that the logarithm
+is finite, and biases of the heads are ignored. Clients without a round since the
+warm-up hold w (methods-3.md §21). The warm-up depends on the number of rounds, so a
+finished run cannot be prolonged.
 """
 
 from collections.abc import Mapping
@@ -38,15 +39,15 @@ from hpcfl.methods.base import (
 )
 from hpcfl.rows import mixing
 
-MOST_ALIKE = 0.9999  # a larger similarity has no weight, or an infinite one
+MOST_ALIKE = 0.9999  # largest similarity; larger ones have no finite weight
 
 
 class PFedSim(ServerModel):
-    """Server: ``model`` w [P], of the warm-up; after it ``models`` [M, P], each client's
-    last, and ``similarity`` ψ, float64 [M, M], without its diagonal. Client: nothing,
-    its head comes down with its body.
+    """State and traffic of pFedSim.
 
-    Down P, up P.
+    Server: ``model`` w [P], of the warm-up; after it ``models`` [M, P], each client's
+    last, and ``similarity`` ψ, float64 [M, M], without its diagonal. Client: none; it
+    receives its head with its body. Down P, up P.
     """
 
     primary = "post"
@@ -72,7 +73,7 @@ class PFedSim(ServerModel):
         return model
 
     def warms_up(self, setup: Setup, round: int) -> bool:
-        """Whether a round is FedAvg's."""
+        """Return whether a round belongs to the warm-up."""
         return round <= int(self.warmup * setup.rounds + 1e-9)
 
     def server_state(self, setup: Setup) -> State:
@@ -123,13 +124,13 @@ class PFedSim(ServerModel):
         server["similarity"] = kept
 
     def send_to_newcomers(self, server: State, audience: Audience) -> Message:
-        """The model of the warm-up, as to all clients that have met nobody."""
+        """Send the model of the warm-up, as to all clients without a similarity."""
         return super().send({"model": server["model"]}, audience)
 
 
 def everybodys(model: Tensor, clients: int) -> State:
-    """The server's state when all clients have this ``model`` [P] and none has met
-    another.
+    """Return the server's state in which all clients have this ``model`` [P] and no
+    similarity.
     """
     return {
         "models": mixing.repeated(model, clients),
@@ -138,8 +139,8 @@ def everybodys(model: Tensor, clients: int) -> State:
 
 
 def similarity(heads: Tensor) -> Tensor:
-    """ψ, float64 [n, n], of output weights [n, K, d]; 0 on the diagonal, and of rows of
-    zeros.
+    """Return ψ, float64 [n, n], of output weights [n, K, d]; 0 on the diagonal, and of
+    rows of zeros.
     """
     rows = functional.normalize(heads.double().cpu(), dim=2).flatten(1)
     cosines = rows @ rows.T / heads.shape[1]
@@ -147,7 +148,7 @@ def similarity(heads: Tensor) -> Tensor:
 
 
 def attention(similarity: Tensor) -> Tensor:
-    """The weights a [M, M] of bodies, of ψ [M, M]; rows sum to one."""
+    """Return the weights a [M, M] of bodies from ψ [M, M]; rows sum to one."""
     capped = similarity.clamp(max=MOST_ALIKE).fill_diagonal_(MOST_ALIKE)
     weights = -torch.log1p(-capped)
     return weights / weights.sum(dim=1, keepdim=True)

@@ -1,18 +1,18 @@
-"""q-FFL: clients with a larger loss count more, so that the federation serves all of
-them more alike.
+"""q-FFL: clients with a larger loss have more weight, so that the clients' losses
+become more equal.
 
 Li et al., "Fair resource allocation in federated learning", ICLR 2020, algorithm
-q-FedAvg. With F_i the mean loss of the received model w on client i's training samples,
-d_i = w − w_i after local training and L = 1/η the server does w ← w − Σ_S Δ_i / Σ_S
-h_i, Δ_i = F_i^q L d_i and h_i = q F_i^(q−1) ‖L d_i‖² + L F_i^q. Divided by L that is w −
-Σ F_i^q d_i / Σ (L q F_i^(q−1) ‖d_i‖² + F_i^q), and the three sums are what clients send.
-q = 0 is FedAvg with uniform weights.
+q-FedAvg. F_i is the mean loss of the received model w on client i's training samples,
+d_i = w − w_i after local training and L = 1/η. The server computes w ← w − Σ_S Δ_i /
+Σ_S h_i with Δ_i = F_i^q L d_i and h_i = q F_i^(q−1) ‖L d_i‖² + L F_i^q. Divided by L
+this is w − Σ F_i^q d_i / Σ (L q F_i^(q−1) ‖d_i‖² + F_i^q). The clients send the three
+sums. q = 0 is FedAvg with uniform weights.
 
-The authors' code draws clients in proportion to their samples and averages plainly; here
-clients are drawn as everywhere, and averages are plain, too (methods-3.md §19, item 9). η
-is the clients' rate of the round, so that L presumes plain steps; with another optimiser
-it still is a scale. 10⁻¹⁰ is added to F_i, as there. The sums are in float64, which holds
-F_i^q for every q that the key allows.
+The authors' code draws clients in proportion to their samples and averages uniformly.
+Here clients are drawn as in every method, and averages are uniform, too (methods-3.md
+§19, item 9). η is the clients' learning rate of the round, so L assumes plain steps;
+with another optimiser it is only a scale. 10⁻¹⁰ is added to F_i, as in the authors'
+code. The sums are in float64, which holds F_i^q for every q that the key allows.
 """
 
 from typing import Literal
@@ -26,11 +26,14 @@ from hpcfl.methods.base import Cohort, State, search
 from hpcfl.methods.fedavg import ServerModel
 from hpcfl.rows import mixing
 
-FLOOR = 1e-10  # is added to every loss
+FLOOR = 1e-10  # added to every loss
 
 
 class QFFL(ServerModel):
-    """Server: ``model`` w [P]. Client: nothing. Down P, up P + 2."""
+    """State and traffic of q-FFL.
+
+    Server: ``model`` w [P]. Client: none. Down P, up P + 2.
+    """
 
     family = "one global model"
     reference = "Li et al., ICLR 2020"
@@ -46,14 +49,15 @@ class QFFL(ServerModel):
     )
 
     def update(self, fleet: Fleet, inbox: Inbox) -> Message:
-        # Before training, which moves the batch-norm buffers.
+        # before training moves the batch-norm buffers
         losses = fleet.loss_of(self.received(fleet, inbox))
         return super().update(fleet, {**inbox, "losses": losses})
 
     def upload(self, fleet: Fleet, inbox: Inbox, trained: Tensor) -> Message:
         change = (self.received(fleet, inbox) - trained).double()
         losses = inbox["losses"][:, None] + FLOOR
-        # F^q by its logarithm: the last bits of powers depend on the clients beside.
+        # F^q is computed by its logarithm, because the last bits of powers depend on
+        # other clients.
         power = (self.q * losses.log()).exp()
         length = mixing.row_sums(change.square())[:, None]
         shares = self.shares(fleet)

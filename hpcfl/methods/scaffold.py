@@ -1,12 +1,12 @@
-"""SCAFFOLD: control variates correct each client's steps for the direction in which its
-data pull.
+"""SCAFFOLD: control variates correct each client's steps for the bias of its data.
 
 Karimireddy et al., "SCAFFOLD: Stochastic controlled averaging for federated learning",
 ICML 2020, Algorithm 1 with option II. The server has the model x and a control c, a
-client its control c_i, all controls 0 at first. From y = x a client does K plain steps
-y ← y − η(∇F_i(y) − c_i + c), whatever the optimiser, and then c_i⁺ = c_i − c + (x −
-y)/(Kη). The server does x ← x + η_g·mean(y − x) and c ← c + |S|/M·mean(c_i⁺ − c_i).
-Means over the cohort S are uniform as in the paper unless ``weights`` says otherwise.
+client its control c_i; all controls are 0 at first. From y = x a client takes K plain
+steps y ← y − η(∇F_i(y) − c_i + c) with every optimiser. Then it computes c_i⁺ = c_i − c
++ (x − y)/(Kη). The server computes x ← x + η_g·mean(y − x) and c ← c + |S|/M·mean(c_i⁺
+− c_i). Means over the cohort S are uniform as in the paper, unless ``weights`` sets
+others.
 """
 
 from typing import Literal
@@ -22,8 +22,10 @@ from hpcfl.methods.fedavg import ServerModel
 
 
 class Scaffold(ServerModel):
-    """Server: ``model`` x, ``control`` c, [P] each. Client: ``control`` c_i [P]. Down
-    2P, up 2P.
+    """State and traffic of SCAFFOLD.
+
+    Server: ``model`` x, ``control`` c, [P] each. Client: ``control`` c_i [P]. Down 2P,
+    up 2P.
     """
 
     family = "one global model"
@@ -75,8 +77,10 @@ class Scaffold(ServerModel):
     def corrected(
         self, fleet: Fleet, start: Tensor, control: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """Train from ``start`` x with the server's ``control`` c, all [n, P]: the rows
-        y and c_i⁺ − c_i.
+        """Train from ``start`` x with the server's ``control`` c, all [n, P].
+
+        Returns:
+            The rows y and c_i⁺ − c_i.
         """
         rate = fleet.learning_rate
 

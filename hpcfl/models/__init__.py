@@ -10,19 +10,20 @@ of ``[model]``. It returns a plain ``nn.Module`` for ONE client, with
 * its layers as direct children in order, because "the upper p layers" counts children
   that hold parameters.
 
-Parameters that it freezes, by ``requires_grad_(False)``, are never trained and travel
-nowhere: all clients have one set of them, that of the initial model.
+Parameters frozen by ``requires_grad_(False)`` are never trained and never sent. All
+clients share their values, those of the initial model.
 
-``forward`` should run under ``torch.func.vmap``, which trains clients side by side: it
-should have no ``.item()``, no branch on values and no ``nn.RNN``. A model
-with any of these is trained for one client after the other, and a note says so. So is,
-on a CPU, a model whose layers give a client other last bits beside others, such as
-batch norm, a convolution or most activations but ReLU, tanh and GELU. A model of tokens has
-the key ``vocabulary``; left out, it is the data set's.
+``forward`` should run under ``torch.func.vmap``, which trains clients side by side. It
+should have no ``.item()``, no branch on values and no ``nn.RNN``. A model with any of
+these is trained for one client after the other, with a note. On a CPU the same holds
+for layers whose batched result is not bit-identical. Examples are batch norm, a
+convolution and most activations except ReLU, tanh and GELU. A model of tokens has the
+key ``vocabulary``; its default is the data set's.
 
-A model of sequences may say where its tokens are, by the attribute ``width`` and a method
-``through_blocks(x, mask=None)``, tokens [batch, tokens, width] behind all its blocks with
-what is added to attention's scores: so it can have a prompt (``adapter.kind``).
+A model of sequences may have the attribute ``width`` and a method ``through_blocks(x,
+mask=None)``. The method returns tokens [batch, tokens, width] behind all blocks;
+``mask`` is added to attention's scores. Such a model can have a prompt
+(``adapter.kind``).
 """
 
 from collections.abc import Callable
@@ -38,7 +39,7 @@ from hpcfl.models._random import RandomLayer as RandomLayer
 
 
 class Head(Protocol):
-    """An output layer: an ``nn.Linear``, or a module that has the same attributes."""
+    """An output layer: an ``nn.Linear``, or a module with the same attributes."""
 
     in_features: int
     weight: Tensor
@@ -55,8 +56,9 @@ class Parts(Protocol):
 
 
 def parts(model: nn.Module) -> Parts:
-    """The model itself, typed as having a head and features; only for models that
-    ``head_of`` accepted.
+    """Return the model itself, typed with a head and features.
+
+    The model must have passed ``head_of``.
     """
     return cast(Parts, model)
 
@@ -64,11 +66,14 @@ def parts(model: nn.Module) -> Parts:
 def build(
     model: Model, shape: tuple[int, ...], classes: int, vocabulary: int | None = None
 ) -> nn.Module:
-    """The module of one client that ``[model]`` asks for, freshly initialised.
+    """Build the module of one client for ``[model]``, freshly initialised.
 
-    shape: of one sample. vocabulary: the data set's number of tokens, if it has tokens.
-    Raises UserError where the model does not fit the samples or cannot have the head
-    that is asked for.
+    Args:
+        shape: The shape of one sample.
+        vocabulary: The data set's number of tokens, if it has tokens.
+
+    Raises:
+        UserError: The model does not fit the samples or cannot have the requested head.
     """
     options: dict[str, Any] = dict(model.options)
     if vocabulary is not None:
@@ -110,9 +115,7 @@ def _made(
     classes: int,
     options: dict[str, Any],
 ) -> Any:
-    """What the plugin called ``name`` makes. Raises UserError where a user's own one
-    fails.
-    """
+    """Call the plugin called ``name``. Raises UserError where a user's own one fails."""
     try:
         return plugin(shape, classes, **options)
     except Exception as error:

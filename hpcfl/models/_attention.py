@@ -1,9 +1,10 @@
 """Attention that batches over clients: softmax(q kᵀ/√d + mask) v by matrix products
 (adapters.md §2).
 
-torch's own ``scaled_dot_product_attention`` has no rule for several clients on a CPU,
-and draws its dropout from a stream. The classes here compute what torch's of the same
-names do, with the same parameters; they come in their place (``_replaced.py``).
+torch's own ``scaled_dot_product_attention`` has no batching rule for several clients on
+a CPU, and draws its dropout from a stream. The classes here compute the same as torch's
+of the same names, with the same parameters. ``_replaced.py`` substitutes them for
+torch's.
 """
 
 import math
@@ -23,13 +24,13 @@ def attend(
     mask: Tensor | None = None,
     dropout: Callable[[Tensor], Tensor] | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Softmax(q kᵀ/√d + mask) v, ``[…, tokens, width of v]``, and the weights that it
-    takes the mean by, ``[…, tokens of q, tokens of k]``.
+    """Return softmax(q kᵀ/√d + mask) v, ``[…, tokens, width of v]``, and its weights,
+    ``[…, tokens of q, tokens of k]``.
 
     Args:
-        q, k, v: ``[…, tokens, d]``; of ``k`` and ``v`` as many tokens.
-        mask: added to the scores ``[…, tokens of q, tokens of k]``.
-        dropout: of the weights.
+        q, k, v: ``[…, tokens, d]``; ``k`` and ``v`` have the same number of tokens.
+        mask: Added to the scores ``[…, tokens of q, tokens of k]``.
+        dropout: The dropout of the weights.
     """
     scores = (q / math.sqrt(q.shape[-1])) @ k.transpose(-2, -1)
     if mask is not None:
@@ -41,29 +42,31 @@ def attend(
 
 
 def causal(tokens: int, device: torch.device) -> Tensor:
-    """The mask by which a token sees itself and those before it, [tokens, tokens]."""
+    """Return the mask with which a token sees itself and those before it, [tokens,
+    tokens].
+    """
     return torch.full((tokens, tokens), -torch.inf, device=device).triu(1)
 
 
 def gelu(x: Tensor) -> Tensor:
-    """The exact GELU, x Φ(x), by erf.
+    """Compute the exact GELU, x Φ(x), by erf.
 
-    torch's own computes the last few numbers of a tensor by another formula, so that a
-    client's would depend on the clients beside it (``lane_independence.py``).
+    torch's own uses another formula for the last few numbers of a tensor. A client's
+    result would depend on the other clients (``lane_independence.py``).
     """
     return x * (0.5 + 0.5 * torch.erf(x * math.sqrt(0.5)))
 
 
 def gelu_by_tanh(x: Tensor) -> Tensor:
-    """The approximation x/2 (1 + tanh(√(2/π) (x + 0.044715 x³))), of which the same
-    holds.
+    """Compute the approximation x/2 (1 + tanh(√(2/π) (x + 0.044715 x³))), for the
+    reason in ``gelu``.
     """
     inner = math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)
     return x * (0.5 + 0.5 * torch.tanh(inner))
 
 
 class MultiheadAttention(RandomLayer, nn.MultiheadAttention):
-    """torch's, of which the dropout of the weights is keyed."""
+    """torch's multi-head attention with keyed dropout of the weights."""
 
     def forward(
         self,
@@ -76,10 +79,10 @@ class MultiheadAttention(RandomLayer, nn.MultiheadAttention):
         average_attn_weights: bool = True,
         is_causal: bool = False,
     ) -> tuple[Tensor, Tensor | None]:
-        """Arguments and results are torch's.
+        """Compute torch's forward pass, with torch's arguments and results.
 
         Raises:
-            RuntimeError: ``is_causal`` without ``attn_mask``, as in torch.
+            RuntimeError: ``is_causal`` is given without ``attn_mask``, as in torch.
         """
         if is_causal and attn_mask is None:
             raise RuntimeError("is_causal is a hint about attn_mask, which is missing")
@@ -106,8 +109,9 @@ class MultiheadAttention(RandomLayer, nn.MultiheadAttention):
         return self._dropout(weights, self.dropout)
 
     def _projected(self, *given: Tensor) -> list[Tensor]:
-        """Queries, keys and values of all heads, [batch, tokens, width] each, with what
-        ``add_bias_kv`` and ``add_zero_attn`` append to keys and values.
+        """Return queries, keys and values of all heads, [batch, tokens, width] each.
+
+        Keys and values include the tokens of ``add_bias_kv`` and ``add_zero_attn``.
         """
         biases: tuple[Tensor | None, ...] = (None, None, None)
         if self.in_proj_bias is not None:
@@ -138,7 +142,8 @@ class MultiheadAttention(RandomLayer, nn.MultiheadAttention):
     def _mask(
         self, q: Tensor, k: Tensor, padding: Tensor | None, attention: Tensor | None
     ) -> Tensor | None:
-        """What is added to scores [batch, heads, tokens of q, tokens of k].
+        """Return the sum of both masks for scores [batch, heads, tokens of q, tokens of
+        k].
 
         Args:
             padding: [batch, tokens of key].
@@ -158,7 +163,7 @@ class MultiheadAttention(RandomLayer, nn.MultiheadAttention):
 
 
 def _added(mask: Tensor) -> Tensor:
-    """A mask as numbers to be added; one of truth values hides where it is true."""
+    """Return a mask as numbers to add; a boolean mask hides tokens where it is true."""
     if mask.dtype != torch.bool:
         return mask
     zeros = torch.zeros_like(mask, dtype=torch.get_default_dtype())
@@ -166,7 +171,7 @@ def _added(mask: Tensor) -> Tensor:
 
 
 class _Layer(nn.Module):
-    """What an encoder's and a decoder's layer have in common."""
+    """Common part of an encoder's and a decoder's layer."""
 
     self_attn: nn.MultiheadAttention
     dropout1: nn.Dropout
@@ -178,13 +183,13 @@ class _Layer(nn.Module):
     def _attended(
         self, x: Tensor, mask: Tensor | None, padding: Tensor | None, is_causal: bool
     ) -> Tensor:
-        """The attention of a sequence to itself, and the dropout behind it."""
+        """Return the attention of a sequence to itself, after its dropout."""
         result, _ = self.self_attn(x, x, x, padding, False, mask, is_causal=is_causal)
         dropped: Tensor = self.dropout1(result)
         return dropped
 
     def _transformed(self, x: Tensor, dropout: nn.Module) -> Tensor:
-        """The two linear layers, and the dropout behind them."""
+        """Apply the two linear layers and the dropout behind them."""
         known = self.activation is functional.gelu
         activation = gelu if known else self.activation
         inner = self.dropout(activation(self.linear1(x)))
@@ -193,7 +198,7 @@ class _Layer(nn.Module):
 
 
 class TransformerEncoderLayer(_Layer, nn.TransformerEncoderLayer):
-    """torch's, without the one operator that it is in evaluation mode."""
+    """torch's encoder layer, without its fused operator in evaluation mode."""
 
     def forward(
         self,
@@ -202,7 +207,7 @@ class TransformerEncoderLayer(_Layer, nn.TransformerEncoderLayer):
         src_key_padding_mask: Tensor | None = None,
         is_causal: bool = False,
     ) -> Tensor:
-        """Arguments and result are torch's."""
+        """Compute torch's forward pass, with torch's arguments and result."""
         given = (src_mask, src_key_padding_mask, is_causal)
         x = src
         if self.norm_first:
@@ -214,7 +219,7 @@ class TransformerEncoderLayer(_Layer, nn.TransformerEncoderLayer):
 
 
 class TransformerDecoderLayer(_Layer, nn.TransformerDecoderLayer):
-    """torch's."""
+    """torch's decoder layer, with the attention of this module."""
 
     def forward(
         self,
@@ -227,7 +232,7 @@ class TransformerDecoderLayer(_Layer, nn.TransformerDecoderLayer):
         tgt_is_causal: bool = False,
         memory_is_causal: bool = False,
     ) -> Tensor:
-        """Arguments and result are torch's."""
+        """Compute torch's forward pass, with torch's arguments and result."""
         given = (tgt_mask, tgt_key_padding_mask, tgt_is_causal)
 
         def attended_to_memory(x: Tensor) -> Tensor:
@@ -255,8 +260,10 @@ class TransformerDecoderLayer(_Layer, nn.TransformerDecoderLayer):
 
 
 class TransformerEncoder(nn.TransformerEncoder):
-    """torch's, which looks at numbers of a mask to know whether it is causal, and makes
-    tensors of varying length where some of it is padding.
+    """torch's encoder, without its branches on the values of masks.
+
+    torch's reads a mask's values to detect a causal one. It makes tensors of varying
+    length where tokens are padding.
     """
 
     def forward(
@@ -266,7 +273,7 @@ class TransformerEncoder(nn.TransformerEncoder):
         src_key_padding_mask: Tensor | None = None,
         is_causal: bool | None = None,
     ) -> Tensor:
-        """Arguments and result are torch's."""
+        """Compute torch's forward pass, with torch's arguments and result."""
         x = src
         for layer in self.layers:
             x = layer(x, mask, src_key_padding_mask, is_causal=bool(is_causal))
@@ -274,7 +281,7 @@ class TransformerEncoder(nn.TransformerEncoder):
 
 
 class TransformerDecoder(nn.TransformerDecoder):
-    """torch's, which looks at numbers of a mask as well."""
+    """torch's decoder, without its branches on the values of masks."""
 
     def forward(
         self,
@@ -287,7 +294,7 @@ class TransformerDecoder(nn.TransformerDecoder):
         tgt_is_causal: bool | None = None,
         memory_is_causal: bool = False,
     ) -> Tensor:
-        """Arguments and result are torch's."""
+        """Compute torch's forward pass, with torch's arguments and result."""
         x = tgt
         for layer in self.layers:
             x = layer(

@@ -1,5 +1,5 @@
-"""What the papers' small image models have in common: two convolutions with pooling,
-then linear layers.
+"""Base of the papers' small image models: two convolutions with pooling, then linear
+layers.
 """
 
 from collections.abc import Sequence
@@ -21,18 +21,17 @@ class TwoConvolutions(nn.Module):
     """Twice (5×5 convolution, ReLU, 2×2 pooling), then linear layers with ReLU and the
     output layer.
 
-    A subclass is one paper's model. Parameters are initialised as torch does by
-    default.
+    A subclass is one paper's model. Parameters have torch's default initialisation.
 
     Attributes:
-        channels: of the two convolutions.
-        widths: of the linear layers.
-        head_bias: whether the output layer has a bias.
-        side: pixels to which shorter sides of an image are padded evenly with zeros; 0
-            for no padding.
+        channels: The channels of the two convolutions.
+        widths: The widths of the linear layers.
+        head_bias: True if the output layer has a bias.
+        side: The number of pixels to which shorter sides of an image are padded evenly
+            with zeros; 0 for no padding.
 
     Raises:
-        UserError: the samples are no images, or too small.
+        UserError: The samples are no images, or too small.
     """
 
     channels: ClassVar[tuple[int, int]]
@@ -63,13 +62,13 @@ class TwoConvolutions(nn.Module):
         self.head = nn.Linear(self.widths[-1], classes, bias=self.head_bias)
 
     def features(self, x: torch.Tensor) -> torch.Tensor:
-        """The head's input, float32 [batch, last width], for images [batch, channels,
-        height, width].
+        """Return the head's input, float32 [batch, last width], for images [batch,
+        channels, height, width].
         """
         if any(self._padding):
             x = pad(x, self._padding)
-        # Pooling before the ReLU gives the same bits, and the ReLU has a quarter of the
-        # values to compute.
+        # Pooling before the ReLU gives the same bits and leaves a quarter of the
+        # values.
         x = relu(max_pool2d(self.conv1(x), 2))
         x = relu(max_pool2d(self.conv2(x), 2)).flatten(1)
         for name in self._linear:
@@ -77,18 +76,18 @@ class TwoConvolutions(nn.Module):
         return x
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Logits [batch, classes]."""
+        """Return logits [batch, classes]."""
         logits: torch.Tensor = self.head(self.features(x))
         return logits
 
 
 def _around(missing: int) -> tuple[int, int]:
-    """How much to pad before and after where so many pixels are missing."""
+    """Return the padding before and after a side with this many ``missing`` pixels."""
     return missing // 2, missing - missing // 2
 
 
 def _remaining(side: int) -> int:
-    """What remains of a side after convolution and pooling, both twice."""
+    """Return the size of a side after convolution and pooling, both twice."""
     for _ in range(2):
         side = (side - KERNEL + 1) // 2
     return side

@@ -1,6 +1,4 @@
-"""Output layers that replace a model's own, where ``model.head`` or a method asks for
-it.
-"""
+"""Output layers that replace a model's own, for ``model.head`` or a method."""
 
 from typing import Literal
 
@@ -8,12 +6,12 @@ import torch
 import torch.nn.functional as functional
 from torch import Tensor, nn
 
-Rows = Literal["orthonormal", "simplex"]  # the start of the rows of a CosineHead
+Rows = Literal["orthonormal", "simplex"]  # the initial rows of a CosineHead
 
 
 class CosineHead(nn.Linear):
-    """Logits = scale · V̂ f/‖f‖ for features f, where V̂ are the rows of ``weight`` [K,
-    d] at unit length.
+    """Logits = scale · V̂ f/‖f‖ for features f, with V̂ the rows of ``weight`` [K, d]
+    at unit length.
 
     The rows start far apart on the unit sphere, and ``scale`` [1] is learnable. In
     FedNH (Dai et al., AAAI 2023) these rows are the prototypes, which training leaves
@@ -23,7 +21,7 @@ class CosineHead(nn.Linear):
     def __init__(
         self, features: int, classes: int, scale: float, rows: Rows = "orthonormal"
     ):
-        """``rows``: how they start."""
+        """Initialise the rows by ``rows`` and the scale by ``scale``."""
         super().__init__(features, classes, bias=False)
         start = simplex if rows == "simplex" else spread
         self.weight = nn.Parameter(start(classes, features))
@@ -36,11 +34,12 @@ class CosineHead(nn.Linear):
 
 
 def simplex(classes: int, width: int) -> Tensor:
-    """Return rows [classes, width] of unit length that are as far apart as they can be,
-    drawn from torch's generator.
+    """Draw rows [classes, width] of unit length, as far apart as possible, from torch's
+    generator.
 
-    They are the corners of a regular simplex, with cosines −1/(K − 1) and squared
-    distances 2K/(K − 1), where ``width`` is at least K − 1; else as ``spread`` has them.
+    If ``width`` is at least K − 1, they are the corners of a regular simplex. Cosines
+    are then −1/(K − 1) and squared distances 2K/(K − 1). Otherwise ``spread`` draws
+    them.
     """
     if classes > width + 1:
         return spread(classes, width)
@@ -52,12 +51,12 @@ def simplex(classes: int, width: int) -> Tensor:
 
 
 def spread(classes: int, width: int) -> Tensor:
-    """Return rows [classes, width] of unit length that are far apart, drawn from torch's
+    """Draw rows [classes, width] of unit length that are far apart, from torch's
     generator.
 
-    They are orthonormal if there are at most ``width``; in the plane row k is at angle
-    2πk/K, as in FedNH's code for its spiral (protocols.md B7); else they come from a
-    descent on the log-sum-exp of cosines.
+    The rows are orthonormal if there are at most ``width``. In the plane row k is at
+    angle 2πk/K, as in FedNH's code for its spiral (protocols.md B7). Otherwise they
+    come from a descent on the log-sum-exp of cosines.
     """
     rows = torch.empty(classes, width)
     if classes <= width:
@@ -68,8 +67,8 @@ def spread(classes: int, width: int) -> Tensor:
     rows = functional.normalize(rows.normal_(), dim=1)
     # ∂/∂V of τ·Σ_i log Σ_j≠i exp(V_i·V_j/τ) pushes each row away from its nearest ones
     for step in range(500):
-        # The temperature falls from 1 to 0.03: rows that begin close together are only
-        # pushed apart while it is high.
+        # The temperature falls from 1 to 0.03: rows that begin close together move
+        # apart only while it is high.
         tau = 0.03 ** (step / 500)
         cosines = rows @ rows.T / tau
         nearness = cosines.fill_diagonal_(-torch.inf).softmax(dim=1)

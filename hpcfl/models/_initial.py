@@ -1,4 +1,4 @@
-"""The model that all begin with, from a file (``model.init``)."""
+"""The initial model of all clients from a file (``model.init``)."""
 
 from pathlib import Path
 
@@ -10,12 +10,14 @@ from hpcfl.errors import UserError
 from hpcfl.files import foreign, values, wording
 from hpcfl.files.atomic import Damaged
 
-LIMIT = 1 << 32  # bytes of a file
+LIMIT = 1 << 32  # largest file in bytes
 
 
 def read(file: str, module: nn.Module) -> dict[str, Tensor]:
-    """Read the tensors of a safetensors file by name, which are all of a module and no
-    others, and finite. Raises UserError.
+    """Read the tensors of a safetensors file by name; they must be finite and those of
+    the module.
+
+    Raises UserError.
     """
     try:
         given = load(foreign.read_bytes(Path(file), LIMIT))
@@ -51,6 +53,6 @@ def read(file: str, module: nn.Module) -> dict[str, Tensor]:
 
 
 def form(tensor: Tensor) -> str:
-    """Type and shape of a tensor, for people."""
+    """Format the type and shape of a tensor."""
     kind = str(tensor.dtype).removeprefix("torch.")
     return f"{kind} [{', '.join(map(str, tensor.shape))}]"

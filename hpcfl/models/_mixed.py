@@ -1,9 +1,9 @@
-"""Models in mixed precision (``runtime.precision = "bf16"``, adapters.md §5): torch's
-autocast says what is computed in bfloat16.
+"""Models in mixed precision (``runtime.precision = "bf16"``, adapters.md §5) by torch's
+autocast.
 
-It is the model that is mixed and not the step: its forward pass, its features and its
-head, which give float32. So losses, scores and what a method makes of features are
-computed in float32, whoever calls the model.
+Mixed precision applies to the model and not to the step: to its forward pass, its
+features and its head. Their outputs are float32. So losses, scores and methods compute
+with float32 features and logits for every caller of the model.
 """
 
 from collections.abc import Mapping
@@ -13,13 +13,13 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
-# Layers of which products or look-ups read the weights, so that these may be bfloat16.
-# A norm, which gets float32, could not read others than float32.
+# Layers that read their weights in products or look-ups, so that the weights may be
+# bfloat16. A norm has float32 inputs and needs float32 parameters.
 STORED = (nn.Linear, nn.modules.conv._ConvNd, nn.Embedding, nn.MultiheadAttention)
 
 
 class Mixed(nn.Module):
-    """Joins the class of a module that is computed in mixed precision."""
+    """Mixin for the class of a module in mixed precision."""
 
     def forward(self, *arguments: Any, **keywords: Any) -> Any:
         with _autocast(arguments, keywords):
@@ -27,7 +27,7 @@ class Mixed(nn.Module):
 
 
 class MixedWithFeatures(Mixed):
-    """And of one that has a method ``features``."""
+    """Mixin for a module in mixed precision with a method ``features``."""
 
     def features(self, *arguments: Any, **keywords: Any) -> Any:
         plain: Any = super()
@@ -36,9 +36,10 @@ class MixedWithFeatures(Mixed):
 
 
 def _autocast(*given: Any) -> torch.autocast:
-    """Mixed precision where the tensors are that a model is given."""
+    """Return mixed precision on the device of the model's inputs."""
     tensors = [leaf for leaf in tree_leaves(given) if isinstance(leaf, Tensor)]
-    # Its cache would keep the bfloat16 form of a weight for other lanes and other modes.
+    # The cache would reuse the bfloat16 form of a weight for other lanes and other
+    # modes.
     return torch.autocast(tensors[0].device.type, torch.bfloat16, cache_enabled=False)
 
 
@@ -49,7 +50,7 @@ def _float32(output: Any) -> Any:
 
 
 def mix(module: nn.Module) -> nn.Module:
-    """The same module, computed in mixed precision from now on."""
+    """Switch a module to mixed precision and return it."""
     for name in ("features", "head"):
         part = module._modules.get(name)
         if part is not None:
@@ -65,10 +66,10 @@ def _join(module: nn.Module, kind: type[Mixed]) -> None:
 
 
 def stored(module: nn.Module, values: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """What a module freezes, as it is stored: weights in bfloat16.
+    """Return a module's frozen values as they are stored: weights in bfloat16.
 
-    Biases, norms and what layers of other kinds have, such as positions, stay as they
-    are: they are few.
+    Biases, norms and values of other layers, such as positions, keep their type: they
+    are few.
     """
     weights = set[str]()
     for path, layer in module.named_modules():
@@ -83,7 +84,7 @@ def stored(module: nn.Module, values: Mapping[str, Tensor]) -> dict[str, Tensor]
 
 
 def restore(module: nn.Module) -> nn.Module:
-    """The same module in float32 alone, with its own classes again."""
+    """Switch a module back to float32 and its own classes, and return it."""
     for part in module.modules():
         if isinstance(part, Mixed):
             part.__class__ = type(part).__bases__[1]

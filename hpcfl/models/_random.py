@@ -1,10 +1,11 @@
-"""Layers that draw random numbers, as functions of a key: the same numbers for one client
-alone and beside others, on any device, recorded or not (adapters.md §1).
+"""Layers that draw random numbers as functions of a key (adapters.md §1).
 
-A number is a function of a key of two words and of its place among all that the layer
-draws for ONE client's mini-batch. Clients draw with keys of their own, all in one call.
-torch's own layers draw from a stream, which ``torch.func.vmap`` refuses to share; in the
-models of clients they are replaced (``_replaced.py``).
+A client draws the same numbers alone and beside others, on any device, recorded or not.
+A number is a function of a key of two words and of its place among all draws of the
+layer for ONE client's mini-batch. Each client draws with its own keys, all in one call.
+
+torch's own layers draw from a stream, which ``torch.func.vmap`` refuses to share.
+``_replaced.py`` replaces them in the models of clients.
 """
 
 from collections.abc import Iterator, Sequence
@@ -19,15 +20,18 @@ LOWEST_SELU = -1.0507009873554805 * 1.6732632423543772
 
 
 def _shift(words: Tensor, bits: int) -> Tensor:
-    """``words`` shifted to the right, zeros coming in: torch's own shift of int32 has
-    copies of the highest bit come in.
+    """Shift ``words`` to the right and fill with zeros.
+
+    torch's own shift of int32 fills with copies of the highest bit.
     """
     kept = (1 << (32 - bits)) - 1
     return torch.bitwise_right_shift(words, bits) & kept
 
 
 def _mix(words: Tensor) -> Tensor:
-    """A permutation of int32 that leaves no trace of its order (Wellons' "lowbias32")."""
+    """Apply a permutation of int32 that hides the order of its inputs (Wellons'
+    "lowbias32").
+    """
     words = words ^ _shift(words, 16)
     words = words * 0x7FEB352D
     words = words ^ _shift(words, 15)
@@ -36,38 +40,41 @@ def _mix(words: Tensor) -> Tensor:
 
 
 def words(key: Tensor, places: Tensor) -> Tensor:
-    """Random words at ``places``, int32 of their shape: mix(mix(place ^ k₀) + k₁).
+    """Return random words at ``places``, int32 of their shape: mix(mix(place ^ k₀) +
+    k₁).
 
-    Both words of a key have to be drawn: keys that count up give masks that are alike.
+    Both words of a key must be random: consecutive keys give similar masks.
 
     Args:
         key: int32 [2].
-        places: int32, which number of the layer's each is.
+        places: int32, the index of each number among the layer's draws.
     """
     first, second = key.unbind()
     return _mix(_mix(places ^ first) + second)
 
 
 class RandomLayer(nn.Module):
-    """A layer that draws, for subclasses of one's own, such as stochastic depth.
+    """Base class of layers that draw random numbers, such as a user's own stochastic
+    depth.
 
-    In the models of clients ``uniform`` is keyed; a module that is used outside of hpcfl
-    draws from torch's generator.
+    In the models of clients ``uniform`` is keyed. A module outside of hpcfl draws from
+    torch's generator.
     """
 
-    _key: Tensor | None = None  # in a step that trains
-    _drawn = 0  # how many numbers of it were drawn in this step
+    _key: Tensor | None = None  # set during a training step
+    _drawn = 0  # the number of draws in this step
 
     def uniform(self, *shape: int) -> Tensor:
-        """Uniform numbers in [0, 1), float32 of this shape, of 24 bits each."""
+        """Draw uniform numbers in [0, 1), float32 of this shape, of 24 bits each."""
         if self._key is None:
             device = next(self.parameters(), torch.empty(0)).device
             return torch.rand(shape, device=device)
         return _shift(self._words(shape), 8) * 2.0**-24
 
     def _words(self, shape: Sequence[int]) -> Tensor:
-        """The layer's next random words, int32 of this shape; a further call in the same
-        step goes on where the last one ended.
+        """Draw the layer's next random words, int32 of this shape.
+
+        A further call in the same step continues after the previous one.
         """
         assert self._key is not None
         count = torch.Size(shape).numel()
@@ -80,34 +87,37 @@ class RandomLayer(nn.Module):
         self._drawn += count
         return words(self._key, places.view(*shape))
 
-    def _kept(self, shape: Sequence[int], p: float) -> Tensor:
-        """Which numbers of this shape are kept where each is dropped with probability p
-        < 1, bool.
+    def _draw_mask(self, shape: Sequence[int], p: float) -> Tensor:
+        """Draw the mask of numbers to keep, bool, where each is dropped with
+        probability p < 1.
         """
         threshold = round(p * (1 << 32)) + LOWEST_WORD
         return self._words(shape) >= threshold
 
     def _dropout(self, x: Tensor, p: float) -> Tensor:
-        """Dropout of the numbers ``x`` in training, for layers that drop on their way."""
+        """Apply dropout to ``x`` in training, for layers with dropout inside."""
         if not self.training or not p:
             return x
         if self._key is None:
             return functional.dropout(x, p)
         if p == 1:
             return torch.zeros_like(x)
-        return _scaled(x, self._kept(x.shape, p), p)
+        return _scaled(x, self._draw_mask(x.shape, p), p)
 
 
 def _scaled(x: Tensor, kept: Tensor, p: float) -> Tensor:
-    """The numbers of ``x`` that are ``kept``, scaled so that its mean stays, and zeros."""
+    """Set the numbers of ``x`` outside the mask ``kept`` to zero and scale the others
+    to keep the mean.
+    """
     return torch.where(kept, x, 0) * (1 / (1 - p))
 
 
 class _Keyed(RandomLayer):
-    """What joins the class of one of torch's dropout layers, in whose place it comes.
+    """Mixin for the class of a dropout layer of torch.
 
-    Outside of a step that trains clients the layer is torch's own. It never changes its
-    input in place, and what is dropped is 0 even where it is not finite.
+    Outside of a step that trains clients the layer computes torch's own dropout. It
+    never changes its input in place, and dropped values are 0 even where they are not
+    finite.
     """
 
     p: float
@@ -118,15 +128,17 @@ class _Keyed(RandomLayer):
             return result
         if self.p == 1:
             return x.masked_fill(torch.ones_like(x, dtype=torch.bool), 0)
-        kept = self._kept(self._shape(x), self.p)
+        kept = self._draw_mask(self._shape(x), self.p)
         if not x.is_contiguous():
-            # In the layout of x, which may be channels-last: of two layouts torch.where
-            # is slow, and so is what has to bring its result back into the first.
+            # The mask has the layout of x, which may be channels-last: torch.where is
+            # slow with two layouts, and so is converting its result back.
             kept = torch.zeros_like(x, dtype=torch.bool) | kept
         return self._dropped(x, kept)
 
     def _shape(self, x: Tensor) -> Sequence[int]:
-        """The shape of what is dropped or kept as a whole."""
+        """Return the shape of the mask, one entry for each unit that is dropped as a
+        whole.
+        """
         return x.shape
 
     def _dropped(self, x: Tensor, kept: Tensor) -> Tensor:
@@ -134,11 +146,11 @@ class _Keyed(RandomLayer):
 
 
 class _Channels(_Keyed):
-    """Drops whole channels of [batch, channels, …], or of one sample [channels, …] where
-    torch takes it for one.
+    """Dropout of whole channels of [batch, channels, …], or of one sample [channels, …]
+    as in torch.
     """
 
-    unbatched = 0  # dimensions of such a sample
+    unbatched = 0  # dimensions of a single sample
 
     def _shape(self, x: Tensor) -> Sequence[int]:
         leading = 1 if x.dim() == self.unbatched else 2
@@ -146,8 +158,8 @@ class _Channels(_Keyed):
 
 
 class _Alpha(_Keyed):
-    """Sets what is dropped to SELU's lowest value, −λα, and keeps the mean and variance
-    of the whole (Klambauer et al., NeurIPS 2017).
+    """Dropout that sets values to SELU's lowest value, −λα, and keeps the mean and
+    variance (Klambauer et al., NeurIPS 2017).
     """
 
     def _dropped(self, x: Tensor, kept: Tensor) -> Tensor:
@@ -191,14 +203,14 @@ KEYED: dict[type[nn.Module], type[nn.Module]] = {
 
 
 def random_layers(module: nn.Module) -> list[RandomLayer]:
-    """The layers of a model that draw by keys, in the order of ``modules()``."""
+    """Return the layers of a model that draw by keys, in the order of ``modules()``."""
     return [layer for layer in module.modules() if isinstance(layer, RandomLayer)]
 
 
 @contextmanager
 def keyed(layers: Sequence[RandomLayer], keys: Tensor | None) -> Iterator[None]:
-    """A block in which layers draw by their ``keys``, int32 [layers, 2]; without these
-    it changes nothing.
+    """Set the ``keys`` of layers within a block, int32 [layers, 2]; None changes
+    nothing.
     """
     if keys is None:
         yield

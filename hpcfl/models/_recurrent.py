@@ -1,8 +1,8 @@
 """LSTM and GRU that batch over clients, with torch's parameters: a loop over time
 (adapters.md §2).
 
-torch's own have no rule for several clients. One client alone runs through torch's,
-which is one operator and faster on a CPU.
+torch's own layers have no batching rule for several clients. A single client runs
+through torch's operator, which is faster on a CPU.
 """
 
 from collections.abc import Iterator
@@ -21,7 +21,7 @@ _IN_LANES = ContextVar("in_lanes", default=False)
 
 @contextmanager
 def in_lanes() -> Iterator[None]:
-    """A block in which recurrent layers run for many clients in one call."""
+    """Run recurrent layers for many clients in one call within a block."""
     token = _IN_LANES.set(True)
     try:
         yield
@@ -30,17 +30,19 @@ def in_lanes() -> Iterator[None]:
 
 
 def recurs(module: nn.Module) -> bool:
-    """Whether a model has recurrent layers that stand here."""
+    """Return whether a model has recurrent layers of this module."""
     return any(isinstance(part, _Recurrent) for part in module.modules())
 
 
 def _sigmoid(x: Tensor) -> Tensor:
-    """By tanh, whose formula is the same for all numbers of a tensor."""
+    """Compute the sigmoid by tanh, whose formula is the same for all numbers of a
+    tensor.
+    """
     return 0.5 + 0.5 * torch.tanh(0.5 * x)
 
 
 class _Recurrent(RandomLayer):
-    """Layers over layers of cells, perhaps in both directions."""
+    """Stacked layers of cells in one or both directions."""
 
     input_size: int
     num_layers: int
@@ -50,7 +52,7 @@ class _Recurrent(RandomLayer):
     bidirectional: bool
 
     def forward(self, input: Any, hx: Any = None) -> Any:
-        """Arguments and results are torch's."""
+        """Compute torch's forward pass, with torch's arguments and results."""
         drops = self._key is not None and self.dropout > 0 and self.num_layers > 1
         if not isinstance(input, Tensor) or not (_IN_LANES.get() or drops):
             return super().forward(input, hx)
@@ -70,7 +72,7 @@ class _Recurrent(RandomLayer):
         return output, last[0] if len(last) == 1 else tuple(last)
 
     def _first_states(self, x: Tensor, hx: Any, one_sample: bool) -> list[Tensor]:
-        """The states that it begins with, [layers · directions, batch, width] each."""
+        """Return the initial states, [layers · directions, batch, width] each."""
         if hx is None:
             count = self.num_layers * (1 + self.bidirectional)
             return [x.new_zeros(count, x.shape[1], width) for width in self._widths()]
@@ -82,8 +84,10 @@ class _Recurrent(RandomLayer):
     def _through_layers(
         self, x: Tensor, first: list[Tensor]
     ) -> tuple[Tensor, list[Tensor]]:
-        """The last layer's outputs [time, batch, …], and all layers' last states, of
-        ``x`` [time, batch, …] and the ``first`` states.
+        """Pass ``x`` [time, batch, …] through all layers, from the ``first`` states.
+
+        Returns:
+            The last layer's outputs [time, batch, …], and all layers' last states.
         """
         directions = [False, True] if self.bidirectional else [False]
         last: list[list[Tensor]] = []  # by layer and direction
@@ -102,11 +106,11 @@ class _Recurrent(RandomLayer):
         return x, [torch.stack(states) for states in zip(*last, strict=True)]
 
     def _widths(self) -> list[int]:
-        """The widths of the states."""
+        """Return the widths of the states."""
         raise NotImplementedError
 
     def _weights(self, layer: int, reverse: bool) -> list[Tensor]:
-        """The parameters of a layer in one direction, in torch's order."""
+        """Return the parameters of a layer in one direction, in torch's order."""
         suffix = f"_l{layer}{'_reverse' if reverse else ''}"
         leaves = ["weight_ih", "weight_hh"]
         if self.bias:
@@ -118,8 +122,13 @@ class _Recurrent(RandomLayer):
     def _direction(
         self, x: Tensor, state: list[Tensor], weights: list[Tensor]
     ) -> tuple[Tensor, list[Tensor]]:
-        """Outputs [time, batch, width] and the last states, of ``x`` [time, batch, …]
-        and the first states [batch, …].
+        """Pass ``x`` [time, batch, …] through one layer in one direction.
+
+        Args:
+            state: The first states [batch, …].
+
+        Returns:
+            The outputs [time, batch, width] and the last states.
         """
         if not _IN_LANES.get():
             return self._fused(x, state, weights)
@@ -139,22 +148,25 @@ class _Recurrent(RandomLayer):
     def _fused(
         self, x: Tensor, state: list[Tensor], weights: list[Tensor]
     ) -> tuple[Tensor, list[Tensor]]:
-        """The same by torch's operator."""
+        """Compute ``_direction`` by torch's operator."""
         raise NotImplementedError
 
     def _one_layer(self) -> tuple[bool, int, float, bool, bool, bool]:
-        """What torch's operators ask for behind the weights: biases, layers, dropout,
-        training, both directions, batch first.
+        """Return the arguments of torch's operators after the weights.
+
+        They are: biases, layers, dropout, training, both directions, batch first.
         """
         return self.bias, 1, 0.0, self.training, False, False
 
     def _cell(self, input: Tensor, hidden: Tensor, state: list[Tensor]) -> list[Tensor]:
-        """The next states, of both products [batch, gates · width] and the last states."""
+        """Return the next states from both products [batch, gates · width] and the last
+        states.
+        """
         raise NotImplementedError
 
 
 class LSTM(_Recurrent, nn.LSTM):
-    """torch's, gates i f g o."""
+    """torch's LSTM, gates i f g o."""
 
     def _widths(self) -> list[int]:
         return [self.proj_size or self.hidden_size, self.hidden_size]
@@ -174,7 +186,7 @@ class LSTM(_Recurrent, nn.LSTM):
 
 
 class GRU(_Recurrent, nn.GRU):
-    """torch's, gates r z n."""
+    """torch's GRU, gates r z n."""
 
     def _widths(self) -> list[int]:
         return [self.hidden_size]

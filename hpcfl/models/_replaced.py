@@ -1,8 +1,7 @@
-"""Layers of torch that cannot run for many clients in one call, replaced by equal ones
-that can, in a user's module as well.
+"""Replacements for layers of torch that cannot run for many clients in one call.
 
-A layer stays the same object, with its parameters, names and hooks: only its class is
-another one, which inherits from torch's.
+They replace layers in a user's module as well. A layer remains the same object, with
+its parameters, names and hooks. Only its class changes to a subclass of torch's.
 """
 
 from collections.abc import Iterator
@@ -19,8 +18,9 @@ from hpcfl.models._recurrent import RECURRENT, in_lanes
 
 
 class Embedding(nn.Embedding):
-    """torch's, whose padding is left out of the gradient by a mask: under vmap torch
-    leaves it out for the first client alone.
+    """torch's embedding, with the padding's gradient removed by a mask.
+
+    Under vmap torch removes it for the first client alone.
     """
 
     def forward(self, input: Tensor) -> Tensor:
@@ -33,7 +33,7 @@ class Embedding(nn.Embedding):
 
 
 class GELU(nn.GELU):
-    """torch's, by a formula that is the same for all numbers of a tensor."""
+    """torch's GELU, by a formula that is the same for all numbers of a tensor."""
 
     def forward(self, input: Tensor) -> Tensor:
         formula = gelu if self.approximate == "none" else gelu_by_tanh
@@ -50,15 +50,15 @@ REPLACED: dict[type[nn.Module], type[nn.Module]] = {
 
 
 def replace_layers(module: nn.Module) -> nn.Module:
-    """The same module, whose layers run side by side where they could not."""
+    """Replace layers that cannot run side by side, and return the module."""
     for layer in module.modules():
-        # Not of subclasses: what these compute instead only they know.
+        # Subclasses are not replaced, because they may compute something else.
         layer.__class__ = REPLACED.get(type(layer), type(layer))
     return module
 
 
 def restore_layers(module: nn.Module) -> nn.Module:
-    """The same module with torch's own layers again."""
+    """Restore torch's own layers, and return the module."""
     plain = {replaced: original for original, replaced in REPLACED.items()}
     for layer in module.modules():
         layer.__class__ = plain.get(type(layer), type(layer))
@@ -67,10 +67,10 @@ def restore_layers(module: nn.Module) -> nn.Module:
 
 @contextmanager
 def side_by_side() -> Iterator[None]:
-    """A block in which many clients run in one call.
+    """Run many clients in one call within a block.
 
-    A user's ``scaled_dot_product_attention`` is computed by matrix products there: of
-    its other forms some go through the clients in a loop.
+    In the block a user's ``scaled_dot_product_attention`` uses matrix products. Some of
+    its other backends process the clients in a loop.
     """
     with sdpa_kernel(SDPBackend.MATH), in_lanes():
         yield

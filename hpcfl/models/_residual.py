@@ -9,7 +9,7 @@ from torch.nn.functional import relu
 from hpcfl.errors import UserError
 
 Norm = Literal["batch", "group", "none"]
-GROUPS = 2  # of channels in a group norm
+GROUPS = 2  # groups of channels in a group norm
 
 
 class BasicBlock(nn.Module):
@@ -28,7 +28,7 @@ class BasicBlock(nn.Module):
         self.shortcut: nn.Module = nn.Identity()
         if (
             stride != 1 or inputs != outputs
-        ):  # FedNH's network without norm layers has them here all the same
+        ):  # FedNH's network without norm layers has them here
             self.shortcut = nn.Sequential(
                 nn.Conv2d(inputs, outputs, 1, stride, bias=False),
                 _norm("group" if norm == "none" else norm, outputs),
@@ -40,17 +40,20 @@ class BasicBlock(nn.Module):
 
 
 class ResidualNetwork(nn.Module):
-    """A stem, stages of which each but the first halves the image, the mean over
-    positions and the head.
+    """A stem, stages of blocks, the mean over positions and the head.
 
-    Its children ``stem``, ``stage1`` … and ``head`` are the layers that "the upper p
-    layers" counts. Convolutions are initialised Kaiming normal (fan-out).
+    Each stage but the first halves the image. The children ``stem``, ``stage1`` … and
+    ``head`` are the layers that "the upper p layers" counts. Convolutions are
+    initialised Kaiming normal (fan-out).
 
-    widths: the channels of each stage. blocks: how many a stage has.
-    large_stem: a 7×7 convolution and a 3×3 pooling, both of stride 2, else a 3×3
-        convolution of stride 1.
+    Args:
+        widths: The channels of each stage.
+        blocks: The number of blocks of a stage.
+        large_stem: True for a 7×7 convolution and a 3×3 pooling, both of stride 2;
+            False for a 3×3 convolution of stride 1.
 
-    Raises UserError for samples that are no images.
+    Raises:
+        UserError: The samples are no images.
     """
 
     def __init__(
@@ -97,20 +100,20 @@ class ResidualNetwork(nn.Module):
                 )
 
     def features(self, x: Tensor) -> Tensor:
-        """The head's input [batch, channels]: the mean over all positions."""
+        """Return the head's input [batch, channels]: the mean over all positions."""
         x = self.stem(x)
         for name in self._stages:
             x = self.get_submodule(name)(x)
         return x.mean(dim=(2, 3))
 
     def forward(self, x: Tensor) -> Tensor:
-        """Logits [batch, classes]."""
+        """Return logits [batch, classes]."""
         logits: Tensor = self.head(self.features(x))
         return logits
 
 
 def _norm(norm: Norm, channels: int) -> nn.Module:
-    """A norm layer of the kind ``norm``; the identity for "none"."""
+    """Return a norm layer of the kind ``norm``; the identity for "none"."""
     layers: dict[str, Callable[[], nn.Module]] = {
         "batch": lambda: nn.BatchNorm2d(channels),
         "group": lambda: nn.GroupNorm(GROUPS, channels),

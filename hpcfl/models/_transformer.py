@@ -1,5 +1,5 @@
-"""What the built-in transformers have in common: a block, tokens with their positions,
-and how both begin.
+"""Common parts of the built-in transformers: a block, tokens with their positions, and
+their initialisation.
 """
 
 from collections.abc import Callable
@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from hpcfl.errors import UserError
 from hpcfl.models._attention import attend, gelu
 
-STD = 0.02  # of the tokens' and positions' first values, a truncated normal
+STD = 0.02  # standard deviation of initial tokens and positions, a truncated normal
 MOST_PARAMETERS = 1_000_000_000  # of one client's model, 4 GB
 
 Width = Annotated[int, Field(ge=1, le=1 << 16, description="numbers of a token")]
@@ -43,7 +43,7 @@ Vocabulary = Annotated[
 
 
 def token_count(name: str, shape: tuple[int, ...], vocabulary: int | None) -> int:
-    """The vocabulary. Raises UserError for samples that are no tokens."""
+    """Return the vocabulary. Raises UserError for samples that are no tokens."""
     if len(shape) != 1 or vocabulary is None:
         size = "×".join(map(str, shape))
         missing = "" if vocabulary else " and no vocabulary"
@@ -55,7 +55,7 @@ def token_count(name: str, shape: tuple[int, ...], vocabulary: int | None) -> in
 
 
 def head_width(name: str, width: int, heads: int) -> int:
-    """Numbers of a head, where all share the width. Raises UserError."""
+    """Return the width of a head, where all share the width evenly. Raises UserError."""
     if width % heads:
         raise UserError(
             f"model.heads = {heads} of model.name = '{name}' do not share "
@@ -65,7 +65,7 @@ def head_width(name: str, width: int, heads: int) -> int:
 
 
 def refuse_long(name: str, tokens: int, longest: int) -> None:
-    """Raise UserError for texts of more tokens than there are positions for."""
+    """Raise UserError for texts with more tokens than positions."""
     if tokens > longest:
         raise UserError(
             f"model.positions = {longest} of model.name = '{name}': a text here has "
@@ -82,10 +82,10 @@ class Tokens(nn.Embedding):
 
 
 class SelfAttention(nn.Module):
-    """Attention of a sequence to itself; ``qkv`` makes queries, keys and values of all
-    heads at once.
+    """Attention of a sequence to itself; ``qkv`` computes queries, keys and values of
+    all heads at once.
 
-    dropout: of the attention's weights.
+    dropout: the dropout of the attention's weights.
     """
 
     def __init__(
@@ -98,7 +98,9 @@ class SelfAttention(nn.Module):
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Of tokens [batch, tokens, width]; ``mask`` is added to the scores."""
+        """Apply attention to tokens [batch, tokens, width]; ``mask`` is added to the
+        scores.
+        """
         parts = self.qkv(x).unflatten(2, (3, self.heads, -1))
         q, k, v = parts.permute(2, 0, 3, 1, 4).unbind()
         mixed, _ = attend(q, k, v, mask, self.dropout)
@@ -107,10 +109,10 @@ class SelfAttention(nn.Module):
 
 
 class Block(nn.Module):
-    """Attention and two linear layers, each added to what comes in.
+    """Attention and two linear layers, each with a residual connection.
 
-    With ``norm_first`` x + f(norm(x)) for both of them, else norm(x + f(x)) as in
-    Vaswani et al. (NeurIPS 2017).
+    With ``norm_first`` each is x + f(norm(x)), otherwise norm(x + f(x)) as in Vaswani
+    et al. (NeurIPS 2017).
     """
 
     def __init__(
@@ -128,12 +130,14 @@ class Block(nn.Module):
         bias: bool = True,
         norm_eps: float = 1e-5,
     ):
-        """Args:
-        dropout: of what attention and each linear layer give.
-        attention_dropout: of the attention's weights.
-        inner_dropout: whether what the first linear layer gives has dropout, too.
-        bias: whether queries, keys and values have one.
-        norm_eps: what layer norm adds to variances.
+        """Make the layers.
+
+        Args:
+            dropout: The dropout of the outputs of attention and each linear layer.
+            attention_dropout: The dropout of the attention's weights.
+            inner_dropout: True if the first linear layer's output has dropout, too.
+            bias: True if queries, keys and values have one.
+            norm_eps: Added to variances by layer norm.
         """
         super().__init__()
         self.width = width
@@ -150,7 +154,7 @@ class Block(nn.Module):
         self.dropout3 = nn.Dropout(dropout)
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Tokens [batch, tokens, width], as they come in and go out."""
+        """Transform tokens [batch, tokens, width] into tokens of the same shape."""
         if self.norm_first:
             x = x + self._attended(self.norm1(x), mask)
             return x + self._transformed(self.norm2(x))
@@ -169,9 +173,10 @@ class Block(nn.Module):
 
 
 class Positions(nn.Module):
-    """Adds a learned vector to each token by its place, perhaps behind a class token.
+    """Learned position vectors, added to each token, and an optional class token in
+    front.
 
-    tokens: how many come in at most.
+    tokens: the largest number of input tokens.
     """
 
     def __init__(self, tokens: int, width: int, class_token: bool, dropout: float):
@@ -185,7 +190,9 @@ class Positions(nn.Module):
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Tokens [batch, tokens, width], of which the class token is the first."""
+        """Add positions and return tokens [batch, tokens, width], the class token
+        first.
+        """
         if self.token is not None:
             x = torch.cat([self.token.expand(x.shape[0], -1, -1), x], dim=1)
         result: Tensor = self.dropout(x + self.position[: x.shape[1]])
@@ -193,10 +200,11 @@ class Positions(nn.Module):
 
 
 class Transformer(nn.Module):
-    """A model with blocks, its children ``block1`` …, and a head that reads what
-    ``features`` makes of a sample.
+    """A model with blocks, its children ``block1`` …, and a head that reads a sample's
+    ``features``.
 
-    width: numbers of a token between the blocks.
+    Attributes:
+        width: The width of a token between the blocks.
     """
 
     head: nn.Linear
@@ -211,17 +219,17 @@ class Transformer(nn.Module):
             self.width = block.width
 
     def through_blocks(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Tokens [batch, tokens, width] behind all blocks; ``mask`` as for these."""
+        """Pass tokens [batch, tokens, width] and ``mask`` through all blocks."""
         for name in self._blocks:
             x = self.get_submodule(name)(x, mask)
         return x
 
     def features(self, x: Tensor) -> Tensor:
-        """The head's input [batch, width]."""
+        """Return the head's input [batch, width]."""
         raise NotImplementedError
 
     def forward(self, x: Tensor) -> Tensor:
-        """Logits [batch, classes]."""
+        """Return logits [batch, classes]."""
         logits: Tensor = self.head(self.features(x))
         return logits
 
@@ -232,8 +240,8 @@ def refuse_large(
     """Raise UserError for a transformer with too many parameters, before it is made.
 
     Args:
-        tokens: of which each has a vector, positions and vocabulary alike.
-        inner: the width of all heads together.
+        tokens: The number of vectors, for positions and vocabulary together.
+        inner: The width of all heads together.
     """
     parameters = tokens * width + depth * width * (4 * inner + 2 * hidden)
     if parameters > MOST_PARAMETERS:

@@ -22,7 +22,7 @@ class Unusable(ValueError):
 
 
 def refuse_unusable(module: nn.Module) -> None:
-    """Raise Unusable for the first parameter or layer that cannot be trained."""
+    """Raise Unusable for the first parameter, layer or buffer that cannot be trained."""
     for name, parameter in module.named_parameters():
         if problem := _problem_of_parameter(parameter):
             raise Unusable(f"the parameter '{name}' {problem}")
@@ -81,16 +81,19 @@ def _problem_of_parameter(parameter: nn.Parameter) -> str:
 def find_statistics(module: nn.Module, x: Tensor, seed: int) -> set[str]:
     """Return the names of the buffers that a forward pass in training mode changes.
 
-    Buffers of torch's norms are not among them: they are statistics by their type. The
-    module changes. Raises Unusable for state that hpcfl could not keep: buffers that are
-    replaced, of another type than float32 or integer, and attributes that are no buffers.
+    Buffers of torch's norms are excluded: they are statistics by their type. The module
+    changes.
+
+    Raises:
+        Unusable: The module has state that hpcfl cannot keep: replaced buffers, buffers
+            of another type than float32 or integer, or attributes that are no buffers.
     """
     buffers = dict(own_buffers(module))
     copies = {name: buffer.clone() for name, buffer in buffers.items()}
     _train_once(module, x, seed)
     attributes = dict(_attributes(module))
     _train_once(module, x, seed)
-    # The second pass repeats the first one, so all that differs now is state.
+    # The second pass repeats the first one, so every difference is state.
     after = dict(_attributes(module))
     for name, value in attributes.items():
         if name in after and not _equal(value, after[name]):
@@ -133,10 +136,10 @@ def _train_once(module: nn.Module, x: Tensor, seed: int) -> None:
 
 
 def _attributes(module: nn.Module) -> Iterator[tuple[str, Any]]:
-    """Yield copies of the tensors and numbers that modules have as plain attributes."""
+    """Yield copies of the tensors and numbers in plain attributes of modules."""
     for path, part in module.named_modules():
         for leaf, value in vars(part).items():
-            computed = f"{leaf}_orig" in part._parameters  # by spectral_norm
+            computed = f"{leaf}_orig" in part._parameters  # recomputed by spectral_norm
             name = f"{path}.{leaf}" if path else leaf
             if isinstance(value, Tensor) and not computed:
                 yield name, value.detach().clone()
@@ -165,8 +168,9 @@ def explained(error: Exception, name: str, plugin: object, x: Tensor) -> UserErr
 
 
 def _failing_layer(error: Exception) -> str:
-    """Return the innermost module that an exception went through, in words; "" for none
-    below the model itself.
+    """Return the innermost module that an exception passed through, as text.
+
+    The text is "" for none below the model itself.
     """
     frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
     owners = [frame.f_locals.get("self") for frame in frames]

@@ -1,5 +1,5 @@
-"""The encoder of BERT (Devlin et al., NAACL 2019), to begin with a published file
-(``adapter.base``); its sizes are by default those of ``bert-base``.
+"""The encoder of BERT (Devlin et al., NAACL 2019) for a published file
+(``adapter.base``); the default sizes are those of ``bert-base``.
 """
 
 from typing import Annotated
@@ -29,8 +29,9 @@ from hpcfl.models._transformer import (
 
 
 class Embeddings(nn.Module):
-    """A token's vector, its place's and its sentence's, normed; all tokens are of the
-    first sentence.
+    """Normed sum of the vectors of a token, its position and its sentence.
+
+    All tokens belong to the first sentence.
     """
 
     def __init__(
@@ -53,7 +54,7 @@ class Embeddings(nn.Module):
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Vectors [batch, positions, width] of token ids [batch, positions]."""
+        """Return vectors [batch, positions, width] of token ids [batch, positions]."""
         end = self.first_position + x.shape[1]
         places = self.position_embeddings.weight[self.first_position : end]
         sentence = self.token_type_embeddings.weight[0]
@@ -63,7 +64,7 @@ class Embeddings(nn.Module):
 
 
 class Pooler(nn.Module):
-    """What a head reads of a text: its first token through a linear layer and tanh."""
+    """Input of a text's head: its first token through a linear layer and tanh."""
 
     def __init__(self, width: int, dropout: float):
         super().__init__()
@@ -71,7 +72,7 @@ class Pooler(nn.Module):
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Features [batch, width] of tokens [batch, positions, width]."""
+        """Return features [batch, width] of tokens [batch, positions, width]."""
         result: Tensor = self.dropout(self.dense(x[:, 0]).tanh())
         return result
 
@@ -79,13 +80,13 @@ class Pooler(nn.Module):
 class Bert(Transformer):
     """Post-norm blocks in which every token sees all but the padding.
 
-    Beside the blocks, whose queries, keys and values are one layer here, parameters have
-    the names of the published files; ``adapter.names = "bert"`` knows all of them.
+    Outside the blocks the parameters have the names of the published files. In a block
+    one layer holds queries, keys and values. ``adapter.names = "bert"`` maps all names.
     RoBERTa (Liu et al., 2019) is ``positions = 514, first_position = 2, types = 1,
     padding = 1, norm_eps = 1e-5`` and ``adapter.names = "roberta"``.
 
-    Raises UserError for samples that are no tokens, for texts that are longer than there
-    are positions, and where heads do not share the width evenly.
+    Raises UserError for samples that are no tokens and for texts longer than the number
+    of positions. It also does where heads do not share the width evenly.
     """
 
     def __init__(
@@ -138,9 +139,9 @@ class Bert(Transformer):
         self.head = nn.Linear(width, classes)
 
     def features(self, x: Tensor) -> Tensor:
-        """The head's input [batch, width] for token ids [batch, positions]."""
+        """Return the head's input [batch, width] for token ids [batch, positions]."""
         vectors = self.embeddings(x)
-        # not -∞, of which a text of padding alone would make NaN
+        # not -∞, with which a text of padding alone would become NaN
         lowest = torch.finfo(vectors.dtype).min
         added = torch.zeros_like(x, dtype=vectors.dtype)
         added = added.masked_fill(x == self.padding, lowest)

@@ -16,8 +16,8 @@ class CharLSTM(nn.Module):
     """Characters as vectors, two layers of cells, and the head, which reads the last
     output.
 
-    It begins as torch begins its parts. Raises UserError for samples that are no
-    tokens.
+    The parts have torch's default initialisation. Raises UserError for samples that are
+    no tokens.
     """
 
     def __init__(
@@ -39,12 +39,12 @@ class CharLSTM(nn.Module):
         self.head = nn.Linear(hidden, classes)
 
     def features(self, x: Tensor) -> Tensor:
-        """The head's input [batch, hidden] for token ids [batch, positions]."""
+        """Return the head's input [batch, hidden] for token ids [batch, positions]."""
         outputs: Tensor = self.lstm(self.embedding(x))[0]
         return outputs[:, -1]
 
     def forward(self, x: Tensor) -> Tensor:
-        """Logits [batch, classes]."""
+        """Return logits [batch, classes]."""
         logits: Tensor = self.head(self.features(x))
         return logits
 

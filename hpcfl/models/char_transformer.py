@@ -23,12 +23,12 @@ from hpcfl.models._transformer import (
 
 
 class CharTransformer(Transformer):
-    """Pre-norm blocks in which a character sees those before it; the head reads the
-    last one.
+    """Pre-norm blocks with causal attention over characters; the head reads the last
+    one.
 
-    FedTP's code has a post-norm encoder in which every character sees all, and learns
-    the next one at every place; here a sample has one label, the character after it.
-    Tokens and positions begin as a truncated normal of 0.02.
+    FedTP's code has a post-norm encoder in which every character sees all, and predicts
+    the next one at every place. Here a sample has one label, the character after it.
+    Tokens and positions start as a truncated normal of 0.02.
 
     Raises UserError for samples that are no tokens.
     """
@@ -62,11 +62,11 @@ class CharTransformer(Transformer):
         self.head = nn.Linear(width, classes)
 
     def features(self, x: Tensor) -> Tensor:
-        """The head's input [batch, width] for token ids [batch, positions]."""
+        """Return the head's input [batch, width] for token ids [batch, positions]."""
         return self.of_each_token(x)[:, -1]
 
     def of_each_token(self, x: Tensor) -> Tensor:
-        """What the head would read at each position, [batch, positions, width]."""
+        """Return the head's input for each position, [batch, positions, width]."""
         mask = causal(x.shape[1], x.device)
         x = self.positions(self.embedding(x))
         result: Tensor = self.norm(self.through_blocks(x, mask))

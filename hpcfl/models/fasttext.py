@@ -14,9 +14,9 @@ class FastText(nn.Module):
     """The mean of the embeddings, a linear layer without activation and the output
     layer.
 
-    The mean is over all positions, padding included. Token 0 stands for unknown words
-    and padding; its embedding is zero and stays so. Raises UserError for samples that
-    are no tokens.
+    The mean includes all positions, with padding. Token 0 stands for unknown words and
+    padding; its embedding is zero and stays so. Raises UserError for samples that are
+    no tokens.
     """
 
     def __init__(
@@ -33,12 +33,12 @@ class FastText(nn.Module):
         self.head = nn.Linear(WIDTH, classes)
 
     def features(self, x: torch.Tensor) -> torch.Tensor:
-        """The head's input [batch, 32] for token ids [batch, positions]."""
+        """Return the head's input [batch, 32] for token ids [batch, positions]."""
         features: torch.Tensor = self.hidden(self.embedding(x).mean(dim=1))
         return features
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Logits [batch, classes]."""
+        """Return logits [batch, classes]."""
         logits: torch.Tensor = self.head(self.features(x))
         return logits
 

@@ -1,5 +1,5 @@
-"""The decoder of GPT-2 (Radford et al., 2019), to begin with a published file
-(``adapter.base``); its sizes are by default those of ``gpt2``.
+"""The decoder of GPT-2 (Radford et al., 2019) for a published file (``adapter.base``);
+the default sizes are those of ``gpt2``.
 """
 
 import torch
@@ -26,14 +26,14 @@ from hpcfl.models._transformer import (
 
 
 class GPT(Transformer):
-    """Pre-norm blocks in which a token sees those before it; the head reads a text's last
-    one that is no padding.
+    """Pre-norm blocks with causal attention; the head reads a text's last token before
+    the padding.
 
-    Beside the blocks parameters have the names of the published files, which
-    ``adapter.names = "gpt2"`` knows.
+    Outside the blocks the parameters have the names of the published files, which
+    ``adapter.names = "gpt2"`` maps.
 
-    Raises UserError for samples that are no tokens, for texts that are longer than there
-    are positions, and where heads do not share the width evenly.
+    Raises UserError for samples that are no tokens and for texts longer than the number
+    of positions. It also does where heads do not share the width evenly.
     """
 
     def __init__(
@@ -77,7 +77,7 @@ class GPT(Transformer):
         self.head = nn.Linear(width, classes)
 
     def features(self, x: Tensor) -> Tensor:
-        """The head's input [batch, width] for token ids [batch, positions]."""
+        """Return the head's input [batch, width] for token ids [batch, positions]."""
         places = torch.arange(x.shape[1], device=x.device)
         read = places * (x != self.padding)
         last = read.amax(dim=1)[:, None, None]
@@ -85,11 +85,11 @@ class GPT(Transformer):
         return vectors.gather(1, last.expand(-1, 1, vectors.shape[2]))[:, 0]
 
     def of_each_token(self, x: Tensor) -> Tensor:
-        """What the head would read at each position, [batch, positions, width]."""
+        """Return the head's input for each position, [batch, positions, width]."""
         places = self.wpe.weight[: x.shape[1]]
         vectors = self.wte(x) + places
-        # A frozen layer has no dropout. This one is of the vectors of tokens and positions,
-        # so there is none where both are frozen.
+        # A frozen layer has no dropout. This dropout applies to the vectors of tokens
+        # and positions, so it is off where both are frozen.
         if self.wte.training or self.wpe.training:
             vectors = self.dropout(vectors)
         mask = causal(x.shape[1], x.device)

@@ -20,8 +20,8 @@ MOST_LAYERS, MOST_PARAMETERS = 1_000, 1_000_000_000  # of one client's model, 4 
 class MLP(nn.Module):
     """Linear layers with ReLU between them, on the flattened sample.
 
-    Without hidden layers it is a linear classifier. Raises UserError for more layers or
-    parameters than are allowed.
+    Without hidden layers it is a linear classifier. Raises UserError for too many
+    layers or parameters.
     """
 
     def __init__(
@@ -51,14 +51,14 @@ class MLP(nn.Module):
         self.head = nn.Linear(widths[-1], classes)
 
     def features(self, x: torch.Tensor) -> torch.Tensor:
-        """The head's input [batch, last width]."""
+        """Return the head's input [batch, last width]."""
         x = x.flatten(1)
         for name in self._hidden:
             x = relu(self.get_submodule(name)(x))
         return x
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Logits [batch, classes]."""
+        """Return logits [batch, classes]."""
         logits: torch.Tensor = self.head(self.features(x))
         return logits
 

@@ -1,10 +1,10 @@
 """ResNet-18 in the forms of the papers, for Tiny-ImageNet with 200 classes
 (protocols.md B3, B6).
 
-FedALA and cwFedAvg use torchvision's form with batch norm, of 11,279,112 parameters. In
-FedNH's experiments the other methods have group norm, a 3×3 stem without pooling and a
-head without bias, 11,271,232 parameters; FedNH itself has the same without norm layers
-except in the shortcuts, 11,263,424.
+FedALA and cwFedAvg use torchvision's form with batch norm, with 11,279,112 parameters.
+The other methods in FedNH's experiments have group norm, a 3×3 stem without pooling and
+a head without bias, 11,271,232 parameters. FedNH itself has the same network with norm
+layers only in the shortcuts, 11,263,424.
 """
 
 from typing import Annotated

@@ -13,7 +13,7 @@ class SpiralNetwork(nn.Module):
     """Linear layers to 16, 8 and 4 features, with ReLU after each, then to 2, and a
     head without bias.
 
-    In the plane of the two features the classes can be drawn.
+    A figure can show the classes in the plane of the two features.
     """
 
     def __init__(self, shape: tuple[int, ...], classes: int):
@@ -25,13 +25,13 @@ class SpiralNetwork(nn.Module):
         self.head = nn.Linear(2, classes, bias=False)
 
     def features(self, x: torch.Tensor) -> torch.Tensor:
-        """The head's input [batch, 2]."""
+        """Return the head's input [batch, 2]."""
         x = relu(self.fc1(x.flatten(1)))
         x = self.fc4(relu(self.fc3(relu(self.fc2(x)))))
         return x
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Logits [batch, classes]."""
+        """Return logits [batch, classes]."""
         logits: torch.Tensor = self.head(self.features(x))
         return logits
 

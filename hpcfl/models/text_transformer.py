@@ -21,12 +21,12 @@ from hpcfl.models._transformer import (
 
 
 class TextTransformer(Transformer):
-    """Post-norm blocks with ReLU over the tokens of a text and a class token in front,
-    which the head reads; padding counts as a token.
+    """Post-norm blocks with ReLU over a text's tokens and a class token, which the head
+    reads.
 
-    As in PFLlib's code, but for positions, which are learned here and sines there, and
-    for how tokens and positions begin, a truncated normal of 0.02. Its width is 512
-    unless it is told; here it is fastText's.
+    Padding counts as a token. The model follows PFLlib's code with two differences:
+    positions are learned instead of sines, and tokens and positions start as a
+    truncated normal of 0.02. The default width is fastText's; PFLlib's is 512.
 
     Raises UserError for samples that are no tokens, and where heads do not share the
     width evenly.
@@ -68,7 +68,7 @@ class TextTransformer(Transformer):
         self.head = nn.Linear(width, classes)
 
     def features(self, x: Tensor) -> Tensor:
-        """The head's input [batch, width] for token ids [batch, positions]."""
+        """Return the head's input [batch, width] for token ids [batch, positions]."""
         x = self.positions(self.embedding(x))
         return self.through_blocks(x)[:, 0]
 

@@ -26,8 +26,8 @@ from hpcfl.models._transformer import (
 class Patches(nn.Module):
     """An image as tokens: its square patches, each through one linear layer.
 
-    That is a convolution whose stride is its size, in a form that runs side by side on
-    a CPU.
+    This equals a convolution whose stride is its size, in a form that runs side by side
+    on a CPU.
     """
 
     def __init__(self, channels: int, side: int, width: int):
@@ -36,7 +36,9 @@ class Patches(nn.Module):
         self.linear = nn.Linear(channels * side**2, width)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Tokens [batch, patches, width] of images [batch, channels, height, width]."""
+        """Return tokens [batch, patches, width] of images [batch, channels, height,
+        width].
+        """
         rows = x.unflatten(3, (-1, self.side)).unflatten(2, (-1, self.side))
         patches = rows.permute(0, 2, 4, 1, 3, 5).flatten(3).flatten(1, 2)
         result: Tensor = self.linear(patches)
@@ -47,12 +49,12 @@ class ViT(Transformer):
     """Pre-norm blocks over the patches of an image and a class token, which the head
     reads.
 
-    As in FedTP's code attention has no dropout of its weights, and its queries, keys
-    and values no bias. Published files need ``bias = true``, ``norm_eps = 1e-12`` and
-    ``adapter.names = "vit"``. Tokens and positions begin as a truncated normal of 0.02, there
-    as a normal of 1.
+    As in FedTP's code the attention weights have no dropout, and queries, keys and
+    values have no bias. Published files need ``bias = true``, ``norm_eps = 1e-12`` and
+    ``adapter.names = "vit"``. Tokens and positions start as a truncated normal of 0.02;
+    FedTP's start as a normal of 1.
 
-    Raises UserError for samples that are no images, or not of whole patches.
+    Raises UserError for samples that are no images, or not made of whole patches.
     """
 
     def __init__(
@@ -96,7 +98,7 @@ class ViT(Transformer):
         self.head = nn.Linear(width, classes)
 
     def features(self, x: Tensor) -> Tensor:
-        """The head's input [batch, width]."""
+        """Return the head's input [batch, width]."""
         x = self.positions(self.patches(x))
         x = self.through_blocks(x)
         result: Tensor = self.norm(x[:, 0])

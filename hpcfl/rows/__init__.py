@@ -1,3 +1,3 @@
-"""Models as rows of one matrix: where each parameter lies, products of rows, and random
-numbers by key.
+"""Models as rows of one matrix: the layout of parameters, products of rows, and keyed
+random numbers.
 """

@@ -1,10 +1,13 @@
-"""Constants of a model: frozen parameters, the statistics of frozen norms, and buffers
-that no forward pass changes, such as position numbers and masks.
+"""Constants of a model: frozen parameters, statistics of frozen norms, and buffers that
+no forward pass changes.
 
-They lie in no row, and training leaves them as they are. A model freezes a parameter by
-``requires_grad_(False)`` when it is made; a layer of which all is frozen is in evaluation
-mode, so that its statistics stay, too. All models of all clients and ranks have one set of
-values, which follows from the configuration and from the files that a user's module reads.
+Position numbers and masks are such buffers. Constants lie in no row, and training
+leaves them unchanged. A model freezes a parameter by ``requires_grad_(False)`` in its
+constructor. A layer with only frozen parameters is in evaluation mode, so that its
+statistics stay fixed, too.
+
+All models of all clients and ranks share one set of values. The values follow from the
+configuration and from the files that a user's module reads.
 """
 
 from collections.abc import Collection, Iterator, Mapping
@@ -16,19 +19,20 @@ from torch.nn import Parameter
 
 from hpcfl.errors import RunFailure
 
-NORMS = nn.modules.batchnorm._NormBase  # batch norm, and instance norm that is like it
+NORMS = nn.modules.batchnorm._NormBase  # batch norm and instance norm
 
 
 class WithConstants(nn.Module):
-    """Joins the class of a model that has constants: they are none of its parameters
-    and buffers.
+    """Mixin for the class of a model with constants; it hides them from parameters and
+    buffers.
 
-    So ``parameters()`` is what a row holds, for everybody who asks, such as a loss, and
-    ``buffers()`` what clients have of their own. ``state_dict`` and ``to`` have the
-    constants as well.
+    ``parameters()`` then yields the contents of a row for every caller, such as a loss.
+    ``buffers()`` yields the statistics that each client has of its own. ``state_dict``
+    and ``to`` still include the constants.
 
-    constants: their names, those of tied ones too.
-    own_buffers: the values of the constant buffers that lie in no norm, by name.
+    Attributes:
+        constants: The names of the constants, with those of tied ones.
+        own_buffers: The values of the constant buffers outside norms, by name.
     """
 
     constants: ClassVar[frozenset[str]] = frozenset()
@@ -56,9 +60,9 @@ def frozen(
     ones once.
 
     Args:
-        adapted: whether a norm without parameters is frozen wherever it lies, because all
-            but an adapter is.
-        statistics: the names of buffers outside norms that a forward pass changes.
+        adapted: True for a model with an adapter, in which every norm without
+            parameters is frozen.
+        statistics: The names of buffers outside norms that a forward pass changes.
     """
     values = {
         name: parameter.detach().clone()
@@ -91,10 +95,11 @@ def own_buffers(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
 
 
 def hold(module: nn.Module, values: Mapping[str, Tensor]) -> nn.Module:
-    """The same module: what it has frozen are constants from now on, with ``values``.
+    """Turn a module's frozen tensors into constants with ``values``, and return the
+    module.
 
-    values: by name, as ``frozen`` gives them, perhaps in another type; without any
-        nothing changes.
+    values: by name, as ``frozen`` returns them, perhaps in another type. An empty
+    mapping changes nothing.
     """
     if not values:
         return module
@@ -128,8 +133,8 @@ def refuse_changed(module: nn.Module) -> None:
             )
 
 
-def of(module: nn.Module) -> dict[str, Tensor]:
-    """The constants of a module by name; tied ones once."""
+def collect(module: nn.Module) -> dict[str, Tensor]:
+    """Return the constants of a module by name; tied ones once."""
     if not isinstance(module, WithConstants):
         return {}
     everything = [
@@ -140,13 +145,13 @@ def of(module: nn.Module) -> dict[str, Tensor]:
 
 
 def size(module: nn.Module) -> int:
-    """The bytes of a module's constants."""
-    return sum(value.nbytes for value in of(module).values())
+    """Return the number of bytes of a module's constants."""
+    return sum(value.nbytes for value in collect(module).values())
 
 
 def whole(module: nn.Module) -> nn.Module:
-    """The same module, whose constants are frozen parameters and buffers again as any
-    other.
+    """Turn a module's constants back into ordinary frozen parameters and buffers, and
+    return the module.
     """
     if isinstance(module, WithConstants):
         module.__class__ = type(module).__bases__[1]

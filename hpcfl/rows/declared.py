@@ -1,5 +1,6 @@
-"""Dictionaries of tensors with a fixed set of names: the server's state, the clients'
-state, variables and messages.
+"""Dictionaries of tensors with a fixed set of names.
+
+The server's state, the clients' state, variables and messages are such dictionaries.
 """
 
 from collections import UserDict
@@ -13,13 +14,16 @@ from hpcfl.experiment.plugins import nearest
 
 
 class UnknownName(UserError, KeyError):
-    """A read or assignment of a name that is not there, or of another type or shape."""
+    """Error for reading or assigning an unknown name, or a value of another type or
+    shape.
+    """
 
 
 class NamedTensors(UserDict[str, Any]):
     """Tensors by name; reading another name raises UnknownName with all names.
 
-    place: the dictionary's name in a method, such as ``inbox``.
+    Attributes:
+        place: The dictionary's name in a method, such as ``inbox``.
     """
 
     def __init__(self, values: Mapping[str, Any], place: str) -> None:
@@ -43,7 +47,7 @@ class NamedTensors(UserDict[str, Any]):
 
 
 class FixedTensors(NamedTensors):
-    """Tensors by name that a hook may read, but not assign."""
+    """Tensors by name that a hook may read but not assign."""
 
     def __setitem__(self, name: str, value: Any) -> None:
         raise UnknownName(
@@ -59,11 +63,12 @@ class FixedTensors(NamedTensors):
 
 
 class DeclaredTensors(FixedTensors):
-    """Tensors by name of which each keeps its name, type and shape.
+    """Tensors by name, each with a fixed type and shape.
 
-    source: the hook that declares the names.
-    varying: names that may be added, or change their shape; a tensor without elements may
-        always change it.
+    Attributes:
+        source: The hook that declares the names.
+        varying: Names that may be added or change their shape. A tensor without
+            elements may always change its shape.
     """
 
     def __init__(

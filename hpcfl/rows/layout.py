@@ -1,8 +1,8 @@
-"""Flat rows ↔ named parameters: where each parameter of a model lies in its row.
+"""Flat rows ↔ named parameters: the columns of each parameter of a model in its row.
 
-Parameters lie in registration order, so the body is a prefix, the head a suffix and
-"the upper p layers"
-a suffix too: a method that treats layers differently slices columns.
+Parameters lie in registration order. So the body is a prefix of the row, and the head
+and "the upper p layers" are suffixes. A method that treats layers differently slices
+columns.
 """
 
 from collections.abc import Collection, Iterable, Mapping
@@ -27,14 +27,15 @@ class Layout:
     layer; an integer p, the upper p layers; and every module or parameter by its dotted
     name.
 
-    Tensors that are frozen lie in no row: a layer is one that has others, and a group
-    of which all is frozen has no column.
+    Frozen tensors lie in no row. A layer has at least one tensor that is not frozen,
+    and a group of frozen tensors has no column.
 
-    names, shapes, sizes: of the tensors, in the order of a row.
-    offsets: the column where each tensor begins, and last ``width``.
-    layers: the columns of each layer.
-    batch_norm: the columns of batch norm's scales and shifts, int64 ascending.
-    frozen: how many floats are frozen.
+    Attributes:
+        names, shapes, sizes: Of the tensors, in the order of a row.
+        offsets: The first column of each tensor, and last ``width``.
+        layers: The columns of each layer.
+        batch_norm: The columns of batch norm's scales and shifts, int64 ascending.
+        frozen: The number of frozen floats.
     """
 
     def __init__(
@@ -43,8 +44,12 @@ class Layout:
         batch_norm: Collection[str] = (),
         frozen: Collection[str] = (),
     ):
-        """``batch_norm``, ``frozen``: which of the names are batch norm's, and which
-        lie in no row.
+        """Compute the columns of each tensor.
+
+        Args:
+            named: The tensors by name, in registration order.
+            batch_norm: The names of batch norm's parameters.
+            frozen: The names of tensors that lie in no row.
         """
         everything = list(named)
         named = [(name, tensor) for name, tensor in everything if name not in frozen]
@@ -70,7 +75,9 @@ class Layout:
         )
 
     def _begins_of(self, everything: list[str]) -> dict[str, int]:
-        """The column where each tensor begins, or would begin if it were not frozen."""
+        """Return the first column of each tensor; a frozen one has the column where it
+        would begin.
+        """
         starts = dict(zip(self.names, self.offsets, strict=False))
         ends = dict(zip(self.names, self.offsets[1:], strict=True))
         begins: dict[str, int] = {}
@@ -81,8 +88,10 @@ class Layout:
         return begins
 
     def _span(self, prefix: str) -> slice:
-        """The columns of a module or parameter. Raises UserError if it is unknown or
-        others lie between.
+        """Return the columns of a module or parameter.
+
+        Raises:
+            UserError: The name is unknown, or other parameters lie between its own.
         """
         inside = [i for i, name in enumerate(self.names) if _belongs(name, prefix)]
         if not inside:
@@ -102,7 +111,7 @@ class Layout:
         return slice(self.offsets[inside[0]], self.offsets[inside[-1] + 1])
 
     def _groups(self) -> list[str]:
-        """The names of groups, of which an error suggests one."""
+        """Return the names of groups, as suggestions in errors."""
         modules = {name.rpartition(".")[0] for name in self._begins} - {""}
         return [
             "all",
@@ -114,7 +123,9 @@ class Layout:
         ]
 
     def columns(self, group: Group) -> slice:
-        """The columns of a group. Raises UserError if the model has no such group."""
+        """Return the columns of a group. Raises UserError if the model has no such
+        group.
+        """
         if isinstance(group, int):
             if not 1 <= group <= len(self.layers):
                 raise UserError(
@@ -142,7 +153,7 @@ class Layout:
         return self._span(group)
 
     def members(self, groups: Iterable[Group]) -> list[str]:
-        """The names of the parameters in a union of groups, in row order."""
+        """Return the names of the parameters in a union of groups, in row order."""
         spans = [self.columns(group) for group in groups]
         return [
             name
@@ -151,7 +162,7 @@ class Layout:
         ]
 
     def columns_of(self, names: Iterable[str]) -> Tensor:
-        """The columns of parameters one after the other, int64."""
+        """Return the columns of parameters one after the other, int64."""
         spans = [torch.arange(0)]
         for name in names:
             columns = self.columns(name)
@@ -159,8 +170,9 @@ class Layout:
         return torch.cat(spans)
 
     def split(self, rows: Tensor) -> dict[str, Tensor]:
-        """Views ``[*lead, *shape]`` of rows ``[*lead, width]``, by name; ``lead`` may
-        be any dimensions.
+        """Return views ``[*lead, *shape]`` of rows ``[*lead, width]``, by name.
+
+        ``lead`` may be any dimensions.
         """
         lead = rows.shape[:-1]
         return {
@@ -171,7 +183,7 @@ class Layout:
         }
 
     def stack(self, rows: Tensor) -> dict[str, Tensor]:
-        """Contiguous copies ``[n, *shape]`` of rows ``[n, width]``, by name."""
+        """Return contiguous copies ``[n, *shape]`` of rows ``[n, width]``, by name."""
         return {
             name: view.clone(memory_format=torch.contiguous_format)
             for name, view in self.split(rows).items()
@@ -180,11 +192,10 @@ class Layout:
     def write(
         self, tensors: Mapping[str, Tensor], rows: Tensor, chosen: Tensor
     ) -> None:
-        """Write tensors ``[k, *shape]`` by name into ``rows`` [n, width], into those at
-        positions ``chosen``.
+        """Write tensors ``[k, *shape]`` by name into the rows at positions ``chosen``
+        of ``rows`` [n, width].
 
-        Columns of which ``tensors`` has no name stay as they are; names that the layout
-        does not know are ignored.
+        Columns without a tensor stay unchanged; names outside the layout are ignored.
         """
         for name, view in self.split(rows).items():
             if name in tensors:
@@ -192,29 +203,29 @@ class Layout:
 
 
 def _children(names: Iterable[str]) -> list[str]:
-    """The direct children of the model that hold tensors, in order."""
+    """Return the direct children of the model that hold tensors, in order."""
     return list(dict.fromkeys(name.split(".")[0] for name in names))
 
 
 def _belongs(name: str, prefix: str) -> bool:
-    """Whether a tensor is the parameter, or one of the module, with this dotted name."""
+    """Return whether a tensor belongs to the parameter or module with this dotted name."""
     return name == prefix or name.startswith(prefix + ".")
 
 
 def of_parameters(module: nn.Module) -> Layout:
-    """The layout of a module's parameters; its constants are the frozen ones."""
+    """Return the layout of a module's parameters; its constants are the frozen ones."""
     normalising = {
         f"{path}.{name}"
         for path, part in module.named_modules()
         if isinstance(part, nn.modules.batchnorm._BatchNorm)
         for name, _ in part.named_parameters()
     }
-    frozen = constants.of(module)
+    frozen = constants.collect(module)
     return Layout(nn.Module.named_parameters(module), normalising, frozen)
 
 
 def of_buffers(module: nn.Module) -> Layout:
-    """Return the layout of a module's statistics: its buffers that are no constants.
+    """Return the layout of a module's statistics: its buffers without constants.
 
     Integer counters become floats.
     """
@@ -222,8 +233,10 @@ def of_buffers(module: nn.Module) -> Layout:
 
 
 def floating(layout: Layout, module: nn.Module) -> Tensor:
-    """Which columns of a row of buffers hold floating-point numbers and not counters,
-    bool [width].
+    """Return which columns of a row of buffers hold floating-point numbers, bool
+    [width].
+
+    The other columns hold counters.
     """
     buffers = dict(module.named_buffers())
     return torch.cat(
@@ -235,8 +248,8 @@ def floating(layout: Layout, module: nn.Module) -> Tensor:
 
 
 def to_row(layout: Layout, module: nn.Module) -> Tensor:
-    """The parameters or buffers of a module, whichever the layout has, as one float32
-    row ``[width]``.
+    """Return a module's parameters or buffers, those of the layout, as one float32 row
+    ``[width]``.
     """
     tensors = {**dict(module.named_parameters()), **dict(module.named_buffers())}
     pieces = [tensors[name].detach().reshape(-1).float() for name in layout.names]

@@ -1,14 +1,13 @@
-"""Products ``A·W``: mixing matrices applied to stacked models, by the server, and by
-every rank to mixtures.
+"""Products ``A·W``: mixing matrices applied to stacked models.
 
-Sums run in client order in float64 and are rounded once, so equal models mix to exactly
-themselves and a single client's average is exactly its model.
+The server computes them, and every rank does so for mixtures. Sums run in client order
+in float64 and are rounded once. So equal models mix to exactly themselves, and a single
+client's average is exactly its model.
 
-Columns are taken in blocks, which are copied to the rank's device and worked on there:
-the memory that this takes is bounded, whatever the number of clients and the model's
-size. On a CPU several blocks are worked on at once, of which each has the same bits
-however many cores there are. Results on the CPU are made in ``files.scratch``, where
-they may be larger than memory.
+Columns are processed in blocks, which are copied to the rank's device. This bounds the
+memory for any number of clients and any model size. A CPU processes several blocks at
+once; the bits of a block do not depend on the number of cores. Results on the CPU are
+allocated by ``files.scratch``, where they may be larger than memory.
 """
 
 import os
@@ -29,54 +28,54 @@ from hpcfl.rows import pinned
 Found = TypeVar("Found")
 BLOCK_FLOATS = 1 << 17  # of float64 in a block: 1 MB, which stays in a core's cache
 GPU_BLOCK_FLOATS = 1 << 25  # 256 MB, which keep a GPU busy
-# of ‖a‖² + ‖b‖²; where ‖a − b‖² is less, products would leave fewer than twelve digits
-# of it
+# relative to ‖a‖² + ‖b‖²; a smaller ‖a − b‖² would have fewer than twelve correct
+# digits if computed from products
 CLOSE = 0.01
-HELD = 1 << 27  # the most bytes of blocks' results that wait to be taken
+HELD = 1 << 27  # the most bytes of results that wait for the caller
 _device = torch.device("cpu")
 _cores = 1
 
 
-def on(device: torch.device, cores: int = 1) -> None:
-    """From now on ``device`` works on the blocks of matrices that lie on the CPU.
+def use_device(device: torch.device, cores: int = 1) -> None:
+    """Set the device for blocks of matrices that lie on the CPU.
 
-    cores: how many of these blocks may be worked on at once where that is the CPU.
+    cores: the number of blocks to process at once if the device is the CPU.
     """
     global _device, _cores
     _device, _cores = device, max(1, cores)
 
 
 def place() -> tuple[torch.device, int]:
-    """Return the arguments of the last call of ``on``."""
+    """Return the device and the number of cores that are set."""
     return _device, _cores
 
 
 def mix(matrix: Tensor, rows: Tensor, dtype: torch.dtype | None = None) -> Tensor:
-    """``matrix @ rows``, computed in float64: ``[m, n] · [n, width]`` gives ``[m,
-    width]``.
+    """Return ``matrix @ rows``, computed in float64: ``[m, n] · [n, width]`` gives
+    ``[m, width]``.
 
-    dtype: of the result; by default that of ``rows``.
+    dtype: the type of the result, by default that of ``rows``.
     """
     return _product(torch.matmul, matrix, rows, dtype or rows.dtype)
 
 
 def combine(matrix: Tensor, rows: Tensor, dtype: torch.dtype) -> Tensor:
-    """``mix`` in a fixed order: a row of the result has the same bits whatever other
-    rows ``matrix`` has.
+    """Return ``mix(matrix, rows)`` in a fixed order, with bits independent of the other
+    rows of ``matrix``.
 
-    They are the same on every device, too. A library's product may add in another order
-    where the matrices have another shape, but is some four times as fast.
+    The bits are the same on every device, too. A library's product may add in another
+    order for matrices of another shape, but is about four times as fast.
     """
     return _product(_in_order, matrix, rows, dtype)
 
 
 def by_lane(matrix: Tensor, rows: Tensor) -> Tensor:
-    """``matrix @ rows`` in their own type, where each row of ``matrix`` is a lane's in
-    local training.
+    """Return ``matrix @ rows`` in their own type, where each row of ``matrix`` is a
+    lane's in local training.
 
-    On a CPU it is computed row by row, so that a lane's bits do not depend on the lanes
-    beside it. On a GPU, where the same bits are promised for the same lanes only, it is
-    one product, which reads ``rows`` once.
+    On a CPU the product is computed row by row, so that a lane's bits do not depend on
+    the other lanes. On a GPU equal bits are promised for equal lanes only; there one
+    product reads ``rows`` once.
     """
     if matrix.is_cuda:
         return matrix @ rows
@@ -84,18 +83,18 @@ def by_lane(matrix: Tensor, rows: Tensor) -> Tensor:
 
 
 def average(weights: Tensor, rows: Tensor) -> Tensor:
-    """The weighted mean ``[width]`` of ``rows`` [n, width]; the weights [n] must sum to
-    one.
+    """Return the weighted mean ``[width]`` of ``rows`` [n, width]; the weights [n] must
+    sum to one.
     """
     return mix(weights[None], rows)[0]
 
 
 def row_sums(rows: Tensor) -> Tensor:
-    """The sum of each row of ``rows`` [n, width], ``[n]``, whose bits do not depend on
-    the rows beside it.
+    """Return the sum of each row of ``rows`` [n, width], ``[n]``, with bits independent
+    of the other rows.
 
     torch adds up a single long row in pieces on ``runtime.threads`` threads, and each
-    of several rows on one; so a single row is added up beside a copy of itself.
+    of several rows on one thread. So a single row is added up beside a copy of itself.
     """
     if len(rows) == 1 and rows.device.type == "cpu":
         return torch.cat([rows, rows]).sum(dim=1)[:1]
@@ -103,15 +102,15 @@ def row_sums(rows: Tensor) -> Tensor:
 
 
 def picked(rows: Tensor, positions: Tensor) -> Tensor:
-    """A copy of the rows at ``positions`` [n]."""
+    """Return a copy of the rows at ``positions`` [n]."""
     return torch.index_select(rows, 0, positions, out=_empty(rows, len(positions)))
 
 
 def replaced(rows: Tensor, positions: Tensor, new: Tensor) -> Tensor:
-    """A copy of ``rows`` [M, width] with ``new`` [n, width] at the ascending
+    """Return a copy of ``rows`` [M, width] with ``new`` [n, width] at the ascending
     ``positions`` [n].
 
-    If these are all of the rows, it is ``new`` itself.
+    If the positions are all of the rows, the result is ``new`` itself.
     """
     if len(positions) == len(rows):
         return new
@@ -120,13 +119,13 @@ def replaced(rows: Tensor, positions: Tensor, new: Tensor) -> Tensor:
 
 
 def repeated(row: Tensor, count: int) -> Tensor:
-    """The same row [width] for every client, ``[count, width]``."""
+    """Return the same row [width] for every client, ``[count, width]``."""
     return _empty(row[None], count).copy_(row)
 
 
 def distances(rows: Tensor, others: Tensor) -> Tensor:
-    """Euclidean distances ``[m, n]``, float64, from ``rows`` [m, width] to ``others``
-    [n, width].
+    """Return Euclidean distances ``[m, n]``, float64, from ``rows`` [m, width] to
+    ``others`` [n, width].
 
     They are computed from differences: the Gram expansion ‖a‖² + ‖b‖² − 2ab loses every
     digit for nearly equal models (methods-1.md §2).
@@ -139,13 +138,12 @@ def distances(rows: Tensor, others: Tensor) -> Tensor:
 
 
 def distances_within(rows: Tensor, first: Tensor, second: Tensor) -> Tensor:
-    """``distances(rows[first], rows[second])`` for positions [m] and [n], without
-    copies of whole rows.
+    """Return ``distances(rows[first], rows[second])`` for positions [m] and [n],
+    without copies of whole rows.
 
-    They follow from products, which take half the time of differences: ‖a − b‖² = ‖a‖²
-    + ‖b‖² − 2ab, where a and b are counted from the mean of all rows in question. Pairs
-    that are close together, measured by these a and b, are computed from differences
-    all the same.
+    The function computes products, which take half the time of differences: ‖a − b‖² =
+    ‖a‖² + ‖b‖² − 2ab. Here a and b are relative to the mean of all chosen rows.
+    Distances of close pairs are computed from differences nevertheless.
     """
     chosen, place = torch.unique(torch.cat([first, second]), return_inverse=True)
 
@@ -172,12 +170,13 @@ def distances_within(rows: Tensor, first: Tensor, second: Tensor) -> Tensor:
 
 
 def total(part: Callable[..., Tensor], *matrices: Tensor) -> Tensor:
-    """The sum of ``part(*blocks)`` over blocks of columns.
+    """Return the sum of ``part(*blocks)`` over blocks of columns.
 
-    part: it may run in several threads at once, and so changes nothing that is not its
-        own.
-    matrices: ``[n, width]``, or rows ``[width]``, of each of which ``part`` gets the
-        same columns.
+    Args:
+        part: A function that may run in several threads at once, and so changes only
+            its own data.
+        matrices: ``[n, width]``, or rows ``[width]``; ``part`` receives the same
+            columns of each.
     """
     device = _where(matrices[0])
     width = matrices[0].shape[-1]
@@ -198,9 +197,11 @@ def _product(
     rows: Tensor,
     dtype: torch.dtype,
 ) -> Tensor:
-    """``multiply(matrix, rows)`` of matrices in float64, rounded once to ``dtype``."""
+    """Return ``multiply(matrix, rows)`` of matrices in float64, rounded once to
+    ``dtype``.
+    """
     device = _where(rows)
-    # Doubled where they are worked on: half as much travels, and the host converts
+    # The device converts to float64: half as many bytes are sent, and the host converts
     # nothing.
     matrix = matrix.to(device).double()
     products = _empty(rows, len(matrix), dtype)
@@ -221,11 +222,11 @@ def _product(
 def on_all_cores(
     work: Callable[[slice], Found], cuts: Iterator[slice], device: torch.device
 ) -> Iterator[Found]:
-    """What ``work`` gives for each of the cuts, in their order; on a CPU several are
-    under way at once.
+    """Yield the result of ``work`` for each of the cuts in order; a CPU processes
+    several at once.
 
-    So many that their results take ``HELD`` bytes at most, if they are as large as the
-    first one. In a thread of its own ``work`` meets none of the caller's blocks such as
+    The results in progress take at most ``HELD`` bytes, if they are as large as the
+    first one. In its own thread ``work`` is outside the caller's contexts such as
     ``torch.no_grad``.
     """
     in_main_thread = threading.current_thread() is threading.main_thread()
@@ -236,7 +237,7 @@ def on_all_cores(
         yield first
         if several:
             size = first.nbytes if isinstance(first, Tensor) else 0
-            # one more than cores, so that none waits for the caller
+            # one more than cores, so that no core waits for the caller
             at_once = min(_cores + 1, HELD // max(1, size))
     if at_once < 2:
         yield from map(work, cuts)
@@ -250,14 +251,14 @@ def on_all_cores(
                 yield under_way.popleft().result()
         while under_way:
             yield under_way.popleft().result()
-    finally:  # where one has failed, the others do not go on behind the caller's back
+    finally:  # after a failure no other task continues in the background
         wait([future for future in under_way if not future.cancel()])
 
 
 @cache
 def _pool(cores: int, threads: int) -> ThreadPoolExecutor:
-    """What works on blocks, each by operations that take so many ``threads``."""
-    # A thread keeps the number that it begins with, and products of another one may
+    """Return the thread pool for blocks, with ``threads`` threads for each operation."""
+    # A thread keeps its first number of threads, and products with another number may
     # have other bits.
     return ThreadPoolExecutor(cores, "blocks", lambda: torch.set_num_threads(threads))
 
@@ -267,10 +268,11 @@ os.register_at_fork(after_in_child=_pool.cache_clear)
 
 
 def _in_order(matrix: Tensor, rows: Tensor) -> Tensor:
-    """``matrix @ rows``, of which every product is rounded and then added, in the order
+    """Return ``matrix @ rows`` with each product rounded and then added, in the order
     of ``rows``.
 
-    Not by ``addcmul``, which rounds both at once, but not in every place.
+    ``addcmul`` rounds product and sum together, but not for every element, so it is
+    unsuitable.
     """
     total = matrix[:, :1] * rows[0]
     product = torch.empty_like(total)
@@ -280,8 +282,8 @@ def _in_order(matrix: Tensor, rows: Tensor) -> Tensor:
 
 
 def _block_distances(left: Tensor, right: Tensor) -> Tensor:
-    """Distances [m, n], float64, never by a matrix product, which would be the Gram
-    expansion.
+    """Return distances [m, n], float64, without a matrix product, which would be the
+    Gram expansion.
     """
     return torch.cdist(
         left.double(), right.double(), compute_mode="donot_use_mm_for_euclid_dist"
@@ -289,13 +291,15 @@ def _block_distances(left: Tensor, right: Tensor) -> Tensor:
 
 
 def _where(rows: Tensor) -> torch.device:
-    """The device that works on blocks of these rows."""
+    """Return the device that processes blocks of these rows."""
     return _device if rows.device.type == "cpu" else rows.device
 
 
 def _empty(like: Tensor, count: int, dtype: torch.dtype | None = None) -> Tensor:
-    """``count`` rows of the width and device of ``like``, with any values; of its type
-    or of ``dtype``.
+    """Allocate ``count`` rows of the width and device of ``like``, without initial
+    values.
+
+    dtype: the type of the rows, by default that of ``like``.
     """
     shape = [count, like.shape[1]]
     dtype = dtype or like.dtype
@@ -307,12 +311,11 @@ def _empty(like: Tensor, count: int, dtype: torch.dtype | None = None) -> Tensor
 def blocks(
     width: int, rows: int, device: torch.device, floats: int | None = None
 ) -> Iterator[slice]:
-    """Cuts of ``width`` columns into blocks of so many rows that are as large as suits
-    the device.
+    """Cut ``width`` columns into blocks of ``rows`` rows whose size suits the device.
 
-    A heartbeat is sent whenever another one is asked for.
+    Each request for a block sends a heartbeat.
 
-    floats: how many numbers of a block suit the CPU, instead of BLOCK_FLOATS.
+    floats: the number of elements of a block on the CPU, instead of BLOCK_FLOATS.
     """
     in_block = GPU_BLOCK_FLOATS
     if device.type == "cpu":
@@ -320,4 +323,4 @@ def blocks(
     step = max(1, in_block // max(1, rows))
     for start in range(0, width, step):
         yield slice(start, start + step)
-        heartbeat.beat()  # rows that lie in files may take long to be read
+        heartbeat.beat()  # reading rows from files may take long

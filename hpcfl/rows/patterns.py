@@ -8,16 +8,16 @@ from hpcfl.experiment.plugins import few
 
 
 def matching(patterns: Sequence[str], names: Iterable[str], key: str) -> list[str]:
-    """Those of the names that a pattern matches, in their own order.
+    """Return the names that a pattern matches, in their own order.
 
-    A pattern also matches whatever lies in a module of such a name: ``blocks.1`` is all
-    of ``blocks.1.*``. In a pattern ``*`` is any letters, dots too.
+    A pattern also matches the contents of a module: ``blocks.1`` matches all of
+    ``blocks.1.*``. In a pattern ``*`` stands for any characters, dots included.
 
     Args:
-        key: the key of the experiment that holds the patterns, for errors.
+        key: The key of the experiment that holds the patterns, for errors.
 
     Raises:
-        UserError: a pattern matches none of the names.
+        UserError: A pattern matches none of the names.
     """
     names = list(names)
     found: set[str] = set()
@@ -32,7 +32,7 @@ def matching(patterns: Sequence[str], names: Iterable[str], key: str) -> list[st
 
 
 def _matches(pattern: str, name: str) -> bool:
-    """Whether a pattern matches a name, or that of a module around it."""
+    """Return whether a pattern matches a name, or that of a module around it."""
     parts = name.split(".")
     around = [".".join(parts[:count]) for count in range(1, len(parts) + 1)]
     return any(fnmatchcase(one, pattern) for one in around)

@@ -1,5 +1,6 @@
-"""Rows between the host and a GPU by way of page-locked memory, which a GPU copies
-several times faster.
+"""Transfers of rows between the host and a GPU through page-locked memory.
+
+A GPU copies page-locked memory several times faster.
 """
 
 from collections.abc import Sequence
@@ -9,7 +10,7 @@ from torch import Tensor
 
 
 def on_host(tensor: Tensor) -> Tensor:
-    """A tensor on the CPU as it is; of one on a GPU a page-locked copy."""
+    """Return a tensor on the CPU unchanged, and a page-locked copy of one on a GPU."""
     if not tensor.is_cuda:
         return tensor
     return torch.empty_like(
@@ -18,9 +19,10 @@ def on_host(tensor: Tensor) -> Tensor:
 
 
 def on_device(tensor: Tensor, device: torch.device) -> Tensor:
-    """A tensor on ``device``: from the CPU to a GPU by way of page-locked memory, for
-    which the host does not wait; one that lies there already, or in page-locked memory,
-    directly.
+    """Move a tensor to ``device``, without blocking the host.
+
+    A transfer from the CPU to a GPU passes through page-locked memory. A tensor that is
+    on the device already, or in page-locked memory, is moved directly.
     """
     if device.type == "cpu" or tensor.is_cuda or tensor.is_pinned():
         return tensor.to(device)
@@ -31,8 +33,8 @@ def on_device(tensor: Tensor, device: torch.device) -> Tensor:
 
 
 def stacked(rows: Sequence[Tensor], device: torch.device) -> Tensor:
-    """Tensors ``[*shape]``, each on the CPU or on ``device``: a copy ``[n, *shape]`` on
-    ``device``.
+    """Stack tensors ``[*shape]``, each on the CPU or on ``device``, into ``[n,
+    *shape]`` on ``device``.
     """
     if device.type == "cpu":
         return torch.stack([on_host(row) for row in rows])

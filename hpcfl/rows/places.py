@@ -1,16 +1,16 @@
-"""Rows that are written to places of a matrix, no two to the same."""
+"""Writing rows to distinct positions of a matrix."""
 
 import torch
 from torch import Tensor
 
 
 def index_copy(whole: Tensor, index: slice | Tensor, rows: Tensor) -> None:
-    """``whole[index] = rows``, in place, along the first dimension.
+    """Set ``whole[index] = rows`` in place, along the first dimension.
 
-    index: a slice, or indices [k] of which no two are the same. Which of several rows
-    for one place comes last would be a matter of chance on a GPU; torch's kernels
-    without chance sort the indices first, and take some thirty launches where this
-    takes one.
+    With equal indices a GPU would keep a random one of the rows. torch's deterministic
+    kernels sort the indices first and need about thirty launches instead of one.
+
+    index: a slice, or distinct indices [k].
     """
     if isinstance(index, slice):
         whole[index] = rows

@@ -1,12 +1,14 @@
-"""Weighted sums Σ_i s_i·w_i of rows w_i, whose bits do not depend on how the rows are
-dealt to ranks.
+"""Weighted sums Σ_i s_i·w_i of rows w_i, with bits independent of the distribution of
+rows over ranks.
 
-Each rank adds up its own rows, and then the ranks' sums are added. A sum of
-floating-point numbers would depend on the order, and so on the number of ranks. Here
-every product s_i·w_i is first rounded to a whole number of units, and whole numbers in
-int64 add up to the same in any order. Each column has a unit of its
-own, a power of two: about 2^−51 of the largest product that there may be in the column
-on any rank, so that rounding loses no more than a sum in float64 does.
+Each rank adds up its own rows, and then the ranks' sums are added. A floating-point sum
+would depend on the order, and so on the number of ranks. Here every product s_i·w_i is
+first rounded to a whole number of units. Whole numbers in int64 have the same sum in
+any order.
+
+Each column has a unit of its own, a power of two. It is about 2^−51 of the largest
+possible product in the column on any rank. So rounding loses no more than a sum in
+float64 does.
 """
 
 from collections.abc import Iterator, Sequence
@@ -16,60 +18,63 @@ from torch import Tensor
 
 from hpcfl.rows import mixing, pinned
 
-# Of a product in units. float64 has 53, of which rounding by an anchor takes two.
+# bits of a product in units: float64 has 53, and rounding by an anchor takes two
 PRODUCT_BITS = 51
-# Of a sum in units. int64 has 63 beside the sign, of which one is for what rounding adds.
+# bits of a sum in units: int64 has 63 beside the sign, and rounding may add one
 SUM_BITS = 62
-# Of float64: the bits of its fraction, and what is added to its exponent.
+# of float64: the bits of its fraction, and the bias of its exponent
 MANTISSA = 52
 BIAS = 1023
 # Numbers of float64 in a block: 4 MB, as long pieces of rows matter more than a core's
-# cache. Of more rows the pieces would be short, which files suffer from most.
+# cache. With more rows in a block the pieces would be short, which slows down files
+# most.
 BLOCK_FLOATS = 1 << 19
 BLOCK_ROWS = 64
-# The exponent of a column of zeros; numbers below 2^LOWEST may be rounded to zero.
+# the exponent of a column of zeros; numbers below 2^LOWEST may be rounded to zero
 LOWEST = -900
 
 
 def mean(rows: Tensor, weights: Tensor) -> Tensor:
-    """The weighted mean ``[width]`` of ``rows`` [n, width], with the same bits as if
-    ranks shared the rows.
+    """Return the weighted mean ``[width]`` of ``rows`` [n, width], with the same bits
+    as for rows on several ranks.
 
     weights: whole numbers [n].
     """
     total = weights.sum().item()
-    table = weights[:, None]  # of one sum, k = 1
+    table = weights[:, None]  # one sum, k = 1
     unit = units(magnitudes(rows, table), weights.max().item(), total)
     summed = sums(rows, table, unit)
     return means(summed, unit, [total], rows.dtype)[0]
 
 
 def magnitudes(rows: Tensor, weights: Tensor) -> Tensor:
-    """For each column the smallest e with |w| < 2^e for all rows that count, int16
-    ``[k, width]``.
+    """Return for each column the smallest e with |w| < 2^e for all rows that count,
+    int16 ``[k, width]``.
 
-    rows: ``[n, width]``, the same for all k sums, or ``[n, k, width]``, rows of its own
-        for each.
-    weights: whole numbers [n, k]; a row with weight 0 does not count, and may hold NaN.
+    Args:
+        rows: ``[n, width]``, the same for all k sums, or ``[n, k, width]``, with rows
+            of its own for each sum.
+        weights: Whole numbers [n, k]; a row with weight 0 does not count and may hold
+            NaN.
     """
     largest = rows.new_zeros(weights.shape[1], rows.shape[-1])
     for number, columns, block, _ in _blocks(rows, weights):
         so_far = largest[number, columns]
         torch.maximum(so_far, block.abs().amax(dim=0), out=so_far)
-    # float64 holds all of them, and its exponent is read off its bits, much faster than
-    # ``frexp`` computes it.
+    # float64 holds all of them. Reading the exponent off its bits is much faster than
+    # ``frexp``.
     bits = largest.double().view(torch.int64)
     exponents = (bits >> MANTISSA) - (BIAS - 1)
     return exponents.clamp_(min=LOWEST).to(torch.int16)
 
 
 def units(magnitudes: Tensor, largest: float, total: float) -> Tensor:
-    """The exponents of the columns' units, int16 ``[k, width]``.
+    """Return the exponents of the columns' units, int16 ``[k, width]``.
 
     Args:
-        magnitudes: the highest of all ranks ``[k, width]``.
-        largest: the largest weight on any rank.
-        total: the largest of the k sums of weights over all ranks.
+        magnitudes: The largest magnitudes of all ranks ``[k, width]``.
+        largest: The largest weight on any rank.
+        total: The largest of the k sums of weights over all ranks.
     """
     for_products = int(largest).bit_length() - PRODUCT_BITS
     for_sums = int(total).bit_length() - SUM_BITS
@@ -77,25 +82,28 @@ def units(magnitudes: Tensor, largest: float, total: float) -> Tensor:
 
 
 def sums(rows: Tensor, weights: Tensor, units: Tensor) -> Tensor:
-    """The weighted sums of the rows in whole units, int64 ``[k, width]``.
+    """Return the weighted sums of the rows in whole units, int64 ``[k, width]``.
 
-    rows, weights: as for ``magnitudes``. units: the exponents that ``units`` gives.
+    Args:
+        rows: As for ``magnitudes``.
+        weights: As for ``magnitudes``.
+        units: The exponents from ``units``.
     """
     units = pinned.on_device(units, rows.device)
     total = torch.zeros(units.shape, dtype=torch.int64, device=rows.device)
-    # All blocks use it: new memory would cost more than the sums.
+    # All blocks share this memory: new memory would cost more than the sums.
     scratch = torch.empty(0, dtype=torch.float64, device=rows.device)
     for number, columns, block, of_rows in _blocks(rows, weights):
         if scratch.numel() < block.numel():
             scratch = scratch.new_empty(block.numel())
-        # A product that is added to 1.5·2^52 units is rounded to whole units, and the
-        # bits of the result, read as an integer, count these units.
+        # Adding 1.5·2^52 units to a product rounds it to whole units. The bits of the
+        # result, read as an integer, count these units.
         power = _power(units[number, columns].long() + MANTISSA)
         anchor = power + (1 << (MANTISSA - 1))
         products = scratch[: block.numel()].view(block.shape).copy_(block)
-        # In one pass: whole numbers below 2^29 times float32 numbers are exact in
-        # float64, so it makes no difference whether the product is rounded before the
-        # anchor is added.
+        # One pass is exact: the product of a whole number below 2^29 and a float32
+        # number fits float64. So rounding it before the anchor is added makes no
+        # difference.
         factors = of_rows[:, None]
         torch.addcmul(anchor.view(torch.float64), products, factors, out=products)
         counted = products.view(torch.int64).sum(dim=0)
@@ -106,11 +114,13 @@ def sums(rows: Tensor, weights: Tensor, units: Tensor) -> Tensor:
 def means(
     sums: Tensor, units: Tensor, totals: Sequence[float], dtype: torch.dtype
 ) -> Tensor:
-    """The means ``[k, width]`` of type ``dtype``: the sums of all ranks, divided by
-    ``totals`` [k].
+    """Return the means ``[k, width]`` of type ``dtype``: the sums of all ranks, divided
+    by ``totals`` [k].
 
-    sums: in whole ``units``, int64 [k, width]. totals: the sums of all weights; where
-    one is 0, so that no row counts, the mean is NaN.
+    Args:
+        sums: In whole ``units``, int64 [k, width].
+        totals: The sums of all weights; with a total of 0 no row counts and the mean is
+            NaN.
     """
     result = torch.empty(sums.shape, dtype=dtype, device=sums.device)
 
@@ -126,18 +136,19 @@ def means(
 
 
 def _power(exponents: Tensor) -> Tensor:
-    """The bits of the float64 numbers 2^exponents, as int64."""
+    """Return the bits of the float64 numbers 2^exponents, as int64."""
     return (exponents + BIAS) << MANTISSA
 
 
 def _blocks(
     rows: Tensor, weights: Tensor
 ) -> Iterator[tuple[int, slice, Tensor, Tensor]]:
-    """Blocks of rows and columns of each of the k sums, of the rows that count: row
-    after row as they lie.
+    """Yield blocks of the rows that count in each of the k sums, in the order of the
+    rows.
 
-    Yields the number of the sum, the columns, the block [m, columns] of m rows that
-    count in it, and their weights [m], float64.
+    Yields:
+        The number of the sum, the columns, the block [m, columns] of m rows that count
+        in this sum, and their weights [m], float64.
     """
     device = rows.device
     width = rows.shape[-1]
@@ -149,7 +160,7 @@ def _blocks(
         for start in range(0, len(positions), BLOCK_ROWS):
             group = slice(start, start + BLOCK_ROWS)
             of_group = factors[group]
-            # Where all rows count a block is a view, without a copy.
+            # A block of consecutive rows is a view, without a copy.
             chosen = group if len(positions) == len(summands) else positions[group]
             for columns in mixing.blocks(width, len(of_group), device, BLOCK_FLOATS):
                 yield number, columns, summands[chosen, columns], of_group

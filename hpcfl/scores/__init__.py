@@ -1,3 +1,3 @@
-"""Scores: what is measured of a model on its client's test samples. The contract is
-``base.py``.
+"""Scores: metrics of a model on its client's test samples. ``base.py`` has the
+contract.
 """

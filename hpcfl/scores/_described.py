@@ -1,5 +1,5 @@
-"""What readers of results know of a score: its unit, which way is better, the names of
-its numbers.
+"""Description of a score for readers of results: its unit, direction and recorded
+names.
 """
 
 from collections.abc import Mapping
@@ -12,12 +12,15 @@ from typing_extensions import TypedDict  # pydantic needs this one before Python
 
 @with_config(ConfigDict(extra="allow"))
 class Described(TypedDict):
-    """A score as the header of results describes it, so that readers need not import
-    it.
+    """Description of a score in the header of results; readers need no import of the
+    score.
 
-    better: the direction of better numbers. recorded: for each summary over clients the
-    name NAME under which it is recorded as ``COLUMN/NAME``; the first is what the
-    score's name alone stands for.
+    Attributes:
+        unit: The unit, as ``Score.unit``.
+        better: The direction of better numbers.
+        recorded: The name NAME of each summary over clients, recorded as
+            ``COLUMN/NAME``. The
+            score's name alone means the first one.
     """
 
     unit: Annotated[str, Field(max_length=20)]
@@ -27,11 +30,14 @@ class Described(TypedDict):
 
 @dataclass(frozen=True)
 class Measure:
-    """A summary of a score over clients, one number for each column and round.
+    """A summary of a score over clients, with one number for each column and round.
 
-    score: its name. kind: of the summary, such as "mean". recorded: it is recorded as
-        ``COLUMN/recorded``.
-    unit, better: as in ``Described``.
+    Attributes:
+        score: The score's name.
+        kind: The kind of the summary, such as "mean".
+        recorded: The summary is recorded as ``COLUMN/recorded``.
+        unit: The unit, as in ``Described``.
+        better: The direction of better numbers, as in ``Described``.
     """
 
     score: str
@@ -46,26 +52,27 @@ class Measure:
 
     @property
     def factor(self) -> int:
-        """What a recorded number is multiplied by to be shown."""
+        """Factor from a recorded number to the displayed one."""
         return 100 if self.percent else 1
 
     def rank(self, number: float) -> float:
-        """A value to order numbers by, higher for a better one."""
+        """Return a value to order numbers by, higher for a better one."""
         return number if self.better == "up" else -number
 
     def shown(self, number: float) -> str:
-        """A recorded number as a text, without its unit."""
+        """Format a recorded number without its unit."""
         return f"{100 * number:.2f}" if self.percent else f"{number:.4g}"
 
 
 def score_of(wanted: str) -> str:
-    """The score in SCORE or SCORE/SUMMARY."""
+    """Return the score in SCORE or SCORE/SUMMARY."""
     return wanted.partition("/")[0]
 
 
 def resolve(wanted: str, scores: Mapping[str, Described]) -> Measure | None:
-    """The measure meant by SCORE, SCORE/SUMMARY or the name of a recorded number; None
-    if there is none.
+    """Return the measure for a name, or None if there is none.
+
+    wanted: SCORE, SCORE/SUMMARY or the name of a recorded number.
     """
     for score, described in scores.items():
         for place, (kind, recorded) in enumerate(described["recorded"].items()):
@@ -74,6 +81,6 @@ def resolve(wanted: str, scores: Mapping[str, Described]) -> Measure | None:
             ):
                 better = (
                     "down" if kind == "std" else described["better"]
-                )  # the more alike clients are
+                )  # a smaller spread is better
                 return Measure(score, kind, recorded, described["unit"], better)
     return None

@@ -1,20 +1,20 @@
-"""The names under which a run's numbers are recorded: they are written and read here.
+"""Names of a run's recorded numbers: this module formats and parses them.
 
-All other rooms pass these names on; the names of files and the paths within them are
-these texts.
+All other rooms pass these names on; files and the paths within them use these texts.
 """
 
 from dataclasses import dataclass
 
-CLIENTS = "clients"  # as a column's number: how many clients its numbers are of
+CLIENTS = "clients"  # as a column's number: the number of clients with a value
 VALIDATION = "validation"
 NEWCOMERS = "newcomers"
-# columns whose numbers are no scores: phases of a round, what methods record, and the
-# clients' own time
+# columns whose numbers are no scores: phases of a round, values recorded by methods,
+# and the clients' own time
 SECONDS, RECORDED = "seconds", "recorded"
 TIME, STALENESS, PARTICIPATION = "time", "staleness", "participation"
 NO_SCORES = SECONDS, RECORDED, TIME, STALENESS, PARTICIPATION
-# a client's gradients of samples in a round, and without a client the sum over clients
+# the number of sample gradients of a client in a round; without a client, the sum over
+# clients
 SAMPLE_GRADIENTS = "sample_gradients"
 
 
@@ -26,10 +26,12 @@ class MetricName:
     ``floats_down``, ``clients/post/correct`` and ``clients/floats_up``.
 
     Attributes:
-        number: What was measured or counted, such as ``weighted`` or ``floats_down``.
-        column: The models that were scored, such as ``pre`` or ``validation/pre`` (see
-            ``held_out``), one of ``NO_SCORES``; "" for any other number.
-        of_clients: Whether each client has its own number; else it is the round's.
+        number: The measured or counted quantity, such as ``weighted`` or
+            ``floats_down``.
+        column: The scored models, such as ``pre`` or ``validation/pre`` (see
+            ``held_out``), or one of ``NO_SCORES``; "" for any other number.
+        of_clients: True where each client has its own number, False for one number of
+            the round.
     """
 
     number: str
@@ -43,7 +45,7 @@ class MetricName:
 
     @classmethod
     def parse(cls, text: str) -> "MetricName":
-        """The name that is written as ``text``."""
+        """Parse the text of a name."""
         *path, number = text.split("/")
         of_clients = path[:1] == [CLIENTS]
         column = path[1:] if of_clients else path
@@ -51,34 +53,36 @@ class MetricName:
 
 
 def held_out(column: str) -> str:
-    """The column of the same models, scored on held-out training samples."""
+    """Return the column of the same models, scored on held-out training samples."""
     return f"{VALIDATION}/{column}"
 
 
 def is_held_out(column: str) -> bool:
-    """Whether a column was scored on held-out training samples."""
+    """Return whether a column was scored on held-out training samples."""
     return column.startswith(f"{VALIDATION}/")
 
 
 def models_of(column: str) -> str:
-    """Which models a column was scored of, on whichever samples."""
+    """Return the scored models of a column, without the samples that they were scored
+    on.
+    """
     return column.removeprefix(f"{VALIDATION}/")
 
 
 def tuned(epochs: int) -> str:
-    """The column of start models after so many epochs of plain training at scoring."""
+    """Return the column of start models after some epochs of plain training at scoring."""
     return f"tuned_{epochs}"
 
 
 def of_newcomers(column: str) -> str:
-    """The column of models of clients that were never trained with."""
+    """Return the column of models of clients that never took part in training."""
     return f"{NEWCOMERS}/{column}"
 
 
 def is_of_newcomers(column: str) -> bool:
-    """Whether a column is of clients that were never trained with."""
+    """Return whether a column has models of clients that never took part in training."""
     return column.startswith(f"{NEWCOMERS}/")
 
 
-# the floats that each client sends in a round
+# the number of floats that each client sends in a round
 FLOATS_UP = str(MetricName("floats_up", of_clients=True))

@@ -11,11 +11,11 @@ from hpcfl.scores.base import Block, Score
 
 
 class Personalised(Score):
-    """Accuracy with the client's own weights α of classes: Σ_c α_c · correct_c / Σ_c
-    α_c · tested_c.
+    """Accuracy with the client's own class weights α: Σ_c α_c · correct_c / Σ_c α_c ·
+    tested_c.
 
-    NaN if all weights are zero. Dai et al., "Tackling data heterogeneity in federated
-    learning with class prototypes", AAAI 2023.
+    The score is NaN if all weights are zero. Dai et al., "Tackling data heterogeneity
+    in federated learning with class prototypes", AAAI 2023.
     """
 
     by_default = True
@@ -23,7 +23,9 @@ class Personalised(Score):
 
     @abstractmethod
     def weights(self, trained: Tensor) -> Tensor:
-        """α [n, classes] from the numbers of training samples ``trained`` [n, classes]."""
+        """Return α [n, classes] from the numbers of training samples ``trained`` [n,
+        classes].
+        """
 
     def sums(self, block: Block) -> Tensor:
         return torch.cat([block.right_by_class, block.tested_by_class], dim=1)

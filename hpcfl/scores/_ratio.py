@@ -11,13 +11,13 @@ from hpcfl.scores.base import Numbers, Score
 
 
 class Ratio(Score):
-    """A sum over a client's test samples, divided by how many there are; NaN without
-    any.
+    """A sum over a client's test samples, divided by their number; NaN without any.
 
-    A subclass's ``sums`` are these two, [L, 2]. Both are recorded, as
+    A subclass's ``sums`` returns these two, [L, 2]. Both are recorded, as
     ``clients/COLUMN/PART`` and ``clients/COLUMN/total``.
 
-    part: the name PART of the first.
+    Attributes:
+        part: The name PART of the first.
     """
 
     part: ClassVar[str]

@@ -1,4 +1,4 @@
-"""Summaries over clients: how their numbers become one."""
+"""Summaries of a metric over clients."""
 
 import math
 
@@ -10,12 +10,16 @@ KINDS = ("mean", "std", "worst_tenth")
 
 
 def summarised(kind: str, numbers: Numbers, better: str = "up") -> float:
-    """A summary of the clients' numbers [clients], without those that are NaN; NaN if
-    all are.
+    """Return a summary of the clients' numbers [clients], or NaN if all of them are
+    NaN.
 
-    kind: one of KINDS. "mean" is the mean with equal weights, "std" the population
-    standard deviation, and "worst_tenth" the mean over the tenth of clients, at least
-    one, with the lowest numbers, or with the highest where ``better`` is "down".
+    Numbers that are NaN do not count.
+
+    Args:
+        kind: One of KINDS. "mean" is the mean with equal weights and "std" the
+            population standard deviation. "worst_tenth" is the mean over the worst
+            tenth of clients, at least one client.
+        better: "up" if the lowest numbers are the worst, "down" if the highest are.
     """
     known = numbers[~np.isnan(numbers)]
     if not len(known):

@@ -1,9 +1,9 @@
 """Accuracy: the share of a client's test samples that are predicted correctly
 (protocols.md E2).
 
-Of each client ``correct`` and ``total`` are recorded; of the round ``COLUMN/weighted``,
-Σ correct / Σ total over clients, and ``COLUMN/mean``, ``COLUMN/std`` and
-``COLUMN/worst_tenth``, without the score's name.
+The run records ``correct`` and ``total`` for each client. For the round it records
+``COLUMN/weighted``, Σ correct / Σ total over clients. ``COLUMN/mean``, ``COLUMN/std``
+and ``COLUMN/worst_tenth`` are recorded without the score's name.
 """
 
 from collections.abc import Mapping

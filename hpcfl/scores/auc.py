@@ -1,12 +1,14 @@
 """Area under the ROC curve of a client's model, micro-averaged one class against the
 rest.
 
-The chance that a class's probability for a sample of it is larger than one for a class
-that the sample is not of, over all such pairs of a client's test samples; equal ones
-count half. It is scikit-learn's ``roc_auc_score(average="micro")`` of one-hot labels,
-as PFLlib reports it, but for one thing: sums over samples have no room for sorted
-probabilities, so their log-odds are counted in steps of 1/64 between −16 and 16, and
-pairs within a step count half.
+A pair consists of a probability for a sample's own class and one for a wrong class,
+over all test samples of a client. The score is the share of pairs in which the former
+is larger; equal ones count half.
+
+It is scikit-learn's ``roc_auc_score(average="micro")`` of one-hot labels, as PFLlib
+reports it, up to rounding. Sums over samples have no room for sorted probabilities. So
+the log-odds are counted in steps of 1/64 between −16 and 16, and pairs within a step
+count half.
 """
 
 import torch
@@ -22,7 +24,7 @@ BINS = 2 * LARGEST * STEPS
 
 class AreaUnderCurve(Score):
     def sums(self, block: Block) -> Tensor:
-        """Of each step how many probabilities are of right and of wrong classes."""
+        """Count the probabilities of right and of wrong classes in each step."""
         log_p = block.logits.double().log_softmax(dim=2)[:, :, : block.classes]
         log_odds = log_p - torch.log(-torch.expm1(log_p))
         steps = (log_odds + LARGEST) * STEPS

@@ -1,9 +1,10 @@
 """Balanced accuracy: the mean recall over the classes that a client has among its test
 samples.
 
-``1/|C| · Σ_{c ∈ C} correct_c / tested_c``, C the classes with test samples. Brodersen
-et al., "The balanced accuracy and its posterior distribution", ICPR 2010, for any
-number of classes; scikit-learn's ``balanced_accuracy_score``.
+The score is ``1/|C| · Σ_{c ∈ C} correct_c / tested_c``, with C the classes with test
+samples. See Brodersen et al., "The balanced accuracy and its posterior distribution",
+ICPR 2010, here for any number of classes. scikit-learn has it as
+``balanced_accuracy_score``.
 """
 
 import torch

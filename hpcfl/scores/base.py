@@ -1,9 +1,10 @@
-"""The contract of a score: what is measured of a model on test samples, and how clients
-are summarised.
+"""The contract of a score: a metric of a model on test samples, and its summary over
+clients.
 
 A *column* is a model that a method has scored, such as ``pre`` or ``global``; a *score*
-is what is measured of it. A score turns blocks of test samples into sums, these into
-one number of each client, and the clients' numbers into the round's.
+is a metric of this model. A score turns blocks of test samples into sums, and the sums
+into one number for each client. Its summaries turn the clients' numbers into the
+round's.
 """
 
 from abc import ABC, abstractmethod
@@ -20,23 +21,22 @@ __all__ = ["Block", "Numbers", "Score"]
 
 
 class Score(ABC):
-    """Subclass it in one file with ``plugin = YourScore`` at its end; it must have
-    ``sums`` and ``number``.
+    """Base class of scores; a subclass must define ``sums`` and ``number``.
 
-    It is made without arguments, keeps no state, and is recorded under the name that
-    the experiment calls it by: a built-in file's, or ``module:Class``.
-    ``clients/COLUMN/NAME`` has each client's number, ``COLUMN/NAME`` its mean over
-    clients, ``COLUMN/NAME_std`` and ``COLUMN/NAME_worst_tenth`` further summaries.
+    A subclass is one file with ``plugin = YourScore`` at its end. It is made without
+    arguments and keeps no state. Its name in the results is the one in the experiment:
+    a built-in file's name, or ``module:Class``. ``clients/COLUMN/NAME`` has each
+    client's number, ``COLUMN/NAME`` its mean over clients, ``COLUMN/NAME_std`` and
+    ``COLUMN/NAME_worst_tenth`` further summaries.
 
     Attributes:
-        unit: "%" for numbers in [0, 1] that are shown times 100; any other short text,
-            or "", for numbers shown as they are.
+        unit: "%" for numbers in [0, 1] that are displayed times 100. Any other short
+            text, or "", leaves numbers as they are.
         better: The direction of better numbers, "up" or "down".
-        summaries: How clients are summarised, by ``_summaries.KINDS`` unless
-            ``summary`` knows others; the first is what the score's name alone stands
-            for.
-        shared_test: Whether it needs all clients tested on the same samples.
-        by_default: Whether it is computed without being asked for, wherever it can be.
+        summaries: The summaries over clients, from ``_summaries.KINDS`` unless
+            ``summary`` computes others. The score's name alone means the first one.
+        shared_test: True if all clients must be tested on the same samples.
+        by_default: True if every run that can compute the score does so.
     """
 
     unit: ClassVar[str] = "%"
@@ -47,10 +47,11 @@ class Score(ABC):
 
     @abstractmethod
     def sums(self, block: Block) -> Tensor:
-        """What a block's samples contribute to the numbers of its L clients.
+        """Return the contributions of a block's samples to the numbers of its L
+        clients.
 
-        The contributions of a client's blocks are added, in float64, so they must be
-        sums over samples. Samples that ``block.mask`` leaves out must not count, and a
+        The engine adds the contributions of a client's blocks in float64, so they must
+        be sums over samples. Samples that ``block.mask`` excludes must not count. A
         client's samples may change only its own contribution.
 
         Returns:
@@ -59,32 +60,37 @@ class Score(ABC):
 
     @abstractmethod
     def number(self, sums: Tensor, trained: Tensor) -> Tensor:
-        """Each client's number.
+        """Return each client's number.
 
         Args:
-            sums: ``[n, width]``, the contributions of all its test samples.
-            trained: float64 ``[n, classes]``, how many training samples of each class
-                it has.
+            sums: ``[n, width]``, the contributions of all test samples of each client.
+            trained: float64 ``[n, classes]``, the number of training samples of each
+                class.
 
         Returns:
             ``[n]``; NaN for a client without a number.
         """
 
     def numbers(self, name: str, sums: Tensor, trained: Tensor) -> dict[str, Tensor]:
-        """What is recorded of each client, [n] by the name in ``clients/COLUMN/…``: its
-        number.
+        """Return the recorded numbers of each client, [n] by the name in
+        ``clients/COLUMN/…``.
+
+        By default this is its ``number``.
         """
         return {name: self.number(sums, trained)}
 
     def of_clients(self, name: str, numbers: Mapping[str, Numbers]) -> Numbers:
-        """Each client's number [clients] from what ``numbers`` recorded of a column;
-        NaN for who has none.
+        """Return each client's number [clients] from the recorded ``numbers`` of a
+        column.
+
+        A client without a number has NaN.
         """
         return numbers[name]
 
     def summary(self, name: str, numbers: Mapping[str, Numbers]) -> dict[str, float]:
-        """The round's summaries of a column by recorded name, from what ``numbers``
-        recorded of it.
+        """Return the round's summaries of a column by recorded name.
+
+        numbers: the recorded numbers of the column, as ``self.numbers`` names them.
         """
         by_client = self.of_clients(name, numbers)
         summaries = {}
@@ -95,10 +101,13 @@ class Score(ABC):
         return summaries
 
     def recorded_as(self, name: str, kind: str) -> str:
-        """The name of the summary ``kind`` in the results, after ``COLUMN/``."""
+        """Return the name of the summary ``kind`` in the results, after ``COLUMN/``."""
         return name if kind == self.summaries[0] else f"{name}_{kind}"
 
     def described(self, name: str) -> Described:
-        """What readers of results need to know of the score called ``name``."""
+        """Return the score's description for the header of results.
+
+        name: the score's name in the experiment.
+        """
         recorded = {kind: self.recorded_as(name, kind) for kind in self.summaries}
         return {"unit": self.unit, "better": self.better, "recorded": recorded}

@@ -1,9 +1,9 @@
-"""Expected calibration error: how far a client's model's confidence is from how often
-it is right.
+"""Expected calibration error: the difference between a client's model's confidence and
+its accuracy.
 
-``Σ_b |right_b − confidence_b| / n`` over 15 bins of the largest softmax probability,
-``((b−1)/15, b/15]``, with the sums over the n test samples in each (Guo et al., "On
-calibration of modern neural networks", ICML 2017, eq. 3).
+The score is ``Σ_b |right_b − confidence_b| / n`` over 15 bins of the largest softmax
+probability, ``((b−1)/15, b/15]``. The sums run over the n test samples in each bin (Guo
+et al., "On calibration of modern neural networks", ICML 2017, eq. 3).
 """
 
 import torch

@@ -1,7 +1,7 @@
 """Loss: the mean cross-entropy of a client's test samples, in nats.
 
 ``clients/COLUMN/loss`` is the sum over a client's samples and ``clients/COLUMN/total``
-their number; ``COLUMN/loss`` is the mean over clients of their mean losses.
+their number. ``COLUMN/loss`` is the mean over clients of their mean losses.
 """
 
 import torch

@@ -1,14 +1,14 @@
 """Macro F1: the mean F1 (of precision and recall) over the classes that a client has in
 its test set.
 
-``1/|C| · Σ_{c ∈ C} 2·correct_c / (predicted_c + tested_c)``, where C are the classes
-with test samples; the mean of the classes' F1, not the F1 of mean precision and recall
-(Opitz & Burst, "Macro F1 and macro F1", arXiv 1911.03347). A class of C that is never
-predicted counts with 0.
+The score is ``1/|C| · Σ_{c ∈ C} 2·correct_c / (predicted_c + tested_c)``, with C the
+classes with test samples. It is the mean of the classes' F1, not the F1 of mean
+precision and recall. Opitz & Burst, "Macro F1 and macro F1", arXiv 1911.03347, compare
+both. A class of C that is never predicted counts with 0.
 
 scikit-learn's ``f1_score(average="macro")`` is the same number with ``labels`` set to
-C. Without, its mean also has the classes that are predicted but have no test samples,
-with 0, which counts such mistakes twice.
+C. Without ``labels``, its mean includes predicted classes without test samples as 0,
+which counts such mistakes twice.
 """
 
 import torch

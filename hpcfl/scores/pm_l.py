@@ -1,7 +1,7 @@
 """PM(L): accuracy on a shared test set, each class weighted by its share of the
 client's training samples.
 
-From FedNH; protocols.md E2.
+The score comes from FedNH; see protocols.md E2.
 """
 
 from torch import Tensor

@@ -1,5 +1,5 @@
-"""PM(V): accuracy on a shared test set, of the classes that the client trains on
-(FedNH; protocols.md E2).
+"""PM(V): accuracy on a shared test set, restricted to the classes that the client
+trains on (FedNH; protocols.md E2).
 """
 
 from torch import Tensor

@@ -1,8 +1,8 @@
 """Top-5 accuracy: the share of a client's test samples whose class is among the five
 with the largest logits.
 
-A class with a logit equal to the sample's own does not push it out. With five classes
-or fewer it is 1.
+Classes with a logit equal to that of the sample's class do not count against it. With
+five classes or fewer the score is 1.
 """
 
 import torch

@@ -282,7 +282,7 @@ def take_seat(config: Config, process: Process, seat: Device | None = None) -> D
     """
     seat = seat or Device(choose_device(config.runtime, process.local_rank))
     torch.set_num_threads(config.runtime.threads)
-    mixing.on(seat.device, _cores(config, process))
+    mixing.use_device(seat.device, _cores(config, process))
     scratch.limit(config.runtime.memory * 1e6)
     return seat
 

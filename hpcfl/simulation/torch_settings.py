@@ -110,7 +110,9 @@ SETTINGS = {
     ),
     "numpy.seterr": Setting(np.geterr, lambda value: np.seterr(**value), ERRORS),
     "os.chdir": Setting(os.getcwd, os.chdir, KEEP),
-    "mixing.on": Setting(mixing.place, lambda place: mixing.on(*place), KEEP),
+    "mixing.use_device": Setting(
+        mixing.place, lambda place: mixing.use_device(*place), KEEP
+    ),
 }
 
 

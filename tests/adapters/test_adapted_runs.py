@@ -21,7 +21,7 @@ P = 2 * 5 + 2 * 6 + 4 * 6 + 4  # A [2, 5], B [6, 2] and the head of an MLP 5-6-4
 
 
 def base_of(prepared):
-    return constants.of(prepared.resources.kernel.module)
+    return constants.collect(prepared.resources.kernel.module)
 
 
 def prepared_with(adapter, method="fedavg", **sections):

@@ -295,9 +295,9 @@ def test_lanes_above_one_base_are_those_with_own_copies_of_it_and_alone(kind, sa
     }
     base = {
         name: value.detach().expand(3, *value.shape).clone()
-        for name, value in constants.of(module).items()
+        for name, value in constants.collect(module).items()
     }
-    before = {name: value.clone() for name, value in constants.of(module).items()}
+    before = {name: value.clone() for name, value in constants.collect(module).items()}
     y = torch.randint(4, (3, samples))
     together = gradients(BatchedKernel(module, 3), lanes, names, x, y)
     copies = gradients(BatchedKernel(own, 3), {**lanes, **base}, names, x, y)
@@ -314,5 +314,5 @@ def test_lanes_above_one_base_are_those_with_own_copies_of_it_and_alone(kind, sa
             torch.testing.assert_close(
                 together[name][one], serial[name], rtol=1e-4, atol=1e-6
             )
-    for name, value in constants.of(module).items():
+    for name, value in constants.collect(module).items():
         assert torch.equal(value, before[name])

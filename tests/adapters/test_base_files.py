@@ -59,7 +59,7 @@ def prepared_with(model=None, **adapter):
 def test_a_file_gives_the_base_and_the_seed_the_rest(saved):
     adapted = prepared_with(**LORA, base=saved(), names=NAMES)
     drawn = prepared_with(**LORA)
-    frozen = constants.of(adapted.resources.kernel.module)
+    frozen = constants.collect(adapted.resources.kernel.module)
     assert torch.equal(frozen["hidden1.weight"], BODY["net.0.weight"])
     assert torch.equal(frozen["hidden1.bias"], BODY["net.0.bias"])
     assert torch.equal(adapted.setup.initial(), drawn.setup.initial())

@@ -29,7 +29,7 @@ def prepared(adapter, **sections):
 
 
 def base_of(prepared):
-    return constants.of(prepared.resources.kernel.module)
+    return constants.collect(prepared.resources.kernel.module)
 
 
 @pytest.fixture

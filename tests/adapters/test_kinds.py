@@ -376,7 +376,7 @@ def test_clients_train_alike_alone_and_beside_others_above_a_base_that_stays(
     fleet = fleet_of(adapter)
     assert fleet.setup.layout.width == P[adapter["kind"]]
     assert fleet.resources.kernel.widest > 1
-    base = constants.of(fleet.resources.kernel.module)
+    base = constants.collect(fleet.resources.kernel.module)
     before = digest.of_tensors(base)
     rows = fleet.setup.initial().repeat(len(COUNTS), 1)
     together = fleet.train(rows)

@@ -82,7 +82,7 @@ def test_a_model_taken_out_is_of_torchs_own_layers_in_float32(played):
     run = played("fedavg", adapter=LORA, rounds=1, runtime={"precision": "bf16"})
     module = run.model("global")
     assert type(module.hidden1) is type(module.head) is torch.nn.Linear
-    base = constants.of(prepared(rounds=1).resources.kernel.module)
+    base = constants.collect(prepared(rounds=1).resources.kernel.module)
     assert torch.equal(module.hidden1.bias, base["hidden1.bias"])
     for value in module.state_dict().values():
         assert value.dtype == torch.float32

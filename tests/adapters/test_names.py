@@ -13,7 +13,7 @@ from hpcfl.errors import UserError
 def made(name, tensors, rules, shape=()):
     """The parameter of a name as the file's tensors make it."""
     pieces = renamed(tensors, rules)[name]
-    return torch.cat([piece.of(tensors[piece.tensor], shape) for piece in pieces])
+    return torch.cat([piece.cut(tensors[piece.tensor], shape) for piece in pieces])
 
 
 def test_the_first_rule_that_matches_as_a_whole_counts_and_the_rest_keeps_its_name():

@@ -30,7 +30,7 @@ def main() -> None:
     torch.set_num_threads(1)
     communicator = connect()
     if communicator.is_server:  # as in a run
-        mixing.on(torch.device("cpu"), len(os.sched_getaffinity(0)))
+        mixing.use_device(torch.device("cpu"), len(os.sched_getaffinity(0)))
     placed, ids = place([1.0] * clients, communicator.size), np.arange(clients)
     samples = torch.from_numpy(
         np.random.default_rng(0).integers(100, 900, clients)

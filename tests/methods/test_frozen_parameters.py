@@ -58,7 +58,7 @@ def named(model, **keys):
 
 
 def constants_of(prepared):
-    return constants.of(prepared.resources.kernel.module)
+    return constants.collect(prepared.resources.kernel.module)
 
 
 @pytest.mark.parametrize("case", REFUSED, ids="-".join)

@@ -110,18 +110,18 @@ def test_what_a_model_takes_beside_samples_is_passed_on():
 
 def test_weights_of_the_base_are_stored_in_bfloat16_and_what_is_trained_is_not():
     module, exact = held("vit"), held("vit", in_bfloat16=False)
-    base = constants.of(module)
+    base = constants.collect(module)
     short = {name for name, value in base.items() if value.dtype == torch.bfloat16}
     assert short == {
         name
-        for name, layer in constants.of(exact).items()
+        for name, layer in constants.collect(exact).items()
         if name.endswith("weight") and layer.dim() == 2
     }
     assert {"patches.linear.weight", "block1.linear1.weight"} <= short
     of_short = sum(base[name].numel() for name in short)
     assert constants.size(exact) - constants.size(module) == 2 * of_short
     assert {value.dtype for value in module.parameters()} == {torch.float32}
-    for name, value in constants.of(exact).items():
+    for name, value in constants.collect(exact).items():
         rounded = value.bfloat16() if name in short else value
         assert torch.equal(base[name], rounded)
     plain = mixed.restore(constants.whole(module))

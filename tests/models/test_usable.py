@@ -137,7 +137,7 @@ def test_constant_buffers_lie_in_no_row():
     held = constants.hold(module, constants.frozen(module))
     names = layout.of_buffers(held).names
     assert names == ["1.running_mean", "1.running_var", "1.num_batches_tracked"]
-    kinds = {name: value.dtype for name, value in constants.of(held).items()}
+    kinds = {name: value.dtype for name, value in constants.collect(held).items()}
     assert kinds == {
         "0.order": torch.int64,
         "0.mask": torch.bool,

@@ -64,7 +64,7 @@ def test_a_group_has_the_columns_of_what_is_trained(frozen, columns, widths):
 
 def test_the_parameters_of_a_model_are_what_its_row_holds():
     model = copy.deepcopy(partly("hidden1"))
-    layout, constant = of_parameters(model), constants.of(model)
+    layout, constant = of_parameters(model), constants.collect(model)
     assert [name for name, _ in model.named_parameters()] == layout.names
     assert list(constant) == ["hidden1.weight", "hidden1.bias"]
     assert to_row(layout, model).shape == (37,)
@@ -83,7 +83,7 @@ def test_another_models_row_has_the_constants_of_this_one():
 def test_all_models_have_the_values_that_are_held():
     values = constants.frozen(tiny._without(MLP((3,), 2, hidden=(4, 5)), "head"))
     other = constants.hold(tiny._without(MLP((3,), 2, hidden=(4, 5)), "head"), values)
-    for name, value in constants.of(other).items():
+    for name, value in constants.collect(other).items():
         assert torch.equal(value, values[name])
 
 
@@ -92,7 +92,7 @@ def test_tied_parameters_are_one_constant():
     model[1].weight = model[0].weight
     model[0].weight.requires_grad_(False)
     held = constants.hold(model, constants.frozen(model))
-    assert list(constants.of(held)) == ["0.weight"]
+    assert list(constants.collect(held)) == ["0.weight"]
     assert [name for name, _ in held.named_parameters(remove_duplicate=False)] == [
         "0.bias",
         "1.bias",
@@ -104,4 +104,4 @@ def test_tied_parameters_are_one_constant():
 def test_a_model_that_freezes_nothing_stays_what_it_is():
     model = MLP((3,), 2)
     assert type(constants.hold(model, constants.frozen(model))) is MLP
-    assert constants.of(model) == {} and constants.whole(model) is model
+    assert constants.collect(model) == {} and constants.whole(model) is model

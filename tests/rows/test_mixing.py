@@ -63,8 +63,8 @@ def cores(monkeypatch):
     once.
     """
     monkeypatch.setattr(mixing, "BLOCK_FLOATS", 900)
-    yield lambda number: mixing.on(torch.device("cpu"), number)
-    mixing.on(torch.device("cpu"))
+    yield lambda number: mixing.use_device(torch.device("cpu"), number)
+    mixing.use_device(torch.device("cpu"))
 
 
 @pytest.mark.slow
@@ -150,7 +150,7 @@ import os, torch
 from hpcfl.rows import mixing
 torch.set_num_threads(1)
 mixing.BLOCK_FLOATS = 900
-mixing.on(torch.device("cpu"), 2)
+mixing.use_device(torch.device("cpu"), 2)
 rows = torch.ones(2, 5000)
 mixing.mix(torch.eye(2), rows)
 child = os.fork()

@@ -64,7 +64,7 @@ def gpu():
         pytest.skip(START)
     with GPU() as device:
         yield device
-    mixing.on(torch.device("cpu"))
+    mixing.use_device(torch.device("cpu"))
     Normalisation._line.cache_clear()
 
 

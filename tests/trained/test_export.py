@@ -94,7 +94,7 @@ def test_exported_models_have_what_is_frozen(played, tmp_path, name, model):
     files_predict_what_was_recorded(run, tmp_path / "out")
     one = run.model(client=0)
     build = run.models.replay.prepared.setup.build
-    frozen = constants.of(build())
+    frozen = constants.collect(build())
     assert frozen.keys() <= one.state_dict().keys()
     for key, value in frozen.items():
         assert torch.equal(one.state_dict()[key], value)
