@@ -10,7 +10,7 @@ in the same stage. They leave in order, and the metrics of earlier rounds are ke
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -19,10 +19,17 @@ from hpcfl.errors import Diverged, RankFailure, RunFailure
 from hpcfl.experiment import blame
 from hpcfl.simulation import torch_settings
 
-if TYPE_CHECKING:
-    from hpcfl.simulation.round import Round
-
 SHOWN = 10  # ids of clients that a message has
+
+
+class Playable(Protocol):
+    """A round as ``play`` sees it."""
+
+    stopwatch: resources.Stopwatch
+
+    @property
+    def name(self) -> str:
+        """The name of the round in messages."""
 
 
 @dataclass(frozen=True)
@@ -41,15 +48,16 @@ class Stage:
     name: str
     phase: str
     place: str
-    run: "Callable[[Round], None]"
+    run: Callable[[Any], None]
     collective: bool = False
 
 
-Observer = Callable[[str, "Round"], None]  # called with a stage's name after it
+# called with a stage's name and the round after the stage
+Observer = Callable[[str, Any], None]
 
 
 def play(
-    round: "Round", stages: Sequence[Stage], observers: Sequence[Observer] = ()
+    round: Playable, stages: Sequence[Stage], observers: Sequence[Observer] = ()
 ) -> None:
     """Play the stages of a round in order. Collective if one of them is.
 
