@@ -1,6 +1,4 @@
-"""The results of a run: what they are, how they lie in HDF5 files, and how those are
-merged and read.
-"""
+"""The results of a run, their HDF5 files, and the merging and reading of these."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -22,34 +20,35 @@ from hpcfl.storage.ownership import AnotherRun, left_out
 KIND = "metrics"
 MERGED = "metrics.h5"
 COPY = "metrics-copy.h5"  # the same, so that damage to one of them loses nothing
-# The value that marks round R + 1, the scoring after the last aggregation: 1 there, 0
+# The value that marks round R + 1, the scoring after the last aggregation: 1 then, 0
 # in played rounds.
 FINAL = "final"
 RUN = "run"  # the header entry that names the run, see ``ownership``
 GROUP = results_form.GROUP  # the static array with the group of each client
-# in the header of packed runs the checksum of the final state, which has no file there
+# in the header of packed runs: the checksum of the final state, which is not packed
 DIGEST = "digest"
 COMPLETED = "completed"  # the header entry with ``Results.completed``
 # the group of packed datasets (see ``encode``), and the attribute that names their
 # values
 PACKED = "packed"
-# Of the entries of clients' numbers (see ``client_numbers``): their clients, and where
+# each round's begin. The attribute says how many clients there are.
+# The clients of per-client entries (see ``client_numbers``), and the first entry of each
+# round. The attribute holds the number of clients.
 # each round's begin. The attribute says how many clients there are.
 IDS, STARTS = "entries/client", "entries/starts"
 CLIENT_COUNT = "client_count"
 ROUNDS = "rounds"  # folder of the rounds that are not merged yet, one file each
-ATTEMPTS = 100  # a reader loses a race against merging at most once per checkpoint
+ATTEMPTS = 100  # a reader meets a merge in progress at most once per checkpoint
 
 
 @dataclass(frozen=True)
 class Results:
-    """What a run recorded, or a part of it: T rounds.
+    """The results of a run or of a part of it: T rounds.
 
-    header: JSON-able entries. static: arrays that belong to no round, by name.
-    values: arrays by name, [T] or, of clients, [T, clients]; NaN (floats) or -1
-        (integers) where the value is missing.
-    completed: the numbers of rounds R after which the run was scored as round R + 1,
-        ascending; several when it was prolonged later.
+    header: JSON-able entries. static: arrays that belong to no round, by name. values:
+    arrays by name, [T] or, of clients, [T, clients]; missing ones are NaN (floats) or
+    -1 (integers). completed: the numbers of rounds R after which the run was scored as
+    round R + 1, ascending; several after prolongations.
     """
 
     header: dict[str, Any] = field(default_factory=dict)
@@ -61,30 +60,31 @@ class Results:
     completed: list[int] = field(default_factory=list)
     notes: list[str] = field(
         default_factory=list
-    )  # one line for each damaged file that was left out
+    )  # one line for each skipped damaged file
 
     @property
     def played(self) -> np.ndarray:
-        """Which of the rounds were played, bool [T]; the others are scorings after a
-        last aggregation.
+        """Return whether each round was played, bool [T]; the others are final
+        scorings.
         """
         played: np.ndarray = self.values.get(FINAL, np.zeros(len(self.rounds))) != 1
         return played
 
     @property
     def is_packed(self) -> bool:
-        """Whether these come from a packed file, which has the rounds alone that tables
-        read (``report/packed.py``).
+        """Return whether the results come from a packed file.
+
+        Such a file has only the rounds that tables read (``report/packed.py``).
         """
         return DIGEST in self.header
 
     @property
     def clients(self) -> ClientNumbers:
-        """The numbers of clients, without an array over all of them."""
+        """Return the per-client metrics in sparse form."""
         return Values.of(self.values, len(self.rounds)).clients
 
     def at(self, positions: Positions) -> "Results":
-        """The results of the rounds at some positions."""
+        """Return the results of the rounds at some positions."""
         values = Values.of(self.values, len(self.rounds)).at(positions)
         return replace(
             self, rounds=self.rounds[np.asarray(positions, int)], values=values
@@ -92,35 +92,35 @@ class Results:
 
     @property
     def names(self) -> list[MetricName]:
-        """The names of all values."""
+        """Return the names of all values."""
         return [MetricName.parse(text) for text in self.values]
 
     def series(self, name: MetricName) -> np.ndarray:
-        """The values of a name, [T] or of clients [T, clients]; all NaN, [T], if
-        nothing was recorded.
+        """Return the values of a name, [T] or of clients [T, clients]; NaN [T] if
+        missing.
         """
         missing = np.full(len(self.rounds), np.nan)
         return self.values.get(str(name), missing)
 
 
 def read(folder: str | Path, run: str | None = None) -> Results:
-    """The results in a run's folder, also while the run is writing.
+    """Return the results in a run's folder, even while the run is writing.
 
-    run: whose they must be; without it all are of the run that the first of them names.
-    Raises UserError where there are none.
+    run: the fingerprint of the run; by default that of the first file. Raises UserError
+    if the folder has none.
     """
     folder = Path(folder)
     for _ in range(ATTEMPTS):
         try:
             return _read_once(folder, run)
         except FileNotFoundError:
-            # a round was merged after it was listed, so it is in the merged file now
+            # a round was merged after the listing, so it is in the merged file now
             continue
     raise UserError(f"{folder}: the results keep changing while they are read")
 
 
 def others(folder: Path, run: str) -> list[str]:
-    """A line for each file of results in a folder that is of another run."""
+    """Return a line for each file of results in a folder that belongs to another run."""
     lines = []
     for path in (folder / MERGED, folder / COPY, *listed(folder)):
         try:
@@ -133,8 +133,9 @@ def others(folder: Path, run: str) -> list[str]:
 
 
 def completed(folder: Path) -> list[int]:
-    """The numbers of rounds after which the run in a folder was scored; none where
-    nothing can be read.
+    """Return the numbers of rounds after which a folder's run was scored.
+
+    The result is empty if the folder cannot be read.
     """
     try:
         return read(folder).completed
@@ -143,11 +144,11 @@ def completed(folder: Path) -> list[int]:
 
 
 def encode(results: Results, packed: bool = False) -> bytes:
-    """The bytes of a file; every header entry is a JSON text in an attribute of the
-    root group.
+    """Return the bytes of a file; the root group's attributes hold the header as JSON
+    texts.
 
-    packed: whether values of the same type and shape lie in one dataset, for files that
-    are merged soon: HDF5 takes longer for a dataset than for its numbers.
+    packed: whether values of the same type and shape share one dataset. This suits
+    files that are merged soon: HDF5 takes longer for a dataset than for its numbers.
     """
     attributes = {
         name: json.dumps(value)
@@ -179,7 +180,9 @@ def encode(results: Results, packed: bool = False) -> bytes:
 
 
 def load(path: Path) -> Results:
-    """The results in a file that ``encode`` made. Raises FileNotFoundError or Damaged."""
+    """Return the results in a file from ``encode``. Raises FileNotFoundError or
+    Damaged.
+    """
     datasets, attributes = hdf5.decode(
         hdf5.unseal(KIND, foreign.read_bytes(path, results_form.LIMIT))
     )
@@ -210,10 +213,10 @@ def load(path: Path) -> Results:
 
 
 def merge(parts: Sequence[Results]) -> tuple[np.ndarray, Values]:
-    """The rounds [T], ascending, and the values of all parts.
+    """Return the rounds [T], ascending, and the values of all parts.
 
     A round in several parts is taken whole from the last of them. Raises UserError for
-    parts that cannot be of one run.
+    parts that cannot belong to one run.
     """
     owners = {
         int(number): (part, row)
@@ -242,9 +245,7 @@ def merge(parts: Sequence[Results]) -> tuple[np.ndarray, Values]:
 
 
 def scored_after(parts: Sequence[Results]) -> list[int]:
-    """``Results.completed`` of all parts together: what they say of it, and what their
-    rounds show.
-    """
+    """Return ``Results.completed`` of all parts, from their entries and their rounds."""
     known = {number for part in parts for number in part.completed}
     return sorted(
         known
@@ -253,16 +254,16 @@ def scored_after(parts: Sequence[Results]) -> list[int]:
 
 
 def listed(folder: Path) -> list[Path]:
-    """The paths of the files of rounds that are not merged yet, ascending."""
+    """Return the paths of unmerged files of rounds, ascending."""
     return sorted((folder / ROUNDS).glob("*.h5"))
 
 
 def _merged(
     name: str, length: int, taken: list[tuple[Values, list[int], list[int]]]
 ) -> np.ndarray:
-    """The array [length] of a round's number.
+    """Return the array [length] of a round's metric.
 
-    taken: of each part its values, the rows that are taken, and their places.
+    taken: the values of each part, the rows to take, and their places.
     """
     arrays = [
         values.of_rounds[name] for values, _, _ in taken if name in values.of_rounds
@@ -275,10 +276,10 @@ def _merged(
 
 
 def _read_once(folder: Path, run: str | None) -> Results:
-    """The results in a folder. Raises FileNotFoundError where a file is merged just
-    now.
-    """
-    # The list comes first, so that a round that is in none of the listed files is in
+    """Return the results in a folder. Raises FileNotFoundError during a merge."""
+    # the merged one.
+    # The list comes first: a round that is in none of the listed files is then in
+    # the merged one.
     # the merged one.
     paths, notes = listed(folder), list[str]()
     merged = load_merged(folder, notes, run)
@@ -305,11 +306,10 @@ def _read_once(folder: Path, run: str | None) -> Results:
 def load_merged(
     folder: Path, notes: list[str], run: str | None = None
 ) -> Results | None:
-    """What was merged so far: of the file and its copy the one that knows more rounds;
-    None without either.
+    """Return the merged results: the file or its copy, whichever has more rounds.
 
-    run: whose they must be. notes: gets one more line for each that is damaged or of
-    another run.
+    The result is None without both. run: the fingerprint of their run. notes: gets a
+    line for each file that is damaged or of another run.
     """
     merged = from_copy = None
     with suppress(FileNotFoundError):
@@ -323,13 +323,14 @@ def load_merged(
         notes[-1] += "; its copy counts"
     if merged is None or from_copy is None:
         return merged or from_copy
-    # A writer that was killed between the two files leaves the copy ahead.
+    # A writer killed between the two files leaves a newer copy.
     return from_copy if len(from_copy.rounds) > len(merged.rounds) else merged
 
 
 def _is_copied(folder: Path) -> bool:
-    """Whether the merged file and its copy have the same bytes, which are compared
-    sooner than read twice.
+    """Return whether the merged file and its copy have the same bytes.
+
+    The comparison is faster than decoding both.
     """
     try:
         merged = foreign.read_bytes(folder / MERGED, results_form.LIMIT)
@@ -341,10 +342,9 @@ def _is_copied(folder: Path) -> bool:
 def load_or_note(
     path: Path, notes: list[str], run: str | None = None
 ) -> Results | None:
-    """The results in a file; or None and one more line in ``notes`` when it is damaged,
-    or not of ``run``.
+    """Return the results in a file, or None for a damaged file or one of another run.
 
-    Raises FileNotFoundError.
+    Such a file adds a line to ``notes``. Raises FileNotFoundError.
     """
     try:
         part = load(path)
@@ -356,7 +356,7 @@ def load_or_note(
 
 
 def _below(prefix: str, datasets: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """The datasets whose path starts with ``prefix``, by the rest of it."""
+    """Return the datasets whose path starts with ``prefix``, by the rest of it."""
     return {
         name.removeprefix(prefix): array
         for name, array in datasets.items()
@@ -365,9 +365,7 @@ def _below(prefix: str, datasets: dict[str, np.ndarray]) -> dict[str, np.ndarray
 
 
 def _short(array: np.ndarray) -> np.ndarray:
-    """Whole numbers of at least 0 in the smallest type that has them all; others as
-    they are.
-    """
+    """Return non-negative whole numbers in the smallest integer type, others unchanged."""
     if array.dtype.kind not in "iu" or not array.size or array.min() < 0:
         return array
     return array.astype(np.min_scalar_type(array.max()))
