@@ -1,5 +1,5 @@
-"""Who goes on, and which configuration is chosen: pure functions of the files that the
-runs of the rung before have left.
+"""Selection of candidates: pure functions of the files that the runs of earlier rungs
+wrote.
 """
 
 from dataclasses import dataclass
@@ -17,10 +17,10 @@ class Choice:
     """The configuration that a method was tuned to.
 
     Attributes:
-        candidate: Which one.
-        rounds: Of its final runs: what the budget allowed on the search's partitions,
-            the fewest of these.
-        score: On held-out samples of the search's partitions, at the tail.
+        candidate: The chosen candidate.
+        rounds: The rounds of its final runs: the least number that the budget allowed
+            on the search's partitions.
+        score: The score on held-out samples of the search's partitions, at the tail.
     """
 
     candidate: Candidate
@@ -29,12 +29,12 @@ class Choice:
 
 
 def step(rung: int) -> str:
-    """What the files of a rung are called after."""
+    """Return the part of file names that denotes a rung."""
     return f"rung={rung}"
 
 
 def results(plan: Plan, folder: Path, candidate: Candidate, rung: int) -> list[Result]:
-    """What a candidate's runs came to in a rung, by search seed.
+    """Return a candidate's results in a rung, by search seed.
 
     Raises:
         RunFailure: one of them has not ended.
@@ -53,8 +53,7 @@ def results(plan: Plan, folder: Path, candidate: Candidate, rung: int) -> list[R
 
 
 def going_on(plan: Plan, folder: Path, method: str, rung: int) -> list[Candidate]:
-    """The candidates of a method that are played in a rung, the best of the rung before
-    first.
+    """Return the candidates of a method that are played in a rung, best first.
 
     Raises:
         RunFailure: a run of the rung before has not ended.
@@ -65,7 +64,8 @@ def going_on(plan: Plan, folder: Path, method: str, rung: int) -> list[Candidate
 
 
 def chosen(plan: Plan, folder: Path, method: str) -> Choice | None:
-    """The configuration that a method was tuned to; None where no run came to an end.
+    """Return the configuration that a method was tuned to; None if no run came to an
+    end.
 
     Raises:
         RunFailure: a run of the search has not ended.
@@ -76,7 +76,8 @@ def chosen(plan: Plan, folder: Path, method: str) -> Choice | None:
 
 
 def untuned(plan: Plan, folder: Path, method: str) -> Choice | None:
-    """The method's untuned configuration; None where its runs did not come to an end.
+    """Return the method's untuned configuration; None if its runs did not come to an
+    end.
 
     Raises:
         RunFailure: one of them has not been played yet.
@@ -85,7 +86,7 @@ def untuned(plan: Plan, folder: Path, method: str) -> Choice | None:
 
 
 def choice(plan: Plan, folder: Path, candidate: Candidate, rung: int) -> Choice | None:
-    """A candidate with what it came to in a rung; None where a run did not come to an
+    """Return a candidate with its results in a rung; None if a run did not come to an
     end.
     """
     found = results(plan, folder, candidate, rung)
@@ -96,7 +97,7 @@ def choice(plan: Plan, folder: Path, candidate: Candidate, rung: int) -> Choice 
 
 
 def spent(plan: Plan, folder: Path, method: str) -> int:
-    """The gradients of samples that the search for a method took."""
+    """Return the sample gradients of a method's search."""
     total = 0
     for candidate in plan.trials(method):
         for seed in plan.section.search_seeds:
@@ -106,7 +107,7 @@ def spent(plan: Plan, folder: Path, method: str) -> int:
 
 
 def last_result(plan: Plan, folder: Path, cell: Cell) -> Result | None:
-    """What the last step of a run in the search came to; None where none has ended."""
+    """Return the result of a run's last step in the search; None before its first."""
     rungs = plan.rungs(cell.candidate.method)
     for rung in reversed(range(len(rungs))):
         found = tune_folder.result(folder, cell.name, step(rung))
@@ -118,7 +119,9 @@ def last_result(plan: Plan, folder: Path, cell: Cell) -> Result | None:
 def _best(
     plan: Plan, folder: Path, method: str, rung: int, count: int
 ) -> list[Candidate]:
-    """The ``count`` best candidates of a rung, by the mean over the search's seeds."""
+    """Return the ``count`` best candidates of a rung, by the mean over the search's
+    seeds.
+    """
     played = going_on(plan, folder, method, rung)
     by_name = {candidate.name: candidate for candidate in played}
     ranks = {}
