@@ -1,6 +1,4 @@
-"""A failure in a user's own code as one line: which file and line failed, and what
-Python or torch said.
-"""
+"""Failures in a user's own code as one line: file, line and error."""
 
 import inspect
 import os
@@ -16,15 +14,14 @@ from hpcfl.errors import Interrupted, RunFailure, UserError
 PACKAGE = Path(__file__).parents[1]
 STANDARD = Path(sysconfig.get_path("stdlib"))
 INSTALLED = {"site-packages", "dist-packages"}
-LONGEST = 300  # characters of what an exception says
+LONGEST = 300  # characters of an exception's message
 
 
 @contextmanager
 def blamed() -> Iterator[None]:
-    """Turn an exception that went through a user's own code into a UserError with its
-    file and line.
+    """Convert an exception of a user's own code to a UserError with its file and line.
 
-    Other exceptions pass as they are.
+    Other exceptions pass unchanged.
     """
     try:
         yield
@@ -37,8 +34,9 @@ def blamed() -> Iterator[None]:
 
 
 def is_own(file: str) -> bool:
-    """Whether a source file is a user's: neither of hpcfl nor of Python nor of an
-    installed package.
+    """Return whether a source file is a user's.
+
+    Files of hpcfl, of Python and of installed packages are not.
     """
     path = Path(file)
     foreign = (
@@ -50,8 +48,10 @@ def is_own(file: str) -> bool:
 
 
 def line_of(error: BaseException) -> str | None:
-    """``file:line`` of the innermost line of a user's code in an exception's traceback;
-    None without any.
+    """Return ``file:line`` of the innermost line of user code in an exception's
+    traceback.
+
+    The result is None without such a line.
     """
     if isinstance(error, SyntaxError) and error.filename:
         return f"{_shown(error.filename)}:{error.lineno}"
@@ -66,10 +66,10 @@ def line_of(error: BaseException) -> str | None:
 
 
 def definition_of(thing: Any) -> str | None:
-    """``file:line`` where a user's class or function begins; None for what is not a
-    user's.
+    """Return ``file:line`` where a user's class or function begins; None for other
+    objects.
     """
-    # A method with options is a class that no file defines, derived from one that does.
+    # A method with options is a class made at run time, derived from one in a file.
     kinds = inspect.getmro(thing) if inspect.isclass(thing) else [thing]
     for kind in kinds:
         try:
@@ -82,7 +82,7 @@ def definition_of(thing: Any) -> str | None:
 
 
 def said(error: BaseException) -> str:
-    """An exception's type and what it says, in one line of bounded length."""
+    """Return an exception's type and message in one line of bounded length."""
     words = " ".join(
         (error.msg if isinstance(error, SyntaxError) else str(error)).split()
     )
@@ -91,6 +91,8 @@ def said(error: BaseException) -> str:
 
 
 def _shown(file: str) -> str:
-    """A path from the current folder where it lies in there, else the whole path."""
+    """Return a path relative to the current folder if it is in there, else the whole
+    path.
+    """
     path, here = Path(os.path.abspath(file)), Path.cwd()
     return str(path.relative_to(here) if path.is_relative_to(here) else path)
