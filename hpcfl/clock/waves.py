@@ -1,9 +1,9 @@
-"""Which trainings run side by side where the server waits for nobody, and which rounds
-need no other (time.md §6).
+"""Waves of an asynchronous run: client trainings that are simulated together (time.md
+§6).
 
-What a client makes is a function of what it starts from, which is there once it starts.
-So once somebody has to train, all train who have started and will arrive. With what they
-make the server takes its steps until one needs a client that started later.
+A client's update depends only on inputs that are known when it starts. As soon as one
+client has to train, all clients train that have started and will arrive. The server
+then takes its steps until one needs a client that started later.
 """
 
 from collections.abc import Iterator
@@ -15,12 +15,12 @@ from hpcfl.clock.timetable import Job
 
 @dataclass(frozen=True)
 class Wave:
-    """Trainings that run side by side.
+    """Trainings that are simulated together.
 
     Attributes:
-        rounds: which need these trainings and earlier ones alone; the first of them
-            begins with the trainings.
-        starts: the jobs, by version and client, each with the round that it is part of.
+        rounds: those that need only these trainings and earlier ones; the first begins
+            with the trainings.
+        starts: the jobs, by version and client, each with its round.
     """
 
     rounds: range
@@ -28,10 +28,10 @@ class Wave:
 
 
 def wave_from(calendar: Calendar, first: int, trained: int, last: int) -> Wave:
-    """The wave that begins with round ``first``.
+    """Return the wave that begins with round ``first``.
 
-    trained: jobs from versions below it are trained already.
-    last: the last round that is played.
+    trained: jobs from versions below it are trained already. last: the last round of
+    the run.
     """
     starts = []
     for version in range(trained, first):
@@ -43,7 +43,7 @@ def wave_from(calendar: Calendar, first: int, trained: int, last: int) -> Wave:
 
 
 def waves(calendar: Calendar, last: int) -> Iterator[Wave]:
-    """The waves of all rounds up to ``last``."""
+    """Yield the waves of all rounds up to ``last``."""
     trained, first = 0, 1
     while first <= last:
         wave = wave_from(calendar, first, trained, last)
@@ -52,5 +52,5 @@ def waves(calendar: Calendar, last: int) -> Iterator[Wave]:
 
 
 def _is_trained(calendar: Calendar, number: int, trained: int) -> bool:
-    """Whether all clients of a round started from versions below ``trained``."""
+    """Return whether all clients of a round started from versions below ``trained``."""
     return all(job.version < trained for job in calendar.step(number).jobs)
