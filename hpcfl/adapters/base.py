@@ -20,7 +20,7 @@ from hpcfl.adapters import adapt, names
 from hpcfl.adapters.names import Piece
 from hpcfl.errors import UserError
 from hpcfl.experiment.sections import Adapter
-from hpcfl.files import foreign, regular, values, wording
+from hpcfl.files import regular, untrusted_files, values, wording
 from hpcfl.files.atomic import Damaged, reason
 from hpcfl.models._initial import form
 from hpcfl.rows.layout import of_parameters
@@ -102,7 +102,7 @@ def describe(base: str) -> list[str]:
         kinds = " and ".join(NAMED.get(kind, kind) for kind in types)
         try:
             with regular.opened(path) as file:
-                digest = foreign.sha256(file)
+                digest = untrusted_files.sha256(file)
         except (OSError, Damaged) as error:
             raise _unreadable(path, error) from None
         lines.append(

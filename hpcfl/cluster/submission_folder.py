@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from hpcfl.cluster.record import Record
 from hpcfl.errors import UserError
-from hpcfl.files import atomic, foreign
+from hpcfl.files import atomic, untrusted_files
 from hpcfl.files.atomic import Damaged
 from hpcfl.storage.forms import FileName
 from hpcfl.storage.run_folder import JOBS
@@ -69,7 +69,7 @@ def _read(path: Path, form: type[Form]) -> Form:
     damaged.
     """
     try:
-        return foreign.read_json(path, form, LIMIT)
+        return untrusted_files.read_json(path, form, LIMIT)
     except FileNotFoundError:
         return form()
     except Damaged as error:

@@ -26,7 +26,7 @@ from typing import Any, NoReturn
 from hpcfl.cluster import slurm
 from hpcfl.cluster.record import Record
 from hpcfl.errors import RunFailure
-from hpcfl.files import atomic, foreign, output
+from hpcfl.files import atomic, output, untrusted_files
 from hpcfl.files.atomic import Damaged
 
 CONTINUE = 75  # exit code: stopped early, the same command continues
@@ -88,7 +88,7 @@ class Supervisor:
     def _reason(self) -> str:
         """Return the reason of the first failing rank after a colon; "" without one."""
         try:
-            said = foreign.read_bytes(self._reason_file, REASON_BYTES)
+            said = untrusted_files.read_bytes(self._reason_file, REASON_BYTES)
         except (FileNotFoundError, Damaged):
             return ""
         return f": {said.decode(errors='replace')}"
@@ -227,7 +227,7 @@ def _ending(code: int) -> str:
 def _read(path: Path) -> dict[str, Any]:
     """Return the entries of a ``Record``, none if it cannot be read."""
     try:
-        return dict(foreign.read_json(path, Record))
+        return dict(untrusted_files.read_json(path, Record))
     except (FileNotFoundError, Damaged):
         return {}
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from hpcfl.data.owners import Held
 from hpcfl.errors import UserError
-from hpcfl.files import atomic, foreign, hdf5, regular
+from hpcfl.files import atomic, hdf5, regular, untrusted_files
 from hpcfl.files.atomic import Damaged
 
 MOST_BYTES = 1 << 28
@@ -31,7 +31,9 @@ def read(path: str) -> list[Held]:
     try:
         content = regular.read_bytes(file, MOST_BYTES)
         by_client = (
-            _hdf5(content) if content.startswith(MAGIC) else foreign.parsed(content)
+            _hdf5(content)
+            if content.startswith(MAGIC)
+            else untrusted_files.parsed(content)
         )
         if not isinstance(by_client, dict) or not by_client:
             raise Damaged(

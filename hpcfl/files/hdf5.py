@@ -16,7 +16,7 @@ import h5py
 import numpy as np
 import torch
 
-from hpcfl.files import foreign, plain_hdf5, scratch
+from hpcfl.files import plain_hdf5, scratch, untrusted_files
 from hpcfl.files.atomic import Damaged, reason
 
 # the oldest format whose metadata carry checksums: a flipped bit is an error, not a
@@ -79,7 +79,7 @@ def select(path: Path, rows: list[int] | None) -> dict[str, np.ndarray]:
     Raises FileNotFoundError, Damaged, or RunFailure where $TMPDIR is full.
     """
     with (
-        foreign.opened(path) as source,
+        untrusted_files.opened(path) as source,
         _opened(source, os.fstat(source.fileno()).st_size) as (_, datasets),
     ):
         return {

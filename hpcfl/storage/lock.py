@@ -18,7 +18,7 @@ from types import TracebackType
 from filelock import lock_descriptor
 
 from hpcfl.errors import RunFailure, UserError
-from hpcfl.files import atomic, foreign, heartbeat
+from hpcfl.files import atomic, heartbeat, untrusted_files
 from hpcfl.files.atomic import Damaged
 
 NAME = ".lock"
@@ -166,7 +166,7 @@ class FolderLock:
 
     def _owner(self) -> str:
         try:
-            owner = foreign.read_bytes(self._path, OWNER_BYTES)
+            owner = untrusted_files.read_bytes(self._path, OWNER_BYTES)
         except (FileNotFoundError, Damaged):
             owner = b""
         return owner.decode(errors="replace") or "owner unknown"
@@ -207,7 +207,7 @@ def _open(path: Path, flags: int = 0) -> int:
     Raises OSError, UserError.
     """
     try:
-        return foreign.descriptor(path, os.O_RDWR | os.O_CREAT | flags)
+        return untrusted_files.descriptor(path, os.O_RDWR | os.O_CREAT | flags)
     except Damaged as error:
         raise UserError(f"{path}: {error}; choose another --out") from None
 

@@ -10,7 +10,7 @@ from pydantic import ConfigDict, Field
 from pydantic.dataclasses import dataclass
 from typing_extensions import TypedDict  # pydantic needs this one before Python 3.12
 
-from hpcfl.files import atomic, foreign
+from hpcfl.files import atomic, untrusted_files
 from hpcfl.files.atomic import Damaged
 from hpcfl.storage import ownership
 from hpcfl.storage.shards import Sha256, Shard
@@ -89,7 +89,7 @@ def read(path: Path, run: str | None = None) -> Manifest:
     run: the fingerprint of its run, see ``ownership``. Raises Damaged.
     """
     try:
-        document = foreign.read_json(path, Document, LIMIT)
+        document = untrusted_files.read_json(path, Document, LIMIT)
         body = document["manifest"]
         if document["sha256"] != _checksum(body):
             raise Damaged("its content does not have the checksum it was written with")

@@ -12,7 +12,7 @@ from typing import BinaryIO
 
 from hpcfl.errors import UserError
 from hpcfl.files import atomic, regular, scratch
-from hpcfl.files.foreign import JSON_LIMIT
+from hpcfl.files.untrusted_files import JSON_LIMIT
 from hpcfl.storage.forms import LONGEST
 from hpcfl.storage.results import MERGED
 from hpcfl.storage.run_folder import RUN

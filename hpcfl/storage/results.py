@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from hpcfl.errors import UserError
-from hpcfl.files import foreign, hdf5
+from hpcfl.files import hdf5, untrusted_files
 from hpcfl.files.atomic import Damaged
 from hpcfl.scores._metric_name import MetricName
 from hpcfl.storage import client_numbers, ownership, results_form
@@ -184,7 +184,7 @@ def load(path: Path) -> Results:
     Damaged.
     """
     datasets, attributes = hdf5.decode(
-        hdf5.unseal(KIND, foreign.read_bytes(path, results_form.LIMIT))
+        hdf5.unseal(KIND, untrusted_files.read_bytes(path, results_form.LIMIT))
     )
     try:
         rounds = datasets["rounds"]
@@ -333,8 +333,8 @@ def _is_copied(folder: Path) -> bool:
     The comparison is faster than decoding both.
     """
     try:
-        merged = foreign.read_bytes(folder / MERGED, results_form.LIMIT)
-        return merged == foreign.read_bytes(folder / COPY, results_form.LIMIT)
+        merged = untrusted_files.read_bytes(folder / MERGED, results_form.LIMIT)
+        return merged == untrusted_files.read_bytes(folder / COPY, results_form.LIMIT)
     except (FileNotFoundError, Damaged):
         return False
 

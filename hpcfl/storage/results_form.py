@@ -7,7 +7,7 @@ import numpy as np
 from pydantic import RootModel
 
 from hpcfl.errors import UserError
-from hpcfl.files import foreign
+from hpcfl.files import untrusted_files
 from hpcfl.files.atomic import Damaged
 from hpcfl.storage.client_numbers import ClientNumbers, Values
 from hpcfl.storage.forms import Header
@@ -35,8 +35,9 @@ def header(attributes: Mapping[str, str]) -> dict[str, Any]:
     Raises Damaged if it does not fit ``forms.Header``.
     """
     return dict(
-        foreign.checked(
-            {name: foreign.parsed(text) for name, text in attributes.items()}, Header
+        untrusted_files.checked(
+            {name: untrusted_files.parsed(text) for name, text in attributes.items()},
+            Header,
         )
     )
 
@@ -49,7 +50,9 @@ def unpacked(datasets: Arrays, names: str, packed: str) -> dict[str, np.ndarray]
     ValueError, Damaged.
     """
     result = dict(datasets)
-    for i, alike in enumerate(foreign.checked(foreign.parsed(names), Alike).root):
+    for i, alike in enumerate(
+        untrusted_files.checked(untrusted_files.parsed(names), Alike).root
+    ):
         together = datasets[f"{packed}/{i}"]
         if together.ndim < 1:
             raise Damaged("a number where several belong")

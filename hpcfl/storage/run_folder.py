@@ -16,7 +16,7 @@ from typing import Any
 from hpcfl.errors import Interrupted, RunFailure, UserError
 from hpcfl.experiment import protocols
 from hpcfl.experiment.config import Config, identity
-from hpcfl.files import atomic, foreign
+from hpcfl.files import atomic, untrusted_files
 from hpcfl.files.atomic import Damaged
 from hpcfl.storage import checkpoint, results
 from hpcfl.storage.forms import RunFile
@@ -213,14 +213,14 @@ def read(folder: Path) -> RunFile | None:
     it.
     """
     try:
-        table = foreign.read_json(folder / RUN, dict[str, Any])
+        table = untrusted_files.read_json(folder / RUN, dict[str, Any])
         if isinstance(table.get("format"), int) and table["format"] != FORMAT:
             raise AnotherFormat(
                 f"{folder}: was written by another version of hpcfl, in format "
                 f"{table['format']} where this one has {FORMAT}; look at it with that "
                 "version, or choose another --out, or --fresh to move it aside"
             )
-        return foreign.checked(table, RunFile)
+        return untrusted_files.checked(table, RunFile)
     except FileNotFoundError:
         return None
     except Damaged as error:
@@ -241,7 +241,7 @@ def failure(folder: Path) -> str | None:
     """
     try:
         return (
-            foreign.read_bytes(folder / FAILURE, REASON_BYTES)
+            untrusted_files.read_bytes(folder / FAILURE, REASON_BYTES)
             .decode(errors="replace")
             .strip()
         )
@@ -341,7 +341,7 @@ def _newest(folder: Path) -> Manifest | None:
 def _content(path: Path) -> bytes | None:
     """Return the bytes of a small file; None if it is missing or unreadable."""
     try:
-        return foreign.read_bytes(path, foreign.JSON_LIMIT)
+        return untrusted_files.read_bytes(path, untrusted_files.JSON_LIMIT)
     except (FileNotFoundError, Damaged):
         return None
 

@@ -18,7 +18,7 @@ from pydantic import ConfigDict, Field, NonNegativeInt
 from pydantic.dataclasses import dataclass
 from torch import Tensor
 
-from hpcfl.files import atomic, foreign, hdf5
+from hpcfl.files import atomic, hdf5, untrusted_files
 from hpcfl.files.atomic import Damaged
 from hpcfl.storage.clients import Row, Snapshot
 
@@ -70,10 +70,10 @@ class Shard:
     def verify(self, folder: Path) -> None:
         """Read the file. Raises Damaged if its SHA-256 has changed."""
         try:
-            with foreign.opened(folder / self.name) as file:
+            with untrusted_files.opened(folder / self.name) as file:
                 right = (
                     os.fstat(file.fileno()).st_size == self.size
-                    and foreign.sha256(file) == self.sha256
+                    and untrusted_files.sha256(file) == self.sha256
                 )
         except (FileNotFoundError, Damaged) as error:
             raise Damaged(f"{self.name}: {atomic.reason(error)}") from error

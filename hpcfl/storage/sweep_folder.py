@@ -4,7 +4,7 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from hpcfl.files import atomic, foreign
+from hpcfl.files import atomic, untrusted_files
 from hpcfl.files.atomic import Damaged
 from hpcfl.storage import run_folder
 from hpcfl.storage.forms import FileName
@@ -37,6 +37,6 @@ def there(folder: Path) -> list[str]:
 def cells(folder: Path) -> list[str]:
     """Return the names of the sweep's cells; none without a readable list."""
     try:
-        return foreign.read_json(folder / CELLS, list[FileName])
+        return untrusted_files.read_json(folder / CELLS, list[FileName])
     except (FileNotFoundError, Damaged):
         return []

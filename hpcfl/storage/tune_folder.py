@@ -22,7 +22,7 @@ from pydantic import NonNegativeInt, PositiveInt
 from typing_extensions import TypedDict  # pydantic needs this one before Python 3.12
 
 from hpcfl.errors import UserError
-from hpcfl.files import atomic, foreign
+from hpcfl.files import atomic, untrusted_files
 from hpcfl.files.atomic import Damaged
 from hpcfl.storage.run_folder import CELLS, RUN
 
@@ -109,7 +109,7 @@ def begin(folder: Path, tuning: dict[str, Any], unchecked: bool = False) -> None
     path = folder / TUNE
     text = json.dumps(tuning, indent=1, sort_keys=True)
     try:
-        there = foreign.read_json(path, dict[str, Any])
+        there = untrusted_files.read_json(path, dict[str, Any])
     except FileNotFoundError:
         if (folder / RUN).exists() or (folder / CELLS).exists():
             raise UserError(
@@ -156,7 +156,7 @@ def result(folder: Path, cell: str, step: str) -> Result | None:
     """
     path = _path(folder, cell, step)
     try:
-        return foreign.read_json(path, Result)
+        return untrusted_files.read_json(path, Result)
     except FileNotFoundError:
         return None
     except Damaged as error:

@@ -21,7 +21,7 @@ from hpcfl.data.sources import _arrow, _images, _names, _table
 from hpcfl.data.sources._columns import Columns, refuse_repeated
 from hpcfl.data.sources._schemas import refuse_missing_shards
 from hpcfl.errors import UserError
-from hpcfl.files import atomic, foreign, regular
+from hpcfl.files import atomic, regular, untrusted_files
 from hpcfl.files.atomic import Damaged
 
 STATE, PARTS = "state.json", "dataset_dict.json"
@@ -186,8 +186,8 @@ def _table_in(path: Path) -> Any:
 def _json(path: Path, form: type[Any]) -> Any:
     """The content of a JSON file, of this form. Raises UserError."""
     try:
-        return foreign.checked(
-            foreign.parsed(regular.read_bytes(path, JSON_BYTES)), form
+        return untrusted_files.checked(
+            untrusted_files.parsed(regular.read_bytes(path, JSON_BYTES)), form
         )
     except FileNotFoundError:
         raise UserError(f"{path}: no such file") from None
