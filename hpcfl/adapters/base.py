@@ -20,7 +20,7 @@ from hpcfl.adapters import adapt, names
 from hpcfl.adapters.names import Piece
 from hpcfl.errors import UserError
 from hpcfl.experiment.sections import Adapter
-from hpcfl.files import regular, untrusted_files, values, wording
+from hpcfl.files import untrusted_files, user_files, values, wording
 from hpcfl.files.atomic import Damaged, reason
 from hpcfl.models._initial import form
 from hpcfl.rows.layout import of_parameters
@@ -101,7 +101,7 @@ def describe(base: str) -> list[str]:
             types = sorted({part.get_dtype() for part in slices})
         kinds = " and ".join(NAMED.get(kind, kind) for kind in types)
         try:
-            with regular.opened(path) as file:
+            with user_files.opened(path) as file:
                 digest = untrusted_files.sha256(file)
         except (OSError, Damaged) as error:
             raise _unreadable(path, error) from None
@@ -189,7 +189,7 @@ def _opened(base: str) -> Iterator[dict[str, Any]]:
         files: dict[str, Any] = {}
         for path in _paths(base):
             try:
-                regular.opened(path).close()  # no pipe, at which one waits for ever
+                user_files.opened(path).close()  # no pipe, at which one waits for ever
                 file = stack.enter_context(safe_open(path, framework="pt"))
             except (OSError, SafetensorError) as error:
                 raise _unreadable(path, error) from None

@@ -9,7 +9,7 @@ from typing import Any
 
 from hpcfl.errors import UserError
 from hpcfl.experiment import plugins
-from hpcfl.files import atomic, regular
+from hpcfl.files import atomic, user_files
 
 MOST_BYTES = 1_000_000  # of a file
 MOST_LEVELS = 10  # of tables and lists in each other
@@ -25,7 +25,7 @@ def parsed(path: str | Path) -> dict[str, Any]:
         raise UserError(f"{path}: is a folder; name an experiment file")
     kind = "JSON" if Path(path).suffix == ".json" else "TOML"
     try:
-        text = regular.read_bytes(path, MOST_BYTES).decode()
+        text = user_files.read_bytes(path, MOST_BYTES).decode()
         table = json.loads(text) if kind == "JSON" else tomllib.loads(text)
     except FileNotFoundError:
         neighbours = [file.name for file in Path(path).parent.glob("*.toml")]

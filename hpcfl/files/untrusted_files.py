@@ -17,7 +17,7 @@ from typing import Any, BinaryIO, NoReturn, TypeVar
 import pydantic
 from pydantic import JsonValue, TypeAdapter
 
-from hpcfl.files import heartbeat, regular
+from hpcfl.files import heartbeat, user_files
 from hpcfl.files.atomic import Damaged, reason
 
 Form = TypeVar("Form")
@@ -47,7 +47,7 @@ def opened(path: Path, flags: int = os.O_RDONLY) -> Iterator[BinaryIO]:
 def descriptor(path: Path, flags: int = os.O_RDONLY) -> int:
     """Open a file like ``opened`` and return its descriptor, which the caller closes."""
     try:
-        return regular.descriptor(path, flags | os.O_NOFOLLOW)
+        return user_files.descriptor(path, flags | os.O_NOFOLLOW)
     except NotADirectoryError as error:
         raise FileNotFoundError(*error.args) from None
     except FileNotFoundError:

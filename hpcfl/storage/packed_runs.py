@@ -11,7 +11,7 @@ from pathlib import Path, PurePosixPath
 from typing import BinaryIO
 
 from hpcfl.errors import UserError
-from hpcfl.files import atomic, regular, scratch
+from hpcfl.files import atomic, scratch, user_files
 from hpcfl.files.untrusted_files import JSON_LIMIT
 from hpcfl.storage.forms import LONGEST
 from hpcfl.storage.results import MERGED
@@ -41,7 +41,7 @@ def unpacked(path: Path) -> Iterator[Path]:
     """
     with scratch.temporary_folder() as folder:
         try:
-            with regular.opened(path) as source:
+            with user_files.opened(path) as source:
                 _extract(_Unpacked(source), folder)
         except (OSError, lzma.LZMAError, tarfile.TarError, ValueError) as error:
             raise UserError(
