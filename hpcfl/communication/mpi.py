@@ -62,7 +62,7 @@ class World(Communicator):
         self.takes_gpu = reaches_gpus(memory_kinds)
         self._open_blocks = 0  # the depth of nested ``collective_block``
         self._watchdog = Watchdog(mpi, self._give_up)
-        heartbeat.to(self._watchdog.beat)
+        heartbeat.set_listener(self._watchdog.beat)
 
     def watch(self, seconds: float) -> None:
         self._watchdog.allow(seconds)
@@ -90,7 +90,7 @@ class World(Communicator):
             waited = now - begun
             pauses = [min(share * waited, longest) for share, longest in PAUSES]
             time.sleep(max(SHORTEST_PAUSE, *pauses))
-        self._watchdog.heard_all()
+        self._watchdog.record_all_alive()
 
     @contextmanager
     def collective_block(self) -> Iterator[None]:

@@ -47,9 +47,9 @@ class Watchdog:
     def allow(self, seconds: float) -> None:
         """End the job when a rank is silent for so many seconds."""
         self._allowed = seconds
-        self.heard_all()
+        self.record_all_alive()
 
-    def heard_all(self) -> None:
+    def record_all_alive(self) -> None:
         """Record that every rank is alive now."""
         self._heard = [time.monotonic()] * self._world.size
 

@@ -15,7 +15,7 @@ def _nobody() -> None:
 _listener: Callable[[], None] = _nobody
 
 
-def to(listener: Callable[[], None]) -> None:
+def set_listener(listener: Callable[[], None]) -> None:
     """Set the function that ``beat`` calls; it must be cheap enough for every
     mini-batch.
     """
@@ -24,14 +24,14 @@ def to(listener: Callable[[], None]) -> None:
 
 
 @contextmanager
-def heard_by(listener: Callable[[], None]) -> Iterator[None]:
+def use_listener(listener: Callable[[], None]) -> Iterator[None]:
     """Set the function that ``beat`` calls inside the block."""
     before = _listener
-    to(listener)
+    set_listener(listener)
     try:
         yield
     finally:
-        to(before)
+        set_listener(before)
 
 
 def beat() -> None:
