@@ -36,7 +36,7 @@ from hpcfl.simulation.prepare import (
 )
 from hpcfl.simulation.rank_list import rank_list
 from hpcfl.simulation.signals import StopRequest
-from hpcfl.storage import ownership, provenance, results, run_folder
+from hpcfl.storage import provenance, results, run_fingerprint, run_folder
 from hpcfl.storage.checkpoint import Checkpoints, Restored
 from hpcfl.storage.metrics import MetricsWriter
 from hpcfl.storage.run_folder import CHECKPOINTS, PARTITION, Claim
@@ -170,7 +170,7 @@ def _begin(
     run = prepared.config.fingerprint()
     saved = None if claim.fresh else _saved_split(partition, notes)
     if saved is not None:
-        ownership.require(partition, saved.run, run)
+        run_fingerprint.require(partition, saved.run, run)
     if restored is not None and saved is not None and not saved.same(prepared.split):
         raise UserError(
             f"{partition}: was drawn from other data than those in place now; put the data back "

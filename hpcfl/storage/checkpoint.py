@@ -24,7 +24,7 @@ from hpcfl.files.atomic import Damaged
 from hpcfl.storage import digest, manifest, shards
 from hpcfl.storage.clients import ClientStore, Row, Snapshot
 from hpcfl.storage.manifest import Manifest
-from hpcfl.storage.ownership import AnotherRun, left_out
+from hpcfl.storage.run_fingerprint import AnotherRun, left_out
 from hpcfl.storage.shards import Shard
 
 
@@ -428,7 +428,7 @@ def damaged(folder: Path, run: str) -> dict[str, str]:
 def latest(folder: str | Path, run: str | None = None) -> Manifest | None:
     """Return the newest checkpoint with an intact manifest and existing files.
 
-    run: the fingerprint of its run, see ``ownership``. The content of the files is not
+    run: the fingerprint of its run, see ``run_fingerprint``. The content of the files is not
     read. Raises RunFailure if the folder cannot be listed.
     """
     folder = Path(folder)

@@ -12,7 +12,7 @@ from typing_extensions import TypedDict  # pydantic needs this one before Python
 
 from hpcfl.files import atomic, untrusted_files
 from hpcfl.files.atomic import Damaged
-from hpcfl.storage import ownership
+from hpcfl.storage import run_fingerprint
 from hpcfl.storage.shards import Sha256, Shard
 
 FORMAT = 2
@@ -86,7 +86,7 @@ def name_after(round: int) -> str:
 def read(path: Path, run: str | None = None) -> Manifest:
     """Return the intact manifest in a file; ``verify`` checks its files.
 
-    run: the fingerprint of its run, see ``ownership``. Raises Damaged.
+    run: the fingerprint of its run, see ``run_fingerprint``. Raises Damaged.
     """
     try:
         document = untrusted_files.read_json(path, Document, LIMIT)
@@ -102,7 +102,7 @@ def read(path: Path, run: str | None = None) -> Manifest:
         raise Damaged("not a complete manifest") from error
     if manifest.name != path.name:
         raise Damaged(f"it is that of round {manifest.round}")
-    ownership.check(manifest.meta.get("run"), run)
+    run_fingerprint.check(manifest.meta.get("run"), run)
     return manifest
 
 

@@ -13,9 +13,9 @@ from hpcfl.errors import UserError
 from hpcfl.files import hdf5, untrusted_files
 from hpcfl.files.atomic import Damaged
 from hpcfl.scores._metric_name import MetricName
-from hpcfl.storage import client_numbers, ownership, results_form
+from hpcfl.storage import client_numbers, results_form, run_fingerprint
 from hpcfl.storage.client_numbers import ClientNumbers, Positions, Values
-from hpcfl.storage.ownership import AnotherRun, left_out
+from hpcfl.storage.run_fingerprint import AnotherRun, left_out
 
 KIND = "metrics"
 MERGED = "metrics.h5"
@@ -23,7 +23,7 @@ COPY = "metrics-copy.h5"  # the same, so that damage to one of them loses nothin
 # The value that marks round R + 1, the scoring after the last aggregation: 1 then, 0
 # in played rounds.
 FINAL = "final"
-RUN = "run"  # the header entry that names the run, see ``ownership``
+RUN = "run"  # the header entry that names the run, see ``run_fingerprint``
 GROUP = results_form.GROUP  # the static array with the group of each client
 # in the header of packed runs: the checksum of the final state, which is not packed
 DIGEST = "digest"
@@ -124,7 +124,7 @@ def others(folder: Path, run: str) -> list[str]:
     lines = []
     for path in (folder / MERGED, folder / COPY, *listed(folder)):
         try:
-            ownership.check(load(path).header.get(RUN), run)
+            run_fingerprint.check(load(path).header.get(RUN), run)
         except AnotherRun as error:
             lines.append(left_out(path, error))
         except (FileNotFoundError, Damaged):
@@ -348,7 +348,7 @@ def load_or_note(
     """
     try:
         part = load(path)
-        ownership.check(part.header.get(RUN), run)
+        run_fingerprint.check(part.header.get(RUN), run)
     except Damaged as error:
         notes.append(left_out(path, error))
         return None

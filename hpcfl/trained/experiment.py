@@ -9,7 +9,7 @@ from hpcfl.data.partition import Split
 from hpcfl.errors import UserError
 from hpcfl.experiment import config
 from hpcfl.experiment.config import Config
-from hpcfl.storage import ownership
+from hpcfl.storage import run_fingerprint
 from hpcfl.storage.run_folder import PARTITION, RUN
 
 # The partition is read from the folder, and other scores than the accuracy are not
@@ -68,7 +68,7 @@ def read_again(folder: Path, table: Mapping[str, Any], own: Collection[str]) -> 
         )
     partition = folder / PARTITION
     owner = Split.load(partition).run
-    ownership.require(partition, owner, config.fingerprint(table))
+    run_fingerprint.require(partition, owner, config.fingerprint(table))
     wanted: dict[str, Any] = deepcopy(dict(table))
     # The defaults of a protocol are in the resolved configuration already.
     wanted["protocol"] = None
