@@ -24,7 +24,7 @@ from hpcfl.files.atomic import Damaged
 from hpcfl.storage import digest, manifest, shards
 from hpcfl.storage.clients import ClientStore, Row, Snapshot
 from hpcfl.storage.manifest import Manifest
-from hpcfl.storage.run_fingerprint import AnotherRun, left_out
+from hpcfl.storage.run_fingerprint import AnotherRun, describe_skipped
 from hpcfl.storage.shards import Shard
 
 
@@ -404,7 +404,7 @@ def others(folder: Path, run: str | None) -> list[str]:
         try:
             manifest.read(path, run)
         except AnotherRun as error:
-            lines.append(left_out(path, error))
+            lines.append(describe_skipped(path, error))
         except Damaged:
             continue
     return lines
@@ -421,7 +421,7 @@ def damaged(folder: Path, run: str) -> dict[str, str]:
         try:
             manifest.read(path, run).verify(folder)
         except Damaged as error:
-            found[path.name] = left_out(path, error)
+            found[path.name] = describe_skipped(path, error)
     return found
 
 

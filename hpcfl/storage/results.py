@@ -15,7 +15,7 @@ from hpcfl.files.atomic import Damaged
 from hpcfl.scores._metric_name import MetricName
 from hpcfl.storage import client_numbers, results_form, run_fingerprint
 from hpcfl.storage.client_numbers import ClientNumbers, Positions, Values
-from hpcfl.storage.run_fingerprint import AnotherRun, left_out
+from hpcfl.storage.run_fingerprint import AnotherRun, describe_skipped
 
 KIND = "metrics"
 MERGED = "metrics.h5"
@@ -126,7 +126,7 @@ def others(folder: Path, run: str) -> list[str]:
         try:
             run_fingerprint.check(load(path).header.get(RUN), run)
         except AnotherRun as error:
-            lines.append(left_out(path, error))
+            lines.append(describe_skipped(path, error))
         except (FileNotFoundError, Damaged):
             continue
     return lines
@@ -350,7 +350,7 @@ def load_or_note(
         part = load(path)
         run_fingerprint.check(part.header.get(RUN), run)
     except Damaged as error:
-        notes.append(left_out(path, error))
+        notes.append(describe_skipped(path, error))
         return None
     return part
 

@@ -30,10 +30,10 @@ def require(path: Path, written_by: str | None, run: str) -> None:
     try:
         check(written_by, run)
     except AnotherRun as error:
-        raise UserError(left_out(path, error)) from None
+        raise UserError(describe_skipped(path, error)) from None
 
 
-def left_out(path: Path, error: Damaged) -> str:
+def describe_skipped(path: Path, error: Damaged) -> str:
     """Return a line on a file that is not read, with advice."""
     if isinstance(error, AnotherRun):
         return f"{path}: of another run ({error}), left out; move it out of this folder"
