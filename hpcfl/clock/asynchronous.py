@@ -17,7 +17,7 @@ from hpcfl.clock import exact
 from hpcfl.clock.availability import FOREVER, Availability
 from hpcfl.clock.devices import SECOND
 from hpcfl.clock.draws import Draws
-from hpcfl.clock.presence import Presence
+from hpcfl.clock.online_clients import OnlineClients
 from hpcfl.clock.seconds import Duration, epochs_of
 from hpcfl.clock.timetable import Job, Step
 from hpcfl.errors import UserError
@@ -84,7 +84,7 @@ class AsynchronousTimetable:
         self._draws = draws
         self._duration = duration
         self._clients = draws.clients
-        self._presence = Presence(availability, self._clients)
+        self._online = OnlineClients(availability, self._clients)
         self._places = min(concurrency(time, draws), self._clients)
         self._size = buffer_size(time, draws)
         if time.rule != "semi" and self._size > self._clients:
@@ -127,7 +127,7 @@ class AsynchronousTimetable:
     def _fill(self) -> None:
         """Start clients from the newest version in all free places."""
         free = self._places - len(self._flights)
-        on = self._presence.at(self._tick)
+        on = self._online.advance(self._tick)
         eligible = on & self._idle & (self._from != self._version)
         if not free or not eligible.any():
             return
@@ -146,7 +146,7 @@ class AsynchronousTimetable:
         """Start a client now from the newest version."""
         done = epochs_of(share, self._duration.work.epochs)
         arrival = self._tick + self._duration.ticks(client, done)
-        off = self._presence.until(client)
+        off = self._online.period_end(client)
         ended = min(arrival, off)
         job = Job(client, self._version, self._tick, ended, share)
         heapq.heappush(
@@ -162,7 +162,7 @@ class AsynchronousTimetable:
             following = self._flights[0].ended
         if len(self._flights) < self._places:
             waiting = self._idle & (self._from != self._version)
-            following = min(following, self._presence.next_on(waiting))
+            following = min(following, self._online.next_on(waiting))
         if self._buffer and self._period:
             boundary = (self._tick // self._period + 1) * self._period
             following = min(following, boundary)
@@ -173,7 +173,7 @@ class AsynchronousTimetable:
             )
         length = following - self._tick
         self._sum.busy += len(self._flights) * length
-        self._sum.present += int(self._presence.at(self._tick).sum()) * length
+        self._sum.present += int(self._online.advance(self._tick).sum()) * length
         self._tick = following
 
     def _end(self, flight: _Flight) -> None:

@@ -10,7 +10,7 @@ from hpcfl.clock import exact
 from hpcfl.clock.availability import FOREVER, Availability
 from hpcfl.clock.devices import SECOND
 from hpcfl.clock.draws import Draws
-from hpcfl.clock.presence import Presence
+from hpcfl.clock.online_clients import OnlineClients
 from hpcfl.clock.seconds import Duration, epochs_of, share_of
 from hpcfl.clock.timetable import Job, Step
 from hpcfl.errors import UserError
@@ -39,7 +39,7 @@ class SynchronousTimetable:
         self._draws = draws
         self._duration = duration
         self._clients = draws.clients
-        self._presence = Presence(availability, self._clients)
+        self._online = OnlineClients(availability, self._clients)
         self._wanted = draws.participation.count(self._clients)
         self._deadline: int | None = None
         if time.deadline is not None:
@@ -82,17 +82,17 @@ class SynchronousTimetable:
         """Return whether each client is on, bool [clients], after waiting for a first
         client.
         """
-        on = self._presence.at(self._tick)
+        on = self._online.advance(self._tick)
         if on.any():
             return on
         everybody = np.ones(self._clients, bool)
-        next_tick = self._presence.next_on(everybody)
+        next_tick = self._online.next_on(everybody)
         if next_tick >= FOREVER:
             raise UserError(
                 f"time.availability: no client comes on any more before round {self._number}"
             )
         self._tick = next_tick
-        return self._presence.at(next_tick)
+        return self._online.advance(next_tick)
 
     def _drawn(self, on: np.ndarray) -> list[tuple[int, float]]:
         """Return the clients that are asked, each with its share of the epochs."""
@@ -116,7 +116,7 @@ class SynchronousTimetable:
                 done = fitting
                 share = share_of(done, epochs)
         ended = self._tick + self._duration.ticks(client, done)
-        off = self._presence.until(client)
+        off = self._online.period_end(client)
         job = Job(client, self._number - 1, self._tick, min(ended, off), share)
         return _Asked(job, off < ended)
 

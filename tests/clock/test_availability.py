@@ -9,7 +9,7 @@ import pytest
 from hpcfl.clock import availability, exact
 from hpcfl.clock.availability import DAY, FOREVER, Daily, Traced
 from hpcfl.clock.devices import SECOND
-from hpcfl.clock.presence import Presence
+from hpcfl.clock.online_clients import OnlineClients
 from hpcfl.errors import UserError
 from hpcfl.experiment.sections import Time
 from hpcfl.rows import randomness
@@ -170,12 +170,12 @@ def test_exponential_lengths_are_those_of_exact_arithmetic():
 
 
 def test_presence_at_a_tick_that_moves_on():
-    presence = Presence(Traced([([(0, 10)], 30), ([(5, 20)], 30)]), 2)
+    online = OnlineClients(Traced([([(0, 10)], 30), ([(5, 20)], 30)]), 2)
     everybody = np.array([True, True])
-    assert presence.at(0).tolist() == [True, False]
-    assert presence.next_on(everybody) == 5 and presence.until(0) == 10
-    assert presence.at(7).tolist() == [True, True]
-    assert presence.next_on(everybody) == FOREVER
-    assert presence.at(10).tolist() == [False, True]
-    assert presence.next_on(everybody) == 30
-    assert presence.next_on(np.array([False, True])) == FOREVER
+    assert online.advance(0).tolist() == [True, False]
+    assert online.next_on(everybody) == 5 and online.period_end(0) == 10
+    assert online.advance(7).tolist() == [True, True]
+    assert online.next_on(everybody) == FOREVER
+    assert online.advance(10).tolist() == [False, True]
+    assert online.next_on(everybody) == 30
+    assert online.next_on(np.array([False, True])) == FOREVER

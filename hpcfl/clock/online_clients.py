@@ -5,7 +5,7 @@ import numpy as np
 from hpcfl.clock.availability import FOREVER, Availability
 
 
-class Presence:
+class OnlineClients:
     """The state of all clients at one tick."""
 
     def __init__(self, availability: Availability, clients: int) -> None:
@@ -15,7 +15,7 @@ class Presence:
         self._end = np.zeros(clients, np.int64)
         self._tick = 0
 
-    def at(self, tick: int) -> np.ndarray:
+    def advance(self, tick: int) -> np.ndarray:
         """Return whether each client is on, bool [clients]; ticks never descend between
         calls.
         """
@@ -27,7 +27,7 @@ class Presence:
         on: np.ndarray = self._begin <= tick
         return on
 
-    def until(self, client: int) -> int:
+    def period_end(self, client: int) -> int:
         """Return the tick at which a client that is on goes off."""
         return int(self._end[client])
 
