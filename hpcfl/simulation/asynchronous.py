@@ -28,7 +28,7 @@ from hpcfl.clients import Fleet
 from hpcfl.clock.calendar import Calendar
 from hpcfl.clock.staleness import Staleness
 from hpcfl.clock.timetable import Job, Step
-from hpcfl.clock.waves import Wave
+from hpcfl.clock.wave_schedule import Wave
 from hpcfl.communication import exchange
 from hpcfl.communication.agreement import agreed
 from hpcfl.communication.communicator import Communicator

@@ -42,7 +42,7 @@ def wave_from(calendar: Calendar, first: int, trained: int, last: int) -> Wave:
     return Wave(range(first, end), starts)
 
 
-def waves(calendar: Calendar, last: int) -> Iterator[Wave]:
+def iterate_waves(calendar: Calendar, last: int) -> Iterator[Wave]:
     """Yield the waves of all rounds up to ``last``."""
     trained, first = 0, 1
     while first <= last:
