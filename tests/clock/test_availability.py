@@ -169,7 +169,7 @@ def test_exponential_lengths_are_those_of_exact_arithmetic():
         assert found[place] == exact.whole(-means[place] * logarithm)
 
 
-def test_presence_at_a_tick_that_moves_on():
+def test_clients_are_on_at_ascending_ticks():
     online = OnlineClients(Traced([([(0, 10)], 30), ([(5, 20)], 30)]), 2)
     everybody = np.array([True, True])
     assert online.advance(0).tolist() == [True, False]
