@@ -5,7 +5,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from hpcfl.clock.seconds import Duration, in_seconds
-from hpcfl.clock.selection.base import Told
+from hpcfl.clock.selection.base import LossReports
 from hpcfl.clock.timetable import Job, Step
 from hpcfl.errors import UserError
 
@@ -32,7 +32,7 @@ class Calendar:
         self,
         timetable: Timetable,
         duration: Duration,
-        told: Told | None = None,
+        told: LossReports | None = None,
         timed: bool = True,
     ) -> None:
         self.duration = duration
@@ -61,7 +61,7 @@ class Calendar:
 
     def recall(self, rounds: int, ids: np.ndarray, losses: np.ndarray) -> None:
         """Record the reports of the first ``rounds`` of a run, as from
-        ``Told.history``.
+        ``LossReports.history``.
 
         Known reports are skipped. Raises UserError if the run had chosen other clients.
         """

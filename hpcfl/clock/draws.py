@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from hpcfl.clock.selection.base import Known, Selection, Told
+from hpcfl.clock.selection.base import Known, LossReports, Selection
 from hpcfl.errors import UserError
 from hpcfl.experiment import blame
 from hpcfl.rows import randomness
@@ -34,7 +34,7 @@ class Draws:
     seed: int
     samples: np.ndarray = field(default_factory=_nothing)
     ticks: np.ndarray | None = None
-    told: Told = field(default_factory=lambda: Told(_nothing()))
+    told: LossReports = field(default_factory=lambda: LossReports(_nothing()))
 
     def choose(self, candidates: np.ndarray, count: int, key: Key) -> np.ndarray:
         """Return at most ``count`` clients from the experiment's selection.

@@ -13,7 +13,7 @@ from hpcfl.clock.calendar import Calendar
 from hpcfl.clock.devices import Devices
 from hpcfl.clock.draws import Draws
 from hpcfl.clock.seconds import Duration, Work
-from hpcfl.clock.selection.base import Selection, Told
+from hpcfl.clock.selection.base import LossReports, Selection
 from hpcfl.clock.selection.uniform import Uniform
 from hpcfl.clock.synchronous import SynchronousTimetable
 from hpcfl.communication.agreement import agreed
@@ -104,7 +104,7 @@ def _draws(prepared: Prepared, duration: Duration) -> Draws:
     if selection.by_time:
         epochs = duration.work.epochs
         ticks = np.array([duration.ticks(client, epochs) for client in range(clients)])
-    return Draws(selection, clients, config.seed, samples, ticks, Told(samples))
+    return Draws(selection, clients, config.seed, samples, ticks, LossReports(samples))
 
 
 def _told(load: Workload | None) -> list[str] | None:

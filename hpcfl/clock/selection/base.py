@@ -16,11 +16,11 @@ from functools import cached_property
 
 import numpy as np
 
-from hpcfl.clock.selection._told import Told
+from hpcfl.clock.selection._reports import LossReports
 from hpcfl.experiment import sections
 from hpcfl.rows import randomness
 
-__all__ = ["Known", "Selection", "Told"]
+__all__ = ["Known", "LossReports", "Selection"]
 
 MANY = 100_000  # clients
 
@@ -46,7 +46,7 @@ class Known:
     candidates: np.ndarray
     samples: np.ndarray
     ticks: np.ndarray | None
-    told: Told
+    told: LossReports
 
     @property
     def round(self) -> int:

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 
-class Told:
+class LossReports:
     """The reports that the server has received so far.
 
     Attributes:
