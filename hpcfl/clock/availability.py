@@ -142,7 +142,7 @@ class Traced(Availability):
         return (times + 1) * length + begin, (times + 1) * length + end
 
 
-def of(time: Time, clients: int, seed: int) -> Availability:
+def make_availability(time: Time, clients: int, seed: int) -> Availability:
     """Return the availability of so many clients. Raises UserError for an unreadable
     file.
     """

@@ -85,7 +85,7 @@ def calendar_of(prepared: Prepared, load: Workload | None) -> Calendar:
         table = devices.draw(time, clients, config.seed, load.sample_ms)
         work = load.work
     duration = Duration(table, work, samples)
-    on = availability.of(time, clients, config.seed)
+    on = availability.make_availability(time, clients, config.seed)
     draws = _draws(prepared, duration)
     told = draws.told if config.participation.by_losses else None
     made_of = time, draws, duration, on
