@@ -36,7 +36,7 @@ class Staleness:
     bits: int
 
     @classmethod
-    def of(cls, time: Time, largest: int) -> "Staleness":
+    def from_largest_weight(cls, time: Time, largest: int) -> "Staleness":
         """Return s(τ) for an experiment whose clients weigh at most ``largest``."""
         return cls(time, min(MOST_BITS, PRODUCT_BITS - largest.bit_length()))
 

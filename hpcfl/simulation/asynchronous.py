@@ -154,7 +154,7 @@ class Arrivals:
         self.wave = flights.begin(plan.number)
         self.meets = self.wave is not None or plan.scored
         largest = int(prepared.setup.counts.sum(dim=1).max())
-        self.staleness = Staleness.of(prepared.config.time, largest)
+        self.staleness = Staleness.from_largest_weight(prepared.config.time, largest)
         self.upload: Message = {}  # of this rank's clients, in the whole wave
         round.waits = self.meets
 
