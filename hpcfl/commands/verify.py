@@ -233,7 +233,7 @@ def _differing(stored: Run, played: Run) -> list[str]:
     rows = np.flatnonzero(np.isin(played.results.rounds, rounds))
     if len(rows) < len(rounds):
         return [*names, "rounds"]
-    played_again = played.results.at(rows)
+    played_again = played.results.select_rounds(rows)
     for name in stored.results.names:
         if name.column == SECONDS or name.number in MEASURED:
             continue

@@ -82,7 +82,7 @@ def _of_table(run: Run, config: dict[str, Any]) -> Results:
     rows = sorted(kept)
     columns = (run.score, held_out(run.score), *tuned_in(run))
     of_score = _parts(run.measure.score)
-    read = recorded.at(rows)
+    read = recorded.select_rounds(rows)
     values = {}
     for name in read.names:
         counted = name.column in columns and name.number in of_score

@@ -178,7 +178,7 @@ def of_clients(run: Run, column: str, measure: Measure, at: At) -> np.ndarray:
     # Newcomers are scored once, after the last round.
     slot: At = "last" if is_of_newcomers(column) else at
     positions = _positions(run, column, of_round, slot)
-    where_read = run.results.at(positions)
+    where_read = run.results.select_rounds(positions)
     numbers = moments.of_clients(where_read, column, measure.score)
     if numbers is None or not positions:
         clients = len(counts_of(run, "test"))

@@ -84,7 +84,7 @@ class ClientNumbers:
         series[self.rounds, self.ids] = column
         return series
 
-    def at(self, positions: Positions) -> "ClientNumbers":
+    def select_rounds(self, positions: Positions) -> "ClientNumbers":
         """Return the entries of the rounds at some positions, in their order."""
         chosen = np.asarray(positions, np.int64)
         lengths = np.diff(self.starts)[chosen]
@@ -158,7 +158,7 @@ def joined(
     pieces = [ClientNumbers()]
     new_rounds = [pieces[0].rounds]  # of each piece's entries
     for numbers, positions, new_positions in parts:
-        piece = numbers.at(positions)
+        piece = numbers.select_rounds(positions)
         pieces.append(piece)
         new_rounds.append(np.asarray(new_positions, np.int64)[piece.rounds])
     of_entries = np.concatenate(new_rounds)
@@ -220,11 +220,11 @@ class Values(Mapping[str, np.ndarray]):
     def __len__(self) -> int:
         return len(self.of_rounds) + len(self.clients.columns)
 
-    def at(self, positions: Positions) -> "Values":
+    def select_rounds(self, positions: Positions) -> "Values":
         """Return the values of the rounds at some positions, in their order."""
         chosen = np.asarray(positions, np.int64)
         of_rounds = {name: array[chosen] for name, array in self.of_rounds.items()}
-        return Values(of_rounds, self.clients.at(positions))
+        return Values(of_rounds, self.clients.select_rounds(positions))
 
 
 def _starts(lengths: np.ndarray) -> np.ndarray:

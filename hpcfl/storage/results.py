@@ -83,9 +83,9 @@ class Results:
         """Return the per-client metrics in sparse form."""
         return Values.of(self.values, len(self.rounds)).clients
 
-    def at(self, positions: Positions) -> "Results":
+    def select_rounds(self, positions: Positions) -> "Results":
         """Return the results of the rounds at some positions."""
-        values = Values.of(self.values, len(self.rounds)).at(positions)
+        values = Values.of(self.values, len(self.rounds)).select_rounds(positions)
         return replace(
             self, rounds=self.rounds[np.asarray(positions, int)], values=values
         )

@@ -267,7 +267,9 @@ class Models:
         return self._results.series(MetricName("weighted", column))
 
     def _recorded(self, column: str, round: int, client: int) -> float | None:
-        of_round = self._results.at(np.flatnonzero(self._results.rounds == round))
+        of_round = self._results.select_rounds(
+            np.flatnonzero(self._results.rounds == round)
+        )
         accuracies = of_clients(of_round, column, "accuracy")
         assert accuracies is not None
         accuracy = float(accuracies[0, client])
@@ -302,7 +304,7 @@ class Models:
         fleet = next(fleet for fleet in fleets if GLOBAL in fleet.models)
         row = int(np.searchsorted(self._results.rounds, round))
         total = MetricName("total", GLOBAL, of_clients=True)
-        [samples] = self._results.at([row]).series(total)
+        [samples] = self._results.select_rounds([row]).series(total)
         scored = np.flatnonzero(np.isfinite(samples))
         return Trained(
             GLOBAL,
