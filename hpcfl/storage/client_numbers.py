@@ -192,7 +192,7 @@ class Values(Mapping[str, np.ndarray]):
         self.clients = clients
 
     @classmethod
-    def of(cls, values: Mapping[str, np.ndarray], rounds: int) -> "Values":
+    def from_arrays(cls, values: Mapping[str, np.ndarray], rounds: int) -> "Values":
         """Return the same values as arrays by name, with T ``rounds``."""
         if isinstance(values, Values):
             return values

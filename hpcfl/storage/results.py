@@ -81,11 +81,13 @@ class Results:
     @property
     def clients(self) -> ClientNumbers:
         """Return the per-client metrics in sparse form."""
-        return Values.of(self.values, len(self.rounds)).clients
+        return Values.from_arrays(self.values, len(self.rounds)).clients
 
     def select_rounds(self, positions: Positions) -> "Results":
         """Return the results of the rounds at some positions."""
-        values = Values.of(self.values, len(self.rounds)).select_rounds(positions)
+        values = Values.from_arrays(self.values, len(self.rounds)).select_rounds(
+            positions
+        )
         return replace(
             self, rounds=self.rounds[np.asarray(positions, int)], values=values
         )
@@ -154,7 +156,7 @@ def encode(results: Results, packed: bool = False) -> bytes:
         name: json.dumps(value)
         for name, value in {**results.header, COMPLETED: results.completed}.items()
     }
-    recorded = Values.of(results.values, len(results.rounds))
+    recorded = Values.from_arrays(results.values, len(results.rounds))
     of_clients = recorded.clients
     attributes[CLIENT_COUNT] = json.dumps(of_clients.clients)
     values = {**recorded.of_rounds, **of_clients.columns}
@@ -233,7 +235,9 @@ def merge(parts: Sequence[Results]) -> tuple[np.ndarray, Values]:
         positions.append(position)
         rows.append(row)
     chosen = [(part, *sources[id(part)]) for part in parts if id(part) in sources]
-    recorded = {id(part): Values.of(part.values, len(part.rounds)) for part in parts}
+    recorded = {
+        id(part): Values.from_arrays(part.values, len(part.rounds)) for part in parts
+    }
     results_form.check_together(
         len(rounds), [(part.static, recorded[id(part)]) for part in parts]
     )

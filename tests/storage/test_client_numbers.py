@@ -81,7 +81,7 @@ def test_a_few_of_a_million_clients_make_small_files(tmp_path):
 
 
 def test_nothing_of_clients():
-    values = Values.of({"a": np.zeros(2)}, 2)
+    values = Values.from_arrays({"a": np.zeros(2)}, 2)
     assert list(values) == ["a"] and len(values.select_rounds([1]).clients.starts) == 2
     assert client_numbers.joined([], 2).starts.tolist() == [0, 0, 0]
     assert ClientNumbers().clients == 0
