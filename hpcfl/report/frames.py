@@ -8,7 +8,7 @@ import numpy as np
 
 from hpcfl.scores._metric_name import MetricName
 from hpcfl.storage.client_numbers import ClientNumbers
-from hpcfl.storage.moments import of_entries
+from hpcfl.storage.result_rounds import of_entries
 from hpcfl.storage.results import GROUP, Results
 
 if TYPE_CHECKING:

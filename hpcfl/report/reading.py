@@ -21,14 +21,14 @@ from hpcfl.scores._metric_name import (
     is_of_newcomers,
     tuned,
 )
-from hpcfl.storage import moments
+from hpcfl.storage import result_rounds
 
 # the name for the number that counts, in the column that counts in each run, but on
 # held-out training samples
 VALIDATION = "validation"
 
 
-# Where a number is read in a run: "best", "last" or "tail" (see ``storage/moments.py``),
+# Where a number is read in a run: "best", "last" or "tail" (see ``storage/result_rounds.py``),
 # or after so many seconds of the clients' own time.
 At = str | float
 
@@ -179,7 +179,7 @@ def of_clients(run: Run, column: str, measure: Measure, at: At) -> np.ndarray:
     slot: At = "last" if is_of_newcomers(column) else at
     positions = _positions(run, column, of_round, slot)
     where_read = run.results.select_rounds(positions)
-    numbers = moments.of_clients(where_read, column, measure.score)
+    numbers = result_rounds.of_clients(where_read, column, measure.score)
     if numbers is None or not positions:
         clients = len(counts_of(run, "test"))
         return np.full(clients, np.nan)
@@ -205,7 +205,7 @@ def _positions(run: Run, column: str, numbers: np.ndarray, at: At) -> list[int]:
         return virtual_time.until(run, column, numbers, at)
     best = run.summary.best
     best_round = best["round"] if best else None
-    return moments.positions(run.results.rounds, numbers, best_round, at)
+    return result_rounds.positions(run.results.rounds, numbers, best_round, at)
 
 
 def _recorded(run: Run) -> list[MetricName]:

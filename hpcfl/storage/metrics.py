@@ -20,7 +20,7 @@ from hpcfl.files import atomic
 from hpcfl.scores._metric_name import MetricName
 from hpcfl.storage import client_numbers, results, results_form
 from hpcfl.storage.client_numbers import OfSome, Values
-from hpcfl.storage.moments import outcome
+from hpcfl.storage.result_rounds import outcome
 from hpcfl.storage.results import Results, read
 
 __all__ = ["MetricsWriter", "Results", "read"]

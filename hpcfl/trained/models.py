@@ -18,7 +18,7 @@ from hpcfl.scores._metric_name import MetricName
 from hpcfl.simulation import torch_settings
 from hpcfl.storage.checkpoint import damaged
 from hpcfl.storage.manifest import name_after
-from hpcfl.storage.moments import AFTER, BEFORE, of_clients
+from hpcfl.storage.result_rounds import AFTER, BEFORE, of_clients
 from hpcfl.storage.results import Results
 from hpcfl.trained.module import module
 from hpcfl.trained.recorder import ModelRecorder

@@ -23,7 +23,7 @@ BEFORE, AFTER = of_newcomers("before"), of_newcomers("after")
 
 
 @dataclass(frozen=True)
-class Moments:
+class ResultRounds:
     """Positions among a run's rounds: the best, the last with the metric, and the last
     tenth.
     """
@@ -33,13 +33,13 @@ class Moments:
     tail: list[int]
 
 
-def moments(
+def find_result_rounds(
     rounds: np.ndarray,
     numbers: np.ndarray,
     rank: Callable[[float], float],
     chosen: np.ndarray | None = None,
-) -> Moments | None:
-    """Return the moments of ``numbers`` [T], or None if all are missing.
+) -> ResultRounds | None:
+    """Return the result rounds of ``numbers`` [T], or None if all are missing.
 
     Args:
         numbers: The metric in each of ``rounds`` [T]; NaN where it is missing.
@@ -55,7 +55,7 @@ def moments(
     best = max(candidates.tolist(), key=lambda position: rank(float(chosen[position])))
     last = int(known[-1])
     first = rounds[last] - ceil(TAIL * rounds[last])  # the tail is after this round
-    return Moments(best, last, known[rounds[known] > first].tolist())
+    return ResultRounds(best, last, known[rounds[known] > first].tolist())
 
 
 def positions(
@@ -70,7 +70,7 @@ def positions(
     if best is None:
         return []
     counted = np.where(rounds <= best, numbers, np.nan) if at == "best" else numbers
-    found = moments(rounds, counted, float)
+    found = find_result_rounds(rounds, counted, float)
     if found is None:
         return []
     return found.tail if at == "tail" else [found.last]
@@ -128,7 +128,7 @@ def counts(evaluation: dict[str, Any], results: Results) -> tuple[str, Measure]:
 
 
 def outcome(results: Results) -> dict[str, Any]:
-    """Return the header entry ``outcome``, the primary metric at its moments, or {}."""
+    """Return the header entry ``outcome``, the primary metric at the result rounds, or {}."""
     if "config" not in results.header:
         return {}
     column, measure = counts(results.header["config"]["evaluation"], results)
@@ -136,12 +136,12 @@ def outcome(results: Results) -> dict[str, Any]:
     numbers = results.series(name)
     chosen_in = measures.chosen_in(results.header["config"], column)
     chosen = results.series(MetricName(measure.recorded, chosen_in))
-    found = moments(results.rounds, numbers, measure.rank, chosen)
+    found = find_result_rounds(results.rounds, numbers, measure.rank, chosen)
     if found is None:
         return {}
     clients = results.series(MetricName(CLIENTS, column))
 
-    def at(positions: list[int]) -> dict[str, Any]:
+    def summarize(positions: list[int]) -> dict[str, Any]:
         count = float(clients[positions].mean())
         return {
             "rounds": [
@@ -155,8 +155,8 @@ def outcome(results: Results) -> dict[str, Any]:
     return {
         "outcome": {
             "name": str(name),
-            "best": at([found.best]),
-            "last": at([found.last]),
-            "tail": at(found.tail),
+            "best": summarize([found.best]),
+            "last": summarize([found.last]),
+            "tail": summarize(found.tail),
         }
     }
