@@ -179,7 +179,7 @@ def of_clients(run: Run, column: str, measure: Measure, at: At) -> np.ndarray:
     slot: At = "last" if is_of_newcomers(column) else at
     positions = _positions(run, column, of_round, slot)
     where_read = run.results.select_rounds(positions)
-    numbers = result_rounds.of_clients(where_read, column, measure.score)
+    numbers = result_rounds.compute_client_scores(where_read, column, measure.score)
     if numbers is None or not positions:
         clients = len(counts_of(run, "test"))
         return np.full(clients, np.nan)

@@ -76,17 +76,19 @@ def positions(
     return found.tail if at == "tail" else [found.last]
 
 
-def of_clients(results: Results, column: str, score: str) -> np.ndarray | None:
+def compute_client_scores(
+    results: Results, column: str, score: str
+) -> np.ndarray | None:
     """Return each client's score in a column, [T, clients]; None if it was not
     recorded.
     """
-    numbers = of_entries(results.clients, column, score)
+    numbers = compute_entry_scores(results.clients, column, score)
     if numbers is None:
         return None
     return replace(results.clients, columns={score: numbers}).series(score)
 
 
-def of_entries(
+def compute_entry_scores(
     recorded: ClientNumbers, column: str, score: str
 ) -> NDArray[np.float64] | None:
     """Return a score in a column for each entry of ``recorded``, [N]; None if missing.

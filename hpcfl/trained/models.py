@@ -18,7 +18,7 @@ from hpcfl.scores._metric_name import MetricName
 from hpcfl.simulation import torch_settings
 from hpcfl.storage.checkpoint import damaged
 from hpcfl.storage.manifest import name_after
-from hpcfl.storage.result_rounds import AFTER, BEFORE, of_clients
+from hpcfl.storage.result_rounds import AFTER, BEFORE, compute_client_scores
 from hpcfl.storage.results import Results
 from hpcfl.trained.module import module
 from hpcfl.trained.recorder import ModelRecorder
@@ -270,7 +270,7 @@ class Models:
         of_round = self._results.select_rounds(
             np.flatnonzero(self._results.rounds == round)
         )
-        accuracies = of_clients(of_round, column, "accuracy")
+        accuracies = compute_client_scores(of_round, column, "accuracy")
         assert accuracies is not None
         accuracy = float(accuracies[0, client])
         return accuracy if np.isfinite(accuracy) else None

@@ -147,7 +147,9 @@ def _over_rounds(run: Run, seed: str, scores: Rows, step: int) -> dict[str, np.n
     """
     column = named(run, scores.metric).column
     recorded = run.results.clients
-    of_score = result_rounds.of_entries(recorded, column, scores.measure.score)
+    of_score = result_rounds.compute_entry_scores(
+        recorded, column, scores.measure.score
+    )
     if of_score is None:
         return {}
     drawn = drawable(scores.measure.factor * of_score)
