@@ -16,7 +16,7 @@ from hpcfl.communication.communicator import Communicator
 from hpcfl.communication.mpi import launched_world_size
 from hpcfl.data.partition import Split
 from hpcfl.errors import Interrupted, RunFailure, UserError
-from hpcfl.experiment import blame, measures, protocols
+from hpcfl.experiment import measures, protocols, user_code
 from hpcfl.experiment.config import PATHS, Config
 from hpcfl.files import output
 from hpcfl.report.progress import Progress
@@ -298,9 +298,9 @@ def _call(on_round: OnRound, name: str, round: int, values: dict[str, Any]) -> N
         with torch_settings.restored():
             on_round(name, round, values)
     except Exception as error:
-        place = blame.line_of(error)
+        place = user_code.line_of(error)
         where = f"{place}: " if place else ""
-        raise UserError(f"{where}on_round raised {blame.said(error)}") from error
+        raise UserError(f"{where}on_round raised {user_code.said(error)}") from error
 
 
 def _history(folder: Path, done: int) -> Iterator[tuple[int, dict[str, Any]]]:

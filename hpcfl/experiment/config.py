@@ -18,7 +18,7 @@ import pydantic
 from pydantic import AfterValidator, Field, PositiveInt, SerializeAsAny
 
 from hpcfl.errors import UserError
-from hpcfl.experiment import blame, measures, plugin_keys, plugins, protocols
+from hpcfl.experiment import measures, plugin_keys, plugins, protocols, user_code
 from hpcfl.experiment.experiment_file import assign, check_plain, parsed, split
 from hpcfl.experiment.sections import (
     Adapter,
@@ -362,10 +362,10 @@ def _of_plugin(kind: type[Section], given: dict[str, Any]) -> Section:
         raise
     except Exception as error:
         # wrong arguments of its __init__ fail outside of its code
-        place = blame.line_of(error) or blame.definition_of(kind)
+        place = user_code.line_of(error) or user_code.definition_of(kind)
         if place is None:
             raise
-        raise UserError(f"{place}: {blame.said(error)}") from error
+        raise UserError(f"{place}: {user_code.said(error)}") from error
 
 
 def _check_stragglers(participation: Participation, training: Training) -> None:

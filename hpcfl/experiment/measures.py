@@ -5,7 +5,7 @@ from functools import cache
 from typing import Any
 
 from hpcfl.errors import UserError
-from hpcfl.experiment import blame, plugins
+from hpcfl.experiment import plugins, user_code
 from hpcfl.experiment.sections import Evaluation, Training
 from hpcfl.scores._described import Described, Measure, resolve, score_of
 from hpcfl.scores._metric_name import held_out
@@ -112,7 +112,7 @@ def _made(key: str, name: str) -> Score:
                 f"summaries = {score.summaries!r}: must be a tuple of names"
             )
     except Exception as error:
-        place = blame.line_of(error) or blame.definition_of(kind)
-        text = f"{key} = '{name}' cannot be used: {blame.said(error)}"
+        place = user_code.line_of(error) or user_code.definition_of(kind)
+        text = f"{key} = '{name}' cannot be used: {user_code.said(error)}"
         raise UserError(f"{place}: {text}" if place else text) from error
     return score

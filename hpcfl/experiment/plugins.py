@@ -17,7 +17,7 @@ from types import ModuleType
 from typing import Any
 
 from hpcfl.errors import UserError
-from hpcfl.experiment import blame
+from hpcfl.experiment import user_code
 
 # callable.
 # The base class of a user's own object, in the ``base`` of each package; a model is any
@@ -192,7 +192,7 @@ def _user_object(package: str, key: str, name: str) -> Any:
             f"'{attribute}'{nearest(attribute, public)}"
         ) from None
     if problem := _misfit(package, plugin):
-        place = blame.definition_of(plugin)
+        place = user_code.definition_of(plugin)
         raise UserError(f"{f'{place}: ' if place else ''}{key} = '{name}' {problem}")
     return plugin
 
@@ -211,12 +211,12 @@ def _imported(key: str, name: str, module_name: str) -> ModuleType:
     try:
         return importlib.import_module(module_name)
     except (Exception, SystemExit) as error:
-        if (place := blame.line_of(error)) is not None:
-            text = f"cannot be imported: {blame.said(error)}"
+        if (place := user_code.line_of(error)) is not None:
+            text = f"cannot be imported: {user_code.said(error)}"
             text = _untyped(error, key) or text
             raise UserError(f"{place}: {key} = '{name}' {text}") from error
         raise UserError(
-            f"{key} = '{name}': cannot import '{module_name}' ({blame.said(error)}); "
+            f"{key} = '{name}': cannot import '{module_name}' ({user_code.said(error)}); "
             "run from its folder or put that folder on PYTHONPATH"
         ) from error
 

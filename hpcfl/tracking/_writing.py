@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from hpcfl.errors import UserError
-from hpcfl.experiment import blame, plugins
+from hpcfl.experiment import plugins, user_code
 from hpcfl.tracking.base import Tracker
 
 Queue = SimpleQueue[
@@ -116,5 +116,5 @@ class Tracking:
         except Exception as error:
             del self._queues[name]
             self.notes.append(
-                f"runtime.track: {name} failed and is left out ({blame.said(error)})"
+                f"runtime.track: {name} failed and is left out ({user_code.said(error)})"
             )

@@ -23,7 +23,7 @@ from hpcfl import __version__
 from hpcfl.adapters import lora, peft
 from hpcfl.clients.setup import INITIAL, Setup
 from hpcfl.errors import UserError
-from hpcfl.experiment import blame, plugins
+from hpcfl.experiment import plugins, user_code
 from hpcfl.files import atomic, destination
 from hpcfl.models import _mixed as mixed
 from hpcfl.models._replaced import restore_layers
@@ -172,7 +172,7 @@ def _program(module: nn.Module, x: torch.Tensor) -> tuple[bytes, str]:
         program = torch.export.export(module, (example,), dynamic_shapes=shapes)
         torch.export.save(program, content)
     except Exception as error:  # a user's module may raise anything
-        return b"", blame.said(error)
+        return b"", user_code.said(error)
     return content.getvalue(), ""
 
 
