@@ -46,7 +46,7 @@ class Draws:
             Ids. Raises UserError for other results of a user's own selection.
         """
         known = Known(key, self.seed, candidates, self.samples, self.ticks, self.told)
-        with user_code.blamed():
+        with user_code.locate_errors():
             chosen = self.participation.choose(known, count)
         return self._checked(chosen, candidates, count)
 
@@ -71,7 +71,7 @@ class Draws:
             problem = "a client more than once"
         else:
             return ids.astype(np.int64, copy=False)
-        place = user_code.definition_of(type(self.participation))
+        place = user_code.find_definition(type(self.participation))
         where = f"{place}: " if place else ""
         name = self.participation.select
         raise UserError(f"{where}participation.select = '{name}': chose {problem}")

@@ -298,9 +298,11 @@ def _call(on_round: OnRound, name: str, round: int, values: dict[str, Any]) -> N
         with torch_settings.restored():
             on_round(name, round, values)
     except Exception as error:
-        place = user_code.line_of(error)
+        place = user_code.find_line(error)
         where = f"{place}: " if place else ""
-        raise UserError(f"{where}on_round raised {user_code.said(error)}") from error
+        raise UserError(
+            f"{where}on_round raised {user_code.describe_error(error)}"
+        ) from error
 
 
 def _history(folder: Path, done: int) -> Iterator[tuple[int, dict[str, Any]]]:

@@ -362,10 +362,10 @@ def _of_plugin(kind: type[Section], given: dict[str, Any]) -> Section:
         raise
     except Exception as error:
         # wrong arguments of its __init__ fail outside of its code
-        place = user_code.line_of(error) or user_code.definition_of(kind)
+        place = user_code.find_line(error) or user_code.find_definition(kind)
         if place is None:
             raise
-        raise UserError(f"{place}: {user_code.said(error)}") from error
+        raise UserError(f"{place}: {user_code.describe_error(error)}") from error
 
 
 def _check_stragglers(participation: Participation, training: Training) -> None:

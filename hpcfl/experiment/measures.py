@@ -112,7 +112,7 @@ def _made(key: str, name: str) -> Score:
                 f"summaries = {score.summaries!r}: must be a tuple of names"
             )
     except Exception as error:
-        place = user_code.line_of(error) or user_code.definition_of(kind)
-        text = f"{key} = '{name}' cannot be used: {user_code.said(error)}"
+        place = user_code.find_line(error) or user_code.find_definition(kind)
+        text = f"{key} = '{name}' cannot be used: {user_code.describe_error(error)}"
         raise UserError(f"{place}: {text}" if place else text) from error
     return score

@@ -192,7 +192,7 @@ def _user_object(package: str, key: str, name: str) -> Any:
             f"'{attribute}'{nearest(attribute, public)}"
         ) from None
     if problem := _misfit(package, plugin):
-        place = user_code.definition_of(plugin)
+        place = user_code.find_definition(plugin)
         raise UserError(f"{f'{place}: ' if place else ''}{key} = '{name}' {problem}")
     return plugin
 
@@ -211,12 +211,12 @@ def _imported(key: str, name: str, module_name: str) -> ModuleType:
     try:
         return importlib.import_module(module_name)
     except (Exception, SystemExit) as error:
-        if (place := user_code.line_of(error)) is not None:
-            text = f"cannot be imported: {user_code.said(error)}"
+        if (place := user_code.find_line(error)) is not None:
+            text = f"cannot be imported: {user_code.describe_error(error)}"
             text = _untyped(error, key) or text
             raise UserError(f"{place}: {key} = '{name}' {text}") from error
         raise UserError(
-            f"{key} = '{name}': cannot import '{module_name}' ({user_code.said(error)}); "
+            f"{key} = '{name}': cannot import '{module_name}' ({user_code.describe_error(error)}); "
             "run from its folder or put that folder on PYTHONPATH"
         ) from error
 

@@ -18,7 +18,7 @@ LONGEST = 300  # characters of an exception's message
 
 
 @contextmanager
-def blamed() -> Iterator[None]:
+def locate_errors() -> Iterator[None]:
     """Convert an exception of a user's own code to a UserError with its file and line.
 
     Other exceptions pass unchanged.
@@ -28,9 +28,9 @@ def blamed() -> Iterator[None]:
     except (UserError, RunFailure, Interrupted):
         raise
     except Exception as error:
-        if (place := line_of(error)) is None:
+        if (place := find_line(error)) is None:
             raise
-        raise UserError(f"{place}: {said(error)}") from error
+        raise UserError(f"{place}: {describe_error(error)}") from error
 
 
 def is_own(file: str) -> bool:
@@ -47,7 +47,7 @@ def is_own(file: str) -> bool:
     return path.suffix == ".py" and not foreign
 
 
-def line_of(error: BaseException) -> str | None:
+def find_line(error: BaseException) -> str | None:
     """Return ``file:line`` of the innermost line of user code in an exception's
     traceback.
 
@@ -65,7 +65,7 @@ def line_of(error: BaseException) -> str | None:
     )
 
 
-def definition_of(thing: Any) -> str | None:
+def find_definition(thing: Any) -> str | None:
     """Return ``file:line`` where a user's class or function begins; None for other
     objects.
     """
@@ -81,7 +81,7 @@ def definition_of(thing: Any) -> str | None:
     return None
 
 
-def said(error: BaseException) -> str:
+def describe_error(error: BaseException) -> str:
     """Return an exception's type and message in one line of bounded length."""
     words = " ".join(
         (error.msg if isinstance(error, SyntaxError) else str(error)).split()

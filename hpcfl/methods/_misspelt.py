@@ -27,7 +27,7 @@ def notes(method: type) -> list[str]:
             if name in hooks:
                 continue
             meant = difflib.get_close_matches(name, hooks, n=1, cutoff=CLOSE)
-            place = user_code.definition_of(function)
+            place = user_code.find_definition(function)
             if meant and place:
                 lines.append(
                     f"{place}: '{name}' is no hook, and no round calls it; did you mean "

@@ -116,11 +116,11 @@ def _made(
     try:
         return plugin(shape, classes, **options)
     except Exception as error:
-        place = user_code.line_of(error) or user_code.definition_of(plugin)
+        place = user_code.find_line(error) or user_code.find_definition(plugin)
         if ":" not in name or isinstance(error, UserError):
             raise
         size = "×".join(map(str, shape))
         raise UserError(
             f"{f'{place}: ' if place else ''}model.name = '{name}' cannot be made for samples of "
-            f"shape {size} and {classes} classes: {user_code.said(error)}"
+            f"shape {size} and {classes} classes: {user_code.describe_error(error)}"
         ) from error

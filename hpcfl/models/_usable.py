@@ -152,7 +152,7 @@ def _equal(value: Any, other: Any) -> bool:
 
 def explained(error: Exception, name: str, plugin: object, x: Tensor) -> UserError:
     """Return the failure of a model called ``name`` on samples x as a UserError."""
-    place = user_code.line_of(error) or user_code.definition_of(plugin)
+    place = user_code.find_line(error) or user_code.find_definition(plugin)
     where = f"{place}: " if place else ""
     if isinstance(error, Unusable):
         return UserError(f"{where}model.name = '{name}': {error}")
@@ -160,7 +160,7 @@ def explained(error: Exception, name: str, plugin: object, x: Tensor) -> UserErr
     kind = "" if x.is_floating_point() else " token ids"
     return UserError(
         f"{where}model.name = '{name}' fails on {len(x)} samples, {size}{kind}"
-        f"{_failing_layer(error)}: {user_code.said(error)}"
+        f"{_failing_layer(error)}: {user_code.describe_error(error)}"
     )
 
 

@@ -79,7 +79,7 @@ def described(kind: str) -> list[Entry]:
     return [_built_in(kind, name) for name in plugins.names(PACKAGES[kind])]
 
 
-@user_code.blamed()
+@user_code.locate_errors()
 def own(kind: str, name: str) -> Entry:
     """A user's own one, ``module:object``, read off its code, which is run for it.
 

@@ -38,18 +38,18 @@ def of_method(prepared: Prepared, error: BaseException) -> Diagnosis:
     through; without any, where the hook, the method or the model is defined, the first
     of these that is the user's.
     """
-    place = user_code.line_of(error)
+    place = user_code.find_line(error)
     known = isinstance(error, UserError | RunFailure)
     if known and not isinstance(error, UnknownName):
         return placed(str(error), place), error
     name = f"method.name = '{prepared.method.name}'"
     hook, method = own_hook_of(error) or hook_of(error), type(prepared.config.method)
     for suspect in (getattr(method, hook, None), method, _model_plugin(prepared)):
-        place = place or user_code.definition_of(suspect)
+        place = place or user_code.find_definition(suspect)
     if isinstance(error, MessageError | UnknownName):
         return placed(f"{name}: {error}", place), error
     where = f" in '{hook}'" if hook else ""
-    text = f"{name} fails{where}: {user_code.said(error)}"
+    text = f"{name} fails{where}: {user_code.describe_error(error)}"
     return placed(text, place), error
 
 
@@ -109,10 +109,10 @@ def of_side_by_side(error: BaseException) -> Diagnosis:
     batching.
     """
     text = (
-        f"{user_code.said(error)}, where clients train side by side and not one after the "
+        f"{user_code.describe_error(error)}, where clients train side by side and not one after the "
         "other; set runtime.lanes = 1 to train one after the other"
     )
-    return placed(text, user_code.line_of(error)), error
+    return placed(text, user_code.find_line(error)), error
 
 
 def of_failure(error: BaseException) -> Diagnosis:
@@ -120,7 +120,7 @@ def of_failure(error: BaseException) -> Diagnosis:
     if isinstance(error, RunFailure):
         return str(error), error
     text = (
-        f"the trial before round 1 failed: {user_code.said(error)}; nothing was written, "
+        f"the trial before round 1 failed: {user_code.describe_error(error)}; nothing was written, "
         "the same command tries again"
     )
     return text, error
@@ -128,8 +128,8 @@ def of_failure(error: BaseException) -> Diagnosis:
 
 def of_unbatched(error: BaseException) -> str:
     """Where and why clients cannot be batched, as one line."""
-    place = user_code.line_of(error) or "model or method"
-    first_sentence = user_code.said(error).partition(". ")[0]
+    place = user_code.find_line(error) or "model or method"
+    first_sentence = user_code.describe_error(error).partition(". ")[0]
     return f"{place}: cannot be batched over clients ({first_sentence})"
 
 

@@ -264,7 +264,7 @@ def refuse_other_frozen(
     )
 
 
-@user_code.blamed()
+@user_code.locate_errors()
 def prepare(config: Config, process: Process, seat: Device | None = None) -> Prepared:
     """Load the data, draw the partition, build the model and the state before round 1.
 
@@ -547,7 +547,7 @@ def _state(method: Method, hook: str, setup: Setup) -> State:
         refuse_other_than_tensors(state, hook)
     except UserError as error:
         of_user = getattr(method, "method", method)  # without averaged statistics
-        place = user_code.definition_of(getattr(of_user, hook))
+        place = user_code.find_definition(getattr(of_user, hook))
         raise UserError(f"{place}: {error}" if place else str(error)) from None
     return state
 

@@ -82,7 +82,7 @@ def on_this_rank(place: str) -> Iterator[None]:
         raise
     except Exception as error:
         # A full disk is not the fault of the line that it stopped.
-        line = None if isinstance(error, RunFailure) else user_code.line_of(error)
+        line = None if isinstance(error, RunFailure) else user_code.find_line(error)
         where = f"{place}, {line}" if line else place
         raise RankFailure(where) from (resources.failure(error) or error)
 

@@ -116,5 +116,5 @@ class Tracking:
         except Exception as error:
             del self._queues[name]
             self.notes.append(
-                f"runtime.track: {name} failed and is left out ({user_code.said(error)})"
+                f"runtime.track: {name} failed and is left out ({user_code.describe_error(error)})"
             )

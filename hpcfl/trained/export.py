@@ -172,7 +172,7 @@ def _program(module: nn.Module, x: torch.Tensor) -> tuple[bytes, str]:
         program = torch.export.export(module, (example,), dynamic_shapes=shapes)
         torch.export.save(program, content)
     except Exception as error:  # a user's module may raise anything
-        return b"", user_code.said(error)
+        return b"", user_code.describe_error(error)
     return content.getvalue(), ""
 
 

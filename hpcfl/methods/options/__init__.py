@@ -178,7 +178,7 @@ def leaving_out(kind: type[Method], option: Option, hook: str) -> type | None:
 
 def _place(thing: Any) -> str:
     """``file:line: `` of a user's class or function; "" for what is hpcfl's."""
-    place = user_code.definition_of(thing)
+    place = user_code.find_definition(thing)
     return f"{place}: " if place else ""
 
 
