@@ -91,7 +91,7 @@ def nearest(word: str, allowed: Iterable[str], elsewhere: Iterable[str] = ()) ->
     )
 
 
-def few(word: str, allowed: Iterable[str]) -> str:
+def suggest_from_many(word: str, allowed: Iterable[str]) -> str:
     """Return ``; did you mean 'x'? nearest of 40: …`` for an unknown word.
 
     The function is ``nearest`` for long lists: it names only the MOST nearest words.
