@@ -24,7 +24,7 @@ from hpcfl.files import destination, output
 from hpcfl.report import summary
 from hpcfl.report.summary import Run
 from hpcfl.simulation import torch_settings
-from hpcfl.trained.experiment import named
+from hpcfl.trained.experiment import find_own_names
 
 if TYPE_CHECKING:
     import pandas
@@ -129,7 +129,7 @@ def _run_on(
         file = _path("config", config)
         folder = run_file(file, (), folder, fresh, communicator, on_round)
         table = read(file)
-    return load(folder, named(table))
+    return load(folder, find_own_names(table))
 
 
 def _path(argument: str, value: Any) -> Path:

@@ -29,7 +29,7 @@ from hpcfl.report.summary import Run
 from hpcfl.report.text import plain
 from hpcfl.scores._metric_name import SECONDS, MetricName
 from hpcfl.simulation import decisions
-from hpcfl.trained.experiment import named
+from hpcfl.trained.experiment import find_own_names
 
 # entries of the header that the last bits of results depend on
 ARITHMETIC = ("arithmetic", "gpus")
@@ -191,7 +191,7 @@ def _chosen(path: Path, sample: int, names: Sequence[str]) -> list[Run]:
 def _table(run: Run, root: Path | None, own: Collection[str]) -> dict[str, Any]:
     """The configuration with which a run is played here. Raises UserError."""
     sections = [run.config[section] for section in PLAYED_BY]
-    unnamed = sorted(named(sections) - set(own))
+    unnamed = sorted(find_own_names(sections) - set(own))
     if unnamed:
         options = " ".join(f"--own {name}" for name in unnamed)
         raise UserError(

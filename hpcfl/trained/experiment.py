@@ -29,7 +29,7 @@ def own_code(table: Mapping[str, Any]) -> list[str]:
     return [name for name in names if ":" in name]
 
 
-def named(value: Any) -> set[str]:
+def find_own_names(value: Any) -> set[str]:
     """Return the texts in a nested table that may name a user's own plugin.
 
     The lists of a sweep count as well.
@@ -41,7 +41,7 @@ def named(value: Any) -> set[str]:
     names: set[str] = set()
     if isinstance(value, list):
         for entry in value:
-            names |= named(entry)
+            names |= find_own_names(entry)
     return names
 
 
