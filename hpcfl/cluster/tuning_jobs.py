@@ -12,7 +12,7 @@ from hpcfl.commands import tune
 from hpcfl.errors import RunFailure, UserError
 from hpcfl.report import summary
 from hpcfl.storage import tune_folder
-from hpcfl.tuning import standing
+from hpcfl.tuning import search_results
 from hpcfl.tuning.plan import Candidate, Cell, Plan
 
 OUTCOME = "outcome"
@@ -80,10 +80,10 @@ def _of_rung(tuning: Plan, folder: Path, method: str, rung: int) -> list[Task]:
     for candidate in candidates:
         for seed in tuning.section.search_seeds:
             cell = Cell(candidate, seed).name
-            if tune_folder.result(folder, cell, standing.step(rung)) is not None:
+            if tune_folder.result(folder, cell, search_results.step(rung)) is not None:
                 continue
             place = f"{tune_folder.SEARCH}/{cell}"
-            name = f"{cell},{standing.step(rung)}"
+            name = f"{cell},{search_results.step(rung)}"
             tasks.append(Task(name, str(rung), cell, place, method))
     return tasks
 
@@ -91,7 +91,7 @@ def _of_rung(tuning: Plan, folder: Path, method: str, rung: int) -> list[Task]:
 def _may_go_on(tuning: Plan, folder: Path, method: str, rung: int) -> list[Candidate]:
     """Return the candidates that go on to a rung; every trial while that is unknown."""
     try:
-        return standing.going_on(tuning, folder, method, rung)
+        return search_results.going_on(tuning, folder, method, rung)
     except RunFailure:
         return tuning.trials(method)
 

@@ -29,7 +29,7 @@ from hpcfl.report.text import plain
 from hpcfl.scores._metric_name import SAMPLE_GRADIENTS, MetricName
 from hpcfl.storage import sweep_folder, tune_folder
 from hpcfl.storage.tune_folder import COST, Result
-from hpcfl.tuning import halving, outcome, plan, spending, standing
+from hpcfl.tuning import halving, outcome, plan, search_results, spending
 from hpcfl.tuning.halving import Rung
 from hpcfl.tuning.plan import Candidate, Cell, Plan
 from hpcfl.tuning.standing import Choice, step
@@ -371,8 +371,8 @@ class Player:
         rank 0.
         """
         return {
-            TUNED: standing.chosen(self.tuning, self.folder, method),
-            plan.UNTUNED: standing.untuned(self.tuning, self.folder, method),
+            TUNED: search_results.chosen(self.tuning, self.folder, method),
+            plan.UNTUNED: search_results.untuned(self.tuning, self.folder, method),
         }
 
     def play_final(self, cell: Cell) -> None:
@@ -406,7 +406,7 @@ class Player:
         """Write the file of a method's chosen configuration; returns a line on it. On
         rank 0.
         """
-        choice = standing.chosen(self.tuning, self.folder, method)
+        choice = search_results.chosen(self.tuning, self.folder, method)
         if choice is None:
             return f"{method}: nothing is chosen, no run came to an end"
         text = outcome.chosen_text(self.tuning, choice)
@@ -436,7 +436,7 @@ class Player:
         """Collective. The candidates that are played in a rung, the best first."""
 
         def names() -> list[str]:
-            found = standing.going_on(self.tuning, self.folder, method, rung)
+            found = search_results.going_on(self.tuning, self.folder, method, rung)
             return [candidate.name for candidate in found]
 
         known = self.candidates(method)
