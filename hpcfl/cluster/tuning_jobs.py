@@ -80,10 +80,13 @@ def _of_rung(tuning: Plan, folder: Path, method: str, rung: int) -> list[Task]:
     for candidate in candidates:
         for seed in tuning.section.search_seeds:
             cell = Cell(candidate, seed).name
-            if tune_folder.result(folder, cell, search_results.step(rung)) is not None:
+            if (
+                tune_folder.result(folder, cell, search_results.name_step(rung))
+                is not None
+            ):
                 continue
             place = f"{tune_folder.SEARCH}/{cell}"
-            name = f"{cell},{search_results.step(rung)}"
+            name = f"{cell},{search_results.name_step(rung)}"
             tasks.append(Task(name, str(rung), cell, place, method))
     return tasks
 
@@ -91,7 +94,7 @@ def _of_rung(tuning: Plan, folder: Path, method: str, rung: int) -> list[Task]:
 def _may_go_on(tuning: Plan, folder: Path, method: str, rung: int) -> list[Candidate]:
     """Return the candidates that go on to a rung; every trial while that is unknown."""
     try:
-        return search_results.going_on(tuning, folder, method, rung)
+        return search_results.select_candidates(tuning, folder, method, rung)
     except RunFailure:
         return tuning.trials(method)
 

@@ -32,7 +32,7 @@ from hpcfl.storage.tune_folder import COST, Result
 from hpcfl.tuning import halving, outcome, plan, search_results, spending
 from hpcfl.tuning.halving import Rung
 from hpcfl.tuning.plan import Candidate, Cell, Plan
-from hpcfl.tuning.standing import Choice, step
+from hpcfl.tuning.search_results import Choice, name_step
 
 Told = TypeVar("Told")
 
@@ -219,12 +219,12 @@ class Player:
 
         Its first rounds tell what it costs, and so how many rounds the budget allows.
         """
-        if self.result(cell, step(number)) is not None:
+        if self.result(cell, name_step(number)) is not None:
             return
-        before = self.result(cell, step(number - 1)) if number else self.cost(cell)
+        before = self.result(cell, name_step(number - 1)) if number else self.cost(cell)
         assert before is not None
         if before["failure"] is not None:
-            self.keep(cell, step(number), before)
+            self.keep(cell, name_step(number), before)
             return
         goes_on = not self.plays_whole(cell)
         played = before["rounds"] if goes_on else 0
@@ -233,7 +233,7 @@ class Player:
         self.say(f"{cell.name}: {place}: {cell.candidate.said}")
         folder = self.folder / tune_folder.SEARCH / cell.name
         after = self.played(cell, folder, rounds, before, played)
-        self.keep(cell, step(number), after)
+        self.keep(cell, name_step(number), after)
 
     def cost(self, cell: Cell) -> Result:
         """Collective. Return what the first rounds of a run tell of its cost.
@@ -371,8 +371,8 @@ class Player:
         rank 0.
         """
         return {
-            TUNED: search_results.chosen(self.tuning, self.folder, method),
-            plan.UNTUNED: search_results.untuned(self.tuning, self.folder, method),
+            TUNED: search_results.choose(self.tuning, self.folder, method),
+            plan.UNTUNED: search_results.find_untuned(self.tuning, self.folder, method),
         }
 
     def play_final(self, cell: Cell) -> None:
@@ -406,7 +406,7 @@ class Player:
         """Write the file of a method's chosen configuration; returns a line on it. On
         rank 0.
         """
-        choice = search_results.chosen(self.tuning, self.folder, method)
+        choice = search_results.choose(self.tuning, self.folder, method)
         if choice is None:
             return f"{method}: nothing is chosen, no run came to an end"
         text = outcome.chosen_text(self.tuning, choice)
@@ -436,7 +436,9 @@ class Player:
         """Collective. The candidates that are played in a rung, the best first."""
 
         def names() -> list[str]:
-            found = search_results.going_on(self.tuning, self.folder, method, rung)
+            found = search_results.select_candidates(
+                self.tuning, self.folder, method, rung
+            )
             return [candidate.name for candidate in found]
 
         known = self.candidates(method)

@@ -22,7 +22,7 @@ from hpcfl.scores._described import Measure
 from hpcfl.storage import sweep_folder, tune_folder
 from hpcfl.tuning import figure, halving, search_results, spending
 from hpcfl.tuning.plan import Cell, Plan
-from hpcfl.tuning.standing import Choice
+from hpcfl.tuning.search_results import Choice
 
 TABLE, CURVE, FIGURE = tune_folder.TABLE, "curve.csv", "curve.png"
 MISSING = "–"
@@ -121,9 +121,9 @@ def of_method(
     return Tuned(
         method,
         len(plan.trials(method)),
-        search_results.spent(plan, folder, method),
-        search_results.chosen(plan, folder, method),
-        search_results.untuned(plan, folder, method),
+        search_results.sum_gradients(plan, folder, method),
+        search_results.choose(plan, folder, method),
+        search_results.find_untuned(plan, folder, method),
         curve(plan, folder, method, measure),
         finals,
         finals_untuned,
@@ -141,7 +141,7 @@ def curve(plan: Plan, folder: Path, method: str, measure: Measure) -> list[float
     for candidate in plan.trials(method):
         found = []
         for seed in plan.section.search_seeds:
-            last = search_results.last_result(plan, folder, Cell(candidate, seed))
+            last = search_results.find_last_result(plan, folder, Cell(candidate, seed))
             found.append(last)
         rank = halving.mean([one["rank"] if one else None for one in found])
         if rank is not None:

@@ -28,7 +28,7 @@ class Choice:
     score: float
 
 
-def step(rung: int) -> str:
+def name_step(rung: int) -> str:
     """Return the part of file names that denotes a rung."""
     return f"rung={rung}"
 
@@ -42,7 +42,7 @@ def results(plan: Plan, folder: Path, candidate: Candidate, rung: int) -> list[R
     found = []
     for seed in plan.section.search_seeds:
         cell = Cell(candidate, seed)
-        of_cell = tune_folder.result(folder, cell.name, step(rung))
+        of_cell = tune_folder.result(folder, cell.name, name_step(rung))
         if of_cell is None:
             raise RunFailure(
                 f"{cell.name}: rung {rung + 1} has not ended; the hpcfl tune or hpcfl submit "
@@ -52,7 +52,9 @@ def results(plan: Plan, folder: Path, candidate: Candidate, rung: int) -> list[R
     return found
 
 
-def going_on(plan: Plan, folder: Path, method: str, rung: int) -> list[Candidate]:
+def select_candidates(
+    plan: Plan, folder: Path, method: str, rung: int
+) -> list[Candidate]:
     """Return the candidates of a method that are played in a rung, best first.
 
     Raises:
@@ -63,7 +65,7 @@ def going_on(plan: Plan, folder: Path, method: str, rung: int) -> list[Candidate
     return _best(plan, folder, method, rung - 1, plan.rungs(method)[rung].trials)
 
 
-def chosen(plan: Plan, folder: Path, method: str) -> Choice | None:
+def choose(plan: Plan, folder: Path, method: str) -> Choice | None:
     """Return the configuration that a method was tuned to; None if no run came to an
     end.
 
@@ -75,7 +77,7 @@ def chosen(plan: Plan, folder: Path, method: str) -> Choice | None:
     return choice(plan, folder, best[0], last) if best else None
 
 
-def untuned(plan: Plan, folder: Path, method: str) -> Choice | None:
+def find_untuned(plan: Plan, folder: Path, method: str) -> Choice | None:
     """Return the method's untuned configuration; None if its runs did not come to an
     end.
 
@@ -96,21 +98,21 @@ def choice(plan: Plan, folder: Path, candidate: Candidate, rung: int) -> Choice 
     return Choice(candidate, min(one["whole"] for one in found), score)
 
 
-def spent(plan: Plan, folder: Path, method: str) -> int:
+def sum_gradients(plan: Plan, folder: Path, method: str) -> int:
     """Return the sample gradients of a method's search."""
     total = 0
     for candidate in plan.trials(method):
         for seed in plan.section.search_seeds:
-            last = last_result(plan, folder, Cell(candidate, seed))
+            last = find_last_result(plan, folder, Cell(candidate, seed))
             total += last["gradients"] if last else 0
     return total
 
 
-def last_result(plan: Plan, folder: Path, cell: Cell) -> Result | None:
+def find_last_result(plan: Plan, folder: Path, cell: Cell) -> Result | None:
     """Return the result of a run's last step in the search; None before its first."""
     rungs = plan.rungs(cell.candidate.method)
     for rung in reversed(range(len(rungs))):
-        found = tune_folder.result(folder, cell.name, step(rung))
+        found = tune_folder.result(folder, cell.name, name_step(rung))
         if found is not None:
             return found
     return None
@@ -122,7 +124,7 @@ def _best(
     """Return the ``count`` best candidates of a rung, by the mean over the search's
     seeds.
     """
-    played = going_on(plan, folder, method, rung)
+    played = select_candidates(plan, folder, method, rung)
     by_name = {candidate.name: candidate for candidate in played}
     ranks = {}
     for name, candidate in by_name.items():
