@@ -139,19 +139,21 @@ def _submit_tuning(
             if task.name not in queued
         ]
         if waiting:
-            lines.append(f"{stage.said}: {len(waiting)} in the queue")
+            lines.append(f"{stage.title}: {len(waiting)} in the queue")
         arrays = {_array(queued[name]) for name in waiting}
         if jobs and dry_run:
             if not after:
                 forecast.show(jobs[0].config, profile.ranks)
-            lines.append(f"{stage.said}: {len(jobs)} jobs")
+            lines.append(f"{stage.title}: {len(jobs)} jobs")
             lines.append(script(profile, jobs, submissions, after))
             arrays.add("THE_ONE_BEFORE")
         elif jobs:
             _write(jobs, submissions)
             ids = _send(profile, jobs, submissions, after)
             arrays |= {_array(job) for job in ids.values()}
-            lines.append(f"{stage.said}: {len(jobs)} jobs, {', '.join(sorted(arrays))}")
+            lines.append(
+                f"{stage.title}: {len(jobs)} jobs, {', '.join(sorted(arrays))}"
+            )
         after = sorted(arrays) or after
     if dry_run:
         return lines

@@ -41,7 +41,7 @@ class Task:
 class Stage:
     """The jobs that may run at the same time."""
 
-    said: str
+    title: str
     tasks: list[Task]
 
 

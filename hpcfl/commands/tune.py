@@ -230,7 +230,7 @@ class Player:
         played = before["rounds"] if goes_on else 0
         rounds = halving.rounds_at(before["whole"], rung.share, played)
         place = f"{where}, rounds {played + 1} to {rounds} of {before['whole']}"
-        self.say(f"{cell.name}: {place}: {cell.candidate.said}")
+        self.say(f"{cell.name}: {place}: {cell.candidate.description}")
         folder = self.folder / tune_folder.SEARCH / cell.name
         after = self.played(cell, folder, rounds, before, played)
         self.keep(cell, name_step(number), after)
@@ -413,7 +413,7 @@ class Player:
         name = f"{in_file_name(method)}.toml"
         path = self.folder / tune_folder.CHOSEN / name
         atomic.write(path, text.encode())
-        return f"{method}: chosen: {choice.candidate.said}"
+        return f"{method}: chosen: {choice.candidate.description}"
 
     def write_outcome(self) -> None:
         """Collective. Write and print what came out."""

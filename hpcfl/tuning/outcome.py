@@ -62,7 +62,7 @@ def chosen_text(plan: Plan, choice: Choice) -> str:
     config = plan.config(candidate, seeds[0], choice.rounds)
     trials = plan.trials(method)
     lines = [
-        f"{method}, {candidate.label} of {len(trials)}: {candidate.said}",
+        f"{method}, {candidate.label} of {len(trials)}: {candidate.description}",
         f"chosen by {choice.score:.6g} on held-out samples at the tail, on the "
         f"partitions of seeds {plan.section.search_seeds}",
         f"{choice.rounds} rounds are what {plan.section.budget} gradients of samples "
@@ -213,7 +213,7 @@ def table_text(plan: Plan, tuned: list[Tuned]) -> str:
                 fmean(one.finals.values()) if one.finals else "",
                 fmean(one.finals_untuned.values()) if one.finals_untuned else "",
                 len(one.finals),
-                choice.candidate.said if choice else "",
+                choice.candidate.description if choice else "",
             ]
         )
     return lines.getvalue()
@@ -259,7 +259,7 @@ def _print_table(plan: Plan, tuned: list[Tuned], measure: Measure) -> None:
             measure.shown(untuned.score) if untuned else MISSING,
             _shown(one.finals, measure),
             _shown(one.finals_untuned, measure),
-            literal(choice.candidate.said if choice else MISSING),
+            literal(choice.candidate.description if choice else MISSING),
         )
     console = stdout_console()
     if not console.is_terminal:

@@ -46,7 +46,7 @@ class Candidate:
         return f"{in_file_name(self.method)},{self.label}"
 
     @property
-    def said(self) -> str:
+    def description(self) -> str:
         """Return the setting in words."""
         parts = [f"{key} = {value}" for key, value in self.setting.items()]
         return ", ".join(parts) or "nothing is set"
@@ -235,11 +235,11 @@ def draw(
     for key, values in ranges.items():
         purpose = "tune", trial, attempt, key
         [luck] = randomness.uniform(seed, *purpose, skip=0, count=1).tolist()
-        setting[key] = _at(values, luck)
+        setting[key] = _pick(values, luck)
     return setting
 
 
-def _at(values: Range, luck: float) -> Any:
+def _pick(values: Range, luck: float) -> Any:
     """Return the value at the share ``luck`` in [0, 1) of a range."""
     if isinstance(values, list):
         return values[int(luck * len(values))]
