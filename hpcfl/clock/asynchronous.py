@@ -24,9 +24,7 @@ from hpcfl.errors import UserError
 from hpcfl.experiment.sections import Time
 
 DEFAULT_BUFFER = 10
-# said to be unable to finish any
 # consecutive jobs per client without a counted upload after which the run fails
-# said to be unable to finish any
 VAIN = 100
 NEVER = -1  # the version from which a client may start in any case
 

@@ -92,9 +92,9 @@ class Draws:
         """Return the share of epochs of each ``chosen`` client's trainings, [n]; None
         for all.
 
-        As in FedProx's experiments (Li et al., MLSys 2020), a share
-        ``participation.stragglers`` of the chosen clients does a number of epochs that
-        is uniform in 1 … E. One share holds for all trainings of a method in the round,
+        A share ``participation.stragglers`` of the chosen clients does a number of
+        epochs that is uniform in 1 … E. This follows FedProx's experiments (Li et al.,
+        MLSys 2020). One share holds for all trainings of a method in the round,
         including those of heads or personal models. Stragglers are not left out of the
         round.
         """

@@ -1,10 +1,10 @@
 """The weight of an update that started from an older model of the server (time.md §5).
 
-Xie et al., "Asynchronous federated optimization", OPT 2020: s(τ) of the steps τ that
-the server has taken since is 1, (1 + τ)^−a, or 1 up to b and 1/(a(τ − b) + 1) beyond.
-Weights in means are whole numbers, so s is counted in units of 2^−b. A power of a
-floating-point number may differ in its last bit between machines; the nearest whole
-number of ``decimal`` does not.
+The weight s(τ) depends on the steps τ that the server has taken since. It is 1, (1 +
+τ)^−a, or 1 up to b and 1/(a(τ − b) + 1) beyond (Xie et al., "Asynchronous federated
+optimization", OPT 2020). Weights in means are whole numbers, so s is counted in units
+of 2^−b. A power of a floating-point number may differ in its last bit between machines;
+the nearest whole number of ``decimal`` does not.
 """
 
 from collections.abc import Sequence
@@ -16,10 +16,8 @@ from hpcfl.clock import exact
 from hpcfl.experiment.sections import Time
 
 MOST_BITS = 16  # of 1, in units
-# numbers are exact in float64
 # bits of a weight times a client's samples: products of such whole numbers with
 # float32 numbers are exact in float64
-# numbers are exact in float64
 PRODUCT_BITS = 28
 EXPONENT, SLOPE = 0.5, 10.0  # of polynomial and hinge, where ``time.a`` is not given
 

@@ -10,10 +10,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 TIMEOUT = 20  # seconds for an answer of the controller
-# none of its own.
 # Prefixes of environment variables that a new job inherits from this one, unless Slurm
 # sets them anew.
-# none of its own.
 OF_THIS_JOB = ("SLURM_ARRAY_", "SLURM_RESTART_COUNT")
 
 
@@ -65,9 +63,7 @@ def jobs(ids: Iterable[str]) -> dict[str, Queued] | None:
     wanted = {job.partition("_")[0] for job in ids}  # without the number of a task
     if not wanted:
         return {}
-        # asked for.
     # A query for a forgotten id fails, so the query covers all jobs of the user.
-    # asked for.
     answer = _ask(
         [
             "squeue",

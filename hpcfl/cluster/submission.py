@@ -20,10 +20,8 @@ from submitit.core.utils import (
     UncompletedJobError,
 )
 
-# would be sent
 # private, but submitit makes its own scripts with it: a dry run shows exactly the script
 # that a submission sends
-# would be sent
 from submitit.slurm.slurm import _make_sbatch_string
 
 from hpcfl.cluster import batch, forecast, slurm

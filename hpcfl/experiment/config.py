@@ -46,23 +46,17 @@ DIGITS = 16  # of a digest in a fingerprint
 
 # Sections of a file that make many runs; a single run's configuration lacks them.
 OF_MANY_RUNS = ("sweep", "tune")
-# what a round computes.
 # Keys outside a run's identity: they change place, speed and length of a run, and no
 # result of a round.
-# what a round computes.
 NOT_IDENTITY = ("name", "protocol", "runtime", "checkpoint", "rounds")
-# is no matter of last bits.
 # The value of ``runtime.precision`` that belongs to a run's identity: rounding to 8 bits
 # changes more than last bits.
-# is no matter of last bits.
 MIXED = "bf16"
 # Paths, by section and key: the same data may lie elsewhere. The path of a user's own
 # data, ``data.file``, belongs to the identity all the same.
 PATHS = (("data", "root"), ("data", "images"), ("partition", "file"))
-# run as without the key.
 # Keys that earlier versions lack, with their defaults. The default value does not change
 # a run's identity.
-# run as without the key.
 ADDED = {
     ("data", "encode"): None,
     ("participation", "rounding"): "down",

@@ -19,9 +19,7 @@ from typing import Any
 from hpcfl.errors import UserError
 from hpcfl.experiment import user_code
 
-# callable.
 # The base class of a user's own object, in the ``base`` of each package; a model is any
-# callable.
 # callable.
 CONTRACTS = {
     "hpcfl.clock.selection": "Selection",

@@ -17,10 +17,8 @@ Rule = tuple[
     Setting, Setting
 ]  # if the first holds (one value of a tuple), the second are the defaults
 
-# epoch of SGD
 # the settings that FedALA and cwFedAvg share: merged splits, 75/25, one partition, 20
 # clients, 1 epoch of SGD
-# epoch of SGD
 MERGED: list[Rule] = [
     (
         {},
@@ -78,10 +76,8 @@ PROTOCOLS: dict[str, list[Rule]] = {
                 "model.name": "lenet",
             },
         ),
-        # authors too
         # plain steps do not use Adam's rate but FedALA's, which pFedMe's authors use
         # as well
-        # authors too
         ({"training.optimizer": "adam"}, {"training.plain_lr": 0.005}),
         ({"method.name": "pfedme"}, {"method.personal_lr": 0.09}),
         ({"data.dataset": "fashion-mnist"}, {"model.name": "mlp"}),
@@ -218,10 +214,8 @@ EVERYWHERE: list[Rule] = [
     ),
 ]
 
-# check` says the second
 # values that neither a paper nor its code prints: if all of the first holds, `hpcfl
 # check` prints the second
-# check` says the second
 UNSOURCED: list[tuple[Setting, str]] = [
     (
         {"method.name": "cwfedavg", "data.dataset": "ag-news", "method.wdr": 10.0},

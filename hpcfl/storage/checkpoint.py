@@ -94,23 +94,17 @@ class Checkpoints:
         self._best: Manifest | None = (
             None  # rank 0: the best state in the newest checkpoint
         )
-        # all
         # files of the newest checkpoint by content: this rank's, or all after
         # ``restore``
-        # all
         self._committed: dict[tuple[object, ...], Shard] = {}
         self._pending: Pending | None = None
-        # rank has told: all clients' ids are told once
         # the ids that this rank has sent to rank 0, and on rank 0 the ids of each
         # rank: ranks send their clients' ids once
-        # rank has told: all clients' ids are told once
         self._told: np.ndarray | None = None
         self._hosted: dict[int, np.ndarray] = {}
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
-        # the slowest rank's
         # seconds of writing the last checkpoint in the background: on rank 0 those of
         # the slowest rank
-        # the slowest rank's
         self.written_in = 0.0
 
     def start(
@@ -266,10 +260,8 @@ class Checkpoints:
             self._best = self._assembled(round, {"number": number}, parts[1], None)
         new = self._assembled(pending.round, pending.meta, parts[0], self._best)
         new.write(self.folder)
-        # come here again.
         # An earlier checkpoint of this or a later round was damaged; otherwise the run
         # would have continued after it.
-        # come here again.
         self._kept = [*(old for old in self._kept if old.round < new.round), new][
             -self._keep :
         ]

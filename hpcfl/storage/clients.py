@@ -181,11 +181,8 @@ class ClientStore:
             row.leave_gpu()
             host.put(client, row)
 
-            # Python next looks for cycles.
-
         # No tier refers to the store: a reference cycle would keep all state alive
         # after the run, until the next garbage collection.
-        # Python next looks for cycles.
         self._host, self._gpu = host, Tier(gpu_memory, leave_gpu)
 
     @property

@@ -95,10 +95,8 @@ class MetricsWriter:
             return
         rounds, values = results.merge(self._waiting)
         name = "-".join(f"{round:08d}" for round in sorted({rounds[0], rounds[-1]}))
-        # checkpoint are computed again anyway.
         # A crash of the node may lose this file; the rounds after the checkpoint are
         # computed again then.
-        # checkpoint are computed again anyway.
         atomic.write(
             self.folder / results.ROUNDS / f"{name}.h5",
             results.encode(Results(self._named, {}, rounds, values), packed=True),

@@ -31,10 +31,8 @@ COMPLETED = "completed"  # the header entry with ``Results.completed``
 # the group of packed datasets (see ``encode``), and the attribute that names their
 # values
 PACKED = "packed"
-# each round's begin. The attribute says how many clients there are.
 # The clients of per-client entries (see ``client_numbers``), and the first entry of each
 # round. The attribute holds the number of clients.
-# each round's begin. The attribute says how many clients there are.
 IDS, STARTS = "entries/client", "entries/starts"
 CLIENT_COUNT = "client_count"
 ROUNDS = "rounds"  # folder of the rounds that are not merged yet, one file each
@@ -281,9 +279,7 @@ def _merged(
 
 def _read_once(folder: Path, run: str | None) -> Results:
     """Return the results in a folder. Raises FileNotFoundError during a merge."""
-    # the merged one.
     # The list comes first: a round that is in none of the listed files is then in
-    # the merged one.
     # the merged one.
     paths, notes = listed(folder), list[str]()
     merged = load_merged(folder, notes, run)

@@ -14,8 +14,8 @@ class Schedule:
     allows.
 
     A checkpoint is due when the last one cost at most SHARE of the time since it was
-    finished. Its cost is the time that training waited for it, and all the time of
-    writing beside training, though only a part of that slows training.
+    finished. Its cost is the time that training waited for it and the whole time of
+    writing beside training.
 
     A checkpoint changes no numbers, so every rank uses its own clock. A checkpoint
     begins when any rank finds it due.
@@ -25,10 +25,8 @@ class Schedule:
         self, every: int | Literal["auto"], clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._every, self._clock = every, clock
-        # first round and tells
         # seconds that the last checkpoint cost; at first 0, so that the first round
         # ends with a checkpoint that measures the cost
-        # first round and tells
         self._cost = 0.0
         self._waited = (
             0.0  # seconds that training has waited for the checkpoint that is under way

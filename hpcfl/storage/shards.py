@@ -22,10 +22,8 @@ from hpcfl.files import atomic, hdf5, untrusted_files
 from hpcfl.files.atomic import Damaged
 from hpcfl.storage.clients import Row, Snapshot
 
-# changed: larger groups make fewer files, smaller ones write less that did not change.
 # The limits of a group. Every group is a file, which is written again when one of its
 # clients changes: larger groups make fewer files, smaller ones rewrite less.
-# changed: larger groups make fewer files, smaller ones write less that did not change.
 GROUP_CLIENTS = 64
 GROUP_BYTES = 64 << 20
 

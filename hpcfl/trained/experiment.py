@@ -12,12 +12,8 @@ from hpcfl.experiment.config import Config
 from hpcfl.storage import run_fingerprint
 from hpcfl.storage.run_folder import PARTITION, RUN
 
-# The partition is read from the folder, and other scores than the accuracy are not
-# computed again.
 # The keys that may name a user's own code, which is needed to make the models again.
 # The partition is read from the folder, and only the accuracy is computed again.
-# The partition is read from the folder, and other scores than the accuracy are not
-# computed again.
 PLUGINS = (("method", "name"), ("model", "name"), ("data", "dataset"))
 
 

@@ -33,10 +33,8 @@ class Predicting(nn.Module):
             for name, tensor in variables.items():
                 known.register_buffer(name, tensor)
             model.add_module(PREDICTION, known)
-            # the two is so in both
         # the model's own dictionaries, so that loading into or moving one of the two
         # changes both
-        # the two is so in both
         self._parameters = model._parameters
         self._buffers = model._buffers
         self._modules = model._modules

@@ -40,13 +40,9 @@ from hpcfl.trained.recorder import ModelRecorder
 # clients that are replayed at once, so that not all models of a run are in memory
 TOGETHER = 64
 
-# one does around predictions: a round that is played again trains, and what is kept for
-# the next call must not be of the kind that no gradient can go through.
 # Decorates functions that a user may call inside ``torch.no_grad`` or
 # ``torch.inference_mode``, as around predictions: a replayed round trains, and the
 # tensors stored for the next call must allow gradients.
-# one does around predictions: a round that is played again trains, and what is kept for
-# the next call must not be of the kind that no gradient can go through.
 with_gradients = torch.inference_mode(False)  # which ends ``torch.no_grad`` too
 
 

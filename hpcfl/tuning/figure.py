@@ -15,10 +15,8 @@ from hpcfl.scores._described import Measure
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-# that has none.
 # The scores of each method after 0, 1, 2 … trials; the first is that of the untuned
 # configuration, None if missing.
-# that has none.
 Curves = Mapping[str, Sequence[float | None]]
 
 

@@ -1,9 +1,9 @@
 """The arithmetic of a search: successive halving over rounds, with a budget in sample
 gradients. Pure functions.
 
-Successive halving (Jamieson & Talwalkar, "Non-stochastic best arm identification and
-hyperparameter optimization", AISTATS 2016) plays all configurations for a while, the
-best 1/η of them η times as long, and so on. A rung continues existing runs, so it costs
+Successive halving plays all configurations for a while, the best 1/η of them η times as
+long, and so on (Jamieson & Talwalkar, "Non-stochastic best arm identification and
+hyperparameter optimization", AISTATS 2016). A rung continues existing runs, so it costs
 only its additional rounds.
 """
 
@@ -136,8 +136,8 @@ def expected_best(scores: Sequence[float]) -> list[float]:
 
     Dodge et al., "Show your work: improved reporting of experimental results", EMNLP
     2019, equations 3 to 8: draws are with replacement from the n scores, so P(highest ≤
-    v_i) = (i/n)^b for the i-th lowest v_i, and the expectation is Σ_i v_i ((i/n)^b −
-    ((i − 1)/n)^b).
+    v_i) = (i/n)^b for the i-th lowest v_i. The expectation is Σ_i v_i ((i/n)^b − ((i −
+    1)/n)^b).
     """
     ascending = sorted(scores)
     count = len(ascending)
