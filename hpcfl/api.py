@@ -30,7 +30,7 @@ from hpcfl.files import destination, output
 from hpcfl.report import summary
 from hpcfl.report.summary import Run
 from hpcfl.simulation import torch_settings
-from hpcfl.trained.experiment import named
+from hpcfl.trained.experiment import find_own_names
 
 if TYPE_CHECKING:
     import pandas
@@ -97,7 +97,7 @@ def run(
             plan = agree_on_plan(lambda: _plan(config, folder), fresh, communicator)
             run_plan(plan, fresh, communicator, on_round)
             table = plan.cells[0].config.resolved()
-            return load(plan.folder, named(table))
+            return load(plan.folder, find_own_names(table))
     finally:
         _one_run.release()
 

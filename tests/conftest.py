@@ -35,7 +35,7 @@ from hpcfl.report.summary import Run
 from hpcfl.rows import layout
 from hpcfl.simulation import signals
 from hpcfl.simulation.prepare import prepare
-from hpcfl.trained.experiment import named
+from hpcfl.trained.experiment import find_own_names
 
 # What takes minutes by itself begins at once: two files that mostly wait for Slurm, two
 # that have one test, and two with a test that would be at work alone at the end.
@@ -169,7 +169,7 @@ def played(tmp_path: Path):
         table, folder = tiny.table(method, *counts, **sections), tmp_path / "run"
         with contextlib.redirect_stdout(io.StringIO()):
             run(config.parse(table), folder, OneProcess())
-        return summary.load(folder, named(table))
+        return summary.load(folder, find_own_names(table))
 
     return play
 

@@ -20,7 +20,7 @@ from hpcfl.adapters import adapt, names
 from hpcfl.adapters.names import Piece
 from hpcfl.errors import UserError
 from hpcfl.experiment.sections import Adapter
-from hpcfl.files import foreign, regular, values, wording
+from hpcfl.files import untrusted_files, user_files, values, wording
 from hpcfl.files.atomic import Damaged, reason
 from hpcfl.models._initial import form
 from hpcfl.rows.layout import of_parameters
@@ -104,8 +104,8 @@ def describe(base: str) -> list[str]:
             types = sorted({part.get_dtype() for part in slices})
         kinds = " and ".join(NAMED.get(kind, kind) for kind in types)
         try:
-            with regular.opened(path) as file:
-                digest = foreign.sha256(file)
+            with user_files.opened(path) as file:
+                digest = untrusted_files.sha256(file)
         except (OSError, Damaged) as error:
             raise _unreadable(path, error) from None
         lines.append(
@@ -201,7 +201,7 @@ def _opened(base: str) -> Iterator[dict[str, Any]]:
         files: dict[str, Any] = {}
         for path in _paths(base):
             try:
-                regular.opened(path).close()  # refuses pipes, which would block
+                user_files.opened(path).close()  # refuses pipes, which would block
                 file = stack.enter_context(safe_open(path, framework="pt"))
             except (OSError, SafetensorError) as error:
                 raise _unreadable(path, error) from None

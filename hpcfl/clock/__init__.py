@@ -1,5 +1,5 @@
-"""The clients' own time: how fast they are, when they are on, and who takes part when.
+"""The clients' own time: their speed, their availability, and their participation.
 
-All of it is computed from counts, in whole numbers, and nothing is measured, so it is
-the same on any machine and on any number of ranks.
+All times are computed from counts in whole numbers. Nothing is measured, so the times
+are the same on any machine and on any number of ranks.
 """

@@ -1,9 +1,9 @@
-"""Steps of a server that waits for nobody: events in their order (time.md §5, §6).
+"""Steps of an asynchronous server: events in their order (time.md §5, §6).
 
-Of what happens at one tick arrivals and losses come first, by ascending client, and a
-step is taken in the middle of them as soon as the buffer is full; then all free places
-are filled from the newest model. A client whose upload waits in the buffer does not
-start again before the step is taken, so that nobody counts twice in one.
+Among the events of one tick, arrivals and losses come first, by ascending client. A
+step is taken between them as soon as the buffer is full. Then all free places are
+filled from the newest model. A client with an upload in the buffer does not start again
+before the step, so that no client counts twice in a step.
 """
 
 import heapq
@@ -17,26 +17,25 @@ from hpcfl.clock import exact
 from hpcfl.clock.availability import FOREVER, Availability
 from hpcfl.clock.devices import SECOND
 from hpcfl.clock.draws import Draws
-from hpcfl.clock.presence import Presence
+from hpcfl.clock.online_clients import OnlineClients
 from hpcfl.clock.seconds import Duration, epochs_of
 from hpcfl.clock.timetable import Job, Step
 from hpcfl.errors import UserError
 from hpcfl.experiment.sections import Time
 
 DEFAULT_BUFFER = 10
-# jobs in a row without one upload that counts, by client, after which the clients are
-# said to be unable to finish any
+# consecutive jobs per client without a counted upload after which the run fails
 VAIN = 100
 NEVER = -1  # the version from which a client may start in any case
 
 
 def concurrency(time: Time, draws: Draws) -> int:
-    """The most clients at work at once."""
+    """Return the most clients at work at once."""
     return time.concurrency or draws.participation.count(draws.clients)
 
 
 def buffer_size(time: Time, draws: Draws) -> int:
-    """How many arrivals make a step."""
+    """Return the number of arrivals in a step."""
     if time.buffer is not None:
         return time.buffer
     if time.rule == "fedasync":
@@ -46,7 +45,7 @@ def buffer_size(time: Time, draws: Draws) -> int:
 
 @dataclass
 class _Sum:
-    """What clients do while a step is made; as in ``Step``."""
+    """The sums of clients' ticks and losses before a step; as in ``Step``."""
 
     busy: int = 0
     wasted: int = 0
@@ -56,10 +55,10 @@ class _Sum:
 
 @dataclass(order=True)
 class _Flight:
-    """A job under way. They are sorted by when they end, then by client.
+    """A job under way; jobs sort by their end, then by client.
 
-    useless: whether nothing comes of it, because the client was lost at its start, or
-        goes off before its end.
+    useless: whether it has no result, because the client was lost at its start or goes
+    off before its end.
     """
 
     ended: int
@@ -69,7 +68,7 @@ class _Flight:
 
 
 class AsynchronousTimetable:
-    """The steps one after the other; ``step`` gives the next."""
+    """The consecutive steps; ``step`` returns the next."""
 
     def __init__(
         self,
@@ -78,12 +77,12 @@ class AsynchronousTimetable:
         duration: Duration,
         availability: Availability,
     ) -> None:
-        """Raises UserError for a buffer that can never be full."""
+        """Raise UserError for a buffer that can never be full."""
         self._time = time
         self._draws = draws
         self._duration = duration
         self._clients = draws.clients
-        self._presence = Presence(availability, self._clients)
+        self._online = OnlineClients(availability, self._clients)
         self._places = min(concurrency(time, draws), self._clients)
         self._size = buffer_size(time, draws)
         if time.rule != "semi" and self._size > self._clients:
@@ -97,22 +96,22 @@ class AsynchronousTimetable:
         self._tick = 0
         self._begun = 0  # the tick of the last step
         self._version = 0
-        self._fillings = 0  # of the newest version so far
+        self._fillings = 0  # starts of clients from the newest version so far
         self._flights: list[_Flight] = []  # a heap
         self._buffer: list[Job] = []
         self._idle = np.ones(self._clients, bool)  # neither at work nor in the buffer
-        # of each client the version that it last started from
+        # the version from which each client last started
         self._from = np.full(self._clients, NEVER)
-        self._vain = 0  # jobs in a row that came to nothing
+        self._vain = 0  # consecutive jobs without a result
         self._sum = _Sum()
         self._steps = self._play()
 
     def step(self) -> Step:
-        """The next step. Raises UserError where there will be none."""
+        """Return the next step. Raises UserError if there will be none."""
         return next(self._steps)
 
     def _play(self) -> Iterator[Step]:
-        """The steps, without an end."""
+        """Yield the steps, without an end."""
         while True:
             self._fill()
             self._go_on()
@@ -124,9 +123,9 @@ class AsynchronousTimetable:
                 yield self._taken()
 
     def _fill(self) -> None:
-        """Let clients start from the newest version in all places that are free."""
+        """Start clients from the newest version in all free places."""
         free = self._places - len(self._flights)
-        on = self._presence.at(self._tick)
+        on = self._online.advance(self._tick)
         eligible = on & self._idle & (self._from != self._version)
         if not free or not eligible.any():
             return
@@ -142,10 +141,10 @@ class AsynchronousTimetable:
             self._start(client, share, client not in staying)
 
     def _start(self, client: int, share: float, dropped: bool) -> None:
-        """A client starts now from the newest version."""
+        """Start a client now from the newest version."""
         done = epochs_of(share, self._duration.work.epochs)
         arrival = self._tick + self._duration.ticks(client, done)
-        off = self._presence.until(client)
+        off = self._online.period_end(client)
         ended = min(arrival, off)
         job = Job(client, self._version, self._tick, ended, share)
         heapq.heappush(
@@ -155,13 +154,13 @@ class AsynchronousTimetable:
         self._from[client] = self._version
 
     def _go_on(self) -> None:
-        """Move the clock to the next tick at which something happens."""
+        """Move the clock to the tick of the next event."""
         following = FOREVER
         if self._flights:
             following = self._flights[0].ended
         if len(self._flights) < self._places:
             waiting = self._idle & (self._from != self._version)
-            following = min(following, self._presence.next_on(waiting))
+            following = min(following, self._online.next_on(waiting))
         if self._buffer and self._period:
             boundary = (self._tick // self._period + 1) * self._period
             following = min(following, boundary)
@@ -172,11 +171,11 @@ class AsynchronousTimetable:
             )
         length = following - self._tick
         self._sum.busy += len(self._flights) * length
-        self._sum.present += int(self._presence.at(self._tick).sum()) * length
+        self._sum.present += int(self._online.advance(self._tick).sum()) * length
         self._tick = following
 
     def _end(self, flight: _Flight) -> None:
-        """A client arrives, or it is lost."""
+        """Record the arrival of a client or its loss."""
         job = flight.job
         most = self._time.max_staleness
         stale = most is not None and self._version - job.version > most
@@ -186,7 +185,7 @@ class AsynchronousTimetable:
             return
         self._idle[job.client] = True
         if flight.useless:
-            # No result exists, so the same start is not made twice.
+            # The job has no result, so the client may start again from the same version.
             self._from[job.client] = NEVER
         self._sum.lost += 1
         self._sum.wasted += job.ended - job.begun
@@ -198,7 +197,7 @@ class AsynchronousTimetable:
             )
 
     def _taken(self) -> Step:
-        """The server takes a step, with what is in the buffer."""
+        """Return the server's step with the jobs in the buffer."""
         jobs = sorted(self._buffer, key=lambda job: job.client)
         self._version += 1
         self._fillings = 0
@@ -221,7 +220,7 @@ class AsynchronousTimetable:
         return step
 
     def _awaited(self) -> list[int]:
-        """The versions that clients started from whose uploads may still count."""
+        """Return the start versions of clients whose uploads may still count."""
         most = self._time.max_staleness
         versions = set()
         for flight in self._flights:

@@ -1,4 +1,4 @@
-"""When clients are on: of each a sequence of periods, in ticks (time.md §2)."""
+"""The availability of clients: a sequence of periods for each, in ticks (time.md §2)."""
 
 import bisect
 from abc import ABC, abstractmethod
@@ -18,33 +18,35 @@ Period = tuple[int, int]  # a client is on from the first tick on, until the sec
 
 
 class Availability(ABC):
-    """When each client is on.
+    """The periods in which each client is on.
 
-    A period is asked for, not whether a client is on at a tick: who jumps from one
-    event to the next must know when to look again.
+    The interface returns periods and not states, because a clock that jumps between
+    events needs the tick of the next change.
     """
 
     @abstractmethod
     def period(self, client: int, tick: int) -> Period:
-        """The period in which a client is on at a tick, or the next one after it.
+        """Return the period in which a client is on at a tick, or the next one.
 
-        It ends after the tick. Where there is none left it begins FOREVER.
+        It ends after the tick. Without a further period it begins FOREVER.
         """
 
 
 class Always(Availability):
-    """Everybody is on."""
+    """Clients that are always on."""
 
     def period(self, client: int, tick: int) -> Period:
         return 0, FOREVER
 
 
 class Daily(Availability):
-    """Each client is on for the same hours of every day, from its own hour on."""
+    """Clients that are on for the same hours of every day, each from its own hour."""
 
     def __init__(self, offsets: list[int], length: int) -> None:
-        """``offsets``: of each client the tick of a day at which it comes on; it stays
-        for ``length`` ticks, at most a day.
+        """Set the tick of a day at which each client comes on, and the length of its
+        period.
+
+        The length is at most a day.
         """
         self._offsets = offsets
         self._length = length
@@ -60,11 +62,11 @@ class Daily(Availability):
 
 
 class Markov(Availability):
-    """Periods on and off in turn, whose lengths are exponential.
+    """Alternating periods on and off with exponential lengths.
 
-    The k-th length of a client is keyed by client and k, so it is the same from whichever
-    tick one asks first. They are drawn in blocks, of which only the begins are kept: one
-    who is on for a second at a time has millions of periods.
+    Client and k key the k-th length of a client, so it is the same for any order of
+    queries. Lengths are drawn in blocks, of which only the begins are stored: a client
+    that is on for a second at a time has millions of periods.
     """
 
     def __init__(self, time: Time, seed: int) -> None:
@@ -72,9 +74,9 @@ class Markov(Availability):
         self._on = Decimal(time.on) * SECOND
         self._off = Decimal(time.off) * SECOND
         self._on_first: dict[int, bool] = {}
-        # of each client the ticks at which its blocks begin, as far as they are known
+        # the known begins of each client's blocks, in ticks
         self._begins: dict[int, list[int]] = {}
-        # of each client the block that was drawn last: its number and its changes
+        # the last drawn block of each client: its number and its changes
         self._drawn: dict[int, tuple[int, np.ndarray]] = {}
 
     def period(self, client: int, tick: int) -> Period:
@@ -84,7 +86,7 @@ class Markov(Availability):
         block = bisect.bisect_right(begins, tick) - 1
         changes = self._changes(client, block).tolist()
         position = bisect.bisect_right(changes, tick)  # changes of it up to the tick
-        # there is an even number of changes in the blocks before
+        # the earlier blocks have an even number of changes
         if self._is_on_first(client) == (position % 2 == 0):
             begin = changes[position - 1] if position else begins[block]
             return begin, changes[position]
@@ -95,7 +97,7 @@ class Markov(Availability):
         return changes[position], changes[position + 1]
 
     def _is_on_first(self, client: int) -> bool:
-        """Whether a client is on at the beginning."""
+        """Return whether a client is on at the beginning."""
         if client not in self._on_first:
             random = randomness.generator(self._seed, "on first", client)
             share = self._on / (self._on + self._off)
@@ -103,7 +105,7 @@ class Markov(Availability):
         return self._on_first[client]
 
     def _changes(self, client: int, block: int) -> np.ndarray:
-        """The ticks of a client's changes in a block whose begin is known, int64
+        """Return the ticks of a client's changes in a block with known begin, int64
         [BLOCK].
         """
         if client in self._drawn and self._drawn[client][0] == block:
@@ -122,10 +124,10 @@ class Markov(Availability):
 
 
 class Traced(Availability):
-    """Periods of a file, which begins anew when its time is over."""
+    """Periods from a file, which repeats after its end."""
 
     def __init__(self, rows: list[tuple[list[Period], int]]) -> None:
-        """``rows``: of each client in the file its periods, and the file's time."""
+        """Set each row's periods and the length of the file's time."""
         self._rows = rows
 
     def period(self, client: int, tick: int) -> Period:
@@ -140,8 +142,10 @@ class Traced(Availability):
         return (times + 1) * length + begin, (times + 1) * length + end
 
 
-def of(time: Time, clients: int, seed: int) -> Availability:
-    """When so many clients are on. Raises UserError where a file cannot be read."""
+def make_availability(time: Time, clients: int, seed: int) -> Availability:
+    """Return the availability of so many clients. Raises UserError for an unreadable
+    file.
+    """
     if time.availability == "day":
         offsets = [_offset(time, seed, client) for client in range(clients)]
         length = exact.whole(Decimal(time.hours) * 3600 * SECOND)
@@ -155,8 +159,9 @@ def of(time: Time, clients: int, seed: int) -> Availability:
 
 
 def _offset(time: Time, seed: int, client: int) -> int:
-    """The tick of a day at which a client comes on, at any time of the day or in one of
-    so many time zones.
+    """Return the tick of a day at which a client comes on.
+
+    The tick is uniform over the day, or one of so many time zones.
     """
     random = randomness.generator(seed, "hour", client)
     if time.zones is None:

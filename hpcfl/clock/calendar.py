@@ -1,17 +1,17 @@
-"""The steps of a run, as far as somebody has asked for them."""
+"""The calendar of a run: its steps, computed on request."""
 
 from typing import Any, Protocol
 
 import numpy as np
 
 from hpcfl.clock.seconds import Duration, in_seconds
-from hpcfl.clock.selection.base import Told
+from hpcfl.clock.selection.base import LossReports
 from hpcfl.clock.timetable import Job, Step
 from hpcfl.errors import UserError
 
 
 class Timetable(Protocol):
-    """What gives the steps one after the other."""
+    """A source of consecutive steps."""
 
     def step(self) -> Step: ...
 
@@ -20,18 +20,19 @@ class Calendar:
     """All steps by the round's number.
 
     Attributes:
-        duration: how long each client is at work.
-        timed: whether that is recorded; else the calendar only says who takes part.
-        told: what clients have told, where that decides who takes part; then a step is
-            known only after what was told in the rounds before it. None where all of it
-            is known beforehand.
+        duration: the working time of each client.
+        timed: whether times are recorded; else the calendar only gives the
+            participants.
+        told: the clients' reported losses, if they decide participation. A step is then
+            known only after the reports of the rounds before it. None if all steps are
+            known beforehand.
     """
 
     def __init__(
         self,
         timetable: Timetable,
         duration: Duration,
-        told: Told | None = None,
+        told: LossReports | None = None,
         timed: bool = True,
     ) -> None:
         self.duration = duration
@@ -47,20 +48,22 @@ class Calendar:
         self._updates = [np.zeros(clients, np.int64)]
 
     def is_known(self, number: int) -> bool:
-        """Whether the step of a round is known by now."""
+        """Return whether the step of a round is known by now."""
         return self.told is None or number <= self.told.rounds + 1
 
     def hear(self, losses: np.ndarray) -> None:
-        """Take what the clients of the last known step told, [n] in their order."""
+        """Record the reported losses of the last known step's clients, [n] in their
+        order.
+        """
         assert self.told is not None
         cohort = self.step(self.told.rounds + 1).cohort
         self.told.hear(cohort, losses)
 
     def recall(self, rounds: int, ids: np.ndarray, losses: np.ndarray) -> None:
-        """Take what was told in the first ``rounds`` of a run, as ``Told.history`` has
-        it, as far as it is not known.
+        """Record the reports of the first ``rounds`` of a run, as from
+        ``LossReports.history``.
 
-        Raises UserError where others were chosen than would be now.
+        Known reports are skipped. Raises UserError if the run had chosen other clients.
         """
         assert self.told is not None
         begin = 0
@@ -78,7 +81,7 @@ class Calendar:
             begin = end
 
     def step(self, number: int) -> Step:
-        """The step of a round, from 1. Raises UserError where there is none."""
+        """Return the step of a round, from 1. Raises UserError if there is none."""
         assert self.is_known(number)
         while len(self._steps) < number:
             step = self._timetable.step()
@@ -92,8 +95,9 @@ class Calendar:
         return self._steps[number - 1]
 
     def started(self, version: int, first: int, last: int) -> list[tuple[int, Job]]:
-        """The jobs that start from one of the server's models and are part of a round
-        from ``first`` to ``last``, each with its round, by client.
+        """Return the jobs that start from a version and belong to the given rounds.
+
+        The rounds are ``first`` to ``last``; each job comes with its round, by client.
         """
         self.step(last)
         jobs = []
@@ -103,8 +107,10 @@ class Calendar:
         return sorted(jobs, key=lambda one: one[1].client)
 
     def numbers(self, number: int) -> dict[str, Any]:
-        """What is recorded of a round, by name; ``clients/NAME`` [clients] is each
-        client's own; {} where it is not timed.
+        """Return the recorded metrics of a round by name; {} if the calendar is not
+        timed.
+
+        ``clients/NAME`` [clients] is each client's own.
         """
         if not self.timed:
             return {}
@@ -122,7 +128,7 @@ class Calendar:
         }
 
     def after(self, number: int) -> dict[str, Any]:
-        """What is recorded of the scoring after the last round."""
+        """Return the recorded metrics of the scoring after the last round."""
         if not self.timed:
             return {}
         now = in_seconds(self.step(number).ended)
@@ -130,16 +136,19 @@ class Calendar:
 
 
 def jain(counts: np.ndarray) -> float:
-    """(Σc)²/(M Σc²) of counts [M]: 1 where all are equal, 1/M where one has all (Jain,
-    Chiu & Hawe, DEC-TR-301, 1984); NaN where all are 0.
+    """Return Jain's index (Σc)²/(M Σc²) of counts [M] (Jain, Chiu & Hawe, DEC-TR-301,
+    1984).
+
+    It is 1 if all are equal, 1/M if one has all, and NaN if all are 0.
     """
     squares = float(np.square(counts).sum())
     return float(counts.sum()) ** 2 / (len(counts) * squares) if squares else np.nan
 
 
 def correlation(counts: np.ndarray, paces: np.ndarray) -> float:
-    """Pearson's correlation of counts [M] with the time that each client takes [M]: below
-    0 where the fast ones have more; NaN where either is the same for all.
+    """Return Pearson's correlation of counts [M] with each client's time [M].
+
+    It is negative if fast clients have more counts, and NaN if either is constant.
     """
     if counts.std() == 0 or paces.std() == 0:
         return np.nan
@@ -147,8 +156,9 @@ def correlation(counts: np.ndarray, paces: np.ndarray) -> float:
 
 
 def gini(counts: np.ndarray) -> float:
-    """The Gini coefficient of counts [M]: Σ_ij |c_i − c_j| / (2 M Σc), 0 where all are
-    equal; NaN where all are 0.
+    """Return the Gini coefficient of counts [M]: Σ_ij |c_i − c_j| / (2 M Σc).
+
+    It is 0 if all are equal, and NaN if all are 0.
     """
     total = float(counts.sum())
     if not total:

@@ -1,7 +1,6 @@
-"""How fast each client computes and what its links carry: a table of whole numbers,
-drawn once.
+"""The clients' devices: computing speed and links, a table of whole numbers drawn once.
 
-The numbers behind the defaults, and where they were read, stand in time.md §2.
+The sources of the defaults are in time.md §2.
 """
 
 from dataclasses import dataclass
@@ -21,10 +20,10 @@ class Devices:
     """The clients' devices.
 
     Attributes:
-        pace: of each client the picoseconds for which it trains on a sample once, as
-            one ordinary pass of this model does.
-        down, up: what its links carry, bit/s.
-        latency: ticks that each way takes beside.
+        pace: the picoseconds of each client's training on one sample, an ordinary pass
+            of this model.
+        down, up: the speed of its links, bit/s.
+        latency: additional ticks each way.
     """
 
     pace: list[int]
@@ -38,10 +37,10 @@ class Devices:
 
 
 def draw(time: Time, clients: int, seed: int, sample_ms: float) -> Devices:
-    """The devices of so many clients.
+    """Return the devices of so many clients.
 
     Args:
-        sample_ms: milliseconds for which the median device trains on a sample.
+        sample_ms: milliseconds of the median device's training on a sample.
 
     Raises:
         UserError: a file of devices cannot be read.
@@ -60,7 +59,7 @@ def draw(time: Time, clients: int, seed: int, sample_ms: float) -> Devices:
 
 
 def _factors(time: Time, clients: int, seed: int) -> list[Decimal]:
-    """How many times slower each client is than ``sample_ms`` says."""
+    """Return the factor by which each client is slower than ``sample_ms``."""
     if time.devices == "zipf":
         return _by_rank(clients, seed, Decimal(time.exponent))
     factors = []
@@ -81,7 +80,7 @@ def _factors(time: Time, clients: int, seed: int) -> list[Decimal]:
 
 
 def _by_rank(clients: int, seed: int, exponent: Decimal) -> list[Decimal]:
-    """(r/⌈M/2⌉)^s of each client's rank r, from 1, in a random order."""
+    """Return (r/⌈M/2⌉)^s of each client's rank r, from 1, in a random order."""
     order = randomness.permutation(clients, seed, "device ranks")
     middle = Decimal(-(-clients // 2))
     factors = [Decimal(1)] * clients
@@ -91,7 +90,7 @@ def _by_rank(clients: int, seed: int, exponent: Decimal) -> list[Decimal]:
 
 
 def _of_class(time: Time, luck: Decimal) -> Decimal:
-    """The factor of the class that ``luck`` in (0, 1] falls into."""
+    """Return the factor of the class that contains ``luck`` in (0, 1]."""
     shares = [Decimal(share) for share in time.shares]
     left = luck * sum(shares)
     for share, factor in zip(shares, time.factors, strict=True):
@@ -102,7 +101,7 @@ def _of_class(time: Time, luck: Decimal) -> Decimal:
 
 
 def _links(median: float, sigma: float, clients: int, seed: int, way: str) -> list[int]:
-    """The bit/s of each client's link one way; ``median`` is in Mbit/s."""
+    """Return the bit/s of each client's link one way; ``median`` is in Mbit/s."""
     speeds = []
     for client in range(clients):
         random = randomness.generator(seed, "link", way, client)
@@ -112,7 +111,7 @@ def _links(median: float, sigma: float, clients: int, seed: int, way: str) -> li
 
 
 def _of_file(path: str, clients: int, latency: int) -> Devices:
-    """The devices in a file; clients take its rows in turn."""
+    """Return the devices in a file; clients take its rows in turn."""
     rows = traces.capacities(path)
     paces, speeds = [], []
     for client in range(clients):

@@ -1,6 +1,6 @@
-"""Who is drawn, who is lost at once, and who does less than all epochs.
+"""The draws of a round: chosen clients, lost clients and stragglers.
 
-Each is a function of the experiment's seed and a key, mostly the round, alone.
+Each draw is a function of the experiment's seed and a key, usually the round.
 """
 
 from collections.abc import Sequence
@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from hpcfl.clock.selection.base import Known, Selection, Told
+from hpcfl.clock.selection.base import Known, LossReports, Selection
 from hpcfl.errors import UserError
-from hpcfl.experiment import blame
+from hpcfl.experiment import user_code
 from hpcfl.rows import randomness
 
 Key = tuple[int, ...]
@@ -25,8 +25,8 @@ class Draws:
     """The draws of an experiment with so many clients.
 
     Attributes:
-        samples, ticks, told: as in ``Known``; what the selection does not read may be
-            left out.
+        samples, ticks, told: as in ``Known``; values that the selection does not read
+            may be left out.
     """
 
     participation: Selection
@@ -34,26 +34,26 @@ class Draws:
     seed: int
     samples: np.ndarray = field(default_factory=_nothing)
     ticks: np.ndarray | None = None
-    told: Told = field(default_factory=lambda: Told(_nothing()))
+    told: LossReports = field(default_factory=lambda: LossReports(_nothing()))
 
     def choose(self, candidates: np.ndarray, count: int, key: Key) -> np.ndarray:
-        """At most ``count`` of the clients, as the experiment's selection has it.
+        """Return at most ``count`` clients from the experiment's selection.
 
         Args:
-            candidates: bool [clients], who may be chosen.
+            candidates: bool [clients], the clients that may be chosen.
 
         Returns:
-            Ids. Raises UserError where a user's own selection returns anything else.
+            Ids. Raises UserError for other results of a user's own selection.
         """
         known = Known(key, self.seed, candidates, self.samples, self.ticks, self.told)
-        with blame.blamed():
+        with user_code.locate_errors():
             chosen = self.participation.choose(known, count)
         return self._checked(chosen, candidates, count)
 
     def _checked(
         self, returned: np.ndarray | Sequence[int], candidates: np.ndarray, count: int
     ) -> np.ndarray:
-        """What the selection returned, as ids. Raises UserError."""
+        """Return the selection's result as ids. Raises UserError."""
         ids = np.asarray(returned)
         if not ids.size and not candidates.any():
             return _nothing()
@@ -71,16 +71,15 @@ class Draws:
             problem = "a client more than once"
         else:
             return ids.astype(np.int64, copy=False)
-        place = blame.definition_of(type(self.participation))
+        place = user_code.find_definition(type(self.participation))
         where = f"{place}: " if place else ""
         name = self.participation.select
         raise UserError(f"{where}participation.select = '{name}': chose {problem}")
 
     def staying(self, drawn: np.ndarray, key: Key) -> np.ndarray:
-        """Those of the ids ``drawn`` that are not lost before they begin.
+        """Return the ids in ``drawn`` of clients that are not lost before they begin.
 
-        Each is lost with the probability ``participation.dropout``; the luckiest stays
-        in any case.
+        Each is lost with the probability ``participation.dropout``; at least one stays.
         """
         dropout = self.participation.dropout
         if not dropout or not len(drawn):
@@ -90,13 +89,14 @@ class Draws:
         return left
 
     def epoch_shares(self, chosen: np.ndarray, key: Key) -> np.ndarray | None:
-        """The share of the epochs of each local training that each of the ``chosen``
-        ids does, [n]; None where all do all.
+        """Return the share of epochs of each ``chosen`` client's trainings, [n]; None
+        for all.
 
-        As in FedProx's experiments (Li et al., MLSys 2020): of the chosen, a share
-        ``participation.stragglers`` does a number of epochs that is uniform in 1 … E.
-        It is one share for all trainings that a method does in the round, those of
-        heads or personal models too. Nobody is left out for it.
+        A share ``participation.stragglers`` of the chosen clients does a number of
+        epochs that is uniform in 1 … E. This follows FedProx's experiments (Li et al.,
+        MLSys 2020). One share holds for all trainings of a method in the round,
+        including those of heads or personal models. Stragglers are not left out of the
+        round.
         """
         stragglers = self.participation.stragglers
         if not stragglers:
@@ -112,5 +112,5 @@ class Draws:
         return shares
 
     def _uniform(self, purpose: str, key: Key) -> np.ndarray:
-        """A number in [0, 1) of every client, [clients]."""
+        """Return a number in [0, 1) for every client, [clients]."""
         return randomness.uniform(self.seed, purpose, *key, skip=0, count=self.clients)

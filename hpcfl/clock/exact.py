@@ -1,9 +1,9 @@
 """Random numbers of given distributions that are the same on every machine.
 
-``exp`` and ``log`` of C libraries differ in last bits from machine to machine, and a
-client that is one microsecond faster there may change who comes first. Python's
-``decimal`` rounds them correctly everywhere. What is drawn here is rounded to a whole
-number once, and from then on time is whole numbers.
+``exp`` and ``log`` of C libraries differ in last bits between machines, and a
+difference of one microsecond can change the order of arrivals. Python's ``decimal``
+rounds them correctly everywhere. Every draw is rounded to a whole number once, and
+later times are whole numbers.
 """
 
 from collections.abc import Sequence
@@ -12,17 +12,18 @@ from decimal import Context, Decimal
 import numpy as np
 
 CONTEXT = Context(prec=30)
-LIBRARY = 1e-14  # most relative error of a library's logarithm, and of a product
+LIBRARY = 1e-14  # largest relative error of a library's logarithm, and of a product
 
 
 def uniform(random: np.random.Generator) -> Decimal:
-    """A number in (0, 1]."""
+    """Return a number in (0, 1]."""
     return Decimal(1) - Decimal(float(random.random()))
 
 
 def normal(random: np.random.Generator) -> Decimal:
-    """A standard normal number, by the polar method (Marsaglia & Bray, SIAM Review
-    1964), which needs no function but a root and a logarithm.
+    """Return a standard normal number by the polar method.
+
+    The method (Marsaglia & Bray, SIAM Review 1964) needs only a root and a logarithm.
     """
     while True:
         first = CONTEXT.subtract(2 * uniform(random), Decimal(1))
@@ -35,17 +36,17 @@ def normal(random: np.random.Generator) -> Decimal:
 
 
 def lognormal(random: np.random.Generator, sigma: float) -> Decimal:
-    """exp(σ z) of a standard normal z: its median is 1."""
+    """Return exp(σ z) of a standard normal z, with the median 1."""
     exponent = CONTEXT.multiply(Decimal(sigma), normal(random))
     return CONTEXT.exp(exponent)
 
 
 def exponentials(uniforms: np.ndarray, means: Sequence[Decimal]) -> np.ndarray:
-    """Whole numbers of the exponential distribution with these means, int64 [n]: −m ln u
-    of ``uniforms`` in (0, 1], float64 [n], rounded.
+    """Return exponentially distributed whole numbers with these means, int64 [n].
 
-    A library's logarithm is wrong in its last bits. That is exact enough unless the
-    result is as near to the middle between two whole numbers; then it is computed anew.
+    They are −m ln u of ``uniforms`` in (0, 1], float64 [n], rounded. A library's
+    logarithm has wrong last bits. That matters only for results close to the middle
+    between two whole numbers, which are computed exactly.
     """
     estimates = -np.log(uniforms) * np.array([float(mean) for mean in means])
     rounded: np.ndarray = np.rint(estimates).astype(np.int64)
@@ -57,10 +58,10 @@ def exponentials(uniforms: np.ndarray, means: Sequence[Decimal]) -> np.ndarray:
 
 
 def power(base: Decimal, exponent: Decimal) -> Decimal:
-    """base^exponent of a base above 0."""
+    """Return base^exponent for a base above 0."""
     return CONTEXT.exp(CONTEXT.multiply(exponent, CONTEXT.ln(base)))
 
 
 def whole(number: Decimal) -> int:
-    """The nearest whole number, halves to the even one."""
+    """Return the nearest whole number, with halves to the even one."""
     return int(number.to_integral_value())

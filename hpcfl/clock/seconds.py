@@ -1,4 +1,4 @@
-"""For how long a client is at work in a round: a function of counts (time.md §3)."""
+"""The working time of a client in a round, a function of counts (time.md §3)."""
 
 from dataclasses import dataclass
 from fractions import Fraction
@@ -14,13 +14,13 @@ BITS = 32  # of a float
 
 @dataclass(frozen=True)
 class Work:
-    """What a client does in a round.
+    """The work of a client in a round.
 
     Attributes:
         passes: ordinary passes over its samples, forward and backward, that cost as
-            much as all of its training, if it does all epochs.
-        epochs: how many these are, at least 1.
-        floats_down, floats_up: what it gets and sends.
+            much as all of its training with all epochs.
+        epochs: the number of epochs, at least 1.
+        floats_down, floats_up: the floats that it receives and sends.
     """
 
     passes: Fraction
@@ -31,10 +31,10 @@ class Work:
 
 @dataclass(frozen=True)
 class Duration:
-    """How long each client is at work.
+    """The working time of each client.
 
     Attributes:
-        samples: int [clients], what an epoch uses of each client's.
+        samples: int [clients], the samples of an epoch of each client.
     """
 
     devices: Devices
@@ -42,23 +42,21 @@ class Duration:
     samples: list[int]
 
     def ticks(self, client: int, epochs: int) -> int:
-        """The ticks from when the server sends until it has the client's upload."""
+        """Return the ticks from the server's sending until the client's upload arrives."""
         done = Fraction(epochs, self.work.epochs)
         cost = self.samples[client] * self.work.passes * done
         training = _ceil(self.devices.pace[client] * cost / PICOSECONDS)
         return max(1, training + self.travel(client))
 
     def travel(self, client: int) -> int:
-        """The ticks that the messages of a client take both ways."""
+        """Return the ticks that the messages of a client take both ways."""
         bits = BITS * SECOND
         down = _ceil(bits * self.work.floats_down / self.devices.down[client])
         up = _ceil(bits * self.work.floats_up / self.devices.up[client])
         return down + up + 2 * self.devices.latency
 
     def epochs_within(self, client: int, ticks: int) -> int:
-        """How many whole epochs a client can do in so many ticks, 0 where not even
-        one.
-        """
+        """Return the number of whole epochs that a client can do in so many ticks."""
         epochs = self.work.epochs
         while epochs and self.ticks(client, epochs) > ticks:
             epochs -= 1
@@ -66,25 +64,26 @@ class Duration:
 
 
 def epochs_of(share: float, epochs: int) -> int:
-    """How many epochs a client does that does a ``share`` of them: at least one, as
-    ``clients.training.Task.epochs_of`` has it.
+    """Return the epochs of a client that does a ``share`` of them, at least one.
+
+    The rounding is that of ``clients.training.Task.epochs_of``.
     """
     return min(epochs, int(share * epochs) + 1)
 
 
 def share_of(done: int, epochs: int) -> float:
-    """A share of the epochs of which ``epochs_of`` makes ``done``, the middle of those
-    that do.
+    """Return a share that ``epochs_of`` converts to ``done``, the middle of all such
+    shares.
     """
     return (done - 0.5) / epochs
 
 
 def _ceil(number: Any) -> int:
-    """The least whole number that is not below an integer or a fraction."""
+    """Return the least whole number not below an integer or a fraction."""
     fraction = Fraction(number)
     return -(-fraction.numerator // fraction.denominator)
 
 
 def in_seconds(ticks: int) -> float:
-    """Ticks in seconds, rounded once."""
+    """Return ticks in seconds, rounded once."""
     return float(np.float64(ticks) / SECOND)

@@ -1,10 +1,10 @@
-"""How much an update counts that started from an older model of the server (time.md §5).
+"""The weight of an update that started from an older model of the server (time.md §5).
 
-Xie et al., "Asynchronous federated optimization", OPT 2020: s(τ) of the steps τ that the
-server has taken since is 1, (1 + τ)^−a, or 1 up to b and 1/(a(τ − b) + 1) beyond.
-Weights in means are whole numbers, so s is counted in units of 2^−b: a power of a
-floating-point number may differ in its last bit from machine to machine, the nearest
-whole number of ``decimal`` does not.
+The weight s(τ) depends on the steps τ that the server has taken since. It is 1, (1 +
+τ)^−a, or 1 up to b and 1/(a(τ − b) + 1) beyond (Xie et al., "Asynchronous federated
+optimization", OPT 2020). Weights in means are whole numbers, so s is counted in units
+of 2^−b. A power of a floating-point number may differ in its last bit between machines;
+the nearest whole number of ``decimal`` does not.
 """
 
 from collections.abc import Sequence
@@ -16,15 +16,15 @@ from hpcfl.clock import exact
 from hpcfl.experiment.sections import Time
 
 MOST_BITS = 16  # of 1, in units
-# of a weight times a client's samples: products of such whole numbers with float32
-# numbers are exact in float64
+# bits of a weight times a client's samples: products of such whole numbers with
+# float32 numbers are exact in float64
 PRODUCT_BITS = 28
 EXPONENT, SLOPE = 0.5, 10.0  # of polynomial and hinge, where ``time.a`` is not given
 
 
 @dataclass(frozen=True)
 class Staleness:
-    """s(τ) in whole units.
+    """The function s(τ) in whole units.
 
     Attributes:
         bits: 1 is 2^bits units.
@@ -34,18 +34,20 @@ class Staleness:
     bits: int
 
     @classmethod
-    def of(cls, time: Time, largest: int) -> "Staleness":
-        """That of an experiment whose clients weigh ``largest`` at most."""
+    def from_largest_weight(cls, time: Time, largest: int) -> "Staleness":
+        """Return s(τ) for an experiment whose clients weigh at most ``largest``."""
         return cls(time, min(MOST_BITS, PRODUCT_BITS - largest.bit_length()))
 
     def units(self, staleness: int) -> int:
-        """s(τ) in units, at least 1."""
+        """Return s(τ) in units, at least 1."""
         share = self._share(staleness)
         return max(1, exact.whole(share * 2**self.bits))
 
     def weights(self, staleness: Sequence[int]) -> list[int]:
-        """By how much the weights of the updates of a step are multiplied: s(τ) in units,
-        or 1 where all count whole, so that the step is one of a server that waits.
+        """Return the factors of the weights of a step's updates.
+
+        They are s(τ) in units, or 1 if all updates count whole, so that the step equals
+        that of a synchronous server.
         """
         units = [self.units(one) for one in staleness]
         if all(one == 2**self.bits for one in units):
@@ -53,8 +55,9 @@ class Staleness:
         return units
 
     def rate(self, staleness: Sequence[int]) -> float:
-        """How far a step of updates goes: the mean of s(τ), times the server's learning
-        rate or, of FedAsync, its α; rounded once.
+        """Return the length of a step, rounded once.
+
+        It is the mean of s(τ), times the server's learning rate or FedAsync's α.
         """
         total = sum(self.units(one) for one in staleness)
         mean = Fraction(total, len(staleness) * 2**self.bits)
@@ -63,7 +66,7 @@ class Staleness:
         return float(mean * Fraction(whole))
 
     def _share(self, staleness: int) -> Decimal:
-        """s(τ)."""
+        """Return s(τ)."""
         time = self.time
         if time.staleness == "polynomial":
             exponent = EXPONENT if time.a is None else time.a

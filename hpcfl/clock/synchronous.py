@@ -1,4 +1,4 @@
-"""Rounds that wait for their clients, until a deadline (time.md §4)."""
+"""Rounds that wait for their clients until a deadline (time.md §4)."""
 
 from dataclasses import dataclass
 from decimal import Decimal
@@ -10,7 +10,7 @@ from hpcfl.clock import exact
 from hpcfl.clock.availability import FOREVER, Availability
 from hpcfl.clock.devices import SECOND
 from hpcfl.clock.draws import Draws
-from hpcfl.clock.presence import Presence
+from hpcfl.clock.online_clients import OnlineClients
 from hpcfl.clock.seconds import Duration, epochs_of, share_of
 from hpcfl.clock.timetable import Job, Step
 from hpcfl.errors import UserError
@@ -19,16 +19,14 @@ from hpcfl.experiment.sections import Time
 
 @dataclass(frozen=True)
 class _Asked:
-    """A client of a round: the job that it begins, and whether it goes off before its
-    end.
-    """
+    """A client of a round: its job, and whether it goes off before the job's end."""
 
     job: Job
     lost: bool
 
 
 class SynchronousTimetable:
-    """The rounds one after the other; ``step`` gives the next."""
+    """The consecutive rounds; ``step`` returns the next."""
 
     def __init__(
         self,
@@ -41,7 +39,7 @@ class SynchronousTimetable:
         self._draws = draws
         self._duration = duration
         self._clients = draws.clients
-        self._presence = Presence(availability, self._clients)
+        self._online = OnlineClients(availability, self._clients)
         self._wanted = draws.participation.count(self._clients)
         self._deadline: int | None = None
         if time.deadline is not None:
@@ -50,7 +48,7 @@ class SynchronousTimetable:
         self._number = 0
 
     def step(self) -> Step:
-        """The next round. Raises UserError where nobody will ever be on again."""
+        """Return the next round. Raises UserError if no client will be on again."""
         self._number += 1
         started = self._tick
         on = self._someone_on()
@@ -81,21 +79,23 @@ class SynchronousTimetable:
         )
 
     def _someone_on(self) -> np.ndarray:
-        """Who is on, bool [clients]; where nobody is, the clock jumps to who comes first."""
-        on = self._presence.at(self._tick)
+        """Return whether each client is on, bool [clients], after waiting for a first
+        client.
+        """
+        on = self._online.advance(self._tick)
         if on.any():
             return on
         everybody = np.ones(self._clients, bool)
-        next_tick = self._presence.next_on(everybody)
+        next_tick = self._online.next_on(everybody)
         if next_tick >= FOREVER:
             raise UserError(
                 f"time.availability: no client comes on any more before round {self._number}"
             )
         self._tick = next_tick
-        return self._presence.at(next_tick)
+        return self._online.advance(next_tick)
 
     def _drawn(self, on: np.ndarray) -> list[tuple[int, float]]:
-        """Who is asked, with the share of the epochs that each does."""
+        """Return the clients that are asked, each with its share of the epochs."""
         # 1e-9: 1.1 · 10 is above 11 in floating point
         count = ceil(self._time.over_selection * self._wanted - 1e-9)
         key = (self._number,)
@@ -107,7 +107,7 @@ class SynchronousTimetable:
         return list(zip(chosen.tolist(), shares.tolist(), strict=True))
 
     def _asked(self, client: int, share: float) -> _Asked:
-        """The job of a client that starts now."""
+        """Return the job of a client that starts now."""
         epochs = self._duration.work.epochs
         done = epochs_of(share, epochs)
         if self._time.late == "partial" and self._deadline is not None:
@@ -116,13 +116,14 @@ class SynchronousTimetable:
                 done = fitting
                 share = share_of(done, epochs)
         ended = self._tick + self._duration.ticks(client, done)
-        off = self._presence.until(client)
+        off = self._online.period_end(client)
         job = Job(client, self._number - 1, self._tick, min(ended, off), share)
         return _Asked(job, off < ended)
 
     def _end(self, counted: list[Job], asked: list[_Asked]) -> int:
-        """The tick at which the server goes on: all arrivals that it waits for are
-        there, or the deadline has come, or there is nobody left to wait for.
+        """Return the tick at which the server continues.
+
+        It is the last awaited arrival, or the deadline, or the end of the last job.
         """
         if len(counted) == self._wanted:
             return counted[-1].ended

@@ -1,8 +1,8 @@
-"""What a timetable says: which client starts when and from which model, when it arrives,
-and which steps of the server its uploads are part of.
+"""The entries of a timetable: each client's jobs, and the server's steps with their
+uploads.
 
-No time depends on a number that is trained, so a timetable is known before round 1. It
-is computed anew whenever a run goes on, and needs no place in a checkpoint.
+No time depends on a trained number, so a timetable is known before round 1. A resumed
+run computes it again, and checkpoints do not contain it.
 """
 
 from collections.abc import Sequence
@@ -20,8 +20,8 @@ class Job:
     """The work of one client from one model of the server.
 
     Attributes:
-        version: the server's model that it starts from, which round ``version`` made; 0
-            is that before round 1.
+        version: the server's model at its start, made by round ``version``; 0 is the
+            model before round 1.
         begun, ended: ticks.
         share: of the epochs of each local training; 1 is all.
     """
@@ -35,19 +35,19 @@ class Job:
 
 @dataclass(frozen=True)
 class Step:
-    """A round: a step of the server, and what its clients did for it.
+    """A round: a step of the server, and the work of its clients.
 
     Attributes:
         number: of the round, from 1; it makes the server's model of this number.
         begun, ended: ticks.
-        jobs: whose uploads count, by ascending client; one a client.
-        busy: ticks that clients were at work between the two, together.
-        wasted: those of them, and of earlier ones, that no upload came of that counts,
-            in the round in which that turned out.
-        present: ticks that clients were on between the two, together.
-        lost: how many jobs no upload came of that counts.
-        awaited: the server's models, ascending, that clients started from whose uploads
-            may count in a later round.
+        jobs: those with counted uploads, by ascending client; one for each client.
+        busy: the clients' working ticks between the two, in total.
+        wasted: the working ticks of jobs without a counted upload, in the round in
+            which they fail.
+        present: the ticks of clients that are on between the two, in total.
+        lost: the number of jobs without a counted upload.
+        awaited: the server's models, ascending, from which clients started whose
+            uploads may count in a later round.
     """
 
     number: int
@@ -62,16 +62,16 @@ class Step:
 
     @cached_property
     def cohort(self) -> np.ndarray:
-        """The ids of the clients whose uploads count, ascending."""
+        """Return the ids of the clients with counted uploads, ascending."""
         return np.array([job.client for job in self.jobs], np.int64)
 
     @property
     def staleness(self) -> list[int]:
-        """How many steps the server has taken since each job started, before this one."""
+        """Return the server's steps since each job's start, before this one."""
         return [self.number - 1 - job.version for job in self.jobs]
 
     def numbers(self) -> dict[str, Any]:
-        """What is recorded of the round, by name."""
+        """Return the recorded metrics of the round, by name."""
         length = self.ended - self.begun
         staleness = self.staleness
         return {

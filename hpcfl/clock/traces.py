@@ -1,7 +1,7 @@
-"""Files of measured devices and of when they are on, in the form of FedScale's traces.
+"""Files of measured devices and their availability, in the form of FedScale's traces.
 
-FedScale's own files are pickles, which are not read because unpickling runs code;
-``json.dump`` of what they hold is what is read here: ``{"0": {"computation": 120.5,
+FedScale's own files are pickles, which are not read because unpickling runs code. The
+files here are ``json.dump`` of their content: ``{"0": {"computation": 120.5,
 "communication": 9000.0}, …}`` and ``{"0": {"active": [0, 7200], "inactive": [3600,
 9000], "finish_time": 86400}, …}``.
 
@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import Any
 
 from hpcfl.errors import UserError
-from hpcfl.files import atomic, foreign, regular
+from hpcfl.files import atomic, untrusted_files, user_files
 from hpcfl.files.atomic import Damaged
 
 MOST_BYTES = 1 << 28
-MOST_SECONDS = 10**9  # in a file of when devices are on
-# How many times the milliseconds of a row's key it takes to train on a sample.
+MOST_SECONDS = 10**9  # in a file of availability
+# The factor from a row's milliseconds, by key, to those of training on a sample.
 TIMES = {"computation": 3, "training": 1}
 
 
@@ -49,10 +49,11 @@ def _training_time(path: str, name: str, row: dict[str, Any]) -> Decimal:
 
 
 def activities(path: str, ticks: int) -> list[tuple[list[tuple[int, int]], int]]:
-    """Read when each client in a file is on, [from, to) in ticks, and the length of the
-    file's time, after which it begins anew.
+    """Read the periods in which each client of a file is on, and the length of its
+    time.
 
-    ticks: in a second. Raises UserError.
+    Periods are [from, to) in ticks; the file repeats after its length. ticks: in a
+    second. Raises UserError.
     """
     found = []
     for name, row in _rows(path):
@@ -60,7 +61,7 @@ def activities(path: str, ticks: int) -> list[tuple[list[tuple[int, int]], int]]
         begins = _times(path, name, row, "active", ticks)
         ends = _times(path, name, row, "inactive", ticks)
         if begins and len(ends) == len(begins) - 1:
-            ends.append(end)  # it is on when the file's time is over
+            ends.append(end)  # the client is on when the file's time ends
         if len(begins) != len(ends):
             raise UserError(
                 f"{path}: client '{name}' has {len(begins)} times in 'active' and "
@@ -75,8 +76,8 @@ def activities(path: str, ticks: int) -> list[tuple[list[tuple[int, int]], int]]
 def _refuse_disorder(
     path: str, name: str, periods: list[tuple[int, int]], end: int
 ) -> None:
-    """Raise UserError for the first period that does not lie between the one before it
-    and the ``end`` of the file's time.
+    """Raise UserError for the first period that is not between the one before and
+    ``end``.
     """
     last = -1
     for number, (comes_on, goes_off) in enumerate(periods):
@@ -89,10 +90,10 @@ def _refuse_disorder(
 
 
 def _rows(path: str) -> list[tuple[str, dict[str, Any]]]:
-    """The rows of a file by name, in its order. Raises UserError."""
+    """Return the rows of a file by name, in its order. Raises UserError."""
     file = Path(path).expanduser()
     try:
-        table = foreign.parsed(regular.read_bytes(file, MOST_BYTES))
+        table = untrusted_files.parsed(user_files.read_bytes(file, MOST_BYTES))
     except OSError as error:
         raise UserError(f"{path}: cannot be read ({atomic.reason(error)})") from None
     except Damaged as error:

@@ -1,3 +1,3 @@
-"""Slurm: what to ask for, sending jobs, the supervisor inside a job, and where runs and
-jobs stand.
+"""Slurm: profiles, submission, the supervisor inside a job, and the status of runs and
+jobs.
 """

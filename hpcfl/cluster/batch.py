@@ -1,5 +1,6 @@
-"""The texts given to Slurm and to launchers: pure functions of a profile and names,
-quoted for the shell.
+"""Batch scripts and command lines for Slurm and launchers, quoted for the shell.
+
+All functions are pure.
 """
 
 import shlex
@@ -14,9 +15,9 @@ Options = dict[str, str | int | bool]
 
 
 def options(profile: Profile, name: str) -> Options:
-    """sbatch's long options for a job called ``name``.
+    """Return sbatch's long options for a job called ``name``.
 
-    Slurm's warning, USR2, goes to the batch script's process alone ("B:"), where the
+    Slurm's warning, USR2, goes to the batch script's process alone ("B:"); the
     supervisor passes it on.
     """
     wanted: dict[str, str | int | bool | None] = {
@@ -44,7 +45,7 @@ def options(profile: Profile, name: str) -> Options:
 
 
 def flags(chosen: Options) -> list[str]:
-    """Options as arguments of sbatch."""
+    """Return options as arguments of sbatch."""
     return [
         f"--{key}" if value is True else f"--{key}={value}"
         for key, value in chosen.items()
@@ -52,11 +53,11 @@ def flags(chosen: Options) -> list[str]:
 
 
 def launcher(profile: Profile) -> list[str]:
-    """The words before a command that start it on every rank; none where a single
-    process suffices.
+    """Return the words before a command that start it on every rank; none for one
+    process.
 
     Every rank sees all GPUs of its node, because it chooses one by its rank on the
-    node. A rank that dies ends the others after 10 s (``--wait``);
+    node. A rank that dies ends the others after 10 s (``--wait``).
     ``--kill-on-bad-exit`` would also kill ranks that are about to leave with code 75,
     which asks for a requeue.
     """
@@ -77,26 +78,27 @@ def launcher(profile: Profile) -> list[str]:
 
 
 def experiment(python: str, file: Path, out: Path) -> list[str]:
-    """The command that every rank runs."""
+    """Return the command that every rank runs."""
     return [python, "-u", "-m", "hpcfl", "run", str(file), "--out", str(out)]
 
 
 def tuning(python: str, file: Path, out: Path, stage: str, cell: str) -> list[str]:
-    """The command that every rank of a job of a tuning runs."""
+    """Return the command that every rank of a tuning's job runs."""
     part = ["--stage", stage, *(["--cell", cell] if cell else [])]
     return [python, "-u", "-m", "hpcfl", "tune", str(file), "--out", str(out), *part]
 
 
 def script(chosen: Options, setup: Sequence[str], command: Sequence[str]) -> str:
-    """A whole batch script. It ends with ``exec``, so that Slurm's warning reaches
-    ``command`` itself.
+    """Return a whole batch script.
+
+    It ends with ``exec``, so that ``command`` itself receives Slurm's warning.
     """
     lines = [f"#SBATCH {shlex.quote(flag)}" for flag in flags(chosen)]
     return "\n".join(["#!/bin/bash", *lines, *setup, f"exec {shlex.join(command)}", ""])
 
 
 def supervised(python: str, supervisor: Supervisor) -> list[str]:
-    """The command that starts this supervisor as the last one of a batch script."""
+    """Return the command that starts this supervisor, the last one of a batch script."""
     return [
         python,
         "-m",
@@ -119,7 +121,7 @@ def supervised(python: str, supervisor: Supervisor) -> list[str]:
 def check_folder(folder: Path) -> None:
     """Raise UserError for a folder that Slurm cannot write logs to.
 
-    It expands '%' in the names of log files and reads the options in a batch script
+    Slurm expands '%' in the names of log files and reads the options in a batch script
     line by line.
     """
     text = str(folder)

@@ -1,4 +1,4 @@
-"""What the ranks of a job will need, computed before it is submitted."""
+"""Forecasts of the memory and disk that a job's ranks need."""
 
 from dataclasses import replace
 
@@ -10,11 +10,11 @@ from hpcfl.simulation.prepare import prepare
 
 
 def show(config: Config, ranks: int) -> None:
-    """Print what the server and rank 1, which gets the largest clients, need, for a job
-    of ``ranks`` ranks.
+    """Print the needs of the server and of rank 1, which gets the largest clients.
 
-    It is computed for CPUs, because the host that submits may have no GPU; a GPU that
-    trains more lanes at the same time needs more. Raises UserError.
+    ranks: the number of ranks of the job. The forecast is for CPUs, because the
+    submitting host may have no GPU; a GPU that trains more lanes at the same time needs
+    more. Raises UserError.
     """
     runtime = config.runtime.model_copy(update={"device": "cpu"})
     config = config.model_copy(update={"runtime": runtime})

@@ -1,5 +1,5 @@
-"""Cluster profiles, what to ask a batch system for: a TOML file for each kind of job,
-see ``--profile``.
+"""Cluster profiles: the resources to request, a TOML file for each kind of job, see
+``--profile``.
 """
 
 import os
@@ -26,8 +26,9 @@ TIME = re.compile(r"(?:(\d+)-)?(\d+):(\d\d):(\d\d)")
 
 
 class Profile(Section):
-    """All keys of a profile. A job has ``nodes`` × ``ranks_per_node`` MPI ranks, the
-    first one the server.
+    """The keys of a profile; a job has ``nodes`` × ``ranks_per_node`` MPI ranks.
+
+    The first rank is the server.
     """
 
     cluster: Literal["slurm", "local", "debug"] = Field(
@@ -85,12 +86,12 @@ class Profile(Section):
 
     @property
     def ranks(self) -> int:
-        """How many MPI ranks a job has."""
+        """Return the number of MPI ranks of a job."""
         return 1 if self.cluster == "debug" else self.nodes * self.ranks_per_node
 
     @property
     def seconds(self) -> int:
-        """The time limit in seconds."""
+        """Return the time limit in seconds."""
         parts = TIME.fullmatch(self.time)
         assert parts is not None  # the field's pattern
         days, hours, minutes, seconds = (int(part or 0) for part in parts.groups())
@@ -98,16 +99,17 @@ class Profile(Section):
 
 
 def folders() -> list[Path]:
-    """Where profiles are looked for by name: the user's own folder, then one below the
-    current folder.
+    """Return the folders of profiles: the user's own, then one below the current
+    folder.
     """
     home = Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config")
     return [home / "hpcfl" / "profiles", Path("slurm") / "profiles"]
 
 
 def load(name: str) -> Profile:
-    """The profile in the file ``name``, or without .toml in one of ``folders``. Raises
-    UserError.
+    """Return the profile in the file ``name``, or without .toml in one of ``folders``.
+
+    Raises UserError.
     """
     path = Path(name) if name.endswith(".toml") else _find(name)
     try:
@@ -121,8 +123,9 @@ def load(name: str) -> Profile:
 
 
 def _find(name: str) -> Path:
-    """The file of a profile by name; the first folder that has it counts. Raises
-    UserError.
+    """Return the file of a profile by name, from the first folder that has it.
+
+    Raises UserError.
     """
     known = {
         path.stem: path
@@ -139,7 +142,7 @@ def _find(name: str) -> Path:
 
 
 def _explain(error: pydantic.ValidationError) -> str:
-    """The first thing that is wrong, in one line."""
+    """Return the first mistake in one line."""
     first = error.errors(include_url=False)[0]
     key = ".".join(str(part) for part in first["loc"] if part != "[key]")
     if first["type"] == "extra_forbidden":

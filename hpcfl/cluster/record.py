@@ -1,4 +1,4 @@
-"""What the jobs of a cell note for each other, in the file ``CELL.requeues``."""
+"""The file ``CELL.requeues``, which a cell's jobs share."""
 
 from pydantic import ConfigDict, with_config
 from typing_extensions import TypedDict  # pydantic needs this one before Python 3.12
@@ -6,11 +6,9 @@ from typing_extensions import TypedDict  # pydantic needs this one before Python
 
 @with_config(ConfigDict(extra="allow"))
 class Record(TypedDict, total=False):
-    """What the supervisors of a cell's jobs note for later ones and for ``hpcfl
-    status``.
-    """
+    """The notes of a cell's supervisors for later jobs and for ``hpcfl status``."""
 
-    followers: dict[str, str]  # job → the one that was submitted to follow it
+    followers: dict[str, str]  # job → its submitted follower
     failure: str | None  # why the last job failed
     rounds: int  # in the newest checkpoint when the last job began
     fruitless: int  # starts one after the other that found no new checkpoint

@@ -1,6 +1,6 @@
-"""Questions and requests to Slurm.
+"""Queries and requests to Slurm.
 
-Any may go unanswered: some sites have no Slurm commands on compute nodes.
+Any of them may fail: some sites have no Slurm commands on compute nodes.
 """
 
 import os
@@ -10,14 +10,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 TIMEOUT = 20  # seconds for an answer of the controller
-# Beginnings of environment variables that Slurm leaves as they are in a job that has
-# none of its own.
+# Prefixes of environment variables that a new job inherits from this one, unless Slurm
+# sets them anew.
 OF_THIS_JOB = ("SLURM_ARRAY_", "SLURM_RESTART_COUNT")
 
 
 @dataclass(frozen=True)
 class Queued:
-    """A job as Slurm's queue has it, which may have ended already."""
+    """A job in Slurm's queue, which may have ended already."""
 
     state: str  # Slurm's word, such as PENDING or RUNNING
     reason: str  # why it waits
@@ -25,7 +25,7 @@ class Queued:
 
     @property
     def alive(self) -> bool:
-        """Whether it waits or runs."""
+        """Return whether the job waits or runs."""
         return self.state in (
             "PENDING",
             "RUNNING",
@@ -44,7 +44,7 @@ class Queued:
 
 
 def own_job() -> str | None:
-    """The id of this process's job, ARRAY_TASK for a task of an array; None outside of
+    """Return the id of this process's job, ARRAY_TASK for an array's task; None outside
     jobs.
     """
     array, task = (
@@ -55,15 +55,15 @@ def own_job() -> str | None:
 
 
 def jobs(ids: Iterable[str]) -> dict[str, Queued] | None:
-    """Those of the jobs, by id, that Slurm still knows; None if it cannot be asked.
+    """Return the given jobs that Slurm still knows, by id; None if Slurm does not
+    answer.
 
     For a task of an array, all tasks of the array are returned.
     """
     wanted = {job.partition("_")[0] for job in ids}  # without the number of a task
     if not wanted:
         return {}
-    # To ask for an id that Slurm has forgotten is an error, so all jobs of the user are
-    # asked for.
+    # A query for a forgotten id fails, so the query covers all jobs of the user.
     answer = _ask(
         [
             "squeue",
@@ -87,20 +87,21 @@ def jobs(ids: Iterable[str]) -> dict[str, Queued] | None:
 
 
 def requeue(job: str) -> bool:
-    """Send the job back to the queue and return whether that worked. Slurm kills it a
-    moment later.
+    """Send the job back to the queue and return whether that worked.
+
+    Slurm kills the job a moment later.
     """
     return _ask(["scontrol", "requeue", job]) is not None
 
 
 def submit_after(job: str, script: list[str], restarts: int) -> str | None:
     """Submit a batch script that starts when ``job`` has ended; return the new job's
-    id, None if that failed.
+    id.
 
-    script: its file and arguments. restarts: what ``restarts`` is to count in the new
-    job.
+    The result is None after a failure. script: its file and arguments. restarts: the
+    number that the new job's ``restarts`` includes.
     """
-    # sbatch hands this environment on, but the new job is no task of this one's array.
+    # sbatch passes this environment on, but the new job is no task of this array.
     environment = {
         name: value
         for name, value in os.environ.items()
@@ -114,8 +115,8 @@ def submit_after(job: str, script: list[str], restarts: int) -> str | None:
 
 
 def restarts() -> int:
-    """How often this job was started before: Slurm's count of requeues, and that of the
-    job it follows.
+    """Return the number of earlier starts: Slurm's requeues and those of preceding
+    jobs.
     """
     return int(os.environ.get("SLURM_RESTART_COUNT") or 0) + int(
         os.environ.get("HPCFL_RESTARTS") or 0
@@ -123,7 +124,7 @@ def restarts() -> int:
 
 
 def _ask(command: list[str], environment: dict[str, str] | None = None) -> str | None:
-    """What a Slurm command prints; None if there is no such command or it fails."""
+    """Return the output of a Slurm command; None if it is missing or fails."""
     if shutil.which(command[0]) is None:
         return None
     try:

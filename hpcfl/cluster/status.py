@@ -1,5 +1,5 @@
-"""``hpcfl status``: where the runs in a folder stand. It only reads, and never disturbs
-a run that writes.
+"""``hpcfl status``: the status of the runs in a folder, read without disturbing
+writers.
 """
 
 import shlex
@@ -26,35 +26,38 @@ from hpcfl.storage import run_folder, run_status, sweep_folder, tune_folder
 from hpcfl.storage.results import Results
 from hpcfl.storage.run_status import Stage
 
-INTERVAL = 5.0  # seconds between two looks
+INTERVAL = 5.0  # seconds between two updates
 UNDER_WAY = ("queued", "starting", "running")
 STARTING = (
     Stage.EMPTY,
     Stage.CLAIMED,
     Stage.PREPARED,
-)  # stages of a run that is at work before round 1
+)  # stages of an active run before round 1
 WIDE = 200  # columns where the output is no terminal
 SHOWN = 1000  # cells of a table
 
 
 @dataclass(frozen=True)
 class Status:
-    """Where a cell of a sweep, or a single run, stands."""
+    """The status of a sweep's cell or of a single run."""
 
     name: str
     state: str  # finished, running, starting, queued, failed, stopped or waiting
-    note: str = ""  # says more about the state
+    note: str = ""  # details of the state
     round: int = 0  # the last one played
-    rounds: int | None = None  # how many are asked for
-    accuracy: float | None = None  # the last one scored, in [0, 1], or what else counts
+    rounds: int | None = None  # the number requested
+    accuracy: float | None = (
+        None  # the last one scored, in [0, 1], or another primary metric
+    )
     left: float | None = None  # seconds until it is finished, at its pace so far
     reached: str = ""  # ``accuracy`` as it is shown
-    command: str = ""  # what continues it, where somebody typed that
+    command: str = ""  # the command that continues it, if a user typed it
 
 
 def look(folder: Path) -> list[Status]:
-    """All cells of the sweep in a folder, or the single run in it. Raises UserError if
-    there is neither.
+    """Return the status of all cells of the sweep in a folder, or of its single run.
+
+    Raises UserError if there is neither.
     """
     submissions = Submissions(folder)
     queue = slurm.jobs(submissions.jobs.values()) or {}
@@ -65,7 +68,8 @@ def look(folder: Path) -> list[Status]:
 
 
 def show(folder: Path, watch: bool) -> None:
-    """Print where the cells stand; with ``watch``, repeat it until none is under way.
+    """Print the status of the cells; with ``watch``, update it until none is under way.
+
     Raises UserError.
     """
     console = stdout_console()
@@ -85,8 +89,7 @@ def show(folder: Path, watch: bool) -> None:
 
 
 def _cells(folder: Path, submissions: Submissions) -> Iterator[tuple[str, Path]]:
-    """Names and folders of the sweep's cells in its order, then of other runs in the
-    folder.
+    """Yield names and folders of the sweep's cells in its order, then of other runs.
 
     Raises UserError if there are none.
     """
@@ -103,8 +106,9 @@ def _cells(folder: Path, submissions: Submissions) -> Iterator[tuple[str, Path]]
 
 
 def _cells_of(folder: Path, submitted: list[str]) -> Iterator[tuple[str, Path]]:
-    """Names and folders of a sweep's cells; those that were ``submitted`` where nothing
-    else says what its cells are. Raises UserError if there are none.
+    """Yield names and folders of a sweep's cells.
+
+    submitted: the cells if the folder has no list. Raises UserError if there are none.
     """
     planned = sweep_folder.cells(folder) or submitted
     others = sweep_folder.there(folder)
@@ -115,8 +119,10 @@ def _cells_of(folder: Path, submitted: list[str]) -> Iterator[tuple[str, Path]]:
 
 
 def _job(name: str, submissions: Submissions, queue: dict[str, Queued]) -> str:
-    """What the job of a cell was submitted as: the cell, or its part in the first rung
-    of a tuning that Slurm has not ended, else in the last; "" where it was not.
+    """Return the name of a cell's job, "" without one.
+
+    In a tuning it is the cell's first part that Slurm has not ended, else its last
+    part.
     """
     parts = [job for job in submissions.jobs if job.startswith(f"{name},rung=")]
     for job in parts:
@@ -135,7 +141,7 @@ def _status(
     submissions: Submissions,
     queue: dict[str, Queued],
 ) -> Status:
-    """Where a run stands. job: what it was submitted as, "" where it was not."""
+    """Return the status of a run. job: its submitted name, "" without one."""
     if not job and not folder.is_dir():
         return Status(name, "waiting")
     run = _run(folder)
@@ -162,7 +168,7 @@ def _status(
 
 
 def _run(folder: Path) -> Run | None:
-    """The run in a folder; None if there is none that can be read."""
+    """Return the run in a folder; None if it is missing or unreadable."""
     try:
         return summary.load(folder)
     except UserError:
@@ -176,9 +182,7 @@ def _state(
     submissions: Submissions,
     queued: Queued | None,
 ) -> tuple[str, str]:
-    """A cell's state and note: what its folder says comes first, what the queue says
-    next.
-    """
+    """Return a cell's state and note, first from its folder, then from the queue."""
     run_state = run.status if run else run_status.look(folder, None, Results())
     requeues = (
         f"requeued {queued.restarts} time{'s' if queued.restarts > 1 else ''}"
@@ -206,9 +210,7 @@ def _state(
 
 
 def _typed(run: Run) -> str:
-    """The command that last began or continued a run, for a shell; "" where it was none
-    of hpcfl's own.
-    """
+    """Return the command that last started a run, for a shell; "" for other programs."""
     program, *words = run.results.header.get("command") or [""]
     ranks = run.results.header.get("ranks", 1)
     launcher = ["mpiexec", "-n", str(ranks)] if ranks > 1 else []
@@ -220,7 +222,9 @@ def _typed(run: Run) -> str:
 
 
 def _in_queue(queued: Queued, run: Run | None, requeues: str) -> tuple[str, str]:
-    """State and note of a cell whose job waits or runs, but does not hold the folder."""
+    """Return state and note of a cell whose job waits or runs without holding the
+    folder.
+    """
     if queued.state == "RUNNING":
         return "running" if run else "starting", requeues
     return "queued", ", ".join(

@@ -1,8 +1,8 @@
-"""``hpcfl submit``: send an experiment file to a cluster through submitit, a sweep as
-an array of jobs, a tuning as several that wait for each other.
+"""``hpcfl submit``: submission of an experiment file to a cluster through submitit.
 
-What a job needs lies with its logs in ``OUT/jobs`` (``submission_folder``). It does not
-depend on the experiment file any more, which may be edited while jobs wait.
+A sweep becomes an array of jobs, a tuning several arrays that wait for each other. The
+inputs of a job are stored with its logs in ``OUT/jobs`` (``submission_folder``). The
+job does not read the experiment file, which may be edited while jobs wait.
 """
 
 import json
@@ -20,8 +20,8 @@ from submitit.core.utils import (
     UncompletedJobError,
 )
 
-# private, but what submitit itself makes its scripts with: a dry run shows just what
-# would be sent
+# private, but submitit makes its own scripts with it: a dry run shows exactly the script
+# that a submission sends
 from submitit.slurm.slurm import _make_sbatch_string
 
 from hpcfl.cluster import batch, forecast, slurm
@@ -47,11 +47,11 @@ UNLIMITED = (
 
 @dataclass(frozen=True)
 class CellJob:
-    """A cell, or a part of a tuning, that is to be submitted."""
+    """A cell, or a part of a tuning, to be submitted."""
 
     name: str
     config: Config
-    supervisor: Supervisor  # what the job runs
+    supervisor: Supervisor  # the callable of the job
     files: dict[Path, str]  # texts to be written into ``OUT/jobs``
 
 
@@ -62,11 +62,11 @@ def submit(
     out: Path | None,
     dry_run: bool,
 ) -> list[str]:
-    """Submit what is neither complete nor in the queue; return lines that say what was
-    done.
+    """Submit all cells that are neither complete nor in the queue; return lines about
+    them.
 
-    With ``dry_run`` nothing is written or submitted; what the ranks need is printed,
-    and batch scripts are the last of the lines. Raises UserError or RunFailure.
+    With ``dry_run`` nothing is written or submitted. The needs of the ranks are printed
+    then, and batch scripts are the last of the lines. Raises UserError or RunFailure.
     """
     profile = profiles.load(profile_name)
     table = config.read(file, overrides)
@@ -106,8 +106,11 @@ def submit(
 def _submit_tuning(
     tuning: Plan, profile: Profile, out: Path | None, dry_run: bool
 ) -> list[str]:
-    """Submit an array for each rung of a tuning, one for the final runs, and a job that
-    says what came out. Each waits until the one before has ended, whatever became of it.
+    """Submit an array for each rung of a tuning, one for the final runs, and a last
+    job.
+
+    The last job reports the outcome. Each waits until the one before has ended, with or
+    without success.
     """
     if profile.cluster != "slurm":
         raise UserError(
@@ -125,7 +128,7 @@ def _submit_tuning(
     if not dry_run:
         tune.begin(tuning, folder)
     lines = []
-    after: list[str] = []  # the arrays that the next one waits for
+    after: list[str] = []  # the arrays that the next array waits for
     for stage in stages(tuning, folder):
         waiting = [task.name for task in stage.tasks if task.name in queued]
         jobs = [
@@ -134,19 +137,21 @@ def _submit_tuning(
             if task.name not in queued
         ]
         if waiting:
-            lines.append(f"{stage.said}: {len(waiting)} in the queue")
+            lines.append(f"{stage.title}: {len(waiting)} in the queue")
         arrays = {_array(queued[name]) for name in waiting}
         if jobs and dry_run:
             if not after:
                 forecast.show(jobs[0].config, profile.ranks)
-            lines.append(f"{stage.said}: {len(jobs)} jobs")
+            lines.append(f"{stage.title}: {len(jobs)} jobs")
             lines.append(script(profile, jobs, submissions, after))
             arrays.add("THE_ONE_BEFORE")
         elif jobs:
             _write(jobs, submissions)
             ids = _send(profile, jobs, submissions, after)
             arrays |= {_array(job) for job in ids.values()}
-            lines.append(f"{stage.said}: {len(jobs)} jobs, {', '.join(sorted(arrays))}")
+            lines.append(
+                f"{stage.title}: {len(jobs)} jobs, {', '.join(sorted(arrays))}"
+            )
         after = sorted(arrays) or after
     if dry_run:
         return lines
@@ -154,8 +159,9 @@ def _submit_tuning(
 
 
 def _submissions(folder: Path) -> Submissions:
-    """What was submitted for a results folder. Raises UserError for one that Slurm
-    cannot use.
+    """Return the submissions of a results folder.
+
+    Raises UserError for a folder that Slurm cannot use.
     """
     batch.check_folder(folder)
     submissions = Submissions(folder)
@@ -168,7 +174,7 @@ def _submissions(folder: Path) -> Submissions:
 
 
 def _write(jobs: list[CellJob], submissions: Submissions) -> None:
-    """Write what jobs need into ``OUT/jobs``. Raises RunFailure."""
+    """Write the jobs' files into ``OUT/jobs``. Raises RunFailure."""
     with atomic.explained(submissions.folder):
         submissions.folder.mkdir(parents=True, exist_ok=True)
     texts: dict[Path, str] = {}
@@ -186,8 +192,8 @@ def _follow(submissions: Submissions) -> str:
 def _open(
     plan: experiments.Plan, folder: Path
 ) -> tuple[list[experiments.PlannedCell], dict[str, UserError]]:
-    """The cells that are not complete and whose folders can be used; and by name, why
-    other folders cannot.
+    """Return the incomplete cells with usable folders, and the errors of others by
+    name.
 
     Raises UserError if no cell's folder can be used.
     """
@@ -209,8 +215,8 @@ def script(
     submissions: Submissions,
     after: list[str] | None = None,
 ) -> str:
-    """The batch script as submitit will send it; without Slurm, the command that starts
-    the ranks.
+    """Return the batch script that submitit will send; without Slurm, the start
+    command.
 
     after: the jobs that have to end before.
     """
@@ -225,7 +231,7 @@ def script(
 def _of_cell(
     profile: Profile, submissions: Submissions, out: Path, cell: experiments.PlannedCell
 ) -> CellJob:
-    """The job of a cell whose results go to ``out``."""
+    """Return the job of a cell whose results go to ``out``."""
     frozen = submissions.frozen(cell.name)
     command = batch.experiment(sys.executable, frozen, out)
     text = json.dumps(cell.config.resolved(), indent=1)
@@ -242,7 +248,10 @@ def _of_task(
     tuning: Plan,
     config: Config,
 ) -> CellJob:
-    """A job of the tuning in ``folder``; ``config``: about what it plays."""
+    """Return a job of the tuning in ``folder``.
+
+    config: an approximation of the configuration that it plays.
+    """
     frozen = submissions.frozen("tune")
     command = batch.tuning(sys.executable, frozen, folder, task.stage, task.cell)
     text = json.dumps(tuning.table, indent=1)
@@ -267,7 +276,7 @@ def _job(
     command: list[str],
     files: dict[Path, str],
 ) -> CellJob:
-    """The job called ``name`` that runs ``command`` on every rank, with results in
+    """Return the job ``name`` that runs ``command`` on every rank, with results in
     ``out``.
     """
     again = submissions.script(name)
@@ -289,9 +298,10 @@ def _job(
 
 
 def _parameters(profile: Profile, name: str, after: list[str]) -> dict[str, Any]:
-    """submitit's parameters for a job called ``name`` that waits for those in ``after``.
+    """Return submitit's parameters for a job called ``name`` that waits for those in
+    ``after``.
 
-    submitit spells sbatch's options with '_' and sets some itself, which ours replace.
+    submitit spells sbatch's options with '_'. It sets some itself, which ours replace.
     """
     options = {
         key.replace("-", "_"): value
@@ -309,8 +319,9 @@ def _parameters(profile: Profile, name: str, after: list[str]) -> dict[str, Any]
 
 
 def _python() -> str:
-    """How a batch script calls Python: by ``exec``, so that Slurm's warning reaches
-    that process itself.
+    """Return the start of Python in a batch script.
+
+    It uses ``exec``, so that the process itself receives Slurm's warning.
     """
     return f"exec {shlex.quote(sys.executable)}"
 
@@ -321,8 +332,8 @@ def _send(
     submissions: Submissions,
     after: list[str] | None = None,
 ) -> dict[str, str]:
-    """Submit the jobs to Slurm as one array, which waits for the jobs in ``after``;
-    return name → id.
+    """Submit the jobs as one array that waits for the jobs in ``after``; return name →
+    id.
 
     Raises RunFailure.
     """
@@ -346,14 +357,12 @@ def _send(
 
 
 def _array(job: str) -> str:
-    """The array that a job is a task of, or itself."""
+    """Return the array that a job is a task of, or the job itself."""
     return job.partition("_")[0]
 
 
 def _run_here(profile: Profile, job: CellJob, submissions: Submissions) -> str:
-    """Run a cell without Slurm and wait until it has ended; return a line. Raises
-    Interrupted.
-    """
+    """Run a cell without Slurm, wait for its end and return a line. Raises Interrupted."""
     try:
         if profile.cluster == "debug":
             experiments.run_one(
@@ -371,7 +380,7 @@ def _run_here(profile: Profile, job: CellJob, submissions: Submissions) -> str:
 
 
 def _in_queue(profile: Profile, submissions: Submissions) -> dict[str, str]:
-    """The jobs that still wait or run: name → id.
+    """Return the jobs that still wait or run: name → id.
 
     Raises RunFailure if Slurm does not answer.
     """

@@ -1,5 +1,5 @@
-"""``OUT/jobs``: what was submitted for the results folder ``OUT``, for ``submit`` and
-for ``status``.
+"""``OUT/jobs``: the submitted jobs of the results folder ``OUT``, for ``submit`` and
+``status``.
 """
 
 import json
@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from hpcfl.cluster.record import Record
 from hpcfl.errors import UserError
-from hpcfl.files import atomic, foreign
+from hpcfl.files import atomic, untrusted_files
 from hpcfl.files.atomic import Damaged
 from hpcfl.storage.forms import FileName
 from hpcfl.storage.run_folder import JOBS
@@ -20,13 +20,11 @@ Form = TypeVar("Form")
 
 
 class Submissions:
-    """What is in the folder ``jobs`` of the results folder ``out``, which need not
-    exist yet.
-    """
+    """The folder ``jobs`` of the results folder ``out``, which need not exist yet."""
 
     def __init__(self, out: Path) -> None:
-        """Read ``jobs``, the id of each cell's last job, or of that which it sent after
-        itself.
+        """Read ``jobs``, the id of each cell's last job or of the last follower of that
+        job.
 
         Raises UserError if a file is damaged.
         """
@@ -36,38 +34,42 @@ class Submissions:
         self.jobs = {cell: self._last(cell, job) for cell, job in submitted.items()}
 
     def frozen(self, cell: str) -> Path:
-        """The cell's resolved configuration, as it was when it was submitted."""
+        """Return the file with the cell's resolved configuration at the time of
+        submission.
+        """
         return self.folder / f"{cell}.json"
 
     def script(self, cell: str) -> Path:
-        """A batch script for the cell that works without submitit."""
+        """Return the file of the cell's batch script, which works without submitit."""
         return self.folder / f"{cell}.sbatch"
 
     def record(self, cell: str) -> Path:
-        """The file with the cell's ``Record``."""
+        """Return the file with the cell's ``Record``."""
         return self.folder / f"{cell}.requeues"
 
     def failure(self, cell: str) -> str | None:
-        """Why the cell's last job failed, where its supervisor could say."""
+        """Return why the cell's last job failed, if its supervisor noted it."""
         return _read(self.record(cell), Record).get("failure")
 
     def add(self, jobs: dict[str, str]) -> None:
-        """Note new jobs, cell → id. Raises RunFailure if the file cannot be written."""
+        """Record new jobs, cell → id. Raises RunFailure if the file cannot be written."""
         self.jobs = self.jobs | jobs
         atomic.write(self.folder / SUBMITTED, json.dumps(self.jobs, indent=1).encode())
 
     def _last(self, cell: str, job: str) -> str:
-        """The job at the end of the chain of followers that begins with ``job``."""
+        """Return the job at the end of the chain of followers that begins with ``job``."""
         followers = dict(_read(self.record(cell), Record).get("followers", {}))
         while job in followers:
-            job = followers.pop(job)  # so that a circle ends
+            job = followers.pop(job)  # so that a cycle ends
         return job
 
 
 def _read(path: Path, form: type[Form]) -> Form:
-    """What is in the file, empty if there is none. Raises UserError if it is damaged."""
+    """Return the content of a file, empty without one. Raises UserError if it is
+    damaged.
+    """
     try:
-        return foreign.read_json(path, form, LIMIT)
+        return untrusted_files.read_json(path, form, LIMIT)
     except FileNotFoundError:
         return form()
     except Damaged as error:

@@ -1,11 +1,11 @@
 """The process in a batch job that starts the ranks, passes Slurm's warning on to them
 and requeues the job.
 
-Slurm warns a job before its time limit and before preemption. Then the ranks finish
-their round, write a checkpoint and leave with code 75; the job is requeued, and the
+Slurm warns a job before its time limit and before preemption. The ranks then finish
+their round, write a checkpoint and leave with code 75. The job is requeued, and the
 same command continues. If the ranks are not ready in time, the job is requeued anyway
-and continues from its last checkpoint. A job whose ranks fail is not requeued. A batch
-script that you write yourself can end with this command as well.
+and continues from its last checkpoint. A job whose ranks fail is not requeued. Your own
+batch script can end with this command as well.
 """
 
 import argparse
@@ -26,23 +26,23 @@ from typing import Any, NoReturn
 from hpcfl.cluster import slurm
 from hpcfl.cluster.record import Record
 from hpcfl.errors import RunFailure
-from hpcfl.files import atomic, foreign, output
+from hpcfl.files import atomic, output, untrusted_files
 from hpcfl.files.atomic import Damaged
 
 CONTINUE = 75  # exit code: stopped early, the same command continues
 RESERVE = 30.0  # seconds that requeueing itself may take
-TICK = 0.2  # seconds between two looks at the ranks
-REASON_BYTES = 10_000  # the most that is read of why the ranks failed
+TICK = 0.2  # seconds between two checks of the ranks
+REASON_BYTES = 10_000  # the most bytes that are read of the ranks' failure reason
 REPEAT = 5.0  # seconds after which the warning is passed on again
 WARNINGS = (signal.SIGUSR2, signal.SIGTERM, signal.SIGXCPU)
 
 
 @dataclass
 class Supervisor:
-    """What a job runs; submitit pickles it and calls it in the job."""
+    """The callable of a job; submitit pickles it and calls it in the job."""
 
     command: list[str]  # starts the ranks
-    folder: str  # their results
+    folder: str  # of their results
     record: str  # file of the cell's ``Record``
     warning: float  # seconds between Slurm's signal and the end of the job
     max_requeues: int  # without a new checkpoint
@@ -53,6 +53,7 @@ class Supervisor:
 
     def __call__(self) -> None:
         """Return when the run is complete; leave with code 75 when the job is requeued.
+
         Raises RunFailure.
         """
         try:
@@ -74,30 +75,30 @@ class Supervisor:
 
     @property
     def _reason_file(self) -> Path:
-        """Where the ranks say why they failed."""
+        """Return the file in which a failing rank writes its reason."""
         return Path(f"{self.record}.reason").absolute()
 
     def _start(self) -> "subprocess.Popen[bytes]":
-        """Start the ranks. Raises RunFailure if there is no such program."""
+        """Start the ranks. Raises RunFailure if the program is missing."""
         self._reason_file.unlink(missing_ok=True)
         environment = {**os.environ, output.REASON: str(self._reason_file)}
         with atomic.explained(Path(self.command[0])):
             return subprocess.Popen(self.command, env=environment)
 
     def _reason(self) -> str:
-        """What the first rank that failed said of it, after a colon; "" if none did."""
+        """Return the reason of the first failing rank after a colon; "" without one."""
         try:
-            said = foreign.read_bytes(self._reason_file, REASON_BYTES)
+            said = untrusted_files.read_bytes(self._reason_file, REASON_BYTES)
         except (FileNotFoundError, Damaged):
             return ""
         return f": {said.decode(errors='replace')}"
 
     def _watch(self, process: "subprocess.Popen[bytes]") -> int | None:
-        """Wait for the ranks and return their exit code; None if they are still there
-        when the time is up.
+        """Wait for the ranks and return their exit code; None if they still run at the
+        end.
 
-        A warning is passed on again and again, because a launcher that is just starting
-        the ranks loses it.
+        A warning is passed on repeatedly, because a launcher that is still starting the
+        ranks loses it.
         """
         last_sent = 0.0
         while process.poll() is None and not self._too_late():
@@ -110,18 +111,18 @@ class Supervisor:
         return process.returncode
 
     def _warn(self, number: int, frame: FrameType | None) -> None:
-        """Handle a signal of Slurm's."""
+        """Handle a signal of Slurm."""
         if self._warned is None:
             self._warned = time.monotonic()
 
     def _too_late(self) -> bool:
-        """Whether what is left after a warning is needed for requeueing."""
+        """Return whether the time left after a warning is needed for requeueing."""
         patience = max(self.warning / 2, self.warning - RESERVE)
         return self._warned is not None and time.monotonic() - self._warned > patience
 
     def _count_start(self) -> None:
-        """Count the latest requeues that brought no new checkpoint. Raises RunFailure
-        for too many.
+        """Count the latest requeues without a new checkpoint. Raises RunFailure for too
+        many.
         """
         done, before = progress(Path(self.folder)), _read(Path(self.record))
         in_vain = slurm.restarts() > 0 and before.get("rounds") == done
@@ -136,18 +137,17 @@ class Supervisor:
             )
 
     def _note(self, **entries: Any) -> None:
-        """Set entries of the ``Record``; a full disk is no reason to stop."""
+        """Set entries of the ``Record``; a full disk is ignored."""
         path = Path(self.record)
         with suppress(OSError, RunFailure):
             path.parent.mkdir(parents=True, exist_ok=True)
             atomic.write(path, json.dumps(_read(path) | entries).encode())
 
     def _continue(self, code: int | None) -> NoReturn:
-        """Send the job back to the queue, unless the user has ended it, and leave with
-        code 75.
+        """Requeue the job, unless the user has ended it, and leave with code 75.
 
-        code: that of the ranks, None if they are still there. Raises RunFailure if
-        there is no queue.
+        code: that of the ranks, None if they still run. Raises RunFailure without a
+        queue.
         """
         job = slurm.own_job()
         queue = slurm.jobs([job]) if job else {}
@@ -160,7 +160,7 @@ class Supervisor:
             if code is None
             else (f"by the warning before the ranks could take it ({_ending(code)})")
         )
-        # said before all else: Slurm may end this process while it is being requeued
+        # printed first: Slurm may end this process during the requeue
         _say(f"job {job} stopped {when}")
         if (
             queue is not None
@@ -188,8 +188,8 @@ class Supervisor:
 
 
 def progress(folder: Path) -> int:
-    """The round of the newest checkpoint of the run in ``folder``, or of all cells of a
-    sweep added up.
+    """Return the round of the newest checkpoint in ``folder``, or the sum over a
+    sweep's cells.
     """
     newest: dict[Path, int] = {}
     for pattern in ("checkpoints/manifest-*.json", "*/checkpoints/manifest-*.json"):
@@ -203,7 +203,7 @@ def progress(folder: Path) -> int:
 
 @contextmanager
 def _handling(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
-    """Inside the block Slurm's warnings call ``handler``."""
+    """Handle Slurm's warnings by ``handler`` inside the block."""
     before = {number: signal.signal(number, handler) for number in WARNINGS}
     try:
         yield
@@ -213,8 +213,9 @@ def _handling(handler: Callable[[int, FrameType | None], None]) -> Iterator[None
 
 
 def _ending(code: int) -> str:
-    """How the ranks ended, by their launcher's exit code, which is negative for a
-    signal.
+    """Describe how the ranks ended, from their launcher's exit code.
+
+    A negative code stands for a signal.
     """
     return (
         f"the ranks were ended by {signal.Signals(-code).name}"
@@ -224,9 +225,9 @@ def _ending(code: int) -> str:
 
 
 def _read(path: Path) -> dict[str, Any]:
-    """The entries of a ``Record``, none if it cannot be read."""
+    """Return the entries of a ``Record``, none if it cannot be read."""
     try:
-        return dict(foreign.read_json(path, Record))
+        return dict(untrusted_files.read_json(path, Record))
     except (FileNotFoundError, Damaged):
         return {}
 
@@ -236,8 +237,9 @@ def _say(text: str) -> None:
 
 
 def main() -> None:
-    """``python -m hpcfl.cluster.supervisor [options] -- command``, the last line of a
-    batch script.
+    """Run ``python -m hpcfl.cluster.supervisor [options] -- command``.
+
+    This is the last line of a batch script.
     """
     parser = argparse.ArgumentParser(
         prog="python -m hpcfl.cluster.supervisor",

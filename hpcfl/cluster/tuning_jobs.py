@@ -1,8 +1,8 @@
-"""The jobs of a tuning that are still to be played: an array for each rung, one for the
-final runs, and one job that says what came out; each waits for the one before.
+"""The remaining jobs of a tuning: an array for each rung, one for the final runs, and
+one job for the outcome.
 
-No job decides for another one: a task of a rung finds in the files of the rung before
-whether its configuration goes on, and ends at once where it does not.
+Each array waits for the one before. No job decides for another: a task of a rung reads
+the files of the rung before. It ends at once if its configuration does not go on.
 """
 
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from hpcfl.commands import tune
 from hpcfl.errors import RunFailure, UserError
 from hpcfl.report import summary
 from hpcfl.storage import tune_folder
-from hpcfl.tuning import standing
+from hpcfl.tuning import search_results
 from hpcfl.tuning.plan import Candidate, Cell, Plan
 
 OUTCOME = "outcome"
@@ -23,11 +23,11 @@ class Task:
     """A job.
 
     Attributes:
-        name: Sets it apart from the tuning's other ones; part of files' names.
-        stage: As ``hpcfl tune --stage`` takes it.
-        cell: As ``--cell`` takes it; "" for what came out.
-        place: Of what it plays, below the tuning's folder.
-        method: Whose run it is, one of several where it is nobody's.
+        name: Unique in the tuning; part of files' names.
+        stage: The value of ``hpcfl tune --stage``.
+        cell: The value of ``--cell``; "" for the outcome.
+        place: The folder of its run, below the tuning's folder.
+        method: The method of its run; any method for the outcome.
     """
 
     name: str
@@ -41,12 +41,12 @@ class Task:
 class Stage:
     """The jobs that may run at the same time."""
 
-    said: str
+    title: str
     tasks: list[Task]
 
 
 def stages(tuning: Plan, folder: Path) -> list[Stage]:
-    """What is to be played, in order. A stage may have no tasks left."""
+    """Return the remaining stages in order. A stage may have no tasks left."""
     methods = tuning.section.methods
     count = max(len(tuning.rungs(method)) for method in methods)
     found = []
@@ -68,7 +68,9 @@ def stages(tuning: Plan, folder: Path) -> list[Stage]:
 
 
 def _of_rung(tuning: Plan, folder: Path, method: str, rung: int) -> list[Task]:
-    """The runs of a method that may have a part in a rung which they have not played."""
+    """Return the tasks of a method's runs that may have a part in a rung and have not
+    played it.
+    """
     if rung >= len(tuning.rungs(method)):
         return []
     candidates = _may_go_on(tuning, folder, method, rung)
@@ -78,24 +80,27 @@ def _of_rung(tuning: Plan, folder: Path, method: str, rung: int) -> list[Task]:
     for candidate in candidates:
         for seed in tuning.section.search_seeds:
             cell = Cell(candidate, seed).name
-            if tune_folder.result(folder, cell, standing.step(rung)) is not None:
+            if (
+                tune_folder.result(folder, cell, search_results.name_step(rung))
+                is not None
+            ):
                 continue
             place = f"{tune_folder.SEARCH}/{cell}"
-            name = f"{cell},{standing.step(rung)}"
+            name = f"{cell},{search_results.name_step(rung)}"
             tasks.append(Task(name, str(rung), cell, place, method))
     return tasks
 
 
 def _may_go_on(tuning: Plan, folder: Path, method: str, rung: int) -> list[Candidate]:
-    """Who goes on to a rung; every trial while nobody can know."""
+    """Return the candidates that go on to a rung; every trial while that is unknown."""
     try:
-        return standing.going_on(tuning, folder, method, rung)
+        return search_results.select_candidates(tuning, folder, method, rung)
     except RunFailure:
         return tuning.trials(method)
 
 
 def _final(tuning: Plan, folder: Path, method: str) -> list[Task]:
-    """The final runs of a method that are not complete."""
+    """Return the tasks of a method's incomplete final runs."""
     cells = tune.cells_of(tuning, method)
     tasks = []
     for sweep in (tune_folder.FINAL, tune_folder.UNTUNED):

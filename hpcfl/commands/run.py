@@ -16,7 +16,7 @@ from hpcfl.communication.communicator import Communicator
 from hpcfl.communication.mpi import launched_world_size
 from hpcfl.data.partition import Split
 from hpcfl.errors import Interrupted, RunFailure, UserError
-from hpcfl.experiment import blame, measures, protocols
+from hpcfl.experiment import measures, protocols, user_code
 from hpcfl.experiment.config import PATHS, Config
 from hpcfl.files import output
 from hpcfl.report.progress import Progress
@@ -36,7 +36,7 @@ from hpcfl.simulation.prepare import (
 )
 from hpcfl.simulation.rank_list import rank_list
 from hpcfl.simulation.signals import StopRequest
-from hpcfl.storage import ownership, provenance, results, run_folder
+from hpcfl.storage import provenance, results, run_fingerprint, run_folder
 from hpcfl.storage.checkpoint import Checkpoints, Restored
 from hpcfl.storage.metrics import MetricsWriter
 from hpcfl.storage.run_folder import CHECKPOINTS, PARTITION, Claim
@@ -175,7 +175,7 @@ def _begin(
     run = prepared.config.fingerprint()
     saved = None if claim.fresh else _saved_split(partition, notes)
     if saved is not None:
-        ownership.require(partition, saved.run, run)
+        run_fingerprint.require(partition, saved.run, run)
     if restored is not None and saved is not None and not saved.same(prepared.split):
         raise UserError(
             f"{partition}: was drawn from other data than those in place now; put the data back "
@@ -305,9 +305,11 @@ def _call(on_round: OnRound, name: str, round: int, values: dict[str, Any]) -> N
         with torch_settings.restored():
             on_round(name, round, values)
     except Exception as error:
-        place = blame.line_of(error)
+        place = user_code.find_line(error)
         where = f"{place}: " if place else ""
-        raise UserError(f"{where}on_round raised {blame.said(error)}") from error
+        raise UserError(
+            f"{where}on_round raised {user_code.describe_error(error)}"
+        ) from error
 
 
 def _history(folder: Path, done: int) -> Iterator[tuple[int, dict[str, Any]]]:

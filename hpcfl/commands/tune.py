@@ -29,10 +29,10 @@ from hpcfl.report.text import plain
 from hpcfl.scores._metric_name import SAMPLE_GRADIENTS, MetricName
 from hpcfl.storage import sweep_folder, tune_folder
 from hpcfl.storage.tune_folder import COST, Result
-from hpcfl.tuning import halving, outcome, plan, spending, standing
+from hpcfl.tuning import halving, outcome, plan, search_results, spending
 from hpcfl.tuning.halving import Rung
 from hpcfl.tuning.plan import Candidate, Cell, Plan
-from hpcfl.tuning.standing import Choice, step
+from hpcfl.tuning.search_results import Choice, name_step
 
 Told = TypeVar("Told")
 
@@ -219,21 +219,21 @@ class Player:
 
         Its first rounds tell what it costs, and so how many rounds the budget allows.
         """
-        if self.result(cell, step(number)) is not None:
+        if self.result(cell, name_step(number)) is not None:
             return
-        before = self.result(cell, step(number - 1)) if number else self.cost(cell)
+        before = self.result(cell, name_step(number - 1)) if number else self.cost(cell)
         assert before is not None
         if before["failure"] is not None:
-            self.keep(cell, step(number), before)
+            self.keep(cell, name_step(number), before)
             return
         goes_on = not self.plays_whole(cell)
         played = before["rounds"] if goes_on else 0
         rounds = halving.rounds_at(before["whole"], rung.share, played)
         place = f"{where}, rounds {played + 1} to {rounds} of {before['whole']}"
-        self.say(f"{cell.name}: {place}: {cell.candidate.said}")
+        self.say(f"{cell.name}: {place}: {cell.candidate.description}")
         folder = self.folder / tune_folder.SEARCH / cell.name
         after = self.played(cell, folder, rounds, before, played)
-        self.keep(cell, step(number), after)
+        self.keep(cell, name_step(number), after)
 
     def cost(self, cell: Cell) -> Result:
         """Collective. Return what the first rounds of a run tell of its cost.
@@ -371,8 +371,8 @@ class Player:
         rank 0.
         """
         return {
-            TUNED: standing.chosen(self.tuning, self.folder, method),
-            plan.UNTUNED: standing.untuned(self.tuning, self.folder, method),
+            TUNED: search_results.choose(self.tuning, self.folder, method),
+            plan.UNTUNED: search_results.find_untuned(self.tuning, self.folder, method),
         }
 
     def play_final(self, cell: Cell) -> None:
@@ -406,14 +406,14 @@ class Player:
         """Write the file of a method's chosen configuration; returns a line on it. On
         rank 0.
         """
-        choice = standing.chosen(self.tuning, self.folder, method)
+        choice = search_results.choose(self.tuning, self.folder, method)
         if choice is None:
             return f"{method}: nothing is chosen, no run came to an end"
         text = outcome.chosen_text(self.tuning, choice)
         name = f"{in_file_name(method)}.toml"
         path = self.folder / tune_folder.CHOSEN / name
         atomic.write(path, text.encode())
-        return f"{method}: chosen: {choice.candidate.said}"
+        return f"{method}: chosen: {choice.candidate.description}"
 
     def write_outcome(self) -> None:
         """Collective. Write and print what came out."""
@@ -436,7 +436,9 @@ class Player:
         """Collective. The candidates that are played in a rung, the best first."""
 
         def names() -> list[str]:
-            found = standing.going_on(self.tuning, self.folder, method, rung)
+            found = search_results.select_candidates(
+                self.tuning, self.folder, method, rung
+            )
             return [candidate.name for candidate in found]
 
         known = self.candidates(method)

@@ -29,7 +29,7 @@ from hpcfl.report.summary import Run
 from hpcfl.report.text import plain
 from hpcfl.scores._metric_name import SECONDS, MetricName
 from hpcfl.simulation import decisions
-from hpcfl.trained.experiment import named
+from hpcfl.trained.experiment import find_own_names
 
 # entries of the header that the last bits of results depend on
 ARITHMETIC = ("arithmetic", "gpus")
@@ -182,7 +182,7 @@ def _chosen(path: Path, sample: int, names: Sequence[str]) -> list[Run]:
         raise UserError(f"{path}: no run is finished")
     for name in names:
         if name not in finished:
-            hint = plugins.few(name, list(finished))
+            hint = plugins.suggest_from_many(name, list(finished))
             raise UserError(f"{path}: no finished run '{name}'{hint}")
     drawn = names or random.sample(sorted(finished), min(sample, len(finished)))
     return [finished[name] for name in sorted(drawn)]
@@ -191,7 +191,7 @@ def _chosen(path: Path, sample: int, names: Sequence[str]) -> list[Run]:
 def _table(run: Run, root: Path | None, own: Collection[str]) -> dict[str, Any]:
     """The configuration with which a run is played here. Raises UserError."""
     sections = [run.config[section] for section in PLAYED_BY]
-    unnamed = sorted(named(sections) - set(own))
+    unnamed = sorted(find_own_names(sections) - set(own))
     if unnamed:
         options = " ".join(f"--own {name}" for name in unnamed)
         raise UserError(
@@ -233,7 +233,7 @@ def _differing(stored: Run, played: Run) -> list[str]:
     rows = np.flatnonzero(np.isin(played.results.rounds, rounds))
     if len(rows) < len(rounds):
         return [*names, "rounds"]
-    played_again = played.results.at(rows)
+    played_again = played.results.select_rounds(rows)
     for name in stored.results.names:
         if name.column == SECONDS or name.number in MEASURED:
             continue

@@ -1,3 +1,1 @@
-"""What travels: messages, the exchange of rows between ranks, and who hosts which
-client.
-"""
+"""Messages, the exchange of rows between ranks, and the placement of clients on ranks."""

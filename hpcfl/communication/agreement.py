@@ -1,4 +1,4 @@
-"""Agreement of all ranks: they fail together, and they have the same settings."""
+"""Agreement of all ranks on failures and on settings."""
 
 import hashlib
 import json
@@ -12,9 +12,7 @@ SHOWN = 100  # characters of a value in a message
 
 
 class Ranks(Protocol):
-    """What checkpoints and ``agreed`` need of a communicator: the exchange of JSON-able
-    values.
-    """
+    """The part of a communicator that exchanges JSON-able values."""
 
     rank: int
     size: int
@@ -31,12 +29,11 @@ class Ranks(Protocol):
 
 @contextmanager
 def agreed(communicator: Ranks) -> Iterator[None]:
-    """Collective. A block that fails on all ranks if it fails on any, so that no rank
-    is left waiting.
+    """Raise an exception on all ranks if the block fails on any. Collective.
 
-    A rank on which it failed raises its own exception. The others raise a UserError, if
-    the first failure was one, or else a RunFailure, with that rank's number and
-    message. A lack of memory is a RunFailure, also if it shows as bad input.
+    A failing rank raises its own exception. The other ranks raise the first failure
+    with its rank and message: a UserError for a UserError, else a RunFailure. A lack of
+    memory is a RunFailure even if it looks like bad input.
     """
     failure: Exception | None = None
     try:
@@ -58,8 +55,8 @@ def agreed(communicator: Ranks) -> Iterator[None]:
 
 
 def _first(told: list[list[Any] | None]) -> list[Any] | None:
-    """What the lowest failing rank told: [whether it is a UserError, the message with
-    the rank's number].
+    """Return [is a UserError, message with the rank] of the lowest failing rank, if
+    any.
     """
     return next(
         (
@@ -74,12 +71,12 @@ def _first(told: list[list[Any] | None]) -> list[Any] | None:
 def require_equal(
     communicator: Ranks, settings: Mapping[str, Any], advice: str
 ) -> None:
-    """Collective. Raise UserError on all ranks if a setting differs between ranks.
+    """Raise UserError on all ranks if a setting differs between ranks. Collective.
 
     The message names the first key that differs, with two values and their ranks.
 
     Args:
-        communicator: Of the ranks.
+        communicator: The communicator of the ranks.
         settings: JSON-able values by key.
         advice: The end of the message.
     """
@@ -100,7 +97,7 @@ def require_equal(
 
 
 def _shown(settings: Mapping[str, Any], key: str) -> str:
-    """Return a value as text."""
+    """Return a value as text of limited length."""
     if key not in settings:
         return "no value"
     text = json.dumps(settings[key])

@@ -1,4 +1,4 @@
-"""What a rank can do with the others: the contract, and the case of a single process.
+"""The contract of a communicator, and the communicator of a single process.
 
 Rank 0 is the server; the other ranks are workers; a single process is both. The
 communicator of several ranks is in ``mpi.py``.
@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-# an array of NumPy or a contiguous tensor of torch, which may lie on a GPU if
+# an array of NumPy or a contiguous tensor of torch, which may be on a GPU if
 # ``takes_gpu``
 Array = Any
 Empty = Callable[
@@ -22,9 +22,7 @@ Empty = Callable[
 
 
 class Process:
-    """One process of a job: which rank it is, of how many, and where. It exchanges
-    nothing.
-    """
+    """A process of a job, with its rank, the number of ranks and its host."""
 
     local_rank, local_size = 0, 1  # among the ranks of this host
     host = os.uname().nodename
@@ -38,17 +36,16 @@ class Process:
 
 
 class Communicator(Process, ABC):
-    """A process with everything it can do together with the other ranks of its job.
+    """A process with the exchanges between the ranks of its job.
 
-    What is marked collective must be called by all ranks, in the same order. Exchanges
-    of arrays count what rank 0 sends and receives in ``bytes_sent`` and
-    ``bytes_received``.
+    All ranks call the methods marked collective in the same order. ``bytes_sent`` and
+    ``bytes_received`` count the array bytes that rank 0 sends and receives.
     """
 
-    takes_gpu = False  # whether arrays may lie in a GPU's memory
+    takes_gpu = False  # whether arrays may be in a GPU's memory
 
     def __init__(self, rank: int, size: int, local_rank: int, local_size: int) -> None:
-        """``local_rank`` of ``local_size``: which of the ranks on this host it is."""
+        """Set the rank among all ranks and among the ``local_size`` ranks of this host."""
         super().__init__(rank, size)
         self.local_rank, self.local_size = local_rank, local_size
         self.bytes_sent = 0  # by rank 0 to the workers, so far
@@ -59,52 +56,50 @@ class Communicator(Process, ABC):
         ]
 
     def introduce(self, ranks: list[str]) -> list[str]:
-        """From now on error lines call each rank as in ``ranks``; returns the names
-        that are new.
-        """
+        """Set the names of ranks in error lines and return the new names."""
         before, self.ranks = self.ranks, ranks
         return [rank for rank in ranks if rank not in before]
 
     @abstractmethod
     def watch(self, seconds: float) -> None:
-        """From now on the job ends when a rank is silent for so many seconds."""
+        """End the job when a rank is silent for so many seconds."""
 
     @abstractmethod
     def collective_block(self) -> AbstractContextManager[None]:
-        """Collective. A block of exchanges that follow each other at once.
+        """Begin a block of consecutive exchanges. Collective.
 
-        Ranks wait for each other at its beginning, not before each exchange, nor where
-        one such block lies in another. While a rank waits it hears stop signals, and
-        ends the job where another is silent too long.
+        Ranks wait for each other once, at the beginning of the outermost block. A
+        waiting rank handles stop signals and ends the job if another rank is silent too
+        long.
         """
 
     @abstractmethod
     def bcast(self, value: Any) -> Any:
-        """Collective. Rank 0's JSON-able value, on every rank."""
+        """Return rank 0's JSON-able value on every rank. Collective."""
 
     @abstractmethod
     def gather(self, value: Any) -> list[Any] | None:
-        """Collective. Every rank's JSON-able value in rank order, on rank 0; None
-        elsewhere.
+        """Return all JSON-able values in rank order on rank 0, None elsewhere.
+        Collective.
         """
 
     @abstractmethod
     def allgather(self, value: Any) -> list[Any]:
-        """Collective. Every rank's JSON-able value in rank order, on every rank."""
+        """Return all JSON-able values in rank order on every rank. Collective."""
 
     @abstractmethod
     def allreduce_max(self, number: int) -> int:
-        """Collective. The highest number that any rank gives, on every rank."""
+        """Return the maximum of all ranks' numbers on every rank. Collective."""
 
     @abstractmethod
     def bcast_row(
         self, row: Array | None, width: int, dtype: Any, empty: Empty = np.empty
     ) -> Array:
-        """Collective. Rank 0's array [width], on every rank.
+        """Return rank 0's array [width] on every rank. Collective.
 
         Args:
-            row: None on the other ranks.
-            empty: makes what they receive into.
+            row: the array; None on the other ranks.
+            empty: allocates the receive buffer.
         """
 
     @abstractmethod
@@ -116,73 +111,72 @@ class Communicator(Process, ABC):
         dtype: Any,
         empty: Empty = np.empty,
     ) -> Array:
-        """Collective. Sends each of rank 0's rows to its owner; returns this rank's
-        rows in their order.
+        """Send each of rank 0's rows to its owner; return this rank's rows in order.
+        Collective.
 
         Args:
             rows: ``[n, width]``; None on the other ranks.
             owner: the rank of each row, [n].
-            empty: makes what a rank receives its rows in.
+            empty: allocates the receive buffer.
         """
 
     @abstractmethod
     def gather_rows(
         self, rows: Array, owner: Array, empty: Empty = np.empty
     ) -> Array | None:
-        """Collective. The reverse of ``scatter_rows``: all rows ``[n, width]`` on rank
-        0, None elsewhere.
+        """Return all ranks' rows ``[n, width]`` on rank 0, None elsewhere. Collective.
 
         Args:
-            rows: this rank's, ``[its own, width]``.
-            owner: the rank that each row of the result comes from, [n].
-            empty: makes what rank 0 receives rows in.
+            rows: this rank's rows, ``[its own, width]``.
+            owner: the source rank of each row of the result, [n].
+            empty: allocates the receive buffer.
         """
 
     @abstractmethod
     def allreduce_max_array(self, values: np.ndarray) -> np.ndarray:
-        """Collective. The largest value of each entry in the ranks' arrays of one
-        shape, on every rank.
+        """Return the elementwise maximum of equally shaped arrays on every rank.
+        Collective.
 
-        values: this rank's array, which may be written to.
+        values: this rank's array, which may be overwritten.
         """
 
     @abstractmethod
     def reduce_sum(self, values: np.ndarray) -> np.ndarray | None:
-        """Collective. The sum of the ranks' arrays of one shape, on rank 0; None
-        elsewhere.
+        """Return the sum of equally shaped arrays on rank 0, None elsewhere.
+        Collective.
 
-        values: this rank's array without gaps, of integers or of floats that hold whole
-        numbers, so that the order in which they are added does not matter; it may be
-        written to.
+        values: this rank's contiguous array of integers or of floats that hold whole
+        numbers. The order of addition therefore does not matter. The array may be
+        overwritten.
         """
 
     @abstractmethod
     def finalize(self) -> None:
-        """Collective. The last exchange: afterwards each rank may end in its own time."""
+        """End all communication; afterwards each rank exits at its own time.
+        Collective.
+        """
 
     def end(self, code: int) -> NoReturn:
-        """Collective. Leave the job in order, with an exit code that all ranks have
-        agreed on.
-        """
+        """Exit with a code that all ranks have agreed on. Collective."""
         flush()
         self.finalize()
         sys.exit(code)
 
     @abstractmethod
     def abort(self, code: int) -> NoReturn:
-        """End all ranks at once, whatever they are doing."""
+        """End all ranks at once."""
 
 
 class OneProcess(Communicator):
-    """A process on its own, server and worker at once: an exchange returns what it is
-    given.
+    """A single process, server and worker at once, whose exchanges return their
+    argument.
     """
 
     def __init__(self) -> None:
         super().__init__(rank=0, size=1, local_rank=0, local_size=1)
 
     def watch(self, seconds: float) -> None:
-        """Does nothing: there is no other rank that could be silent."""
+        """Do nothing: there is no other rank."""
 
     @contextmanager
     def collective_block(self) -> Iterator[None]:
@@ -237,13 +231,13 @@ class OneProcess(Communicator):
 
 
 class Guest(OneProcess):
-    """A process on its own that is not hpcfl's to end, such as a notebook's kernel."""
+    """A single process that hpcfl may not end, such as a notebook's kernel."""
 
     def abort(self, code: int) -> NoReturn:
         raise KeyboardInterrupt
 
 
 def flush() -> None:
-    """Write out what was printed: a process that ends at once would lose it."""
+    """Flush standard output and error, which an immediate exit would lose."""
     sys.stdout.flush()
     sys.stderr.flush()

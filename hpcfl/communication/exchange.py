@@ -1,6 +1,7 @@
-"""Messages between ranks: rows go to the rank that hosts their client.
+"""The exchange of messages between ranks: the server's rows go to the ranks of the
+clients.
 
-They come back in client order, or as their mean.
+The clients' rows come back in client order, or as their mean.
 """
 
 import itertools
@@ -36,14 +37,14 @@ def send(
     message: Message | None,
     device: torch.device,
 ) -> tuple[Inbox, float]:
-    """Collective. Sends rank 0's message to the clients ``ids``; returns the inbox of
-    those on this rank.
+    """Send rank 0's message to the clients ``ids``; return this rank's inbox.
+    Collective.
 
-    In the inbox a field with a row for each client has this rank's rows, in the order
-    of ``ids``, and so has a mixture; a shared field is [width]; a pool has all its rows
-    and the picks of this rank's clients. Tensors lie on ``device``. The second result
-    is how many floats a client gets on average, as the method counts them; 0 on the
-    other ranks.
+    A field with a row for each client arrives as this rank's rows, in the order of
+    ``ids``; so does a mixture. A shared field is [width]; a pool has all its rows and
+    the picks of this rank's clients. Tensors are on ``device``. The second result is
+    the mean number of floats for each client, as the method counts them; 0 on the other
+    ranks.
 
     message: None on the other ranks.
     """
@@ -91,8 +92,9 @@ def send(
 
 
 def floats(message: Message) -> float:
-    """How many floats a client gets on average of what the server sends, as the method
-    counts them.
+    """Return the mean number of floats that the server sends to a client.
+
+    The number follows the method's own count.
     """
     total = 0.0
     outgoing, _ = split(message)
@@ -102,8 +104,8 @@ def floats(message: Message) -> float:
 
 
 def _lighter(mixture: Mixture, size: int) -> Mixture | Field:
-    """A mixture as it is, or each client's own row: whichever of the two is fewer bytes
-    to ``size`` ranks.
+    """Return a mixture or each client's own row, depending on the bytes to ``size``
+    ranks.
     """
     own = len(mixture.weights) * mixture.rows.shape[1] * mixture.dtype.itemsize
     models = max(1, size - 1) * mixture.rows.nbytes + mixture.weights.nbytes
@@ -111,10 +113,10 @@ def _lighter(mixture: Mixture, size: int) -> Mixture | Field:
 
 
 def header(message: Message) -> list[list[Any]]:
-    """What ``gather`` needs to know of this rank's message, JSON-able.
+    """Return the JSON-able description of this rank's message that ``gather`` needs.
 
-    Of each entry that is its name and its kind, which is the same on all ranks: of a
-    field the width and the type, of a Mean ``means.kind``. A Mean has this rank's
+    Each entry has a name and a kind, which is the same on all ranks. The kind of a
+    field is its width and type, that of a Mean ``means.kind``. A Mean has this rank's
     ``means.weights`` in third place.
     """
     rows, added = split(message)
@@ -137,14 +139,14 @@ def gather(
     message: Message,
     headers: Sequence[list[list[Any]]],
 ) -> dict[str, Tensor] | None:
-    """Collective. The messages of the clients ``ids``: on rank 0 tensors by name, else
-    None.
+    """Return the messages of the clients ``ids`` by name on rank 0, else None.
+    Collective.
 
     A field arrives as ``[n, width]``, with rows in the order of ``ids``, a Mean as
-    ``[width]`` or ``[k, width]``. The tensors lie on the CPU.
+    ``[width]`` or ``[k, width]``. The tensors are on the CPU.
 
     Args:
-        message: what the clients on this rank send, in the order of ``ids``; empty
+        message: the messages of this rank's clients, in the order of ``ids``; empty
             where it hosts none of them.
         headers: the ``header`` of every rank's message, by rank.
 
@@ -172,11 +174,10 @@ def gather(
 def _common(
     headers: Sequence[list[list[Any]]],
 ) -> tuple[dict[str, Any], dict[str, list[Any]]]:
-    """The kind of each entry by name, and of each Mean the weights that the ranks tell,
-    in rank order.
+    """Return the kind of each entry, and the ranks' weights of each Mean in rank order.
 
-    The kinds are the same on all ranks with clients of the cohort; the headers of the
-    others are empty.
+    All ranks with clients of the cohort have the same kinds; other ranks have empty
+    headers.
     """
     kinds = [{name: kind for name, kind, *_ in header} for header in headers if header]
     if any(other != kinds[0] for other in kinds):
@@ -189,30 +190,31 @@ def _common(
 
 
 def _array(tensor: Tensor, takes_gpu: bool) -> Array:
-    """The rows as the communicator reads them: in their place, or copied from a GPU to
-    page-locked memory.
+    """Return the rows in a form that the communicator reads.
+
+    Rows of a GPU are copied to page-locked memory unless the communicator takes them.
     """
     tensor = tensor.detach().contiguous()
     if not (tensor.is_cuda and takes_gpu):
         return pinned.on_host(tensor).numpy()
     torch.cuda.synchronize(
         tensor.device
-    )  # MPI knows nothing of what is still being computed
+    )  # MPI does not wait for pending GPU computations
     return tensor
 
 
 def _landing(device: torch.device, takes_gpu: bool) -> Empty:
-    """Makes what rows for ``device`` are received in.
+    """Return the function that allocates receive buffers for ``device``.
 
-    It lies there if the communicator can write to it; else in memory that is
-    page-locked for a GPU, which copies faster from it.
+    A buffer is on the device if the communicator can write there. Otherwise a GPU gets
+    page-locked memory, which it copies faster.
     """
 
     def there(shape: Any, dtype: str) -> Tensor:
         rows = torch.empty(shape, dtype=getattr(torch, dtype), device=device)
         torch.cuda.synchronize(
             device
-        )  # the memory may still be in use for what it was before
+        )  # the memory may still be in use for its earlier contents
         return rows
 
     def locked(shape: Any, dtype: str) -> np.ndarray:
@@ -222,5 +224,5 @@ def _landing(device: torch.device, takes_gpu: bool) -> Empty:
 
 
 def _scratch(shape: Sequence[int], dtype: str) -> np.ndarray:
-    """Makes what uploads are received in: a matrix that may be larger than memory."""
+    """Allocate a receive buffer for uploads, which may be larger than memory."""
     return scratch.empty(shape, getattr(torch, dtype)).numpy()

@@ -1,8 +1,8 @@
 """Means over the clients of all ranks, with the same bits for any number of ranks.
 
-Each rank adds up its own clients' rows, so that one row a rank travels instead of one a
-client. The ranks first agree on how large the entries of each column are, which fixes
-the column's unit; then they add up whole numbers of units (``rows/sums.py``).
+Each rank adds its own clients' rows, so that one row travels for each rank and not for
+each client. The ranks first agree on the magnitude of each column, which fixes the
+column's unit. Then they add whole numbers of units (``rows/sums.py``).
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,15 +15,15 @@ from hpcfl.communication.communicator import Communicator
 from hpcfl.communication.message import Mean, dtype_name
 from hpcfl.rows import pinned, sums
 
-Kind = Sequence[Any]  # what ``kind`` returns, or a copy that travelled
-Weights = Sequence[Any]  # what ``weights`` returns, or a copy that travelled
+Kind = Sequence[Any]  # the result of ``kind``, or a copy from another rank
+Weights = Sequence[Any]  # the result of ``weights``, or a copy from another rank
 
 
 def kind(mean: Mean) -> list[Any]:
-    """What is the same of a mean on all ranks, JSON-able: a client's shape, the type,
-    the number of means.
+    """Return the JSON-able description of a mean that is the same on all ranks.
 
-    The number is None for a single mean, which arrives as [width].
+    It has a client's shape, the type, and the number of means. The number is None for a
+    single mean, which arrives as [width].
     """
     return [
         list(mean.tensor.shape[1:]),
@@ -33,8 +33,10 @@ def kind(mean: Mean) -> list[Any]:
 
 
 def weights(mean: Mean) -> list[Any]:
-    """The sums of this rank's weights, for each of the k means, and its largest weight.
-    JSON-able.
+    """Return this rank's sums of weights, one for each of the k means, and its largest
+    weight.
+
+    The result is JSON-able.
     """
     table = _table(mean).double()
     return [table.sum(dim=0).tolist(), max([0.0, *table.flatten().tolist()])]
@@ -46,12 +48,15 @@ def over_ranks(
     kinds: Mapping[str, Kind],
     told: Mapping[str, Sequence[Weights]],
 ) -> dict[str, Tensor]:
-    """Collective. The means by name, ``[width]`` or ``[k, width]``, on rank 0's CPU; {}
-    elsewhere.
+    """Return the means by name, ``[width]`` or ``[k, width]``, on rank 0's CPU.
+    Collective.
 
-    own: of this rank's clients; empty where it hosts none of the cohort.
-    kinds: the ``kind`` of each mean. told: of each mean the ``weights`` of every rank
-        that hosts some.
+    Other ranks return {}.
+
+    Args:
+        own: the means of this rank's clients; empty if it hosts none of the cohort.
+        kinds: the ``kind`` of each mean.
+        told: the ``weights`` of each mean, from every rank that hosts clients of it.
     """
     if not kinds:
         return {}
@@ -62,7 +67,7 @@ def over_ranks(
         for name, part in parts.items()
     }
     units, added = {}, {}
-    # Ranks wait for each other once and not again before the sums: to add takes about as
+    # Ranks wait for each other once and not again before the sums: adding takes about as
     # long on each of them, and less than another wait where models are small.
     with communicator.collective_block():
         for name, part in parts.items():
@@ -81,13 +86,13 @@ def over_ranks(
 
 
 def _total_weights(told: Sequence[Weights]) -> list[float]:
-    """The sum of all ranks' weights for each of the k means."""
+    """Return the sum of all ranks' weights for each of the k means."""
     sums_of_ranks = [of_rank for of_rank, _ in told]
     return [sum(of_mean) for of_mean in zip(*sums_of_ranks, strict=True)]
 
 
 def _table(mean: Mean) -> Tensor:
-    """The weights [n, k] on the CPU."""
+    """Return the weights [n, k] on the CPU."""
     weights = mean.weights
     if weights.dim() == 1:
         weights = weights[:, None]
@@ -95,8 +100,9 @@ def _table(mean: Mean) -> Tensor:
 
 
 def _part(mean: Mean | None, kind: Kind) -> tuple[Tensor, Tensor]:
-    """This rank's rows and weights [n, k]; n is 0 where it has no ``mean``, hosting
-    none of the cohort.
+    """Return this rank's rows and weights [n, k].
+
+    n is 0 for a rank that hosts none of the cohort and has no ``mean``.
     """
     if mean is not None:
         return mean.tensor.detach(), _table(mean)
@@ -107,7 +113,7 @@ def _part(mean: Mean | None, kind: Kind) -> tuple[Tensor, Tensor]:
 
 
 def _mean(added: Tensor, units: Tensor, totals: Sequence[float], kind: Kind) -> Tensor:
-    """What arrives, [k, width] or [width] as ``kind`` says, in the type of the rows.
+    """Return the mean, [k, width] or [width] as ``kind`` says, in the type of the rows.
 
     added: the sums over all ranks in whole ``units``. totals: the sums of all weights
     [k].

@@ -12,14 +12,14 @@ from hpcfl.rows import mixing
 
 @dataclass(frozen=True)
 class Field:
-    """One named tensor of a message.
+    """A named tensor of a message.
 
     Attributes:
         tensor: ``[n, width]``, a row for each client, or ``[width]``, the same for all,
             which travels once to each rank.
-        floats: how many floats of traffic it counts as for a client; by default
-            ``width``. A number, or [n] where clients differ (FedNH sends prototypes
-            only of classes that the client holds); a bit counts 1/32.
+        floats: the counted traffic of a client in floats, by default ``width``. A
+            number, or [n] where clients differ (FedNH sends prototypes only of classes
+            that the client holds). A bit counts 1/32.
     """
 
     tensor: Tensor
@@ -27,54 +27,52 @@ class Field:
 
     @property
     def shared(self) -> bool:
-        """Whether it is the same for all clients."""
+        """Return whether all clients receive the same tensor."""
         return self.tensor.dim() == 1
 
     def logical_floats(self) -> float | Tensor:
-        """The floats that it counts as for each client, a number or [n]."""
+        """Return the counted floats of each client, a number or [n]."""
         return self.tensor.shape[-1] if self.floats is None else self.floats
 
 
 @dataclass(frozen=True)
 class Pool:
-    """Models of which each client receives some, sent by the server; they travel once
-    to each rank.
+    """Models of the server, of which each client receives some; they travel once to
+    each rank.
 
     Attributes:
         rows: the models ``[q, width]``.
-        picks: which of them each client receives, int64 ``[n, m]``; −1 for none.
+        picks: the models of each client, as indices int64 ``[n, m]``; −1 for none.
     """
 
     rows: Tensor
     picks: Tensor
 
     def __getitem__(self, clients: Tensor) -> "Pool":
-        """The pool of some clients, given by their positions [k]: the same models, and
-        their picks.
+        """Return the pool of the clients at positions [k]: all models, and the clients'
+        picks.
         """
         return Pool(self.rows, self.picks[clients])
 
     def logical_floats(self) -> Tensor:
-        """The floats of the models that each client receives [n]; the picks themselves
-        are not counted.
-        """
+        """Return the floats of each client's models [n], without the picks."""
         return (self.picks >= 0).sum(dim=1) * self.rows.shape[1]
 
 
 @dataclass(frozen=True)
 class Mixture:
-    """Models of which each client receives its own weighted sum, sent by the server.
+    """Models of the server, of which each client receives its own weighted sum.
 
-    What arrives are plain rows ``[n, width]``: of client i Σ_j weights_ij·rows_j,
-    rounded once. Either these rows travel or the models do, once to each rank, which
-    mixes them for its clients: what is fewer bytes. The bits are the same.
+    Client i receives the row Σ_j weights_ij·rows_j, rounded once, so that plain rows
+    ``[n, width]`` arrive. Either these rows travel, or the models travel once to each
+    rank, which mixes them: whichever needs fewer bytes. The bits are the same.
 
     Raises ValueError for other shapes.
 
     Attributes:
         rows: the models ``[q, width]``, in float64 unless they are exact in less.
-        weights: of each client ``[n, q]``, float64.
-        dtype: the type of what arrives.
+        weights: the weights of each client ``[n, q]``, float64.
+        dtype: the type of the rows that arrive.
     """
 
     rows: Tensor
@@ -89,38 +87,37 @@ class Mixture:
             )
 
     def mixed(self) -> Tensor:
-        """What arrives, ``[n, width]``, where the models lie."""
+        """Return the clients' rows ``[n, width]`` on the device of the models."""
         return mixing.combine(self.weights, self.rows, self.dtype)
 
     def logical_floats(self) -> int:
-        """The floats of the one model that a client receives."""
+        """Return the floats of the one model that a client receives."""
         return self.rows.shape[1]
 
 
 @dataclass(frozen=True)
 class Mean:
-    """Rows of clients of which the server needs no more than the weighted mean.
+    """Clients' rows of which the server needs only the weighted mean.
 
-    What arrives is Σ_i weights_i·tensor_i / Σ_i weights_i over the cohort, ``[width]``
-    or ``[k, width]``, NaN where all weights are 0. Each rank adds up its own clients'
-    rows, so no row of a client travels. The bits are the same for any number of ranks;
-    the result is rounded once, to the type of the rows.
+    The server receives Σ_i weights_i·tensor_i / Σ_i weights_i over the cohort,
+    ``[width]`` or ``[k, width]``, and NaN where all weights are 0. Each rank adds its
+    own clients' rows, so no row of a client travels. The bits are the same for any
+    number of ranks; the result is rounded once, to the type of the rows.
 
-    Raises ValueError where shapes, the type or the weights are others.
+    Raises ValueError for other shapes, types or weights.
 
     Attributes:
-        tensor: ``[n, width]``, a row for each client, or ``[n, k, width]`` for k means,
-            each of rows of its own.
-        weights: how much each client counts, in whole numbers such as its samples:
-            ``[n]``, or ``[n, k]`` for k means, which may also be of the same rows ``[n,
-            width]``.
-        floats: as for a ``Field``; by default as many as the tensor has for a client.
+        tensor: ``[n, width]``, a row for each client, or ``[n, k, width]`` for k means
+            over different rows.
+        weights: the weight of each client, a whole number such as its samples: ``[n]``,
+            or ``[n, k]`` for k means, also over the same rows ``[n, width]``.
+        floats: as for a ``Field``; by default the size of a client's tensor.
     """
 
     tensor: Tensor
     weights: Tensor
     floats: float | Tensor | None = None
-    shared = False  # as of a Field: clients have rows of their own
+    shared = False  # as for a Field: clients have rows of their own
 
     def __post_init__(self) -> None:
         rows, weights = self.tensor.shape, self.weights.shape
@@ -141,22 +138,22 @@ class Mean:
             )
 
     def logical_floats(self) -> float | Tensor:
-        """The floats that it counts as for each client, a number or [n]."""
+        """Return the counted floats of each client, a number or [n]."""
         return self.tensor.shape[1:].numel() if self.floats is None else self.floats
 
 
-Entry = Field | Mean  # what every entry of a message comes to
+Entry = Field | Mean  # the two forms of an entry as ``fields`` returns it
 Message = Mapping[str, Tensor | Field | Pool | Mixture | Mean]
-Inbox = dict[str, Any]  # what arrives: a Tensor, or a Pool where one was sent
+Inbox = dict[str, Any]  # the received values: a Tensor, or a Pool if a Pool was sent
 PICKS, WEIGHTS = ".picks", ".weights"
 
 
 def fields(message: Message) -> dict[str, Entry]:
-    """A message with every entry as a Field or a Mean, sorted by name.
+    """Return a message with every entry as a Field or a Mean, sorted by name.
 
-    A pool becomes two: NAME, its rows one after the other [q·width], and NAME.picks; so
-    does a mixture, with NAME.weights. Raises ValueError for a tensor that is neither
-    ``[n, width]`` nor ``[width]``.
+    A pool becomes two entries: NAME, its rows one after the other [q·width], and
+    NAME.picks. A mixture becomes NAME and NAME.weights. Raises ValueError for a tensor
+    that is neither ``[n, width]`` nor ``[width]``.
     """
     wrapped: dict[str, Entry] = {}
     for name, value in sorted(message.items()):
@@ -179,8 +176,8 @@ def fields(message: Message) -> dict[str, Entry]:
 
 
 def split(message: Message) -> tuple[dict[str, Field], dict[str, Mean]]:
-    """The entries of a message of which rows travel, and those that are added up, as
-    ``fields`` has them.
+    """Return the entries whose rows travel and those that are added up, as from
+    ``fields``.
     """
     entries = fields(message)
     return (
@@ -190,9 +187,9 @@ def split(message: Message) -> tuple[dict[str, Field], dict[str, Mean]]:
 
 
 def only(message: Message, sound: Tensor) -> Message:
-    """A message of clients without those of them that are not ``sound``, bool [n].
+    """Return a message without the clients that are not ``sound``, bool [n].
 
-    What its entries count as in floats is not kept.
+    The result drops the counted floats of its entries.
     """
     if sound.all():
         return message
@@ -208,9 +205,9 @@ def only(message: Message, sound: Tensor) -> Message:
 
 
 def composed(message: Message) -> dict[str, list[Any]]:
-    """What ``unwrap`` needs to know of a message, JSON-able: which entries became two.
+    """Return the JSON-able description of the entries that ``fields`` splits in two.
 
-    Of each its number of models and, of a mixture, the type of what arrives; None of a
+    Each has its number of models and, for a mixture, the type of the rows; None for a
     pool.
     """
     return {
@@ -226,12 +223,11 @@ def composed(message: Message) -> dict[str, list[Any]]:
 def unwrap(
     arrived: Mapping[str, Tensor], composed: Mapping[str, Sequence[Any]]
 ) -> Inbox:
-    """The inbox that the arrived tensors make: the reverse of ``fields``, but mixtures
-    are mixed.
+    """Return the inbox of the arrived tensors: the reverse of ``fields``, with mixtures
+    mixed.
 
     Args:
-        composed: what the function of this name says of the message, or a copy that
-            travelled.
+        composed: the result of the function of this name, or a copy from another rank.
     """
     inbox: Inbox = dict(arrived)
     for name, (count, dtype) in composed.items():
@@ -245,12 +241,12 @@ def unwrap(
 
 
 def dtype_name(dtype: torch.dtype) -> str:
-    """``float32`` and the like, as NumPy and JSON know it."""
+    """Return a type's name for NumPy and JSON, such as ``float32``."""
     return str(dtype).removeprefix("torch.")
 
 
 def select(inbox: Inbox, clients: Tensor) -> Inbox:
-    """The part of an inbox for some of its clients, at positions ``clients`` [k]."""
+    """Return the part of an inbox for the clients at positions ``clients`` [k]."""
     return {
         name: value
         if isinstance(value, Tensor) and value.dim() == 1

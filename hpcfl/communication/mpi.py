@@ -1,10 +1,8 @@
-"""All MPI of the project: the communicator of several ranks, and which communicator a
-process gets.
+"""MPI: the communicator of several ranks, and the choice of a process's communicator.
 
-Every exchange begins when all ranks have arrived. Until then they poll with a short
-sleep, because a Python signal handler cannot run inside a blocking MPI call, and because
-idle ranks leave their core to others. The exchange itself is a blocking call at full
-speed.
+Every exchange begins when all ranks have arrived. Waiting ranks poll with a short
+sleep: a Python signal handler cannot run inside a blocking MPI call, and idle ranks
+leave their core to others. The exchange itself is a blocking call at full speed.
 """
 
 import ctypes
@@ -29,7 +27,7 @@ from hpcfl.communication.communicator import (
 from hpcfl.communication.watchdog import UNTIL_TOLD, Watchdog
 from hpcfl.files import heartbeat, output
 
-# environment variables, of which a launcher of MPI ranks sets at least one
+# environment variables; a launcher of MPI ranks sets at least one of them
 LAUNCHED_BY = (
     "PMI_RANK",
     "PMIX_RANK",
@@ -38,13 +36,13 @@ LAUNCHED_BY = (
     "SLURM_PROCID",
     "PALS_RANKID",
 )
-SHORTEST_PAUSE = 5e-5  # seconds between two looks at who has arrived
+SHORTEST_PAUSE = 5e-5  # seconds between two polls of the barrier
 # A pause is a share of the time waited so far, up to so many seconds: the longest of
 # these and the shortest.
 PAUSES = ((0.05, 2e-3), (0.005, 2e-2))
-CHECK_EVERY = 0.02  # seconds between two looks at who is silent
+CHECK_EVERY = 0.02  # seconds between two checks for silent ranks
 BLOCK_BYTES = 1 << 28  # the most that one broadcast moves, as MPI counts in 32 bits
-# of sums that are added at once: more leave a core's cache before they are added
+# bytes of sums that are added at once, so that they stay in a core's cache
 PIECE_BYTES = 1 << 19
 # Rows of this size or more travel straight from place to place, one at a time; smaller
 # ones travel all together, copied into the order of ranks.
@@ -59,18 +57,18 @@ class World(Communicator):
         self._world = mpi.COMM_WORLD
         host = self._world.Split_type(mpi.COMM_TYPE_SHARED)
         super().__init__(self._world.rank, self._world.size, host.rank, host.size)
-        # MPI says so since version 4.1.
+        # MPI reports memory kinds since version 4.1.
         memory_kinds = self._world.Get_info().Get("mpi_memory_alloc_kinds") or ""
         self.takes_gpu = reaches_gpus(memory_kinds)
-        self._open_blocks = 0  # of ``collective_block``
+        self._open_blocks = 0  # the depth of nested ``collective_block``
         self._watchdog = Watchdog(mpi, self._give_up)
-        heartbeat.to(self._watchdog.beat)
+        heartbeat.set_listener(self._watchdog.beat)
 
     def watch(self, seconds: float) -> None:
         self._watchdog.allow(seconds)
 
     def _give_up(self, silent: int | None, seconds: float) -> NoReturn:
-        """Say which rank has been silent for so many seconds and end the job."""
+        """Print which rank has been silent for so many seconds and end the job."""
         lost = "a rank that this one exchanges with"
         if silent is not None:
             lost = self.ranks[silent]
@@ -81,7 +79,7 @@ class World(Communicator):
         self.abort(1)
 
     def _wait_for_all(self) -> None:
-        """Wait until every rank is here, polling; ends the job if one stays silent."""
+        """Wait until every rank is here by polling; end the job if a rank stays silent."""
         begun = checked = time.monotonic()
         barrier = self._world.Ibarrier()
         while not barrier.Test():
@@ -92,7 +90,7 @@ class World(Communicator):
             waited = now - begun
             pauses = [min(share * waited, longest) for share, longest in PAUSES]
             time.sleep(max(SHORTEST_PAUSE, *pauses))
-        self._watchdog.heard_all()
+        self._watchdog.record_all_alive()
 
     @contextmanager
     def collective_block(self) -> Iterator[None]:
@@ -106,7 +104,7 @@ class World(Communicator):
 
     @contextmanager
     def _exchange(self) -> Iterator[None]:
-        """A block of blocking calls, which begins when every rank is here."""
+        """Begin a block of blocking calls as soon as every rank is here."""
         with self.collective_block(), self._watchdog.blocking():
             yield
 
@@ -211,17 +209,17 @@ class World(Communicator):
     def _move_row_by_row(
         self, all_rows: Array | None, mine: Array, owner: Array, gathers: bool
     ) -> None:
-        """One exchange for the first row of every rank, one for the second, and so on.
+        """Exchange the first row of every rank, then the second, and so on.
 
-        Rows move straight from place to place: none are copied to be put in order
-        first. All exchanges are under way at once, but for arrays that may lie on a
-        GPU: not every MPI that takes those in blocking calls takes them in others.
+        Rows move straight to their place and are not copied in rank order first. All
+        exchanges are under way at once, except for arrays that may be on a GPU: some
+        MPI libraries take GPU memory only in blocking calls.
 
         Args:
             all_rows: rank 0's ``[n, width]``; None elsewhere.
             mine: this rank's rows, ``[its own, width]``.
             owner: the rank of each row, [n].
-            gathers: whether ``mine`` goes to rank 0; else it is received from there.
+            gathers: whether ``mine`` goes to rank 0; else it comes from there.
         """
         positions = [np.flatnonzero(owner == rank) for rank in range(self.size)]
         row = self._mpi.BYTE.Create_contiguous(mine.shape[1] * mine.itemsize).Commit()
@@ -261,8 +259,10 @@ class World(Communicator):
 
 
 def reaches_gpus(kinds: str) -> bool:
-    """Whether memory that MPI takes includes a GPU's: ``kinds`` as
-    ``system,cuda:device,mpi``, where a kind without restrictors means all of it.
+    """Return whether MPI accepts a GPU's memory.
+
+    kinds: a list such as ``system,cuda:device,mpi``; a kind without restrictors
+    includes all its memory.
     """
     for kind in kinds.split(","):
         name, *restrictors = kind.strip().split(":")
@@ -272,8 +272,8 @@ def reaches_gpus(kinds: str) -> bool:
 
 
 def _settled(rows: Array) -> Array:
-    """Rows that may just have been put in order by a GPU, once they are: MPI knows
-    nothing of what is still being computed.
+    """Return rows after a GPU has finished computing them, because MPI does not wait
+    for it.
     """
     if getattr(rows, "is_cuda", False):
         import torch  # after MPI, which comes before any heavy import
@@ -283,8 +283,8 @@ def _settled(rows: Array) -> Array:
 
 
 def _route(owner: Array, size: int, row_bytes: int) -> tuple[Array, list[int]]:
-    """The positions [n] of rows in the order of their ranks, and how many bytes each
-    rank's rows are.
+    """Return the positions [n] of rows in rank order, and the bytes of each rank's
+    rows.
     """
     order = np.argsort(owner, kind="stable")
     rows_of_each = np.bincount(owner, minlength=size)
@@ -292,7 +292,7 @@ def _route(owner: Array, size: int, row_bytes: int) -> tuple[Array, list[int]]:
 
 
 def launched_world_size() -> int | None:
-    """How many ranks the launcher says that it started; None where it does not say."""
+    """Return the number of ranks that the launcher reports; None without a report."""
     for name in ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "SLURM_NTASKS"):
         if name in os.environ and (
             name != "SLURM_NTASKS" or "SLURM_PROCID" in os.environ
@@ -302,11 +302,10 @@ def launched_world_size() -> int | None:
 
 
 def connect(patience: float = UNTIL_TOLD) -> Communicator:
-    """Return the communicator of this process: by MPI if it is one of several ranks, else
-    that of a single process.
+    """Return the communicator of this process, of MPI if there are several ranks.
 
-    It must be called before any heavy import: a rank that dies before MPI is
-    initialised leaves the others waiting. They end after ``patience`` seconds.
+    Call it before any heavy import: a rank that dies before MPI is initialised leaves
+    the others waiting. They end after ``patience`` seconds.
     """
     if not any(name in os.environ for name in LAUNCHED_BY):
         return OneProcess()
@@ -316,7 +315,7 @@ def connect(patience: float = UNTIL_TOLD) -> Communicator:
 
 
 def _initialised() -> Any:
-    """Return the module ``mpi4py.MPI`` once MPI is initialised.
+    """Return the module ``mpi4py.MPI`` after initialising MPI.
 
     A thread of Python can end this process meanwhile, because ctypes releases the
     interpreter's lock. The import of mpi4py, which initialises MPI by default, does
@@ -339,7 +338,7 @@ def _initialised() -> Any:
 
 @contextmanager
 def _giving_up(seconds: float) -> Iterator[None]:
-    """End this process if the block, in which ranks meet, takes more seconds."""
+    """End this process if the ranks do not meet in the block within so many seconds."""
     met = threading.Event()
 
     def guard() -> None:
@@ -359,7 +358,7 @@ def _giving_up(seconds: float) -> Iterator[None]:
 
 
 def _abort(mpi: Any) -> NoReturn:
-    """End this process, and with it the job, whether MPI is initialised or not."""
+    """End this process and the job, whether MPI is initialised or not."""
     flush()
     try:
         if mpi is not None and mpi.Is_initialized():

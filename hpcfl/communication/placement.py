@@ -1,4 +1,4 @@
-"""Which client lives on which rank: every rank computes the same placement by itself."""
+"""The placement of clients on ranks, which every rank computes by itself."""
 
 import heapq
 from collections.abc import Sequence
@@ -11,20 +11,20 @@ import numpy as np
 
 @dataclass(frozen=True)
 class Placement:
-    """Each client's rank, ``owner`` [clients], of ``size`` ranks; it stays the same for
-    the whole run.
+    """The rank of each client, ``owner`` [clients], among ``size`` ranks, fixed for a
+    run.
     """
 
     owner: np.ndarray
     size: int
 
     def clients_of(self, rank: int) -> np.ndarray:
-        """The ids of a rank's clients, ascending."""
+        """Return the ids of a rank's clients, ascending."""
         return np.flatnonzero(self.owner == rank)
 
     @property
     def idle(self) -> list[int]:
-        """The worker ranks that have no client."""
+        """Return the worker ranks that have no client."""
         return [rank for rank in range(1, self.size) if rank not in self.owner]
 
 
@@ -33,15 +33,13 @@ def place(
 ) -> Placement:
     """Place clients on the worker ranks 1 … size − 1, or on rank 0 if it is alone.
 
-    The most costly come first, each to the least loaded worker. This keeps the slowest
-    rank within 4/3 of the best possible (Graham, 1969). Ties go to the lower client id
-    and the lower rank, so the result depends on nothing but the arguments. Of clients
-    that cost the same, those of one kind then change places with others until they live
-    together, which leaves all loads as they are.
+    The most costly clients come first, each to the least loaded worker. This keeps the
+    slowest rank within 4/3 of the optimum (Graham, 1969). Ties go to the lower client
+    id and the lower rank, so the result depends on the arguments only. Clients of equal
+    cost then change places, so that those of one kind share ranks; all loads stay.
 
-    cost: of each client by id, local steps in an epoch. size: the number of ranks.
-    kind: of each client, something that can be sorted; without it nobody changes
-        places.
+    cost: the local steps in an epoch of each client. size: the number of ranks. kind: a
+    sortable value of each client; without it no clients change places.
     """
     workers = range(1, size) if size > 1 else range(1)
     loads = [(0.0, rank) for rank in workers]

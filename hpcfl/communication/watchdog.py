@@ -1,4 +1,4 @@
-"""Signs of life between ranks, and the end of a job in which one shows none.
+"""Heartbeats between ranks, and the end of a job in which a rank sends none.
 
 Rank 0 and the workers send each other heartbeats while they work and while they wait.
 """
@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, NoReturn
 
-TAG = 77  # of heartbeats, the only messages between two ranks that have one
+TAG = 77  # the tag of heartbeats, the only messages between two ranks
 LONGEST_PAUSE = 5.0  # seconds between two heartbeats of a rank that works
 # seconds of silence that count as a hang until ``allow`` says how many
 UNTIL_TOLD = 600.0
@@ -17,16 +17,18 @@ NEVER = float("inf")
 
 
 class Watchdog:
-    """What this rank knows of the life of those that it hears from.
+    """The times of the last heartbeats from other ranks.
 
-    Rank 0 hears from all workers, a worker from rank 0.
+    Rank 0 receives heartbeats from all workers, a worker from rank 0.
     """
 
     def __init__(self, mpi: Any, give_up: Callable[[int | None, float], NoReturn]):
-        """Args:
-        mpi: the module ``mpi4py.MPI``.
-        give_up: ends the job. It is called with the rank that has been silent for
-            too long, or None where it is not known which, and the seconds allowed.
+        """Start the thread that watches blocking calls.
+
+        Args:
+            mpi: the module ``mpi4py.MPI``.
+            give_up: ends the job. Its arguments are the silent rank, or None if it is
+                unknown, and the seconds allowed.
         """
         self._mpi, self._world = mpi, mpi.COMM_WORLD
         self._give_up = give_up
@@ -43,22 +45,22 @@ class Watchdog:
         threading.Thread(target=self._guard, daemon=True).start()
 
     def allow(self, seconds: float) -> None:
-        """From now on the job ends when a rank is silent for so many seconds."""
+        """End the job when a rank is silent for so many seconds."""
         self._allowed = seconds
-        self.heard_all()
+        self.record_all_alive()
 
-    def heard_all(self) -> None:
-        """Every rank has just shown that it is alive."""
+    def record_all_alive(self) -> None:
+        """Record that every rank is alive now."""
         self._heard = [time.monotonic()] * self._world.size
 
     def beat(self) -> None:
-        """Send heartbeats, unless the last ones are young, and receive those of others."""
+        """Send heartbeats unless the last ones are recent, and receive those of others."""
         now = time.monotonic()
         if now - self._last_beat < min(LONGEST_PAUSE, self._allowed / 10):
             return
         self._last_beat = now
         self._pending = [request for request in self._pending if not request.Test()]
-        # As long as the last heartbeats were not received, no more are sent.
+        # No heartbeats are sent while earlier ones have not been received.
         if not self._pending:
             for peer in self._peers:
                 empty = [bytearray(1), self._mpi.BYTE]
@@ -76,7 +78,7 @@ class Watchdog:
             self._received[status.source] += 1
 
     def check(self) -> None:
-        """Called now and then by a rank that waits: ends the job if another is silent."""
+        """End the job if another rank is silent; waiting ranks call this repeatedly."""
         self.beat()
         now = time.monotonic()
         for peer in self._peers:
@@ -85,7 +87,7 @@ class Watchdog:
 
     @contextmanager
     def blocking(self) -> Iterator[None]:
-        """A block of blocking calls, which end the job when they take too long."""
+        """Mark a block of blocking calls, which end the job when they take too long."""
         self._blocked_since = time.monotonic()
         try:
             yield
@@ -95,15 +97,15 @@ class Watchdog:
     def _guard(self) -> None:
         """End the job when a blocking call takes too long; runs in a thread of its own.
 
-        A rank that is inside a blocking call cannot look who is silent.
+        A rank inside a blocking call cannot check which rank is silent.
         """
         while time.monotonic() - self._blocked_since < self._allowed:
             time.sleep(min(1.0, self._allowed / 10))
         self._give_up(None, self._allowed)
 
     def receive_all(self) -> None:
-        """Collective. Receive the heartbeats that are under way: MPI must not be
-        finalised with a message between two ranks.
+        """Receive all heartbeats under way, because MPI must not end before.
+        Collective.
         """
         expected = self._world.alltoall(self._sent)
         while self._received != expected:

@@ -14,7 +14,7 @@ import numpy as np
 
 from hpcfl.data.owners import Held
 from hpcfl.errors import UserError
-from hpcfl.files import atomic, foreign, hdf5, regular
+from hpcfl.files import atomic, hdf5, untrusted_files, user_files
 from hpcfl.files.atomic import Damaged
 
 MOST_BYTES = 1 << 28
@@ -29,9 +29,11 @@ def read(path: str) -> list[Held]:
     """
     file = Path(path).expanduser()
     try:
-        content = regular.read_bytes(file, MOST_BYTES)
+        content = user_files.read_bytes(file, MOST_BYTES)
         by_client = (
-            _hdf5(content) if content.startswith(MAGIC) else foreign.parsed(content)
+            _hdf5(content)
+            if content.startswith(MAGIC)
+            else untrusted_files.parsed(content)
         )
         if not isinstance(by_client, dict) or not by_client:
             raise Damaged(

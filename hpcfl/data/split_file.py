@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, JsonValue, PositiveInt
 from hpcfl.data import split_check
 from hpcfl.errors import UserError
 from hpcfl.experiment import plugins
-from hpcfl.files import atomic, hdf5, regular
+from hpcfl.files import atomic, hdf5, user_files
 from hpcfl.files.atomic import Damaged
 
 KIND = "partition"
@@ -83,7 +83,7 @@ def read(
     """
     try:
         arrays, texts = hdf5.decode(
-            hdf5.unseal(KIND, regular.read_bytes(path, MOST_BYTES))
+            hdf5.unseal(KIND, user_files.read_bytes(path, MOST_BYTES))
         )
         attributes = Attributes.model_validate_json(texts.get(KIND, ""))
         parts = {part: _lists(part, arrays) for part in PARTS}

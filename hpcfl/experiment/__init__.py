@@ -1,3 +1,1 @@
-"""What a user asks for: the experiment file, its keys and limits, sweeps, and the
-plugins that it names.
-"""
+"""The experiment: its file, keys and limits, sweeps, and the plugins that it names."""

@@ -1,8 +1,8 @@
 """The whole configuration of an experiment, read from a TOML file and validated once.
 
-``load`` turns a file and ``--set`` overrides into a ``Config``. What is wrong becomes a
-``UserError`` with a line for each mistake: the file, the key, the value, what is allowed
-and the nearest valid name.
+``load`` converts a file and ``--set`` overrides to a ``Config``. Each mistake becomes a
+line of a ``UserError``: the file, the key, the value, the allowed values and the
+nearest valid name.
 """
 
 import hashlib
@@ -18,7 +18,7 @@ import pydantic
 from pydantic import AfterValidator, Field, PositiveInt, SerializeAsAny
 
 from hpcfl.errors import UserError
-from hpcfl.experiment import blame, measures, plugin_keys, plugins, protocols
+from hpcfl.experiment import measures, plugin_keys, plugins, protocols, user_code
 from hpcfl.experiment.experiment_file import assign, check_plain, parsed, split
 from hpcfl.experiment.sections import (
     Adapter,
@@ -44,19 +44,19 @@ MOST_SHIFTS = 10
 LONGEST = 200  # bytes of a folder's name; file systems take 255
 DIGITS = 16  # of a digest in a fingerprint
 
-# Sections of a file that make many runs, which no single run's configuration has.
+# Sections of a file that make many runs; a single run's configuration lacks them.
 OF_MANY_RUNS = ("sweep", "tune")
-# Keys outside a run's identity: they change where, how fast and how long it runs, not
-# what a round computes.
+# Keys outside a run's identity: they change place, speed and length of a run, and no
+# result of a round.
 NOT_IDENTITY = ("name", "protocol", "runtime", "checkpoint", "rounds")
-# The value of ``runtime.precision`` with which a run is another one: rounding to 8 bits
-# is no matter of last bits.
+# The value of ``runtime.precision`` that belongs to a run's identity: rounding to 8 bits
+# changes more than last bits.
 MIXED = "bf16"
 # Paths, by section and key: the same data may lie elsewhere. The path of a user's own
 # data, ``data.file``, belongs to the identity all the same.
 PATHS = (("data", "root"), ("data", "images"), ("partition", "file"))
-# Keys that earlier versions lack, with their defaults. A run with the default is the same
-# run as without the key.
+# Keys that earlier versions lack, with their defaults. The default value does not change
+# a run's identity.
 ADDED = {
     ("data", "encode"): None,
     ("participation", "rounding"): "down",
@@ -72,8 +72,8 @@ def _short(name: str) -> str:
 
 
 class Config(Section):
-    """A whole experiment, made by ``parse``. What is not given has its default, except
-    ``method.name``.
+    """A whole experiment, made by ``parse``; every key except ``method.name`` has a
+    default.
     """
 
     name: Annotated[str, AfterValidator(_short)] = Field(
@@ -111,16 +111,14 @@ class Config(Section):
 
     @property
     def needs_rounds(self) -> bool:
-        """Whether what a round does depends on how many there will be, so that no other
-        number may follow.
+        """Return whether a round depends on the number of rounds, which must not change
+        then.
         """
         return self.method.needs_rounds or self.training.schedule == "cosine"
 
     @property
     def notes(self) -> list[str]:
-        """A line for each key that is not as by default but changes nothing, because of
-        what other keys are.
-        """
+        """Return a line for each key that differs from its default without any effect."""
         training, lines = self.training, []
         if training.warmup > self.rounds:
             lines.append(
@@ -163,9 +161,7 @@ class Config(Section):
         return lines
 
     def _unread_of_time(self) -> list[str]:
-        """The keys of ``[time]`` with another value than by default that are not read in
-        its mode.
-        """
+        """Return the changed keys of ``[time]`` that its mode does not read."""
         keys = changed(self.time) - {"mode"}
         if self.time.mode != "none":
             others = {**self.time.of_mode}
@@ -174,14 +170,16 @@ class Config(Section):
         return [f"time.{key}" for key in sorted(keys)]
 
     def resolved(self) -> dict[str, Any]:
-        """Every key with its value, JSON-able, as nested as in the experiment file."""
+        """Return every key with its value, JSON-able, as nested as in the experiment
+        file.
+        """
         table = self.model_dump(mode="json")
         for section in ("data", "model"):
             table[section] |= table[section].pop("options")
         return table
 
     def fingerprint(self) -> str:
-        """As the function ``fingerprint`` gives it."""
+        """Return the configuration's fingerprint, as from the function ``fingerprint``."""
         return fingerprint(self.resolved())
 
 
@@ -202,8 +200,9 @@ SECTIONS: dict[str, type[Section]] = {
 
 
 def identifying(given: Mapping[str, Any]) -> dict[str, Any]:
-    """A table of a configuration, copied but for what is in NOT_IDENTITY; of
-    ``[runtime]`` MIXED precision stays.
+    """Return a copy of a configuration's table without the keys in NOT_IDENTITY.
+
+    MIXED precision of ``[runtime]`` stays.
     """
     table = {
         key: dict(value) if isinstance(value, dict) else value
@@ -216,8 +215,9 @@ def identifying(given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def identity(resolved: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what makes two runs the same run: a resolved configuration without
-    NOT_IDENTITY, PATHS and defaults of ADDED, but with MIXED precision.
+    """Return the identity of a run: a reduced resolved configuration.
+
+    It lacks NOT_IDENTITY, PATHS and defaults of ADDED, but keeps MIXED precision.
     """
     table = identifying(resolved)
     for section, key in PATHS:
@@ -229,8 +229,10 @@ def identity(resolved: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def fingerprint(resolved: Mapping[str, Any]) -> str:
-    """One line by which a run's files name it, the same for the same identity: method,
-    data set and seed for people, and the beginning of the identity's SHA-256.
+    """Return one line that names a run in its files, the same for the same identity.
+
+    It has method, data set and seed for readers, and the beginning of the identity's
+    SHA-256.
     """
     text = json.dumps(identity(resolved), sort_keys=True)
     digest = hashlib.sha256(text.encode()).hexdigest()[:DIGITS]
@@ -239,10 +241,10 @@ def fingerprint(resolved: Mapping[str, Any]) -> str:
 
 
 def parse(table: dict[str, Any], source: str = "configuration") -> Config:
-    """The configuration in a nested table.
+    """Return the configuration of a nested table.
 
-    source: where the table comes from, for errors. Raises UserError with a line for
-    each mistake.
+    source: the origin of the table, for errors. Raises UserError with a line for each
+    mistake.
     """
     config, mistakes = checked(table)
     if config is None:
@@ -251,14 +253,16 @@ def parse(table: dict[str, Any], source: str = "configuration") -> Config:
 
 
 def checked(table: dict[str, Any]) -> tuple[Config | None, list[str]]:
-    """The configuration in a nested table, or None and a line for each mistake in it.
+    """Return the configuration of a nested table, or None and a line for each mistake.
 
     A section with a mistake does not hide those in others.
     """
     mistakes: list[str] = []
 
     def tried(make: Callable[[], Made], place: str = "") -> Made | None:
-        """What ``make`` gives; None where it cannot, which adds to ``mistakes``."""
+        """Return the result of ``make``, or None after adding its error to
+        ``mistakes``.
+        """
         try:
             return make()
         except pydantic.ValidationError as error:
@@ -275,7 +279,7 @@ def checked(table: dict[str, Any]) -> tuple[Config | None, list[str]]:
         place: tried(partial(_section, place, kind, table.get(place, {})), place)
         for place, kind in SECTIONS.items()
     }
-    # what stands for a section that has mistakes is not looked at
+    # the stand-in of a section with mistakes is not checked
     found = {
         place: section or SECTIONS[place].model_construct()
         for place, section in sections.items()
@@ -299,8 +303,9 @@ def checked(table: dict[str, Any]) -> tuple[Config | None, list[str]]:
 
 
 def _tables(table: dict[str, Any]) -> dict[str, Any]:
-    """The tables of ``[[shift]]`` by their place, ``shift.0`` and so on; none where it is
-    no list.
+    """Return the tables of ``[[shift]]`` by their place, ``shift.0`` and so on.
+
+    The result is empty if the key is no list.
     """
     given = table.get("shift")
     listed = given if isinstance(given, list) else []
@@ -308,8 +313,9 @@ def _tables(table: dict[str, Any]) -> dict[str, Any]:
 
 
 def _shift(place: str, given: Any) -> Section:
-    """One of the tables of ``[[shift]]``. Raises UserError, or pydantic's
-    ValidationError.
+    """Return one of the tables of ``[[shift]]`` as a section.
+
+    Raises UserError, or pydantic's ValidationError.
     """
     if not isinstance(given, dict):
         raise UserError(f"{place} = {_shown(given)}: must be a table of [[shift]]")
@@ -317,9 +323,10 @@ def _shift(place: str, given: Any) -> Section:
 
 
 def _section(place: str, kind: type[Section], given: Any) -> Section:
-    """A section of the experiment file; one that names a plugin is the plugin's own.
+    """Return a section of the experiment file, of the plugin's own class if it names
+    one.
 
-    kind: what all such sections have in common. Raises UserError, or pydantic's
+    kind: the class that all such sections share. Raises UserError, or pydantic's
     ValidationError.
     """
     if not isinstance(given, dict):
@@ -338,9 +345,9 @@ def _section(place: str, kind: type[Section], given: Any) -> Section:
 
 
 def _of_plugin(kind: type[Section], given: dict[str, Any]) -> Section:
-    """A section of the class ``kind``, which may be a user's own.
+    """Return a section of the class ``kind``, which may be a user's own.
 
-    Raises UserError with its file and line where its own code fails, or pydantic's
+    Raises UserError with file and line for a failure in the user's code, or pydantic's
     ValidationError.
     """
     try:
@@ -348,15 +355,15 @@ def _of_plugin(kind: type[Section], given: dict[str, Any]) -> Section:
     except (UserError, pydantic.ValidationError):
         raise
     except Exception as error:
-        # arguments that its __init__ does not take fail outside of its code
-        place = blame.line_of(error) or blame.definition_of(kind)
+        # wrong arguments of its __init__ fail outside of its code
+        place = user_code.find_line(error) or user_code.find_definition(kind)
         if place is None:
             raise
-        raise UserError(f"{place}: {blame.said(error)}") from error
+        raise UserError(f"{place}: {user_code.describe_error(error)}") from error
 
 
 def _check_stragglers(participation: Participation, training: Training) -> None:
-    """Raises UserError where nobody can do fewer local epochs than others."""
+    """Raise UserError if no client can do fewer local epochs than others."""
     if (share := participation.stragglers) and training.epochs == 1:
         raise UserError(
             f"participation.stragglers = {share}: of one local epoch nobody does fewer; set "
@@ -365,7 +372,7 @@ def _check_stragglers(participation: Participation, training: Training) -> None:
 
 
 def _check_selection(participation: Participation, time: Time) -> None:
-    """Raises UserError where nobody can know what a selection goes by."""
+    """Raise UserError if the inputs of a selection are unknown when it chooses."""
     key = f"participation.select = '{participation.select}'"
     if participation.by_time and time.mode == "none":
         raise UserError(
@@ -381,7 +388,7 @@ def _check_selection(participation: Participation, time: Time) -> None:
 
 
 def _check_time(time: Time) -> None:
-    """Raises UserError where a key of ``[time]`` asks for another that is not there."""
+    """Raise UserError if a key of ``[time]`` needs another key that is missing."""
     if time.mode == "none":
         return
     for key, file in (("devices", "file"), ("availability", "availability_file")):
@@ -402,9 +409,7 @@ def _check_time(time: Time) -> None:
 
 
 def _check_samples(data: Data, partition: Partition) -> None:
-    """Raises UserError where a part of the data set is asked for, but clients have
-    samples of their own.
-    """
+    """Raise UserError for a part of a data set whose clients have samples of their own."""
     if partition.scheme != "by-client":
         return
     if data.imbalance > 1:
@@ -419,7 +424,7 @@ def _check_samples(data: Data, partition: Partition) -> None:
         )
 
 
-# by function the sections that it is about: what must fit together
+# checks of several sections, with the sections of each
 CHECKS: dict[Callable[..., Any], tuple[str, ...]] = {
     _check_samples: ("data", "partition"),
     measures.asked: ("evaluation",),
@@ -431,8 +436,8 @@ CHECKS: dict[Callable[..., Any], tuple[str, ...]] = {
 
 
 def _without_word(given: dict[str, Any]) -> dict[str, Any]:
-    """The section ``[partition]`` without ``seed = "seed"``, which is what holds where
-    it is left out.
+    """Return the section ``[partition]`` without ``seed = "seed"``, which is the
+    default.
     """
     return {
         key: value for key, value in given.items() if (key, value) != ("seed", "seed")
@@ -440,8 +445,8 @@ def _without_word(given: dict[str, Any]) -> dict[str, Any]:
 
 
 def _with_partition_seed(config: Config) -> Config:
-    """The configuration with a seed of the partition, where none is given: one more
-    than the experiment's.
+    """Return the configuration with a partition seed, by default the experiment's plus
+    one.
     """
     if "seed" in config.partition.model_fields_set:
         return config
@@ -450,9 +455,10 @@ def _with_partition_seed(config: Config) -> Config:
 
 
 def _with_assignment(config: Config) -> Config:
-    """The configuration in which each shift says how its groups are assigned: at random
-    where the scheme goes by the clients' numbers, so that groups are no other name for
-    what the scheme makes of them.
+    """Return the configuration with an assignment of groups in each shift.
+
+    The default is random if the scheme depends on the clients' numbers, so that groups
+    differ from the scheme's own order of clients.
     """
     by_default: Literal["blocks", "random"] = "blocks"
     if config.partition.by_number:
@@ -466,12 +472,11 @@ def _with_assignment(config: Config) -> Config:
 
 
 def read(path: str | Path, overrides: Iterable[str] = ()) -> dict[str, Any]:
-    """The nested table of an experiment file with ``section.key=value`` overrides
-    applied, not validated.
+    """Return the nested table of an experiment file with overrides, not validated.
 
-    Where an override names another plugin (``model.name``, ``method.name``,
-    ``partition.scheme``), keys of the file that only the old plugin has are removed;
-    those that other overrides set stay. Raises UserError.
+    Overrides have the form ``section.key=value``. If an override names another plugin
+    (``model.name``, ``method.name``, ``partition.scheme``), the file's keys that only
+    the old plugin has are removed. Keys of other overrides stay. Raises UserError.
     """
     table = parsed(path)
     try:
@@ -488,8 +493,9 @@ def read(path: str | Path, overrides: Iterable[str] = ()) -> dict[str, Any]:
 
 
 def _refuse_swept(table: dict[str, Any], keys: Iterable[str]) -> None:
-    """Raise UserError for a key that every cell of the file's ``[sweep]`` sets, which
-    would be in vain.
+    """Raise UserError for a key that every cell of the file's ``[sweep]`` sets.
+
+    The override would have no effect.
     """
     sweep = table.get("sweep")
     axes = protocols.flat(sweep) if isinstance(sweep, dict) else {}
@@ -512,8 +518,8 @@ def _refuse_swept(table: dict[str, Any], keys: Iterable[str]) -> None:
 def choose(table: dict[str, Any], key: str, value: Any) -> None:
     """Set the dotted ``key`` to ``value`` in a nested table.
 
-    Where that names another plugin for a section, keys that only the one before has are
-    removed from it. Raises UserError.
+    If the key names another plugin for a section, the keys that only the old plugin has
+    are removed. Raises UserError.
     """
     section, _, selector = key.partition(".")
     given = table.get(section)
@@ -528,14 +534,14 @@ def choose(table: dict[str, Any], key: str, value: Any) -> None:
 
 
 def load(path: str | Path, overrides: Iterable[str] = ()) -> Config:
-    """The experiment in a TOML file. Raises UserError."""
+    """Return the experiment in a TOML file. Raises UserError."""
     return parse(read(path, overrides), str(path))
 
 
 def _explained(
     error: pydantic.ValidationError, place: str, table: dict[str, Any]
 ) -> list[str]:
-    """A line for each key that is wrong in the section ``place`` ("" for the whole
+    """Return a line for each wrong key in the section ``place`` ("" for the whole
     file).
     """
     by_key: dict[tuple[str, ...], list[Any]] = {}
@@ -546,7 +552,7 @@ def _explained(
 
 
 def _explain(errors: list[Any], place: str, table: dict[str, Any]) -> str:
-    """One line for the first of the errors about a key."""
+    """Return one line for the first of the errors about a key."""
     first = errors[0]
     location = _location(first["loc"], place, table)
     key = ".".join(location)
@@ -587,16 +593,14 @@ def _shown(value: Any) -> str:
 
 
 def _closest(error: Any) -> str:
-    """A hint at the word that was meant, "" unless only certain words are allowed and
-    one is close.
-    """
+    """Return a hint at the intended word, "" unless one of the allowed words is close."""
     words = re.findall("'(.+?)'", error.get("ctx", {}).get("expected", ""))
     meant = plugins.closest(str(error["input"]), words)
     return f"; did you mean '{meant}'?" if meant else ""
 
 
 def _wanted(error: Any) -> str:
-    """What would be allowed, to stand after "must be"."""
+    """Return the allowed values, to follow "must be"."""
     if (
         error["type"] in ("sequence_str", "list_type")
         or error.get("ctx", {}).get("class") == "Sequence"
@@ -615,8 +619,7 @@ def _wanted(error: Any) -> str:
 def _location(
     loc: tuple[int | str, ...], place: str, table: dict[str, Any]
 ) -> list[str]:
-    """The path of the key that an error is about: section, key, and positions in a
-    list.
+    """Return the path of an error's key: section, key, and positions in a list.
 
     loc: pydantic's path within the section ``place``, which also names members of
     unions; these are left out.
@@ -633,9 +636,7 @@ def _location(
 
 
 def _elsewhere(table: dict[str, Any]) -> list[str]:
-    """The keys of all sections, as ``training.lr``, but of those whose plugin is
-    unknown.
-    """
+    """Return the keys of all sections with known plugins, as ``training.lr``."""
     keys = []
     for section in SECTIONS:
         if isinstance(table.get(section, {}), dict):
@@ -646,8 +647,8 @@ def _elsewhere(table: dict[str, Any]) -> list[str]:
 
 
 def _fields_of(location: list[str], table: dict[str, Any]) -> Mapping[str, Any]:
-    """The valid keys of the section at ``location``, each with its pydantic field where
-    it has one.
+    """Return the valid keys of the section at ``location`` with their pydantic fields,
+    if any.
     """
     if not location:
         return Config.model_fields | dict.fromkeys(OF_MANY_RUNS)

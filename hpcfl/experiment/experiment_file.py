@@ -1,4 +1,4 @@
-"""An experiment file as a nested table: read with limits on its size, changed by dotted
+"""An experiment file as a nested table, read with size limits and changed by dotted
 keys.
 """
 
@@ -9,7 +9,7 @@ from typing import Any
 
 from hpcfl.errors import UserError
 from hpcfl.experiment import plugins
-from hpcfl.files import atomic, regular
+from hpcfl.files import atomic, user_files
 
 MOST_BYTES = 1_000_000  # of a file
 MOST_LEVELS = 10  # of tables and lists in each other
@@ -17,14 +17,15 @@ MOST_BITS = 64  # of an integer
 
 
 def parsed(path: str | Path) -> dict[str, Any]:
-    """The table in a TOML file, or in a ``.json`` file as ``Config.resolved`` gives it.
+    """Return the table in a TOML file, or in a ``.json`` file from ``Config.resolved``.
+
     Raises UserError.
     """
     if Path(path).is_dir():
         raise UserError(f"{path}: is a folder; name an experiment file")
     kind = "JSON" if Path(path).suffix == ".json" else "TOML"
     try:
-        text = regular.read_bytes(path, MOST_BYTES).decode()
+        text = user_files.read_bytes(path, MOST_BYTES).decode()
         table = json.loads(text) if kind == "JSON" else tomllib.loads(text)
     except FileNotFoundError:
         neighbours = [file.name for file in Path(path).parent.glob("*.toml")]
@@ -43,7 +44,7 @@ def parsed(path: str | Path) -> dict[str, Any]:
 
 
 def check_plain(table: dict[str, Any], source: str) -> None:
-    """Raises UserError for a table that is nested deeply or has integers beyond
+    """Raise UserError for a table that is nested deeply or has integers beyond
     MOST_BITS.
     """
     if not _within(table, MOST_LEVELS):
@@ -54,7 +55,7 @@ def check_plain(table: dict[str, Any], source: str) -> None:
 
 
 def _within(value: Any, levels: int) -> bool:
-    """Whether a value nests at most ``levels`` deep and its integers are short."""
+    """Return whether a value nests at most ``levels`` deep and its integers are short."""
     if isinstance(value, dict | list):
         inner = value.values() if isinstance(value, dict) else value
         return levels > 0 and all(_within(entry, levels - 1) for entry in inner)
@@ -62,10 +63,9 @@ def _within(value: Any, levels: int) -> bool:
 
 
 def split(override: str) -> tuple[str, Any]:
-    """The dotted key and the value of ``section.key=value``. Raises UserError without
-    key or ``=``.
+    """Return the dotted key and the value of ``section.key=value``.
 
-    What is no value of TOML is a string.
+    A text that is no TOML value is a string. Raises UserError without key or ``=``.
     """
     key, equals, text = override.partition("=")
     if not equals or not key.strip():
@@ -78,7 +78,7 @@ def split(override: str) -> tuple[str, Any]:
 
 
 def assign(table: dict[str, Any], key: str, value: Any) -> None:
-    """Set ``table["a"]["b"] = value`` for the key ``a.b``, making tables on the way.
+    """Set ``table["a"]["b"] = value`` for the key ``a.b`` and make missing tables.
 
     In a list of tables a number is a position: ``shift.0.angles``. Raises UserError.
     """
@@ -94,8 +94,9 @@ def assign(table: dict[str, Any], key: str, value: Any) -> None:
 
 
 def _inside(outer: Any, part: str, key: str) -> Any:
-    """What a part of a dotted key names: in a table, where it is made if it is not there,
-    or in a list of tables. Raises UserError where a list has no such table.
+    """Return the entry for a part of a dotted key, in a table or in a list of tables.
+
+    A missing entry of a table is made. Raises UserError if a list has no such table.
     """
     if isinstance(outer, dict):
         return outer.setdefault(part, {})

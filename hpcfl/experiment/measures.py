@@ -1,13 +1,11 @@
-"""The scores that an experiment asks for by name, and which of their numbers selects the
-best round.
-"""
+"""The scores that an experiment names, and the number that selects the best round."""
 
 from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
 from hpcfl.errors import UserError
-from hpcfl.experiment import blame, plugins
+from hpcfl.experiment import plugins, user_code
 from hpcfl.experiment.sections import Evaluation, Training
 from hpcfl.scores._described import Described, Measure, resolve, score_of
 from hpcfl.scores._metric_name import held_out
@@ -18,7 +16,7 @@ PACKAGE = "hpcfl.scores"
 
 @cache
 def built_in() -> dict[str, Score]:
-    """All scores of the package by name."""
+    """Return all scores of the package by name."""
     return {
         name: plugins.find(PACKAGE, "evaluation.scores", name)()
         for name in plugins.names(PACKAGE)
@@ -26,11 +24,10 @@ def built_in() -> dict[str, Score]:
 
 
 def asked(evaluation: Evaluation) -> dict[str, Score]:
-    """The scores that ``scores`` and ``metric`` of the section ``[evaluation]`` name,
-    by name.
+    """Return the scores that the section ``[evaluation]`` names, by name.
 
-    Raises UserError for names that mean nothing, and for a user's own score that cannot
-    be used.
+    They are those of ``scores`` and ``metric``. Raises UserError for unknown names and
+    for an unusable score of the user.
     """
     scores = {name: _made("evaluation.scores", name) for name in evaluation.scores}
     name = score_of(evaluation.metric)
@@ -42,10 +39,9 @@ def asked(evaluation: Evaluation) -> dict[str, Score]:
 
 
 def measure(evaluation: Evaluation, scores: Mapping[str, Score]) -> Measure:
-    """The number that ``evaluation.metric`` means, which decides what the best round
-    is.
+    """Return the number of ``evaluation.metric``, which selects the best round.
 
-    Raises UserError where it is none of the scores' numbers, or a standard deviation.
+    Raises UserError for a name of no score, and for a standard deviation.
     """
     described = describe(scores)
     meant = resolve(evaluation.metric, described)
@@ -64,8 +60,9 @@ def measure(evaluation: Evaluation, scores: Mapping[str, Score]) -> Measure:
 
 
 def best_by(config: Mapping[str, Any]) -> str:
-    """On which samples the best round of a resolved configuration is chosen: "test" or
-    "validation".
+    """Return the samples that choose the best round: "test" or "validation".
+
+    config: a resolved configuration.
     """
     asked = config["evaluation"].get("best_by")
     held_out = config.get("training", {}).get("validation")
@@ -75,16 +72,12 @@ def best_by(config: Mapping[str, Any]) -> str:
 
 
 def chosen_in(config: Mapping[str, Any], column: str) -> str:
-    """The column in which the best round is chosen, where ``column`` is the one that
-    counts.
-    """
+    """Return the column that chooses the best round if ``column`` is the primary one."""
     return held_out(column) if best_by(config) == "validation" else column
 
 
 def check_best_by(evaluation: Evaluation, training: Training) -> None:
-    """Raises UserError where the best round is to be chosen on samples that nobody
-    holds out.
-    """
+    """Raise UserError if the best round needs held-out samples that do not exist."""
     if evaluation.best_by == "validation" and not training.validation:
         raise UserError(
             "evaluation.best_by = 'validation': nothing is held out to choose on; set "
@@ -93,13 +86,13 @@ def check_best_by(evaluation: Evaluation, training: Training) -> None:
 
 
 def describe(scores: Mapping[str, Score]) -> dict[str, Described]:
-    """What readers of results need to know of each score, by its name."""
+    """Return the description of each score for readers of results, by its name."""
     return {name: score.described(name) for name, score in scores.items()}
 
 
 def _made(key: str, name: str) -> Score:
-    """A score by its name; a user's own must have a unit, a direction and summaries
-    that are valid.
+    """Return a score by its name; a user's score must have valid unit, direction,
+    summaries.
 
     key: of the configuration, for errors. Raises UserError.
     """
@@ -119,7 +112,7 @@ def _made(key: str, name: str) -> Score:
                 f"summaries = {score.summaries!r}: must be a tuple of names"
             )
     except Exception as error:
-        place = blame.line_of(error) or blame.definition_of(kind)
-        text = f"{key} = '{name}' cannot be used: {blame.said(error)}"
+        place = user_code.find_line(error) or user_code.find_definition(kind)
+        text = f"{key} = '{name}' cannot be used: {user_code.describe_error(error)}"
         raise UserError(f"{place}: {text}" if place else text) from error
     return score

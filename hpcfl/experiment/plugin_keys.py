@@ -1,6 +1,4 @@
-"""The keys of sections that name a plugin, on which it depends what keys the section
-has.
-"""
+"""The keys of sections that name a plugin, which determines the section's keys."""
 
 import importlib
 import inspect
@@ -34,12 +32,12 @@ SELECTORS = {
 
 @cache
 def _options(make: Callable[..., Any], *first: str) -> type[BaseModel]:
-    """A section whose keys are the parameters of a callable after the ``first`` ones,
-    with their types, defaults and constraints.
+    """Return a section with a callable's parameters after the ``first`` ones as keys.
 
-    Made once for each callable: making a section takes longer than reading one. Raises
-    TypeError where the first parameters are others, and what inspect and pydantic raise
-    for types that no file can hold.
+    The keys have the parameters' types, defaults and constraints. Each callable's
+    section is made once, because making it takes longer than reading one. Raises
+    TypeError for other first parameters, and the exceptions of inspect and pydantic for
+    types that no file can hold.
     """
     signature = inspect.signature(make, eval_str=True)
     parameters = list(signature.parameters.values())
@@ -60,8 +58,9 @@ def _options(make: Callable[..., Any], *first: str) -> type[BaseModel]:
 
 
 def _own_keys(make: Callable[..., Any], first: list[str], what: str) -> type[BaseModel]:
-    """The section of the own keys of ``make``, or a UserError that says how ``what`` the
-    user named must be called.
+    """Return the section of the own keys of ``make``.
+
+    Raises UserError with the required signature of ``what`` the user named.
     """
     try:
         return _options(make, *first)
@@ -76,10 +75,10 @@ _COMMON_MODEL_KEYS = [key for key in Model.model_fields if key != "options"]
 
 
 def model(**table: Any) -> Model:
-    """The section ``[model]``: keys that not all models have must be parameters of the
-    one called ``name``.
+    """Return the section ``[model]``.
 
-    Raises UserError, or pydantic's ValidationError for wrong values.
+    Its own keys must be parameters of the model called ``name``. Raises UserError, or
+    pydantic's ValidationError for wrong values.
     """
     common = {key: table.pop(key) for key in _COMMON_MODEL_KEYS if key in table}
     name = common.get("name", Model.model_fields["name"].default)
@@ -89,10 +88,10 @@ def model(**table: Any) -> Model:
 
 
 def model_keys(name: str) -> type[BaseModel]:
-    """A section of a model's own keys: the parameters after (shape, classes) of the
-    callable that makes it.
+    """Return a section of a model's own keys.
 
-    Raises UserError.
+    They are the parameters after (shape, classes) of the callable that makes it. Raises
+    UserError.
     """
     make = plugins.find("hpcfl.models", "model.name", name)
     return _own_keys(make, ["shape", "classes"], f"model.name = '{name}'")
@@ -102,9 +101,9 @@ _COMMON_DATA_KEYS = [key for key in Data.model_fields if key != "options"]
 
 
 def data(**table: Any) -> Data:
-    """The section ``[data]``: keys that not all data sets have must be parameters of
-    how the one called ``dataset`` is read.
+    """Return the section ``[data]``.
 
+    Its own keys must be parameters of the reader of the data set called ``dataset``.
     Raises UserError, or pydantic's ValidationError for wrong values.
     """
     common = {key: table.pop(key) for key in _COMMON_DATA_KEYS if key in table}
@@ -114,17 +113,17 @@ def data(**table: Any) -> Data:
 
 
 def data_keys(name: str) -> type[BaseModel]:
-    """A section of a data set's own keys: the parameters after (name, root) of its
-    source's ``read``.
+    """Return a section of a data set's own keys.
 
-    Raises UserError.
+    They are the parameters after (name, root) of its source's ``read``. Raises
+    UserError.
     """
     source = plugins.find("hpcfl.data.sources", "data.dataset", name)
     return _own_keys(source.read, ["name", "root"], f"data.dataset = '{name}': read")
 
 
 def partition_class(table: dict[str, Any]) -> type[Partition]:
-    """The class of the scheme that the section ``[partition]`` names. Raises UserError."""
+    """Return the class of the scheme in the section ``[partition]``. Raises UserError."""
     name = table.get("scheme", Partition.model_fields["scheme"].default)
     scheme: type[Partition] = plugins.find(
         "hpcfl.data.partitions", "partition.scheme", name
@@ -133,9 +132,7 @@ def partition_class(table: dict[str, Any]) -> type[Partition]:
 
 
 def selection_class(table: dict[str, Any]) -> type[Participation]:
-    """The class of the selection that the section ``[participation]`` names. Raises
-    UserError.
-    """
+    """Return the class of the selection in ``[participation]``. Raises UserError."""
     name = table.get("select", Participation.model_fields["select"].default)
     selection: type[Participation] = plugins.find(
         "hpcfl.clock.selection", "participation.select", name
@@ -144,8 +141,9 @@ def selection_class(table: dict[str, Any]) -> type[Participation]:
 
 
 def shift_class(table: dict[str, Any], place: str) -> type[Shift]:
-    """The class of the shift that a table of ``[[shift]]`` names; ``place``: its own,
-    such as ``shift.0``. Raises UserError.
+    """Return the class of the shift in a table of ``[[shift]]``.
+
+    place: the table's own, such as ``shift.0``. Raises UserError.
     """
     package = "hpcfl.data.shifts"
     if "kind" not in table:
@@ -156,7 +154,7 @@ def shift_class(table: dict[str, Any], place: str) -> type[Shift]:
 
 
 def method_class(table: dict[str, Any]) -> type[MethodSection]:
-    """The class of the method that the section ``[method]`` names, with its options.
+    """Return the class of the method in the section ``[method]``, with its options.
 
     Raises UserError.
     """
@@ -165,15 +163,15 @@ def method_class(table: dict[str, Any]) -> type[MethodSection]:
             f"'method.name' is missing; allowed: {', '.join(plugins.names('hpcfl.methods'))}"
         )
     method = plugins.find("hpcfl.methods", "method.name", table["name"])
-    # by name, as the method itself, which lies above this room
+    # by name, like the method itself, which is above this room
     options = importlib.import_module("hpcfl.methods.options")
     wrapped: type[MethodSection] = options.wrapped(method, table)
     return wrapped
 
 
 def fields(section: str, given: dict[str, Any]) -> Mapping[str, Any]:
-    """The valid keys of one of the sections in SELECTORS, each with its pydantic field
-    or None.
+    """Return the valid keys of a section in SELECTORS with their pydantic fields or
+    None.
 
     given: the section's table, which names the plugin. Raises UserError.
     """
@@ -193,16 +191,16 @@ def fields(section: str, given: dict[str, Any]) -> Mapping[str, Any]:
 
 
 def is_selector(key: str) -> bool:
-    """Whether a dotted key names a section's plugin, as ``model.name`` does."""
+    """Return whether a dotted key names a section's plugin, as ``model.name`` does."""
     section, _, selector = key.partition(".")
     return SELECTORS.get(section) == selector
 
 
 def of_another(section: str, given: dict[str, Any], name: Any) -> set[str]:
-    """The keys that a section can have with the plugin that ``given`` names, but not
-    with ``name``.
+    """Return the keys that a section has with the plugin of ``given`` but not with
+    ``name``.
 
-    Empty where either is unknown.
+    The result is empty if either plugin is unknown.
     """
     try:
         keys = set(fields(section, given))

@@ -1,4 +1,4 @@
-"""Finding methods, models, scores … by name: a built-in file's name, or a user's
+"""Methods, models, scores and other plugins by name: built-in files, or a user's
 ``module:object``.
 """
 
@@ -17,9 +17,9 @@ from types import ModuleType
 from typing import Any
 
 from hpcfl.errors import UserError
-from hpcfl.experiment import blame
+from hpcfl.experiment import user_code
 
-# What a user's own object must extend, in the ``base`` of each package; a model is any
+# The base class of a user's own object, in the ``base`` of each package; a model is any
 # callable.
 CONTRACTS = {
     "hpcfl.clock.selection": "Selection",
@@ -30,7 +30,7 @@ CONTRACTS = {
     "hpcfl.scores": "Score",
     "hpcfl.tracking": "Tracker",
 }
-# What other tools call keys and scores of ours.
+# The names of keys and scores in other tools, with ours.
 SYNONYMS = {
     "learning_rate": "lr",
     "alpha": "beta",
@@ -42,22 +42,23 @@ SYNONYMS = {
     "images": "image-folder",
     "l2": "weight_decay",
 }
-MOST = 5  # words that an error names where there are many more
+MOST = 5  # the most words that an error names
 AS_FILES = (
     "hpcfl.scores",
-)  # packages whose built-in names keep ``_``, as the numbers in the results do
+)  # packages whose built-in names keep ``_``, like the metrics in the results
 
 
 def names(package: str) -> list[str]:
-    """The built-in names of a package: those of its public files, with ``-`` for ``_``
-    but in AS_FILES.
+    """Return the built-in names of a package: those of its public files.
+
+    ``-`` replaces ``_`` except in AS_FILES.
     """
     return list(_names(package))
 
 
 @cache
 def _names(package: str) -> tuple[str, ...]:
-    found = importlib.util.find_spec(package)  # which does not import it
+    found = importlib.util.find_spec(package)  # without importing it
     assert found is not None
     folders = found.submodule_search_locations
     files = (
@@ -74,11 +75,10 @@ def _names(package: str) -> tuple[str, ...]:
 
 
 def nearest(word: str, allowed: Iterable[str], elsewhere: Iterable[str] = ()) -> str:
-    """``; did you mean 'x'? allowed: …``: the end of an error line about an unknown
-    word.
+    """Return the end of an error line about an unknown word: ``; did you mean 'x'?
+    allowed: …``.
 
-    elsewhere: words that are allowed in another place; one of them may be meant, but
-    they are not listed.
+    elsewhere: words of other places; one of them may be meant, but they are not listed.
     """
     allowed = list(allowed)
     meant = closest(word, allowed) or closest(word, elsewhere)
@@ -89,9 +89,10 @@ def nearest(word: str, allowed: Iterable[str], elsewhere: Iterable[str] = ()) ->
     )
 
 
-def few(word: str, allowed: Iterable[str]) -> str:
-    """``; did you mean 'x'? nearest of 40: …``: as ``nearest``, where the words are so
-    many that only the MOST nearest are named.
+def suggest_from_many(word: str, allowed: Iterable[str]) -> str:
+    """Return ``; did you mean 'x'? nearest of 40: …`` for an unknown word.
+
+    The function is ``nearest`` for long lists: it names only the MOST nearest words.
     """
     allowed = list(allowed)
     if len(allowed) <= MOST:
@@ -109,12 +110,11 @@ def few(word: str, allowed: Iterable[str]) -> str:
 
 
 def closest(word: str, allowed: Iterable[str]) -> str | None:
-    """The allowed word that was probably meant, also where other tools have another
-    word; None if none is.
+    """Return the allowed word that was probably meant, or None.
 
-    That is the same word but for upper case, one that has it at its end or is nearly
-    the same, one that has it as a part between dots, dashes and the like, what stands
-    for it in SYNONYMS, or one that is spelled somewhat alike; the first of these.
+    The first match counts: the same word in other case; one that ends with it or is
+    nearly the same; one with it as a part between dots, dashes and the like; its entry
+    in SYNONYMS, matched in the same ways; one that is spelled similarly.
     """
     by_small = {one.lower(): one for one in allowed}
     nearly = difflib.get_close_matches(word.lower(), by_small, n=1, cutoff=0.8)
@@ -133,12 +133,12 @@ def closest(word: str, allowed: Iterable[str]) -> str | None:
 
 
 def find(package: str, key: str, name: str) -> Any:
-    """The plugin of ``package`` that the configuration names at ``key``.
+    """Return the plugin of ``package`` that the configuration names at ``key``.
 
     A built-in name such as ``fedavg-c`` means the attribute ``plugin`` of
     ``package.fedavg_c``. Any name ``module:object`` means a user's own, imported from
-    the current folder or where Python looks for modules. Raises UserError with the
-    nearest valid name, or with the file and line at which a user's module fails.
+    the current folder or Python's path. Raises UserError with the nearest valid name,
+    or with the file and line of a failure in the user's module.
     """
     if not isinstance(name, str):
         raise UserError(
@@ -156,8 +156,9 @@ def find(package: str, key: str, name: str) -> Any:
 
 
 def _untyped(error: BaseException, key: str) -> str | None:
-    """What an attribute without a type lacks, which pydantic refuses in a class whose
-    attributes are keys; None for other errors.
+    """Return a hint for a class attribute without a type; None for other errors.
+
+    pydantic refuses such an attribute in a class whose attributes are keys.
     """
     if getattr(error, "code", None) != "model-field-missing-annotation":
         return None
@@ -167,7 +168,7 @@ def _untyped(error: BaseException, key: str) -> str | None:
     attribute, value = found.groups()
     try:
         kind = type(ast.literal_eval(value)).__name__
-    except (ValueError, SyntaxError):  # not a plain value, as a call of Field
+    except (ValueError, SyntaxError):  # not a plain value, such as a call of Field
         kind = "TYPE"
     return (
         f"cannot be imported: `{attribute} = {value}` needs a type to be a key of "
@@ -176,7 +177,7 @@ def _untyped(error: BaseException, key: str) -> str | None:
 
 
 def _user_object(package: str, key: str, name: str) -> Any:
-    """A user's own plugin, ``module:object``. Raises UserError."""
+    """Return a user's own plugin, ``module:object``. Raises UserError."""
     module_name, _, attribute = name.partition(":")
     with _from_here():
         module = _imported(key, name, module_name)
@@ -189,14 +190,15 @@ def _user_object(package: str, key: str, name: str) -> Any:
             f"'{attribute}'{nearest(attribute, public)}"
         ) from None
     if problem := _misfit(package, plugin):
-        place = blame.definition_of(plugin)
+        place = user_code.find_definition(plugin)
         raise UserError(f"{f'{place}: ' if place else ''}{key} = '{name}' {problem}")
     return plugin
 
 
 def _imported(key: str, name: str, module_name: str) -> ModuleType:
-    """A user's module. Raises UserError, with the file and line at which the module
-    fails.
+    """Import and return a user's module.
+
+    Raises UserError with the file and line of a failure in the module.
     """
     first = module_name.partition(".")[0]
     if (other := _hidden_by(first)) is not None:
@@ -207,19 +209,20 @@ def _imported(key: str, name: str, module_name: str) -> ModuleType:
     try:
         return importlib.import_module(module_name)
     except (Exception, SystemExit) as error:
-        if (place := blame.line_of(error)) is not None:
-            text = f"cannot be imported: {blame.said(error)}"
+        if (place := user_code.find_line(error)) is not None:
+            text = f"cannot be imported: {user_code.describe_error(error)}"
             text = _untyped(error, key) or text
             raise UserError(f"{place}: {key} = '{name}' {text}") from error
         raise UserError(
-            f"{key} = '{name}': cannot import '{module_name}' ({blame.said(error)}); "
+            f"{key} = '{name}': cannot import '{module_name}' ({user_code.describe_error(error)}); "
             "run from its folder or put that folder on PYTHONPATH"
         ) from error
 
 
 def _hidden_by(module_name: str) -> str | None:
-    """Which other module hides the user's file of this name in the current folder; None
-    if none does.
+    """Return the other module that hides the user's file of this name, or None.
+
+    The file is in the current folder.
     """
     here, loaded = Path.cwd() / f"{module_name}.py", sys.modules.get(module_name)
     if not here.exists():
@@ -232,9 +235,7 @@ def _hidden_by(module_name: str) -> str | None:
 
 @contextmanager
 def _from_here() -> Iterator[None]:
-    """Inside the block, and not longer, modules are looked for in the current folder
-    first.
-    """
+    """Search the current folder first for modules, inside the block only."""
     here = str(Path.cwd())
     sys.path.insert(0, here)
     try:
@@ -244,10 +245,10 @@ def _from_here() -> Iterator[None]:
 
 
 def _misfit(package: str, thing: Any) -> str | None:
-    """Why a user's object is no plugin of the package; None if it is one.
+    """Return why a user's object is no plugin of the package; None if it is one.
 
     It must be a subclass of the package's contract, for data sources an instance of
-    one, for models any callable.
+    one, and for models any callable.
     """
     kind = (
         f"the class {thing.__name__}"

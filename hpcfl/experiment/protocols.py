@@ -1,10 +1,9 @@
-"""The experimental settings of four papers, as defaults: ``protocol = "fedala"`` in an
-experiment file.
+"""The experimental settings of four papers as defaults, such as ``protocol =
+"fedala"``.
 
-A protocol is a list of rules: where the experiment has certain values, certain others
-are its defaults. Later rules win over earlier ones, the user's own keys over all.
-Sources: protocols.md B, C, E1 and the hyperparameters that the papers print for their
-baselines.
+A protocol is a list of rules: if the experiment has certain values, certain others are
+its defaults. Later rules win over earlier ones, the user's own keys over all. Sources:
+protocols.md B, C, E1 and the hyperparameters that the papers print for their baselines.
 """
 
 from collections.abc import Callable, Mapping
@@ -16,10 +15,10 @@ from hpcfl.experiment.plugins import nearest
 Setting = dict[str, Any]  # dotted key → value
 Rule = tuple[
     Setting, Setting
-]  # where the first holds (of a tuple one value), the second are the defaults
+]  # if the first holds (one value of a tuple), the second are the defaults
 
-# what FedALA and cwFedAvg share: merged splits, 75/25, one partition, 20 clients, 1
-# epoch of SGD
+# the settings that FedALA and cwFedAvg share: merged splits, 75/25, one partition, 20
+# clients, 1 epoch of SGD
 MERGED: list[Rule] = [
     (
         {},
@@ -77,8 +76,8 @@ PROTOCOLS: dict[str, list[Rule]] = {
                 "model.name": "lenet",
             },
         ),
-        # Adam's rate is none for plain steps: FedALA's, which is that of pFedMe's
-        # authors too
+        # plain steps do not use Adam's rate but FedALA's, which pFedMe's authors use
+        # as well
         ({"training.optimizer": "adam"}, {"training.plain_lr": 0.005}),
         ({"method.name": "pfedme"}, {"method.personal_lr": 0.09}),
         ({"data.dataset": "fashion-mnist"}, {"model.name": "mlp"}),
@@ -215,8 +214,8 @@ EVERYWHERE: list[Rule] = [
     ),
 ]
 
-# values that neither a paper nor its code prints: where all of the first holds, `hpcfl
-# check` says the second
+# values that neither a paper nor its code prints: if all of the first holds, `hpcfl
+# check` prints the second
 UNSOURCED: list[tuple[Setting, str]] = [
     (
         {"method.name": "cwfedavg", "data.dataset": "ag-news", "method.wdr": 10.0},
@@ -256,15 +255,14 @@ UNSOURCED: list[tuple[Setting, str]] = [
 
 
 def unsourced(setting: Setting) -> list[str]:
-    """Lines about values of a resolved configuration, by dotted keys, that have no
+    """Return lines about values of a resolved configuration, by dotted keys, without a
     source.
     """
     return [remark for when, remark in UNSOURCED if _holds(when, setting)]
 
 
 def complete(table: dict[str, Any]) -> dict[str, Any]:
-    """The experiment's nested table, in which its protocol fills in what the user
-    leaves open.
+    """Return the experiment's nested table with its protocol's defaults.
 
     Raises UserError for an unknown protocol.
     """
@@ -283,7 +281,7 @@ def complete(table: dict[str, Any]) -> dict[str, Any]:
 
 
 def _holds(when: Setting, setting: Setting) -> bool:
-    """Whether a setting has the values of ``when``, of a tuple one of them."""
+    """Return whether a setting has the values of ``when``, of a tuple one of them."""
     return all(
         setting.get(key) in (value if isinstance(value, tuple) else (value,))
         for key, value in when.items()
@@ -295,9 +293,9 @@ def flat(
     prefix: str = "",
     is_value: Callable[[Mapping[str, Any]], bool] = lambda table: False,
 ) -> Setting:
-    """A nested table by dotted keys.
+    """Return a nested table by dotted keys.
 
-    is_value: whether a table within it is a value, and stays whole.
+    is_value: whether an inner table is a value and stays whole.
     """
     setting: Setting = {}
     for key, value in table.items():
@@ -309,9 +307,9 @@ def flat(
 
 
 def _with_defaults(table: dict[str, Any], defaults: Setting) -> dict[str, Any]:
-    """A copy of a nested table with ``defaults`` for the keys that it lacks.
+    """Return a copy of a nested table with ``defaults`` for its missing keys.
 
-    A section that is wrongly no table stays as it is, to be refused later.
+    A section that is no table stays as it is; a later check refuses it.
     """
     result = {
         key: dict(value) if isinstance(value, dict) else value

@@ -1,6 +1,4 @@
-"""The sections of an experiment file: every key with its type, its limits and what it
-means.
-"""
+"""The sections of an experiment file: every key with its type, limits and meaning."""
 
 import math
 from collections.abc import Mapping
@@ -24,8 +22,9 @@ LARGEST = 10_000_000
 
 
 class Section(BaseModel):
-    """One table of the experiment file: unknown keys, wrong types, NaN and infinities
-    are refused.
+    """A table of the experiment file.
+
+    It refuses unknown keys, wrong types, NaN and infinities.
     """
 
     model_config = ConfigDict(
@@ -41,15 +40,15 @@ class Section(BaseModel):
 
 
 def changed(section: Section) -> set[str]:
-    """The keys that have another value than by default.
+    """Return the keys whose values differ from their defaults.
 
-    A stored configuration says all keys, so it matters nowhere which of them were said.
+    A stored configuration has all keys, so it does not matter which ones the user set.
     """
     return set(section.model_dump(exclude_defaults=True))
 
 
 def _greatest(value: Any) -> int:
-    """The greatest magnitude of the integers in a value, or in a list of values."""
+    """Return the greatest magnitude of the integers in a value or a list of values."""
     if isinstance(value, list | tuple):
         return max(map(_greatest, value), default=0)
     return abs(value) if isinstance(value, int) else 0
@@ -100,11 +99,11 @@ class Data(Section):
 
 
 class Partition(Section):
-    """What every partition scheme shares; a scheme adds its own keys (see
+    """The common keys of partition schemes; a scheme adds its own (see
     ``hpcfl/data/partitions``).
 
-    by_number: whether what a client holds follows from its number, so that neighbours
-        are alike or ever larger.
+    by_number: whether a client's samples depend on its number, so that neighbours are
+    alike or sizes ascend.
     """
 
     by_number: ClassVar[bool] = False
@@ -131,7 +130,7 @@ CELLS = ("plain", "first", "second", "both")
 
 
 class Shift(Section):
-    """What every shift shares, a table of ``[[shift]]``; a kind adds its own keys (see
+    """The common keys of shifts, tables of ``[[shift]]``; a kind adds its own (see
     ``hpcfl/data/shifts``).
     """
 
@@ -191,7 +190,7 @@ class Shift(Section):
         return self
 
     def _problem(self) -> str:
-        """What of the keys does not fit together, "" if all does."""
+        """Return the first conflict between keys, "" without one."""
         if self.at:
             return self._problem_of_drift()
         of_drift = ("who", "gradual", "score", "table")
@@ -240,8 +239,9 @@ class Model(Section):
 
 
 class Adapter(Section):
-    """What of a model is trained, above a base that is frozen and the same for all
-    clients (``models/adapters.md``).
+    """The trained part of a model above a frozen base that all clients share.
+
+    The specification is ``models/adapters.md``.
 
     Attributes:
         of_kind: the keys that only one kind reads.
@@ -304,7 +304,7 @@ class Adapter(Section):
 
     @property
     def unread(self) -> list[str]:
-        """The keys with another value than by default that its kind does not read."""
+        """Return the changed keys that the adapter's kind does not read."""
         if self.kind == "none":
             return sorted(changed(self) - {"base", "names"})
         of_kinds = {key for keys in self.of_kind.values() for key in keys}
@@ -313,7 +313,7 @@ class Adapter(Section):
 
     @model_validator(mode="after")
     def _of_its_kind(self) -> Self:
-        # Without an adapter they may stay, so that one key switches it off.
+        # Without an adapter these keys may stay, so that one key switches it off.
         if self.kind != "none" and self.unread:
             key = self.unread[0]
             kinds = [kind for kind, keys in self.of_kind.items() if key in keys]
@@ -323,13 +323,12 @@ class Adapter(Section):
 
 
 class MethodSection(Section):
-    """What every method shares; ``hpcfl/methods/base.py`` extends it, and a method adds
-    its own keys.
+    """The common keys of methods; ``hpcfl/methods/base.py`` extends it, and methods add
+    keys.
 
-    needs_rounds: whether what a round does depends on how many there will be, so that a
-        run cannot go on with another number.
-    unheeded: keys of ``[training]`` that have no effect on the steps which the method
-        does itself.
+    needs_rounds: whether a round depends on the number of rounds, so that a run cannot
+    go on with another number. unheeded: keys of ``[training]`` without effect on the
+    steps that the method takes itself.
     """
 
     name: str = Field(
@@ -409,19 +408,19 @@ class Training(Section):
     @field_validator("milestones")
     @classmethod
     def _of_steps(cls, milestones: list[int], info: ValidationInfo) -> list[int]:
-        schedule = info.data.get("schedule")  # None where that itself is wrong
+        schedule = info.data.get("schedule")  # None if the schedule itself is wrong
         if schedule and bool(milestones) != (schedule == "step"):
             raise ValueError("given where schedule = 'step', and only there")
         return milestones
 
 
 class Participation(Section):
-    """What every selection shares; a selection adds its own keys (see
+    """The common keys of selections; a selection adds its own (see
     ``hpcfl/clock/selection``).
 
     Attributes:
-        by_losses, by_time: whether who is chosen depends on the losses that clients tell,
-            and on how long they are at work.
+        by_losses, by_time: whether the choice depends on the clients' reported losses,
+            and on their durations.
     """
 
     by_losses: ClassVar[bool] = False
@@ -454,7 +453,7 @@ class Participation(Section):
     )
 
     def count(self, clients: int) -> int:
-        """Return how many of so many clients are drawn each round."""
+        """Return the number of clients that are drawn each round, of so many."""
         share = self.fraction * clients
         if self.rounding == "up":
             return math.ceil(share - 1e-9)
@@ -462,7 +461,7 @@ class Participation(Section):
 
 
 class Time(Section):
-    """The clients' own time, which is computed from what they do and never measured
+    """The clients' own time, computed from their work and never measured
     (``clock/time.md``).
 
     Attributes:
@@ -612,8 +611,9 @@ class Time(Section):
 
 
 class Newcomers(Section):
-    """Clients that are never trained with; after the last round they get what the
-    method gives a new one.
+    """Clients that never take part in training.
+
+    After the last round they get the method's model for a new client.
     """
 
     clients: NonNegativeInt = Field(
@@ -629,7 +629,7 @@ class Newcomers(Section):
 
 
 def _score_name(name: str) -> str:
-    """A built-in score's name like its file's, where ``macro-f1`` is taken as
+    """Return a built-in score's name like its file's, with ``macro-f1`` as
     ``macro_f1``.
     """
     return name if ":" in name else name.replace("-", "_")

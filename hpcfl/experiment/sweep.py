@@ -1,9 +1,8 @@
-"""A grid of experiments in one file: ``[sweep]`` becomes cells, each a configuration
-with a readable name.
+"""Sweeps: a grid of experiments in one file, whose ``[sweep]`` becomes named cells.
 
-``[sweep]`` holds lists under any key of the file (``seed = [0, 1]``, ``method.name =
+``[sweep]`` has lists under any key of the file (``seed = [0, 1]``, ``method.name =
 ["fedavg", "fedala"]``); their product is the grid. Tables such as ``[[sweep.cases]]``
-(any name) are linked columns: each sets several keys at once and together they are one
+(any name) are linked columns: each sets several keys at once, and together they are one
 axis.
 """
 
@@ -29,10 +28,10 @@ MOST_CELLS = 10_000
 
 @dataclass(frozen=True)
 class Cell:
-    """One experiment of a sweep.
+    """An experiment of a sweep.
 
-    name: of its folder in the sweep's. setting: the keys that set it apart. config: its
-    configuration, with the name of the file's experiment before that of the cell.
+    name: of its folder in the sweep's folder. setting: the keys that differ between
+    cells. config: its configuration, named after the file's experiment and the cell.
     """
 
     name: str
@@ -41,10 +40,10 @@ class Cell:
 
 
 def expand(table: dict[str, Any], source: str) -> list[Cell]:
-    """The cells of an experiment file's table; without ``[sweep]`` one cell, named like
-    the experiment.
+    """Return the cells of an experiment file's table; without ``[sweep]`` one cell.
 
-    source: where the table comes from, for errors. Raises UserError.
+    A single cell has the experiment's name. source: the origin of the table, for
+    errors. Raises UserError.
     """
     check_plain(table, source)
     _refuse_tuning(table, source)
@@ -83,7 +82,7 @@ def expand(table: dict[str, Any], source: str) -> list[Cell]:
 
 
 def _refuse_tuning(table: dict[str, Any], source: str) -> None:
-    """Raises UserError for a file that asks for a search, which another command plays."""
+    """Raise UserError for a file with a section [tune], which another command plays."""
     if "tune" in table:
         raise UserError(
             f"{source}: has a section [tune]; hpcfl tune {shlex.quote(source)} checks "
@@ -94,8 +93,9 @@ def _refuse_tuning(table: dict[str, Any], source: str) -> None:
 def _cell(
     base: dict[str, Any], setting: Setting, source: str
 ) -> tuple[Cell | None, list[str]]:
-    """The cell in which ``setting`` changes the ``base`` table, or None and a line for
-    each mistake. Raises UserError where it may not have this setting.
+    """Return the cell of the ``base`` table with ``setting``, or None and the mistakes.
+
+    Raises UserError for a setting that is not allowed.
     """
     if "name" in setting:
         raise UserError(
@@ -112,8 +112,8 @@ def _cell(
 def configured(
     base: dict[str, Any], setting: Setting
 ) -> tuple[Config | None, list[str]]:
-    """The configuration in which ``setting`` changes the ``base`` table, or None and a
-    line for each mistake.
+    """Return the configuration of the ``base`` table with ``setting``, or None and the
+    mistakes.
     """
     table = copy.deepcopy(base)
     # A plugin is chosen before its keys are set.
@@ -126,13 +126,13 @@ def configured(
 
 
 def _name(setting: Setting) -> str:
-    """What a cell's folder is called."""
+    """Return the name of a cell's folder."""
     labels = [_label(key, value, setting) for key, value in setting.items()]
     return _shortened(",".join(labels))
 
 
 def _axes(sweep: dict[str, Any], source: str) -> Iterator[list[Setting]]:
-    """For each axis of the grid the settings along it. Raises UserError."""
+    """Yield the settings along each axis of the grid. Raises UserError."""
     for key, value in sweep.items():
         if isinstance(value, list) and any(isinstance(case, dict) for case in value):
             if not all(isinstance(case, dict) and case for case in value):
@@ -150,11 +150,10 @@ def _axes(sweep: dict[str, Any], source: str) -> Iterator[list[Setting]]:
 
 
 def _label(key: str, value: Any, setting: Setting) -> str:
-    """What a cell's name says of a key: ``fedavg`` for method.name = "fedavg",
-    ``beta=0.1`` for others.
+    """Return a key's part of a cell's name: ``fedavg`` for method.name, else
+    ``beta=0.1``.
 
-    Where two keys end alike it is the whole key. The text can be part of a folder's
-    name.
+    If two keys end alike, it has the whole key. The text is valid in a folder's name.
     """
     last = key.rpartition(".")[2]
     alike = sum(other.rpartition(".")[2] == last for other in setting) > 1
@@ -168,12 +167,12 @@ def _label(key: str, value: Any, setting: Setting) -> str:
 
 
 def in_file_name(text: str) -> str:
-    """The text with what cannot stand in every file's name replaced."""
+    """Return the text with characters replaced that some file systems refuse."""
     return re.sub(r"[^\w.+=-]+", "_", text)
 
 
 def _shortened(name: str) -> str:
-    """A name of at most LONGEST bytes: of a longer one its beginning and a checksum."""
+    """Return a name of at most LONGEST bytes; a longer one is cut and gets a checksum."""
     if len(name.encode()) <= LONGEST:
         return name
     digest = hashlib.sha256(name.encode()).hexdigest()[:16]

@@ -1,3 +1,3 @@
-"""Reading and writing files: written whole or not at all, read without trust, larger
-than memory.
+"""Atomic writing of files, safe reading of untrusted files, and arrays larger than
+memory.
 """

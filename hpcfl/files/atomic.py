@@ -1,6 +1,4 @@
-"""Writing files whole or not at all: no reader meets half a file, whatever stops the
-writer.
-"""
+"""Atomic writing: a reader never sees a partial file, however the writer ends."""
 
 import errno
 import os
@@ -20,13 +18,11 @@ TEMPORARY = ".*.tmp"  # the pattern of names that a file has while it is written
 
 
 class Damaged(Exception):
-    """A file exists but is not what was written, such as cut off or unreadable. One
-    line says why.
-    """
+    """An existing file that is not as it was written, with the reason in one line."""
 
 
 def reason(error: Exception) -> str:
-    """An exception in a few words on one line, e.g. 'No space left on device'."""
+    """Return an exception as a short line, such as 'No space left on device'."""
     number = getattr(error, "errno", None)
     return (
         os.strerror(number)
@@ -37,9 +33,7 @@ def reason(error: Exception) -> str:
 
 @contextmanager
 def explained(path: str | Path) -> Iterator[None]:
-    """Inside the block an OSError becomes a RunFailure with one line: ``path`` and the
-    reason.
-    """
+    """Convert an OSError of the block to a RunFailure with ``path`` and the reason."""
     try:
         yield
     except OSError as error:
@@ -50,11 +44,11 @@ def explained(path: str | Path) -> Iterator[None]:
 
 
 def write(path: Path, data: bytes | memoryview, durable: bool = True) -> None:
-    """Publish ``data`` as the file ``path``, by rename.
+    """Write ``data`` to the file ``path`` by renaming a temporary file.
 
-    durable: whether to wait for the disk, so that the file survives a crash of the
-    node, not only of the process. Raises RunFailure; what was at ``path`` is still
-    there then, and no temporary file is left.
+    durable: wait for the disk, so that the file survives a crash of the node and not
+    only of the process. Raises RunFailure; an earlier file at ``path`` stays then, and
+    the temporary file is removed.
     """
     temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
     with explained(path):
@@ -70,11 +64,11 @@ def write(path: Path, data: bytes | memoryview, durable: bool = True) -> None:
 
 @contextmanager
 def whole_folder(folder: Path) -> Iterator[Path]:
-    """A temporary folder inside the block; at its end it becomes ``folder``, by rename.
+    """Yield a temporary folder that is renamed to ``folder`` at the end of the block.
 
-    ``folder`` may be there if it is empty. What is raised in the block leaves neither;
-    what a kill leaves is removed by the next that writes the same folder. Raises
-    RunFailure where something cannot be written.
+    ``folder`` may exist if it is empty. An exception in the block leaves neither
+    folder. After a kill, the next call for the same folder removes the remains. Raises
+    RunFailure for a failed write.
     """
     folder = folder.resolve()
     there = next(above for above in folder.parents if above.exists())
@@ -91,7 +85,7 @@ def whole_folder(folder: Path) -> Iterator[Path]:
 
 @contextmanager
 def temporary_folder(above: Path, name: str) -> Iterator[Path]:
-    """Make a folder in ``above`` that is removed at the end of the block.
+    """Make a folder in ``above`` and remove it at the end of the block.
 
     A kill leaves the folder; the next call with the same ``name`` removes it. Raises
     OSError where it cannot be made.
@@ -109,13 +103,15 @@ def temporary_folder(above: Path, name: str) -> Iterator[Path]:
 
 
 def is_temporary(name: str) -> bool:
-    """Whether ``write`` gives such names to files that are not whole yet."""
+    """Return whether a name is that of a file that ``write`` has not finished."""
     return fnmatch(name, TEMPORARY)
 
 
 def remove_temporaries(folder: Path) -> None:
-    """Remove what killed writers of files left in ``folder``, in which none may be
-    writing, and of folders what nobody is writing. Raises RunFailure.
+    """Remove the temporary files and folders of killed writers from ``folder``.
+
+    No process may be writing a file in ``folder``; folders in use stay. Raises
+    RunFailure.
     """
     with explained(folder):
         for path in folder.glob(TEMPORARY):
@@ -125,8 +121,8 @@ def remove_temporaries(folder: Path) -> None:
 
 
 def _remove_abandoned(folder: Path, prefix: str) -> None:
-    """Remove the temporary folders in ``folder`` whose names begin so and whose writers
-    were killed, which their locks tell.
+    """Remove the unlocked temporary folders in ``folder`` whose names begin with
+    ``prefix``.
     """
     for path in folder.glob(TEMPORARY):
         if path.name.startswith(prefix) and _is_folder(path):
@@ -139,7 +135,7 @@ def _remove_abandoned(folder: Path, prefix: str) -> None:
 
 
 def _try_lock(folder: int) -> bool:
-    """Lock an open folder; False where another process has it, or there are no locks."""
+    """Lock an open folder; return False if another process has it or locks are missing."""
     try:
         return filelock.lock_descriptor(folder, blocking=False)
     except OSError:
@@ -159,8 +155,9 @@ def _fill(path: Path, data: bytes | memoryview, durable: bool) -> None:
 
 
 def _sync_folder(folder: Path) -> None:
-    """Make a rename in ``folder`` durable; some network file systems cannot sync a
-    folder and need not.
+    """Make a rename in ``folder`` durable.
+
+    Some network file systems cannot sync a folder and need not.
     """
     descriptor = os.open(folder, os.O_RDONLY)
     try:

@@ -1,6 +1,6 @@
-"""Where a user wants something written: looked at before any work is done for it.
+"""Checks of output paths before any work begins.
 
-What is wrong shows here, in one line, and nothing has changed yet.
+A wrong path ends the command with one line, and nothing has changed.
 """
 
 import os
@@ -26,9 +26,9 @@ def check_working_folder() -> None:
 
 
 def check_folder(path: Path) -> None:
-    """Raise UserError where no folder can be at ``path``, as far as one can see.
+    """Raise UserError if ``path`` cannot become a folder.
 
-    A link to a folder is as good as the folder.
+    A link to a folder counts as a folder.
     """
     _check(path)
     if os.path.lexists(path) and not path.is_dir():
@@ -36,9 +36,9 @@ def check_folder(path: Path) -> None:
 
 
 def check_file(path: Path) -> None:
-    """Raise UserError where no file can be put at ``path``, in place of what is there.
+    """Raise UserError if no file can be written at ``path``.
 
-    What is no regular file is not replaced, and a link is not followed.
+    A regular file is replaced. Other kinds of files stay, and links are not followed.
     """
     _check(path)
     if os.path.lexists(path) and (path.is_symlink() or not path.is_file()):
@@ -46,7 +46,7 @@ def check_file(path: Path) -> None:
 
 
 def _check(path: Path) -> None:
-    """What is true of files and folders. Raises UserError."""
+    """Check the name, length and parent folders of a path. Raises UserError."""
     written = os.fsencode(path)
     if b"\0" in written:
         raise UserError(f"{written!a}: has a NUL in its name; choose another --out")
@@ -75,7 +75,7 @@ def _check(path: Path) -> None:
 
 
 def _kind(path: Path) -> str:
-    """What is at a path, in words."""
+    """Return the kind of file at a path in words."""
     if path.is_symlink():
         return "a link" if path.exists() else "a link that leads nowhere"
     if path.is_dir():

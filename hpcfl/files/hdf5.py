@@ -1,8 +1,7 @@
-"""HDF5 files as bytes, and a checksum around them.
+"""HDF5 files as bytes, with a checksum.
 
-A file is built in memory and written by ``atomic.write``, because HDF5 itself does not
-survive a full disk: after a failed write, closing the file can end the process with a
-segmentation fault.
+Files are built in memory and written by ``atomic.write``. HDF5 itself does not survive
+a full disk: closing the file after a failed write can cause a segmentation fault.
 """
 
 import hashlib
@@ -17,7 +16,7 @@ import h5py
 import numpy as np
 import torch
 
-from hpcfl.files import foreign, plain_hdf5, scratch
+from hpcfl.files import plain_hdf5, scratch, untrusted_files
 from hpcfl.files.atomic import Damaged, reason
 
 # the oldest format whose metadata carry checksums: a flipped bit is an error, not a
@@ -30,20 +29,19 @@ USER_BLOCK = (
 
 
 def seal(kind: str, content: bytes | memoryview) -> bytes:
-    """The bytes of an HDF5 file with its kind and a checksum before them, where HDF5
-    skips them.
+    """Return an HDF5 file's bytes behind a header with its kind and checksum.
 
-    h5py opens the result as any other file.
+    HDF5 skips the header, so that h5py opens the result like any other file.
     """
     note = f"hpcfl {kind} 1 sha256={hashlib.sha256(content).hexdigest()}\n".encode()
     return note.ljust(USER_BLOCK, b"\0") + content
 
 
 def unseal(kind: str, data: bytes) -> bytes:
-    """The content that ``seal`` was given. Raises Damaged for another kind or a wrong
-    checksum.
+    """Return the content that ``seal`` received.
 
-    To be called before HDF5 reads anything, because one flipped bit can make it loop.
+    Call it before HDF5 reads anything, because one flipped bit can make HDF5 loop.
+    Raises Damaged for another kind or a wrong checksum.
     """
     content = data[USER_BLOCK:]
     if not data.startswith(f"hpcfl {kind} 1 ".encode()):
@@ -54,10 +52,9 @@ def unseal(kind: str, data: bytes) -> bytes:
 
 
 def encode(datasets: dict[str, np.ndarray], attributes: dict[str, str]) -> memoryview:
-    """The bytes of an HDF5 file with these datasets by path and attributes of the root.
-    Raises RunFailure.
+    """Return an HDF5 file's bytes with the given datasets and root attributes.
 
-    The bytes do not depend on the order in which datasets and attributes are given.
+    The bytes do not depend on the order of datasets and attributes. Raises RunFailure.
     """
     buffer = scratch.File(
         sum(value.nbytes + HEADER for value in datasets.values()) + HEADER
@@ -70,19 +67,19 @@ def encode(datasets: dict[str, np.ndarray], attributes: dict[str, str]) -> memor
 
 
 def decode(data: bytes) -> tuple[dict[str, np.ndarray], dict[str, str]]:
-    """The datasets and attributes that ``encode`` was given. Raises Damaged."""
+    """Return the datasets and attributes that ``encode`` received. Raises Damaged."""
     with _opened(io.BytesIO(data), len(data)) as (file, datasets):
         arrays = {name: dataset[()] for name, dataset in datasets.items()}
         return arrays, plain_hdf5.attributes(file, len(data))
 
 
 def select(path: Path, rows: list[int] | None) -> dict[str, np.ndarray]:
-    """The datasets of a file by path, whole or only the given ascending ``rows``.
+    """Return the datasets of a file by path, whole or only the ascending ``rows``.
 
     Raises FileNotFoundError, Damaged, or RunFailure where $TMPDIR is full.
     """
     with (
-        foreign.opened(path) as source,
+        untrusted_files.opened(path) as source,
         _opened(source, os.fstat(source.fileno()).st_size) as (_, datasets),
     ):
         return {
@@ -95,11 +92,11 @@ def select(path: Path, rows: list[int] | None) -> dict[str, np.ndarray]:
 def _opened(
     source: BinaryIO, size: int
 ) -> Iterator[tuple[h5py.File, dict[str, h5py.Dataset]]]:
-    """An open file of ``size`` bytes and its datasets by path, each of which is safe to
+    """Open a file of ``size`` bytes and yield it with its datasets, which are safe to
     read.
 
-    Raises Damaged, also for what h5py raises inside the block: a broken file can make
-    it raise all of these.
+    Exceptions of h5py in the block become Damaged: a broken file can raise each of the
+    types below.
     """
     try:
         # Published files never change: HDF5's locks would protect nothing, and some
@@ -118,9 +115,9 @@ def _opened(
 
 
 def _whole(dataset: h5py.Dataset) -> np.ndarray:
-    """All of a dataset, in an array that may be larger than memory."""
+    """Read a whole dataset into an array that may be larger than memory."""
     flat = scratch.empty([dataset.size * dataset.dtype.itemsize], torch.uint8).numpy()
     array: np.ndarray = flat.view(dataset.dtype).reshape(dataset.shape)
-    if dataset.size:  # HDF5 reads nothing into nothing, and calls it an error
+    if dataset.size:  # HDF5 fails for empty datasets
         dataset.read_direct(array)
     return array

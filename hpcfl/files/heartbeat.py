@@ -1,7 +1,7 @@
-"""The heartbeat of this rank, which everything that takes long gives now and then.
+"""The heartbeat of this rank, to be called regularly by everything that takes long.
 
-So that the other ranks do not take this one for dead. ``communication/watchdog.py``
-sends it on and ends the job in which a rank gives none.
+``communication/watchdog.py`` sends the heartbeats to other ranks. The watchdog ends the
+job if a rank sends none.
 """
 
 from collections.abc import Callable, Iterator
@@ -9,14 +9,14 @@ from contextlib import contextmanager
 
 
 def _nobody() -> None:
-    """In a process on its own no other rank waits."""
+    """Do nothing: a single process has no other ranks."""
 
 
 _listener: Callable[[], None] = _nobody
 
 
-def to(listener: Callable[[], None]) -> None:
-    """From now on ``beat`` calls a listener, which must be cheap enough for every
+def set_listener(listener: Callable[[], None]) -> None:
+    """Set the function that ``beat`` calls; it must be cheap enough for every
     mini-batch.
     """
     global _listener
@@ -24,16 +24,16 @@ def to(listener: Callable[[], None]) -> None:
 
 
 @contextmanager
-def heard_by(listener: Callable[[], None]) -> Iterator[None]:
-    """Inside the block ``beat`` calls another listener."""
+def use_listener(listener: Callable[[], None]) -> Iterator[None]:
+    """Set the function that ``beat`` calls inside the block."""
     before = _listener
-    to(listener)
+    set_listener(listener)
     try:
         yield
     finally:
-        to(before)
+        set_listener(before)
 
 
 def beat() -> None:
-    """Show that this rank is alive."""
+    """Report that this rank is alive."""
     _listener()

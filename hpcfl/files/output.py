@@ -1,5 +1,5 @@
-"""Standard output and error that never end a command: a full disk or a reader that is
-gone takes lines, and no result.
+"""Standard output and error that never fail: on a full disk or a closed pipe, lines are
+lost and results are not.
 """
 
 import errno
@@ -16,15 +16,15 @@ from typing import TextIO
 from hpcfl.errors import RunFailure
 from hpcfl.files import atomic
 
-NOTE = "output.txt"  # in a run's folder: that its output could not be written
-# Names the file in which the ranks of a supervised job say why they failed.
+NOTE = "output.txt"  # in a run's folder: a note that its output could not be written
+# The variable with the path of the file for the failure reason of a supervised job.
 REASON = "HPCFL_REASON"
 
 
 class Unfailing(io.FileIO):
-    """A descriptor that takes what is written to it, and drops what cannot be written.
+    """An output descriptor that drops data instead of raising.
 
-    failure: why the first could not be, None as long as all could.
+    failure: the first error; None without errors.
     """
 
     failure: OSError | None = None
@@ -37,16 +37,16 @@ class Unfailing(io.FileIO):
             return memoryview(data).nbytes  # type: ignore[arg-type]
 
 
-# whether ``say`` prints; a thread has its own
+# whether ``say`` is suppressed; each thread has its own value
 _is_quiet: ContextVar[bool] = ContextVar("quiet", default=False)
 _below_stdout: list[Unfailing] = []  # the one, once ``guard`` was called
 
 
 def guard() -> None:
-    """From now on nothing that is printed raises an exception.
+    """Replace standard output and error by streams that never raise.
 
-    To be called before a file is opened: one that took the number of a closed stream
-    would get all that is printed.
+    Call it before opening any file: a file could take the number of a closed stream and
+    receive all printed text.
     """
     closed = [number for number in range(3) if not _is_open(number)]
     for _ in closed:
@@ -60,7 +60,7 @@ def guard() -> None:
 
 
 def failure() -> OSError | None:
-    """Why standard output could not be written so far; None if it could."""
+    """Return the first error of writing standard output; None without errors."""
     if not _below_stdout:
         return None
     sys.stdout.flush()
@@ -69,8 +69,9 @@ def failure() -> OSError | None:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Print nothing of hpcfl's own in a block. The prints of a user's code, and of other
-    threads, stay.
+    """Suppress hpcfl's own lines in the block.
+
+    Prints of user code and of other threads stay.
     """
     before = _is_quiet.set(True)
     try:
@@ -80,21 +81,21 @@ def quiet() -> Iterator[None]:
 
 
 def is_quiet() -> bool:
-    """Whether a block of ``quiet`` is open."""
+    """Return whether a block of ``quiet`` is open."""
     return _is_quiet.get()
 
 
 def say(text: str) -> None:
-    """Print a line, except in a block of ``quiet``."""
+    """Print a line unless a block of ``quiet`` is open."""
     if not is_quiet():
         print(text, flush=True)
 
 
 def complain(text: str) -> None:
-    """Print why this rank ends, and tell the job's supervisor, if it has one.
+    """Print the reason why this rank ends and pass it to the job's supervisor, if any.
 
-    The supervisor is told the first line of the first rank that complains: that is the
-    cause, and others fail because of it.
+    The supervisor receives the first line of the first failing rank only: later
+    failures are its consequences.
     """
     print(f"hpcfl: {text}", file=sys.stderr)
     path = os.environ.get(REASON)
@@ -105,7 +106,7 @@ def complain(text: str) -> None:
 
 
 def keep_note(folder: Path) -> None:
-    """Say in a folder that standard output could not be written, if so."""
+    """Write a note into a folder if standard output could not be written."""
     if error := failure():
         now = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime())
         line = f"{now}: standard output could not be written: {atomic.reason(error)}\n"
@@ -122,10 +123,10 @@ def _is_open(number: int) -> bool:
 
 
 def _text(raw: Unfailing, like: TextIO | None) -> TextIO:
-    """A stream of text above ``raw``, as the one that Python had made, None where that
-    was closed.
+    """Return a text stream above ``raw`` with the settings of Python's original stream.
 
-    Letters that it cannot encode, such as those of a path that is no text, are escaped.
+    The stream escapes letters that it cannot encode, such as those of an undecodable
+    path. ``like`` is None if the original stream was closed.
     """
     return io.TextIOWrapper(
         io.BufferedWriter(raw),

@@ -1,9 +1,8 @@
-"""Plain HDF5: numbers that lie in the file itself, as they are; hpcfl writes and reads
-nothing else.
+"""Checks that an HDF5 file holds only plain numbers, stored in the file itself.
 
-Other HDF5 files can make a reader open further files, follow links to them, unpack a
-few bytes into all of memory or make Python objects. So everything in a file is looked
-at before any of it is read.
+Other HDF5 files can open further files, follow links, unpack a few bytes into all of
+memory or create Python objects. The checks therefore cover the whole file before any
+data is read.
 """
 
 import math
@@ -24,9 +23,9 @@ DEPTH = 8  # the most levels of groups in groups
 
 
 def datasets(file: h5py.File, size: int) -> dict[str, h5py.Dataset]:
-    """All datasets of a file of ``size`` bytes by path, also those in groups.
+    """Return all datasets of a file of ``size`` bytes by path, including groups.
 
-    Raises Damaged unless all are plain, and what h5py raises for a broken file.
+    Raises Damaged for other datasets, and h5py's exceptions for a broken file.
     """
     by_path: dict[str, h5py.Dataset] = {}
     groups, objects, left = [("", file)], 0, size
@@ -52,9 +51,9 @@ def datasets(file: h5py.File, size: int) -> dict[str, h5py.Dataset]:
 
 
 def attributes(file: h5py.File, size: int) -> dict[str, str]:
-    """The root's attributes by name: texts of at most ``size`` characters in all.
+    """Return the root's text attributes, of at most ``size`` characters in all.
 
-    Raises Damaged for others, and what h5py raises for a broken file.
+    Raises Damaged for other attributes, and h5py's exceptions for a broken file.
     """
     if h5a.get_num_attrs(file.id) > ATTRIBUTES:
         raise Damaged(f"more than {ATTRIBUTES} attributes")
@@ -76,7 +75,7 @@ def attributes(file: h5py.File, size: int) -> dict[str, str]:
 
 
 def _item(group: h5py.Group, name: str) -> h5py.Group | h5py.Dataset:
-    """The group or dataset called ``name`` in a group. Raises Damaged for links and all
+    """Return the group or dataset ``name`` of a group. Raises Damaged for anything
     else.
     """
     if (
@@ -92,8 +91,8 @@ def _item(group: h5py.Group, name: str) -> h5py.Group | h5py.Dataset:
 
 
 def _bytes(dataset: h5py.Dataset) -> int:
-    """The size of a dataset whose numbers lie in the file as they are. Raises Damaged
-    for any other.
+    """Return the size of a dataset with plain contiguous storage. Raises Damaged for
+    others.
     """
     properties = dataset.id.get_create_plist()
     inside = (

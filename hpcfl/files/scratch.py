@@ -1,8 +1,8 @@
 """Matrices that may be larger than memory, such as all models of a run on rank 0.
 
-Up to a limit they lie in memory. Those beyond it lie in files without a name in
-$TMPDIR, mapped into memory: the system writes their pages out and reads them back as it
-needs room, and nothing stays on the disk whatever ends the process.
+Matrices up to a limit are in memory. Those above the limit are in unnamed files in
+$TMPDIR, mapped into memory: the system moves pages as needed. The files disappear
+however the process ends.
 """
 
 import io
@@ -30,13 +30,13 @@ _held: dict[
 
 
 def limit(size: float) -> None:
-    """From now on this process holds at most ``size`` bytes of such matrices in memory."""
+    """Set the bytes of such matrices that this process keeps in memory."""
     global _limit
     _limit = size
 
 
 def empty(shape: Sequence[int], dtype: torch.dtype = torch.float32) -> Tensor:
-    """An uninitialised CPU tensor. Raises RunFailure where $TMPDIR is full."""
+    """Return an uninitialised CPU tensor. Raises RunFailure if $TMPDIR is full."""
     size = math.prod(shape) * dtype.itemsize
     array = (
         _array(size)
@@ -47,7 +47,7 @@ def empty(shape: Sequence[int], dtype: torch.dtype = torch.float32) -> Tensor:
 
 
 def copy(tensor: Tensor) -> Tensor:
-    """A contiguous copy on the CPU that shares no memory with ``tensor``. Raises
+    """Return a contiguous CPU copy that shares no memory with ``tensor``. Raises
     RunFailure.
     """
     found = empty(tensor.shape, tensor.dtype)
@@ -61,9 +61,9 @@ def copy(tensor: Tensor) -> Tensor:
 
 
 def parts(matrix: Tensor) -> Iterator[Tensor]:
-    """Neighbouring rows of a matrix, some at once, with a heartbeat for each part.
+    """Yield blocks of neighbouring rows, with a heartbeat after each block.
 
-    What lies in files is read and written at the speed of a disk that others use too.
+    Matrices in files are as slow as a disk that other processes use as well.
     """
     for part in matrix.split(max(1, PART_BYTES // max(1, matrix[:1].nbytes))):
         yield part
@@ -75,12 +75,14 @@ def _array(size: int) -> np.ndarray:
     _held[id(array)] = size
     weakref.finalize(
         array, _held.pop, id(array)
-    )  # tensors and views of it keep it alive
+    )  # tensors and views of the array keep it alive
     return array
 
 
 def folder() -> str:
-    """The folder for temporary files, $TMPDIR or the system's. Raises RunFailure."""
+    """Return the folder for temporary files, $TMPDIR or the system's. Raises
+    RunFailure.
+    """
     try:
         return tempfile.gettempdir()
     except FileNotFoundError:
@@ -91,7 +93,9 @@ def folder() -> str:
 
 @contextmanager
 def temporary_folder() -> Iterator[Path]:
-    """A new folder below ``folder``, removed at the end of a block. Raises RunFailure."""
+    """Make a folder below ``folder`` and remove it at the end of the block. Raises
+    RunFailure.
+    """
     place = folder()
     with atomic.explained(place):
         temporary = tempfile.TemporaryDirectory(
@@ -109,22 +113,21 @@ def _mapped(size: int) -> np.ndarray:
     ):
         os.posix_fallocate(
             file.fileno(), 0, size
-        )  # without room an error now, instead of a crash later
+        )  # a full disk fails here and not later by a crash
         return np.memmap(file, np.uint8, "r+", shape=(size,))
 
 
 class File(io.RawIOBase):
-    """A file for reading and writing that lies in such a matrix.
+    """A readable and writable file stored in such a matrix.
 
-    capacity: the bytes that it will probably have; with more it is copied into a larger
-    matrix.
+    capacity: the expected size in bytes; a larger content is copied to a larger matrix.
     """
 
     def __init__(self, capacity: int) -> None:
         self._bytes, self._end, self._position = empty([capacity], torch.uint8), 0, 0
 
     def content(self) -> memoryview:
-        """What was written; valid until the next write."""
+        """Return the written bytes, which are valid until the next write."""
         return self._bytes[: self._end].numpy().data
 
     def seekable(self) -> bool:

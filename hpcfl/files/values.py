@@ -1,4 +1,4 @@
-"""Numbers in a user's arrays that cannot be used: not-a-number and infinities."""
+"""Detection of not-a-number and infinities in a user's arrays."""
 
 import numpy as np
 

@@ -1,4 +1,4 @@
-"""Names out of a user's file: compared, and in the form in which a message has them."""
+"""Names from a user's file, shortened for messages and normalised for comparison."""
 
 import unicodedata
 from collections.abc import Sequence
@@ -25,7 +25,5 @@ def list_first(phrases: Sequence[str]) -> str:
 
 
 def fold(name: str) -> str:
-    """Return a name without its case, its spaces and its form in Unicode, which two
-    spellings of one name have in common.
-    """
+    """Return a name without case, spaces and Unicode form, for comparison of spellings."""
     return "".join(unicodedata.normalize("NFKC", name).split()).casefold()

@@ -4,7 +4,7 @@ import difflib
 import inspect
 from types import FunctionType
 
-from hpcfl.experiment import blame
+from hpcfl.experiment import user_code
 
 CLOSE = 0.8  # smallest similarity to a hook's name, by difflib
 
@@ -27,7 +27,7 @@ def notes(method: type) -> list[str]:
             if name in hooks:
                 continue
             meant = difflib.get_close_matches(name, hooks, n=1, cutoff=CLOSE)
-            place = blame.definition_of(function)
+            place = user_code.find_definition(function)
             if meant and place:
                 lines.append(
                     f"{place}: '{name}' is no hook, and no round calls it; did you mean "

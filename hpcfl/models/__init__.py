@@ -32,7 +32,7 @@ from typing import Any, Protocol, cast
 from torch import Tensor, nn
 
 from hpcfl.errors import UserError
-from hpcfl.experiment import blame, plugins
+from hpcfl.experiment import plugins, user_code
 from hpcfl.experiment.sections import Model
 from hpcfl.models._heads import CosineHead
 from hpcfl.models._random import RandomLayer as RandomLayer
@@ -119,11 +119,11 @@ def _made(
     try:
         return plugin(shape, classes, **options)
     except Exception as error:
-        place = blame.line_of(error) or blame.definition_of(plugin)
+        place = user_code.find_line(error) or user_code.find_definition(plugin)
         if ":" not in name or isinstance(error, UserError):
             raise
         size = "×".join(map(str, shape))
         raise UserError(
             f"{f'{place}: ' if place else ''}model.name = '{name}' cannot be made for samples of "
-            f"shape {size} and {classes} classes: {blame.said(error)}"
+            f"shape {size} and {classes} classes: {user_code.describe_error(error)}"
         ) from error

@@ -7,7 +7,7 @@ from safetensors.torch import load
 from torch import Tensor, nn
 
 from hpcfl.errors import UserError
-from hpcfl.files import foreign, values, wording
+from hpcfl.files import untrusted_files, values, wording
 from hpcfl.files.atomic import Damaged
 
 LIMIT = 1 << 32  # largest file in bytes
@@ -20,7 +20,7 @@ def read(file: str, module: nn.Module) -> dict[str, Tensor]:
     Raises UserError.
     """
     try:
-        given = load(foreign.read_bytes(Path(file), LIMIT))
+        given = load(untrusted_files.read_bytes(Path(file), LIMIT))
     except FileNotFoundError:
         raise UserError(f"model.init: there is no file {file}") from None
     except (Damaged, SafetensorError) as error:

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from hpcfl.errors import UserError
-from hpcfl.experiment import blame
+from hpcfl.experiment import user_code
 from hpcfl.rows import randomness
 from hpcfl.rows.constants import own_buffers
 
@@ -155,7 +155,7 @@ def _equal(value: Any, other: Any) -> bool:
 
 def explained(error: Exception, name: str, plugin: object, x: Tensor) -> UserError:
     """Return the failure of a model called ``name`` on samples x as a UserError."""
-    place = blame.line_of(error) or blame.definition_of(plugin)
+    place = user_code.find_line(error) or user_code.find_definition(plugin)
     where = f"{place}: " if place else ""
     if isinstance(error, Unusable):
         return UserError(f"{where}model.name = '{name}': {error}")
@@ -163,7 +163,7 @@ def explained(error: Exception, name: str, plugin: object, x: Tensor) -> UserErr
     kind = "" if x.is_floating_point() else " token ids"
     return UserError(
         f"{where}model.name = '{name}' fails on {len(x)} samples, {size}{kind}"
-        f"{_failing_layer(error)}: {blame.said(error)}"
+        f"{_failing_layer(error)}: {user_code.describe_error(error)}"
     )
 
 

@@ -158,7 +158,7 @@ def arrange(
     rows, columns = _whole(rows), _whole(columns)
     for key in (*rows, *columns):
         if key not in frame:
-            hint = plugins.few(key, list(frame))
+            hint = plugins.suggest_from_many(key, list(frame))
             raise UserError(f"'{key}' is no key of these runs{hint}")
     of_experiments = [key for key in frame if not key.startswith((*IGNORED, *ORIGIN))]
     # A key in which no run differs sets none apart, and pandas takes long to group by a

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from hpcfl.experiment import blame, plugins
+from hpcfl.experiment import plugins, user_code
 
 STORED = Path(__file__).with_suffix(".json")
 PACKAGE = Path(__file__).parents[1]
@@ -79,7 +79,7 @@ def described(kind: str) -> list[Entry]:
     return [_built_in(kind, name) for name in plugins.names(PACKAGES[kind])]
 
 
-@blame.blamed()
+@user_code.locate_errors()
 def own(kind: str, name: str) -> Entry:
     """A user's own one, ``module:object``, read off its code, which is run for it.
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from hpcfl.scores._metric_name import MetricName
 from hpcfl.storage.client_numbers import ClientNumbers
-from hpcfl.storage.moments import of_entries
+from hpcfl.storage.result_rounds import compute_entry_scores
 from hpcfl.storage.results import GROUP, Results
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ def _recorded_of_clients(recorded: ClientNumbers) -> dict[str, np.ndarray]:
         name = MetricName.parse(text)
         columns[str(replace(name, of_clients=False))] = numbers
         if name.number == "correct":
-            accuracy = of_entries(recorded, name.column, "accuracy")
+            accuracy = compute_entry_scores(recorded, name.column, "accuracy")
             if accuracy is not None:
                 columns[str(MetricName("accuracy", name.column))] = accuracy
     return columns

@@ -7,7 +7,7 @@ from math import ceil
 from torch import Tensor
 
 from hpcfl.clients.optimizers import slots
-from hpcfl.clock.waves import waves
+from hpcfl.clock.wave_schedule import iterate_waves
 from hpcfl.communication.communicator import Communicator
 from hpcfl.communication.message import (
     Entry,
@@ -174,7 +174,7 @@ def at_once(prepared: Prepared) -> int:
     if config.time.mode != "asynchronous" or calendar is None:
         return min(len(own), cohort_size(config))
     held, most = 0, 0
-    for wave in waves(calendar, config.rounds):
+    for wave in iterate_waves(calendar, config.rounds):
         held += sum(job.client in own for _, job in wave.starts)
         most = max(most, held)
         for number in wave.rounds:
@@ -204,7 +204,7 @@ def rounds_at_once(prepared: Prepared) -> int:
     config, calendar = prepared.config, prepared.calendar
     if config.time.mode != "asynchronous" or calendar is None:
         return 1
-    return max(len(wave.rounds) for wave in waves(calendar, config.rounds))
+    return max(len(wave.rounds) for wave in iterate_waves(calendar, config.rounds))
 
 
 def kept_bytes(prepared: Prepared) -> int:

@@ -9,7 +9,7 @@ import numpy as np
 from hpcfl.experiment import measures
 from hpcfl.scores._described import Measure
 from hpcfl.scores._metric_name import FLOATS_UP, SECONDS, MetricName, held_out
-from hpcfl.storage.moments import AFTER, BEFORE, moments
+from hpcfl.storage.result_rounds import AFTER, BEFORE, find_result_rounds
 from hpcfl.storage.results import DIGEST, Results
 from hpcfl.storage.run_status import RunStatus
 
@@ -80,7 +80,7 @@ def summarise(
 
     rounds, played = results.rounds, results.played
     chosen = numbers_of(measures.chosen_in(config, column))
-    counted = moments(rounds, numbers_of(column), measure.rank, chosen)
+    counted = find_result_rounds(rounds, numbers_of(column), measure.rank, chosen)
     best = last = tail = best_validation = None
     scores: dict[str, float | None] = {}
     if counted is not None:
@@ -97,7 +97,7 @@ def summarise(
             "after": _mean(numbers_of(AFTER)[-1:]),
         }
     seconds = results.series(MetricName("round", SECONDS))
-    of_clients = results.at(np.flatnonzero(played)).clients.columns
+    of_clients = results.select_rounds(np.flatnonzero(played)).clients.columns
     floats_up = of_clients.get(FLOATS_UP, np.zeros(0))
     floats_down = results.series(MetricName("floats_down"))
     prolonged = status.finished and status.done != status.rounds_requested

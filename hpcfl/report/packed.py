@@ -27,7 +27,7 @@ from hpcfl.report.reading import tuned_in
 from hpcfl.report.summary import Run
 from hpcfl.scores._metric_name import NO_SCORES, held_out
 from hpcfl.scores._ratio import Ratio
-from hpcfl.storage import moments, results, run_folder
+from hpcfl.storage import result_rounds, results, run_folder
 from hpcfl.storage.packed_runs import SUFFIX
 from hpcfl.storage.results import DIGEST, MERGED, Results
 
@@ -78,11 +78,13 @@ def _of_table(run: Run, config: dict[str, Any]) -> Results:
             continue
         numbers = recorded.series(name).astype(float)
         for at in ("best", "last", "tail"):
-            kept |= set(moments.positions(recorded.rounds, numbers, best_round, at))
+            kept |= set(
+                result_rounds.positions(recorded.rounds, numbers, best_round, at)
+            )
     rows = sorted(kept)
     columns = (run.score, held_out(run.score), *tuned_in(run))
     of_score = _parts(run.measure.score)
-    read = recorded.at(rows)
+    read = recorded.select_rounds(rows)
     values = {}
     for name in read.names:
         counted = name.column in columns and name.number in of_score

@@ -21,14 +21,14 @@ from hpcfl.scores._metric_name import (
     is_of_newcomers,
     tuned,
 )
-from hpcfl.storage import moments
+from hpcfl.storage import result_rounds
 
 # the name for the number that counts, in the column that counts in each run, but on
 # held-out training samples
 VALIDATION = "validation"
 
 
-# Where a number is read in a run: "best", "last" or "tail" (see ``storage/moments.py``),
+# Where a number is read in a run: "best", "last" or "tail" (see ``storage/result_rounds.py``),
 # or after so many seconds of the clients' own time.
 At = str | float
 
@@ -112,7 +112,7 @@ def refuse_unknown(runs: list[Run], metric: str) -> None:
     known = {*runs[0].scores, *map(str, _recorded(runs[0]))}
     if holds_out(runs[0]):
         known.add(VALIDATION)
-    hint = plugins.few(metric, sorted(known))
+    hint = plugins.suggest_from_many(metric, sorted(known))
     for score in plugins.names("hpcfl.scores"):
         if score in metric.split("/") and score not in runs[0].scores:
             hint += f'; evaluation.scores = ["{score}"] records it'
@@ -178,8 +178,8 @@ def of_clients(run: Run, column: str, measure: Measure, at: At) -> np.ndarray:
     # Newcomers are scored once, after the last round.
     slot: At = "last" if is_of_newcomers(column) else at
     positions = _positions(run, column, of_round, slot)
-    where_read = run.results.at(positions)
-    numbers = moments.of_clients(where_read, column, measure.score)
+    where_read = run.results.select_rounds(positions)
+    numbers = result_rounds.compute_client_scores(where_read, column, measure.score)
     if numbers is None or not positions:
         clients = len(counts_of(run, "test"))
         return np.full(clients, np.nan)
@@ -205,7 +205,7 @@ def _positions(run: Run, column: str, numbers: np.ndarray, at: At) -> list[int]:
         return virtual_time.until(run, column, numbers, at)
     best = run.summary.best
     best_round = best["round"] if best else None
-    return moments.positions(run.results.rounds, numbers, best_round, at)
+    return result_rounds.positions(run.results.rounds, numbers, best_round, at)
 
 
 def _recorded(run: Run) -> list[MetricName]:

@@ -5,7 +5,7 @@ import math
 from collections.abc import Sequence
 from pathlib import Path
 
-from hpcfl.files import foreign
+from hpcfl.files import untrusted_files
 from hpcfl.files.atomic import Damaged
 from hpcfl.report.summary import Run
 from hpcfl.storage import tune_folder
@@ -36,7 +36,7 @@ def _of_run(run: Run) -> float | None:
 def _recorded(table: Path, method: str) -> float:
     """Return the share in a tuning's table, NaN where it has none."""
     try:
-        text = foreign.read_bytes(table, foreign.JSON_LIMIT).decode()
+        text = untrusted_files.read_bytes(table, untrusted_files.JSON_LIMIT).decode()
         lines = {line["method"]: line for line in csv.DictReader(text.splitlines())}
         share = float(lines[method]["spent"]) / float(lines[method]["budget"])
     except (FileNotFoundError, Damaged):

@@ -19,7 +19,7 @@ from hpcfl.scores._described import Described, Measure, resolve
 from hpcfl.scores._metric_name import MetricName
 from hpcfl.storage import packed_runs, run_folder, run_status, tune_folder
 from hpcfl.storage import results as recorded
-from hpcfl.storage.moments import counts, scores
+from hpcfl.storage.result_rounds import counts, scores
 from hpcfl.storage.results import Results
 from hpcfl.storage.run_status import RunStatus
 

@@ -24,7 +24,7 @@ from hpcfl.report.reading import (
 from hpcfl.report.summary import Run, is_sweep, load_all
 from hpcfl.report.text import literal, plain, stdout_console
 from hpcfl.scores._metric_name import CLIENTS, MetricName
-from hpcfl.storage.moments import AFTER, BEFORE
+from hpcfl.storage.result_rounds import AFTER, BEFORE
 
 # columns, and how they are called in the table
 MODELS = (("pre", "before"), ("post", "after"))

@@ -28,7 +28,7 @@ from hpcfl.clients import Fleet
 from hpcfl.clock.calendar import Calendar
 from hpcfl.clock.staleness import Staleness
 from hpcfl.clock.timetable import Job, Step
-from hpcfl.clock.waves import Wave
+from hpcfl.clock.wave_schedule import Wave
 from hpcfl.communication import exchange
 from hpcfl.communication.agreement import agreed
 from hpcfl.communication.communicator import Communicator
@@ -155,7 +155,7 @@ class Arrivals:
         self.wave = flights.begin(plan.number)
         self.meets = self.wave is not None or plan.scored
         largest = int(prepared.setup.counts.sum(dim=1).max())
-        self.staleness = Staleness.of(prepared.config.time, largest)
+        self.staleness = Staleness.from_largest_weight(prepared.config.time, largest)
         self.upload: Message = {}  # of this rank's clients, in the whole wave
         round.waits = self.meets
 

@@ -8,7 +8,7 @@ import numpy as np
 from torch import Tensor
 
 from hpcfl.errors import RunFailure, UserError
-from hpcfl.experiment import blame, plugins
+from hpcfl.experiment import plugins, user_code
 from hpcfl.methods.base import Method
 from hpcfl.models import _usable as usable
 from hpcfl.rows import randomness
@@ -38,18 +38,18 @@ def of_method(prepared: Prepared, error: BaseException) -> Diagnosis:
     through; without any, where the hook, the method or the model is defined, the first
     of these that is the user's.
     """
-    place = blame.line_of(error)
+    place = user_code.find_line(error)
     known = isinstance(error, UserError | RunFailure)
     if known and not isinstance(error, UnknownName):
         return placed(str(error), place), error
     name = f"method.name = '{prepared.method.name}'"
     hook, method = own_hook_of(error) or hook_of(error), type(prepared.config.method)
     for suspect in (getattr(method, hook, None), method, _model_plugin(prepared)):
-        place = place or blame.definition_of(suspect)
+        place = place or user_code.find_definition(suspect)
     if isinstance(error, MessageError | UnknownName):
         return placed(f"{name}: {error}", place), error
     where = f" in '{hook}'" if hook else ""
-    text = f"{name} fails{where}: {blame.said(error)}"
+    text = f"{name} fails{where}: {user_code.describe_error(error)}"
     return placed(text, place), error
 
 
@@ -59,7 +59,7 @@ def own_hook_of(error: BaseException) -> str:
     """
     for frame, _ in traceback.walk_tb(error.__traceback__):
         of_method = isinstance(frame.f_locals.get("self"), Method)
-        if of_method and blame.is_own(frame.f_code.co_filename):
+        if of_method and user_code.is_own(frame.f_code.co_filename):
             return frame.f_code.co_name
     return ""
 
@@ -109,10 +109,10 @@ def of_side_by_side(error: BaseException) -> Diagnosis:
     batching.
     """
     text = (
-        f"{blame.said(error)}, where clients train side by side and not one after the "
+        f"{user_code.describe_error(error)}, where clients train side by side and not one after the "
         "other; set runtime.lanes = 1 to train one after the other"
     )
-    return placed(text, blame.line_of(error)), error
+    return placed(text, user_code.find_line(error)), error
 
 
 def of_failure(error: BaseException) -> Diagnosis:
@@ -120,7 +120,7 @@ def of_failure(error: BaseException) -> Diagnosis:
     if isinstance(error, RunFailure):
         return str(error), error
     text = (
-        f"the trial before round 1 failed: {blame.said(error)}; nothing was written, "
+        f"the trial before round 1 failed: {user_code.describe_error(error)}; nothing was written, "
         "the same command tries again"
     )
     return text, error
@@ -128,8 +128,8 @@ def of_failure(error: BaseException) -> Diagnosis:
 
 def of_unbatched(error: BaseException) -> str:
     """Where and why clients cannot be batched, as one line."""
-    place = blame.line_of(error) or "model or method"
-    first_sentence = blame.said(error).partition(". ")[0]
+    place = user_code.find_line(error) or "model or method"
+    first_sentence = user_code.describe_error(error).partition(". ")[0]
     return f"{place}: cannot be batched over clients ({first_sentence})"
 
 

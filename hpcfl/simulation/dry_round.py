@@ -118,7 +118,7 @@ def aggregate_briefly(round: Round) -> None:
     """Let the server take its step for all clients; end a long step early."""
     if round.uploads is not None:
         everyone = np.arange(round.prepared.setup.clients)
-        with heartbeat.heard_by(impatient()):
+        with heartbeat.use_listener(impatient()):
             take_step(round, everyone, round.uploads)
 
 

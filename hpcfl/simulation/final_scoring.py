@@ -14,7 +14,7 @@ from hpcfl.rows.declared import NamedTensors
 from hpcfl.simulation import record
 from hpcfl.simulation.round import COMPOSE, REPORT, SEND, LocalWork, Round
 from hpcfl.simulation.stages import Stage, named, on_this_rank
-from hpcfl.storage.moments import AFTER, BEFORE
+from hpcfl.storage.result_rounds import AFTER, BEFORE
 
 
 def score(round: Round) -> None:

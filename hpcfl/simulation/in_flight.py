@@ -8,7 +8,7 @@ of which are there once it starts. Hence a rank trains all clients at once that 
 started and will arrive, and keeps what they made until their round. It is not part of a
 checkpoint: a run that goes on makes it again.
 
-These trainings are a wave (``clock/waves.py``). Ranks meet once in it: what the server
+These trainings are a wave (``clock/wave_schedule.py``). Ranks meet once in it: what the server
 needs for all rounds of the wave travels together, and rank 0 keeps it until then.
 """
 
@@ -21,7 +21,7 @@ from torch import Tensor
 
 from hpcfl.clients import Fleet
 from hpcfl.clock.calendar import Calendar
-from hpcfl.clock.waves import Wave, wave_from
+from hpcfl.clock.wave_schedule import Wave, wave_from
 from hpcfl.communication import exchange
 from hpcfl.communication.communicator import Communicator
 from hpcfl.communication.message import Inbox, Mean, Message, fields

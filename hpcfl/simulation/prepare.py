@@ -36,7 +36,7 @@ from hpcfl.data.partitions.base import Scheme
 from hpcfl.data.shifted import Shifts
 from hpcfl.data.validation import hold_out
 from hpcfl.errors import UserError
-from hpcfl.experiment import blame, measures, plugins
+from hpcfl.experiment import measures, plugins, user_code
 from hpcfl.experiment.config import MIXED, Config
 from hpcfl.files import scratch
 from hpcfl.methods import _misspelt
@@ -264,7 +264,7 @@ def refuse_other_frozen(
     )
 
 
-@blame.blamed()
+@user_code.locate_errors()
 def prepare(config: Config, process: Process, seat: Device | None = None) -> Prepared:
     """Load the data, draw the partition, build the model and the state before round 1.
 
@@ -547,7 +547,7 @@ def _state(method: Method, hook: str, setup: Setup) -> State:
         refuse_other_than_tensors(state, hook)
     except UserError as error:
         of_user = getattr(method, "method", method)  # without averaged statistics
-        place = blame.definition_of(getattr(of_user, hook))
+        place = user_code.find_definition(getattr(of_user, hook))
         raise UserError(f"{place}: {error}" if place else str(error)) from None
     return state
 

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hpcfl.experiment import blame
+from hpcfl.experiment import user_code
 from hpcfl.rows import randomness
 from hpcfl.scores.base import Block, Score
 from hpcfl.simulation.diagnosis import Diagnosis, placed
@@ -43,8 +43,8 @@ def diagnose(
         except ScoreFailure as failure:
             error = failure.__cause__
             assert error is not None
-            place = blame.line_of(error) or blame.definition_of(type(score))
-            text = f"score '{name}' fails in '{failure}': {blame.said(error)}"
+            place = user_code.find_line(error) or user_code.find_definition(type(score))
+            text = f"score '{name}' fails in '{failure}': {user_code.describe_error(error)}"
             return placed(text, place), error
     return clash(scores)
 
@@ -57,8 +57,8 @@ def clash(scores: Mapping[str, Score]) -> Diagnosis | None:
             other = recorder.setdefault(number, name)
             if other == name:
                 continue
-            place = blame.definition_of(type(score))
-            place = place or blame.definition_of(type(scores[other]))
+            place = user_code.find_definition(type(score))
+            place = place or user_code.find_definition(type(scores[other]))
             error = ValueError(f"scores '{other}' and '{name}' both record '{number}'")
             return placed(str(error), place), error
     return None

@@ -16,7 +16,7 @@ import numpy as np
 
 from hpcfl.clients import resources
 from hpcfl.errors import Diverged, RankFailure, RunFailure
-from hpcfl.experiment import blame
+from hpcfl.experiment import user_code
 from hpcfl.simulation import torch_settings
 
 SHOWN = 10  # ids of clients that a message has
@@ -90,7 +90,7 @@ def on_this_rank(place: str) -> Iterator[None]:
         raise
     except Exception as error:
         # A full disk is not the fault of the line that it stopped.
-        line = None if isinstance(error, RunFailure) else blame.line_of(error)
+        line = None if isinstance(error, RunFailure) else user_code.find_line(error)
         where = f"{place}, {line}" if line else place
         raise RankFailure(where) from (resources.failure(error) or error)
 

@@ -13,7 +13,7 @@ from hpcfl.clock.calendar import Calendar
 from hpcfl.clock.devices import Devices
 from hpcfl.clock.draws import Draws
 from hpcfl.clock.seconds import Duration, Work
-from hpcfl.clock.selection.base import Selection, Told
+from hpcfl.clock.selection.base import LossReports, Selection
 from hpcfl.clock.selection.uniform import Uniform
 from hpcfl.clock.synchronous import SynchronousTimetable
 from hpcfl.communication.agreement import agreed
@@ -85,7 +85,7 @@ def calendar_of(prepared: Prepared, load: Workload | None) -> Calendar:
         table = devices.draw(time, clients, config.seed, load.sample_ms)
         work = load.work
     duration = Duration(table, work, samples)
-    on = availability.of(time, clients, config.seed)
+    on = availability.make_availability(time, clients, config.seed)
     draws = _draws(prepared, duration)
     told = draws.told if config.participation.by_losses else None
     made_of = time, draws, duration, on
@@ -104,7 +104,7 @@ def _draws(prepared: Prepared, duration: Duration) -> Draws:
     if selection.by_time:
         epochs = duration.work.epochs
         ticks = np.array([duration.ticks(client, epochs) for client in range(clients)])
-    return Draws(selection, clients, config.seed, samples, ticks, Told(samples))
+    return Draws(selection, clients, config.seed, samples, ticks, LossReports(samples))
 
 
 def _told(load: Workload | None) -> list[str] | None:

@@ -1,3 +1,1 @@
-"""The folder of a run: checkpoints, metrics and lock, and how far the run in it has
-come.
-"""
+"""The folder of a run: checkpoints, metrics, lock and status."""

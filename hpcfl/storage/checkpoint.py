@@ -1,8 +1,8 @@
-"""Checkpoints: written while training goes on, committed by one rename, read back by
-any number of ranks.
+"""Checkpoints: written during training, committed by one rename, read by any number of
+ranks.
 
-Every rank writes data files (``shards.py``); the manifest that rank 0 publishes at the
-end makes them one checkpoint (``manifest.py``).
+Every rank writes data files (``shards.py``). Rank 0 then publishes the manifest, which
+commits the checkpoint (``manifest.py``).
 """
 
 import time
@@ -24,20 +24,18 @@ from hpcfl.files.atomic import Damaged
 from hpcfl.storage import digest, manifest, shards
 from hpcfl.storage.clients import ClientStore, Row, Snapshot
 from hpcfl.storage.manifest import Manifest
-from hpcfl.storage.ownership import AnotherRun, left_out
+from hpcfl.storage.run_fingerprint import AnotherRun, describe_skipped
 from hpcfl.storage.shards import Shard
 
 
 @dataclass(frozen=True)
 class Restored:
-    """The checkpoint that ``restore`` read; the clients' state is in their store
-    already.
+    """The checkpoint that ``restore`` read; the store already holds the clients' state.
 
-    round: it was written after this one. server: the server's state on rank 0, None
-        elsewhere.
-    digest: of the run's whole state. meta: what ``start`` was given. best: the number
-        of the best round, which a later one has to surpass even where the state that
-        was kept of it is damaged and left out; None where none was kept.
+    round: the last round before the checkpoint. server: the server's state on rank 0,
+    None elsewhere. digest: of the run's whole state. meta: the argument of ``start``.
+    best: the metric of the best round, which later rounds have to surpass, even if the
+    best state is damaged and left out; None without a best state.
     """
 
     round: int
@@ -50,11 +48,10 @@ class Restored:
 
 @dataclass(frozen=True)
 class Best:
-    """The state before the best round so far, as long as no tensor of it changes.
+    """The state before the best round so far; none of its tensors may change.
 
-    round: the state was that after this one. number: the best round's. server: as for
-        ``Checkpoints.start``.
-    rows: of this rank's clients.
+    round: the last round before the state. number: the best round's metric. server: as
+    for ``Checkpoints.start``. rows: of this rank's clients.
     """
 
     round: int
@@ -65,8 +62,9 @@ class Best:
 
 @dataclass(frozen=True)
 class Pending:
-    """A checkpoint that is being written; best: round and number of the best state that
-    it has anew.
+    """A checkpoint that is being written.
+
+    best: the round and metric of a new best state in the checkpoint.
     """
 
     round: int
@@ -75,37 +73,38 @@ class Pending:
     report: Future[dict[str, Any]]
 
 
-# the server's on rank 0, and this rank's clients'
+# the state of the server on rank 0, and that of this rank's clients
 State = tuple[dict[str, Tensor] | None, Snapshot]
 
 
 class Checkpoints:
-    """The checkpoints of one run: ``start`` one, go on training, then ``finish`` it."""
+    """The checkpoints of a run: ``start`` one, continue training, then ``finish`` it."""
 
     def __init__(self, folder: str | Path, communicator: Ranks, keep: int = 2) -> None:
-        """``folder`` is for this object alone, and made when it is needed; the last
-        ``keep`` stay in it.
+        """Set the folder, which is made when needed and belongs to this object alone.
+
+        keep: the number of checkpoints that stay in the folder.
         """
         self.folder = Path(folder)
         self._communicator = communicator
         self._keep = keep
         self._kept: list[
             Manifest
-        ] = []  # rank 0: the checkpoints that stay, oldest first
+        ] = []  # rank 0: the checkpoints in the folder, oldest first
         self._best: Manifest | None = (
-            None  # rank 0: the best state that the newest of them has
+            None  # rank 0: the best state in the newest checkpoint
         )
-        # files of the newest checkpoint by content: this rank's, or after ``restore``
-        # all
+        # files of the newest checkpoint by content: this rank's, or all after
+        # ``restore``
         self._committed: dict[tuple[object, ...], Shard] = {}
         self._pending: Pending | None = None
-        # whose state this rank has told rank 0 that it writes, and on rank 0 what each
-        # rank has told: all clients' ids are told once
+        # the ids that this rank has sent to rank 0, and on rank 0 the ids of each
+        # rank: ranks send their clients' ids once
         self._told: np.ndarray | None = None
         self._hosted: dict[int, np.ndarray] = {}
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
-        # seconds for which the last checkpoint was written in the background: on rank 0
-        # the slowest rank's
+        # seconds of writing the last checkpoint in the background: on rank 0 those of
+        # the slowest rank
         self.written_in = 0.0
 
     def start(
@@ -116,13 +115,11 @@ class Checkpoints:
         meta: dict[str, Any],
         best: Best | None = None,
     ) -> None:
-        """Take the state as it is now, and begin to write this rank's part of it in the
-        background.
+        """Copy the current state and begin to write this rank's part in the background.
 
         server: tensors of any shape on any device on rank 0, None elsewhere. meta:
-            JSON-able; rank 0's is
-        kept. best: in place of the best state that was given before. Raises
-            RuntimeError while another checkpoint is not finished.
+        JSON-able; that of rank 0 is stored. best: replaces the earlier best state.
+        Raises RuntimeError if another checkpoint is not finished.
         """
         if self._pending:
             raise RuntimeError(
@@ -139,11 +136,11 @@ class Checkpoints:
         )
 
     def finish(self) -> str | None:
-        """Collective. Wait for all ranks' files and commit; returns the digest of the
-        run.
+        """Wait for all ranks' files and commit; return the digest of the run.
+        Collective.
 
-        It does nothing and returns None when nothing was started. What failed on any
-        rank is raised on all; the checkpoints before stay valid then.
+        Without a started checkpoint it does nothing and returns None. A failure on any
+        rank is raised on all ranks; earlier checkpoints stay valid.
         """
         if self._pending is None:
             return None
@@ -163,18 +160,17 @@ class Checkpoints:
         return run_digest
 
     def close(self) -> None:
-        """Let the writing thread end, after what it writes now; nothing can be started
-        any more.
+        """End the writing thread after its current work; no further checkpoint can
+        start.
         """
         self._writer.shutdown(wait=False)
 
     def restore(self, clients: ClientStore) -> Restored | None:
-        """Collective. Read the newest intact checkpoint; None when there is no
-        checkpoint yet.
+        """Read the newest intact checkpoint; return None without a checkpoint.
+        Collective.
 
-        clients: where each rank puts the state of its own clients; a new store. Raises
-        UserError when all checkpoints are damaged, or the state does not fit
-        ``clients``.
+        clients: a new store, which receives the state of this rank's clients. Raises
+        UserError if all checkpoints are damaged or the state does not fit ``clients``.
         """
         with agreed(self._communicator):
             chosen, notes = (
@@ -197,11 +193,11 @@ class Checkpoints:
         )
 
     def _write(self, states: list[State]) -> dict[str, Any]:
-        """In the background: write this rank's files of states.
+        """Write this rank's files of states, in the background.
 
-        Returns, JSON-able, the seconds that it took, the ids of this rank's clients if
-        rank 0 does not know them, and of each state the files' shards, the digest of
-        clients that were never put and those of the others.
+        The JSON-able result has the seconds of writing and the ids of this rank's
+        clients, unless rank 0 knows them. It also has each state's shards, the digest
+        of clients without own state, and the digests of the others.
         """
         begun = time.perf_counter()
         with atomic.explained(self.folder):
@@ -243,16 +239,14 @@ class Checkpoints:
         return known or shards.write_server(self.folder, state, server_digest)
 
     def _known(self, ids: list[int] | None, digests: list[str]) -> Shard | None:
-        """The file of the newest checkpoint with this very content, which need not be
-        written again.
-        """
+        """Return the newest checkpoint's file with the same content, if any."""
         shard = self._committed.get(shards.content(ids, digests))
         return shard if shard and shard.present(self.folder) else None
 
     def _commit(self, pending: Pending, reports: list[dict[str, Any]]) -> str:
-        """On rank 0: publish the manifest, then remove what no kept checkpoint needs.
+        """Publish the manifest, then remove unneeded files; rank 0 only.
 
-        reports: of all ranks, as ``_write`` returns them. Returns the digest of the
+        reports: the results of ``_write`` from all ranks. Returns the digest of the
         run.
         """
         for rank, report in enumerate(reports):
@@ -266,8 +260,8 @@ class Checkpoints:
             self._best = self._assembled(round, {"number": number}, parts[1], None)
         new = self._assembled(pending.round, pending.meta, parts[0], self._best)
         new.write(self.folder)
-        # A checkpoint of this or a later round was damaged, or the run would not have
-        # come here again.
+        # An earlier checkpoint of this or a later round was damaged; otherwise the run
+        # would have continued after it.
         self._kept = [*(old for old in self._kept if old.round < new.round), new][
             -self._keep :
         ]
@@ -281,8 +275,9 @@ class Checkpoints:
         parts: Sequence[dict[str, Any]],
         best: Manifest | None,
     ) -> Manifest:
-        """On rank 0: the manifest of a state after ``round``, of which each rank has
-        written its one of ``parts``.
+        """Return the manifest of a state after ``round``; rank 0 only.
+
+        parts: each rank's part of the state.
         """
         files = [shard for part in parts for shard in _shards(part["files"])]
         server = next(shard for shard in files if shard.ids is None)
@@ -296,13 +291,13 @@ class Checkpoints:
         return Manifest(round, of_run, meta, files, best)
 
     def _clean(self) -> None:
-        """Remove temporaries, and files that no kept manifest lists; no rank is writing
-        now.
+        """Remove temporary files and files that no kept manifest lists; no rank is
+        writing now.
         """
         wanted = {old.name for old in self._kept}
         wanted |= {shard.name for old in self._kept for shard in old.all_files}
         with atomic.explained(self.folder):
-            # Manifests go first: one that a kill leaves behind must not miss its files.
+            # Manifests go first, so that a kill never leaves a manifest without files.
             for pattern in (manifest.PATTERN, "clients-*.h5", "server-*.h5"):
                 for path in self.folder.glob(pattern):
                     if path.name not in wanted:
@@ -310,10 +305,11 @@ class Checkpoints:
         atomic.remove_temporaries(self.folder)
 
     def _choose(self) -> tuple[Manifest | None, list[str]]:
-        """On rank 0: the newest checkpoint that is intact to the last byte, and a line
-        for each damaged one.
+        """Return the newest intact checkpoint and a line for each damaged one; rank 0
+        only.
 
-        (None, []) when there are none. Raises UserError when all are damaged.
+        The result is (None, []) without checkpoints. Raises UserError if all are
+        damaged.
         """
         notes: list[str] = []
         paths = manifest.newest_first(self.folder)
@@ -329,7 +325,7 @@ class Checkpoints:
             try:
                 if newest.best is not None:
                     newest.best.verify(self.folder)
-            except Damaged as error:  # nothing goes on from it, so the run does
+            except Damaged as error:  # the run does not need this state to continue
                 notes.append(
                     f"{path}: the state before the best round is damaged, left out ({error})"
                 )
@@ -343,8 +339,8 @@ class Checkpoints:
         return None, notes
 
     def _read(self, chosen: Manifest, clients: ClientStore) -> dict[str, Tensor] | None:
-        """Put the state of this rank's clients into ``clients``; returns the server's
-        on rank 0.
+        """Put the state of this rank's clients into ``clients``; return the server's on
+        rank 0.
         """
         try:
             return state(self.folder, chosen, clients, self._communicator.is_server)
@@ -353,7 +349,7 @@ class Checkpoints:
                 f"{self.folder / chosen.name}: cannot be continued from ({error}), "
                 "`--fresh` starts over"
             ) from error
-        except OSError as error:  # rank 0 has read them all, whole, a moment before
+        except OSError as error:  # rank 0 has just read all files
             raise UserError(
                 f"{self.folder / chosen.name}: unreadable on a rank's host ({error.strerror}); "
                 "the results folder must lie on a file system that all hosts share"
@@ -363,11 +359,10 @@ class Checkpoints:
 def state(
     folder: Path, chosen: Manifest, clients: ClientStore, with_server: bool
 ) -> dict[str, Tensor] | None:
-    """Put a checkpoint's state of those clients that ``clients`` has into it; returns
-    the server's if wanted.
+    """Put a checkpoint's client state into ``clients``; return the server's if asked.
 
-    To be called after ``Manifest.verify``. Raises Damaged, OSError, and ValueError
-    where it does not fit.
+    ``clients`` receives the state of its own clients only. Call ``Manifest.verify``
+    first. Raises Damaged, OSError, and ValueError for a state that does not fit.
     """
     server, hosted = None, set(clients.ids)
     for shard in chosen.files:
@@ -379,10 +374,9 @@ def state(
 
 
 def states(folder: Path, run: str) -> dict[int, Manifest]:
-    """The states that are kept of a run, by the round after which they were, best ones
-    too.
+    """Return a run's stored states, including best ones, by the last round before them.
 
-    Their files are there; the content is not read.
+    Their files exist; the content is not read.
     """
     found: dict[int, Manifest] = {}
     for newest in _readable(manifest.newest_first(folder), run):
@@ -393,41 +387,41 @@ def states(folder: Path, run: str) -> dict[int, Manifest]:
 
 
 def others(folder: Path, run: str | None) -> list[str]:
-    """A line for each checkpoint of another run. Raises RunFailure where the folder
-    cannot be listed.
+    """Return a line for each checkpoint of another run.
+
+    Raises RunFailure if the folder cannot be listed.
     """
     lines = []
     for path in manifest.newest_first(folder):
         try:
             manifest.read(path, run)
         except AnotherRun as error:
-            lines.append(left_out(path, error))
+            lines.append(describe_skipped(path, error))
         except Damaged:
             continue
     return lines
 
 
 def damaged(folder: Path, run: str) -> dict[str, str]:
-    """What is wrong with each checkpoint of a run that cannot be read, by its
-    manifest's name, newest first.
+    """Return the damage of each unreadable checkpoint by its manifest's name, newest
+    first.
 
-    All files are read to know that.
+    The function reads all files.
     """
     found: dict[str, str] = {}
     for path in manifest.newest_first(folder):
         try:
             manifest.read(path, run).verify(folder)
         except Damaged as error:
-            found[path.name] = left_out(path, error)
+            found[path.name] = describe_skipped(path, error)
     return found
 
 
 def latest(folder: str | Path, run: str | None = None) -> Manifest | None:
-    """The newest checkpoint whose manifest is intact and whose own files are there, for
-    looking only.
+    """Return the newest checkpoint with an intact manifest and existing files.
 
-    run: whose it must be, see ``ownership``. The content of the files is not read.
-    Raises RunFailure where the folder cannot be listed.
+    run: the fingerprint of its run, see ``run_fingerprint``. The content of the files is not
+    read. Raises RunFailure if the folder cannot be listed.
     """
     folder = Path(folder)
     manifests = _readable(manifest.newest_first(folder), run)
@@ -438,9 +432,7 @@ def latest(folder: str | Path, run: str | None = None) -> Manifest | None:
 
 
 def intact(folder: Path) -> Manifest | None:
-    """The newest checkpoint that is intact to the last byte; all of it is read to know
-    that.
-    """
+    """Return the newest checkpoint after reading and verifying all its files."""
     for path in manifest.newest_first(folder):
         with suppress(Damaged):
             newest = manifest.read(path)
@@ -452,8 +444,8 @@ def intact(folder: Path) -> Manifest | None:
 def _read_clients(
     path: Path, ids: list[int], hosted: set[int], clients: ClientStore
 ) -> None:
-    """Put those of the clients ``ids`` in a file that are ``hosted`` here into their
-    store.
+    """Put the state of the ``hosted`` clients in a file with the clients ``ids`` into
+    their store.
     """
     rows = [row for row, client in enumerate(ids) if client in hosted]
     if rows:
@@ -461,9 +453,7 @@ def _read_clients(
 
 
 def _readable(paths: Iterable[Path], run: str | None = None) -> list[Manifest]:
-    """The manifests of a run among ``paths`` that are intact in themselves, in the same
-    order.
-    """
+    """Return the intact manifests of a run among ``paths``, in the same order."""
     manifests = []
     for path in paths:
         with suppress(Damaged):

@@ -1,7 +1,7 @@
-"""Numbers of clients, round by round: of those alone that have any.
+"""Sparse per-client metrics by round.
 
-A round of a hundred out of a million clients is a hundred entries, in memory as in a
-file. Arrays [T, clients] are made for who asks for them.
+A round with a hundred of a million clients has a hundred entries, in memory and in a
+file. Arrays [T, clients] are made on request.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,13 +20,14 @@ MOST = 4 << 30  # bytes of an array [T, clients]
 
 @dataclass(frozen=True)
 class OfSome:
-    """A number of some of a run's clients, in one round. NumPy takes it for an array of
-    all clients.
+    """A metric of some of a run's clients in one round.
+
+    NumPy converts it to an array of all clients.
 
     Attributes:
-        ids: Of the n clients, int64 [n], ascending.
-        numbers: Theirs, [n].
-        clients: How many clients the run has.
+        ids: The n clients, int64 [n], ascending.
+        numbers: Their metric, [n].
+        clients: The number of clients of the run.
     """
 
     ids: np.ndarray
@@ -37,7 +38,9 @@ class OfSome:
     def __array__(
         self, dtype: DTypeLike | None = None, copy: bool | None = None
     ) -> np.ndarray:
-        """Of all clients, [clients], with what says "missing" where there is none."""
+        """Return the metric of all clients, [clients], with the missing value for the
+        others.
+        """
         of_all = missing(self.clients, self.numbers.dtype)
         of_all[self.ids] = self.numbers
         return of_all if dtype is None else of_all.astype(dtype)
@@ -45,14 +48,15 @@ class OfSome:
 
 @dataclass(frozen=True)
 class ClientNumbers:
-    """Numbers of clients in T rounds, N entries, sorted by round and then by client.
+    """Metrics of clients in T rounds: N entries, sorted by round and then by client.
 
     Attributes:
-        starts: The entries of round t are those from ``starts[t]`` to
-            ``starts[t + 1]``, int64 [T + 1].
+        starts: The entries of round t are those from ``starts[t]`` to ``starts[t +
+            1]``, int64 [T + 1].
         ids: The client of each entry, int64 [N].
-        columns: By name [N], NaN (floats) or −1 (integers) where it is missing.
-        clients: How many clients the run has; 0 where nothing was recorded of any.
+        columns: The metrics by name [N]; missing ones are NaN (floats) or −1
+            (integers).
+        clients: The number of clients of the run; 0 if no client has a metric.
     """
 
     starts: np.ndarray = field(default_factory=lambda: np.zeros(1, np.int64))
@@ -62,12 +66,12 @@ class ClientNumbers:
 
     @property
     def rounds(self) -> np.ndarray:
-        """The position of each entry's round, int64 [N]."""
+        """Return the position of each entry's round, int64 [N]."""
         lengths = np.diff(self.starts)
         return np.repeat(np.arange(len(lengths)), lengths)
 
     def series(self, name: str) -> np.ndarray:
-        """A number of all clients in all rounds, [T, clients]."""
+        """Return a metric of all clients in all rounds, [T, clients]."""
         rounds = len(self.starts) - 1
         size = 8 * rounds * self.clients
         if size > MOST:
@@ -80,19 +84,21 @@ class ClientNumbers:
         series[self.rounds, self.ids] = column
         return series
 
-    def at(self, positions: Positions) -> "ClientNumbers":
-        """The entries of the rounds at some positions, in their order."""
+    def select_rounds(self, positions: Positions) -> "ClientNumbers":
+        """Return the entries of the rounds at some positions, in their order."""
         chosen = np.asarray(positions, np.int64)
         lengths = np.diff(self.starts)[chosen]
         starts = _starts(lengths)
-        # Between these two an entry moves as far as its whole round does.
+        # An entry moves as far as its whole round.
         shifts = self.starts[chosen] - starts[:-1]
         entries = np.arange(starts[-1]) + np.repeat(shifts, lengths)
         columns = self._columns_at(entries)
         return ClientNumbers(starts, self.ids[entries], columns, self.clients)
 
     def only(self, ids: np.ndarray) -> "ClientNumbers":
-        """The entries of some clients, int64 [n] ascending, who are called 0 to n − 1."""
+        """Return the entries of some clients, int64 [n] ascending, renumbered 0 to n −
+        1.
+        """
         entries = np.flatnonzero(np.isin(self.ids, ids))
         rounds = len(self.starts) - 1
         lengths = np.bincount(self.rounds[entries], minlength=rounds)
@@ -101,16 +107,16 @@ class ClientNumbers:
         return ClientNumbers(_starts(lengths), new_ids, columns, len(ids))
 
     def _columns_at(self, entries: np.ndarray) -> dict[str, np.ndarray]:
-        """The columns of some entries only, int64 [n]."""
+        """Return the columns at some entries, int64 [n]."""
         return {name: column[entries] for name, column in self.columns.items()}
 
 
 def of_round(values: Mapping[str, OfSome]) -> ClientNumbers:
-    """What was recorded of clients in one round, by name."""
+    """Return one round of the clients' metrics by name."""
     if not values:
         return ClientNumbers(np.zeros(2, np.int64))
     clients = max(some.clients for some in values.values())
-    # Most of them are of one audience, whose ids need no sorting.
+    # Most metrics share one set of clients, whose ids need no sorting.
     audiences = {id(some.ids): some.ids for some in values.values()}
     ids, *others = audiences.values()
     if others:
@@ -124,7 +130,7 @@ def of_round(values: Mapping[str, OfSome]) -> ClientNumbers:
 
 
 def of_series(series: Mapping[str, np.ndarray], rounds: int) -> ClientNumbers:
-    """The same numbers as in arrays [T, clients] by name, with T ``rounds``."""
+    """Return the sparse form of arrays [T, clients] by name, with T ``rounds``."""
     if not series:
         return ClientNumbers(np.zeros(rounds + 1, np.int64))
     clients = max(array.shape[1] for array in series.values())
@@ -143,16 +149,16 @@ def of_series(series: Mapping[str, np.ndarray], rounds: int) -> ClientNumbers:
 def joined(
     parts: Sequence[tuple[ClientNumbers, Sequence[int], Sequence[int]]], rounds: int
 ) -> ClientNumbers:
-    """One of T ``rounds`` from several.
+    """Return T ``rounds`` joined from several parts.
 
-    parts: of each its numbers, the positions of the rounds that are taken from it, and
-        the positions among the T that these get.
+    parts: the metrics of each, the positions of the rounds to take, and the positions
+    of these rounds among the T.
     """
-    # With no parts there is still something to concatenate.
+    # The empty piece keeps the concatenation valid without parts.
     pieces = [ClientNumbers()]
     new_rounds = [pieces[0].rounds]  # of each piece's entries
     for numbers, positions, new_positions in parts:
-        piece = numbers.at(positions)
+        piece = numbers.select_rounds(positions)
         pieces.append(piece)
         new_rounds.append(np.asarray(new_positions, np.int64)[piece.rounds])
     of_entries = np.concatenate(new_rounds)
@@ -166,7 +172,7 @@ def joined(
 
 
 def _concatenated(pieces: Sequence[ClientNumbers], name: str) -> np.ndarray:
-    """A column of several after one another, missing where one has no such column."""
+    """Return a column of several pieces, with missing values for pieces without it."""
     known = [piece.columns[name] for piece in pieces if name in piece.columns]
     dtype = np.result_type(*known)
     columns = []
@@ -177,8 +183,8 @@ def _concatenated(pieces: Sequence[ClientNumbers], name: str) -> np.ndarray:
 
 
 class Values(Mapping[str, np.ndarray]):
-    """Recorded numbers by name: [T] of a round, and [T, clients] of clients, which are
-    made when they are asked for.
+    """Recorded metrics by name: [T] of a round, and [T, clients] of clients, made on
+    request.
     """
 
     def __init__(self, of_rounds: Mapping[str, np.ndarray], clients: ClientNumbers):
@@ -186,8 +192,8 @@ class Values(Mapping[str, np.ndarray]):
         self.clients = clients
 
     @classmethod
-    def of(cls, values: Mapping[str, np.ndarray], rounds: int) -> "Values":
-        """The same values as in arrays by name, with T ``rounds``."""
+    def from_arrays(cls, values: Mapping[str, np.ndarray], rounds: int) -> "Values":
+        """Return the same values as arrays by name, with T ``rounds``."""
         if isinstance(values, Values):
             return values
         of_rounds: dict[str, np.ndarray] = {}
@@ -214,21 +220,23 @@ class Values(Mapping[str, np.ndarray]):
     def __len__(self) -> int:
         return len(self.of_rounds) + len(self.clients.columns)
 
-    def at(self, positions: Positions) -> "Values":
-        """The values of the rounds at some positions, in their order."""
+    def select_rounds(self, positions: Positions) -> "Values":
+        """Return the values of the rounds at some positions, in their order."""
         chosen = np.asarray(positions, np.int64)
         of_rounds = {name: array[chosen] for name, array in self.of_rounds.items()}
-        return Values(of_rounds, self.clients.at(positions))
+        return Values(of_rounds, self.clients.select_rounds(positions))
 
 
 def _starts(lengths: np.ndarray) -> np.ndarray:
-    """Where each of T rounds begins, and the last one ends, by how many entries each
-    has, int64 [T + 1].
+    """Return the first entry of each of T rounds and the end of the last, int64 [T +
+    1].
+
+    lengths: the number of entries of each round.
     """
     return np.concatenate([[0], np.cumsum(lengths)])
 
 
 def missing(shape: int | tuple[int, int], dtype: np.dtype) -> np.ndarray:
-    """An array of what says that a number is missing: NaN, or −1 of integers."""
+    """Return an array of missing values: NaN, or −1 for integers."""
     nothing = np.nan if dtype.kind == "f" else -1
     return np.full(shape, nothing, dtype)

@@ -1,7 +1,7 @@
-"""The private state of one rank's clients.
+"""Cache of the private state of one rank's clients: GPU, then memory, then a file in
+$TMPDIR.
 
-What was put last lies where it was made, on a GPU, then in memory, and the rest in a
-file in $TMPDIR.
+The state that was put last stays in the fastest place.
 """
 
 from collections import OrderedDict
@@ -22,11 +22,9 @@ CPU = torch.device("cpu")
 
 
 class Row:
-    """State of one client: tensors that nobody changes; a client whose state changes
-    gets a new row.
+    """The state of one client, whose tensors never change: a new state makes a new row.
 
-    written: False for the template's row, which clients share whose state was never
-    put.
+    written: False for the template's row, which all clients without own state share.
     """
 
     def __init__(self, tensors: Mapping[str, Tensor], written: bool = True) -> None:
@@ -43,15 +41,15 @@ class Row:
 
     @property
     def tensors(self) -> Mapping[str, Tensor]:
-        """The state on the CPU; read from the file if it was moved there."""
+        """Return the state on the CPU, read from the file if it was moved there."""
         return {
             name: pinned.on_host(tensor) for name, tensor in self.as_it_lies.items()
         }
 
     @property
     def as_it_lies(self) -> Mapping[str, Tensor]:
-        """The state, on a GPU where it was left there; read from the file if it was
-        moved there.
+        """Return the state on its current device, read from the file if it was moved
+        there.
         """
         memory, slot = (
             self._memory,
@@ -64,11 +62,11 @@ class Row:
 
     @cached_property
     def digest(self) -> str:
-        """SHA-256 of the state, computed once."""
+        """Return the SHA-256 of the state, computed once."""
         return digest.of_tensors(self.tensors)
 
     def leave_gpu(self) -> None:
-        """Into the CPU's memory."""
+        """Move the state to the CPU's memory."""
         self._memory = {
             name: pinned.on_host(tensor).clone()
             for name, tensor in self.as_it_lies.items()
@@ -80,15 +78,15 @@ class Row:
         self._memory = None
 
     def read_ahead(self) -> None:
-        """Ask the system to have the state in its cache soon."""
+        """Ask the system to load the state into its cache."""
         if self._slot is not None:
             self._slot.read_ahead()
 
 
 @dataclass
 class Tier:
-    """Rows in one kind of memory, at most ``most`` bytes of them; ``down`` takes those
-    put longest ago.
+    """Rows in one kind of memory, at most ``most`` bytes; ``down`` receives the oldest
+    rows.
     """
 
     most: float
@@ -96,7 +94,7 @@ class Tier:
     held: int = 0
     rows: OrderedDict[int, Row] = field(
         default_factory=OrderedDict
-    )  # the one put last at the end
+    )  # the newest at the end
 
     def put(self, client: int, row: Row) -> None:
         self.rows[client] = row
@@ -107,7 +105,7 @@ class Tier:
             self.down(oldest, row)
 
     def drop(self, client: int) -> None:
-        """The client's row, if it is here, is out of date."""
+        """Remove the client's outdated row, if it is here."""
         if client in self.rows:
             self.held -= self.rows.pop(client).size
 
@@ -117,9 +115,9 @@ class Snapshot(Mapping[int, Row]):
     """The rows of one rank's clients at one moment, by ascending id.
 
     Attributes:
-        ids: Of the clients, int64 [n], ascending.
+        ids: The clients, int64 [n], ascending.
         written: The rows that were put, by id.
-        template: The row of all others.
+        template: The row of all other clients.
     """
 
     ids: np.ndarray
@@ -128,7 +126,7 @@ class Snapshot(Mapping[int, Row]):
 
     @property
     def digests(self) -> digest.OfClients:
-        """The digests of all rows; each is computed once."""
+        """Return the digests of all rows; each is computed once."""
         written = {client: row.digest for client, row in self.written.items()}
         return digest.OfClients(self.ids, self.template.digest, written)
 
@@ -145,8 +143,9 @@ class Snapshot(Mapping[int, Row]):
 
 
 class ClientStore:
-    """Private state by client id. Clients whose state was never put share one row, the
-    template.
+    """The private state of clients by id.
+
+    Clients whose state was never put share one row, the template.
     """
 
     def __init__(
@@ -156,13 +155,13 @@ class ClientStore:
         memory: float = inf,
         gpu_memory: float = 0,
     ) -> None:
-        """A store in which each of ``ids`` has the state ``template``.
+        """Make a store in which each of ``ids`` has the state ``template``.
 
-        template: the state of ONE client, name → tensor [*shape] on any device.
-        memory: the most bytes of rows in memory; those that were put longest ago go
-            into a file in $TMPDIR.
-        gpu_memory: the most bytes of rows on a GPU; those that were put longest ago go
-            to memory.
+        Args:
+            template: the state of ONE client, name → tensor [*shape] on any device.
+            memory: the most bytes of rows in memory; older rows move to a file in
+                $TMPDIR.
+            gpu_memory: the most bytes of rows on a GPU; older rows move to memory.
         """
         row = Row(
             {
@@ -182,25 +181,26 @@ class ClientStore:
             row.leave_gpu()
             host.put(client, row)
 
-        # No tier knows the store: in a cycle all state would outlive its run until
-        # Python next looks for cycles.
+        # No tier refers to the store: a reference cycle would keep all state alive
+        # after the run, until the next garbage collection.
         self._host, self._gpu = host, Tier(gpu_memory, leave_gpu)
 
     @property
     def ids(self) -> list[int]:
-        """The clients of this rank, ascending."""
+        """Return the clients of this rank, ascending."""
         ids: list[int] = self._ids.tolist()
         return ids
 
     def hosts(self, ids: np.ndarray) -> np.ndarray:
-        """Which of the ``ids`` [n] are of this rank, bool [n]."""
+        """Return whether each of the ``ids`` [n] is on this rank, bool [n]."""
         return _among(ids, self._ids)
 
     def get(self, ids: Sequence[int], device: torch.device = CPU) -> dict[str, Tensor]:
-        """Copies of the state of n clients, name → tensor [n, *shape] on ``device``.
+        """Return copies of the state of n clients, name → tensor [n, *shape] on
+        ``device``.
 
-        Raises ValueError for clients of other ranks, RunFailure where the file cannot
-        be read.
+        Raises ValueError for clients of other ranks, RunFailure if the file cannot be
+        read.
         """
         self._check_ids(ids)
         if not ids:
@@ -217,16 +217,17 @@ class ClientStore:
         }
 
     def put(self, ids: Sequence[int], state: Mapping[str, Tensor]) -> None:
-        """Replace the whole state of n clients; ``state`` as ``get`` returns it, on any
+        """Replace the whole state of n clients by ``state``, as from ``get``, on any
         device.
 
-        Raises ValueError for clients of other ranks and for state that is not like the
-        template, RunFailure where the file system is full.
+        Raises ValueError for clients of other ranks and for a state unlike the
+        template,
+        RunFailure if the file system is full.
         """
         self._check_ids(ids)
         self.check_state(len(ids), state)
         if not self.template:
-            return  # nothing to keep, so nothing to store either
+            return  # an empty state needs no rows
         stays = sum(tensor.nbytes for tensor in state.values()) <= self._gpu.most
         state = {
             name: tensor.detach() if stays else pinned.on_host(tensor.detach())
@@ -241,27 +242,26 @@ class ClientStore:
             (self._gpu if row.on_gpu else self._host).put(client, row)
 
     def forget(self, ids: Iterable[int]) -> None:
-        """Give clients the template's state again, as if theirs had never been put."""
+        """Reset clients to the template's state."""
         for client in ids:
             self._written.pop(client, None)
             self._gpu.drop(client)
             self._host.drop(client)
 
     def like(self, template: Mapping[str, Tensor]) -> "ClientStore":
-        """A new store for other state of the same clients, in as much memory."""
+        """Return a new store for other state of the same clients, with the same limits."""
         return ClientStore(self._ids, template, self._host.most, self._gpu.most)
 
     def read_ahead(self, ids: Iterable[int]) -> None:
-        """Say that the state of those of ``ids`` that live on this rank will be asked
-        for soon.
-        """
+        """Ask the system to load the state of those ``ids`` that are on this rank."""
         for client in ids:
             if client in self._written:
                 self._written[client].read_ahead()
 
     def snapshot(self) -> Snapshot:
-        """The rows of all clients as of now: later puts do not show, no tensor is
-        copied.
+        """Return the current rows of all clients; later puts do not change them.
+
+        No tensor is copied.
         """
         return Snapshot(self._ids, dict(self._written), self._template_row)
 
@@ -272,7 +272,7 @@ class ClientStore:
             raise ValueError(f"clients {others[:5]} are not of this rank")
 
     def check_state(self, count: int, state: Mapping[str, Tensor]) -> None:
-        """Raise ValueError for state of so many clients that is not like the template."""
+        """Raise ValueError for a state of so many clients that is unlike the template."""
         if state.keys() != self.template.keys():
             raise ValueError(
                 f"fleet.state has {sorted(state)}; expected {sorted(self.template)}"
@@ -287,7 +287,7 @@ class ClientStore:
 
 
 def _among(ids: np.ndarray, hosted: np.ndarray) -> np.ndarray:
-    """Which of the ``ids`` [n] are among ``hosted``, which ascend, bool [n]."""
+    """Return whether each of the ``ids`` [n] is in the ascending ``hosted``, bool [n]."""
     places = np.searchsorted(hosted, ids)
     among = places < len(hosted)
     among[among] = hosted[places[among]] == ids[among]
@@ -295,7 +295,8 @@ def _among(ids: np.ndarray, hosted: np.ndarray) -> np.ndarray:
 
 
 def _private(tensor: Tensor) -> Tensor:
-    """A contiguous copy with its own storage: a view would keep the rows of all its
-    neighbours alive.
+    """Return a contiguous copy with its own storage.
+
+    A view would keep the rows of all its neighbours alive.
     """
     return tensor.clone(memory_format=torch.contiguous_format)

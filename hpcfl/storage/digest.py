@@ -1,5 +1,5 @@
-"""Digests, which identify a state: SHA-256 over named tensors or over a whole run,
-hexadecimal.
+"""Digests that identify a state: hexadecimal SHA-256 of named tensors or of a whole
+run.
 """
 
 import hashlib
@@ -12,8 +12,9 @@ from torch import Tensor
 
 
 def of_tensors(tensors: Mapping[str, Tensor]) -> str:
-    """The digest of CPU tensors: over each one's name, dtype, shape and bytes, sorted
-    by name.
+    """Return the digest of CPU tensors, over the name, dtype, shape and bytes of each.
+
+    The names are sorted.
     """
     digest = hashlib.sha256()
     for name in sorted(tensors):
@@ -26,11 +27,11 @@ def of_tensors(tensors: Mapping[str, Tensor]) -> str:
 
 @dataclass(frozen=True)
 class OfClients:
-    """Digests of clients' states, most of which may be one.
+    """Digests of clients' states, most of which may be the template's.
 
     Attributes:
-        ids: Of the clients, int64 [n], ascending.
-        template: The digest of all that are not ``written``.
+        ids: The clients, int64 [n], ascending.
+        template: The digest of all clients that are not ``written``.
         written: The digests of the others, by id.
     """
 
@@ -40,10 +41,9 @@ class OfClients:
 
 
 def of_run(server: str, clients: Sequence[OfClients]) -> str:
-    """The digest of a run: over the server's digest and then the clients' by id, as 32
-    bytes each.
+    """Return the digest of a run: over the server's digest and then the clients' by id.
 
-    clients: of each rank's.
+    Each digest counts 32 bytes. clients: those of each rank.
     """
     everybody = np.sort(np.concatenate([part.ids for part in clients]), kind="stable")
     rows = np.empty((len(everybody), 32), np.uint8)
@@ -58,5 +58,5 @@ def of_run(server: str, clients: Sequence[OfClients]) -> str:
 
 
 def _bytes(digests: str) -> np.ndarray:
-    """Digests one after the other as bytes, uint8 [n, 32]."""
+    """Return digests one after the other as bytes, uint8 [n, 32]."""
     return np.frombuffer(bytes.fromhex(digests), np.uint8).reshape(-1, 32)

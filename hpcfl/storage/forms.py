@@ -1,4 +1,6 @@
-"""The JSON in a run's folder, as far as readers rely on it; it may have further keys."""
+"""Types of the JSON in a run's folder that readers rely on; files may have further
+keys.
+"""
 
 from typing import Annotated, Any, NotRequired
 
@@ -19,13 +21,13 @@ LONGEST = 255  # bytes of a file's name on nearly all file systems
 
 
 def _fits(name: str) -> str:
-    """The name. Raises ValueError for one that is too long for a file."""
+    """Return the name. Raises ValueError if it is too long for a file."""
     if len(name.encode()) > LONGEST:
         raise ValueError("too long for the name of a file")
     return name
 
 
-# The name of a file in a folder, so that nobody's name leads out of it.
+# The name of a file, which cannot lead out of its folder.
 FileName = Annotated[
     str,
     StringConstraints(pattern=r"^[^/\x00]*[^/\x00.][^/\x00]*$"),
@@ -53,7 +55,7 @@ class Evaluation(TypedDict):
 
 @with_config(_OPEN)
 class Configuration(TypedDict):
-    """What readers need of a resolved configuration, ``Config.resolved``."""
+    """The keys of a resolved configuration, ``Config.resolved``, that readers need."""
 
     name: str
     seed: int
@@ -67,9 +69,9 @@ class Configuration(TypedDict):
 
 
 class RunFile(TypedDict):
-    """``run.json``: which run the folder belongs to.
+    """The content of ``run.json``, which identifies the run of a folder.
 
-    format: of this file and all that lie beside it. config: ``Config.resolved``.
+    format: of this file and all files beside it. config: ``Config.resolved``.
     """
 
     format: int
@@ -78,10 +80,10 @@ class RunFile(TypedDict):
 
 @with_config(_OPEN)
 class Start(TypedDict):
-    """One time that a run was begun or continued.
+    """One start or continuation of a run.
 
-    after: rounds that were done. time: in words. failure: why the attempt before this
-    one failed.
+    after: the number of finished rounds. time: in words. failure: why the attempt
+    before failed.
     """
 
     after: NonNegativeInt
@@ -93,17 +95,14 @@ class Start(TypedDict):
 
 @with_config(_OPEN)
 class Header(TypedDict, total=False):
-    """The header of a file of results; that of rounds which are not merged yet lacks
-    most entries.
+    """The header of a file of results; that of unmerged rounds lacks most entries.
 
-    run: which run wrote the file, its fingerprint.
-    primary: the column that is the method's result unless the configuration names
-        another.
-    scores: by name. completed: see ``Results``. starts: how often the run was begun and
-        continued.
-    ranks, command: of the last of these, the latter as the words of ``sys.argv``.
-    clients: what the data call them, if anything, by number.
-    groups: what the groups of clients are called that ``[[shift]]`` makes, by number.
+    run: the fingerprint of the run that wrote the file. primary: the column of the
+    method's result unless the configuration names another. scores: by name. completed:
+    see ``Results``. starts: all starts and continuations. ranks, command: of the last
+    start, the command as the words of ``sys.argv``. clients: the data's names of the
+    clients by number, if any. groups: the names of the groups of clients that
+    ``[[shift]]`` makes, by number.
     """
 
     run: str

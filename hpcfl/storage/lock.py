@@ -1,8 +1,8 @@
-"""One run at a time in a folder.
+"""The lock of a run's folder: one run at a time.
 
-A run locks two things: the file ``.lock``, which works on every file system that has
-locks, and the folder itself, where the file system can lock folders, because nobody can
-delete that lock from under the run.
+A run locks the file ``.lock``, which works on every file system with locks. It also
+locks the folder itself where the file system allows this, because no other process can
+delete that lock.
 """
 
 import errno
@@ -18,26 +18,25 @@ from types import TracebackType
 from filelock import lock_descriptor
 
 from hpcfl.errors import RunFailure, UserError
-from hpcfl.files import atomic, foreign, heartbeat
+from hpcfl.files import atomic, heartbeat, untrusted_files
 from hpcfl.files.atomic import Damaged
 
 NAME = ".lock"
-# seconds to keep trying: the ranks of a job that was just killed need a moment to die
+# seconds to keep trying: the ranks of a killed job need a moment to end
 PATIENCE = 5.0
 PAUSE = 0.1  # seconds between two attempts
-OWNER_BYTES = 1 << 10  # most that is read of what an owner wrote into the file
+OWNER_BYTES = 1 << 10  # most bytes that are read of the owner's note in the file
 
 
 class FolderLock:
-    """Context manager: the folder, made where missing, is this process's own inside the
-    block.
+    """Context manager that locks a folder for this process and makes it if missing.
 
-    The kernel frees it however the process ends. Nothing in the folder changes but that
-    ``.lock`` is there, until ``sign`` writes down who has it. Without ``sign`` the
-    folders and the file that were made for the lock are removed at the end, unless
-    something else is in them by then.
+    The kernel frees the lock however the process ends. Before ``sign``, only ``.lock``
+    is added to the folder. Without ``sign``, the new folders and the file are removed
+    at the end unless they have other contents by then.
 
-    Raises UserError when another process has it or the file system offers no locks,
+    Raises UserError if another process has the folder or the file system offers no
+    locks,
     RunFailure for a failing disk.
     """
 
@@ -45,7 +44,7 @@ class FolderLock:
         self._path = Path(folder) / NAME
         # open while the lock is held: the folder and the file
         self._descriptors: list[int] = []
-        # what ``__exit__`` removes unless signed, innermost first
+        # the paths that ``__exit__`` removes unless signed, innermost first
         self._made: list[Path] = []
         self._signed = False
 
@@ -71,7 +70,8 @@ class FolderLock:
         self._release()
 
     def relock(self) -> None:
-        """Lock the new folder in the place of the locked one, which was moved aside.
+        """Lock the new folder at the path of the locked one, which was moved aside.
+
         Raises RunFailure.
         """
         moved, self._descriptors = self._descriptors, []
@@ -83,10 +83,10 @@ class FolderLock:
             os.close(descriptor)
 
     def sign(self) -> None:
-        """Write down who has the folder, for those who are refused. Raises RunFailure.
+        """Write the owner of the folder into the lock's file. Raises RunFailure.
 
-        A new file, locked before it can be seen, takes the place of ``.lock``, which
-        may be a second name of somebody else's file.
+        A new, locked file replaces ``.lock``, which may be a hard link to another
+        user's file.
         """
         started = time.strftime("%Y-%m-%d %H:%M:%S")
         owner = f"host {socket.gethostname()}, pid {os.getpid()}, since {started}"
@@ -103,7 +103,7 @@ class FolderLock:
         self._signed = True
 
     def _take(self) -> bool:
-        """Try once to lock; returns whether the lock is ours."""
+        """Try once to lock; return whether it succeeded."""
         try:
             with atomic.explained(self._path):
                 self._make()
@@ -117,7 +117,7 @@ class FolderLock:
         return False
 
     def _lock_both(self) -> bool:
-        """Lock the folder, where the file system can, and the file in it."""
+        """Lock the folder, if the file system can, and the file in it."""
         folder = os.open(self._path.parent, os.O_RDONLY | os.O_DIRECTORY)
         self._descriptors.append(folder)
         file = _open(self._path)
@@ -140,7 +140,9 @@ class FolderLock:
         return file_is_ours and _is_at(file, self._path)
 
     def _make(self) -> None:
-        """Make the folder and its parents; note what was missing, the lock's file too."""
+        """Make the folder and its parents; note the missing paths, including the lock's
+        file.
+        """
         for path in (self._path, *self._path.parents):
             if os.path.lexists(path):
                 break
@@ -149,7 +151,7 @@ class FolderLock:
         self._path.parent.mkdir(parents=True, exist_ok=True)
 
     def _remove_made(self) -> None:
-        """Remove what was made, but no folder in which others wrote something
+        """Remove the folders and files that were made, unless others wrote into them
         meanwhile.
         """
         for path in self._made:
@@ -164,16 +166,17 @@ class FolderLock:
 
     def _owner(self) -> str:
         try:
-            owner = foreign.read_bytes(self._path, OWNER_BYTES)
+            owner = untrusted_files.read_bytes(self._path, OWNER_BYTES)
         except (FileNotFoundError, Damaged):
             owner = b""
         return owner.decode(errors="replace") or "owner unknown"
 
 
 def held(folder: Path) -> bool:
-    """Whether a run has the folder now, as far as this host sees; nothing is changed.
+    """Return whether a run has the folder now, as far as this host sees.
 
-    False too where the file system hides the locks of other hosts.
+    Nothing is changed. The result is also False if the file system hides the locks of
+    other hosts.
     """
     return _locked(folder, os.O_DIRECTORY) or _locked(
         folder / NAME, os.O_NOFOLLOW | os.O_NONBLOCK
@@ -181,14 +184,15 @@ def held(folder: Path) -> bool:
 
 
 def _locked(path: Path, flags: int) -> bool:
-    """Whether another process has locked what is at ``path``, opened with these further
-    flags.
+    """Return whether another process has locked the file at ``path``.
+
+    flags: further flags for opening it.
     """
     try:
         descriptor = os.open(path, os.O_RDONLY | flags)
     except OSError:
         return False
-    try:  # a shared lock, so that several who look do not take each other for a run
+    try:  # a shared lock, so that concurrent checks do not look like a run
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except OSError as error:
         return error.errno in (errno.EWOULDBLOCK, errno.EACCES)
@@ -198,18 +202,20 @@ def _locked(path: Path, flags: int) -> bool:
 
 
 def _open(path: Path, flags: int = 0) -> int:
-    """A descriptor of a lock's file, made where it is missing. Raises OSError,
-    UserError.
+    """Open a lock's file, make it if missing, and return its descriptor.
+
+    Raises OSError, UserError.
     """
     try:
-        return foreign.descriptor(path, os.O_RDWR | os.O_CREAT | flags)
+        return untrusted_files.descriptor(path, os.O_RDWR | os.O_CREAT | flags)
     except Damaged as error:
         raise UserError(f"{path}: {error}; choose another --out") from None
 
 
 def _is_at(descriptor: int, path: Path) -> bool:
-    """Whether an open file is still the one at ``path``, in whose place its former
-    owner may have put another.
+    """Return whether an open file is still the one at ``path``.
+
+    Its former owner may have replaced it.
     """
     try:
         return os.path.samestat(os.fstat(descriptor), os.stat(path))

@@ -1,6 +1,4 @@
-"""The manifest of a checkpoint, which lists its files: once it is published the
-checkpoint counts.
-"""
+"""The manifest of a checkpoint, which lists its files and commits the checkpoint."""
 
 import hashlib
 import json
@@ -12,9 +10,9 @@ from pydantic import ConfigDict, Field
 from pydantic.dataclasses import dataclass
 from typing_extensions import TypedDict  # pydantic needs this one before Python 3.12
 
-from hpcfl.files import atomic, foreign
+from hpcfl.files import atomic, untrusted_files
 from hpcfl.files.atomic import Damaged
-from hpcfl.storage import ownership
+from hpcfl.storage import run_fingerprint
 from hpcfl.storage.shards import Sha256, Shard
 
 FORMAT = 2
@@ -33,10 +31,10 @@ class Document(TypedDict):
 class Manifest:
     """A committed checkpoint: the state after ``round``.
 
-    digest: of the run's whole state. meta: what ``Checkpoints.start`` was given, under
-    ``run`` the run's fingerprint. files: the server's one, and any number of clients'.
-    best: the state before the best round so far, where that is kept. Raises ValueError
-    for what cannot be a manifest.
+    digest: of the run's whole state. meta: the argument of ``Checkpoints.start``, with
+    the run's fingerprint under ``run``. files: one of the server, and any number of
+    clients'. best: the stored state before the best round so far, if any. Raises
+    ValueError for invalid values.
     """
 
     round: Annotated[int, Field(ge=0, lt=10**8)]
@@ -61,11 +59,11 @@ class Manifest:
 
     @property
     def all_files(self) -> list[Shard]:
-        """Its own files and those of the best state."""
+        """Return its own files and those of the best state."""
         return [*self.files, *(self.best.all_files if self.best else [])]
 
     def write(self, folder: Path) -> None:
-        """Commit: publish the manifest in ``folder``. Raises RunFailure."""
+        """Commit the checkpoint: publish the manifest in ``folder``. Raises RunFailure."""
         body = {"format": FORMAT, **asdict(self)}
         if self.best is None:
             del body["best"]
@@ -73,25 +71,25 @@ class Manifest:
         atomic.write(folder / self.name, json.dumps(document, indent=1).encode())
 
     def verify(self, folder: Path) -> None:
-        """Read its own files in ``folder``. Raises Damaged for one that is missing or
-        not as written.
+        """Read its own files in ``folder``. Raises Damaged for a missing or changed
+        file.
         """
         for shard in self.files:
             shard.verify(folder)
 
 
 def name_after(round: int) -> str:
-    """The name of the file of the manifest after a round; names sort by round."""
+    """Return the name of the manifest's file after a round; names sort by round."""
     return f"manifest-{round:08d}.json"
 
 
 def read(path: Path, run: str | None = None) -> Manifest:
-    """The manifest in a file, which is intact; whether its files are is for ``verify``.
+    """Return the intact manifest in a file; ``verify`` checks its files.
 
-    run: whose it must be, see ``ownership``. Raises Damaged.
+    run: the fingerprint of its run, see ``run_fingerprint``. Raises Damaged.
     """
     try:
-        document = foreign.read_json(path, Document, LIMIT)
+        document = untrusted_files.read_json(path, Document, LIMIT)
         body = document["manifest"]
         if document["sha256"] != _checksum(body):
             raise Damaged("its content does not have the checksum it was written with")
@@ -104,13 +102,14 @@ def read(path: Path, run: str | None = None) -> Manifest:
         raise Damaged("not a complete manifest") from error
     if manifest.name != path.name:
         raise Damaged(f"it is that of round {manifest.round}")
-    ownership.check(manifest.meta.get("run"), run)
+    run_fingerprint.check(manifest.meta.get("run"), run)
     return manifest
 
 
 def of_table(table: dict[str, Any]) -> Manifest:
-    """The manifest of which ``asdict`` made this. Raises ValueError, KeyError or
-    TypeError for others.
+    """Return the manifest from the result of ``asdict``.
+
+    Raises ValueError, KeyError or TypeError for other tables.
     """
     best = table.get("best")
     return Manifest(
@@ -123,13 +122,17 @@ def of_table(table: dict[str, Any]) -> Manifest:
 
 
 def newest_first(folder: Path) -> list[Path]:
-    """The paths of the manifests in a folder, damaged ones too; none without it. Raises
+    """Return the paths of a folder's manifests, including damaged ones. Raises
     RunFailure.
+
+    A missing folder has none.
     """
     with atomic.explained(folder):
         return sorted(folder.glob(PATTERN), reverse=True)
 
 
 def _checksum(body: dict[str, Any]) -> str:
-    """SHA-256 of the body, the same before it is written and after it is read."""
+    """Return the SHA-256 of the body, the same before it is written and after it is
+    read.
+    """
     return hashlib.sha256(json.dumps(body).encode()).hexdigest()

@@ -1,12 +1,11 @@
-"""Writing the results of a run: a small file per round, merged into ``metrics.h5`` at
+"""The writer of a run's results: small files by round, merged into ``metrics.h5`` at
 checkpoints.
 
-Several short rounds share a file. What was merged lies on the disk twice, and the files
-of rounds stay until both copies are there: one damaged file loses nothing.
+Several short rounds share a file. Merged results are on the disk twice, and the files
+of rounds stay until both copies exist: one damaged file loses nothing.
 
-Every file is published by rename and never changed afterwards, so a reader can keep any
-of them open for ever and never meets half a round, and the writer never waits for a
-reader.
+Every file is published by rename and never changed afterwards. A reader can keep any
+file open and never sees a partial round, and the writer never waits for a reader.
 """
 
 import time
@@ -21,7 +20,7 @@ from hpcfl.files import atomic
 from hpcfl.scores._metric_name import MetricName
 from hpcfl.storage import client_numbers, results, results_form
 from hpcfl.storage.client_numbers import OfSome, Values
-from hpcfl.storage.moments import outcome
+from hpcfl.storage.result_rounds import outcome
 from hpcfl.storage.results import Results, read
 
 __all__ = ["MetricsWriter", "Results", "read"]
@@ -31,7 +30,7 @@ Recorded = Mapping[str, float | int | np.ndarray | OfSome]
 
 
 class MetricsWriter:
-    """Writes the results of a run; on rank 0 only, one at a time for a folder."""
+    """The writer of a run's results; on rank 0 only, one at a time for a folder."""
 
     def __init__(
         self,
@@ -40,12 +39,11 @@ class MetricsWriter:
         static: dict[str, np.ndarray],
         every: float = 0.0,
     ) -> None:
-        """Open a run's results for writing; rounds that ``folder`` holds already stay
-        in it.
+        """Open a run's results for writing; rounds that ``folder`` holds already stay.
 
         header: JSON-able entries. static: arrays that belong to no round, by name.
-        every: seconds between files of rounds, at least, since writing one takes as
-            long as a short round.
+        every: the least number of seconds between files of rounds, since writing one
+        takes as long as a short round.
 
         ``notes`` then has a line for each damaged file, which was set aside as
         ``*.damaged``. Raises RunFailure.
@@ -53,7 +51,7 @@ class MetricsWriter:
         self.folder = Path(folder)
         self.notes: list[str] = []
         self._header, self._static = header, static
-        # what the file of a round says beside its numbers: whose they are
+        # the header of a round's file: the fingerprint of its run
         self._named = (
             {results.RUN: header[results.RUN]} if results.RUN in header else {}
         )
@@ -62,9 +60,7 @@ class MetricsWriter:
             every,
             -every,
         )  # seconds; the clock when a file was written last
-        self._waiting: list[
-            Results
-        ] = []  # rounds that were recorded and not published yet
+        self._waiting: list[Results] = []  # recorded rounds that are not published yet
         self._has_merged = False
         with atomic.explained(self.folder):
             (self.folder / results.ROUNDS).mkdir(parents=True, exist_ok=True)
@@ -73,20 +69,20 @@ class MetricsWriter:
         self.merge()
 
     def record(self, round: int, values: Recorded) -> None:
-        """Take one round, in place of what was recorded for it before, and publish it
-        if it is time.
+        """Record one round, in place of its earlier values, and publish it if it is
+        time.
 
-        values: numbers by name; of clients, under a name such as
-        ``clients/pre/correct``, ``OfSome`` or arrays [clients]. Raises ValueError for
-        another number of clients than before, RunFailure.
+        values: metrics by name. Those of clients, such as ``clients/pre/correct``, are
+        ``OfSome`` or arrays [clients]. Raises ValueError for another number of clients
+        than before, RunFailure.
         """
         self._take(round, values)
         if time.monotonic() - self._published >= self._every:
             self.publish()
 
     def conclude(self, round: int, values: Recorded) -> None:
-        """Take the last round, as ``record`` does, and merge: readers see it only
-        together with all others.
+        """Record the last round and merge, so that readers see it together with all
+        others.
 
         Raises ValueError, RunFailure.
         """
@@ -94,13 +90,13 @@ class MetricsWriter:
         self.merge()
 
     def publish(self) -> None:
-        """Let readers see every round recorded so far. Raises RunFailure."""
+        """Publish every round recorded so far for readers. Raises RunFailure."""
         if not self._waiting:
             return
         rounds, values = results.merge(self._waiting)
         name = "-".join(f"{round:08d}" for round in sorted({rounds[0], rounds[-1]}))
-        # A crash of the node may take this file, but then the rounds after the
-        # checkpoint are computed again anyway.
+        # A crash of the node may lose this file; the rounds after the checkpoint are
+        # computed again then.
         atomic.write(
             self.folder / results.ROUNDS / f"{name}.h5",
             results.encode(Results(self._named, {}, rounds, values), packed=True),
@@ -109,14 +105,13 @@ class MetricsWriter:
         self._waiting, self._published = [], time.monotonic()
 
     def merge(self) -> None:
-        """Merge all rounds into ``metrics.h5`` and its copy, safe on the disk when this
-        returns.
+        """Merge all rounds into ``metrics.h5`` and its copy, durably.
 
-        To be called before the checkpoint of the same round is committed, because a run
-        that goes on from it does not repeat earlier rounds. Raises RunFailure.
+        Call it before the checkpoint of the same round is committed, because a run that
+        continues from it does not repeat earlier rounds. Raises RunFailure.
         """
         with atomic.explained(self.folder / results.ROUNDS):
-            # not made again: the rounds in it are lost where it vanished
+            # not made again: if it vanished, its rounds are lost
             (self.folder / results.ROUNDS).stat()
         paths = results.listed(self.folder)
         parts = [
@@ -151,7 +146,7 @@ class MetricsWriter:
         )
 
     def _of_clients(self, name: str, value: Any) -> OfSome:
-        """A number of clients as that of some; of an array [clients] all have one."""
+        """Return a metric of clients as ``OfSome``; an array [clients] has all clients."""
         if isinstance(value, OfSome):
             ids, numbers, clients = value.ids, value.numbers, value.clients
         else:
@@ -162,10 +157,11 @@ class MetricsWriter:
         return OfSome(ids, results_form.long(numbers), clients)
 
     def _merged(self) -> list[Results]:
-        """What was merged so far; of a round in several parts the last one counts.
+        """Return the merged results; for a round in several parts, the last part
+        counts.
 
         An earlier process may have been killed between the two files, so both are read.
-        Once this process has merged, the copy is needed only where the file is damaged.
+        After this process has merged, the copy is needed only for a damaged file.
         """
         if self._has_merged and (newest := self._load(self.folder / results.MERGED)):
             return [newest]
@@ -176,15 +172,16 @@ class MetricsWriter:
         ]
 
     def _check_shape(self, name: str, shape: tuple[int, ...]) -> None:
-        """Raise ValueError for another shape than the name had before."""
+        """Raise ValueError if a name has another shape than before."""
         if self._shapes.setdefault(name, shape) != shape:
             raise ValueError(
                 f"metric '{name}' has shape {shape}, it had {self._shapes[name]} before"
             )
 
     def _load(self, path: Path) -> Results | None:
-        """What a file holds; None where it is missing, or damaged: then it is noted and
-        set aside.
+        """Return a file's results; None if it is missing or damaged.
+
+        A damaged file is noted and set aside.
         """
         try:
             part = results.load_or_note(path, self.notes)

@@ -1,6 +1,4 @@
-"""Rows of private state in a file without a name: whatever ends the process, nothing
-stays on the disk.
-"""
+"""Rows of private state in an unnamed file, which disappears however the process ends."""
 
 import os
 import tempfile
@@ -18,15 +16,15 @@ from hpcfl.files import atomic, scratch
 
 @dataclass(eq=False)
 class Slot:
-    """One row's place in the file, used for another row when nobody holds this object
-    any more.
+    """The place of one row in the file, reused when this object is no longer
+    referenced.
     """
 
     overflow: "Overflow"
     offset: int
 
     def read(self) -> dict[str, Tensor]:
-        """The row, by name of the tensor. Raises RunFailure."""
+        """Return the row's tensors by name. Raises RunFailure."""
         data = torch.empty(self.overflow.size, dtype=torch.uint8)
         with atomic.explained(self.overflow.place):
             self._fill(data.numpy().data if data.nbytes else memoryview(b""))
@@ -39,9 +37,9 @@ class Slot:
         return row
 
     def _fill(self, data: memoryview) -> None:
-        """Read into all of ``data``. Raises RunFailure where the file ends before it.
+        """Fill ``data`` from the file. Raises RunFailure if the file is too short.
 
-        Linux gives 2 GiB at a time, and less where a signal comes.
+        Linux reads at most 2 GiB at a time, and less after a signal.
         """
         position = self.offset
         while data:
@@ -52,7 +50,7 @@ class Slot:
             data, position = data[count:], position + count
 
     def read_ahead(self) -> None:
-        """Ask the system to have the row in its cache soon."""
+        """Ask the system to load the row into its cache."""
         os.posix_fadvise(
             self.overflow.descriptor,
             self.offset,
@@ -62,9 +60,7 @@ class Slot:
 
 
 class Overflow:
-    """A file in $TMPDIR, made for the first row; rows have the tensors of ``template``,
-    other values.
-    """
+    """A file in $TMPDIR, made for the first row; rows have tensors like ``template``."""
 
     def __init__(self, template: Mapping[str, Tensor]) -> None:
         self.template = template
@@ -72,17 +68,17 @@ class Overflow:
             _aligned(tensor.nbytes) for tensor in template.values()
         )  # bytes of a row
         self._file: BinaryIO | None = None
-        self._free: list[int] = []  # offsets of places that no row needs any more
+        self._free: list[int] = []  # offsets of unused places
         self._end = 0  # bytes of the file
 
     @property
     def place(self) -> str:
-        """The folder of the file. Raises RunFailure."""
+        """Return the folder of the file. Raises RunFailure."""
         return scratch.folder()
 
     @property
     def descriptor(self) -> int:
-        """The open file."""
+        """Return the open file's descriptor."""
         if self._file is None:
             file = tempfile.TemporaryFile(  # noqa: SIM115
                 prefix="hpcfl-", buffering=0, dir=self.place
@@ -92,8 +88,8 @@ class Overflow:
         return self._file.fileno()
 
     def write(self, row: Mapping[str, Tensor]) -> Slot:
-        """Store a row, contiguous CPU tensors by name. Raises RunFailure where the file
-        system is full.
+        """Write a row of contiguous CPU tensors. Raises RunFailure if the file system
+        is full.
         """
         offset = self._free.pop() if self._free else self._end
         position = offset
@@ -119,7 +115,7 @@ class Overflow:
 
 
 def _aligned(size: int) -> int:
-    """``size`` rounded up to a multiple of 16 bytes, the strictest alignment of any
-    dtype.
+    """Return ``size`` rounded up to a multiple of 16 bytes, the strictest dtype
+    alignment.
     """
     return -(-size // 16) * 16

@@ -1,6 +1,6 @@
 """Packed runs: many runs in one file, read like a folder.
 
-``report/packed.py`` writes such a file and says what is in it.
+``report/packed.py`` writes such files and documents their content.
 """
 
 import lzma
@@ -11,14 +11,14 @@ from pathlib import Path, PurePosixPath
 from typing import BinaryIO
 
 from hpcfl.errors import UserError
-from hpcfl.files import atomic, regular, scratch
-from hpcfl.files.foreign import JSON_LIMIT
+from hpcfl.files import atomic, scratch, user_files
+from hpcfl.files.untrusted_files import JSON_LIMIT
 from hpcfl.storage.forms import LONGEST
 from hpcfl.storage.results import MERGED
 from hpcfl.storage.run_folder import RUN
 
 SUFFIX = ".tar.xz"
-# limits of an archive, so that one from another person fills no disk and no memory
+# limits of an archive, which protect disk and memory from untrusted files
 MOST_FILES = 100_000
 MOST_BYTES = 1 << 30
 LONGEST_NAME = 4096  # bytes of the extended header with a long name
@@ -28,20 +28,20 @@ SHOWN = 80  # letters of a name in an error
 
 
 def is_packed(path: Path) -> bool:
-    """Whether a path names such a file."""
+    """Return whether a path names such a file."""
     return path.name.endswith(SUFFIX) and path.is_file()
 
 
 @contextmanager
 def unpacked(path: Path) -> Iterator[Path]:
-    """A temporary folder with the runs of a file, as those of a sweep.
+    """Yield a temporary folder with the runs of a file, like that of a sweep.
 
-    Raises UserError where the file is damaged, or holds something else, RunFailure
-    where the folder cannot be written.
+    Raises UserError for a damaged or different file, RunFailure if the folder cannot be
+    written.
     """
     with scratch.temporary_folder() as folder:
         try:
-            with regular.opened(path) as source:
+            with user_files.opened(path) as source:
                 _extract(_Unpacked(source), folder)
         except (OSError, lzma.LZMAError, tarfile.TarError, ValueError) as error:
             raise UserError(
@@ -51,7 +51,7 @@ def unpacked(path: Path) -> Iterator[Path]:
 
 
 class _Unpacked:
-    """The content of an xz file, read once from its beginning to its end."""
+    """The content of an xz file, read once from beginning to end."""
 
     def __init__(self, source: BinaryIO) -> None:
         self._source = source
@@ -59,9 +59,7 @@ class _Unpacked:
         self._left = MOST_BYTES
 
     def parts(self, size: int) -> Iterator[bytes]:
-        """The next ``size`` bytes, some at a time. Raises ValueError where there are
-        fewer.
-        """
+        """Yield the next ``size`` bytes in parts. Raises ValueError if there are fewer."""
         while size:
             part = self._part(min(size, PART))
             if not part and self._unpacker.eof:
@@ -70,11 +68,11 @@ class _Unpacked:
             yield part
 
     def read(self, size: int) -> bytes:
-        """The next ``size`` bytes. Raises ValueError where there are fewer."""
+        """Return the next ``size`` bytes. Raises ValueError if there are fewer."""
         return b"".join(self.parts(size))
 
     def finish(self) -> None:
-        """Read the rest, zeros, with the checksum at the end of the file. Raises
+        """Read the remaining zeros and the checksum at the file's end. Raises
         ValueError.
         """
         while not self._unpacker.eof:
@@ -84,7 +82,7 @@ class _Unpacked:
             raise ValueError("more follows its end")
 
     def _part(self, most: int) -> bytes:
-        """At most so many bytes; none where more must be read first, or at the end."""
+        """Return at most so many bytes; none at the end, or if more must be read first."""
         if self._unpacker.eof:
             return b""
         packed = b""
@@ -103,7 +101,8 @@ def _extract(archive: _Unpacked, folder: Path) -> None:
     """Write an archive's files below a folder.
 
     Raises ValueError or tarfile.TarError for an archive that ``hpcfl pack`` does not
-    make, RunFailure where the folder cannot be written.
+    make,
+    RunFailure if the folder cannot be written.
     """
     written = set()
     for name, size in _files(archive):
@@ -134,11 +133,11 @@ def _extract(archive: _Unpacked, folder: Path) -> None:
 
 
 def _files(archive: _Unpacked) -> Iterator[tuple[str, int]]:
-    """The name and size of each file in an archive, whose content is to be read before
-    the next. Raises ValueError or tarfile.TarError.
+    """Yield the name and size of each file in an archive.
 
-    Only the headers are read that ``hpcfl pack`` writes: of plain files, and of names
-    that are long.
+    The caller reads each file's content before the next. Only the headers that ``hpcfl
+    pack`` writes are read: plain files and long names. Raises ValueError or
+    tarfile.TarError.
     """
     long_name = ""
     while True:
@@ -159,7 +158,9 @@ def _files(archive: _Unpacked) -> Iterator[tuple[str, int]]:
 
 
 def _long_name(header: bytes) -> str:
-    """The name in an extended header, a line ``LENGTH path=NAME``. Raises ValueError."""
+    """Return the name in an extended header, a line ``LENGTH path=NAME``. Raises
+    ValueError.
+    """
     length, _, entry = header.decode().partition(" ")
     key, _, name = entry.removesuffix("\n").partition("=")
     if length != str(len(header)) or key != "path":

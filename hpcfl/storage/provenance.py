@@ -1,4 +1,4 @@
-"""Where a result comes from: versions, processor, its arithmetic, command line, commit."""
+"""The origin of a result: versions, processor, arithmetic, command line and commit."""
 
 import hashlib
 import os
@@ -14,7 +14,7 @@ import torch
 
 import hpcfl
 
-# Variables of the environment with which libraries choose their kernels.
+# Environment variables by which libraries choose their kernels.
 VARIABLES = (
     "ATEN_CPU_CAPABILITY",
     "CUBLAS_WORKSPACE_CONFIG",
@@ -33,9 +33,7 @@ PACKAGES = ("numpy", "torch", "torchvision", "mpi4py", "h5py", "pydantic")
 
 
 def versions() -> dict[str, str]:
-    """The versions of hpcfl, Python and PACKAGES by name, "none" for a package that is
-    not installed.
-    """
+    """Return the versions of hpcfl, Python and PACKAGES; "none" for a missing package."""
     versions = {"hpcfl": hpcfl.__version__, "python": platform.python_version()}
     for package in PACKAGES:
         versions[package] = _version(package)
@@ -51,7 +49,7 @@ def _version(package: str) -> str:
 
 
 def processor() -> str:
-    """The CPU's model name, recorded because another model may round differently."""
+    """Return the CPU's model name, because another model may round differently."""
     try:
         for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
             if line.startswith("model name"):
@@ -62,15 +60,15 @@ def processor() -> str:
 
 
 def arithmetic() -> str:
-    """A fingerprint of how this process computes: the first 16 digits of a SHA-256 over
-    the results of some of torch's kernels on fixed numbers.
+    """Return a fingerprint of this process's arithmetic.
 
-    Processors of one name may compute with other instructions, by a variable of the
-    environment (such as ATEN_CPU_CAPABILITY) or by what a library thinks of their
-    maker, and then the last bits of results differ; with the same fingerprint one can
-    expect the same digests.
+    It is the first 16 digits of a SHA-256 over the results of some torch kernels on
+    fixed numbers. Processors of one name may use other instructions, because of an
+    environment variable (such as ATEN_CPU_CAPABILITY) or a library's choice for a
+    vendor. The last bits of results differ then. Processes with the same fingerprint
+    should get the same digests.
     """
-    # whole numbers, which are the same everywhere, divided once
+    # whole numbers, which are identical on all machines, divided once
     numbers = (torch.arange(32_000) * 7919 % 10_007 - 5003).float() / 5003
     rows, classes = numbers.view(40, 800), numbers.view(-1, 10)
     images = numbers[:3136].view(4, 1, 28, 28)
@@ -90,8 +88,9 @@ def arithmetic() -> str:
 
 
 def settings() -> dict[str, Any]:
-    """Return the settings of this process that change the numbers that it computes, by
-    name: those of torch, and VARIABLES of the environment that are set.
+    """Return the settings of this process that change computed numbers, by name.
+
+    They are torch's settings and the VARIABLES that are set in the environment.
     """
     smallest = torch.tensor([1e-45], dtype=torch.float32)
     found = {
@@ -113,8 +112,9 @@ def settings() -> dict[str, Any]:
 
 
 def commit() -> str | None:
-    """The commit of the source tree that runs, with '+' if it has changes; None outside
-    a git repository.
+    """Return the commit of the running source tree, with '+' for changes.
+
+    The result is None outside a git repository.
     """
     here = Path(__file__).parent
     try:
@@ -139,7 +139,7 @@ def commit() -> str | None:
 
 
 def header() -> dict[str, Any]:
-    """All of it, JSON-able, for the header of results."""
+    """Return the whole provenance, JSON-able, for the header of results."""
     return {
         "versions": versions(),
         "processor": processor(),

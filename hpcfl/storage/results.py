@@ -1,6 +1,4 @@
-"""The results of a run: what they are, how they lie in HDF5 files, and how those are
-merged and read.
-"""
+"""The results of a run, their HDF5 files, and the merging and reading of these."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -12,44 +10,43 @@ from typing import Any
 import numpy as np
 
 from hpcfl.errors import UserError
-from hpcfl.files import foreign, hdf5
+from hpcfl.files import hdf5, untrusted_files
 from hpcfl.files.atomic import Damaged
 from hpcfl.scores._metric_name import MetricName
-from hpcfl.storage import client_numbers, ownership, results_form
+from hpcfl.storage import client_numbers, results_form, run_fingerprint
 from hpcfl.storage.client_numbers import ClientNumbers, Positions, Values
-from hpcfl.storage.ownership import AnotherRun, left_out
+from hpcfl.storage.run_fingerprint import AnotherRun, describe_skipped
 
 KIND = "metrics"
 MERGED = "metrics.h5"
 COPY = "metrics-copy.h5"  # the same, so that damage to one of them loses nothing
-# The value that marks round R + 1, the scoring after the last aggregation: 1 there, 0
+# The value that marks round R + 1, the scoring after the last aggregation: 1 then, 0
 # in played rounds.
 FINAL = "final"
-RUN = "run"  # the header entry that names the run, see ``ownership``
+RUN = "run"  # the header entry that names the run, see ``run_fingerprint``
 GROUP = results_form.GROUP  # the static array with the group of each client
-# in the header of packed runs the checksum of the final state, which has no file there
+# in the header of packed runs: the checksum of the final state, which is not packed
 DIGEST = "digest"
 COMPLETED = "completed"  # the header entry with ``Results.completed``
 # the group of packed datasets (see ``encode``), and the attribute that names their
 # values
 PACKED = "packed"
-# Of the entries of clients' numbers (see ``client_numbers``): their clients, and where
-# each round's begin. The attribute says how many clients there are.
+# The clients of per-client entries (see ``client_numbers``), and the first entry of each
+# round. The attribute holds the number of clients.
 IDS, STARTS = "entries/client", "entries/starts"
 CLIENT_COUNT = "client_count"
 ROUNDS = "rounds"  # folder of the rounds that are not merged yet, one file each
-ATTEMPTS = 100  # a reader loses a race against merging at most once per checkpoint
+ATTEMPTS = 100  # a reader meets a merge in progress at most once per checkpoint
 
 
 @dataclass(frozen=True)
 class Results:
-    """What a run recorded, or a part of it: T rounds.
+    """The results of a run or of a part of it: T rounds.
 
-    header: JSON-able entries. static: arrays that belong to no round, by name.
-    values: arrays by name, [T] or, of clients, [T, clients]; NaN (floats) or -1
-        (integers) where the value is missing.
-    completed: the numbers of rounds R after which the run was scored as round R + 1,
-        ascending; several when it was prolonged later.
+    header: JSON-able entries. static: arrays that belong to no round, by name. values:
+    arrays by name, [T] or, of clients, [T, clients]; missing ones are NaN (floats) or
+    -1 (integers). completed: the numbers of rounds R after which the run was scored as
+    round R + 1, ascending; several after prolongations.
     """
 
     header: dict[str, Any] = field(default_factory=dict)
@@ -61,80 +58,84 @@ class Results:
     completed: list[int] = field(default_factory=list)
     notes: list[str] = field(
         default_factory=list
-    )  # one line for each damaged file that was left out
+    )  # one line for each skipped damaged file
 
     @property
     def played(self) -> np.ndarray:
-        """Which of the rounds were played, bool [T]; the others are scorings after a
-        last aggregation.
+        """Return whether each round was played, bool [T]; the others are final
+        scorings.
         """
         played: np.ndarray = self.values.get(FINAL, np.zeros(len(self.rounds))) != 1
         return played
 
     @property
     def is_packed(self) -> bool:
-        """Whether these come from a packed file, which has the rounds alone that tables
-        read (``report/packed.py``).
+        """Return whether the results come from a packed file.
+
+        Such a file has only the rounds that tables read (``report/packed.py``).
         """
         return DIGEST in self.header
 
     @property
     def clients(self) -> ClientNumbers:
-        """The numbers of clients, without an array over all of them."""
-        return Values.of(self.values, len(self.rounds)).clients
+        """Return the per-client metrics in sparse form."""
+        return Values.from_arrays(self.values, len(self.rounds)).clients
 
-    def at(self, positions: Positions) -> "Results":
-        """The results of the rounds at some positions."""
-        values = Values.of(self.values, len(self.rounds)).at(positions)
+    def select_rounds(self, positions: Positions) -> "Results":
+        """Return the results of the rounds at some positions."""
+        values = Values.from_arrays(self.values, len(self.rounds)).select_rounds(
+            positions
+        )
         return replace(
             self, rounds=self.rounds[np.asarray(positions, int)], values=values
         )
 
     @property
     def names(self) -> list[MetricName]:
-        """The names of all values."""
+        """Return the names of all values."""
         return [MetricName.parse(text) for text in self.values]
 
     def series(self, name: MetricName) -> np.ndarray:
-        """The values of a name, [T] or of clients [T, clients]; all NaN, [T], if
-        nothing was recorded.
+        """Return the values of a name, [T] or of clients [T, clients]; NaN [T] if
+        missing.
         """
         missing = np.full(len(self.rounds), np.nan)
         return self.values.get(str(name), missing)
 
 
 def read(folder: str | Path, run: str | None = None) -> Results:
-    """The results in a run's folder, also while the run is writing.
+    """Return the results in a run's folder, even while the run is writing.
 
-    run: whose they must be; without it all are of the run that the first of them names.
-    Raises UserError where there are none.
+    run: the fingerprint of the run; by default that of the first file. Raises UserError
+    if the folder has none.
     """
     folder = Path(folder)
     for _ in range(ATTEMPTS):
         try:
             return _read_once(folder, run)
         except FileNotFoundError:
-            # a round was merged after it was listed, so it is in the merged file now
+            # a round was merged after the listing, so it is in the merged file now
             continue
     raise UserError(f"{folder}: the results keep changing while they are read")
 
 
 def others(folder: Path, run: str) -> list[str]:
-    """A line for each file of results in a folder that is of another run."""
+    """Return a line for each file of results in a folder that belongs to another run."""
     lines = []
     for path in (folder / MERGED, folder / COPY, *listed(folder)):
         try:
-            ownership.check(load(path).header.get(RUN), run)
+            run_fingerprint.check(load(path).header.get(RUN), run)
         except AnotherRun as error:
-            lines.append(left_out(path, error))
+            lines.append(describe_skipped(path, error))
         except (FileNotFoundError, Damaged):
             continue
     return lines
 
 
 def completed(folder: Path) -> list[int]:
-    """The numbers of rounds after which the run in a folder was scored; none where
-    nothing can be read.
+    """Return the numbers of rounds after which a folder's run was scored.
+
+    The result is empty if the folder cannot be read.
     """
     try:
         return read(folder).completed
@@ -143,17 +144,17 @@ def completed(folder: Path) -> list[int]:
 
 
 def encode(results: Results, packed: bool = False) -> bytes:
-    """The bytes of a file; every header entry is a JSON text in an attribute of the
-    root group.
+    """Return the bytes of a file; the root group's attributes hold the header as JSON
+    texts.
 
-    packed: whether values of the same type and shape lie in one dataset, for files that
-    are merged soon: HDF5 takes longer for a dataset than for its numbers.
+    packed: whether values of the same type and shape share one dataset. This suits
+    files that are merged soon: HDF5 takes longer for a dataset than for its numbers.
     """
     attributes = {
         name: json.dumps(value)
         for name, value in {**results.header, COMPLETED: results.completed}.items()
     }
-    recorded = Values.of(results.values, len(results.rounds))
+    recorded = Values.from_arrays(results.values, len(results.rounds))
     of_clients = recorded.clients
     attributes[CLIENT_COUNT] = json.dumps(of_clients.clients)
     values = {**recorded.of_rounds, **of_clients.columns}
@@ -179,9 +180,11 @@ def encode(results: Results, packed: bool = False) -> bytes:
 
 
 def load(path: Path) -> Results:
-    """The results in a file that ``encode`` made. Raises FileNotFoundError or Damaged."""
+    """Return the results in a file from ``encode``. Raises FileNotFoundError or
+    Damaged.
+    """
     datasets, attributes = hdf5.decode(
-        hdf5.unseal(KIND, foreign.read_bytes(path, results_form.LIMIT))
+        hdf5.unseal(KIND, untrusted_files.read_bytes(path, results_form.LIMIT))
     )
     try:
         rounds = datasets["rounds"]
@@ -210,10 +213,10 @@ def load(path: Path) -> Results:
 
 
 def merge(parts: Sequence[Results]) -> tuple[np.ndarray, Values]:
-    """The rounds [T], ascending, and the values of all parts.
+    """Return the rounds [T], ascending, and the values of all parts.
 
     A round in several parts is taken whole from the last of them. Raises UserError for
-    parts that cannot be of one run.
+    parts that cannot belong to one run.
     """
     owners = {
         int(number): (part, row)
@@ -230,7 +233,9 @@ def merge(parts: Sequence[Results]) -> tuple[np.ndarray, Values]:
         positions.append(position)
         rows.append(row)
     chosen = [(part, *sources[id(part)]) for part in parts if id(part) in sources]
-    recorded = {id(part): Values.of(part.values, len(part.rounds)) for part in parts}
+    recorded = {
+        id(part): Values.from_arrays(part.values, len(part.rounds)) for part in parts
+    }
     results_form.check_together(
         len(rounds), [(part.static, recorded[id(part)]) for part in parts]
     )
@@ -242,9 +247,7 @@ def merge(parts: Sequence[Results]) -> tuple[np.ndarray, Values]:
 
 
 def scored_after(parts: Sequence[Results]) -> list[int]:
-    """``Results.completed`` of all parts together: what they say of it, and what their
-    rounds show.
-    """
+    """Return ``Results.completed`` of all parts, from their entries and their rounds."""
     known = {number for part in parts for number in part.completed}
     return sorted(
         known
@@ -253,16 +256,16 @@ def scored_after(parts: Sequence[Results]) -> list[int]:
 
 
 def listed(folder: Path) -> list[Path]:
-    """The paths of the files of rounds that are not merged yet, ascending."""
+    """Return the paths of unmerged files of rounds, ascending."""
     return sorted((folder / ROUNDS).glob("*.h5"))
 
 
 def _merged(
     name: str, length: int, taken: list[tuple[Values, list[int], list[int]]]
 ) -> np.ndarray:
-    """The array [length] of a round's number.
+    """Return the array [length] of a round's metric.
 
-    taken: of each part its values, the rows that are taken, and their places.
+    taken: the values of each part, the rows to take, and their places.
     """
     arrays = [
         values.of_rounds[name] for values, _, _ in taken if name in values.of_rounds
@@ -275,10 +278,8 @@ def _merged(
 
 
 def _read_once(folder: Path, run: str | None) -> Results:
-    """The results in a folder. Raises FileNotFoundError where a file is merged just
-    now.
-    """
-    # The list comes first, so that a round that is in none of the listed files is in
+    """Return the results in a folder. Raises FileNotFoundError during a merge."""
+    # The list comes first: a round that is in none of the listed files is then in
     # the merged one.
     paths, notes = listed(folder), list[str]()
     merged = load_merged(folder, notes, run)
@@ -305,11 +306,10 @@ def _read_once(folder: Path, run: str | None) -> Results:
 def load_merged(
     folder: Path, notes: list[str], run: str | None = None
 ) -> Results | None:
-    """What was merged so far: of the file and its copy the one that knows more rounds;
-    None without either.
+    """Return the merged results: the file or its copy, whichever has more rounds.
 
-    run: whose they must be. notes: gets one more line for each that is damaged or of
-    another run.
+    The result is None without both. run: the fingerprint of their run. notes: gets a
+    line for each file that is damaged or of another run.
     """
     merged = from_copy = None
     with suppress(FileNotFoundError):
@@ -323,17 +323,18 @@ def load_merged(
         notes[-1] += "; its copy counts"
     if merged is None or from_copy is None:
         return merged or from_copy
-    # A writer that was killed between the two files leaves the copy ahead.
+    # A writer killed between the two files leaves a newer copy.
     return from_copy if len(from_copy.rounds) > len(merged.rounds) else merged
 
 
 def _is_copied(folder: Path) -> bool:
-    """Whether the merged file and its copy have the same bytes, which are compared
-    sooner than read twice.
+    """Return whether the merged file and its copy have the same bytes.
+
+    The comparison is faster than decoding both.
     """
     try:
-        merged = foreign.read_bytes(folder / MERGED, results_form.LIMIT)
-        return merged == foreign.read_bytes(folder / COPY, results_form.LIMIT)
+        merged = untrusted_files.read_bytes(folder / MERGED, results_form.LIMIT)
+        return merged == untrusted_files.read_bytes(folder / COPY, results_form.LIMIT)
     except (FileNotFoundError, Damaged):
         return False
 
@@ -341,22 +342,21 @@ def _is_copied(folder: Path) -> bool:
 def load_or_note(
     path: Path, notes: list[str], run: str | None = None
 ) -> Results | None:
-    """The results in a file; or None and one more line in ``notes`` when it is damaged,
-    or not of ``run``.
+    """Return the results in a file, or None for a damaged file or one of another run.
 
-    Raises FileNotFoundError.
+    Such a file adds a line to ``notes``. Raises FileNotFoundError.
     """
     try:
         part = load(path)
-        ownership.check(part.header.get(RUN), run)
+        run_fingerprint.check(part.header.get(RUN), run)
     except Damaged as error:
-        notes.append(left_out(path, error))
+        notes.append(describe_skipped(path, error))
         return None
     return part
 
 
 def _below(prefix: str, datasets: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """The datasets whose path starts with ``prefix``, by the rest of it."""
+    """Return the datasets whose path starts with ``prefix``, by the rest of it."""
     return {
         name.removeprefix(prefix): array
         for name, array in datasets.items()
@@ -365,9 +365,7 @@ def _below(prefix: str, datasets: dict[str, np.ndarray]) -> dict[str, np.ndarray
 
 
 def _short(array: np.ndarray) -> np.ndarray:
-    """Whole numbers of at least 0 in the smallest type that has them all; others as
-    they are.
-    """
+    """Return non-negative whole numbers in the smallest integer type, others unchanged."""
     if array.dtype.kind not in "iu" or not array.size or array.min() < 0:
         return array
     return array.astype(np.min_scalar_type(array.max()))

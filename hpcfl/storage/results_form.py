@@ -1,4 +1,4 @@
-"""What a file of results must hold, checked before anything is computed from it."""
+"""Checks of a file of results before any computation."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -7,7 +7,7 @@ import numpy as np
 from pydantic import RootModel
 
 from hpcfl.errors import UserError
-from hpcfl.files import foreign
+from hpcfl.files import untrusted_files
 from hpcfl.files.atomic import Damaged
 from hpcfl.storage.client_numbers import ClientNumbers, Values
 from hpcfl.storage.forms import Header
@@ -17,7 +17,7 @@ LIMIT = 4 << 30
 COUNTS = (
     "train_counts",
     "test_counts",
-)  # static arrays: samples of the partition, [clients, classes]
+)  # static arrays: the partition's samples, [clients, classes]
 GROUP = "group"  # a static array: the group of each client, [clients]
 
 MOST_CLIENTS = 10**9
@@ -26,28 +26,33 @@ Arrays = Mapping[str, np.ndarray]
 
 
 class Alike(RootModel[list[list[str]]]):
-    """For each packed dataset the names of the values in it."""
+    """The names of the values in each packed dataset."""
 
 
 def header(attributes: Mapping[str, str]) -> dict[str, Any]:
-    """The header from the JSON text of each entry. Raises Damaged where it does not fit
-    ``forms.Header``.
+    """Return the header from each entry's JSON text.
+
+    Raises Damaged if it does not fit ``forms.Header``.
     """
     return dict(
-        foreign.checked(
-            {name: foreign.parsed(text) for name, text in attributes.items()}, Header
+        untrusted_files.checked(
+            {name: untrusted_files.parsed(text) for name, text in attributes.items()},
+            Header,
         )
     )
 
 
 def unpacked(datasets: Arrays, names: str, packed: str) -> dict[str, np.ndarray]:
-    """All datasets by name, and the values that ``packed/0``, ``packed/1`` … hold.
+    """Return all datasets by name, and the values that ``packed/0``, ``packed/1`` …
+    hold.
 
     names: a JSON text, the names of the values in each of these. Raises KeyError,
     ValueError, Damaged.
     """
     result = dict(datasets)
-    for i, alike in enumerate(foreign.checked(foreign.parsed(names), Alike).root):
+    for i, alike in enumerate(
+        untrusted_files.checked(untrusted_files.parsed(names), Alike).root
+    ):
         together = datasets[f"{packed}/{i}"]
         if together.ndim < 1:
             raise Damaged("a number where several belong")
@@ -56,7 +61,9 @@ def unpacked(datasets: Arrays, names: str, packed: str) -> dict[str, np.ndarray]
 
 
 def long(array: np.ndarray) -> np.ndarray:
-    """Whole numbers as int64, which can say -1 for missing; others as they are."""
+    """Return whole numbers as int64, in which -1 marks missing ones, and others
+    unchanged.
+    """
     return array.astype(np.int64) if array.dtype.kind in "iub" else array
 
 
@@ -67,10 +74,10 @@ def entries(
     columns: dict[str, np.ndarray],
     clients: Any,
 ) -> ClientNumbers:
-    """The numbers of clients in so many rounds, from arrays of a file.
+    """Return the per-client metrics of so many rounds from arrays of a file.
 
-    Raises Damaged unless ``starts`` [rounds + 1] ascend from 0 to N, ``ids`` [N] do so
-    within each round and are below ``clients``, and the columns are [N].
+    ``starts`` [rounds + 1] ascend from 0 to N. ``ids`` [N] ascend within each round and
+    are below ``clients``. The columns are [N]. Raises Damaged for other arrays.
     """
     if ids is None or starts is None:
         raise Damaged("written in another format by another version of hpcfl")
@@ -104,12 +111,14 @@ def entries(
 def check(
     rounds: np.ndarray, static: Arrays, values: Arrays, clients: ClientNumbers
 ) -> None:
-    """Raises Damaged unless rounds are int64 [T], ascending, values [T], and COUNTS
-    [clients, classes], of as many clients as there are numbers of.
+    """Raise Damaged for invalid rounds, static arrays or values.
+
+    Rounds are ascending int64 [T] and values are [T]. COUNTS are [clients, classes],
+    with as many clients as the per-client metrics.
     """
     ascending = (
         rounds.ndim == 1 and (rounds[1:] > rounds[:-1]).all()
-    )  # not by differences, which overflow
+    )  # differences could overflow
     if rounds.dtype != np.int64 or not ascending or (rounds < 0).any():
         raise Damaged("its rounds are not a list of ascending numbers")
     for name, array in values.items():
@@ -134,9 +143,9 @@ def check(
 
 
 def check_together(length: int, parts: Sequence[tuple[Arrays, Values]]) -> None:
-    """Raises UserError unless several files can be of one run of ``length`` rounds.
+    """Raise UserError unless several files can belong to one run of ``length`` rounds.
 
-    parts: of each file the static arrays and the values, which ``check`` has seen.
+    parts: the static arrays and the values of each file, after ``check``.
     """
     counts: set[int] = set()
     of_rounds: set[str] = set()
@@ -161,6 +170,6 @@ def check_together(length: int, parts: Sequence[tuple[Arrays, Values]]) -> None:
 
 
 def _clients(static: Arrays, numbers: ClientNumbers) -> set[int]:
-    """The numbers of clients that arrays are of; one, or none where none says."""
+    """Return the numbers of clients that the arrays have: one, or none if unknown."""
     counts = {len(static[name]) for name in (*COUNTS, GROUP) if name in static}
     return counts | ({numbers.clients} if numbers.clients else set())

@@ -1,9 +1,8 @@
-"""The folder of one run: which run it belongs to, whether it may be used, and starting
-it over.
+"""The folder of one run: its identity, its availability, and starting it over.
 
-In it lie ``run.json`` (the identity and the resolved configuration), ``partition.h5``,
-``metrics.h5`` with its copy and ``rounds/``, ``checkpoints/``, ``.lock`` and
-``failure.txt``. ``run_status.py`` says how far a run is.
+It contains ``run.json`` (the identity and the resolved configuration),
+``partition.h5``, ``metrics.h5`` with its copy and ``rounds/``, ``checkpoints/``,
+``.lock`` and ``failure.txt``. ``run_status.py`` computes the progress of a run.
 """
 
 import json
@@ -17,7 +16,7 @@ from typing import Any
 from hpcfl.errors import Interrupted, RunFailure, UserError
 from hpcfl.experiment import protocols
 from hpcfl.experiment.config import Config, identity
-from hpcfl.files import atomic, foreign
+from hpcfl.files import atomic, untrusted_files
 from hpcfl.files.atomic import Damaged
 from hpcfl.storage import checkpoint, results
 from hpcfl.storage.forms import RunFile
@@ -29,9 +28,9 @@ RUN = "run.json"
 FORMAT = 3  # of a run's folder, all of its files together
 PARTITION = "partition.h5"
 FAILURE = "failure.txt"  # why the last attempt failed
-REASON_BYTES = 1 << 16  # most that is read of that file
+REASON_BYTES = 1 << 16  # most bytes that are read of that file
 CHECKPOINTS = "checkpoints"
-# where one of these is, a run of hpcfl was here
+# a folder with one of these holds a run of hpcfl
 EVIDENCE = (
     RUN,
     PARTITION,
@@ -44,23 +43,22 @@ EVIDENCE = (
 FILES = (RUN, PARTITION, results.MERGED, results.COPY, FAILURE)
 FOLDERS = (results.ROUNDS, CHECKPOINTS)
 CELLS = "sweep.json"  # in the folder of a sweep, see ``sweep_folder.py``
-JOBS = "jobs"  # what was submitted, see ``cluster/submission_folder.py``
-NO_RESULTS = (LOCK, JOBS)  # what else may lie in a folder before its first run
+JOBS = "jobs"  # the submitted jobs, see ``cluster/submission_folder.py``
+NO_RESULTS = (LOCK, JOBS)  # other names that a folder may have before its first run
 
 
 def is_run(folder: Path) -> bool:
-    """Whether a folder holds something of a run that can be looked at."""
+    """Return whether a folder holds readable parts of a run."""
     return any((folder / name).exists() for name in (RUN, results.MERGED, results.COPY))
 
 
 def examine(folder: Path, config: Config, fresh: bool) -> bool:
-    """Whether the run of ``config`` is complete in the folder, its last state intact to
-    the last byte.
+    """Return whether the run of ``config`` is complete in the folder, with an intact
+    state.
 
-    Nothing is changed. With ``fresh`` the answer is False, whatever run is there.
-    Raises UserError if the folder cannot be read, holds something else than a run,
-    belongs to another configuration, or has a run that cannot end after
-    ``config.rounds`` rounds.
+    Nothing is changed. With ``fresh`` the result is False for any run. Raises UserError
+    if the folder cannot be read, holds no run, or belongs to another configuration. It
+    is also raised for a run that cannot end after ``config.rounds`` rounds.
     """
     _refuse_strangers(folder)
     if fresh:
@@ -92,8 +90,9 @@ def examine(folder: Path, config: Config, fresh: bool) -> bool:
 
 
 def tidy(folder: Path) -> None:
-    """Remove what a killed writer left of files in the folder of a complete run, unless
-    another process has the folder or it cannot be written.
+    """Remove the temporary files of killed writers from the folder of a complete run.
+
+    Nothing happens if another process has the folder or it cannot be written.
     """
     places = [folder, folder / CHECKPOINTS, folder / results.ROUNDS]
     littered = [path for path in places if any(path.glob(atomic.TEMPORARY))]
@@ -105,23 +104,23 @@ def tidy(folder: Path) -> None:
 
 
 def is_finished(rounds: int, done: int, completed: list[int]) -> bool:
-    """Whether a run of so many ``rounds`` was played and scored to the end.
+    """Return whether a run of so many ``rounds`` was played and scored to the end.
 
     done: the rounds in its newest checkpoint, 0 without one. completed: as in
-    ``Results``. A run that was scored but has only an earlier checkpoint left is not
-    finished, for it can make its last state again; one that has none left is, because
-    the scores are what counts.
+    ``Results``. A scored run with only an earlier checkpoint is not finished: it can
+    compute its last state again. A scored run without checkpoints is finished, because
+    its scores count.
     """
     return rounds in completed and not 0 < done < rounds
 
 
 class AnotherFormat(UserError):
-    """A folder was written by a version of hpcfl whose files this one does not read."""
+    """A folder of another version of hpcfl whose files this version does not read."""
 
 
 class Claim:
-    """A folder that this process has locked for its run. Nothing in it changes before
-    ``begin``.
+    """A folder that this process has locked for its run; ``begin`` makes the first
+    change.
     """
 
     def __init__(
@@ -129,13 +128,13 @@ class Claim:
     ) -> None:
         self.folder = folder
         self.note: str | None = (
-            None  # for the user: that ``run.json`` was damaged and is written again
+            None  # for the user: a note on a damaged ``run.json``, which is written again
         )
         self.begun = False
         self.failure = failure(
             folder
-        )  # why the attempt before this one failed, which ``begin`` forgets
-        self.fresh = fresh  # whether what lies in the folder is to be moved aside
+        )  # why the attempt before this one failed; ``begin`` removes the file
+        self.fresh = fresh  # whether to move the folder's contents aside
         self._config, self._lock = config, lock
         self._is_new = not any((folder / name).exists() for name in EVIDENCE)
         try:
@@ -144,11 +143,11 @@ class Claim:
             self.note = str(error)
 
     def begin(self) -> None:
-        """Write ``run.json``: the folder is this run's now. With ``fresh`` the old one
-        is moved aside first.
+        """Write ``run.json``, so that the folder belongs to this run.
 
-        Raises UserError if a new folder cannot be written, and then leaves nothing in
-        it; RunFailure if one with a run cannot.
+        With ``fresh`` the old folder is moved aside first. Raises UserError if a new
+        folder cannot be written, and leaves it empty. Raises RunFailure if a folder
+        with a run cannot be written.
         """
         try:
             self._begin()
@@ -180,11 +179,11 @@ class Claim:
 
 @contextmanager
 def claim(folder: Path, config: Config, fresh: bool) -> Iterator[Claim | None]:
-    """The folder, made where missing, is this process's own inside the block.
+    """Lock the folder, made if missing, for this process inside the block.
 
-    Yields None where the run is complete by now. What fails inside the block after
-    ``Claim.begin`` is written to ``failure.txt``. Raises what ``examine`` raises, and
-    UserError if the folder is in use or cannot be written.
+    The block receives None if the run is complete by now. A failure inside the block
+    after ``Claim.begin`` is written to ``failure.txt``. Raises the exceptions of
+    ``examine``, and UserError if the folder is in use or cannot be written.
     """
     examine(folder, config, fresh)
     with ExitStack() as locks:
@@ -208,18 +207,20 @@ def claim(folder: Path, config: Config, fresh: bool) -> Iterator[Claim | None]:
 
 
 def read(folder: Path) -> RunFile | None:
-    """The ``run.json`` of a folder; None where there is none. Raises UserError if it is
-    damaged, AnotherFormat if another version of hpcfl wrote it.
+    """Return the ``run.json`` of a folder, or None without one.
+
+    Raises UserError if it is damaged, AnotherFormat if another version of hpcfl wrote
+    it.
     """
     try:
-        table = foreign.read_json(folder / RUN, dict[str, Any])
+        table = untrusted_files.read_json(folder / RUN, dict[str, Any])
         if isinstance(table.get("format"), int) and table["format"] != FORMAT:
             raise AnotherFormat(
                 f"{folder}: was written by another version of hpcfl, in format "
                 f"{table['format']} where this one has {FORMAT}; look at it with that "
                 "version, or choose another --out, or --fresh to move it aside"
             )
-        return foreign.checked(table, RunFile)
+        return untrusted_files.checked(table, RunFile)
     except FileNotFoundError:
         return None
     except Damaged as error:
@@ -230,17 +231,17 @@ def read(folder: Path) -> RunFile | None:
 
 
 def described(config: Mapping[str, Any]) -> bytes:
-    """The bytes of a ``run.json`` with a resolved configuration."""
+    """Return the bytes of a ``run.json`` with a resolved configuration."""
     return json.dumps({"format": FORMAT, "config": config}, indent=1).encode()
 
 
 def failure(folder: Path) -> str | None:
-    """Why the last attempt to run in the folder failed; None if it did not, or left no
+    """Return why the last attempt in the folder failed; None without a failure or a
     reason.
     """
     try:
         return (
-            foreign.read_bytes(folder / FAILURE, REASON_BYTES)
+            untrusted_files.read_bytes(folder / FAILURE, REASON_BYTES)
             .decode(errors="replace")
             .strip()
         )
@@ -251,16 +252,16 @@ def failure(folder: Path) -> str | None:
 def _keep_failure(path: Path, error: Exception) -> None:
     if not (path.parent / RUN).exists():  # the folder was moved away under the run
         return
-    with suppress(RunFailure):  # what failed may be the disk itself
+    with suppress(RunFailure):  # the disk itself may have failed
         atomic.write(
             path, (" ".join(str(error).split()) or type(error).__name__).encode()
         )
 
 
 def _refuse_strangers(folder: Path) -> None:
-    """Refuse a folder that holds files, but none of a run of hpcfl. Raises UserError.
+    """Refuse a folder with files that belong to no run of hpcfl. Raises UserError.
 
-    Whatever a run leaves that is killed at any moment counts as a run's.
+    All remains of a killed run count as a run's files.
     """
     try:
         entries = [entry.name for entry in folder.iterdir()]
@@ -297,7 +298,7 @@ def _refuse_strangers(folder: Path) -> None:
 
 
 def _refuse_another(folder: Path, config: Config) -> None:
-    """Refuse a folder whose ``run.json`` is of another configuration. Raises UserError."""
+    """Refuse a folder whose ``run.json`` has another configuration. Raises UserError."""
     try:
         run_file = read(folder)
     except AnotherFormat:
@@ -316,9 +317,9 @@ def _refuse_another(folder: Path, config: Config) -> None:
 
 
 def _refuse_others(folder: Path, run: str) -> None:
-    """Refuse a folder in which files of another run lie, which this one would remove.
+    """Refuse a folder with files of another run, which this run would remove.
 
-    run: the fingerprint of the run that is asked for. Raises UserError.
+    run: the fingerprint of the requested run. Raises UserError.
     """
     checkpoints = checkpoint.others(folder / CHECKPOINTS, run)
     for line in [*checkpoints, *results.others(folder, run)]:
@@ -326,7 +327,9 @@ def _refuse_others(folder: Path, run: str) -> None:
 
 
 def _newest(folder: Path) -> Manifest | None:
-    """The newest checkpoint, as ``checkpoint.latest`` finds it. Raises UserError."""
+    """Return the newest checkpoint, as ``checkpoint.latest`` finds it. Raises
+    UserError.
+    """
     try:
         return checkpoint.latest(folder / CHECKPOINTS)
     except RunFailure as error:
@@ -336,15 +339,15 @@ def _newest(folder: Path) -> Manifest | None:
 
 
 def _content(path: Path) -> bytes | None:
-    """The bytes of a small file; None where it is missing or cannot be read."""
+    """Return the bytes of a small file; None if it is missing or unreadable."""
     try:
-        return foreign.read_bytes(path, foreign.JSON_LIMIT)
+        return untrusted_files.read_bytes(path, untrusted_files.JSON_LIMIT)
     except (FileNotFoundError, Damaged):
         return None
 
 
 def _differences(there: dict[str, Any], here: dict[str, Any]) -> list[str]:
-    """A text for each key in which two flat tables differ, with both values."""
+    """Return a text for each key in which two flat tables differ, with both values."""
     missing = "(nothing)"
     return [
         f"{key}: {there.get(key, missing)} there, {here.get(key, missing)} here"
@@ -354,12 +357,12 @@ def _differences(there: dict[str, Any], here: dict[str, Any]) -> list[str]:
 
 
 def is_aside(name: str) -> bool:
-    """Whether a folder's name says that ``--fresh`` moved it aside."""
+    """Return whether a folder's name is one of those that ``--fresh`` moves aside."""
     return re.search(r"\.\d{8}-\d{6}(-\d+)?$", name) is not None
 
 
 def _aside(folder: Path) -> Path:
-    """A path beside the folder that is free: its name and the time."""
+    """Return a free path beside the folder: its name and the time."""
     stamp = time.strftime("%Y%m%d-%H%M%S")
     names = [
         f"{folder.name}.{stamp}",

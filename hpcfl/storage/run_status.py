@@ -1,9 +1,8 @@
-"""How far the run in a folder has come, from what lies on the disk, for everyone who
-asks.
+"""The progress of a run, computed from the files in its folder.
 
-``run``, ``show``, ``status``, ``table``, ``submit`` and Python all look here, so that
-they cannot disagree. Each step of a run ends with a file that is published whole, by
-rename: the run has come as far as the last of these that is there.
+``run``, ``show``, ``status``, ``table``, ``submit`` and Python all use this module, so
+that they agree. Each step of a run ends with a file that is published by rename. The
+last of these files determines the stage:
 
 * claimed: ``run.json``, the folder belongs to an experiment
 * prepared: ``partition.h5``, everything was built and checked, round 1 may begin
@@ -24,7 +23,7 @@ from hpcfl.storage.results import Results
 
 
 class Stage(IntEnum):
-    """How far a run has come, in this order."""
+    """The stages of a run in their order."""
 
     EMPTY = 0
     CLAIMED = 1
@@ -36,17 +35,17 @@ class Stage(IntEnum):
 
 @dataclass(frozen=True)
 class RunStatus:
-    """What the folder of a run says of it.
+    """The status of the run in a folder.
 
-    stage: how far the run has come.
-    rounds_requested: R; None where nothing says so.
-    done: rounds in the newest checkpoint that can be read, 0 without one.
+    stage: the stage of the run.
+    rounds_requested: R; None if it is unknown.
+    done: rounds in the newest readable checkpoint, 0 without one.
     digest: of the state in that checkpoint; None without one.
-    completed: the numbers of rounds after which the run was scored, several where it
-        was prolonged.
+    completed: the numbers of rounds after which the run was scored, several after
+        prolongations.
     locked: whether a process has the folder now.
     failure: why the last attempt failed; None if it did not, or the run is finished.
-    checkpoints_lost: whether there are checkpoints of the run, but none that can be read.
+    checkpoints_lost: whether the run has checkpoints, but no readable one.
     others: a line for each checkpoint of another run.
     """
 
@@ -66,8 +65,8 @@ class RunStatus:
 
     @property
     def state(self) -> str:
-        """One word: the stage of a run that is finished or at work, else failed,
-        stopped or empty.
+        """Return one word: the stage of a finished or active run, else failed, stopped
+        or empty.
         """
         if self.finished or self.locked:
             return self.stage.name.lower()
@@ -77,11 +76,11 @@ class RunStatus:
 def look(
     folder: Path, rounds_requested: int | None, results: Results, run: str | None = None
 ) -> RunStatus:
-    """What a folder says of its run; nothing is changed.
+    """Return the status of a folder's run; nothing is changed.
 
-    rounds_requested: the run's number of rounds, None where nothing says so. results: what
-    ``results.read`` gave. run: its fingerprint, None where nothing says so. Raises
-    RunFailure where the checkpoints cannot be listed.
+    rounds_requested: the run's number of rounds, None if unknown. results: the result
+    of ``results.read``. run: its fingerprint, None if unknown. Raises RunFailure if the
+    checkpoints cannot be listed.
     """
     checkpoints = folder / run_folder.CHECKPOINTS
     checkpoint = latest(checkpoints, run)

@@ -1,32 +1,32 @@
-"""When a checkpoint is due."""
+"""The schedule of checkpoints."""
 
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Literal
 
-# the most of a run's time that goes into checkpoints that are scheduled automatically
+# the largest share of a run's time for automatically scheduled checkpoints
 SHARE = 0.02
 
 
 class Schedule:
-    """When a checkpoint is due: every so many rounds, or with "auto" as often as SHARE
+    """A schedule of checkpoints: every so many rounds, or with "auto" as often as SHARE
     allows.
 
-    That is when the last checkpoint cost at most SHARE of the time since it was
-    finished. Its cost is the time that training waited for it, and all the time of
-    writing it beside training, though only a part of that slows training down.
+    A checkpoint is due when the last one cost at most SHARE of the time since it was
+    finished. Its cost is the time that training waited for it and the whole time of
+    writing beside training.
 
-    A checkpoint changes no numbers, so neither does its moment: every rank asks its own
-    clock, and a checkpoint is begun where one of them says so.
+    A checkpoint changes no numbers, so every rank uses its own clock. A checkpoint
+    begins when any rank finds it due.
     """
 
     def __init__(
         self, every: int | Literal["auto"], clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._every, self._clock = every, clock
-        # seconds that the last checkpoint cost; at first 0, so that one comes after the
-        # first round and tells
+        # seconds that the last checkpoint cost; at first 0, so that the first round
+        # ends with a checkpoint that measures the cost
         self._cost = 0.0
         self._waited = (
             0.0  # seconds that training has waited for the checkpoint that is under way
@@ -35,11 +35,13 @@ class Schedule:
         self._finished = clock()  # when the last checkpoint was
 
     def planned(self, round: int) -> bool:
-        """Whether a checkpoint is due at the end of ``round``, whatever the clock says."""
+        """Return whether a checkpoint is due at the end of ``round``, regardless of the
+        clock.
+        """
         return self._every != "auto" and round % self._every == 0
 
     def due(self, round: int) -> bool:
-        """Whether a checkpoint is due at the end of ``round``."""
+        """Return whether a checkpoint is due at the end of ``round``."""
         if self._every != "auto":
             return self.planned(round)
         return not self._under_way and self._cost <= SHARE * (
@@ -54,13 +56,13 @@ class Schedule:
         self._waited += self._clock() - before
 
     def begun(self) -> None:
-        """Note that a checkpoint is under way."""
+        """Record that a checkpoint is under way."""
         self._under_way = True
 
     def finished(self, written_in: float) -> None:
-        """Note that the checkpoint that was under way, if any, is finished.
+        """Record that the checkpoint under way, if any, is finished.
 
-        written_in: seconds that writing it beside training took.
+        written_in: the seconds of writing it beside training.
         """
         if self._under_way:
             self._cost, self._waited, self._under_way = (

@@ -1,9 +1,8 @@
 """The data files of a checkpoint: one HDF5 file for the server and one for each group
 of clients.
 
-A file is named by the SHA-256 of its bytes. So two files of one name are the same file,
-whoever wrote them and with whatever number of ranks, and a file that an older
-checkpoint needs is never overwritten by another.
+The SHA-256 of its bytes names a file. Two files of one name are therefore identical on
+any number of ranks, and no file of an older checkpoint is ever overwritten.
 """
 
 import hashlib
@@ -19,12 +18,12 @@ from pydantic import ConfigDict, Field, NonNegativeInt
 from pydantic.dataclasses import dataclass
 from torch import Tensor
 
-from hpcfl.files import atomic, foreign, hdf5
+from hpcfl.files import atomic, hdf5, untrusted_files
 from hpcfl.files.atomic import Damaged
 from hpcfl.storage.clients import Row, Snapshot
 
-# The most in a group. Every group is a file, and written again when one of its clients
-# changed: larger groups make fewer files, smaller ones write less that did not change.
+# The limits of a group. Every group is a file, which is written again when one of its
+# clients changes: larger groups make fewer files, smaller ones rewrite less.
 GROUP_CLIENTS = 64
 GROUP_BYTES = 64 << 20
 
@@ -33,10 +32,10 @@ Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 
 @dataclass(frozen=True, config=ConfigDict(strict=True, extra="forbid"))
 class Shard:
-    """One data file: the server's state, or that of some clients.
+    """A data file with the state of the server or of some clients.
 
     ids: of the clients, ascending; None for the server. digests: of the server's state,
-    or of each client's. Raises ValueError for what cannot be a shard.
+    or of each client's. Raises ValueError for invalid values.
     """
 
     name: str
@@ -54,27 +53,25 @@ class Shard:
 
     @property
     def content(self) -> tuple[object, ...]:
-        """A key for the state that the file holds; shards of equal content can stand
-        for each other.
+        """Return a key for the state in the file; shards of equal content are
+        interchangeable.
         """
         return content(self.ids, self.digests)
 
     def present(self, folder: Path) -> bool:
-        """Whether the file is there with its size (not whether its bytes are right)."""
+        """Return whether the file exists with its size; its bytes are not checked."""
         try:
             return (folder / self.name).lstat().st_size == self.size
         except OSError:
             return False
 
     def verify(self, folder: Path) -> None:
-        """Read the file. Raises Damaged unless it has the SHA-256 that it was written
-        with.
-        """
+        """Read the file. Raises Damaged if its SHA-256 has changed."""
         try:
-            with foreign.opened(folder / self.name) as file:
+            with untrusted_files.opened(folder / self.name) as file:
                 right = (
                     os.fstat(file.fileno()).st_size == self.size
-                    and foreign.sha256(file) == self.sha256
+                    and untrusted_files.sha256(file) == self.sha256
                 )
         except (FileNotFoundError, Damaged) as error:
             raise Damaged(f"{self.name}: {atomic.reason(error)}") from error
@@ -85,21 +82,20 @@ class Shard:
 
 
 def content(ids: Sequence[int] | None, digests: Sequence[str]) -> tuple[object, ...]:
-    """``Shard.content`` of clients' or, where ``ids`` is None, the server's
-    ``digests``.
+    """Return the ``Shard.content`` of clients' digests, or the server's if ``ids`` is
+    None.
     """
     return (None if ids is None else tuple(ids), *digests)
 
 
 def groups(rows: Snapshot) -> Iterator[list[int]]:
-    """The ids of a rank's clients, ascending, in groups of bounded size; one group is
-    for one file.
+    """Yield the ids of a rank's clients, ascending, in groups of bounded size.
 
-    Clients whose state was never put are left out. They count for where groups begin
-    and end, so that other groups stay as they are when the state of one is put. Where
-    few of many were put, a group spans more clients, so that there is a file for as
-    many rows and not for nearly every row; the span halves when twice as many were
-    put, and only then do all groups change.
+    Each group becomes one file. Clients without own state are left out. They count for
+    the boundaries of groups, so that other groups stay as they are when the state of
+    one is put. If few of many clients have state, a group spans more clients, so that a
+    file is not made for nearly every row. The span halves when the number of clients
+    with state doubles, and only then do all groups change.
     """
     size = rows.template.size
     most = max(1, min(GROUP_CLIENTS, GROUP_BYTES // max(1, size)))
@@ -114,17 +110,18 @@ def groups(rows: Snapshot) -> Iterator[list[int]]:
 
 
 def _power_of_two_below(number: int) -> int:
-    """The largest power of two up to ``number``, at least 1."""
+    """Return the largest power of two up to ``number``, at least 1."""
     return 1 << max(0, number.bit_length() - 1)
 
 
 def write_clients(folder: Path, ids: list[int], rows: Mapping[int, Row]) -> Shard:
     """Write the state of n clients: datasets [n, *shape] by tensor, and ``ids`` [n].
+
     Raises RunFailure.
     """
     tensors = [
         rows[client].tensors for client in ids
-    ]  # once each: they may come from a GPU or a file
+    ]  # read once each: they may come from a GPU or a file
     arrays = {
         _encode(name): np.stack([one[name].numpy() for one in tensors])
         for name in tensors[0]
@@ -139,8 +136,9 @@ def write_clients(folder: Path, ids: list[int], rows: Mapping[int, Row]) -> Shar
 
 
 def write_server(folder: Path, state: Mapping[str, Tensor], digest: str) -> Shard:
-    """Write the server's state, CPU tensors of any shape; ``digest``: of it. Raises
-    RunFailure.
+    """Write the server's state, CPU tensors of any shape, and its ``digest``.
+
+    Raises RunFailure.
     """
     return _write(
         folder,
@@ -152,9 +150,9 @@ def write_server(folder: Path, state: Mapping[str, Tensor], digest: str) -> Shar
 
 
 def read(path: Path, rows: list[int] | None) -> dict[str, Tensor]:
-    """The tensors in a file by name, whole or only the given ascending ``rows``.
+    """Return the tensors in a file by name, whole or only the given ascending ``rows``.
 
-    To be called after ``Shard.verify``. Raises Damaged.
+    Call ``Shard.verify`` first. Raises Damaged.
     """
     arrays = hdf5.select(path, rows)
     return {
@@ -183,9 +181,10 @@ def _name(kind: str, sha256: str) -> str:
 
 
 def _encode(name: str) -> str:
-    """A tensor's name as a dataset's, without what HDF5 reads as a path.
+    """Return a dataset's name for a tensor, without characters that HDF5 reads as a
+    path.
 
-    The leading '=' keeps it apart from the dataset ``ids``.
+    The leading '=' distinguishes it from the dataset ``ids``.
     """
     return "=" + quote(name, safe=" ()[],").replace(".", "%2E")
 

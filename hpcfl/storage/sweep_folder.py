@@ -1,12 +1,10 @@
-"""The folder of a sweep: below it the runs of its cells, in it the names of all, also
-of those not begun.
-"""
+"""The folder of a sweep: the runs of its cells, and a file with the names of all cells."""
 
 import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from hpcfl.files import atomic, foreign
+from hpcfl.files import atomic, untrusted_files
 from hpcfl.files.atomic import Damaged
 from hpcfl.storage import run_folder
 from hpcfl.storage.forms import FileName
@@ -14,7 +12,8 @@ from hpcfl.storage.run_folder import CELLS
 
 
 def record(folder: Path, cells: Sequence[str]) -> None:
-    """Write the names of a sweep's cells into its folder, which is made where missing.
+    """Write the names of a sweep's cells into its folder, made if missing.
+
     Raises RunFailure.
     """
     with atomic.explained(folder):
@@ -23,8 +22,8 @@ def record(folder: Path, cells: Sequence[str]) -> None:
 
 
 def there(folder: Path) -> list[str]:
-    """The names of the runs that lie in the folder, but for those that ``--fresh``
-    moved aside.
+    """Return the names of the runs in the folder, except those that ``--fresh`` moved
+    aside.
     """
     if not folder.is_dir():
         return []
@@ -36,10 +35,8 @@ def there(folder: Path) -> list[str]:
 
 
 def cells(folder: Path) -> list[str]:
-    """The names of the sweep's cells; none where there is no sweep, or that cannot be
-    read.
-    """
+    """Return the names of the sweep's cells; none without a readable list."""
     try:
-        return foreign.read_json(folder / CELLS, list[FileName])
+        return untrusted_files.read_json(folder / CELLS, list[FileName])
     except (FileNotFoundError, Damaged):
         return []

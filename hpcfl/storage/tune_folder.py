@@ -1,13 +1,14 @@
-"""The folder of a tuning: sweeps below it, and a small file for each step of each run,
-from which every process works out the same choice.
+"""The folder of a tuning: sweeps, and a small file for each step of each run.
 
-* ``tune.json``: which tuning it is
-* ``search/``, ``final/`` and ``untuned/``: the runs of the search, those of the chosen
-  configurations, and those of the untuned ones; each is a sweep's folder
-* ``measured/``: short runs that told what a run costs, of methods whose runs cannot go on
+Every process computes the same choice from these files.
+
+* ``tune.json``: the identity of the tuning
+* ``search/``, ``final/`` and ``untuned/``: the runs of the search, of the chosen
+  configurations and of the untuned ones; each is a sweep's folder
+* ``measured/``: short runs that measure the cost of methods whose runs cannot go on
 * ``results/``: a file for each run and step of the search
 * ``chosen/``: a file for each method that ``hpcfl run`` takes
-* ``unchecked``: there until the first rounds of a new tuning keep its budget
+* ``unchecked``: exists until the first rounds of a new tuning keep its budget
 * ``tuned.csv``: a line for each method, when the tuning has ended
 """
 
@@ -21,7 +22,7 @@ from pydantic import NonNegativeInt, PositiveInt
 from typing_extensions import TypedDict  # pydantic needs this one before Python 3.12
 
 from hpcfl.errors import UserError
-from hpcfl.files import atomic, foreign
+from hpcfl.files import atomic, untrusted_files
 from hpcfl.files.atomic import Damaged
 from hpcfl.storage.run_folder import CELLS, RUN
 
@@ -30,20 +31,19 @@ SEARCH, FINAL, UNTUNED = "search", "final", "untuned"
 SWEEPS = SEARCH, FINAL, UNTUNED
 MEASURED, RESULTS, CHOSEN = "measured", "results", "chosen"
 TABLE = "tuned.csv"  # a line for each method when the tuning has ended
-UNCHECKED = "unchecked"  # a file of a new tuning, until its budget is known to last
-COST = "cost"  # the step that tells what a run costs
+UNCHECKED = "unchecked"  # a file of a new tuning, until its budget is known to suffice
+COST = "cost"  # the step that measures the cost of a run
 
 
 class Result(TypedDict):
-    """What a step of a run came to.
+    """The result of a step of a run.
 
-    rounds: that the run was to have then. whole: those of the whole run, which the
-    budget allows.
-    gradients: of samples that all steps so far took, their scorings included; of the
-    round in which a run diverged they are not known.
-    score: the number that counts, on held-out samples at the tail; None for none.
-    rank: a value to order scores by, higher for a better one.
-    failure: why the run had to end, None if it did not.
+    rounds: that the run was to have then. whole: the rounds of the whole run, which the
+    budget allows. gradients: the sample gradients of all steps so far, scorings
+    included; the round in which a run diverged is not counted. score: the primary
+    metric on held-out samples at the tail; None if missing. rank: a value to order
+    scores by, higher for a better one. failure: why the run had to end, None if it did
+    not.
     """
 
     rounds: NonNegativeInt
@@ -55,15 +55,15 @@ class Result(TypedDict):
 
 
 def is_tuning(folder: Path) -> bool:
-    """Whether a folder is that of a tuning."""
+    """Return whether a folder is that of a tuning."""
     return (folder / TUNE).is_file()
 
 
 def leaves_out(folder: Path, run: Path) -> bool:
-    """Whether a run below ``folder`` is none of the results of a tuning that it lies
-    in: what was tried, and what is compared with it.
+    """Return whether tables of ``folder`` skip a run below it: a tuning's trial or
+    reference.
 
-    Who names such a sweep itself means it.
+    A table of the sweep's own folder includes the run.
     """
     inside = run.relative_to(folder).parts
     for depth, name in enumerate(inside):
@@ -74,20 +74,21 @@ def leaves_out(folder: Path, run: Path) -> bool:
 
 
 def is_unchecked(folder: Path) -> bool:
-    """Whether a new tuning's first rounds are not yet compared with its budget, and no
-    rung has been played.
+    """Return whether a new tuning's first rounds are not yet compared with its budget.
+
+    The result is False as soon as a rung was played.
     """
     rungs = (folder / RESULTS).glob("*,rung=*.json")
     return (folder / UNCHECKED).exists() and not any(rungs)
 
 
 def check_off(folder: Path) -> None:
-    """Note that a tuning's first rounds keep its budget."""
+    """Record that a tuning's first rounds keep its budget."""
     (folder / UNCHECKED).unlink()
 
 
 def remove(folder: Path) -> None:
-    """Remove an unchecked tuning, which has first rounds only, and an empty folder."""
+    """Remove an unchecked tuning, which has first rounds only, and its folder if empty."""
     for name in (*SWEEPS, MEASURED, RESULTS, CHOSEN):
         shutil.rmtree(folder / name, ignore_errors=True)
     (folder / TUNE).unlink()
@@ -97,17 +98,18 @@ def remove(folder: Path) -> None:
 
 
 def begin(folder: Path, tuning: dict[str, Any], unchecked: bool = False) -> None:
-    """Make the folder that of this tuning, or find that it is.
+    """Make the folder that of this tuning, or check that it is.
 
     unchecked: whether a new tuning's first rounds are to be compared with its budget.
 
-    Raises UserError if a run, a sweep or another tuning has it, or its file is damaged,
-    RunFailure if it cannot be written.
+    Raises UserError if the folder holds a run, a sweep or another tuning, or its file
+    is
+    damaged; RunFailure if it cannot be written.
     """
     path = folder / TUNE
     text = json.dumps(tuning, indent=1, sort_keys=True)
     try:
-        there = foreign.read_json(path, dict[str, Any])
+        there = untrusted_files.read_json(path, dict[str, Any])
     except FileNotFoundError:
         if (folder / RUN).exists() or (folder / CELLS).exists():
             raise UserError(
@@ -141,19 +143,20 @@ def begin(folder: Path, tuning: dict[str, Any], unchecked: bool = False) -> None
 
 
 def _make_folders(folder: Path) -> None:
-    """Make the folders of steps and choices where they are missing. Raises RunFailure."""
+    """Make the missing folders of steps and choices. Raises RunFailure."""
     with atomic.explained(folder):
         for name in (RESULTS, CHOSEN):
             (folder / name).mkdir(parents=True, exist_ok=True)
 
 
 def result(folder: Path, cell: str, step: str) -> Result | None:
-    """What a step of a run came to; None where it has not ended. Raises UserError where
-    its file is damaged.
+    """Return the result of a step of a run, or None before its end.
+
+    Raises UserError if its file is damaged.
     """
     path = _path(folder, cell, step)
     try:
-        return foreign.read_json(path, Result)
+        return untrusted_files.read_json(path, Result)
     except FileNotFoundError:
         return None
     except Damaged as error:
@@ -163,7 +166,7 @@ def result(folder: Path, cell: str, step: str) -> Result | None:
 
 
 def keep(folder: Path, cell: str, step: str, result: Result) -> None:
-    """Write what a step of a run came to. Raises RunFailure."""
+    """Write the result of a step of a run. Raises RunFailure."""
     text = json.dumps(result, indent=1, allow_nan=False)
     atomic.write(_path(folder, cell, step), text.encode())
 

@@ -1,6 +1,5 @@
-"""Trackers that show a run elsewhere while it goes, one file each, found by the file's
-name.
+"""Trackers that forward a run's metrics to other tools, one module each.
 
-``runtime.track`` names them. A file's ``plugin`` is a ``base.Tracker``; ``_writing.py``
-keeps them off the run's way.
+``runtime.track`` selects trackers by module name. A module's ``plugin`` is a
+``base.Tracker``; ``_writing.py`` runs trackers in threads of their own.
 """

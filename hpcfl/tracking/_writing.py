@@ -1,6 +1,4 @@
-"""The trackers of a run, in a thread of their own: the run never waits for them, nor
-fails with them.
-"""
+"""Background threads for trackers, so that no tracker delays a run or fails it."""
 
 import threading
 import time
@@ -14,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from hpcfl.errors import UserError
-from hpcfl.experiment import blame, plugins
+from hpcfl.experiment import plugins, user_code
 from hpcfl.tracking.base import Tracker
 
 Queue = SimpleQueue[
@@ -27,7 +25,7 @@ PATIENCE = (
 
 
 def check(names: Iterable[str]) -> None:
-    """Raise UserError for a tracker that is unknown, or whose package is not installed."""
+    """Raise UserError for an unknown tracker or one whose package is not installed."""
     for name in names:
         kind: type[Tracker] = plugins.find(PACKAGE, "runtime.track", name)
         if find_spec(kind.package) is None:
@@ -38,10 +36,9 @@ def check(names: Iterable[str]) -> None:
 
 
 class Tracking:
-    """Context manager: inside the block ``round`` hands a round's numbers to all
-    trackers.
+    """Context manager that forwards each round's metrics to all trackers.
 
-    notes: lines that nobody has read yet, on trackers that failed.
+    notes: one line for each tracker that failed, until the caller takes them.
     """
 
     def __init__(
@@ -51,10 +48,10 @@ class Tracking:
         config: Mapping[str, Any],
         history: Iterable[tuple[int, Mapping[str, Any]]] = (),
     ) -> None:
-        """Nothing is begun yet.
+        """Queue the history; the threads start when the block begins.
 
-        names: of the trackers; each has a folder of its name in ``folder``. history:
-        rounds that were played before, ascending, with their values.
+        names: the trackers; each has a folder of its name in ``folder``. history: the
+        rounds of earlier attempts, ascending, with their values.
         """
         self.notes: list[str] = []
         self._folder, self._config = folder, config
@@ -91,14 +88,12 @@ class Tracking:
                 )
 
     def round(self, round: int, values: Mapping[str, Any]) -> None:
-        """Take a round that was played; ``values``: what was recorded of it."""
+        """Queue the ``values`` that were recorded of a round."""
         for queue in list(self._queues.values()):
             queue.put((round, values))
 
     def _follow(self, name: str, queue: Queue) -> None:
-        """What a tracker's thread does: it writes whatever comes, until None does or
-        the tracker fails.
-        """
+        """Write the queued rounds until the queue ends or the tracker fails."""
         try:
             kind: type[Tracker] = plugins.find(PACKAGE, "runtime.track", name)
             folder = self._folder / name
@@ -121,5 +116,5 @@ class Tracking:
         except Exception as error:
             del self._queues[name]
             self.notes.append(
-                f"runtime.track: {name} failed and is left out ({blame.said(error)})"
+                f"runtime.track: {name} failed and is left out ({user_code.describe_error(error)})"
             )

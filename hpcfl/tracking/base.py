@@ -1,5 +1,5 @@
-"""The contract of a tracker, which writes a run's numbers in the form that some other
-tool shows.
+"""The contract of a tracker, which writes a run's metrics in the format of another
+tool.
 """
 
 from abc import ABC, abstractmethod
@@ -9,33 +9,31 @@ from typing import Any, ClassVar
 
 
 class Tracker(ABC):
-    """One run in another tool; all of it is called in a thread of rank 0 for which the
-    run does not wait.
+    """A run as another tool shows it.
 
-    Whatever it raises ends the tracker and not the run.
+    A thread of rank 0 calls every method; the run does not wait for it. An exception
+    ends the tracker and not the run.
 
     Attributes:
-        package: what must be installed for it, by the name of its import; the extra of
-            hpcfl is called the same.
+        package: the import name of the required package; hpcfl has an extra of the same
+            name.
     """
 
     package: ClassVar[str]
 
     @abstractmethod
     def __init__(self, folder: Path, config: Mapping[str, Any]) -> None:
-        """Begin, in a folder of the run's own, and in place of what lies there.
+        """Begin to write in the tracker's folder and replace earlier contents.
 
-        After an interruption a tracker is told everything again, from round 1 on: so no
-        round is missing and none is there twice, wherever the run was killed. config:
-        the resolved configuration.
+        After an interruption the tracker receives every round again from round 1. No
+        round is missing or repeated, wherever the run was killed. config: the resolved
+        configuration.
         """
 
     @abstractmethod
     def write(self, round: int, numbers: Mapping[str, float]) -> None:
-        """Take a round's numbers, by names such as ``pre/weighted``; rounds come once
-        each, ascending.
-        """
+        """Write a round's numbers by name, such as ``pre/weighted``; rounds ascend."""
 
     @abstractmethod
     def close(self) -> None:
-        """Write what is left."""
+        """Write the remaining numbers."""

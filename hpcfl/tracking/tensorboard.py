@@ -1,5 +1,5 @@
-"""TensorBoard: a file of events below the run's folder; ``tensorboard --logdir runs``
-shows it.
+"""TensorBoard: event files in the run's folder; ``tensorboard --logdir runs`` shows
+them.
 """
 
 from collections.abc import Mapping
@@ -33,7 +33,7 @@ class TensorBoard(Tracker):
         ]
         self._writer.add_summary(
             Summary(value=values), round
-        )  # one event, not one for each number
+        )  # one event for all numbers
         self._writer.flush()
 
     def close(self) -> None:

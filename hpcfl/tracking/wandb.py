@@ -1,8 +1,8 @@
-"""Weights & Biases: one of its runs, called like the experiment.
+"""Weights & Biases: a run with the name of the experiment.
 
-Without a login, or with WANDB_MODE=offline, it lies below the run's folder until
-``wandb sync`` sends it. Its id is made of the folder's path, so that a resumed run is
-the same one there.
+Without a login, or with WANDB_MODE=offline, the run stays in the run's folder until
+``wandb sync`` uploads it. The folder's path determines the id, so that a resumed run
+continues the same W&B run.
 """
 
 import hashlib

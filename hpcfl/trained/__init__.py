@@ -1,3 +1,1 @@
-"""The models of a run, taken out of its folder again: as plain modules of torch, and as
-files.
-"""
+"""The models of a run, read from its folder: as plain torch modules, and as files."""

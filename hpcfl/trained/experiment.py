@@ -1,4 +1,4 @@
-"""The experiment of a run, as it is prepared again to look at its models."""
+"""The experiment of a run, prepared again to load its models."""
 
 from collections.abc import Collection, Mapping
 from copy import deepcopy
@@ -9,26 +9,26 @@ from hpcfl.data.partition import Split
 from hpcfl.errors import UserError
 from hpcfl.experiment import config
 from hpcfl.experiment.config import Config
-from hpcfl.storage import ownership
+from hpcfl.storage import run_fingerprint
 from hpcfl.storage.run_folder import PARTITION, RUN
 
-# The keys that may name a user's own code, without which models cannot be made again.
-# The partition is read from the folder, and other scores than the accuracy are not
-# computed again.
+# The keys that may name a user's own code, which is needed to make the models again.
+# The partition is read from the folder, and only the accuracy is computed again.
 PLUGINS = (("method", "name"), ("model", "name"), ("data", "dataset"))
 
 
 def own_code(table: Mapping[str, Any]) -> list[str]:
-    """The user's own plugins, ``module:object``, that a configuration names."""
+    """Return the user's own plugins, ``module:object``, that a configuration names."""
     names = [str(table[section][key]) for section, key in PLUGINS]
     names += [str(shift["kind"]) for shift in table.get("shift", [])]
     names.append(str(table["participation"].get("select", "")))
     return [name for name in names if ":" in name]
 
 
-def named(value: Any) -> set[str]:
-    """The texts in a nested table that may name a user's own plugin, also those in a
-    sweep's lists.
+def find_own_names(value: Any) -> set[str]:
+    """Return the texts in a nested table that may name a user's own plugin.
+
+    The lists of a sweep count as well.
     """
     if isinstance(value, str):
         return {value} if ":" in value else set()
@@ -37,21 +37,22 @@ def named(value: Any) -> set[str]:
     names: set[str] = set()
     if isinstance(value, list):
         for entry in value:
-            names |= named(entry)
+            names |= find_own_names(entry)
     return names
 
 
 def read_again(folder: Path, table: Mapping[str, Any], own: Collection[str]) -> Config:
-    """The experiment of the run in a folder, to be prepared on this machine.
+    """Return the experiment of the run in a folder, to be prepared on this machine.
 
     Args:
-        folder: The run's.
+        folder: The run's folder.
         table: Its resolved configuration.
-        own: The user's own plugins that may be imported; looking at a folder runs no
-            code that only the folder names.
+        own: The user's own plugins that may be imported; code that only the folder
+            names is never run.
 
     Raises:
-        UserError: A plugin may not be imported, or the partition is another run's.
+        UserError: A plugin may not be imported, or the partition belongs to another
+            run.
     """
     unnamed = [name for name in own_code(table) if name not in own]
     if unnamed:
@@ -63,7 +64,7 @@ def read_again(folder: Path, table: Mapping[str, Any], own: Collection[str]) -> 
         )
     partition = folder / PARTITION
     owner = Split.load(partition).run
-    ownership.require(partition, owner, config.fingerprint(table))
+    run_fingerprint.require(partition, owner, config.fingerprint(table))
     wanted: dict[str, Any] = deepcopy(dict(table))
     # The defaults of a protocol are in the resolved configuration already.
     wanted["protocol"] = None

@@ -1,13 +1,13 @@
-"""Models of a run as files that are used without hpcfl.
+"""Export of a run's models to files that are used without hpcfl.
 
-For each model ``NAME.safetensors``, its tensors under the names that they have in the
-module, and ``NAME.json``, what the model is and how good it was. Beside them a program
-for each kind of model, such as ``client.pt2``: the module's forward as ``torch.export``
-writes it down, into which the tensors of any model of the kind can be loaded. So
-whatever a method predicts by is in the files as well.
+For each model, ``NAME.safetensors`` has its tensors under their names in the module,
+and ``NAME.json`` describes the model and its accuracy. Each kind of model also has a
+program, such as ``client.pt2``: the module's forward as written by ``torch.export``.
+The tensors of any model of the kind can be loaded into it. The files therefore include
+a method's own way of prediction.
 
-Instead of whole models, corrections of low rank alone (``adapters/peft.py``): a folder
-``NAME`` for each model, and the base once, as ``base.safetensors``.
+Instead of whole models, low-rank corrections alone (``adapters/peft.py``) can be
+exported: a folder ``NAME`` for each model, and the base once, as ``base.safetensors``.
 """
 
 import io
@@ -23,7 +23,7 @@ from hpcfl import __version__
 from hpcfl.adapters import lora, peft
 from hpcfl.clients.setup import INITIAL, Setup
 from hpcfl.errors import UserError
-from hpcfl.experiment import blame, plugins
+from hpcfl.experiment import plugins, user_code
 from hpcfl.files import atomic, destination
 from hpcfl.models import _mixed as mixed
 from hpcfl.models._replaced import restore_layers
@@ -36,14 +36,14 @@ from hpcfl.trained.module import PREDICTION, Predicting
 def export(
     models: Models, chosen: Iterable[Trained], out: Path, adapters: bool = False
 ) -> list[str]:
-    """Write models into the folder ``out``, which is made; returns a line for each, and
-    for what is left out.
+    """Write models into the new folder ``out``; return a line for each and for
+    omissions.
 
-    adapters: only what was trained of them above the base, in PEFT's files.
+    adapters: only the parts trained above the base, in PEFT's files.
 
-    Where one of them cannot be had, nothing is written. Raises UserError then, and
-    where the folder holds something, or there are no corrections; RunFailure where it
-    cannot be written.
+    If one of the models is unavailable, nothing is written. Raises UserError then, and
+    if the folder is not empty or there are no corrections; RunFailure if it cannot be
+    written.
     """
     destination.check_folder(out)
     with atomic.explained(out):
@@ -58,7 +58,7 @@ def export(
 
 
 def _written(models: Models, chosen: Iterable[Trained], folder: Path) -> list[str]:
-    """Write models into a folder; returns as ``export``."""
+    """Write models into a folder; return the lines of ``export``."""
     lines: list[str] = []
     programs: dict[str, str | None] = {}  # by kind of model: its program's file
     for model in chosen:
@@ -82,7 +82,7 @@ def _written(models: Models, chosen: Iterable[Trained], folder: Path) -> list[st
 
 
 def _require_corrections(models: Models) -> None:
-    """Raises UserError where a run's models have no corrections of low rank."""
+    """Raise UserError if a run's models have no low-rank corrections."""
     kind = models.replay.prepared.config.adapter.kind
     if kind != "lora":
         raise UserError(
@@ -94,7 +94,7 @@ def _require_corrections(models: Models) -> None:
 def _written_adapters(
     models: Models, chosen: Iterable[Trained], folder: Path
 ) -> list[str]:
-    """Write corrections and their base into a folder; returns as ``export``."""
+    """Write corrections and their base into a folder; return the lines of ``export``."""
     lines: list[str] = []
     prepared = models.replay.prepared
     _write_tensors(folder / "base.safetensors", _base(prepared.setup))
@@ -117,7 +117,7 @@ def _written_adapters(
 
 
 def _base(setup: Setup) -> nn.Module:
-    """The model that all began with, whose corrections were none yet."""
+    """Return the initial model of all clients, whose corrections are zero."""
     build = setup.build_initial or setup.build
     with randomness.seeded(setup.seed, *INITIAL):
         model = build()
@@ -126,7 +126,7 @@ def _base(setup: Setup) -> nn.Module:
 
 
 def _stem(model: Trained) -> str:
-    """What begins the names of a model's files."""
+    """Return the beginning of the names of a model's files."""
     return model.name.replace(" ", "-")
 
 
@@ -146,8 +146,9 @@ def _write_about(path: Path, about: dict[str, Any]) -> None:
 
 
 def _line(model: Trained, accuracy: float) -> str:
-    """What was exported, for the user; with a warning where it is not what the run
-    recorded.
+    """Return a line on an exported model, with a warning if its accuracy differs.
+
+    The run's recorded accuracy is the reference.
     """
     column = model.moment or "never scored"
     line = f"{model.name}: {column}, round {model.round}, {100 * accuracy:.2f} %"
@@ -160,22 +161,23 @@ def _line(model: Trained, accuracy: float) -> str:
 
 
 def _program(module: nn.Module, x: torch.Tensor) -> tuple[bytes, str]:
-    """The module's forward for any number of samples like ``x`` [n, *shape], or b"" and
-    why there is none.
+    """Return the module's forward for any number of samples like ``x`` [n, *shape].
+
+    Without a program the result is b"" and the reason.
     """
-    example = torch.cat([x[:1], x[:1]])  # torch takes a dimension of 1 for a constant
+    example = torch.cat([x[:1], x[:1]])  # torch treats a dimension of 1 as a constant
     content = io.BytesIO()
     try:
         shapes = ({0: torch.export.Dim("samples")},)
         program = torch.export.export(module, (example,), dynamic_shapes=shapes)
         torch.export.save(program, content)
-    except Exception as error:  # a module of the user's may be anything
-        return b"", blame.said(error)
+    except Exception as error:  # a user's module may raise anything
+        return b"", user_code.describe_error(error)
     return content.getvalue(), ""
 
 
 def _about(models: Models, model: Trained, program: str | None) -> dict[str, Any]:
-    """What the JSON beside a model says of it."""
+    """Return the description of a model for the JSON beside it."""
     prepared = models.replay.prepared
     x, y = models.samples(model.clients)
     right = int((predicted(model.module, x) == y).sum())
@@ -204,7 +206,9 @@ def _about(models: Models, model: Trained, program: str | None) -> dict[str, Any
 
 
 def _prediction(module: nn.Module) -> str | dict[str, Any]:
-    """How logits are made: by the module's own forward, or by which function of what."""
+    """Return how logits are made: by the module's forward, or by a function of its
+    buffers.
+    """
     if not isinstance(module, Predicting):
         return "forward"
     names = module.state_dict()
@@ -213,7 +217,7 @@ def _prediction(module: nn.Module) -> str | dict[str, Any]:
 
 
 def _normalisation(models: Models) -> str | dict[str, Any]:
-    """What makes of the data set's samples what the model takes."""
+    """Return the transformation of the data set's samples to the model's input."""
     samples = models.replay.prepared.resources.samples
     if samples.tokens:
         return "token ids"
@@ -221,7 +225,7 @@ def _normalisation(models: Models) -> str | dict[str, Any]:
 
 
 def _constructor(models: Models, module: nn.Module) -> dict[str, Any]:
-    """What makes the module in hpcfl, and its parts, from which it can be written anew."""
+    """Return the function and the parts from which the module can be written anew."""
     experiment = models.replay.prepared.config
     made_by = plugins.find("hpcfl.models", "model.name", experiment.model.name)
     method = type(experiment.method)
@@ -240,6 +244,6 @@ def _constructor(models: Models, module: nn.Module) -> dict[str, Any]:
 
 
 def _place(function: Any) -> str:
-    """Where a function or class is defined, ``module:name``."""
+    """Return the place where a function or class is defined, ``module:name``."""
     name = getattr(function, "__qualname__", type(function).__qualname__)
     return f"{function.__module__}:{name}"

@@ -1,4 +1,4 @@
-"""The models of a run: which there are, in which round, with what was recorded of them."""
+"""The models of a run: their names, rounds and recorded metrics."""
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ from hpcfl.scores._metric_name import MetricName
 from hpcfl.simulation import torch_settings
 from hpcfl.storage.checkpoint import damaged
 from hpcfl.storage.manifest import name_after
-from hpcfl.storage.moments import AFTER, BEFORE, of_clients
+from hpcfl.storage.result_rounds import AFTER, BEFORE, compute_client_scores
 from hpcfl.storage.results import Results
 from hpcfl.trained.module import module
 from hpcfl.trained.recorder import ModelRecorder
@@ -30,17 +30,14 @@ GLOBAL = "global"  # the column of the one model that all clients received
 
 @dataclass(frozen=True)
 class Trained:
-    """One model of a run.
+    """A model of a run.
 
-    name: "client 7", "global", "class 3" …
-    module: in evaluation mode; its forward is the prediction that was scored.
-    corrections: of low rank, which are in the module's weights; None without any.
-    moment: the column as which it was; None for a model of the server that nobody
-        scores.
-    round: that in which it was.
-    digest: of the run's whole state before that round; None before the first.
-    recorded: its accuracy then, in [0, 1]; None without one.
-    clients: on whose test samples that is.
+    name: "client 7", "global", "class 3" … module: in evaluation mode; its forward is
+    the scored prediction. corrections: of low rank, included in the module's weights;
+    None without any. moment: the column in which it was scored; None for an unscored
+    model of the server. round: that of the model. digest: of the run's whole state
+    before that round; None before the first. recorded: its accuracy then, in [0, 1];
+    None without one. clients: the clients whose test samples this accuracy counts.
     """
 
     name: str
@@ -66,10 +63,10 @@ class Models:
         finished: bool,
         own: Collection[str],
     ) -> None:
-        """Nothing is read yet.
+        """Set the folder; nothing is read yet.
 
-        table: the resolved configuration. counts: the column that counts. best: its
-        best round. own: as for ``experiment.read_again``.
+        table: the resolved configuration. counts: the primary column. best: its best
+        round. own: as for ``experiment.read_again``.
         """
         self.replay = RoundReplay(folder, table, own)
         self.table = table
@@ -78,14 +75,14 @@ class Models:
 
     @property
     def everyone(self) -> list[int]:
-        """The ids of all clients."""
+        """Return the ids of all clients."""
         return list(range(self.replay.prepared.setup.clients))
 
     @torch_settings.plain()
     def model(
         self, who: int | str, moment: str | None = None, at: At = "last"
     ) -> Trained:
-        """The model of a client by its id, or one of the server's by its name. Raises
+        """Return the model of a client by its id, or of the server by name. Raises
         UserError.
         """
         if isinstance(who, str):
@@ -101,12 +98,11 @@ class Models:
     def of_clients(
         self, clients: Sequence[int], moment: str | None = None, at: At = "last"
     ) -> Iterator[Trained]:
-        """The models of those of the ``clients`` that have one.
+        """Yield the models of those ``clients`` that have one.
 
-        moment: the column as which it was scored, ``pre``, ``post`` …; by default the
-            one that counts.
-        at: "last" or "best", of the rounds in which the column was scored, or a round's
-            number. Raises UserError.
+        moment: the column in which it was scored, ``pre``, ``post`` …; by default the
+        primary one. at: "last" or "best", of the rounds in which the column was scored,
+        or a round's number. Raises UserError.
         """
         column = moment or self._counts
         round = self._round(column, at)
@@ -126,10 +122,10 @@ class Models:
                 )
 
     def of_server(self, names: Sequence[str] = (), at: At = "last") -> list[Trained]:
-        """The server's models: the global one, and class or cluster models; by default
-        all.
+        """Return the server's models: the global one, and class or cluster models;
+        default: all.
 
-        Raises UserError where there is none, or none of a name.
+        Raises UserError if there is none, or none of a name.
         """
         has_global = np.isfinite(self._accuracies(GLOBAL)).any()
         newest = self._newest() if at == "last" else self._round(self._counts, at)
@@ -150,7 +146,7 @@ class Models:
         return models
 
     def samples(self, clients: Sequence[int]) -> tuple[Tensor, Tensor]:
-        """The test samples of some clients, x [n, *shape] as a model takes them, and y
+        """Return the test samples of some clients, x [n, *shape] as model input, and y
         [n].
         """
         samples = self.replay.prepared.resources.samples
@@ -159,8 +155,8 @@ class Models:
         return x.cpu(), y.cpu()
 
     def taken(self, x: Any) -> Tensor:
-        """Samples [n, *shape] of the data set's kind, an array or tensor, as a model
-        takes them.
+        """Return samples [n, *shape] of the data set's kind, an array or tensor, as
+        model input.
 
         Token ids may be of any length. Raises UserError for another shape.
         """
@@ -180,7 +176,7 @@ class Models:
         return normalised
 
     def _round(self, column: str, at: At) -> int:
-        """The round whose models in a column are wanted. Raises UserError."""
+        """Return the round whose models in a column are wanted. Raises UserError."""
         if isinstance(at, str) and at not in ("last", "best"):
             raise UserError(f"at = '{at}'{nearest(at, ['last', 'best'])}")
         scored = self._rounds_with(column)
@@ -200,14 +196,16 @@ class Models:
                 )
         elif self._finished:
             wanted = scored[-1]
-        else:  # of a run that goes on, the last that can be looked at
+        else:  # an unfinished run: the last round with a stored state
             kept = [round for round in scored if round in self.replay.rounds]
             wanted = max(kept, default=scored[-1])
         self._refuse_unkept(wanted)
         return wanted
 
     def _rounds_with(self, column: str) -> list[int]:
-        """The rounds in which a column was scored, at least one. Raises UserError."""
+        """Return the rounds in which a column was scored, at least one. Raises
+        UserError.
+        """
         rounds = self._results.rounds[np.isfinite(self._accuracies(column))]
         scored: list[int] = rounds.tolist()
         of_newcomers = (BEFORE, AFTER)
@@ -227,8 +225,9 @@ class Models:
         )
 
     def _newest(self) -> int:
-        """The last round before which there is a state. Raises UserError where a
-        finished run lost it.
+        """Return the last round with a state before it.
+
+        Raises UserError if a finished run lost it.
         """
         newest = max(self.replay.rounds)
         if self._finished:
@@ -237,8 +236,9 @@ class Models:
         return newest
 
     def _refuse_unkept(self, round: int) -> None:
-        """Raises UserError where the state before a round is not there: what took it,
-        or what keeps it.
+        """Raise UserError if the state before a round is missing.
+
+        The error names the damage, or the keys that would store the state.
         """
         kept = self.replay.rounds
         if round in kept:
@@ -259,16 +259,18 @@ class Models:
         )
 
     def _final(self, round: int) -> bool:
-        """Whether a round is the scoring after the last aggregation."""
+        """Return whether a round is the scoring after the last aggregation."""
         return not self._results.played[self._results.rounds == round].any()
 
     def _accuracies(self, column: str) -> np.ndarray:
-        """The accuracy that was recorded of a column, [T], NaN in rounds without it."""
+        """Return the recorded accuracy of a column, [T], NaN in rounds without it."""
         return self._results.series(MetricName("weighted", column))
 
     def _recorded(self, column: str, round: int, client: int) -> float | None:
-        of_round = self._results.at(np.flatnonzero(self._results.rounds == round))
-        accuracies = of_clients(of_round, column, "accuracy")
+        of_round = self._results.select_rounds(
+            np.flatnonzero(self._results.rounds == round)
+        )
+        accuracies = compute_client_scores(of_round, column, "accuracy")
         assert accuracies is not None
         accuracy = float(accuracies[0, client])
         return accuracy if np.isfinite(accuracy) else None
@@ -276,7 +278,9 @@ class Models:
     def _module(
         self, fleet: ModelRecorder, column: str, position: int
     ) -> tuple[nn.Module, Corrections | None]:
-        """The model in a column of the client at ``position`` in a fleet, as ``module``."""
+        """Return the model in a column of the client at ``position`` in a fleet, as
+        ``module``.
+        """
         scored, setup = fleet.models[column], fleet.setup
         row = scored.rows if scored.rows.dim() == 1 else scored.rows[position]
         variables = {
@@ -293,14 +297,14 @@ class Models:
         )
 
     def _global(self, at: At) -> Trained:
-        """The global model, as it came to the first client. Raises UserError."""
+        """Return the global model as the first client received it. Raises UserError."""
         self._refuse_own_statistics(GLOBAL)
         round = self._round(GLOBAL, at)
         fleets = self.replay.play(round, self._final(round), [0])
         fleet = next(fleet for fleet in fleets if GLOBAL in fleet.models)
         row = int(np.searchsorted(self._results.rounds, round))
         total = MetricName("total", GLOBAL, of_clients=True)
-        [samples] = self._results.at([row]).series(total)
+        [samples] = self._results.select_rounds([row]).series(total)
         scored = np.flatnonzero(np.isfinite(samples))
         return Trained(
             GLOBAL,
@@ -313,7 +317,7 @@ class Models:
         )
 
     def _unscored(self, name: str, row: Tensor, round: int) -> Trained:
-        """A model [P] of the server before a round."""
+        """Return a model [P] of the server before a round."""
         self._refuse_own_statistics(name)
         prepared, slot = self.replay.prepared, buffer_name("model")
         statistics = self.replay.server(round).get(slot, torch.zeros(0))
@@ -336,8 +340,8 @@ class Models:
         )
 
     def _refuse_own_statistics(self, name: str) -> None:
-        """Raises UserError where each client has batch-norm statistics of its own, and
-        the server none.
+        """Raise UserError if clients have batch-norm statistics of their own and the
+        server none.
         """
         prepared = self.replay.prepared
         stay_local = prepared.config.training.buffers == "local"
@@ -351,14 +355,14 @@ class Models:
 
 @torch_settings.plain()
 def predicted(model: nn.Module, x: Tensor) -> Tensor:
-    """The classes [n] that a model predicts for samples x [n, *shape] as it takes them."""
+    """Return the classes [n] that a model predicts for input samples x [n, *shape]."""
     with torch.no_grad():
         blocks = [model(block).argmax(dim=1) for block in x.split(BLOCK)]
     return torch.cat(blocks) if blocks else torch.zeros(0, dtype=torch.int64)
 
 
 def confusion(predicted: Tensor, labels: Tensor, classes: int) -> np.ndarray:
-    """How often samples of class i are predicted as class j, int64 [classes, classes]."""
+    """Count samples of class i that are predicted as class j, int64 [classes, classes]."""
     pairs = labels * classes + predicted
     counts = torch.bincount(pairs, minlength=classes**2)
     matrix: np.ndarray = counts.view(classes, classes).numpy()

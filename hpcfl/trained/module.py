@@ -1,6 +1,4 @@
-"""A client's model as a plain module of torch, whose forward is the prediction that was
-scored.
-"""
+"""A client's model as a plain torch module, whose forward is the scored prediction."""
 
 from collections.abc import Callable
 
@@ -16,16 +14,16 @@ from hpcfl.rows import constants
 from hpcfl.rows.layout import Layout
 from hpcfl.trained.replay import with_gradients
 
-# the child that holds what a method's own prediction reads beside the model
+# the child with the variables of a method's own prediction
 PREDICTION = "prediction"
 
 
 class Predicting(nn.Module):
-    """A model whose forward is a method's own prediction, such as FedProto's by the
-    nearest prototype.
+    """A model whose forward is a method's own prediction, such as FedProto's nearest
+    prototype.
 
-    It has the model's children, parameters and buffers under their names, and where the
-    prediction reads variables the further child ``prediction``, whose buffers they are.
+    It has the model's children, parameters and buffers under their names. The variables
+    of the prediction are buffers of a further child, ``prediction``.
     """
 
     def __init__(self, model: nn.Module, predict: Predict, variables: Tensors) -> None:
@@ -35,17 +33,17 @@ class Predicting(nn.Module):
             for name, tensor in variables.items():
                 known.register_buffer(name, tensor)
             model.add_module(PREDICTION, known)
-        # the model's own dictionaries, so that what is loaded into or moved in one of
-        # the two is so in both
+        # the model's own dictionaries, so that loading into or moving one of the two
+        # changes both
         self._parameters = model._parameters
         self._buffers = model._buffers
         self._modules = model._modules
-        # not a child, under which all names would begin with "model."
+        # not a child: all names would begin with "model." then
         vars(self)["model"] = model
         self.predict = predict
 
     def forward(self, x: Tensor) -> Tensor:
-        """Logits [batch, classes] of x [batch, *shape]."""
+        """Return logits [batch, classes] of x [batch, *shape]."""
         known = self._modules.get(PREDICTION)
         variables = dict(known.named_buffers()) if known else {}
         return self.predict(vars(self)["model"], x, Lane(**variables))
@@ -61,17 +59,21 @@ def module(
     predict: Predict | None = None,
     variables: Tensors | None = None,
 ) -> tuple[nn.Module, Corrections | None]:
-    """The model of one client on the CPU, in evaluation mode; corrections of low rank are
-    part of its weights, and beside it alone, if it has any.
+    """Return the model of one client on the CPU, in evaluation mode, and its
+    corrections.
+
+    Low-rank corrections are part of its weights, and also returned alone, if any.
 
     Args:
-        build: makes one with fresh numbers, and those that are frozen.
+        build: makes a model with new numbers, and the frozen ones.
         parameters, row: their layout, and the client's, [P].
         buffers, statistics: their layout, and the client's, [B].
-        predict: how it predicts, if not by its forward.
-        variables: what that reads, one client's tensors by name.
+        predict: its prediction, if not its forward.
+        variables: the variables of the prediction, one client's tensors by name.
     """
-    with torch.random.fork_rng(devices=[]):  # what ``build`` draws is nobody else's
+    with torch.random.fork_rng(
+        devices=[]
+    ):  # the draws of ``build`` affect no other code
         model = build()
     given = parameters.split(row[None]) | buffers.split(statistics[None])
     with torch.no_grad():

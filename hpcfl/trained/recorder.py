@@ -1,7 +1,7 @@
-"""Fleets that see what a method does in a round that is played again.
+"""Fleets that record the models which a method scores in a replayed round.
 
-What a client's model is, only its method says, and it says so where it scores. So
-nothing is asked of a method for this: the hooks of the round run once more.
+Only the method knows a client's model, which it passes to the scoring. The hooks of the
+round therefore run once more, and methods need no further code.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -14,17 +14,16 @@ from hpcfl.clients import Fleet, StepContext
 from hpcfl.clients.losses import Predict, Tensors
 from hpcfl.clients.training import Task
 
-# Called after each mini-batch with the training's phase and what the step saw.
+# Called after each mini-batch with the training's phase and the step's context.
 StepObserver = Callable[[str, StepContext], None]
 
 
 @dataclass(frozen=True)
 class ScoredModel:
-    """A column's models of n clients, as ``fleet.score`` was given them.
+    """A column's models of n clients, as ``fleet.score`` received them.
 
-    rows: [n, P], or [P] if it is the same for all.
-    buffers: [n, B].
-    predict, variables: as for ``fleet.score``.
+    rows: [n, P], or [P] if it is the same for all. buffers: [n, B]. predict, variables:
+    as for ``fleet.score``.
     """
 
     rows: Tensor
@@ -35,9 +34,9 @@ class ScoredModel:
 
 @dataclass
 class ModelRecorder(Fleet):
-    """A fleet that records the models that are scored, by column.
+    """A fleet that records the scored models by column.
 
-    Their scores are not computed: the run recorded them.
+    It computes no scores: the run recorded them.
     """
 
     models: dict[str, ScoredModel] = field(default_factory=dict)
@@ -61,11 +60,10 @@ class ModelRecorder(Fleet):
 def step_recorder(
     observe: StepObserver, min_epochs: Mapping[str, int] | None = None
 ) -> Callable[..., ModelRecorder]:
-    """Return a type of fleet that shows each mini-batch to ``observe`` and computes the
-    same as any fleet.
+    """Return a type of fleet that passes each mini-batch to ``observe``.
 
-    min_epochs: by phase, how many epochs a training lasts at least, even if its
-        stopping rule would end it earlier.
+    The fleet computes the same as any other. min_epochs: by phase, the least epochs of
+    a training, even if its stopping rule would end it earlier.
     """
 
     def watch(task: Task) -> Task:
@@ -75,7 +73,7 @@ def step_recorder(
 
 
 def _watched(task: Task, observe: StepObserver, min_epochs: int) -> Task:
-    """Return a training whose steps are shown to ``observe``."""
+    """Return a training whose steps are passed to ``observe``."""
     method_step, stops = task.step, task.until
 
     def step(context: StepContext) -> None:

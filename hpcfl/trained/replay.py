@@ -1,8 +1,7 @@
-"""Rounds of a run that are played again, to look at the models that they scored.
+"""Replay of a run's rounds, to load the models that they scored.
 
-The round's own hooks run once more, for the clients that are wanted, from the state
-before the round. They do what they did in the run, to the last bit where processor, GPU
-and libraries are the same.
+The round's own hooks run once more for the wanted clients, from the state before the
+round. The results have the same bits on the same processor, GPU and libraries.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -38,22 +37,22 @@ from hpcfl.storage.run_folder import CHECKPOINTS
 from hpcfl.trained import experiment
 from hpcfl.trained.recorder import ModelRecorder
 
-# clients whose round is played at once, so that not all models of a run are in memory
+# clients that are replayed at once, so that not all models of a run are in memory
 TOGETHER = 64
 
-# Decorates what a user may call inside ``torch.no_grad`` or ``torch.inference_mode``, as
-# one does around predictions: a round that is played again trains, and what is kept for
-# the next call must not be of the kind that no gradient can go through.
+# Decorates functions that a user may call inside ``torch.no_grad`` or
+# ``torch.inference_mode``, as around predictions: a replayed round trains, and the
+# tensors stored for the next call must allow gradients.
 with_gradients = torch.inference_mode(False)  # which ends ``torch.no_grad`` too
 
 
 class RoundReplay:
-    """The rounds of the run in a folder, as far as the state before them is kept."""
+    """The rounds of the run in a folder whose earlier state is stored."""
 
     def __init__(
         self, folder: Path, table: Mapping[str, Any], own: Collection[str]
     ) -> None:
-        """Nothing is read yet; arguments as for ``experiment.read_again``."""
+        """Set the arguments of ``experiment.read_again``; nothing is read yet."""
         self.folder = folder
         self.checkpoints = folder / CHECKPOINTS
         self.run = fingerprint(table)
@@ -65,10 +64,11 @@ class RoundReplay:
     @cached_property
     @torch_settings.plain()
     def prepared(self) -> Prepared:
-        """What a single process with all clients has before round 1. Raises UserError.
+        """Return the prepared experiment of a single process with all clients before
+        round 1.
 
-        It is tried as it was before the run, which had one lane if it cannot be
-        batched.
+        The preflight runs as before the run, which had one lane if it cannot be
+        batched. Raises UserError.
         """
         alone = OneProcess()
         config = experiment.read_again(self.folder, self._table, self._own)
@@ -81,21 +81,20 @@ class RoundReplay:
 
     @property
     def rounds(self) -> set[int]:
-        """The numbers of the rounds before which the state is kept; the last may be yet
-        to come.
-        """
+        """Return the rounds whose earlier state is stored; the last may be yet to come."""
         states = checkpoint.states(self.checkpoints, self.run)
         return {1, *(done + 1 for done in states)}
 
     def digest(self, number: int) -> str | None:
-        """The digest of the whole state before a round; None before the first. Raises
-        UserError.
+        """Return the digest of the whole state before a round; None before the first.
+
+        Raises UserError.
         """
         manifest, _ = self._before(number)
         return manifest.digest if manifest else None
 
     def server(self, number: int) -> State:
-        """The server's state before a round. Raises UserError."""
+        """Return the server's state before a round. Raises UserError."""
         return self._before(number)[1]
 
     @with_gradients
@@ -106,8 +105,7 @@ class RoundReplay:
         clients: Sequence[int],
         fleet_type: FleetType = ModelRecorder,
     ) -> Iterator[ModelRecorder]:
-        """Play a round for some clients; yields their fleets, with the models that it
-        scores.
+        """Play a round for some clients; yield their fleets with the scored models.
 
         Args:
             number: of the round.
@@ -116,7 +114,7 @@ class RoundReplay:
             fleet_type: makes a ``ModelRecorder`` of its fields.
 
         Raises:
-            UserError: there is no such client, or the state is not kept.
+            UserError: there is no such client, or the state is not stored.
         """
         self._refuse_strangers(clients)
         take_seat(self.prepared.config, OneProcess())
@@ -140,9 +138,7 @@ class RoundReplay:
                     yield fleet
 
     def _refuse_strangers(self, clients: Sequence[int]) -> None:
-        """Raises UserError where one of the clients has no model because the run was
-        not trained with it.
-        """
+        """Raise UserError for a client that the run was not trained with."""
         count = self.prepared.setup.clients
         for client in clients:
             if 0 <= client < count:
@@ -156,8 +152,8 @@ class RoundReplay:
 
     @with_gradients
     def _before(self, number: int) -> tuple[Manifest | None, State]:
-        """The checkpoint before a round, None before the first, and the server's state
-        in it.
+        """Return the checkpoint before a round, None before the first, and its server
+        state.
         """
         if number not in self._states:
             manifest = self._manifest(number)
@@ -172,8 +168,9 @@ class RoundReplay:
         return self._states[number]
 
     def _manifest(self, number: int) -> Manifest | None:
-        """The checkpoint before a round, None before the first. Raises UserError where
-        it cannot be read.
+        """Return the checkpoint before a round, None before the first.
+
+        Raises UserError if it cannot be read.
         """
         manifest = checkpoint.states(self.checkpoints, self.run).get(number - 1)
         try:
@@ -189,7 +186,7 @@ class RoundReplay:
         return manifest
 
     def _store(self, number: int, ids: list[int]) -> ClientStore:
-        """The clients' private state before a round."""
+        """Return the clients' private state before a round."""
         store = ClientStore(ids, self.prepared.store.template)
         manifest, _ = self._before(number)
         if manifest is not None:

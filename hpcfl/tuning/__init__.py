@@ -1,3 +1,1 @@
-"""Tuning every method alike: what is tried, with which budget, who goes on, what came
-out.
-"""
+"""Equal tuning of all methods: search space, budget, selection of candidates, outcome."""

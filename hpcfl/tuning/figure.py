@@ -1,5 +1,6 @@
-"""Figure of a tuning: the expected best score over the number of trials, a line for each
-method, and marks of the untuned ones.
+"""The figure of a tuning: the expected best score over the number of trials.
+
+Each method is a line; marks show the untuned methods.
 """
 
 import math
@@ -14,13 +15,13 @@ from hpcfl.scores._described import Measure
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-# By method the scores after 0, 1, 2 … trials; of none it is the untuned one's, None where
-# that has none.
+# The scores of each method after 0, 1, 2 … trials; the first is that of the untuned
+# configuration, None if missing.
 Curves = Mapping[str, Sequence[float | None]]
 
 
 def write(path: Path, curves: Curves, measure: Measure) -> None:
-    """Draw the figure into a file. Raises RunFailure where it cannot be written."""
+    """Draw the figure into a file. Raises RunFailure if it cannot be written."""
     figures.write(path, lambda: draw(Sheet(figures.PAGE), curves, measure))
 
 

@@ -1,10 +1,10 @@
-"""The arithmetic of a search: successive halving over rounds, with a budget in gradients
-of samples. Pure functions.
+"""The arithmetic of a search: successive halving over rounds, with a budget in sample
+gradients. Pure functions.
 
-Successive halving (Jamieson & Talwalkar, "Non-stochastic best arm identification and
-hyperparameter optimization", AISTATS 2016) plays all configurations for a while, the
-best 1/η of them η times as long, and so on. A rung goes on with the runs that stand, so
-that it costs what its rounds are more than those of the rung before.
+Successive halving plays all configurations for a while, the best 1/η of them η times as
+long, and so on (Jamieson & Talwalkar, "Non-stochastic best arm identification and
+hyperparameter optimization", AISTATS 2016). A rung continues existing runs, so it costs
+only its additional rounds.
 """
 
 from collections.abc import Mapping, Sequence
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from math import ceil
 
-FEWEST = 2  # rounds before those that the cost of a round is measured in
+FEWEST = 2  # first rounds that do not count for the cost of a round
 
 
 @dataclass(frozen=True)
@@ -20,8 +20,8 @@ class Rung:
     """A step of the search.
 
     Attributes:
-        share: Of a whole run's rounds.
-        trials: How many configurations are played so long.
+        share: The share of a whole run's rounds.
+        trials: The number of configurations that are played so long.
     """
 
     share: Fraction
@@ -29,8 +29,10 @@ class Rung:
 
 
 def rungs(trials: int, eta: int, count: int) -> list[Rung]:
-    """The rungs of successive halving: of ``trials`` configurations one in η^k is
-    played for 1/η^(count − 1 − k) of a whole run's rounds, at least one.
+    """Return the rungs of successive halving.
+
+    Of ``trials`` configurations, one in η^k is played for 1/η^(count − 1 − k) of a
+    whole run's rounds; at least one is played.
     """
     return [
         Rung(Fraction(1, eta ** (count - 1 - k)), max(1, trials // eta**k))
@@ -39,7 +41,7 @@ def rungs(trials: int, eta: int, count: int) -> list[Rung]:
 
 
 def cost(rungs: Sequence[Rung]) -> Fraction:
-    """What a search costs, in whole runs: Σ_k n_k (s_k − s_{k−1})."""
+    """Return the cost of a search in whole runs: Σ_k n_k (s_k − s_{k−1})."""
     total = Fraction(0)
     before = Fraction(0)
     for rung in rungs:
@@ -49,20 +51,21 @@ def cost(rungs: Sequence[Rung]) -> Fraction:
 
 
 def whole_runs(trials: int, eta: int, count: int, measured: Fraction) -> list[Rung]:
-    """The search where a run cannot go on with more rounds, so that every configuration
-    is played whole: as many as cost no more than the halving would, at least one.
+    """Return the search for runs that cannot go on with more rounds.
 
-    measured: the share of a whole run that tells what a configuration costs, and that
-        is played beside it.
+    Every configuration is played whole: as many as cost no more than the halving would,
+    at least one. measured: the share of a whole run that measures a configuration's
+    cost and is played in addition.
     """
     affordable = int(cost(rungs(trials, eta, count)) / (1 + measured))
     return [Rung(Fraction(1), max(1, min(trials, affordable)))]
 
 
 def measured_rounds(every: int) -> int:
-    """How many rounds tell what a run costs: FEWEST, in which methods may do what they
-    do once, then one that is scored and, unless all are, one that is not. The last of
-    them is scored.
+    """Return the number of rounds that measure the cost of a run.
+
+    They are FEWEST rounds, in which methods may do unique work, then a scored round
+    and, unless all are scored, an unscored one. The last of them is scored.
     """
     least = FEWEST + min(every, 2)
     return every * ceil(least / every)
@@ -71,16 +74,18 @@ def measured_rounds(every: int) -> int:
 def rounds_within(
     budget: int, gradients: Sequence[int], final: int, every: int, most: int
 ) -> int:
-    """How many rounds a whole run has: as many as the budget allows if further rounds
-    cost what those that were measured did, scored ones and others apart; at least those
-    that were measured and at most ``most``.
+    """Return the number of rounds of a whole run that the budget allows.
+
+    Further rounds are taken to cost the same as measured ones; scored rounds and others
+    count separately. The result is at least the number of measured rounds and at most
+    ``most``.
 
     Args:
-        budget: Gradients of samples of a whole run.
-        gradients: What the first rounds took, of which there are ``measured_rounds``,
-            or ``most`` if these are fewer.
-        final: What the scoring after the last round takes.
-        every: How many rounds bring one scoring.
+        budget: Sample gradients of a whole run.
+        gradients: The costs of the first rounds, ``measured_rounds`` of them, or
+            ``most`` if these are fewer.
+        final: The cost of the scoring after the last round.
+        every: The number of rounds with one scoring.
         most: The experiment's rounds.
     """
     measured = len(gradients)
@@ -97,17 +102,18 @@ def rounds_within(
 
 
 def rounds_at(whole: int, share: Fraction, least: int) -> int:
-    """The rounds of a rung, of a run that has ``whole`` of them and that was played for
-    ``least`` already.
+    """Return the rounds of a rung for a run of ``whole`` rounds, at least ``least``.
+
+    least: the rounds that were played already.
     """
     return max(least, ceil(whole * share))
 
 
 def best(ranks: Mapping[str, float | None], count: int) -> list[str]:
-    """The ``count`` names with the highest ranks, fewer where fewer have one.
+    """Return the ``count`` names with the highest ranks, fewer if fewer have one.
 
-    Of equals the first comes first; who has None, because it diverged or gave no
-    number, never goes on.
+    Equal ranks keep their order. A name with the rank None, because its run diverged or
+    gave no number, never goes on.
     """
     order = list(ranks)
     known = [name for name in order if ranks[name] is not None]
@@ -116,7 +122,7 @@ def best(ranks: Mapping[str, float | None], count: int) -> list[str]:
 
 
 def mean(numbers: Sequence[float | None]) -> float | None:
-    """Their mean, added in order; None where any is missing."""
+    """Return the mean, added in order; None if any number is missing."""
     total = 0.0
     for number in numbers:
         if number is None:
@@ -126,12 +132,12 @@ def mean(numbers: Sequence[float | None]) -> float | None:
 
 
 def expected_best(scores: Sequence[float]) -> list[float]:
-    """The expected highest of b draws from ``scores``, for b = 1 … n.
+    """Return the expected highest of b draws from ``scores``, for b = 1 … n.
 
     Dodge et al., "Show your work: improved reporting of experimental results", EMNLP
-    2019, equations 3 to 8: draws are with replacement from the n scores that were seen,
-    so P(highest ≤ v_i) = (i/n)^b for the i-th lowest v_i, and the expectation is
-    Σ_i v_i ((i/n)^b − ((i − 1)/n)^b).
+    2019, equations 3 to 8: draws are with replacement from the n scores, so P(highest ≤
+    v_i) = (i/n)^b for the i-th lowest v_i. The expectation is Σ_i v_i ((i/n)^b − ((i −
+    1)/n)^b).
     """
     ascending = sorted(scores)
     count = len(ascending)

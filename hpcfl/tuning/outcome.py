@@ -1,5 +1,6 @@
-"""What came out of a tuning: a file for each chosen configuration, a table, and the curve
-of the expected best score over the number of trials.
+"""The outcome of a tuning: files for the chosen configurations, a table, and a curve.
+
+The curve shows the expected best score over the number of trials.
 """
 
 import csv
@@ -19,9 +20,9 @@ from hpcfl.report.summary import Run
 from hpcfl.report.text import literal, stdout_console
 from hpcfl.scores._described import Measure
 from hpcfl.storage import sweep_folder, tune_folder
-from hpcfl.tuning import figure, halving, spending, standing
+from hpcfl.tuning import figure, halving, search_results, spending
 from hpcfl.tuning.plan import Cell, Plan
-from hpcfl.tuning.standing import Choice
+from hpcfl.tuning.search_results import Choice
 
 TABLE, CURVE, FIGURE = tune_folder.TABLE, "curve.csv", "curve.png"
 MISSING = "–"
@@ -29,18 +30,18 @@ MISSING = "–"
 
 @dataclass(frozen=True)
 class Tuned:
-    """What a method was tuned to.
+    """The outcome of a method's tuning.
 
     Attributes:
-        method: Which one.
-        trials: How many configurations were drawn.
-        spent: Gradients of samples that the search took.
-        choice: None where no run came to an end.
-        untuned: The method as the file has it; None where that did not come to an end.
+        method: The name of the method.
+        trials: The number of configurations that were drawn.
+        spent: The sample gradients of the search.
+        choice: The chosen configuration; None if no run came to an end.
+        untuned: The method as the file has it; None if that did not come to an end.
         curve: The expected best score on held-out samples after 1, 2 … trials.
-        finals: Test scores of the chosen configuration's final runs, at the tail, by
-            seed.
-        finals_untuned: The same of the untuned one.
+        finals: The test scores of the chosen configuration's final runs, at the tail,
+            by seed.
+        finals_untuned: The same for the untuned configuration.
     """
 
     method: str
@@ -54,14 +55,14 @@ class Tuned:
 
 
 def chosen_text(plan: Plan, choice: Choice) -> str:
-    """An experiment file with a chosen configuration, for the first of the final seeds."""
+    """Return an experiment file with a chosen configuration and the first final seed."""
     candidate = choice.candidate
     method = candidate.method
     seeds = plan.section.final_seeds
     config = plan.config(candidate, seeds[0], choice.rounds)
     trials = plan.trials(method)
     lines = [
-        f"{method}, {candidate.label} of {len(trials)}: {candidate.said}",
+        f"{method}, {candidate.label} of {len(trials)}: {candidate.description}",
         f"chosen by {choice.score:.6g} on held-out samples at the tail, on the "
         f"partitions of seeds {plan.section.search_seeds}",
         f"{choice.rounds} rounds are what {plan.section.budget} gradients of samples "
@@ -112,17 +113,17 @@ def of_method(
     finals: dict[int, float],
     finals_untuned: dict[int, float],
 ) -> Tuned:
-    """What a method was tuned to, from the files of its search and the test scores of
-    its final runs by seed.
+    """Return the outcome of a method's tuning.
 
-    measure: what the number that counts measures.
+    measure: the measure of the primary metric. finals, finals_untuned: the test scores
+    of final runs by seed.
     """
     return Tuned(
         method,
         len(plan.trials(method)),
-        standing.spent(plan, folder, method),
-        standing.chosen(plan, folder, method),
-        standing.untuned(plan, folder, method),
+        search_results.sum_gradients(plan, folder, method),
+        search_results.choose(plan, folder, method),
+        search_results.find_untuned(plan, folder, method),
         curve(plan, folder, method, measure),
         finals,
         finals_untuned,
@@ -130,17 +131,17 @@ def of_method(
 
 
 def curve(plan: Plan, folder: Path, method: str, measure: Measure) -> list[float]:
-    """The expected best score on held-out samples after 1, 2 … trials of a method.
+    """Return the expected best score on held-out samples after 1, 2 … trials of a
+    method.
 
-    A trial counts with the score of the last rung that it was played in: what it would
-    have come to by more rounds nobody knows. Those that diverged have none and leave
-    fewer trials.
+    A trial counts with the score of its last rung. Diverged trials have no score, so
+    they leave fewer trials.
     """
     ranks = []
     for candidate in plan.trials(method):
         found = []
         for seed in plan.section.search_seeds:
-            last = standing.last_result(plan, folder, Cell(candidate, seed))
+            last = search_results.find_last_result(plan, folder, Cell(candidate, seed))
             found.append(last)
         rank = halving.mean([one["rank"] if one else None for one in found])
         if rank is not None:
@@ -149,8 +150,9 @@ def curve(plan: Plan, folder: Path, method: str, measure: Measure) -> list[float
 
 
 def test_scores(plan: Plan, sweep: Path) -> dict[str, dict[int, float]]:
-    """The test scores of a sweep's final runs at the tail, by method and seed; those
-    that did not come to an end are left out. Every run is read once.
+    """Return the test scores of a sweep's final runs at the tail, by method and seed.
+
+    Unfinished runs are left out. Every run is read once.
     """
     seeds = set(plan.section.final_seeds)
     scores: dict[str, dict[int, float]] = {}
@@ -169,7 +171,7 @@ def _runs(sweep: Path) -> list[Run]:
 
 
 def measure_of(folder: Path) -> Measure:
-    """What the number that counts measures."""
+    """Return the measure of the primary metric."""
     for name in sweep_folder.there(folder / tune_folder.SEARCH):
         return summary.load(folder / tune_folder.SEARCH / name).measure
     return Measure("accuracy", "", "accuracy", "", "up")
@@ -211,15 +213,16 @@ def table_text(plan: Plan, tuned: list[Tuned]) -> str:
                 fmean(one.finals.values()) if one.finals else "",
                 fmean(one.finals_untuned.values()) if one.finals_untuned else "",
                 len(one.finals),
-                choice.candidate.said if choice else "",
+                choice.candidate.description if choice else "",
             ]
         )
     return lines.getvalue()
 
 
 def curve_text(tuned: list[Tuned]) -> str:
-    """The curves as CSV: a line for each method and number of trials; of 0 trials it is
-    the untuned configuration's score.
+    """Return the curves as CSV, a line for each method and number of trials.
+
+    The line for 0 trials has the untuned configuration's score.
     """
     lines = io.StringIO()
     writer = csv.writer(lines, lineterminator="\n")
@@ -232,7 +235,7 @@ def curve_text(tuned: list[Tuned]) -> str:
 
 
 def _scores(tuned: Tuned) -> list[float | None]:
-    """The scores on held-out samples after 0, 1, 2 … trials."""
+    """Return the scores on held-out samples after 0, 1, 2 … trials."""
     untuned = tuned.untuned.score if tuned.untuned else None
     return [untuned, *tuned.curve]
 
@@ -256,7 +259,7 @@ def _print_table(plan: Plan, tuned: list[Tuned], measure: Measure) -> None:
             measure.shown(untuned.score) if untuned else MISSING,
             _shown(one.finals, measure),
             _shown(one.finals_untuned, measure),
-            literal(choice.candidate.said if choice else MISSING),
+            literal(choice.candidate.description if choice else MISSING),
         )
     console = stdout_console()
     if not console.is_terminal:
@@ -272,7 +275,7 @@ def _print_table(plan: Plan, tuned: list[Tuned], measure: Measure) -> None:
 
 
 def _shown(scores: dict[int, float], measure: Measure) -> str:
-    """Mean ± sample standard deviation over seeds."""
+    """Return mean ± sample standard deviation over seeds as text."""
     if not scores:
         return MISSING
     numbers = list(scores.values())

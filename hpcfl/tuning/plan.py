@@ -1,7 +1,6 @@
-"""What a tuning plays: the configurations that are drawn for each method, and the runs of
-each of them.
+"""The plan of a tuning: the drawn configurations of each method and their runs.
 
-Everything here follows from the file alone, so that every process knows it.
+The file alone determines the plan, so every process computes the same one.
 """
 
 import copy
@@ -23,8 +22,8 @@ from hpcfl.tuning import halving
 from hpcfl.tuning.halving import Rung
 from hpcfl.tuning.section import Range, Tune, as_range, parse
 
-ATTEMPTS = 100  # draws until one is a valid experiment
-DIGITS = 3  # significant digits of a drawn number, which somebody may want to type
+ATTEMPTS = 100  # the most draws for a valid experiment
+DIGITS = 3  # significant digits of a drawn number, so that it is easy to type
 UNTUNED = "untuned"  # the label of a method's configuration as the file has it
 
 
@@ -33,9 +32,9 @@ class Candidate:
     """A configuration of a method.
 
     Attributes:
-        method: As ``method.name`` has it.
-        label: Sets it apart from the method's other ones; part of a file's name.
-        setting: What was drawn and what the overrides set, by dotted key.
+        method: The value of ``method.name``.
+        label: Unique for the method; part of a file's name.
+        setting: The drawn values and the overrides, by dotted key.
     """
 
     method: str
@@ -47,8 +46,8 @@ class Candidate:
         return f"{in_file_name(self.method)},{self.label}"
 
     @property
-    def said(self) -> str:
-        """The setting in words."""
+    def description(self) -> str:
+        """Return the setting in words."""
         parts = [f"{key} = {value}" for key, value in self.setting.items()]
         return ", ".join(parts) or "nothing is set"
 
@@ -67,12 +66,12 @@ class Cell:
 
 @dataclass(frozen=True)
 class Draws:
-    """What was drawn for a method.
+    """The configurations drawn for a method.
 
     Attributes:
-        candidates: In the order of their draws, also those that a method which plays
-            whole runs cannot afford.
-        need_rounds: Whether any of them has to know how many rounds there will be.
+        candidates: All draws in order, including those that exceed the budget of a
+            method with whole runs.
+        need_rounds: Whether any of them depends on the number of rounds.
     """
 
     candidates: list[Candidate]
@@ -84,7 +83,7 @@ class Plan:
     """A tuning.
 
     Attributes:
-        source: Where the table comes from, for errors.
+        source: The origin of the table, for errors.
         base: The experiment's table without ``[tune]``.
         section: ``[tune]``.
     """
@@ -96,12 +95,12 @@ class Plan:
 
     @property
     def table(self) -> dict[str, Any]:
-        """All that the tuning is, as ``read`` takes it."""
+        """Return the whole tuning as a table for ``read``."""
         return {**self.base, "tune": self.section.model_dump(mode="json")}
 
     @cached_property
     def most(self) -> int:
-        """The rounds that a run has where the budget allows more. Raises UserError."""
+        """Return the most rounds of a run, if the budget allows them. Raises UserError."""
         method = {"method.name": self.section.methods[0]}
         config, mistakes = configured(self.base, method)
         if config is None:
@@ -109,15 +108,19 @@ class Plan:
         return config.rounds
 
     def method_of(self, cell: str) -> str:
-        """Which method a run is of, by its name. Raises UserError if there is none."""
+        """Return the method of a run by the run's name. Raises UserError for other
+        names.
+        """
         for method in self.section.methods:
             if cell.startswith(f"{in_file_name(method)},"):
                 return method
         raise UserError(f"{self.source}: '{cell}' is no run of this tuning")
 
     def ranges(self, method: str) -> dict[str, Range]:
-        """What may be tried for each key of a method: those that it declares, those of
-        ``tune.search``, and of its overrides those that are ranges.
+        """Return the search range of each key of a method.
+
+        They are the ranges that the method declares, those of ``tune.search``, and
+        those of the method's overrides.
         """
         given = {**self.base.get("method", {}), "name": method}
         declared: dict[str, Range] = {}
@@ -134,23 +137,25 @@ class Plan:
         return dict(sorted(ranges.items()))
 
     def fixed(self, method: str) -> Setting:
-        """What the overrides of a method set without a search."""
+        """Return the method's overrides that are values and not ranges."""
         overrides = self.section.overrides.get(method, {})
         return {
             key: value for key, value in overrides.items() if as_range(value) is None
         }
 
     def untuned(self, method: str) -> Candidate:
-        """The method as the file and its own defaults have it."""
+        """Return the method with its settings from the file and its own defaults."""
         return Candidate(method, UNTUNED, self.fixed(method))
 
     def trials(self, method: str) -> list[Candidate]:
-        """The configurations that are drawn for a method, in the order of their draws."""
+        """Return the configurations that are drawn for a method, in the order of their
+        draws.
+        """
         first = self.rungs(method)[0]
         return self._drawn(method).candidates[: first.trials]
 
     def rungs(self, method: str) -> list[Rung]:
-        """The steps of a method's search."""
+        """Return the steps of a method's search."""
         section = self.section
         arguments = section.trials, section.eta, section.rungs
         if self.plays_whole(method):
@@ -160,13 +165,14 @@ class Plan:
         return halving.rungs(*arguments)
 
     def plays_whole(self, method: str) -> bool:
-        """Whether a run of the method cannot go on with more rounds, because what a
-        round does depends on how many there will be.
+        """Return whether a run of the method cannot go on with more rounds.
+
+        Its rounds depend on the number of rounds then.
         """
         return self._drawn(method).need_rounds
 
     def config(self, candidate: Candidate, seed: int, rounds: int) -> Config:
-        """The experiment of a candidate. Raises UserError."""
+        """Return the experiment of a candidate. Raises UserError."""
         config, mistakes = self._configured(candidate, seed, rounds)
         if config is None:
             place = f"{self.source} [tune] {candidate.name}"
@@ -185,7 +191,7 @@ class Plan:
         return config, mistakes
 
     def _drawn(self, method: str) -> Draws:
-        """What is drawn for a method, which is done once."""
+        """Return the draws of a method, which are made once."""
         if method not in self._known:
             self._known[method] = self._draws(method)
         return self._known[method]
@@ -217,24 +223,24 @@ class Plan:
 def draw(
     ranges: Mapping[str, Range], seed: int, trial: int, attempt: int = 0
 ) -> Setting:
-    """One configuration, a function of seed, trial and key.
+    """Draw a configuration as a function of seed, trial and key.
 
-    It is the same for all methods: each tries the same learning rates, so that none is
-    better than another by the luck of its draws. With draws of their own eight FedAvgs
-    differed by as much as 1.2 ± 0.4 points (results/tuned).
+    All methods get the same draws, such as the same learning rates, so that luck
+    favours no method. With separate draws, eight FedAvgs differed by up to 1.2 ± 0.4
+    points (results/tuned).
 
-    attempt: counts the draws of a trial, where those before were no valid experiments.
+    attempt: counts the draws of a trial after invalid experiments.
     """
     setting = {}
     for key, values in ranges.items():
         purpose = "tune", trial, attempt, key
         [luck] = randomness.uniform(seed, *purpose, skip=0, count=1).tolist()
-        setting[key] = _at(values, luck)
+        setting[key] = _pick(values, luck)
     return setting
 
 
-def _at(values: Range, luck: float) -> Any:
-    """What lies at the share ``luck`` in [0, 1) of a range."""
+def _pick(values: Range, luck: float) -> Any:
+    """Return the value at the share ``luck`` in [0, 1) of a range."""
     if isinstance(values, list):
         return values[int(luck * len(values))]
     low, high = values.low, values.high
@@ -247,9 +253,9 @@ def _at(values: Range, luck: float) -> Any:
 
 
 def read(table: dict[str, Any], source: str, cell: str = "") -> Plan:
-    """The tuning in an experiment file's table. Raises UserError.
+    """Return the tuning in an experiment file's table. Raises UserError.
 
-    cell: the name of a run; of the methods only that which it is of is looked at.
+    cell: the name of a run; only its method is checked then.
     """
     if not isinstance(table.get("tune"), dict):
         raise UserError(
@@ -270,7 +276,7 @@ def read(table: dict[str, Any], source: str, cell: str = "") -> Plan:
 
 
 def _check(plan: Plan, cell: str) -> None:
-    """Raise UserError for what a search would stumble over later."""
+    """Raise UserError for mistakes that a search would meet later."""
     for method in plan.section.overrides:
         if method not in plan.section.methods:
             hint = plugins.nearest(method, plan.section.methods)
@@ -293,7 +299,7 @@ def _check(plan: Plan, cell: str) -> None:
 
 
 def _check_partitions(plan: Plan, method: str) -> None:
-    """Raise UserError where all seeds share a partition, by the file or a protocol."""
+    """Raise UserError if all seeds share a partition, by the file or a protocol."""
     candidate = plan.untuned(method)
     partitions = [plan.config(candidate, seed, 1).partition for seed in (0, 1)]
     seeds = {partition.seed for partition in partitions}

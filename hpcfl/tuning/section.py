@@ -1,6 +1,4 @@
-"""The section ``[tune]`` of an experiment file: which methods are tuned, over which
-ranges, with which budget.
-"""
+"""The section ``[tune]`` of an experiment file: methods, ranges and budget of a search."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -21,8 +19,8 @@ from hpcfl.experiment.sections import Section, Seed
 
 
 class Interval(Section):
-    """Numbers from ``low`` to ``high``, all alike, or with ``log`` all orders of
-    magnitude alike.
+    """An interval from ``low`` to ``high``, uniform, or with ``log`` uniform in the
+    logarithm.
     """
 
     low: float
@@ -38,14 +36,15 @@ class Interval(Section):
         return self
 
 
-# What may be tried for a key: one of several values, each alike, or an interval.
+# The search range of a key: equally likely values, or an interval.
 Range = list[Any] | Interval
-# What a tuning sets itself: which runs there are, and on which partitions.
+# The keys that a tuning sets itself: those of its runs and their partitions.
 OWN = ("name", "rounds", "seed", "partition.seed", "partition.file", "method.name")
 
 
 def as_range(value: Any) -> Range | None:
-    """The range that is meant by what stands beside a key; None where it is a value.
+    """Return the range that the value of a key means; None for a plain value.
+
     Raises ValueError.
     """
     if isinstance(value, list):
@@ -65,13 +64,14 @@ def as_range(value: Any) -> Range | None:
 
 
 def is_interval(table: Mapping[str, Any]) -> bool:
-    """Whether a table is meant as an interval, and not as a part of a dotted key."""
+    """Return whether a table means an interval and not a part of a dotted key."""
     return not Interval.model_fields.keys().isdisjoint(table)
 
 
 def entries_of(table: Mapping[str, Any]) -> Setting:
-    """The values and ranges of a table by dotted key; it is nested where keys such as
-    ``training.lr`` have no quotes. Raises ValueError.
+    """Return the values and ranges of a table by dotted key. Raises ValueError.
+
+    The table is nested if keys such as ``training.lr`` have no quotes.
     """
     entries = flat(table, is_value=is_interval)
     for key, value in entries.items():
@@ -125,7 +125,7 @@ class Tune(Section):
     @field_validator("*")
     @classmethod
     def _countable(cls, value: Any, info: ValidationInfo) -> Any:
-        """Budgets and seeds may be larger than other integers."""
+        """Accept budgets and seeds larger than other integers."""
         return value
 
     @field_validator("methods", "search_seeds", "final_seeds")
@@ -173,8 +173,9 @@ class Tune(Section):
 
 
 def parse(given: dict[str, Any], source: str) -> Tune:
-    """The section ``[tune]`` of a file. Raises UserError with a line for each key that
-    is wrong.
+    """Return the section ``[tune]`` of a file.
+
+    Raises UserError with a line for each wrong key.
     """
     try:
         return Tune(**given)

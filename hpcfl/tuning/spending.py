@@ -1,4 +1,4 @@
-"""The budget of a search, and the least that its first rounds cost. Pure functions."""
+"""The budget of a search, and the least cost of its first rounds. Pure functions."""
 
 import math
 from fractions import Fraction
@@ -22,8 +22,8 @@ def search_budget(plan: Plan) -> int:
 def refusal(plan: Plan, method: str, measured: int) -> str:
     """Return why a method's search cannot keep its budget, "" if it can.
 
-    measured: the gradients that the first rounds of all its trials take. A run that
-        cannot go on plays them twice, once to measure its cost.
+    measured: the gradients of the first rounds of all its trials. A run that cannot go
+    on plays them twice, once to measure its cost.
     """
     needed = 2 * measured if plan.plays_whole(method) else measured
     budget = search_budget(plan)

@@ -9,14 +9,17 @@ import pytest
 from hpcfl.clock import availability, exact
 from hpcfl.clock.availability import DAY, FOREVER, Daily, Traced
 from hpcfl.clock.devices import SECOND
-from hpcfl.clock.presence import Presence
+from hpcfl.clock.online_clients import OnlineClients
 from hpcfl.errors import UserError
 from hpcfl.experiment.sections import Time
 from hpcfl.rows import randomness
 
 
 def test_everybody_is_always_on_by_default():
-    assert availability.of(Time(), 3, 1).period(2, 10**15) == (0, FOREVER)
+    assert availability.make_availability(Time(), 3, 1).period(2, 10**15) == (
+        0,
+        FOREVER,
+    )
 
 
 def test_a_day_by_hand():
@@ -31,7 +34,9 @@ def test_a_day_by_hand():
 
 
 def test_clients_of_three_time_zones_come_on_at_three_hours():
-    on = availability.of(Time(availability="day", zones=3, hours=8.0), 60, 1)
+    on = availability.make_availability(
+        Time(availability="day", zones=3, hours=8.0), 60, 1
+    )
     begins = {on.period(client, DAY)[0] % DAY for client in range(60)}
     assert begins == {0, DAY // 3, 2 * (DAY // 3)}
 
@@ -57,7 +62,7 @@ def test_a_file_by_hand(tmp_path):
         )
     )
     keys = {"availability": "file", "availability_file": str(file)}
-    on = availability.of(Time(**keys), 4, 1)
+    on = availability.make_availability(Time(**keys), 4, 1)
     seconds = [on.period(2, tick * SECOND) for tick in (0, 9, 10, 29, 30, 40, 55)]
     assert [(begin // SECOND, end // SECOND) for begin, end in seconds] == [
         (0, 10),
@@ -77,17 +82,17 @@ def test_a_file_by_hand(tmp_path):
     ):
         file.write_text(json.dumps([row | wrong]))
         with pytest.raises(UserError, match="ascending seconds in turn"):
-            availability.of(Time(**keys), 4, 1)
+            availability.make_availability(Time(**keys), 4, 1)
     file.write_text(json.dumps([row | {"inactive": [30]}]))
     with pytest.raises(UserError, match="number 1 of each"):
-        availability.of(Time(**keys), 4, 1)
+        availability.make_availability(Time(**keys), 4, 1)
     file.write_text(json.dumps([row | {"inactive": []}]))
     with pytest.raises(UserError, match="2 times in 'active' and 0 in 'inactive'"):
-        availability.of(Time(**keys), 4, 1)
+        availability.make_availability(Time(**keys), 4, 1)
     for number in ("x", -1, True, None):
         file.write_text(json.dumps([row | {"active": [0, number]}]))
         with pytest.raises(UserError, match=f"has {number!r} at position 1"):
-            availability.of(Time(**keys), 4, 1)
+            availability.make_availability(Time(**keys), 4, 1)
 
 
 def test_a_file_in_which_a_client_stays_on_until_its_end():
@@ -111,19 +116,19 @@ def test_periods_are_the_same_from_any_first_question(keys):
     """A period ends after the tick that is asked for, and begins at it or after it
     unless the client is on.
     """
-    forwards = availability.of(Time(**keys), 3, 1)
+    forwards = availability.make_availability(Time(**keys), 3, 1)
     ticks = range(0, 40 * DAY // 24, 97 * SECOND)
     found = [forwards.period(2, tick) for tick in ticks]
     for tick, (begin, end) in zip(ticks, found, strict=True):
         assert begin < end and end > tick
-    backwards = availability.of(Time(**keys), 3, 1)
+    backwards = availability.make_availability(Time(**keys), 3, 1)
     assert [backwards.period(2, tick) for tick in reversed(ticks)] == found[::-1]
 
 
 @pytest.mark.parametrize("keys", MODELS)
 def test_clients_are_on_for_their_share_of_the_time(keys):
     clients, share = 1000, 0.25
-    on = availability.of(Time(**keys), clients, 5)
+    on = availability.make_availability(Time(**keys), clients, 5)
     late = DAY // 48
     here = [on.period(client, late)[0] <= late for client in range(clients)]
     # three standard deviations of a share of independent clients
@@ -138,7 +143,7 @@ def test_alternating_periods_are_the_sums_of_their_lengths():
         "off": 300.0,
     }
     for seed in (1, 2, 3, 4):
-        on = availability.of(Time(**keys), 3, seed)
+        on = availability.make_availability(Time(**keys), 3, seed)
         first, _ = on.period(2, 0)
         means = [Decimal(100 * SECOND), Decimal(300 * SECOND)]
         uniforms = 1 - randomness.generator(seed, "period", 2).random(100)
@@ -169,13 +174,13 @@ def test_exponential_lengths_are_those_of_exact_arithmetic():
         assert found[place] == exact.whole(-means[place] * logarithm)
 
 
-def test_presence_at_a_tick_that_moves_on():
-    presence = Presence(Traced([([(0, 10)], 30), ([(5, 20)], 30)]), 2)
+def test_clients_are_on_at_ascending_ticks():
+    online = OnlineClients(Traced([([(0, 10)], 30), ([(5, 20)], 30)]), 2)
     everybody = np.array([True, True])
-    assert presence.at(0).tolist() == [True, False]
-    assert presence.next_on(everybody) == 5 and presence.until(0) == 10
-    assert presence.at(7).tolist() == [True, True]
-    assert presence.next_on(everybody) == FOREVER
-    assert presence.at(10).tolist() == [False, True]
-    assert presence.next_on(everybody) == 30
-    assert presence.next_on(np.array([False, True])) == FOREVER
+    assert online.advance(0).tolist() == [True, False]
+    assert online.next_on(everybody) == 5 and online.period_end(0) == 10
+    assert online.advance(7).tolist() == [True, True]
+    assert online.next_on(everybody) == FOREVER
+    assert online.advance(10).tolist() == [False, True]
+    assert online.next_on(everybody) == 30
+    assert online.next_on(np.array([False, True])) == FOREVER

@@ -29,7 +29,7 @@ UNITS = {
 
 
 def staleness(largest=60, **keys):
-    return Staleness.of(Time(mode="asynchronous", **keys), largest)
+    return Staleness.from_largest_weight(Time(mode="asynchronous", **keys), largest)
 
 
 @pytest.mark.parametrize("kind", UNITS)

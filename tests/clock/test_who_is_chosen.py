@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from hpcfl.clock.draws import Draws
-from hpcfl.clock.selection._told import Told
+from hpcfl.clock.selection._reports import LossReports
 from hpcfl.clock.selection.base import Known, Selection
 from hpcfl.clock.selection.fastest import Fastest
 from hpcfl.clock.selection.oort import Oort
@@ -25,13 +25,13 @@ def known(candidates=(1, 1, 1, 1, 1, 1), round=1, told=None, ticks=TICKS):
         np.array(candidates, bool),
         samples,
         np.array(ticks),
-        told or Told(samples),
+        told or LossReports(samples),
     )
 
 
 def told(*rounds):
     """``rounds``: of each the losses by client."""
-    heard = Told(np.full(6, 10))
+    heard = LossReports(np.full(6, 10))
     for losses in rounds:
         heard.hear(np.array(list(losses)), np.array(list(losses.values())))
     return heard

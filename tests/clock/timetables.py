@@ -46,7 +46,7 @@ def _made(
     clients = len(ticks)
     draws = Draws(Uniform(**participation), clients, 2)
     if when is None:
-        when = availability.of(time, clients, 2)
+        when = availability.make_availability(time, clients, 2)
     return kind(time, draws, Fixed(ticks, epochs), when)
 
 

@@ -61,7 +61,7 @@ def test_arrays_may_lie_in_a_gpu_where_mpi_says_so(kinds, takes):
         rank=0, size=2, Split_type=lambda kind: host, Get_info=lambda: info
     )
     mpi4py = SimpleNamespace(COMM_WORLD=world, COMM_TYPE_SHARED=None)
-    with heartbeat.heard_by(lambda: None):  # a World listens from now on
+    with heartbeat.use_listener(lambda: None):  # a World listens from now on
         assert World(mpi4py).takes_gpu is takes
 
 

@@ -7,10 +7,10 @@ from hpcfl.files import heartbeat
 
 def test_another_listener_hears_the_beats_inside_a_block_alone():
     outer, inner = [], []
-    with heartbeat.heard_by(lambda: outer.append(1)):
+    with heartbeat.use_listener(lambda: outer.append(1)):
         with (
             pytest.raises(ZeroDivisionError),
-            heartbeat.heard_by(lambda: inner.append(1)),
+            heartbeat.use_listener(lambda: inner.append(1)),
         ):
             heartbeat.beat()
             raise ZeroDivisionError
@@ -23,7 +23,7 @@ def test_training_beats_once_a_mini_batch_and_scoring_too(make_fleet):
     fleet, beats = make_fleet(), []
     rows = fleet.setup.layout.width
     steps = -(-fleet.samples.max() // fleet.setup.training.batch_size)
-    with heartbeat.heard_by(lambda: beats.append(1)):
+    with heartbeat.use_listener(lambda: beats.append(1)):
         start = fleet.setup.normal(rows, key=("start",))
         trained = fleet.train(start)
         assert len(beats) >= steps

@@ -129,7 +129,7 @@ def test_clients_of_another_shape(tmp_path, look, wrong):
         of_clients = replace(
             old.clients, columns={**columns, name: wrong(columns[name])}
         )
-        of_rounds = Values.of(old.values, len(old.rounds)).of_rounds
+        of_rounds = Values.from_arrays(old.values, len(old.rounds)).of_rounds
         return replace(old, values=Values(of_rounds, of_clients))
 
     look(forged(tmp_path / "run", change))

@@ -56,7 +56,7 @@ def test_the_shams_try_the_same(monkeypatch):
     monkeypatch.syspath_prepend(str(TUNED))
     tuning = read("sham", "fedavg,")
     tried = {
-        tuple(trial.said for trial in tuning.trials(method))
+        tuple(trial.description for trial in tuning.trials(method))
         for method in tuning.section.methods
     }
     assert len(tuning.section.methods) == 8 and len(tried) == 1

@@ -11,7 +11,7 @@ from hpcfl.experiment import config, sweep
 from hpcfl.report import outcome, sweep_table, table_formats, tables
 from hpcfl.report.summary import Run
 from hpcfl.report.sweep_table import Reading
-from hpcfl.storage.moments import counts
+from hpcfl.storage.result_rounds import counts
 from hpcfl.storage.results import Results
 from hpcfl.storage.run_status import RunStatus, Stage
 

@@ -17,7 +17,7 @@ from hpcfl.communication.communicator import OneProcess
 from hpcfl.experiment import sections
 from hpcfl.report import packed, summary
 from hpcfl.storage.packed_runs import SUFFIX, unpacked
-from hpcfl.trained.experiment import named
+from hpcfl.trained.experiment import find_own_names
 
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "results"
@@ -48,7 +48,7 @@ def check(table, need_data, capsys):
     chosen = min(runs, key=samples)
     if samples(chosen) > AT_MOST:
         pytest.skip(f"takes minutes: hpcfl verify {table} --sample 1")
-    own = named([chosen.config[section] for section in PLAYED_BY])
+    own = find_own_names([chosen.config[section] for section in PLAYED_BY])
     need_data(sections.Data(**{**chosen.config["data"], "root": None}))
     verify(table, 1, [chosen.label], None, own, OneProcess())
     assert capsys.readouterr().out.splitlines()[-1].startswith(f"{chosen.label}: ")

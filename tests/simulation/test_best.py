@@ -16,7 +16,7 @@ from hpcfl.scores._described import Measure
 from hpcfl.simulation.best import BestRound
 from hpcfl.storage.checkpoint import latest
 from hpcfl.storage.clients import ClientStore
-from hpcfl.trained.experiment import named
+from hpcfl.trained.experiment import find_own_names
 from hpcfl.trained.models import predicted
 
 
@@ -31,7 +31,7 @@ def play(folder, method, rounds=8, every=3, best=True, lr=0.3):
     )
     with contextlib.redirect_stdout(io.StringIO()):
         run(config.parse(table), folder, OneProcess())
-    return summary.load(folder, named(table))
+    return summary.load(folder, find_own_names(table))
 
 
 def best_state(run):

@@ -32,7 +32,7 @@ def test_only_clients_that_have_a_number_are_entries():
 
 def test_some_rounds_and_some_clients():
     numbers = client_numbers.of_series(SERIES, 3)
-    turned = numbers.at([2, 0])
+    turned = numbers.select_rounds([2, 0])
     assert same(turned, {name: array[[2, 0]] for name, array in SERIES.items()})
     some = numbers.only(np.array([0, 3]))
     assert same(some, {name: array[:, [0, 3]] for name, array in SERIES.items()})
@@ -75,13 +75,13 @@ def test_a_few_of_a_million_clients_make_small_files(tmp_path):
         assert (tmp_path / "rounds" / f"{round:08d}.h5").stat().st_size < 10_000
     writer.merge()
     assert (tmp_path / "metrics.h5").stat().st_size < 15_000
-    read = metrics.read(tmp_path).at([1])
+    read = metrics.read(tmp_path).select_rounds([1])
     assert read.clients.ids.tolist() == (asked + 2).tolist()
     assert read.values["clients/a"].shape == (1, 1_000_000)
 
 
 def test_nothing_of_clients():
-    values = Values.of({"a": np.zeros(2)}, 2)
-    assert list(values) == ["a"] and len(values.at([1]).clients.starts) == 2
+    values = Values.from_arrays({"a": np.zeros(2)}, 2)
+    assert list(values) == ["a"] and len(values.select_rounds([1]).clients.starts) == 2
     assert client_numbers.joined([], 2).starts.tolist() == [0, 0, 0]
     assert ClientNumbers().clients == 0

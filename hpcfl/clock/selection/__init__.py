@@ -1,1 +1,1 @@
-"""Who is chosen to take part, one file each."""
+"""Selections of clients, one module each."""

@@ -1,4 +1,4 @@
-"""Selections that draw more clients than they need, and take the best of them."""
+"""Selections that draw more clients than they need and take the best of them."""
 
 from math import ceil
 
@@ -17,16 +17,15 @@ class OfDrawn(Selection):
     )
 
     def drawn(self, known: Known, count: int) -> np.ndarray:
-        """The ids of clients drawn uniformly, in the order in which they are drawn; with
-        ``candidates = 1`` no more than are chosen, which is the uniform choice.
+        """Return the ids of uniformly drawn clients, in the order of the draw.
+
+        With ``candidates = 1`` only ``count`` are drawn, which is the uniform choice.
         """
         # 1e-9: 1.1 · 10 is above 11 in floating point
         return known.drawn(ceil(self.candidates * count - 1e-9))
 
 
 def first(ids: np.ndarray, costs: np.ndarray, count: int) -> np.ndarray:
-    """Those ``count`` of the ids [n] with the least ``costs`` [n]; of equal ones the
-    earlier.
-    """
+    """Return the ``count`` ids [n] with the least ``costs`` [n]; earlier ones win ties."""
     chosen: np.ndarray = ids[np.argsort(costs, kind="stable")[:count]]
     return chosen

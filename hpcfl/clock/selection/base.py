@@ -1,12 +1,12 @@
-"""The contract of a selection: which of the clients that are there take part.
+"""The contract of a selection: which of the available clients take part.
 
 A selection is the section ``[participation]`` of the experiment file, and its one
-function chooses ids from what the server knows. All else is the same for all of them:
-who is there to be chosen, who is lost after it, and who is waited for.
+function chooses ids from the server's knowledge. Availability, dropout and waiting are
+the same for all selections.
 
-Every rank calls the function, and a resumed run calls it again for the rounds that it
-has played. So it must be a function of what it is given alone, and draw its random
-numbers from ``Known.random``.
+Every rank calls the function, and a resumed run calls it again for earlier rounds. It
+must therefore depend on its arguments only and draw random numbers from
+``Known.random``.
 """
 
 from abc import ABC, abstractmethod
@@ -16,29 +16,29 @@ from functools import cached_property
 
 import numpy as np
 
-from hpcfl.clock.selection._told import Told
+from hpcfl.clock.selection._reports import LossReports
 from hpcfl.experiment import sections
 from hpcfl.rows import randomness
 
-__all__ = ["Known", "Selection", "Told"]
+__all__ = ["Known", "LossReports", "Selection"]
 
 MANY = 100_000  # clients
 
 
 @dataclass(frozen=True)
 class Known:
-    """What the server knows when it chooses who takes part in a round.
+    """The server's knowledge when it chooses the clients of a round.
 
     Attributes:
-        key: of what is drawn: the number of the round, from 1, and what sets it apart
-            from other choices in it.
+        key: of the draws: the number of the round, from 1, and further numbers for
+            several choices in a round.
         seed: the experiment's.
-        candidates: bool [clients], who may be chosen.
-        samples: int64 [clients], on how many samples each trains in an epoch.
-        ticks: int64 [clients], microseconds for which each is at work if it does all
-            epochs; None without ``[time]``.
-        told: what clients have told of their trainings so far; nothing unless the
-            selection is ``by_losses``.
+        candidates: bool [clients], the clients that may be chosen.
+        samples: int64 [clients], the samples of an epoch of each client.
+        ticks: int64 [clients], the working microseconds of each client with all epochs;
+            None without ``[time]``.
+        told: the clients' reports of their trainings so far; empty unless the selection
+            is ``by_losses``.
     """
 
     key: tuple[int, ...]
@@ -46,23 +46,23 @@ class Known:
     candidates: np.ndarray
     samples: np.ndarray
     ticks: np.ndarray | None
-    told: Told
+    told: LossReports
 
     @property
     def round(self) -> int:
-        """The number of the round, from 1."""
+        """Return the number of the round, from 1."""
         return self.key[0]
 
     @cached_property
     def ids(self) -> np.ndarray:
-        """The ids of the candidates, ascending."""
+        """Return the ids of the candidates, ascending."""
         return np.flatnonzero(self.candidates)
 
     def order(self) -> np.ndarray:
-        """The ids of the candidates in random order.
+        """Return the ids of the candidates in random order.
 
-        It is one order of all clients for a key, from which those are left out who are
-        no candidates.
+        The key determines one order of all clients; clients that are no candidates are
+        left out.
         """
         clients = len(self.candidates)
         order = randomness.permutation(clients, self.seed, "cohort", *self.key)
@@ -70,10 +70,12 @@ class Known:
         return allowed
 
     def drawn(self, count: int) -> np.ndarray:
-        """At most ``count`` ids of candidates, drawn uniformly without replacement.
+        """Return at most ``count`` ids of candidates, drawn uniformly without
+        replacement.
 
-        Up to ``MANY`` clients they are the first in ``order``. To order a million takes
-        longer than many a round, so that of more clients only ``count`` are drawn.
+        Up to ``MANY`` clients they are the first in ``order``. Ordering a million
+        clients takes longer than many a round, so that only ``count`` are drawn of more
+        clients.
         """
         if len(self.candidates) <= MANY:
             return self.order()[:count]
@@ -84,20 +86,22 @@ class Known:
         return drawn
 
     def random(self, purpose: str) -> np.random.Generator:
-        """Random numbers for a purpose."""
+        """Return a generator of random numbers for a purpose."""
         return randomness.generator(self.seed, "selection", purpose, *self.key)
 
 
 class Selection(sections.Participation, ABC):
-    """Subclass it in one file with ``plugin = YourSelection`` at its end. What is
-    declared beside ``choose`` are its own keys in ``[participation]``.
+    """The base class of selections.
+
+    Subclass it in one file with ``plugin = YourSelection`` at its end. Further declared
+    attributes are its own keys in ``[participation]``.
 
     Attributes:
-        by_losses: whether it reads ``Known.told``. Then clients send the mean loss of
-            their training beside what the method sends, which is one float more.
+        by_losses: whether it reads ``Known.told``. Clients then send the mean loss of
+            their training in addition to the method's message, one more float.
         by_time: whether it reads ``Known.ticks``.
     """
 
     @abstractmethod
     def choose(self, known: Known, count: int) -> np.ndarray | Sequence[int]:
-        """At most ``count`` ids of candidates, each once; at least one."""
+        """Return at most ``count`` ids of candidates, each once; at least one."""

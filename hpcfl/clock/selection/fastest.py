@@ -1,8 +1,9 @@
-"""Fastest: those who are the fastest of some clients that are drawn.
+"""Fastest: the fastest clients of a uniformly drawn group.
 
-So it is in FedCS (Nishio & Yonetani, ICC 2019): a random group says how long it would
-take, and the server takes of it. FedCS takes as many clients as fit into a deadline, one
-after the other over a shared link; here it is a given number, and links are not shared.
+This follows FedCS (Nishio & Yonetani, ICC 2019): the clients of a random group report
+their durations, and the server chooses among them. FedCS takes as many clients as fit
+into a deadline, one after the other over a shared link. Here the number is given, and
+links are not shared.
 """
 
 import numpy as np

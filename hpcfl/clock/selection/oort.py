@@ -1,23 +1,24 @@
-"""Oort: clients from whom the model has much to learn and who are fast (Lai, Zhu,
-Madhyastha & Chowdhury, OSDI 2021, Algorithm 1; the authors' code is in FedScale).
+"""Oort: clients with large utility for the model and high speed (Lai, Zhu, Madhyastha &
+Chowdhury, OSDI 2021, Algorithm 1; the authors' code is in FedScale).
 
-Of the K clients of a round a share ε explores: it is drawn, in proportion to their speed,
-from those who have never taken part. The others are drawn in proportion to their utility
+Of the K clients of a round, a share ε explores: it is drawn, in proportion to speed,
+from clients that have never taken part. The others are drawn in proportion to their
+utility
 
     (U_i − min U) / range U + √(0.1 ln R / L_i),    times (T/t_i)^α where t_i > T,
 
-from those with at least 95 % of the utility of the last who would belong to the best.
-U_i is a client's samples times its loss, cut off at the 95 % quantile; R is the round,
-L_i that in which the client took part last, t_i for how long it is at work. T is a
-quantile of all t_i; every W rounds it is raised, unless the rounds since have brought
-more utility than the W before them (the pacer).
+from clients with at least 95 % of the utility of the last of the best clients. U_i is a
+client's samples times its loss, cut off at the 95 % quantile. R is the round, L_i the
+client's last round, and t_i its working time. T is a quantile of all t_i. Every W
+rounds it is raised, unless the rounds since then have brought more utility than the W
+before them (the pacer).
 
-Deviations. U_i: the paper has the root of the mean of the squared losses of a client's
-samples, here it is their mean, the number that clients send. That U is scaled to its
-range before the uncertainty is added, and that T is a quantile, is as in the code; the
-paper's T is in seconds. The paper leaves out who was chosen more than 10 times; the
-code does not unless asked to, nor does this. Where too few have never taken part, the
-others fill the cohort.
+Deviations. For U_i the paper takes the root of the mean of the squared losses of a
+client's samples; here it is their mean, which clients send. As in the code, U is scaled
+to its range before the uncertainty is added, and T is a quantile; the paper's T is in
+seconds. The paper leaves out clients that were chosen more than 10 times; the code does
+so only on request, and this selection never does. If too few clients have never taken
+part, the others fill the cohort.
 """
 
 from decimal import Decimal
@@ -31,8 +32,8 @@ from hpcfl.clock.selection.base import Known, Selection
 DECAY = 0.98  # of the share that explores, from round to round
 LEAST = 0.2  # of it
 CUT_OFF = 0.95  # of the utility of the last of the best clients
-CLIP = 0.95  # quantile of U beyond which it counts no more
-PACER = 0.05  # by which the quantile of T is raised
+CLIP = 0.95  # quantile at which U is cut off
+PACER = 0.05  # the increment of the quantile of T
 
 
 class Oort(Selection):
@@ -72,7 +73,7 @@ class Oort(Selection):
         return np.concatenate([best, fast])
 
     def share(self, round: int) -> float:
-        """ε, the share of a round's clients that have never taken part."""
+        """Return ε, the share of a round's clients that have never taken part."""
         share = self.explore
         for _ in range(round - 1):
             if share <= LEAST:
@@ -81,9 +82,7 @@ class Oort(Selection):
         return share
 
     def _best(self, known: Known, old: np.ndarray, count: int) -> np.ndarray:
-        """At most ``count`` of the ids ``old`` of clients that took part, drawn by
-        their utility among the best.
-        """
+        """Return at most ``count`` of the ids ``old``, drawn by utility among the best."""
         count = min(count, len(old))
         if not count:
             return old[:0]
@@ -93,7 +92,7 @@ class Oort(Selection):
         return _draw(known.random("exploit"), old[good], utilities[good], count)
 
     def utilities(self, known: Known, old: np.ndarray) -> np.ndarray:
-        """The utilities of the clients with the ids ``old``, [n]."""
+        """Return the utilities of the clients with the ids ``old``, [n]."""
         told = known.told
         gains = known.samples[old] * np.maximum(told.losses[old], 0)
         ordered = np.sort(gains)
@@ -111,7 +110,7 @@ class Oort(Selection):
         return result
 
     def limit(self, known: Known) -> int:
-        """T, the ticks within which a client is fast enough."""
+        """Return T, the ticks within which a client is fast enough."""
         assert known.ticks is not None
         totals = known.told.totals
         share = self.preferred
@@ -128,8 +127,10 @@ class Oort(Selection):
 def _draw(
     random: np.random.Generator, ids: np.ndarray, weights: np.ndarray, count: int
 ) -> np.ndarray:
-    """``count`` of the ids [n], drawn one after the other in proportion to ``weights``
-    [n] above 0.
+    """Draw ``count`` of the ids [n] without replacement, in proportion to ``weights``
+    [n].
+
+    The weights are above 0.
     """
     if not count:
         return ids[:0]

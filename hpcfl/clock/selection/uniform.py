@@ -1,4 +1,4 @@
-"""Uniform: clients drawn alike, without replacement."""
+"""Uniform: clients drawn uniformly, without replacement."""
 
 import numpy as np
 

@@ -6,7 +6,7 @@ import numpy as np
 
 from hpcfl.data.shifts import _groups
 from hpcfl.data.shifts.base import Facts, Shift
-from hpcfl.files import atomic, regular
+from hpcfl.files import atomic, user_files
 
 MOST_BYTES = 1 << 28  # of a table
 
@@ -35,7 +35,7 @@ def steps(shift: Shift, facts: Facts, concepts: int) -> np.ndarray:
 def _from_table(shift: Shift, path: str, facts: Facts, concepts: int) -> np.ndarray:
     """The steps in a file; newcomers have the columns from the first on."""
     try:
-        text = regular.read_bytes(Path(path).expanduser(), MOST_BYTES).decode()
+        text = user_files.read_bytes(Path(path).expanduser(), MOST_BYTES).decode()
         rows = [line.replace(",", " ").split() for line in text.splitlines()]
         numbers = [[int(word) for word in row] for row in rows if row]
         table = np.array(numbers, np.int64)

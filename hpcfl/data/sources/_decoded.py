@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from hpcfl.errors import UserError
-from hpcfl.files import atomic, regular
+from hpcfl.files import atomic, user_files
 
 FILE = "hpcfl-decoded.npy"
 
@@ -42,7 +42,7 @@ def table(
     path = folder / FILE
     mapped: np.ndarray | None = None
     try:
-        regular.opened(path).close()
+        user_files.opened(path).close()
         mapped = np.lib.format.open_memmap(path, mode="c")
     except FileNotFoundError:
         found = entries()

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, BinaryIO
 import numpy as np
 
 from hpcfl.errors import UserError
-from hpcfl.files import atomic, heartbeat, regular
+from hpcfl.files import atomic, heartbeat, user_files
 
 if TYPE_CHECKING:
     from PIL.Image import Image as Picture
@@ -28,7 +28,7 @@ def read(
 ) -> np.ndarray:
     """Return the pixels of a file, as ``decoded`` does; links are followed."""
     try:
-        file = regular.opened(path)
+        file = user_files.opened(path)
     except OSError as error:
         raise UserError(
             f"{path}: cannot be read as an image ({atomic.reason(error)})"

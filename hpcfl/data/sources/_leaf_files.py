@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict
 from hpcfl.data.sources import _leaf_samples
 from hpcfl.data.sources.base import MOST_BYTES
 from hpcfl.errors import UserError
-from hpcfl.files import atomic, heartbeat, regular
+from hpcfl.files import atomic, heartbeat, user_files
 
 MOST_FILES = 10_000
 SAMPLES = rb'(?<!\\)"x"\s*:\s*\['  # the key of a user's samples, in a file
@@ -70,7 +70,7 @@ def _paths(folder: Path, required: bool) -> list[Path]:
 def _users(path: Path, images: Path | None) -> list[User]:
     """Read the users in a file. Raises UserError where it is none of LEAF's."""
     try:
-        text = regular.read_bytes(path, MOST_BYTES)
+        text = user_files.read_bytes(path, MOST_BYTES)
         content = _Content.model_validate_json(text)
         heartbeat.beat()
         _refuse_other_counts(content)

@@ -8,7 +8,7 @@ from typing import Any
 from hpcfl.data.sources import _identifiers
 from hpcfl.data.sources._columns import refuse_repeated
 from hpcfl.errors import UserError
-from hpcfl.files import atomic, foreign
+from hpcfl.files import atomic, untrusted_files
 from hpcfl.files.atomic import Damaged
 
 # Keys of a schema's metadata, JSON: Hugging Face's kinds of columns, and pandas' index.
@@ -40,7 +40,7 @@ def categorical_columns(schema: Any) -> set[str]:
 def _described_by_pandas(schema: Any, key: str) -> list[Any]:
     """Return a list in pandas' description of its columns; empty without one."""
     try:
-        described = foreign.parsed((schema.metadata or {}).get(PANDAS, b"{}"))
+        described = untrusted_files.parsed((schema.metadata or {}).get(PANDAS, b"{}"))
     except Damaged:
         return []  # nothing else in the file depends on this description
     listed = described.get(key) if isinstance(described, dict) else None
@@ -57,11 +57,11 @@ def class_names(path: Path, schema: Any) -> dict[str, list[str]]:
         return {}
     found = {}
     try:
-        described = foreign.parsed(metadata)["info"]["features"]
+        described = untrusted_files.parsed(metadata)["info"]["features"]
         for column, feature in described.items():
             names = _names_in(feature)
             if names is not None:
-                found[column] = foreign.checked(names, list[str])
+                found[column] = untrusted_files.checked(names, list[str])
     except (Damaged, AttributeError, KeyError, TypeError) as error:
         raise UserError(
             f"{path}: its description of the columns cannot be read "

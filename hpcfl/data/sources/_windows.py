@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 
 from hpcfl.errors import UserError
-from hpcfl.files import atomic, heartbeat, regular
+from hpcfl.files import atomic, heartbeat, user_files
 
 MOST_BYTES = 1 << 30  # of a text file
 SHARE = 0.75  # of a subject's windows of one class that are for training, as in PFLlib
@@ -19,7 +19,7 @@ def table(name: str, path: Path) -> np.ndarray:
     Raises UserError.
     """
     try:
-        content = regular.read_bytes(path, MOST_BYTES)
+        content = user_files.read_bytes(path, MOST_BYTES)
         numbers = np.loadtxt(io.BytesIO(content), dtype=np.float32, ndmin=2)
     except FileNotFoundError:
         raise UserError(

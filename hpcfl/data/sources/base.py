@@ -9,7 +9,7 @@ from pathlib import Path
 
 from hpcfl.data.datasets import Dataset
 from hpcfl.errors import UserError
-from hpcfl.files import atomic, regular
+from hpcfl.files import atomic, user_files
 
 MOST_BYTES = 1 << 31  # of a file; the largest, SVHN's further digits, has 1.3 GB
 
@@ -92,7 +92,7 @@ class CheckedFiles(Source):
             remedy = f"it is {self.archive}{file}"
         expected = {**self.checksums, **self.further}[file]
         try:
-            content = regular.read_bytes(path, MOST_BYTES)
+            content = user_files.read_bytes(path, MOST_BYTES)
         except FileNotFoundError:
             raise UserError(f"{path}: no such file; {remedy}") from None
         except OSError as error:

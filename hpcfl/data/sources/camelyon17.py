@@ -24,7 +24,7 @@ from hpcfl.data.datasets import Dataset
 from hpcfl.data.sources import _decoded, _images
 from hpcfl.data.sources.base import Source
 from hpcfl.errors import UserError
-from hpcfl.files import atomic, regular
+from hpcfl.files import atomic, user_files
 
 FOLDER = "camelyon17_v1.0"
 METADATA = "metadata.csv"
@@ -125,7 +125,7 @@ def _rows(name: str, path: Path) -> list[Any]:
     import pandas  # takes a second to import and is needed here only
 
     try:
-        content = regular.read_bytes(path, METADATA_BYTES)
+        content = user_files.read_bytes(path, METADATA_BYTES)
         frame = pandas.read_csv(
             io.BytesIO(content), dtype=str, usecols=list(COLUMNS), na_filter=False
         )

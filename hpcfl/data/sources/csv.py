@@ -22,7 +22,7 @@ from hpcfl.data.sources._columns import (
 )
 from hpcfl.data.sources.base import MOST_BYTES
 from hpcfl.errors import UserError
-from hpcfl.files import atomic, heartbeat, regular
+from hpcfl.files import atomic, heartbeat, user_files
 
 
 class _CsvColumns(Columns):
@@ -102,7 +102,7 @@ class Csv(_table.TableSource):
         import pandas
 
         try:
-            table = _CsvColumns(root, regular.read_bytes(root, MOST_BYTES))
+            table = _CsvColumns(root, user_files.read_bytes(root, MOST_BYTES))
         except FileNotFoundError:
             raise UserError(f"{root}: no such file") from None
         except (OSError, ValueError, pandas.errors.ParserWarning) as error:

@@ -21,7 +21,7 @@ from hpcfl.data.sources import _arrow, _images, _names, _table
 from hpcfl.data.sources._columns import Columns, refuse_repeated
 from hpcfl.data.sources._schemas import refuse_missing_shards
 from hpcfl.errors import UserError
-from hpcfl.files import atomic, foreign, regular
+from hpcfl.files import atomic, untrusted_files, user_files
 from hpcfl.files.atomic import Damaged
 
 STATE, PARTS = "state.json", "dataset_dict.json"
@@ -173,7 +173,7 @@ def _table_in(path: Path) -> Any:
     """The table in a stream of Arrow's. Raises UserError."""
     arrow = _arrow.pyarrow()
     try:
-        with regular.opened(path) as file:
+        with user_files.opened(path) as file:
             return arrow.ipc.open_stream(file).read_all()
     except FileNotFoundError:
         raise UserError(f"{path}: no such file") from None
@@ -186,8 +186,8 @@ def _table_in(path: Path) -> Any:
 def _json(path: Path, form: type[Any]) -> Any:
     """The content of a JSON file, of this form. Raises UserError."""
     try:
-        return foreign.checked(
-            foreign.parsed(regular.read_bytes(path, JSON_BYTES)), form
+        return untrusted_files.checked(
+            untrusted_files.parsed(user_files.read_bytes(path, JSON_BYTES)), form
         )
     except FileNotFoundError:
         raise UserError(f"{path}: no such file") from None

@@ -29,7 +29,7 @@ from hpcfl.data.sources import _ranges
 from hpcfl.data.sources._columns import refuse_indistinct
 from hpcfl.data.sources.base import Source
 from hpcfl.errors import UserError
-from hpcfl.files import atomic, regular
+from hpcfl.files import atomic, user_files
 
 MOST_CLASSES, MOST_TOKENS = 100_000, 10_000_000
 KEYS = {"x", "y", "classes", "client"}  # arrays that are read
@@ -111,7 +111,7 @@ def _opened(path: Path) -> Iterator[NpzFile]:
     too.
     """
     try:
-        with regular.opened(path) as file:
+        with user_files.opened(path) as file:
             refuse_bombs(file)
             with np.load(file, allow_pickle=False) as content:
                 if missing := " and ".join(

@@ -20,7 +20,7 @@ from hpcfl.data.sources._schemas import refuse_missing_shards
 from hpcfl.data.sources.base import MOST_BYTES
 from hpcfl.data.sources.npz import RATIO, UNPACKED
 from hpcfl.errors import UserError
-from hpcfl.files import atomic, regular
+from hpcfl.files import atomic, user_files
 
 MOST_FILES = 10_000
 # words in names of files; only the rows of the first two are taken
@@ -67,7 +67,7 @@ def _opened(path: Path) -> Any:
     """
     arrow = _arrow.pyarrow()
     try:
-        content = regular.read_bytes(path, MOST_BYTES)
+        content = user_files.read_bytes(path, MOST_BYTES)
         opened = arrow.parquet.ParquetFile(arrow.BufferReader(content))
     except FileNotFoundError:
         raise UserError(f"{path}: no such file") from None

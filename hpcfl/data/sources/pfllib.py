@@ -27,7 +27,7 @@ from hpcfl.data.owners import Owners
 from hpcfl.data.sources import _pickled, npz, npz_folders
 from hpcfl.data.sources.base import Source
 from hpcfl.errors import UserError
-from hpcfl.files import atomic, foreign, heartbeat, regular
+from hpcfl.files import atomic, heartbeat, untrusted_files, user_files
 from hpcfl.files.atomic import Damaged
 
 PARTS = ("train", "test")
@@ -110,8 +110,8 @@ def _config(root: Path) -> Config | None:
     """Read ``config.json``; None where there is none. Raises UserError."""
     path = root / CONFIG
     try:
-        table = foreign.parsed(regular.read_bytes(path, CONFIG_BYTES))
-        return foreign.checked(table, Config)
+        table = untrusted_files.parsed(user_files.read_bytes(path, CONFIG_BYTES))
+        return untrusted_files.checked(table, Config)
     except FileNotFoundError:
         return None
     except (OSError, Damaged) as error:
@@ -197,7 +197,7 @@ def _pickle_in(path: Path) -> bytes:
     """The pickle in a .npz file of one array of objects without dimensions. Raises many
     kinds of exceptions.
     """
-    with regular.opened(path) as file:
+    with user_files.opened(path) as file:
         npz.refuse_bombs(file)
         with zipfile.ZipFile(file) as archive:
             if archive.namelist() != [MEMBER]:

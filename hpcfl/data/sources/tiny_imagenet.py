@@ -20,7 +20,7 @@ from hpcfl.data.datasets import Dataset
 from hpcfl.data.sources import _decoded, _images
 from hpcfl.data.sources.base import Source
 from hpcfl.errors import UserError
-from hpcfl.files import atomic, regular
+from hpcfl.files import atomic, user_files
 
 FOLDER = "tiny-imagenet-200"
 URL, MD5 = (
@@ -127,7 +127,7 @@ def _rows(path: Path, wanted: str, columns: list[str]) -> list[list[str]]:
     Raises UserError.
     """
     try:
-        lines = regular.read_bytes(path, MOST_BYTES).decode().splitlines()
+        lines = user_files.read_bytes(path, MOST_BYTES).decode().splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"{path}: cannot be read ({atomic.reason(error)})") from None
     rows = [line.split("\t")[: len(columns)] for line in lines]

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from hpcfl.errors import UserError
-from hpcfl.experiment import blame
+from hpcfl.experiment import user_code
 from hpcfl.experiment.sections import Training
 from hpcfl.methods._anchored import Anchored
 from hpcfl.methods._server_model import ServerModel
@@ -178,7 +178,7 @@ def leaving_out(kind: type[Method], option: Option, hook: str) -> type | None:
 
 def _place(thing: Any) -> str:
     """``file:line: `` of a user's class or function; "" for what is hpcfl's."""
-    place = blame.definition_of(thing)
+    place = user_code.find_definition(thing)
     return f"{place}: " if place else ""
 
 

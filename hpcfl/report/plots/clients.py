@@ -20,7 +20,7 @@ from hpcfl.report.reading import named
 from hpcfl.report.series import drawable
 from hpcfl.report.summary import Run
 from hpcfl.report.text import plain
-from hpcfl.storage import moments
+from hpcfl.storage import result_rounds
 
 if TYPE_CHECKING:
     import pandas
@@ -147,7 +147,9 @@ def _over_rounds(run: Run, seed: str, scores: Rows, step: int) -> dict[str, np.n
     """
     column = named(run, scores.metric).column
     recorded = run.results.clients
-    of_score = moments.of_entries(recorded, column, scores.measure.score)
+    of_score = result_rounds.compute_entry_scores(
+        recorded, column, scores.measure.score
+    )
     if of_score is None:
         return {}
     drawn = drawable(scores.measure.factor * of_score)

@@ -1,5 +1,5 @@
-"""Reading files that a user names: regular files only, so that no pipe or device keeps
-a reader waiting.
+"""Reading of files that a user names: only regular files, because pipes and devices can
+block a reader.
 """
 
 import os
@@ -9,9 +9,10 @@ from typing import BinaryIO
 
 
 def descriptor(path: str | Path, flags: int = os.O_RDONLY) -> int:
-    """A file descriptor of a regular file, for the caller to close.
+    """Open a regular file and return its descriptor, which the caller closes.
 
-    flags: of ``os.open``; links are followed unless they say otherwise. Raises OSError.
+    flags: as for ``os.open``; links are followed unless the flags forbid it. Raises
+    OSError.
     """
     if "\0" in str(path):
         raise OSError("a NUL in its name")
@@ -23,14 +24,12 @@ def descriptor(path: str | Path, flags: int = os.O_RDONLY) -> int:
 
 
 def opened(path: str | Path) -> BinaryIO:
-    """A regular file, open for reading, also through links. Raises OSError."""
+    """Open a regular file for reading and follow links. Raises OSError."""
     return open(descriptor(path), "rb")
 
 
 def read_bytes(path: str | Path, limit: int) -> bytes:
-    """The content of a regular file. Raises OSError, also for more than ``limit``
-    bytes.
-    """
+    """Return the content of a regular file of at most ``limit`` bytes. Raises OSError."""
     with opened(path) as file:
         content = file.read(limit + 1)
     if len(content) > limit:

@@ -7,7 +7,7 @@ import pytest
 from hpcfl.errors import RunFailure, UserError
 from hpcfl.storage import tune_folder
 from hpcfl.storage.tune_folder import Result
-from hpcfl.tuning import plan, standing
+from hpcfl.tuning import plan, search_results
 from hpcfl.tuning.plan import Cell
 
 TABLE = {
@@ -45,7 +45,7 @@ def keep(tuning, folder, rung, scores, gradients=10, whole=(12, 9)):
                 failure=None,
             )
             name = Cell(candidate, seed).name
-            tune_folder.keep(folder, name, standing.step(rung), result)
+            tune_folder.keep(folder, name, search_results.name_step(rung), result)
 
 
 def trials_of(candidates):
@@ -56,7 +56,7 @@ def test_halving_of_made_up_results_by_hand(tuning, tmp_path):
     """Means over both seeds: 0.5, 0.6, none, 0.4. Two go on, the best first, of which
     trial 0 is better after more rounds, and is chosen in the end.
     """
-    assert len(standing.going_on(tuning, tmp_path, "fedavg", 0)) == 4
+    assert len(search_results.select_candidates(tuning, tmp_path, "fedavg", 0)) == 4
     scores = {
         0: (0.4, 0.6),
         1: (0.9, 0.3),
@@ -64,21 +64,25 @@ def test_halving_of_made_up_results_by_hand(tuning, tmp_path):
         3: (0.4, 0.4),
     }
     keep(tuning, tmp_path, 0, scores)
-    second = standing.going_on(tuning, tmp_path, "fedavg", 1)
+    second = search_results.select_candidates(tuning, tmp_path, "fedavg", 1)
     assert trials_of(second) == ["trial=1", "trial=0"]
     keep(tuning, tmp_path, 1, {0: (0.7, 0.7), 1: (0.6, 0.7)}, gradients=30)
-    assert trials_of(standing.going_on(tuning, tmp_path, "fedavg", 2)) == ["trial=0"]
+    assert trials_of(
+        search_results.select_candidates(tuning, tmp_path, "fedavg", 2)
+    ) == ["trial=0"]
     keep(tuning, tmp_path, 2, {0: (0.5, 0.75)}, gradients=90)
-    chosen = standing.chosen(tuning, tmp_path, "fedavg")
+    chosen = search_results.choose(tuning, tmp_path, "fedavg")
     assert (chosen.candidate.label, chosen.rounds, chosen.score) == (
         "trial=0",
         9,
         0.625,
     )
     # what came later changes no earlier choice
-    assert standing.going_on(tuning, tmp_path, "fedavg", 1) == second
+    assert search_results.select_candidates(tuning, tmp_path, "fedavg", 1) == second
     # the last of each run: trial 0 90, trial 1 30, the others 10, on two seeds
-    assert standing.spent(tuning, tmp_path, "fedavg") == 2 * (90 + 30 + 10 + 10)
+    assert search_results.sum_gradients(tuning, tmp_path, "fedavg") == 2 * (
+        90 + 30 + 10 + 10
+    )
 
 
 def test_nobody_goes_on_before_all_are_through(tuning, tmp_path):
@@ -93,12 +97,12 @@ def test_nobody_goes_on_before_all_are_through(tuning, tmp_path):
         },
     )
     with pytest.raises(RunFailure, match=r"trial=3,seed=7: rung 1 has not ended"):
-        standing.going_on(tuning, tmp_path, "fedavg", 1)
+        search_results.select_candidates(tuning, tmp_path, "fedavg", 1)
 
 
 def test_where_no_run_came_to_an_end_nothing_is_chosen(tuning, tmp_path):
     keep(tuning, tmp_path, 0, dict.fromkeys(range(4), (None, 0.5)))
-    assert standing.chosen(tuning, tmp_path, "fedavg") is None
+    assert search_results.choose(tuning, tmp_path, "fedavg") is None
 
 
 def test_a_folder_of_another_tuning_is_refused(tuning, tmp_path):
@@ -114,4 +118,4 @@ def test_a_damaged_result_is_named(tuning, tmp_path):
     path = tmp_path / tune_folder.RESULTS / f"{name},rung=0.json"
     path.write_text('{"rounds": -1}')
     with pytest.raises(UserError, match=r"damaged.*delete it"):
-        standing.going_on(tuning, tmp_path, "fedavg", 1)
+        search_results.select_candidates(tuning, tmp_path, "fedavg", 1)

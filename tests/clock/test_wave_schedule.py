@@ -4,7 +4,7 @@ from timetables import Fixed, asynchronous
 
 from hpcfl.clock.calendar import Calendar
 from hpcfl.clock.devices import SECOND
-from hpcfl.clock.waves import waves
+from hpcfl.clock.wave_schedule import iterate_waves
 
 S = SECOND
 
@@ -21,7 +21,7 @@ def test_waves_of_two_clients_by_hand():
     calendar = Calendar(asynchronous(ticks, buffer=1), Fixed(ticks))
     found = [
         (list(wave.rounds), [(job.client, job.version) for _, job in wave.starts])
-        for wave in waves(calendar, 4)
+        for wave in iterate_waves(calendar, 4)
     ]
     assert found == [
         ([1], [(0, 0), (1, 0)]),

@@ -1,8 +1,6 @@
-"""Where a run's result is read: in the best round, in the last one, and as the mean of
-the last tenth.
+"""The rounds at which a run's result is read: the best, the last, and the last tenth.
 
-The best of many rounds of a noisy number is better than what a user would get; the
-others are not.
+Taking the best round of a noisy metric overestimates it; the others do not.
 """
 
 from collections.abc import Callable
@@ -25,9 +23,9 @@ BEFORE, AFTER = of_newcomers("before"), of_newcomers("after")
 
 
 @dataclass(frozen=True)
-class Moments:
-    """Positions among a run's rounds: the best, the last that has the number, and those
-    of the last tenth.
+class ResultRounds:
+    """Positions among a run's rounds: the best, the last with the metric, and the last
+    tenth.
     """
 
     best: int
@@ -35,19 +33,19 @@ class Moments:
     tail: list[int]
 
 
-def moments(
+def find_result_rounds(
     rounds: np.ndarray,
     numbers: np.ndarray,
     rank: Callable[[float], float],
     chosen: np.ndarray | None = None,
-) -> Moments | None:
-    """The moments of ``numbers`` [T], NaN where ``rounds`` [T] have none; None where
-    none has one.
+) -> ResultRounds | None:
+    """Return the result rounds of ``numbers`` [T], or None if all are missing.
 
-    rank: a value to order numbers by, higher for a better one; of equals the first is
-        the best.
-    chosen: the numbers [T] by which the best round is chosen, if others, such as those
-        of validation samples.
+    Args:
+        numbers: The metric in each of ``rounds`` [T]; NaN where it is missing.
+        rank: Orders numbers, higher for a better one; of equals the first is the best.
+        chosen: The numbers [T] that choose the best round, if others, such as those of
+            validation samples.
     """
     chosen = numbers if chosen is None else chosen
     known = np.flatnonzero(np.isfinite(numbers))
@@ -57,46 +55,46 @@ def moments(
     best = max(candidates.tolist(), key=lambda position: rank(float(chosen[position])))
     last = int(known[-1])
     first = rounds[last] - ceil(TAIL * rounds[last])  # the tail is after this round
-    return Moments(best, last, known[rounds[known] > first].tolist())
+    return ResultRounds(best, last, known[rounds[known] > first].tolist())
 
 
 def positions(
     rounds: np.ndarray, numbers: np.ndarray, best: int | None, at: str
 ) -> list[int]:
-    """The positions of the rounds at which ``numbers`` [T] of a run are read; none
-    where it has none there.
+    """Return the positions of the rounds at which ``numbers`` [T] of a run are read.
 
-    best: the run's best round. at: "best", "last" or "tail". Where the best round has
-    no such number, that of the latest before it counts; the last round and the last
-    tenth are those that have one.
+    best: the run's best round. at: "best", "last" or "tail". If the best round lacks
+    the metric, the latest round before it counts. The last round and the last tenth
+    consist of rounds with the metric. The result is empty without such rounds.
     """
     if best is None:
         return []
     counted = np.where(rounds <= best, numbers, np.nan) if at == "best" else numbers
-    found = moments(rounds, counted, float)
+    found = find_result_rounds(rounds, counted, float)
     if found is None:
         return []
     return found.tail if at == "tail" else [found.last]
 
 
-def of_clients(results: Results, column: str, score: str) -> np.ndarray | None:
-    """Each client's own number of a score in a column, [T, clients]; None where nothing
-    was recorded of it.
+def compute_client_scores(
+    results: Results, column: str, score: str
+) -> np.ndarray | None:
+    """Return each client's score in a column, [T, clients]; None if it was not
+    recorded.
     """
-    numbers = of_entries(results.clients, column, score)
+    numbers = compute_entry_scores(results.clients, column, score)
     if numbers is None:
         return None
     return replace(results.clients, columns={score: numbers}).series(score)
 
 
-def of_entries(
+def compute_entry_scores(
     recorded: ClientNumbers, column: str, score: str
 ) -> NDArray[np.float64] | None:
-    """The numbers of a score in a column, [N] as the entries of ``recorded``; None where
-    nothing was recorded of it.
+    """Return a score in a column for each entry of ``recorded``, [N]; None if missing.
 
-    A user's own score is recorded under its name; of a built-in one the score says what
-    it is made of.
+    A user's own score is recorded under its name; a built-in score is computed from
+    other recorded metrics.
     """
     numbers = {}
     for text, values in recorded.columns.items():
@@ -111,14 +109,12 @@ def of_entries(
 
 
 def scores(results: Results) -> dict[str, Described]:
-    """The scores that the results say were computed; the built-in ones if they do not
-    say.
-    """
+    """Return the scores that the results list; by default the built-in ones."""
     return results.header.get("scores") or measures.describe(measures.built_in())
 
 
 def counts(evaluation: dict[str, Any], results: Results) -> tuple[str, Measure]:
-    """The column that counts, and what the number in it that counts measures.
+    """Return the primary column and the measure of its primary metric.
 
     evaluation: the section of the configuration.
     """
@@ -134,9 +130,7 @@ def counts(evaluation: dict[str, Any], results: Results) -> tuple[str, Measure]:
 
 
 def outcome(results: Results) -> dict[str, Any]:
-    """The header entry ``outcome``, the number that counts at its moments; {} where
-    nothing is known.
-    """
+    """Return the header entry ``outcome``, the primary metric at the result rounds, or {}."""
     if "config" not in results.header:
         return {}
     column, measure = counts(results.header["config"]["evaluation"], results)
@@ -144,12 +138,12 @@ def outcome(results: Results) -> dict[str, Any]:
     numbers = results.series(name)
     chosen_in = measures.chosen_in(results.header["config"], column)
     chosen = results.series(MetricName(measure.recorded, chosen_in))
-    found = moments(results.rounds, numbers, measure.rank, chosen)
+    found = find_result_rounds(results.rounds, numbers, measure.rank, chosen)
     if found is None:
         return {}
     clients = results.series(MetricName(CLIENTS, column))
 
-    def at(positions: list[int]) -> dict[str, Any]:
+    def summarize(positions: list[int]) -> dict[str, Any]:
         count = float(clients[positions].mean())
         return {
             "rounds": [
@@ -163,8 +157,8 @@ def outcome(results: Results) -> dict[str, Any]:
     return {
         "outcome": {
             "name": str(name),
-            "best": at([found.best]),
-            "last": at([found.last]),
-            "tail": at(found.tail),
+            "best": summarize([found.best]),
+            "last": summarize([found.last]),
+            "tail": summarize(found.tail),
         }
     }

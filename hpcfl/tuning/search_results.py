@@ -1,5 +1,5 @@
-"""Who goes on, and which configuration is chosen: pure functions of the files that the
-runs of the rung before have left.
+"""Selection of candidates: pure functions of the files that the runs of earlier rungs
+wrote.
 """
 
 from dataclasses import dataclass
@@ -17,10 +17,10 @@ class Choice:
     """The configuration that a method was tuned to.
 
     Attributes:
-        candidate: Which one.
-        rounds: Of its final runs: what the budget allowed on the search's partitions,
-            the fewest of these.
-        score: On held-out samples of the search's partitions, at the tail.
+        candidate: The chosen candidate.
+        rounds: The rounds of its final runs: the least number that the budget allowed
+            on the search's partitions.
+        score: The score on held-out samples of the search's partitions, at the tail.
     """
 
     candidate: Candidate
@@ -28,13 +28,13 @@ class Choice:
     score: float
 
 
-def step(rung: int) -> str:
-    """What the files of a rung are called after."""
+def name_step(rung: int) -> str:
+    """Return the part of file names that denotes a rung."""
     return f"rung={rung}"
 
 
 def results(plan: Plan, folder: Path, candidate: Candidate, rung: int) -> list[Result]:
-    """What a candidate's runs came to in a rung, by search seed.
+    """Return a candidate's results in a rung, by search seed.
 
     Raises:
         RunFailure: one of them has not ended.
@@ -42,7 +42,7 @@ def results(plan: Plan, folder: Path, candidate: Candidate, rung: int) -> list[R
     found = []
     for seed in plan.section.search_seeds:
         cell = Cell(candidate, seed)
-        of_cell = tune_folder.result(folder, cell.name, step(rung))
+        of_cell = tune_folder.result(folder, cell.name, name_step(rung))
         if of_cell is None:
             raise RunFailure(
                 f"{cell.name}: rung {rung + 1} has not ended; the hpcfl tune or hpcfl submit "
@@ -52,9 +52,10 @@ def results(plan: Plan, folder: Path, candidate: Candidate, rung: int) -> list[R
     return found
 
 
-def going_on(plan: Plan, folder: Path, method: str, rung: int) -> list[Candidate]:
-    """The candidates of a method that are played in a rung, the best of the rung before
-    first.
+def select_candidates(
+    plan: Plan, folder: Path, method: str, rung: int
+) -> list[Candidate]:
+    """Return the candidates of a method that are played in a rung, best first.
 
     Raises:
         RunFailure: a run of the rung before has not ended.
@@ -64,8 +65,9 @@ def going_on(plan: Plan, folder: Path, method: str, rung: int) -> list[Candidate
     return _best(plan, folder, method, rung - 1, plan.rungs(method)[rung].trials)
 
 
-def chosen(plan: Plan, folder: Path, method: str) -> Choice | None:
-    """The configuration that a method was tuned to; None where no run came to an end.
+def choose(plan: Plan, folder: Path, method: str) -> Choice | None:
+    """Return the configuration that a method was tuned to; None if no run came to an
+    end.
 
     Raises:
         RunFailure: a run of the search has not ended.
@@ -75,8 +77,9 @@ def chosen(plan: Plan, folder: Path, method: str) -> Choice | None:
     return choice(plan, folder, best[0], last) if best else None
 
 
-def untuned(plan: Plan, folder: Path, method: str) -> Choice | None:
-    """The method's untuned configuration; None where its runs did not come to an end.
+def find_untuned(plan: Plan, folder: Path, method: str) -> Choice | None:
+    """Return the method's untuned configuration; None if its runs did not come to an
+    end.
 
     Raises:
         RunFailure: one of them has not been played yet.
@@ -85,7 +88,7 @@ def untuned(plan: Plan, folder: Path, method: str) -> Choice | None:
 
 
 def choice(plan: Plan, folder: Path, candidate: Candidate, rung: int) -> Choice | None:
-    """A candidate with what it came to in a rung; None where a run did not come to an
+    """Return a candidate with its results in a rung; None if a run did not come to an
     end.
     """
     found = results(plan, folder, candidate, rung)
@@ -95,21 +98,21 @@ def choice(plan: Plan, folder: Path, candidate: Candidate, rung: int) -> Choice 
     return Choice(candidate, min(one["whole"] for one in found), score)
 
 
-def spent(plan: Plan, folder: Path, method: str) -> int:
-    """The gradients of samples that the search for a method took."""
+def sum_gradients(plan: Plan, folder: Path, method: str) -> int:
+    """Return the sample gradients of a method's search."""
     total = 0
     for candidate in plan.trials(method):
         for seed in plan.section.search_seeds:
-            last = last_result(plan, folder, Cell(candidate, seed))
+            last = find_last_result(plan, folder, Cell(candidate, seed))
             total += last["gradients"] if last else 0
     return total
 
 
-def last_result(plan: Plan, folder: Path, cell: Cell) -> Result | None:
-    """What the last step of a run in the search came to; None where none has ended."""
+def find_last_result(plan: Plan, folder: Path, cell: Cell) -> Result | None:
+    """Return the result of a run's last step in the search; None before its first."""
     rungs = plan.rungs(cell.candidate.method)
     for rung in reversed(range(len(rungs))):
-        found = tune_folder.result(folder, cell.name, step(rung))
+        found = tune_folder.result(folder, cell.name, name_step(rung))
         if found is not None:
             return found
     return None
@@ -118,8 +121,10 @@ def last_result(plan: Plan, folder: Path, cell: Cell) -> Result | None:
 def _best(
     plan: Plan, folder: Path, method: str, rung: int, count: int
 ) -> list[Candidate]:
-    """The ``count`` best candidates of a rung, by the mean over the search's seeds."""
-    played = going_on(plan, folder, method, rung)
+    """Return the ``count`` best candidates of a rung, by the mean over the search's
+    seeds.
+    """
+    played = select_candidates(plan, folder, method, rung)
     by_name = {candidate.name: candidate for candidate in played}
     ranks = {}
     for name, candidate in by_name.items():

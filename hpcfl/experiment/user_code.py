@@ -1,6 +1,4 @@
-"""A failure in a user's own code as one line: which file and line failed, and what
-Python or torch said.
-"""
+"""Failures in a user's own code as one line: file, line and error."""
 
 import inspect
 import os
@@ -16,29 +14,29 @@ from hpcfl.errors import Interrupted, RunFailure, UserError
 PACKAGE = Path(__file__).parents[1]
 STANDARD = Path(sysconfig.get_path("stdlib"))
 INSTALLED = {"site-packages", "dist-packages"}
-LONGEST = 300  # characters of what an exception says
+LONGEST = 300  # characters of an exception's message
 
 
 @contextmanager
-def blamed() -> Iterator[None]:
-    """Turn an exception that went through a user's own code into a UserError with its
-    file and line.
+def locate_errors() -> Iterator[None]:
+    """Convert an exception of a user's own code to a UserError with its file and line.
 
-    Other exceptions pass as they are.
+    Other exceptions pass unchanged.
     """
     try:
         yield
     except (UserError, RunFailure, Interrupted):
         raise
     except Exception as error:
-        if (place := line_of(error)) is None:
+        if (place := find_line(error)) is None:
             raise
-        raise UserError(f"{place}: {said(error)}") from error
+        raise UserError(f"{place}: {describe_error(error)}") from error
 
 
 def is_own(file: str) -> bool:
-    """Whether a source file is a user's: neither of hpcfl nor of Python nor of an
-    installed package.
+    """Return whether a source file is a user's.
+
+    Files of hpcfl, of Python and of installed packages are not.
     """
     path = Path(file)
     foreign = (
@@ -49,9 +47,11 @@ def is_own(file: str) -> bool:
     return path.suffix == ".py" and not foreign
 
 
-def line_of(error: BaseException) -> str | None:
-    """``file:line`` of the innermost line of a user's code in an exception's traceback;
-    None without any.
+def find_line(error: BaseException) -> str | None:
+    """Return ``file:line`` of the innermost line of user code in an exception's
+    traceback.
+
+    The result is None without such a line.
     """
     if isinstance(error, SyntaxError) and error.filename:
         return f"{_shown(error.filename)}:{error.lineno}"
@@ -65,11 +65,11 @@ def line_of(error: BaseException) -> str | None:
     )
 
 
-def definition_of(thing: Any) -> str | None:
-    """``file:line`` where a user's class or function begins; None for what is not a
-    user's.
+def find_definition(thing: Any) -> str | None:
+    """Return ``file:line`` where a user's class or function begins; None for other
+    objects.
     """
-    # A method with options is a class that no file defines, derived from one that does.
+    # A method with options is a class made at run time, derived from one in a file.
     kinds = inspect.getmro(thing) if inspect.isclass(thing) else [thing]
     for kind in kinds:
         try:
@@ -81,8 +81,8 @@ def definition_of(thing: Any) -> str | None:
     return None
 
 
-def said(error: BaseException) -> str:
-    """An exception's type and what it says, in one line of bounded length."""
+def describe_error(error: BaseException) -> str:
+    """Return an exception's type and message in one line of bounded length."""
     words = " ".join(
         (error.msg if isinstance(error, SyntaxError) else str(error)).split()
     )
@@ -91,6 +91,8 @@ def said(error: BaseException) -> str:
 
 
 def _shown(file: str) -> str:
-    """A path from the current folder where it lies in there, else the whole path."""
+    """Return a path relative to the current folder if it is in there, else the whole
+    path.
+    """
     path, here = Path(os.path.abspath(file)), Path.cwd()
     return str(path.relative_to(here) if path.is_relative_to(here) else path)

@@ -1,10 +1,8 @@
-"""Reading files that somebody else may have put there: it takes bounded memory and
-never waits for ever.
+"""Safe reading of files that another user may have written.
 
-Everything in a results folder or a cache is opened here. Links are not followed,
-because they may point to anything that this user can read or write; pipes and devices,
-which can keep a reader waiting for ever, are not opened. What is not as it should be is
-Damaged.
+All files in results folders and caches are opened here, with bounded memory. Links are
+not followed, because they can lead to any file of this user. Pipes and devices are
+refused, because they can block a reader for ever. Unexpected contents raise Damaged.
 """
 
 import hashlib
@@ -19,7 +17,7 @@ from typing import Any, BinaryIO, NoReturn, TypeVar
 import pydantic
 from pydantic import JsonValue, TypeAdapter
 
-from hpcfl.files import heartbeat, regular
+from hpcfl.files import heartbeat, user_files
 from hpcfl.files.atomic import Damaged, reason
 
 Form = TypeVar("Form")
@@ -34,11 +32,11 @@ SHOWN = 80  # the most letters of a key in an error
 
 @contextmanager
 def opened(path: Path, flags: int = os.O_RDONLY) -> Iterator[BinaryIO]:
-    """A regular file, open inside the block.
+    """Open a regular file for the block.
 
-    flags: of ``os.open``; with ``os.O_RDWR | os.O_CREAT`` the file is made where
-    missing, and is as it was where not. Raises FileNotFoundError, or Damaged where
-    ``path`` is anything else, a link too.
+    flags: as for ``os.open``; with ``os.O_RDWR | os.O_CREAT`` a missing file is made,
+    and an existing one is not changed. Raises FileNotFoundError, or Damaged for a link
+    or any other kind of file.
     """
     with os.fdopen(
         descriptor(path, flags), "rb" if flags == os.O_RDONLY else "rb+"
@@ -47,9 +45,9 @@ def opened(path: Path, flags: int = os.O_RDONLY) -> Iterator[BinaryIO]:
 
 
 def descriptor(path: Path, flags: int = os.O_RDONLY) -> int:
-    """A file descriptor of what ``opened`` would open, for the caller to close."""
+    """Open a file like ``opened`` and return its descriptor, which the caller closes."""
     try:
-        return regular.descriptor(path, flags | os.O_NOFOLLOW)
+        return user_files.descriptor(path, flags | os.O_NOFOLLOW)
     except NotADirectoryError as error:
         raise FileNotFoundError(*error.args) from None
     except FileNotFoundError:
@@ -63,7 +61,8 @@ def descriptor(path: Path, flags: int = os.O_RDONLY) -> int:
 
 
 def read_bytes(path: Path, limit: int) -> bytes:
-    """The whole file, in one read because it may be replaced at any moment.
+    """Return the content of a file in one read, because it may be replaced at any
+    moment.
 
     Raises FileNotFoundError, or Damaged, also for a file of more than ``limit`` bytes.
     """
@@ -78,9 +77,7 @@ def read_bytes(path: Path, limit: int) -> bytes:
 
 
 def sha256(file: BinaryIO) -> str:
-    """SHA-256 of an open file from where it stands to its end, hexadecimal. Raises
-    Damaged.
-    """
+    """Return the hexadecimal SHA-256 of the rest of an open file. Raises Damaged."""
     digest = hashlib.sha256()
     try:
         while chunk := file.read(CHUNK):
@@ -92,8 +89,7 @@ def sha256(file: BinaryIO) -> str:
 
 
 def read_json(path: Path, form: type[Form], limit: int = JSON_LIMIT) -> Form:
-    """The value in a JSON file of at most ``limit`` bytes, which is of the type
-    ``form``.
+    """Return the value of a JSON file of at most ``limit`` bytes as the type ``form``.
 
     form: any type that pydantic knows; nothing is converted. Raises FileNotFoundError,
     Damaged.
@@ -104,8 +100,8 @@ def read_json(path: Path, form: type[Form], limit: int = JSON_LIMIT) -> Form:
 def parsed(text: str | bytes) -> Any:
     """Return the value of a JSON text. Raises Damaged.
 
-    NaN, infinities, integers of more than DIGITS characters, deep nesting and a key that
-    stands twice in one object are refused.
+    NaN, infinities, integers of more than DIGITS characters, deep nesting and repeated
+    keys in one object are refused.
     """
     try:
         value = json.loads(
@@ -134,9 +130,7 @@ def without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def checked(value: Any, form: type[Form]) -> Form:
-    """``value``, which is of the type ``form``. Raises Damaged for the first thing that
-    is wrong.
-    """
+    """Return ``value`` after checking that it has the type ``form``. Raises Damaged."""
     adapter: TypeAdapter[Form] = _adapter(form)
     return _validated(value, adapter)
 
@@ -154,11 +148,11 @@ def _new_adapter(form: type[Form]) -> TypeAdapter[Form]:
 
 _adapter: Callable[[Any], TypeAdapter[Any]] = cache(
     _new_adapter
-)  # to make one takes longer than to use it
+)  # making one takes longer than using it
 
 
 def _explain(error: pydantic.ValidationError) -> str:
-    """The first thing that is wrong, in a few words."""
+    """Return the first mistake in a few words."""
     first = error.errors(include_url=False)[0]
     if first["type"] == "recursion_loop":
         return "nested too deeply"

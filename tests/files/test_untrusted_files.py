@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from hpcfl.files import foreign, heartbeat
+from hpcfl.files import heartbeat, untrusted_files
 from hpcfl.files.atomic import Damaged
 from hpcfl.storage.forms import RunFile
 
@@ -41,7 +41,10 @@ def plant(path, kind):
 @pytest.mark.parametrize("flags", [os.O_RDONLY, os.O_RDWR | os.O_CREAT])
 def test_only_regular_files_are_opened(tmp_path, kind, flags):
     plant(tmp_path / "file", kind)
-    with pytest.raises(Damaged) as caught, foreign.opened(tmp_path / "file", flags):
+    with (
+        pytest.raises(Damaged) as caught,
+        untrusted_files.opened(tmp_path / "file", flags),
+    ):
         pass
     assert str(caught.value) and "\n" not in str(caught.value)
     assert (tmp_path / "secret").read_bytes() == b"secret" and not (
@@ -51,16 +54,16 @@ def test_only_regular_files_are_opened(tmp_path, kind, flags):
 
 def test_a_file_is_made_or_stays_as_it_is(tmp_path):
     for content in (b"content", b""):
-        with foreign.opened(tmp_path / "file", os.O_RDWR | os.O_CREAT) as file:
+        with untrusted_files.opened(tmp_path / "file", os.O_RDWR | os.O_CREAT) as file:
             file.write(content)
-    assert foreign.read_bytes(tmp_path / "file", 7) == b"content"
+    assert untrusted_files.read_bytes(tmp_path / "file", 7) == b"content"
 
 
 def test_absence_is_not_damage(tmp_path):
     (tmp_path / "file").write_bytes(b"")
     for path in (tmp_path / "none", tmp_path / "file" / "below"):
         with pytest.raises(FileNotFoundError):
-            foreign.read_bytes(path, 1)
+            untrusted_files.read_bytes(path, 1)
 
 
 def test_no_more_is_read_than_allowed(tmp_path):
@@ -68,23 +71,23 @@ def test_no_more_is_read_than_allowed(tmp_path):
     with pytest.raises(
         Damaged, match="1,099,511,627,776 bytes, more than the 1,048,576"
     ):
-        foreign.read_bytes(tmp_path / "huge", 1 << 20)
+        untrusted_files.read_bytes(tmp_path / "huge", 1 << 20)
 
 
 def test_hashing_shows_that_the_rank_is_alive(tmp_path, monkeypatch):
     beats = []
     monkeypatch.setattr(heartbeat, "_listener", lambda: beats.append(1))
-    monkeypatch.setattr(foreign, "CHUNK", 2)
+    monkeypatch.setattr(untrusted_files, "CHUNK", 2)
     (tmp_path / "file").write_bytes(b"12345")
-    with foreign.opened(tmp_path / "file") as file:
-        assert foreign.sha256(file) == hashlib.sha256(b"12345").hexdigest()
+    with untrusted_files.opened(tmp_path / "file") as file:
+        assert untrusted_files.sha256(file) == hashlib.sha256(b"12345").hexdigest()
     assert len(beats) == 3
 
 
 def test_a_description_of_a_run_comes_back(tmp_path):
     there = {"format": 2, "config": CONFIG}
     (tmp_path / "run.json").write_text(json.dumps(there))
-    assert foreign.read_json(tmp_path / "run.json", RunFile) == there
+    assert untrusted_files.read_json(tmp_path / "run.json", RunFile) == there
 
 
 @pytest.mark.parametrize(
@@ -105,7 +108,7 @@ def test_a_description_of_a_run_comes_back(tmp_path):
 def test_what_is_no_description_is_one_line(tmp_path, text):
     (tmp_path / "run.json").write_bytes(text)
     with pytest.raises(Damaged) as caught:
-        foreign.read_json(tmp_path / "run.json", RunFile)
+        untrusted_files.read_json(tmp_path / "run.json", RunFile)
     assert str(caught.value).isprintable() and len(str(caught.value)) < 200
 
 
@@ -132,18 +135,18 @@ def test_every_wrong_value_of_a_configuration_is_one_line(tmp_path, key, value):
         json.dumps({"format": 2, "config": CONFIG | {key: value}})
     )
     with pytest.raises(Damaged) as caught:
-        foreign.read_json(tmp_path / "run.json", RunFile)
+        untrusted_files.read_json(tmp_path / "run.json", RunFile)
     assert str(caught.value).isprintable() and len(str(caught.value)) < 200
 
 
 def test_names_in_a_reason_are_printable():
     with pytest.raises(Damaged) as caught:
-        foreign.checked({"\x1b[31m" * 100: 1}, dict[str, str])
+        untrusted_files.checked({"\x1b[31m" * 100: 1}, dict[str, str])
     assert str(caught.value).isprintable() and len(str(caught.value)) < 500
 
 
 def test_a_key_that_stands_twice_is_damage():
-    assert foreign.parsed('{"a": {"b": 1}, "b": 1}') == {"a": {"b": 1}, "b": 1}
+    assert untrusted_files.parsed('{"a": {"b": 1}, "b": 1}') == {"a": {"b": 1}, "b": 1}
     for text in ('{"a": 1, "a": 2}', '[{"b": {"a": 1, "c": 2, "a": 1}}]'):
         with pytest.raises(Damaged, match="'a' stands twice"):
-            foreign.parsed(text)
+            untrusted_files.parsed(text)

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from hpcfl.storage.metrics import MetricsWriter
-from hpcfl.storage.moments import moments
+from hpcfl.storage.result_rounds import find_result_rounds
 
 NAN = np.nan
 
@@ -31,20 +31,22 @@ NAN = np.nan
         ),  # scored every tenth round
     ],
 )
-def test_moments_by_hand(rounds, numbers, expected):
-    found = moments(np.array(rounds), np.array(numbers, float), float)
+def test_result_rounds_by_hand(rounds, numbers, expected):
+    found = find_result_rounds(np.array(rounds), np.array(numbers, float), float)
     assert (found.best, found.last, found.tail) == expected
 
 
 def test_the_best_is_the_lowest_where_less_is_better():
     assert (
-        moments(np.array([1, 2]), np.array([0.5, 0.7]), lambda number: -number).best
+        find_result_rounds(
+            np.array([1, 2]), np.array([0.5, 0.7]), lambda number: -number
+        ).best
         == 0
     )
 
 
 def test_nothing_is_known_of_no_numbers():
-    assert moments(np.array([1, 2]), np.array([NAN, NAN]), float) is None
+    assert find_result_rounds(np.array([1, 2]), np.array([NAN, NAN]), float) is None
 
 
 def test_the_metrics_say_what_came_out(tmp_path):

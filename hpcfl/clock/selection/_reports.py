@@ -1,4 +1,4 @@
-"""What clients have told the server of their trainings, round by round."""
+"""The clients' reports of their training losses, round by round."""
 
 from math import fsum
 from typing import Any
@@ -7,19 +7,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 
-class Told:
-    """What the server has heard so far.
+class LossReports:
+    """The reports that the server has received so far.
 
     Attributes:
-        losses: float64 [clients], the mean loss of each client's last training that
-            counted, on its own samples; NaN where it has told none.
-        heard: int64 [clients], the round of it; 0 where it has told none.
-        times: int64 [clients], how many of its trainings counted.
-        totals: of each round the sum of samples times loss over its clients.
+        losses: float64 [clients], the mean loss of each client's last counted training
+            on its own samples; NaN without a report.
+        heard: int64 [clients], the round of that report; 0 without one.
+        times: int64 [clients], the number of its counted trainings.
+        totals: the sum of samples times loss over the clients of each round.
     """
 
     def __init__(self, samples: NDArray[np.int64]) -> None:
-        """``samples``: int64 [clients], each client's."""
+        """Set the number of samples of each client, int64 [clients]."""
         clients = len(samples)
         self._samples = samples
         self.losses = np.full(clients, np.nan)
@@ -31,21 +31,23 @@ class Told:
 
     @property
     def rounds(self) -> int:
-        """How many rounds have been heard of."""
+        """Return the number of rounds with reports."""
         return len(self.totals)
 
     @property
     def history(self) -> tuple[NDArray[Any], NDArray[Any]]:
-        """Who told something, int64 [n], and which loss, float64 [n], of all rounds one
-        after the other. Neither array is changed later.
+        """Return all reports in order: the clients, int64 [n], and their losses,
+        float64 [n].
+
+        Neither array changes later.
         """
         return self._ids.array, self._history.array
 
     def hear(self, ids: NDArray[np.int64], losses: NDArray[np.float64]) -> None:
-        """Take what the clients ``ids`` of the next round tell.
+        """Record the reports of the clients ``ids`` of the next round.
 
-        A loss that is no number counts as 0: who diverged, or has no samples to train
-        on, would be asked forever by who goes for large losses.
+        A loss that is no number counts as 0. Otherwise a selection of large losses
+        would always choose clients that diverged or have no training samples.
         """
         losses = np.nan_to_num(losses, nan=0.0, posinf=0.0, neginf=0.0)
         self.losses[ids] = losses
@@ -57,7 +59,7 @@ class Told:
 
 
 class Growing:
-    """An array that grows at its end; what it was before is never written to again."""
+    """An array that grows at its end; earlier entries never change."""
 
     def __init__(self, dtype: Any) -> None:
         self._buffer = np.empty(64, dtype)
@@ -65,11 +67,11 @@ class Growing:
 
     @property
     def array(self) -> NDArray[Any]:
-        """What there is by now."""
+        """Return the current array."""
         return self._buffer[: self._used]
 
     def extend(self, values: NDArray[Any]) -> None:
-        """Put values at the end."""
+        """Append values."""
         used = self._used + len(values)
         if used > len(self._buffer):
             larger = np.empty(2 * used, self._buffer.dtype)
