@@ -58,6 +58,7 @@ from hpcfl.storage.clients import ClientStore
 from hpcfl.tracking._writing import check as check_trackers
 
 NAMED = 5  # classes of a note
+CLIENT_KEYS = ("client", "clients", "owners")  # of [data], of all sources
 
 
 @dataclass(frozen=True)
@@ -370,6 +371,7 @@ def _prepare(config: Config, process: Process, seat: Device) -> Prepared:
             *of_base,
             *(note for note in dataset.description.notes if note not in split.notes),
             *split.notes,
+            *_note_unused_clients(config, dataset, split),
             *_note_untrained(config, dataset, counts, test_counts),
             *method.notes(setup),
             *_idle(placed),
@@ -496,6 +498,18 @@ def _counts(
             split.counts(dataset.y.numpy(), classes, part) for part in ("train", "test")
         )
     return torch.from_numpy(of_train).double(), torch.from_numpy(of_test).double()
+
+
+def _note_unused_clients(config: Config, dataset: Dataset, split: Split) -> list[str]:
+    """Return a note where a key names the clients of a data set and others are drawn."""
+    named = [key for key in CLIENT_KEYS if config.data.options.get(key) is not None]
+    if not named or dataset.owners is None or split.names:
+        return []
+    return [
+        f"data.{named[0]} names {len(dataset.owners.names):,} clients, but "
+        f"partition.scheme = '{config.partition.scheme}' draws others; to use them, set "
+        "partition.scheme = 'by-client'"
+    ]
 
 
 def _note_untrained(

@@ -1,8 +1,9 @@
 """What a user is told of an experiment as a whole, before round 1."""
 
+import pytest
 import tiny
 
-from hpcfl.communication.communicator import Process
+from hpcfl.communication.communicator import OneProcess, Process
 from hpcfl.experiment import config
 from hpcfl.simulation.prepare import prepare
 
@@ -17,3 +18,19 @@ def test_more_ranks_than_clients_are_noted():
         note
         == f"1 of {clients + 1} workers have no client; -n {clients + 1} is as fast"
     )
+
+
+@pytest.mark.parametrize(("scheme", "is_noted"), [("iid", True), ("by-client", False)])
+def test_clients_that_a_key_names_and_nothing_uses_are_noted(
+    tmp_path, scheme, is_noted
+):
+    rows = [f"{number / 7},{number % 2},{'ab'[number % 4 < 2]}" for number in range(40)]
+    file = tmp_path / "t.csv"
+    file.write_text("\n".join(["x,label,site", *rows]))
+    table = {
+        "data": {"dataset": "csv", "file": str(file), "client": "site"},
+        "partition": {"scheme": scheme, "clients": 2},
+        "method": {"name": "fedavg"},
+    }
+    notes = prepare(config.parse(table), OneProcess()).notes
+    assert any("data.client names 2 clients" in note for note in notes) is is_noted
