@@ -5,6 +5,7 @@ Nothing is written: bad input that shows here has changed nothing.
 
 import hashlib
 import os
+import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -77,6 +78,7 @@ class Prepared:
     calendar: who takes part in each round, and when; None without ``[time]``.
     mixes: whether clients who start from different models of the server may be one
         fleet.
+    samples_crc32: of all samples of the data set, on a rank beside others.
     trainings: the local trainings of a round, which the preflight finds; empty before it
         and for a method that trains nothing.
     """
@@ -99,6 +101,7 @@ class Prepared:
     data: Dataset  # without its samples
     frozen: str | None = None
     shifts: Shifts | None = None
+    samples_crc32: int | None = None
     calendar: Calendar | None = None
     mixes: bool = False
     trainings: tuple[AskedTraining, ...] = ()
@@ -226,7 +229,7 @@ def _other_processors(communicator: Communicator) -> list[str]:
     return []
 
 
-def _checksums(prepared: Prepared) -> dict[str, str | None]:
+def _checksums(prepared: Prepared) -> dict[str, str | int | None]:
     """Return the checksums of what every rank has made for itself and all ranks must
     have alike.
     """
@@ -237,6 +240,7 @@ def _checksums(prepared: Prepared) -> dict[str, str | None]:
     model = f"model.name = '{prepared.config.model.name}'"
     return {
         "data.dataset, the labels": split.labels_sha256,
+        "data.dataset, the samples": prepared.samples_crc32,
         "partition, the samples of each client": indices.hexdigest(),
         f"{model}, frozen or given parameters": prepared.frozen,
         "the first private state of a client": digest.of_tensors(
@@ -352,6 +356,7 @@ def _prepare(config: Config, process: Process, seat: Device) -> Prepared:
     )
     server = _state(method, "server_state", setup) if process.is_server else {}
     store, newcomers_store = _stores(config, seat, own, private)
+    samples_of_all = dataset.x.contiguous().numpy().data
     return Prepared(
         config,
         method,
@@ -381,6 +386,7 @@ def _prepare(config: Config, process: Process, seat: Device) -> Prepared:
         dataset.without_samples(),
         frozen,
         shifts,
+        zlib.crc32(samples_of_all) if process.size > 1 else None,
     )
 
 
