@@ -206,3 +206,14 @@ class Undrawable(Scheme):
 
 
 unreadable = Unreadable()
+
+
+class MisspeltVariable(FedAvg):
+    def local_train(self, fleet, rows, inbox):
+        def step(context):
+            context.optimizer_step(context.gradient())
+
+        given = {"steps": torch.zeros(len(fleet.ids), 1)}
+        trained, after = fleet.train_by(step, rows, variables=given)
+        after["stesp"]
+        return trained

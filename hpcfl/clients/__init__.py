@@ -33,7 +33,7 @@ from hpcfl.errors import UserError
 from hpcfl.experiment.plugins import nearest
 from hpcfl.files import heartbeat
 from hpcfl.rows import randomness
-from hpcfl.rows.declared import DeclaredTensors
+from hpcfl.rows.declared import DeclaredTensors, NamedTensors
 from hpcfl.rows.layout import Group, Layout
 from hpcfl.scores import loss as cross_entropy
 from hpcfl.scores._metric_name import held_out
@@ -270,7 +270,9 @@ class Fleet:
             task, self.resources, self.ids, *self._given(rows, options)
         )
         self._keep(trained, options)
-        return trained.rows, {**(options.get("variables") or {}), **trained.changed}
+        variables = {**(options.get("variables") or {}), **trained.changed}
+        changed: Any = NamedTensors(variables, "variables")
+        return trained.rows, changed
 
     @contextmanager
     def trial(self) -> Iterator[None]:

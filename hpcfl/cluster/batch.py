@@ -18,7 +18,7 @@ def options(profile: Profile, name: str) -> Options:
     """Return sbatch's long options for a job called ``name``.
 
     Slurm's warning, USR2, goes to the batch script's process alone ("B:"); the
-    supervisor passes it on.
+    supervisor passes it on. ``no-requeue`` replaces ``requeue``.
     """
     wanted: dict[str, str | int | bool | None] = {
         "job-name": name,
@@ -37,11 +37,12 @@ def options(profile: Profile, name: str) -> Options:
         "open-mode": "append",
         **profile.options,
     }
-    return {
+    given = {
         key: value
         for key, value in wanted.items()
         if value is not None and value is not False
     }
+    return {key: value for key, value in given.items() if f"no-{key}" not in given}
 
 
 def flags(chosen: Options) -> list[str]:

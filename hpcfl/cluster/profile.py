@@ -9,20 +9,26 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 import pydantic
-from pydantic import Field, NonNegativeInt, PositiveInt
+from pydantic import Field, NonNegativeInt, PositiveInt, field_validator
 
 from hpcfl.errors import UserError
 from hpcfl.experiment import plugins
 from hpcfl.experiment.sections import Section
 
-Word = Annotated[
-    str, Field(pattern=r"^[\w.,@:+/=-]+$")
-]  # no spaces, and nothing special to a shell
-Line = Annotated[str, Field(pattern=r"^[^\x00-\x1f\x7f]*$")]  # no control characters
-Option = Annotated[
-    str, Field(pattern=r"^[a-z][a-z-]*$")
-]  # a long option without its dashes
-TIME = re.compile(r"(?:(\d+)-)?(\d+):(\d\d):(\d\d)")
+TIME = re.compile(r"(?:(\d+)-)?(\d+)(?::(\d{1,2}))?(?::(\d{1,2}))?")
+FORMS = {  # by pattern, the words of a message
+    r"^[\w.,@:+/=-]+$": "one word of letters, digits and .,@:+/=-",
+    r"^[^\x00-\x1f\x7f]*$": "one line without control characters",
+    r"^[a-z][a-z-]*$": "a long option of sbatch without its dashes, such as mail-user",
+    r"^\d+[KMGT]?$": "a whole number with K, M, G or T, such as '64G', or '0' for all "
+    "memory of a node",
+    rf"^{TIME.pattern}$": "a limit such as '90' (minutes), '90:00' (minutes:seconds), "
+    "'12:00:00', '7-0' (days-hours) or '1-12:00:00'",
+}
+WORD, LINE, OPTION, MEMORY, LIMIT = FORMS
+Word = Annotated[str, Field(pattern=WORD)]  # has nothing special to a shell
+Line = Annotated[str, Field(pattern=LINE)]
+Option = Annotated[str, Field(pattern=OPTION)]
 
 
 class Profile(Section):
@@ -53,12 +59,14 @@ class Profile(Section):
         1, description="CPU cores a rank; at least runtime.threads"
     )
     memory: str | None = Field(
-        None, pattern=r"^\d+[KMGT]?$", description="memory a node, e.g. 64G"
+        None,
+        pattern=MEMORY,
+        description="memory a node, e.g. 64G",
     )
     time: str = Field(
         "1:00:00",
-        pattern=rf"^{TIME.pattern}$",
-        description="time limit, [days-]hours:minutes:seconds",
+        pattern=LIMIT,
+        description="time limit in a form of sbatch, e.g. 1-12:00:00",
     )
     mpi: Word = Field(
         "pmi2",
@@ -84,6 +92,21 @@ class Profile(Section):
         default_factory=dict, description="further options of sbatch"
     )
 
+    @field_validator("memory", "time", mode="before")
+    @classmethod
+    def _as_text(cls, amount: object) -> object:
+        """Return a whole number as text."""
+        whole = isinstance(amount, int) and not isinstance(amount, bool)
+        return str(amount) if whole else amount
+
+    @field_validator("memory", mode="before")
+    @classmethod
+    def _without_byte(cls, memory: object) -> object:
+        """Return ``64G`` for ``64GB`` or ``64g``, which sbatch does not document."""
+        if not isinstance(memory, str):
+            return memory
+        return re.sub(r"(?<=[KMGT])B$", "", memory.upper())
+
     @property
     def ranks(self) -> int:
         """Return the number of MPI ranks of a job."""
@@ -91,11 +114,15 @@ class Profile(Section):
 
     @property
     def seconds(self) -> int:
-        """Return the time limit in seconds."""
+        """Return the time limit in seconds, as sbatch reads it."""
         parts = TIME.fullmatch(self.time)
         assert parts is not None  # the field's pattern
-        days, hours, minutes, seconds = (int(part or 0) for part in parts.groups())
-        return ((24 * days + hours) * 60 + minutes) * 60 + seconds
+        days, *units = parts.groups()
+        given = [int(unit) for unit in units if unit is not None]
+        if days is None and len(given) < 3:
+            given = [0, *given]  # starts with minutes
+        hours, minutes, seconds = [*given, 0, 0][:3]
+        return ((24 * int(days or 0) + hours) * 60 + minutes) * 60 + seconds
 
 
 def folders() -> list[Path]:
@@ -113,13 +140,19 @@ def load(name: str) -> Profile:
     """
     path = Path(name) if name.endswith(".toml") else _find(name)
     try:
-        return Profile(**tomllib.loads(path.read_text(encoding="utf-8")))
+        profile = Profile(**tomllib.loads(path.read_text(encoding="utf-8")))
     except pydantic.ValidationError as error:
         raise UserError(f"{path}: {_explain(error)}") from None
     except FileNotFoundError:
         raise UserError(f"{path}: no such profile") from None
     except (OSError, ValueError, RecursionError) as error:
         raise UserError(f"{path}: cannot be read ({error})") from None
+    if profile.cluster == "slurm" and profile.seconds <= profile.warning:
+        raise UserError(
+            f"{path}: time = '{profile.time}' is {profile.seconds} s, but a job needs "
+            f"more than warning = {profile.warning} s"
+        )
+    return profile
 
 
 def _find(name: str) -> Path:
@@ -147,4 +180,9 @@ def _explain(error: pydantic.ValidationError) -> str:
     key = ".".join(str(part) for part in first["loc"] if part != "[key]")
     if first["type"] == "extra_forbidden":
         return f"unknown key '{key}'{plugins.nearest(key, Profile.model_fields)}"
-    return f"{key} = {first['input']!r}: {first['msg'].replace('Input should', 'must')}"
+    message = first["msg"].replace("Input should", "must")
+    if first["type"] == "string_pattern_mismatch":
+        message = f"must be {FORMS[first['ctx']['pattern']]}"
+    if first["type"] == "string_type":
+        message = "must be text in quotes"
+    return f"{key} = {first['input']!r}: {message}"

@@ -1,11 +1,13 @@
 """Checks that the parts of a data set fit one another, whichever source read it."""
 
+from collections.abc import Iterable
+
 import numpy as np
 import torch
 from torch import Tensor
 
 from hpcfl.data.owners import Owners
-from hpcfl.files import values
+from hpcfl.files import values, wording
 
 COLOURS = (1, 3, 4)  # channels of an image, alpha included
 
@@ -60,3 +62,26 @@ def describe_owners(owners: Owners | None, samples: int) -> str:
     if counts.max() > 1:
         return f"two clients have the name '{names[counts.argmax()]}'"
     return ""
+
+
+def describe_spellings(kind: str, names: Iterable[str]) -> str:
+    """Return a note on the first two names that may be spellings of one; "" without.
+
+    Such names differ in case or spaces alone, or are the same number: ``1`` and ``1.0``.
+    """
+    by_spelling: dict[str | float, str] = {}
+    for name in names:
+        other = by_spelling.setdefault(_spelling(name), name)
+        if other != name:
+            return f"the {kind} '{other}' and '{name}' differ in spelling alone"
+    return ""
+
+
+def _spelling(name: str) -> str | float:
+    """Return what all spellings of a name have in common."""
+    folded = wording.fold(name)
+    try:
+        number = float(folded)
+    except ValueError:
+        return folded
+    return number if np.isfinite(number) else folded

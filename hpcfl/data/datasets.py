@@ -209,10 +209,15 @@ def _checked(dataset: Any, name: str) -> Dataset:
         misfit = misfit or f"official_test = {dataset.official_test} of {samples:,}"
     if misfit:
         raise UserError(f"data.dataset = '{name}': '{dataset.name}': {misfit}")
-    note = consistency.describe_channels_last(dataset.x)
-    if not note:
+    owners = dataset.owners.names if dataset.owners else ()
+    found = (
+        consistency.describe_channels_last(dataset.x),
+        consistency.describe_spellings("clients", owners),
+    )
+    notes = tuple(f"'{dataset.name}': {note}" for note in found if note)
+    if not notes:
         return dataset
-    return replace(dataset, notes=(*dataset.notes, f"'{dataset.name}': {note}"))
+    return replace(dataset, notes=(*dataset.notes, *notes))
 
 
 def _statistics(

@@ -23,10 +23,12 @@ TOKENS = (torch.int32, torch.int64)
 
 @dataclass(frozen=True)
 class ValueRange:
-    """The least and the greatest number in the samples of all clients, as stored."""
+    """The least and the greatest stored number in each channel or column of the samples
+    of all clients.
+    """
 
-    lowest: float
-    highest: float
+    lowest: tuple[float, ...]
+    highest: tuple[float, ...]
 
 
 def find_range(prepared: Prepared, communicator: Communicator) -> ValueRange | None:
@@ -34,12 +36,15 @@ def find_range(prepared: Prepared, communicator: Communicator) -> ValueRange | N
     ranks but rank 0.
     """
     x = prepared.resources.samples.x
-    own = [x.min().item(), x.max().item()] if x.numel() else None
+    others = [dimension for dimension in range(x.ndim) if dimension != 1]
+    own = [x.amin(others).tolist(), x.amax(others).tolist()] if x.numel() else None
     found = communicator.gather(own)
     if found is None:
         return None
     known = [ends for ends in found if ends is not None]
-    return ValueRange(min(low for low, _ in known), max(high for _, high in known))
+    lowest = np.min([low for low, _ in known], axis=0)
+    highest = np.max([high for _, high in known], axis=0)
+    return ValueRange(tuple(lowest.tolist()), tuple(highest.tolist()))
 
 
 def describe_data(prepared: Prepared, values: ValueRange, whole: bool = False) -> str:
@@ -169,13 +174,13 @@ def _describe_values(data: Dataset, values: ValueRange) -> str:
     """Return the type and range of the numbers of samples, as stored and as models take
     them.
     """
-    lowest, highest = values.lowest, values.highest
+    lowest, highest = min(values.lowest), max(values.highest)
     text = f"{_name_type(data.x)} from {lowest:,.6g} to {highest:,.6g}"
     if data.x.dtype in TOKENS:
         return text
-    ends = torch.tensor([lowest, highest], dtype=data.x.dtype)
-    of_all = (-1, *[1] * len(data.shape))
-    taken = data.normalise(ends.view(of_all).expand(2, *data.shape))
+    ends = torch.tensor([values.lowest, values.highest], dtype=data.x.dtype)
+    per_channel = (2, -1, *[1] * (len(data.shape) - 1))
+    taken = data.normalise(ends.view(per_channel))
     lowest, highest = taken.min().item(), taken.max().item()
     return (
         f"{text}; models take {_name_type(taken)} from {lowest:,.6g} to {highest:,.6g}"

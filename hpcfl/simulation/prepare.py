@@ -5,6 +5,7 @@ Nothing is written: bad input that shows here has changed nothing.
 
 import hashlib
 import os
+import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -58,6 +59,7 @@ from hpcfl.storage.clients import ClientStore
 from hpcfl.tracking._writing import check as check_trackers
 
 NAMED = 5  # classes of a note
+CLIENT_KEYS = ("client", "clients", "owners")  # of [data], of all sources
 
 
 @dataclass(frozen=True)
@@ -76,6 +78,7 @@ class Prepared:
     calendar: who takes part in each round, and when; None without ``[time]``.
     mixes: whether clients who start from different models of the server may be one
         fleet.
+    samples_crc32: of all samples of the data set, on a rank beside others.
     trainings: the local trainings of a round, which the preflight finds; empty before it
         and for a method that trains nothing.
     """
@@ -98,6 +101,7 @@ class Prepared:
     data: Dataset  # without its samples
     frozen: str | None = None
     shifts: Shifts | None = None
+    samples_crc32: int | None = None
     calendar: Calendar | None = None
     mixes: bool = False
     trainings: tuple[AskedTraining, ...] = ()
@@ -225,7 +229,7 @@ def _other_processors(communicator: Communicator) -> list[str]:
     return []
 
 
-def _checksums(prepared: Prepared) -> dict[str, str | None]:
+def _checksums(prepared: Prepared) -> dict[str, str | int | None]:
     """Return the checksums of what every rank has made for itself and all ranks must
     have alike.
     """
@@ -236,6 +240,7 @@ def _checksums(prepared: Prepared) -> dict[str, str | None]:
     model = f"model.name = '{prepared.config.model.name}'"
     return {
         "data.dataset, the labels": split.labels_sha256,
+        "data.dataset, the samples": prepared.samples_crc32,
         "partition, the samples of each client": indices.hexdigest(),
         f"{model}, frozen or given parameters": prepared.frozen,
         "the first private state of a client": digest.of_tensors(
@@ -351,6 +356,7 @@ def _prepare(config: Config, process: Process, seat: Device) -> Prepared:
     )
     server = _state(method, "server_state", setup) if process.is_server else {}
     store, newcomers_store = _stores(config, seat, own, private)
+    samples_of_all = dataset.x.contiguous().numpy().data
     return Prepared(
         config,
         method,
@@ -370,6 +376,7 @@ def _prepare(config: Config, process: Process, seat: Device) -> Prepared:
             *of_base,
             *(note for note in dataset.description.notes if note not in split.notes),
             *split.notes,
+            *_note_unused_clients(config, dataset, split),
             *_note_untrained(config, dataset, counts, test_counts),
             *method.notes(setup),
             *_idle(placed),
@@ -379,6 +386,7 @@ def _prepare(config: Config, process: Process, seat: Device) -> Prepared:
         dataset.without_samples(),
         frozen,
         shifts,
+        zlib.crc32(samples_of_all) if process.size > 1 else None,
     )
 
 
@@ -496,6 +504,18 @@ def _counts(
             split.counts(dataset.y.numpy(), classes, part) for part in ("train", "test")
         )
     return torch.from_numpy(of_train).double(), torch.from_numpy(of_test).double()
+
+
+def _note_unused_clients(config: Config, dataset: Dataset, split: Split) -> list[str]:
+    """Return a note where a key names the clients of a data set and others are drawn."""
+    named = [key for key in CLIENT_KEYS if config.data.options.get(key) is not None]
+    if not named or dataset.owners is None or split.names:
+        return []
+    return [
+        f"data.{named[0]} names {len(dataset.owners.names):,} clients, but "
+        f"partition.scheme = '{config.partition.scheme}' draws others; to use them, set "
+        "partition.scheme = 'by-client'"
+    ]
 
 
 def _note_untrained(

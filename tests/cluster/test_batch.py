@@ -59,6 +59,12 @@ def test_options_of_a_gpu_job():
     ]
 
 
+def test_no_requeue_replaces_requeue():
+    flags = batch.flags(batch.options(Profile(options={"no-requeue": True}), "cifar"))
+    assert "--no-requeue" in flags
+    assert "--requeue" not in flags
+
+
 @pytest.mark.parametrize(
     ("profile", "line"),
     [

@@ -65,7 +65,13 @@ def test_unknown_key_is_answered_with_the_valid_ones(write):
     [
         ("nodes = 0", "nodes = 0: must be greater than 0"),
         ("time = 'tomorrow'", "time = 'tomorrow'"),
-        ("time = '0:10'", "time"),
+        ("time = '0:10'", "is 10 s, but a job needs more than warning = 120 s"),
+        ("time = '1:2:3:4'", "such as '90' (minutes)"),
+        ("time = 'UNLIMITED'", "such as '90' (minutes)"),
+        ("time = true", "time"),
+        ("memory = '64GiB'", "such as '64G'"),
+        ("memory = '1.5T'", "such as '64G'"),
+        ("memory = '64B'", "such as '64G'"),
         ("partition = 'low; rm -rf ~'", "partition"),
         ('partition = "low\\n#SBATCH --uid=0"', "partition"),
         ("account = '$(id)'", "account"),
@@ -85,7 +91,25 @@ def test_bad_values_get_one_line(write, text, complaint):
 
 
 @pytest.mark.parametrize(
-    ("text", "seconds"), [("0:01:30", 90), ("12:00:00", 43200), ("2-01:00:00", 176400)]
+    ("text", "seconds"),
+    [
+        ("30", 1800),
+        (30, 1800),
+        ("30:15", 1815),
+        ("0:01:30", 90),
+        ("12:00:00", 43200),
+        ("7-0", 604800),
+        ("7-1:30", 610200),
+        ("2-01:00:00", 176400),
+    ],
 )
 def test_seconds_of_a_time_limit(text, seconds):
     assert Profile(time=text).seconds == seconds
+
+
+@pytest.mark.parametrize(
+    ("text", "taken"),
+    [("64GB", "64G"), ("64g", "64G"), ("500M", "500M"), (64000, "64000"), ("0", "0")],
+)
+def test_forms_of_memory(text, taken):
+    assert Profile(memory=text).memory == taken

@@ -95,3 +95,20 @@ def test_images_with_their_channels_last_are_noted(shape, is_noted):
     assert bool(consistency.describe_channels_last(x)) is is_noted
     notes = load(replace(WHOLE, x=x)).notes
     assert any("transpose x" in note for note in notes) is is_noted
+
+
+@pytest.mark.parametrize(
+    ("names", "is_noted"),
+    [
+        (("Ann", "ann"), True),
+        (("1", "1.0"), True),
+        (("01", "1"), True),
+        (("1e2", "100"), True),
+        (("1", "2", "nan", "NA"), False),
+        (("a1", "a01"), False),
+    ],
+)
+def test_two_spellings_of_a_client_are_noted(names, is_noted):
+    owners = Owners(names, np.zeros(4, int))
+    notes = load(replace(WHOLE, owners=owners)).notes
+    assert any(f"'{names[0]}' and" in note for note in notes) is is_noted

@@ -85,6 +85,12 @@ def test_other_columns_of_labels_and_clients_are_no_features(tmp_path):
     assert "'label', 'client'" in data.notes[0]
 
 
+def test_roles_are_found_in_any_case(tmp_path):
+    frame(Client=np.arange(ROWS) % 4).to_csv(tmp_path / "t.csv", index=False)
+    data = load("csv", tmp_path / "t.csv", client="client")
+    assert data.shape == (2,) and "'Client'" in data.notes[0]
+
+
 @pytest.mark.parametrize(
     ("name", "values", "files", "expected"),
     [
@@ -170,6 +176,8 @@ def test_whole_numbers_in_csv_keep_their_order(tmp_path):
         ('a,b,label\n1,"1,5",0\n', {}, "'b' is not one of numbers: it holds '1,5'"),
         ("a,label\n1,0.5\n", {}, "'label' holds float64"),
         ("0.1,0.2,0\n0.3,0.4,1\n", {"label": "0"}, "the first line holds numbers"),
+        ("a;label\n0,5;1\n", {}, "columns are separated by ';'"),
+        ("a\tlabel\n0.5\t1\n", {}, r"columns are separated by '\\t'"),
         (
             "a,b,label,split\n1,2,0,Train\n",
             {},

@@ -70,6 +70,14 @@ def test_labels_are_matched_by_name_between_files(tmp_path):
     assert load("parquet", tmp_path).y.tolist() == expected
 
 
+def test_parts_that_are_not_read_are_noted(tmp_path):
+    table = labelled(["emu", "cat"], NAMES)
+    save_parts(tmp_path / "a", train=table, validation=table, test=table)
+    for folder in (tmp_path / "a", tmp_path):  # a data set, and one of client a
+        (note,) = load("huggingface", folder).notes
+        assert note.endswith("not validation")
+
+
 def test_clients_and_parts_with_class_names_are_matched_by_name(tmp_path):
     one = labelled(["emu", "cat"], NAMES, "client", label=[0, 1])
     other = labelled(["emu", "dog"], NAMES[::-1], "client", label=[0, 1])

@@ -172,6 +172,11 @@ MISTAKES = [
         "uplink['modle'] is unknown; did you mean 'model'?",
     ),
     (
+        ["method.name=mistakes:MisspeltVariable"],
+        'after["stesp"]',
+        "variables['stesp'] is unknown; did you mean 'steps'?",
+    ),
+    (
         ["model.name=mistakes:number"],
         None,
         "is of type int; expected a class or function",

@@ -1,10 +1,16 @@
 """What a user is told of an experiment as a whole, before round 1."""
 
-import tiny
+import itertools
+from dataclasses import replace
 
-from hpcfl.communication.communicator import Process
+import pytest
+import tiny
+from in_threads import on_ranks
+
+from hpcfl.communication.communicator import OneProcess, Process
+from hpcfl.errors import UserError
 from hpcfl.experiment import config
-from hpcfl.simulation.prepare import prepare
+from hpcfl.simulation.prepare import prepare, prepare_together
 
 
 def test_more_ranks_than_clients_are_noted():
@@ -17,3 +23,44 @@ def test_more_ranks_than_clients_are_noted():
         note
         == f"1 of {clients + 1} workers have no client; -n {clients + 1} is as fast"
     )
+
+
+@pytest.mark.parametrize(("scheme", "is_noted"), [("iid", True), ("by-client", False)])
+def test_clients_that_a_key_names_and_nothing_uses_are_noted(
+    tmp_path, scheme, is_noted
+):
+    rows = [f"{number / 7},{number % 2},{'ab'[number % 4 < 2]}" for number in range(40)]
+    file = tmp_path / "t.csv"
+    file.write_text("\n".join(["x,label,site", *rows]))
+    table = {
+        "data": {"dataset": "csv", "file": str(file), "client": "site"},
+        "partition": {"scheme": scheme, "clients": 2},
+        "method": {"name": "fedavg"},
+    }
+    notes = prepare(config.parse(table), OneProcess()).notes
+    assert any("data.client names 2 clients" in note for note in notes) is is_noted
+
+
+class Blurred(tiny.Blobs):
+    """Other samples in every call, with the same labels."""
+
+    calls = itertools.count()
+
+    def read(self, name, root):
+        data = super().read(name, root)
+        return replace(data, x=data.x + next(self.calls))
+
+
+blurred = Blurred()
+
+
+def test_ranks_with_other_samples_are_refused():
+    data = {"dataset": f"{__name__}:blurred"}
+    table = config.parse(tiny.table("fedavg", data=data))
+
+    def work(communicator):
+        prepare_together(table, communicator)
+
+    on_ranks(1, work)
+    with pytest.raises(UserError, match=r"the samples: \d+ on rank 0"):
+        on_ranks(2, work)

@@ -1,6 +1,5 @@
 """Labels, clients and parts of the rows of a table, compared by their names."""
 
-from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -22,19 +21,6 @@ class Labels(NamedTuple):
     numbers: np.ndarray
     classes: int
     names: list[str]
-
-
-def describe_spellings(root: Path, what: str, names: Iterable[str]) -> list[str]:
-    """Note two names that differ in case or spaces alone."""
-    by_spelling: dict[str, str] = {}
-    for name in names:
-        spelling = "".join(name.split()).casefold()
-        other = by_spelling.setdefault(spelling, name)
-        if other != name:
-            return [
-                f"{root}: the {what} '{other}' and '{name}' differ in case or spaces alone"
-            ]
-    return []
 
 
 def order_rows(

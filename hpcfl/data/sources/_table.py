@@ -15,6 +15,7 @@ from typing import Annotated, Literal, NamedTuple
 import numpy as np
 from pydantic import Field
 
+from hpcfl.data import consistency
 from hpcfl.data.datasets import Dataset
 from hpcfl.data.description import DataDescription
 from hpcfl.data.sources import _features, _identifiers, _names, npz
@@ -96,9 +97,8 @@ class TableSource(Source):
             "classes": np.array(labels.classes),
         }
         clients = _names.read_owners(root, table, roles.client, order)
-        notes += _names.describe_spellings(root, "classes", labels.names)
-        if clients is not None:
-            notes += _names.describe_spellings(root, "clients", clients.names)
+        if spellings := consistency.describe_spellings("classes", labels.names):
+            notes.append(f"{root}: {spellings}")
         dataset = npz.made(
             root,
             arrays,
@@ -154,7 +154,7 @@ def _candidates(
         return {name: table.column(name) for name in features}, []
     left = [name for name in table.names if name not in roles]
     index = [name for name in left if name in table.index]
-    other_roles = [name for name in left if name in (LABEL, CLIENT, SPLIT)]
+    other_roles = [name for name in left if name.lower() in (LABEL, CLIENT, SPLIT)]
     columns = {
         name: table.column(name) for name in left if name not in index + other_roles
     }
@@ -171,19 +171,26 @@ def _candidates(
         raise UserError(f"{root}: no column is left for the samples: set data.features")
     return columns, [
         *_note_on_left_out(root, "pandas' index", index),
-        *_note_on_left_out(root, "labels, clients or parts of the rows", other_roles),
+        *_note_on_left_out(
+            root,
+            "labels, clients or parts of the rows",
+            other_roles,
+            "name it in data.label, data.client or data.split, or ",
+        ),
         *_note_on_left_out(root, "an identifier", identifiers),
     ]
 
 
-def _note_on_left_out(root: Path, kind: str, names: list[str]) -> list[str]:
+def _note_on_left_out(
+    root: Path, kind: str, names: list[str], remedy: str = ""
+) -> list[str]:
     if not names:
         return []
     shown = ", ".join(repr(name) for name in names[:SHOWN])
     more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
     return [
-        f"{root}: column {shown}{more} looks like {kind} and is no feature; to use it, name all "
-        "features in data.features"
+        f"{root}: column {shown}{more} looks like {kind} and is no feature; to use it, {remedy}"
+        "name all features in data.features"
     ]
 
 

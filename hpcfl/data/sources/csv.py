@@ -24,6 +24,8 @@ from hpcfl.data.sources.base import MOST_BYTES
 from hpcfl.errors import UserError
 from hpcfl.files import atomic, heartbeat, user_files
 
+SEPARATORS = ";\t|"  # of other tables
+
 
 class _CsvColumns(Columns):
     def __init__(self, root: Path, content: bytes) -> None:
@@ -31,6 +33,7 @@ class _CsvColumns(Columns):
         self._root = root
         self._content = content
         self.names = headings.iloc[0].tolist()
+        _refuse_other_separator(root, self.names)
         self.index = [name for name in self.names if _identifiers.is_index(name)]
         _refuse_numbers(root, self.names)
         # pandas writes an index of several levels as columns without headings
@@ -61,6 +64,16 @@ class _CsvColumns(Columns):
         written = _texts(self._columns(usecols=[position], dtype=str)[position])
         usual = values.dtype.kind in "iu" and np.array_equal(_texts(values), written)
         return values if usual else written
+
+
+def _refuse_other_separator(root: Path, headings: list[str]) -> None:
+    """Raise UserError where all headings stand in one, as ``a;b;c``."""
+    for separator in SEPARATORS:
+        if len(headings) == 1 and separator in headings[0]:
+            raise UserError(
+                f"{root}: columns are separated by {separator!r}; separate them by ',' and "
+                "write decimals with '.' (pandas: read_csv(…, sep=…, decimal=…).to_csv)"
+            )
 
 
 def _refuse_numbers(root: Path, headings: list[str]) -> None:

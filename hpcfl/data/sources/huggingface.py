@@ -21,7 +21,7 @@ from hpcfl.data.sources import _arrow, _images, _names, _table
 from hpcfl.data.sources._columns import Columns, refuse_repeated
 from hpcfl.data.sources._schemas import refuse_missing_shards
 from hpcfl.errors import UserError
-from hpcfl.files import atomic, untrusted_files, user_files
+from hpcfl.files import atomic, untrusted_files, user_files, wording
 from hpcfl.files.atomic import Damaged
 
 STATE, PARTS = "state.json", "dataset_dict.json"
@@ -78,14 +78,17 @@ class HuggingFace(_table.TableSource):
 
     def opened(self, root: Path) -> Columns:
         if _is_saved(root):
-            return _SavedColumns(root, _saved(root, 0), [])
+            table = _SavedColumns(root, _saved(root, 0), [])
+            table.notes = _describe_other_parts(root, [root])
+            return table
         folders = _folders(root)
         files = []
         for client, folder in enumerate(folders):
             files += _saved(folder, client)
         table = _SavedColumns(root, files, [folder.name for folder in folders])
+        table.notes = _describe_other_parts(root, folders)
         if _table.CLIENT in table.names:
-            table.notes = (
+            table.notes += (
                 f"{root}: the column '{_table.CLIENT}' says whose each sample is, not the folders",
             )
         return table
@@ -138,6 +141,19 @@ def _saved(folder: Path, client: int) -> list[_Saved]:
     if not files:
         raise UserError(f"{folder}: has neither 'train' nor 'test' among its parts")
     return files
+
+
+def _describe_other_parts(root: Path, folders: list[Path]) -> tuple[str, ...]:
+    """Return a note on parts that are neither for training nor for testing."""
+    others: set[str] = set()
+    for folder in folders:
+        if not (folder / STATE).is_file():
+            others |= set(_json(folder / PARTS, _Splits)["splits"])
+    others -= {_names.TRAIN, _names.TEST}
+    if not others:
+        return ()
+    names = wording.list_names(sorted(others))
+    return (f"{root}: only 'train' and 'test' are read, not {names}",)
 
 
 def _pieces(folder: Path) -> list[_arrow.Piece]:
