@@ -82,6 +82,7 @@ from hpcfl.experiment.sections import MethodSection
 from hpcfl.methods._client_model import ClientModel as ClientModel
 from hpcfl.methods._clients import Audience as Audience
 from hpcfl.methods._clients import Cohort as Cohort
+from hpcfl.methods._overlay import Overlay as Overlay
 from hpcfl.rows.declared import NamedTensors
 from hpcfl.rows.layout import Group
 from hpcfl.scores import _metric_name

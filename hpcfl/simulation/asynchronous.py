@@ -45,7 +45,6 @@ from hpcfl.methods.base import State
 from hpcfl.scores._metric_name import SAMPLE_GRADIENTS
 from hpcfl.simulation import dry_round, record, side_by_side
 from hpcfl.simulation.in_flight import InFlight
-from hpcfl.simulation.message_check import checked
 from hpcfl.simulation.participation import is_scored
 from hpcfl.simulation.prepare import Prepared
 from hpcfl.simulation.round import (
@@ -198,7 +197,7 @@ class Arrivals:
                 round.fleets.append(self.train(jobs, scored))
         audience = self.plan.audience if self.plan.scored else self.plan.audience[:0]
         self.observers = round.fleet(audience)
-        round.call("observe", self.observers, dict(round.inbox))
+        round.observe(self.observers, dict(round.inbox))
         round.fleets.append(self.observers)
         own = self.own(self.plan.cohort)
         private, finite = self.flights.private(own), self.flights.finite(own)
@@ -248,9 +247,7 @@ class Arrivals:
         fleet.scores_starts = False
         shares = np.array([job.share for job in jobs])
         fleet.pace = None if (shares == 1).all() else shares
-        returned = self.round.call("update", fleet, dict(inbox))
-        message = checked("update", returned, len(ids), downwards=False)
-        self.prepared.store.check_state(len(ids), fleet.state)
+        message = self.round.update(fleet, dict(inbox))
         self.flights.keep_made(fleet, message, record.finite(fleet, message))
         return fleet
 

@@ -28,6 +28,7 @@ from hpcfl.errors import RankFailure, RunFailure, UserError, is_shortage
 from hpcfl.files import heartbeat
 from hpcfl.methods.base import Method, State
 from hpcfl.rows.declared import UnknownName
+from hpcfl.simulation import hooks
 from hpcfl.simulation.final_scoring import FINAL_SCORING
 from hpcfl.simulation.message_check import MessageError
 from hpcfl.simulation.participation import RoundPlan
@@ -167,7 +168,7 @@ def watch_two(prepared: Prepared) -> list[Messages]:
     cannot run.
     """
     small = shrink(prepared, lanes=1)
-    server = small.method.server_state(small.setup)
+    server = hooks.server_state(small)
     rounds = []
     for number in (1, 2):
         plan = RoundPlan(number, np.array([0]), np.array(small.store.ids), scored=True)
@@ -246,7 +247,7 @@ def _play(small: Prepared, asked: list[AskedTraining]) -> None:
     """
     alone, rounds = OneProcess(), small.config.rounds
     with on_this_rank("before round 1"):
-        server = small.method.server_state(small.setup)
+        server = hooks.server_state(small)
     trained = np.array([0])
     scored = np.array(small.store.ids)
     first = RoundPlan(1, trained, scored, scored=True)
@@ -262,7 +263,7 @@ def _play(small: Prepared, asked: list[AskedTraining]) -> None:
 
 def shrink(prepared: Prepared, lanes: int, samples: int = SAMPLES) -> Prepared:
     """The experiment with clients of so many samples, and a kernel and stores of its own."""
-    resources, method = prepared.resources, prepared.method
+    resources = prepared.resources
     affordable = max(MIN_CLIENTS, FLOATS // prepared.setup.layout.width)
     clients = min(prepared.setup.clients, affordable)
     newcomers = [clients] if prepared.config.newcomers.clients else []
@@ -274,7 +275,9 @@ def shrink(prepared: Prepared, lanes: int, samples: int = SAMPLES) -> Prepared:
     setup = replace(prepared.setup, counts=counts[:clients])
     device = resources.device
     module = setup.build().to(device)
-    private = method.client_state(setup)
+    private = hooks.initial_state(
+        "client_state", prepared.method, prepared.overlays, setup
+    )
     for name, row in prepared.store.template.items():
         if name.startswith(BUFFERS):
             private[name] = row

@@ -5,7 +5,7 @@ Nothing is written: bad input that shows here has changed nothing.
 
 import hashlib
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
@@ -40,7 +40,7 @@ from hpcfl.experiment import blame, measures, plugins
 from hpcfl.experiment.config import MIXED, Config
 from hpcfl.files import scratch
 from hpcfl.methods import _misspelt
-from hpcfl.methods.base import Audience, Cohort, Method, State
+from hpcfl.methods.base import Audience, Cohort, Method, Overlay, State
 from hpcfl.methods.options import refuse_without_effect
 from hpcfl.methods.options.averaged_buffers import AveragedBuffers
 from hpcfl.models import _initial as initial
@@ -48,10 +48,9 @@ from hpcfl.models import _mixed as mixed
 from hpcfl.models import _usable as usable
 from hpcfl.models._replaced import replace_layers
 from hpcfl.rows import constants, layout, mixing, randomness
-from hpcfl.rows.declared import refuse_other_than_tensors
 from hpcfl.scores._described import Measure
 from hpcfl.scores.base import Score
-from hpcfl.simulation import torch_settings
+from hpcfl.simulation import hooks, torch_settings
 from hpcfl.simulation.device import Device, choose_device, found
 from hpcfl.storage import digest, provenance
 from hpcfl.storage.clients import ClientStore
@@ -78,6 +77,7 @@ class Prepared:
         fleet.
     trainings: the local trainings of a round, which the preflight finds; empty before it
         and for a method that trains nothing.
+    overlays: changes of the method's messages, the innermost first.
     """
 
     config: Config
@@ -101,6 +101,7 @@ class Prepared:
     calendar: Calendar | None = None
     mixes: bool = False
     trainings: tuple[AskedTraining, ...] = ()
+    overlays: tuple[Overlay, ...] = ()
 
     def counts_in(self, round: int) -> Tensor:
         """Training samples of each class as clients know them in a round, float64
@@ -333,7 +334,11 @@ def _prepare(config: Config, process: Process, seat: Device) -> Prepared:
         selection,
         shifts,
     )
-    method, private = _with_buffers(config, method, setup, buffers, template)
+    overlays = _overlays(config, method, buffers, template)
+    private = _state("client_state", method, overlays, setup)
+    if buffers.width:
+        for model in method.models:
+            private[buffer_name(model)] = layout.to_row(buffers, template)
     template = template.to(device)
     lanes = _lanes(
         config, seat, template, samples, dataset, private, _together(config, placed)
@@ -349,7 +354,9 @@ def _prepare(config: Config, process: Process, seat: Device) -> Prepared:
         scores,
         head=head_kernel(*given, memory=1e6 * config.runtime.memory),
     )
-    server = _state(method, "server_state", setup) if process.is_server else {}
+    server: State = {}
+    if process.is_server:
+        server = _state("server_state", method, overlays, setup)
     store, newcomers_store = _stores(config, seat, own, private)
     return Prepared(
         config,
@@ -379,6 +386,7 @@ def _prepare(config: Config, process: Process, seat: Device) -> Prepared:
         dataset.without_samples(),
         frozen,
         shifts,
+        overlays=overlays,
     )
 
 
@@ -540,49 +548,32 @@ def _scores(config: Config, split: Split) -> dict[str, Score]:
     return unasked | asked
 
 
-def _state(method: Method, hook: str, setup: Setup) -> State:
-    """Return the state that a hook declares. Raises UserError for other than tensors."""
-    state: State = getattr(method, hook)(setup)
-    try:
-        refuse_other_than_tensors(state, hook)
-    except UserError as error:
-        of_user = getattr(method, "method", method)  # without averaged statistics
-        place = blame.definition_of(getattr(of_user, hook))
-        raise UserError(f"{place}: {error}" if place else str(error)) from None
-    return state
+def _state(
+    hook: str, method: Method, overlays: Sequence[Overlay], setup: Setup
+) -> State:
+    """Return the state that a hook declares, as ``hooks.initial_state``.
 
-
-def _with_buffers(
-    config: Config,
-    method: Method,
-    setup: Setup,
-    buffers: layout.Layout,
-    template: nn.Module,
-) -> tuple[Method, State]:
-    """The method and the private state of ONE client, both with what batch-norm
-    statistics need.
-
-    The method is wrapped where the statistics are averaged.
+    Raises UserError with the place of a user's hook.
     """
-    private = _state(method, "client_state", setup)
-    if buffers.width:
-        statistics = {
-            buffer_name(model): layout.to_row(buffers, template)
-            for model in method.models
-        }
-        private |= statistics
-        if config.training.buffers == "average":
-            # of a client's models only "model" has statistics that travel
-            averaged = {
-                name: row
-                for name, row in statistics.items()
-                if name == buffer_name("model")
-            }
-            method = cast(
-                Method,
-                AveragedBuffers(method, averaged, layout.floating(buffers, template)),
-            )
-    return method, private
+    try:
+        return hooks.initial_state(hook, method, overlays, setup)
+    except UserError as error:
+        place = blame.definition_of(getattr(method, hook))
+        raise UserError(f"{place}: {error}" if place else str(error)) from None
+
+
+def _overlays(
+    config: Config, method: Method, buffers: layout.Layout, template: nn.Module
+) -> tuple[Overlay, ...]:
+    """Return the overlays of a run, the innermost first."""
+    overlays: list[Overlay] = []
+    if buffers.width and config.training.buffers == "average":
+        # Of a client's models only "model" has statistics that travel.
+        statistics = layout.to_row(buffers, template)
+        averaged = layout.floating(buffers, template)
+        name = buffer_name("model")
+        overlays.append(AveragedBuffers(name, statistics, averaged, method.shares))
+    return tuple(overlays)
 
 
 def _builders(

@@ -2,6 +2,7 @@
 
 import itertools
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -17,9 +18,7 @@ from hpcfl.communication.message import Inbox, Message, only
 from hpcfl.communication.message import select as part_of
 from hpcfl.errors import Diverged
 from hpcfl.methods.base import State
-from hpcfl.rows.declared import DeclaredTensors, FixedTensors, NamedTensors
-from hpcfl.simulation import record
-from hpcfl.simulation.message_check import checked
+from hpcfl.simulation import hooks, record
 from hpcfl.simulation.participation import RoundPlan
 from hpcfl.simulation.prepare import Prepared
 from hpcfl.simulation.stages import Stage, named, on_this_rank
@@ -166,9 +165,7 @@ class Round:
     def compose(self, hook: str, ids: np.ndarray) -> Message:
         """Return what a hook of the method sends to some clients; on rank 0."""
         audience = self.prepared.audience(ids, self.plan.number)
-        server: Any = FixedTensors(self.server, "server")
-        returned = getattr(self.prepared.method, hook)(server, audience)
-        return checked(hook, returned, len(ids), downwards=True)
+        return hooks.compose(self.prepared, hook, self.server, audience)
 
     def send(self, ids: np.ndarray, message: Message) -> tuple[Inbox, float]:
         """Collective. Send a message of rank 0 to some clients.
@@ -184,13 +181,26 @@ class Round:
             self.prepared.resources.device,
         )
 
-    def call(self, hook: str, fleet: Fleet, inbox: Inbox) -> Any:
-        """Return what a hook of the method returns for a fleet; None if it is empty."""
+    def update(self, fleet: Fleet, inbox: Inbox) -> Message:
+        """Train the clients of a fleet; return the message that they send."""
         if not len(fleet.ids):
-            return None
-        with on_this_rank(f"{self.name}, {named(fleet.ids)}"):
-            own_inbox: Any = NamedTensors(inbox, "inbox")
-            return getattr(self.prepared.method, hook)(fleet, own_inbox)
+            return {}
+        with self.on_clients(fleet):
+            message = hooks.update(self.prepared, fleet, inbox)
+        self.prepared.store.check_state(len(fleet.ids), fleet.state)
+        return message
+
+    def observe(self, fleet: Fleet, inbox: Inbox, hook: str = "observe") -> None:
+        """Score the clients of a fleet by a hook of the method."""
+        if not len(fleet.ids):
+            return
+        with self.on_clients(fleet):
+            own_inbox = hooks.receive(self.prepared, fleet, inbox)
+            getattr(self.prepared.method, hook)(fleet, own_inbox)
+
+    def on_clients(self, fleet: Fleet) -> AbstractContextManager[None]:
+        """Name the clients of a fleet in errors raised inside the block."""
+        return on_this_rank(f"{self.name}, {named(fleet.ids)}")
 
     def inbox_of(self, fleet: Fleet) -> Inbox:
         """Return the part of this rank's inbox that is for the clients of a fleet."""
@@ -221,12 +231,8 @@ def work(round: Round) -> None:
     observers = round.fleet(np.setdiff1d(plan.audience, plan.cohort))
     ids = participants.ids
     participants.pace = plan.pace(ids)
-    message: Message = {}
-    if len(ids):
-        returned = round.call("update", participants, round.inbox_of(participants))
-        message = checked("update", returned, len(ids), downwards=False)
-        prepared.store.check_state(len(ids), participants.state)
-    round.call("observe", observers, round.inbox_of(observers))
+    message = round.update(participants, round.inbox_of(participants))
+    round.observe(observers, round.inbox_of(observers))
     finite = record.finite(participants, message)
     round.fleets = [participants, observers]
     round.work = LocalWork(ids, message, participants.state, finite)
@@ -309,14 +315,8 @@ def aggregate(round: Round) -> None:
 
 def take_step(round: Round, cohort: np.ndarray, uplink: State) -> None:
     """Call the method's ``aggregate`` for a cohort and what it sent."""
-    method = round.prepared.method
     senders = round.prepared.cohort(cohort, round.plan.number)
-    arrived: Any = NamedTensors(uplink, "uplink")
-    server: Any = DeclaredTensors(
-        round.server, "server", "server_state", method.varying
-    )
-    method.aggregate(server, senders, arrived)
-    round.server.update(server)
+    hooks.aggregate(round.prepared, round.server, senders, uplink)
 
 
 COMPOSE = Stage("compose", "send", "what the server sends", compose)
