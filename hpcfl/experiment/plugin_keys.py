@@ -2,7 +2,6 @@
 has.
 """
 
-import importlib
 import inspect
 from collections.abc import Callable, Mapping
 from functools import cache
@@ -156,7 +155,7 @@ def shift_class(table: dict[str, Any], place: str) -> type[Shift]:
 
 
 def method_class(table: dict[str, Any]) -> type[MethodSection]:
-    """The class of the method that the section ``[method]`` names, with its options.
+    """The class of the method that the section ``[method]`` names.
 
     Raises UserError.
     """
@@ -164,11 +163,10 @@ def method_class(table: dict[str, Any]) -> type[MethodSection]:
         raise UserError(
             f"'method.name' is missing; allowed: {', '.join(plugins.names('hpcfl.methods'))}"
         )
-    method = plugins.find("hpcfl.methods", "method.name", table["name"])
-    # by name, as the method itself, which lies above this room
-    options = importlib.import_module("hpcfl.methods.options")
-    wrapped: type[MethodSection] = options.wrapped(method, table)
-    return wrapped
+    method: type[MethodSection] = plugins.find(
+        "hpcfl.methods", "method.name", table["name"]
+    )
+    return method
 
 
 def fields(section: str, given: dict[str, Any]) -> Mapping[str, Any]:

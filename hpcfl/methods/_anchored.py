@@ -15,17 +15,19 @@ from torch import Tensor
 
 from hpcfl.clients import Fleet
 from hpcfl.communication.message import Inbox, Message
-from hpcfl.methods.base import Audience, Cohort, Method, Setup, State
+from hpcfl.methods.base import Audience, Cohort, Setup, State
+from hpcfl.methods.options.ala import Blending
 from hpcfl.rows import mixing
 
 
-class Anchored(Method):
+class Anchored(Blending):
     """Client: ``model`` [P]. Down P (the anchor z), up P.
 
     The result is read from ``post``, after training.
     """
 
     primary: ClassVar[str] = "post"
+    keeps: ClassVar[tuple[str, ...]] = ("ala",)
 
     @abstractmethod
     def strength(self) -> float:
@@ -41,8 +43,9 @@ class Anchored(Method):
         return {**super().client_state(setup), "model": setup.initial()}
 
     def start(self, fleet: Fleet, inbox: Inbox) -> Tensor:
-        """The clients' own models ``[n, P]``."""
-        return fleet.state["model"]
+        """The clients' own models ``[n, P]``; with ``ala`` blended with the anchor."""
+        own = fleet.state["model"]
+        return self.blended(fleet, own, inbox.get("anchor", own))
 
     def update(self, fleet: Fleet, inbox: Inbox) -> Message:
         own = fleet.state["model"]

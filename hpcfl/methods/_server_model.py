@@ -8,12 +8,13 @@ from torch import Tensor
 
 from hpcfl.clients import Fleet
 from hpcfl.communication.message import Inbox, Mean, Message
-from hpcfl.methods.base import Audience, ClientModel, Cohort, Method, Setup, State
+from hpcfl.methods.base import Audience, ClientModel, Cohort, Setup, State
+from hpcfl.methods.options.ala import Blending
 
 Proximal = tuple[float, Tensor]
 
 
-class ServerModel(Method):
+class ServerModel(Blending):
     """The hooks of ``update``, of which a method overrides what it does otherwise.
 
     Server: ``model`` [P]. Client: nothing. Down P, up P.
@@ -24,6 +25,7 @@ class ServerModel(Method):
     """
 
     inherited: ClassVar[tuple[str, ...]] = ()
+    keeps: ClassVar[tuple[str, ...]] = ("ala",)
 
     def server_state(self, setup: Setup) -> State:
         return {"model": setup.initial()}
@@ -36,7 +38,7 @@ class ServerModel(Method):
         start = self.start(fleet, inbox)
         self.score(fleet, inbox, start)
         trained = self.local_train(fleet, start, inbox)
-        self.store_state(fleet, trained)
+        self.remember(fleet, trained)
         self.score(fleet, inbox, trained, trained=True)
         return self.upload(fleet, inbox, trained)
 
@@ -49,8 +51,9 @@ class ServerModel(Method):
         return model
 
     def start(self, fleet: Fleet, inbox: Inbox) -> Tensor:
-        """The model that came down, ``[P]`` or ``[n, P]``."""
-        return self.received(fleet, inbox)
+        """The model that came down, ``[P]`` or ``[n, P]``; with ``ala`` blended."""
+        received = self.received(fleet, inbox)
+        return self.blended(fleet, received, received)
 
     def local_train(self, fleet: Fleet, rows: Tensor, inbox: Inbox) -> Tensor:
         """One local training as this method does it.
@@ -78,6 +81,14 @@ class ServerModel(Method):
         and the models [P] or [n, P] that clients are pulled to.
         """
         return None
+
+    def remember(self, fleet: Fleet, trained: Tensor) -> None:
+        """Store what clients remember of their ``trained`` models [n, P]: that of the
+        method, and with ``ala`` the models themselves.
+        """
+        self.store_state(fleet, trained)
+        if self.ala:
+            fleet.state["model"] = trained
 
     def store_state(self, fleet: Fleet, trained: Tensor) -> None:
         """Assign in ``fleet.state`` what clients remember of their ``trained`` models

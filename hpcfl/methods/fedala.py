@@ -1,9 +1,8 @@
 """FedALA: FedAvg whose clients blend the global model with their own, element by
 element, before they train.
 
-Zhang et al., AAAI 2023, Algorithm 1; how they blend is told in ``options/ala.py``.
-Deviations
-from the reference code (methods-1.md §6, item 9): the threshold is the paper's 0.01,
+Zhang et al., AAAI 2023, Algorithm 1; ``options/ala.py`` blends.
+Deviations from the reference code (methods-1.md §6, item 9): the threshold is the paper's 0.01,
 and the epochs of a first activation are capped; the share of the samples that learns Ω
 is a random subset, not a contiguous slice; only clients that take part keep what ALA
 makes, where the code overwrites everybody's model.
@@ -70,7 +69,7 @@ class FedALA(FedAvg):
     )
 
     def adaptive_aggregation(self) -> AdaptiveLocalAggregation:
-        """How clients blend, for ``BlendedStart``."""
+        """Return ALA with the method's keys."""
         return AdaptiveLocalAggregation(
             self.eta,
             self.share,

@@ -31,6 +31,7 @@ class FedLC(FedAvg):
     """Server: ``model`` [P]. Client: nothing. Down P, up P."""
 
     reference = "Zhang et al., ICML 2022"
+    keeps = ("ala", "aggregation")
     tau: float = Field(
         1.0,
         ge=0,

@@ -566,7 +566,7 @@ def _overlays(
     config: Config, method: Method, buffers: layout.Layout, template: nn.Module
 ) -> tuple[Overlay, ...]:
     """Return the overlays of a run, the innermost first."""
-    overlays: list[Overlay] = []
+    overlays = list(method.overlays())
     if buffers.width and config.training.buffers == "average":
         # Of a client's models only "model" has statistics that travel.
         statistics = layout.to_row(buffers, template)
