@@ -56,10 +56,11 @@ class Overlay:
         """
         return inbox
 
-    def upload(self, fleet: Fleet, message: Message) -> Message:
+    def upload(self, fleet: Fleet, inbox: Inbox, message: Message) -> Message:
         """Return the message to the server, made of the ``message`` inside.
 
-        It runs after ``update``; may assign names in ``fleet.state``.
+        It runs after ``update``; may assign names in ``fleet.state``. ``inbox`` is the
+        one that ``receive`` was given.
         """
         return message
 

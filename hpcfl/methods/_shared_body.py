@@ -2,6 +2,8 @@
 private or fixed.
 """
 
+from typing import ClassVar
+
 import torch
 from torch import Tensor
 
@@ -10,8 +12,7 @@ from hpcfl.communication.message import Field as Sent
 from hpcfl.communication.message import Inbox, Mean, Message
 from hpcfl.methods.base import Audience, ClientModel, Cohort, State
 from hpcfl.methods.fedavg import ServerModel
-from hpcfl.methods.options.ala import AdaptiveLocalAggregation
-from hpcfl.rows.layout import Layout
+from hpcfl.rows.layout import Group, Layout
 
 
 class SharedBody(ServerModel):
@@ -22,10 +23,8 @@ class SharedBody(ServerModel):
     """
 
     family = "a shared body"
-
-    def adaptive_aggregation(self) -> AdaptiveLocalAggregation:
-        """Return ALA that blends the upper layer of the body (methods-1.md §6)."""
-        return AdaptiveLocalAggregation(layers="neck")
+    # the upper layer of the body (methods-1.md §6)
+    blended_layers: ClassVar[Group] = "neck"
 
     def private(self, layout: Layout) -> slice:
         """The columns that do not travel: all after the body's."""

@@ -54,21 +54,30 @@ def compose(
     return message
 
 
-def receive(prepared: "Prepared", fleet: Fleet, inbox: Inbox) -> Inbox:
-    """Return the method's own part of an inbox of a fleet."""
+def received(prepared: "Prepared", fleet: Fleet, inbox: Inbox) -> list[Inbox]:
+    """Return the inbox of a fleet as each overlay receives it, the outermost first, and
+    as the method receives it.
+    """
+    inboxes = [inbox]
     for overlay in reversed(prepared.overlays):
-        inbox = overlay.receive(fleet, inbox)
-    named: Any = NamedTensors(inbox, "inbox")
-    return named  # type: ignore[no-any-return]
+        inboxes.append(overlay.receive(fleet, inboxes[-1]))
+    own: Any = NamedTensors(inboxes[-1], "inbox")
+    return [*inboxes[:-1], own]
+
+
+def receive(prepared: "Prepared", fleet: Fleet, inbox: Inbox) -> Inbox:
+    """Return the inbox of a fleet as the method receives it."""
+    return received(prepared, fleet, inbox)[-1]
 
 
 def update(prepared: "Prepared", fleet: Fleet, inbox: Inbox) -> Message:
     """Return the message that the clients of a fleet send after their round."""
     clients = len(fleet.ids)
-    returned = prepared.method.update(fleet, receive(prepared, fleet, inbox))
+    inboxes = received(prepared, fleet, inbox)
+    returned = prepared.method.update(fleet, inboxes.pop())
     message = checked("update", returned, clients, downwards=False)
     for overlay in prepared.overlays:
-        returned = overlay.upload(fleet, message)
+        returned = overlay.upload(fleet, inboxes.pop(), message)
         message = checked(_name(overlay.upload), returned, clients, downwards=False)
     return message
 

@@ -10,7 +10,7 @@ it too (``ala = true``, ``Blending``).
 """
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 import torch.nn.functional as functional
@@ -126,7 +126,12 @@ class Blending(Method):
 
     ``ServerModel`` and ``Anchored`` derive from it. ``blended`` is called in their
     ``start``; their ``update`` assigns the trained model to ``fleet.state["model"]``.
+
+    Attributes:
+        blended_layers: the layers that ``ala`` blends.
     """
+
+    blended_layers: ClassVar[Group] = 1
 
     ala: bool = Field(
         False,
@@ -135,7 +140,7 @@ class Blending(Method):
 
     def adaptive_aggregation(self) -> AdaptiveLocalAggregation:
         """Return ALA with the method's settings."""
-        return AdaptiveLocalAggregation()
+        return AdaptiveLocalAggregation(layers=self.blended_layers)
 
     def client_state(self, setup: Setup) -> State:
         state = super().client_state(setup)

@@ -47,7 +47,7 @@ class AveragedBuffers(Overlay):
         fleet.state[self.name] = torch.where(averaged, received, own)
         return self._without_buffers(inbox)
 
-    def upload(self, fleet: Fleet, message: Message) -> Message:
+    def upload(self, fleet: Fleet, inbox: Inbox, message: Message) -> Message:
         mean = Mean(fleet.state[self.name], self.shares(fleet))
         return {**message, self.name: mean}
 

@@ -188,7 +188,7 @@ class ClassWise(Overlay):
         distance: Tensor = (difference.square().sum() + FLOOR).sqrt()
         return self.strength * distance
 
-    def upload(self, fleet: Fleet, message: Message) -> Message:
+    def upload(self, fleet: Fleet, inbox: Inbox, message: Message) -> Message:
         """Add the class-wise columns of the uploaded models; record how far their
         estimates π̂ are from π.
         """
