@@ -1,7 +1,8 @@
 """Overlays: changes of all messages between a method's server and its clients.
 
 A run has an ordered list of overlays, the innermost first. Each sees the final message
-of the method and of the overlays before it. ``simulation/hooks.py`` applies them:
+of the method and of the overlays before it. ``simulation/hooks.py`` applies
+them:
 
     send:      method.send, then each overlay's ``send``, in order
     receive:   each overlay's ``receive``, in reverse order, then the method's hook

@@ -28,7 +28,6 @@ from hpcfl.errors import RankFailure, RunFailure, UserError, is_shortage
 from hpcfl.files import heartbeat
 from hpcfl.methods.base import Method, State
 from hpcfl.rows.declared import UnknownName
-from hpcfl.simulation import hooks
 from hpcfl.simulation.final_scoring import FINAL_SCORING
 from hpcfl.simulation.message_check import MessageError
 from hpcfl.simulation.participation import RoundPlan
@@ -168,7 +167,7 @@ def watch_two(prepared: Prepared) -> list[Messages]:
     cannot run.
     """
     small = shrink(prepared, lanes=1)
-    server = hooks.server_state(small)
+    server = small.hooks.initial_state("server_state", small.setup)
     rounds = []
     for number in (1, 2):
         plan = RoundPlan(number, np.array([0]), np.array(small.store.ids), scored=True)
@@ -247,7 +246,7 @@ def _play(small: Prepared, asked: list[AskedTraining]) -> None:
     """
     alone, rounds = OneProcess(), small.config.rounds
     with on_this_rank("before round 1"):
-        server = hooks.server_state(small)
+        server = small.hooks.initial_state("server_state", small.setup)
     trained = np.array([0])
     scored = np.array(small.store.ids)
     first = RoundPlan(1, trained, scored, scored=True)
@@ -275,9 +274,7 @@ def shrink(prepared: Prepared, lanes: int, samples: int = SAMPLES) -> Prepared:
     setup = replace(prepared.setup, counts=counts[:clients])
     device = resources.device
     module = setup.build().to(device)
-    private = hooks.initial_state(
-        "client_state", prepared.method, prepared.overlays, setup
-    )
+    private = prepared.hooks.initial_state("client_state", setup)
     for name, row in prepared.store.template.items():
         if name.startswith(BUFFERS):
             private[name] = row

@@ -8,7 +8,7 @@ import torch
 
 from hpcfl.clients import Fleet
 from hpcfl.communication.message import Inbox, Message
-from hpcfl.simulation import hooks, record
+from hpcfl.simulation import record
 from hpcfl.simulation.round import COMPOSE, REPORT, SEND, LocalWork, Round
 from hpcfl.simulation.stages import Stage
 from hpcfl.storage.moments import AFTER, BEFORE
@@ -55,7 +55,7 @@ def score_newcomers(round: Round) -> None:
 def _train_newcomers(round: Round, fleet: Fleet, inbox: Inbox) -> None:
     """Score newcomers before and after their training, if they do any."""
     method = round.prepared.method
-    arrived = hooks.receive(round.prepared, fleet, inbox)
+    arrived = round.prepared.hooks.receive(fleet, inbox)
     method.init_newcomers(fleet, arrived)
     if round.prepared.config.newcomers.epochs:
         method.train_newcomers(fleet, arrived)

@@ -5,7 +5,7 @@ Nothing is written: bad input that shows here has changed nothing.
 
 import hashlib
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
@@ -50,8 +50,9 @@ from hpcfl.models._replaced import replace_layers
 from hpcfl.rows import constants, layout, mixing, randomness
 from hpcfl.scores._described import Measure
 from hpcfl.scores.base import Score
-from hpcfl.simulation import hooks, torch_settings
+from hpcfl.simulation import torch_settings
 from hpcfl.simulation.device import Device, choose_device, found
+from hpcfl.simulation.hooks import Hooks
 from hpcfl.storage import digest, provenance
 from hpcfl.storage.clients import ClientStore
 from hpcfl.tracking._writing import check as check_trackers
@@ -77,11 +78,11 @@ class Prepared:
         fleet.
     trainings: the local trainings of a round, which the preflight finds; empty before it
         and for a method that trains nothing.
-    overlays: changes of the method's messages, the innermost first.
     """
 
     config: Config
     method: Method
+    hooks: Hooks  # of the method, with its overlays
     setup: Setup
     split: Split
     counts: Tensor
@@ -101,7 +102,6 @@ class Prepared:
     calendar: Calendar | None = None
     mixes: bool = False
     trainings: tuple[AskedTraining, ...] = ()
-    overlays: tuple[Overlay, ...] = ()
 
     def counts_in(self, round: int) -> Tensor:
         """Training samples of each class as clients know them in a round, float64
@@ -334,8 +334,8 @@ def _prepare(config: Config, process: Process, seat: Device) -> Prepared:
         selection,
         shifts,
     )
-    overlays = _overlays(config, method, buffers, template)
-    private = _state("client_state", method, overlays, setup)
+    hooks = Hooks(method, _overlays(config, method, buffers, template))
+    private = _state("client_state", hooks, setup)
     if buffers.width:
         for model in method.models:
             private[buffer_name(model)] = layout.to_row(buffers, template)
@@ -356,11 +356,12 @@ def _prepare(config: Config, process: Process, seat: Device) -> Prepared:
     )
     server: State = {}
     if process.is_server:
-        server = _state("server_state", method, overlays, setup)
+        server = _state("server_state", hooks, setup)
     store, newcomers_store = _stores(config, seat, own, private)
     return Prepared(
         config,
         method,
+        hooks,
         setup,
         split,
         counts,
@@ -386,7 +387,6 @@ def _prepare(config: Config, process: Process, seat: Device) -> Prepared:
         dataset.without_samples(),
         frozen,
         shifts,
-        overlays=overlays,
     )
 
 
@@ -548,17 +548,15 @@ def _scores(config: Config, split: Split) -> dict[str, Score]:
     return unasked | asked
 
 
-def _state(
-    hook: str, method: Method, overlays: Sequence[Overlay], setup: Setup
-) -> State:
-    """Return the state that a hook declares, as ``hooks.initial_state``.
+def _state(hook: str, hooks: Hooks, setup: Setup) -> State:
+    """Return the state before round 1 that a hook declares.
 
     Raises UserError with the place of a user's hook.
     """
     try:
-        return hooks.initial_state(hook, method, overlays, setup)
+        return hooks.initial_state(hook, setup)
     except UserError as error:
-        place = blame.definition_of(getattr(method, hook))
+        place = blame.definition_of(getattr(hooks.method, hook))
         raise UserError(f"{place}: {error}" if place else str(error)) from None
 
 

@@ -18,7 +18,7 @@ from hpcfl.communication.message import Inbox, Message, only
 from hpcfl.communication.message import select as part_of
 from hpcfl.errors import Diverged
 from hpcfl.methods.base import State
-from hpcfl.simulation import hooks, record
+from hpcfl.simulation import record
 from hpcfl.simulation.participation import RoundPlan
 from hpcfl.simulation.prepare import Prepared
 from hpcfl.simulation.stages import Stage, named, on_this_rank
@@ -165,7 +165,7 @@ class Round:
     def compose(self, hook: str, ids: np.ndarray) -> Message:
         """Return what a hook of the method sends to some clients; on rank 0."""
         audience = self.prepared.audience(ids, self.plan.number)
-        return hooks.compose(self.prepared, hook, self.server, audience)
+        return self.prepared.hooks.compose(hook, self.server, audience)
 
     def send(self, ids: np.ndarray, message: Message) -> tuple[Inbox, float]:
         """Collective. Send a message of rank 0 to some clients.
@@ -186,7 +186,7 @@ class Round:
         if not len(fleet.ids):
             return {}
         with self.on_clients(fleet):
-            message = hooks.update(self.prepared, fleet, inbox)
+            message = self.prepared.hooks.update(fleet, inbox)
         self.prepared.store.check_state(len(fleet.ids), fleet.state)
         return message
 
@@ -195,7 +195,7 @@ class Round:
         if not len(fleet.ids):
             return
         with self.on_clients(fleet):
-            own_inbox = hooks.receive(self.prepared, fleet, inbox)
+            own_inbox = self.prepared.hooks.receive(fleet, inbox)
             getattr(self.prepared.method, hook)(fleet, own_inbox)
 
     def on_clients(self, fleet: Fleet) -> AbstractContextManager[None]:
@@ -316,7 +316,7 @@ def aggregate(round: Round) -> None:
 def take_step(round: Round, cohort: np.ndarray, uplink: State) -> None:
     """Call the method's ``aggregate`` for a cohort and what it sent."""
     senders = round.prepared.cohort(cohort, round.plan.number)
-    hooks.aggregate(round.prepared, round.server, senders, uplink)
+    round.prepared.hooks.aggregate(round.server, senders, uplink)
 
 
 COMPOSE = Stage("compose", "send", "what the server sends", compose)

@@ -22,7 +22,6 @@ from hpcfl.clock.seconds import Work
 from hpcfl.communication.communicator import OneProcess
 from hpcfl.communication.message import Message, fields
 from hpcfl.errors import UserError
-from hpcfl.simulation import hooks
 from hpcfl.simulation.dry_round import (
     AFTER_WORK,
     Messages,
@@ -91,7 +90,7 @@ def _play_second(small: Prepared) -> tuple[Messages, int]:
     """Return the messages of the second round of a small federation, and the operations
     of client 0, which trains for as long as in the experiment.
     """
-    server = hooks.server_state(small)
+    server = small.hooks.initial_state("server_state", small.setup)
     client = np.array([0])
     operations = 0
 

@@ -26,10 +26,10 @@ def prepared_with(*overlays, method="fedavg", **sections):
     """An experiment with further, outermost overlays."""
     table = tiny.table(method, **sections)
     prepared = prepare(config.parse(table), OneProcess())
-    every = (*prepared.overlays, *overlays)
+    hooks = replace(prepared.hooks, overlays=(*prepared.hooks.overlays, *overlays))
     for overlay in overlays:
         prepared.server.update(overlay.server_state(prepared.setup))
-    return replace(prepared, overlays=every)
+    return replace(prepared, hooks=hooks)
 
 
 def play_round(prepared, stages=TRAINING):
