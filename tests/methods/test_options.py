@@ -13,7 +13,8 @@ from every_method import NAMES, kind, short
 
 import hpcfl
 from hpcfl.communication.communicator import OneProcess
-from hpcfl.errors import UserError
+from hpcfl.communication.message import Mean
+from hpcfl.errors import RankFailure, UserError
 from hpcfl.experiment import config, plugins
 from hpcfl.methods.cwfedavg import CwFedAvg
 from hpcfl.methods.fedavg import FedAvg
@@ -104,19 +105,31 @@ def refused(own: dict[str, str] | str, **sections) -> str:
     return str(error.value)
 
 
-def test_the_guides_momentum_can_have_both_options(tmp_path, monkeypatch):
-    """Its hooks change messages alone, which options see after them."""
+def test_the_guides_momentum_is_refused_class_wise(tmp_path, monkeypatch):
+    """The momentum of its ``aggregate`` would not reach the mixes of clients."""
     guide = (Path(hpcfl.__file__).parent / "GUIDE.md").read_text(encoding="utf-8")
     (source,) = re.findall(
         r"^```python\n# my_server\.py\n(.*?)^```$", guide, re.M | re.S
     )
     (tmp_path / "guides_server.py").write_text(source, encoding="utf-8")
     monkeypatch.chdir(tmp_path)
-    own = {"name": "guides_server:Momentum", "momentum": 0.0}
-    options = {"aggregation": "class-wise", "ala": True}
-    both = prepare(config.parse(tiny.table(own | options)), OneProcess())
-    assert {"uploads", "step"} <= set(both.server)
-    assert {"model", "ala.weights"} <= set(both.store.template)
+    own = {"name": "guides_server:Momentum"}
+    line = source[: source.index("def aggregate")].count("\n") + 1
+    place = f"guides_server.py:{line}: method.aggregation = 'class-wise': Momentum.aggregate"
+    assert refused(own | {"aggregation": "class-wise"}).startswith(place)
+    prepare(config.parse(tiny.table(own | {"ala": True})), OneProcess())
+
+
+class Silent(FedAvg):
+    """Uploads no model."""
+
+    def upload(self, fleet, inbox, trained):
+        return {"other": Mean(trained, self.shares(fleet))}
+
+
+def test_a_method_without_an_uploaded_model_is_refused_class_wise(federate):
+    with pytest.raises(RankFailure, match="clients' message has no 'model'"):
+        federate({"name": f"{__name__}:Silent", "aggregation": "class-wise"})
 
 
 class Forgetful(FedAvg):

@@ -14,10 +14,19 @@ from hpcfl.experiment import blame
 from hpcfl.experiment.sections import Training
 from hpcfl.methods.base import Method
 
-# By key: the hooks of the base classes in which the option does its work.
+# By key: the hooks of the base classes in which the option does its work, or whose work
+# it replaces.
 HOOKS: Mapping[str, tuple[str, ...]] = {
     "ala": ("start", "update"),
-    "aggregation": ("objective", "loss_variables", "local_train", "update"),
+    "aggregation": (
+        "send",
+        "send_to_newcomers",
+        "objective",
+        "loss_variables",
+        "local_train",
+        "update",
+        "aggregate",
+    ),
 }
 
 
@@ -45,8 +54,8 @@ def refuse_without_effect(method: Method, training: Training) -> None:
         raise UserError(
             f"{_place(vars(owner)[hook])}method.{key} = {getattr(method, key)!r}: "
             f"{owner.__name__}.{hook} replaces a hook that the option needs; leave the key "
-            f"out, or call super().{hook}(…) there and write keeps = ('{key}',) in "
-            f"{owner.__name__}"
+            f"out, or write keeps = ('{key}',) in {owner.__name__} if its hooks call "
+            "super()'s or do that work"
         )
 
 

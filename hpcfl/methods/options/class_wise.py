@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from hpcfl.clients import Fleet
 from hpcfl.communication.message import Field, Inbox, Message, Mixture, fields
+from hpcfl.errors import UserError
 from hpcfl.methods.base import Audience, Cohort, Layers, Overlay, Setup, State
 from hpcfl.models import parts
 from hpcfl.rows import mixing
@@ -192,6 +193,11 @@ class ClassWise(Overlay):
         """Add the class-wise columns of the uploaded models; record how far their
         estimates π̂ are from π.
         """
+        if "model" not in message:
+            raise UserError(
+                "method.aggregation = 'class-wise': the clients' message has no 'model'; "
+                "leave the key out"
+            )
         models = fields(message)["model"].tensor
         truth = true_distribution(fleet.counts)
         estimates = self.estimates(fleet.layout, fleet.counts, models)
