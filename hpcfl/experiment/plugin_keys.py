@@ -1,6 +1,5 @@
 """The keys of sections that name a plugin, which determines the section's keys."""
 
-import importlib
 import inspect
 from collections.abc import Callable, Mapping
 from functools import cache
@@ -154,7 +153,7 @@ def shift_class(table: dict[str, Any], place: str) -> type[Shift]:
 
 
 def method_class(table: dict[str, Any]) -> type[MethodSection]:
-    """Return the class of the method in the section ``[method]``, with its options.
+    """Return the class of the method that the section ``[method]`` names.
 
     Raises UserError.
     """
@@ -162,11 +161,10 @@ def method_class(table: dict[str, Any]) -> type[MethodSection]:
         raise UserError(
             f"'method.name' is missing; allowed: {', '.join(plugins.names('hpcfl.methods'))}"
         )
-    method = plugins.find("hpcfl.methods", "method.name", table["name"])
-    # by name, like the method itself, which is above this room
-    options = importlib.import_module("hpcfl.methods.options")
-    wrapped: type[MethodSection] = options.wrapped(method, table)
-    return wrapped
+    method: type[MethodSection] = plugins.find(
+        "hpcfl.methods", "method.name", table["name"]
+    )
+    return method
 
 
 def fields(section: str, given: dict[str, Any]) -> Mapping[str, Any]:

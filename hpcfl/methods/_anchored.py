@@ -16,11 +16,12 @@ from torch import Tensor
 
 from hpcfl.clients import Fleet
 from hpcfl.communication.message import Inbox, Message
-from hpcfl.methods.base import Audience, Cohort, Method, Setup, State
+from hpcfl.methods.base import Audience, Cohort, Setup, State
+from hpcfl.methods.options.ala import Blending
 from hpcfl.rows import mixing
 
 
-class Anchored(Method):
+class Anchored(Blending):
     """State and traffic of methods with an anchor.
 
     Client: ``model`` [P]. Down P (the anchor z), up P. The result is ``post``, after
@@ -28,6 +29,7 @@ class Anchored(Method):
     """
 
     primary: ClassVar[str] = "post"
+    keeps: ClassVar[tuple[str, ...]] = ("ala",)
 
     @abstractmethod
     def strength(self) -> float:
@@ -46,8 +48,11 @@ class Anchored(Method):
         return {**super().client_state(setup), "model": setup.initial()}
 
     def start(self, fleet: Fleet, inbox: Inbox) -> Tensor:
-        """Return the clients' own models ``[n, P]``."""
-        return fleet.state["model"]
+        """Return the clients' own models ``[n, P]``; with ``ala`` blended with the
+        anchor.
+        """
+        own = fleet.state["model"]
+        return self.blended(fleet, own, inbox.get("anchor", own))
 
     def update(self, fleet: Fleet, inbox: Inbox) -> Message:
         own = fleet.state["model"]

@@ -34,6 +34,13 @@ class Audience:
     def layout(self) -> Layout:
         return self.setup.layout
 
+    @property
+    def are_newcomers(self) -> bool:
+        """Whether the message goes to newcomers, whose ids follow those of the
+        others.
+        """
+        return bool((self.ids >= self.setup.clients).any())
+
 
 @dataclass(frozen=True)
 class Cohort:

@@ -6,12 +6,13 @@ from torch import Tensor
 
 from hpcfl.clients import Fleet
 from hpcfl.communication.message import Inbox, Mean, Message
-from hpcfl.methods.base import Audience, ClientModel, Cohort, Method, Setup, State
+from hpcfl.methods.base import Audience, ClientModel, Cohort, Setup, State
+from hpcfl.methods.options.ala import Blending
 
 Proximal = tuple[float, Tensor]
 
 
-class ServerModel(Method):
+class ServerModel(Blending):
     """Hooks of ``update`` with defaults; a method overrides the hooks in which it
     differs.
 
@@ -23,6 +24,7 @@ class ServerModel(Method):
     """
 
     inherited: ClassVar[tuple[str, ...]] = ()
+    keeps: ClassVar[tuple[str, ...]] = ("ala",)
 
     def server_state(self, setup: Setup) -> State:
         return {"model": setup.initial()}
@@ -35,7 +37,7 @@ class ServerModel(Method):
         start = self.start(fleet, inbox)
         self.score(fleet, inbox, start)
         trained = self.local_train(fleet, start, inbox)
-        self.store_state(fleet, trained)
+        self.remember(fleet, trained)
         self.score(fleet, inbox, trained, trained=True)
         return self.upload(fleet, inbox, trained)
 
@@ -50,10 +52,11 @@ class ServerModel(Method):
         return model
 
     def start(self, fleet: Fleet, inbox: Inbox) -> Tensor:
-        """Return the model before training, ``[P]`` or ``[n, P]``; by default the
-        received one.
+        """Return the model before training, ``[P]`` or ``[n, P]``: the received one,
+        with ``ala`` blended.
         """
-        return self.received(fleet, inbox)
+        received = self.received(fleet, inbox)
+        return self.blended(fleet, received, received)
 
     def local_train(self, fleet: Fleet, rows: Tensor, inbox: Inbox) -> Tensor:
         """Train the clients' models locally.
@@ -83,6 +86,14 @@ class ServerModel(Method):
         pulled to.
         """
         return None
+
+    def remember(self, fleet: Fleet, trained: Tensor) -> None:
+        """Store the method's part of the ``trained`` models [n, P], and with ``ala`` the
+        models themselves.
+        """
+        self.store_state(fleet, trained)
+        if self.ala:
+            fleet.state["model"] = trained
 
     def store_state(self, fleet: Fleet, trained: Tensor) -> None:
         """Store parts of the ``trained`` models [n, P] in ``fleet.state``."""

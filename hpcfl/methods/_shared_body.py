@@ -2,6 +2,8 @@
 head.
 """
 
+from typing import ClassVar
+
 import torch
 from torch import Tensor
 
@@ -10,7 +12,7 @@ from hpcfl.communication.message import Field as Sent
 from hpcfl.communication.message import Inbox, Mean, Message
 from hpcfl.methods.base import Audience, ClientModel, Cohort, State
 from hpcfl.methods.fedavg import ServerModel
-from hpcfl.rows.layout import Layout
+from hpcfl.rows.layout import Group, Layout
 
 
 class SharedBody(ServerModel):
@@ -21,6 +23,8 @@ class SharedBody(ServerModel):
     """
 
     family = "a shared body"
+    # the upper layer of the body (methods-1.md §6)
+    blended_layers: ClassVar[Group] = "neck"
 
     def private(self, layout: Layout) -> slice:
         """Return the columns that are never sent: all after the body's."""

@@ -82,6 +82,7 @@ from hpcfl.experiment.sections import MethodSection
 from hpcfl.methods._client_model import ClientModel as ClientModel
 from hpcfl.methods._clients import Audience as Audience
 from hpcfl.methods._clients import Cohort as Cohort
+from hpcfl.methods._overlay import Overlay as Overlay
 from hpcfl.rows.declared import NamedTensors
 from hpcfl.rows.layout import Group
 from hpcfl.scores import _metric_name
@@ -149,8 +150,9 @@ class Method(MethodSection, ABC):
             messages show.
         short: keys with which a few rounds are quick and still show all that the method
             does, for the tests that every method has to pass.
-        keeps: keys of options whose work a class's own hooks do (see ``options``); it
-            counts for that class alone.
+        keeps: keys of options, ``ala`` and ``aggregation``, that work with the hooks of
+            this class. A class that overrides hooks which an option needs (see
+            ``options``) declares them, or the keys are refused.
         varying: names in ``server`` that ``aggregate`` may add, or give another shape.
         trains: groups of columns that a model may not freeze altogether, and what would
             come of it, which ends the sentence "all of it is frozen, so …".
@@ -199,6 +201,12 @@ class Method(MethodSection, ABC):
         further blocks).
         """
         return model
+
+    def overlays(self) -> tuple[Overlay, ...]:
+        """Return the overlays of its messages that the method's keys ask for, the
+        innermost first.
+        """
+        return ()
 
     def server_state(self, setup: Setup) -> State:
         """The server's state before round 1, tensors by name.

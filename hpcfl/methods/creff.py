@@ -51,6 +51,7 @@ class CReFF(ServerModel):
 
     family = "one global model"
     reference = "Shang et al., IJCAI 2022"
+    keeps = ("ala",)
     short: ClassVar[Mapping[str, Any]] = {
         "features_each": 5,
         "match_steps": 3,

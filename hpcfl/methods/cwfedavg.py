@@ -57,7 +57,7 @@ class CwFedAvg(FedAvg):
     )
 
     def class_wise(self) -> ClassWise:
-        """Return the settings of ``ClassWiseAggregation``."""
+        """Return the class-wise aggregation with the method's keys."""
         strength = self.wdr / 2 if self.wdr_half else self.wdr
         return ClassWise(self.distribution, self.layers, strength)
 

@@ -34,6 +34,7 @@ class Ditto(FedAvg):
     primary = "post"
     family = "personal beside global"
     reference = "Li et al., ICML 2021"
+    keeps = ("ala", "aggregation")
     unheeded = ("optimizer", "momentum", "weight_decay")
     models: ClassVar[tuple[str, ...]] = ("model", "personal")
     inherited: ClassVar[tuple[str, ...]] = ("personal",)

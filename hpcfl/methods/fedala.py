@@ -71,7 +71,7 @@ class FedALA(FedAvg):
     )
 
     def adaptive_aggregation(self) -> AdaptiveLocalAggregation:
-        """Return the settings of ``BlendedStart``."""
+        """Return ALA with the method's keys."""
         return AdaptiveLocalAggregation(
             self.eta,
             self.share,

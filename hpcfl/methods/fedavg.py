@@ -9,21 +9,76 @@ theirs up: ``w ← Σ_S N_i w_i / Σ_S N_i``. The result is ``pre``, before loca
 ``ServerModel``, the base of those whose clients start from a model of the server.
 """
 
-from typing import ClassVar
+from typing import Any, ClassVar, Literal
 
+from pydantic import Field
+from torch import Tensor, nn
+
+from hpcfl.clients import Fleet
+from hpcfl.clients.losses import Batch, reads_features
+from hpcfl.communication.message import Inbox
 from hpcfl.methods._server_model import (
     ServerModel as ServerModel,
 )  # other methods import it from this module
+from hpcfl.methods.base import Overlay, State, head_of
+from hpcfl.methods.options.class_wise import ClassWise, class_models
 
 
 class FedAvg(ServerModel):
     """Base of methods whose server averages whole models.
 
     Server: ``model`` [P]. Client: none. Down P, up P.
+
+    With ``aggregation = "class-wise"`` the models are averaged by class as well, and
+    clients start from their mix of the class models (``options/class_wise.py``).
     """
+
+    keeps: ClassVar[tuple[str, ...]] = ("ala", "aggregation")
+    aggregation: Literal["average", "class-wise"] = Field(
+        "average",
+        description="class-wise: clients get cwFedAvg's mix (output layer, WDR with λ = 10), not the mean",
+    )
 
     family: ClassVar[str] = "one global model"
     reference = "McMahan et al., AISTATS 2017"
+
+    @property
+    def is_class_wise(self) -> bool:
+        """Whether models are averaged by class."""
+        return self.aggregation == "class-wise"
+
+    def class_wise(self) -> ClassWise:
+        """Return the class-wise aggregation with the method's settings."""
+        return ClassWise()
+
+    def overlays(self) -> tuple[Overlay, ...]:
+        return (self.class_wise(),) if self.is_class_wise else ()
+
+    def adapt(self, model: nn.Module) -> nn.Module:
+        if self.is_class_wise:
+            head_of(model, self.name, trained=True)
+        return super().adapt(model)
+
+    @reads_features("loss")
+    def objective(self, model: nn.Module, batch: Batch, lane: Any) -> Tensor:
+        loss = self.loss(model, batch, lane)
+        if not self.is_class_wise:
+            return loss
+        penalty = self.class_wise().penalty(model, lane)
+        return loss if penalty is None else loss + lane.regulariser(penalty)
+
+    def loss_variables(self, fleet: Fleet, inbox: Inbox) -> State:
+        variables = super().loss_variables(fleet, inbox)
+        if not self.is_class_wise:
+            return variables
+        return {**variables, **self.class_wise().loss_variables(fleet)}
+
+    def server_models(self, server: State) -> State:
+        """Return the class models."""
+        if not self.is_class_wise:
+            return {}
+        models = enumerate(class_models(server))
+        return {f"class {label}": model for label, model in models}
 
 
 plugin = FedAvg

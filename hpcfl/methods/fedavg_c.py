@@ -28,6 +28,7 @@ class FedAvgC(FedAvg):
     """
 
     reference = "baseline of Zhang et al., AAAI 2023"
+    keeps = ("ala", "aggregation")
     short: ClassVar[Mapping[str, Any]] = {"tune_epochs": 1}
     tune_epochs: NonNegativeInt = Field(
         10,

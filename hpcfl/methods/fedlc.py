@@ -34,6 +34,7 @@ class FedLC(FedAvg):
     """
 
     reference = "Zhang et al., ICML 2022"
+    keeps = ("ala", "aggregation")
     tau: float = Field(
         1.0,
         ge=0,

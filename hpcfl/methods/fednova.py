@@ -42,6 +42,7 @@ class FedNova(ServerModel):
 
     family = "one global model"
     reference = "Wang et al., NeurIPS 2020"
+    keeps = ("ala",)
     short: ClassVar[Mapping[str, Any]] = {"mu": 0.1, "server_momentum": 0.5}
     mu: float = Field(
         0.0, ge=0, description="strength μ of FedProx's proximal term in local training"
@@ -78,7 +79,7 @@ class FedNova(ServerModel):
         start = self.start(fleet, inbox)
         self.score(fleet, inbox, start)
         trained, steps, effective = self.counted(fleet, fleet.rows(start), inbox)
-        self.store_state(fleet, trained)
+        self.remember(fleet, trained)
         self.score(fleet, inbox, trained, trained=True)
         # A client without samples takes no step and has no weight.
         divisor = torch.where(steps > 0, effective, 1.0)

@@ -63,6 +63,7 @@ class FedPAC(SharedBody):
 
     primary = "post"
     reference = "Xu et al., ICLR 2023"
+    keeps = ("ala",)
     short: ClassVar[Mapping[str, Any]] = {"head_lr": 0.1}
     trains: ClassVar[Mapping[Group, str]] = PrivatePart.trains
     lam: float = Field(

@@ -76,6 +76,7 @@ class FedPHP(FedAvg):
     primary = "post"
     family = "personal beside global"
     reference = "Li et al., ECML-PKDD 2021"
+    keeps = ("ala", "aggregation")
     needs_rounds: ClassVar[bool] = True
     models: ClassVar[tuple[str, ...]] = ("model", "inherited")
     inherited: ClassVar[tuple[str, ...]] = ("inherited",)

@@ -38,6 +38,7 @@ class Moon(FedAvg):
     """
 
     reference = "Li et al., CVPR 2021"
+    keeps = ("ala", "aggregation")
     mu: float = Field(
         5.0,
         ge=0,

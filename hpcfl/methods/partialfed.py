@@ -45,6 +45,7 @@ class PartialFed(FedAvg):
     inherited = ("model",)
     family = "personal beside global"
     reference = "Sun et al., NeurIPS 2021"
+    keeps = ("ala", "aggregation")
     short: ClassVar[Mapping[str, Any]] = {"warmup": 1}
     unheeded = ("optimizer", "momentum", "weight_decay", "clip")
     draw: Literal["round", "batch"] = Field(

@@ -35,6 +35,7 @@ class PerFedAvg(FedAvg):
     """
 
     reference = "Fallah et al., NeurIPS 2020"
+    keeps = ("ala", "aggregation")
     short: ClassVar[Mapping[str, Any]] = {"variant": "hessian-free"}
     unheeded = ("optimizer", "momentum", "weight_decay", "clip")
     variant: Literal["first-order", "hessian-free"] = Field(

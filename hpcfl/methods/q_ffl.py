@@ -37,6 +37,7 @@ class QFFL(ServerModel):
 
     family = "one global model"
     reference = "Li et al., ICLR 2020"
+    keeps = ("ala",)
     weights: Literal["samples", "uniform"] = Field(
         "uniform", description="weights of the clients in averages"
     )

@@ -30,6 +30,7 @@ class Scaffold(ServerModel):
 
     family = "one global model"
     reference = "Karimireddy et al., ICML 2020"
+    keeps = ("ala",)
     only_synchronous = (
         "its controls are changes from the server's control of one round, and a client "
         "that is late has another one"
@@ -67,7 +68,7 @@ class Scaffold(ServerModel):
             fleet, fleet.rows(start), fleet.rows(inbox["control"])
         )
         fleet.state["control"] = fleet.state["control"] + change
-        self.store_state(fleet, trained)
+        self.remember(fleet, trained)
         self.score(fleet, inbox, trained, trained=True)
         return {
             **self.upload(fleet, inbox, trained),

@@ -139,9 +139,7 @@ def _entry(kind: str, name: str, plugin: Any, text: str | None) -> Entry:
 
 
 def _method(name: str, plugin: Any) -> Entry:
-    from hpcfl.methods import options
-
-    own = _properties(options.wrapped(plugin, {}))
+    own = _properties(plugin)
     own.pop("name")
     return {
         "reference": plugin.reference,

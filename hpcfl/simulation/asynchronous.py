@@ -42,11 +42,9 @@ from hpcfl.communication.message import (
 )
 from hpcfl.errors import UserError
 from hpcfl.methods.base import State
-from hpcfl.rows.declared import NamedTensors
 from hpcfl.scores._metric_name import SAMPLE_GRADIENTS
 from hpcfl.simulation import dry_round, record, side_by_side
 from hpcfl.simulation.in_flight import InFlight
-from hpcfl.simulation.message_check import checked
 from hpcfl.simulation.participation import is_scored
 from hpcfl.simulation.prepare import Prepared
 from hpcfl.simulation.round import (
@@ -199,10 +197,7 @@ class Arrivals:
                 round.fleets.append(self.train(jobs, scored))
         audience = self.plan.audience if self.plan.scored else self.plan.audience[:0]
         self.observers = round.fleet(audience)
-        if len(self.observers.ids):
-            observed: Any = NamedTensors(round.inbox, "inbox")
-            with round.naming(self.observers):
-                self.prepared.method.observe(self.observers, observed)
+        round.observe(self.observers, round.inbox)
         round.fleets.append(self.observers)
         own = self.own(self.plan.cohort)
         private, finite = self.flights.private(own), self.flights.finite(own)
@@ -252,10 +247,10 @@ class Arrivals:
         fleet.scores_starts = False
         shares = np.array([job.share for job in jobs])
         fleet.pace = None if (shares == 1).all() else shares
-        received: Any = NamedTensors(inbox, "inbox")
-        with self.round.naming(fleet):
-            returned = self.prepared.method.update(fleet, received)
-        message = checked("update", returned, len(ids), downwards=False)
+        with self.round.on_clients(fleet):
+            inboxes = self.prepared.hooks.open(fleet, inbox)
+            returned = self.prepared.method.update(fleet, inboxes.pop())
+            message = self.prepared.hooks.seal(fleet, inboxes, returned)
         self.prepared.store.check_state(len(ids), fleet.state)
         self.flights.keep_made(fleet, message, record.finite(fleet, message))
         return fleet

@@ -169,7 +169,7 @@ def watch_two(prepared: Prepared) -> list[Messages]:
     cannot run.
     """
     small = shrink(prepared, lanes=1)
-    server = small.method.server_state(small.setup)
+    server = small.hooks.initial_state("server_state", small.setup)
     rounds = []
     for number in (1, 2):
         plan = RoundPlan(number, np.array([0]), np.array(small.store.ids), scored=True)
@@ -233,7 +233,7 @@ def try_round(prepared: Prepared, lanes: int) -> tuple[BaseException | None, Tri
             warnings.simplefilter("ignore")
             small = shrink(prepared, lanes)
             with _excusing(small.setup.clients < prepared.setup.clients):
-                server = small.method.server_state(small.setup)
+                server = small.hooks.initial_state("server_state", small.setup)
                 alone, rounds = OneProcess(), small.config.rounds
                 trained, scored = np.array([0]), np.array(small.store.ids)
                 first = RoundPlan(1, trained, scored, scored=True)
@@ -275,7 +275,7 @@ def _excusing(fewer: bool) -> Iterator[None]:
 
 def shrink(prepared: Prepared, lanes: int, samples: int = SAMPLES) -> Prepared:
     """The experiment with clients of so many samples, and a kernel and stores of its own."""
-    resources, method = prepared.resources, prepared.method
+    resources = prepared.resources
     affordable = max(MIN_CLIENTS, FLOATS // prepared.setup.layout.width)
     clients = min(prepared.setup.clients, affordable)
     newcomers = [clients] if prepared.config.newcomers.clients else []
@@ -287,7 +287,7 @@ def shrink(prepared: Prepared, lanes: int, samples: int = SAMPLES) -> Prepared:
     setup = replace(prepared.setup, counts=counts[:clients])
     device = resources.device
     module = setup.build().to(device)
-    private = method.client_state(setup)
+    private = prepared.hooks.initial_state("client_state", setup)
     for name, row in prepared.store.template.items():
         if name.startswith(BUFFERS):
             private[name] = row

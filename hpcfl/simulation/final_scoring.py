@@ -4,16 +4,13 @@ It has no cohort: no client uploads, and private state stays as it is. Newcomers
 scored before and after their own training, where they do any.
 """
 
-from typing import Any
-
 import torch
 
 from hpcfl.clients import Fleet
 from hpcfl.communication.message import Inbox, Message
-from hpcfl.rows.declared import NamedTensors
 from hpcfl.simulation import record
 from hpcfl.simulation.round import COMPOSE, REPORT, SEND, LocalWork, Round
-from hpcfl.simulation.stages import Stage, named, on_this_rank
+from hpcfl.simulation.stages import Stage
 from hpcfl.storage.result_rounds import AFTER, BEFORE
 
 
@@ -21,10 +18,7 @@ def score(round: Round) -> None:
     """Score this rank's clients by the method's ``finish``."""
     nobody = round.fleet(round.plan.cohort)
     observers = round.fleet(round.plan.audience)
-    if len(observers.ids):
-        inbox: Any = NamedTensors(round.inbox, "inbox")
-        with round.naming(observers):
-            round.prepared.method.finish(observers, inbox)
+    round.observe(observers, round.inbox, "finish")
     round.fleets = [nobody, observers]
     round.work = LocalWork(
         nobody.ids, {}, nobody.state, torch.ones(0, dtype=torch.bool)
@@ -46,7 +40,7 @@ def score_newcomers(round: Round) -> None:
     inbox, _ = round.send(newcomers, message)
     fleet = round.prepared.new_fleet(round.fleet_type)
     if len(fleet.ids):
-        with on_this_rank(f"{round.name}, {named(fleet.ids)}"):
+        with round.on_clients(fleet):
             _train_newcomers(round, fleet, inbox)
     columns = {"pre": BEFORE, "post": AFTER}
     scores = {}
@@ -61,7 +55,7 @@ def score_newcomers(round: Round) -> None:
 def _train_newcomers(round: Round, fleet: Fleet, inbox: Inbox) -> None:
     """Score newcomers before and after their training, if they do any."""
     method = round.prepared.method
-    arrived: Any = NamedTensors(inbox, "inbox")
+    arrived = round.prepared.hooks.open(fleet, inbox)[-1]
     method.init_newcomers(fleet, arrived)
     if round.prepared.config.newcomers.epochs:
         method.train_newcomers(fleet, arrived)

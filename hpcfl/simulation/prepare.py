@@ -41,7 +41,7 @@ from hpcfl.experiment import measures, plugins, user_code
 from hpcfl.experiment.config import MIXED, Config
 from hpcfl.files import scratch
 from hpcfl.methods import _misspelt
-from hpcfl.methods.base import Audience, Cohort, Method, State
+from hpcfl.methods.base import Audience, Cohort, Method, Overlay, State
 from hpcfl.methods.options import refuse_without_effect
 from hpcfl.methods.options.averaged_buffers import AveragedBuffers
 from hpcfl.models import _initial as initial
@@ -49,11 +49,11 @@ from hpcfl.models import _mixed as mixed
 from hpcfl.models import _usable as usable
 from hpcfl.models._replaced import replace_layers
 from hpcfl.rows import constants, layout, mixing, randomness
-from hpcfl.rows.declared import refuse_other_than_tensors
 from hpcfl.scores._described import Measure
 from hpcfl.scores.base import Score
 from hpcfl.simulation import torch_settings
 from hpcfl.simulation.device import Device, choose_device, found
+from hpcfl.simulation.hooks import Hooks
 from hpcfl.storage import digest, provenance
 from hpcfl.storage.clients import ClientStore
 from hpcfl.tracking._writing import check as check_trackers
@@ -85,6 +85,7 @@ class Prepared:
 
     config: Config
     method: Method
+    hooks: Hooks  # of the method, with its overlays
     setup: Setup
     split: Split
     counts: Tensor
@@ -338,7 +339,11 @@ def _prepare(config: Config, process: Process, seat: Device) -> Prepared:
         selection,
         shifts,
     )
-    method, private = _with_buffers(config, method, setup, buffers, template)
+    hooks = Hooks(method, _overlays(config, method, buffers, template))
+    private = _state("client_state", hooks, setup)
+    if buffers.width:
+        for model in method.models:
+            private[buffer_name(model)] = layout.to_row(buffers, template)
     template = template.to(device)
     lanes = _lanes(
         config, seat, template, samples, dataset, private, _together(config, placed)
@@ -354,12 +359,15 @@ def _prepare(config: Config, process: Process, seat: Device) -> Prepared:
         scores,
         head=head_kernel(*given, memory=1e6 * config.runtime.memory),
     )
-    server = _state(method, "server_state", setup) if process.is_server else {}
+    server: State = {}
+    if process.is_server:
+        server = _state("server_state", hooks, setup)
     store, newcomers_store = _stores(config, seat, own, private)
     samples_of_all = dataset.x.contiguous().numpy().data
     return Prepared(
         config,
         method,
+        hooks,
         setup,
         split,
         counts,
@@ -560,49 +568,30 @@ def _scores(config: Config, split: Split) -> dict[str, Score]:
     return unasked | asked
 
 
-def _state(method: Method, hook: str, setup: Setup) -> State:
-    """Return the state that a hook declares. Raises UserError for other than tensors."""
-    state: State = getattr(method, hook)(setup)
-    try:
-        refuse_other_than_tensors(state, hook)
-    except UserError as error:
-        of_user = getattr(method, "method", method)  # without averaged statistics
-        place = user_code.find_definition(getattr(of_user, hook))
-        raise UserError(f"{place}: {error}" if place else str(error)) from None
-    return state
+def _state(hook: str, hooks: Hooks, setup: Setup) -> State:
+    """Return the state before round 1 that a hook declares.
 
-
-def _with_buffers(
-    config: Config,
-    method: Method,
-    setup: Setup,
-    buffers: layout.Layout,
-    template: nn.Module,
-) -> tuple[Method, State]:
-    """The method and the private state of ONE client, both with what batch-norm
-    statistics need.
-
-    The method is wrapped where the statistics are averaged.
+    Raises UserError with the place of a user's hook.
     """
-    private = _state(method, "client_state", setup)
-    if buffers.width:
-        statistics = {
-            buffer_name(model): layout.to_row(buffers, template)
-            for model in method.models
-        }
-        private |= statistics
-        if config.training.buffers == "average":
-            # of a client's models only "model" has statistics that travel
-            averaged = {
-                name: row
-                for name, row in statistics.items()
-                if name == buffer_name("model")
-            }
-            method = cast(
-                Method,
-                AveragedBuffers(method, averaged, layout.floating(buffers, template)),
-            )
-    return method, private
+    try:
+        return hooks.initial_state(hook, setup)
+    except UserError as error:
+        place = user_code.find_definition(getattr(hooks.method, hook))
+        raise UserError(f"{place}: {error}" if place else str(error)) from None
+
+
+def _overlays(
+    config: Config, method: Method, buffers: layout.Layout, template: nn.Module
+) -> tuple[Overlay, ...]:
+    """Return the overlays of a run, the innermost first."""
+    overlays = list(method.overlays())
+    if buffers.width and config.training.buffers == "average":
+        # Of a client's models only "model" has statistics that travel.
+        statistics = layout.to_row(buffers, template)
+        averaged = layout.floating(buffers, template)
+        name = buffer_name("model")
+        overlays.append(AveragedBuffers(name, statistics, averaged, method.shares))
+    return tuple(overlays)
 
 
 def _builders(

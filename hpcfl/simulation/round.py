@@ -1,8 +1,8 @@
 """One round of a federation: its state on this rank, and the stages that change it."""
 
 import itertools
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -18,9 +18,7 @@ from hpcfl.communication.message import Inbox, Message, only
 from hpcfl.communication.message import select as part_of
 from hpcfl.errors import Diverged
 from hpcfl.methods.base import State
-from hpcfl.rows.declared import DeclaredTensors, FixedTensors, NamedTensors
 from hpcfl.simulation import record
-from hpcfl.simulation.message_check import checked
 from hpcfl.simulation.participation import RoundPlan
 from hpcfl.simulation.prepare import Prepared
 from hpcfl.simulation.stages import Stage, named, on_this_rank
@@ -167,9 +165,7 @@ class Round:
     def compose(self, hook: str, ids: np.ndarray) -> Message:
         """Return what a hook of the method sends to some clients; on rank 0."""
         audience = self.prepared.audience(ids, self.plan.number)
-        server: Any = FixedTensors(self.server, "server")
-        returned = getattr(self.prepared.method, hook)(server, audience)
-        return checked(hook, returned, len(ids), downwards=True)
+        return self.prepared.hooks.compose(hook, self.server, audience)
 
     def send(self, ids: np.ndarray, message: Message) -> tuple[Inbox, float]:
         """Collective. Send a message of rank 0 to some clients.
@@ -185,21 +181,26 @@ class Round:
             self.prepared.resources.device,
         )
 
-    @contextmanager
-    def naming(self, fleet: Fleet) -> Iterator[None]:
-        """Let a failure inside the block name the clients of a fleet."""
-        with on_this_rank(f"{self.name}, {named(fleet.ids)}"):
-            yield
+    def observe(self, fleet: Fleet, inbox: Inbox, hook: str = "observe") -> None:
+        """Score the clients of a fleet by a hook of the method."""
+        if not len(fleet.ids):
+            return
+        with self.on_clients(fleet):
+            own_inbox = self.prepared.hooks.open(fleet, inbox)[-1]
+            getattr(self.prepared.method, hook)(fleet, own_inbox)
 
-    def inbox_of(self, fleet: Fleet) -> Any:
+    def on_clients(self, fleet: Fleet) -> AbstractContextManager[None]:
+        """Name the clients of a fleet in errors raised inside the block."""
+        return on_this_rank(f"{self.name}, {named(fleet.ids)}")
+
+    def inbox_of(self, fleet: Fleet) -> Inbox:
         """Return the part of this rank's inbox that is for the clients of a fleet."""
         owner = self.prepared.placement.owner[self.plan.audience]
         receivers = self.plan.audience[owner == self.communicator.rank]
-        inbox = self.inbox
-        if len(receivers) != len(fleet.ids):
-            positions = np.searchsorted(receivers, fleet.ids)
-            inbox = part_of(inbox, torch.from_numpy(positions))
-        return NamedTensors(inbox, "inbox")
+        if len(receivers) == len(fleet.ids):
+            return self.inbox
+        positions = np.searchsorted(receivers, fleet.ids)
+        return part_of(self.inbox, torch.from_numpy(positions))
 
 
 def compose(round: Round) -> None:
@@ -223,14 +224,12 @@ def work(round: Round) -> None:
     participants.pace = plan.pace(ids)
     message: Message = {}
     if len(ids):
-        with round.naming(participants):
-            inbox = round.inbox_of(participants)
-            returned = prepared.method.update(participants, inbox)
-        message = checked("update", returned, len(ids), downwards=False)
+        with round.on_clients(participants):
+            inboxes = prepared.hooks.open(participants, round.inbox_of(participants))
+            returned = prepared.method.update(participants, inboxes.pop())
+            message = prepared.hooks.seal(participants, inboxes, returned)
         prepared.store.check_state(len(ids), participants.state)
-    if len(observers.ids):
-        with round.naming(observers):
-            prepared.method.observe(observers, round.inbox_of(observers))
+    round.observe(observers, round.inbox_of(observers))
     finite = record.finite(participants, message)
     round.fleets = [participants, observers]
     round.work = LocalWork(ids, message, participants.state, finite)
@@ -313,14 +312,8 @@ def aggregate(round: Round) -> None:
 
 def take_step(round: Round, cohort: np.ndarray, uplink: State) -> None:
     """Call the method's ``aggregate`` for a cohort and what it sent."""
-    method = round.prepared.method
     senders = round.prepared.cohort(cohort, round.plan.number)
-    arrived: Any = NamedTensors(uplink, "uplink")
-    server: Any = DeclaredTensors(
-        round.server, "server", "server_state", method.varying
-    )
-    method.aggregate(server, senders, arrived)
-    round.server.update(server)
+    round.prepared.hooks.aggregate(round.server, senders, uplink)
 
 
 COMPOSE = Stage("compose", "send", "what the server sends", compose)

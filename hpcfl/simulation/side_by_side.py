@@ -80,9 +80,9 @@ def _made_together(small: Prepared, messages: list[Inbox]) -> dict[str, Tensor] 
 def _messages(small: Prepared) -> list[Inbox]:
     """What two models of the server came to that differ in every number."""
     device = small.resources.device
-    server = small.method.server_state(small.setup)
+    server = small.hooks.initial_state("server_state", small.setup)
     audience = small.audience(np.array(small.store.ids), 1)
-    sent = fields(small.method.send(server, audience))
+    sent = fields(small.hooks.compose("send", server, audience))
     first = {name: entry.tensor.to(device) for name, entry in sent.items()}
     second = {
         name: tensor + AWAY if tensor.is_floating_point() else tensor
@@ -104,7 +104,9 @@ def _made(
     fleet = small.fleet(ids, 1, True, brief_fleet)
     fleet.rounds = ids + 1
     fleet.scores_starts = False
-    uploads = fields(small.method.update(fleet, inbox))
+    inboxes = small.hooks.open(fleet, inbox)
+    returned = small.method.update(fleet, inboxes.pop())
+    uploads = fields(small.hooks.seal(fleet, inboxes, returned))
     made = {f"upload {name}": entry.tensor for name, entry in uploads.items()}
     made |= {f"private {name}": rows for name, rows in fleet.state.items()}
     for column, sums in fleet.scores.items():

@@ -90,7 +90,7 @@ def _play_second(small: Prepared) -> tuple[Messages, int]:
     """Return the messages of the second round of a small federation, and the operations
     of client 0, which trains for as long as in the experiment.
     """
-    server = small.method.server_state(small.setup)
+    server = small.hooks.initial_state("server_state", small.setup)
     client = np.array([0])
     operations = 0
 

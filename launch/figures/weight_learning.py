@@ -74,7 +74,7 @@ def losses(run: Run, client: int) -> dict[int, np.ndarray]:
     again = run.models.replay
     method = again.prepared.method
     by_round: dict[int, np.ndarray] = {}
-    if not isinstance(method, Blending):
+    if not isinstance(method, Blending) or not method.ala:
         raise UserError(
             f"{run.folder}: {method.name} does not learn how to blend models"
         )

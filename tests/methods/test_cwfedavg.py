@@ -92,7 +92,8 @@ def setup(federate):
 def server_after(cw, cohort, models, setup, ids=None):
     """The server's state after one aggregation of ``models`` [n, P]."""
     upper = setup.layout.columns(cw.class_wise().layers)
-    server = cw.server_state(setup)
+    overlay = cw.class_wise()
+    server = {**cw.server_state(setup), **overlay.server_state(setup)}
     who = cohort(setup.counts if ids is None else setup.counts[ids], setup.layout, ids)
     uplink = {
         "model": mixing.average(who.weights, models),
@@ -100,13 +101,18 @@ def server_after(cw, cohort, models, setup, ids=None):
     }
     if cw.distribution == "true":
         uplink["distribution"] = true_distribution(who.counts).float()
-    cw.aggregate(server, who, uplink)
+    cw.aggregate(server, who, overlay.aggregate(server, who, uplink))
     return server
+
+
+def sent(cw, server, receivers):
+    """The message to the receivers."""
+    return cw.class_wise().mixes(server, server["distributions"][receivers.ids])
 
 
 def starts_of(cw, server, receivers):
     """What the receivers start from, [n, P]."""
-    return received(cw, cw.send(server, receivers), len(receivers.ids))
+    return received(cw, sent(cw, server, receivers), len(receivers.ids))
 
 
 def received(cw, message, clients):
@@ -118,7 +124,7 @@ def received(cw, message, clients):
         message,
         torch.device("cpu"),
     )
-    return cw.received(None, inbox)
+    return cw.class_wise().receive(None, inbox)["model"]
 
 
 def test_cwfedavg_5_by_hand():
@@ -366,7 +372,7 @@ def test_cwfedavg_class_models_travel_without_a_change_of_what_arrives(
         cohort(setup.counts, setup.layout),
     )
     server = server_after(cw, cohort, models, setup)
-    message = cw.send(server, everyone)
+    message = sent(cw, server, everyone)
     assert (
         isinstance(message["classwise"], Mixture)
         and len(message["classwise"].rows) == K
@@ -401,7 +407,7 @@ def test_cwfedavg_a_client_of_absent_classes_alone_gets_the_average_of_all(
         cohort(setup.counts, setup.layout),
     )
     server = server_after(cw, cohort, models, setup)
-    message = class_wise.ClassWise("true", "all").send(
+    message = class_wise.ClassWise("true", "all").mixes(
         server, torch.eye(K).double()[[2]]
     )
     assert torch.equal(

@@ -5,7 +5,6 @@ methods other than their own; defaults.
 import inspect
 import re
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import tiny
@@ -14,15 +13,12 @@ from every_method import NAMES, kind, short
 
 import hpcfl
 from hpcfl.communication.communicator import OneProcess
-from hpcfl.errors import UserError
+from hpcfl.communication.message import Mean
+from hpcfl.errors import RankFailure, UserError
 from hpcfl.experiment import config, plugins
 from hpcfl.methods.cwfedavg import CwFedAvg
 from hpcfl.methods.fedavg import FedAvg
-from hpcfl.methods.fedprox import FedProx
-from hpcfl.methods.options import OPTIONS, hooks_of, leaving_out
-from hpcfl.methods.options.ala import BlendedStart
-from hpcfl.methods.options.averaged_buffers import AveragedBuffers
-from hpcfl.methods.options.class_wise import ClassWise
+from hpcfl.methods.options import HOOKS, undeclared
 from hpcfl.simulation.prepare import prepare
 
 MIXED = [
@@ -110,9 +106,7 @@ def refused(own: dict[str, str] | str, **sections) -> str:
 
 
 def test_the_guides_momentum_is_refused_class_wise(tmp_path, monkeypatch):
-    """Its ``aggregate`` leaves out what clients' mixes are made of, so that they would get
-    the initial output layer for ever.
-    """
+    """The momentum of its ``aggregate`` would not reach the mixes of clients."""
     guide = (Path(hpcfl.__file__).parent / "GUIDE.md").read_text(encoding="utf-8")
     (source,) = re.findall(
         r"^```python\n# my_server\.py\n(.*?)^```$", guide, re.M | re.S
@@ -120,59 +114,71 @@ def test_the_guides_momentum_is_refused_class_wise(tmp_path, monkeypatch):
     (tmp_path / "guides_server.py").write_text(source, encoding="utf-8")
     monkeypatch.chdir(tmp_path)
     own = {"name": "guides_server:Momentum"}
-    line = source[: source.index("def upload")].count("\n") + 1
-    assert refused(own | {"aggregation": "class-wise"}) == (
-        f"guides_server.py:{line}: method.aggregation = 'class-wise' has no effect: Momentum.upload "
-        "replaces the hook that it needs; leave the key out, or call super().upload(…) there, "
-        "or write keeps = ('aggregation',) in Momentum if its hooks do what the key asks for"
-    )
+    line = source[: source.index("def aggregate")].count("\n") + 1
+    place = f"guides_server.py:{line}: method.aggregation = 'class-wise': Momentum.aggregate"
+    assert refused(own | {"aggregation": "class-wise"}).startswith(place)
     prepare(config.parse(tiny.table(own | {"ala": True})), OneProcess())
 
 
+class Silent(FedAvg):
+    """Uploads no model."""
+
+    def upload(self, fleet, inbox, trained):
+        return {"other": Mean(trained, self.shares(fleet))}
+
+
+def test_a_method_without_an_uploaded_model_is_refused_class_wise(federate):
+    with pytest.raises(RankFailure, match="clients' message has no 'model'"):
+        federate({"name": f"{__name__}:Silent", "aggregation": "class-wise"})
+
+
 class Forgetful(FedAvg):
-    """Does not call ``super().store_state``, which keeps the models that ALA blends."""
+    """Starts from the received model, whatever ALA made of it."""
+
+    def start(self, fleet, inbox):
+        return inbox["model"]
+
+
+class Declared(Forgetful):
+    """Has a hook that does ALA's work, and says so."""
+
+    keeps = ("ala",)
+
+    def start(self, fleet, inbox):
+        return self.blended(fleet, inbox["model"], inbox["model"])
+
+
+class Heir(Declared):
+    """Has no hook that ALA needs."""
 
     def store_state(self, fleet, trained):
         pass
 
 
-class Declared(Forgetful):
-    """Has a hook that does ALA's work in its own way, and says so."""
-
-    keeps = ("ala",)
-
-    def store_state(self, fleet, trained):
-        fleet.state["model"] = trained
-
-
-class Heir(Declared):
-    """Calls the hook that does the work."""
-
-    def store_state(self, fleet, trained):
-        super().store_state(fleet, trained)
-
-
 class Knowing(FedAvg):
     """Trains by itself, with what the options' loss reads."""
+
+    keeps = ("aggregation",)
 
     def local_train(self, fleet, rows, inbox):
         return fleet.train(rows, variables=self.loss_variables(fleet, inbox))
 
 
 class Variation(CwFedAvg):
-    """Weighs clients in class models in its own way."""
+    """Is class-wise by default and trains without the regulariser."""
 
-    def aggregate(self, server, cohort, uplink):
-        server["model"] = uplink["model"]
-        ClassWise().aggregate(server, cohort, uplink)
+    def local_train(self, fleet, rows, inbox):
+        return fleet.train(rows)
 
 
 class Whole(FedAvg):
     """Plays a round by itself, and calls all hooks that ALA lives in."""
 
+    keeps = ("ala",)
+
     def update(self, fleet, inbox):
         trained = fleet.train(self.start(fleet, inbox))
-        self.store_state(fleet, trained)
+        self.remember(fleet, trained)
         return self.upload(fleet, inbox, trained)
 
 
@@ -199,68 +205,37 @@ def test_a_training_of_ones_own_that_knows_what_options_read_is_class_wise(feder
     assert own == known
 
 
-def test_hooks_that_leave_an_option_out_are_named():
+def test_hooks_that_may_leave_an_option_out_are_named():
     here = Path(__file__).name
-    line = inspect.getsourcelines(Forgetful.store_state)[1]
+    line = inspect.getsourcelines(Forgetful.start)[1]
     forgetful = refused({"name": f"{__name__}:Forgetful", "ala": True})
-    assert (
-        f"{here}:{line}: method.ala = True has no effect: Forgetful.store_state replaces"
-        in forgetful
-    )
+    assert f"{here}:{line}: method.ala = True: Forgetful.start replaces" in forgetful
+    # it does without ``local_train``
     whole = refused({"name": f"{__name__}:Whole", "aggregation": "class-wise"})
-    assert (
-        "Whole.update replaces" in whole
-    )  # it does without ``local_train`` and what that knows
+    assert "Whole.update replaces" in whole
     elsewhere = refused(f"{__name__}:Elsewhere", training={"buffers": "average"})
     assert "Elsewhere.models = ('other',) has no 'model', whose statistics" in elsewhere
 
 
 def test_what_a_method_has_by_default_is_its_own_affair(federate):
-    """A variation of cwFedAvg may replace the very hook that does the work."""
+    """A variation of cwFedAvg may replace a hook that the option needs."""
     name = f"{__name__}:Variation"
     assert "uploads" in federate(name, rounds=1).server
-    assert "Variation.aggregate" in refused({"name": name, "aggregation": "average"})
+    assert "Variation.local_train" in refused({"name": name, "aggregation": "average"})
 
 
 @pytest.mark.parametrize("name", plugins.names("hpcfl.methods"))
-def test_built_in_methods_keep_every_option_that_they_have(name):
-    method = plugins.find("hpcfl.methods", "method.name", name)
-    for option in OPTIONS:
-        if issubclass(method, option.base):
-            for hook in hooks_of(option):
-                assert leaving_out(method, option, hook) is None, (option.key, hook)
+def test_built_in_methods_declare_the_options_that_they_have(name):
+    for key in HOOKS:
+        if key in kind(name).model_fields:
+            assert undeclared(kind(name), key) is None, key
 
 
-def test_the_hooks_that_an_option_needs_are_read_off_its_wrapper():
-    """Those that it has, and those that call them."""
-    needed = {option.wrapper.__name__: hooks_of(option) for option in OPTIONS}
-    assert needed["BlendedStart"] == ["client_state", "start", "store_state", "update"]
-    assert needed["BlendedAnchor"] == ["client_state", "start", "update"]
-    assert set(needed["ClassWiseAggregation"]) == {
-        "server_state",
-        "send",
-        "send_to_newcomers",
-        "received",
-        "start",
-        "objective",
-        "loss_variables",
-        "local_train",
-        "upload",
-        "update",
-        "aggregate",
-    }
-
-
-def test_a_method_without_options_has_none_of_their_hooks():
-    """Also its name, its file and its documentation are those of the method itself."""
-    plain = config.parse({"method": {"name": "fedprox"}}).method
-    blended = config.parse({"method": {"name": "fedprox", "ala": True}}).method
-    wrappers = {option.wrapper for option in OPTIONS}
-    assert not wrappers & set(type(plain).__mro__)
-    assert wrappers & set(type(blended).__mro__) == {BlendedStart}
-    for derived in (type(plain), type(blended)):
-        assert (derived.__name__, derived.__module__) == ("FedProx", FedProx.__module__)
-        assert derived.__doc__ == FedProx.__doc__
+def test_a_method_without_options_has_no_overlays():
+    for keys in ({}, {"ala": True}):
+        assert not config.parse(
+            {"method": {"name": "fedprox", **keys}}
+        ).method.overlays()
 
 
 @pytest.mark.slow
@@ -470,29 +445,3 @@ def test_that_clients_weigh_otherwise_than_in_the_paper_is_said(name):
 def test_a_method_by_its_name_alone_is_the_papers(name):
     chosen = config.parse({"method": {"name": name}}).method
     assert {key: getattr(chosen, key) for key in PRINTED[name]} == PRINTED[name]
-
-
-class Newer:
-    """A method with hooks that its wrapper has never heard of."""
-
-    rounds = 3
-
-    def invite(self, server, audience):
-        return {"word": server["word"]}
-
-    def leave(self, fleet, inbox):
-        return inbox
-
-
-def test_averaged_buffers_wrap_hooks_that_come_later():
-    """What is sent to clients has the averages, and a hook that gets an inbox gets it
-    without them; counters, the second number, stay the client's.
-    """
-    kept = {"buffers": torch.zeros(1, 2)}
-    fleet = SimpleNamespace(state=dict(kept))
-    wrapper = AveragedBuffers(Newer(), kept, torch.tensor([True, False]))
-    message = wrapper.invite({"word": 5, "buffers": torch.ones(2)}, None)
-    assert message["word"] == 5
-    assert wrapper.leave(fleet, message) == {"word": 5}
-    assert torch.equal(fleet.state["buffers"], torch.tensor([[1.0, 0.0]]))
-    assert wrapper.rounds == 3

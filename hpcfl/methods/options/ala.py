@@ -6,12 +6,11 @@ AAAI 2023, eqs 4–7. A client with a model v of its own that receives a model g
 the lower layers of g and starts the upper ones at v + Ω⊙(g − v). It learns the weights
 Ω, one in [0, 1] for each parameter, on its own samples before local training. Only the
 model that training starts from is replaced, so that other methods than FedALA can have
-it too (``ala = true``). ``BlendedStart`` wraps methods that start from the server's
-model, ``BlendedAnchor`` those that start from a client's own under an anchor.
+it too (``ala = true``, ``Blending``).
 """
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 import torch.nn.functional as functional
@@ -20,10 +19,6 @@ from torch import Tensor, nn
 
 from hpcfl.clients import Fleet, StepContext
 from hpcfl.clients.losses import Batch, reads_features
-from hpcfl.communication.message import Inbox
-from hpcfl.methods._anchored import Anchored
-from hpcfl.methods._server_model import ServerModel
-from hpcfl.methods._shared_body import SharedBody
 from hpcfl.methods.base import Method, Setup, State
 from hpcfl.rows.layout import Group
 
@@ -126,48 +121,40 @@ class AdaptiveLocalAggregation:
         return blended
 
 
-class BlendingKey(Method):
-    """The key by which a method is wrapped."""
+class Blending(Method):
+    """A method whose clients can blend their own model with the received one.
+
+    ``ServerModel`` and ``Anchored`` derive from it. ``blended`` is called in their
+    ``start``; their ``update`` assigns the trained model to ``fleet.state["model"]``.
+
+    Attributes:
+        blended_layers: the layers that ``ala`` blends.
+    """
+
+    blended_layers: ClassVar[Group] = 1
 
     ala: bool = Field(
         False,
         description="blend own model and what comes down by FedALA's module (s = 0.8, p = 1) before training",
     )
 
-
-class Blending(BlendingKey):
-    """What both wrappers share."""
-
     def adaptive_aggregation(self) -> AdaptiveLocalAggregation:
-        """ALA with the method's settings; of a shared body the upper layer is blended
-        (methods-1.md §6).
-        """
-        layers: Group = "neck" if isinstance(self, SharedBody) else 1
-        return AdaptiveLocalAggregation(layers=layers)
+        """Return ALA with the method's settings."""
+        return AdaptiveLocalAggregation(layers=self.blended_layers)
 
     def client_state(self, setup: Setup) -> State:
-        blending = self.adaptive_aggregation().client_state(setup)
-        return {**super().client_state(setup), **blending}
+        state = super().client_state(setup)
+        if not self.ala:
+            return state
+        return {**state, **self.adaptive_aggregation().client_state(setup)}
 
-
-class BlendedStart(Blending, ServerModel):
-    """A method whose clients start from the server's model, blended with their own."""
-
-    def start(self, fleet: Fleet, inbox: Inbox) -> Tensor:
-        received = super().start(fleet, inbox)
+    def blended(self, fleet: Fleet, start: Tensor, received: Tensor) -> Tensor:
+        """Return the models that training starts from: ``start``, or with ``ala`` the
+        blends of the clients' own models and ``received``.
+        """
+        if not self.ala:
+            return start
         return self.adaptive_aggregation().adapt(fleet, received)
-
-    def store_state(self, fleet: Fleet, trained: Tensor) -> None:
-        super().store_state(fleet, trained)
-        fleet.state["model"] = trained
-
-
-class BlendedAnchor(Blending, Anchored):
-    """A method whose clients start from their own model, blended with their anchor."""
-
-    def start(self, fleet: Fleet, inbox: Inbox) -> Tensor:
-        own = super().start(fleet, inbox)
-        return self.adaptive_aggregation().adapt(fleet, inbox.get("anchor", own))
 
 
 @reads_features()

@@ -7,24 +7,21 @@ model j is G_j = Σ_l q_lj w_l, q_lj = p_l π̂_lj / Σ_m p_m π̂_mj, and clien
 from Σ_j π̂_ij G_j; in matrices, from Π·G with G = Q·W. After a cohort of many more
 clients than classes G is made and sent, in float64, so that a start is rounded once.
 After a smaller cohort the starts are sent, (Π·Q)·W, for which no class model is made
-(``class_models`` makes them to be looked at). cwFedAvg does this; other methods whose
-server averages whole models by ``aggregation = "class-wise"``, which wraps them in
-``ClassWiseAggregation``, with the paper's settings for CIFAR-10.
+(``class_models`` makes them to be looked at). cwFedAvg does this; so do other methods
+whose server averages whole models, by ``aggregation = "class-wise"`` of ``FedAvg``, with
+the paper's settings for CIFAR-10.
 """
 
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 import torch
-from pydantic import Field
 from torch import Tensor, nn
 
 from hpcfl.clients import Fleet
-from hpcfl.clients.losses import Batch, reads_features
-from hpcfl.communication.message import Field as Sent
-from hpcfl.communication.message import Inbox, Message, Mixture
-from hpcfl.methods.base import Audience, Cohort, Layers, Method, Setup, State, head_of
-from hpcfl.methods.fedavg import FedAvg
+from hpcfl.communication.message import Field, Inbox, Message, Mixture, fields
+from hpcfl.errors import UserError
+from hpcfl.methods.base import Audience, Cohort, Layers, Overlay, Setup, State
 from hpcfl.models import parts
 from hpcfl.rows import mixing
 from hpcfl.rows.layout import Layout
@@ -106,9 +103,12 @@ def class_models(server: State) -> Tensor:
 
 
 @dataclass(frozen=True)
-class ClassWise:
+class ClassWise(Overlay):
     """Class-wise aggregation with the keys of ``CwFedAvg``, of the last P_cw columns of
     a model.
+
+    It replaces the ``model`` that the method sends by each client's mix, and adds the
+    class-wise columns to the ``model`` that clients upload.
 
     Server, beside FedAvg's mean ``model`` [P]: of the last cohort's n clients
     ``uploads`` [n, P_cw], ``weights`` p [n] and ``shares`` Q [K, n]; ``distributions``
@@ -118,9 +118,10 @@ class ClassWise:
     distribution: Literal["true", "norm", "wdr"] = "wdr"
     layers: Layers = "output"
     strength: float = 5.0  # of the regulariser: λ/2 for the reported λ = 10
+    varying: ClassVar[tuple[str, ...]] = ("weights", "shares", "uploads")
 
-    def server_state(self, setup: Setup, model: Tensor) -> State:
-        classwise = model[None, setup.layout.columns(self.layers)]
+    def server_state(self, setup: Setup) -> State:
+        classwise = setup.initial()[None, setup.layout.columns(self.layers)]
         shape = setup.clients, setup.classes
         even = torch.full(shape, 1 / setup.classes).double()
         return {
@@ -130,8 +131,22 @@ class ClassWise:
             "distributions": even,
         }
 
-    def send(self, server: State, distributions: Tensor) -> Message:
-        """The message to clients whose class distributions π̂ are these, [n, K]."""
+    def send(self, server: State, audience: Audience, message: Message) -> Message:
+        """Replace the model by clients' mixes; newcomers get an even mix, as all
+        clients before their first round.
+        """
+        if audience.are_newcomers:
+            shape = len(audience.ids), audience.setup.classes
+            distributions = torch.full(shape, 1 / audience.setup.classes).double()
+        else:
+            distributions = server["distributions"][audience.ids]
+        others = {name: value for name, value in message.items() if name != "model"}
+        return {**others, **self.mixes(server, distributions)}
+
+    def mixes(self, server: State, distributions: Tensor) -> Message:
+        """Return the mixes for clients with class distributions π̂ [n, K]: the columns
+        ``classwise``, and ``lower``, the others if there are any.
+        """
         mixes, shares = factors(distributions, server["shares"], server["weights"])
         uploads = server["uploads"]
         message: dict[str, Tensor | Mixture] = {}
@@ -145,13 +160,19 @@ class ClassWise:
             message["lower"] = lower
         return message
 
-    def received(self, inbox: Inbox) -> Tensor:
-        """The models ``[n, P]`` that came down, each client's own."""
-        upper: Tensor = inbox["classwise"]
-        if "lower" not in inbox:
-            return upper
-        lower = inbox["lower"].expand(len(upper), -1)
-        return torch.cat([lower, upper], dim=1)
+    def receive(self, fleet: Fleet, inbox: Inbox) -> Inbox:
+        """Join the columns that came down to the ``model`` of each client, [n, P]."""
+        others = dict(inbox)
+        model: Tensor = others.pop("classwise")
+        if "lower" in others:
+            lower = others.pop("lower").expand(len(model), -1)
+            model = torch.cat([lower, model], dim=1)
+        return {**others, "model": model}
+
+    def loss_variables(self, fleet: Fleet) -> State:
+        """Return the true class ``distribution`` π [n, K], which ``penalty`` reads."""
+        distribution = true_distribution(fleet.counts).float()
+        return {"distribution": distribution.to(fleet.resources.device)}
 
     def penalty(self, model: nn.Module, lane: Any) -> Tensor | None:
         """The regulariser strength·‖π − π̂(w)‖₂ of one client, or None where there is
@@ -168,34 +189,40 @@ class ClassWise:
         distance: Tensor = (difference.square().sum() + FLOOR).sqrt()
         return self.strength * distance
 
-    def uplink(self, fleet: Fleet, models: Tensor) -> Message:
-        """What goes up beside ``models`` [n, P]; records how far their estimates π̂ are
-        from π.
+    def upload(self, fleet: Fleet, inbox: Inbox, message: Message) -> Message:
+        """Add the class-wise columns of the uploaded models; record how far their
+        estimates π̂ are from π.
         """
+        if "model" not in message:
+            raise UserError(
+                "method.aggregation = 'class-wise': the clients' message has no 'model'; "
+                "leave the key out"
+            )
+        models = fields(message)["model"].tensor
         truth = true_distribution(fleet.counts)
         estimates = self.estimates(fleet.layout, fleet.counts, models)
         fleet.record("distribution_distance", (estimates - truth).norm(dim=1))
         start = fleet.layout.columns(self.layers).start
         # They are a part of the model, which is counted elsewhere.
-        message: dict[str, Tensor | Sent] = {
-            "classwise": Sent(models[:, start:], floats=0)
-        }
+        added = {"classwise": Field(models[:, start:], floats=0)}
         if self.distribution == "true":
-            message["distribution"] = truth.float()
-        return message
+            added["distribution"] = Field(truth.float())
+        return {**message, **added}
 
-    def aggregate(self, server: State, cohort: Cohort, uplink: State) -> None:
-        if "distribution" in uplink:
-            estimates = uplink["distribution"].double()
+    def aggregate(self, server: State, cohort: Cohort, uplink: State) -> State:
+        others = dict(uplink)
+        uploads = others.pop("classwise")
+        if "distribution" in others:
+            estimates = others.pop("distribution").double()
         else:
-            models = uplink["classwise"]
-            estimates = self.estimates(cohort.layout, cohort.counts, models)
+            estimates = self.estimates(cohort.layout, cohort.counts, uploads)
         server["weights"] = cohort.weights
         server["shares"] = class_weights(estimates, cohort.weights)
-        server["uploads"] = uplink["classwise"]
+        server["uploads"] = uploads
         server["distributions"] = server["distributions"].index_copy(
             0, torch.from_numpy(cohort.ids), estimates
         )
+        return others
 
     def estimates(self, layout: Layout, counts: Tensor, models: Tensor) -> Tensor:
         """The class distributions that models' output layers show.
@@ -214,73 +241,3 @@ class ClassWise:
         head = models[:, columns.start - missing : columns.stop - missing]
         weights = head.double().cpu().view(*counts.shape, -1)
         return norm_distribution(weights)
-
-
-class AggregationKey(Method):
-    """The key by which a method is wrapped."""
-
-    aggregation: Literal["average", "class-wise"] = Field(
-        "average",
-        description="class-wise: clients get cwFedAvg's mix (output layer, WDR with λ = 10), not the mean",
-    )
-
-
-class ClassWiseAggregation(AggregationKey, FedAvg):
-    """A method whose server averages whole models, and averages them by class as well.
-
-    Clients start from their mix of the class models instead of the mean.
-    """
-
-    varying: ClassVar[tuple[str, ...]] = ("weights", "shares", "uploads")
-
-    def class_wise(self) -> ClassWise:
-        """How models are aggregated by class."""
-        return ClassWise()
-
-    def adapt(self, model: nn.Module) -> nn.Module:
-        head_of(model, self.name, trained=True)
-        return super().adapt(model)
-
-    @reads_features("loss")
-    def objective(self, model: nn.Module, batch: Batch, lane: Any) -> Tensor:
-        loss = super().objective(model, batch, lane)
-        penalty = self.class_wise().penalty(model, lane)
-        return loss if penalty is None else loss + lane.regulariser(penalty)
-
-    def loss_variables(self, fleet: Fleet, inbox: Inbox) -> State:
-        """Adds the true class ``distribution`` π [n, K], which the regulariser reads."""
-        distribution = true_distribution(fleet.counts).float()
-        return {
-            **super().loss_variables(fleet, inbox),
-            "distribution": distribution.to(fleet.resources.device),
-        }
-
-    def server_state(self, setup: Setup) -> State:
-        state = super().server_state(setup)
-        return {**state, **self.class_wise().server_state(setup, state["model"])}
-
-    def send(self, server: State, audience: Audience) -> Message:
-        distributions = server["distributions"][audience.ids]
-        return self.class_wise().send(server, distributions)
-
-    def send_to_newcomers(self, server: State, audience: Audience) -> Message:
-        """To newcomers an even mix, as everybody's before their first round."""
-        clients, classes = len(audience.ids), audience.setup.classes
-        even = torch.full((clients, classes), 1 / classes).double()
-        return self.class_wise().send(server, even)
-
-    def received(self, fleet: Fleet, inbox: Inbox) -> Tensor:
-        return self.class_wise().received(inbox)
-
-    def upload(self, fleet: Fleet, inbox: Inbox, trained: Tensor) -> Message:
-        message = super().upload(fleet, inbox, trained)
-        return {**message, **self.class_wise().uplink(fleet, trained)}
-
-    def aggregate(self, server: State, cohort: Cohort, uplink: State) -> None:
-        super().aggregate(server, cohort, uplink)
-        self.class_wise().aggregate(server, cohort, uplink)
-
-    def server_models(self, server: State) -> State:
-        """The class models."""
-        models = enumerate(class_models(server))
-        return {f"class {label}": model for label, model in models}

@@ -1,0 +1,73 @@
+"""Overlays: changes of all messages between a method's server and its clients.
+
+A run has an ordered list of overlays, the innermost first. Each sees the final message
+of the method and of the overlays before it. ``simulation/hooks.py`` applies
+them:
+
+    send:      method.send, then each overlay's ``send``, in order
+    receive:   each overlay's ``receive``, in reverse order, then the method's hook
+    upload:    method.update, then each overlay's ``upload``, in order
+    aggregate: each overlay's ``aggregate``, in reverse order, then method.aggregate
+
+So the last overlay sees exactly the message that travels.
+"""
+
+from typing import ClassVar
+
+from torch import Tensor
+
+from hpcfl.clients import Fleet
+from hpcfl.clients.setup import Setup
+from hpcfl.communication.message import Inbox, Message
+from hpcfl.methods._clients import Audience, Cohort
+
+State = dict[str, Tensor]
+
+
+class Overlay:
+    """An overlay that changes nothing; a subclass overrides the steps that it changes.
+
+    Attributes:
+        varying: as for a method, of the names in ``server_state``.
+    """
+
+    varying: ClassVar[tuple[str, ...]] = ()
+
+    def server_state(self, setup: Setup) -> State:
+        """Return the overlay's part of the server's state before round 1."""
+        return {}
+
+    def client_state(self, setup: Setup) -> State:
+        """Return the overlay's part of ONE client's private state before its first
+        round.
+        """
+        return {}
+
+    def send(self, server: State, audience: Audience, message: Message) -> Message:
+        """Return the message to the audience, made of the ``message`` inside.
+
+        It runs on rank 0 for clients and for newcomers, and must not change ``server``.
+        """
+        return message
+
+    def receive(self, fleet: Fleet, inbox: Inbox) -> Inbox:
+        """Return the inbox for the steps inside; may assign names in ``fleet.state``.
+
+        It runs before every hook that gets an inbox.
+        """
+        return inbox
+
+    def upload(self, fleet: Fleet, inbox: Inbox, message: Message) -> Message:
+        """Return the message to the server, made of the ``message`` inside.
+
+        It runs after ``update``; may assign names in ``fleet.state``. ``inbox`` is the
+        one that ``receive`` was given.
+        """
+        return message
+
+    def aggregate(self, server: State, cohort: Cohort, uplink: State) -> State:
+        """Return the uplink for the steps inside; may assign names in ``server``.
+
+        It runs on rank 0.
+        """
+        return uplink

@@ -1,0 +1,90 @@
+"""Calls of a method's hooks, with the overlays around its messages."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from hpcfl.clients import Fleet
+from hpcfl.communication.message import Inbox, Message
+from hpcfl.methods.base import Audience, Cohort, Method, Overlay, Setup, State
+from hpcfl.rows.declared import (
+    DeclaredTensors,
+    FixedTensors,
+    NamedTensors,
+    refuse_other_than_tensors,
+)
+from hpcfl.simulation.message_check import checked
+
+
+@dataclass(frozen=True)
+class Hooks:
+    """The hooks of a method that make, take or declare something that overlays change.
+
+    overlays: the innermost first.
+    """
+
+    method: Method
+    overlays: tuple[Overlay, ...] = ()
+
+    def initial_state(self, hook: str, setup: Setup) -> State:
+        """Return the state before round 1 that a hook of the method and of the overlays
+        declares: ``server_state`` or ``client_state``.
+
+        Raises UserError where the method declares other than tensors.
+        """
+        own: State = getattr(self.method, hook)(setup)
+        refuse_other_than_tensors(own, hook)
+        state = dict(own)
+        for overlay in self.overlays:
+            state |= getattr(overlay, hook)(setup)
+        return state
+
+    def compose(self, hook: str, state: State, audience: Audience) -> Message:
+        """Return the message to an audience that a hook of the method makes, on rank
+        0.
+        """
+        server: Any = FixedTensors(state, "server")
+        clients = len(audience.ids)
+        returned = getattr(self.method, hook)(server, audience)
+        message = checked(hook, returned, clients, downwards=True)
+        for overlay in self.overlays:
+            returned = overlay.send(server, audience, message)
+            name = f"{type(overlay).__name__}.send"
+            message = checked(name, returned, clients, downwards=True)
+        return message
+
+    def open(self, fleet: Fleet, inbox: Inbox) -> list[Inbox]:
+        """Return the inbox of a fleet as each overlay receives it, the outermost first,
+        and as the method receives it.
+        """
+        inboxes = [inbox]
+        for overlay in reversed(self.overlays):
+            inboxes.append(overlay.receive(fleet, inboxes[-1]))
+        own: Any = NamedTensors(inboxes[-1], "inbox")
+        return [*inboxes[:-1], own]
+
+    def seal(self, fleet: Fleet, inboxes: list[Inbox], returned: Message) -> Message:
+        """Return the message that the clients of a fleet send.
+
+        Args:
+            inboxes: Of the overlays, from ``open``.
+            returned: The result of the method's ``update``.
+        """
+        clients = len(fleet.ids)
+        message = checked("update", returned, clients, downwards=False)
+        for overlay, inbox in zip(self.overlays, reversed(inboxes), strict=True):
+            returned = overlay.upload(fleet, inbox, message)
+            name = f"{type(overlay).__name__}.upload"
+            message = checked(name, returned, clients, downwards=False)
+        return message
+
+    def aggregate(self, state: State, cohort: Cohort, uplink: State) -> None:
+        """Let the method aggregate an uplink; change ``state``. Runs on rank 0."""
+        varying = set(self.method.varying)
+        for overlay in self.overlays:
+            varying |= set(overlay.varying)
+        server: Any = DeclaredTensors(state, "server", "server_state", varying)
+        for overlay in reversed(self.overlays):
+            uplink = overlay.aggregate(server, cohort, uplink)
+        own: Any = NamedTensors(uplink, "uplink")
+        self.method.aggregate(server, cohort, own)
+        state.update(server)

@@ -1,0 +1,175 @@
+"""Overlays around the messages of methods."""
+
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import pytest
+import tiny
+import torch
+
+from hpcfl.communication.communicator import OneProcess
+from hpcfl.communication.message import Mean, fields
+from hpcfl.errors import RankFailure
+from hpcfl.experiment import config
+from hpcfl.methods.base import Overlay
+from hpcfl.simulation.final_scoring import FINAL_SCORING
+from hpcfl.simulation.participation import RoundPlan
+from hpcfl.simulation.prepare import prepare
+from hpcfl.simulation.round import TRAINING, Round
+from hpcfl.simulation.stages import play
+
+NORMALISED = {"name": "tiny:Normalised", "hidden": 6}
+BUFFERS = "buffers.model"
+
+
+def prepared_with(*overlays, method="fedavg", **sections):
+    """An experiment with further, outermost overlays."""
+    table = tiny.table(method, **sections)
+    prepared = prepare(config.parse(table), OneProcess())
+    hooks = replace(prepared.hooks, overlays=(*prepared.hooks.overlays, *overlays))
+    for overlay in overlays:
+        prepared.server.update(overlay.server_state(prepared.setup))
+    return replace(prepared, hooks=hooks)
+
+
+def play_round(prepared, stages=TRAINING):
+    """Play round 1 for clients 0, 1 and 2, of whom the last is scored alone."""
+    plan = RoundPlan(1, np.array([0, 1]), np.array([0, 1, 2]), scored=True)
+    round = Round(plan, OneProcess(), prepared, prepared.server)
+    play(round, stages)
+    return round
+
+
+@dataclass(frozen=True)
+class Clip(Overlay):
+    """Clips the change of all uploaded numbers to a norm, and adds the same noise to
+    each.
+    """
+
+    norm: float
+    noise: float
+    norms: list = field(default_factory=list)
+
+    def upload(self, fleet, inbox, message):
+        entries = fields(message)
+        changes = {name: entry.tensor - inbox[name] for name, entry in entries.items()}
+        norms = torch.cat([*changes.values()], dim=1).norm(dim=1, keepdim=True)
+        factor = self.norm / norms.clamp(min=self.norm)
+        self.norms.append((sorted(entries), norms[:, 0]))
+        return {
+            name: Mean(
+                inbox[name] + factor * change + self.noise, entries[name].weights
+            )
+            for name, change in changes.items()
+        }
+
+
+def test_the_outermost_overlay_sees_averaged_batch_norm_statistics():
+    training = {"buffers": "average"}
+    plain = prepared_with(model=NORMALISED, training=training)
+    before = {name: tensor.clone() for name, tensor in plain.server.items()}
+    play_round(plain)
+    statistics = (plain.server[BUFFERS] - before[BUFFERS]).norm()
+    assert statistics > 0.1
+
+    overlay = Clip(norm=1e-3, noise=0.5)
+    clipped = prepared_with(overlay, model=NORMALISED, training=training)
+    play_round(clipped)
+    [(names, norms)] = overlay.norms
+    assert names == [BUFFERS, "model"]
+    assert (norms >= statistics / 2).all()
+    for name in names:
+        change = clipped.server[name] - before[name] - 0.5
+        assert change.norm() < 2e-3
+
+
+@dataclass(frozen=True)
+class Logged(Overlay):
+    """Adds its name to every message, and notes the names that it sees."""
+
+    name: str
+    log: list
+
+    def server_state(self, setup):
+        return {self.name: torch.zeros(1)}
+
+    def send(self, server, audience, message):
+        self.log.append(("send", self.name, {*message}))
+        return {**message, self.name: server[self.name]}
+
+    def receive(self, fleet, inbox):
+        self.log.append(("receive", self.name, {*inbox}))
+        return {name: value for name, value in inbox.items() if name != self.name}
+
+    def upload(self, fleet, inbox, message):
+        assert torch.equal(inbox[self.name], torch.zeros(1))
+        self.log.append(("upload", self.name, {*message}))
+        return {**message, self.name: torch.ones(len(fleet.ids), 1)}
+
+    def aggregate(self, server, cohort, uplink):
+        self.log.append(("aggregate", self.name, {*uplink}))
+        server[self.name] = uplink[self.name].sum(dim=0)
+        return {name: value for name, value in uplink.items() if name != self.name}
+
+
+def test_overlays_go_outwards_up_and_inwards_down():
+    log = []
+    prepared = prepared_with(Logged("inner", log), Logged("outer", log))
+    play_round(prepared)
+    inside, between, outside = (
+        {"model"},
+        {"model", "inner"},
+        {"model", "inner", "outer"},
+    )
+    down = [("receive", "outer", outside), ("receive", "inner", between)]
+    assert log == [
+        ("send", "inner", inside),
+        ("send", "outer", between),
+        *down,
+        ("upload", "inner", inside),
+        ("upload", "outer", between),
+        *down,  # the observers
+        ("aggregate", "outer", outside),
+        ("aggregate", "inner", between),
+    ]
+    assert prepared.server["inner"] == prepared.server["outer"] == 2
+
+
+@pytest.mark.parametrize("epochs", [0, 1])
+def test_newcomers_and_final_scoring_get_what_is_inside_the_overlays(epochs):
+    log = []
+    prepared = prepared_with(
+        Logged("outer", log),
+        counts=[*tiny.COUNTS, [0, 5, 5, 0]],
+        partition={"clients": len(tiny.COUNTS)},
+        newcomers={"clients": 1, "epochs": epochs},
+    )
+    nobody, clients = np.arange(0), np.arange(len(tiny.COUNTS))
+    new = prepared.newcomer_ids
+    plan = RoundPlan(4, nobody, clients, scored=True, newcomers=new, final=True)
+    play(Round(plan, OneProcess(), prepared, prepared.server), FINAL_SCORING)
+    steps = [step for step, _, _ in log]
+    assert steps == ["send", "receive", "send", "receive"]
+
+
+class Broken(Overlay):
+    def upload(self, fleet, inbox, message):
+        return {**message, "extra": torch.ones(1)}
+
+
+def test_an_overlays_message_that_cannot_travel_is_named():
+    with pytest.raises(RankFailure) as failure:
+        play_round(prepared_with(Broken()))
+    assert "Broken.upload" in str(failure.value.__cause__)
+
+
+class Assigning(Overlay):
+    def send(self, server, audience, message):
+        server["model"] = message["model"]
+        return message
+
+
+def test_an_overlay_assigns_on_the_server_in_aggregate_alone():
+    with pytest.raises(RankFailure) as failure:
+        play_round(prepared_with(Assigning()))
+    assert "'aggregate' alone" in str(failure.value.__cause__)
