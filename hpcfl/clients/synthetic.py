@@ -9,10 +9,10 @@ import torch
 import torch.nn.functional as functional
 from torch import Tensor, nn
 
-from hpcfl.clients import Fleet, Resources
 from hpcfl.clients.execution import choose
+from hpcfl.clients.fleet import Fleet
 from hpcfl.clients.losses import Batch, Tensors
-from hpcfl.clients.resources import Stopwatch
+from hpcfl.clients.resources import Resources, Stopwatch
 from hpcfl.clients.samples import Samples
 from hpcfl.clients.setup import Setup
 from hpcfl.data.datasets import Dataset

@@ -24,7 +24,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hpcfl.clients import Fleet
+from hpcfl.clients.fleet import Fleet
 from hpcfl.clock.calendar import Calendar
 from hpcfl.clock.staleness import Staleness
 from hpcfl.clock.timetable import Job, Step

@@ -15,11 +15,11 @@ from functools import partial
 import numpy as np
 import torch
 
-from hpcfl.clients import BUFFERS, Fleet, Resources
 from hpcfl.clients.batch_plan import AskedTraining
 from hpcfl.clients.execution import choose
+from hpcfl.clients.fleet import BUFFERS, Fleet
 from hpcfl.clients.frozen import head_kernel
-from hpcfl.clients.resources import Stopwatch
+from hpcfl.clients.resources import Resources, Stopwatch
 from hpcfl.clients.training import Task
 from hpcfl.communication.communicator import OneProcess
 from hpcfl.communication.message import Mean, Message

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from hpcfl.clients import Fleet
+from hpcfl.clients.fleet import Fleet
 from hpcfl.communication.message import Inbox, Message
 from hpcfl.rows.declared import NamedTensors
 from hpcfl.simulation import record

@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hpcfl.clients import Fleet
+from hpcfl.clients.fleet import Fleet
 from hpcfl.clock.calendar import Calendar
 from hpcfl.clock.waves import Wave, wave_from
 from hpcfl.communication import exchange

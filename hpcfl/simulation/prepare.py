@@ -16,12 +16,12 @@ from torch import Tensor, nn
 
 from hpcfl import adapters, models
 from hpcfl.adapters import base
-from hpcfl.clients import Fleet, Resources, buffer_name
 from hpcfl.clients.batch_plan import AskedTraining
 from hpcfl.clients.execution import choose
+from hpcfl.clients.fleet import Fleet, buffer_name
 from hpcfl.clients.frozen import head_kernel
 from hpcfl.clients.losses import convolves
-from hpcfl.clients.resources import STATE_SHARE, Stopwatch, most_lanes
+from hpcfl.clients.resources import STATE_SHARE, Resources, Stopwatch, most_lanes
 from hpcfl.clients.samples import Samples
 from hpcfl.clients.setup import INITIAL, Setup
 from hpcfl.clock.calendar import Calendar

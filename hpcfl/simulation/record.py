@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from hpcfl.clients import Fleet
+from hpcfl.clients.fleet import Fleet
 from hpcfl.communication.communicator import Communicator
 from hpcfl.communication.message import Message, fields
 from hpcfl.communication.placement import Placement

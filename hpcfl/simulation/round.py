@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hpcfl.clients import Fleet
+from hpcfl.clients.fleet import Fleet
 from hpcfl.communication import exchange
 from hpcfl.communication.communicator import Communicator
 from hpcfl.communication.message import Inbox, Message, only

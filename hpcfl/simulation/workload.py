@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.flop_counter import FlopCounterMode
 
-from hpcfl.clients import Fleet
+from hpcfl.clients.fleet import Fleet
 from hpcfl.clients.losses import Batch
 from hpcfl.clock.seconds import Work
 from hpcfl.communication.communicator import OneProcess
