@@ -1,4 +1,4 @@
-"""What a method sees of its clients: the ``Fleet``, which trains and scores them."""
+"""The clients of one rank, which a method trains and scores."""
 
 from collections.abc import (
     Callable,
@@ -43,13 +43,13 @@ Number = TypeVar("Number", int, float)
 
 
 class MixedRounds(ValueError):
-    """A number of the round was asked for where clients are in different rounds. Then
-    they train beside those of their own round alone.
+    """Error for a number of the round that differs between the clients of a fleet.
+    Clients then train only beside clients of their own round.
     """
 
 
 class TrainOptions(TypedDict, total=False):
-    """What ``Fleet.train`` and ``Fleet.train_by`` can be told, by keyword.
+    """Keyword options of ``Fleet.train`` and ``Fleet.train_by``.
 
     Attributes:
         loss: what is minimised; by default the method's objective.
@@ -175,7 +175,8 @@ class Fleet:
         return self.counts.sum(dim=1)
 
     def rows(self, rows: Tensor) -> Tensor:
-        """Rows ``[P]`` or ``[n, P]`` as ``[n, P]``: a view, not to be written to.
+        """Return rows ``[P]`` or ``[n, P]`` as ``[n, P]``. The result is a view and
+        must not be written to.
 
         Raises ValueError for other shapes.
         """
@@ -190,26 +191,24 @@ class Fleet:
         return rows.expand(len(self.ids), -1) if rows.dim() == 1 else rows
 
     def buffers(self, model: str = "model") -> Tensor:
-        """The batch-norm statistics of one of the clients' models, ``[n, B]``; B is 0
-        without batch norm.
+        """Return the batch-norm statistics of one of the clients' models, ``[n, B]``. B
+        is 0 without batch norm.
 
-        A view, not to be written to. The function ``at`` takes a row of it as its
-        ``buffers``.
+        The result is a view and must not be written to. The function ``at`` takes a
+        row of it as its ``buffers``.
         """
         if not self.resources.buffers.width:
             return torch.zeros(len(self.ids), 0, device=self.resources.device)
         return self.state[buffer_name(model)]
 
     def keep_buffers(self, model: str, buffers: Tensor) -> None:
-        """From now on these, ``[n, B]``, are the batch-norm statistics of one of the
-        clients' models.
-        """
+        """Set the batch-norm statistics ``[n, B]`` of one of the clients' models."""
         if self.resources.buffers.width:
             self.state[buffer_name(model)] = buffers
 
     def uniform(self, purpose: str, *shape: int) -> Tensor:
-        """Uniform numbers in [0, 1), ``[n, *shape]``, each client's own, keyed by
-        purpose, round and client.
+        """Draw uniform numbers in [0, 1), ``[n, *shape]``. Each client's draws are
+        keyed by purpose, round and client.
 
         A larger first dimension of ``shape`` appends numbers and changes none: a client
         draws the same however many its neighbours need.
@@ -334,8 +333,8 @@ class Fleet:
         on: Literal["train", "validation"] = "train",
         model: str = "model",
     ) -> Tensor:
-        """Mean cross-entropy of models on each client's own samples, in evaluation
-        mode, float64.
+        """Return the mean cross-entropy of models on each client's own samples,
+        float64. Models are in evaluation mode.
 
         Rows ``[n, P]`` or ``[P]`` give ``[n]``; a pool gives ``[n, m]``, infinite where
         nothing was picked. The loss of a client without samples is 0.
@@ -366,7 +365,7 @@ class Fleet:
         variables: Tensors,
         scores: Mapping[str, Score],
     ) -> scoring.Sums:
-        """The sums of ``scores`` on each client's samples for ``on``, one of
+        """Return the sums of ``scores`` on each client's samples. ``on`` is one of
         ``Samples.parts``.
         """
         resources = self.resources
@@ -424,8 +423,8 @@ class Fleet:
         draws: tuple[int, int] | None = None,
         variables: Tensors | None = None,
     ) -> Tensor:
-        """Means of ``function`` over each client's training samples of each class:
-        ``[n, classes, d]``.
+        """Return the means of ``function`` over each client's training samples by
+        class, ``[n, classes, d]``.
 
         They are float32, and zero for classes that a client does not hold.
 
@@ -493,11 +492,13 @@ class Fleet:
         most: int | None = None,
         model: str = "model",
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """``function`` of each client's training samples, such as their features.
+        """Return ``function`` of each client's training samples, such as their
+        features.
 
-        Returns outputs ``[n, S, d]``, labels ``[n, S]``, and which of the S places hold
-        a sample, bool ``[n, S]``. S is ``most``, or else the most samples that any of
-        these clients has; what is beyond a client's own is zero.
+        The result has outputs ``[n, S, d]``, labels ``[n, S]``, and a mask of the
+        places that hold a sample, bool ``[n, S]``. S is ``most``, or else the largest
+        number of samples of any of these clients. Places beyond a client's own samples
+        are zero.
 
         Args:
             rows: the models that the function is given, in evaluation mode.
@@ -541,8 +542,8 @@ class Fleet:
     def head_gradients(
         self, rows: Tensor, model: str = "model", draws: tuple[int, int] | None = None
     ) -> Tensor:
-        """Gradients of each client's mean cross-entropy, class by class, with respect
-        to the layer ``head``.
+        """Return the gradients of each client's mean cross-entropy by class with
+        respect to the layer ``head``.
 
         ``[n, K, P_h]`` for K classes and P_h parameters of the head, at the models
         ``rows`` in evaluation mode; zero for classes that a client does not hold.
@@ -559,8 +560,8 @@ class Fleet:
         )
 
     def _variables(self, variables: Tensors | None) -> Tensors:
-        """A method's variables by name, if any. Raises ValueError where one is not
-        ``[n, …]``.
+        """Return a method's variables by name, if any. Raises ValueError where one is
+        not ``[n, …]``.
         """
         return {
             name: self._of_each_client(f"variable '{name}'", value)
@@ -581,7 +582,9 @@ class Fleet:
         return zip(self.rounds.tolist(), self.ids.tolist(), strict=True)
 
     def _chosen(self, round: int, client: int, most: int | None) -> np.ndarray:
-        """Positions of a client's training samples, at most so many of them, in order."""
+        """Return positions of a client's training samples in order, at most ``most`` of
+        them.
+        """
         pool = self.resources.samples.train[client]
         if most is None or len(pool) <= most:
             return pool
@@ -591,8 +594,8 @@ class Fleet:
         return chosen
 
     def _drawn(self, round: int, client: int, times: int, size: int) -> np.ndarray:
-        """Positions of samples: ``times`` draws of at most ``size`` from each class
-        that the client holds.
+        """Draw sample positions: ``times`` draws of at most ``size`` from each class of
+        the client.
         """
         pool = self.resources.samples.train[client]
         labels = (
@@ -659,7 +662,9 @@ class Fleet:
         self.sample_gradients += trained.sample_gradients
 
     def _named(self, params: Sequence[Group]) -> list[str]:
-        """The names of the parameters in groups. Raises UserError where all are frozen."""
+        """Return the names of the parameters in groups. Raises UserError where all are
+        frozen.
+        """
         if names := self.layout.members(params):
             return names
         raise UserError(
@@ -676,14 +681,16 @@ class Fleet:
         return None if proximal is None else (proximal[0], self.rows(proximal[1]))
 
     def _stacked(self, rows: Tensor, model: str, lanes: Tensor) -> Tensors:
-        """Copies of the parameters and buffers of the clients at ``lanes`` [L]: ``[L,
+        """Copy the parameters and buffers of the clients at ``lanes`` [L] into ``[L,
         *shape]`` by name.
         """
         return self.resources.stacked(self.rows(rows), self.buffers(model), lanes)
 
 
 def only_one(numbers: Iterable[Number]) -> Number:
-    """The number that all of them are. Raises MixedRounds where they differ."""
+    """Return the number that all numbers equal. Raises MixedRounds where they
+    differ.
+    """
     distinct = set(numbers)
     if len(distinct) > 1:
         raise MixedRounds(f"clients of different rounds have {sorted(distinct)}")
@@ -695,16 +702,16 @@ def _declared(state: Mapping[str, Tensor]) -> DeclaredTensors:
 
 
 def buffer_name(model: str) -> str:
-    """The name, in ``Fleet.state``, of the batch-norm statistics of one of a client's
-    models.
+    """Return the key in ``Fleet.state`` of the batch-norm statistics of one of a
+    client's models.
     """
     return f"{BUFFERS}{model}"
 
 
 @reads_features()
 def default_prediction(model: nn.Module, x: Tensor, lane: Any) -> Tensor:
-    """The model's logits [batch, classes]: the prediction of methods that have none of
-    their own.
+    """Return the model's logits [batch, classes]. Methods without a prediction of their
+    own use this one.
     """
     logits: Tensor = model(x)
     return logits

@@ -1,6 +1,4 @@
-"""What a server trains by itself: a model on given tensors, no client's samples; or
-tensors alone.
-"""
+"""Training on the server: a model on given tensors, or tensors alone."""
 
 from collections.abc import Callable, Iterable, Iterator
 
@@ -31,8 +29,8 @@ def fit(
     seed: int,
     round: int,
 ) -> Tensor:
-    """The row ``[P]`` of a fresh model, trained on the cross-entropy of ``x`` [samples,
-    …], ``y`` [samples].
+    """Train a fresh model on the cross-entropy of ``x`` [samples, …], ``y`` [samples].
+    Return its row ``[P]``.
 
     Its first parameters and the order of samples are keyed by (seed, round). The
     learning rate does not decay.

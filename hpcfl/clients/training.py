@@ -69,8 +69,8 @@ class Task:
     step: Callable[[StepContext], None] | None = None
 
     def epochs_of(self, clients: Sequence[int]) -> Tensor:
-        """How many epochs the clients at these positions do, int64 [L]: at least one of
-        several.
+        """Return the epochs of the clients at these positions, int64 [L]. A client does
+        at least one of several.
         """
         if self.pace is None:
             return torch.full((len(clients),), self.epochs)
@@ -80,8 +80,8 @@ class Task:
     def pool(
         self, seed: int, round: int, client: int, samples: np.ndarray
     ) -> np.ndarray:
-        """Which of a client's ``samples`` [n_i] it trains on: all, or a random share
-        for the phase.
+        """Select the samples of a client's ``samples`` [n_i] that it trains on: all, or
+        a random share for the phase.
         """
         if self.share >= 1:
             return samples
@@ -95,7 +95,7 @@ class Task:
 
 @dataclass(frozen=True)
 class Trained:
-    """What a local training made of n clients, in new tensors.
+    """Results of a local training of n clients, in new tensors.
 
     Attributes:
         rows: ``[n, P]``.
@@ -193,14 +193,14 @@ def train(
 
 
 def _frozen_once(task: Task, resources: Resources) -> bool:
-    """Whether the layers below the head run once, before the first epoch."""
+    """Return whether the layers below the head run once, before the first epoch."""
     if task.frozen == "training" and resources.buffers.width:
         return False  # what batch norm makes of a sample depends on its mini-batch
     return frozen.fits(resources, task.names, task.loss, task.frozen)
 
 
 def _copied(rows: Tensor) -> Tensor:
-    """A copy of ``rows``, which on the CPU may be larger than memory."""
+    """Copy ``rows``, which on the CPU may be larger than memory."""
     return scratch.copy(rows) if rows.device.type == "cpu" else rows.clone()
 
 
@@ -383,8 +383,8 @@ class Chunk:
     def _gathered(
         self, plan: BatchPlan, index: Tensor
     ) -> Iterator[tuple[BatchRun, Lanes, list[Batch]]]:
-        """The runs of a plan with their lanes and mini-batches: ``x`` [a, size, …] and
-        ``y`` [a, size] each.
+        """Yield the runs of a plan with their lanes and mini-batches, ``x`` [a, size,
+        …] and ``y`` [a, size] each.
 
         Args:
             plan: of the epoch.
@@ -456,11 +456,11 @@ class Chunk:
         return record
 
     def _drawn_by_model(self, epoch: int) -> AbstractContextManager[None]:
-        """A block in which what a model draws by itself, outside of any layer that draws
-        by keys, is a function of client and epoch.
+        """Seed a model's own draws by client and epoch in a block. Layers with keyed
+        draws are not concerned.
 
-        Clients side by side cannot draw so; a model that does trains them one after the
-        other.
+        Clients side by side cannot draw in this way. A model with own draws trains its
+        clients one after the other.
         """
         if self.resources.kernel.widest > 1:
             return nullcontext()
@@ -470,7 +470,7 @@ class Chunk:
 
 
 def _cut(run: BatchRun, x: Tensor, y: Tensor) -> list[Batch]:
-    """The mini-batches of a run from its samples ``x`` [a·batches·size, …], ``y``."""
+    """Split a run's samples ``x`` [a·batches·size, …], ``y`` into its mini-batches."""
     lanes = len(run.lanes)
     span = run.batches * run.size
     # One lane's batch is a slice of the gathered block, which keeps its memory layout.

@@ -161,9 +161,7 @@ class BatchedKernel(Kernel):
         return self.recorded(Recordable(key, compute, what))(*given)[0]
 
     def recorded(self, recordable: "Recordable") -> Recorded:
-        """The function on a CPU with the recordings that were made of it, if there are
-        to be any.
-        """
+        """Return the function for a CPU with its recordings, if it may be recorded."""
         recording = self._recordings.get(recordable.key)
         if not isinstance(recording, Recorded):
             recording = Recorded(
@@ -179,7 +177,7 @@ class BatchedKernel(Kernel):
         return recording
 
     def graphed(self, recordable: "Recordable") -> Graphed:
-        """The function on a GPU with the graphs that were captured of it."""
+        """Return the function for a GPU with its captured graphs."""
         recording = self._recordings.get(recordable.key)
         if not isinstance(recording, Graphed):
             recording = Graphed(
@@ -304,8 +302,8 @@ class BatchedLoss:
         self._variable_names = variable_names
 
     def gradients(self, *given: Tensor) -> tuple[Tensor, ...]:
-        """The gradients of the trained parameters, ``[a, …]`` each, and last losses and
-        data terms [a, 2].
+        """Return the gradients of the trained parameters, ``[a, …]`` each. The last
+        tensor holds losses and data terms [a, 2].
 
         Args:
             given: ``[a, …]`` each: the parameters and buffers, x, y and the variables.
