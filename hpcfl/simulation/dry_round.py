@@ -87,7 +87,7 @@ def train_briefly(task: Task, asked: list[AskedTraining] | None = None) -> Task:
 
 @dataclass(frozen=True)
 class Tried:
-    """What a dry round shows.
+    """Observations of a dry round.
 
     Attributes:
         dependent: operators that were called and give a lane bits that depend on the
@@ -202,7 +202,7 @@ def _is_of_server(error: BaseException | None) -> bool:
 
 
 def impatient() -> Callable[[], None]:
-    """What listens to heartbeats and raises Enough after HEARTBEATS of them."""
+    """Return a listener to heartbeats that raises Enough after HEARTBEATS of them."""
     numbers = itertools.count(1)
 
     def listen() -> None:
@@ -261,7 +261,9 @@ def _play(small: Prepared, asked: list[AskedTraining]) -> None:
 
 
 def shrink(prepared: Prepared, lanes: int, samples: int = SAMPLES) -> Prepared:
-    """The experiment with clients of so many samples, and a kernel and stores of its own."""
+    """Return the experiment with a few samples for each client, and with its own kernel
+    and stores.
+    """
     resources, method = prepared.resources, prepared.method
     affordable = max(MIN_CLIENTS, FLOATS // prepared.setup.layout.width)
     clients = min(prepared.setup.clients, affordable)
@@ -316,7 +318,7 @@ def check_score(small: Prepared, columns: list[str]) -> None:
 
 
 def hook_of(error: BaseException | None) -> str:
-    """The hook of the method in which an exception was raised; "" where it was in none."""
+    """Return the method's hook in which an exception was raised, or ""."""
     if error is None:
         return ""
     if isinstance(error, MessageError):

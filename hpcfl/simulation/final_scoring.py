@@ -30,9 +30,11 @@ def score(round: Round) -> None:
 
 
 def score_newcomers(round: Round) -> None:
-    """Collective. Send newcomers the method's message to newcomers, and score them.
+    """Send newcomers the method's message to newcomers, and score them. Collective
+    call.
 
-    Their columns have names of their own: they do not count in the others' means.
+    Their columns have separate names, so they do not count in the means of other
+    clients.
     """
     newcomers = round.plan.newcomers
     if not len(newcomers):

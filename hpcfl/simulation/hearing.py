@@ -1,8 +1,8 @@
-"""What clients tell of their trainings, where it decides who takes part later.
+"""Training losses of clients that a selection reads in later rounds.
 
-Rank 0 hears it with the clients' numbers and tells all ranks, which then choose alike.
-Checkpoints have it beside the server's state, as long as the run is; the method sees
-none of it.
+Rank 0 receives them with the clients' numbers and sends them to all ranks, which then
+choose alike. Checkpoints store them beside the server's state. The method does not see
+them.
 """
 
 from collections.abc import Mapping
@@ -26,7 +26,7 @@ def hear(
     number: int,
     numbers: Gathered,
 ) -> None:
-    """Collective. Let all ranks know what the clients of a round have told.
+    """Send the losses of a round's clients to all ranks. Collective call.
 
     numbers: all clients' own, on rank 0.
     """
@@ -40,7 +40,9 @@ def hear(
 def kept(
     calendar: Calendar | None, server: Mapping[str, Tensor] | None
 ) -> Mapping[str, Tensor] | None:
-    """The server's state as a checkpoint has it; None but on rank 0."""
+    """Return the server's state as a checkpoint stores it, or None on other ranks than
+    0.
+    """
     if server is None or calendar is None or calendar.told is None:
         return server
     ids, losses = calendar.told.history
@@ -57,11 +59,11 @@ def recall(
     rounds: int,
     server: dict[str, Tensor] | None,
 ) -> None:
-    """Collective. Take out of the server's state in a checkpoint, on rank 0, what clients
-    had told by then, and let all ranks know it.
+    """Move the reported losses from the server's state in a checkpoint to all ranks.
+    Collective call.
 
-    rounds: how many had been played. Raises UserError, on all ranks, where the selection
-    chooses others than it did.
+    rounds: the number of played rounds. Raises UserError on all ranks if the selection
+    now chooses other clients.
     """
     if calendar is None or calendar.told is None:
         return

@@ -84,7 +84,9 @@ def _tried(prepared: Prepared, communicator: Communicator) -> Prepared:
 
 
 def one_lane(prepared: Prepared, why: str) -> Prepared:
-    """The experiment with clients that train one after the other, and a note why."""
+    """Return the experiment with clients that train one after the other, and add a
+    note.
+    """
     kernel = SerialKernel(prepared.resources.kernel.module)
     resources = replace(prepared.resources, kernel=kernel)
     note = f"{why}; they train one after the other, as with runtime.lanes = 1"

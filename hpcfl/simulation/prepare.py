@@ -62,8 +62,7 @@ NAMED = 5  # classes of a note
 
 @dataclass(frozen=True)
 class Prepared:
-    """What a rank has before round 1: what stays the same during the run, and the
-    initial state.
+    """State of a rank before round 1: constants of the run, and the initial state.
 
     store: private state of this rank's clients, the one thing here that rounds change.
     newcomers: the same of its newcomers, which nobody changes.
@@ -112,21 +111,21 @@ class Prepared:
         return torch.from_numpy(counts).double()
 
     def resources_in(self, round: int) -> Resources:
-        """What trains and scores, with the samples as they are in a round."""
+        """Return the resources with the samples of a round."""
         samples = self.resources.samples.at(round)
         if samples is self.resources.samples:
             return self.resources
         return replace(self.resources, samples=samples)
 
     def audience(self, ids: np.ndarray, round: int) -> Audience:
-        """What the method's server side knows of the clients ``ids`` [n] that it sends
+        """Return the method's view of the clients ``ids`` [n] that the server sends
         to.
         """
         return Audience(ids, self.setup, round)
 
     def cohort(self, ids: np.ndarray, round: int) -> Cohort:
-        """What the method's server side knows of the clients ``ids`` [n] that it hears
-        from.
+        """Return the method's view of the clients ``ids`` [n] whose uploads the server
+        receives.
         """
         return Cohort(
             ids,
@@ -167,11 +166,11 @@ class Prepared:
         return np.arange(self.setup.clients, len(self.counts))
 
     def new_fleet(self, fleet_type: Callable[..., Fleet] = Fleet) -> Fleet:
-        """The newcomers that live on this rank, in their own round 1, of
+        """Return the newcomers of this rank in their own round 1, with
         ``newcomers.epochs`` epochs.
 
-        The warm-up of the learning rate is for models that have hardly been trained, and
-        theirs have been.
+        The warm-up of the learning rate is for hardly trained models, so newcomers skip
+        it.
         """
         ids = np.array(self.newcomers.ids, np.int64)
         training = self.setup.training.model_copy(
@@ -194,8 +193,10 @@ class Prepared:
 
 
 def prepare_together(config: Config, communicator: Communicator) -> Prepared:
-    """Collective. ``prepare`` on every rank, once they know who shares a GPU. Raises
-    UserError, the same on all ranks.
+    """Prepare the experiment on every rank after the ranks have compared their GPUs.
+    Collective call.
+
+    Raises UserError, the same on all ranks.
     """
     with agreed(communicator):
         device = choose_device(config.runtime, communicator.local_rank)
@@ -212,7 +213,7 @@ def prepare_together(config: Config, communicator: Communicator) -> Prepared:
 
 
 def _other_processors(communicator: Communicator) -> list[str]:
-    """Collective. Return a note if ranks compute with different last bits."""
+    """Return a note if ranks compute with different last bits. Collective call."""
     if communicator.size == 1:
         return []
     arithmetics = communicator.allgather(provenance.arithmetic())
@@ -437,8 +438,8 @@ def _held_out(
 def _stores(
     config: Config, seat: Device, own: np.ndarray, private: State
 ) -> tuple[ClientStore, ClientStore]:
-    """The initial private state of this rank's clients, and of its newcomers; ``own``:
-    the ids of both.
+    """Return the initial private state of this rank's clients and of its newcomers.
+    ``own`` has the ids of both.
     """
     new = own >= config.partition.clients
     return (
@@ -473,7 +474,7 @@ def _placed(counts: Tensor, trained: int, batch_size: int, size: int) -> Placeme
 
 
 def _idle(placed: Placement) -> list[str]:
-    """A note where there are more ranks than can work."""
+    """Return a note if there are more ranks than can work."""
     if not (idle := len(placed.idle)):
         return []
     return [
@@ -484,7 +485,7 @@ def _idle(placed: Placement) -> list[str]:
 def _counts(
     split: Split, dataset: Dataset, shifts: Shifts | None
 ) -> tuple[Tensor, Tensor]:
-    """How many samples of each class clients train and are tested on in round 1, float64
+    """Count the training and test samples of each class of clients in round 1, float64
     [clients, classes] each.
     """
     classes = dataset.classes
@@ -517,11 +518,11 @@ def _note_untrained(
 
 
 def _scores(config: Config, split: Split) -> dict[str, Score]:
-    """The scores to compute, by name: those asked for, and those computed by default
-    where they can be.
+    """Return the scores to compute, by name: the requested ones, and the default ones
+    that can be computed.
 
-    Raises UserError where one that is asked for needs a shared test set and there is
-    none.
+    Raises UserError if a requested score needs a shared test set and there is none.
+
     """
     asked = measures.asked(config.evaluation)
     for name, score in asked.items():
@@ -559,8 +560,8 @@ def _with_buffers(
     buffers: layout.Layout,
     template: nn.Module,
 ) -> tuple[Method, State]:
-    """The method and the private state of ONE client, both with what batch-norm
-    statistics need.
+    """Return the method and the private state of ONE client, with the rows for
+    batch-norm statistics.
 
     The method is wrapped where the statistics are averaged.
     """
@@ -588,12 +589,15 @@ def _with_buffers(
 def _builders(
     config: Config, method: Method, dataset: Dataset
 ) -> tuple[Callable[[], nn.Module], Callable[[], nn.Module], str | None, list[str]]:
-    """A function that makes one client's model with fresh parameters, adapted to the
-    method; one that makes the initial model, which may come from a file; the digest of
-    what no seed tells: what is frozen, and the file's tensors; and notes on the file.
+    """Return builders of a client's model and of the initial model, a digest, and
+    notes.
 
-    Frozen values are those of the draw of the initial model, because what trains may
-    begin with numbers that are made of them.
+    The first builder makes fresh parameters, adapted to the method. The second may read
+    a file. The digest covers values that the seed does not determine: frozen ones, and
+    the file's tensors. Notes describe the file.
+
+    Frozen values are those of the draw of the initial model, because trained values may
+    be computed from them.
     """
     # taken out here, so that the function does not keep all samples
     shape, classes, vocabulary = dataset.shape, dataset.classes, dataset.vocabulary
@@ -675,8 +679,8 @@ def _statistics(
 def _given(
     config: Config, build: Callable[[], nn.Module]
 ) -> tuple[dict[str, Tensor], list[str]]:
-    """The tensors that files have for the initial model, which ``build`` makes without
-    an adapter, and notes on them. Raises UserError.
+    """Read the initial model's tensors from files, with notes on them. ``build`` makes
+    it without an adapter. Raises UserError.
     """
     init, adapter = config.model.init, config.adapter
     if adapter.base is None:
@@ -694,17 +698,17 @@ def _given(
 
 
 def _cores(config: Config, process: Process) -> int:
-    """How many blocks of a product this rank computes at once: the server as many as it
-    has cores for.
+    """Return how many blocks of a product this rank computes at once. The server uses
+    all its cores.
 
-    The other ranks, which may share these cores, wait while it works, and all work at
-    the same time.
+    The other ranks, which may share these cores, wait while the server works. They all
+    work at the same time.
     """
     return 1 if process.rank else len(os.sched_getaffinity(0)) // config.runtime.threads
 
 
 def _together(config: Config, placed: Placement) -> int:
-    """How many clients may train at the same time on one rank, at most."""
+    """Return the most clients that may train at the same time on one rank."""
     hosted = np.bincount(placed.owner[: config.partition.clients]).max()
     cohort = config.participation.count(config.partition.clients)
     if config.time.mode == "asynchronous":

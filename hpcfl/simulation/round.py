@@ -150,7 +150,7 @@ class Round:
 
     @property
     def name(self) -> str:
-        """What messages call the round."""
+        """Name of the round in messages."""
         return self.plan.name
 
     @property
@@ -171,10 +171,10 @@ class Round:
         return checked(hook, returned, len(ids), downwards=True)
 
     def send(self, ids: np.ndarray, message: Message) -> tuple[Inbox, float]:
-        """Collective. Send a message of rank 0 to some clients.
+        """Send a message of rank 0 to some clients. Collective call.
 
-        Returns what arrived for those of them that live on this rank, and the mean
-        floats that a client was sent, 0 on the workers.
+        The result has the inbox of those clients that live on this rank, and the mean
+        floats that a client was sent. This mean is 0 on the workers.
         """
         return exchange.send(
             self.communicator,
