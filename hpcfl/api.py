@@ -133,7 +133,7 @@ def _run_on(
 
 
 def _path(argument: str, value: Any) -> Path:
-    """The path that an argument names. Raises UserError for what is none."""
+    """Convert an argument to a path. Raises UserError if it is none."""
     try:
         return Path(value)
     except TypeError:

@@ -107,7 +107,7 @@ def explain(error: BaseException) -> str:
 
 
 def _said(error: BaseException) -> str:
-    """An expected error's line, or the kind and the text of another."""
+    """Return an expected error's line, or the kind and the text of another error."""
     return (
         str(error)
         if isinstance(error, EXPECTED)

@@ -42,7 +42,7 @@ WHOLE = Rung(share=Fraction(1), trials=1)  # of a configuration that is not chos
 
 @dataclass(frozen=True)
 class Part:
-    """What one job of many plays of a tuning.
+    """Part of a tuning that one of several jobs plays.
 
     Attributes:
         stage: The number of a rung, "final", or "outcome".
@@ -83,14 +83,14 @@ def tune_file(
 
 
 def folder_of(tuning: Plan, out: Path | None) -> Path:
-    """The folder that a tuning's results go to. Raises UserError."""
+    """Return the folder of a tuning's results. Raises UserError."""
     folder = out or Path("runs") / str(tuning.base.get("name", "experiment"))
     destination.check_folder(folder)
     return folder
 
 
 def has_outcome(folder: Path) -> bool:
-    """Whether a tuning has said what came out."""
+    """Return whether a tuning has written its outcome."""
     return (folder / outcome.TABLE).is_file()
 
 
@@ -117,9 +117,10 @@ def begin(
 
 
 def cells_of(tuning: Plan, method: str) -> dict[str, list[Cell]]:
-    """The runs of a method by the folder of their sweep.
+    """Return the runs of a method by the folder of their sweep.
 
-    Which candidate is chosen is not known before: in its name it is "tuned".
+    The chosen candidate is unknown before the search. Its name contains "tuned"
+    instead.
     """
     section = tuning.section
     without = tuning.untuned(method)
@@ -135,7 +136,9 @@ def cells_of(tuning: Plan, method: str) -> dict[str, list[Cell]]:
 
 
 def gradients_of(run: Run) -> tuple[list[int], int]:
-    """The gradients of samples of each round that was played, and of the final scoring."""
+    """Return the sample gradients of each played round, and those of the final
+    scoring.
+    """
     results = run.results
     numbers = results.series(MetricName(SAMPLE_GRADIENTS))
     counts = np.nan_to_num(numbers).astype(np.int64)
@@ -151,7 +154,9 @@ class Player:
     communicator: Communicator
 
     def play_all(self) -> None:
-        """Collective. Search for each method, play the final runs, write what came out."""
+        """Search for each method, play the final runs, and write the outcome.
+        Collective call.
+        """
         for method in self.tuning.section.methods:
             self.search(method)
         for method in self.tuning.section.methods:
@@ -160,8 +165,8 @@ class Player:
         self.write_outcome()
 
     def play_part(self, part: Part) -> None:
-        """Collective. Play what one job of many plays. Raises UserError for a part that
-        this tuning does not have.
+        """Play the part of one of several jobs. Raises UserError for a part that this
+        tuning does not have. Collective call.
         """
         if part.stage == "outcome":
             self.write_outcome()
@@ -185,7 +190,9 @@ class Player:
     # The search
 
     def search(self, method: str) -> None:
-        """Collective. All rungs of a method, and its untuned configuration."""
+        """Play all rungs of a method, and its untuned configuration. Collective
+        call.
+        """
         seeds = self.tuning.section.search_seeds
         for number, rung in enumerate(self.tuning.rungs(method)):
             candidates = self.going_on(method, number)
@@ -200,7 +207,7 @@ class Player:
         self.say(self.told(lambda: self.write_choice(method)))
 
     def play_rung_of(self, cell: Cell, number: int) -> None:
-        """Collective. One run's part of a rung, if it goes on so far."""
+        """Play one run's part of a rung if the run reaches it. Collective call."""
         candidate = cell.candidate
         if candidate.label == plan.UNTUNED:
             self.play_rung(cell, 0, WHOLE, "untuned")
@@ -215,9 +222,9 @@ class Player:
         self.play_rung(cell, number, rungs[number], f"rung {number + 1}")
 
     def play_rung(self, cell: Cell, number: int, rung: Rung, where: str) -> None:
-        """Collective. Play a run as far as a rung goes, unless that is done.
+        """Play a run to the end of a rung, unless that is done. Collective call.
 
-        Its first rounds tell what it costs, and so how many rounds the budget allows.
+        The cost of its first rounds determines how many rounds the budget allows.
         """
         if self.result(cell, step(number)) is not None:
             return
@@ -236,9 +243,10 @@ class Player:
         self.keep(cell, step(number), after)
 
     def cost(self, cell: Cell) -> Result:
-        """Collective. Return what the first rounds of a run tell of its cost.
+        """Measure the cost of a run's first rounds. Collective call.
 
-        They are the beginning of the run itself, or of one aside where it cannot go on.
+        These rounds begin the run itself. A run that cannot continue has a separate one
+        for them.
         """
         known = self.result(cell, COST)
         if known is not None:
@@ -255,10 +263,11 @@ class Player:
         return after
 
     def refuse_overspending(self) -> None:
-        """Collective. Measure all trials before the first rung, and raise UserError for
-        all methods whose first rounds alone exceed the budget. Nothing is left then.
+        """Measure all trials before the first rung. Raise UserError for all methods
+        whose first rounds exceed the budget. Collective call.
 
-        The rungs go on with what is measured.
+        A refused tuning leaves no files. An accepted one continues from the measured
+        rounds.
         """
         if self.told(lambda: not tune_folder.is_unchecked(self.folder)):
             return
@@ -270,7 +279,9 @@ class Player:
         self.told(lambda: tune_folder.check_off(self.folder))
 
     def overspending(self, method: str) -> str:
-        """Collective. Return why a method's search cannot keep its budget, or ""."""
+        """Return why a method's search cannot keep its budget, or "". Collective
+        call.
+        """
         if self.tuning.section.overspend:
             return ""
         costs = [
@@ -281,7 +292,7 @@ class Player:
         return spending.refusal(self.tuning, method, sum(costs))
 
     def plays_whole(self, cell: Cell) -> bool:
-        """Whether a run cannot go on with more rounds."""
+        """Return whether a run cannot continue with more rounds."""
         candidate = cell.candidate
         if candidate.label == plan.UNTUNED:
             return self.tuning.config(candidate, cell.seed, 1).needs_rounds
@@ -290,14 +301,14 @@ class Player:
     def played(
         self, cell: Cell, folder: Path, rounds: int, before: Result, since: int
     ) -> Result:
-        """Collective. Play a run up to so many rounds; what it came to.
+        """Play a run up to ``rounds`` rounds and return its result. Collective call.
 
         Args:
-            cell: Which run.
-            folder: Its own.
-            rounds: That it has then.
-            before: What it came to in the step before.
-            since: How many of its rounds are counted there.
+            cell: The run.
+            folder: The run's folder.
+            rounds: The number of rounds at the end.
+            before: The result of the step before.
+            since: The number of rounds that ``before`` counts.
         """
         experiment = self.tuning.config(cell.candidate, cell.seed, rounds)
         try:
@@ -319,7 +330,7 @@ class Player:
     def judged(
         self, folder: Path, rounds: int, before: Result, since: int, every: int
     ) -> Result:
-        """What a run that was played came to, read from its folder. On rank 0."""
+        """Read the result of a played run from its folder. On rank 0."""
         played = summary.load(folder)
         of_rounds, final = gradients_of(played)
         if len(of_rounds) > rounds:
@@ -348,8 +359,8 @@ class Player:
     # The final runs
 
     def final_cells(self, method: str) -> list[Cell]:
-        """Collective. The runs on the final partitions: of the chosen configuration, if
-        there is one, and of the untuned one, if its runs came to an end.
+        """Return the final runs of the chosen and the untuned configuration, as far as
+        both exist. Collective call.
         """
         seeds = self.tuning.section.final_seeds
         labels = self.told(lambda: self.final_labels(method))
@@ -362,13 +373,13 @@ class Player:
         ]
 
     def final_labels(self, method: str) -> list[str]:
-        """Which configurations of a method have final runs. On rank 0."""
+        """Return the labels of a method's configurations with final runs. On rank 0."""
         choices = self.choices(method)
         return [label for label, choice in choices.items() if choice is not None]
 
     def choices(self, method: str) -> dict[str, Choice | None]:
-        """The configurations of a method that are compared at the end, by label. On
-        rank 0.
+        """Return the configurations of a method that are compared at the end, by label.
+        On rank 0.
         """
         return {
             TUNED: standing.chosen(self.tuning, self.folder, method),
@@ -376,8 +387,8 @@ class Player:
         }
 
     def play_final(self, cell: Cell) -> None:
-        """Collective. Play one final run, unless it is complete; one that diverges is
-        left out of what comes out.
+        """Play one final run, unless it is complete. A diverged run is left out of the
+        outcome. Collective call.
         """
         experiment = self.final_experiment(cell)
         tuned = cell.candidate.label == TUNED
@@ -388,7 +399,7 @@ class Player:
             self.say(f"{cell.name}: {error}")
 
     def final_experiment(self, cell: Cell) -> config.Config:
-        """Collective. The configuration of a final run."""
+        """Return the configuration of a final run. Collective call."""
         method, label = cell.candidate.method, cell.candidate.label
 
         def name_and_rounds() -> list[Any]:
@@ -416,7 +427,7 @@ class Player:
         return f"{method}: chosen: {choice.candidate.said}"
 
     def write_outcome(self) -> None:
-        """Collective. Write and print what came out."""
+        """Write and print the outcome. Collective call."""
 
         def write() -> None:
             for method in self.tuning.section.methods:
@@ -428,12 +439,12 @@ class Player:
     # What all ranks know alike
 
     def candidates(self, method: str) -> dict[str, Candidate]:
-        """A method's configurations by name."""
+        """Return a method's configurations by name."""
         known = [*self.tuning.trials(method), self.tuning.untuned(method)]
         return {candidate.name: candidate for candidate in known}
 
     def going_on(self, method: str, rung: int) -> list[Candidate]:
-        """Collective. The candidates that are played in a rung, the best first."""
+        """Return the candidates of a rung, the best first. Collective call."""
 
         def names() -> list[str]:
             found = standing.going_on(self.tuning, self.folder, method, rung)
@@ -443,15 +454,18 @@ class Player:
         return [known[name] for name in self.told(names)]
 
     def result(self, cell: Cell, step: str) -> Result | None:
-        """Collective. What a step of a run came to; None where it has not ended."""
+        """Return the result of a run's step, or None before its end. Collective
+        call.
+        """
         return self.told(lambda: tune_folder.result(self.folder, cell.name, step))
 
     def keep(self, cell: Cell, step: str, result: Result) -> None:
-        """Collective. Write what a step of a run came to."""
+        """Write the result of a run's step. Collective call."""
         self.told(lambda: tune_folder.keep(self.folder, cell.name, step, result))
 
     def told(self, found: Callable[[], Told]) -> Told:
-        """Collective. What rank 0 finds in the folder, for all ranks.
+        """Call a function on rank 0 and return its result on all ranks. Collective
+        call.
 
         Raises:
             UserError, RunFailure: on all ranks, where rank 0 does.
