@@ -184,7 +184,7 @@ def load_all(folders: str | Path | Iterable[str | Path]) -> "pandas.DataFrame":
     asked = [folders] if isinstance(folders, str | Path) else list(folders)
     paths: list[Path] = []
     for pattern in map(str, asked):
-        # What matches nothing may be a folder with brackets in its name.
+        # A pattern without matches may be a folder with brackets in its name.
         matching = sorted(glob(pattern)) or [pattern]
         paths += map(Path, matching)
     runs = summary.runs_in(list(dict.fromkeys(paths)))

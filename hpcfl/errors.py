@@ -86,7 +86,7 @@ class RankFailure(_Shown):
         return place if cause is None else f"{place}: {_said(cause)}"
 
 
-# What a user is told in a line, without a traceback.
+# Errors that are printed in one line, without a traceback.
 EXPECTED = (UserError, RunFailure, Interrupted)
 
 

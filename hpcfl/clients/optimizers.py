@@ -16,9 +16,9 @@ from hpcfl.clients.losses import Lanes, Tensors
 from hpcfl.experiment.sections import Training
 from hpcfl.rows import places
 
-# What torch's _foreach_ functions take and give.
+# Arguments and results of torch's _foreach_ functions.
 TensorList = tuple[Tensor, ...] | list[Tensor]
-# What a step reads and changes, by kind, lists of tensors ``[a, …]``: "weights",
+# Lists of tensors ``[a, …]`` that a step reads and changes, by kind: "weights",
 # "anchors" if there is a proximal term, and the optimiser's state.
 Parts = dict[str, list[Tensor]]
 CHANGED = "weights", "velocities", "means", "squares", "steps"

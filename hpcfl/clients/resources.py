@@ -43,9 +43,9 @@ STATE_SHARE = 0.05
 # graphs read, and its anchor if it has one.
 STAYING = 3
 SCORED = 2  # and of one that is scored: its own weights, a rest's copy
-# What graphs keep while another work goes on: the gradients as autograd lays them out,
-# as weights lie, and where the next step finds them; what the forward pass keeps for
-# the backward pass comes on top.
+# Copies of the gradients that graphs retain between calls: in autograd's layout, in the
+# weights' layout, and in the input of the next step. Tensors that the forward pass saves
+# for the backward pass are counted separately.
 GRAPHS = 3
 # And of a lane that trains: a copy of its weights where lanes are not neighbours, the
 # gradients of the two plain steps that a replay is compared with, one for the
@@ -56,8 +56,8 @@ MADE = 1  # of each slot that the optimiser keeps, what a step makes of it
 # Of every client of a round, side by side or not: the row that comes and the one that
 # goes, and its private state as it was and as it will be.
 ROWS = STATES = 2
-# What CUDA's libraries say when a GPU is full; torch's own allocator raises an error of
-# its own.
+# Parts of the messages of CUDA's libraries about a full GPU. Torch's own allocator raises
+# a separate error.
 FULL = "out of memory", "ALLOC_FAILED"
 
 

@@ -436,7 +436,7 @@ class Player:
 
         self.told(write)
 
-    # What all ranks know alike
+    # Values that are the same on all ranks
 
     def candidates(self, method: str) -> dict[str, Candidate]:
         """Return a method's configurations by name."""

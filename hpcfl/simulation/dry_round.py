@@ -63,8 +63,8 @@ class Enough(Exception):
     """Ends a long step of the server, which has worked so far."""
 
 
-# What may fail in them and is no mistake: here all clients' messages are equal, which
-# may be too odd for a method. torch documents LinAlgError in this place, but its
+# Errors of hooks that are no mistakes of the user. In a dry round all clients' messages
+# are equal, and a method may fail on such input. Torch documents LinAlgError in this place, but its
 # annotations do not count it as public.
 EXCUSED = (
     ValueError,

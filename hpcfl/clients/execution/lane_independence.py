@@ -43,11 +43,10 @@ IN_PLACES = (
     "slice_backward split_with_sizes squeeze stack transpose tril triu "
     "triu_indices unbind unsqueeze view zeros zeros_like"
 )
-# What adds up or compares does so along a lane, in an order that its sizes alone say
-# where there are two lanes or more, as there always are (``recorded.py``): threads share
-# the sum of a single one.
-# Lanes are the outermost dimension of all that is computed from tensors ``[L, …]`` by
-# operators of this list.
+# These operators sum or compare along a lane. With two lanes or more, the order follows
+# from the lane's sizes alone. Threads share the sum of a single lane, so ``recorded.py``
+# always runs two. Lanes are the outermost dimension of all results of these operators
+# on tensors ``[L, …]``.
 ALONG_A_LANE = (
     "amax amin any argmax bmm embedding index_put linalg_vector_norm mean native_group_norm "
     "native_group_norm_backward native_layer_norm native_layer_norm_backward "

@@ -28,7 +28,7 @@ from hpcfl.errors import RunFailure
 
 # Calls before a function is recorded: recording costs as much time as many replays save.
 OFTEN = 100
-# How far a replay may be off, as a fraction of a tensor's largest value.
+# Allowed difference of a replay, as a fraction of a tensor's largest value.
 ROUNDING = 1e-5
 AT_ONCE = 8  # lanes that are compared at once, for little memory
 RESHAPES = {
