@@ -26,12 +26,12 @@ def placed(text: str, place: str | None) -> str:
     return f"{place}: {text}" if place else text
 
 
-def of_mistake(prepared: Prepared, error: BaseException) -> Diagnosis:
+def diagnose_mistake(prepared: Prepared, error: BaseException) -> Diagnosis:
     """Diagnose the model if it fails by itself, else the method."""
-    return of_model(prepared) or of_method(prepared, error)
+    return diagnose_model(prepared) or diagnose_method(prepared, error)
 
 
-def of_method(prepared: Prepared, error: BaseException) -> Diagnosis:
+def diagnose_method(prepared: Prepared, error: BaseException) -> Diagnosis:
     """Diagnose a mistake in the method.
 
     The place is the innermost line of the user's code in the traceback. Without such a
@@ -63,7 +63,7 @@ def own_hook_of(error: BaseException) -> str:
     return ""
 
 
-def of_model(prepared: Prepared) -> Diagnosis | None:
+def diagnose_model(prepared: Prepared) -> Diagnosis | None:
     """Return the fault of the model on a few samples, in evaluation mode and on a batch
     in training mode; None for a model that runs.
     """
@@ -96,12 +96,12 @@ def _check_output(output: object, samples: int, classes: int) -> None:
     )
 
 
-def of_lanes(error: BaseException) -> Diagnosis:
+def diagnose_lanes(error: BaseException) -> Diagnosis:
     """Explain why clients cannot train side by side, and suggest a single lane."""
-    return f"{of_unbatched(error)}; set runtime.lanes = 1", error
+    return f"{describe_unbatched(error)}; set runtime.lanes = 1", error
 
 
-def of_side_by_side(error: BaseException) -> Diagnosis:
+def diagnose_side_by_side(error: BaseException) -> Diagnosis:
     """Describe an error that occurs with several lanes only, and is no known limit of
     batching.
     """
@@ -112,7 +112,7 @@ def of_side_by_side(error: BaseException) -> Diagnosis:
     return placed(text, blame.line_of(error)), error
 
 
-def of_failure(error: BaseException) -> Diagnosis:
+def diagnose_failure(error: BaseException) -> Diagnosis:
     """Describe a failure of the machine, or an error that occurred once."""
     if isinstance(error, RunFailure):
         return str(error), error
@@ -123,14 +123,14 @@ def of_failure(error: BaseException) -> Diagnosis:
     return text, error
 
 
-def of_unbatched(error: BaseException) -> str:
+def describe_unbatched(error: BaseException) -> str:
     """Where and why clients cannot be batched, as one line."""
     place = blame.line_of(error) or "model or method"
     first_sentence = blame.said(error).partition(". ")[0]
     return f"{place}: cannot be batched over clients ({first_sentence})"
 
 
-def of_dependent(operators: list[str], lanes: int | str) -> str:
+def describe_dependent(operators: list[str], lanes: int | str) -> str:
     """Explain that ``operators`` give a client other last bits beside others, for this
     ``runtime.lanes``.
     """

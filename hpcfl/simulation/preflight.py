@@ -79,7 +79,7 @@ def _tried(prepared: Prepared, communicator: Communicator) -> Prepared:
     dependent = {name for other in verdicts for name in other.dependent}
     if not dependent:
         return prepared
-    note = diagnosis.of_dependent(sorted(dependent), prepared.config.runtime.lanes)
+    note = diagnosis.describe_dependent(sorted(dependent), prepared.config.runtime.lanes)
     return replace(prepared, notes=[*prepared.notes, note])
 
 
@@ -122,9 +122,9 @@ def judge(prepared: Prepared) -> tuple[Verdict, BaseException | None]:
     if not is_batching_limit(error):
         return _confirmed(prepared, lanes, error)
     if prepared.config.runtime.lanes == "auto":
-        unbatched = diagnosis.of_unbatched(error)
+        unbatched = diagnosis.describe_unbatched(error)
         return Verdict(unbatched=unbatched, trainings=tried.trainings), None
-    return _mistaken(diagnosis.of_lanes(error))
+    return _mistaken(diagnosis.diagnose_lanes(error))
 
 
 def _confirmed(
@@ -141,8 +141,8 @@ def _confirmed(
     if type(again) is not type(error):
         return _failed(error)
     if lanes == 1:
-        return _mistaken(diagnosis.of_mistake(prepared, error))
-    return _mistaken(diagnosis.of_side_by_side(error))
+        return _mistaken(diagnosis.diagnose_mistake(prepared, error))
+    return _mistaken(diagnosis.diagnose_side_by_side(error))
 
 
 def _is_failure(error: BaseException | None) -> bool:
@@ -152,7 +152,7 @@ def _is_failure(error: BaseException | None) -> bool:
 
 def _failed(error: BaseException) -> tuple[Verdict, BaseException | None]:
     """Return the verdict on a failure, and its cause."""
-    return _ending(diagnosis.of_failure(error), failed=True)
+    return _ending(diagnosis.diagnose_failure(error), failed=True)
 
 
 def _mistaken(mistake: Diagnosis) -> tuple[Verdict, BaseException | None]:
