@@ -56,7 +56,7 @@ def _load(prepared: Prepared, communicator: Communicator) -> Workload:
     own = None
     with agreed(communicator):
         if prepared.store.ids:
-            own = workload.of(prepared)
+            own = workload.count_workload(prepared)
     found = communicator.allgather(_told(own))
     known = next(told for told in found if told is not None)
     return _heard(known)

@@ -59,7 +59,7 @@ def counted(action: Callable[[], Any]) -> tuple[Any, int]:
     return returned, int(counter.get_total_flops())
 
 
-def of(prepared: Prepared) -> Workload:
+def count_workload(prepared: Prepared) -> Workload:
     """Count a client's work in the second round, the first that builds on messages of
     clients. Only a rank with clients may call it.
 
