@@ -13,7 +13,7 @@ from hpcfl.communication.message import Inbox, Message
 from hpcfl.rows.declared import NamedTensors
 from hpcfl.simulation import record
 from hpcfl.simulation.round import COMPOSE, REPORT, SEND, LocalWork, Round
-from hpcfl.simulation.stages import Stage, named, on_this_rank
+from hpcfl.simulation.stages import Stage, describe_clients, on_this_rank
 from hpcfl.storage.moments import AFTER, BEFORE
 
 
@@ -45,7 +45,7 @@ def score_newcomers(round: Round) -> None:
     inbox, _ = round.send(newcomers, message)
     fleet = round.prepared.new_fleet(round.fleet_type)
     if len(fleet.ids):
-        with on_this_rank(f"{round.name}, {named(fleet.ids)}"):
+        with on_this_rank(f"{round.name}, {describe_clients(fleet.ids)}"):
             _train_newcomers(round, fleet, inbox)
     columns = {"pre": BEFORE, "post": AFTER}
     scores = {}

@@ -22,7 +22,7 @@ from hpcfl.simulation import record
 from hpcfl.simulation.message_check import checked
 from hpcfl.simulation.participation import RoundPlan
 from hpcfl.simulation.prepare import Prepared
-from hpcfl.simulation.stages import Stage, named, on_this_rank
+from hpcfl.simulation.stages import Stage, describe_clients, on_this_rank
 from hpcfl.storage.results import FINAL
 
 FleetType = Callable[..., Fleet]
@@ -188,7 +188,7 @@ class Round:
         """Return what a hook of the method returns for a fleet; None if it is empty."""
         if not len(fleet.ids):
             return None
-        with on_this_rank(f"{self.name}, {named(fleet.ids)}"):
+        with on_this_rank(f"{self.name}, {describe_clients(fleet.ids)}"):
             own_inbox: Any = NamedTensors(inbox, "inbox")
             return getattr(self.prepared.method, hook)(fleet, own_inbox)
 
@@ -273,7 +273,7 @@ def refuse_diverged(round: Round) -> None:
     stops = round.prepared.config.training.on_divergence == "stop"
     if len(diverged) and stops:
         raise Diverged(
-            f"{round.name}: {named(diverged)} diverged (NaN or Inf); "
+            f"{round.name}: {describe_clients(diverged)} diverged (NaN or Inf); "
             "lower training.lr or set training.clip and start over with --fresh, or "
             "leave such clients out with training.on_divergence = 'exclude'"
         )
