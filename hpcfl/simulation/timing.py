@@ -57,9 +57,9 @@ def _load(prepared: Prepared, communicator: Communicator) -> Workload:
     with agreed(communicator):
         if prepared.store.ids:
             own = workload.count_workload(prepared)
-    found = communicator.allgather(_told(own))
+    found = communicator.allgather(_encode(own))
     known = next(told for told in found if told is not None)
-    return _heard(known)
+    return _decode(known)
 
 
 def _rehearse(calendar: Calendar, rounds: int) -> None:
@@ -109,7 +109,7 @@ def _draws(prepared: Prepared, duration: Duration) -> Draws:
     return Draws(selection, clients, config.seed, samples, ticks, Told(samples))
 
 
-def _told(load: Workload | None) -> list[str] | None:
+def _encode(load: Workload | None) -> list[str] | None:
     """Convert a workload to JSON-able values."""
     if load is None:
         return None
@@ -118,8 +118,8 @@ def _told(load: Workload | None) -> list[str] | None:
     return [*map(str, numbers), load.sample_ms.hex()]
 
 
-def _heard(told: list[str]) -> Workload:
-    """Convert values of ``_told`` back to a workload."""
+def _decode(told: list[str]) -> Workload:
+    """Convert values of ``_encode`` back to a workload."""
     passes, epochs, down, up, sample_ms = told
     work = Work(Fraction(passes), int(epochs), Fraction(down), Fraction(up))
     return Workload(work, float.fromhex(sample_ms))
