@@ -204,7 +204,7 @@ class Player:
         untuned = self.tuning.untuned(method)
         for seed in seeds:
             self.play_rung(Cell(untuned, seed), 0, WHOLE, "untuned")
-        self.say(self.told(lambda: self.write_choice(method)))
+        self.say(self.share_result(lambda: self.write_choice(method)))
 
     def play_rung_of(self, cell: Cell, number: int) -> None:
         """Play one run's part of a rung if the run reaches it. Collective call."""
@@ -269,14 +269,14 @@ class Player:
         A refused tuning leaves no files. An accepted one continues from the measured
         rounds.
         """
-        if self.told(lambda: not tune_folder.is_unchecked(self.folder)):
+        if self.share_result(lambda: not tune_folder.is_unchecked(self.folder)):
             return
         lines = [self.overspending(method) for method in self.tuning.section.methods]
         refused = [line for line in lines if line]
         if refused:
-            self.told(lambda: tune_folder.remove(self.folder))
+            self.share_result(lambda: tune_folder.remove(self.folder))
             raise UserError(*refused)
-        self.told(lambda: tune_folder.check_off(self.folder))
+        self.share_result(lambda: tune_folder.check_off(self.folder))
 
     def overspending(self, method: str) -> str:
         """Return why a method's search cannot keep its budget, or "". Collective
@@ -315,7 +315,7 @@ class Player:
             run(experiment, folder, self.communicator)
         except Diverged as error:
             self.say(f"{cell.name}: diverged, and does not go on")
-            more = self.told(lambda: sum(gradients_of(summary.load(folder))[0][since:]))
+            more = self.share_result(lambda: sum(gradients_of(summary.load(folder))[0][since:]))
             return Result(
                 rounds=rounds,
                 whole=before["whole"],
@@ -325,7 +325,7 @@ class Player:
                 failure=str(error),
             )
         every = experiment.evaluation.every
-        return self.told(lambda: self.judged(folder, rounds, before, since, every))
+        return self.share_result(lambda: self.judged(folder, rounds, before, since, every))
 
     def judged(
         self, folder: Path, rounds: int, before: Result, since: int, every: int
@@ -363,7 +363,7 @@ class Player:
         both exist. Collective call.
         """
         seeds = self.tuning.section.final_seeds
-        labels = self.told(lambda: self.final_labels(method))
+        labels = self.share_result(lambda: self.final_labels(method))
         return [
             Cell(Candidate(method, label, {}), seed)
             if label == TUNED
@@ -407,7 +407,7 @@ class Player:
             assert choice is not None
             return [choice.candidate.name, choice.rounds]
 
-        name, rounds = self.told(name_and_rounds)
+        name, rounds = self.share_result(name_and_rounds)
         candidate = self.candidates(method)[name]
         experiment = self.tuning.config(candidate, cell.seed, rounds)
         named = f"{self.tuning.base.get('name', 'experiment')}-{cell.candidate.name}"
@@ -434,7 +434,7 @@ class Player:
                 self.write_choice(method)
             outcome.tell(self.tuning, self.folder)
 
-        self.told(write)
+        self.share_result(write)
 
     # Values that are the same on all ranks
 
@@ -451,19 +451,19 @@ class Player:
             return [candidate.name for candidate in found]
 
         known = self.candidates(method)
-        return [known[name] for name in self.told(names)]
+        return [known[name] for name in self.share_result(names)]
 
     def result(self, cell: Cell, step: str) -> Result | None:
         """Return the result of a run's step, or None before its end. Collective
         call.
         """
-        return self.told(lambda: tune_folder.result(self.folder, cell.name, step))
+        return self.share_result(lambda: tune_folder.result(self.folder, cell.name, step))
 
     def keep(self, cell: Cell, step: str, result: Result) -> None:
         """Write the result of a run's step. Collective call."""
-        self.told(lambda: tune_folder.keep(self.folder, cell.name, step, result))
+        self.share_result(lambda: tune_folder.keep(self.folder, cell.name, step, result))
 
-    def told(self, found: Callable[[], Told]) -> Told:
+    def share_result(self, found: Callable[[], Told]) -> Told:
         """Call a function on rank 0 and return its result on all ranks. Collective
         call.
 
