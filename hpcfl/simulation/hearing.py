@@ -33,7 +33,7 @@ def hear(
     if calendar is None or calendar.told is None:
         return
     cohort = calendar.step(number).cohort
-    told = numbers.of(LOSS, cohort) if communicator.is_server else None
+    told = numbers.select(LOSS, cohort) if communicator.is_server else None
     calendar.hear(communicator.bcast_row(told, len(cohort), np.float64))
 
 

@@ -127,9 +127,9 @@ def header(fleets: OfFleets, seconds: dict[str, float]) -> dict[str, Any]:
     seconds: this rank's, by phase of the round.
     """
     return {
-        "names": _union(numbers.values for _, numbers in fleets),
-        "columns": _union(numbers.columns for _, numbers in fleets),
-        "recorded": _union(numbers.recorded for _, numbers in fleets),
+        "names": _merge(numbers.values for _, numbers in fleets),
+        "columns": _merge(numbers.columns for _, numbers in fleets),
+        "recorded": _merge(numbers.recorded for _, numbers in fleets),
         "seconds": seconds,
     }
 
@@ -157,14 +157,14 @@ class Gathered:
     @property
     def names(self) -> list[str]:
         """The clients' numbers, on any rank."""
-        return _named(self.headers, "names")
+        return _merge_key(self.headers, "names")
 
     @property
     def columns(self) -> list[str]:
         """Return the columns that any rank scored."""
-        return _named(self.headers, "columns")
+        return _merge_key(self.headers, "columns")
 
-    def of(self, name: str, ids: np.ndarray) -> NDArray[np.float64]:
+    def select(self, name: str, ids: np.ndarray) -> NDArray[np.float64]:
         """Return a number of some clients of the audience, NaN where it is missing. On
         rank 0.
         """
@@ -194,7 +194,7 @@ class Gathered:
             by_column.setdefault(name.column, {})[name.number] = values
         for column in self.columns:
             record |= self._summary(column, by_column[column])
-        for number in _named(self.headers, "recorded"):
+        for number in _merge_key(self.headers, "recorded"):
             values = by_column[RECORDED][number]
             mean = MetricName(number, RECORDED)
             std = MetricName(f"{number}_std", RECORDED)
@@ -283,7 +283,7 @@ def gather(
 
     fleets: of this rank. The other arguments are fields of ``Gathered``.
     """
-    names = _named(headers, "names")
+    names = _merge_key(headers, "names")
     owner = placement.owner[audience]
     local_ids = audience[owner == communicator.rank]
     table = np.full((len(local_ids), len(names)), np.nan)
@@ -295,11 +295,11 @@ def gather(
     return Gathered(whole, audience, clients, headers, scores)
 
 
-def _named(headers: Sequence[dict[str, Any]], key: str) -> list[str]:
+def _merge_key(headers: Sequence[dict[str, Any]], key: str) -> list[str]:
     """Merge the names under a key of the ranks' headers."""
-    return _union(header[key] for header in headers)
+    return _merge(header[key] for header in headers)
 
 
-def _union(lists: Iterable[Iterable[str]]) -> list[str]:
+def _merge(lists: Iterable[Iterable[str]]) -> list[str]:
     """Merge several lists of names, without repetitions, in alphabetical order."""
     return sorted(set().union(*lists))
