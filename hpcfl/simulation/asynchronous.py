@@ -296,7 +296,7 @@ class Arrivals:
         if self.wave is not None:
             diverged = self.diverged(self.wave)
             self.upload = self.uploads_of(self.wave)
-        rounds = self.told(work)
+        rounds = self.list_reported(work)
         seconds = dict(self.round.stopwatch.seconds)
         headers = []
         for _, numbers in rounds.values():
@@ -328,7 +328,7 @@ class Arrivals:
         own = replace(own, uploads=list(uploads), vote=max(votes))
         collected.reports[self.plan.number] = own
 
-    def told(self, work: LocalWork) -> dict[int, tuple[np.ndarray, record.OfFleets]]:
+    def list_reported(self, work: LocalWork) -> dict[int, tuple[np.ndarray, record.OfFleets]]:
         """Return the rounds that ranks report when they meet: clients with numbers, and
         the numbers of this rank.
         """
@@ -430,7 +430,7 @@ class Arrivals:
         stepped = {}
         for name, weights in zip(sorted(uploads), table.T, strict=True):
             sent = {
-                version: self.flights.kept(version, name, self.round.server)
+                version: self.flights.find_field(version, name, self.round.server)
                 for version in {*versions, self.version}
             }
             stepped[name] = step_of(uploads[name], sent, versions, weights, rate)

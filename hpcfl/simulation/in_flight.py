@@ -109,7 +109,7 @@ class InFlight:
         for name, entry in fields(message).items():
             server[f"{SENT}{version}.{name}"] = entry.tensor
 
-    def kept(self, version: int, name: str, server: State) -> Tensor:
+    def find_field(self, version: int, name: str, server: State) -> Tensor:
         """Return a field of a retained message. On rank 0."""
         return server[f"{SENT}{version}.{name}"]
 
