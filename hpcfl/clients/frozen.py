@@ -119,9 +119,9 @@ def stand_for(
         return False
     module = copy.deepcopy(module)  # statistics may move
     train_mode(module, names, frozen)
-    training = _Operators.of(module, x)
+    training = _Operators.observe(module, x)
     through = _goes_through_features(module, x)
-    evaluation = _Operators.of(module.eval(), x)
+    evaluation = _Operators.observe(module.eval(), x)
     return through and training.calls == evaluation.calls and not training.random
 
 
@@ -147,7 +147,7 @@ class _Operators(TorchDispatchMode):
 
     @classmethod
     @torch.no_grad()
-    def of(cls, module: nn.Module, x: Tensor) -> "_Operators":
+    def observe(cls, module: nn.Module, x: Tensor) -> "_Operators":
         """Return the operators that compute a model's features of ``x``."""
         operators = cls()
         with operators:
