@@ -629,7 +629,7 @@ class Fleet:
         task = training.Task(
             rounds=self.rounds,
             loss=options.get("loss") or self.loss,
-            names=self._named(options.get("params", ("all",))),
+            names=self._list_names(options.get("params", ("all",))),
             epochs=self._epochs(options.get("epochs")),
             pace=self.pace,
             steps=options.get("steps"),
@@ -661,7 +661,7 @@ class Fleet:
         self.losses, self.data_losses = trained.losses.unbind(dim=1)
         self.sample_gradients += trained.sample_gradients
 
-    def _named(self, params: Sequence[Group]) -> list[str]:
+    def _list_names(self, params: Sequence[Group]) -> list[str]:
         """Return the names of the parameters in groups. Raises UserError where all are
         frozen.
         """
