@@ -64,8 +64,8 @@ class Enough(Exception):
 
 
 # Errors of hooks that are no mistakes of the user. In a dry round all clients' messages
-# are equal, and a method may fail on such input. Torch documents LinAlgError in this place, but its
-# annotations do not count it as public.
+# are equal, and a method may fail on such input. Torch documents LinAlgError in this
+# place, but its annotations do not count it as public.
 EXCUSED = (
     ValueError,
     ArithmeticError,
