@@ -115,7 +115,7 @@ class Samples:
         """Return whether samples are token ids."""
         return self.x.dtype in (torch.int32, torch.int64)
 
-    def at(self, round: int) -> "Samples":
+    def select_round(self, round: int) -> "Samples":
         """Return the same samples with the pools of a round."""
         if self._shifts is None or len(self._parts) == 1:
             return self

@@ -112,7 +112,7 @@ class Prepared:
 
     def resources_in(self, round: int) -> Resources:
         """Return the resources with the samples of a round."""
-        samples = self.resources.samples.at(round)
+        samples = self.resources.samples.select_round(round)
         if samples is self.resources.samples:
             return self.resources
         return replace(self.resources, samples=samples)
