@@ -22,9 +22,9 @@ from hpcfl.files import output
 from hpcfl.report.progress import Progress
 from hpcfl.simulation import (
     decisions,
-    hearing,
     local_steps,
     preflight,
+    reported_losses,
     torch_settings,
 )
 from hpcfl.simulation.best import BestRound
@@ -98,7 +98,7 @@ def run(
         _refuse_stopped(communicator, config, restored, request)
         if restored is not None:
             told = restored.round, restored.server
-            hearing.recall(prepared.calendar, communicator, *told)
+            reported_losses.restore_losses(prepared.calendar, communicator, *told)
         notes: list[str] = []
         with agreed(communicator):
             if claim is not None:

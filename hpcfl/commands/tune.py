@@ -315,7 +315,9 @@ class Player:
             run(experiment, folder, self.communicator)
         except Diverged as error:
             self.say(f"{cell.name}: diverged, and does not go on")
-            more = self.share_result(lambda: sum(gradients_of(summary.load(folder))[0][since:]))
+            more = self.share_result(
+                lambda: sum(gradients_of(summary.load(folder))[0][since:])
+            )
             return Result(
                 rounds=rounds,
                 whole=before["whole"],
@@ -325,7 +327,9 @@ class Player:
                 failure=str(error),
             )
         every = experiment.evaluation.every
-        return self.share_result(lambda: self.judged(folder, rounds, before, since, every))
+        return self.share_result(
+            lambda: self.judged(folder, rounds, before, since, every)
+        )
 
     def judged(
         self, folder: Path, rounds: int, before: Result, since: int, every: int
@@ -457,11 +461,15 @@ class Player:
         """Return the result of a run's step, or None before its end. Collective
         call.
         """
-        return self.share_result(lambda: tune_folder.result(self.folder, cell.name, step))
+        return self.share_result(
+            lambda: tune_folder.result(self.folder, cell.name, step)
+        )
 
     def keep(self, cell: Cell, step: str, result: Result) -> None:
         """Write the result of a run's step. Collective call."""
-        self.share_result(lambda: tune_folder.keep(self.folder, cell.name, step, result))
+        self.share_result(
+            lambda: tune_folder.keep(self.folder, cell.name, step, result)
+        )
 
     def share_result(self, found: Callable[[], Told]) -> Told:
         """Call a function on rank 0 and return its result on all ranks. Collective

@@ -328,7 +328,9 @@ class Arrivals:
         own = replace(own, uploads=list(uploads), vote=max(votes))
         collected.reports[self.plan.number] = own
 
-    def list_reported(self, work: LocalWork) -> dict[int, tuple[np.ndarray, record.OfFleets]]:
+    def list_reported(
+        self, work: LocalWork
+    ) -> dict[int, tuple[np.ndarray, record.OfFleets]]:
         """Return the rounds that ranks report when they meet: clients with numbers, and
         the numbers of this rank.
         """

@@ -9,7 +9,7 @@ from torch import Tensor
 from hpcfl.communication.communicator import Communicator
 from hpcfl.errors import Interrupted, RunFailure
 from hpcfl.methods.base import State
-from hpcfl.simulation import hearing
+from hpcfl.simulation import reported_losses
 from hpcfl.simulation.asynchronous import stages_maker
 from hpcfl.simulation.best import BestRound
 from hpcfl.simulation.final_scoring import FINAL_SCORING
@@ -108,7 +108,9 @@ class Federation:
         play(round, self.stages_of(round), [self.use_wait])
         result = conclude(round)
         self._unrecorded.append(result)
-        hearing.hear(calendar, self.communicator, number, result.numbers)
+        reported_losses.share_losses(
+            calendar, self.communicator, number, result.numbers
+        )
         if plan.scored:
             self.judge(result)
         return max(result.vote, self.planned(number))
@@ -221,7 +223,7 @@ class Federation:
     def _server_state(self) -> Mapping[str, Tensor] | None:
         """Return rank 0's state beside the clients' state, or None on other ranks."""
         server = self.server if self.communicator.is_server else None
-        return hearing.kept(self.prepared.calendar, server)
+        return reported_losses.add_losses(self.prepared.calendar, server)
 
     def _lanes_of_ranks(self) -> list[list[int]] | None:
         """Return on rank 0 the current lanes of each rank, or None where no bit depends

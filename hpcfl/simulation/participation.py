@@ -3,7 +3,7 @@
 Both follow from the experiment's seed, the round and the client alone. With ``[time]``
 they also follow from the availability of clients, which follows from the same. So every
 rank knows them without communication, and so does a resumed run. Some selections read
-the losses of earlier rounds. All ranks then receive these losses (``hearing.py``), and
+the losses of earlier rounds. All ranks then receive these losses (``reported_losses.py``), and
 checkpoints store them.
 """
 

@@ -79,7 +79,9 @@ def _tried(prepared: Prepared, communicator: Communicator) -> Prepared:
     dependent = {name for other in verdicts for name in other.dependent}
     if not dependent:
         return prepared
-    note = diagnosis.describe_dependent(sorted(dependent), prepared.config.runtime.lanes)
+    note = diagnosis.describe_dependent(
+        sorted(dependent), prepared.config.runtime.lanes
+    )
     return replace(prepared, notes=[*prepared.notes, note])
 
 

@@ -15,12 +15,12 @@ from hpcfl.clock.calendar import Calendar
 from hpcfl.communication.communicator import Communicator
 from hpcfl.simulation.record import Gathered
 
-LOSS = "data_loss"  # what is told of a client's numbers
+LOSS = "data_loss"  # the number of a client that selections read
 CLIENTS = "selection.clients"
 LOSSES = "selection.losses"
 
 
-def hear(
+def share_losses(
     calendar: Calendar | None,
     communicator: Communicator,
     number: int,
@@ -37,7 +37,7 @@ def hear(
     calendar.hear(communicator.bcast_row(told, len(cohort), np.float64))
 
 
-def kept(
+def add_losses(
     calendar: Calendar | None, server: Mapping[str, Tensor] | None
 ) -> Mapping[str, Tensor] | None:
     """Return the server's state as a checkpoint stores it, or None on other ranks than
@@ -53,7 +53,7 @@ def kept(
     }
 
 
-def recall(
+def restore_losses(
     calendar: Calendar | None,
     communicator: Communicator,
     rounds: int,
