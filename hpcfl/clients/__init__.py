@@ -6,7 +6,7 @@ from hpcfl.clients.fleet import (
     buffer_name,
     default_prediction,
 )
-from hpcfl.clients.losses import at
+from hpcfl.clients.losses import evaluate_at
 from hpcfl.clients.resources import Resources
 from hpcfl.clients.step_context import StepContext
 from hpcfl.communication.message import Pool
@@ -17,7 +17,7 @@ __all__ = [
     "Resources",
     "StepContext",
     "TrainOptions",
-    "at",
     "buffer_name",
     "default_prediction",
+    "evaluate_at",
 ]

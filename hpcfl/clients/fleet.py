@@ -194,7 +194,7 @@ class Fleet:
         """Return the batch-norm statistics of one of the clients' models, ``[n, B]``. B
         is 0 without batch norm.
 
-        The result is a view and must not be written to. The function ``at`` takes a
+        The result is a view and must not be written to. The function ``evaluate_at`` takes a
         row of it as its ``buffers``.
         """
         if not self.resources.buffers.width:

@@ -71,7 +71,7 @@ def reads_features(*calls: str) -> Callable[[Function], Function]:
     Where only layers above the features are trained, these are then computed once a
     training. A loss that is not declared is given the samples themselves, which is
     never wrong; one that is declared and reads ``batch.x`` in another way, or through
-    another model (``at``), is trained on something else than it says.
+    another model (``evaluate_at``), is trained on something else than it says.
 
     Args:
         calls: the names of other losses of the same method that it calls, which have to
@@ -241,7 +241,7 @@ def _tables(module: nn.Module) -> set[int]:
     return of_embeddings - of_others
 
 
-def at(
+def evaluate_at(
     model: nn.Module,
     row: Tensor,
     function: Callable[[nn.Module], Tensor],
@@ -250,7 +250,7 @@ def at(
     """Return ``function(model)`` at the parameters ``row`` [P] in evaluation mode. A
     loss uses it to evaluate another model.
 
-    For example ``at(model, lane.teacher, lambda teacher: teacher.features(batch.x))``.
+    For example ``evaluate_at(model, lane.teacher, lambda teacher: teacher.features(batch.x))``.
 
     Raises ValueError where a row has another length.
 

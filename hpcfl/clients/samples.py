@@ -40,7 +40,7 @@ class Samples:
     normalise: what makes of the data set's samples [n, *shape] what a model takes.
     global_test: whether all clients are tested on the same samples.
     shifts: what clients see instead of the samples of the data set, if anything; pools
-        are those of one round then, at first of round 1 (see ``at``).
+        are those of one round then, at first of round 1 (see ``select_round``).
     """
 
     def __init__(
