@@ -391,13 +391,13 @@ class Fleet:
             lane_variables = {key: value[lanes] for key, value in variables.items()}
             chunk_sums.append(
                 scoring.score(
-                    resources.kernel,
-                    tensors,
-                    resources.samples,
-                    [pools[i] for i in clients],
-                    lane_variables,
-                    predict,
-                    scores,
+                    kernel=resources.kernel,
+                    tensors=tensors,
+                    samples=resources.samples,
+                    pools=[pools[i] for i in clients],
+                    variables=lane_variables,
+                    predict=predict,
+                    scores=scores,
                 )
             )
             order.extend(positions)
@@ -453,12 +453,12 @@ class Fleet:
             tensors = self._stacked(rows, model, lanes)
             sums = counts = None
             for part, output, y, mask in scoring.outputs(
-                resources.kernel,
-                tensors,
-                resources.samples,
-                [pools[i] for i in clients],
-                {name: value[lanes] for name, value in given.items()},
-                function,
+                kernel=resources.kernel,
+                tensors=tensors,
+                samples=resources.samples,
+                pools=[pools[i] for i in clients],
+                variables={name: value[lanes] for name, value in given.items()},
+                function=function,
             ):
                 member = (
                     nn.functional.one_hot(y, resources.samples.classes)
@@ -514,12 +514,12 @@ class Fleet:
             lanes = torch.tensor(clients, device=resources.device)
             blocks.update({i: [] for i in clients})  # a second attempt begins anew
             for part, output, *_ in scoring.outputs(
-                resources.kernel,
-                self._stacked(rows, model, lanes),
-                resources.samples,
-                [pools[i] for i in clients],
-                {},
-                function,
+                kernel=resources.kernel,
+                tensors=self._stacked(rows, model, lanes),
+                samples=resources.samples,
+                pools=[pools[i] for i in clients],
+                variables={},
+                function=function,
             ):
                 for lane, of_lane in zip(part, output, strict=True):
                     blocks[clients[lane]].append(of_lane)

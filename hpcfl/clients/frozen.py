@@ -219,12 +219,12 @@ def run_once(
         lanes = torch.tensor(chunk, device=resources.device)
         blocks.update({i: [] for i in chunk})  # a second attempt begins anew
         for part, output, *_ in scoring.outputs(
-            resources.kernel,
-            resources.stacked(rows, buffers, lanes),
-            resources.samples,
-            [pools[i] for i in chunk],
-            {},
-            _features,
+            kernel=resources.kernel,
+            tensors=resources.stacked(rows, buffers, lanes),
+            samples=resources.samples,
+            pools=[pools[i] for i in chunk],
+            variables={},
+            function=_features,
         ):
             for lane, features in zip(part, output, strict=True):
                 blocks[chunk[lane]].append(features)

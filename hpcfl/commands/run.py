@@ -240,12 +240,12 @@ def _federation(
         # the state before round 1, whose matrices are of no more use
         prepared.server.clear()
     return Federation(
-        communicator,
-        prepared,
-        server,
-        checkpoints,
-        metrics,
-        _meta(prepared, communicator),
+        communicator=communicator,
+        prepared=prepared,
+        server=server,
+        checkpoints=checkpoints,
+        metrics=metrics,
+        meta=_meta(prepared, communicator),
         best=_best_round(prepared, restored),
     )
 

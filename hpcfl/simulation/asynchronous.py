@@ -309,13 +309,13 @@ class Arrivals:
             gathered = {}
             for position, (number, (audience, numbers)) in enumerate(rounds.items()):
                 gathered[number] = record.gather(
-                    self.communicator,
-                    self.prepared.placement,
-                    audience,
-                    len(self.prepared.counts),
-                    numbers,
-                    [headers[position] for headers in headers_of_ranks],
-                    self.prepared.resources.scores,
+                    communicator=self.communicator,
+                    placement=self.prepared.placement,
+                    audience=audience,
+                    clients=len(self.prepared.counts),
+                    fleets=numbers,
+                    headers=[headers[position] for headers in headers_of_ranks],
+                    scores=self.prepared.resources.scores,
                 )
         if self.wave is not None:
             all_lost = list(itertools.chain(*lost))
@@ -383,11 +383,11 @@ class Arrivals:
         if not len(all_senders):
             return
         gathered = exchange.gather(
-            self.communicator,
-            self.prepared.placement,
-            all_senders,
-            self.upload,
-            reports.uploads,
+            communicator=self.communicator,
+            placement=self.prepared.placement,
+            ids=all_senders,
+            message=self.upload,
+            headers=reports.uploads,
         )
         self.flights.forget_uploads(self.own(all_senders))
         self.upload = {}

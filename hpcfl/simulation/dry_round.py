@@ -281,13 +281,13 @@ def shrink(prepared: Prepared, lanes: int, samples: int = SAMPLES) -> Prepared:
         if name.startswith(BUFFERS):
             private[name] = row
     small_resources = Resources(
-        setup,
-        dealt,
-        choose(module, device, lanes, replay=False),
-        resources.buffers,
-        device,
-        Stopwatch(),
-        resources.scores,
+        setup=setup,
+        samples=dealt,
+        kernel=choose(module, device, lanes, replay=False),
+        buffers=resources.buffers,
+        device=device,
+        stopwatch=Stopwatch(),
+        scores=resources.scores,
         head=head_kernel(module, device, lanes, False, memory=math.inf),
     )
     return replace(

@@ -124,11 +124,11 @@ class InFlight:
         }
         nobody = np.arange(0)
         arrived, _ = exchange.send(
-            self._communicator,
-            self._prepared.placement,
-            nobody,
-            unsent,
-            self._prepared.resources.device,
+            communicator=self._communicator,
+            placement=self._prepared.placement,
+            ids=nobody,
+            message=unsent,
+            device=self._prepared.resources.device,
         )
         for name, tensor in arrived.items():
             _, version, of_field = name.split(".", 2)

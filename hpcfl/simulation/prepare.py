@@ -148,13 +148,13 @@ class Prepared:
         local_ids = ids[self.store.hosts(ids)]
         state = self.store.get(local_ids.tolist(), self.resources.device)
         return fleet_type(
-            local_ids,
-            state,
-            self.counts_in(round)[local_ids],
-            np.full(len(local_ids), round),
-            scored,
-            self.method.objective,
-            self.resources_in(round),
+            ids=local_ids,
+            state=state,
+            counts=self.counts_in(round)[local_ids],
+            rounds=np.full(len(local_ids), round),
+            scored=scored,
+            loss=self.method.objective,
+            resources=self.resources_in(round),
             tune_epochs=self.config.evaluation.tune_epochs,
         )
 
@@ -182,13 +182,13 @@ class Prepared:
             self.resources_in(after), setup=replace(self.setup, training=training)
         )
         return fleet_type(
-            ids,
-            self.newcomers.get(ids.tolist(), resources.device),
-            self.counts_in(after)[ids],
-            np.ones(len(ids), np.int64),
-            True,
-            self.method.objective,
-            resources,
+            ids=ids,
+            state=self.newcomers.get(ids.tolist(), resources.device),
+            counts=self.counts_in(after)[ids],
+            rounds=np.ones(len(ids), np.int64),
+            scored=True,
+            loss=self.method.objective,
+            resources=resources,
         )
 
 
@@ -310,29 +310,29 @@ def _prepare(config: Config, process: Process, seat: Device) -> Prepared:
     _refuse_frozen(config, method, parameters)
     trained = config.partition.clients
     setup = Setup(
-        parameters,
-        counts[:trained],
-        config.rounds,
-        config.seed,
-        build,
-        config.training,
-        config.participation.fraction,
-        build_initial,
+        layout=parameters,
+        counts=counts[:trained],
+        rounds=config.rounds,
+        seed=config.seed,
+        build=build,
+        training=config.training,
+        participation=config.participation.fraction,
+        build_initial=build_initial,
     )
     placed = _placed(counts, trained, config.training.batch_size, process.size)
     own = placed.clients_of(process.rank)
     samples = Samples(
-        dataset,
-        own.tolist(),
-        train,
-        split.test,
-        device,
-        device.type == "cpu" and convolves(template),
-        validation,
-        config.data.augment,
-        split.global_test,
-        selection,
-        shifts,
+        dataset=dataset,
+        clients=own.tolist(),
+        train=train,
+        test=split.test,
+        device=device,
+        channels_last=device.type == "cpu" and convolves(template),
+        validation=validation,
+        augment=config.data.augment,
+        global_test=split.global_test,
+        selection=selection,
+        shifts=shifts,
     )
     method, private = _with_buffers(config, method, setup, buffers, template)
     template = template.to(device)
@@ -341,31 +341,31 @@ def _prepare(config: Config, process: Process, seat: Device) -> Prepared:
     )
     given = template, device, lanes, config.runtime.replay
     resources = Resources(
-        setup,
-        samples,
-        choose(*given),
-        buffers,
-        device,
-        Stopwatch(),
-        scores,
+        setup=setup,
+        samples=samples,
+        kernel=choose(*given),
+        buffers=buffers,
+        device=device,
+        stopwatch=Stopwatch(),
+        scores=scores,
         head=head_kernel(*given, memory=1e6 * config.runtime.memory),
     )
     server = _state(method, "server_state", setup) if process.is_server else {}
     store, newcomers_store = _stores(config, seat, own, private)
     return Prepared(
-        config,
-        method,
-        setup,
-        split,
-        counts,
-        test_counts,
-        train,
-        placed,
-        resources,
-        store,
-        newcomers_store,
-        server,
-        [
+        config=config,
+        method=method,
+        setup=setup,
+        split=split,
+        counts=counts,
+        test_counts=test_counts,
+        held=train,
+        placement=placed,
+        resources=resources,
+        store=store,
+        newcomers=newcomers_store,
+        server=server,
+        notes=[
             *config.notes,
             *_misspelt.notes(type(method)),
             *of_base,
@@ -375,11 +375,11 @@ def _prepare(config: Config, process: Process, seat: Device) -> Prepared:
             *method.notes(setup),
             *_idle(placed),
         ],
-        seat.kinds,
-        measures.measure(config.evaluation, scores),
-        dataset.without_samples(),
-        frozen,
-        shifts,
+        gpus=seat.kinds,
+        measure=measures.measure(config.evaluation, scores),
+        data=dataset.without_samples(),
+        frozen=frozen,
+        shifts=shifts,
     )
 
 

@@ -177,11 +177,11 @@ class Round:
         floats that a client was sent. This mean is 0 on the workers.
         """
         return exchange.send(
-            self.communicator,
-            self.prepared.placement,
-            ids,
-            message if self.communicator.is_server else None,
-            self.prepared.resources.device,
+            communicator=self.communicator,
+            placement=self.prepared.placement,
+            ids=ids,
+            message=message if self.communicator.is_server else None,
+            device=self.prepared.resources.device,
         )
 
     def call(self, hook: str, fleet: Fleet, inbox: Inbox) -> Any:
@@ -255,13 +255,13 @@ def collect_reports(round: Round) -> None:
         reports_by_rank = round.communicator.allgather(report)
         uploads, lost, headers, votes = zip(*reports_by_rank, strict=True)
         gathered = record.gather(
-            round.communicator,
-            prepared.placement,
-            np.concatenate([plan.audience, plan.newcomers]),
-            len(prepared.counts),
-            round.numbers,
-            headers,
-            prepared.resources.scores,
+            communicator=round.communicator,
+            placement=prepared.placement,
+            audience=np.concatenate([plan.audience, plan.newcomers]),
+            clients=len(prepared.counts),
+            fleets=round.numbers,
+            headers=headers,
+            scores=prepared.resources.scores,
         )
     of_all_ranks = np.array(sorted(itertools.chain(*lost)), np.int64)
     round.reports = Reports(gathered, of_all_ranks, list(uploads), max(votes))
@@ -283,11 +283,11 @@ def collect_uploads(round: Round) -> None:
     """Bring the messages of the cohort, which did not diverge, to rank 0."""
     if len(round.cohort):
         round.uploads = exchange.gather(
-            round.communicator,
-            round.prepared.placement,
-            round.cohort,
-            round.work.upload,
-            round.reports.uploads,
+            communicator=round.communicator,
+            placement=round.prepared.placement,
+            ids=round.cohort,
+            message=round.work.upload,
+            headers=round.reports.uploads,
         )
 
 

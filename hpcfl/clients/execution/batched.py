@@ -165,13 +165,13 @@ class BatchedKernel(Kernel):
         recording = self._recordings.get(recordable.key)
         if not isinstance(recording, Recorded):
             recording = Recorded(
-                recordable.function,
-                recordable.what,
-                recordable.labels,
-                self._replay and not recordable.writes,
-                self._apart,
-                bool(recordable.writes),
-                self.dependent,
+                function=recordable.function,
+                what=recordable.what,
+                labels=recordable.labels,
+                replay=self._replay and not recordable.writes,
+                apart=self._apart,
+                writes=bool(recordable.writes),
+                dependent=self.dependent,
             )
         self._remember(recordable.key, recording, evicted=1)
         return recording
@@ -181,11 +181,11 @@ class BatchedKernel(Kernel):
         recording = self._recordings.get(recordable.key)
         if not isinstance(recording, Graphed):
             recording = Graphed(
-                recordable.function,
-                recordable.what,
-                recordable.labels,
-                recordable.writes,
-                self._captures if self._replay else None,
+                function=recordable.function,
+                what=recordable.what,
+                labels=recordable.labels,
+                written=recordable.writes,
+                captures=self._captures if self._replay else None,
             )
         # Many at once, because with one graph all go and have to be captured anew.
         self._remember(recordable.key, recording, evicted=MOST // 2)
