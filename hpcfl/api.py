@@ -100,7 +100,13 @@ def _run(
     """Run an experiment of arguments that were checked."""
     communicator = _communicator(_hang_after(config))
     try:
-        return _run_on(communicator, config, folder, fresh, on_round)
+        return _run_on(
+            communicator=communicator,
+            config=config,
+            folder=folder,
+            fresh=fresh,
+            on_round=on_round,
+        )
     except EXPECTED as error:
         if communicator.size > 1:
             _agreed.append(error)
@@ -118,16 +124,34 @@ def _run_on(
     if isinstance(config, Config):
         folder = folder or Path("runs") / config.name
         table = config.resolved()
-        run_one(config, folder, fresh, communicator, on_round)
+        run_one(
+            experiment=config,
+            folder=folder,
+            fresh=fresh,
+            communicator=communicator,
+            on_round=on_round,
+        )
     elif isinstance(config, dict):
         _refuse_other_keys(config, "")
         table = config
         folder = run_table(
-            config, "configuration", folder, fresh, communicator, on_round
+            table=config,
+            source="configuration",
+            out=folder,
+            fresh=fresh,
+            communicator=communicator,
+            on_round=on_round,
         )
     else:
         file = _path("config", config)
-        folder = run_file(file, (), folder, fresh, communicator, on_round)
+        folder = run_file(
+            file=file,
+            overrides=(),
+            out=folder,
+            fresh=fresh,
+            communicator=communicator,
+            on_round=on_round,
+        )
         table = read(file)
     return load(folder, named(table))
 

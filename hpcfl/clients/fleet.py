@@ -318,12 +318,12 @@ class Fleet:
         with self.resources.stopwatch.phase("score"):
             for part, names in parts.items():
                 sums = self._sums(
-                    part,
-                    rows,
-                    predict or default_prediction,
-                    model,
-                    self._variables(variables),
-                    self.resources.scores,
+                    on=part,
+                    rows=rows,
+                    predict=predict or default_prediction,
+                    model=model,
+                    variables=self._variables(variables),
+                    scores=self.resources.scores,
                 )
                 self.scores |= dict.fromkeys(names, sums)
 
@@ -342,7 +342,12 @@ class Fleet:
         if isinstance(models, Tensor):
             scores = {"loss": cross_entropy.plugin()}
             total, samples = self._sums(
-                on, models, default_prediction, model, {}, scores
+                on=on,
+                rows=models,
+                predict=default_prediction,
+                model=model,
+                variables={},
+                scores=scores,
             )["loss"].T
             mean: Tensor = total / samples.clamp(min=1)
             return mean.to(self.resources.device)

@@ -136,7 +136,12 @@ def score(
     """
     sums: Sums = {}
     for lanes, logits, y, mask in outputs(
-        kernel, tensors, samples, pools, variables, predict
+        kernel=kernel,
+        tensors=tensors,
+        samples=samples,
+        pools=pools,
+        variables=variables,
+        function=predict,
     ):
         if logits.dim() != 3 or logits.shape[2] < samples.classes:
             raise TypeError(

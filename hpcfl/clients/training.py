@@ -129,7 +129,13 @@ def train(
     """
     losses = torch.zeros(len(ids), 2, dtype=torch.float64, device=resources.device)
     sample_gradients = np.zeros(len(ids), np.int64)
-    trained = Trained(_copied(rows), buffers.clone(), losses, {}, sample_gradients)
+    trained = Trained(
+        rows=_copied(rows),
+        buffers=buffers.clone(),
+        losses=losses,
+        changed={},
+        sample_gradients=sample_gradients,
+    )
     pools = [
         task.pool(resources.seed, round, client, resources.samples.train[client])
         for round, client in zip(task.rounds.tolist(), ids.tolist(), strict=True)
@@ -164,14 +170,14 @@ def train(
             strength, anchors = task.proximal
             proximal = strength, anchors[lanes]
         chunk = Chunk(
-            task,
-            chunk_resources,
-            clients,
-            task.epochs_of(positions),
-            size,
-            tensors,
-            {name: value[lanes] for name, value in variables.items()},
-            proximal,
+            task=task,
+            resources=chunk_resources,
+            clients=clients,
+            epochs=task.epochs_of(positions),
+            size=size,
+            tensors=tensors,
+            variables={name: value[lanes] for name, value in variables.items()},
+            proximal=proximal,
         )
         places.index_copy(trained.losses, lanes, chunk.run())
         # Assigned and not added: where memory did not hold the chunk, it begins anew.
@@ -265,13 +271,13 @@ class Chunk:
         )
         layers = len(kernel.random_layers)
         self._random = StepRandom(
-            resources.seed,
-            [lane.round for lane in clients],
-            [lane.client for lane in clients],
-            [-(-lane.length // size) for lane in clients],
-            resources.device,
-            task.phase,
-            layers,
+            seed=resources.seed,
+            rounds=[lane.round for lane in clients],
+            clients=[lane.client for lane in clients],
+            steps=[-(-lane.length // size) for lane in clients],
+            device=resources.device,
+            phase=task.phase,
+            layers=layers,
         )
         self._session = kernel.begin(
             tensors,
@@ -364,13 +370,15 @@ class Chunk:
         y_parts = batch.y.tensor_split(self.task.batches, dim=1)
         given = {name: value[lanes] for name, value in self.variables.items()}
         context = StepContext(
-            DeclaredTensors(given, "context.variables", "fleet.train_by"),
-            self._random.taken[lanes].clone(),  # a copy, because a step may keep it
-            lanes,
-            [Batch(x, y) for x, y in zip(x_parts, y_parts, strict=True)],
-            self._session,
-            self._optimizer,
-            self._random,
+            variables=DeclaredTensors(given, "context.variables", "fleet.train_by"),
+            index=self._random.taken[
+                lanes
+            ].clone(),  # a copy, because a step may keep it
+            _lanes=lanes,
+            _batches=[Batch(x, y) for x, y in zip(x_parts, y_parts, strict=True)],
+            _session=self._session,
+            _optimizer=self._optimizer,
+            _random=self._random,
         )
         self.task.step(context)
         context._restore_models()

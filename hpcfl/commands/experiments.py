@@ -90,12 +90,12 @@ def run_file(
     folder. Collective.
     """
     return _run(
-        lambda: config.read(file, overrides),
-        str(file),
-        out,
-        fresh,
-        communicator,
-        on_round,
+        read=lambda: config.read(file, overrides),
+        source=str(file),
+        out=out,
+        fresh=fresh,
+        communicator=communicator,
+        on_round=on_round,
     )
 
 
@@ -114,7 +114,14 @@ def run_table(
     round. ``source`` names the table in messages. Raises UserError, RunFailure or
     Interrupted, on all ranks.
     """
-    return _run(lambda: table, source, out, fresh, communicator, on_round)
+    return _run(
+        read=lambda: table,
+        source=source,
+        out=out,
+        fresh=fresh,
+        communicator=communicator,
+        on_round=on_round,
+    )
 
 
 def _run(
@@ -143,7 +150,11 @@ def _run(
         _run_cells(plan, fresh, communicator, on_round)
     else:
         played = run_one(
-            plan.cells[0].config, plan.folder, fresh, communicator, on_round
+            experiment=plan.cells[0].config,
+            folder=plan.folder,
+            fresh=fresh,
+            communicator=communicator,
+            on_round=on_round,
         )
         _show_results(plan, played, communicator)
     return plan.folder
@@ -161,7 +172,13 @@ def run_one(
 
     Raises what ``commands.run.run`` raises.
     """
-    played = run(experiment, folder, communicator, fresh, on_round)
+    played = run(
+        config=experiment,
+        folder=folder,
+        communicator=communicator,
+        fresh=fresh,
+        on_round=on_round,
+    )
     if played or not communicator.is_server:
         return played
     rounds = experiment.rounds
@@ -194,7 +211,11 @@ def _run_cells(
     for cell in plan.cells:
         try:
             played |= run_one(
-                cell.config, plan.folder / cell.folder, fresh, communicator, on_round
+                experiment=cell.config,
+                folder=plan.folder / cell.folder,
+                fresh=fresh,
+                communicator=communicator,
+                on_round=on_round,
             )
         except (RunFailure, UserError) as error:
             # its text alone: its traceback would keep all that the cell had in memory

@@ -109,9 +109,21 @@ def run(
                 if claim is not None:
                     metrics = _metrics_writer(claim, communicator, prepared, restored)
             federation = _federation(
-                communicator, prepared, checkpoints, restored, metrics
+                communicator=communicator,
+                prepared=prepared,
+                checkpoints=checkpoints,
+                restored=restored,
+                metrics=metrics,
             )
-            _play(federation, folder, restored, introduced, notes, request, on_round)
+            _play(
+                federation=federation,
+                folder=folder,
+                restored=restored,
+                introduced=introduced,
+                notes=notes,
+                request=request,
+                on_round=on_round,
+            )
         except UserError as error:
             raise RunFailure(str(error)) from error
     return True

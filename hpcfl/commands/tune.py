@@ -239,7 +239,9 @@ class Player:
         place = f"{where}, rounds {played + 1} to {rounds} of {before['whole']}"
         self.say(f"{cell.name}: {place}: {cell.candidate.said}")
         folder = self.folder / tune_folder.SEARCH / cell.name
-        after = self.played(cell, folder, rounds, before, played)
+        after = self.played(
+            cell=cell, folder=folder, rounds=rounds, before=before, since=played
+        )
         self.keep(cell, step(number), after)
 
     def cost(self, cell: Cell) -> Result:
@@ -258,7 +260,9 @@ class Player:
         )
         sweep = tune_folder.MEASURED if self.plays_whole(cell) else tune_folder.SEARCH
         folder = self.folder / sweep / cell.name
-        after = self.played(cell, folder, rounds, nothing, 0)
+        after = self.played(
+            cell=cell, folder=folder, rounds=rounds, before=nothing, since=0
+        )
         self.keep(cell, COST, after)
         return after
 
@@ -328,7 +332,9 @@ class Player:
             )
         every = experiment.evaluation.every
         return self.share_result(
-            lambda: self.judged(folder, rounds, before, since, every)
+            lambda: self.judged(
+                folder=folder, rounds=rounds, before=before, since=since, every=every
+            )
         )
 
     def judged(

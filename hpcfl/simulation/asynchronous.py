@@ -435,7 +435,13 @@ class Arrivals:
                 version: self.flights.find_field(version, name, self.round.server)
                 for version in {*versions, self.version}
             }
-            stepped[name] = step_of(uploads[name], sent, versions, weights, rate)
+            stepped[name] = step_of(
+                mean=uploads[name],
+                sent=sent,
+                versions=versions,
+                weights=weights,
+                rate=rate,
+            )
         return stepped
 
 

@@ -256,7 +256,14 @@ def _play(small: Prepared, asked: list[AskedTraining]) -> None:
     with on_this_rank("round 1"):
         check_score(small, round.reports.numbers.columns)
     nobody, newcomers = trained[:0], small.newcomer_ids
-    last = RoundPlan(rounds + 1, nobody, trained, True, newcomers, final=True)
+    last = RoundPlan(
+        number=rounds + 1,
+        cohort=nobody,
+        audience=trained,
+        scored=True,
+        newcomers=newcomers,
+        final=True,
+    )
     play(Round(last, alone, small, server, brief_fleet), FINAL_SCORING)
 
 

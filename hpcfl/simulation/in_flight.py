@@ -166,11 +166,11 @@ class InFlight:
                 for name, values in of_fleet.values.items()
             }
             self._made[client] = Made(
-                {name: of_all[position] for name, of_all in weights.items()},
-                bool(finite[position]),
-                numbers,
-                of_fleet.columns,
-                of_fleet.recorded,
+                weights={name: of_all[position] for name, of_all in weights.items()},
+                finite=bool(finite[position]),
+                numbers=numbers,
+                columns=of_fleet.columns,
+                recorded=of_fleet.recorded,
             )
         if self._uploads is None:
             # Only results say what they are like.

@@ -99,7 +99,12 @@ def select_final(
     if config.evaluation.clients == "cohort":
         audience = cohort(config, config.rounds, calendar)
     return RoundPlan(
-        config.rounds + 1, _nobody(), audience, True, newcomers, final=True
+        number=config.rounds + 1,
+        cohort=_nobody(),
+        audience=audience,
+        scored=True,
+        newcomers=newcomers,
+        final=True,
     )
 
 

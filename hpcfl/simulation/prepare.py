@@ -128,11 +128,11 @@ class Prepared:
         receives.
         """
         return Cohort(
-            ids,
-            self.counts_in(round)[ids],
-            self.setup,
-            round,
-            self.method.weights == "uniform",
+            ids=ids,
+            counts=self.counts_in(round)[ids],
+            setup=self.setup,
+            round=round,
+            uniform=self.method.weights == "uniform",
         )
 
     def fleet(
@@ -337,7 +337,13 @@ def _prepare(config: Config, process: Process, seat: Device) -> Prepared:
     method, private = _with_buffers(config, method, setup, buffers, template)
     template = template.to(device)
     lanes = _lanes(
-        config, seat, template, samples, dataset, private, _together(config, placed)
+        config=config,
+        seat=seat,
+        template=template,
+        samples=samples,
+        dataset=dataset,
+        private=private,
+        together=_together(config, placed),
     )
     given = template, device, lanes, config.runtime.replay
     resources = Resources(
@@ -734,10 +740,10 @@ def _lanes(
     if config.runtime.lanes != "auto" or samples.device.type != "cuda":
         return config.runtime.lanes
     return most_lanes(
-        template,
-        dataset.normalise(dataset.x[:1].to(samples.device)),
-        config.training,
-        seat.memory - max(dataset.x.nbytes, samples.x.nbytes),
-        sum(tensor.nbytes for tensor in private.values()),
-        together,
+        module=template,
+        samples=dataset.normalise(dataset.x[:1].to(samples.device)),
+        training=config.training,
+        memory=seat.memory - max(dataset.x.nbytes, samples.x.nbytes),
+        private=sum(tensor.nbytes for tensor in private.values()),
+        clients=together,
     )

@@ -292,7 +292,9 @@ def gather(
         for name, values in of_fleet.values.items():
             table[rows, names.index(name)] = values
     whole = communicator.gather_rows(table, owner)
-    return Gathered(whole, audience, clients, headers, scores)
+    return Gathered(
+        table=whole, audience=audience, clients=clients, headers=headers, scores=scores
+    )
 
 
 def _merge_key(headers: Sequence[dict[str, Any]], key: str) -> list[str]:

@@ -350,12 +350,12 @@ def conclude(round: Round) -> Result:
         last = plan.number - 1
         costs |= calendar.after(last) if plan.final else calendar.numbers(plan.number)
     return Result(
-        plan.number,
-        round.reports.vote,
-        plan.final,
-        round.reports.numbers,
-        costs,
-        find_clusters(round),
+        number=plan.number,
+        vote=round.reports.vote,
+        final=plan.final,
+        numbers=round.reports.numbers,
+        costs=costs,
+        clusters=find_clusters(round),
     )
 
 

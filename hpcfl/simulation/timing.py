@@ -106,7 +106,14 @@ def _draws(prepared: Prepared, duration: Duration) -> Draws:
     if selection.by_time:
         epochs = duration.work.epochs
         ticks = np.array([duration.ticks(client, epochs) for client in range(clients)])
-    return Draws(selection, clients, config.seed, samples, ticks, Told(samples))
+    return Draws(
+        participation=selection,
+        clients=clients,
+        seed=config.seed,
+        samples=samples,
+        ticks=ticks,
+        told=Told(samples),
+    )
 
 
 def _encode(load: Workload | None) -> list[str] | None:

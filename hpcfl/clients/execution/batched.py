@@ -95,7 +95,13 @@ class BatchedKernel(Kernel):
         names = [*trained, *(name for name in tensors if name not in trained)]
         drawn = [] if keys is None else [KEYS]
         variable_names = sorted([*(variables or {}), *drawn])
-        losses = BatchedLoss(self.module, loss, names, len(trained), variable_names)
+        losses = BatchedLoss(
+            module=self.module,
+            loss=loss,
+            names=names,
+            trained=len(trained),
+            variable_names=variable_names,
+        )
         buffers = {name for name, _ in self.module.named_buffers()} & tensors.keys()
         kind = identity(loss), frozen, len(trained)
         recordable = Recordable(
