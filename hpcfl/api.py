@@ -126,7 +126,7 @@ def _plan(config: Config | dict[str, Any] | str | Path, folder: Path | None) -> 
 
 
 def _path(argument: str, value: Any) -> Path:
-    """The path that an argument names. Raises UserError for what is none."""
+    """Convert an argument to a path. Raises UserError if it is none."""
     try:
         return Path(value)
     except TypeError:
@@ -177,7 +177,7 @@ def load_all(folders: str | Path | Iterable[str | Path]) -> "pandas.DataFrame":
     asked = [folders] if isinstance(folders, str | Path) else list(folders)
     paths: list[Path] = []
     for pattern in map(str, asked):
-        # What matches nothing may be a folder with brackets in its name.
+        # A pattern without matches may be a folder with brackets in its name.
         matching = sorted(glob(pattern)) or [pattern]
         paths += map(Path, matching)
     runs = summary.runs_in(list(dict.fromkeys(paths)))

@@ -99,8 +99,8 @@ def explained(action: Callable[..., int]) -> Callable[..., int]:
 
 
 def citable(kind: str) -> Callable[[Callable[..., int]], Callable[..., int]]:
-    """What gives the command that lists methods, which have papers, the option
-    --bibtex; other kinds' commands stay as they are.
+    """Return a decorator that adds --bibtex to the command that lists methods. Commands
+    of other kinds stay unchanged.
     """
     if kind != "methods":
         return lambda action: action
@@ -124,7 +124,7 @@ def printing(action: Callable[..., None]) -> Callable[..., int]:
 
 
 def _printed(communicator: Communicator) -> int:
-    """The exit code of a command by what became of its output; says what went wrong."""
+    """Return a command's exit code by its output. A failed write prints an error."""
     failure = output.failure()
     if failure is None:
         return DONE
@@ -586,7 +586,9 @@ def table(
     form: str,
     explain: bool,
 ) -> None:
-    """The runs below FOLDER… as rows × columns, mean ± sample standard deviation over seeds."""
+    """Print the runs below FOLDER… as rows × columns, mean ± sample standard deviation
+    over seeds.
+    """
     from hpcfl.report.sweep_table import Reading, Reference, show
 
     if test is not None and not against:

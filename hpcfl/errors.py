@@ -83,10 +83,10 @@ class RankFailure(_Shown):
 
     def __str__(self) -> str:
         place, cause = super().__str__(), self.__cause__
-        return place if cause is None else f"{place}: {_said(cause)}"
+        return place if cause is None else f"{place}: {_describe(cause)}"
 
 
-# What a user is told in a line, without a traceback.
+# Errors that are printed in one line, without a traceback.
 EXPECTED = (UserError, RunFailure, Interrupted)
 
 
@@ -100,14 +100,14 @@ def explain(error: BaseException) -> str:
     cause = (
         error.__cause__ if isinstance(error, RankFailure) and error.__cause__ else error
     )
-    said = str(error) if cause is not error else _said(error)
+    said = str(error) if cause is not error else _describe(error)
     if isinstance(cause, EXPECTED) or is_shortage(cause):
         return said
     return f"{said}\n{''.join(traceback.format_exception(cause))}"
 
 
-def _said(error: BaseException) -> str:
-    """An expected error's line, or the kind and the text of another."""
+def _describe(error: BaseException) -> str:
+    """Return an expected error's line, or the kind and the text of another error."""
     return (
         str(error)
         if isinstance(error, EXPECTED)
@@ -148,6 +148,6 @@ def lack_of_memory(error: BaseException | None) -> RunFailure | None:
         cause = cause.__cause__
     if cause is None:
         return None
-    failure = RunFailure(f"{_said(cause)}; give the job more memory")
+    failure = RunFailure(f"{_describe(cause)}; give the job more memory")
     failure.__cause__ = cause
     return failure

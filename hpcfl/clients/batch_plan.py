@@ -37,7 +37,7 @@ class BatchRun:
         return len(self.lanes) * self.size * self.batches
 
     def positions(self, orders: Sequence[np.ndarray]) -> np.ndarray:
-        """The samples of these batches, ``[lanes, batches · size]``.
+        """Return the samples of these batches, ``[lanes, batches · size]``.
 
         Args:
             orders: the samples of every lane in the order of the epoch.
@@ -105,7 +105,7 @@ def _full_batches(
 def _last_batches(
     lengths: Sequence[int], lanes: Sequence[int], batch_size: int
 ) -> list[BatchRun]:
-    """The last batch of each lane, if it is smaller than a full one, largest first."""
+    """Return the last batches that are smaller than a full one, largest first."""
     lanes_by_size: dict[int, list[int]] = {}
     for lane in lanes:
         size = lengths[lane] % batch_size
@@ -119,8 +119,8 @@ def _last_batches(
 
 
 def _blocks(runs: list[BatchRun]) -> list[list[BatchRun]]:
-    """Runs one after the other in blocks: each of a single run, or of several with at
-    most ``BLOCK_SAMPLES`` samples in all.
+    """Split runs into blocks of one run, or of several with at most ``BLOCK_SAMPLES``
+    samples in all.
     """
     blocks: list[list[BatchRun]] = []
     samples = 0
@@ -134,7 +134,7 @@ def _blocks(runs: list[BatchRun]) -> list[list[BatchRun]]:
 
 
 def fewest_samples(training: Training, batch_norm: bool) -> int:
-    """The fewest samples of a batch that is trained on.
+    """Return the smallest batch size that is trained on.
 
     batch_norm: whether the model has statistics of batches, which need two samples.
     """
@@ -143,7 +143,8 @@ def fewest_samples(training: Training, batch_norm: bool) -> int:
 
 
 def epoch_length(samples: int, size: int, fewest: int, steps: int | None) -> int:
-    """How many samples of a client an epoch uses: whole batches, and a smaller last one.
+    """Return the number of a client's samples that an epoch uses. An epoch has whole
+    batches and perhaps a smaller last one.
 
     Args:
         samples: how many the client has.

@@ -50,8 +50,8 @@ def head_kernel(
     replay: bool,
     memory: float,
 ) -> HeadKernel | None:
-    """What trains the heads of models like ``module`` on features; None for a model
-    without ``features``.
+    """Return a kernel that trains heads on features, or None for a model without
+    ``features``.
 
     lanes, replay: as for ``execution.choose``. memory: bytes that features may take.
     """
@@ -66,7 +66,9 @@ def head_kernel(
 
 
 def on_features(module: nn.Module) -> nn.Module:
-    """The same module, from now on with features for samples: ``features(x)`` is ``x``."""
+    """Make a module take features as samples: ``features(x)`` is ``x`` from now on.
+    Return the module.
+    """
     vars(module)["features"] = lambda x: x
     return module
 
@@ -74,8 +76,8 @@ def on_features(module: nn.Module) -> nn.Module:
 def fits(
     resources: Resources, names: list[str], loss: Loss, frozen: Frozen = "evaluation"
 ) -> bool:
-    """Whether training the parameters ``names`` on features is training them on
-    samples.
+    """Return whether training the parameters ``names`` on features equals training them
+    on samples.
 
     They must lie above the features, and neither the loss nor the forward pass may see
     the samples in another way; below the features nothing may be drawn, and nothing may
@@ -117,9 +119,9 @@ def stand_for(
         return False
     module = copy.deepcopy(module)  # statistics may move
     train_mode(module, names, frozen)
-    training = _Operators.of(module, x)
+    training = _Operators.observe(module, x)
     through = _goes_through_features(module, x)
-    evaluation = _Operators.of(module.eval(), x)
+    evaluation = _Operators.observe(module.eval(), x)
     return through and training.calls == evaluation.calls and not training.random
 
 
@@ -145,8 +147,8 @@ class _Operators(TorchDispatchMode):
 
     @classmethod
     @torch.no_grad()
-    def of(cls, module: nn.Module, x: Tensor) -> "_Operators":
-        """Those of a model's features of ``x``."""
+    def observe(cls, module: nn.Module, x: Tensor) -> "_Operators":
+        """Return the operators that compute a model's features of ``x``."""
         operators = cls()
         with operators:
             _features(module, x, None)
@@ -155,8 +157,8 @@ class _Operators(TorchDispatchMode):
 
 @torch.no_grad()
 def _goes_through_features(module: nn.Module, x: Tensor) -> bool:
-    """Whether ``module(x)`` is ``head(features(x))``, judged by which tensors they take
-    and give.
+    """Return whether ``module(x)`` is ``head(features(x))``, judged by the identity of
+    their tensors.
     """
     model = parts(module)
     features_of = model.features
@@ -204,8 +206,8 @@ def attempts(
 def run_once(
     resources: Resources, rows: Tensor, buffers: Tensor, pools: list[np.ndarray]
 ) -> tuple[Resources, list[np.ndarray]]:
-    """What trains heads on the features of the lanes' samples, and each lane's
-    positions among these.
+    """Compute the features of the lanes' samples once. Return resources that train
+    heads on them, and each lane's positions among them.
 
     rows: ``[L, P]``. buffers: ``[L, B]``. pools: each lane's positions among the rank's
     samples.
@@ -217,12 +219,12 @@ def run_once(
         lanes = torch.tensor(chunk, device=resources.device)
         blocks.update({i: [] for i in chunk})  # a second attempt begins anew
         for part, output, *_ in scoring.outputs(
-            resources.kernel,
-            resources.stacked(rows, buffers, lanes),
-            resources.samples,
-            [pools[i] for i in chunk],
-            {},
-            _features,
+            kernel=resources.kernel,
+            tensors=resources.stacked(rows, buffers, lanes),
+            samples=resources.samples,
+            pools=[pools[i] for i in chunk],
+            variables={},
+            function=_features,
         ):
             for lane, features in zip(part, output, strict=True):
                 blocks[chunk[lane]].append(features)
@@ -244,8 +246,7 @@ def run_once(
 
 
 def heads(resources: Resources, rows: Tensor, lanes: Tensor) -> Tensors:
-    """Copies of what lies above the features in some models: tensors ``[L, *shape]`` by
-    name.
+    """Copy the tensors above the features of some models, ``[L, *shape]`` by name.
 
     rows: ``[n, P]``, of which those at positions ``lanes`` [L] are copied.
     """

@@ -1,6 +1,4 @@
-"""What a loss and a prediction get, what they must give back, and what is done with the
-module that they are given.
-"""
+"""Contract of losses and predictions, and the module that they receive."""
 
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
@@ -73,7 +71,7 @@ def reads_features(*calls: str) -> Callable[[Function], Function]:
     Where only layers above the features are trained, these are then computed once a
     training. A loss that is not declared is given the samples themselves, which is
     never wrong; one that is declared and reads ``batch.x`` in another way, or through
-    another model (``at``), is trained on something else than it says.
+    another model (``evaluate_at``), is trained on something else than it says.
 
     Args:
         calls: the names of other losses of the same method that it calls, which have to
@@ -88,7 +86,7 @@ def reads_features(*calls: str) -> Callable[[Function], Function]:
 
 
 def sees_features_alone(loss: Loss) -> bool:
-    """Whether a loss is declared by ``reads_features``, with those of its method that it
+    """Return whether ``reads_features`` declares a loss and every method that the loss
     calls.
     """
     calls = getattr(loss, _DECLARED, None)
@@ -116,7 +114,9 @@ class Fit:
 
 
 def one_number(loss: Tensor) -> Tensor:
-    """The loss itself. Raises TypeError if it is not a tensor with one number."""
+    """Return the loss itself. Raises TypeError if it is not a tensor with one
+    number.
+    """
     if not isinstance(loss, Tensor) or loss.dim():
         got = (
             f"has shape {list(loss.shape)}"
@@ -131,7 +131,7 @@ def one_number(loss: Tensor) -> Tensor:
 
 
 def in_two(loss: Tensor, lane: Lane) -> Tensor:
-    """The loss and its data term alone, [2], of which only the first has a gradient.
+    """Return the loss and its data term, [2]. Only the loss has a gradient.
 
     Raises TypeError if the loss is not one number.
     """
@@ -147,7 +147,8 @@ def regularised(losses: Tensor, terms: Tensor) -> Tensor:
 
 
 def gradients_of(loss: Tensor, leaves: Sequence[Tensor]) -> list[Tensor]:
-    """The gradients of a loss; zeros for a parameter that it does not depend on.
+    """Return the gradients of a loss, with zeros for a parameter that it does not
+    depend on.
 
     Raises TypeError if it does not depend on any of the ``leaves``, which are trained.
     """
@@ -162,7 +163,7 @@ def gradients_of(loss: Tensor, leaves: Sequence[Tensor]) -> list[Tensor]:
 
 
 def identity(function: Loss | Predict) -> Hashable:
-    """A key that is the same for a method's loss or prediction in every round.
+    """Return a key of a method's loss or prediction that is the same in every round.
 
     No other object can take its id, because the recording under this key keeps it
     alive.
@@ -173,7 +174,7 @@ def identity(function: Loss | Predict) -> Hashable:
 
 
 def in_words(function: Loss | Predict) -> str:
-    """What an error calls a user's function, with the method that it belongs to."""
+    """Return the name of a user's function for error messages, with its method."""
     name = getattr(function, "__qualname__", repr(function))
     owner = getattr(function, "__self__", None)
     method = getattr(owner, "name", None)
@@ -214,7 +215,7 @@ def train_mode(module: nn.Module, trained: list[str], frozen: Frozen) -> None:
 
 
 def shared(module: nn.Module, lanes: int) -> Tensors:
-    """The constants of a module on a CPU as tensors ``[lanes, …]``, views of its one
+    """Return the constants of a module on a CPU as tensors ``[lanes, …]``, views of one
     set of values.
 
     As single tensors they would make one product of all lanes, whose last bits may
@@ -231,7 +232,7 @@ def shared(module: nn.Module, lanes: int) -> Tensors:
 
 
 def _tables(module: nn.Module) -> set[int]:
-    """The ids of the parameters that embeddings alone have."""
+    """Return the ids of the parameters that only embeddings have."""
     of_embeddings: set[int] = set()
     of_others: set[int] = set()
     for layer in module.modules():
@@ -240,16 +241,16 @@ def _tables(module: nn.Module) -> set[int]:
     return of_embeddings - of_others
 
 
-def at(
+def evaluate_at(
     model: nn.Module,
     row: Tensor,
     function: Callable[[nn.Module], Tensor],
     buffers: Tensor | None = None,
 ) -> Tensor:
-    """``function(model)`` at the parameters ``row`` [P] in evaluation mode: another
-    model inside a loss.
+    """Return ``function(model)`` at the parameters ``row`` [P] in evaluation mode. A
+    loss uses it to evaluate another model.
 
-    For example ``at(model, lane.teacher, lambda teacher: teacher.features(batch.x))``.
+    For example ``evaluate_at(model, lane.teacher, lambda teacher: teacher.features(batch.x))``.
 
     Raises ValueError where a row has another length.
 
@@ -276,8 +277,8 @@ def at(
 
 
 def _from_row(tensors: Iterable[tuple[str, Tensor]], row: Tensor) -> Tensors:
-    """Views of a row by name, in the order and shapes of tensors. Raises ValueError if
-    they do not fit.
+    """Split a row into views by name, in the order and shapes of tensors. Raises
+    ValueError if they do not fit.
     """
     like = dict(tensors)
     sizes = [tensor.numel() for tensor in like.values()]
@@ -292,5 +293,5 @@ def _from_row(tensors: Iterable[tuple[str, Tensor]], row: Tensor) -> Tensors:
 
 
 def convolves(module: nn.Module) -> bool:
-    """Whether a model has convolutions."""
+    """Return whether a model has convolutions."""
     return any(isinstance(part, nn.modules.conv._ConvNd) for part in module.modules())

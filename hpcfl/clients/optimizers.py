@@ -16,9 +16,9 @@ from hpcfl.clients.losses import Lanes, Tensors
 from hpcfl.experiment.sections import Training
 from hpcfl.rows import places
 
-# What torch's _foreach_ functions take and give.
+# Arguments and results of torch's _foreach_ functions.
 TensorList = tuple[Tensor, ...] | list[Tensor]
-# What a step reads and changes, by kind, lists of tensors ``[a, …]``: "weights",
+# Lists of tensors ``[a, …]`` that a step reads and changes, by kind: "weights",
 # "anchors" if there is a proximal term, and the optimiser's state.
 Parts = dict[str, list[Tensor]]
 CHANGED = "weights", "velocities", "means", "squares", "steps"
@@ -100,8 +100,8 @@ class Optimizer:
 
     @cached_property
     def _whole(self) -> Parts:
-        """What steps of all lanes read and change; the state is zero at first, and made
-        when a step asks for it.
+        """Return the tensors that steps of all lanes read and change. The optimiser
+        creates its zero state at the first step.
         """
         weights = list(self._weights.values())
         parts = {"weights": weights}
@@ -114,7 +114,7 @@ class Optimizer:
         return parts
 
     def _update(self, parts: Parts, gradients: list[Tensor]) -> None:
-        """A step: changes ``parts`` by gradients ``[a, …]``.
+        """Take a step: change ``parts`` by gradients ``[a, …]``.
 
         Gradients are never changed in place: autograd may hand out expanded views, or
         one tensor for two leaves.
@@ -184,7 +184,7 @@ def _per_lane(numbers: Tensor, like: Tensor) -> Tensor:
 
 
 def slots(training: Training) -> list[str]:
-    """What the optimiser keeps for each lane that has a model's size."""
+    """Return the names of the optimiser's per-lane states of a model's size."""
     if training.optimizer != "sgd":
         return ["means", "squares"]
     return ["velocities"] if training.momentum else []

@@ -1,10 +1,9 @@
-"""What a rank trains and scores with, the same objects in all rounds, and how much of a
-GPU's memory that takes.
+"""Objects of a rank that train and score in all rounds, and their use of GPU memory.
 
-How many lanes fit on a GPU is a rule of the model, the batch and the GPU's size. It
-never depends on what is free at the moment. A step that is tried, and what the
-allocator says of it, would be shorter; but the most that it says differs a little from
-call to call, and the last bits on a GPU depend on the number of lanes.
+The number of lanes that fit on a GPU follows from the model, the batch and the GPU's
+size. It never depends on the memory that is free at the moment. The peak that torch's
+allocator reports for a trial step differs a little from call to call. The last bits on
+a GPU depend on the number of lanes, so a trial step is no option.
 """
 
 import time
@@ -44,9 +43,9 @@ STATE_SHARE = 0.05
 # graphs read, and its anchor if it has one.
 STAYING = 3
 SCORED = 2  # and of one that is scored: its own weights, a rest's copy
-# What graphs keep while another work goes on: the gradients as autograd lays them out,
-# as weights lie, and where the next step finds them; what the forward pass keeps for
-# the backward pass comes on top.
+# Copies of the gradients that graphs retain between calls: in autograd's layout, in the
+# weights' layout, and in the input of the next step. Tensors that the forward pass saves
+# for the backward pass are counted separately.
 GRAPHS = 3
 # And of a lane that trains: a copy of its weights where lanes are not neighbours, the
 # gradients of the two plain steps that a replay is compared with, one for the
@@ -57,8 +56,8 @@ MADE = 1  # of each slot that the optimiser keeps, what a step makes of it
 # Of every client of a round, side by side or not: the row that comes and the one that
 # goes, and its private state as it was and as it will be.
 ROWS = STATES = 2
-# What CUDA's libraries say when a GPU is full; torch's own allocator raises an error of
-# its own.
+# Parts of the messages of CUDA's libraries about a full GPU. Torch's own allocator raises
+# a separate error.
 FULL = "out of memory", "ALLOC_FAILED"
 
 
@@ -80,7 +79,7 @@ class Stopwatch:
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
-        """A block whose time, without that of phases inside it, is added to
+        """Measure a block. Its time without inner phases is added to
         ``seconds[name]``.
         """
         self._settle()
@@ -219,7 +218,7 @@ class Resources:
                 self.kernel.narrow(len(attempt.clients))
 
     def stacked(self, rows: Tensor, buffers: Tensor, lanes: Tensor) -> Tensors:
-        """Copies of some models and their buffers as tensors ``[L, *shape]`` by name.
+        """Copy some models and their buffers into tensors ``[L, *shape]`` by name.
 
         They lie in memory as the kernel wants them. rows, buffers: of n models, ``[n,
         P]`` and ``[n, B]``, of which those at positions ``lanes`` [L] are copied, once.
@@ -231,14 +230,14 @@ class Resources:
 
 
 def is_full(error: BaseException) -> bool:
-    """Whether an error says that a GPU's memory is full."""
+    """Return whether an error says that a GPU's memory is full."""
     return isinstance(error, torch.OutOfMemoryError) or any(
         words in str(error) for words in FULL
     )
 
 
 def failure(error: BaseException) -> RunFailure | None:
-    """What to tell a user whose GPU is full; None for any other error."""
+    """Return the error for a user whose GPU is full, or None for any other error."""
     if not is_full(error):
         return None
     words = str(error).partition("\n")[0].partition(". GPU")[0]
@@ -256,8 +255,8 @@ def most_lanes(
     private: int,
     clients: int,
 ) -> int:
-    """How many lanes of ``module`` can train and be scored at once in ``memory`` bytes,
-    at least one.
+    """Return how many lanes of ``module`` train and are scored at once in ``memory``
+    bytes, at least one.
 
     samples: one normalised sample or more, ``[count, *shape]``, on the module's device.
     private: bytes of a client's private state.
@@ -270,8 +269,8 @@ def most_lanes(
 
 
 def client_bytes(module: nn.Module, private: int) -> int:
-    """What a rank keeps of a client that takes part in a round, whether its turn is now
-    or later.
+    """Return the bytes that a rank keeps for each client of a round during the whole
+    round.
     """
     return ROWS * _model_bytes(module) + STATES * private
 
@@ -279,8 +278,8 @@ def client_bytes(module: nn.Module, private: int) -> int:
 def lane_bytes(
     module: nn.Module, sample: Tensor, training: Training, private: int = 0
 ) -> int:
-    """The most bytes that one lane needs: to train on a batch, or to score a block of
-    samples.
+    """Return the most bytes that one lane needs to train on a batch or to score a block
+    of samples.
 
     What the forward pass keeps for the backward pass is counted twice: in the graph,
     and in a plain step beside it.
@@ -302,7 +301,7 @@ def _model_bytes(module: nn.Module) -> int:
 
 
 def _weights(module: nn.Module) -> list[Tensor]:
-    """A module's parameters, and its constants, of which no lane has a copy."""
+    """Return a module's parameters, and its constants, which lanes do not copy."""
     return [*module.parameters(), *constants.collect(module).values()]
 
 

@@ -40,7 +40,7 @@ class Samples:
     normalise: what makes of the data set's samples [n, *shape] what a model takes.
     global_test: whether all clients are tested on the same samples.
     shifts: what clients see instead of the samples of the data set, if anything; pools
-        are those of one round then, at first of round 1 (see ``at``).
+        are those of one round then, at first of round 1 (see ``select_round``).
     """
 
     def __init__(
@@ -112,11 +112,11 @@ class Samples:
 
     @property
     def tokens(self) -> bool:
-        """Whether samples are token ids."""
+        """Return whether samples are token ids."""
         return self.x.dtype in (torch.int32, torch.int64)
 
-    def at(self, round: int) -> "Samples":
-        """The same samples with the pools of a round."""
+    def select_round(self, round: int) -> "Samples":
+        """Return the same samples with the pools of a round."""
         if self._shifts is None or len(self._parts) == 1:
             return self
         other = copy.copy(self)
@@ -124,8 +124,8 @@ class Samples:
         return other
 
     def tested_alike(self, clients: Sequence[int]) -> np.ndarray:
-        """Which of some clients have the same test samples: numbers [n], equal for
-        clients that do.
+        """Number clients by their test samples, [n]. Clients with the same test samples
+        have equal numbers.
         """
         if not self.global_test:
             return np.arange(len(clients))
@@ -135,8 +135,8 @@ class Samples:
         return kinds[list(clients)]
 
     def dealt(self, pools: dict[int, np.ndarray]) -> "Samples":
-        """The same samples dealt out anew: a client trains, is tested and is validated
-        on its one pool.
+        """Return the same samples with one pool for each client. Training, tests and
+        validation use that pool.
         """
         other = copy.copy(self)
         other.parts = dict.fromkeys(self.parts, pools)
@@ -154,8 +154,8 @@ class Samples:
         return other
 
     def take(self, index: Tensor | np.ndarray) -> tuple[Tensor, Tensor]:
-        """The samples at positions ``index`` [count]: x ``[count, *shape]``, float32,
-        normalised; y [count].
+        """Return the samples at positions ``index`` [count]: normalised float32 x
+        ``[count, *shape]``, and y [count].
 
         Positions may be those that ``vary`` returns.
         """
@@ -183,7 +183,7 @@ class Samples:
         return varied
 
     def counts(self, client: int) -> Tensor:
-        """How many training samples of each class a client holds, float64 [classes]."""
+        """Count a client's training samples of each class, float64 [classes]."""
         return (
             torch.bincount(
                 self.y[torch.from_numpy(self.train[client]).to(self.device)],

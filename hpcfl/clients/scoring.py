@@ -33,7 +33,7 @@ def by_blocks(pools: list[np.ndarray]) -> list[int]:
 
 
 def _padded(length: int) -> int:
-    """The length that a pool is padded to: whole blocks, and a power of two of at least
+    """Return the padded length of a pool: whole blocks and a power of two of at least
     ``SMALLEST``.
 
     Like the size of a block it follows from the client's own pool alone.
@@ -129,14 +129,19 @@ def score(
     predict: Predict,
     scores: Mapping[str, Score],
 ) -> Sums:
-    """The sums of ``scores`` over the pools of a chunk of L clients; arguments as for
+    """Sum ``scores`` over the pools of a chunk of L clients. Arguments are those of
     ``outputs``.
 
     Raises TypeError where ``predict`` does not return logits [samples, classes].
     """
     sums: Sums = {}
     for lanes, logits, y, mask in outputs(
-        kernel, tensors, samples, pools, variables, predict
+        kernel=kernel,
+        tensors=tensors,
+        samples=samples,
+        pools=pools,
+        variables=variables,
+        function=predict,
     ):
         if logits.dim() != 3 or logits.shape[2] < samples.classes:
             raise TypeError(
@@ -154,7 +159,7 @@ def score(
 
 
 def merge(parts: Sequence[Sums], order: list[int]) -> Sums:
-    """The sums of several chunks as one, in the order of clients.
+    """Merge the sums of several chunks in the order of clients.
 
     order: the clients' positions, chunk after chunk.
     """

@@ -1,4 +1,4 @@
-"""What is known before the first round, the same on the server and on the clients."""
+"""Facts that the server and the clients know before the first round."""
 
 import math
 from collections.abc import Callable
@@ -50,7 +50,7 @@ class Setup:
         return self.counts.shape[1]
 
     def initial(self, draw: int = 0) -> Tensor:
-        """Initial parameters ``[P]``: draw 0 is what server and clients share; other
+        """Return initial parameters ``[P]``. Server and clients share draw 0; other
         draws differ from it.
         """
         build = self.build
@@ -60,8 +60,8 @@ class Setup:
             return to_row(self.layout, build())
 
     def normal(self, *shape: int, key: tuple[int | str, ...]) -> Tensor:
-        """Standard normal numbers of this shape, float32 on the CPU, the same for the
-        same key.
+        """Draw standard normal numbers of this shape, float32 on the CPU. Equal keys
+        give equal numbers.
 
         Args:
             key: a purpose, then perhaps a round.
@@ -72,8 +72,8 @@ class Setup:
     def parameters(
         self, build: Callable[[], nn.Module], *, key: tuple[int | str, ...]
     ) -> Tensors:
-        """The first parameters of a module that a server trains, by name, the same for
-        the same key.
+        """Return the first parameters by name of a module that a server trains. Equal
+        keys give equal parameters.
 
         Args:
             build: makes the module.
@@ -86,12 +86,14 @@ class Setup:
         }
 
     def learning_rate(self, round: int) -> float:
-        """The optimiser's learning rate in a round: ``lr`` times ``rate_factor``."""
+        """Return the optimiser's learning rate in a round: ``lr`` times
+        ``rate_factor``.
+        """
         return self.training.lr * rate_factor(self.training, round, self.rounds)
 
     def plain_rate(self, round: int) -> float:
-        """The rate of methods' own, plain steps in a round: ``plain_lr``, or ``lr``,
-        times the same.
+        """Return the learning rate of a method's own plain steps in a round. It is
+        ``plain_lr``, or else ``lr``, times ``rate_factor``.
         """
         rate = (
             self.training.lr
@@ -102,12 +104,12 @@ class Setup:
 
 
 def rate_factor(training: Training, round: int, rounds: int) -> float:
-    """What learning rates are multiplied by in a round: ``lr_decay^(round − 1)``, times
-    the warm-up's and the schedule's part; ``round`` counts from 1.
+    """Return the factor of learning rates in a round; ``round`` counts from 1.
 
-    The warm-up has round/warmup in its rounds, cosine (1 + cos(π(round − 1)/rounds))/2
-    (Loshchilov & Hutter, ICLR 2017, without restarts), step a tenth for every milestone
-    that lies behind.
+    The factor is ``lr_decay^(round − 1)`` times the factors of the warm-up and the
+    schedule. The warm-up factor is round/warmup in its rounds. The cosine factor is (1
+    + cos(π(round − 1)/rounds))/2 (Loshchilov & Hutter, ICLR 2017, without restarts).
+    The step factor is a tenth for every earlier milestone.
     """
     scale = training.lr_decay ** (round - 1)
     if round < training.warmup:

@@ -58,7 +58,7 @@ class StepRandom:
         self._key_tables.clear()
 
     def take(self, lanes: Lanes) -> None:
-        """These lanes have taken one more step."""
+        """Count one more step of these lanes."""
         self._gradient = 0
         if isinstance(lanes, slice):
             self.taken[lanes].add_(1)
@@ -95,12 +95,14 @@ class StepRandom:
         return self._of_step(table, lanes)
 
     def _of_step(self, table: Tensor, lanes: Lanes) -> Tensor:
-        """What a table ``[L, steps of the epoch, …]`` has for the lanes' next step."""
+        """Return the entries of a table ``[L, steps of the epoch, …]`` for the lanes'
+        next step.
+        """
         steps_in_epoch = self.taken[lanes] - self._taken_before_epoch[lanes]
         return table[self._all_lanes[lanes], steps_in_epoch]
 
     def _drawn_keys(self, gradient: int) -> Tensor:
-        """An epoch's keys for one of the gradients of each step, int32 ``[L, most steps,
+        """Draw an epoch's keys for one gradient of each step, int32 ``[L, most steps,
         layers, 2]``.
         """
         shape = len(self._keys), max(self._steps), self._layers, 2
@@ -118,8 +120,8 @@ class StepRandom:
         return torch.from_numpy(table)
 
     def _table(self, purpose: str, shape: tuple[int, ...]) -> Tensor:
-        """An epoch's numbers, float64 ``[L, most steps, *shape]``: those steps' part of
-        ``Fleet.uniform``.
+        """Draw an epoch's part of ``Fleet.uniform``, float64 ``[L, most steps,
+        *shape]``.
         """
         numbers_per_step = int(np.prod(shape, dtype=np.int64))
         table = np.zeros((len(self._keys), max(self._steps), *shape))
@@ -139,8 +141,8 @@ class StepRandom:
 
 @dataclass
 class StepContext:
-    """What a method's ``step(context)`` sees: ``a`` lanes at their next mini-batch, or
-    their next few.
+    """Argument of a method's ``step(context)``: ``a`` lanes with their next mini-batch
+    or batches.
 
     Rows cover just the columns that are trained, ``[a, width]``.
 
@@ -169,7 +171,7 @@ class StepContext:
         return self._losses
 
     def rows(self) -> Tensor:
-        """The trained columns of the lanes' models, a copy ``[a, width]``."""
+        """Copy the trained columns of the lanes' models, ``[a, width]``."""
         if self._model_rows is not None:
             return self._model_rows.clone()
         return self._flat(self._weights())
@@ -197,7 +199,7 @@ class StepContext:
         self._optimizer.step(self._lanes, self._split(direction))
 
     def gradient(self, rows: Tensor | None = None, batch: int = 0) -> Tensor:
-        """The gradient of the loss on a mini-batch, ``[a, width]``.
+        """Return the gradient of the loss on a mini-batch, ``[a, width]``.
 
         Args:
             rows: where it is taken, ``[a, width]``; by default at the lanes' models.
@@ -213,8 +215,8 @@ class StepContext:
         return self._flat(self._gradients(batch))
 
     def regulariser(self, terms: Tensor) -> None:
-        """What the step minimises beside the loss, [a]: it joins ``losses``, and not
-        their data terms.
+        """Add a term [a] to the objective of the step. It counts in ``losses`` and not
+        in their data terms.
         """
         self._losses = regularised(self._losses, terms)
 
@@ -270,8 +272,8 @@ class StepContext:
         return self._random.uniform(self._lanes, purpose, shape)
 
     def _gradients(self, batch: int) -> Tensors:
-        """The gradients by name where the models are now, good until the next ones are
-        taken.
+        """Return the gradients by name at the current models. The next call overwrites
+        them.
         """
         gradients, self._losses = self._session.gradients(
             self._lanes, self._batches[batch], self.variables
@@ -279,8 +281,8 @@ class StepContext:
         return gradients
 
     def _weights(self) -> Tensors:
-        """The lanes' trained tensors ``[a, …]`` by name: views, or copies where lanes
-        are indices.
+        """Return the lanes' trained tensors ``[a, …]`` by name. They are copies where
+        lanes are indices, else views.
         """
         tensors = self._session.tensors
         return {name: tensors[name][self._lanes] for name in self._session.trained}

@@ -1,6 +1,4 @@
-"""What a server trains by itself: a model on given tensors, no client's samples; or
-tensors alone.
-"""
+"""Training on the server: a model on given tensors, or tensors alone."""
 
 from collections.abc import Callable, Iterable, Iterator
 
@@ -9,10 +7,10 @@ import torch
 import torch.nn.functional as functional
 from torch import Tensor, nn
 
-from hpcfl.clients import Fleet, Resources
 from hpcfl.clients.execution import choose
+from hpcfl.clients.fleet import Fleet
 from hpcfl.clients.losses import Batch, Tensors
-from hpcfl.clients.resources import Stopwatch
+from hpcfl.clients.resources import Resources, Stopwatch
 from hpcfl.clients.samples import Samples
 from hpcfl.clients.setup import Setup
 from hpcfl.data.datasets import Dataset
@@ -31,8 +29,8 @@ def fit(
     seed: int,
     round: int,
 ) -> Tensor:
-    """The row ``[P]`` of a fresh model, trained on the cross-entropy of ``x`` [samples,
-    …], ``y`` [samples].
+    """Train a fresh model on the cross-entropy of ``x`` [samples, …], ``y`` [samples].
+    Return its row ``[P]``.
 
     Its first parameters and the order of samples are keyed by (seed, round). The
     learning rate does not decay.
@@ -45,39 +43,39 @@ def fit(
         module = build()
     device = x.device
     samples = Samples(
-        Dataset("synthetic", x, y, classes, scale=1.0, mean=(0.0,), std=(1.0,)),
-        [0],
-        [np.arange(len(y))],
-        [np.zeros(0, np.int64)],
-        device,
-        False,
+        dataset=Dataset("synthetic", x, y, classes, scale=1.0, mean=(0.0,), std=(1.0,)),
+        clients=[0],
+        train=[np.arange(len(y))],
+        test=[np.zeros(0, np.int64)],
+        device=device,
+        channels_last=False,
     )
     setup = Setup(
-        of_parameters(module),
-        samples.counts(0)[None],
-        round,
-        seed,
-        build,
-        training.model_copy(
+        layout=of_parameters(module),
+        counts=samples.counts(0)[None],
+        rounds=round,
+        seed=seed,
+        build=build,
+        training=training.model_copy(
             update={"lr_decay": 1.0, "schedule": "constant", "warmup": 0}
         ),
     )
     resources = Resources(
-        setup,
-        samples,
-        choose(module.to(device), device, 1),
-        of_buffers(module),
-        device,
-        Stopwatch(),
+        setup=setup,
+        samples=samples,
+        kernel=choose(module.to(device), device, 1),
+        buffers=of_buffers(module),
+        device=device,
+        stopwatch=Stopwatch(),
     )
     fleet = Fleet(
-        np.array([0]),
-        {},
-        setup.counts,
-        np.array([round]),
-        False,
-        _cross_entropy,
-        resources,
+        ids=np.array([0]),
+        state={},
+        counts=setup.counts,
+        rounds=np.array([round]),
+        scored=False,
+        loss=_cross_entropy,
+        resources=resources,
     )
     return fleet.train(to_row(setup.layout, module), phase="synthetic")[0]
 

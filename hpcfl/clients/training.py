@@ -69,8 +69,8 @@ class Task:
     step: Callable[[StepContext], None] | None = None
 
     def epochs_of(self, clients: Sequence[int]) -> Tensor:
-        """How many epochs the clients at these positions do, int64 [L]: at least one of
-        several.
+        """Return the epochs of the clients at these positions, int64 [L]. A client does
+        at least one of several.
         """
         if self.pace is None:
             return torch.full((len(clients),), self.epochs)
@@ -80,8 +80,8 @@ class Task:
     def pool(
         self, seed: int, round: int, client: int, samples: np.ndarray
     ) -> np.ndarray:
-        """Which of a client's ``samples`` [n_i] it trains on: all, or a random share
-        for the phase.
+        """Select the samples of a client's ``samples`` [n_i] that it trains on: all, or
+        a random share for the phase.
         """
         if self.share >= 1:
             return samples
@@ -95,7 +95,7 @@ class Task:
 
 @dataclass(frozen=True)
 class Trained:
-    """What a local training made of n clients, in new tensors.
+    """Results of a local training of n clients, in new tensors.
 
     Attributes:
         rows: ``[n, P]``.
@@ -143,8 +143,13 @@ def train(
     The given tensors do not change.
     """
     losses = torch.zeros(len(ids), 2, dtype=torch.float64, device=resources.device)
-    counts = np.zeros(len(ids), np.int64)
-    trained = Trained(_copied(rows), buffers.clone(), losses, {}, counts)
+    trained = Trained(
+        rows=_copied(rows),
+        buffers=buffers.clone(),
+        losses=losses,
+        changed={},
+        sample_gradients=np.zeros(len(ids), np.int64),
+    )
     pools = [
         task.pool(resources.seed, round, client, resources.samples.train[client])
         for round, client in zip(task.rounds.tolist(), ids.tolist(), strict=True)
@@ -175,14 +180,14 @@ def train(
             strength, anchors = task.proximal
             proximal = strength, anchors[lanes]
         return Chunk(
-            task,
-            chunk_resources,
-            clients,
-            task.epochs_of(positions),
-            size,
-            tensors,
-            {name: value[lanes] for name, value in variables.items()},
-            proximal,
+            task=task,
+            resources=chunk_resources,
+            clients=clients,
+            epochs=task.epochs_of(positions),
+            size=size,
+            tensors=tensors,
+            variables={name: value[lanes] for name, value in variables.items()},
+            proximal=proximal,
         )
 
     def train_chunk(positions: list[int]) -> None:
@@ -220,14 +225,14 @@ def _epoch_lengths(
 
 
 def _frozen_once(task: Task, resources: Resources) -> bool:
-    """Whether the layers below the head run once, before the first epoch."""
+    """Return whether the layers below the head run once, before the first epoch."""
     if task.frozen == "training" and resources.buffers.width:
         return False  # what batch norm makes of a sample depends on its mini-batch
     return frozen.fits(resources, task.names, task.loss, task.frozen)
 
 
 def _copied(rows: Tensor) -> Tensor:
-    """A copy of ``rows``, which on the CPU may be larger than memory."""
+    """Copy ``rows``, which on the CPU may be larger than memory."""
     return scratch.copy(rows) if rows.device.type == "cpu" else rows.clone()
 
 
@@ -292,13 +297,13 @@ class Chunk:
         )
         layers = len(kernel.random_layers)
         self._random = StepRandom(
-            resources.seed,
-            [lane.round for lane in clients],
-            [lane.client for lane in clients],
-            [-(-lane.length // size) for lane in clients],
-            resources.device,
-            task.phase,
-            layers,
+            seed=resources.seed,
+            rounds=[lane.round for lane in clients],
+            clients=[lane.client for lane in clients],
+            steps=[-(-lane.length // size) for lane in clients],
+            device=resources.device,
+            phase=task.phase,
+            layers=layers,
         )
         self._session = kernel.begin(
             tensors,
@@ -387,13 +392,15 @@ class Chunk:
         y_parts = batch.y.tensor_split(self.task.batches, dim=1)
         given = {name: value[lanes] for name, value in self.variables.items()}
         context = StepContext(
-            DeclaredTensors(given, "context.variables", "fleet.train_by"),
-            self._random.taken[lanes].clone(),  # a copy, because a step may keep it
-            lanes,
-            [Batch(x, y) for x, y in zip(x_parts, y_parts, strict=True)],
-            self._session,
-            self._optimizer,
-            self._random,
+            variables=DeclaredTensors(given, "context.variables", "fleet.train_by"),
+            index=self._random.taken[
+                lanes
+            ].clone(),  # a copy, because a step may keep it
+            _lanes=lanes,
+            _batches=[Batch(x, y) for x, y in zip(x_parts, y_parts, strict=True)],
+            _session=self._session,
+            _optimizer=self._optimizer,
+            _random=self._random,
         )
         self.task.step(context)
         context._restore_models()
@@ -406,8 +413,8 @@ class Chunk:
     def _gathered(
         self, plan: BatchPlan, index: Tensor
     ) -> Iterator[tuple[BatchRun, Lanes, list[Batch]]]:
-        """The runs of a plan with their lanes and mini-batches: ``x`` [a, size, …] and
-        ``y`` [a, size] each.
+        """Yield the runs of a plan with their lanes and mini-batches, ``x`` [a, size,
+        …] and ``y`` [a, size] each.
 
         Args:
             plan: of the epoch.
@@ -479,11 +486,11 @@ class Chunk:
         return record
 
     def drawn_by_model(self) -> AbstractContextManager[None]:
-        """Return a block in which numbers that a model draws outside of layers that
-        draw by keys are a function of client and epoch.
+        """Seed a model's own draws by client and epoch in a block. Layers with keyed
+        draws are not concerned.
 
-        Clients side by side cannot draw so; such a model trains them one after the
-        other.
+        Clients side by side cannot draw in this way. A model with own draws trains its
+        clients one after the other.
         """
         if self.resources.kernel.widest > 1:
             return nullcontext()
@@ -493,7 +500,7 @@ class Chunk:
 
 
 def _cut(run: BatchRun, x: Tensor, y: Tensor) -> list[Batch]:
-    """The mini-batches of a run from its samples ``x`` [a·batches·size, …], ``y``."""
+    """Split a run's samples ``x`` [a·batches·size, …], ``y`` into its mini-batches."""
     lanes = len(run.lanes)
     span = run.batches * run.size
     # One lane's batch is a slice of the gathered block, which keeps its memory layout.

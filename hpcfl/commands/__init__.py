@@ -1,1 +1,1 @@
-"""What a user asks to be done with an experiment: run it, check it, measure it."""
+"""Commands for experiments: run, check, tune, verify, export."""

@@ -38,7 +38,7 @@ class PlannedCell:
 
 @dataclass(frozen=True)
 class Plan:
-    """What an experiment file asks for, and the folder that its results go to."""
+    """Cells of an experiment file, and the folder of their results."""
 
     folder: Path
     cells: list[PlannedCell]
@@ -61,8 +61,8 @@ class Plan:
 
 
 def make_plan(table: dict[str, Any], source: str, out: Path | None) -> Plan:
-    """What an experiment file's ``table`` asks for; ``source`` names it in messages.
-    Raises UserError.
+    """Plan the cells of an experiment file's ``table``. Messages call the file
+    ``source``. Raises UserError.
     """
     cells = sweep.expand(table, source)
     is_sweep = "sweep" in table

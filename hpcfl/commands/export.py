@@ -34,7 +34,9 @@ def export(
         raise UserError(
             f"{folder}: is a sweep; export one of its runs, such as {run.folder}"
         )
-    chosen = _chosen(run.models, clients, of_server, moment, at)
+    chosen = _chosen(
+        models=run.models, clients=clients, of_server=of_server, moment=moment, at=at
+    )
     for line in write(run.models, chosen, out, adapters):
         print(plain(line))
 

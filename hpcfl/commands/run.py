@@ -22,9 +22,9 @@ from hpcfl.files import output
 from hpcfl.report.progress import Progress
 from hpcfl.simulation import (
     decisions,
-    hearing,
     local_steps,
     preflight,
+    reported_losses,
     torch_settings,
 )
 from hpcfl.simulation.best import BestRound
@@ -98,7 +98,7 @@ def run(
         _refuse_stopped(communicator, config, restored, request)
         if restored is not None:
             told = restored.round, restored.server
-            hearing.recall(prepared.calendar, communicator, *told)
+            reported_losses.restore_losses(prepared.calendar, communicator, *told)
         notes: list[str] = []
         with agreed(communicator):
             if claim is not None:
@@ -109,11 +109,20 @@ def run(
                 if claim is not None:
                     metrics = _metrics_writer(claim, communicator, prepared, restored)
             federation = _federation(
-                communicator, prepared, checkpoints, restored, metrics
+                communicator=communicator,
+                prepared=prepared,
+                checkpoints=checkpoints,
+                restored=restored,
+                metrics=metrics,
             )
             done = restored.round if restored else 0
             reporting = _reporting(
-                federation, folder, done, introduced, notes, on_round
+                federation=federation,
+                folder=folder,
+                done=done,
+                lines=introduced,
+                notes=notes,
+                on_round=on_round,
             )
             with reporting:
                 federation.run(done, request)
@@ -125,8 +134,8 @@ def run(
 def _examine(
     communicator: Communicator, config: Config, folder: Path, fresh: bool
 ) -> tuple[bool, list[str]]:
-    """Collective. Whether the run is complete in the folder, and why the folder cannot
-    be used, if that is so.
+    """Return whether the folder holds the complete run, and error lines if the folder
+    cannot be used. Collective call.
     """
     complete, clash = False, list[str]()
     with agreed(communicator):
@@ -143,10 +152,10 @@ def _examine(
 
 
 def _prepare(config: Config, communicator: Communicator, clash: list[str]) -> Prepared:
-    """Collective. What a rank has before round 1.
+    """Return a rank's state before round 1. Collective call.
 
-    clash: why the folder cannot be used. Raises UserError with these lines, and beside
-    them with what is wrong with the experiment, which they do not hide.
+    clash: error lines of a folder that cannot be used. Raises UserError with these
+    lines and with those of the experiment.
     """
     try:
         prepared = prepare_together(config, communicator)
@@ -193,8 +202,8 @@ def _begin(
 
 
 def _saved_split(path: Path, notes: list[str]) -> Split | None:
-    """The partition in a file; None if there is none or it is damaged, which adds to
-    ``notes``.
+    """Read the partition in a file. Return None if there is none or it is damaged, and
+    add to ``notes`` then.
     """
     if not path.exists():
         return None
@@ -211,7 +220,7 @@ def _refuse_stopped(
     restored: Restored | None,
     request: StopRequest,
 ) -> None:
-    """Collective. Raise Interrupted where a stop signal has come to any rank."""
+    """Raise Interrupted if any rank received a stop signal. Collective call."""
     if not communicator.allreduce_max(int(request.received is not None)):
         return
     if restored is None:
@@ -231,7 +240,9 @@ def _federation(
     restored: Restored | None,
     metrics: MetricsWriter | None,
 ) -> Federation:
-    """What plays the rounds that are left, with the state that was restored, if any."""
+    """Return the federation that plays the remaining rounds from the restored state, if
+    any.
+    """
     communicator.watch(prepared.config.runtime.hang_after)
     server = prepared.server
     lanes = restored.meta.get("lanes") if restored else None
@@ -243,12 +254,12 @@ def _federation(
         # the state before round 1, whose matrices are of no more use
         prepared.server.clear()
     return Federation(
-        communicator,
-        prepared,
-        server,
-        checkpoints,
-        metrics,
-        _meta(prepared, communicator),
+        communicator=communicator,
+        prepared=prepared,
+        server=server,
+        checkpoints=checkpoints,
+        metrics=metrics,
+        meta=_meta(prepared, communicator),
         best=_best_round(prepared, restored),
     )
 
@@ -313,8 +324,8 @@ def _call(on_round: OnRound, name: str, round: int, values: dict[str, Any]) -> N
 
 
 def _history(folder: Path, done: int) -> Iterator[tuple[int, dict[str, Any]]]:
-    """The rounds up to ``done`` with what was recorded of them, ascending; nothing
-    where they are lost.
+    """Yield the rounds up to ``done`` with their recorded values, ascending. Lost
+    results yield nothing.
     """
     with suppress(UserError):
         recorded = results.read(folder)
@@ -329,7 +340,7 @@ def _history(folder: Path, done: int) -> Iterator[tuple[int, dict[str, Any]]]:
 
 
 def _best_round(prepared: Prepared, restored: Restored | None) -> BestRound | None:
-    """What finds the best round, if its state is to be kept."""
+    """Return the tracker of the best round if its state is to be kept, else None."""
     config = prepared.config
     if not config.checkpoint.best:
         return None
@@ -350,8 +361,8 @@ def allowed_silence(configs: Iterable[Config]) -> float:
 def require_same_settings(
     communicator: Communicator, cells: Mapping[str, Config], folder: Path, fresh: bool
 ) -> None:
-    """Collective. Raise UserError on all ranks if the ranks would compute different
-    things: by their configurations, packages or settings.
+    """Raise UserError on all ranks if their configurations, packages or settings
+    differ. Collective call.
 
     cells: the configurations by the beginning of their keys in messages.
     """
@@ -404,7 +415,7 @@ def _metrics_writer(
     prepared: Prepared,
     restored: Restored | None,
 ) -> MetricsWriter:
-    """What writes the metrics on rank 0, with all that readers need to know of the run."""
+    """Return the writer of metrics on rank 0, with the header that readers need."""
     origin = provenance.header()
     merged = results.load_merged(claim.folder, [])
     start = {
@@ -442,7 +453,7 @@ def _metrics_writer(
 
 
 def _meta(prepared: Prepared, communicator: Communicator) -> dict[str, Any]:
-    """What a checkpoint says of the run that wrote it.
+    """Return a checkpoint's description of the run that writes it.
 
     On a GPU the last bits depend on how many clients are side by side, and so on the
     ranks; on a CPU not.
@@ -469,8 +480,8 @@ def _meta(prepared: Prepared, communicator: Communicator) -> dict[str, Any]:
 
 
 def _changes(restored: Restored, meta: dict[str, Any]) -> list[str]:
-    """A line for everything that the last bits of results depend on and that is not as
-    at the checkpoint.
+    """Return a line for each setting that changes the last bits and differs from the
+    checkpoint.
     """
     return [
         f"continued with other {key} ({restored.meta.get(key)} before, {meta[key]} now): "

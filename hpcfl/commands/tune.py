@@ -42,7 +42,7 @@ WHOLE = Rung(share=Fraction(1), trials=1)  # of a configuration that is not chos
 
 @dataclass(frozen=True)
 class Part:
-    """What one job of many plays of a tuning.
+    """Part of a tuning that one of several jobs plays.
 
     Attributes:
         stage: The number of a rung, "final", or "outcome".
@@ -83,14 +83,14 @@ def tune_file(
 
 
 def folder_of(tuning: Plan, out: Path | None) -> Path:
-    """The folder that a tuning's results go to. Raises UserError."""
+    """Return the folder of a tuning's results. Raises UserError."""
     folder = out or Path("runs") / str(tuning.base.get("name", "experiment"))
     destination.check_folder(folder)
     return folder
 
 
 def has_outcome(folder: Path) -> bool:
-    """Whether a tuning has said what came out."""
+    """Return whether a tuning has written its outcome."""
     return (folder / outcome.TABLE).is_file()
 
 
@@ -117,9 +117,10 @@ def begin(
 
 
 def cells_of(tuning: Plan, method: str) -> dict[str, list[Cell]]:
-    """The runs of a method by the folder of their sweep.
+    """Return the runs of a method by the folder of their sweep.
 
-    Which candidate is chosen is not known before: in its name it is "tuned".
+    The chosen candidate is unknown before the search. Its name contains "tuned"
+    instead.
     """
     section = tuning.section
     without = tuning.untuned(method)
@@ -135,7 +136,9 @@ def cells_of(tuning: Plan, method: str) -> dict[str, list[Cell]]:
 
 
 def gradients_of(run: Run) -> tuple[list[int], int]:
-    """The gradients of samples of each round that was played, and of the final scoring."""
+    """Return the sample gradients of each played round, and those of the final
+    scoring.
+    """
     results = run.results
     numbers = results.series(MetricName(SAMPLE_GRADIENTS))
     counts = np.nan_to_num(numbers).astype(np.int64)
@@ -151,7 +154,9 @@ class Player:
     communicator: Communicator
 
     def play_all(self) -> None:
-        """Collective. Search for each method, play the final runs, write what came out."""
+        """Search for each method, play the final runs, and write the outcome.
+        Collective call.
+        """
         for method in self.tuning.section.methods:
             self.search(method)
         for method in self.tuning.section.methods:
@@ -160,8 +165,8 @@ class Player:
         self.write_outcome()
 
     def play_part(self, part: Part) -> None:
-        """Collective. Play what one job of many plays. Raises UserError for a part that
-        this tuning does not have.
+        """Play the part of one of several jobs. Raises UserError for a part that this
+        tuning does not have. Collective call.
         """
         if part.stage == "outcome":
             self.write_outcome()
@@ -185,7 +190,9 @@ class Player:
     # The search
 
     def search(self, method: str) -> None:
-        """Collective. All rungs of a method, and its untuned configuration."""
+        """Play all rungs of a method, and its untuned configuration. Collective
+        call.
+        """
         seeds = self.tuning.section.search_seeds
         for number, rung in enumerate(self.tuning.rungs(method)):
             candidates = self.going_on(method, number)
@@ -197,10 +204,10 @@ class Player:
         untuned = self.tuning.untuned(method)
         for seed in seeds:
             self.play_rung(Cell(untuned, seed), 0, WHOLE, "untuned")
-        self.say(self.told(lambda: self.write_choice(method)))
+        self.say(self.share_result(lambda: self.write_choice(method)))
 
     def play_rung_of(self, cell: Cell, number: int) -> None:
-        """Collective. One run's part of a rung, if it goes on so far."""
+        """Play one run's part of a rung if the run reaches it. Collective call."""
         candidate = cell.candidate
         if candidate.label == plan.UNTUNED:
             self.play_rung(cell, 0, WHOLE, "untuned")
@@ -215,9 +222,9 @@ class Player:
         self.play_rung(cell, number, rungs[number], f"rung {number + 1}")
 
     def play_rung(self, cell: Cell, number: int, rung: Rung, where: str) -> None:
-        """Collective. Play a run as far as a rung goes, unless that is done.
+        """Play a run to the end of a rung, unless that is done. Collective call.
 
-        Its first rounds tell what it costs, and so how many rounds the budget allows.
+        The cost of its first rounds determines how many rounds the budget allows.
         """
         if self.result(cell, name_step(number)) is not None:
             return
@@ -232,13 +239,16 @@ class Player:
         place = f"{where}, rounds {played + 1} to {rounds} of {before['whole']}"
         self.say(f"{cell.name}: {place}: {cell.candidate.description}")
         folder = self.folder / tune_folder.SEARCH / cell.name
-        after = self.played(cell, folder, rounds, before, played)
+        after = self.played(
+            cell=cell, folder=folder, rounds=rounds, before=before, since=played
+        )
         self.keep(cell, name_step(number), after)
 
     def cost(self, cell: Cell) -> Result:
-        """Collective. Return what the first rounds of a run tell of its cost.
+        """Measure the cost of a run's first rounds. Collective call.
 
-        They are the beginning of the run itself, or of one aside where it cannot go on.
+        These rounds begin the run itself. A run that cannot continue has a separate one
+        for them.
         """
         known = self.result(cell, COST)
         if known is not None:
@@ -250,27 +260,32 @@ class Player:
         )
         sweep = tune_folder.MEASURED if self.plays_whole(cell) else tune_folder.SEARCH
         folder = self.folder / sweep / cell.name
-        after = self.played(cell, folder, rounds, nothing, 0)
+        after = self.played(
+            cell=cell, folder=folder, rounds=rounds, before=nothing, since=0
+        )
         self.keep(cell, COST, after)
         return after
 
     def refuse_overspending(self) -> None:
-        """Collective. Measure all trials before the first rung, and raise UserError for
-        all methods whose first rounds alone exceed the budget. Nothing is left then.
+        """Measure all trials before the first rung. Raise UserError for all methods
+        whose first rounds exceed the budget. Collective call.
 
-        The rungs go on with what is measured.
+        A refused tuning leaves no files. An accepted one continues from the measured
+        rounds.
         """
-        if self.told(lambda: not tune_folder.is_unchecked(self.folder)):
+        if self.share_result(lambda: not tune_folder.is_unchecked(self.folder)):
             return
         lines = [self.overspending(method) for method in self.tuning.section.methods]
         refused = [line for line in lines if line]
         if refused:
-            self.told(lambda: tune_folder.remove(self.folder))
+            self.share_result(lambda: tune_folder.remove(self.folder))
             raise UserError(*refused)
-        self.told(lambda: tune_folder.check_off(self.folder))
+        self.share_result(lambda: tune_folder.check_off(self.folder))
 
     def overspending(self, method: str) -> str:
-        """Collective. Return why a method's search cannot keep its budget, or ""."""
+        """Return why a method's search cannot keep its budget, or "". Collective
+        call.
+        """
         if self.tuning.section.overspend:
             return ""
         costs = [
@@ -281,7 +296,7 @@ class Player:
         return spending.refusal(self.tuning, method, sum(costs))
 
     def plays_whole(self, cell: Cell) -> bool:
-        """Whether a run cannot go on with more rounds."""
+        """Return whether a run cannot continue with more rounds."""
         candidate = cell.candidate
         if candidate.label == plan.UNTUNED:
             return self.tuning.config(candidate, cell.seed, 1).needs_rounds
@@ -290,21 +305,23 @@ class Player:
     def played(
         self, cell: Cell, folder: Path, rounds: int, before: Result, since: int
     ) -> Result:
-        """Collective. Play a run up to so many rounds; what it came to.
+        """Play a run up to ``rounds`` rounds and return its result. Collective call.
 
         Args:
-            cell: Which run.
-            folder: Its own.
-            rounds: That it has then.
-            before: What it came to in the step before.
-            since: How many of its rounds are counted there.
+            cell: The run.
+            folder: The run's folder.
+            rounds: The number of rounds at the end.
+            before: The result of the step before.
+            since: The number of rounds that ``before`` counts.
         """
         experiment = self.tuning.config(cell.candidate, cell.seed, rounds)
         try:
             run(experiment, folder, self.communicator)
         except Diverged as error:
             self.say(f"{cell.name}: diverged, and does not go on")
-            more = self.told(lambda: sum(gradients_of(summary.load(folder))[0][since:]))
+            more = self.share_result(
+                lambda: sum(gradients_of(summary.load(folder))[0][since:])
+            )
             return Result(
                 rounds=rounds,
                 whole=before["whole"],
@@ -314,12 +331,16 @@ class Player:
                 failure=str(error),
             )
         every = experiment.evaluation.every
-        return self.told(lambda: self.judged(folder, rounds, before, since, every))
+        return self.share_result(
+            lambda: self.judged(
+                folder=folder, rounds=rounds, before=before, since=since, every=every
+            )
+        )
 
     def judged(
         self, folder: Path, rounds: int, before: Result, since: int, every: int
     ) -> Result:
-        """What a run that was played came to, read from its folder. On rank 0."""
+        """Read the result of a played run from its folder. On rank 0."""
         played = summary.load(folder)
         of_rounds, final = gradients_of(played)
         if len(of_rounds) > rounds:
@@ -348,11 +369,11 @@ class Player:
     # The final runs
 
     def final_cells(self, method: str) -> list[Cell]:
-        """Collective. The runs on the final partitions: of the chosen configuration, if
-        there is one, and of the untuned one, if its runs came to an end.
+        """Return the final runs of the chosen and the untuned configuration, as far as
+        both exist. Collective call.
         """
         seeds = self.tuning.section.final_seeds
-        labels = self.told(lambda: self.final_labels(method))
+        labels = self.share_result(lambda: self.final_labels(method))
         return [
             Cell(Candidate(method, label, {}), seed)
             if label == TUNED
@@ -362,13 +383,13 @@ class Player:
         ]
 
     def final_labels(self, method: str) -> list[str]:
-        """Which configurations of a method have final runs. On rank 0."""
+        """Return the labels of a method's configurations with final runs. On rank 0."""
         choices = self.choices(method)
         return [label for label, choice in choices.items() if choice is not None]
 
     def choices(self, method: str) -> dict[str, Choice | None]:
-        """The configurations of a method that are compared at the end, by label. On
-        rank 0.
+        """Return the configurations of a method that are compared at the end, by label.
+        On rank 0.
         """
         return {
             TUNED: search_results.choose(self.tuning, self.folder, method),
@@ -376,8 +397,8 @@ class Player:
         }
 
     def play_final(self, cell: Cell) -> None:
-        """Collective. Play one final run, unless it is complete; one that diverges is
-        left out of what comes out.
+        """Play one final run, unless it is complete. A diverged run is left out of the
+        outcome. Collective call.
         """
         experiment = self.final_experiment(cell)
         tuned = cell.candidate.label == TUNED
@@ -388,7 +409,7 @@ class Player:
             self.say(f"{cell.name}: {error}")
 
     def final_experiment(self, cell: Cell) -> config.Config:
-        """Collective. The configuration of a final run."""
+        """Return the configuration of a final run. Collective call."""
         method, label = cell.candidate.method, cell.candidate.label
 
         def name_and_rounds() -> list[Any]:
@@ -396,7 +417,7 @@ class Player:
             assert choice is not None
             return [choice.candidate.name, choice.rounds]
 
-        name, rounds = self.told(name_and_rounds)
+        name, rounds = self.share_result(name_and_rounds)
         candidate = self.candidates(method)[name]
         experiment = self.tuning.config(candidate, cell.seed, rounds)
         named = f"{self.tuning.base.get('name', 'experiment')}-{cell.candidate.name}"
@@ -416,24 +437,24 @@ class Player:
         return f"{method}: chosen: {choice.candidate.description}"
 
     def write_outcome(self) -> None:
-        """Collective. Write and print what came out."""
+        """Write and print the outcome. Collective call."""
 
         def write() -> None:
             for method in self.tuning.section.methods:
                 self.write_choice(method)
             outcome.tell(self.tuning, self.folder)
 
-        self.told(write)
+        self.share_result(write)
 
-    # What all ranks know alike
+    # Values that are the same on all ranks
 
     def candidates(self, method: str) -> dict[str, Candidate]:
-        """A method's configurations by name."""
+        """Return a method's configurations by name."""
         known = [*self.tuning.trials(method), self.tuning.untuned(method)]
         return {candidate.name: candidate for candidate in known}
 
     def going_on(self, method: str, rung: int) -> list[Candidate]:
-        """Collective. The candidates that are played in a rung, the best first."""
+        """Return the candidates of a rung, the best first. Collective call."""
 
         def names() -> list[str]:
             found = search_results.select_candidates(
@@ -442,18 +463,25 @@ class Player:
             return [candidate.name for candidate in found]
 
         known = self.candidates(method)
-        return [known[name] for name in self.told(names)]
+        return [known[name] for name in self.share_result(names)]
 
     def result(self, cell: Cell, step: str) -> Result | None:
-        """Collective. What a step of a run came to; None where it has not ended."""
-        return self.told(lambda: tune_folder.result(self.folder, cell.name, step))
+        """Return the result of a run's step, or None before its end. Collective
+        call.
+        """
+        return self.share_result(
+            lambda: tune_folder.result(self.folder, cell.name, step)
+        )
 
     def keep(self, cell: Cell, step: str, result: Result) -> None:
-        """Collective. Write what a step of a run came to."""
-        self.told(lambda: tune_folder.keep(self.folder, cell.name, step, result))
+        """Write the result of a run's step. Collective call."""
+        self.share_result(
+            lambda: tune_folder.keep(self.folder, cell.name, step, result)
+        )
 
-    def told(self, found: Callable[[], Told]) -> Told:
-        """Collective. What rank 0 finds in the folder, for all ranks.
+    def share_result(self, found: Callable[[], Told]) -> Told:
+        """Call a function on rank 0 and return its result on all ranks. Collective
+        call.
 
         Raises:
             UserError, RunFailure: on all ranks, where rank 0 does.

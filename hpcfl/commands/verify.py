@@ -89,7 +89,7 @@ def verify(
 
 @contextmanager
 def _folder_here() -> Iterator[Path]:
-    """A temporary folder in the working folder, which the ranks of all hosts see.
+    """Make a temporary folder in the working folder, which the ranks of all hosts see.
     Raises UserError.
     """
     with ExitStack() as stack:
@@ -111,8 +111,8 @@ def _play(
     folder: Path,
     communicator: Communicator,
 ) -> int:
-    """Collective. Play runs again in a folder; return on rank 0 how many differ from
-    those that were ``chosen``, and print a line for each.
+    """Play runs again in a folder and print a line for each. Return on rank 0 how many
+    differ from ``chosen``. Collective call.
     """
     wrong = 0
     for number, table in enumerate(tables):
@@ -129,7 +129,7 @@ def _play(
 
 
 def compare(stored: Run, played: Run) -> tuple[list[str], bool]:
-    """What became of a run that was played again.
+    """Compare a stored run with its repetition.
 
     Returns:
         Lines to say, and whether it came out as it should.
@@ -167,8 +167,8 @@ def compare(stored: Run, played: Run) -> tuple[list[str], bool]:
 
 
 def _chosen(path: Path, sample: int, names: Sequence[str]) -> list[Run]:
-    """The runs to play again, in the order of their names, which are labels, or paths
-    where several have one label. Raises UserError.
+    """Return the runs to play again, in the order of their names. Names are labels, or
+    paths where several runs share a label. Raises UserError.
     """
     runs, _ = summary.runs_below([path])
     labels = Counter(run.label for run in runs)
@@ -189,7 +189,7 @@ def _chosen(path: Path, sample: int, names: Sequence[str]) -> list[Run]:
 
 
 def _table(run: Run, root: Path | None, own: Collection[str]) -> dict[str, Any]:
-    """The configuration with which a run is played here. Raises UserError."""
+    """Return the configuration that repeats a run here. Raises UserError."""
     sections = [run.config[section] for section in PLAYED_BY]
     unnamed = sorted(find_own_names(sections) - set(own))
     if unnamed:
@@ -210,7 +210,7 @@ def _table(run: Run, root: Path | None, own: Collection[str]) -> dict[str, Any]:
 
 
 def _other_arithmetic(there: Mapping[str, Any], here: Mapping[str, Any]) -> list[str]:
-    """What the last bits depend on and that is not the same, in words."""
+    """Describe the differences in settings that the last bits depend on."""
     lines = []
     for key in ARITHMETIC:
         if there.get(key) != here.get(key):
@@ -223,7 +223,7 @@ def _other_arithmetic(there: Mapping[str, Any], here: Mapping[str, Any]) -> list
 
 
 def _differing(stored: Run, played: Run) -> list[str]:
-    """The names of what was stored and is not the same now."""
+    """Return the names of stored values that differ now."""
     names = []
     for part, counts in stored.results.static.items():
         now = played.results.static.get(part)
@@ -244,6 +244,6 @@ def _differing(stored: Run, played: Run) -> list[str]:
 
 
 def _is_exact(name: str) -> bool:
-    """Whether a number is the same in every arithmetic."""
+    """Return whether a number is the same in every arithmetic."""
     counted = ("train_counts", "test_counts", "rounds", "total", "floats")
     return MetricName.parse(name).number.startswith(counted)

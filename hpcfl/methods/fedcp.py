@@ -25,7 +25,7 @@ import torch.nn.functional as functional
 from pydantic import Field
 from torch import Tensor, nn
 
-from hpcfl.clients import Fleet, StepContext, at
+from hpcfl.clients import Fleet, StepContext, evaluate_at
 from hpcfl.clients.losses import Batch
 from hpcfl.communication.message import Inbox, Message
 from hpcfl.methods._private_part import PrivatePart
@@ -85,7 +85,7 @@ class FedCP(PrivatePart):
         fit = functional.cross_entropy(logits, batch.y)
         if not self.lam:
             return fit
-        received = at(
+        received = evaluate_at(
             model, lane.received, lambda other: parts(other).features(batch.x)
         )
         apart = discrepancy(features, received.detach(), WIDTHS)

@@ -26,7 +26,7 @@ import torch
 from pydantic import Field, PositiveInt
 from torch import Tensor, nn
 
-from hpcfl.clients import Fleet, at
+from hpcfl.clients import Fleet, evaluate_at
 from hpcfl.clients.losses import Batch
 from hpcfl.communication.message import Inbox
 from hpcfl.methods._server_model import ServerModel
@@ -86,7 +86,7 @@ class FedEM(ServerModel):
         def predicted(components: nn.Module) -> Tensor:
             return log_probabilities(components, batch.x)
 
-        received = at(model, lane.received, predicted, lane.statistics)
+        received = evaluate_at(model, lane.received, predicted, lane.statistics)
         weights = responsibilities(received, lane.mixture)
         terms = weights * predicted(model)
         samples = torch.arange(len(batch.y), device=batch.y.device)

@@ -21,7 +21,7 @@ import torch.nn.functional as functional
 from pydantic import Field
 from torch import Tensor, nn
 
-from hpcfl.clients import Fleet, at
+from hpcfl.clients import Fleet, evaluate_at
 from hpcfl.clients.losses import Batch
 from hpcfl.communication.message import Inbox
 from hpcfl.methods.base import ClientModel, Setup, State, search
@@ -111,7 +111,7 @@ class FedPHP(FedAvg):
         if not self.lam:
             return super().loss(model, batch, lane)
         features = parts(model).features(batch.x)
-        inherited = at(
+        inherited = evaluate_at(
             model,
             lane.inherited,
             lambda teacher: parts(teacher).features(batch.x),

@@ -22,7 +22,7 @@ import torch.nn.functional as functional
 from pydantic import Field
 from torch import Tensor, nn
 
-from hpcfl.clients import Fleet, at
+from hpcfl.clients import Fleet, evaluate_at
 from hpcfl.clients.losses import Batch
 from hpcfl.communication.message import Inbox
 from hpcfl.methods.base import Setup, State, search
@@ -74,7 +74,7 @@ class Moon(FedAvg):
             [
                 functional.cosine_similarity(
                     features,
-                    at(
+                    evaluate_at(
                         model, row, lambda other: parts(other).features(batch.x)
                     ).detach(),
                 )

@@ -24,7 +24,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hpcfl.clients import Fleet
+from hpcfl.clients.fleet import Fleet
 from hpcfl.clock.calendar import Calendar
 from hpcfl.clock.staleness import Staleness
 from hpcfl.clock.timetable import Job, Step
@@ -75,8 +75,8 @@ def stages_maker(
 
 
 def tried(prepared: Prepared, communicator: Communicator) -> Prepared:
-    """Collective. Return the experiment with the decision whether clients that started
-    from different models train side by side.
+    """Decide whether clients with different start models train side by side. Return the
+    experiment with this decision. Collective call.
 
     They do if it is possible on all ranks with clients. Raises UserError where the
     method cannot be played asynchronously.
@@ -106,8 +106,8 @@ def refuse(prepared: Prepared) -> None:
 
 
 def needs_a_round(sent: Message, returned: Message) -> str:
-    """Why messages need the clients of one round together, such as are more than a mean
-    of what came down; "" where they do not.
+    """Return why messages need the clients of one round together, or "". A message that
+    is more than a mean of what the server sent does.
     """
     for name, value in sent.items():
         models = isinstance(value, Pool | Mixture)
@@ -204,11 +204,11 @@ class Arrivals:
         round.work = LocalWork(own, {}, private, finite)
 
     def groups(self, wave: Wave) -> list[tuple[list[Job], bool]]:
-        """The jobs of this rank's clients in a wave, those together that are one fleet,
-        and whether their models are scored.
+        """Group the jobs of this rank's clients in a wave into fleets. Each group says
+        whether its models are scored.
 
         Clients of a fleet have one learning rate. They start from one version, unless
-        the method can be played with several.
+        the method supports several.
         """
         config = self.prepared.config
         groups: dict[tuple[Any, bool], list[Job]] = {}
@@ -226,7 +226,7 @@ class Arrivals:
         ]
 
     def kind(self, version: int) -> Any:
-        """What clients of one fleet have in common who start from a version."""
+        """Return the grouping key of a fleet whose clients start from a version."""
         if not self.prepared.mixes:
             return version
         setup, round = self.prepared.setup, version + 1
@@ -256,8 +256,8 @@ class Arrivals:
         return fleet
 
     def uploads_of(self, wave: Wave) -> Message:
-        """What clients of this rank send that arrive in a wave and did not diverge: for
-        each of its rounds the means, weighed by staleness, and all weights.
+        """Return the uploads of this rank's finite clients in a wave. Each round has
+        means weighted by staleness, and all weights.
         """
         message: dict[str, Mean | Field] = {}
         senders, tables = [], []
@@ -286,16 +286,18 @@ class Arrivals:
         round.reports = self.flights.collected.reports.pop(self.plan.number)
 
     def meet(self, work: LocalWork, vote: Callable[[], int]) -> None:
-        """Collective. Bring all clients' numbers to rank 0, and tell all ranks who
-        diverged: of this round, and where a wave begins of those of its rounds, too, in
-        which ranks do not meet.
+        """Gather all clients' numbers on rank 0, and report diverged clients to all
+        ranks. Collective call.
+
+        The first round of a wave also covers the wave's rounds in which ranks do not
+        meet.
         """
         collected = self.flights.collected
         diverged = np.arange(0)
         if self.wave is not None:
             diverged = self.diverged(self.wave)
             self.upload = self.uploads_of(self.wave)
-        rounds = self.told(work)
+        rounds = self.list_reported(work)
         seconds = dict(self.round.stopwatch.seconds)
         headers = []
         for _, numbers in rounds.values():
@@ -308,13 +310,13 @@ class Arrivals:
             gathered = {}
             for position, (number, (audience, numbers)) in enumerate(rounds.items()):
                 gathered[number] = record.gather(
-                    self.communicator,
-                    self.prepared.placement,
-                    audience,
-                    len(self.prepared.counts),
-                    numbers,
-                    [headers[position] for headers in headers_of_ranks],
-                    self.prepared.resources.scores,
+                    communicator=self.communicator,
+                    placement=self.prepared.placement,
+                    audience=audience,
+                    clients=len(self.prepared.counts),
+                    fleets=numbers,
+                    headers=[headers[position] for headers in headers_of_ranks],
+                    scores=self.prepared.resources.scores,
                 )
         if self.wave is not None:
             all_lost = list(itertools.chain(*lost))
@@ -327,9 +329,11 @@ class Arrivals:
         own = replace(own, uploads=list(uploads), vote=max(votes))
         collected.reports[self.plan.number] = own
 
-    def told(self, work: LocalWork) -> dict[int, tuple[np.ndarray, record.OfFleets]]:
-        """The rounds of which ranks tell each other where they meet: of each the clients
-        that have numbers, and those of this rank.
+    def list_reported(
+        self, work: LocalWork
+    ) -> dict[int, tuple[np.ndarray, record.OfFleets]]:
+        """Return the rounds that ranks report when they meet: clients with numbers, and
+        the numbers of this rank.
         """
         rounds = {self.plan.number: (self.plan.audience, self.numbers(work))}
         if self.wave is None:
@@ -342,7 +346,7 @@ class Arrivals:
         return rounds
 
     def diverged(self, wave: Wave) -> np.ndarray:
-        """The clients of this rank that arrive in a wave and diverged."""
+        """Return the diverged clients of this rank that arrive in a wave."""
         found = [np.arange(0)]
         for number in wave.rounds:
             own = self.own(self.calendar.step(number).cohort)
@@ -370,7 +374,7 @@ class Arrivals:
         round.uploads = uploads.pop(self.plan.number, None)
 
     def gather_uploads(self, wave: Wave, reports: Reports) -> None:
-        """Collective. Bring what arrives in a wave to rank 0."""
+        """Gather the uploads of a wave on rank 0. Collective call."""
         collected = self.flights.collected
         senders = {}
         for number in wave.rounds:
@@ -380,11 +384,11 @@ class Arrivals:
         if not len(all_senders):
             return
         gathered = exchange.gather(
-            self.communicator,
-            self.prepared.placement,
-            all_senders,
-            self.upload,
-            reports.uploads,
+            communicator=self.communicator,
+            placement=self.prepared.placement,
+            ids=all_senders,
+            message=self.upload,
+            headers=reports.uploads,
         )
         self.flights.forget_uploads(self.own(all_senders))
         self.upload = {}
@@ -414,7 +418,9 @@ class Arrivals:
         self.flights.forget_messages(self.plan.number, round.server)
 
     def uplink(self, cohort: np.ndarray, uploads: State) -> State:
-        """The means of what arrived, moved as far as the step goes."""
+        """Return the means of arrived uploads after the server's step size is
+        applied.
+        """
         if WEIGHTS not in uploads:
             return uploads  # the method sends nothing
         table = uploads.pop(WEIGHTS).double()
@@ -427,10 +433,16 @@ class Arrivals:
         stepped = {}
         for name, weights in zip(sorted(uploads), table.T, strict=True):
             sent = {
-                version: self.flights.kept(version, name, self.round.server)
+                version: self.flights.find_field(version, name, self.round.server)
                 for version in {*versions, self.version}
             }
-            stepped[name] = step_of(uploads[name], sent, versions, weights, rate)
+            stepped[name] = step_of(
+                mean=uploads[name],
+                sent=sent,
+                versions=versions,
+                weights=weights,
+                rate=rate,
+            )
         return stepped
 
 
@@ -441,12 +453,12 @@ def step_of(
     weights: Tensor,
     rate: float,
 ) -> Tensor:
-    """What the server gets in place of a ``mean`` [width] of uploads; rounded once.
+    """Return the value that replaces a ``mean`` [width] of uploads on the server. It is
+    rounded once.
 
     Args:
-        sent: what the versions of the server sent, [width] each; of these the newest
-            and those that clients started from.
-        versions: that each client started from, [n].
+        sent: messages [width] of the newest version and of clients' start versions.
+        versions: the start version of each client, [n].
         weights: of the clients in the mean, whole numbers, float64 [n].
         rate: λ.
     """

@@ -55,12 +55,12 @@ class BestRound:
         return number
 
     def keep(self, number: float) -> None:
-        """The round whose state ``before`` was given is the best."""
+        """Mark the round whose state ``before`` received as the best."""
         assert self._before is not None
         self._number = number
         self._unwritten = replace(self._before, number=number)
 
     def take(self) -> Best | None:
-        """The best state, unless a checkpoint has it already."""
+        """Return the best state, unless a checkpoint has it already."""
         best, self._unwritten = self._unwritten, None
         return best

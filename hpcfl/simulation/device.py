@@ -104,8 +104,10 @@ def choose_device(runtime: Runtime, local_rank: int) -> torch.device:
 
 
 def found(device: torch.device, communicator: Communicator, precision: str) -> Device:
-    """Collective. The device with what the ranks know of each other: one GPU may be
-    ``cuda:0`` of two ranks, and ``cuda:0`` of two ranks may be two GPUs.
+    """Return the device with the facts that ranks exchange about theirs. Collective
+    call.
+
+    One GPU may be ``cuda:0`` of two ranks, and ``cuda:0`` of two ranks may be two GPUs.
     """
     mine = [f"{communicator.host} {_number(device)}", kind(device, precision)]
     numbers, kinds = zip(*communicator.allgather(mine), strict=True)
@@ -115,7 +117,9 @@ def found(device: torch.device, communicator: Communicator, precision: str) -> D
 
 
 def kind(device: torch.device, precision: str) -> str:
-    """What the last bits of results depend on, in words; "" on a CPU."""
+    """Describe the GPU properties that the last bits of results depend on; "" on a
+    CPU.
+    """
     if device.type == "cpu":
         return ""
     return (
@@ -125,7 +129,7 @@ def kind(device: torch.device, precision: str) -> str:
 
 
 def _number(device: torch.device) -> str:
-    """The UUID of a GPU, or of a MIG slice of one; "cpu" for the CPU."""
+    """Return the UUID of a GPU, or of a MIG slice of one; "cpu" for the CPU."""
     if device.type != "cuda":
         return "cpu"
     return str(torch.cuda.get_device_properties(device).uuid)
@@ -163,8 +167,8 @@ def _promise(precision: str) -> None:
 
 
 def given() -> str | None:
-    """What says that this process was given GPUs, ``VARIABLE = value``; None where
-    nothing does.
+    """Return the start of a message about the variable that assigns GPUs to this
+    process. Return None without such a variable.
     """
     for name in LISTS:
         if (value := os.environ.get(name, "")) not in NO_LIST:
@@ -175,7 +179,7 @@ def given() -> str | None:
 
 
 def _reason() -> str:
-    """Why torch sees no GPU, and what to install."""
+    """Explain why torch sees no GPU, and suggest an installation."""
     driver = _driver()
     if driver is None:
         return "no driver of NVIDIA is there (libcuda.so.1); ask for a node with a GPU, in Slurm by --gpus"
@@ -191,8 +195,8 @@ def _reason() -> str:
 
 
 def _installs(wheel: str) -> str:
-    """The command that gives this Python the torch of a ``wheel``, within the bounds of
-    hpcfl's own.
+    """Return the pip command that installs torch from a ``wheel`` index within hpcfl's
+    version bounds.
     """
     try:
         requirements = requires("hpcfl") or []
@@ -217,7 +221,9 @@ def _installs(wheel: str) -> str:
 
 
 def _driver() -> tuple[int, int] | None:
-    """The version of CUDA that the installed driver runs; None without a driver."""
+    """Return the version of CUDA that the installed driver runs, or None without a
+    driver.
+    """
     version = ctypes.c_int()
     try:
         ctypes.CDLL("libcuda.so.1").cuDriverGetVersion(ctypes.byref(version))

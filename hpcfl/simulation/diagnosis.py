@@ -1,5 +1,5 @@
-"""What failed in the preflight, as one line: where in the user's code, and what was
-wrong there.
+"""One-line diagnosis of a failed preflight: the place in the user's code, and the
+mistake.
 """
 
 import traceback
@@ -22,21 +22,20 @@ Diagnosis = tuple[str, BaseException | None]
 
 
 def placed(text: str, place: str | None) -> str:
-    """The text behind the ``file:line`` that it is about, where that is known."""
+    """Put the known ``file:line`` before a text."""
     return f"{place}: {text}" if place else text
 
 
-def of_mistake(prepared: Prepared, error: BaseException) -> Diagnosis:
-    """What is wrong with the model, if that fails by itself; else with the method."""
-    return of_model(prepared) or of_method(prepared, error)
+def diagnose_mistake(prepared: Prepared, error: BaseException) -> Diagnosis:
+    """Diagnose the model if it fails by itself, else the method."""
+    return diagnose_model(prepared) or diagnose_method(prepared, error)
 
 
-def of_method(prepared: Prepared, error: BaseException) -> Diagnosis:
-    """What is wrong in the method.
+def diagnose_method(prepared: Prepared, error: BaseException) -> Diagnosis:
+    """Diagnose a mistake in the method.
 
-    It is placed at the innermost line of the user's code that the exception went
-    through; without any, where the hook, the method or the model is defined, the first
-    of these that is the user's.
+    The place is the innermost line of the user's code in the traceback. Without such a
+    line it is the first user definition among hook, method and model.
     """
     place = user_code.find_line(error)
     known = isinstance(error, UserError | RunFailure)
@@ -64,7 +63,7 @@ def own_hook_of(error: BaseException) -> str:
     return ""
 
 
-def of_model(prepared: Prepared) -> Diagnosis | None:
+def diagnose_model(prepared: Prepared) -> Diagnosis | None:
     """Return the fault of the model on a few samples, in evaluation mode and on a batch
     in training mode; None for a model that runs.
     """
@@ -97,14 +96,12 @@ def _check_output(output: object, samples: int, classes: int) -> None:
     )
 
 
-def of_lanes(error: BaseException) -> Diagnosis:
-    """What keeps clients from training side by side, and what to do about it; it works
-    with one lane.
-    """
-    return f"{of_unbatched(error)}; set runtime.lanes = 1", error
+def diagnose_lanes(error: BaseException) -> Diagnosis:
+    """Explain why clients cannot train side by side, and suggest a single lane."""
+    return f"{describe_unbatched(error)}; set runtime.lanes = 1", error
 
 
-def of_side_by_side(error: BaseException) -> Diagnosis:
+def diagnose_side_by_side(error: BaseException) -> Diagnosis:
     """Describe an error that occurs with several lanes only, and is no known limit of
     batching.
     """
@@ -115,7 +112,7 @@ def of_side_by_side(error: BaseException) -> Diagnosis:
     return placed(text, user_code.find_line(error)), error
 
 
-def of_failure(error: BaseException) -> Diagnosis:
+def diagnose_failure(error: BaseException) -> Diagnosis:
     """Describe a failure of the machine, or an error that occurred once."""
     if isinstance(error, RunFailure):
         return str(error), error
@@ -126,16 +123,16 @@ def of_failure(error: BaseException) -> Diagnosis:
     return text, error
 
 
-def of_unbatched(error: BaseException) -> str:
+def describe_unbatched(error: BaseException) -> str:
     """Where and why clients cannot be batched, as one line."""
     place = user_code.find_line(error) or "model or method"
     first_sentence = user_code.describe_error(error).partition(". ")[0]
     return f"{place}: cannot be batched over clients ({first_sentence})"
 
 
-def of_dependent(operators: list[str], lanes: int | str) -> str:
-    """What a user should know where ``operators`` give clients side by side other bits,
-    with this ``runtime.lanes``.
+def describe_dependent(operators: list[str], lanes: int | str) -> str:
+    """Explain that ``operators`` give a client other last bits beside others, for this
+    ``runtime.lanes``.
     """
     names = ", ".join(operators)
     if lanes == "auto":
@@ -150,12 +147,12 @@ def of_dependent(operators: list[str], lanes: int | str) -> str:
 
 
 def _model_plugin(prepared: Prepared) -> object:
-    """The class or function that makes the model."""
+    """Return the class or function that makes the model."""
     return plugins.find("hpcfl.models", "model.name", prepared.config.model.name)
 
 
 def _size(output: object) -> str:
-    """The shape of a tensor, as 2×10; of anything else its type."""
+    """Return the shape of a tensor, such as 2×10, or the type of another object."""
     if isinstance(output, Tensor):
         return "×".join(map(str, output.shape))
     return f"a {type(output).__name__}"

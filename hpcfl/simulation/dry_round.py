@@ -17,11 +17,11 @@ from functools import partial
 import numpy as np
 import torch
 
-from hpcfl.clients import BUFFERS, Fleet, Resources
 from hpcfl.clients.batch_plan import AskedTraining
 from hpcfl.clients.execution import choose
+from hpcfl.clients.fleet import BUFFERS, Fleet
 from hpcfl.clients.frozen import head_kernel
-from hpcfl.clients.resources import Stopwatch
+from hpcfl.clients.resources import Resources, Stopwatch
 from hpcfl.clients.training import Task
 from hpcfl.communication.communicator import OneProcess
 from hpcfl.communication.message import Mean, Message
@@ -65,9 +65,9 @@ class Enough(Exception):
     """Ends a long step of the server, which has worked so far."""
 
 
-# What may fail in them and is no mistake: here all clients' messages are equal, which
-# may be too odd for a method. torch documents LinAlgError in this place, but its
-# annotations do not count it as public.
+# Errors of hooks that are no mistakes of the user. In a dry round all clients' messages
+# are equal, and a method may fail on such input. Torch documents LinAlgError in this
+# place, but its annotations do not count it as public.
 EXCUSED = (
     ValueError,
     ArithmeticError,
@@ -89,7 +89,7 @@ def train_briefly(task: Task, asked: list[AskedTraining] | None = None) -> Task:
 
 @dataclass(frozen=True)
 class Tried:
-    """What a dry round shows.
+    """Observations of a dry round.
 
     Attributes:
         dependent: operators that were called and give a lane bits that depend on the
@@ -204,7 +204,7 @@ def _is_of_server(error: BaseException | None) -> bool:
 
 
 def impatient() -> Callable[[], None]:
-    """What listens to heartbeats and raises Enough after HEARTBEATS of them."""
+    """Return a listener to heartbeats that raises Enough after HEARTBEATS of them."""
     numbers = itertools.count(1)
 
     def listen() -> None:
@@ -274,7 +274,9 @@ def _excusing(fewer: bool) -> Iterator[None]:
 
 
 def shrink(prepared: Prepared, lanes: int, samples: int = SAMPLES) -> Prepared:
-    """The experiment with clients of so many samples, and a kernel and stores of its own."""
+    """Return the experiment with a few samples for each client, and with its own kernel
+    and stores.
+    """
     resources = prepared.resources
     affordable = max(MIN_CLIENTS, FLOATS // prepared.setup.layout.width)
     clients = min(prepared.setup.clients, affordable)
@@ -292,13 +294,13 @@ def shrink(prepared: Prepared, lanes: int, samples: int = SAMPLES) -> Prepared:
         if name.startswith(BUFFERS):
             private[name] = row
     small_resources = Resources(
-        setup,
-        dealt,
-        choose(module, device, lanes, replay=False),
-        resources.buffers,
-        device,
-        Stopwatch(),
-        resources.scores,
+        setup=setup,
+        samples=dealt,
+        kernel=choose(module, device, lanes, replay=False),
+        buffers=resources.buffers,
+        device=device,
+        stopwatch=Stopwatch(),
+        scores=resources.scores,
         head=head_kernel(module, device, lanes, False, memory=math.inf),
     )
     return replace(
@@ -329,7 +331,7 @@ def check_score(small: Prepared, columns: list[str]) -> None:
 
 
 def hook_of(error: BaseException | None) -> str:
-    """The hook of the method in which an exception was raised; "" where it was in none."""
+    """Return the method's hook in which an exception was raised, or ""."""
     if error is None:
         return ""
     if isinstance(error, MessageError):

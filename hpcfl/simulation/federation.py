@@ -10,7 +10,7 @@ from torch import Tensor
 from hpcfl.communication.communicator import Communicator
 from hpcfl.errors import Interrupted, RunFailure
 from hpcfl.methods.base import State
-from hpcfl.simulation import hearing
+from hpcfl.simulation import reported_losses
 from hpcfl.simulation.asynchronous import stages_maker
 from hpcfl.simulation.best import BestRound
 from hpcfl.simulation.final_scoring import FINAL_SCORING
@@ -31,7 +31,7 @@ Report = Callable[[int, dict[str, Any]], None]
 
 
 def nobody(round: int, values: dict[str, Any]) -> None:
-    """Who is told of rounds where nobody is."""
+    """Ignore a round (no-op observer)."""
 
 
 @dataclass
@@ -65,7 +65,7 @@ class Federation:
         )
 
     def run(self, done: int, request: StopRequest) -> None:
-        """Collective. Play the rounds after ``done``, then score the final models.
+        """Play the rounds after ``done``, then score the final models. Collective call.
 
         Raises:
             Interrupted: a stop signal came.
@@ -89,7 +89,9 @@ class Federation:
                 raise
             result = conclude(round)
             self._unrecorded.append(result)
-            hearing.hear(calendar, self.communicator, number, result.numbers)
+            reported_losses.share_losses(
+                calendar, self.communicator, number, result.numbers
+            )
             if plan.scored:
                 self.judge(result)
             vote = max(result.vote, self.planned(number))
@@ -123,7 +125,7 @@ class Federation:
             self.prepared.store.read_ahead(next_cohort.tolist())
 
     def finish(self) -> None:
-        """Collective. Score the models that the last aggregation made."""
+        """Score the models of the last aggregation. Collective call."""
         prepared = self.prepared
         plan = select_final(prepared.config, prepared.newcomer_ids, prepared.calendar)
         round = Round(plan, self.communicator, prepared, self.server)
@@ -132,20 +134,20 @@ class Federation:
         self.record_rounds()
 
     def vote(self, number: int, request: StopRequest) -> int:
-        """What this rank wants done after a round.
+        """Return this rank's vote after a round: stop, checkpoint or continue.
 
-        A signal that reaches only ranks that wait for others by then counts for the
-        next round. There are rounds without a vote, in which ranks do not meet.
+        A signal that reaches only ranks that already wait for others counts for the
+        next round. Rounds in which ranks do not meet have no vote.
         """
         if request.received:
             return STOP
         return CHECKPOINT if self.schedule.due(number) else CONTINUE
 
     def planned(self, number: int) -> int:
-        """What is to be done after a round in any case, as all ranks know.
+        """Return the planned action after a round, which is the same on all ranks.
 
-        The round before the last always ends with a checkpoint, from which the models
-        that the last round trains can be made again.
+        The round before the last always ends with a checkpoint. The models that the
+        last round trains can be made again from it.
         """
         before_last = number == self.prepared.config.rounds - 1
         planned = before_last or self.schedule.planned(number)
@@ -157,7 +159,9 @@ class Federation:
             self.best.before(number, self._server_state(), self.prepared.store)
 
     def judge(self, result: Result) -> None:
-        """Collective. Keep the state before a round if that is the best one so far."""
+        """Keep the state before a round if it is the best one so far. Collective
+        call.
+        """
         if self.best is None:
             return
         improved = None
@@ -183,9 +187,9 @@ class Federation:
                 self.report(result.number, result.values)
 
     def save_metrics(self, number: int) -> None:
-        """Collective. Keep what earlier rounds recorded and began to save.
+        """Save the recorded values of earlier rounds after a failure. Collective call.
 
-        All ranks are here, because they fail together.
+        All ranks call this, because they fail together.
         """
         self.record_rounds()
         if self.metrics is not None:
@@ -194,8 +198,8 @@ class Federation:
         self.checkpoints.finish()
 
     def checkpoint(self, number: int, wait: bool) -> None:
-        """Collective. Merge the metrics and begin to save all state; with ``wait``,
-        finish that as well.
+        """Merge the metrics and begin to save all state. With ``wait``, finish the
+        checkpoint as well. Collective call.
         """
         self.record_rounds()
         stopwatch = self.prepared.resources.stopwatch
@@ -213,20 +217,22 @@ class Federation:
             self.finish_checkpoint()
 
     def _server_state(self) -> Mapping[str, Tensor] | None:
-        """What rank 0 keeps beside the clients' state; None elsewhere."""
+        """Return rank 0's state beside the clients' state, or None on other ranks."""
         server = self.server if self.communicator.is_server else None
-        return hearing.kept(self.prepared.calendar, server)
+        return reported_losses.add_losses(self.prepared.calendar, server)
 
     def _lanes_of_ranks(self) -> list[list[int]] | None:
-        """Collective. On rank 0 the lanes that each rank has by now; None where no bit
-        depends on them.
+        """Return on rank 0 the current lanes of each rank, or None where no bit depends
+        on them. Collective call.
         """
         if not self.prepared.gpus:
             return None
         return self.communicator.gather(self.prepared.resources.lanes)
 
     def finish_checkpoint(self) -> None:
-        """Collective. Wait until the checkpoint that was begun, if any, is on the disk."""
+        """Wait until the checkpoint that was begun, if any, is on the disk. Collective
+        call.
+        """
         stopwatch = self.prepared.resources.stopwatch
         with stopwatch.phase("checkpoint"), self.schedule.waiting():
             self.checkpoints.finish()

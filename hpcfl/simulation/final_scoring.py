@@ -6,7 +6,7 @@ scored before and after their own training, where they do any.
 
 import torch
 
-from hpcfl.clients import Fleet
+from hpcfl.clients.fleet import Fleet
 from hpcfl.communication.message import Inbox, Message
 from hpcfl.simulation import record
 from hpcfl.simulation.round import COMPOSE, REPORT, SEND, LocalWork, Round
@@ -27,9 +27,11 @@ def score(round: Round) -> None:
 
 
 def score_newcomers(round: Round) -> None:
-    """Collective. Send newcomers the method's message to newcomers, and score them.
+    """Send newcomers the method's message to newcomers, and score them. Collective
+    call.
 
-    Their columns have names of their own: they do not count in the others' means.
+    Their columns have separate names, so they do not count in the means of other
+    clients.
     """
     newcomers = round.plan.newcomers
     if not len(newcomers):

@@ -1,15 +1,17 @@
-"""What a rank keeps between the rounds of a server that waits for nobody (time.md §6).
+"""State of a rank between the rounds of an asynchronous server (time.md §6).
 
-Clients start from older models of the server. So the messages that these models came to
-stay for as long as a client is at work that started from one of them: on rank 0 as a
-part of the server's state, so that checkpoints have them, and as an inbox on every rank.
-What a client makes is a function of the message, of its private state and of keys, all
-of which are there once it starts. Hence a rank trains all clients at once that have
-started and will arrive, and keeps what they made until their round. It is not part of a
-checkpoint: a run that goes on makes it again.
+Clients start from older models of the server. Messages are retained while any client
+still trains on them. Rank 0 stores them in the server's state, so that checkpoints
+contain them. Every rank has them as an inbox.
 
-These trainings are a wave (``clock/wave_schedule.py``). Ranks meet once in it: what the server
-needs for all rounds of the wave travels together, and rank 0 keeps it until then.
+A client's update depends only on the message, its private state and keys, which are
+known when it starts. Hence a rank trains all clients together that have started and
+will arrive. It retains their results until their round. Checkpoints do not contain
+these results: a resumed run computes them again.
+
+These trainings are a wave (``clock/wave_schedule.py``). Ranks meet once in it. The
+uploads for all rounds of the wave travel together, and rank 0 retains them until their
+round.
 """
 
 from dataclasses import dataclass, field
@@ -19,7 +21,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hpcfl.clients import Fleet
+from hpcfl.clients.fleet import Fleet
 from hpcfl.clock.calendar import Calendar
 from hpcfl.clock.wave_schedule import Wave, wave_from
 from hpcfl.communication import exchange
@@ -36,7 +38,7 @@ SENT = "in flight."  # what the names of kept messages begin with
 
 @dataclass(frozen=True)
 class Made:
-    """What came of a job, beside its rows.
+    """Results of a job, beside its rows.
 
     Attributes:
         weights: in each mean that it sends for, by name.
@@ -54,7 +56,7 @@ class Made:
 
 @dataclass
 class Collected:
-    """What has travelled for the rounds of a wave that are still to come.
+    """Gathered values of the later rounds of a wave.
 
     Attributes:
         reports: by round; of rounds in which ranks meet to score there is none.
@@ -95,9 +97,7 @@ class InFlight:
         self.collected = Collected()
 
     def begin(self, number: int) -> Wave | None:
-        """The wave that begins with a round; None where the round is part of the wave
-        under way.
-        """
+        """Return the wave that begins with a round, or None in the middle of a wave."""
         if number in self._rounds:
             return None
         wave = wave_from(self._calendar, number, self._trained, self._last)
@@ -110,13 +110,13 @@ class InFlight:
         for name, entry in fields(message).items():
             server[f"{SENT}{version}.{name}"] = entry.tensor
 
-    def kept(self, version: int, name: str, server: State) -> Tensor:
-        """On rank 0: a field of a message that is kept."""
+    def find_field(self, version: int, name: str, server: State) -> Tensor:
+        """Return a field of a retained message. On rank 0."""
         return server[f"{SENT}{version}.{name}"]
 
     def send_messages(self, server: State) -> None:
-        """Collective. Let every rank have the messages that rank 0 keeps in ``server``,
-        as far as they were not sent before.
+        """Send the retained messages in ``server`` that were not sent before to all
+        ranks. Collective call.
         """
         unsent: dict[str, Any] = {
             name: tensor
@@ -125,18 +125,20 @@ class InFlight:
         }
         nobody = np.arange(0)
         arrived, _ = exchange.send(
-            self._communicator,
-            self._prepared.placement,
-            nobody,
-            unsent,
-            self._prepared.resources.device,
+            communicator=self._communicator,
+            placement=self._prepared.placement,
+            ids=nobody,
+            message=unsent,
+            device=self._prepared.resources.device,
         )
         for name, tensor in arrived.items():
             _, version, of_field = name.split(".", 2)
             self.messages.setdefault(int(version), {})[of_field] = tensor
 
     def inbox(self, version: int) -> Inbox:
-        """What clients got who start from a version; {} where nothing is sent."""
+        """Return the inbox of clients that start from a version, or {} without
+        messages.
+        """
         return self.messages.get(version, {})
 
     def forget_messages(self, number: int, server: State) -> None:
@@ -165,11 +167,11 @@ class InFlight:
                 for name, values in of_fleet.values.items()
             }
             self._made[client] = Made(
-                {name: of_all[position] for name, of_all in weights.items()},
-                bool(finite[position]),
-                numbers,
-                of_fleet.columns,
-                of_fleet.recorded,
+                weights={name: of_all[position] for name, of_all in weights.items()},
+                finite=bool(finite[position]),
+                numbers=numbers,
+                columns=of_fleet.columns,
+                recorded=of_fleet.recorded,
             )
         if self._uploads is None:
             # Only results say what they are like.
@@ -179,16 +181,17 @@ class InFlight:
         self._private.put(ids, fleet.state)
 
     def finite(self, ids: np.ndarray) -> Tensor:
-        """Which of some of this rank's clients at work did not diverge, bool [n]."""
+        """Return whether these clients of this rank did not diverge, bool [n]."""
         flags = [self._made[client].finite for client in ids.tolist()]
         return torch.tensor(flags, dtype=torch.bool)
 
     def private(self, ids: np.ndarray) -> State:
-        """The private state that they made, by name, [n, …]."""
+        """Return these clients' trained private state by name, [n, …]."""
         return self._private.get(ids.tolist(), self._prepared.resources.device)
 
     def means(self, ids: np.ndarray, factors: Tensor) -> dict[str, Mean]:
-        """What they send, by name; {} where nobody of this rank has trained yet.
+        """Return these clients' uploads by name, or {} before this rank has trained a
+        client.
 
         factors: of each client [n], whole numbers; its weights are multiplied by it.
         """
@@ -228,6 +231,6 @@ class InFlight:
 
 
 def _version(name: str) -> int:
-    """The version of a kept message by the name of one of its fields."""
+    """Return the version of a retained message by the name of one of its fields."""
     _, version, _ = name.split(".", 2)
     return int(version)

@@ -1,4 +1,4 @@
-"""Whether what a method's hook returned can travel."""
+"""Checks of the messages that a method's hooks return."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -15,7 +15,7 @@ class MessageError(TypeError):
 
 
 def checked(hook: str, message: Any, clients: int, downwards: bool) -> Message:
-    """The message to or from so many ``clients`` that a hook returned.
+    """Return the message to or from ``clients`` clients that a hook returned.
 
     downwards: whether the server sends it. Raises MessageError where it cannot travel.
     """

@@ -1,10 +1,10 @@
-"""Who takes part in a round, and how much of its training each client does.
+"""Selection of the clients of a round, and their shares of its training.
 
-Both follow from the experiment's seed, the round and the client alone, and with
-``[time]`` from when clients are there, which follows from the same. So every rank knows
-them without asking, and so does a run that is resumed. Where the selection goes by what
-clients told in earlier rounds, all ranks hear it (``hearing.py``), and it is in the
-checkpoint.
+Both follow from the experiment's seed, the round and the client alone. With ``[time]``
+they also follow from the availability of clients, which follows from the same. So every
+rank knows them without communication, and so does a resumed run. Some selections read
+the losses of earlier rounds. All ranks then receive these losses (``reported_losses.py``), and
+checkpoints store them.
 """
 
 from dataclasses import dataclass, field, replace
@@ -24,7 +24,7 @@ def _nobody() -> np.ndarray:
 
 @dataclass(frozen=True)
 class RoundPlan:
-    """Who takes part in a round. Ids are ascending.
+    """Participants of a round. Ids are ascending.
 
     number: of the round, from 1.
     cohort: ids [n] of the clients that train.
@@ -48,17 +48,19 @@ class RoundPlan:
 
     @property
     def name(self) -> str:
-        """What messages call the round."""
+        """Name of the round in messages."""
         return "after the last round" if self.final else f"round {self.number}"
 
     def pace(self, ids: np.ndarray) -> np.ndarray | None:
-        """The shares of some of the cohort, [k]; None where all do all."""
+        """Return the shares of some of the cohort, [k]. Return None where all do all
+        epochs.
+        """
         if self.shares is None:
             return None
         return self.shares[np.searchsorted(self.cohort, ids)]
 
     def only(self, ids: np.ndarray) -> "RoundPlan":
-        """The round as if there were no clients but these, all of whom are scored."""
+        """Return the plan with these clients only, all of which are scored."""
         trained = np.intersect1d(ids, self.cohort)
         return replace(
             self,
@@ -70,8 +72,8 @@ class RoundPlan:
 
 
 def select(config: Config, number: int, calendar: Calendar | None = None) -> RoundPlan:
-    """Who takes part in a round of the experiment; ``calendar``: with ``[time]``
-    or another selection than the uniform one.
+    """Select the participants of a round. ``calendar`` is needed with ``[time]`` or a
+    selection other than the uniform one.
     """
     chosen = cohort(config, number, calendar)
     scored = is_scored(config, number)
@@ -83,32 +85,37 @@ def select(config: Config, number: int, calendar: Calendar | None = None) -> Rou
 
 
 def is_scored(config: Config, number: int) -> bool:
-    """Whether models are scored in a round."""
+    """Return whether models are scored in a round."""
     return number % config.evaluation.every == 0 or number == config.rounds
 
 
 def select_final(
     config: Config, newcomers: np.ndarray, calendar: Calendar | None = None
 ) -> RoundPlan:
-    """Who is scored after the last aggregation, which counts as round R + 1: all
-    clients, or the last cohort, and the newcomers, whose ids are given.
+    """Select the clients to score after the last aggregation, as round R + 1. These are
+    all clients or the last cohort, and the newcomers.
     """
     audience = np.arange(config.partition.clients)
     if config.evaluation.clients == "cohort":
         audience = cohort(config, config.rounds, calendar)
     return RoundPlan(
-        config.rounds + 1, _nobody(), audience, True, newcomers, final=True
+        number=config.rounds + 1,
+        cohort=_nobody(),
+        audience=audience,
+        scored=True,
+        newcomers=newcomers,
+        final=True,
     )
 
 
 def cohort(config: Config, number: int, calendar: Calendar | None = None) -> np.ndarray:
-    """The ids [n] of the clients that train in a round, ascending.
+    """Return the ids [n] of the clients that train in a round, ascending.
 
-    Of M clients ⌊ρM⌋ are drawn uniformly without replacement, at least one, where ρ is
-    ``participation.fraction`` (protocols.md E2). Each of them is lost with the
-    probability ``participation.dropout`` and hears nothing of this round; the luckiest
-    stays in any case. With ``[time]`` it is those of whom an upload counts; other
-    selections choose others.
+    Of M clients ⌊ρM⌋ are drawn uniformly without replacement, at least one. ρ is
+    ``participation.fraction`` (protocols.md E2). Each drawn client drops out with the
+    probability ``participation.dropout`` and receives nothing in this round. The client
+    with the luckiest draw always stays. With ``[time]`` the cohort has the clients
+    whose uploads count. Other selections choose other clients.
     """
     if calendar is not None:
         return calendar.step(number).cohort
@@ -120,7 +127,7 @@ def cohort(config: Config, number: int, calendar: Calendar | None = None) -> np.
 
 
 def draws_of(config: Config) -> Draws:
-    """The draws of an experiment."""
+    """Return the draws of an experiment."""
     selection = cast(Selection, config.participation)
     return Draws(selection, config.partition.clients, config.seed)
 
@@ -128,8 +135,8 @@ def draws_of(config: Config) -> Draws:
 def _epoch_shares(
     config: Config, number: int, chosen: np.ndarray, calendar: Calendar | None
 ) -> np.ndarray | None:
-    """The share of the epochs of each local training that each of a round's cohort
-    does, [n]; None where all do all.
+    """Return each cohort client's share of the epochs of each local training, [n].
+    Return None where all do all.
     """
     if calendar is None:
         return draws_of(config).epoch_shares(chosen, (number,))

@@ -81,12 +81,16 @@ def _adapted(
     dependent = {name for other in verdicts for name in other.dependent}
     if not dependent:
         return prepared
-    note = diagnosis.of_dependent(sorted(dependent), prepared.config.runtime.lanes)
+    note = diagnosis.describe_dependent(
+        sorted(dependent), prepared.config.runtime.lanes
+    )
     return replace(prepared, notes=[*prepared.notes, note])
 
 
 def one_lane(prepared: Prepared, why: str) -> Prepared:
-    """The experiment with clients that train one after the other, and a note why."""
+    """Return the experiment with clients that train one after the other, and add a
+    note.
+    """
     kernel = SerialKernel(prepared.resources.kernel.module)
     resources = replace(prepared.resources, kernel=kernel)
     note = f"{why}; they train one after the other, as with runtime.lanes = 1"
@@ -122,9 +126,9 @@ def judge(prepared: Prepared) -> tuple[Verdict, BaseException | None]:
     if not is_batching_limit(error):
         return _confirmed(prepared, lanes, error)
     if prepared.config.runtime.lanes == "auto":
-        unbatched = diagnosis.of_unbatched(error)
+        unbatched = diagnosis.describe_unbatched(error)
         return Verdict(unbatched=unbatched, trainings=tried.trainings), None
-    return _mistaken(diagnosis.of_lanes(error))
+    return _mistaken(diagnosis.diagnose_lanes(error))
 
 
 def _confirmed(
@@ -141,8 +145,8 @@ def _confirmed(
     if type(again) is not type(error):
         return _failed(error)
     if lanes == 1:
-        return _mistaken(diagnosis.of_mistake(prepared, error))
-    return _mistaken(diagnosis.of_side_by_side(error))
+        return _mistaken(diagnosis.diagnose_mistake(prepared, error))
+    return _mistaken(diagnosis.diagnose_side_by_side(error))
 
 
 def _is_failure(error: BaseException | None) -> bool:
@@ -152,7 +156,7 @@ def _is_failure(error: BaseException | None) -> bool:
 
 def _failed(error: BaseException) -> tuple[Verdict, BaseException | None]:
     """Return the verdict on a failure, and its cause."""
-    return _ending(diagnosis.of_failure(error), failed=True)
+    return _ending(diagnosis.diagnose_failure(error), failed=True)
 
 
 def _mistaken(mistake: Diagnosis) -> tuple[Verdict, BaseException | None]:

@@ -17,12 +17,12 @@ from torch import Tensor, nn
 
 from hpcfl import adapters, models
 from hpcfl.adapters import base
-from hpcfl.clients import Fleet, Resources, buffer_name
 from hpcfl.clients.batch_plan import AskedTraining
 from hpcfl.clients.execution import choose
+from hpcfl.clients.fleet import Fleet, buffer_name
 from hpcfl.clients.frozen import head_kernel
 from hpcfl.clients.losses import convolves
-from hpcfl.clients.resources import STATE_SHARE, Stopwatch, most_lanes
+from hpcfl.clients.resources import STATE_SHARE, Resources, Stopwatch, most_lanes
 from hpcfl.clients.samples import Samples
 from hpcfl.clients.setup import INITIAL, Setup
 from hpcfl.clock.calendar import Calendar
@@ -64,8 +64,7 @@ CLIENT_KEYS = ("client", "clients", "owners")  # of [data], of all sources
 
 @dataclass(frozen=True)
 class Prepared:
-    """What a rank has before round 1: what stays the same during the run, and the
-    initial state.
+    """State of a rank before round 1: constants of the run, and the initial state.
 
     store: private state of this rank's clients, the one thing here that rounds change.
     newcomers: the same of its newcomers, which nobody changes.
@@ -117,28 +116,28 @@ class Prepared:
         return torch.from_numpy(counts).double()
 
     def resources_in(self, round: int) -> Resources:
-        """What trains and scores, with the samples as they are in a round."""
-        samples = self.resources.samples.at(round)
+        """Return the resources with the samples of a round."""
+        samples = self.resources.samples.select_round(round)
         if samples is self.resources.samples:
             return self.resources
         return replace(self.resources, samples=samples)
 
     def audience(self, ids: np.ndarray, round: int) -> Audience:
-        """What the method's server side knows of the clients ``ids`` [n] that it sends
+        """Return the method's view of the clients ``ids`` [n] that the server sends
         to.
         """
         return Audience(ids, self.setup, round)
 
     def cohort(self, ids: np.ndarray, round: int) -> Cohort:
-        """What the method's server side knows of the clients ``ids`` [n] that it hears
-        from.
+        """Return the method's view of the clients ``ids`` [n] whose uploads the server
+        receives.
         """
         return Cohort(
-            ids,
-            self.counts_in(round)[ids],
-            self.setup,
-            round,
-            self.method.weights == "uniform",
+            ids=ids,
+            counts=self.counts_in(round)[ids],
+            setup=self.setup,
+            round=round,
+            uniform=self.method.weights == "uniform",
         )
 
     def fleet(
@@ -154,13 +153,13 @@ class Prepared:
         local_ids = ids[self.store.hosts(ids)]
         state = self.store.get(local_ids.tolist(), self.resources.device)
         return fleet_type(
-            local_ids,
-            state,
-            self.counts_in(round)[local_ids],
-            np.full(len(local_ids), round),
-            scored,
-            self.method.objective,
-            self.resources_in(round),
+            ids=local_ids,
+            state=state,
+            counts=self.counts_in(round)[local_ids],
+            rounds=np.full(len(local_ids), round),
+            scored=scored,
+            loss=self.method.objective,
+            resources=self.resources_in(round),
             tune_epochs=self.config.evaluation.tune_epochs,
         )
 
@@ -172,11 +171,11 @@ class Prepared:
         return np.arange(self.setup.clients, len(self.counts))
 
     def new_fleet(self, fleet_type: Callable[..., Fleet] = Fleet) -> Fleet:
-        """The newcomers that live on this rank, in their own round 1, of
+        """Return the newcomers of this rank in their own round 1, with
         ``newcomers.epochs`` epochs.
 
-        The warm-up of the learning rate is for models that have hardly been trained, and
-        theirs have been.
+        The warm-up of the learning rate is for hardly trained models, so newcomers skip
+        it.
         """
         ids = np.array(self.newcomers.ids, np.int64)
         training = self.setup.training.model_copy(
@@ -188,19 +187,21 @@ class Prepared:
             self.resources_in(after), setup=replace(self.setup, training=training)
         )
         return fleet_type(
-            ids,
-            self.newcomers.get(ids.tolist(), resources.device),
-            self.counts_in(after)[ids],
-            np.ones(len(ids), np.int64),
-            True,
-            self.method.objective,
-            resources,
+            ids=ids,
+            state=self.newcomers.get(ids.tolist(), resources.device),
+            counts=self.counts_in(after)[ids],
+            rounds=np.ones(len(ids), np.int64),
+            scored=True,
+            loss=self.method.objective,
+            resources=resources,
         )
 
 
 def prepare_together(config: Config, communicator: Communicator) -> Prepared:
-    """Collective. ``prepare`` on every rank, once they know who shares a GPU. Raises
-    UserError, the same on all ranks.
+    """Prepare the experiment on every rank after the ranks have compared their GPUs.
+    Collective call.
+
+    Raises UserError, the same on all ranks.
     """
     with agreed(communicator):
         device = choose_device(config.runtime, communicator.local_rank)
@@ -217,7 +218,7 @@ def prepare_together(config: Config, communicator: Communicator) -> Prepared:
 
 
 def _other_processors(communicator: Communicator) -> list[str]:
-    """Collective. Return a note if ranks compute with different last bits."""
+    """Return a note if ranks compute with different last bits. Collective call."""
     if communicator.size == 1:
         return []
     arithmetics = communicator.allgather(provenance.arithmetic())
@@ -315,29 +316,29 @@ def _prepare(config: Config, process: Process, seat: Device) -> Prepared:
     _refuse_frozen(config, method, parameters)
     trained = config.partition.clients
     setup = Setup(
-        parameters,
-        counts[:trained],
-        config.rounds,
-        config.seed,
-        build,
-        config.training,
-        config.participation.fraction,
-        build_initial,
+        layout=parameters,
+        counts=counts[:trained],
+        rounds=config.rounds,
+        seed=config.seed,
+        build=build,
+        training=config.training,
+        participation=config.participation.fraction,
+        build_initial=build_initial,
     )
     placed = _placed(counts, trained, config.training.batch_size, process.size)
     own = placed.clients_of(process.rank)
     samples = Samples(
-        dataset,
-        own.tolist(),
-        train,
-        split.test,
-        device,
-        device.type == "cpu" and convolves(template),
-        validation,
-        config.data.augment,
-        split.global_test,
-        selection,
-        shifts,
+        dataset=dataset,
+        clients=own.tolist(),
+        train=train,
+        test=split.test,
+        device=device,
+        channels_last=device.type == "cpu" and convolves(template),
+        validation=validation,
+        augment=config.data.augment,
+        global_test=split.global_test,
+        selection=selection,
+        shifts=shifts,
     )
     hooks = Hooks(method, _overlays(config, method, buffers, template))
     private = _state("client_state", hooks, setup)
@@ -346,17 +347,23 @@ def _prepare(config: Config, process: Process, seat: Device) -> Prepared:
             private[buffer_name(model)] = layout.to_row(buffers, template)
     template = template.to(device)
     lanes = _lanes(
-        config, seat, template, samples, dataset, private, _together(config, placed)
+        config=config,
+        seat=seat,
+        template=template,
+        samples=samples,
+        dataset=dataset,
+        private=private,
+        together=_together(config, placed),
     )
     given = template, device, lanes, config.runtime.replay
     resources = Resources(
-        setup,
-        samples,
-        choose(*given),
-        buffers,
-        device,
-        Stopwatch(),
-        scores,
+        setup=setup,
+        samples=samples,
+        kernel=choose(*given),
+        buffers=buffers,
+        device=device,
+        stopwatch=Stopwatch(),
+        scores=scores,
         head=head_kernel(*given, memory=1e6 * config.runtime.memory),
     )
     server: State = {}
@@ -365,20 +372,20 @@ def _prepare(config: Config, process: Process, seat: Device) -> Prepared:
     store, newcomers_store = _stores(config, seat, own, private)
     samples_of_all = dataset.x.contiguous().numpy().data
     return Prepared(
-        config,
-        method,
-        hooks,
-        setup,
-        split,
-        counts,
-        test_counts,
-        train,
-        placed,
-        resources,
-        store,
-        newcomers_store,
-        server,
-        [
+        config=config,
+        method=method,
+        hooks=hooks,
+        setup=setup,
+        split=split,
+        counts=counts,
+        test_counts=test_counts,
+        held=train,
+        placement=placed,
+        resources=resources,
+        store=store,
+        newcomers=newcomers_store,
+        server=server,
+        notes=[
             *config.notes,
             *_misspelt.notes(type(method)),
             *of_base,
@@ -389,12 +396,12 @@ def _prepare(config: Config, process: Process, seat: Device) -> Prepared:
             *method.notes(setup),
             *_idle(placed),
         ],
-        seat.kinds,
-        measures.measure(config.evaluation, scores),
-        dataset.without_samples(),
-        frozen,
-        shifts,
-        zlib.crc32(samples_of_all) if process.size > 1 else None,
+        gpus=seat.kinds,
+        measure=measures.measure(config.evaluation, scores),
+        data=dataset.without_samples(),
+        frozen=frozen,
+        shifts=shifts,
+        samples_crc32=zlib.crc32(samples_of_all) if process.size > 1 else None,
     )
 
 
@@ -453,8 +460,8 @@ def _held_out(
 def _stores(
     config: Config, seat: Device, own: np.ndarray, private: State
 ) -> tuple[ClientStore, ClientStore]:
-    """The initial private state of this rank's clients, and of its newcomers; ``own``:
-    the ids of both.
+    """Return the initial private state of this rank's clients and of its newcomers.
+    ``own`` has the ids of both.
     """
     new = own >= config.partition.clients
     return (
@@ -489,7 +496,7 @@ def _placed(counts: Tensor, trained: int, batch_size: int, size: int) -> Placeme
 
 
 def _idle(placed: Placement) -> list[str]:
-    """A note where there are more ranks than can work."""
+    """Return a note if there are more ranks than can work."""
     if not (idle := len(placed.idle)):
         return []
     return [
@@ -500,7 +507,7 @@ def _idle(placed: Placement) -> list[str]:
 def _counts(
     split: Split, dataset: Dataset, shifts: Shifts | None
 ) -> tuple[Tensor, Tensor]:
-    """How many samples of each class clients train and are tested on in round 1, float64
+    """Count the training and test samples of each class of clients in round 1, float64
     [clients, classes] each.
     """
     classes = dataset.classes
@@ -545,11 +552,11 @@ def _note_untrained(
 
 
 def _scores(config: Config, split: Split) -> dict[str, Score]:
-    """The scores to compute, by name: those asked for, and those computed by default
-    where they can be.
+    """Return the scores to compute, by name: the requested ones, and the default ones
+    that can be computed.
 
-    Raises UserError where one that is asked for needs a shared test set and there is
-    none.
+    Raises UserError if a requested score needs a shared test set and there is none.
+
     """
     asked = measures.asked(config.evaluation)
     for name, score in asked.items():
@@ -597,12 +604,15 @@ def _overlays(
 def _builders(
     config: Config, method: Method, dataset: Dataset
 ) -> tuple[Callable[[], nn.Module], Callable[[], nn.Module], str | None, list[str]]:
-    """A function that makes one client's model with fresh parameters, adapted to the
-    method; one that makes the initial model, which may come from a file; the digest of
-    what no seed tells: what is frozen, and the file's tensors; and notes on the file.
+    """Return builders of a client's model and of the initial model, a digest, and
+    notes.
 
-    Frozen values are those of the draw of the initial model, because what trains may
-    begin with numbers that are made of them.
+    The first builder makes fresh parameters, adapted to the method. The second may read
+    a file. The digest covers values that the seed does not determine: frozen ones, and
+    the file's tensors. Notes describe the file.
+
+    Frozen values are those of the draw of the initial model, because trained values may
+    be computed from them.
     """
     # taken out here, so that the function does not keep all samples
     shape, classes, vocabulary = dataset.shape, dataset.classes, dataset.vocabulary
@@ -684,8 +694,8 @@ def _statistics(
 def _given(
     config: Config, build: Callable[[], nn.Module]
 ) -> tuple[dict[str, Tensor], list[str]]:
-    """The tensors that files have for the initial model, which ``build`` makes without
-    an adapter, and notes on them. Raises UserError.
+    """Read the initial model's tensors from files, with notes on them. ``build`` makes
+    it without an adapter. Raises UserError.
     """
     init, adapter = config.model.init, config.adapter
     if adapter.base is None:
@@ -703,17 +713,17 @@ def _given(
 
 
 def _cores(config: Config, process: Process) -> int:
-    """How many blocks of a product this rank computes at once: the server as many as it
-    has cores for.
+    """Return how many blocks of a product this rank computes at once. The server uses
+    all its cores.
 
-    The other ranks, which may share these cores, wait while it works, and all work at
-    the same time.
+    The other ranks, which may share these cores, wait while the server works. They all
+    work at the same time.
     """
     return 1 if process.rank else len(os.sched_getaffinity(0)) // config.runtime.threads
 
 
 def _together(config: Config, placed: Placement) -> int:
-    """How many clients may train at the same time on one rank, at most."""
+    """Return the most clients that may train at the same time on one rank."""
     hosted = np.bincount(placed.owner[: config.partition.clients]).max()
     cohort = config.participation.count(config.partition.clients)
     if config.time.mode == "asynchronous":
@@ -739,10 +749,10 @@ def _lanes(
     if config.runtime.lanes != "auto" or samples.device.type != "cuda":
         return config.runtime.lanes
     return most_lanes(
-        template,
-        dataset.normalise(dataset.x[:1].to(samples.device)),
-        config.training,
-        seat.memory - max(dataset.x.nbytes, samples.x.nbytes),
-        sum(tensor.nbytes for tensor in private.values()),
-        together,
+        module=template,
+        samples=dataset.normalise(dataset.x[:1].to(samples.device)),
+        training=config.training,
+        memory=seat.memory - max(dataset.x.nbytes, samples.x.nbytes),
+        private=sum(tensor.nbytes for tensor in private.values()),
+        clients=together,
     )

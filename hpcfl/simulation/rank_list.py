@@ -1,6 +1,4 @@
-"""Which rank runs where: a line for each, with what its process can use and which
-clients it hosts.
-"""
+"""Listing of ranks, with the resources and the clients of each."""
 
 import os
 from collections.abc import Iterable
@@ -14,7 +12,7 @@ SHOWN = 12  # ranges of clients or cores that are written out
 
 
 def rank_list(communicator: Communicator, prepared: Prepared) -> list[str]:
-    """Collective. A line for each rank, by rank, on every rank.
+    """Return a line for each rank, by rank, on every rank. Collective call.
 
     For example ``rank 2 on node7 (pid 4711, cores 4-7, 1 thread, cuda:1 NVIDIA A100,
     clients 0-3, 9)``.

@@ -1,4 +1,4 @@
-"""What a round leaves behind: every client's own numbers, gathered on rank 0, and their
+"""Results of a round: every client's own numbers, gathered on rank 0, and their
 summary.
 """
 
@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from hpcfl.clients import Fleet
+from hpcfl.clients.fleet import Fleet
 from hpcfl.communication.communicator import Communicator
 from hpcfl.communication.message import Message, fields
 from hpcfl.communication.placement import Placement
@@ -55,8 +55,8 @@ OfFleets = Sequence[tuple[np.ndarray, Numbers]]
 
 
 def finite(fleet: Fleet, uplink: Message) -> Tensor:
-    """Which clients' messages, private state and loss are all finite, bool [n] on the
-    CPU.
+    """Return whether each client's message, private state and loss are finite, bool [n]
+    on the CPU.
     """
     tensors = list(fleet.state.values())
     for entry in fields(uplink).values():
@@ -76,8 +76,8 @@ def finite(fleet: Fleet, uplink: Message) -> Tensor:
 
 
 def numbers(fleet: Fleet, uplink: Message | None, finite: Tensor | None) -> Numbers:
-    """The numbers of a fleet's clients: scores, what the method recorded, and how
-    participants trained.
+    """Return the numbers of a fleet's clients: scores, the method's records, and
+    training statistics of participants.
 
     uplink, finite: what participants send, and which of them did not diverge, bool [n];
         None for observers.
@@ -100,7 +100,7 @@ def numbers(fleet: Fleet, uplink: Message | None, finite: Tensor | None) -> Numb
 
 
 def _floats(uplink: Message, clients: int) -> NDArray[np.float64]:
-    """The floats that each of so many clients sends, [n]."""
+    """Return the floats that each client sends, [n]."""
     total = torch.zeros(clients, dtype=torch.float64)
     for entry in fields(uplink).values():
         floats = entry.logical_floats()
@@ -109,7 +109,9 @@ def _floats(uplink: Message, clients: int) -> NDArray[np.float64]:
 
 
 def _losses(fleet: Fleet) -> NumbersByName:
-    """The losses of a fleet's last training, NaN for a client without samples."""
+    """Return the losses of a fleet's last training, NaN for a client without
+    samples.
+    """
     empty = fleet.samples.cpu() == 0
     losses = {"train_loss": fleet.losses, "data_loss": fleet.data_losses}
     return {
@@ -120,14 +122,14 @@ def _losses(fleet: Fleet) -> NumbersByName:
 
 
 def header(fleets: OfFleets, seconds: dict[str, float]) -> dict[str, Any]:
-    """What ``gather`` needs to know of every rank beforehand, JSON-able.
+    """Return the JSON-able facts about this rank that ``gather`` needs on every rank.
 
     seconds: this rank's, by phase of the round.
     """
     return {
-        "names": _union(numbers.values for _, numbers in fleets),
-        "columns": _union(numbers.columns for _, numbers in fleets),
-        "recorded": _union(numbers.recorded for _, numbers in fleets),
+        "names": _merge(numbers.values for _, numbers in fleets),
+        "columns": _merge(numbers.columns for _, numbers in fleets),
+        "recorded": _merge(numbers.recorded for _, numbers in fleets),
         "seconds": seconds,
     }
 
@@ -155,15 +157,17 @@ class Gathered:
     @property
     def names(self) -> list[str]:
         """The clients' numbers, on any rank."""
-        return _named(self.headers, "names")
+        return _merge_key(self.headers, "names")
 
     @property
     def columns(self) -> list[str]:
-        """What was scored, on any rank."""
-        return _named(self.headers, "columns")
+        """Return the columns that any rank scored."""
+        return _merge_key(self.headers, "columns")
 
-    def of(self, name: str, ids: np.ndarray) -> NDArray[np.float64]:
-        """A number of some clients of the audience, on rank 0; NaN where it has none."""
+    def select(self, name: str, ids: np.ndarray) -> NDArray[np.float64]:
+        """Return a number of some clients of the audience, NaN where it is missing. On
+        rank 0.
+        """
         assert self.table is not None
         if name not in self.names:
             return np.full(len(ids), np.nan)
@@ -190,7 +194,7 @@ class Gathered:
             by_column.setdefault(name.column, {})[name.number] = values
         for column in self.columns:
             record |= self._summary(column, by_column[column])
-        for number in _named(self.headers, "recorded"):
+        for number in _merge_key(self.headers, "recorded"):
             values = by_column[RECORDED][number]
             mean = MetricName(number, RECORDED)
             std = MetricName(f"{number}_std", RECORDED)
@@ -204,7 +208,7 @@ class Gathered:
         return record
 
     def _summary(self, column: str, of_column: NumbersByName) -> dict[str, float]:
-        """What the scores say of a column over clients, and how many clients it has."""
+        """Summarise the scores of a column over clients, and count its clients."""
         record = {}
         for name, score in self.scores.items():
             for number, value in score.summary(name, of_column).items():
@@ -215,7 +219,9 @@ class Gathered:
         return record
 
     def _slowest(self, phase: str) -> float:
-        """The seconds of the slowest worker in a phase, of rank 0 if it is alone."""
+        """Return the seconds of the slowest worker in a phase, or of rank 0 if it is
+        alone.
+        """
         workers = self.headers[1:] or self.headers
         return float(max(worker["seconds"].get(phase, 0.0) for worker in workers))
 
@@ -237,9 +243,11 @@ class Clusters:
     found: NDArray[np.int64] | None
 
     def values(self) -> dict[str, Any]:
-        """The numbers of a scored round by name: the groups where they change, the
-        clusters, and how well both agree, by the adjusted Rand index (Hubert & Arabie,
-        1985): 1 where they are the same partition, 0 on average for a random one.
+        """Return the cluster numbers of a scored round by name.
+
+        They are the groups where these change, the clusters, and the adjusted Rand
+        index of both (Hubert & Arabie, 1985). The index is 1 for equal partitions and 0
+        on average for a random one.
         """
         record: dict[str, Any] = {}
         if self.changing:
@@ -271,11 +279,11 @@ def gather(
     headers: Sequence[dict[str, Any]],
     scores: Mapping[str, Score],
 ) -> Gathered:
-    """Collective. The numbers of all clients that were sent to, on rank 0.
+    """Gather the numbers of all clients of the audience on rank 0. Collective call.
 
     fleets: of this rank. The other arguments are fields of ``Gathered``.
     """
-    names = _named(headers, "names")
+    names = _merge_key(headers, "names")
     owner = placement.owner[audience]
     local_ids = audience[owner == communicator.rank]
     table = np.full((len(local_ids), len(names)), np.nan)
@@ -284,14 +292,16 @@ def gather(
         for name, values in of_fleet.values.items():
             table[rows, names.index(name)] = values
     whole = communicator.gather_rows(table, owner)
-    return Gathered(whole, audience, clients, headers, scores)
+    return Gathered(
+        table=whole, audience=audience, clients=clients, headers=headers, scores=scores
+    )
 
 
-def _named(headers: Sequence[dict[str, Any]], key: str) -> list[str]:
-    """The names under a key of the ranks' headers."""
-    return _union(header[key] for header in headers)
+def _merge_key(headers: Sequence[dict[str, Any]], key: str) -> list[str]:
+    """Merge the names under a key of the ranks' headers."""
+    return _merge(header[key] for header in headers)
 
 
-def _union(lists: Iterable[Iterable[str]]) -> list[str]:
-    """The names in several lists, each once, in alphabetical order."""
+def _merge(lists: Iterable[Iterable[str]]) -> list[str]:
+    """Merge several lists of names, without repetitions, in alphabetical order."""
     return sorted(set().union(*lists))

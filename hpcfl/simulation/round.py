@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hpcfl.clients import Fleet
+from hpcfl.clients.fleet import Fleet
 from hpcfl.communication import exchange
 from hpcfl.communication.communicator import Communicator
 from hpcfl.communication.message import Inbox, Message, only
@@ -21,7 +21,7 @@ from hpcfl.methods.base import State
 from hpcfl.simulation import record
 from hpcfl.simulation.participation import RoundPlan
 from hpcfl.simulation.prepare import Prepared
-from hpcfl.simulation.stages import Stage, named, on_this_rank
+from hpcfl.simulation.stages import Stage, describe_clients, on_this_rank
 from hpcfl.storage.results import FINAL
 
 FleetType = Callable[..., Fleet]
@@ -149,7 +149,7 @@ class Round:
 
     @property
     def name(self) -> str:
-        """What messages call the round."""
+        """Name of the round in messages."""
         return self.plan.name
 
     @property
@@ -168,17 +168,17 @@ class Round:
         return self.prepared.hooks.compose(hook, self.server, audience)
 
     def send(self, ids: np.ndarray, message: Message) -> tuple[Inbox, float]:
-        """Collective. Send a message of rank 0 to some clients.
+        """Send a message of rank 0 to some clients. Collective call.
 
-        Returns what arrived for those of them that live on this rank, and the mean
-        floats that a client was sent, 0 on the workers.
+        The result has the inbox of those clients that live on this rank, and the mean
+        floats that a client was sent. This mean is 0 on the workers.
         """
         return exchange.send(
-            self.communicator,
-            self.prepared.placement,
-            ids,
-            message if self.communicator.is_server else None,
-            self.prepared.resources.device,
+            communicator=self.communicator,
+            placement=self.prepared.placement,
+            ids=ids,
+            message=message if self.communicator.is_server else None,
+            device=self.prepared.resources.device,
         )
 
     def observe(self, fleet: Fleet, inbox: Inbox, hook: str = "observe") -> None:
@@ -191,7 +191,7 @@ class Round:
 
     def on_clients(self, fleet: Fleet) -> AbstractContextManager[None]:
         """Name the clients of a fleet in errors raised inside the block."""
-        return on_this_rank(f"{self.name}, {named(fleet.ids)}")
+        return on_this_rank(f"{self.name}, {describe_clients(fleet.ids)}")
 
     def inbox_of(self, fleet: Fleet) -> Inbox:
         """Return the part of this rank's inbox that is for the clients of a fleet."""
@@ -258,13 +258,13 @@ def collect_reports(round: Round) -> None:
         reports_by_rank = round.communicator.allgather(report)
         uploads, lost, headers, votes = zip(*reports_by_rank, strict=True)
         gathered = record.gather(
-            round.communicator,
-            prepared.placement,
-            np.concatenate([plan.audience, plan.newcomers]),
-            len(prepared.counts),
-            round.numbers,
-            headers,
-            prepared.resources.scores,
+            communicator=round.communicator,
+            placement=prepared.placement,
+            audience=np.concatenate([plan.audience, plan.newcomers]),
+            clients=len(prepared.counts),
+            fleets=round.numbers,
+            headers=headers,
+            scores=prepared.resources.scores,
         )
     of_all_ranks = np.array(sorted(itertools.chain(*lost)), np.int64)
     round.reports = Reports(gathered, of_all_ranks, list(uploads), max(votes))
@@ -276,7 +276,7 @@ def refuse_diverged(round: Round) -> None:
     stops = round.prepared.config.training.on_divergence == "stop"
     if len(diverged) and stops:
         raise Diverged(
-            f"{round.name}: {named(diverged)} diverged (NaN or Inf); "
+            f"{round.name}: {describe_clients(diverged)} diverged (NaN or Inf); "
             "lower training.lr or set training.clip and start over with --fresh, or "
             "leave such clients out with training.on_divergence = 'exclude'"
         )
@@ -286,11 +286,11 @@ def collect_uploads(round: Round) -> None:
     """Bring the messages of the cohort, which did not diverge, to rank 0."""
     if len(round.cohort):
         round.uploads = exchange.gather(
-            round.communicator,
-            round.prepared.placement,
-            round.cohort,
-            round.work.upload,
-            round.reports.uploads,
+            communicator=round.communicator,
+            placement=round.prepared.placement,
+            ids=round.cohort,
+            message=round.work.upload,
+            headers=round.reports.uploads,
         )
 
 
@@ -347,12 +347,12 @@ def conclude(round: Round) -> Result:
         last = plan.number - 1
         costs |= calendar.after(last) if plan.final else calendar.numbers(plan.number)
     return Result(
-        plan.number,
-        round.reports.vote,
-        plan.final,
-        round.reports.numbers,
-        costs,
-        find_clusters(round),
+        number=plan.number,
+        vote=round.reports.vote,
+        final=plan.final,
+        numbers=round.reports.numbers,
+        costs=costs,
+        clusters=find_clusters(round),
     )
 
 

@@ -34,8 +34,8 @@ def trying(function: str) -> Iterator[None]:
 def diagnose(
     scores: Mapping[str, Score], classes: int, device: torch.device
 ) -> Diagnosis | None:
-    """What is wrong with the first score that fails, or with names that clash; None if
-    nothing is.
+    """Diagnose the first score that fails, or names that clash. Return None without a
+    mistake.
     """
     for name, score in scores.items():
         try:
@@ -50,7 +50,7 @@ def diagnose(
 
 
 def clash(scores: Mapping[str, Score]) -> Diagnosis | None:
-    """Which two scores record a number under the same name; None if no two do."""
+    """Diagnose two scores that record a number under the same name, or return None."""
     recorder: dict[str, str] = {}  # name of a recorded number → score
     for name, score in scores.items():
         for number in score.described(name)["recorded"].values():
@@ -87,7 +87,8 @@ def check(name: str, score: Score, classes: int, device: torch.device) -> None:
 
 
 def numbers(name: str, score: Score, block: Block) -> dict[str, Tensor]:
-    """What a score records of the clients of a block, by name, ``[clients]`` each.
+    """Return the numbers that a score records for the clients of a block, by name,
+    ``[clients]`` each.
 
     Each client counts as one that has trained with one sample of every class.
     """
@@ -96,8 +97,8 @@ def numbers(name: str, score: Score, block: Block) -> dict[str, Tensor]:
 
 
 def made_up(classes: int, device: torch.device | str = "cpu") -> Block:
-    """A block of CLIENTS × SAMPLES random logits that are partly right, the same every
-    time.
+    """Make a reproducible block of CLIENTS × SAMPLES random logits that are partly
+    right.
     """
     generator = randomness.generator(0, "made-up block")
     labels = torch.from_numpy(generator.integers(classes, size=(CLIENTS, SAMPLES)))
@@ -142,7 +143,7 @@ def require_close(sums: Tensor, expected: Tensor, complaint: str) -> None:
 
 
 def part(block: Block, clients: slice, samples: slice) -> Block:
-    """Some clients and samples of a block, as a block."""
+    """Return some clients and samples of a block, as a block."""
     logits, labels, mask = (
         tensor[clients, samples] for tensor in (block.logits, block.labels, block.mask)
     )
@@ -150,7 +151,7 @@ def part(block: Block, clients: slice, samples: slice) -> Block:
 
 
 def checked_sums(sums: Tensor) -> Tensor:
-    """What ``Score.sums`` returned. Raises TypeError if it is not a row for each
+    """Return the result of ``Score.sums``. Raises TypeError if it is not a row for each
     client.
     """
     if not isinstance(sums, Tensor) or sums.dim() != 2 or len(sums) != CLIENTS:
@@ -161,8 +162,8 @@ def checked_sums(sums: Tensor) -> Tensor:
 
 
 def checked_numbers(values: Tensor) -> np.ndarray:
-    """What ``Score.numbers`` has under a name. Raises TypeError if it is not a number
-    for each client.
+    """Return one entry of ``Score.numbers``. Raises TypeError if it is not a number for
+    each client.
     """
     if not isinstance(values, Tensor) or values.shape != (CLIENTS,):
         raise TypeError(
@@ -172,7 +173,7 @@ def checked_numbers(values: Tensor) -> np.ndarray:
 
 
 def shown(value: object) -> str:
-    """A tensor's shape, anything else's type, for a message."""
+    """Return a tensor's shape, or another object's type, for a message."""
     if isinstance(value, Tensor):
         return f"a tensor of shape {list(value.shape)}"
     return f"a {type(value).__name__}"

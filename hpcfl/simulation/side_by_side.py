@@ -21,9 +21,7 @@ AWAY = 0.01  # by which the models of a trial differ in every number
 
 
 def rows_of(messages: Sequence[Inbox]) -> Inbox:
-    """The inbox [n, width] of clients of which each got a message of its own, in their
-    order.
-    """
+    """Stack the messages of clients into one inbox [n, width], in their order."""
     return {
         name: torch.stack([message[name] for message in messages])
         for name in messages[0]
@@ -78,7 +76,7 @@ def _made_together(small: Prepared, messages: list[Inbox]) -> dict[str, Tensor] 
 
 
 def _messages(small: Prepared) -> list[Inbox]:
-    """What two models of the server came to that differ in every number."""
+    """Return two messages of the server that differ in every floating-point number."""
     device = small.resources.device
     server = small.hooks.initial_state("server_state", small.setup)
     audience = small.audience(np.array(small.store.ids), 1)
@@ -94,8 +92,8 @@ def _messages(small: Prepared) -> list[Inbox]:
 def _made(
     small: Prepared, clients: list[int], messages: list[Inbox]
 ) -> dict[str, Tensor]:
-    """What clients 0 and 1, or one of them, make of the message of their number in the
-    round after it, [n, …] by name.
+    """Return the results of clients 0 and 1, or of one, [n, …] by name. Client i trains
+    from message i in round i + 1.
     """
     inbox = dict(messages[clients[0]])
     if len(clients) > 1:

@@ -52,9 +52,9 @@ def ignore() -> None:
 
 
 def pass_over_interrupts(unraisable: "sys.UnraisableHookArgs") -> None:
-    """A hook for exceptions that Python cannot raise: a Ctrl-C is not among them.
+    """Handle exceptions that Python cannot raise, and ignore a Ctrl-C among them.
 
-    One that arrives while Python clears up an object cannot end the process there, and
+    A Ctrl-C that arrives while Python clears up an object cannot end the process there.
     Python would print a traceback of its own code and go on.
     """
     if unraisable.exc_type is not KeyboardInterrupt:

@@ -95,7 +95,7 @@ def on_this_rank(place: str) -> Iterator[None]:
         raise RankFailure(where) from (resources.failure(error) or error)
 
 
-def named(clients: np.ndarray) -> str:
+def describe_clients(clients: np.ndarray) -> str:
     """Return ``clients 3, 7``, at most ten of them, for messages."""
     plural = "s" if len(clients) > 1 else ""
     numbers = ", ".join(str(client) for client in clients[:SHOWN])

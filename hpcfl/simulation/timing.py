@@ -1,4 +1,6 @@
-"""Who takes part in each round, and with ``[time]`` when: what is not a uniform draw."""
+"""Calendar of the rounds: participants, and with ``[time]`` their times. It serves
+selections other than the uniform one.
+"""
 
 from dataclasses import replace
 from fractions import Fraction
@@ -26,8 +28,8 @@ REHEARSED = 3  # rounds, before the first
 
 
 def timed(prepared: Prepared, communicator: Communicator) -> Prepared:
-    """Collective. The experiment with the calendar of its rounds, if it has ``[time]`` or
-    another selection than the uniform one.
+    """Return the experiment with a calendar if it has ``[time]`` or a selection other
+    than the uniform one. Collective call.
 
     Raises UserError, the same on all ranks.
     """
@@ -50,14 +52,14 @@ def timed(prepared: Prepared, communicator: Communicator) -> Prepared:
 
 
 def _load(prepared: Prepared, communicator: Communicator) -> Workload:
-    """Collective. What a client does in a round, on all ranks alike."""
+    """Return a client's workload in a round, the same on all ranks. Collective call."""
     own = None
     with agreed(communicator):
         if prepared.store.ids:
-            own = workload.of(prepared)
-    found = communicator.allgather(_told(own))
+            own = workload.count_workload(prepared)
+    found = communicator.allgather(_encode(own))
     known = next(told for told in found if told is not None)
-    return _heard(known)
+    return _decode(known)
 
 
 def _rehearse(calendar: Calendar, rounds: int) -> None:
@@ -67,8 +69,8 @@ def _rehearse(calendar: Calendar, rounds: int) -> None:
 
 
 def calendar_of(prepared: Prepared, load: Workload | None) -> Calendar:
-    """Who takes part in each round, and when; without a ``load`` everybody takes equally
-    long, which is not recorded. Raises UserError.
+    """Return the calendar of an experiment. Without a ``load`` all clients take equally
+    long, and times are not recorded. Raises UserError.
     """
     config = prepared.config
     time = config.time
@@ -95,7 +97,7 @@ def calendar_of(prepared: Prepared, load: Workload | None) -> Calendar:
 
 
 def _draws(prepared: Prepared, duration: Duration) -> Draws:
-    """The draws of the experiment, with what its selection reads."""
+    """Return the draws of the experiment, with the inputs of its selection."""
     config = prepared.config
     selection = cast(Selection, config.participation)
     clients = prepared.setup.clients
@@ -104,11 +106,18 @@ def _draws(prepared: Prepared, duration: Duration) -> Draws:
     if selection.by_time:
         epochs = duration.work.epochs
         ticks = np.array([duration.ticks(client, epochs) for client in range(clients)])
-    return Draws(selection, clients, config.seed, samples, ticks, LossReports(samples))
+    return Draws(
+        participation=selection,
+        clients=clients,
+        seed=config.seed,
+        samples=samples,
+        ticks=ticks,
+        told=LossReports(samples),
+    )
 
 
-def _told(load: Workload | None) -> list[str] | None:
-    """A workload as it travels, JSON-able."""
+def _encode(load: Workload | None) -> list[str] | None:
+    """Convert a workload to JSON-able values."""
     if load is None:
         return None
     work = load.work
@@ -116,8 +125,8 @@ def _told(load: Workload | None) -> list[str] | None:
     return [*map(str, numbers), load.sample_ms.hex()]
 
 
-def _heard(told: list[str]) -> Workload:
-    """The workload that ``_told`` was given."""
+def _decode(told: list[str]) -> Workload:
+    """Convert values of ``_encode`` back to a workload."""
     passes, epochs, down, up, sample_ms = told
     work = Work(Fraction(passes), int(epochs), Fraction(down), Fraction(up))
     return Workload(work, float.fromhex(sample_ms))

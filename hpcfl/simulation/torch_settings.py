@@ -42,7 +42,7 @@ _thread = threading.RLock()
 
 
 class Setting(NamedTuple):
-    """How a setting is read and written, and its value in a new process, or KEEP."""
+    """Reader and writer of a setting, and its value in a new process, or KEEP."""
 
     read: Callable[[], Any]
     write: Callable[[Any], object]
@@ -50,7 +50,7 @@ class Setting(NamedTuple):
 
 
 def _backend(name: str, plain: Any) -> Setting:
-    """An attribute of ``torch.backends``."""
+    """Return the setting of an attribute of ``torch.backends``."""
     owner, _, attribute = name.rpartition(".")
     module = attrgetter(owner)(torch.backends) if owner else torch.backends
 
@@ -117,7 +117,7 @@ SETTINGS = {
 
 
 def read() -> dict[str, Any]:
-    """The values of all settings that can be read, by name."""
+    """Return the values of all readable settings by name."""
     values = {}
     for name, setting in SETTINGS.items():
         # Releases of torch lack some. torch itself refuses to read a precision that

@@ -1,7 +1,7 @@
-"""What a client does in a round, counted in a round of a small federation: operations,
-in units of ordinary passes over its samples, and the floats that travel.
+"""Workload of a client, counted in a round of a small federation. It has operations, in
+units of ordinary passes over the samples, and floats that travel.
 
-So no method has to say what it costs. Operations are those of matrix products and
+So no method has to declare its cost. Operations are those of matrix products and
 convolutions, as torch counts them.
 """
 
@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.flop_counter import FlopCounterMode
 
-from hpcfl.clients import Fleet
+from hpcfl.clients.fleet import Fleet
 from hpcfl.clients.losses import Batch
 from hpcfl.clock.seconds import Work
 from hpcfl.communication.communicator import OneProcess
@@ -41,7 +41,7 @@ OPERATIONS = 1e6  # of the median device in a millisecond: 1 GFLOP/s
 
 @dataclass(frozen=True)
 class Workload:
-    """What a client does in a round.
+    """Workload of a client in a round.
 
     Attributes:
         work: as the clock takes it.
@@ -53,15 +53,15 @@ class Workload:
 
 
 def counted(action: Callable[[], Any]) -> tuple[Any, int]:
-    """What an action returns, and its floating-point operations."""
+    """Call an action, and return its result and its floating-point operations."""
     with FlopCounterMode(display=False) as counter:
         returned = action()
     return returned, int(counter.get_total_flops())
 
 
-def of(prepared: Prepared) -> Workload:
-    """What a client does in the second round, the first that builds on messages of
-    clients. To be called on a rank that hosts clients.
+def count_workload(prepared: Prepared) -> Workload:
+    """Count a client's work in the second round, the first that builds on messages of
+    clients. Only a rank with clients may call it.
 
     Raises UserError where ``time.sample_ms`` is needed.
     """
@@ -109,7 +109,7 @@ def _play_second(small: Prepared) -> tuple[Messages, int]:
 
 
 def _operations_of_pass(small: Prepared) -> int:
-    """The operations of one ordinary pass over client 0's samples."""
+    """Count the operations of one ordinary pass over client 0's samples."""
     fleet = small.fleet(np.array([0]), 1, False)
     start = small.setup.initial()
     _, operations = counted(
@@ -123,7 +123,7 @@ def _cross_entropy(model: nn.Module, batch: Batch, lane: Any) -> Tensor:
 
 
 def _floats(message: Message) -> Fraction:
-    """The floats that client 0 gets or sends."""
+    """Return the floats that client 0 receives or sends."""
     total = Fraction(0)
     for entry in fields(message).values():
         floats = torch.as_tensor(entry.logical_floats(), dtype=torch.float64)

@@ -18,7 +18,7 @@ from hpcfl.errors import UserError
 from hpcfl.experiment.config import fingerprint
 from hpcfl.files.atomic import Damaged
 from hpcfl.methods.base import State
-from hpcfl.simulation import decisions, hearing, preflight, torch_settings
+from hpcfl.simulation import decisions, preflight, reported_losses, torch_settings
 from hpcfl.simulation.asynchronous import stages_maker
 from hpcfl.simulation.final_scoring import FINAL_SCORING
 from hpcfl.simulation.participation import RoundPlan, select
@@ -163,7 +163,9 @@ class RoundReplay:
                 server = checkpoint.state(
                     self.checkpoints, manifest, nobody, with_server=True
                 )
-                hearing.recall(self.prepared.calendar, OneProcess(), number - 1, server)
+                reported_losses.restore_losses(
+                    self.prepared.calendar, OneProcess(), number - 1, server
+                )
             self._states[number] = manifest, server or self.prepared.server
         return self._states[number]
 

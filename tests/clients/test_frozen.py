@@ -9,7 +9,7 @@ import torch.nn.functional as functional
 from every_method import NAMES, kind, short
 from torch import nn
 
-from hpcfl.clients import at, frozen
+from hpcfl.clients import evaluate_at, frozen
 from hpcfl.clients.execution import choose
 from hpcfl.clients.losses import Batch, reads_features, sees_features_alone
 from hpcfl.experiment import plugins
@@ -207,7 +207,9 @@ def reads_samples(model, batch, lane):
 
 
 def asks_another_model(model, batch, lane):
-    features = at(model, lane.teacher, lambda teacher: teacher.features(batch.x))
+    features = evaluate_at(
+        model, lane.teacher, lambda teacher: teacher.features(batch.x)
+    )
     entropy = functional.cross_entropy(model(batch.x), batch.y)
     return entropy + features.square().mean() * model.head.bias.sum()
 

@@ -62,12 +62,12 @@ def samples():
     )
     data = Dataset("images", x, torch.arange(20) % 2, 2)
     return lambda augment: Samples(
-        data,
-        [0],
-        [np.arange(16)],
-        [np.arange(16, 20)],
-        torch.device("cpu"),
-        False,
+        dataset=data,
+        clients=[0],
+        train=[np.arange(16)],
+        test=[np.arange(16, 20)],
+        device=torch.device("cpu"),
+        channels_last=False,
         augment=augment,
     )
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
-from hpcfl.clients import Pool, at
+from hpcfl.clients import Pool, evaluate_at
 from hpcfl.clients.synthetic import (
     batches,
     fit,
@@ -226,7 +226,9 @@ def test_another_model_inside_a_loss(make_fleet, rows_of, lanes):
     rows, teachers = rows_of(fleet), rows_of(fleet, seed=2)
 
     def loss(model, batch, lane):
-        taught = at(model, lane.teacher, lambda teacher: teacher.features(batch.x))
+        taught = evaluate_at(
+            model, lane.teacher, lambda teacher: teacher.features(batch.x)
+        )
         assert model.training
         return (model.features(batch.x) - taught).square().mean()
 
@@ -264,8 +266,8 @@ def test_another_model_inside_a_loss_has_its_own_batch_norm(make_fleet, rows_of,
     )
 
     def loss(model, batch, lane):
-        own = at(model, lane.row, lambda teacher: teacher.features(batch.x))
-        taught = at(
+        own = evaluate_at(model, lane.row, lambda teacher: teacher.features(batch.x))
+        taught = evaluate_at(
             model, lane.row, lambda teacher: teacher.features(batch.x), lane.statistics
         )
         return (own - taught).abs().sum() + 0 * model(batch.x).sum()
@@ -301,7 +303,7 @@ def test_another_model_inside_a_loss_has_its_own_batch_norm(make_fleet, rows_of,
         )
     assert make_fleet().buffers().shape == (5, 0)
     with pytest.raises(ValueError, match="a row of a model has 3 numbers; expected 64"):
-        at(
+        evaluate_at(
             make_fleet().setup.build(),
             torch.zeros(3),
             lambda teacher: teacher.head.weight,

@@ -45,7 +45,7 @@ def test_a_run_that_is_played_again_is_the_same(played, here, capsys):
 
 
 def test_who_stops_it_hears_that_it_begins_anew(played, here, monkeypatch):
-    def stop(*arguments):
+    def stop(*arguments, **named):
         raise Interrupted("stopped after round 1 of 2; the same command continues")
 
     monkeypatch.setattr(verifying, "run_one", stop)

@@ -35,7 +35,7 @@ def prepared(*shifts, **keys):
 
 def seen(of, client, part="train", round=1):
     """The samples of a client's part in a round: raw images and labels."""
-    samples = of.resources.samples.at(round)
+    samples = of.resources.samples.select_round(round)
     positions = torch.from_numpy(samples.parts[part][client])
     image = positions if samples._image is None else samples._image[positions]
     return samples.x[image], samples.y[positions]

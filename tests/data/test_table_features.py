@@ -185,5 +185,5 @@ def test_a_model_of_ones_own_that_fails_on_token_ids_is_told_so(tmp_path):
         "model": {"name": "tiny:zero_row"},
         "partition": {"scheme": "iid", "clients": 2},
     }
-    line, _ = diagnosis.of_model(prepare(config.parse(keys), OneProcess()))
+    line, _ = diagnosis.diagnose_model(prepare(config.parse(keys), OneProcess()))
     assert "2 samples, 2×3 token ids: RuntimeError" in line

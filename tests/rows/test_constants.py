@@ -7,7 +7,7 @@ import tiny
 import torch
 from torch import nn
 
-from hpcfl.clients.losses import at
+from hpcfl.clients.losses import evaluate_at
 from hpcfl.models.mlp import MLP
 from hpcfl.rows import constants
 from hpcfl.rows.layout import of_parameters, to_row
@@ -76,8 +76,10 @@ def test_the_parameters_of_a_model_are_what_its_row_holds():
 def test_another_models_row_has_the_constants_of_this_one():
     model, x = partly("hidden1"), torch.randn(7, 3)
     row = to_row(of_parameters(model), model)
-    assert torch.equal(at(model, row, lambda other: other(x)), model(x))
-    assert not torch.equal(at(model, 2 * row, lambda other: other(x)), model(x))
+    assert torch.equal(evaluate_at(model, row, lambda other: other(x)), model(x))
+    assert not torch.equal(
+        evaluate_at(model, 2 * row, lambda other: other(x)), model(x)
+    )
 
 
 def test_all_models_have_the_values_that_are_held():

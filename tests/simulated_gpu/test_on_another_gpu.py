@@ -48,7 +48,7 @@ def test_a_resumed_run_says_that_it_has_other_lanes_or_ranks(
     gpu, tmp_path, monkeypatch, capfd
 ):
     play(tmp_path, 1)
-    monkeypatch.setattr(prepare, "most_lanes", lambda *given: 1)
+    monkeypatch.setattr(prepare, "most_lanes", lambda **given: 1)
     meta = command._meta
     monkeypatch.setattr(
         command,

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.slow
 
 def counted(method, **sections):
     table = tiny.table(method, **sections)
-    return workload.of(prepare(config.parse(table), OneProcess()))
+    return workload.count_workload(prepare(config.parse(table), OneProcess()))
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -30,7 +30,7 @@ def choose(
     replay: bool = True,
     most: int | None = None,
 ) -> Kernel:
-    """The kernel for a model on a device.
+    """Return the kernel for a model on a device.
 
     lanes: the most lanes side by side; 1 is serial. ``"auto"`` on a CPU stacks models
         without convolutions, as many as stay in its cache and two at least: batched
@@ -50,15 +50,15 @@ def choose(
 
 
 def by_rule(module: nn.Module, device: torch.device) -> int:
-    """How many lanes ``"auto"`` is, as ``choose`` says."""
+    """Return the number of lanes that ``"auto"`` stands for (see ``choose``)."""
     if device.type != "cpu":
         return 1 << 30
     return 1 if convolves(module) or recurs(module) else in_cache(module)
 
 
 def in_cache(module: nn.Module) -> int:
-    """How many models like ``module`` a CPU's cache holds with their gradients; two at
-    least.
+    """Return the number of models that a CPU's cache holds with their gradients, at
+    least two.
     """
     return max(
         2,

@@ -95,7 +95,13 @@ class BatchedKernel(Kernel):
         names = [*trained, *(name for name in tensors if name not in trained)]
         drawn = [] if keys is None else [KEYS]
         variable_names = sorted([*(variables or {}), *drawn])
-        losses = BatchedLoss(self.module, loss, names, len(trained), variable_names)
+        losses = BatchedLoss(
+            module=self.module,
+            loss=loss,
+            names=names,
+            trained=len(trained),
+            variable_names=variable_names,
+        )
         buffers = {name for name, _ in self.module.named_buffers()} & tensors.keys()
         kind = identity(loss), frozen, len(trained)
         recordable = Recordable(
@@ -161,33 +167,31 @@ class BatchedKernel(Kernel):
         return self.recorded(Recordable(key, compute, what))(*given)[0]
 
     def recorded(self, recordable: "Recordable") -> Recorded:
-        """The function on a CPU with the recordings that were made of it, if there are
-        to be any.
-        """
+        """Return the function for a CPU with its recordings, if it may be recorded."""
         recording = self._recordings.get(recordable.key)
         if not isinstance(recording, Recorded):
             recording = Recorded(
-                recordable.function,
-                recordable.what,
-                recordable.labels,
-                self._replay and not recordable.writes,
-                self._apart,
-                bool(recordable.writes),
-                self.dependent,
+                function=recordable.function,
+                what=recordable.what,
+                labels=recordable.labels,
+                replay=self._replay and not recordable.writes,
+                apart=self._apart,
+                writes=bool(recordable.writes),
+                dependent=self.dependent,
             )
         self._remember(recordable.key, recording, evicted=1)
         return recording
 
     def graphed(self, recordable: "Recordable") -> Graphed:
-        """The function on a GPU with the graphs that were captured of it."""
+        """Return the function for a GPU with its captured graphs."""
         recording = self._recordings.get(recordable.key)
         if not isinstance(recording, Graphed):
             recording = Graphed(
-                recordable.function,
-                recordable.what,
-                recordable.labels,
-                recordable.writes,
-                self._captures if self._replay else None,
+                function=recordable.function,
+                what=recordable.what,
+                labels=recordable.labels,
+                written=recordable.writes,
+                captures=self._captures if self._replay else None,
             )
         # Many at once, because with one graph all go and have to be captured anew.
         self._remember(recordable.key, recording, evicted=MOST // 2)
@@ -304,8 +308,8 @@ class BatchedLoss:
         self._variable_names = variable_names
 
     def gradients(self, *given: Tensor) -> tuple[Tensor, ...]:
-        """The gradients of the trained parameters, ``[a, …]`` each, and last losses and
-        data terms [a, 2].
+        """Return the gradients of the trained parameters, ``[a, …]`` each. The last
+        tensor holds losses and data terms [a, 2].
 
         Args:
             given: ``[a, …]`` each: the parameters and buffers, x, y and the variables.

@@ -34,8 +34,7 @@ Result = TypeVar("Result")
 
 
 def width(lanes: int, most: int) -> int:
-    """How many lanes are computed for so many: numbers with three binary digits and
-    zeros, up to ``most``.
+    """Round the number of lanes up to three binary digits and zeros, at most ``most``.
 
     1 to 8, 10, 12, 14, 16, 20, … 32, 40, …: at most a quarter too many, and for up to
     100 lanes 23 widths.
@@ -105,8 +104,8 @@ class Captures:
 
 @contextmanager
 def _no_collection() -> Iterator[None]:
-    """A block in which Python collects no cycles: the end of an older graph in one
-    would break a capture.
+    """Suspend the collection of cycles in a block. A capture fails if Python destroys
+    an older graph during it.
     """
     enabled = gc.isenabled()
     gc.disable()
@@ -189,8 +188,8 @@ class Graphed:
         self._key = object()  # this function's among all captures
 
     def __call__(self, most: int, *tensors: Tensor) -> tuple[Tensor, ...]:
-        """What the function gives for these lanes; all but the last result are good
-        until the next call.
+        """Return the function's results for these lanes. All but the last one are
+        overwritten by the next call.
 
         Args:
             most: at most so many lanes are computed: they fit the GPU.
@@ -234,10 +233,11 @@ class Graphed:
         return tuple(output.contiguous()[:lanes] for output in outputs)
 
     def _compared(self, graph: Graph, tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
-        """A replay, and for ``check`` whether it gives what the function gives.
+        """Replay a graph and note whether its results differ from the function's.
 
-        Some kernels add in another order in each call; how far two calls are apart says
-        how much.
+        Some kernels add in another order in each call. The gap between two calls
+        measures that noise.
+
         """
         graph.copy_in(tensors)
         plain, again = (self._results(graph.inputs) for _ in range(2))
@@ -286,7 +286,9 @@ class Graphed:
         return Graph(graph, function, inputs, outputs, self._written)
 
     def _buffer(self, key: Hashable, like: Tensor, wide: int) -> Tensor:
-        """A static buffer, ``[wide, …]`` without gaps; at first one lane's rows in all."""
+        """Return a contiguous static buffer ``[wide, …]``. A new buffer repeats the row
+        of one lane.
+        """
         key = (key, like.shape[1:], like.dtype)
         if key not in self._buffers or len(self._buffers[key]) < wide:
             self._buffers[key] = _widened(like[:1], wide)
@@ -294,8 +296,8 @@ class Graphed:
 
 
 def _widened(tensor: Tensor, wide: int) -> Tensor:
-    """A copy of ``tensor`` [a, …] as ``[wide, …]`` without gaps, its first row repeated
-    at the end.
+    """Copy ``tensor`` [a, …] into a contiguous ``[wide, …]`` that ends with copies of
+    its first row.
     """
     repeated = tensor[:1].expand(wide - len(tensor), *tensor.shape[1:])
     return torch.cat([tensor, repeated]).contiguous()

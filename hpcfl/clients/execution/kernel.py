@@ -33,7 +33,7 @@ Keys = Callable[[Lanes], Tensor]
 
 
 class Kernel(ABC):
-    """What computes with models that have the layers of ``module``.
+    """Computation of outputs and gradients for models with the layers of ``module``.
 
     Attributes:
         module: one client's module, whose tensors are swapped for a lane's.
@@ -78,7 +78,9 @@ class Kernel(ABC):
         return tensors
 
     def computed_lanes(self, lanes: int, most: int) -> int:
-        """How many lanes are computed for so many of a session of ``most``."""
+        """Return how many lanes are computed for ``lanes`` lanes of a session of
+        ``most``.
+        """
         return lanes
 
     @abstractmethod
@@ -171,8 +173,8 @@ class SerialKernel(Kernel):
         self._channels_last = convolves(module)
 
     def lay_out(self, tensors: Tensors) -> Tensors:
-        """A lane's tensors ``[1, …]``, the weights of convolutions channels-last, which
-        are faster so.
+        """Return a lane's tensors ``[1, …]`` with channels-last convolution weights,
+        which are faster.
         """
         if not self._channels_last:
             return tensors

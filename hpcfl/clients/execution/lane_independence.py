@@ -1,20 +1,19 @@
-"""Which computations give a client the same bits whatever clients are beside it, on a
-CPU.
+"""Operators whose batched CPU result is bit-identical to the per-client result.
 
-A result may not depend on how many clients share a rank, so only these are done for
-several lanes in one call. Others have other bits in other company. Of a sigmoid, a
-GELU and most other activations torch computes the last few numbers of a tensor by
-another formula than those before, so that it matters where a lane ends. The gradient
-of batch norm adds up a channel's samples in an order that follows from the number of
-channels, which is that of all lanes together. A convolution of several lanes has other
-products than one of a single lane.
+A result may not depend on how many clients share a rank. So only these operators are
+computed for several lanes in one call. Other operators give bits that depend on the
+lanes beside. Torch computes the last few numbers of a sigmoid, a GELU and most other
+activations by a second formula. The end of a lane then matters. The gradient of batch
+norm sums a channel's samples in an order that depends on the channels of all lanes
+together. A convolution of several lanes multiplies other matrices than that of a single
+lane.
 
-What is known is a closed list of torch's operators, and what is not in it goes one lane
-at a time. Looking at the operators of a call sees layers, functions in a user's
-``forward``, losses and predictions alike. Trying some numbers instead could pass by
-luck: it depends on the sizes whether any number falls to the other formula.
-``tests/clients/execution/test_lane_independence.py`` compares bits for every operator here and for all layers
-of torch.
+This module has a closed list of torch's operators. Any other operator runs for one lane
+at a time. The operators of a call cover layers, functions in a user's ``forward``,
+losses and predictions alike. A trial with some numbers could succeed by chance, because
+the second formula applies only for some sizes.
+``tests/clients/execution/test_lane_independence.py`` compares bits for every operator
+here and for all layers of torch.
 """
 
 from collections.abc import Callable
@@ -44,11 +43,10 @@ IN_PLACES = (
     "slice_backward split_with_sizes squeeze stack transpose tril triu "
     "triu_indices unbind unsqueeze view zeros zeros_like"
 )
-# What adds up or compares does so along a lane, in an order that its sizes alone say
-# where there are two lanes or more, as there always are (``recorded.py``): threads share
-# the sum of a single one.
-# Lanes are the outermost dimension of all that is computed from tensors ``[L, …]`` by
-# operators of this list.
+# These operators sum or compare along a lane. With two lanes or more, the order follows
+# from the lane's sizes alone. Threads share the sum of a single lane, so ``recorded.py``
+# always runs two. Lanes are the outermost dimension of all results of these operators
+# on tensors ``[L, …]``.
 ALONG_A_LANE = (
     "amax amin any argmax bmm embedding index_put linalg_vector_norm mean native_group_norm "
     "native_group_norm_backward native_layer_norm native_layer_norm_backward "
@@ -69,11 +67,12 @@ SOFTMAXES = {
 
 
 class _Noting:
-    """What ``Dependent`` does with an operator.
+    """Dispatch of operators for ``Dependent``.
 
-    It stands in a class of its own because torch wraps a method ``__torch_dispatch__``
-    that a subclass of TorchDispatchMode defines itself: the wrapper imports torch's
-    compiler, which takes longer than the first rounds of a small run.
+    It is a class of its own because torch wraps a method ``__torch_dispatch__`` that a
+    subclass of TorchDispatchMode defines itself. The wrapper imports torch's compiler,
+    which takes longer than the first rounds of a small run.
+
     """
 
     names: set[str]
@@ -97,7 +96,7 @@ class Dependent(_Noting, TorchDispatchMode):
 
 
 def is_independent(operator: Any, args: tuple[Any, ...]) -> bool:
-    """Whether an operator of torch gives a lane the same bits beside any others."""
+    """Return whether an operator gives a lane the same bits beside any other lanes."""
     if operator is torch.ops.aten.pow.Tensor_Scalar:
         return args[1] in POWERS
     if operator in SOFTMAXES:

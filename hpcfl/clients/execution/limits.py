@@ -1,6 +1,6 @@
 """Errors of torch for computations that run for one client and cannot be batched."""
 
-# What torch says of a limit of ``vmap``.
+# Parts of torch's messages about limits of ``vmap``.
 NAMED = (
     "vmap",
     "batching rule",
@@ -9,8 +9,8 @@ NAMED = (
     "batchedtensor",
     "cannot access data pointer of tensor",
 )
-# What torch says where code for one client writes to a tensor that all clients share,
-# or asks a batched tensor for its gradient.
+# Parts of torch's messages about code for one client that writes to a shared tensor, or
+# that reads the gradient of a batched tensor.
 CONSEQUENCES = (
     "doesn't match the broadcast shape",
     "does not require grad and does not have a grad_fn",

@@ -27,7 +27,7 @@ from hpcfl.errors import RunFailure
 
 # Calls before a function is recorded: recording costs as much time as many replays save.
 OFTEN = 100
-# How far a replay may be off, as a fraction of a tensor's largest value.
+# Allowed difference of a replay, as a fraction of a tensor's largest value.
 ROUNDING = 1e-5
 AT_ONCE = 8  # lanes that are compared at once, for little memory
 RESHAPES = {
@@ -91,7 +91,7 @@ class Recorded:
         self._recordings: dict[Any, Function] = {}
 
     def __call__(self, *tensors: Tensor) -> tuple[Tensor, ...]:
-        """What the function gives.
+        """Return the function's results.
 
         Raises:
             RunFailure: A replay turns out to give something else.
@@ -161,20 +161,20 @@ class Recorded:
 
 
 def is_compared(number: int) -> bool:
-    """Whether the replay of this number is compared with the function: powers of four
-    are, ever fewer of them.
+    """Return whether this replay is compared with the function. Replays whose number is
+    a power of four are.
     """
     return number & (number - 1) == 0 and number.bit_length() % 2 == 1
 
 
 def is_same(tensor: Tensor, other: Tensor) -> bool:
-    """Whether two tensors are equal; NaN counts as equal to NaN."""
+    """Return whether two tensors are equal, where NaN equals NaN."""
     return bool(((tensor == other) | (tensor.isnan() & other.isnan())).all())
 
 
 def is_apart(replayed: Tensor, plain: Tensor, again: Tensor) -> Tensor:
-    """Whether a replay is further from ``plain``, the function's own result, than
-    rounding explains: bool [].
+    """Return, as bool [], whether a replay differs from ``plain`` by more than
+    rounding. ``plain`` is the function's own result.
 
     Args:
         again: a second result of the function, which differs from the first where sums
@@ -189,11 +189,12 @@ def is_apart(replayed: Tensor, plain: Tensor, again: Tensor) -> Tensor:
 
 
 def _gaps(replayed: Tensor, plain: Tensor, again: Tensor) -> Tensor:
-    """How far results are apart, float64 [4], as ``is_apart`` judges it.
+    """Measure how far results are apart for ``is_apart``, float64 [4].
 
-    The largest differences of a replay from the function's result and of this from a
-    second one, the largest number, and whether the replay has other numbers that are
-    not finite.
+    The first two numbers are the largest differences of the replay from ``plain`` and
+    of ``plain`` from ``again``. The third is the largest number of ``plain``. The
+    fourth is 1 where the replay has other non-finite numbers.
+
     """
     finite = plain.isfinite() & again.isfinite()
     odd = (replayed.isfinite() != plain.isfinite()).any()
@@ -211,7 +212,7 @@ def _gaps(replayed: Tensor, plain: Tensor, again: Tensor) -> Tensor:
 
 
 def refusal(what: str) -> RunFailure:
-    """What to raise where a replay of ``what`` gave something else."""
+    """Return the error for a replay of ``what`` that gave another result."""
     return RunFailure(
         f"{what} reads a number that changed since its steps were recorded; keep what changes "
         "in the server's or the clients' state and give it as a variable, read as lane.NAME "
@@ -223,8 +224,8 @@ def refusal(what: str) -> RunFailure:
 def record(
     function: Function, tensors: tuple[Tensor, ...], labels: int | None = None
 ) -> Function:
-    """A function that repeats the operations of one call of ``function``, for tensors
-    of the same signature.
+    """Return a function that repeats the operations of one call of ``function``. It
+    takes tensors of the same signature.
 
     Left out are operations that change nothing, those that were done before and those
     with a constant result.
@@ -268,9 +269,9 @@ def record(
 
 
 def _changes(node: fx.Node) -> bool:
-    """Whether an operation writes to one of its arguments.
+    """Return whether an operation writes to one of its arguments.
 
-    What has no schema, such as taking one of several results, does not.
+    An operation without a schema, such as taking one of several results, does not.
     """
     return isinstance(node.target, OpOverload) and (
         node.target._schema.is_mutable or node.target in STATISTICS
@@ -287,7 +288,7 @@ def _times_one(node: fx.Node) -> bool:
 
 
 def _like(node: fx.Node, source: Any) -> bool:
-    """Whether ``source`` is a tensor of the shape, strides and type of the node's
+    """Return whether ``source`` has the shape, strides and type of the node's
     result.
     """
     meta = node.meta.get("tensor_meta")
@@ -385,7 +386,7 @@ def _fold(
 
 
 def _random(node: fx.Node) -> bool:
-    """Whether an operation draws random numbers."""
+    """Return whether an operation draws random numbers."""
     return (
         isinstance(node.target, OpOverload)
         and torch.Tag.nondeterministic_seeded in node.target.tags

@@ -1,8 +1,8 @@
-"""What clients tell of their trainings, where it decides who takes part later.
+"""Training losses of clients that a selection reads in later rounds.
 
-Rank 0 hears it with the clients' numbers and tells all ranks, which then choose alike.
-Checkpoints have it beside the server's state, as long as the run is; the method sees
-none of it.
+Rank 0 receives them with the clients' numbers and sends them to all ranks, which then
+choose alike. Checkpoints store them beside the server's state. The method does not see
+them.
 """
 
 from collections.abc import Mapping
@@ -15,32 +15,34 @@ from hpcfl.clock.calendar import Calendar
 from hpcfl.communication.communicator import Communicator
 from hpcfl.simulation.record import Gathered
 
-LOSS = "data_loss"  # what is told of a client's numbers
+LOSS = "data_loss"  # the number of a client that selections read
 CLIENTS = "selection.clients"
 LOSSES = "selection.losses"
 
 
-def hear(
+def share_losses(
     calendar: Calendar | None,
     communicator: Communicator,
     number: int,
     numbers: Gathered,
 ) -> None:
-    """Collective. Let all ranks know what the clients of a round have told.
+    """Send the losses of a round's clients to all ranks. Collective call.
 
     numbers: all clients' own, on rank 0.
     """
     if calendar is None or calendar.told is None:
         return
     cohort = calendar.step(number).cohort
-    told = numbers.of(LOSS, cohort) if communicator.is_server else None
+    told = numbers.select(LOSS, cohort) if communicator.is_server else None
     calendar.hear(communicator.bcast_row(told, len(cohort), np.float64))
 
 
-def kept(
+def add_losses(
     calendar: Calendar | None, server: Mapping[str, Tensor] | None
 ) -> Mapping[str, Tensor] | None:
-    """The server's state as a checkpoint has it; None but on rank 0."""
+    """Return the server's state as a checkpoint stores it, or None on other ranks than
+    0.
+    """
     if server is None or calendar is None or calendar.told is None:
         return server
     ids, losses = calendar.told.history
@@ -51,17 +53,17 @@ def kept(
     }
 
 
-def recall(
+def restore_losses(
     calendar: Calendar | None,
     communicator: Communicator,
     rounds: int,
     server: dict[str, Tensor] | None,
 ) -> None:
-    """Collective. Take out of the server's state in a checkpoint, on rank 0, what clients
-    had told by then, and let all ranks know it.
+    """Move the reported losses from the server's state in a checkpoint to all ranks.
+    Collective call.
 
-    rounds: how many had been played. Raises UserError, on all ranks, where the selection
-    chooses others than it did.
+    rounds: the number of played rounds. Raises UserError on all ranks if the selection
+    now chooses other clients.
     """
     if calendar is None or calendar.told is None:
         return

@@ -123,7 +123,7 @@ def test_another_selection_than_the_run_began_with_is_refused(tmp_path, monkeypa
 
 @pytest.mark.parametrize("time", [{"mode": "none"}, {"mode": "synchronous"}])
 def test_a_selection_of_a_user_in_one_file(federate, time):
-    keys = {"select": "test_hearing:InTurn", "fraction": 0.4}
+    keys = {"select": "test_reported_losses:InTurn", "fraction": 0.4}
     played = federate("fedavg", participation=keys, time=time)
     assert cohorts(played) == [[0, 1], [2, 3], [0, 4]]
     assert ("time/seconds" in played.values) == (time["mode"] != "none")

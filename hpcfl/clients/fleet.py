@@ -1,0 +1,724 @@
+"""The clients of one rank, which a method trains and scores."""
+
+from collections.abc import (
+    Callable,
+    Iterable,
+    Iterator,
+    Mapping,
+    MutableMapping,
+    Sequence,
+)
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, TypedDict, TypeVar, Unpack
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from hpcfl.clients import frozen, scoring, training
+from hpcfl.clients.losses import (
+    Frozen,
+    Loss,
+    Predict,
+    Tensors,
+    reads_features,
+)
+from hpcfl.clients.resources import Resources
+from hpcfl.clients.setup import Setup
+from hpcfl.clients.step_context import StepContext
+from hpcfl.communication.message import Pool
+from hpcfl.errors import UserError
+from hpcfl.experiment.plugins import nearest
+from hpcfl.files import heartbeat
+from hpcfl.rows import randomness
+from hpcfl.rows.declared import DeclaredTensors, NamedTensors
+from hpcfl.rows.layout import Group, Layout
+from hpcfl.scores import loss as cross_entropy
+from hpcfl.scores._metric_name import held_out
+from hpcfl.scores.base import Score
+
+BUFFERS = "buffers."
+Number = TypeVar("Number", int, float)
+
+
+class MixedRounds(ValueError):
+    """Error for a number of the round that differs between the clients of a fleet.
+    Clients then train only beside clients of their own round.
+    """
+
+
+class TrainOptions(TypedDict, total=False):
+    """Keyword options of ``Fleet.train`` and ``Fleet.train_by``.
+
+    Attributes:
+        loss: what is minimised; by default the method's objective.
+        params: the groups of columns that are trained (see ``Layout``), by default all;
+            the rest is frozen, its batch norm in evaluation mode.
+        epochs: by default ``training.epochs``; with ``until`` the most there may be.
+        steps: the most steps in an epoch; by default as many as there are mini-batches.
+        phase: a part of the key of all shuffles, by default "train", so that two phases
+            of a round see different orders; a fleet trains each phase once.
+        proximal: (strength, anchor rows) of the proximal term strength/2·‖w − anchor‖².
+        share: the share of a client's samples that it trains on, drawn for the phase,
+            at least one sample; by default 1.
+        only: which clients train, bool [n]; the others' rows are returned as they are.
+        until: called after each epoch with the losses of the epochs' last mini-batches
+            [lanes, epochs so far] and the lanes' variables; returns which lanes are
+            done, bool [lanes].
+        model: which of a client's models this is, by default "model", where a method
+            keeps several, each with its own buffers.
+        variables: tensors ``[n, …]`` by name, which the loss reads as ``lane.NAME``.
+    """
+
+    loss: Loss | None
+    params: Sequence[Group]
+    epochs: int | None
+    steps: int | None
+    phase: str
+    proximal: tuple[float, Tensor] | None
+    share: float
+    only: Tensor | None
+    until: Callable[[Tensor, Tensors], Tensor] | None
+    model: str
+    variables: Tensors | None
+
+
+@dataclass
+class Fleet:
+    """n clients of one rank, for one call of a method's ``update``, ``observe`` or
+    ``finish``.
+
+    Rows of models are ``[n, P]`` in the order of ``ids``, or ``[P]`` for one model that
+    all clients share.
+
+    Attributes:
+        ids: the clients' numbers [n], ascending.
+        state: the clients' private state, tensors ``[n, …]`` by name; tensors that a
+            method assigns are kept. They have the names, types and shapes of
+            ``client_state``.
+        counts: training samples of each class, float64 [n, classes].
+        rounds: the number of the round, from 1, that keys the draws of each client,
+            int64 [n]. They differ where clients started from different models of a
+            server that waits for nobody.
+        scored: whether models are scored in this round.
+        loss: what ``train`` minimises unless told otherwise.
+        scores: what ``score`` added up, by column.
+        recorded: what ``record`` was given, [n] by name.
+        tune_epochs: for how many epochs the models that clients start from are trained
+            at scoring, to be scored after each of these (``Method.score_tuned``).
+        scores_starts: whether ``Method.score`` scores the models that clients start
+            from; False where that is done at another time than their training.
+        pace: of each client the share that it does of the epochs of each training of
+            the round, [n] in [0, 1], though at least one of them; None where all do
+            all.
+        losses, data_losses: each client's mean objective in the last epoch of the last
+            training, with the proximal term at its end, and the data term alone,
+            float64 [n]; None before any.
+        sample_gradients: how many gradients of samples each client has computed, int64
+            [n] on the host: one for each sample of each mini-batch that a gradient was
+            taken of, whichever parameters it is by. What a ``trial`` computes counts,
+            too.
+        adjust: changes each training before it begins, such as to fewer epochs; None
+            for no change.
+    """
+
+    ids: np.ndarray
+    state: MutableMapping[str, Tensor]
+    counts: Tensor
+    rounds: np.ndarray
+    scored: bool
+    loss: Loss
+    resources: Resources
+    scores: dict[str, scoring.Sums] = field(default_factory=dict)
+    recorded: Tensors = field(default_factory=dict)
+    tune_epochs: Sequence[int] = ()
+    scores_starts: bool = True
+    pace: np.ndarray | None = None
+    losses: Tensor | None = None
+    data_losses: Tensor | None = None
+    sample_gradients: np.ndarray = field(init=False)
+    adjust: Callable[[training.Task], training.Task] | None = None
+    _phases: set[str] = field(default_factory=set)
+    _in_trial: bool = False
+
+    def __post_init__(self) -> None:
+        self.state = _declared(self.state)
+        self.sample_gradients = np.zeros(len(self.ids), np.int64)
+
+    @property
+    def setup(self) -> Setup:
+        return self.resources.setup
+
+    @property
+    def layout(self) -> Layout:
+        return self.setup.layout
+
+    @property
+    def round(self) -> int:
+        """The number of the round, from 1. Raises MixedRounds where clients are in
+        different ones.
+        """
+        round: int = only_one(self.rounds.tolist())
+        return round
+
+    @property
+    def learning_rate(self) -> float:
+        """The learning rate of this round for a method's own steps, which are plain
+        ones. Raises MixedRounds where clients have different ones.
+        """
+        return only_one(map(self.setup.plain_rate, self.rounds.tolist()))
+
+    @property
+    def samples(self) -> Tensor:
+        """Training samples of each client, float64 [n]."""
+        return self.counts.sum(dim=1)
+
+    def rows(self, rows: Tensor) -> Tensor:
+        """Return rows ``[P]`` or ``[n, P]`` as ``[n, P]``. The result is a view and
+        must not be written to.
+
+        Raises ValueError for other shapes.
+        """
+        if tuple(rows.shape) not in (
+            (self.layout.width,),
+            (len(self.ids), self.layout.width),
+        ):
+            raise ValueError(
+                f"rows of models have shape {list(rows.shape)}; expected [{self.layout.width}], "
+                f"one model, or [{len(self.ids)}, {self.layout.width}], one for each client"
+            )
+        return rows.expand(len(self.ids), -1) if rows.dim() == 1 else rows
+
+    def buffers(self, model: str = "model") -> Tensor:
+        """Return the batch-norm statistics of one of the clients' models, ``[n, B]``. B
+        is 0 without batch norm.
+
+        The result is a view and must not be written to. The function ``evaluate_at`` takes a
+        row of it as its ``buffers``.
+        """
+        if not self.resources.buffers.width:
+            return torch.zeros(len(self.ids), 0, device=self.resources.device)
+        return self.state[buffer_name(model)]
+
+    def keep_buffers(self, model: str, buffers: Tensor) -> None:
+        """Set the batch-norm statistics ``[n, B]`` of one of the clients' models."""
+        if self.resources.buffers.width:
+            self.state[buffer_name(model)] = buffers
+
+    def uniform(self, purpose: str, *shape: int) -> Tensor:
+        """Draw uniform numbers in [0, 1), ``[n, *shape]``. Each client's draws are
+        keyed by purpose, round and client.
+
+        A larger first dimension of ``shape`` appends numbers and changes none: a client
+        draws the same however many its neighbours need.
+        """
+        draws = [
+            randomness.generator(
+                self.setup.seed, "uniform", purpose, round, client
+            ).random(shape)
+            for round, client in self._keys
+        ]
+        return torch.from_numpy(np.stack(draws)).float().to(self.resources.device)
+
+    def train(self, rows: Tensor, **options: Unpack[TrainOptions]) -> Tensor:
+        """Train locally from ``rows``; returns the trained rows ``[n, P]``. The given
+        tensors do not change.
+
+        The model's batch-norm buffers move on in ``state``, and ``losses`` are this
+        training's.
+
+        Raises ValueError for shapes that do not fit, and for a phase that was trained
+        before.
+        """
+        task = self._task(options)
+        task = self.adjust(task) if self.adjust else task
+        trained = training.train(
+            task, self.resources, self.ids, *self._given(rows, options)
+        )
+        self._keep(trained, options)
+        return trained.rows
+
+    def train_by(
+        self,
+        step: Callable[[StepContext], None],
+        rows: Tensor,
+        *,
+        batches: int = 1,
+        frozen: Frozen = "evaluation",
+        **options: Unpack[TrainOptions],
+    ) -> tuple[Tensor, Tensors]:
+        """Train as ``train`` does, but by the method's own ``step``, which is called
+        with a ``StepContext``.
+
+        Returns the trained rows ``[n, P]`` and the ``variables`` ``[n, …]`` by name
+        with what steps assigned to them; the given tensors do not change. A step reads
+        and assigns ``context.variables[NAME]``.
+
+        Args:
+            batches: how many disjoint mini-batches a step gets; in an epoch's last step
+                they may be smaller, never empty.
+            frozen: the mode of layers of which nothing is trained; in "training" their
+                batch norm takes each mini-batch's own statistics.
+        """
+        task = self._task(options)
+        task = replace(task, step=step, batches=batches, frozen=frozen)
+        task = self.adjust(task) if self.adjust else task
+        trained = training.train(
+            task, self.resources, self.ids, *self._given(rows, options)
+        )
+        self._keep(trained, options)
+        variables = {**(options.get("variables") or {}), **trained.changed}
+        changed: Any = NamedTensors(variables, "variables")
+        return trained.rows, changed
+
+    @contextmanager
+    def trial(self) -> Iterator[None]:
+        """Open a block of training that is no part of the round's work, such as for a
+        score alone: afterwards private state and losses are as before it.
+
+        So stragglers do all of it, and a score means the same for every client. Scores,
+        records and counts made in it stay. Whatever else training leaves in a fleet has
+        to be put back here, too.
+        """
+        state, losses, pace = self.state, (self.losses, self.data_losses), self.pace
+        was_in_trial = self._in_trial
+        self.state, self.pace, self._in_trial = _declared(state), None, True
+        try:
+            yield
+        finally:
+            self.state, (self.losses, self.data_losses) = state, losses
+            self.pace, self._in_trial = pace, was_in_trial
+
+    def score(
+        self,
+        column: str | Sequence[str],
+        rows: Tensor,
+        predict: Predict | None = None,
+        model: str = "model",
+        variables: Tensors | None = None,
+    ) -> None:
+        """Record the scores of ``rows`` on each client's test samples as ``column``, in
+        scored rounds only.
+
+        Where samples are held out to choose the best round on, also on these, as
+        ``validation/COLUMN``.
+
+        Args:
+            column: several names, such as ("pre", "global"), where several columns are
+                one model: it is scored once.
+            predict: a function of (model, x, lane) that returns logits [batch,
+                classes]; by default ``model(x)``.
+            model, variables: as for ``train``.
+        """
+        if not self.scored:
+            return
+        columns = [column] if isinstance(column, str) else list(column)
+        parts = {"test": columns}
+        if self.resources.samples.selects:
+            parts["selection"] = list(map(held_out, columns))
+        with self.resources.stopwatch.phase("score"):
+            for part, names in parts.items():
+                sums = self._sums(
+                    on=part,
+                    rows=rows,
+                    predict=predict or default_prediction,
+                    model=model,
+                    variables=self._variables(variables),
+                    scores=self.resources.scores,
+                )
+                self.scores |= dict.fromkeys(names, sums)
+
+    def loss_of(
+        self,
+        models: Tensor | Pool,
+        on: Literal["train", "validation"] = "train",
+        model: str = "model",
+    ) -> Tensor:
+        """Return the mean cross-entropy of models on each client's own samples,
+        float64. Models are in evaluation mode.
+
+        Rows ``[n, P]`` or ``[P]`` give ``[n]``; a pool gives ``[n, m]``, infinite where
+        nothing was picked. The loss of a client without samples is 0.
+        """
+        if isinstance(models, Tensor):
+            scores = {"loss": cross_entropy.plugin()}
+            total, samples = self._sums(
+                on=on,
+                rows=models,
+                predict=default_prediction,
+                model=model,
+                variables={},
+                scores=scores,
+            )["loss"].T
+            mean: Tensor = total / samples.clamp(min=1)
+            return mean.to(self.resources.device)
+        losses = torch.full(
+            models.picks.shape,
+            torch.inf,
+            dtype=torch.float64,
+            device=self.resources.device,
+        )
+        for column, picks in enumerate(models.picks.T):
+            losses[:, column] = self.loss_of(models.rows[picks.clamp(min=0)], on, model)
+        return losses.masked_fill(models.picks < 0, torch.inf)
+
+    def _sums(
+        self,
+        on: str,
+        rows: Tensor,
+        predict: Predict,
+        model: str,
+        variables: Tensors,
+        scores: Mapping[str, Score],
+    ) -> scoring.Sums:
+        """Return the sums of ``scores`` on each client's samples. ``on`` is one of
+        ``Samples.parts``.
+        """
+        resources = self.resources
+        chunk_sums, order = [], list[int]()
+        pools = [resources.samples.parts[on][int(client)] for client in self.ids]
+        same_model = (
+            rows.dim() == 1
+            and on == "test"
+            and not variables
+            and not resources.buffers.width
+        )
+        alike = np.arange(len(self.ids))
+        if same_model:
+            alike = resources.samples.tested_alike(self.ids.tolist())
+        # one model on the same samples is scored once
+        _, firsts, place = np.unique(alike, return_index=True, return_inverse=True)
+        distinct = [pools[first] for first in firsts]
+
+        def score_chunk(positions: list[int]) -> None:
+            clients = firsts[positions].tolist()
+            lanes = torch.tensor(clients, device=resources.device)
+            tensors = self._stacked(rows, model, lanes)
+            lane_variables = {key: value[lanes] for key, value in variables.items()}
+            chunk_sums.append(
+                scoring.score(
+                    kernel=resources.kernel,
+                    tensors=tensors,
+                    samples=resources.samples,
+                    pools=[pools[i] for i in clients],
+                    variables=lane_variables,
+                    predict=predict,
+                    scores=scores,
+                )
+            )
+            order.extend(positions)
+            heartbeat.beat()
+
+        for attempt in resources.attempts(scoring.by_blocks(distinct)):
+            with attempt:
+                score_chunk(attempt.clients)
+        merged = scoring.merge(chunk_sums, order)
+        return {name: sums[place] for name, sums in merged.items()}
+
+    def record(self, name: str, values: Tensor) -> None:
+        """Record a number of each client, ``values`` [n], as ``recorded/NAME``, and its
+        mean over clients.
+        """
+        self.recorded[name] = self._of_each_client(f"the recorded '{name}'", values)
+
+    def class_means(
+        self,
+        rows: Tensor,
+        function: Predict,
+        model: str = "model",
+        draws: tuple[int, int] | None = None,
+        variables: Tensors | None = None,
+    ) -> Tensor:
+        """Return the means of ``function`` over each client's training samples by
+        class, ``[n, classes, d]``.
+
+        They are float32, and zero for classes that a client does not hold.
+
+        Args:
+            rows: the models that the function is given, in evaluation mode.
+            function: of (model, x, lane), ``[batch, d]``.
+            draws: (times, size): the mean is over ``times`` random draws of at most
+                ``size`` samples of the class instead of all.
+            variables: as for ``train``.
+        """
+        given = self._variables(variables)
+        resources, means, order = self.resources, [], list[int]()
+        pools = [
+            self._drawn(round, client, *draws)
+            if draws
+            else resources.samples.train[client]
+            for round, client in self._keys
+        ]
+        pools = [
+            resources.samples.vary(pool, self.setup.seed, "class means", round, client)
+            for (round, client), pool in zip(self._keys, pools, strict=True)
+        ]
+
+        def average_chunk(clients: list[int]) -> None:
+            lanes = torch.tensor(clients, device=resources.device)
+            tensors = self._stacked(rows, model, lanes)
+            sums = counts = None
+            for part, output, y, mask in scoring.outputs(
+                kernel=resources.kernel,
+                tensors=tensors,
+                samples=resources.samples,
+                pools=[pools[i] for i in clients],
+                variables={name: value[lanes] for name, value in given.items()},
+                function=function,
+            ):
+                member = (
+                    nn.functional.one_hot(y, resources.samples.classes)
+                    * mask[..., None]
+                ).double()
+                held = torch.einsum(
+                    "lbk,lbd->lkd",
+                    member,
+                    torch.where(mask[..., None], output, 0).double(),
+                )
+                sums = scoring.added(sums, part, held, len(clients))
+                counts = scoring.added(counts, part, member.sum(dim=1), len(clients))
+            assert (
+                sums is not None and counts is not None
+            )  # a chunk has a block at least
+            means.append(sums / counts.clamp(min=1)[..., None])
+            order.extend(clients)
+            heartbeat.beat()
+
+        for attempt in resources.attempts(scoring.by_blocks(pools)):
+            with attempt:
+                average_chunk(attempt.clients)
+        return torch.cat(means).float()[
+            torch.tensor(order, device=resources.device).argsort()
+        ]
+
+    def outputs(
+        self,
+        rows: Tensor,
+        function: Predict,
+        most: int | None = None,
+        model: str = "model",
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Return ``function`` of each client's training samples, such as their
+        features.
+
+        The result has outputs ``[n, S, d]``, labels ``[n, S]``, and a mask of the
+        places that hold a sample, bool ``[n, S]``. S is ``most``, or else the largest
+        number of samples of any of these clients. Places beyond a client's own samples
+        are zero.
+
+        Args:
+            rows: the models that the function is given, in evaluation mode.
+            function: of (model, x, lane), ``[batch, d]``; the lane has no variables.
+            most: how many samples of a client at most, a random choice of each round
+                where it has more; by default all of them.
+        """
+        resources = self.resources
+        pools = [self._chosen(round, client, most) for round, client in self._keys]
+        blocks: dict[int, list[Tensor]] = {}
+
+        def run_chunk(clients: list[int]) -> None:
+            lanes = torch.tensor(clients, device=resources.device)
+            blocks.update({i: [] for i in clients})  # a second attempt begins anew
+            for part, output, *_ in scoring.outputs(
+                kernel=resources.kernel,
+                tensors=self._stacked(rows, model, lanes),
+                samples=resources.samples,
+                pools=[pools[i] for i in clients],
+                variables={},
+                function=function,
+            ):
+                for lane, of_lane in zip(part, output, strict=True):
+                    blocks[clients[lane]].append(of_lane)
+            heartbeat.beat()
+
+        for attempt in resources.attempts(scoring.by_blocks(pools)):
+            with attempt:
+                run_chunk(attempt.clients)
+        size = max(map(len, pools)) if most is None else most
+        positions = torch.from_numpy(scoring.filled(pools, size)).to(resources.device)
+        held = positions >= 0
+        labels = resources.samples.y[positions.clamp(min=0)].where(held, 0)
+        like = next(found[0] for found in blocks.values() if found)
+        outputs = like.new_zeros(*held.shape, *like.shape[1:])
+        for i, found in blocks.items():
+            if found:
+                outputs[i, : len(pools[i])] = torch.cat(found)[: len(pools[i])]
+        return outputs, labels, held
+
+    def head_gradients(
+        self, rows: Tensor, model: str = "model", draws: tuple[int, int] | None = None
+    ) -> Tensor:
+        """Return the gradients of each client's mean cross-entropy by class with
+        respect to the layer ``head``.
+
+        ``[n, K, P_h]`` for K classes and P_h parameters of the head, at the models
+        ``rows`` in evaluation mode; zero for classes that a client does not hold.
+        ``draws``: as for ``class_means``.
+        """
+        taken = self.counts.cpu().numpy()
+        if draws is not None:
+            times, size = draws
+            taken = times * taken.clip(max=size)
+        self.sample_gradients += taken.sum(axis=1).astype(np.int64)
+        return frozen.gradients_from_means(
+            self.class_means(rows, frozen.outer_products, model, draws),
+            self.layout,
+        )
+
+    def _variables(self, variables: Tensors | None) -> Tensors:
+        """Return a method's variables by name, if any. Raises ValueError where one is
+        not ``[n, …]``.
+        """
+        return {
+            name: self._of_each_client(f"variable '{name}'", value)
+            for name, value in (variables or {}).items()
+        }
+
+    def _of_each_client(self, what: str, values: Tensor) -> Tensor:
+        if not values.dim() or len(values) != len(self.ids):
+            raise ValueError(
+                f"{what} has shape {list(values.shape)}; its first dimension must be the "
+                f"clients, {len(self.ids)}"
+            )
+        return values
+
+    @property
+    def _keys(self) -> Iterator[tuple[int, int]]:
+        """The round and the id of each client."""
+        return zip(self.rounds.tolist(), self.ids.tolist(), strict=True)
+
+    def _chosen(self, round: int, client: int, most: int | None) -> np.ndarray:
+        """Return positions of a client's training samples in order, at most ``most`` of
+        them.
+        """
+        pool = self.resources.samples.train[client]
+        if most is None or len(pool) <= most:
+            return pool
+        key = "outputs", round, client
+        order = randomness.permutation(len(pool), self.setup.seed, *key)
+        chosen: np.ndarray = pool[np.sort(order[:most])]
+        return chosen
+
+    def _drawn(self, round: int, client: int, times: int, size: int) -> np.ndarray:
+        """Draw sample positions: ``times`` draws of at most ``size`` from each class of
+        the client.
+        """
+        pool = self.resources.samples.train[client]
+        labels = (
+            self.resources.samples.y[torch.from_numpy(pool).to(self.resources.device)]
+            .cpu()
+            .numpy()
+        )
+        drawn = []
+        for label in np.unique(labels):
+            of_class = pool[labels == label]
+            random = randomness.generator(
+                self.setup.seed, "class draws", round, client, int(label)
+            )
+            drawn += [
+                of_class[random.permutation(len(of_class))[:size]] for _ in range(times)
+            ]
+        return np.concatenate(drawn) if drawn else pool
+
+    def _task(self, options: TrainOptions) -> training.Task:
+        """Return the training that is asked for.
+
+        Raises TypeError for an unknown option, ValueError for a phase that was trained
+        before.
+        """
+        known = sorted(TrainOptions.__annotations__)
+        for name in options:
+            if name not in known:
+                raise TypeError(
+                    f"unknown option '{name}' for a training{nearest(name, known)}"
+                )
+        task = training.Task(
+            rounds=self.rounds,
+            loss=options.get("loss") or self.loss,
+            names=self._list_names(options.get("params", ("all",))),
+            epochs=self._epochs(options.get("epochs")),
+            pace=self.pace,
+            steps=options.get("steps"),
+            phase=options.get("phase", "train"),
+            proximal=self._anchored(options.get("proximal")),
+            share=options.get("share", 1.0),
+            only=options.get("only"),
+            until=options.get("until"),
+            trial=self._in_trial,
+        )
+        if task.phase in self._phases:
+            raise ValueError(
+                f"phase '{task.phase}' was trained already in this call; shuffles are keyed by "
+                'phase, so give a second training one of its own: phase="NAME"'
+            )
+        self._phases.add(task.phase)
+        return task
+
+    def _given(
+        self, rows: Tensor, options: TrainOptions
+    ) -> tuple[Tensor, Tensor, Tensors]:
+        """Return rows, buffers and variables as ``training.train`` takes them."""
+        buffers = self.buffers(options.get("model", "model"))
+        return self.rows(rows), buffers, self._variables(options.get("variables"))
+
+    def _keep(self, trained: training.Trained, options: TrainOptions) -> None:
+        """Keep the buffers, losses and counts of a training."""
+        self.keep_buffers(options.get("model", "model"), trained.buffers)
+        self.losses, self.data_losses = trained.losses.unbind(dim=1)
+        self.sample_gradients += trained.sample_gradients
+
+    def _list_names(self, params: Sequence[Group]) -> list[str]:
+        """Return the names of the parameters in groups. Raises UserError where all are
+        frozen.
+        """
+        if names := self.layout.members(params):
+            return names
+        raise UserError(
+            f"the method trains {', '.join(map(str, params))} alone, of which the model freezes "
+            "all (requires_grad = False); leave some of it out, or take another method"
+        )
+
+    def _epochs(self, epochs: int | None) -> int:
+        return self.setup.training.epochs if epochs is None else epochs
+
+    def _anchored(
+        self, proximal: tuple[float, Tensor] | None
+    ) -> tuple[float, Tensor] | None:
+        return None if proximal is None else (proximal[0], self.rows(proximal[1]))
+
+    def _stacked(self, rows: Tensor, model: str, lanes: Tensor) -> Tensors:
+        """Copy the parameters and buffers of the clients at ``lanes`` [L] into ``[L,
+        *shape]`` by name.
+        """
+        return self.resources.stacked(self.rows(rows), self.buffers(model), lanes)
+
+
+def only_one(numbers: Iterable[Number]) -> Number:
+    """Return the number that all numbers equal. Raises MixedRounds where they
+    differ.
+    """
+    distinct = set(numbers)
+    if len(distinct) > 1:
+        raise MixedRounds(f"clients of different rounds have {sorted(distinct)}")
+    return distinct.pop()
+
+
+def _declared(state: Mapping[str, Tensor]) -> DeclaredTensors:
+    return DeclaredTensors(state, "fleet.state", "client_state")
+
+
+def buffer_name(model: str) -> str:
+    """Return the key in ``Fleet.state`` of the batch-norm statistics of one of a
+    client's models.
+    """
+    return f"{BUFFERS}{model}"
+
+
+@reads_features()
+def default_prediction(model: nn.Module, x: Tensor, lane: Any) -> Tensor:
+    """Return the model's logits [batch, classes]. Methods without a prediction of their
+    own use this one.
+    """
+    logits: Tensor = model(x)
+    return logits
