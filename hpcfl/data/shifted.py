@@ -8,7 +8,7 @@ the sample as it is, 0, or which of its concepts changes it, from 1. Without shi
 version's number is the sample's.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Literal, cast
@@ -54,9 +54,9 @@ class DrawnShift:
         """The position of a round's step."""
         return int(np.searchsorted(self.begins, round, side="right")) - 1
 
-    def of(self, client: int, numbers: np.ndarray, round: int) -> np.ndarray:
-        """The concept of each of a client's samples with these ``numbers`` [n] in the
-        data set, int64 [n].
+    def list_concepts(self, client: int, numbers: np.ndarray, round: int) -> np.ndarray:
+        """Return the concept of each of a client's samples with these ``numbers`` [n] in
+        the data set, int64 [n].
 
         While a drift is gradual, ⌊share·n⌋ of them follow already: always those with
         the least of random numbers that are the samples' own, so the set only grows.
@@ -126,16 +126,13 @@ class Shifts:
 
         part: what it has them for. numbers: [n], of the samples in the data set.
         """
-        state = np.zeros(len(numbers), np.int64)
-        for drawn, size, states in zip(
-            self.drawn, self._sizes, self._states, strict=True
-        ):
-            state *= size
-            if part == "test" and drawn.shift.test == "clean":
-                continue
-            ahead = part in SCORED and drawn.shift.score == "next"
-            state += states[drawn.of(client, numbers, round + ahead)]
-        versions: np.ndarray = numbers * self.states + state
+        states = [np.zeros(len(numbers), np.int64)] * len(self.drawn)
+        for place, drawn in enumerate(self.drawn):
+            if part != "test" or drawn.shift.test != "clean":
+                ahead = part in SCORED and drawn.shift.score == "next"
+                followed = drawn.list_concepts(client, numbers, round + ahead)
+                states[place] = self._states[place][followed]
+        versions: np.ndarray = numbers * self.states + self._encode(states)
         return versions
 
     def made(self, dataset: Dataset, versions: np.ndarray) -> Versions:
@@ -143,53 +140,50 @@ class Shifts:
         another in its label alone shares the image with it.
         """
         numbers = versions // self.states
-        of_shifts = self._of_shifts(versions)
-        image_version = numbers.copy()
-        for drawn, size, state in zip(self.drawn, self._sizes, of_shifts, strict=True):
+        states = self._decode(versions)
+        seen = []
+        for drawn, state in zip(self.drawn, states, strict=True):
             changes = [concept.images is not None for concept in drawn.concepts]
-            image_version *= size
-            image_version += np.where(np.array([False, *changes])[state], state, 0)
+            seen.append(np.where(np.array([False, *changes])[state], state, 0))
+        image_version = numbers * self.states + self._encode(seen)
         images, image = np.unique(image_version, return_inverse=True)
         own = len(images) == len(versions)
         return Versions(
             self._images(dataset, images),
-            torch.from_numpy(self._relabelled(numbers, of_shifts)),
+            torch.from_numpy(self._relabel(numbers, states)),
             None if own else torch.from_numpy(image),
         )
 
-    def _of_shifts(self, versions: np.ndarray) -> list[np.ndarray]:
-        """Each shift's part of the state of versions, int64 [n]."""
-        state = versions % self.states
-        parts = []
-        for size in reversed(self._sizes):
-            parts.append(state % size)
-            state = state // size
-        return parts[::-1]
+    def _encode(self, states: Sequence[np.ndarray]) -> np.ndarray:
+        """Return the state of versions, int64 [n], from each shift's state [n]."""
+        return np.ravel_multi_index(tuple(states), self._sizes)
+
+    def _decode(self, versions: np.ndarray) -> tuple[np.ndarray, ...]:
+        """Return each shift's part of the state of versions, int64 [n]."""
+        return np.unravel_index(versions % self.states, self._sizes)
+
+    def _list_changes(
+        self, states: Sequence[np.ndarray]
+    ) -> Iterator[tuple[Concept, np.ndarray]]:
+        """Yield each concept that some versions follow, and the positions of these."""
+        for drawn, state in zip(self.drawn, states, strict=True):
+            for number in np.unique(state[state > 0]).tolist():
+                yield drawn.concepts[number - 1], np.flatnonzero(state == number)
 
     def _images(self, dataset: Dataset, versions: np.ndarray) -> Tensor:
         numbers = versions // self.states
         x = dataset.x[torch.from_numpy(numbers)]
-        of_shifts = self._of_shifts(versions)
-        for drawn, state in zip(self.drawn, of_shifts, strict=True):
-            for number in np.unique(state[state > 0]).tolist():
-                transform = drawn.concepts[number - 1].images
-                if transform is None:
-                    continue
-                where = np.flatnonzero(state == number)
+        for concept, where in self._list_changes(self._decode(versions)):
+            if concept.images is not None:
                 chosen = torch.from_numpy(where)
-                x[chosen] = transform(x[chosen], numbers[where])
+                x[chosen] = concept.images(x[chosen], numbers[where])
         return x
 
-    def _relabelled(
-        self, numbers: np.ndarray, of_shifts: Sequence[np.ndarray]
-    ) -> np.ndarray:
+    def _relabel(self, numbers: np.ndarray, states: Sequence[np.ndarray]) -> np.ndarray:
         labels: np.ndarray = self._labels[numbers]
-        for drawn, state in zip(self.drawn, of_shifts, strict=True):
-            for number in np.unique(state[state > 0]).tolist():
-                permutation = drawn.concepts[number - 1].labels
-                if permutation is not None:
-                    where = state == number
-                    labels[where] = permutation[labels[where]]
+        for concept, where in self._list_changes(states):
+            if concept.labels is not None:
+                labels[where] = concept.labels[labels[where]]
         return labels
 
     def counts(
@@ -203,7 +197,7 @@ class Shifts:
         counts = []
         for client, numbers in enumerate(held):
             versions = self.versions(part, client, numbers, round)
-            labels = self._relabelled(numbers, self._of_shifts(versions))
+            labels = self._relabel(numbers, self._decode(versions))
             counts.append(np.bincount(labels, minlength=classes))
         return np.stack(counts)
 

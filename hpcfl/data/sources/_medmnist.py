@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
 
 import numpy as np
-import torch
 from pydantic import Field
 
 from hpcfl.data.datasets import Dataset
@@ -58,26 +57,21 @@ class MedMnist(CheckedFiles):
     ) -> Dataset:
         [file] = self.checksums if size == 28 else self.further
         content = io.BytesIO(self.content(name, root, file))
+        known = self.known
         images = []
         labels = []
         with np.load(content, allow_pickle=False) as arrays:
             for part in ("train", "test"):
-                images.append(arrays[f"{part}_images"])
-                labels.append(arrays[f"{part}_labels"][:, 0].astype(np.int64))
-        pixels = np.concatenate(images).reshape(-1, size, size, self.known.channels)
-        channels_first = np.ascontiguousarray(pixels.transpose(0, 3, 1, 2))
-        dataset = Dataset(
-            name,
-            torch.from_numpy(channels_first),
-            torch.from_numpy(np.concatenate(labels)),
-            self.known.classes,
-            official_test=len(labels[1]),
-        )
-        return self.sized(dataset, self.known.train, self.known.test)
+                pixels = arrays[f"{part}_images"]
+                last = pixels.reshape(-1, size, size, known.channels)
+                images.append(last.transpose(0, 3, 1, 2))
+                labels.append(arrays[f"{part}_labels"][:, 0])
+        sizes = known.train, known.test
+        return self.join(name, images, labels, known.classes, sizes)
 
 
-def of(name: str) -> MedMnist:
-    """The source of one of SETS."""
+def make_source(name: str) -> MedMnist:
+    """Return the source of one of SETS."""
     known = SETS[name]
     return MedMnist(
         URL,

@@ -29,7 +29,7 @@ from hpcfl.data.sources import _ranges
 from hpcfl.data.sources._columns import refuse_indistinct
 from hpcfl.data.sources.base import Source
 from hpcfl.errors import UserError
-from hpcfl.files import atomic, regular
+from hpcfl.files import atomic, regular, values
 
 MOST_CLASSES, MOST_TOKENS = 100_000, 10_000_000
 KEYS = {"x", "y", "classes", "client"}  # arrays that are read
@@ -203,24 +203,13 @@ def _samples_problem(x: np.ndarray) -> str:
     if x.dtype.kind not in "fiu":
         return f"x must hold numbers; it is {x.dtype}"
     if x.dtype.kind == "f":
-        return _infinite_problem(x)
+        place = values.describe_nonfinite(x)
+        return f"x{place}; x must not hold NaN or infinities" if place else ""
     if x.min() < 0:
         return "x holds negative token ids"
     if x.max() >= MOST_TOKENS:
         return f"x holds the token id {x.max():,}; it must be below {MOST_TOKENS:,}"
     return ""
-
-
-def _infinite_problem(x: np.ndarray) -> str:
-    """Return the first number that is not finite in float32, "" if all are."""
-    largest = np.finfo(np.float32).max
-    if -largest <= x.min() and x.max() <= largest:
-        return ""
-    position = tuple(np.argwhere(~(np.abs(x) <= largest))[0].tolist())
-    return (
-        f"x{list(position)} is {x[position]}; x must not hold NaN or infinities, which are "
-        f"those beyond {largest:.2g}"
-    )
 
 
 def gaps(path: Path, y: torch.Tensor, classes: int | None = None) -> tuple[str, ...]:

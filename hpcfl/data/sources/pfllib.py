@@ -69,9 +69,9 @@ class PFLlib(Source):
             paths += [root / part / f"{client}.npz" for client in range(clients)]
         parts = [_arrays(path) for path in paths]
         joined = npz_folders.joined(paths, parts)
-        notes = npz_folders.describe_scales(paths, parts)
+        notes: tuple[str, ...] = ()
         if config is not None:
-            notes += _describe_classes(root, config["num_classes"], joined["y"])
+            notes = _describe_classes(root, config["num_classes"], joined["y"])
             joined["classes"] = np.array(config["num_classes"])
             _refuse_other_sizes(root, config.get(SIZES), parts)
         lengths = [len(arrays["y"]) for arrays in parts]
