@@ -33,8 +33,8 @@ class Normalisation:
     std: tuple[float, ...] = (0.5,)
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        """Samples [batch, *shape] as a model takes them: float32 on their device; token
-        ids stay.
+        """Return samples [batch, *shape] as a model takes them: float32 on their
+        device; token ids stay.
         """
         if x.dtype in (torch.int32, torch.int64):
             return x
@@ -51,7 +51,7 @@ class Normalisation:
     def _line(
         self, dtype: torch.dtype, device: torch.device
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """The normalisation as x·factor + offset: both [1] or [channels]."""
+        """Return the normalisation as x·factor + offset: both [1] or [channels]."""
         factor = [1 / (self.scale * std) for std in self.std]
         offset = [-mean / std for mean, std in zip(self.mean, self.std, strict=True)]
         return (
@@ -103,8 +103,8 @@ class Dataset:
         return replace(self, x=self.x[:0].clone(), y=self.y[:0].clone(), owners=owners)
 
     def taken(self, chosen: np.ndarray, official_test: int) -> "Dataset":
-        """Some of its samples, by their ascending numbers; the last ``official_test`` of
-        these are of the official test split.
+        """Return some of its samples, by their ascending numbers; the last
+        ``official_test`` of these are of the official test split.
         """
         index = torch.from_numpy(chosen)
         return replace(
@@ -134,18 +134,18 @@ class Dataset:
 
 
 def names() -> list[str]:
-    """The names of the built-in data sets."""
+    """Return the names of the built-in data sets."""
     return plugins.names(_PACKAGE)
 
 
 def find(name: str) -> Any:
-    """The source of a data set. Raises UserError for an unknown name."""
+    """Return the source of a data set. Raises UserError for an unknown name."""
     return plugins.find(_PACKAGE, "data.dataset", name)
 
 
 def load(data: sections.Data) -> Dataset:
-    """The data set of the section ``[data]``, from ``data.file``, ``data.root``, or
-    else $HPCFL_DATA.
+    """Load the data set of the section ``[data]``, from ``data.file``, ``data.root``,
+    or else $HPCFL_DATA.
 
     Raises UserError for an unknown name, a missing root, a missing or damaged file, and
     keys that do not fit the data set.
@@ -237,7 +237,8 @@ def _statistics(
 
 
 def _sampled(dataset: Dataset, wanted: int | None) -> Dataset:
-    """So many of a data set's training samples and as large a share of its test samples.
+    """Choose so many of a data set's training samples and as large a share of its test
+    samples.
 
     Of each class there is its share, to within one sample. Which samples these are
     depends on the data set alone, so that all seeds and methods have the same. Raises
@@ -264,8 +265,8 @@ def _sampled(dataset: Dataset, wanted: int | None) -> Dataset:
 
 
 def _place(data: sections.Data, source: Any) -> Path:
-    """The folder or file that a source reads. Raises UserError where the section does
-    not name it.
+    """Return the folder or file that a source reads. Raises UserError where the section
+    does not name it.
     """
     if source.own_file != (data.file is not None):
         raise UserError(
@@ -289,7 +290,7 @@ def _place(data: sections.Data, source: Any) -> Path:
 
 
 def _readers_of_files() -> str:
-    """The built-in data sets that read ``data.file``, for a message."""
+    """List the built-in data sets that read ``data.file``, for a message."""
     readers = [name for name in names() if find(name).own_file]
     return f"{', '.join(readers[:-1])} and {readers[-1]}"
 

@@ -19,8 +19,8 @@ ROUNDING = 1e-9  # a whole number may come out a little too small
 def kept(
     dataset: Dataset, data: sections.Data, seed: int, merged: bool
 ) -> tuple[np.ndarray, str]:
-    """The samples that a long tail leaves, ascending numbers in the data set, and a note
-    that says so.
+    """Return the samples that a long tail leaves, ascending numbers in the data set,
+    and a note on their number.
 
     The official test split stays as it is, unless ``merged``: where a scheme deals it out
     with the training split, both are cut together. seed: that of the partition.
@@ -49,6 +49,6 @@ def kept(
 
 
 def restricted(dataset: Dataset, chosen: np.ndarray) -> Dataset:
-    """A data set of some samples of another one, by their ascending numbers."""
+    """Return a data set of some samples of another one, by their ascending numbers."""
     first_test = len(dataset.y) - dataset.official_test
     return dataset.taken(chosen, official_test=int((chosen >= first_test).sum()))

@@ -1,6 +1,4 @@
-"""Whose each sample of a data set is, where the data say so: natural clients, such as
-writers or speakers.
-"""
+"""Natural clients of a data set, such as writers or speakers, where the data name them."""
 
 from dataclasses import dataclass
 
@@ -53,8 +51,8 @@ class Owners:
 
 
 def numbered(owners: np.ndarray) -> Owners:
-    """The natural clients of samples whose owners are given by number or name, in the
-    order of these.
+    """Return the natural clients of samples whose owners are given by number or name,
+    in the order of these.
     """
     names, of = np.unique(owners, return_inverse=True)
     return Owners(tuple(map(str, names.tolist())), of)

@@ -20,7 +20,8 @@ Rearrange = Callable[[int, list[int], np.ndarray], list[int]]
 
 @dataclass(frozen=True)
 class Spread:
-    """One draw; whose samples are whose is put together only if it is accepted.
+    """Chunks of each class for each client; samples are listed only if the draw is
+    accepted.
 
     sizes: how many samples each client holds, int64 [clients].
     chunks: of each class its shuffled samples, and where in them each client's begin
@@ -31,7 +32,7 @@ class Spread:
     chunks: list[tuple[np.ndarray, np.ndarray, np.ndarray]]
 
     def samples(self) -> list[np.ndarray]:
-        """The samples of each client, int64."""
+        """Return the samples of each client, int64."""
         return [
             np.concatenate(
                 [
@@ -44,7 +45,7 @@ class Spread:
 
 
 def by_class(labels: np.ndarray, classes: int) -> list[np.ndarray]:
-    """The positions of each class's samples in ``labels``, int64."""
+    """Return the positions of each class's samples in ``labels``, int64."""
     return [np.flatnonzero(labels == k) for k in range(classes)]
 
 
@@ -85,7 +86,7 @@ def spread(
 def shares_of(
     below_mean: np.ndarray, beta: float, generator: np.random.Generator
 ) -> np.ndarray:
-    """Each client's share of a class, float64 [clients], summing to one.
+    """Draw each client's share of a class, float64 [clients], summing to one.
 
     below_mean: bool [clients], whether a client holds less than the mean number; the
     others get nothing.

@@ -55,7 +55,7 @@ class FixedScheme(Scheme):
     def deal(
         self, part: str, pool: np.ndarray, labels: np.ndarray, classes: int, each: int
     ) -> list[np.ndarray]:
-        """The ``each`` samples that every client gets from ``pool``, int64
+        """Return the ``each`` samples that every client gets from ``pool``, int64
         [clients][each].
 
         part: "train" or "test"; what both have in common, such as a client's class
@@ -66,8 +66,8 @@ class FixedScheme(Scheme):
     def pick(
         self, pool: np.ndarray, count: int, generator: np.random.Generator, **what: Any
     ) -> np.ndarray:
-        """``count`` samples of ``pool``: with replacement only if it is too small and
-        ``replacement`` is on.
+        """Draw ``count`` samples of ``pool``: with replacement only if it is too small
+        and ``replacement`` is on.
 
         what: names in the message whose samples these are. Raises UserError where the
         pool is too small.
@@ -90,11 +90,11 @@ class SharedScheme(FixedScheme):
 
     @abstractmethod
     def shares(self, classes: int, generator: np.random.Generator) -> np.ndarray:
-        """One client's class distribution, float64 [classes], summing to one."""
+        """Draw one client's class distribution, float64 [classes], summing to one."""
 
     def counts(self, shares: np.ndarray, samples: int) -> np.ndarray:
-        """How many of a client's ``samples`` each class gets by its ``shares``, int64
-        [classes].
+        """Return the number of a client's ``samples`` of each class by its ``shares``,
+        int64 [classes].
 
         All are rounded down; the classes with the largest remainders get one more.
         """

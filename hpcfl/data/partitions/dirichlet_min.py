@@ -67,8 +67,8 @@ class DirichletMin(Scheme):
 
 
 def swap(k: int, chunks: list[int], held: np.ndarray) -> list[int]:
-    """The chunks of class ``k`` after clients with at most one class have swapped
-    theirs with the last ones'.
+    """Return the chunks of class ``k`` after clients with at most one class have
+    swapped theirs with the last ones'.
 
     chunks: their numbers, in the order of the clients that get them.
 

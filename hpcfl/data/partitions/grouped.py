@@ -64,8 +64,8 @@ class Grouped(FixedScheme):
         generator: np.random.Generator,
         client: int,
     ) -> np.ndarray:
-        """``count`` positions of the pool where ``wanted``, of those that are ``left``
-        if they suffice.
+        """Draw ``count`` positions of the pool where ``wanted``, of those that are
+        ``left`` if they suffice.
         """
         unused = np.flatnonzero(wanted & left)
         enough = len(unused) >= count or not self.replacement

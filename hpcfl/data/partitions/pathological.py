@@ -53,9 +53,7 @@ class Pathological(MergedScheme):
         )
 
     def _notes(self, chunks: list[list[np.ndarray]], unused: list[str]) -> list[str]:
-        """What a user should know of classes that nobody holds, and of clients that
-        hold too few.
-        """
+        """Note classes that no client holds, and clients that hold too few."""
         notes = [f"no client holds {', '.join(unused)}"] if unused else []
         short = [
             client
@@ -73,8 +71,8 @@ class Pathological(MergedScheme):
 def _sizes(
     k: int, samples: int, takers: int, least: float, generator: np.random.Generator
 ) -> np.ndarray:
-    """How many samples of class ``k`` each of the ``takers`` but the last gets, int64
-    [takers − 1].
+    """Draw the number of samples of class ``k`` for each of the ``takers`` but the
+    last, int64 [takers − 1].
 
     They are uniform in [max(a/10, least), a), a being the mean. Raises UserError where
     there are too few.

@@ -68,7 +68,7 @@ class Quantity(MergedScheme):
         return Assignment(np.split(order, np.cumsum(sizes)[:-1]), attempts)
 
     def weights(self, generator: np.random.Generator) -> np.ndarray:
-        """What sizes are in proportion to, float64 [clients]."""
+        """Return numbers in proportion to the clients' sizes, float64 [clients]."""
         place = np.arange(1, self.clients + 1, dtype=np.float64)
         match self.law:
             case "lognormal":
@@ -96,7 +96,8 @@ class Quantity(MergedScheme):
         sizes: np.ndarray,
         generator: np.random.Generator,
     ) -> list[np.ndarray]:
-        """Each client's samples, classes in its own proportions while they last.
+        """Deal out each client's samples, classes in its own proportions while they
+        last.
 
         Samples are dealt out one by one, to clients in random order, so that it is not
         always the same ones which get what is left.
@@ -124,7 +125,7 @@ class Quantity(MergedScheme):
 
 
 def rounded(weights: np.ndarray, total: int) -> np.ndarray:
-    """Whole numbers in proportion to ``weights`` that sum to ``total``, by the largest
+    """Round ``weights`` to whole numbers that sum to ``total``, by the largest
     remainder, ties to the first.
     """
     exact = weights / weights.sum() * total

@@ -29,7 +29,9 @@ Draw = Callable[[str, int], np.random.Generator]
 
 
 def constant(name: str, severity: int, shape: tuple[int, ...]) -> Any:
-    """The constant of a corruption at a severity from 1 to 5 for images of a shape."""
+    """Return the constant of a corruption at a severity from 1 to 5 for images of a
+    shape.
+    """
     column = int(np.searchsorted(SIZES, max(shape[1:])))
     return CONSTANTS[name][column][severity - 1]
 
@@ -37,7 +39,7 @@ def constant(name: str, severity: int, shape: tuple[int, ...]) -> Any:
 def apply(
     name: str, c: Any, draw: Draw, x: np.ndarray, numbers: np.ndarray
 ) -> np.ndarray:
-    """The images x [n, channels, height, width] with these ``numbers`` [n], corrupted."""
+    """Corrupt the images x [n, channels, height, width] with these ``numbers`` [n]."""
     if name in _DRAWN:
         corrupt = _DRAWN[name]
         images = zip(x, numbers.tolist(), strict=True)
@@ -85,8 +87,8 @@ def _defocus_blur(x: np.ndarray, c: tuple[float, float]) -> np.ndarray:
 
 
 def _disk(radius: float, softness: float) -> np.ndarray:
-    """The disk of an unsharp lens, float32 [side, side], which sums to 1; its rim is
-    blurred by a normal filter of 3×3 pixels, of 5×5 for large disks.
+    """Return the disk of an unsharp lens, float32 [side, side], which sums to 1; its
+    rim is blurred by a normal filter of 3×3 pixels, of 5×5 for large disks.
     """
     from scipy.ndimage import gaussian_filter
 
@@ -153,7 +155,7 @@ def _pixelate(x: np.ndarray, c: float) -> np.ndarray:
 
 
 def _as_bytes(x: np.ndarray) -> np.ndarray:
-    """Pixels in [0, 1] as bytes 0 … 255."""
+    """Return pixels in [0, 1] as bytes 0 … 255."""
     return np.round(x * 255).astype(np.uint8)
 
 

@@ -86,7 +86,7 @@ class Corruption(Shift):
 
 
 def _possible(facts: Facts) -> list[str]:
-    """The corruptions that images like these can have."""
+    """List the corruptions that images like these can have."""
     channels = facts.shape[0]
     possible = []
     for name in CONSTANTS:

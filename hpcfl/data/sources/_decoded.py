@@ -26,8 +26,8 @@ def table(
     entries: Callable[[], Sequence[Any]],
     decode: Decode,
 ) -> np.ndarray:
-    """The records of all pictures [n]: mapped, private to this process, or decoded now
-    where ``write`` has not been called yet.
+    """Return the records of all pictures [n]: mapped, private to this process, or
+    decoded now where ``write`` has not been called yet.
 
     Args:
         name: Of the data set, and ``root``: the folder of all data sets, for errors.

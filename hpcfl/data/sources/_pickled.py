@@ -31,7 +31,7 @@ class _Unpickler(pickle.Unpickler):
 
 
 def loaded(content: bytes, encoding: str = "ASCII") -> Any:
-    """What a pickle holds.
+    """Return the content of a pickle.
 
     encoding: of the strings of Python 2. Raises UnpicklingError where the pickle asks
     for anything but ALLOWED, and any other exception where it is damaged.

@@ -1,4 +1,4 @@
-"""Where data sets come from: the interface, and files whose checksums are known."""
+"""Sources of data sets: the interface, and files whose checksums are known."""
 
 import hashlib
 import http.client
@@ -36,14 +36,14 @@ class Source(ABC):
 
     @property
     def looked_for(self) -> list[str]:
-        """The files that are read, by their paths below ``data.root``, or below
+        """List the files that are read, by their paths below ``data.root``, or below
         ``data.file`` where that is a folder.
         """
         return []
 
     @abstractmethod
     def read(self, name: str, root: Path) -> Dataset:
-        """The data set, called ``name``, from the files under ``root`` (with
+        """Read the data set, called ``name``, from the files under ``root`` (with
         ``own_file``: from that).
 
         Parameters that a subclass adds, with types and defaults, are keys of its own in

@@ -92,8 +92,8 @@ def made(path: Path, arrays: dict[str, np.ndarray], **more: Any) -> Dataset:
 
 
 def arrays(path: Path) -> dict[str, np.ndarray]:
-    """The arrays ``x``, ``y`` and, if they are there, ``classes`` and ``client``, of a
-    .npz file.
+    """Return the arrays ``x``, ``y`` and, if they are there, ``classes`` and
+    ``client``, of a .npz file.
 
     Raises UserError for anything else.
     """
@@ -107,8 +107,8 @@ def _taken(content: NpzFile) -> dict[str, np.ndarray]:
 
 @contextmanager
 def _opened(path: Path) -> Iterator[NpzFile]:
-    """A .npz file with x and y; what cannot be read inside the block raises UserError,
-    too.
+    """Open a .npz file with x and y; a failure to read inside the block raises
+    UserError, too.
     """
     try:
         with regular.opened(path) as file:
@@ -163,7 +163,7 @@ def refuse_bombs(file: BinaryIO) -> None:
 
 
 def _labels_problem(arrays: dict[str, np.ndarray]) -> str:
-    """What is wrong with the class numbers or the shapes; "" if nothing is."""
+    """Return the mistake in the class numbers or the shapes; "" without one."""
     x, y, classes = (
         arrays["x"],
         arrays["y"],
@@ -188,7 +188,7 @@ def _labels_problem(arrays: dict[str, np.ndarray]) -> str:
 
 
 def _clients_problem(arrays: dict[str, np.ndarray]) -> str:
-    """What is wrong with the owners of samples; "" if nothing is or there are none."""
+    """Return the mistake in the owners of samples; "" without one."""
     clients, samples = arrays.get("client"), len(arrays["x"]) if arrays["x"].ndim else 0
     if clients is None or (clients.shape == (samples,) and clients.dtype.kind in "iuU"):
         return ""
@@ -199,7 +199,7 @@ def _clients_problem(arrays: dict[str, np.ndarray]) -> str:
 
 
 def _samples_problem(x: np.ndarray) -> str:
-    """What is wrong with the samples; "" if nothing is."""
+    """Return the mistake in the samples; "" without one."""
     if x.dtype.kind not in "fiu":
         return f"x must hold numbers; it is {x.dtype}"
     if x.dtype.kind == "f":

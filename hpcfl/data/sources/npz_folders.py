@@ -78,7 +78,7 @@ def _refuse_other_files(folder: Path, files: tuple[str, ...]) -> None:
 
 
 def _folders(root: Path) -> list[Path]:
-    """The clients' folders in the order of names. Raises UserError where there are
+    """List the clients' folders in the order of names. Raises UserError where there are
     none.
     """
     try:

@@ -118,8 +118,8 @@ def _file(part: str, subject: int) -> str:
 def _windows_of(
     name: str, folder: Path, subject: int, label: str
 ) -> tuple[np.ndarray, np.ndarray]:
-    """A subject's windows, float32 [windows, 9, 3, 256], and their classes, int64, in
-    the order of time.
+    """Read a subject's windows, float32 [windows, 9, 3, 256], and their classes, int64,
+    in the order of time.
 
     Windows of no activity of CLASSES are left out; none crosses from one file to the
     next. Raises UserError.
@@ -148,7 +148,7 @@ def _windows_of(
 
 
 def _activity(steps: np.ndarray, label: str) -> int | None:
-    """The activity of a window's ``steps``; None where none fills enough of it."""
+    """Return the activity of a window's ``steps``; None where none fills enough of it."""
     numbers, counts = np.unique(steps, return_counts=True)
     if label == "pfllib":
         return int(numbers[0])

@@ -49,7 +49,7 @@ class Spiral(Source):
 
 
 def _arm(k: int, points: int, generator: np.random.Generator) -> np.ndarray:
-    """The points of class ``k``, from the centre outwards, float64 [points, 2]."""
+    """Return the points of class ``k``, from the centre outwards, float64 [points, 2]."""
     step = np.linspace(0, 1, points)
     radius, angle = (
         1 + 9 * step,

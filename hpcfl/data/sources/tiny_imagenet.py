@@ -83,7 +83,7 @@ class TinyImageNet(Source):
 
 
 def _classes(folder: Path) -> dict[str, int]:
-    """WordNet id → class number, in alphabetical order. Raises UserError."""
+    """Return the class number by WordNet id, in alphabetical order. Raises UserError."""
     words = sorted(
         {word for (word,) in _rows(folder / "wnids.txt", "WORDNET-ID", [_images.NAME])}
     )
@@ -95,8 +95,8 @@ def _classes(folder: Path) -> dict[str, int]:
 
 
 def _entries(folder: Path) -> list[Entry]:
-    """Training images by class and name, then the validation images in the order of
-    their annotations.
+    """List training images by class and name, then the validation images in the order
+    of their annotations.
     """
     classes = _classes(folder)
     train = [
@@ -121,7 +121,8 @@ def _entries(folder: Path) -> list[Entry]:
 
 
 def _rows(path: Path, wanted: str, columns: list[str]) -> list[list[str]]:
-    """The first columns of each line of a text file with tabulators, [lines][columns].
+    """Read the first columns of each line of a text file with tabulators,
+    [lines][columns].
 
     columns: the patterns that they must match. wanted: what these are, for the message.
     Raises UserError.
@@ -139,7 +140,7 @@ def _rows(path: Path, wanted: str, columns: list[str]) -> list[list[str]]:
 
 
 def _decode(entry: Entry) -> tuple[np.ndarray, int, bool]:
-    """The record of an image; a grey one becomes coloured. Raises UserError."""
+    """Decode the record of an image; a grey one becomes coloured. Raises UserError."""
     path, number, test = entry
     return _images.read(path, "JPEG", size=(SIDE, SIDE)), number, test
 

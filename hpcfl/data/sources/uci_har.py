@@ -94,7 +94,7 @@ def _of_signal(part: str, channel: str) -> str:
 
 
 def _signals(name: str, folder: Path, part: str) -> np.ndarray:
-    """The windows of a part, float32 [windows, 9, 128]. Raises UserError."""
+    """Read the windows of a part, float32 [windows, 9, 128]. Raises UserError."""
     signals = []
     for channel in CHANNELS:
         path = folder / _of_signal(part, channel)
@@ -109,8 +109,8 @@ def _signals(name: str, folder: Path, part: str) -> np.ndarray:
 
 
 def _numbers(name: str, folder: Path, kind: str, most: int) -> np.ndarray:
-    """The activity or subject of each window, counted from 0, int64 [windows]. Raises
-    UserError.
+    """Read the activity or subject of each window, counted from 0, int64 [windows].
+    Raises UserError.
     """
     numbers = []
     for part, windows in PARTS.items():
