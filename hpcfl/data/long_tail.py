@@ -16,7 +16,7 @@ from hpcfl.rows import randomness
 ROUNDING = 1e-9  # a whole number may come out a little too small
 
 
-def kept(
+def select_samples(
     dataset: Dataset, data: sections.Data, seed: int, merged: bool
 ) -> tuple[np.ndarray, str]:
     """Return the samples that a long tail leaves, ascending numbers in the data set,
@@ -48,7 +48,7 @@ def kept(
     )
 
 
-def restricted(dataset: Dataset, chosen: np.ndarray) -> Dataset:
+def restrict(dataset: Dataset, chosen: np.ndarray) -> Dataset:
     """Return a data set of some samples of another one, by their ascending numbers."""
     first_test = len(dataset.y) - dataset.official_test
     return dataset.taken(chosen, official_test=int((chosen >= first_test).sum()))

@@ -211,7 +211,7 @@ def _make(
 def _drawn(scheme: Scheme, dataset: Dataset, replicas: np.ndarray | None) -> Draw:
     """Deal out a data set, once for each group that has all of it."""
     if replicas is None:
-        return scheme.of(dataset)
+        return scheme.draw_from(dataset)
     return _repeated(scheme, dataset, replicas)
 
 
@@ -223,8 +223,8 @@ def _of_long_tail(
 ) -> Draw:
     """Deal out the samples that a long tail leaves."""
     merged = isinstance(scheme, MergedScheme)
-    chosen, note = long_tail.kept(dataset, data, scheme.seed, merged)
-    draw = _drawn(scheme, long_tail.restricted(dataset, chosen), replicas)
+    chosen, note = long_tail.select_samples(dataset, data, scheme.seed, merged)
+    draw = _drawn(scheme, long_tail.restrict(dataset, chosen), replicas)
     return replace(
         draw,
         train=[chosen[held] for held in draw.train],
@@ -251,7 +251,7 @@ def _repeated(scheme: Scheme, dataset: Dataset, replicas: np.ndarray) -> Draw:
         newcomers = int((members >= len(replicas) - scheme.newcomers).sum())
         update = {"clients": len(members) - newcomers, "seed": seed}
         own = scheme.model_copy(update=update).widened(newcomers)
-        draw = own.of(dataset)
+        draw = own.draw_from(dataset)
         for position, client in enumerate(members.tolist()):
             trains[client] = draw.train[position]
             tests[client] = draw.test[position]

@@ -5,7 +5,7 @@ Most schemes deal out the official training and test samples merged, and each cl
 part is then cut at random into training and test samples: these extend
 ``MergedScheme`` and write ``assign``. A scheme that keeps the official splits apart, or
 tests all clients on the same samples, extends ``Scheme`` and writes ``draw``. One that
-needs more of a data set than its labels overrides ``of`` as well.
+needs more of a data set than its labels overrides ``draw_from`` as well.
 """
 
 import math
@@ -77,7 +77,7 @@ class Scheme(Partition):
         """The number of newcomers, which are the last ones of ``clients``."""
         return self._newcomers
 
-    def of(self, dataset: Dataset) -> Draw:
+    def draw_from(self, dataset: Dataset) -> Draw:
         """Spread the samples of a data set over the clients. Raises UserError where it
         cannot be done.
         """
@@ -127,9 +127,9 @@ class MergedScheme(Scheme):
             labels: int64 [samples] in [0, classes).
         """
 
-    def of(self, dataset: Dataset) -> Draw:
+    def draw_from(self, dataset: Dataset) -> Draw:
         if dataset.merges:
-            return super().of(dataset)
+            return super().draw_from(dataset)
         return self.draw(self.labels_dealt(dataset), dataset.classes, 0)
 
     def labels_dealt(self, dataset: Dataset) -> np.ndarray:

@@ -29,7 +29,7 @@ class ByClient(Scheme):
         "default: the clients that the data set names",
     )
 
-    def of(self, dataset: Dataset) -> Draw:
+    def draw_from(self, dataset: Dataset) -> Draw:
         if self.lists is not None:
             held = owner_lists.read(self.lists)
             _refuse_impossible(held, len(dataset.y), self.lists)

@@ -40,7 +40,7 @@ class ByDomain(MergedScheme):
     )
     beta: float = Field(0.1, gt=0, description="of inside = 'dirichlet'")
 
-    def of(self, dataset: Dataset) -> Draw:
+    def draw_from(self, dataset: Dataset) -> Draw:
         domains = self._domains(dataset)
         labels = self.labels_dealt(dataset)
         generator = randomness.generator(self.seed, "partition")

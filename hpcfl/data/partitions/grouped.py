@@ -40,7 +40,7 @@ class Grouped(FixedScheme):
         blocks = np.array_split(np.arange(classes), len(self.groups))
         group_of = np.repeat(np.arange(len(self.groups)), self.groups)
         dominant = round(self.dominant * each)
-        # Which positions of the pool are not handed out yet. With replacement, once too
+        # Positions of the pool that are not handed out yet. With replacement, once too
         # few are left, all may be drawn again.
         left = np.ones(len(pool), bool)
         drawn = []

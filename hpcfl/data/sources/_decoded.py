@@ -14,7 +14,7 @@ from hpcfl.files import atomic, regular
 
 FILE = "hpcfl-decoded.npy"
 
-# What is known of a picture before it is decoded, and its record.
+# A function of an entry, which describes a picture before it is decoded, to its record.
 Decode = Callable[[Any], tuple[Any, ...]]
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-# What an array and a number of NumPy are made again by. Taken from two that exist,
+# Functions that make an array and a number of NumPy again. Taken from two that exist,
 # because the module that has these functions is private, and NumPy 2 has moved it.
 _RECONSTRUCT = np.zeros(0).__reduce__()[0]
 _SCALAR = np.float64(0).__reduce__()[0]

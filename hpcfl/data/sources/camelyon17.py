@@ -39,7 +39,7 @@ RECORD = np.dtype(
         ("slide", "u1"),
     ]
 )
-# What each column of the metadata must look like; the first five make a file's name.
+# The pattern of each column of the metadata; the first five make a file's name.
 COLUMNS = {
     "patient": r"\d{1,4}",
     "node": r"\d{1,2}",

@@ -18,7 +18,7 @@ from hpcfl.errors import UserError
 from hpcfl.files import atomic, heartbeat, values, wording
 
 MOST_CLIENTS = 100_000
-# What a client's folder may hold: all samples in one file, or test samples apart.
+# The files of a client's folder: all samples in one file, or test samples apart.
 WHOLE = ("data.npz",)
 APART = ("train.npz", "test.npz")
 

@@ -43,7 +43,7 @@ SIZES: Final = "Size of samples for labels in clients"
 Counts = list[Annotated[list[NonNegativeInt], Field(min_length=2, max_length=2)]]
 Arrays = dict[str, np.ndarray]
 
-# What is read of ``config.json``; HAR's has these keys alone, Shakespeare has no file.
+# The keys of ``config.json`` that are read; HAR's has these keys alone, Shakespeare has no file.
 Config = TypedDict(
     "Config",
     {

@@ -83,7 +83,7 @@ def test_h4_with_one_domain_it_is_the_inner_scheme_bitwise(inner, fields):
     }
     one = data(np.full(360, "all"), **fields)
     scheme = plugin(clients_per_domain=4, inside=inner.__name__.lower(), **keys)
-    draw = scheme.of(one)
+    draw = scheme.draw_from(one)
     expected = inner(**keys).of(one)
     assert parts(draw) == parts(expected)
     assert draw.attempts == expected.attempts
