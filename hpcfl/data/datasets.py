@@ -60,6 +60,10 @@ class Normalisation:
         )
 
 
+# Fields of a data set whose values are taken as they are.
+AS_THEY_ARE: Any = {"scale": 1.0, "mean": (0.0,), "std": (1.0,)}
+
+
 @dataclass(frozen=True, eq=False)
 class Dataset:
     """All samples of a data set, the official training split first.
@@ -269,14 +273,11 @@ def _place(data: sections.Data, source: Any) -> Path:
     does not name it.
     """
     if source.own_file != (data.file is not None):
-        raise UserError(
-            f"data.dataset = '{data.dataset}' "
-            + (
-                "needs data.file, the path of your data"
-                if source.own_file
-                else f"does not read data.file = '{data.file}'; {_readers_of_files()} do"
-            )
-        )
+        problem = "needs data.file, the path of your data"
+        if not source.own_file:
+            readers = _list_readers()
+            problem = f"does not read data.file = '{data.file}'; {readers} do"
+        raise UserError(f"data.dataset = '{data.dataset}' {problem}")
     if data.file is not None:
         return Path(data.file).expanduser()
     root = data.root or os.environ.get("HPCFL_DATA")
@@ -289,7 +290,7 @@ def _place(data: sections.Data, source: Any) -> Path:
     return Path(root or ".").expanduser()
 
 
-def _readers_of_files() -> str:
+def _list_readers() -> str:
     """List the built-in data sets that read ``data.file``, for a message."""
     readers = [name for name in names() if find(name).own_file]
     return f"{', '.join(readers[:-1])} and {readers[-1]}"

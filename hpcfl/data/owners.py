@@ -39,15 +39,12 @@ class Owners:
         counts = np.bincount(self.of, minlength=len(self.names))
         lists = np.split(order, np.cumsum(counts)[:-1])
         if not official_test or self.unseen:
-            return [
-                Held(name, samples)
-                for name, samples in zip(self.names, lists, strict=True)
-            ]
+            return list(map(Held, self.names, lists))
         first = len(self.of) - official_test
-        return [
-            Held(name, samples[samples < first], samples[samples >= first])
-            for name, samples in zip(self.names, lists, strict=True)
-        ]
+        held = []
+        for name, samples in zip(self.names, lists, strict=True):
+            held.append(Held(name, samples[samples < first], samples[samples >= first]))
+        return held
 
 
 def numbered(owners: np.ndarray) -> Owners:

@@ -73,10 +73,8 @@ class Split:
         """Count the samples per client and class, int64 [clients, classes]; ``part`` is
         "train" or "test".
         """
-        indices = {"train": self.train, "test": self.test}[part]
-        return np.stack(
-            [np.bincount(labels[held], minlength=classes) for held in indices]
-        )
+        held = {"train": self.train, "test": self.test}[part]
+        return np.stack([np.bincount(labels[own], minlength=classes) for own in held])
 
     @property
     def global_test(self) -> bool:
@@ -89,16 +87,13 @@ class Split:
         It is HDF5: for each part the indices of all clients in a row, and offsets,
         where each client begins.
         """
-        arrays = {part: np.concatenate(getattr(self, part)) for part in PARTS}
-        arrays |= {
-            f"{part}_offsets": np.cumsum([0, *map(len, getattr(self, part))])
-            for part in PARTS
-        }
-        attributes = {
-            key: value
-            for key, value in vars(self).items()
-            if key not in (*PARTS, "groups")
-        }
+        attributes = dict(vars(self))
+        arrays = {}
+        for part in PARTS:
+            lists = attributes.pop(part)
+            arrays[part] = np.concatenate(lists)
+            arrays[f"{part}_offsets"] = np.cumsum([0, *map(len, lists)])
+        del attributes["groups"]
         if self.groups is not None:
             arrays[split_file.GROUP] = self.groups.group
             arrays[split_file.FOLLOWED] = self.groups.followed

@@ -33,15 +33,14 @@ class Spread:
 
     def samples(self) -> list[np.ndarray]:
         """Return the samples of each client, int64."""
-        return [
-            np.concatenate(
-                [
-                    of_class[begin[client] : end[client]]
-                    for of_class, begin, end in self.chunks
-                ]
-            )
-            for client in range(len(self.sizes))
-        ]
+        held = []
+        for client in range(len(self.sizes)):
+            parts = [
+                of_class[begin[client] : end[client]]
+                for of_class, begin, end in self.chunks
+            ]
+            held.append(np.concatenate(parts))
+        return held
 
 
 def by_class(labels: np.ndarray, classes: int) -> list[np.ndarray]:
@@ -73,10 +72,8 @@ def spread(
         # without the last cut: the last client gets what rounding leaves
         cuts = np.floor(np.cumsum(shares) * len(samples)).astype(np.int64)[:-1]
         order = rearrange(k, list(range(clients)), held)
-        begin, end = (
-            np.concatenate([[0], cuts])[order],
-            np.concatenate([cuts, [len(samples)]])[order],
-        )
+        begin = np.array([0, *cuts])[order]
+        end = np.array([*cuts, len(samples)])[order]
         sizes += end - begin
         held += end > begin
         chunks.append((samples, begin, end))

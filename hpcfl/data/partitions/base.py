@@ -173,3 +173,13 @@ class MergedScheme(Scheme):
         2M)⌋ of N ``samples``.
         """
         return math.floor(min(_BATCH / (1 - self.train), samples / (2 * self.clients)))
+
+
+def round_down(sizes: np.ndarray, total: int) -> np.ndarray:
+    """Round ``sizes`` to whole numbers that sum to ``total``: all down, but those with
+    the largest remainders up, ties to the first.
+    """
+    rounded: np.ndarray = np.floor(sizes).astype(np.int64)
+    first = np.argsort(rounded - sizes, kind="stable")
+    rounded[first[: total - rounded.sum()]] += 1
+    return rounded

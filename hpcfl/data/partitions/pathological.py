@@ -78,21 +78,18 @@ def _sizes(
     there are too few.
     """
     mean = samples / takers
-    low, high = (
-        math.ceil(max(mean / 10, least)),
-        math.ceil(mean),
-    )  # the integers of that interval
+    # the integers of that interval
+    low = math.ceil(max(mean / 10, least))
+    high = math.ceil(mean)
     if mean < 1 or (takers > 1 and low >= high):
         raise UserError(
             f"partition.clients is too large: {samples} samples of class {k} for "
             f"{takers} clients that take between {max(mean / 10, least):.2f} and less than "
             f"{mean:.2f} each"
         )
-    return (
-        generator.integers(low, high, takers - 1)
-        if takers > 1
-        else np.empty(0, np.int64)
-    )
+    if takers == 1:
+        return np.empty(0, np.int64)
+    return generator.integers(low, high, takers - 1)
 
 
 plugin = Pathological

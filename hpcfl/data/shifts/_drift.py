@@ -55,6 +55,4 @@ def _from_table(shift: Shift, path: str, facts: Facts, concepts: int) -> np.ndar
     if table.min() < 0 or table.max() >= concepts:
         raise facts.wrong("table", f"{path}: its numbers must be 0 … {concepts - 1}")
     columns = np.arange(facts.clients + facts.newcomers) % facts.clients
-    columns[: facts.clients] = np.arange(facts.clients)
-    columns[facts.clients :] = np.arange(facts.newcomers) % facts.clients
     return table[:, columns]

@@ -23,15 +23,11 @@ from hpcfl.errors import UserError
 from hpcfl.files import atomic, regular
 
 FOLDER = "tiny-imagenet-200"
-URL, MD5 = (
-    "http://cs231n.stanford.edu/tiny-imagenet-200.zip",
-    "90528d7ca1a48142e341f4ef8d21d0de",
-)
+URL = "http://cs231n.stanford.edu/tiny-imagenet-200.zip"
+MD5 = "90528d7ca1a48142e341f4ef8d21d0de"
 SIDE = 64
-MOST_BYTES, MOST_CLASSES = (
-    10_000_000,
-    256,
-)  # of a text file; class numbers are kept in a byte
+MOST_BYTES = 10_000_000  # of a text file
+MOST_CLASSES = 256  # class numbers are kept in a byte
 RECORD = np.dtype([("image", "u1", (3, SIDE, SIDE)), ("label", "u1"), ("test", "?")])
 IMAGENET = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
@@ -44,13 +40,10 @@ class TinyImageNet(Source):
     @property
     def looked_for(self) -> list[str]:
         return [
-            f"{FOLDER}/{file}"
-            for file in (
-                "wnids.txt",
-                "train/WORDNET-ID/images/*.JPEG",
-                "val/val_annotations.txt",
-                "val/images/*.JPEG",
-            )
+            f"{FOLDER}/wnids.txt",
+            f"{FOLDER}/train/WORDNET-ID/images/*.JPEG",
+            f"{FOLDER}/val/val_annotations.txt",
+            f"{FOLDER}/val/images/*.JPEG",
         ]
 
     def read(self, name: str, root: Path) -> Dataset:

@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from pydantic import Field
 
-from hpcfl.data.datasets import Dataset
+from hpcfl.data.datasets import AS_THEY_ARE, Dataset
 from hpcfl.data.owners import Owners
 from hpcfl.data.sources import _windows
 from hpcfl.data.sources.base import Source
@@ -82,9 +82,7 @@ class UciHar(Source):
             torch.from_numpy(activities[order]),
             ACTIVITIES,
             official_test=tested,
-            scale=1.0,
-            mean=(0.0,),
-            std=(1.0,),
+            **AS_THEY_ARE,
             owners=Owners(names, subjects[order]),
         )
 
