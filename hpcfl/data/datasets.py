@@ -33,8 +33,8 @@ class Normalisation:
     std: tuple[float, ...] = (0.5,)
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        """Samples [batch, *shape] as a model takes them: float32 on their device; token
-        ids stay.
+        """Return samples [batch, *shape] as a model takes them: float32 on their
+        device; token ids stay.
         """
         if x.dtype in (torch.int32, torch.int64):
             return x
@@ -51,13 +51,17 @@ class Normalisation:
     def _line(
         self, dtype: torch.dtype, device: torch.device
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """The normalisation as x·factor + offset: both [1] or [channels]."""
+        """Return the normalisation as x·factor + offset: both [1] or [channels]."""
         factor = [1 / (self.scale * std) for std in self.std]
         offset = [-mean / std for mean, std in zip(self.mean, self.std, strict=True)]
         return (
             torch.tensor(factor, dtype=dtype, device=device),
             torch.tensor(offset, dtype=dtype, device=device),
         )
+
+
+# Fields of a data set whose values are taken as they are.
+AS_THEY_ARE: Any = {"scale": 1.0, "mean": (0.0,), "std": (1.0,)}
 
 
 @dataclass(frozen=True, eq=False)
@@ -103,8 +107,8 @@ class Dataset:
         return replace(self, x=self.x[:0].clone(), y=self.y[:0].clone(), owners=owners)
 
     def taken(self, chosen: np.ndarray, official_test: int) -> "Dataset":
-        """Some of its samples, by their ascending numbers; the last ``official_test`` of
-        these are of the official test split.
+        """Return some of its samples, by their ascending numbers; the last
+        ``official_test`` of these are of the official test split.
         """
         index = torch.from_numpy(chosen)
         return replace(
@@ -134,18 +138,18 @@ class Dataset:
 
 
 def names() -> list[str]:
-    """The names of the built-in data sets."""
+    """Return the names of the built-in data sets."""
     return plugins.names(_PACKAGE)
 
 
 def find(name: str) -> Any:
-    """The source of a data set. Raises UserError for an unknown name."""
+    """Return the source of a data set. Raises UserError for an unknown name."""
     return plugins.find(_PACKAGE, "data.dataset", name)
 
 
 def load(data: sections.Data) -> Dataset:
-    """The data set of the section ``[data]``, from ``data.file``, ``data.root``, or
-    else $HPCFL_DATA.
+    """Load the data set of the section ``[data]``, from ``data.file``, ``data.root``,
+    or else $HPCFL_DATA.
 
     Raises UserError for an unknown name, a missing root, a missing or damaged file, and
     keys that do not fit the data set.
@@ -242,7 +246,8 @@ def _statistics(
 
 
 def _sampled(dataset: Dataset, wanted: int | None) -> Dataset:
-    """So many of a data set's training samples and as large a share of its test samples.
+    """Choose so many of a data set's training samples and as large a share of its test
+    samples.
 
     Of each class there is its share, to within one sample. Which samples these are
     depends on the data set alone, so that all seeds and methods have the same. Raises
@@ -269,18 +274,15 @@ def _sampled(dataset: Dataset, wanted: int | None) -> Dataset:
 
 
 def _place(data: sections.Data, source: Any) -> Path:
-    """The folder or file that a source reads. Raises UserError where the section does
-    not name it.
+    """Return the folder or file that a source reads. Raises UserError where the section
+    does not name it.
     """
     if source.own_file != (data.file is not None):
-        raise UserError(
-            f"data.dataset = '{data.dataset}' "
-            + (
-                "needs data.file, the path of your data"
-                if source.own_file
-                else f"does not read data.file = '{data.file}'; {_readers_of_files()} do"
-            )
-        )
+        problem = "needs data.file, the path of your data"
+        if not source.own_file:
+            readers = _list_readers()
+            problem = f"does not read data.file = '{data.file}'; {readers} do"
+        raise UserError(f"data.dataset = '{data.dataset}' {problem}")
     if data.file is not None:
         return Path(data.file).expanduser()
     root = data.root or os.environ.get("HPCFL_DATA")
@@ -293,8 +295,8 @@ def _place(data: sections.Data, source: Any) -> Path:
     return Path(root or ".").expanduser()
 
 
-def _readers_of_files() -> str:
-    """The built-in data sets that read ``data.file``, for a message."""
+def _list_readers() -> str:
+    """List the built-in data sets that read ``data.file``, for a message."""
     readers = [name for name in names() if find(name).own_file]
     return f"{', '.join(readers[:-1])} and {readers[-1]}"
 

@@ -1,4 +1,4 @@
-"""How a reader understood the data of a user, for ``hpcfl check`` to show."""
+"""Columns and names of a user's data, as ``hpcfl check`` shows them."""
 
 from dataclasses import dataclass
 

@@ -16,11 +16,11 @@ from hpcfl.rows import randomness
 ROUNDING = 1e-9  # a whole number may come out a little too small
 
 
-def kept(
+def select_samples(
     dataset: Dataset, data: sections.Data, seed: int, merged: bool
 ) -> tuple[np.ndarray, str]:
-    """The samples that a long tail leaves, ascending numbers in the data set, and a note
-    that says so.
+    """Return the samples that a long tail leaves, ascending numbers in the data set,
+    and a note on their number.
 
     The official test split stays as it is, unless ``merged``: where a scheme deals it out
     with the training split, both are cut together. seed: that of the partition.
@@ -48,7 +48,7 @@ def kept(
     )
 
 
-def restricted(dataset: Dataset, chosen: np.ndarray) -> Dataset:
-    """A data set of some samples of another one, by their ascending numbers."""
+def restrict(dataset: Dataset, chosen: np.ndarray) -> Dataset:
+    """Return a data set of some samples of another one, by their ascending numbers."""
     first_test = len(dataset.y) - dataset.official_test
     return dataset.taken(chosen, official_test=int((chosen >= first_test).sum()))

@@ -60,7 +60,7 @@ def read(path: str) -> list[Held]:
 
 
 def _hdf5(content: bytes) -> dict[str, Any]:
-    """The lists in an HDF5 file, nested as in JSON. Raises Damaged."""
+    """Return the lists in an HDF5 file, nested as in JSON. Raises Damaged."""
     arrays, _ = hdf5.decode(content)
     by_client: dict[str, Any] = {}
     for place, array in sorted(arrays.items()):
@@ -84,7 +84,7 @@ def _held(name: str, lists: Any) -> Held:
 
 
 def _samples(name: str, numbers: Any) -> np.ndarray:
-    """A list of sample numbers, ascending, int64. Raises Damaged."""
+    """Return a list of sample numbers, ascending, int64. Raises Damaged."""
     if not _are_integers(numbers):
         raise Damaged(
             f"client '{name}' must have a list of sample numbers, 0, 1, …; it has {numbers!r:.60}"
@@ -97,7 +97,9 @@ def _samples(name: str, numbers: Any) -> np.ndarray:
 
 
 def _are_integers(numbers: Any) -> bool:
-    """Whether this is a list or an array ``[n]`` of integers that int64 can hold."""
+    """Return whether this is a list or an array ``[n]`` of integers that int64 can
+    hold.
+    """
     if isinstance(numbers, list):
         return all(type(number) is int and abs(number) < 2**62 for number in numbers)
     if not isinstance(numbers, np.ndarray):

@@ -1,6 +1,4 @@
-"""Whose each sample of a data set is, where the data say so: natural clients, such as
-writers or speakers.
-"""
+"""Natural clients of a data set, such as writers or speakers, where the data name them."""
 
 from dataclasses import dataclass
 
@@ -41,20 +39,17 @@ class Owners:
         counts = np.bincount(self.of, minlength=len(self.names))
         lists = np.split(order, np.cumsum(counts)[:-1])
         if not official_test or self.unseen:
-            return [
-                Held(name, samples)
-                for name, samples in zip(self.names, lists, strict=True)
-            ]
+            return list(map(Held, self.names, lists))
         first = len(self.of) - official_test
-        return [
-            Held(name, samples[samples < first], samples[samples >= first])
-            for name, samples in zip(self.names, lists, strict=True)
-        ]
+        held = []
+        for name, samples in zip(self.names, lists, strict=True):
+            held.append(Held(name, samples[samples < first], samples[samples >= first]))
+        return held
 
 
 def numbered(owners: np.ndarray) -> Owners:
-    """The natural clients of samples whose owners are given by number or name, in the
-    order of these.
+    """Return the natural clients of samples whose owners are given by number or name,
+    in the order of these.
     """
     names, of = np.unique(owners, return_inverse=True)
     return Owners(tuple(map(str, names.tolist())), of)

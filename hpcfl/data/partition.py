@@ -1,5 +1,5 @@
-"""Which samples each client trains and is tested on: drawn by a scheme, or read back
-from a file.
+"""Training and test samples of each client: drawn by a scheme, or read back from a
+file.
 """
 
 import hashlib
@@ -22,7 +22,7 @@ from hpcfl.rows import randomness
 
 @dataclass(frozen=True, eq=False)
 class Groups:
-    """What sets clients apart beside their labels, as it was drawn (``[[shift]]``).
+    """Groups of clients that the tables ``[[shift]]`` drew.
 
     group: of each client, int64 [clients]; names: of the groups. followed: which concept
         of each shift a client follows in each of its steps, int64 [steps, clients].
@@ -35,7 +35,7 @@ class Groups:
     shifts: list[dict[str, Any]]
 
     def same(self, other: "Groups") -> bool:
-        """Whether every client has the same in both."""
+        """Return whether every client follows the same concepts in both."""
         return self.shifts == other.shifts and np.array_equal(
             self.followed, other.followed
         )
@@ -70,17 +70,15 @@ class Split:
     def counts(
         self, labels: np.ndarray, classes: int, part: str = "train"
     ) -> np.ndarray:
-        """Samples per client and class, int64 [clients, classes]; ``part`` is "train"
-        or "test".
+        """Count the samples per client and class, int64 [clients, classes]; ``part`` is
+        "train" or "test".
         """
-        indices = {"train": self.train, "test": self.test}[part]
-        return np.stack(
-            [np.bincount(labels[held], minlength=classes) for held in indices]
-        )
+        held = {"train": self.train, "test": self.test}[part]
+        return np.stack([np.bincount(labels[own], minlength=classes) for own in held])
 
     @property
     def global_test(self) -> bool:
-        """Whether all clients are tested on the same samples."""
+        """Return whether all clients are tested on the same samples."""
         return all(np.array_equal(held, self.test[0]) for held in self.test)
 
     def save(self, path: str | Path) -> None:
@@ -89,16 +87,13 @@ class Split:
         It is HDF5: for each part the indices of all clients in a row, and offsets,
         where each client begins.
         """
-        arrays = {part: np.concatenate(getattr(self, part)) for part in PARTS}
-        arrays |= {
-            f"{part}_offsets": np.cumsum([0, *map(len, getattr(self, part))])
-            for part in PARTS
-        }
-        attributes = {
-            key: value
-            for key, value in vars(self).items()
-            if key not in (*PARTS, "groups")
-        }
+        attributes = dict(vars(self))
+        arrays = {}
+        for part in PARTS:
+            lists = attributes.pop(part)
+            arrays[part] = np.concatenate(lists)
+            arrays[f"{part}_offsets"] = np.cumsum([0, *map(len, lists)])
+        del attributes["groups"]
         if self.groups is not None:
             arrays[split_file.GROUP] = self.groups.group
             arrays[split_file.FOLLOWED] = self.groups.followed
@@ -122,8 +117,8 @@ class Split:
         return cls(parts["train"], parts["test"], **described)
 
     def same(self, other: "Split") -> bool:
-        """Whether every client has the same samples with the same labels in both,
-        however drawn.
+        """Return whether every client has the same samples with the same labels in
+        both, however drawn.
         """
         if self.labels_sha256 != other.labels_sha256:
             return False
@@ -144,7 +139,7 @@ def make(
     replicas: np.ndarray | None = None,
     data: sections.Data | None = None,
 ) -> Split:
-    """The partition that the section ``[partition]`` asks for: drawn, or read from
+    """Draw the partition that the section ``[partition]`` asks for, or read it from
     ``partition.file``.
 
     newcomers: how many clients there are beside ``partition.clients``, after them.
@@ -173,7 +168,7 @@ def _make(
     replicas: np.ndarray | None,
     data: sections.Data,
 ) -> Split:
-    """``make`` for a scheme whose clients are all that there are."""
+    """Make the partition of a scheme that counts newcomers among its clients."""
     labels = dataset.y.numpy()
     checksum = hashlib.sha256(labels.astype("<i8").tobytes()).hexdigest()
     if scheme.file is not None:
@@ -209,9 +204,9 @@ def _make(
 
 
 def _drawn(scheme: Scheme, dataset: Dataset, replicas: np.ndarray | None) -> Draw:
-    """A data set dealt out, as often as there are groups that have all of it."""
+    """Deal out a data set, once for each group that has all of it."""
     if replicas is None:
-        return scheme.of(dataset)
+        return scheme.draw_from(dataset)
     return _repeated(scheme, dataset, replicas)
 
 
@@ -221,10 +216,10 @@ def _of_long_tail(
     replicas: np.ndarray | None,
     data: sections.Data,
 ) -> Draw:
-    """The samples that a long tail leaves, dealt out."""
+    """Deal out the samples that a long tail leaves."""
     merged = isinstance(scheme, MergedScheme)
-    chosen, note = long_tail.kept(dataset, data, scheme.seed, merged)
-    draw = _drawn(scheme, long_tail.restricted(dataset, chosen), replicas)
+    chosen, note = long_tail.select_samples(dataset, data, scheme.seed, merged)
+    draw = _drawn(scheme, long_tail.restrict(dataset, chosen), replicas)
     return replace(
         draw,
         train=[chosen[held] for held in draw.train],
@@ -234,7 +229,7 @@ def _of_long_tail(
 
 
 def _repeated(scheme: Scheme, dataset: Dataset, replicas: np.ndarray) -> Draw:
-    """The data set dealt out to each group by itself, each with a key of its own.
+    """Deal out the data set to each group by itself, each with a key of its own.
 
     A sample then has an owner in every group, and what one client is tested on another
     one may train on.
@@ -251,7 +246,7 @@ def _repeated(scheme: Scheme, dataset: Dataset, replicas: np.ndarray) -> Draw:
         newcomers = int((members >= len(replicas) - scheme.newcomers).sum())
         update = {"clients": len(members) - newcomers, "seed": seed}
         own = scheme.model_copy(update=update).widened(newcomers)
-        draw = own.of(dataset)
+        draw = own.draw_from(dataset)
         for position, client in enumerate(members.tolist()):
             trains[client] = draw.train[position]
             tests[client] = draw.test[position]
@@ -267,7 +262,7 @@ def _repeated(scheme: Scheme, dataset: Dataset, replicas: np.ndarray) -> Draw:
 
 
 def _read(path: str, scheme: Scheme, dataset: Dataset, checksum: str) -> Split:
-    """The partition in a file, with a note where it was drawn with other keys than
+    """Read the partition in a file, with a note where it was drawn with other keys than
     ``scheme`` has.
 
     Raises UserError where it is for other labels, whose digest is not ``checksum``, or

@@ -1,5 +1,5 @@
-"""The shifts of an experiment as they were drawn: which samples each client has in which
-round (heterogeneity.md H0).
+"""Shifts of an experiment as they were drawn: the samples of each client in each round
+(heterogeneity.md H0).
 
 A sample of the data set can be there in several *versions*, one for each state that some
 client of a rank sees it in. A version is named by a whole number: that of the sample,
@@ -8,7 +8,7 @@ the sample as it is, 0, or which of its concepts changes it, from 1. Without shi
 version's number is the sample's.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Literal, cast
@@ -29,7 +29,7 @@ SCORED = ("test", "selection")  # parts that models are scored on, not trained
 
 @dataclass(frozen=True, eq=False)
 class DrawnShift:
-    """One shift, with who follows which of its concepts from which round on.
+    """A shift with the concept of each client in each step.
 
     begins: the rounds in which steps begin, the first of them 1. followed: the concept
     of each client in each step, int64 [steps, clients and newcomers].
@@ -44,19 +44,19 @@ class DrawnShift:
 
     @property
     def changes(self) -> list[int]:
-        """The rounds from which on some sample may follow another concept."""
+        """Return the rounds from which on some sample may follow another concept."""
         rounds = [1]
         for begin in self.begins[1:]:
             rounds += range(begin, begin + self.shift.gradual)
         return rounds
 
     def step(self, round: int) -> int:
-        """The position of a round's step."""
+        """Return the position of a round's step."""
         return int(np.searchsorted(self.begins, round, side="right")) - 1
 
-    def of(self, client: int, numbers: np.ndarray, round: int) -> np.ndarray:
-        """The concept of each of a client's samples with these ``numbers`` [n] in the
-        data set, int64 [n].
+    def list_concepts(self, client: int, numbers: np.ndarray, round: int) -> np.ndarray:
+        """Return the concept of each of a client's samples with these ``numbers`` [n] in
+        the data set, int64 [n].
 
         While a drift is gradual, ⌊share·n⌋ of them follow already: always those with
         the least of random numbers that are the samples' own, so the set only grows.
@@ -73,7 +73,7 @@ class DrawnShift:
         return result
 
     def _draw(self, number: int) -> float:
-        """A sample's own random number, by which it follows sooner or later."""
+        """Draw a sample's own random number, by which it follows sooner or later."""
         if number not in self._draws:
             self._draws[number] = self.facts.generator("order", number).random()
         return self._draws[number]
@@ -107,7 +107,9 @@ class Shifts:
 
     @cached_property
     def changes(self) -> list[int]:
-        """The rounds from which on some client has other samples, ascending from 1."""
+        """Return the rounds from which on some client has other samples, ascending from
+        1.
+        """
         rounds = set()
         for shift in self.drawn:
             rounds |= {*shift.changes}
@@ -116,103 +118,95 @@ class Shifts:
         return sorted(rounds)
 
     def latest(self, round: int) -> int:
-        """The last of ``changes`` that is not after a round."""
+        """Return the last of ``changes`` that is not after a round."""
         return self.changes[int(np.searchsorted(self.changes, round, "right")) - 1]
 
     def versions(
         self, part: str, client: int, numbers: np.ndarray, round: int
     ) -> np.ndarray:
-        """Which versions of samples a client has in a round, int64 [n].
+        """Return the versions of samples that a client has in a round, int64 [n].
 
         part: what it has them for. numbers: [n], of the samples in the data set.
         """
-        state = np.zeros(len(numbers), np.int64)
-        for drawn, size, states in zip(
-            self.drawn, self._sizes, self._states, strict=True
-        ):
-            state *= size
-            if part == "test" and drawn.shift.test == "clean":
-                continue
-            ahead = part in SCORED and drawn.shift.score == "next"
-            state += states[drawn.of(client, numbers, round + ahead)]
-        versions: np.ndarray = numbers * self.states + state
+        states = [np.zeros(len(numbers), np.int64)] * len(self.drawn)
+        for place, drawn in enumerate(self.drawn):
+            if part != "test" or drawn.shift.test != "clean":
+                ahead = part in SCORED and drawn.shift.score == "next"
+                followed = drawn.list_concepts(client, numbers, round + ahead)
+                states[place] = self._states[place][followed]
+        versions: np.ndarray = numbers * self.states + self._encode(states)
         return versions
 
     def made(self, dataset: Dataset, versions: np.ndarray) -> Versions:
-        """Versions [n], ascending, of a data set's samples; a version that differs from
-        another in its label alone shares the image with it.
+        """Make versions [n], ascending, of a data set's samples; a version that differs
+        from another in its label alone shares the image with it.
         """
         numbers = versions // self.states
-        of_shifts = self._of_shifts(versions)
-        image_version = numbers.copy()
-        for drawn, size, state in zip(self.drawn, self._sizes, of_shifts, strict=True):
+        states = self._decode(versions)
+        seen = []
+        for drawn, state in zip(self.drawn, states, strict=True):
             changes = [concept.images is not None for concept in drawn.concepts]
-            image_version *= size
-            image_version += np.where(np.array([False, *changes])[state], state, 0)
+            seen.append(np.where(np.array([False, *changes])[state], state, 0))
+        image_version = numbers * self.states + self._encode(seen)
         images, image = np.unique(image_version, return_inverse=True)
         own = len(images) == len(versions)
         return Versions(
             self._images(dataset, images),
-            torch.from_numpy(self._relabelled(numbers, of_shifts)),
+            torch.from_numpy(self._relabel(numbers, states)),
             None if own else torch.from_numpy(image),
         )
 
-    def _of_shifts(self, versions: np.ndarray) -> list[np.ndarray]:
-        """Each shift's part of the state of versions, int64 [n]."""
-        state = versions % self.states
-        parts = []
-        for size in reversed(self._sizes):
-            parts.append(state % size)
-            state = state // size
-        return parts[::-1]
+    def _encode(self, states: Sequence[np.ndarray]) -> np.ndarray:
+        """Return the state of versions, int64 [n], from each shift's state [n]."""
+        return np.ravel_multi_index(tuple(states), self._sizes)
+
+    def _decode(self, versions: np.ndarray) -> tuple[np.ndarray, ...]:
+        """Return each shift's part of the state of versions, int64 [n]."""
+        return np.unravel_index(versions % self.states, self._sizes)
+
+    def _list_changes(
+        self, states: Sequence[np.ndarray]
+    ) -> Iterator[tuple[Concept, np.ndarray]]:
+        """Yield each concept that some versions follow, and the positions of these."""
+        for drawn, state in zip(self.drawn, states, strict=True):
+            for number in np.unique(state[state > 0]).tolist():
+                yield drawn.concepts[number - 1], np.flatnonzero(state == number)
 
     def _images(self, dataset: Dataset, versions: np.ndarray) -> Tensor:
         numbers = versions // self.states
         x = dataset.x[torch.from_numpy(numbers)]
-        of_shifts = self._of_shifts(versions)
-        for drawn, state in zip(self.drawn, of_shifts, strict=True):
-            for number in np.unique(state[state > 0]).tolist():
-                transform = drawn.concepts[number - 1].images
-                if transform is None:
-                    continue
-                where = np.flatnonzero(state == number)
+        for concept, where in self._list_changes(self._decode(versions)):
+            if concept.images is not None:
                 chosen = torch.from_numpy(where)
-                x[chosen] = transform(x[chosen], numbers[where])
+                x[chosen] = concept.images(x[chosen], numbers[where])
         return x
 
-    def _relabelled(
-        self, numbers: np.ndarray, of_shifts: Sequence[np.ndarray]
-    ) -> np.ndarray:
+    def _relabel(self, numbers: np.ndarray, states: Sequence[np.ndarray]) -> np.ndarray:
         labels: np.ndarray = self._labels[numbers]
-        for drawn, state in zip(self.drawn, of_shifts, strict=True):
-            for number in np.unique(state[state > 0]).tolist():
-                permutation = drawn.concepts[number - 1].labels
-                if permutation is not None:
-                    where = state == number
-                    labels[where] = permutation[labels[where]]
+        for concept, where in self._list_changes(states):
+            if concept.labels is not None:
+                labels[where] = concept.labels[labels[where]]
         return labels
 
     def counts(
         self, part: Part, held: Sequence[np.ndarray], classes: int, round: int
     ) -> np.ndarray:
-        """Samples per client and class as clients know them in a round, int64 [clients,
-        classes].
+        """Count samples per client and class as clients know them in a round, int64
+        [clients, classes].
 
         held: each client's samples, their numbers in the data set.
         """
         counts = []
         for client, numbers in enumerate(held):
             versions = self.versions(part, client, numbers, round)
-            labels = self._relabelled(numbers, self._of_shifts(versions))
+            labels = self._relabel(numbers, self._decode(versions))
             counts.append(np.bincount(labels, minlength=classes))
         return np.stack(counts)
 
     def train_counts(
         self, held: Sequence[np.ndarray], classes: int, round: int
     ) -> np.ndarray:
-        """``counts`` of what clients train on, which are counted once while they stay as
-        they are.
-        """
+        """Count the samples that clients train on, once while they stay as they are."""
         since = self.latest(round)
         if self._counted is None or self._counted[0] != since:
             self._counted = since, self.counts("train", held, classes, since)
@@ -220,8 +214,8 @@ class Shifts:
 
     @property
     def replicas(self) -> np.ndarray | None:
-        """The group of each client, of which each gets the whole data set dealt out;
-        None where all share it. Raises UserError for two such shifts.
+        """Return the group of each client where each group has the whole data set dealt
+        out; None where all share it. Raises UserError for two such shifts.
         """
         replicating = [drawn for drawn in self.drawn if drawn.shift.replicate]
         if not replicating:
@@ -234,7 +228,9 @@ class Shifts:
         return groups
 
     def groups(self) -> Groups:
-        """Who is in which group, for the partition's file and for readers of results."""
+        """Return the group of each client, for the partition's file and for readers of
+        results.
+        """
         group, names = self.kinds()
         return Groups(
             group,
@@ -245,12 +241,12 @@ class Shifts:
 
     @property
     def drifts(self) -> bool:
-        """Whether clients' groups change in the course of the rounds."""
+        """Return whether clients' groups change in the course of the rounds."""
         return any(len(drawn.begins) > 1 for drawn in self.drawn)
 
     @property
     def relabels_later(self) -> bool:
-        """Whether clients' labels change in the course of the rounds."""
+        """Return whether clients' labels change in the course of the rounds."""
         return any(
             len(drawn.begins) > 1
             and any(concept.labels is not None for concept in drawn.concepts)
@@ -258,8 +254,8 @@ class Shifts:
         )
 
     def kinds(self, round: int | None = None) -> tuple[np.ndarray, list[str]]:
-        """The group that each client is in by all shifts together, int64 [clients and
-        newcomers], and what each group is called.
+        """Return the group of each client by all shifts together, int64 [clients and
+        newcomers], and the name of each group.
 
         round: those that are alike in this round; without it those that are alike in
         every one.
@@ -282,7 +278,9 @@ class Shifts:
 
 
 def _name(drawn: DrawnShift, followed: np.ndarray) -> str:
-    """What a group of one shift is called by the concepts that it follows in each step."""
+    """Return the name of a group of one shift: the concepts that it follows in each
+    step.
+    """
     names = [drawn.concepts[followed[0]].name]
     for step in range(1, len(followed)):
         if followed[step] != followed[step - 1]:
@@ -292,7 +290,7 @@ def _name(drawn: DrawnShift, followed: np.ndarray) -> str:
 
 
 def _states(concepts: Sequence[Concept]) -> np.ndarray:
-    """The state of samples that follow each concept: 0 where it changes nothing."""
+    """Return the state of samples that follow each concept: 0 where it changes nothing."""
     states = np.arange(1, len(concepts) + 1)
     states[[concept.plain for concept in concepts]] = 0
     return states
@@ -305,7 +303,7 @@ def draw(
     clients: int,
     newcomers: int,
 ) -> Shifts | None:
-    """The shifts of an experiment, drawn; None where there are none.
+    """Draw the shifts of an experiment; None where there are none.
 
     seed: that of the partition. Raises UserError where the data or the clients cannot
     be shifted so.
@@ -337,7 +335,7 @@ def draw(
 
 
 def _refuse_lonely_cells(shifts: Sequence[Shift], facts: Sequence[Facts]) -> None:
-    """Raises UserError where ``cells`` is not about a shift and the one before it, whose
+    """Raise UserError where ``cells`` is not about a shift and the one before it, whose
     groups nothing else decides.
     """
     for place, shift in enumerate(shifts):
@@ -354,7 +352,7 @@ def _refuse_lonely_cells(shifts: Sequence[Shift], facts: Sequence[Facts]) -> Non
 def _drawn(
     shift: Shift, facts: Facts, cells: Mapping[int, list[np.ndarray]]
 ) -> DrawnShift:
-    """A shift with its groups; ``cells``: those of each second of two shifts."""
+    """Draw the groups of a shift; ``cells``: those of each second of two shifts."""
     concepts, group_of = _different(shift.concepts(facts))
     place = next(
         (place for place in (facts.place, facts.place + 1) if place in cells), None
@@ -380,7 +378,7 @@ def _drawn(
 
 
 def _different(listed: Sequence[Concept]) -> tuple[list[Concept], np.ndarray]:
-    """The concepts of different names, and which of them each group has, int64."""
+    """Return the concepts of different names, and the concept of each group, int64."""
     places: dict[str, int] = {}
     concepts: list[Concept] = []
     for concept in listed:
@@ -391,7 +389,7 @@ def _different(listed: Sequence[Concept]) -> tuple[list[Concept], np.ndarray]:
 
 
 def _plain_if_identity(concept: Concept) -> Concept:
-    """The concept, without a permutation of labels that moves none."""
+    """Return the concept without a permutation of labels that moves none."""
     labels = concept.labels
     if labels is None or (labels != np.arange(len(labels))).any():
         return concept

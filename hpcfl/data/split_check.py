@@ -1,5 +1,5 @@
-"""What makes index lists a partition: samples that exist, in order, and apart where
-they must be.
+"""Checks that index lists are a partition: samples that exist, in order, and apart
+where they must be.
 """
 
 from collections.abc import Sequence
@@ -11,8 +11,8 @@ EVERYONE = -1  # stands for the owner of a test set that all clients have in com
 
 
 class _Entries(NamedTuple):
-    """One entry for every sample of every client: its number, whose it is, whether it
-    is for testing.
+    """Entries of every sample of every client: its number, its owner, whether it is for
+    testing.
     """
 
     samples: np.ndarray
@@ -27,7 +27,8 @@ def problem(
     repeats: bool,
     shares: bool,
 ) -> str:
-    """Why the clients' index lists are no partition, in words; "" if they are one.
+    """Return the first reason why the clients' index lists are no partition; "" if they
+    are one.
 
     Every number must lie in [0, samples), and no client trains and is tested on the
     same sample.
@@ -51,8 +52,8 @@ def problem(
 
 
 def _entries(train: Sequence[np.ndarray], test: Sequence[np.ndarray]) -> _Entries:
-    """The entries of all lists, one list after the other; a common test set is listed
-    once.
+    """Return the entries of all lists, one list after the other; a common test set is
+    listed once.
     """
     in_common = len(test) > 1 and all(np.array_equal(part, test[0]) for part in test)
     lists = list(train)
@@ -73,7 +74,7 @@ def _entries(train: Sequence[np.ndarray], test: Sequence[np.ndarray]) -> _Entrie
 
 
 def _outside(entries: _Entries, samples: int) -> str:
-    """The first number that is no sample's."""
+    """Return a message on the first number that is no sample's."""
     is_outside = (entries.samples < 0) | (entries.samples >= samples)
     outside = np.flatnonzero(is_outside)
     if not len(outside):
@@ -84,7 +85,7 @@ def _outside(entries: _Entries, samples: int) -> str:
 
 
 def _disorder(entries: _Entries) -> str:
-    """The first client with a list that does not ascend."""
+    """Return a message on the first client with a list that does not ascend."""
     samples, owners, tested = entries
     # Each entry is compared with the one before it in the same list.
     same_owner = owners[1:] == owners[:-1]
@@ -98,8 +99,8 @@ def _disorder(entries: _Entries) -> str:
 
 
 def _overlap(entries: _Entries, shares: bool) -> str:
-    """The first sample that a client both trains and is tested on, or that two clients
-    have.
+    """Return a message on the first sample that a client both trains and is tested on,
+    or that two clients have.
     """
     order = np.lexsort((entries.tested, entries.owners, entries.samples))
     # Entries of the same sample now lie side by side, that of the common test set first.
@@ -123,5 +124,5 @@ def _overlap(entries: _Entries, shares: bool) -> str:
 
 
 def _who(owner: int) -> str:
-    """The owner of a list, for a message."""
+    """Return the owner of a list, for a message."""
     return "all clients" if owner == EVERYONE else f"client {owner}"

@@ -23,7 +23,7 @@ _PACKAGE = "hpcfl.data.partitions"
 
 
 class ShiftAttributes(BaseModel):
-    """What a partition file says of the clients' groups beside their arrays."""
+    """Attributes of a partition file that describe the clients' groups."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
@@ -32,8 +32,8 @@ class ShiftAttributes(BaseModel):
 
 
 class Attributes(BaseModel):
-    """What a partition file says beside its arrays: the other fields of
-    ``partition.Split``.
+    """Attributes of a partition file: the fields of ``partition.Split`` beside its
+    arrays.
     """
 
     model_config = ConfigDict(extra="forbid", strict=True)
@@ -49,15 +49,15 @@ class Attributes(BaseModel):
     shift: ShiftAttributes | None = None
 
     def repeats(self) -> bool:
-        """Whether a client may have a sample twice: drawn with replacement, or by a
-        user's own scheme.
+        """Return whether a client may have a sample twice: drawn with replacement, or
+        by a user's own scheme.
         """
         return self.scheme.get("replacement") is True or ":" in str(
             self.scheme.get("scheme")
         )
 
     def shares(self) -> bool:
-        """Whether a sample may go to several clients."""
+        """Return whether a sample may go to several clients."""
         name = str(self.scheme.get("scheme"))
         if self.repeats() or self._replicates():
             return True
@@ -66,7 +66,7 @@ class Attributes(BaseModel):
         return known and not plugins.find(_PACKAGE, "partition.scheme", name).exclusive
 
     def _replicates(self) -> bool:
-        """Whether each group of clients has the whole data set dealt out."""
+        """Return whether each group of clients has the whole data set dealt out."""
         tables = self.shift.tables if self.shift else []
         return any(table.get("replicate") is True for table in tables)
 
@@ -76,8 +76,8 @@ def read(
 ) -> tuple[
     dict[str, list[np.ndarray]], tuple[np.ndarray, np.ndarray] | None, Attributes
 ]:
-    """The clients' index lists by part, ``"train"`` and ``"test"``, the arrays GROUP and
-    FOLLOWED if clients have groups, and what the file says of them.
+    """Read the clients' index lists by part, ``"train"`` and ``"test"``, the arrays
+    GROUP and FOLLOWED if clients have groups, and the file's attributes.
 
     Raises UserError where the file cannot be read or holds no partition.
     """
@@ -119,7 +119,7 @@ def read(
 def _groups(
     arrays: dict[str, np.ndarray], clients: int, groups: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The arrays GROUP [clients] and FOLLOWED [steps, clients]. Raises Damaged."""
+    """Return the arrays GROUP [clients] and FOLLOWED [steps, clients]. Raises Damaged."""
     group = _integers(GROUP, arrays)
     followed = arrays.get(FOLLOWED)
     if len(group) != clients or group.min() < 0 or group.max() >= groups:
@@ -135,8 +135,8 @@ def _groups(
 
 
 def _lists(part: str, arrays: dict[str, np.ndarray]) -> list[np.ndarray]:
-    """The samples of every client in a part, int64. Raises Damaged for bad offsets or a
-    client without.
+    """Return the samples of every client in a part, int64. Raises Damaged for bad
+    offsets or a client without.
     """
     samples, offsets = (_integers(name, arrays) for name in (part, f"{part}_offsets"))
     if (
@@ -154,8 +154,8 @@ def _lists(part: str, arrays: dict[str, np.ndarray]) -> list[np.ndarray]:
 
 
 def _integers(name: str, arrays: dict[str, np.ndarray]) -> np.ndarray:
-    """The array of this name, int64 [any]. Raises Damaged where it is not a list of
-    integers.
+    """Return the array of this name, int64 [any]. Raises Damaged where it is not a list
+    of integers.
     """
     array = arrays.get(name)
     if array is None or array.dtype.kind not in "iu" or array.ndim != 1:

@@ -50,8 +50,8 @@ def _split(
     share: float,
     generator: np.random.Generator,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """One client's remaining samples, and those held out: at even steps through all,
-    sorted by class.
+    """Split one client's samples into those that remain and those held out: at even
+    steps through all, sorted by class.
 
     Within a class they are in random order.
     """

@@ -13,8 +13,8 @@ import torch
 
 
 def _compiled_operators_load() -> bool:
-    """Load torchvision's compiled operators; whether that is possible with this build
-    of torch.
+    """Load torchvision's compiled operators; return whether that is possible with this
+    build of torch.
     """
     spec = importlib.util.find_spec("torchvision")
     assert (

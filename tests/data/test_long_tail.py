@@ -26,7 +26,7 @@ def dataset(train, test):
 
 def kept(of, imbalance, merged=False, order="index", seed=1):
     data = config.Data(imbalance=float(imbalance), imbalance_order=order)
-    return long_tail.kept(of, data, seed, merged)
+    return long_tail.select_samples(of, data, seed, merged)
 
 
 @pytest.mark.parametrize("imbalance", SIZES)

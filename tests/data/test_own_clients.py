@@ -194,7 +194,7 @@ def test_clients_with_values_on_another_scale_are_noted(tmp_path, values, is_not
         b={"data": (values, [0, 1])},
     )
     notes = load("npz-folders", root).notes
-    assert any("one scale" in note for note in notes) is is_noted
+    assert any("scaled alike" in note for note in notes) is is_noted
 
 
 def test_a_file_is_no_folder_of_clients(tmp_path):

@@ -236,7 +236,7 @@ def medmnist_files(root, name, monkeypatch, side=28):
     known = known._replace(train=3, test=2, **checksum)
     monkeypatch.setitem(_medmnist.SETS, name, known)
     module = importlib.import_module(f"hpcfl.data.sources.{name}")
-    monkeypatch.setattr(module, "plugin", _medmnist.of(name))
+    monkeypatch.setattr(module, "plugin", _medmnist.make_source(name))
     return images
 
 
@@ -274,7 +274,7 @@ def test_d4_images_of_64_pixels(tmp_path, monkeypatch):
 
 def test_d4_another_size_is_told(tmp_path, monkeypatch):
     medmnist_files(tmp_path, "octmnist", monkeypatch)
-    source = _medmnist.of("octmnist")
+    source = _medmnist.make_source("octmnist")
     other = replace(source, known=source.known._replace(test=1000))
     with pytest.raises(UserError, match=r"3 \+ 1,000 samples; its files have 3 \+ 2"):
         other.read("octmnist", tmp_path)

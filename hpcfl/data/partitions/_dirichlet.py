@@ -20,7 +20,8 @@ Rearrange = Callable[[int, list[int], np.ndarray], list[int]]
 
 @dataclass(frozen=True)
 class Spread:
-    """One draw; whose samples are whose is put together only if it is accepted.
+    """Chunks of each class for each client; samples are listed only if the draw is
+    accepted.
 
     sizes: how many samples each client holds, int64 [clients].
     chunks: of each class its shuffled samples, and where in them each client's begin
@@ -31,20 +32,19 @@ class Spread:
     chunks: list[tuple[np.ndarray, np.ndarray, np.ndarray]]
 
     def samples(self) -> list[np.ndarray]:
-        """The samples of each client, int64."""
-        return [
-            np.concatenate(
-                [
-                    of_class[begin[client] : end[client]]
-                    for of_class, begin, end in self.chunks
-                ]
-            )
-            for client in range(len(self.sizes))
-        ]
+        """Return the samples of each client, int64."""
+        held = []
+        for client in range(len(self.sizes)):
+            parts = [
+                of_class[begin[client] : end[client]]
+                for of_class, begin, end in self.chunks
+            ]
+            held.append(np.concatenate(parts))
+        return held
 
 
 def by_class(labels: np.ndarray, classes: int) -> list[np.ndarray]:
-    """The positions of each class's samples in ``labels``, int64."""
+    """Return the positions of each class's samples in ``labels``, int64."""
     return [np.flatnonzero(labels == k) for k in range(classes)]
 
 
@@ -72,10 +72,8 @@ def spread(
         # without the last cut: the last client gets what rounding leaves
         cuts = np.floor(np.cumsum(shares) * len(samples)).astype(np.int64)[:-1]
         order = rearrange(k, list(range(clients)), held)
-        begin, end = (
-            np.concatenate([[0], cuts])[order],
-            np.concatenate([cuts, [len(samples)]])[order],
-        )
+        begin = np.array([0, *cuts])[order]
+        end = np.array([*cuts, len(samples)])[order]
         sizes += end - begin
         held += end > begin
         chunks.append((samples, begin, end))
@@ -85,7 +83,7 @@ def spread(
 def shares_of(
     below_mean: np.ndarray, beta: float, generator: np.random.Generator
 ) -> np.ndarray:
-    """Each client's share of a class, float64 [clients], summing to one.
+    """Draw each client's share of a class, float64 [clients], summing to one.
 
     below_mean: bool [clients], whether a client holds less than the mean number; the
     others get nothing.

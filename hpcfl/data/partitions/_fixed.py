@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from pydantic import Field, PositiveInt
 
-from hpcfl.data.partitions.base import Draw, Scheme
+from hpcfl.data.partitions.base import Draw, Scheme, round_down
 from hpcfl.errors import UserError
 from hpcfl.rows import randomness
 
@@ -30,32 +30,21 @@ class FixedScheme(Scheme):
     )
 
     def draw(self, labels: np.ndarray, classes: int, official_test: int) -> Draw:
-        order = (
-            np.arange(len(labels))
-            if official_test
-            else randomness.permutation(len(labels), self.seed, "split")
-        )
-        cut = (
-            len(labels) - official_test
-            if official_test
-            else int(self.train * len(labels))
-        )
-        parts = {"train": order[:cut], "test": order[cut:]}
-        sizes = {"train": self.train_samples, "test": self.test_samples}
-        drawn = {
-            part: [
-                np.sort(samples)
-                for samples in self.deal(part, pool, labels[pool], classes, sizes[part])
-            ]
-            for part, pool in parts.items()
-        }
-        return Draw(drawn["train"], drawn["test"])
+        order = np.arange(len(labels))
+        cut = len(labels) - official_test
+        if not official_test:
+            order = randomness.permutation(len(labels), self.seed, "split")
+            cut = int(self.train * len(labels))
+        train, test = order[:cut], order[cut:]
+        trains = self.deal("train", train, labels[train], classes, self.train_samples)
+        tests = self.deal("test", test, labels[test], classes, self.test_samples)
+        return Draw(list(map(np.sort, trains)), list(map(np.sort, tests)))
 
     @abstractmethod
     def deal(
         self, part: str, pool: np.ndarray, labels: np.ndarray, classes: int, each: int
     ) -> list[np.ndarray]:
-        """The ``each`` samples that every client gets from ``pool``, int64
+        """Return the ``each`` samples that every client gets from ``pool``, int64
         [clients][each].
 
         part: "train" or "test"; what both have in common, such as a client's class
@@ -66,8 +55,8 @@ class FixedScheme(Scheme):
     def pick(
         self, pool: np.ndarray, count: int, generator: np.random.Generator, **what: Any
     ) -> np.ndarray:
-        """``count`` samples of ``pool``: with replacement only if it is too small and
-        ``replacement`` is on.
+        """Draw ``count`` samples of ``pool``: with replacement only if it is too small
+        and ``replacement`` is on.
 
         what: names in the message whose samples these are. Raises UserError where the
         pool is too small.
@@ -90,18 +79,15 @@ class SharedScheme(FixedScheme):
 
     @abstractmethod
     def shares(self, classes: int, generator: np.random.Generator) -> np.ndarray:
-        """One client's class distribution, float64 [classes], summing to one."""
+        """Draw one client's class distribution, float64 [classes], summing to one."""
 
     def counts(self, shares: np.ndarray, samples: int) -> np.ndarray:
-        """How many of a client's ``samples`` each class gets by its ``shares``, int64
-        [classes].
+        """Return the number of a client's ``samples`` of each class by its ``shares``,
+        int64 [classes].
 
         All are rounded down; the classes with the largest remainders get one more.
         """
-        counts: np.ndarray = np.floor(shares * samples).astype(np.int64)
-        first = np.argsort(counts - shares * samples, kind="stable")
-        counts[first[: samples - counts.sum()]] += 1
-        return counts
+        return round_down(shares * samples, samples)
 
     def deal(
         self, part: str, pool: np.ndarray, labels: np.ndarray, classes: int, each: int
@@ -109,20 +95,12 @@ class SharedScheme(FixedScheme):
         by_class = [pool[labels == k] for k in range(classes)]
         drawn = []
         for client in range(self.clients):
-            counts = self.counts(
-                self.shares(classes, randomness.generator(self.seed, "shares", client)),
-                each,
-            )
+            own = randomness.generator(self.seed, "shares", client)
+            counts = self.counts(self.shares(classes, own), each)
             generator = randomness.generator(self.seed, "samples", part, client)
-            drawn.append(
-                np.concatenate(
-                    [
-                        self.pick(
-                            by_class[k], count, generator, client=client, **{"class": k}
-                        )
-                        for k, count in enumerate(counts)
-                        if count
-                    ]
-                )
-            )
+            picked = []
+            for k in np.flatnonzero(counts).tolist():
+                place = {"client": client, "class": k}
+                picked.append(self.pick(by_class[k], counts[k], generator, **place))
+            drawn.append(np.concatenate(picked))
         return drawn

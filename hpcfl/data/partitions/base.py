@@ -1,11 +1,11 @@
-"""What every partition scheme is: a validated section of the experiment file with a
-method ``draw``.
+"""Contract of a partition scheme: a section of the experiment file with a method
+``draw``.
 
 Most schemes deal out the official training and test samples merged, and each client's
 part is then cut at random into training and test samples: these extend
 ``MergedScheme`` and write ``assign``. A scheme that keeps the official splits apart, or
 tests all clients on the same samples, extends ``Scheme`` and writes ``draw``. One that
-needs more of a data set than its labels overrides ``of`` as well.
+needs more of a data set than its labels overrides ``draw_from`` as well.
 """
 
 import math
@@ -77,7 +77,7 @@ class Scheme(Partition):
         """The number of newcomers, which are the last ones of ``clients``."""
         return self._newcomers
 
-    def of(self, dataset: Dataset) -> Draw:
+    def draw_from(self, dataset: Dataset) -> Draw:
         """Spread the samples of a data set over the clients. Raises UserError where it
         cannot be done.
         """
@@ -95,7 +95,7 @@ class Scheme(Partition):
         """
 
     def cut(self, client: int, samples: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """A client's ``samples`` cut at random into those it trains on, a share
+        """Cut a client's ``samples`` at random into those it trains on, a share
         ``train``, and the rest.
         """
         order = samples[
@@ -127,13 +127,15 @@ class MergedScheme(Scheme):
             labels: int64 [samples] in [0, classes).
         """
 
-    def of(self, dataset: Dataset) -> Draw:
+    def draw_from(self, dataset: Dataset) -> Draw:
         if dataset.merges:
-            return super().of(dataset)
+            return super().draw_from(dataset)
         return self.draw(self.labels_dealt(dataset), dataset.classes, 0)
 
     def labels_dealt(self, dataset: Dataset) -> np.ndarray:
-        """The labels of the samples that are dealt out, which are the first ones."""
+        """Return the labels of the samples that are dealt out, which are the first
+        ones.
+        """
         labels = dataset.y.numpy()
         if dataset.merges:
             return labels
@@ -148,7 +150,7 @@ class MergedScheme(Scheme):
         return self.divided(self.assign(labels, classes, generator))
 
     def divided(self, assignment: Assignment) -> Draw:
-        """Each client's samples cut into those it trains on and the rest. Raises
+        """Cut each client's samples into those it trains on and the rest. Raises
         UserError where two clients have the same sample.
         """
         if np.bincount(np.concatenate(assignment.samples)).max(initial=0) > 1:
@@ -167,7 +169,17 @@ class MergedScheme(Scheme):
         )
 
     def least_samples(self, samples: int) -> int:
-        """PFLlib's lower bound for a client's samples, ⌊min(10 / test share, N / 2M)⌋
-        of N ``samples``.
+        """Return PFLlib's lower bound for a client's samples, ⌊min(10 / test share, N /
+        2M)⌋ of N ``samples``.
         """
         return math.floor(min(_BATCH / (1 - self.train), samples / (2 * self.clients)))
+
+
+def round_down(sizes: np.ndarray, total: int) -> np.ndarray:
+    """Round ``sizes`` to whole numbers that sum to ``total``: all down, but those with
+    the largest remainders up, ties to the first.
+    """
+    rounded: np.ndarray = np.floor(sizes).astype(np.int64)
+    first = np.argsort(rounded - sizes, kind="stable")
+    rounded[first[: total - rounded.sum()]] += 1
+    return rounded

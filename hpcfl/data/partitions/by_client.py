@@ -29,7 +29,7 @@ class ByClient(Scheme):
         "default: the clients that the data set names",
     )
 
-    def of(self, dataset: Dataset) -> Draw:
+    def draw_from(self, dataset: Dataset) -> Draw:
         if self.lists is not None:
             held = owner_lists.read(self.lists)
             _refuse_impossible(held, len(dataset.y), self.lists)
@@ -125,7 +125,7 @@ class ByClient(Scheme):
     def _parts(
         self, number: int, client: Held, where: str
     ) -> tuple[np.ndarray, np.ndarray]:
-        """The training and the test samples of a natural client, which is client
+        """Return the training and the test samples of a natural client, which is client
         ``number`` of the run.
         """
         train = client.train
@@ -141,7 +141,7 @@ class ByClient(Scheme):
 
 
 def _refuse_impossible(held: list[Held], samples: int, where: str) -> None:
-    """Raises UserError for a client with a number that is no sample's, or with a sample
+    """Raise UserError for a client with a number that is no sample's, or with a sample
     in both its lists.
     """
     for client in held:
@@ -161,8 +161,8 @@ def _refuse_impossible(held: list[Held], samples: int, where: str) -> None:
 
 
 def _uneven(held: list[Held], samples: int, where: str) -> list[str]:
-    """Notes on samples of the data set that several of the natural clients hold, and on
-    those of nobody.
+    """Note the samples of the data set that several natural clients hold, or none of
+    them.
     """
     lists = []
     for client in held:

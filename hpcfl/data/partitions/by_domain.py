@@ -40,7 +40,7 @@ class ByDomain(MergedScheme):
     )
     beta: float = Field(0.1, gt=0, description="of inside = 'dirichlet'")
 
-    def of(self, dataset: Dataset) -> Draw:
+    def draw_from(self, dataset: Dataset) -> Draw:
         domains = self._domains(dataset)
         labels = self.labels_dealt(dataset)
         generator = randomness.generator(self.seed, "partition")
@@ -75,8 +75,8 @@ class ByDomain(MergedScheme):
         return inner.assign(labels, classes, generator)
 
     def _domains(self, dataset: Dataset) -> Owners:
-        """The domains of a data set. Raises UserError where it names none, or another
-        number of them than there are clients for.
+        """Return the domains of a data set. Raises UserError where it names none, or
+        another number of them than there are clients for.
         """
         domains = dataset.owners
         if domains is None:
@@ -95,7 +95,7 @@ class ByDomain(MergedScheme):
         return domains
 
     def _names(self, domain: str) -> list[str]:
-        """What the clients of a domain are called."""
+        """Return the names of the clients of a domain."""
         if self.clients_per_domain == 1:
             return [domain]
         return [f"{domain} {place}" for place in range(self.clients_per_domain)]

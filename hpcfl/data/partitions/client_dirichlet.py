@@ -30,9 +30,8 @@ class ClientDirichlet(SharedScheme):
     def counts(self, shares: np.ndarray, samples: int) -> np.ndarray:
         if self.rounding == "largest-remainder":
             return super().counts(shares, samples)
-        upto = np.minimum(
-            np.cumsum(np.floor(shares[:-1] * samples + 0.5)), samples
-        ).astype(np.int64)
+        upto = np.cumsum(np.floor(shares[:-1] * samples + 0.5))
+        upto = np.minimum(upto, samples).astype(np.int64)
         return np.diff(upto, prepend=0, append=samples)
 
 

@@ -21,9 +21,8 @@ class Dirichlet(MergedScheme):
     def assign(
         self, labels: np.ndarray, classes: int, generator: np.random.Generator
     ) -> Assignment:
-        least = max(
-            2, self.least_samples(len(labels))
-        )  # one sample on each side of the split
+        # one sample on each side of the split
+        least = max(2, self.least_samples(len(labels)))
         pools = by_class(labels, classes)
         # Small data sets need many attempts: with 1,797 digits, 20 clients and beta 0.1
         # one in a thousand is accepted.

@@ -45,30 +45,23 @@ class DirichletMin(Scheme):
         pools = by_class(labels[:end], classes)
         for attempt in range(1, _ATTEMPTS + 1):
             train = spread(pools, self.clients, self.beta, generator, swap).samples()
-            samples, fewest = (
-                min(map(len, train)),
-                min(len(np.unique(labels[held])) for held in train),
-            )
-            enough = samples >= self.least_samples and fewest >= self.least_classes
-            if enough or attempt == _ATTEMPTS:
-                break
-        notes = (
-            []
-            if enough
-            else [
+            samples = min(map(len, train))
+            fewest = min(len(np.unique(labels[held])) for held in train)
+            notes = [
                 f"after {attempt} draws some client still holds only {samples} samples or "
                 f"{fewest} classes"
             ]
-        )
+            if samples >= self.least_samples and fewest >= self.least_classes:
+                notes = []
+                break
         test = np.arange(end, len(labels))
-        return Draw(
-            [np.sort(held) for held in train], [test] * self.clients, attempt, notes
-        )
+        trains = list(map(np.sort, train))
+        return Draw(trains, [test] * self.clients, attempt, notes)
 
 
 def swap(k: int, chunks: list[int], held: np.ndarray) -> list[int]:
-    """The chunks of class ``k`` after clients with at most one class have swapped
-    theirs with the last ones'.
+    """Return the chunks of class ``k`` after clients with at most one class have
+    swapped theirs with the last ones'.
 
     chunks: their numbers, in the order of the clients that get them.
 

@@ -40,7 +40,7 @@ class Grouped(FixedScheme):
         blocks = np.array_split(np.arange(classes), len(self.groups))
         group_of = np.repeat(np.arange(len(self.groups)), self.groups)
         dominant = round(self.dominant * each)
-        # Which positions of the pool are not handed out yet. With replacement, once too
+        # Positions of the pool that are not handed out yet. With replacement, once too
         # few are left, all may be drawn again.
         left = np.ones(len(pool), bool)
         drawn = []
@@ -64,8 +64,8 @@ class Grouped(FixedScheme):
         generator: np.random.Generator,
         client: int,
     ) -> np.ndarray:
-        """``count`` positions of the pool where ``wanted``, of those that are ``left``
-        if they suffice.
+        """Draw ``count`` positions of the pool where ``wanted``, of those that are
+        ``left`` if they suffice.
         """
         unused = np.flatnonzero(wanted & left)
         enough = len(unused) >= count or not self.replacement

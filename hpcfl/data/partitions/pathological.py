@@ -53,9 +53,7 @@ class Pathological(MergedScheme):
         )
 
     def _notes(self, chunks: list[list[np.ndarray]], unused: list[str]) -> list[str]:
-        """What a user should know of classes that nobody holds, and of clients that
-        hold too few.
-        """
+        """Note classes that no client holds, and clients that hold too few."""
         notes = [f"no client holds {', '.join(unused)}"] if unused else []
         short = [
             client
@@ -73,28 +71,25 @@ class Pathological(MergedScheme):
 def _sizes(
     k: int, samples: int, takers: int, least: float, generator: np.random.Generator
 ) -> np.ndarray:
-    """How many samples of class ``k`` each of the ``takers`` but the last gets, int64
-    [takers − 1].
+    """Draw the number of samples of class ``k`` for each of the ``takers`` but the
+    last, int64 [takers − 1].
 
     They are uniform in [max(a/10, least), a), a being the mean. Raises UserError where
     there are too few.
     """
     mean = samples / takers
-    low, high = (
-        math.ceil(max(mean / 10, least)),
-        math.ceil(mean),
-    )  # the integers of that interval
+    # the integers of that interval
+    low = math.ceil(max(mean / 10, least))
+    high = math.ceil(mean)
     if mean < 1 or (takers > 1 and low >= high):
         raise UserError(
             f"partition.clients is too large: {samples} samples of class {k} for "
             f"{takers} clients that take between {max(mean / 10, least):.2f} and less than "
             f"{mean:.2f} each"
         )
-    return (
-        generator.integers(low, high, takers - 1)
-        if takers > 1
-        else np.empty(0, np.int64)
-    )
+    if takers == 1:
+        return np.empty(0, np.int64)
+    return generator.integers(low, high, takers - 1)
 
 
 plugin = Pathological

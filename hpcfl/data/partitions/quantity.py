@@ -14,7 +14,7 @@ import numpy as np
 from pydantic import Field, PositiveInt
 
 from hpcfl.data.partitions._dirichlet import CAP, by_class
-from hpcfl.data.partitions.base import Assignment, MergedScheme
+from hpcfl.data.partitions.base import Assignment, MergedScheme, round_down
 from hpcfl.errors import UserError
 from hpcfl.rows import randomness
 
@@ -50,9 +50,9 @@ class Quantity(MergedScheme):
         self, labels: np.ndarray, classes: int, generator: np.random.Generator
     ) -> Assignment:
         attempts = 1
-        sizes = rounded(self.weights(generator), len(labels))
+        sizes = self._draw_sizes(generator, len(labels))
         while self.law == "dirichlet" and sizes.min() < self.least and attempts < CAP:
-            sizes = rounded(self.weights(generator), len(labels))
+            sizes = self._draw_sizes(generator, len(labels))
             attempts += 1
         if sizes.min() < self.least:
             raise UserError(
@@ -67,8 +67,13 @@ class Quantity(MergedScheme):
         order = generator.permutation(len(labels))
         return Assignment(np.split(order, np.cumsum(sizes)[:-1]), attempts)
 
+    def _draw_sizes(self, generator: np.random.Generator, total: int) -> np.ndarray:
+        """Draw the sizes of the clients, which sum to ``total``."""
+        weights = self.weights(generator)
+        return round_down(weights / weights.sum() * total, total)
+
     def weights(self, generator: np.random.Generator) -> np.ndarray:
-        """What sizes are in proportion to, float64 [clients]."""
+        """Return numbers in proportion to the clients' sizes, float64 [clients]."""
         place = np.arange(1, self.clients + 1, dtype=np.float64)
         match self.law:
             case "lognormal":
@@ -96,7 +101,8 @@ class Quantity(MergedScheme):
         sizes: np.ndarray,
         generator: np.random.Generator,
     ) -> list[np.ndarray]:
-        """Each client's samples, classes in its own proportions while they last.
+        """Deal out each client's samples, classes in its own proportions while they
+        last.
 
         Samples are dealt out one by one, to clients in random order, so that it is not
         always the same ones which get what is left.
@@ -121,17 +127,6 @@ class Quantity(MergedScheme):
             left[k] -= 1
             held[client].append(int(pools[k][left[k]]))
         return [np.array(samples, np.int64) for samples in held]
-
-
-def rounded(weights: np.ndarray, total: int) -> np.ndarray:
-    """Whole numbers in proportion to ``weights`` that sum to ``total``, by the largest
-    remainder, ties to the first.
-    """
-    exact = weights / weights.sum() * total
-    sizes: np.ndarray = np.floor(exact).astype(np.int64)
-    first = np.argsort(sizes - exact, kind="stable")
-    sizes[first[: total - sizes.sum()]] += 1
-    return sizes
 
 
 plugin = Quantity

@@ -1,3 +1,3 @@
-"""What sets clients apart beside their labels (heterogeneity.md H0): one file each, found
-by its name; ``base.py`` is the contract.
+"""Differences between clients beside their labels (heterogeneity.md H0): one file each,
+found by its name; ``base.py`` is the contract.
 """

@@ -7,74 +7,21 @@ images [n, channels, height, width] in [0, 1], all of one severity.
 """
 
 import io
+import tomllib
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from hpcfl.data.shifts._pixels import in_hsv
 
-# c of severities 1 to 5, by size: of images up to 32 pixels, up to 64, larger ones
-Constants = tuple[tuple[Any, ...], tuple[Any, ...], tuple[Any, ...]]
+# Pixels of a side: constants are given for images up to 32, up to 64, and larger ones.
 SIZES = (32, 64)
 
-CONSTANTS: dict[str, Constants] = {
-    "gaussian-noise": (
-        (0.04, 0.06, 0.08, 0.09, 0.10),
-        (0.04, 0.08, 0.12, 0.15, 0.18),
-        (0.08, 0.12, 0.18, 0.26, 0.38),
-    ),
-    "shot-noise": (
-        (500, 250, 100, 75, 50),
-        (250, 100, 50, 30, 15),
-        (60, 25, 12, 5, 3),
-    ),
-    "impulse-noise": (
-        (0.01, 0.02, 0.03, 0.05, 0.07),
-        (0.01, 0.02, 0.05, 0.08, 0.14),
-        (0.03, 0.06, 0.09, 0.17, 0.27),
-    ),
-    "speckle-noise": (
-        (0.06, 0.10, 0.12, 0.16, 0.20),
-        (0.15, 0.20, 0.25, 0.30, 0.35),
-        (0.15, 0.20, 0.35, 0.45, 0.60),
-    ),
-    "gaussian-blur": (
-        (0.4, 0.6, 0.7, 0.8, 1.0),
-        (0.5, 0.75, 1.0, 1.25, 1.5),
-        (1.0, 2.0, 3.0, 4.0, 6.0),
-    ),
-    "defocus-blur": (
-        ((0.3, 0.4), (0.4, 0.5), (0.5, 0.6), (1.0, 0.2), (1.5, 0.1)),
-        ((0.5, 0.6), (1.0, 0.1), (1.5, 0.1), (2.5, 0.01), (3.0, 0.1)),
-        ((3.0, 0.1), (4.0, 0.5), (6.0, 0.5), (8.0, 0.5), (10.0, 0.5)),
-    ),
-    "contrast": (
-        (0.75, 0.5, 0.4, 0.3, 0.15),
-        (0.4, 0.3, 0.2, 0.1, 0.05),
-        (0.4, 0.3, 0.2, 0.1, 0.05),
-    ),
-    "brightness": (
-        (0.05, 0.1, 0.15, 0.2, 0.3),
-        (0.1, 0.2, 0.3, 0.4, 0.5),
-        (0.1, 0.2, 0.3, 0.4, 0.5),
-    ),
-    "saturate": (
-        ((0.3, 0), (0.1, 0), (1.5, 0), (2, 0.1), (2.5, 0.2)),
-        ((0.3, 0), (0.1, 0), (2, 0), (5, 0.1), (30, 0.2)),
-        ((0.3, 0), (0.1, 0), (2, 0), (5, 0.1), (20, 0.2)),
-    ),
-    "jpeg": (
-        (80, 65, 58, 50, 40),
-        (65, 58, 50, 40, 25),
-        (25, 18, 15, 10, 7),
-    ),
-    "pixelate": (
-        (0.95, 0.9, 0.85, 0.75, 0.65),
-        (0.9, 0.8, 0.7, 0.6, 0.5),
-        (0.6, 0.5, 0.4, 0.3, 0.25),
-    ),
-}
+CONSTANTS: dict[str, list[list[Any]]] = tomllib.loads(
+    Path(__file__).with_name("corruptions.toml").read_text()
+)
 COLOURED = {"saturate"}  # of images with three channels
 OF_BYTES = {"brightness", "saturate", "jpeg", "pixelate"}
 # (purpose, number of a sample) → its random numbers
@@ -82,7 +29,9 @@ Draw = Callable[[str, int], np.random.Generator]
 
 
 def constant(name: str, severity: int, shape: tuple[int, ...]) -> Any:
-    """The constant of a corruption at a severity from 1 to 5 for images of a shape."""
+    """Return the constant of a corruption at a severity from 1 to 5 for images of a
+    shape.
+    """
     column = int(np.searchsorted(SIZES, max(shape[1:])))
     return CONSTANTS[name][column][severity - 1]
 
@@ -90,7 +39,7 @@ def constant(name: str, severity: int, shape: tuple[int, ...]) -> Any:
 def apply(
     name: str, c: Any, draw: Draw, x: np.ndarray, numbers: np.ndarray
 ) -> np.ndarray:
-    """The images x [n, channels, height, width] with these ``numbers`` [n], corrupted."""
+    """Corrupt the images x [n, channels, height, width] with these ``numbers`` [n]."""
     if name in _DRAWN:
         corrupt = _DRAWN[name]
         images = zip(x, numbers.tolist(), strict=True)
@@ -138,8 +87,8 @@ def _defocus_blur(x: np.ndarray, c: tuple[float, float]) -> np.ndarray:
 
 
 def _disk(radius: float, softness: float) -> np.ndarray:
-    """The disk of an unsharp lens, float32 [side, side], which sums to 1; its rim is
-    blurred by a normal filter of 3×3 pixels, of 5×5 for large disks.
+    """Return the disk of an unsharp lens, float32 [side, side], which sums to 1; its
+    rim is blurred by a normal filter of 3×3 pixels, of 5×5 for large disks.
     """
     from scipy.ndimage import gaussian_filter
 
@@ -206,7 +155,7 @@ def _pixelate(x: np.ndarray, c: float) -> np.ndarray:
 
 
 def _as_bytes(x: np.ndarray) -> np.ndarray:
-    """Pixels in [0, 1] as bytes 0 … 255."""
+    """Return pixels in [0, 1] as bytes 0 … 255."""
     return np.round(x * 255).astype(np.uint8)
 
 

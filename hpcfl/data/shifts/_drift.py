@@ -1,4 +1,4 @@
-"""Which concept clients follow from which round on (heterogeneity.md H7)."""
+"""Concepts of clients by round, where clients drift (heterogeneity.md H7)."""
 
 from pathlib import Path
 
@@ -12,8 +12,8 @@ MOST_BYTES = 1 << 28  # of a table
 
 
 def steps(shift: Shift, facts: Facts, concepts: int) -> np.ndarray:
-    """The concept of each client at the beginning and from each of the rounds ``at`` on,
-    int64 [steps, clients and newcomers].
+    """Return the concept of each client at the beginning and from each of the rounds
+    ``at`` on, int64 [steps, clients and newcomers].
 
     Without a table everybody begins in concept 0. Clients that drift go on to the next
     concept at each of the rounds and after the last to 0 again; where they are
@@ -33,7 +33,7 @@ def steps(shift: Shift, facts: Facts, concepts: int) -> np.ndarray:
 
 
 def _from_table(shift: Shift, path: str, facts: Facts, concepts: int) -> np.ndarray:
-    """The steps in a file; newcomers have the columns from the first on."""
+    """Read the steps in a file; newcomers have the columns from the first on."""
     try:
         text = user_files.read_bytes(Path(path).expanduser(), MOST_BYTES).decode()
         rows = [line.replace(",", " ").split() for line in text.splitlines()]
@@ -55,6 +55,4 @@ def _from_table(shift: Shift, path: str, facts: Facts, concepts: int) -> np.ndar
     if table.min() < 0 or table.max() >= concepts:
         raise facts.wrong("table", f"{path}: its numbers must be 0 … {concepts - 1}")
     columns = np.arange(facts.clients + facts.newcomers) % facts.clients
-    columns[: facts.clients] = np.arange(facts.clients)
-    columns[facts.clients :] = np.arange(facts.newcomers) % facts.clients
     return table[:, columns]

@@ -1,4 +1,4 @@
-"""Which clients are in which group of a shift (heterogeneity.md H0, H8).
+"""Groups of a shift's clients (heterogeneity.md H0, H8).
 
 Newcomers are counted among themselves, so that every group has some.
 """
@@ -12,7 +12,8 @@ ROUNDING = 1e-9  # a share of clients may be a little too small a number
 
 
 def order(shift: Shift, facts: Facts) -> list[np.ndarray]:
-    """The place of each client among all, and of each newcomer among these, int64.
+    """Return the place of each client among all, and of each newcomer among these,
+    int64.
 
     Groups are dealt out along it: the clients' own order for blocks, else a random one.
     """
@@ -25,14 +26,16 @@ def order(shift: Shift, facts: Facts) -> list[np.ndarray]:
 
 
 def of_all(shift: Shift, facts: Facts, groups: int) -> np.ndarray:
-    """The group of each client, newcomers last: ⌊i·k/M⌋ of the i-th of M in k groups."""
+    """Return the group of each client, newcomers last: ⌊i·k/M⌋ of the i-th of M in k
+    groups.
+    """
     dealt = [_spread(places, groups) for places in order(shift, facts)]
     return np.concatenate(dealt)
 
 
 def of_share(shift: Shift, facts: Facts, share: float, groups: int) -> np.ndarray:
-    """The group of each client where a share of them is in groups 1, 2, …, evenly, and
-    the rest in group 0; ``groups`` with that one.
+    """Return the group of each client where a share of them is in groups 1, 2, …,
+    evenly, and the rest in group 0; ``groups`` counts that one.
     """
     dealt = []
     for places in order(shift, facts):
@@ -42,7 +45,7 @@ def of_share(shift: Shift, facts: Facts, share: float, groups: int) -> np.ndarra
 
 
 def cells(shift: Shift, facts: Facts) -> list[np.ndarray]:
-    """The cell of each client, and of each newcomer, as positions in ``CELLS``.
+    """Return the cell of each client, and of each newcomer, as positions in ``CELLS``.
 
     A cell has ⌊share·M⌋ clients; those that are left are plain.
     """
@@ -59,8 +62,8 @@ def cells(shift: Shift, facts: Facts) -> list[np.ndarray]:
 def of_cells(
     shift: Shift, facts: Facts, of_clients: list[np.ndarray], first: bool, groups: int
 ) -> np.ndarray:
-    """The group of each client by its cell: within each cell that a shift changes its
-    groups 1, 2, … are of equal size.
+    """Return the group of each client by its cell: within each cell that a shift
+    changes its groups 1, 2, … are of equal size.
 
     of_clients: as ``cells`` gives them. first: whether this is the first of the two
     shifts.
@@ -74,7 +77,7 @@ def of_cells(
 
 
 def _changed(places: np.ndarray, changed: np.ndarray, groups: int) -> np.ndarray:
-    """Group 0 but for the ``changed`` clients, which are dealt over the others."""
+    """Return group 0 but for the ``changed`` clients, which are dealt over the others."""
     result = np.zeros(len(places), np.int64)
     among_them = places[changed].argsort().argsort()
     result[changed] = 1 + _spread(among_them, groups - 1)

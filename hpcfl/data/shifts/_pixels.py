@@ -15,7 +15,8 @@ OfPixels = Callable[[np.ndarray, np.ndarray], np.ndarray]
 
 
 def of_range(x: Tensor, dtype: torch.dtype, scale: float) -> Tensor:
-    """Values of which 1 is white as those of a data set whose white is ``scale``.
+    """Return values of which 1 is white as those of a data set whose white is
+    ``scale``.
 
     Of bytes they are cut off at black and white, and the nearest whole numbers, halves
     to even; floats are not cut off.
@@ -26,7 +27,7 @@ def of_range(x: Tensor, dtype: torch.dtype, scale: float) -> Tensor:
 
 
 def on_pixels(change: OfPixels, facts: Facts) -> Transform:
-    """What a function does to pixels as a transformation of raw samples."""
+    """Return a change of pixels as a transformation of raw samples."""
 
     def transform(x: Tensor, numbers: np.ndarray) -> Tensor:
         pixels = x.float().div(facts.scale).numpy()
@@ -37,8 +38,8 @@ def on_pixels(change: OfPixels, facts: Facts) -> Transform:
 
 
 def in_hsv(x: np.ndarray, change: Callable[[np.ndarray], None]) -> np.ndarray:
-    """Coloured images [n, 3, height, width] after ``change`` of their hue, saturation and
-    value [n, height, width, 3], in place.
+    """Return coloured images [n, 3, height, width] after ``change`` of their hue,
+    saturation and value [n, height, width, 3], in place.
     """
     from matplotlib.colors import hsv_to_rgb, rgb_to_hsv
 
@@ -49,13 +50,13 @@ def in_hsv(x: np.ndarray, change: Callable[[np.ndarray], None]) -> np.ndarray:
 
 
 def require_bytes(facts: Facts, key: str, what: str) -> None:
-    """Raises UserError where samples are not bytes, whose black and white are known."""
+    """Raise UserError where samples are not bytes, whose black and white are known."""
     if facts.dtype != torch.uint8:
         raise facts.wrong(key, f"{what} needs images of bytes; these are {facts.dtype}")
 
 
 def require_colour(facts: Facts, key: str, what: str) -> None:
-    """Raises UserError where images have no three channels."""
+    """Raise UserError where images do not have three channels."""
     require_bytes(facts, key, what)
     if facts.shape[0] != 3:
         raise facts.wrong(

@@ -1,5 +1,5 @@
-"""The contract of a shift: which transformations of samples there are, one for each group
-of clients (heterogeneity.md H0).
+"""Contract of a shift: transformations of samples, one for each group of clients
+(heterogeneity.md H0).
 
 A shift is a validated section of the experiment file, a table of ``[[shift]]``. It
 gives a list of ``Concept``, one for each group; who is in which group, and from which
@@ -27,7 +27,7 @@ Transform = Callable[[Tensor, np.ndarray], Tensor]
 
 @dataclass(frozen=True, eq=False)
 class Concept:
-    """What some clients see instead of the samples of the data set.
+    """A transformation of the samples that some clients have.
 
     Attributes:
         name: what tables call it, another one for another transformation.
@@ -41,13 +41,13 @@ class Concept:
 
     @property
     def plain(self) -> bool:
-        """Whether samples and labels stay bit for bit what they are."""
+        """Return whether samples and labels stay bit for bit the same."""
         return self.images is None and self.labels is None
 
 
 @dataclass(frozen=True)
 class Facts:
-    """What a shift knows of its experiment.
+    """Facts about the experiment that a shift is drawn for.
 
     Attributes:
         place: its own in the list of shifts.
@@ -67,23 +67,23 @@ class Facts:
     classes: int
 
     def generator(self, purpose: str, *number: int) -> np.random.Generator:
-        """Random numbers for one purpose, of a sample, client or group by its number:
-        the same on any rank, in any order, and whoever else takes part.
+        """Return random numbers for one purpose, of a sample, client or group by its
+        number: the same on any rank, in any order, whichever clients take part.
         """
         place = self.place
         return randomness.generator(self.seed, "shift", place, purpose, *number)
 
     def wrong(self, key: str, problem: str) -> UserError:
-        """What is wrong with a key of this shift."""
+        """Return the error about a key of this shift."""
         return UserError(f"shift.{self.place}.{key}: {problem}")
 
     def require_values(self, kind: str) -> None:
-        """Raises UserError where samples are token ids, not values."""
+        """Raise UserError where samples are token ids, not values."""
         if self.dtype in (torch.int32, torch.int64):
             raise self.wrong("kind", f"'{kind}' changes values; these samples are text")
 
     def require_images(self, kind: str) -> None:
-        """Raises UserError where samples are not images [channels, height, width]."""
+        """Raise UserError where samples are not images [channels, height, width]."""
         self.require_values(kind)
         if len(self.shape) != 3:
             shape = list(self.shape)
@@ -103,7 +103,8 @@ class Shift(sections.Shift, ABC):
 
     @abstractmethod
     def concepts(self, facts: Facts) -> list[Concept]:
-        """One for each group, in the order of groups; two of the same name are one.
+        """List a concept for each group, in the order of groups; two of the same name
+        are one.
 
         Raises UserError where the data cannot be changed so.
         """

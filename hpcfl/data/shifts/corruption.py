@@ -86,15 +86,14 @@ class Corruption(Shift):
 
 
 def _possible(facts: Facts) -> list[str]:
-    """The corruptions that images like these can have."""
+    """List the corruptions that images like these can have."""
     channels = facts.shape[0]
-    possible = []
-    for name in CONSTANTS:
-        coloured = name in COLOURED and channels != 3
-        compressed = name == "jpeg" and channels not in (1, 3)
-        if not coloured and not compressed:
-            possible.append(name)
-    return possible
+    impossible = set()
+    if channels != 3:
+        impossible |= COLOURED
+    if channels not in (1, 3):
+        impossible.add("jpeg")
+    return [name for name in CONSTANTS if name not in impossible]
 
 
 plugin = Corruption

@@ -75,8 +75,8 @@ class Labels(Shift):
         return [self._pairs(classes, facts) for classes in self.swaps]
 
     def _pairs(self, classes: list[int], facts: Facts) -> Concept:
-        """The concept that swaps the first class with the second, the third with the
-        fourth and so on.
+        """Return the concept that swaps the first class with the second, the third with
+        the fourth and so on.
         """
         different = len(set(classes)) == len(classes)
         if not classes or len(classes) % 2 or not different:

@@ -19,7 +19,7 @@ SHOWN = 20  # names of classes in an error
 
 
 def pyarrow() -> Any:
-    """The library, which is an extra. Raises UserError where it is missing."""
+    """Import the library, which is an extra. Raises UserError where it is missing."""
     try:
         import pyarrow
         import pyarrow.compute
@@ -145,7 +145,7 @@ def _chunks(piece: Piece, name: str) -> list[Any]:
 
 
 def _values(where: str, array: Any, row: int) -> np.ndarray:
-    """The values of a piece of a column, the first of which is in row ``row``.
+    """Return the values of a piece of a column, the first of which is in row ``row``.
 
     Raises UserError.
     """
@@ -217,7 +217,8 @@ def _lists(where: str, array: Any, row: int) -> np.ndarray:
 
 
 def _pictures(where: str, array: Any, row: int) -> np.ndarray:
-    """Images that lie in the table itself, uint8 [rows, channels, height, width].
+    """Decode images that lie in the table itself, uint8 [rows, channels, height,
+    width].
 
     The files that their paths name are not opened. Raises UserError.
     """

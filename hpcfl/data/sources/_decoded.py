@@ -14,7 +14,7 @@ from hpcfl.files import atomic, user_files
 
 FILE = "hpcfl-decoded.npy"
 
-# What is known of a picture before it is decoded, and its record.
+# A function of an entry, which describes a picture before it is decoded, to its record.
 Decode = Callable[[Any], tuple[Any, ...]]
 
 
@@ -26,8 +26,8 @@ def table(
     entries: Callable[[], Sequence[Any]],
     decode: Decode,
 ) -> np.ndarray:
-    """The records of all pictures [n]: mapped, private to this process, or decoded now
-    where ``write`` has not been called yet.
+    """Return the records of all pictures [n]: mapped, private to this process, or
+    decoded now where ``write`` has not been called yet.
 
     Args:
         name: Of the data set, and ``root``: the folder of all data sets, for errors.

@@ -2,7 +2,7 @@
 
 import warnings
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
 
@@ -18,14 +18,7 @@ EIGHT_BITS = (*GREY, "P", "PA", "RGB", "RGBA", "CMYK", "YCbCr")  # modes that ar
 MOST_PIXELS = 1 << 24  # of one image, where no size is asked for
 
 
-def read(
-    path: Path,
-    *kinds: str,
-    size: tuple[int, int] | None = None,
-    mode: str | None = "RGB",
-    resized: tuple[int, int] | None = None,
-    by_area: bool = False,
-) -> np.ndarray:
+def read(path: Path, *kinds: str, **form: Any) -> np.ndarray:
     """Return the pixels of a file, as ``decoded`` does; links are followed."""
     try:
         file = user_files.opened(path)
@@ -34,15 +27,7 @@ def read(
             f"{path}: cannot be read as an image ({atomic.reason(error)})"
         ) from None
     with file:
-        return decoded(
-            file,
-            str(path),
-            *kinds,
-            size=size,
-            mode=mode,
-            resized=resized,
-            by_area=by_area,
-        )
+        return decoded(file, str(path), *kinds, **form)
 
 
 def decoded(

@@ -55,7 +55,7 @@ def read_part(folder: Path, images: Path | None, required: bool) -> list[User]:
 
 
 def _paths(folder: Path, required: bool) -> list[Path]:
-    """The JSON files in a folder, in the order of names. Raises UserError where
+    """List the JSON files in a folder, in the order of names. Raises UserError where
     ``required`` and none.
     """
     paths = sorted(folder.glob("*.json"))

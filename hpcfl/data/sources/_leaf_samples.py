@@ -71,7 +71,7 @@ def _values(user: str, rows: list[Any]) -> np.ndarray:
 
 
 def _tweets(user: str, rows: list[Any]) -> np.ndarray:
-    """The texts of one user's tweets, objects [n]. Raises ValueError."""
+    """Return the texts of one user's tweets, objects [n]. Raises ValueError."""
     texts = np.empty(len(rows), object)
     for position, row in enumerate(rows):
         if len(row) <= TWEET:
@@ -84,8 +84,8 @@ def _tweets(user: str, rows: list[Any]) -> np.ndarray:
 
 
 def _portraits(user: str, names: list[Any], folder: Path | None) -> np.ndarray:
-    """The images of one user, uint8 [n, 3, height, width]. Raises ValueError for a name
-    with a path, UserError for what is no image.
+    """Read the images of one user, uint8 [n, 3, height, width]. Raises ValueError for a
+    name with a path, UserError for a file that is no image.
     """
     assert folder is not None  # else the names are read as texts
     images = []
@@ -97,7 +97,7 @@ def _portraits(user: str, names: list[Any], folder: Path | None) -> np.ndarray:
 
 
 def _letters(texts: list[Any]) -> np.ndarray:
-    """The numbers of all letters in the alphabet, int64 [texts, letters]; −1 for
+    """Return the numbers of all letters in the alphabet, int64 [texts, letters]; −1 for
     others.
     """
     strings = np.array(texts, f"U{len(texts[0])}")

@@ -29,7 +29,7 @@ def order_rows(
     """Return the rows that are taken, those for training first, how many are for
     testing, and a note on the others. Raises UserError where none is for training.
     """
-    parts = table.split if split is None else _named(table, split)
+    parts = table.split if split is None else _list_texts(table, split)
     if parts is None:
         return np.arange(rows), 0, []
     train = np.flatnonzero(parts == TRAIN)
@@ -47,7 +47,7 @@ def order_rows(
     return order, len(test), [note]
 
 
-def _named(table: Columns, column: str) -> np.ndarray:
+def _list_texts(table: Columns, column: str) -> np.ndarray:
     """Return a column as texts, class numbers by their names."""
     values = table.as_written(column)
     names = table.class_names(column)

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-# What an array and a number of NumPy are made again by. Taken from two that exist,
+# Functions that make an array and a number of NumPy again. Taken from two that exist,
 # because the module that has these functions is private, and NumPy 2 has moved it.
 _RECONSTRUCT = np.zeros(0).__reduce__()[0]
 _SCALAR = np.float64(0).__reduce__()[0]
@@ -31,7 +31,7 @@ class _Unpickler(pickle.Unpickler):
 
 
 def loaded(content: bytes, encoding: str = "ASCII") -> Any:
-    """What a pickle holds.
+    """Return the content of a pickle.
 
     encoding: of the strings of Python 2. Raises UnpicklingError where the pickle asks
     for anything but ALLOWED, and any other exception where it is damaged.

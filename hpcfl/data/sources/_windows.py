@@ -13,8 +13,8 @@ SHARE = 0.75  # of a subject's windows of one class that are for training, as in
 
 
 def table(name: str, path: Path) -> np.ndarray:
-    """The numbers in a text file of the data set ``name``, float32 [lines, columns];
-    NaN is one.
+    """Read the numbers in a text file of the data set ``name``, float32 [lines,
+    columns]; NaN is one.
 
     Raises UserError.
     """
@@ -38,7 +38,7 @@ def table(name: str, path: Path) -> np.ndarray:
 def split_in_time(
     subjects: np.ndarray, classes: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The windows to train and to test on, int64, ascending.
+    """Return the windows to train and to test on, int64, ascending.
 
     Of each subject's windows of each class the first are for training, the last for
     testing. Neighbours overlap by half, so that the one between them is left out.

@@ -28,7 +28,7 @@ _TOKEN = re.compile(r"['.,()!?]|[^\s'.,()!?]+")  # these marks are tokens of the
 
 
 def tokens(text: str) -> list[str]:
-    """The tokens of a text: lower case without double quotes, cut at blanks and
+    """Return the tokens of a text: lower case without double quotes, cut at blanks and
     punctuation.
     """
     return _TOKEN.findall(_BREAKS.sub(" ", text.lower().replace('"', "")))
@@ -37,8 +37,8 @@ def tokens(text: str) -> list[str]:
 def encode(
     texts: list[list[str]], positions: int = POSITIONS, known: int | None = None
 ) -> tuple[np.ndarray, int]:
-    """The token ids of tokenised ``texts``, int32 [texts, positions], and how many
-    different ones there are.
+    """Return the token ids of tokenised ``texts``, int32 [texts, positions], and the
+    number of different ones.
 
     known: how many of the texts, from the first, the vocabulary is made of; all of them
     where it is left out.
@@ -84,7 +84,9 @@ class CsvFiles(CheckedFiles):
 
 
 def _rows(path: Path, content: bytes) -> list[list[str]]:
-    """The rows of a csv file. Raises UserError where one does not begin with a class."""
+    """Parse the rows of a csv file. Raises UserError where one does not begin with a
+    class.
+    """
     try:
         rows = list(csv.reader(io.StringIO(content.decode(), newline="")))
     except (csv.Error, UnicodeDecodeError) as error:

@@ -1,4 +1,4 @@
-"""Where data sets come from: the interface, and files whose checksums are known."""
+"""Sources of data sets: the interface, and files whose checksums are known."""
 
 import hashlib
 import http.client
@@ -6,6 +6,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
 
 from hpcfl.data.datasets import Dataset
 from hpcfl.errors import UserError
@@ -32,14 +36,14 @@ class Source(ABC):
 
     @property
     def looked_for(self) -> list[str]:
-        """The files that are read, by their paths below ``data.root``, or below
+        """List the files that are read, by their paths below ``data.root``, or below
         ``data.file`` where that is a folder.
         """
         return []
 
     @abstractmethod
     def read(self, name: str, root: Path) -> Dataset:
-        """The data set, called ``name``, from the files under ``root`` (with
+        """Read the data set, called ``name``, from the files under ``root`` (with
         ``own_file``: from that).
 
         Parameters that a subclass adds, with types and defaults, are keys of its own in
@@ -81,8 +85,7 @@ class CheckedFiles(Source):
         return [str(Path(self.folder) / file) for file in files]
 
     def content(self, name: str, root: Path, file: str) -> bytes:
-        """The bytes of one file, checked: what is parsed is what was checked, which
-        matters for pickles.
+        """Read one file and check it, in this order because a pickle may be replaced.
 
         Raises UserError where it is missing, cannot be read or has another checksum.
         """
@@ -107,18 +110,31 @@ class CheckedFiles(Source):
             )
         return content
 
-    def sized(self, dataset: Dataset, train: int, test: int) -> Dataset:
-        """The data set, which must have so many samples to train and to test on.
+    @staticmethod
+    def join(
+        name: str,
+        images: list[np.ndarray],
+        labels: list[np.ndarray],
+        classes: int,
+        sizes: tuple[int, int] | None = None,
+        **more: Any,
+    ) -> Dataset:
+        """Join the parts of a data set, the last of which is the official test split.
 
-        Raises UserError where it has not.
+        Raises UserError where the numbers of samples to train and to test on are not
+        ``sizes``.
         """
-        found = len(dataset.y) - dataset.official_test, dataset.official_test
-        if found != (train, test):
+        x = np.ascontiguousarray(np.concatenate(images))
+        y = np.concatenate(labels).astype(np.int64)
+        test = len(labels[-1])
+        found = len(y) - test, test
+        if sizes is not None and found != sizes:
             raise UserError(
-                f"'{dataset.name}' must have {train:,} + {test:,} samples; its files have "
+                f"'{name}' must have {sizes[0]:,} + {sizes[1]:,} samples; its files have "
                 f"{found[0]:,} + {found[1]:,}"
             )
-        return dataset
+        tensors = torch.from_numpy(x), torch.from_numpy(y)
+        return Dataset(name, *tensors, classes, official_test=test, **more)
 
     def download(self, name: str, root: Path) -> None:
         """Fetch through torchvision what is missing or damaged, then check every file."""

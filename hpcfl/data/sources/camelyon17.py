@@ -39,7 +39,7 @@ RECORD = np.dtype(
         ("slide", "u1"),
     ]
 )
-# What each column of the metadata must look like; the first five make a file's name.
+# The pattern of each column of the metadata; the first five make a file's name.
 COLUMNS = {
     "patient": r"\d{1,4}",
     "node": r"\d{1,2}",
@@ -99,7 +99,7 @@ class Camelyon17(Source):
 
 
 def _entries(name: str, folder: Path) -> list[_Entry]:
-    """All patches in the order of the metadata. Raises UserError."""
+    """List all patches in the order of the metadata. Raises UserError."""
     path = folder / METADATA
     rows = _rows(name, path)
     entries = []
@@ -119,8 +119,8 @@ def _entries(name: str, folder: Path) -> list[_Entry]:
 
 
 def _rows(name: str, path: Path) -> list[Any]:
-    """The columns of the metadata as texts, because patients' numbers begin with zeros,
-    [rows][7]. Raises UserError.
+    """Read the columns of the metadata as texts, because patients' numbers begin with
+    zeros, [rows][7]. Raises UserError.
     """
     import pandas  # takes a second to import and is needed here only
 
@@ -149,7 +149,7 @@ def _rows(name: str, path: Path) -> list[Any]:
 
 
 def _decode(entry: _Entry) -> tuple[np.ndarray, int, int, int]:
-    """The record of a patch. Raises UserError."""
+    """Decode the record of a patch. Raises UserError."""
     image = _images.read(
         entry.path, "PNG", size=(SIDE, SIDE), resized=(SHRUNK, SHRUNK), by_area=True
     )

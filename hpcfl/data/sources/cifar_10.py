@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import torch
 
 from hpcfl.data.datasets import Dataset
 from hpcfl.data.sources import _pickled
@@ -40,14 +39,7 @@ class PickledBatches(CheckedFiles):
                     f"{root / self.folder / file}: not a batch of {name} "
                     f"({atomic.reason(error)})"
                 ) from None
-        return Dataset(
-            name,
-            torch.from_numpy(np.concatenate(images)),
-            torch.from_numpy(np.concatenate(labels)),
-            self.classes,
-            official_test=len(labels[-1]),
-            statistics=self.statistics,
-        )
+        return self.join(name, images, labels, self.classes, statistics=self.statistics)
 
 
 plugin = PickledBatches(

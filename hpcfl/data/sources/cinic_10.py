@@ -106,7 +106,7 @@ class Cinic10(Source):
 
 
 def _entries(folder: Path) -> list[_Entry]:
-    """All images by part, class and name. Raises UserError where some are missing."""
+    """List all images by part, class and name. Raises UserError where some are missing."""
     entries = []
     for part in PARTS:
         for label, word in enumerate(CLASSES):
@@ -121,7 +121,7 @@ def _entries(folder: Path) -> list[_Entry]:
 
 
 def _decode(entry: _Entry) -> tuple[np.ndarray, int, bool]:
-    """The record of an image; a grey one becomes coloured. Raises UserError."""
+    """Decode the record of an image; a grey one becomes coloured. Raises UserError."""
     image = _images.read(entry.path, "PNG", size=(SIDE, SIDE))
     return image, entry.label, not entry.path.name.startswith("cifar")
 

@@ -15,7 +15,7 @@ from hpcfl.data.sources.base import Source
 
 @cache
 def _table() -> np.ndarray:
-    """Pixels and class of each sample, float64 [1797, 65], read once a process."""
+    """Read pixels and class of each sample, float64 [1797, 65], once a process."""
     # from the file, because to import scikit-learn takes longer than the first rounds
     # of a small run
     package = importlib.util.find_spec("sklearn")

@@ -16,13 +16,11 @@ import zipfile
 from pathlib import Path
 from typing import Annotated, Literal, NamedTuple
 
-import numpy as np
-import torch
 from pydantic import Field
 
 from hpcfl.data.datasets import Dataset
 from hpcfl.data.sources.base import CheckedFiles
-from hpcfl.data.sources.mnist import array
+from hpcfl.data.sources.mnist import parse_idx
 
 
 class _Split(NamedTuple):
@@ -58,6 +56,7 @@ class Emnist(CheckedFiles):
         ] = "balanced",
     ) -> Dataset:
         [file] = self.checksums
+        known = SPLITS[split]
         content = self.content(name, root, file)
         images = []
         labels = []
@@ -66,18 +65,11 @@ class Emnist(CheckedFiles):
                 member = f"gzip/emnist-{split}-{part}"
                 x = archive.read(f"{member}-images-idx3-ubyte.gz")
                 y = archive.read(f"{member}-labels-idx1-ubyte.gz")
-                images.append(array(gzip.decompress(x)).transpose(0, 2, 1))
-                labels.append(array(gzip.decompress(y)))
-        known = SPLITS[split]
-        upright = np.ascontiguousarray(np.concatenate(images))
-        dataset = Dataset(
-            name,
-            torch.from_numpy(upright).unsqueeze(1),
-            torch.from_numpy(np.concatenate(labels)).long() - known.first,
-            known.classes,
-            official_test=len(labels[1]),
-        )
-        return self.sized(dataset, known.train, known.test)
+                upright = parse_idx(gzip.decompress(x)).transpose(0, 2, 1)
+                images.append(upright[:, None])
+                labels.append(parse_idx(gzip.decompress(y)) - known.first)
+        sizes = known.train, known.test
+        return self.join(name, images, labels, known.classes, sizes)
 
 
 plugin = Emnist(

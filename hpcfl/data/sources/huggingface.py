@@ -1,5 +1,5 @@
-"""What ``save_to_disk`` of Hugging Face's ``datasets`` wrote (``data.file``): a data set,
-or a folder of them, one for each client, as Flower Datasets saves its partitions.
+"""Data sets that ``save_to_disk`` of Hugging Face's ``datasets`` wrote (``data.file``):
+one, or a folder of them, one for each client, as Flower Datasets saves its partitions.
 
 A folder with ``state.json`` is a data set, one with ``dataset_dict.json`` several parts
 of one, of which ``train`` and ``test`` are read. Any other folder holds a folder for each
@@ -122,7 +122,7 @@ def _is_saved(folder: Path) -> bool:
 
 
 def _counted(name: str) -> list[tuple[int, str]]:
-    """A key that sorts names by the numbers in them."""
+    """Return a key that sorts names by the numbers in them."""
     pieces = re.findall(r"(\d+)|(\D+)", name, re.ASCII)
     return [(int(digits[:18] or -1), letters) for digits, letters in pieces]
 
@@ -186,7 +186,7 @@ def _piece(folder: Path, name: str) -> _arrow.Piece:
 
 
 def _table_in(path: Path) -> Any:
-    """The table in a stream of Arrow's. Raises UserError."""
+    """Read the table in a stream of Arrow's. Raises UserError."""
     arrow = _arrow.pyarrow()
     try:
         with user_files.opened(path) as file:
@@ -200,7 +200,7 @@ def _table_in(path: Path) -> Any:
 
 
 def _json(path: Path, form: type[Any]) -> Any:
-    """The content of a JSON file, of this form. Raises UserError."""
+    """Read a JSON file of this form. Raises UserError."""
     try:
         return untrusted_files.checked(
             untrusted_files.parsed(user_files.read_bytes(path, JSON_BYTES)), form

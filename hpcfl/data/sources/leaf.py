@@ -26,7 +26,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from hpcfl.data.datasets import Dataset
+from hpcfl.data.datasets import AS_THEY_ARE, Dataset
 from hpcfl.data.description import DataDescription
 from hpcfl.data.owners import Owners
 from hpcfl.data.sources import _leaf_files, _leaf_users, ag_news
@@ -136,7 +136,7 @@ def _fields(x: np.ndarray, y: Tensor, root: Path, trained: int) -> dict[str, Any
         return {"x": samples, **found}
     if _is_image(x):
         return {"x": samples.view(-1, *IMAGE), "scale": 1.0, **found}
-    return {"x": samples, "scale": 1.0, "mean": (0.0,), "std": (1.0,), **found}
+    return {"x": samples, **AS_THEY_ARE, **found}
 
 
 plugin = Leaf()

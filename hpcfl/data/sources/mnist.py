@@ -4,7 +4,6 @@ import gzip
 from pathlib import Path
 
 import numpy as np
-import torch
 
 from hpcfl.data.datasets import Dataset
 from hpcfl.data.sources.base import CheckedFiles
@@ -21,19 +20,13 @@ class IdxFiles(CheckedFiles):
             content = self.content(name, root, file)
             if file.endswith(".gz"):
                 content = gzip.decompress(content)
-            arrays.append(array(content))
-        train_x, train_y, test_x, test_y = arrays
-        return Dataset(
-            name,
-            torch.from_numpy(np.concatenate([train_x, test_x])).unsqueeze(1),
-            torch.from_numpy(np.concatenate([train_y, test_y])).long(),
-            classes=10,
-            official_test=len(test_y),
-        )
+            arrays.append(parse_idx(content))
+        images = [pixels[:, None] for pixels in arrays[::2]]
+        return self.join(name, images, arrays[1::2], classes=10)
 
 
-def array(content: bytes) -> np.ndarray:
-    """The uint8 array in an IDX file, [items, …].
+def parse_idx(content: bytes) -> np.ndarray:
+    """Return the uint8 array in an IDX file, [items, …].
 
     Its bytes are two zeros, the type, the number of dimensions, their sizes (four each,
     big endian), data.

@@ -23,20 +23,18 @@ import torch
 from numpy.lib.npyio import NpzFile
 
 from hpcfl.data import owners
-from hpcfl.data.datasets import Dataset
+from hpcfl.data.datasets import AS_THEY_ARE, Dataset
 from hpcfl.data.description import DataDescription
 from hpcfl.data.sources import _ranges
 from hpcfl.data.sources._columns import refuse_indistinct
 from hpcfl.data.sources.base import Source
 from hpcfl.errors import UserError
-from hpcfl.files import atomic, user_files
+from hpcfl.files import atomic, user_files, values, wording
 
 MOST_CLASSES, MOST_TOKENS = 100_000, 10_000_000
 KEYS = {"x", "y", "classes", "client"}  # arrays that are read
-UNPACKED, RATIO = (
-    1 << 30,
-    100,
-)  # bytes; a larger array may have a hundred times its bytes in the file
+UNPACKED = 1 << 30  # bytes
+RATIO = 100  # of the bytes of a larger array to those that it has in the file
 NAMED = 10  # arrays of a file that an error names
 
 
@@ -45,10 +43,8 @@ class OwnFile(Source):
 
     def read(self, name: str, root: Path) -> Dataset:
         with _opened(root) as content:
-            read, unread = (
-                _taken(content),
-                tuple(sorted({*content.files} - KEYS))[:NAMED],
-            )
+            read = _taken(content)
+            unread = tuple(sorted({*content.files} - KEYS))[:NAMED]
         if problem := _clients_problem(read):
             raise UserError(f"{root}: {problem}")
         client = "client" if "client" in read else ""
@@ -85,15 +81,13 @@ def made(path: Path, arrays: dict[str, np.ndarray], **more: Any) -> Dataset:
     if x.dtype.kind == "f":
         for column in range(x.shape[1] if x.ndim == 2 else 0):
             refuse_indistinct(f"{path}: column {column} of x", x[:, column])
-        return data(
-            x=torch.from_numpy(x.astype(np.float32)), scale=1.0, mean=(0.0,), std=(1.0,)
-        )
+        return data(x=torch.from_numpy(x.astype(np.float32)), **AS_THEY_ARE)
     return data(x=torch.from_numpy(x.astype(np.int64)), vocabulary=int(x.max()) + 1)
 
 
 def arrays(path: Path) -> dict[str, np.ndarray]:
-    """The arrays ``x``, ``y`` and, if they are there, ``classes`` and ``client``, of a
-    .npz file.
+    """Return the arrays ``x``, ``y`` and, if they are there, ``classes`` and
+    ``client``, of a .npz file.
 
     Raises UserError for anything else.
     """
@@ -107,8 +101,8 @@ def _taken(content: NpzFile) -> dict[str, np.ndarray]:
 
 @contextmanager
 def _opened(path: Path) -> Iterator[NpzFile]:
-    """A .npz file with x and y; what cannot be read inside the block raises UserError,
-    too.
+    """Open a .npz file with x and y; a failure to read inside the block raises
+    UserError, too.
     """
     try:
         with user_files.opened(path) as file:
@@ -163,18 +157,14 @@ def refuse_bombs(file: BinaryIO) -> None:
 
 
 def _labels_problem(arrays: dict[str, np.ndarray]) -> str:
-    """What is wrong with the class numbers or the shapes; "" if nothing is."""
-    x, y, classes = (
-        arrays["x"],
-        arrays["y"],
-        arrays.get("classes", np.array(MOST_CLASSES)),
-    )
+    """Return the mistake in the class numbers or the shapes; "" without one."""
+    x, y = arrays["x"], arrays["y"]
+    classes = arrays.get("classes", np.array(MOST_CLASSES))
     if y.ndim != 1 or x.ndim < 2 or len(x) != len(y) or not len(y) or 0 in x.shape:
         return f"x has the shape {x.shape} and y {y.shape}; they must be [n, …] and [n], n at least 1"
     if y.dtype.kind not in "iu" or y.min() < 0:
-        return f"y must hold class numbers 0, 1, …; it is {y.dtype}" + (
-            f" from {y.min()}" if y.dtype.kind in "iu" else ""
-        )
+        first = f" from {y.min()}" if y.dtype.kind in "iu" else ""
+        return f"y must hold class numbers 0, 1, …; it is {y.dtype}{first}"
     if (
         classes.ndim
         or classes.dtype.kind not in "iu"
@@ -188,7 +178,7 @@ def _labels_problem(arrays: dict[str, np.ndarray]) -> str:
 
 
 def _clients_problem(arrays: dict[str, np.ndarray]) -> str:
-    """What is wrong with the owners of samples; "" if nothing is or there are none."""
+    """Return the mistake in the owners of samples; "" without one."""
     clients, samples = arrays.get("client"), len(arrays["x"]) if arrays["x"].ndim else 0
     if clients is None or (clients.shape == (samples,) and clients.dtype.kind in "iuU"):
         return ""
@@ -199,28 +189,20 @@ def _clients_problem(arrays: dict[str, np.ndarray]) -> str:
 
 
 def _samples_problem(x: np.ndarray) -> str:
-    """What is wrong with the samples; "" if nothing is."""
+    """Return the mistake in the samples; "" without one."""
     if x.dtype.kind not in "fiu":
         return f"x must hold numbers; it is {x.dtype}"
     if x.dtype.kind == "f":
-        return _infinite_problem(x)
+        place = values.describe_nonfinite(x)
+        if not place:
+            return ""
+        bounds = "which are those beyond 3.4e+38"
+        return f"x{place}; x must not hold NaN or infinities, {bounds}"
     if x.min() < 0:
         return "x holds negative token ids"
     if x.max() >= MOST_TOKENS:
         return f"x holds the token id {x.max():,}; it must be below {MOST_TOKENS:,}"
     return ""
-
-
-def _infinite_problem(x: np.ndarray) -> str:
-    """Return the first number that is not finite in float32, "" if all are."""
-    largest = np.finfo(np.float32).max
-    if -largest <= x.min() and x.max() <= largest:
-        return ""
-    position = tuple(np.argwhere(~(np.abs(x) <= largest))[0].tolist())
-    return (
-        f"x{list(position)} is {x[position]}; x must not hold NaN or infinities, which are "
-        f"those beyond {largest:.2g}"
-    )
 
 
 def gaps(path: Path, y: torch.Tensor, classes: int | None = None) -> tuple[str, ...]:
@@ -232,9 +214,7 @@ def gaps(path: Path, y: torch.Tensor, classes: int | None = None) -> tuple[str, 
     missing = (y.bincount(minlength=classes) == 0).nonzero().flatten().tolist()
     if not missing:
         return ()
-    told = ", ".join(map(str, missing[:5])) + (
-        f" and {len(missing) - 5} more" if len(missing) > 5 else ""
-    )
+    told = wording.list_first([str(number) for number in missing])
     return (
         f"{path}: no sample has the class {told} of 0 … {classes - 1}; models get an output for it "
         "all the same (number them 0, 1, … without gaps; an npz file may say how many there "

@@ -5,7 +5,6 @@ A client's folder holds ``data.npz``, or ``train.npz`` and ``test.npz``, all of 
 for ``npz`` but without ``client``. The clients' order is that of their names.
 """
 
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -19,10 +18,9 @@ from hpcfl.errors import UserError
 from hpcfl.files import atomic, heartbeat, values, wording
 
 MOST_CLIENTS = 100_000
-# What a client's folder may hold: all samples in one file, or test samples apart.
+# The files of a client's folder: all samples in one file, or test samples apart.
 WHOLE = ("data.npz",)
 APART = ("train.npz", "test.npz")
-APART_BY = 100  # times as large values are a note
 
 
 class ClientFolders(Source):
@@ -42,8 +40,7 @@ class ClientFolders(Source):
         parts = [_arrays(path) for path in paths]
         lengths = [len(arrays["y"]) for arrays in parts]
         clients = [*range(len(folders))] * len(files)
-        notes = describe_scales(paths, parts)
-        dataset = npz.made(
+        return npz.made(
             root,
             joined(paths, parts),
             official_test=sum(lengths[len(folders) :]),
@@ -54,7 +51,6 @@ class ClientFolders(Source):
                 features=("x",), label="y", client="the name of the folder"
             ),
         )
-        return replace(dataset, notes=(*dataset.notes, *notes))
 
 
 def _files(folder: Path) -> tuple[str, ...]:
@@ -82,7 +78,7 @@ def _refuse_other_files(folder: Path, files: tuple[str, ...]) -> None:
 
 
 def _folders(root: Path) -> list[Path]:
-    """The clients' folders in the order of names. Raises UserError where there are
+    """List the clients' folders in the order of names. Raises UserError where there are
     none.
     """
     try:
@@ -151,26 +147,6 @@ def joined(
                 f"{path}: classes is {arrays['classes']}, but {stated} in a file before it"
             )
     return whole
-
-
-def describe_scales(
-    paths: list[Path], parts: list[dict[str, np.ndarray]]
-) -> tuple[str, ...]:
-    """Return a note where the values of one file are so much larger than those of
-    another that they may be on another scale, such as 0 … 255 and 0 … 1.
-    """
-    largest = [float(np.abs(arrays["x"]).max(initial=0)) for arrays in parts]
-    sized = [(size, path) for size, path in zip(largest, paths, strict=True) if size]
-    if not sized or parts[0]["x"].dtype.kind == "i":  # token ids
-        return ()
-    least, smallest = min(sized)
-    most, greatest = max(sized)
-    if most < least * APART_BY:
-        return ()
-    return (
-        f"values of x go up to {least:g} in {smallest}, and to {most:g} in {greatest}; all "
-        "files must have one scale",
-    )
 
 
 def _form(array: np.ndarray) -> str:

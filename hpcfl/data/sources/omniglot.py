@@ -83,8 +83,8 @@ class Omniglot(CheckedFiles):
 
 
 def _shrunk(content: bytes, where: str) -> np.ndarray:
-    """A drawing as grey values, uint8 [1, 28, 28], each the mean of its area. Raises
-    UserError.
+    """Decode a drawing as grey values, uint8 [1, 28, 28], each the mean of its area.
+    Raises UserError.
     """
     return _images.decoded(
         io.BytesIO(content),

@@ -6,4 +6,4 @@ Its validation part is left out; with ``size = 64`` images have 64×64 pixels.
 
 from hpcfl.data.sources import _medmnist
 
-plugin = _medmnist.of("organcmnist")
+plugin = _medmnist.make_source("organcmnist")

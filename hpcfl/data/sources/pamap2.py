@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from pydantic import Field
 
-from hpcfl.data.datasets import Dataset
+from hpcfl.data.datasets import AS_THEY_ARE, Dataset
 from hpcfl.data.owners import Owners
 from hpcfl.data.sources import _windows
 from hpcfl.data.sources.base import Source
@@ -77,10 +77,9 @@ class Pamap2(Source):
             ),
         ] = "majority",
     ) -> Dataset:
-        trained = []
-        tested = []
-        owners: dict[str, list[np.ndarray]] = {"train": [], "test": []}
-        labels: dict[str, list[np.ndarray]] = {"train": [], "test": []}
+        # windows, classes and subjects of each subject
+        trained: list[tuple[np.ndarray, ...]] = []
+        tested: list[tuple[np.ndarray, ...]] = []
         for number, subject in enumerate(SUBJECTS):
             x, y = _windows_of(name, root / FOLDER, subject, label)
             split = _windows.split_in_time(np.zeros_like(y), y)
@@ -90,23 +89,18 @@ class Pamap2(Source):
                 )
             largest = np.abs(x[split[0]]).max(axis=(0, 3), keepdims=True)
             x /= np.where(largest > 0, largest, 1)
-            trained.append(x[split[0]])
-            tested.append(x[split[1]])
-            for part, windows in zip(("train", "test"), split, strict=True):
-                labels[part].append(y[windows])
-                owners[part].append(np.full(len(windows), number))
-        samples = np.concatenate([*trained, *tested])
-        classes = np.concatenate([*labels["train"], *labels["test"]])
-        of = np.concatenate([*owners["train"], *owners["test"]])
+            subjects = np.full(len(y), number)
+            for part, windows in zip((trained, tested), split, strict=True):
+                part.append((x[windows], y[windows], subjects[windows]))
+        columns = zip(*trained, *tested, strict=True)
+        samples, classes, of = map(np.concatenate, columns)
         return Dataset(
             name,
             torch.from_numpy(samples),
             torch.from_numpy(classes),
             len(CLASSES),
-            official_test=sum(map(len, tested)),
-            scale=1.0,
-            mean=(0.0,),
-            std=(1.0,),
+            official_test=sum(len(y) for _, y, _ in tested),
+            **AS_THEY_ARE,
             owners=Owners(tuple(map(str, SUBJECTS)), of),
         )
 
@@ -118,8 +112,8 @@ def _file(part: str, subject: int) -> str:
 def _windows_of(
     name: str, folder: Path, subject: int, label: str
 ) -> tuple[np.ndarray, np.ndarray]:
-    """A subject's windows, float32 [windows, 9, 3, 256], and their classes, int64, in
-    the order of time.
+    """Read a subject's windows, float32 [windows, 9, 3, 256], and their classes, int64,
+    in the order of time.
 
     Windows of no activity of CLASSES are left out; none crosses from one file to the
     next. Raises UserError.
@@ -148,7 +142,7 @@ def _windows_of(
 
 
 def _activity(steps: np.ndarray, label: str) -> int | None:
-    """The activity of a window's ``steps``; None where none fills enough of it."""
+    """Return the activity of a window's ``steps``; None where none fills enough of it."""
     numbers, counts = np.unique(steps, return_counts=True)
     if label == "pfllib":
         return int(numbers[0])

@@ -62,8 +62,8 @@ def _piece(path: Path) -> _arrow.Piece:
 
 
 def _opened(path: Path) -> Any:
-    """A Parquet file. Raises UserError where it is none, or would fill the memory from
-    next to nothing.
+    """Open a Parquet file. Raises UserError where it is none, or would fill the memory
+    from next to nothing.
     """
     arrow = _arrow.pyarrow()
     try:

@@ -43,7 +43,7 @@ SIZES: Final = "Size of samples for labels in clients"
 Counts = list[Annotated[list[NonNegativeInt], Field(min_length=2, max_length=2)]]
 Arrays = dict[str, np.ndarray]
 
-# What is read of ``config.json``; HAR's has these keys alone, Shakespeare has no file.
+# The keys of ``config.json`` that are read; HAR's has these keys alone, Shakespeare has no file.
 Config = TypedDict(
     "Config",
     {
@@ -69,9 +69,9 @@ class PFLlib(Source):
             paths += [root / part / f"{client}.npz" for client in range(clients)]
         parts = [_arrays(path) for path in paths]
         joined = npz_folders.joined(paths, parts)
-        notes = npz_folders.describe_scales(paths, parts)
+        notes: tuple[str, ...] = ()
         if config is not None:
-            notes += _describe_classes(root, config["num_classes"], joined["y"])
+            notes = _describe_classes(root, config["num_classes"], joined["y"])
             joined["classes"] = np.array(config["num_classes"])
             _refuse_other_sizes(root, config.get(SIZES), parts)
         lengths = [len(arrays["y"]) for arrays in parts]
@@ -121,8 +121,8 @@ def _config(root: Path) -> Config | None:
 
 
 def _clients(root: Path, config: Config | None) -> int:
-    """How many clients there are: those with the numbers 0 … n − 1, each with a file in
-    both parts.
+    """Return the number of clients: those with the numbers 0 … n − 1, each with a file
+    in both parts.
 
     Raises UserError where one is missing, or the folder is none of PFLlib's.
     """
@@ -150,7 +150,7 @@ def _clients(root: Path, config: Config | None) -> int:
 
 
 def _found(folder: Path) -> set[int]:
-    """The numbers of the clients that have a file in a folder. Raises UserError."""
+    """Return the numbers of the clients that have a file in a folder. Raises UserError."""
     numbers = set()
     try:
         for path in folder.iterdir():
@@ -167,7 +167,7 @@ def _found(folder: Path) -> set[int]:
 
 
 def _arrays(path: Path) -> Arrays:
-    """A client's samples of one part, x [n, …] and y int64 [n]. Raises UserError."""
+    """Read a client's samples of one part, x [n, …] and y int64 [n]. Raises UserError."""
     try:
         pickled = _pickle_in(path)
         samples = _pickled.loaded(pickled)
@@ -194,8 +194,8 @@ def _arrays(path: Path) -> Arrays:
 
 
 def _pickle_in(path: Path) -> bytes:
-    """The pickle in a .npz file of one array of objects without dimensions. Raises many
-    kinds of exceptions.
+    """Read the pickle in a .npz file of one array of objects without dimensions. Raises
+    many kinds of exceptions.
     """
     with user_files.opened(path) as file:
         npz.refuse_bombs(file)
@@ -215,8 +215,8 @@ def _pickle_in(path: Path) -> bytes:
 
 
 def _samples(x: Any, most: int) -> np.ndarray:
-    """Samples as ``npz.made`` takes them: floats as they are, token ids int64 [n,
-    positions].
+    """Return samples as ``npz.made`` takes them: floats as they are, token ids int64
+    [n, positions].
 
     Integers that are no token ids, of images, are values, as for PFLlib; Omniglot's
     images are a list of arrays. Raises ValueError.
@@ -255,8 +255,8 @@ def _tokens(rows: Any, most: int) -> np.ndarray:
 
 
 def _numbers(values: Any, most: int) -> np.ndarray:
-    """An array, or a list, of numbers. Raises ValueError, also where it claims to be
-    larger than the ``most`` bytes that were read.
+    """Return an array, or a list, of numbers. Raises ValueError, also where it claims
+    to be larger than the ``most`` bytes that were read.
     """
     array = np.asarray(values)
     if array.dtype.kind not in "fiub":

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from hpcfl.data.datasets import Dataset
+from hpcfl.data.datasets import AS_THEY_ARE, Dataset
 from hpcfl.data.sources.base import Source
 from hpcfl.rows import randomness
 
@@ -42,19 +42,16 @@ class Spiral(Source):
             torch.from_numpy(np.repeat(classes, sizes)),
             CLASSES,
             official_test=100 * CLASSES,
-            scale=1.0,
-            mean=(0.0,),
-            std=(1.0,),
+            **AS_THEY_ARE,
         )
 
 
 def _arm(k: int, points: int, generator: np.random.Generator) -> np.ndarray:
-    """The points of class ``k``, from the centre outwards, float64 [points, 2]."""
+    """Return the points of class ``k``, from the centre outwards, float64 [points, 2]."""
     step = np.linspace(0, 1, points)
-    radius, angle = (
-        1 + 9 * step,
-        2 * np.pi * (k + step) / CLASSES + NOISE * generator.random(points),
-    )
+    radius = 1 + 9 * step
+    noise = NOISE * generator.random(points)
+    angle = 2 * np.pi * (k + step) / CLASSES + noise
     return np.stack([radius * np.sin(angle), radius * np.cos(angle)], axis=1)
 
 

@@ -9,8 +9,6 @@ import io
 from pathlib import Path
 from typing import Annotated
 
-import numpy as np
-import torch
 from pydantic import Field
 
 from hpcfl.data.datasets import Dataset
@@ -42,17 +40,10 @@ class Svhn(CheckedFiles):
         for file in files:
             arrays = scipy.io.loadmat(io.BytesIO(self.content(name, root, file)))
             images.append(arrays["X"].transpose(3, 2, 0, 1))
-            labels.append(arrays["y"][:, 0].astype(np.int64) % 10)
-        samples_first = np.ascontiguousarray(np.concatenate(images))
-        dataset = Dataset(
-            name,
-            torch.from_numpy(samples_first),
-            torch.from_numpy(np.concatenate(labels)),
-            classes=10,
-            official_test=len(labels[-1]),
-        )
+            labels.append(arrays["y"][:, 0] % 10)
         trained = sum(SIZES[file] for file in files[:-1])
-        return self.sized(dataset, trained, SIZES[TEST])
+        sizes = trained, SIZES[TEST]
+        return self.join(name, images, labels, classes=10, sizes=sizes)
 
 
 plugin = Svhn(

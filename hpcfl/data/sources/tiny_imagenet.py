@@ -23,15 +23,11 @@ from hpcfl.errors import UserError
 from hpcfl.files import atomic, user_files
 
 FOLDER = "tiny-imagenet-200"
-URL, MD5 = (
-    "http://cs231n.stanford.edu/tiny-imagenet-200.zip",
-    "90528d7ca1a48142e341f4ef8d21d0de",
-)
+URL = "http://cs231n.stanford.edu/tiny-imagenet-200.zip"
+MD5 = "90528d7ca1a48142e341f4ef8d21d0de"
 SIDE = 64
-MOST_BYTES, MOST_CLASSES = (
-    10_000_000,
-    256,
-)  # of a text file; class numbers are kept in a byte
+MOST_BYTES = 10_000_000  # of a text file
+MOST_CLASSES = 256  # class numbers are kept in a byte
 RECORD = np.dtype([("image", "u1", (3, SIDE, SIDE)), ("label", "u1"), ("test", "?")])
 IMAGENET = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
@@ -44,13 +40,10 @@ class TinyImageNet(Source):
     @property
     def looked_for(self) -> list[str]:
         return [
-            f"{FOLDER}/{file}"
-            for file in (
-                "wnids.txt",
-                "train/WORDNET-ID/images/*.JPEG",
-                "val/val_annotations.txt",
-                "val/images/*.JPEG",
-            )
+            f"{FOLDER}/wnids.txt",
+            f"{FOLDER}/train/WORDNET-ID/images/*.JPEG",
+            f"{FOLDER}/val/val_annotations.txt",
+            f"{FOLDER}/val/images/*.JPEG",
         ]
 
     def read(self, name: str, root: Path) -> Dataset:
@@ -83,7 +76,7 @@ class TinyImageNet(Source):
 
 
 def _classes(folder: Path) -> dict[str, int]:
-    """WordNet id → class number, in alphabetical order. Raises UserError."""
+    """Return the class number by WordNet id, in alphabetical order. Raises UserError."""
     words = sorted(
         {word for (word,) in _rows(folder / "wnids.txt", "WORDNET-ID", [_images.NAME])}
     )
@@ -95,8 +88,8 @@ def _classes(folder: Path) -> dict[str, int]:
 
 
 def _entries(folder: Path) -> list[Entry]:
-    """Training images by class and name, then the validation images in the order of
-    their annotations.
+    """List training images by class and name, then the validation images in the order
+    of their annotations.
     """
     classes = _classes(folder)
     train = [
@@ -121,7 +114,8 @@ def _entries(folder: Path) -> list[Entry]:
 
 
 def _rows(path: Path, wanted: str, columns: list[str]) -> list[list[str]]:
-    """The first columns of each line of a text file with tabulators, [lines][columns].
+    """Read the first columns of each line of a text file with tabulators,
+    [lines][columns].
 
     columns: the patterns that they must match. wanted: what these are, for the message.
     Raises UserError.
@@ -139,7 +133,7 @@ def _rows(path: Path, wanted: str, columns: list[str]) -> list[list[str]]:
 
 
 def _decode(entry: Entry) -> tuple[np.ndarray, int, bool]:
-    """The record of an image; a grey one becomes coloured. Raises UserError."""
+    """Decode the record of an image; a grey one becomes coloured. Raises UserError."""
     path, number, test = entry
     return _images.read(path, "JPEG", size=(SIDE, SIDE)), number, test
 

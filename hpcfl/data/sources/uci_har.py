@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from pydantic import Field
 
-from hpcfl.data.datasets import Dataset
+from hpcfl.data.datasets import AS_THEY_ARE, Dataset
 from hpcfl.data.owners import Owners
 from hpcfl.data.sources import _windows
 from hpcfl.data.sources.base import Source
@@ -82,9 +82,7 @@ class UciHar(Source):
             torch.from_numpy(activities[order]),
             ACTIVITIES,
             official_test=tested,
-            scale=1.0,
-            mean=(0.0,),
-            std=(1.0,),
+            **AS_THEY_ARE,
             owners=Owners(names, subjects[order]),
         )
 
@@ -94,7 +92,7 @@ def _of_signal(part: str, channel: str) -> str:
 
 
 def _signals(name: str, folder: Path, part: str) -> np.ndarray:
-    """The windows of a part, float32 [windows, 9, 128]. Raises UserError."""
+    """Read the windows of a part, float32 [windows, 9, 128]. Raises UserError."""
     signals = []
     for channel in CHANNELS:
         path = folder / _of_signal(part, channel)
@@ -109,8 +107,8 @@ def _signals(name: str, folder: Path, part: str) -> np.ndarray:
 
 
 def _numbers(name: str, folder: Path, kind: str, most: int) -> np.ndarray:
-    """The activity or subject of each window, counted from 0, int64 [windows]. Raises
-    UserError.
+    """Read the activity or subject of each window, counted from 0, int64 [windows].
+    Raises UserError.
     """
     numbers = []
     for part, windows in PARTS.items():

@@ -54,7 +54,7 @@ def test_h4_every_client_has_one_domain_and_domains_keep_their_sizes(inside, eac
 
 
 def test_h4_inside_a_domain_clients_are_alike_or_differ_in_classes():
-    alike = plugin(clients=6, clients_per_domain=2).of(data())
+    alike = plugin(clients=6, clients_per_domain=2).draw_from(data())
     sizes = [
         len(train) + len(test)
         for train, test in zip(alike.train, alike.test, strict=True)
@@ -67,7 +67,7 @@ def test_h4_inside_a_domain_clients_are_alike_or_differ_in_classes():
         beta=0.1,
     )
     shares = []
-    for held in skewed.of(data()).train:
+    for held in skewed.draw_from(data()).train:
         counts = np.bincount(LABELS[held], minlength=4)
         shares.append(counts.max() / counts.sum())
     assert np.mean(shares) > 0.5
@@ -83,11 +83,11 @@ def test_h4_with_one_domain_it_is_the_inner_scheme_bitwise(inner, fields):
     }
     one = data(np.full(360, "all"), **fields)
     scheme = plugin(clients_per_domain=4, inside=inner.__name__.lower(), **keys)
-    draw = scheme.of(one)
-    expected = inner(**keys).of(one)
+    draw = scheme.draw_from(one)
+    expected = inner(**keys).draw_from(one)
     assert parts(draw) == parts(expected)
     assert draw.attempts == expected.attempts
-    assert parts(draw) != parts(scheme.model_copy(update={"seed": 6}).of(one))
+    assert parts(draw) != parts(scheme.model_copy(update={"seed": 6}).draw_from(one))
 
 
 def test_h4_a_domain_may_lack_the_last_classes():

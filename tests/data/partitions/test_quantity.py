@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from hpcfl.data.partitions.quantity import Quantity, rounded
+from hpcfl.data.partitions.base import round_down
+from hpcfl.data.partitions.quantity import Quantity
 from hpcfl.errors import UserError
 
 LABELS = np.arange(3000) % 6
@@ -18,8 +19,8 @@ def sizes(**keys):
 
 def test_h5_largest_remainders_by_hand():
     """Of 10 in proportion 1 : 2 : 4 exact are 1.43, 2.86 and 5.71: two are rounded up."""
-    assert rounded(np.array([1.0, 2.0, 4.0]), 10).tolist() == [1, 3, 6]
-    assert rounded(np.ones(4), 10).tolist() == [3, 3, 2, 2]
+    assert round_down(np.array([1.0, 2.0, 4.0]) / 7 * 10, 10).tolist() == [1, 3, 6]
+    assert round_down(np.ones(4) / 4 * 10, 10).tolist() == [3, 3, 2, 2]
 
 
 def test_h5_the_laws_by_hand():
