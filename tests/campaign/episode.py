@@ -88,7 +88,8 @@ class Stage:
         before, lost = stage.stamp(), stage.lost()
         outcome = KINDS[kind](stage)
         stage.done.append(kind)
-        if lost and outcome.code == 2:  # refused before the fault could strike
+        refused = lost and outcome.code == 2  # before the fault could strike
+        if refused and kind not in damage.ALL:  # which change files themselves
             outcome.wrong = judge.unchanged(before, stage.stamp())
         # A run that was stopped before it wrote anything is told about as it was
         # before.
