@@ -4,20 +4,22 @@ best round.
 
 from collections.abc import Mapping
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hpcfl.errors import UserError
 from hpcfl.experiment import blame, plugins
 from hpcfl.experiment.sections import Evaluation, Training
 from hpcfl.scores._described import Described, Measure, resolve, score_of
 from hpcfl.scores._metric_name import held_out
-from hpcfl.scores.base import Score
+
+if TYPE_CHECKING:
+    from hpcfl.scores.base import Score
 
 PACKAGE = "hpcfl.scores"
 
 
 @cache
-def built_in() -> dict[str, Score]:
+def built_in() -> "dict[str, Score]":
     """All scores of the package by name."""
     return {
         name: plugins.find(PACKAGE, "evaluation.scores", name)()
@@ -25,7 +27,7 @@ def built_in() -> dict[str, Score]:
     }
 
 
-def asked(evaluation: Evaluation) -> dict[str, Score]:
+def asked(evaluation: Evaluation) -> "dict[str, Score]":
     """The scores that ``scores`` and ``metric`` of the section ``[evaluation]`` name,
     by name.
 
@@ -41,7 +43,7 @@ def asked(evaluation: Evaluation) -> dict[str, Score]:
     return scores | {best_by.score: known[best_by.score]}
 
 
-def measure(evaluation: Evaluation, scores: Mapping[str, Score]) -> Measure:
+def measure(evaluation: Evaluation, scores: "Mapping[str, Score]") -> Measure:
     """The number that ``evaluation.metric`` means, which decides what the best round
     is.
 
@@ -92,12 +94,12 @@ def check_best_by(evaluation: Evaluation, training: Training) -> None:
         )
 
 
-def describe(scores: Mapping[str, Score]) -> dict[str, Described]:
+def describe(scores: "Mapping[str, Score]") -> dict[str, Described]:
     """What readers of results need to know of each score, by its name."""
     return {name: score.described(name) for name, score in scores.items()}
 
 
-def _made(key: str, name: str) -> Score:
+def _made(key: str, name: str) -> "Score":
     """A score by its name; a user's own must have a unit, a direction and summaries
     that are valid.
 

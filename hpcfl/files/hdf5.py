@@ -15,7 +15,6 @@ from typing import BinaryIO
 
 import h5py
 import numpy as np
-import torch
 
 from hpcfl.files import foreign, plain_hdf5, scratch
 from hpcfl.files.atomic import Damaged, reason
@@ -119,7 +118,7 @@ def _opened(
 
 def _whole(dataset: h5py.Dataset) -> np.ndarray:
     """All of a dataset, in an array that may be larger than memory."""
-    flat = scratch.empty([dataset.size * dataset.dtype.itemsize], torch.uint8).numpy()
+    flat = scratch.empty_bytes(dataset.size * dataset.dtype.itemsize)
     array: np.ndarray = flat.view(dataset.dtype).reshape(dataset.shape)
     if dataset.size:  # HDF5 reads nothing into nothing, and calls it an error
         dataset.read_direct(array)

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Iterable
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.progress import BarColumn, TextColumn
 from rich.progress import Progress as Bar
@@ -16,13 +16,14 @@ from hpcfl.communication.communicator import Communicator
 from hpcfl.experiment.config import Config
 from hpcfl.files import output
 from hpcfl.report import notebook
-from hpcfl.report.text import literal, plain, stdout_console
+from hpcfl.report.text import duration, literal, plain, stdout_console
 from hpcfl.scores._metric_name import MetricName
-from hpcfl.simulation.prepare import Prepared
+
+if TYPE_CHECKING:
+    from hpcfl.simulation.prepare import Prepared
 
 PLAIN_INTERVAL = 5.0  # seconds between lines where the output is no terminal
 LINE_INTERVAL = 0.2  # seconds between changes of a notebook's line
-LONGEST = 1e11  # seconds, some thousand years
 
 
 class Progress:
@@ -37,7 +38,7 @@ class Progress:
         config: Config,
         folder: Path,
         communicator: Communicator,
-        prepared: Prepared,
+        prepared: "Prepared",
     ):
         self._config, self._folder = config, folder
         self._console = stdout_console()
@@ -154,15 +155,3 @@ def pace_of(seconds: Iterable[float]) -> float:
     """
     oldest, *later = seconds
     return statistics.fmean(later or [oldest])
-
-
-def duration(seconds: float) -> str:
-    """Seconds as hours, minutes and seconds: ``1:02:03``, or ``2:03`` below an hour.
-
-    What no run lasts, such as infinity, is shown as it is, in seconds.
-    """
-    if not 0 <= seconds < LONGEST:
-        return f"{seconds:.3g} s"
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"

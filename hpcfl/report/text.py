@@ -11,6 +11,7 @@ from hpcfl.files import output
 from hpcfl.report import notebook
 
 WIDEST = 10_000  # letters: a width for rich that no line reaches
+LONGEST = 1e11  # seconds, some thousand years
 
 
 def plain(text: object) -> str:
@@ -40,3 +41,15 @@ def stdout_console(**options: Any) -> Console:
         options["force_terminal"] = False
     options["quiet"] = output.is_quiet()
     return Console(highlight=False, force_jupyter=False, **options)
+
+
+def duration(seconds: float) -> str:
+    """Format seconds as hours, minutes and seconds, ``1:02:03``, or ``2:03`` below an hour.
+
+    Seconds that no run lasts, such as infinity, stay seconds.
+    """
+    if not 0 <= seconds < LONGEST:
+        return f"{seconds:.3g} s"
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"

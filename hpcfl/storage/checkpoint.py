@@ -6,9 +6,8 @@ end makes them one checkpoint (``manifest.py``).
 """
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
 from copy import deepcopy
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -24,7 +23,6 @@ from hpcfl.files.atomic import Damaged
 from hpcfl.storage import digest, manifest, shards
 from hpcfl.storage.clients import ClientStore, Row, Snapshot
 from hpcfl.storage.manifest import Manifest
-from hpcfl.storage.ownership import AnotherRun, left_out
 from hpcfl.storage.shards import Shard
 
 
@@ -324,7 +322,7 @@ class Checkpoints:
             except Damaged as error:
                 notes.append(f"{path}: damaged checkpoint ({error})")
                 continue
-            self._kept = [*_readable(reversed(paths[position + 1 :])), newest]
+            self._kept = [*manifest.readable(reversed(paths[position + 1 :])), newest]
             self._best = newest.best
             try:
                 if newest.best is not None:
@@ -378,77 +376,6 @@ def state(
     return server
 
 
-def states(folder: Path, run: str) -> dict[int, Manifest]:
-    """The states that are kept of a run, by the round after which they were, best ones
-    too.
-
-    Their files are there; the content is not read.
-    """
-    found: dict[int, Manifest] = {}
-    for newest in _readable(manifest.newest_first(folder), run):
-        for one in (newest, newest.best):
-            if one is not None and all(shard.present(folder) for shard in one.files):
-                found.setdefault(one.round, one)
-    return found
-
-
-def others(folder: Path, run: str | None) -> list[str]:
-    """A line for each checkpoint of another run. Raises RunFailure where the folder
-    cannot be listed.
-    """
-    lines = []
-    for path in manifest.newest_first(folder):
-        try:
-            manifest.read(path, run)
-        except AnotherRun as error:
-            lines.append(left_out(path, error))
-        except Damaged:
-            continue
-    return lines
-
-
-def damaged(folder: Path, run: str) -> dict[str, str]:
-    """What is wrong with each checkpoint of a run that cannot be read, by its
-    manifest's name, newest first.
-
-    All files are read to know that.
-    """
-    found: dict[str, str] = {}
-    for path in manifest.newest_first(folder):
-        try:
-            manifest.read(path, run).verify(folder)
-        except Damaged as error:
-            found[path.name] = left_out(path, error)
-    return found
-
-
-def latest(folder: str | Path, run: str | None = None) -> Manifest | None:
-    """The newest checkpoint whose manifest is intact and whose own files are there, for
-    looking only.
-
-    run: whose it must be, see ``ownership``. The content of the files is not read.
-    Raises RunFailure where the folder cannot be listed.
-    """
-    folder = Path(folder)
-    manifests = _readable(manifest.newest_first(folder), run)
-    return next(
-        (one for one in manifests if all(shard.present(folder) for shard in one.files)),
-        None,
-    )
-
-
-def intact(folder: Path) -> Manifest | None:
-    """The newest checkpoint that is intact to the last byte; all of it is read to know
-    that.
-    """
-    for path in manifest.newest_first(folder):
-        with suppress(Damaged):
-            newest = manifest.read(path)
-            newest.verify(folder)
-            return newest
-    return None
-
-
 def _read_clients(
     path: Path, ids: list[int], hosted: set[int], clients: ClientStore
 ) -> None:
@@ -458,17 +385,6 @@ def _read_clients(
     rows = [row for row, client in enumerate(ids) if client in hosted]
     if rows:
         clients.put([ids[row] for row in rows], shards.read(path, rows))
-
-
-def _readable(paths: Iterable[Path], run: str | None = None) -> list[Manifest]:
-    """The manifests of a run among ``paths`` that are intact in themselves, in the same
-    order.
-    """
-    manifests = []
-    for path in paths:
-        with suppress(Damaged):
-            manifests.append(manifest.read(path, run))
-    return manifests
 
 
 def _copied(server: Mapping[str, Tensor] | None) -> dict[str, Tensor] | None:

@@ -10,18 +10,20 @@ import hashlib
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 from urllib.parse import quote, unquote
 
 import numpy as np
-import torch
 from pydantic import ConfigDict, Field, NonNegativeInt
 from pydantic.dataclasses import dataclass
-from torch import Tensor
 
 from hpcfl.files import atomic, foreign, hdf5
 from hpcfl.files.atomic import Damaged
-from hpcfl.storage.clients import Row, Snapshot
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from hpcfl.storage.clients import Row, Snapshot
 
 # The most in a group. Every group is a file, and written again when one of its clients
 # changed: larger groups make fewer files, smaller ones write less that did not change.
@@ -91,7 +93,7 @@ def content(ids: Sequence[int] | None, digests: Sequence[str]) -> tuple[object, 
     return (None if ids is None else tuple(ids), *digests)
 
 
-def groups(rows: Snapshot) -> Iterator[list[int]]:
+def groups(rows: "Snapshot") -> Iterator[list[int]]:
     """The ids of a rank's clients, ascending, in groups of bounded size; one group is
     for one file.
 
@@ -118,7 +120,7 @@ def _power_of_two_below(number: int) -> int:
     return 1 << max(0, number.bit_length() - 1)
 
 
-def write_clients(folder: Path, ids: list[int], rows: Mapping[int, Row]) -> Shard:
+def write_clients(folder: Path, ids: list[int], rows: "Mapping[int, Row]") -> Shard:
     """Write the state of n clients: datasets [n, *shape] by tensor, and ``ids`` [n].
     Raises RunFailure.
     """
@@ -138,7 +140,7 @@ def write_clients(folder: Path, ids: list[int], rows: Mapping[int, Row]) -> Shar
     )
 
 
-def write_server(folder: Path, state: Mapping[str, Tensor], digest: str) -> Shard:
+def write_server(folder: Path, state: "Mapping[str, Tensor]", digest: str) -> Shard:
     """Write the server's state, CPU tensors of any shape; ``digest``: of it. Raises
     RunFailure.
     """
@@ -151,11 +153,13 @@ def write_server(folder: Path, state: Mapping[str, Tensor], digest: str) -> Shar
     )
 
 
-def read(path: Path, rows: list[int] | None) -> dict[str, Tensor]:
+def read(path: Path, rows: list[int] | None) -> "dict[str, Tensor]":
     """The tensors in a file by name, whole or only the given ascending ``rows``.
 
     To be called after ``Shard.verify``. Raises Damaged.
     """
+    import torch
+
     arrays = hdf5.select(path, rows)
     return {
         _decode(name): torch.from_numpy(array)

@@ -32,6 +32,7 @@ from hpcfl.simulation.prepare import (
 from hpcfl.simulation.round import FleetType, Round
 from hpcfl.simulation.stages import Stage, play
 from hpcfl.storage import checkpoint
+from hpcfl.storage import manifest as manifests
 from hpcfl.storage.clients import ClientStore
 from hpcfl.storage.manifest import Manifest
 from hpcfl.storage.run_folder import CHECKPOINTS
@@ -73,7 +74,7 @@ class RoundReplay:
         alone = OneProcess()
         config = experiment.read_again(self.folder, self._table, self._own)
         prepared = preflight.run(prepare(config, alone), alone)
-        newest = checkpoint.latest(self.checkpoints)
+        newest = manifests.latest(self.checkpoints)
         if newest is not None:
             refuse_other_frozen(prepared, newest.meta, self.folder)
             decisions.refuse_others(prepared, newest.meta, self.folder)
@@ -84,7 +85,7 @@ class RoundReplay:
         """The numbers of the rounds before which the state is kept; the last may be yet
         to come.
         """
-        states = checkpoint.states(self.checkpoints, self.run)
+        states = manifests.states(self.checkpoints, self.run)
         return {1, *(done + 1 for done in states)}
 
     def digest(self, number: int) -> str | None:
@@ -175,7 +176,7 @@ class RoundReplay:
         """The checkpoint before a round, None before the first. Raises UserError where
         it cannot be read.
         """
-        manifest = checkpoint.states(self.checkpoints, self.run).get(number - 1)
+        manifest = manifests.states(self.checkpoints, self.run).get(number - 1)
         try:
             if manifest is not None:
                 manifest.verify(self.checkpoints)
