@@ -587,7 +587,8 @@ def table(
     explain: bool,
 ) -> None:
     """The runs below FOLDER… as rows × columns, mean ± sample standard deviation over seeds."""
-    from hpcfl.report.sweep_table import Reading, Reference, show
+    from hpcfl.report.comparison import Reference
+    from hpcfl.report.sweep_table import Reading, show
 
     if test is not None and not against:
         raise UserError(

@@ -233,9 +233,9 @@ def _show_results(plan: Plan, played: bool, communicator: Communicator) -> None:
     if not communicator.is_server:
         return
     try:
-        from hpcfl.report import closing
+        from hpcfl.report import run_end
 
-        closing.tell(plan.folder, played)
+        run_end.show_results(plan.folder, played)
     except Exception as error:
         output.say(
             f"note: the results are complete, but their report failed ({type(error).__name__}: "

@@ -30,8 +30,9 @@ class ValueRange:
 
 
 def find_range(prepared: Prepared, communicator: Communicator) -> ValueRange | None:
-    """Collective. Return the range of the samples as clients see them; None on all
-    ranks but rank 0.
+    """Return the range of the samples as clients see them; None on all ranks but rank 0.
+
+    Collective.
     """
     x = prepared.resources.samples.x
     own = [x.min().item(), x.max().item()] if x.numel() else None

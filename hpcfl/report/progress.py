@@ -27,8 +27,8 @@ LINE_INTERVAL = 0.2  # seconds between changes of a notebook's line
 
 
 class Progress:
-    """Shows on rank 0 how far the run is: by a bar on a terminal, by a line that changes
-    in a notebook, elsewhere by a line now and then.
+    """Progress of a run on rank 0: a bar on a terminal, a line that changes in a notebook,
+    elsewhere a line now and then.
 
     Under mpiexec the bar needs the environment variable ``TTY_COMPATIBLE=1``.
     """
@@ -80,13 +80,12 @@ class Progress:
             self._show_line()
 
     def tell(self, notes: list[str]) -> None:
-        """Print what became known while the run goes, and take it off the list."""
+        """Print notes on the running run, and remove them from the list."""
         while notes:
             self._say(f"note: {notes.pop(0)}")
 
     def start(self, done: int, ranks: list[str], notes: list[str]) -> None:
-        """Print what runs where, and every note; then show the bar, with ``done``
-        rounds behind it.
+        """Print the ranks, the run and every note; then show the bar after ``done`` rounds.
 
         ranks: a line for each rank that was not shown yet, as by an earlier cell of a
         sweep.
@@ -109,8 +108,8 @@ class Progress:
         self._begun = time.perf_counter()
 
     def round(self, round: int, values: dict[str, Any]) -> None:
-        """Show a finished round; ``values``: what was recorded of it. The final scoring
-        is round R + 1.
+        """Show a finished round with its recorded ``values``. The final scoring is round
+        R + 1.
         """
         now = time.perf_counter()
         self._seconds.append(now - self._begun)
@@ -150,7 +149,7 @@ class Progress:
 
 
 def pace_of(seconds: Iterable[float]) -> float:
-    """The mean of the latest rounds but the oldest, if there are others: a start's
+    """Return the mean of the latest rounds without the oldest, if there are others: the
     first round is slower.
     """
     oldest, *later = seconds

@@ -13,21 +13,19 @@ from hpcfl.scores._metric_name import FLOATS_UP, SECONDS, TIME, MetricName, mode
 
 
 def _rounds(run: Run, column: str) -> np.ndarray:
-    """The rounds' numbers, [T]; the same for the models of every column."""
+    """Return the rounds' numbers, [T]; the same for the models of every column."""
     rounds: np.ndarray = run.results.rounds.astype(float)
     return rounds
 
 
 def _seconds(run: Run, column: str) -> np.ndarray:
-    """The seconds that had passed when the models of a column were there, [T]."""
+    """Return the seconds until the models of a column existed, [T]."""
     seconds = run.results.series(MetricName("round", SECONDS))
     return _spent(seconds, column)
 
 
 def _floats(run: Run, column: str) -> np.ndarray:
-    """The floats to and from a client that had been sent when the models of a column
-    were there, [T].
-    """
+    """Return the floats to and from a client until the models of a column existed, [T]."""
     recorded = run.results.clients
     sent = recorded.columns.get(FLOATS_UP)
     up = np.full(len(run.results.rounds), np.nan)
@@ -44,8 +42,8 @@ def _floats(run: Run, column: str) -> np.ndarray:
 
 
 def _virtual(run: Run, column: str) -> np.ndarray:
-    """The clients' own seconds, when the models of a column were there, [T]; NaN
-    without ``[time]``.
+    """Return the virtual seconds until the models of a column existed, [T]; NaN without
+    ``[time]``.
     """
     name = "seconds" if models_of(column) == "post" else "started"
     places: np.ndarray = run.results.series(MetricName(name, TIME)).astype(float)
@@ -94,15 +92,15 @@ class Curve:
     std: np.ndarray
     runs: int
 
-    def at(self, places: np.ndarray) -> "Curve":
-        """The same at some of its places only."""
+    def select(self, places: np.ndarray) -> "Curve":
+        """Return the curve at some of its places only."""
         return Curve(self.x[places], self.mean[places], self.std[places], self.runs)
 
 
 def over(
     runs: Sequence[Run], x: Sequence[np.ndarray], y: Sequence[np.ndarray]
 ) -> Curve:
-    """The curve of repetitions, over the rounds in which every run has a number.
+    """Return the curve of repetitions, over the rounds in which every run has a number.
 
     Args:
         runs: The repetitions.
@@ -141,12 +139,12 @@ def deviation(repetitions: np.ndarray) -> np.ndarray:
 
 
 def drawable(numbers: np.ndarray) -> np.ndarray:
-    """The numbers, NaN in place of those that nobody can draw."""
+    """Replace numbers that are too large to draw by NaN."""
     return np.where(np.abs(numbers) < BEYOND, numbers, np.nan)
 
 
 def thinned(values: np.ndarray, buckets: int = BUCKETS) -> np.ndarray:
-    """Positions among values that suffice to draw them as a line.
+    """Return positions among values that suffice to draw them as a line.
 
     Args:
         values: ``[N]``.
@@ -170,7 +168,7 @@ def thinned(values: np.ndarray, buckets: int = BUCKETS) -> np.ndarray:
 
 
 def _spent(cost: np.ndarray, column: str) -> np.ndarray:
-    """What had been spent by the time that the models of a column were there.
+    """Return the cost until the models of a column existed.
 
     Args:
         cost: ``[T]``, what each round costs.

@@ -1,4 +1,4 @@
-"""Runs with ``[time]`` along the clients' own time, not along rounds."""
+"""Virtual time of runs with ``[time]``."""
 
 import math
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from hpcfl.scores._described import Measure
 
 @dataclass(frozen=True)
 class Reached:
-    """When a number of a run was reached first.
+    """The time at which a number of a run was reached first.
 
     Attributes:
         seconds: of the clients' own time, NaN where it never was.
@@ -25,9 +25,9 @@ class Reached:
 
 
 def seconds_of(run: Run, column: str) -> np.ndarray:
-    """After how many seconds of the clients' own the models of a column were there, [T].
+    """Return the virtual seconds until the models of a column existed, [T].
 
-    Raises UserError where the run does not say it.
+    Raises UserError where they are not recorded.
     """
     refuse_packed(run)
     _, positions = AXES["virtual"]
@@ -41,8 +41,8 @@ def seconds_of(run: Run, column: str) -> np.ndarray:
 
 
 def until(run: Run, column: str, numbers: np.ndarray, at: float) -> list[int]:
-    """The position of the last round whose models were there ``at`` so many seconds and
-    that has a number, of ``numbers`` [T] of a column; none where there is none.
+    """Return the position of the last round with a number whose models existed ``at``
+    this time; none where there is none.
     """
     there = seconds_of(run, column) <= at
     known: list[int] = np.flatnonzero(there & np.isfinite(numbers)).tolist()
@@ -52,7 +52,7 @@ def until(run: Run, column: str, numbers: np.ndarray, at: float) -> list[int]:
 def reached(
     run: Run, column: str, numbers: np.ndarray, measure: Measure, target: float
 ) -> Reached:
-    """When ``numbers`` [T] of a column were as good as ``target`` for the first time.
+    """Find the time at which ``numbers`` [T] of a column first reached ``target``.
 
     target: in the unit in which numbers are shown.
     """

@@ -26,8 +26,9 @@ from hpcfl.report import (
     sweep_table,
     table_formats,
 )
-from hpcfl.report.reading import of_clients, value
-from hpcfl.report.sweep_table import Reading, Reference
+from hpcfl.report.comparison import Reference
+from hpcfl.report.metric_values import of_clients, value
+from hpcfl.report.sweep_table import Reading
 
 
 @pytest.fixture

@@ -61,7 +61,7 @@ def plugin(runs: list[Run], sheet: Sheet, *, group: Sequence[str] = ()) -> "Figu
 
 
 def is_recorded(run: Run) -> bool:
-    """Whether the results of a run have the clients that took part over time."""
+    """Tell whether the results of a run have the clients that took part over time."""
     recorded = run.results
     if recorded.is_packed:
         return False
