@@ -61,7 +61,7 @@ def show(kind: str, name: str | None) -> None:
     if not console.is_terminal:
         console = stdout_console(markup=False, width=WIDEST)
     if name is None:
-        console.print(overview(kind, console.width))
+        console.print(overview(kind))
         console.print(f"hpcfl {kind} NAME shows all of one.")
     else:
         for part in details(entry(kind, name)):
@@ -83,21 +83,15 @@ def entry(kind: str, name: str) -> Entry:
     raise UserError(f"'{name}' is none of hpcfl's {kind}{nearest(name, known)}")
 
 
-def overview(kind: str, width: int) -> Table:
-    """Return a table with a line for each entry of a kind, in a terminal of this width."""
+def overview(kind: str) -> Table:
+    """Return a table with a line for each entry of a kind."""
     headings = [kind.removesuffix("s"), *(heading for heading, _ in COLUMNS[kind])]
     lines = [
         [entry["name"], *(content(entry) for _, content in COLUMNS[kind])]
         for entry in catalogue.entries(kind)
     ]
-    widths = [max(map(len, column)) for column in zip(headings, *lines, strict=True)]
-    while max(widths) > 10 and sum(widths) + BETWEEN * (len(widths) - 1) > width:
-        widths[widths.index(max(widths))] -= 1
     table = Table(
-        *(
-            Column(heading, width=width, no_wrap=True)
-            for heading, width in zip(headings, widths, strict=True)
-        ),
+        *(Column(heading, no_wrap=True, overflow="ellipsis") for heading in headings),
         box=None,
         padding=(0, BETWEEN, 0, 0),
         pad_edge=False,

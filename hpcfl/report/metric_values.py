@@ -9,9 +9,8 @@ import numpy as np
 
 from hpcfl.errors import UserError
 from hpcfl.experiment import plugins
-from hpcfl.report import virtual_time
+from hpcfl.report.series import Reached, find_position_at, find_reached
 from hpcfl.report.summary import Run
-from hpcfl.report.virtual_time import Reached
 from hpcfl.scores._described import Measure, resolve
 from hpcfl.scores._metric_name import (
     CLIENTS,
@@ -150,7 +149,7 @@ def time_to(run: Run, metric: str, target: float) -> Reached:
     if measure is None or name.of_clients:
         raise UserError(f"--time-to: {metric} is no score that a run reaches")
     numbers = series(run, metric)
-    return virtual_time.reached(run, name.column, numbers, measure, target)
+    return find_reached(run, name.column, numbers, measure, target)
 
 
 def where_read(run: Run, metric: str, at: At) -> list[int]:
@@ -196,7 +195,7 @@ def counts_of(run: Run, part: str) -> np.ndarray:
 def _positions(run: Run, column: str, numbers: np.ndarray, at: At) -> list[int]:
     """Return the positions of the rounds in which ``numbers`` [T] of a column are read."""
     if not isinstance(at, str):
-        return virtual_time.until(run, column, numbers, at)
+        return find_position_at(run, column, numbers, at)
     best = run.summary.best
     best_round = best["round"] if best else None
     return moments.positions(run.results.rounds, numbers, best_round, at)

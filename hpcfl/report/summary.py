@@ -1,9 +1,8 @@
 """The results of a run, read from its folder, also of a running or damaged one."""
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,9 +25,6 @@ if TYPE_CHECKING:
     from torch import nn
 
     from hpcfl.trained.models import Models
-
-Stretch = tuple[int, int]  # rounds without a gap: the first and the last of them
-SHOWN = 12  # stretches that a note names
 
 
 @dataclass(frozen=True)
@@ -405,13 +401,13 @@ def _lost(folder: Path, status: RunStatus, results: Results) -> list[str]:
     """Return lines about data that damage has destroyed: metrics, or the final state."""
     if results.is_packed:
         return []
-    played = results.rounds[results.played].tolist()
-    missing = _between([0, *played, max([status.done, *played]) + 1])
+    played = results.rounds[results.played]
+    rounds = max(status.done, int(played.max(initial=0)))
+    missing = rounds - len(played)
     lines = []
-    if missing:
+    if missing > 0:
         lines.append(
-            f"{folder}: the metrics of {ranges(missing)} are lost, their files were "
-            "damaged"
+            f"{folder}: metrics of {missing} of {rounds} rounds are lost, files were damaged"
         )
     if status.finished and status.checkpoints_lost:
         lines.append(
@@ -419,36 +415,3 @@ def _lost(folder: Path, status: RunStatus, results: Results) -> list[str]:
             "--fresh makes it again"
         )
     return lines
-
-
-def _between(rounds: Sequence[int]) -> list[Stretch]:
-    """Return the gaps between ascending ``rounds``.
-
-    The numbers come from a file and may be huge, so a gap is not a list of its rounds.
-    """
-    return [
-        (before + 1, after - 1)
-        for before, after in pairwise(rounds)
-        if after - before > 1
-    ]
-
-
-def stretches(rounds: Iterable[int]) -> list[Stretch]:
-    """Return the same rounds as stretches, both ascending."""
-    ranges: list[Stretch] = []
-    for number in rounds:
-        if ranges and ranges[-1][1] == number - 1:
-            ranges[-1] = ranges[-1][0], number
-        else:
-            ranges.append((number, number))
-    return ranges
-
-
-def ranges(of: Sequence[Stretch]) -> str:
-    """Format stretches as ``rounds 3–5, 9``; of more than SHOWN the first ones."""
-    texts = [
-        str(first) if first == last else f"{first}–{last}" for first, last in of[:SHOWN]
-    ]
-    several = len(of) > 1 or of[0][0] < of[0][1]
-    more = f" and {len(of) - SHOWN} more" if len(of) > SHOWN else ""
-    return f"round{'s' if several else ''} {', '.join(texts)}{more}"

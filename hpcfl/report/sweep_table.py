@@ -31,6 +31,7 @@ from hpcfl.report.metric_values import (
     value,
     where_read,
 )
+from hpcfl.report.series import virtual_seconds
 from hpcfl.report.summary import Run
 from hpcfl.report.text import (
     WIDEST,
@@ -41,7 +42,6 @@ from hpcfl.report.text import (
     stdout_console,
     warn_of_other_clients,
 )
-from hpcfl.report.virtual_time import seconds_of
 from hpcfl.scores._described import Measure
 from hpcfl.scores._metric_name import models_of
 
@@ -371,6 +371,6 @@ def _list_ended(arranged: Arrangement, at: float) -> list[str]:
     """Return a note on rows whose runs ended before the time at which they are read."""
     ended = []
     for (row, _), run in zip(arranged.places, arranged.runs, strict=True):
-        if seconds_of(run, "post")[-1] < at and row not in ended:
+        if virtual_seconds(run, "post")[-1] < at and row not in ended:
             ended.append(row)
     return [f"ended before {at:g} s: {list_first(ended)}"] if ended else []

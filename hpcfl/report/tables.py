@@ -10,7 +10,6 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from hpcfl.report import virtual_time
 from hpcfl.report.metric_values import (
     VALIDATION,
     holds_out,
@@ -18,6 +17,7 @@ from hpcfl.report.metric_values import (
     time_to,
     where_scored,
 )
+from hpcfl.report.series import virtual_seconds
 from hpcfl.report.summary import Run, is_sweep, load_all
 from hpcfl.report.text import (
     clients_text,
@@ -123,7 +123,7 @@ def _reached(run: Run, target: float) -> str:
     wanted = f"{run.label}: {run.counted} {target:g}{unit}"
     first = time_to(run, str(run.counted), target)
     if first.round is None:
-        end = virtual_time.seconds_of(run, "post")[-1]
+        end = virtual_seconds(run, "post")[-1]
         return f"{wanted} not reached in {end:,.1f} s of the clients' own time"
     return (
         f"{wanted} after {first.seconds:,.1f} s of the clients' own time, in round "
