@@ -97,6 +97,7 @@ def overview(kind: str) -> Table:
         pad_edge=False,
         header_style="bold",
     )
+    table.columns[0].min_width = max(len(name) for name, *_ in lines)
     for line in lines:
         table.add_row(*line)
     return table

@@ -7,7 +7,6 @@ from math import ceil
 from torch import Tensor
 
 from hpcfl.clients.optimizers import slots
-from hpcfl.clock.waves import waves
 from hpcfl.communication.communicator import Communicator
 from hpcfl.communication.message import (
     Entry,
@@ -114,7 +113,7 @@ def of_server(prepared: Prepared) -> int:
         received_bytes(entry, cohort_size(config))
         for entry in fields(messages.returned).values()
     )
-    received *= rounds_at_once(prepared)
+    received *= rounds_at_once(config)
     # A checkpoint is written from a copy of the state, while the next round is played.
     held = 2 * state + sent + received
     first = 2 * FLOAT * prepared.setup.layout.width
@@ -162,50 +161,32 @@ def cohort_size(config: Config) -> int:
 def at_once(prepared: Prepared) -> int:
     """Return the most clients of this rank that train in a round, or on an asynchronous
     server train or have an update that waits for its round.
-
-    Without a timetable the waiting updates are not counted.
     """
-    config, calendar = prepared.config, prepared.calendar
-    own = set(prepared.store.ids)
-    if config.time.mode != "asynchronous" or calendar is None:
-        return min(len(own), cohort_size(config))
-    held, most = 0, 0
-    for wave in waves(calendar, config.rounds):
-        held += sum(job.client in own for _, job in wave.starts)
-        most = max(most, held)
-        for number in wave.rounds:
-            held -= sum(job.client in own for job in calendar.step(number).jobs)
-    return most
+    config = prepared.config
+    most = cohort_size(config)
+    if config.time.mode == "asynchronous":
+        most += config.participation.count(config.partition.clients)
+    return min(len(prepared.store.ids), most)
 
 
-def kept_versions(prepared: Prepared) -> int:
+def kept_versions(config: Config) -> int:
     """Return the most older models of the server that are kept for clients which train
     from them; 0 on a synchronous server.
-
-    Without a timetable it is as many as there can be clients at work.
     """
-    config, calendar = prepared.config, prepared.calendar
+    return cohort_size(config) if config.time.mode == "asynchronous" else 0
+
+
+def rounds_at_once(config: Config) -> int:
+    """Return the most rounds whose uploads arrive together: 1 on a synchronous server."""
     if config.time.mode != "asynchronous":
-        return 0
-    if calendar is None:
-        return cohort_size(config)
-    steps = [calendar.step(number) for number in range(1, config.rounds + 1)]
-    return max(len(step.awaited) for step in steps)
-
-
-def rounds_at_once(prepared: Prepared) -> int:
-    """Return the most rounds whose uploads arrive together: 1 on a synchronous server or
-    without a timetable.
-    """
-    config, calendar = prepared.config, prepared.calendar
-    if config.time.mode != "asynchronous" or calendar is None:
         return 1
-    return max(len(wave.rounds) for wave in waves(calendar, config.rounds))
+    uploads = config.participation.count(config.partition.clients)
+    return 1 + cohort_size(config) // uploads
 
 
 def kept_bytes(prepared: Prepared) -> int:
     """Return the bytes of these models on every rank."""
-    return kept_versions(prepared) * FLOAT * prepared.setup.layout.width
+    return kept_versions(prepared.config) * FLOAT * prepared.setup.layout.width
 
 
 def client_bytes(prepared: Prepared) -> int:

@@ -70,7 +70,6 @@ EXPLANATION = (
     "a run's best round is the best of all in which that number was scored, by the samples "
     "that the title names; --at last is the last round, --at tail the mean of the last tenth",
 )
-COMPARE = "for differences between rows, with intervals over partitions: --against ROW"
 LOWER_IS_BETTER = (
     "seconds",
     "bytes",
@@ -125,8 +124,6 @@ def show(
     if against is None:
         grid = make(runs, rows, columns, reading)
         grid.notes.extend([*notes, *(EXPLANATION if explain else ())])
-        if form == "terminal" and _can_compare(grid):
-            grid.notes.append(COMPARE)
         return _print(grid, form)
     sheets = compared(runs, rows, columns, reading, against)
     for number, of_column in enumerate(sheets):
@@ -134,11 +131,6 @@ def show(
             print()
         _print(of_column, form, headings=number == 0)
     _print_notes(notes)
-
-
-def _can_compare(grid: Grid) -> bool:
-    """Tell whether there are several rows with several repetitions."""
-    return len(grid.rows) > 1 and bool((grid.entries["runs"] > 1).any())
 
 
 def _refuse_with_target(reading: Reading, other: bool) -> None:
