@@ -17,6 +17,10 @@ def __getattr__(name: str) -> Any:
     """Import what a user calls only when it is used: MPI must be initialised before any
     heavy import.
     """
+    if name in ("load", "load_all"):
+        from hpcfl.report import loading
+
+        return getattr(loading, name)
     if name in __all__:
         from hpcfl import api
 

@@ -1,17 +1,14 @@
-"""hpcfl from Python: ``run`` runs an experiment, ``load`` and ``load_all`` read the
-results in folders.
-"""
+"""``hpcfl.run``, which runs an experiment from Python."""
 
 import atexit
 import sys
 import threading
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from functools import partial
-from glob import glob
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hpcfl.commands.experiments import (
     Plan,
@@ -27,13 +24,10 @@ from hpcfl.errors import EXPECTED, Interrupted, RunFailure, UserError
 from hpcfl.experiment.config import Config, read
 from hpcfl.experiment.sections import Runtime
 from hpcfl.files import destination, output
-from hpcfl.report import summary
+from hpcfl.report.loading import as_path, load, load_all
 from hpcfl.report.summary import Run
 from hpcfl.simulation import torch_settings
 from hpcfl.trained.experiment import find_own_names
-
-if TYPE_CHECKING:
-    import pandas
 
 __all__ = ["Interrupted", "RunFailure", "UserError", "load", "load_all", "run"]
 
@@ -84,7 +78,7 @@ def run(
             f"on_round = {on_round!r} is no function; give one that takes (name, round, values)"
         )
     destination.check_working_folder()
-    folder = None if out is None else _path("out", out)
+    folder = None if out is None else as_path("out", out)
     if not _one_run.acquire(blocking=False):
         raise UserError(
             "hpcfl.run was called while another run of this process goes on; "
@@ -121,16 +115,8 @@ def _plan(config: Config | dict[str, Any] | str | Path, folder: Path | None) -> 
     if isinstance(config, dict):
         _refuse_other_keys(config, "")
         return make_plan(config, "configuration", folder)
-    file = _path("config", config)
+    file = as_path("config", config)
     return make_plan(read(file), str(file), folder)
-
-
-def _path(argument: str, value: Any) -> Path:
-    """Convert an argument to a path. Raises UserError if it is none."""
-    try:
-        return Path(value)
-    except TypeError:
-        raise UserError(f"{argument} = {value!r} is no path; give a text") from None
 
 
 def _refuse_other_keys(table: dict[Any, Any], section: str) -> None:
@@ -143,49 +129,6 @@ def _refuse_other_keys(table: dict[Any, Any], section: str) -> None:
             )
         if isinstance(value, dict):
             _refuse_other_keys(value, f"{section}.{key}" if section else key)
-
-
-def load(folder: str | Path, own: Collection[str] = ()) -> Run | dict[str, Run]:
-    """Read the run in a folder, finished or not; for a sweep's folder, return its runs
-    by name.
-
-    Raises UserError if there is none.
-
-    Args:
-        own: the names, ``module:object``, of your own methods, models and data sets
-            that may be imported when models are asked for; nothing is imported only
-            because a folder names it.
-    """
-    folder = _path("folder", folder)
-    runs = summary.load_all(folder, own)
-    if summary.is_sweep(folder, runs):
-        return {run.label: run for run in runs}
-    return runs[0]
-
-
-def load_all(folders: str | Path | Iterable[str | Path]) -> "pandas.DataFrame":
-    """All runs in folders as a data frame, one row a run: its configuration by dotted
-    key, and what came out.
-
-    Raises UserError if there is no run.
-
-    Args:
-        folders: one or several, also patterns such as ``"runs/*"``; of a sweep's folder all
-            runs in it, of a folder without a run nothing. What ``--fresh`` moved aside
-            counts only where it is the one folder. See ``Run.row`` for the columns.
-    """
-    asked = [folders] if isinstance(folders, str | Path) else list(folders)
-    paths: list[Path] = []
-    for pattern in map(str, asked):
-        # A pattern without matches may be a folder with brackets in its name.
-        matching = sorted(glob(pattern)) or [pattern]
-        paths += map(Path, matching)
-    runs = summary.runs_in(list(dict.fromkeys(paths)))
-    if not runs:
-        raise UserError(f"{', '.join(map(str, asked))}: no run of hpcfl")
-    from hpcfl.report import frames
-
-    return frames.runs({str(run.folder): run.row() for run in runs})
 
 
 def _hang_after(config: Config | dict[str, Any] | str | Path) -> float:

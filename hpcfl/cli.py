@@ -589,7 +589,8 @@ def table(
     """Print the runs below FOLDER… as rows × columns, mean ± sample standard deviation
     over seeds.
     """
-    from hpcfl.report.sweep_table import Reading, Reference, show
+    from hpcfl.report.comparison import Reference
+    from hpcfl.report.sweep_table import Reading, show
 
     if test is not None and not against:
         raise UserError(

@@ -64,7 +64,7 @@ def digest_of(
 
     from hpcfl.commands.run import run
     from hpcfl.experiment import config
-    from hpcfl.storage.checkpoint import latest
+    from hpcfl.storage.manifest import latest
 
     method, counts, sections = arguments_of(case)
     table = tiny.table(method, counts, **sections, checkpoint={"every": 3})

@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 
 from hpcfl.experiment import config, measures
-from hpcfl.report.costs import PHASES
 from hpcfl.report.outcome import Summary
 from hpcfl.report.summary import Run
 from hpcfl.storage import results, run_folder
 from hpcfl.storage.results import Results
 from hpcfl.storage.run_status import RunStatus, Stage
 
+PHASES = ("round", "train", "score", "send", "gather", "aggregate", "checkpoint")
 STARTS = [
     {
         "after": 0,

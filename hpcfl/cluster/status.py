@@ -19,9 +19,8 @@ from hpcfl.cluster.submission_folder import Submissions
 from hpcfl.errors import UserError
 from hpcfl.files import output
 from hpcfl.report import summary
-from hpcfl.report.progress import duration
 from hpcfl.report.summary import Run
-from hpcfl.report.text import literal, stdout_console
+from hpcfl.report.text import duration, literal, stdout_console
 from hpcfl.storage import run_folder, run_status, sweep_folder, tune_folder
 from hpcfl.storage.results import Results
 from hpcfl.storage.run_status import Stage

@@ -23,7 +23,7 @@ from hpcfl.errors import RunFailure, UserError
 from hpcfl.experiment import config, sweep
 from hpcfl.files import destination, output
 from hpcfl.report.text import plain
-from hpcfl.storage import checkpoint, run_folder, sweep_folder
+from hpcfl.storage import manifest, run_folder, sweep_folder
 from hpcfl.storage.run_folder import RUN
 
 
@@ -202,7 +202,7 @@ def report_complete(experiment: config.Config, folder: Path) -> None:
     if rounds > experiment.rounds:
         more = f", for the {rounds} rounds of a later command"
     checked = "metrics and checkpoints are whole"
-    if checkpoint.intact(folder / run_folder.CHECKPOINTS) is None:
+    if manifest.intact(folder / run_folder.CHECKPOINTS) is None:
         checked = "its metrics are whole, no checkpoint with its models can be read"
     output.say(
         f"{experiment.name}: complete in {folder}{more}; --fresh starts over ({checked})"
@@ -230,9 +230,9 @@ def _show_results(plan: Plan, played: bool, communicator: Communicator) -> None:
     if not communicator.is_server:
         return
     try:
-        from hpcfl.report import closing
+        from hpcfl.report import run_end
 
-        closing.tell(plan.folder, played)
+        run_end.show_results(plan.folder, played)
     except Exception as error:
         output.say(
             f"note: the results are complete, but their report failed ({type(error).__name__}: "

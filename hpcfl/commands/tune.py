@@ -23,7 +23,7 @@ from hpcfl.errors import Diverged, UserError
 from hpcfl.experiment import config
 from hpcfl.experiment.sweep import in_file_name
 from hpcfl.files import atomic, destination
-from hpcfl.report import reading, summary
+from hpcfl.report import metric_values, summary
 from hpcfl.report.summary import Run
 from hpcfl.report.text import plain
 from hpcfl.scores._metric_name import SAMPLE_GRADIENTS, MetricName
@@ -355,7 +355,7 @@ class Player:
                 self.tuning.section.budget, of_rounds, final, every, self.tuning.most
             )
         more = sum(of_rounds[since:]) + final if rounds > since else 0
-        value = reading.value(played, reading.VALIDATION, "tail").value
+        value = metric_values.value(played, metric_values.VALIDATION, "tail").value
         score = value if math.isfinite(value) else None
         return Result(
             rounds=rounds,

@@ -2,20 +2,22 @@
 
 from collections.abc import Mapping
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hpcfl.errors import UserError
 from hpcfl.experiment import plugins, user_code
 from hpcfl.experiment.sections import Evaluation, Training
 from hpcfl.scores._described import Described, Measure, resolve, score_of
 from hpcfl.scores._metric_name import held_out
-from hpcfl.scores.base import Score
+
+if TYPE_CHECKING:
+    from hpcfl.scores.base import Score
 
 PACKAGE = "hpcfl.scores"
 
 
 @cache
-def built_in() -> dict[str, Score]:
+def built_in() -> "dict[str, Score]":
     """Return all scores of the package by name."""
     return {
         name: plugins.find(PACKAGE, "evaluation.scores", name)()
@@ -23,7 +25,7 @@ def built_in() -> dict[str, Score]:
     }
 
 
-def asked(evaluation: Evaluation) -> dict[str, Score]:
+def asked(evaluation: Evaluation) -> "dict[str, Score]":
     """Return the scores that the section ``[evaluation]`` names, by name.
 
     They are those of ``scores`` and ``metric``. Raises UserError for unknown names and
@@ -38,7 +40,7 @@ def asked(evaluation: Evaluation) -> dict[str, Score]:
     return scores | {best_by.score: known[best_by.score]}
 
 
-def measure(evaluation: Evaluation, scores: Mapping[str, Score]) -> Measure:
+def measure(evaluation: Evaluation, scores: "Mapping[str, Score]") -> Measure:
     """Return the number of ``evaluation.metric``, which selects the best round.
 
     Raises UserError for a name of no score, and for a standard deviation.
@@ -85,12 +87,12 @@ def check_best_by(evaluation: Evaluation, training: Training) -> None:
         )
 
 
-def describe(scores: Mapping[str, Score]) -> dict[str, Described]:
+def describe(scores: "Mapping[str, Score]") -> dict[str, Described]:
     """Return the description of each score for readers of results, by its name."""
     return {name: score.described(name) for name, score in scores.items()}
 
 
-def _made(key: str, name: str) -> Score:
+def _made(key: str, name: str) -> "Score":
     """Return a score by its name; a user's score must have valid unit, direction,
     summaries.
 

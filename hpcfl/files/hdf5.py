@@ -14,7 +14,6 @@ from typing import BinaryIO
 
 import h5py
 import numpy as np
-import torch
 
 from hpcfl.files import plain_hdf5, scratch, untrusted_files
 from hpcfl.files.atomic import Damaged, reason
@@ -116,7 +115,7 @@ def _opened(
 
 def _whole(dataset: h5py.Dataset) -> np.ndarray:
     """Read a whole dataset into an array that may be larger than memory."""
-    flat = scratch.empty([dataset.size * dataset.dtype.itemsize], torch.uint8).numpy()
+    flat = scratch.empty_bytes(dataset.size * dataset.dtype.itemsize)
     array: np.ndarray = flat.view(dataset.dtype).reshape(dataset.shape)
     if dataset.size:  # HDF5 fails for empty datasets
         dataset.read_direct(array)

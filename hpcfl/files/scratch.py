@@ -13,14 +13,17 @@ import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
-from torch import Tensor
 from typing_extensions import Buffer  # part of Python from 3.12 on
 
 from hpcfl.errors import RunFailure
 from hpcfl.files import atomic, heartbeat
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
 
 PART_BYTES = 1 << 24  # of rows that are worked on at once
 _limit = math.inf  # bytes
@@ -35,21 +38,32 @@ def limit(size: float) -> None:
     _limit = size
 
 
-def empty(shape: Sequence[int], dtype: torch.dtype = torch.float32) -> Tensor:
-    """Return an uninitialised CPU tensor. Raises RunFailure if $TMPDIR is full."""
-    size = math.prod(shape) * dtype.itemsize
-    array = (
-        _array(size)
-        if not size or sum([*_held.values()]) + size <= _limit
-        else _mapped(size)
-    )
-    return torch.from_numpy(array)[:size].view(dtype).view(tuple(shape))
+def empty_bytes(size: int) -> np.ndarray:
+    """Return an uninitialised array of ``size`` bytes. Raises RunFailure where $TMPDIR
+    is full.
+    """
+    if not size or sum([*_held.values()]) + size <= _limit:
+        return _array(size)[:size]
+    return _mapped(size)
 
 
-def copy(tensor: Tensor) -> Tensor:
+def empty(shape: Sequence[int], dtype: "torch.dtype | None" = None) -> "Tensor":
+    """Return an uninitialised CPU tensor, of float32 by default. Raises RunFailure where
+    $TMPDIR is full.
+    """
+    import torch
+
+    dtype = dtype or torch.float32
+    array = empty_bytes(math.prod(shape) * dtype.itemsize)
+    return torch.from_numpy(array).view(dtype).view(tuple(shape))
+
+
+def copy(tensor: "Tensor") -> "Tensor":
     """Return a contiguous CPU copy that shares no memory with ``tensor``. Raises
     RunFailure.
     """
+    import torch
+
     found = empty(tensor.shape, tensor.dtype)
     for target, part in zip(
         parts(torch.atleast_1d(found)),
@@ -60,7 +74,7 @@ def copy(tensor: Tensor) -> Tensor:
     return found
 
 
-def parts(matrix: Tensor) -> Iterator[Tensor]:
+def parts(matrix: "Tensor") -> "Iterator[Tensor]":
     """Yield blocks of neighbouring rows, with a heartbeat after each block.
 
     Matrices in files are as slow as a disk that other processes use as well.
@@ -124,11 +138,11 @@ class File(io.RawIOBase):
     """
 
     def __init__(self, capacity: int) -> None:
-        self._bytes, self._end, self._position = empty([capacity], torch.uint8), 0, 0
+        self._bytes, self._end, self._position = empty_bytes(capacity), 0, 0
 
     def content(self) -> memoryview:
         """Return the written bytes, which are valid until the next write."""
-        return self._bytes[: self._end].numpy().data
+        return self._bytes[: self._end].data
 
     def seekable(self) -> bool:
         return True
@@ -157,7 +171,7 @@ class File(io.RawIOBase):
         count, end = len(given), self._position + len(given)
         self._reserve(end)
         self._bytes[self._end : self._position] = 0  # a gap
-        self._bytes.numpy().data[self._position : end] = given
+        self._bytes.data[self._position : end] = given
         self._position, self._end = end, max(self._end, end)
         return count
 
@@ -170,6 +184,6 @@ class File(io.RawIOBase):
 
     def _reserve(self, size: int) -> None:
         if size > len(self._bytes):
-            larger = empty([2 * size], torch.uint8)
+            larger = empty_bytes(2 * size)
             larger[: self._end] = self._bytes[: self._end]
             self._bytes = larger

@@ -85,7 +85,7 @@ class Arrangement:
 
     @property
     def cells(self) -> dict[tuple[str, str], list[Placed]]:
-        """The runs of each entry by the labels of its row and column."""
+        """Return the runs of each entry by the labels of its row and column."""
         cells: dict[tuple[str, str], list[Placed]] = {}
         for place, placed in zip(self.places, self.placed, strict=True):
             cells.setdefault(place, []).append(placed)
@@ -93,30 +93,30 @@ class Arrangement:
 
     @property
     def rows(self) -> list[str]:
-        """The labels of all rows, sorted as ``_sorted`` says."""
+        """Return the labels of all rows, in the order of ``_sort_labels``."""
         labels = [row for row, _ in self.places]
-        return _sorted(labels, self.placed, self.down)
+        return _sort_labels(labels, self.placed, self.down)
 
     @property
     def columns(self) -> list[str]:
-        """The labels of all columns, sorted as ``_sorted`` says."""
+        """Return the labels of all columns, in the order of ``_sort_labels``."""
         labels = [column for _, column in self.places]
-        return _sorted(labels, self.placed, self.across)
+        return _sort_labels(labels, self.placed, self.across)
 
     @property
     def runs(self) -> list[Run]:
-        """All runs, in the order of ``placed``."""
+        """Return all runs, in the order of ``placed``."""
         return [placed.run for placed in self.placed]
 
     @property
     def repetitions(self) -> dict[tuple[str, str], list[Run]]:
-        """The runs in each row and column."""
+        """Return the runs in each row and column."""
         return {
             place: [placed.run for placed in cell] for place, cell in self.cells.items()
         }
 
     def column(self, label: str) -> dict[str, list[Placed]]:
-        """What stands in a column, by row."""
+        """Return the entries of a column, by row."""
         return {
             row: cell for (row, column), cell in self.cells.items() if column == label
         }
@@ -131,17 +131,16 @@ def arrange(
 ) -> Arrangement:
     """Put the finished runs into rows and columns by keys of their configurations.
 
-    Of the same run in several folders the first is taken. Two runs that have one
-    configuration and ended in other states stand apart, by what is recorded of where
-    they were made.
+    Of the same run in several folders the first is taken. Runs of one configuration
+    that ended in other states are labelled with their origin.
 
     Args:
         runs: At least one.
         rows: Dotted keys that name rows; a section, such as ``method``, stands for the
-            key that names its plugin. By default the method, and whatever else differs
-            between runs.
+            key that names its plugin. By default the method, and the keys in which runs
+            of one method differ.
         columns: Dotted keys that name columns, by default the data set, the partition,
-            and whatever else differs in the data.
+            and the other keys of the data that differ.
         unfinished: Whether runs that are not finished are placed too.
         options: Where the user gives keys, for errors.
 
@@ -149,40 +148,41 @@ def arrange(
         UserError: If no run is finished, or if the user's keys do not suffice to keep
             different experiments apart, or are no keys.
     """
-    stand = _unfinished(runs, unfinished)
+    left_out = _describe_unfinished(runs, unfinished)
     runs = [run for run in runs if unfinished or run.summary.finished]
     if not runs:
-        raise UserError("; ".join(["no run is finished yet", *stand]))
+        raise UserError("; ".join(["no run is finished yet", *left_out]))
     settings = [setting_of(run) | origin(run) for run in runs]
-    frame = _frame(settings)
-    rows, columns = _whole(rows), _whole(columns)
+    frame = _make_frame(settings)
+    rows, columns = _complete(rows), _complete(columns)
     for key in (*rows, *columns):
         if key not in frame:
             hint = plugins.suggest_from_many(key, list(frame))
             raise UserError(f"'{key}' is no key of these runs{hint}")
-    of_experiments = [key for key in frame if not key.startswith((*IGNORED, *ORIGIN))]
-    # A key in which no run differs sets none apart, and pandas takes long to group by a
-    # hundred of them.
-    experiment_keys = _varied(frame, of_experiments) or of_experiments[:1]
-    frame[EXPERIMENT] = frame.groupby(experiment_keys, sort=False).ngroup()
+    keys = [key for key in frame if not key.startswith((*IGNORED, *ORIGIN))]
+    # Pandas takes long to group by a hundred keys, of which most are alike.
+    keys = _find_varied(frame, keys) or keys[:1]
+    frame[EXPERIMENT] = frame.groupby(keys, sort=False).ngroup()
     frame[DIGEST] = [run.summary.digest for run in runs]
-    down, across = _axes(frame, experiment_keys, rows, columns, options)
+    down, across = _choose_keys(frame, keys, rows, columns, options)
     frame[ROW] = [label(setting, down) for setting in settings]
     frame[COLUMN] = [label(setting, across) for setting in settings]
-    order = _without_copies(frame)
+    firsts = frame.drop_duplicates([ROW, COLUMN, EXPERIMENT])
+    order: list[int] = []
+    for _, entry in firsts.groupby([ROW, COLUMN], sort=False):
+        order += entry.sort_values(list(SEEDS)).index.tolist()
     return Arrangement(
         [Placed(runs[position], settings[position]) for position in order],
         [(frame.at[position, ROW], frame.at[position, COLUMN]) for position in order],
         down,
         across,
-        [*_notes_on_copies(frame, runs), *stand],
+        [*_describe_copies(frame, runs), *left_out],
     )
 
 
 def setting_of(run: Run) -> Setting:
-    """A run's configuration by dotted key, without what makes no other experiment.
-
-    Mixed precision makes another one and stands there as ``precision``.
+    """Return a run's configuration by dotted key, without keys that make no other
+    experiment; mixed precision makes one and is called ``precision``.
     """
     everything = protocols.flat(run.config)
     setting = {
@@ -196,51 +196,39 @@ def setting_of(run: Run) -> Setting:
 
 
 def varied_keys(runs: Sequence[Run]) -> list[str]:
-    """The dotted keys in which runs differ, in alphabetical order."""
-    frame = _frame([setting_of(run) for run in runs])
-    return _varied(frame, list(frame))
+    """Return the dotted keys in which runs differ, in alphabetical order."""
+    frame = _make_frame([setting_of(run) for run in runs])
+    return _find_varied(frame, list(frame))
 
 
 def origin(run: Run) -> Setting:
-    """What is recorded of where and how a run was made that may change its numbers, by
-    dotted key.
+    """Return the recorded software, machine and settings that may change a run's
+    numbers, by dotted key.
     """
-    recorded = {
-        key: run.results.header.get(key)
-        for key in ("commit", "versions", "processor", "arithmetic", "gpus")
-    }
-    return {
-        key: content
-        for key, content in protocols.flat({**recorded, **run.config}).items()
-        if key.startswith(ORIGIN)
-    }
+    known = protocols.flat({**run.results.header, **run.config})
+    return {key: known[key] for key in known if key.startswith(ORIGIN)}
 
 
 def seeds(setting: Setting) -> Setting:
-    """The part of a setting in which repetitions differ."""
+    """Return the part of a setting in which repetitions differ."""
     return {key: setting.get(key) for key in SEEDS}
 
 
-def called(settings: Sequence[Setting]) -> list[str]:
-    """What repetitions are called, such as ``seed=2``: by as few of ``SEEDS`` as tell
-    all of them apart.
+def name_repetitions(settings: Sequence[Setting]) -> list[str]:
+    """Return names of repetitions, such as ``seed=2``, with their partition's seed where
+    that is needed.
     """
-
-    def names(keys: Sequence[str]) -> list[str]:
-        return [
-            " ".join(f"{key}={setting.get(key)}" for key in keys)
-            for setting in settings
-        ]
-
-    whole = names(SEEDS)
+    frame = _make_frame(settings)
+    keys = list(SEEDS)
     for key in SEEDS:
-        if len(set(names([key]))) == len(set(whole)):
-            return names([key])
-    return whole
+        if frame.groupby(key).ngroups == frame.groupby(list(SEEDS)).ngroups:
+            keys = [key]
+            break
+    return [" ".join(f"{key}={one.get(key)}" for key in keys) for one in settings]
 
 
 def label(setting: Mapping[str, Any], keys: Sequence[str]) -> str:
-    """A row's or column's label, such as ``fedavg lr=0.1``, from the values of its
+    """Return a row's or column's label, such as ``fedavg lr=0.1``, from the values of its
     keys.
     """
     ends = [key.rpartition(".")[2] for key in keys]
@@ -258,8 +246,8 @@ def label(setting: Mapping[str, Any], keys: Sequence[str]) -> str:
     return " ".join(parts)
 
 
-def _unfinished(runs: Sequence[Run], placed: bool) -> list[str]:
-    """A line for each run that is not finished. placed: whether it is shown anyway."""
+def _describe_unfinished(runs: Sequence[Run], placed: bool) -> list[str]:
+    """Return a line for each run that is not finished; ``placed``: whether it is shown."""
     lines = []
     for run in runs:
         if not run.summary.finished:
@@ -269,45 +257,34 @@ def _unfinished(runs: Sequence[Run], placed: bool) -> list[str]:
     return lines
 
 
-def _whole(keys: Sequence[str]) -> list[str]:
-    """Keys where a section, such as ``method``, stands for the key that names its
-    plugin.
-    """
+def _complete(keys: Sequence[str]) -> list[str]:
+    """Replace a section, such as ``method``, by the key that names its plugin."""
     return [f"{key}.{SELECTORS[key]}" if key in SELECTORS else key for key in keys]
 
 
-def _sorted(
+def _sort_labels(
     labels: Sequence[str], placed: Sequence[Placed], keys: Sequence[str]
 ) -> list[str]:
-    """Each label once, sorted by one key after the other: numbers ascending, other
-    values after them in the runs' order.
-
-    Args:
-        labels: Of each of the runs ``placed``.
-        placed: In the runs' order.
-        keys: What the labels are made of.
+    """Return each label once, sorted by one key after the other: numbers ascending,
+    other values after them in the runs' order.
     """
     settings: dict[str, Setting] = {}
     for name, run in zip(labels, placed, strict=True):
         settings.setdefault(name, run.setting)
-    known = {key: [setting.get(key) for setting in settings.values()] for key in keys}
 
     def place(label: str) -> list[tuple[bool, float]]:
-        places: list[tuple[bool, float]] = []
-        for key in keys:
-            content = settings[label].get(key)
-            if isinstance(content, int | float):
-                places.append((False, content))
-            else:
-                places.append((True, known[key].index(content)))
-        return places
+        contents = [settings[label].get(key) for key in keys]
+        return [
+            (False, content) if isinstance(content, int | float) else (True, 0)
+            for content in contents
+        ]
 
     return sorted(settings, key=place)
 
 
-def _frame(settings: Sequence[Setting]) -> "pandas.DataFrame":
-    """A row for each run and a column for each key, in alphabetical order; the values
-    are texts, as objects of Python: of few runs pandas' own texts take longer.
+def _make_frame(settings: Sequence[Setting]) -> "pandas.DataFrame":
+    """Return a row for each run and a column for each key, in alphabetical order; values
+    are Python texts, which are faster than pandas' own for few runs.
     """
     import pandas
 
@@ -318,33 +295,32 @@ def _frame(settings: Sequence[Setting]) -> "pandas.DataFrame":
     )
 
 
-def _axes(
+def _choose_keys(
     frame: "pandas.DataFrame",
     experiment_keys: Sequence[str],
     rows: Sequence[str],
     columns: Sequence[str],
     options: str,
 ) -> tuple[list[str], list[str]]:
-    """The keys of rows and of columns, so many that runs of the same entry differ in
-    their seeds only.
+    """Return the keys of rows and of columns, so many that runs of the same entry differ
+    in their seeds only.
 
     Raises:
         UserError: If the user's ``rows`` and ``columns`` do not suffice for that.
     """
-    keys = [key for key in _varied(frame, experiment_keys) if key not in SEEDS]
+    keys = [key for key in _find_varied(frame, experiment_keys) if key not in SEEDS]
     down, across = list(rows or ROWS), list(columns or COLUMNS)
     if not columns:
-        # Numbers of different data stand in different columns, also where no entry
+        # Numbers of different data belong in different columns, also where no entry
         # would mix them.
-        for key in keys:
-            if key.startswith(OF_DATA) and key not in (*down, *across):
-                across.append(key)
-    while varied := _varied_apart(frame, keys, [*down, *across]):
+        data = [key for key in keys if key.startswith(OF_DATA)]
+        across += [key for key in data if key not in (*down, *across)]
+    while varied := _find_mixed(frame, keys, [*down, *across]):
         of_data = varied[0] in keys and varied[0].startswith(OF_DATA)
-        named, axis = (columns, across) if of_data else (rows, down)
-        if named:
-            of_plugins = [key for key in varied if key in PLUGINS]
-            key = (of_plugins or varied)[0]
+        given, axis = (columns, across) if of_data else (rows, down)
+        if given:
+            selected = [key for key in varied if key in PLUGINS]
+            key = (selected or varied)[0]
             raise UserError(
                 f"runs of the same entry differ in {key}; add it to {options}"
             )
@@ -352,69 +328,48 @@ def _axes(
     return down, across
 
 
-def _varied(frame: "pandas.DataFrame", keys: Sequence[str]) -> list[str]:
-    """Those of ``keys`` in which runs differ."""
+def _find_varied(frame: "pandas.DataFrame", keys: Sequence[str]) -> list[str]:
+    """Return those of ``keys`` in which runs differ."""
     return [key for key in keys if len(set(frame[key])) > 1]
 
 
-def _varied_apart(
+def _find_mixed(
     frame: "pandas.DataFrame", keys: Sequence[str], used: Sequence[str]
 ) -> list[str]:
-    """What sets runs apart that agree in all of ``used``: those of ``keys`` in which
-    they differ, either all of the data or none of them.
-
-    Where there are none, and runs of one experiment ended in other states, what is
-    recorded of where these were made. A run whose state was not kept may be a copy of
-    any other.
+    """Return the keys in which runs differ that agree in all of ``used``, most frequent
+    first; else those of the origin where runs of one experiment ended in other states.
     """
-    varied = _varied_within(frame, keys, used)
+    varied = _find_varied_within(frame, keys, used)
     if varied:
-        of_data = varied[0].startswith(OF_DATA)
-        return [key for key in varied if key.startswith(OF_DATA) == of_data]
-    copied = [EXPERIMENT, *used]
-    digests = frame.groupby(copied, sort=False)[DIGEST]
+        return varied
+    same = [EXPERIMENT, *used]
+    digests = frame.groupby(same, sort=False)[DIGEST]
     ended_apart = frame[digests.transform("nunique") > 1]
     origin_keys = [key for key in frame if key.startswith(ORIGIN)]
-    return _varied_within(ended_apart, origin_keys, copied)
+    return _find_varied_within(ended_apart, origin_keys, same)
 
 
-def _varied_within(
+def _find_varied_within(
     frame: "pandas.DataFrame", keys: Sequence[str], used: Sequence[str]
 ) -> list[str]:
-    """Those of ``keys`` in which runs differ that agree in all of ``used``, the key
-    first by which most entries differ.
-    """
+    """Return those of ``keys`` in which runs differ that agree in all of ``used``."""
     entries = frame.groupby(list(used), sort=False)
-    counts = {key: (entries[key].nunique() > 1).sum() for key in _varied(frame, keys)}
-    varied = [key for key in counts if counts[key] and key not in used]
-    return sorted(varied, key=lambda key: -counts[key])
+    varied = [key for key in _find_varied(frame, keys) if key not in used]
+    counts = {key: int((entries[key].nunique() > 1).sum()) for key in varied}
+    return sorted(filter(counts.get, varied), key=lambda key: -counts[key])
 
 
-def _without_copies(frame: "pandas.DataFrame") -> list[int]:
-    """The positions of the first run of each experiment in an entry, one entry after
-    the other, and in each in the order of the seeds.
-    """
-    firsts = frame.drop_duplicates([ROW, COLUMN, EXPERIMENT])
-    positions: list[int] = []
-    for _, entry in firsts.groupby([ROW, COLUMN], sort=False):
-        positions += entry.sort_values(list(SEEDS)).index.tolist()
-    return positions
-
-
-def _notes_on_copies(frame: "pandas.DataFrame", runs: Sequence[Run]) -> list[str]:
-    """A line for each run that is left out because its entry has the same one."""
+def _describe_copies(frame: "pandas.DataFrame", runs: Sequence[Run]) -> list[str]:
+    """Return a line for each run that is left out because its entry has the same one."""
     places = [frame[ROW], frame[COLUMN], frame[EXPERIMENT]]
     firsts = frame.index.to_series().groupby(places).transform("first")
     notes = []
-    for position, first in firsts.items():
-        if position == first:
-            continue
-        if frame.loc[[first, position], DIGEST].nunique() < 2:
-            reason = f"it is the same run as {runs[first].folder}"
-        else:
+    for position, first in firsts[firsts != firsts.index].items():
+        reason = f"it is the same run as {runs[first].folder}"
+        if frame.loc[[first, position], DIGEST].nunique() > 1:
             reason = (
-                f"its configuration is that of {runs[first].folder}, but it ended in "
-                "another state, and nothing that was recorded says why"
+                f"it has the configuration of {runs[first].folder} and ended in another "
+                "state; no recorded origin explains that"
             )
         notes.append(f"{runs[position].folder}: left out, {reason}")
     return notes

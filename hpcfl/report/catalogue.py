@@ -54,7 +54,7 @@ TABLES = {
 
 
 def entries(kind: str) -> list[Entry]:
-    """What there is of one of PACKAGES, in the order of names.
+    """Return the entries of one of PACKAGES, in the order of names.
 
     Each has ``name`` and ``description``; methods, models, partitions, shifts
     and selections have ``keys``, their own keys as JSON schemas by name, of shifts with
@@ -75,13 +75,13 @@ def entries(kind: str) -> list[Entry]:
 
 
 def described(kind: str) -> list[Entry]:
-    """The same, read off the code."""
+    """Return the built-in entries of a kind, read off the code."""
     return [_built_in(kind, name) for name in plugins.names(PACKAGES[kind])]
 
 
 @user_code.locate_errors()
 def own(kind: str, name: str) -> Entry:
-    """A user's own one, ``module:object``, read off its code, which is run for it.
+    """Import a user's own plugin, ``module:object``, and return its entry.
 
     Raises UserError.
     """
@@ -90,13 +90,13 @@ def own(kind: str, name: str) -> Entry:
 
 
 def text() -> str:
-    """The content of ``catalogue.json``."""
+    """Return the content of ``catalogue.json``."""
     catalogue = {kind: described(kind) for kind in PACKAGES}
     return json.dumps(catalogue, indent=1, ensure_ascii=False) + "\n"
 
 
 def with_table(kind: str, page: str, listed: list[Entry]) -> str:
-    """A page whose table of a kind has the entries ``listed``."""
+    """Replace the table of a kind in a page by the entries ``listed``."""
     begin, end = f"<!-- {kind}: {COMMAND} -->\n", f"<!-- end of {kind} -->"
     before, _, rest = page.partition(begin)
     after = rest.partition(end)[2]
@@ -106,7 +106,7 @@ def with_table(kind: str, page: str, listed: list[Entry]) -> str:
 
 
 def _row(kind: str, entry: Entry) -> str:
-    """A line of a table; a method's description begins with its name and a colon."""
+    """Return a line of a table; a method's description begins with its name and a colon."""
     text = entry["description"].removesuffix(".")
     if kind == "datasets":
         return f"| `{entry['name']}` | {text} | {entry['licence']} |"
@@ -120,7 +120,7 @@ def _built_in(kind: str, name: str) -> Entry:
 
 
 def _entry(kind: str, name: str, plugin: Any, text: str | None) -> Entry:
-    """The entry of a plugin that ``text``, a docstring, describes."""
+    """Return the entry of a plugin that ``text``, a docstring, describes."""
     special: Callable[[str, Any], Entry] = {
         "methods": _method,
         "models": _model,
@@ -168,7 +168,7 @@ def _selection(name: str, plugin: Any) -> Entry:
 
 
 def _beside(plugin: Any, section: Any) -> Keys:
-    """A plugin's own keys, beside those of the section that it extends."""
+    """Return a plugin's own keys, without those of the section that it extends."""
     own = {
         key: schema
         for key, schema in _properties(plugin).items()

@@ -1,226 +1,181 @@
-"""What came out on one data set and partition: figures and tables of all methods, for a
-page.
-"""
+"""Figures and tables of one data set and partition, for a page."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from hpcfl.errors import UserError
-from hpcfl.report import comparison, costs, figures, grid, inline_svg, sweep_table
-from hpcfl.report.arrangement import Arrangement, Placed, called
-from hpcfl.report.grid import Grid
-from hpcfl.report.plots import (
-    _clients,
-    _lines,
-    clients,
-    curves,
-    gains,
-    participation,
-    partition,
-)
+from hpcfl.report import comparison, figures, sweep_table
+from hpcfl.report.arrangement import Arrangement, Placed
+from hpcfl.report.comparison import Reference
+from hpcfl.report.grid import MISSING, Sheet
+from hpcfl.report.plots import _clients, _lines, clients, curves, gains, partition
+from hpcfl.report.plots import base as paper
 from hpcfl.report.plots._clients import Rows
-from hpcfl.report.plots.base import Sheet
 from hpcfl.report.series import AXES
 from hpcfl.report.style import Look
 from hpcfl.report.summary import Run
 from hpcfl.report.sweep_table import Reading
+from hpcfl.report.text import duration
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 WIDTH = 10.0  # inches of a figure, which a wide screen shows half as large again
-CLIENTS, CLASSES = 100, 100  # of a partition that are shown
-PARTITIONS = 3  # different ones that are shown
-TIMETABLES = 4  # different ones that are shown
-# The methods beside which others stand, the first that a column has.
+CLIENTS = 100  # of a partition that are shown
+# The methods with which others are compared, the first that a column has.
 ALONE = "local"
 REFERENCES = (ALONE, "fedavg")
 AT = "best"  # where clients are read, as by default in tables
+# Summaries over clients and their headings.
+KINDS = {
+    "weighted": "of all samples",
+    "mean": "mean over clients",
+    "std": "std over clients",
+    "worst_tenth": "worst tenth of clients",
+}
+# The ids that matplotlib gives to all parts of a figure; nothing refers to them.
+PART_ID = re.compile(r' id="(?!C\d)[A-Za-z][\w.]*_\d+"')
 
 
 @dataclass(frozen=True)
-class Paper:
-    """What the figures of a page are drawn on.
+class Picture:
+    """A figure as SVG, with the heading and the caption that it has on the page."""
 
-    looks: of all rows of the page, by label. name: begins the ids of the figures.
-    shown: what the page makes of a text that may come from a file.
-    """
-
-    looks: Mapping[str, Look]
-    name: str
-    shown: Callable[[str], str]
-
-    def sheet(self) -> Sheet:
-        """The sheet of one figure."""
-        return Sheet(WIDTH, page=self.looks)
-
-    def svg(self, figure: "Figure", kind: str) -> str:
-        """A figure as part of the page."""
-        content = figures.as_svg(figure)
-        return inline_svg.inline(content, f"{self.name}-{kind}", self.shown)
-
-
-@dataclass(frozen=True)
-class Curves:
-    """Lines over one axis as SVG, and the numbers at their ends, as text."""
-
+    heading: str
+    caption: str
     svg: str
-    label: str
-    ends: str
-
-
-@dataclass(frozen=True)
-class Clients:
-    """All clients' own numbers as SVG: in the best round, and over rounds, or "" where
-    fewer than two are scored. notes: on what is left out.
-    """
-
-    svg: str
-    over_rounds: str
-    notes: list[str]
-
-
-@dataclass(frozen=True)
-class Gains:
-    """The clients' gains beside one row.
-
-    Attributes:
-        reference: The label of that row.
-        table: The gains with intervals over partitions; None where there is none.
-        why: Says why there is no table, else "".
-        svg: A dot for each client beside training alone, "" for another reference.
-    """
-
-    reference: str = ""
-    table: grid.Sheet | None = None
-    why: str = ""
-    svg: str = ""
 
 
 @dataclass(frozen=True)
 class Chapter:
-    """What came out on one data set and partition, a column of the tables.
+    """Results on one data set and partition, a column of the tables.
 
-    curves: by axis. participation, partitions: as SVG, "" where nothing is recorded of
-    them.
+    compared: the gains beside a reference; a text where there are none.
     """
 
     label: str
-    curves: dict[str, Curves]
-    clients: Clients | None
-    gains: Gains
-    participation: str
-    partitions: str
-    fairness: list[Grid]
-    costs: tuple[list[str], list[list[str]]]
+    compared: Sheet | str
+    pictures: list[Picture]
+    tables: list[Sheet]
+    notes: list[str]
 
 
-def make(arranged: Arrangement, column: str, paper: Paper) -> Chapter:
-    """All figures and tables of one column, its rows with the best first.
+def make(
+    arranged: Arrangement, column: str, looks: Mapping[str, Look], name: str
+) -> Chapter:
+    """Return the chapter of one column, its rows with the best first.
 
-    It is called within ``figures.house_style``.
+    Call it within ``figures.house_style``. looks: of all rows of the page, by label.
+    name: makes the ids of the figures unique on the page.
     """
-    cells = best_first(arranged.column(column))
-    rows = {row: [placed.run for placed in cell] for row, cell in cells.items()}
+    rows = best_first(arranged.column(column))
     runs = [run for of_row in rows.values() for run in of_row]
+    sheet = paper.Sheet(WIDTH, page=looks)
+    pictures = _draw_curves(rows, sheet)
+    scores = _score_clients(rows, sheet)
+    compared = _compare(arranged, column, rows)
+    if scores is not None:
+        pictures |= _draw_clients(scores, rows, sheet)
+    if any("train_counts" in run.results.static for run in runs):
+        drawn = partition.draw(runs, sheet, CLIENTS)
+        pictures["Partition", "Training samples of each client and class"] = drawn
     return Chapter(
         column,
-        _curves(rows, paper),
-        _clients_of(rows, paper),
-        _gains(arranged, column, rows, paper),
-        _participation(rows, paper),
-        _partitions(cells, paper),
-        _fairness(runs, arranged, list(rows)),
-        costs.table(rows),
-    )
-
-
-def best_first(rows: Mapping[str, Sequence[Placed]]) -> dict[str, Sequence[Placed]]:
-    """The rows sorted by the number that counts, its mean over repetitions; those
-    without one last.
-    """
-
-    def order(row: str) -> float:
-        reached = [(placed.run, placed.run.summary.best) for placed in rows[row]]
-        ranks = [
-            run.measure.rank(best[run.score])
-            for run, best in reached
-            if best is not None
-        ]
-        return -sum(ranks) / len(ranks) if ranks else math.inf
-
-    return {row: rows[row] for row in sorted(rows, key=order)}
-
-
-def _curves(rows: Mapping[str, list[Run]], paper: Paper) -> dict[str, Curves]:
-    """The number that counts over each axis along which something was recorded; none
-    of packed runs, which have few of their rounds.
-    """
-    runs = [run for of_row in rows.values() for run in of_row]
-    if any(run.results.is_packed for run in runs):
-        return {}
-    metric = runs[0].metric
-    measure = runs[0].measure
-    form = ".2f" if measure.percent else ".4g"
-    repetitions = {(row, ""): of_row for row, of_row in rows.items()}
-    drawn = {}
-    for axis, (label, _) in AXES.items():
-        panels = curves.over_cost(repetitions, metric, axis)
-        lines = [line for line in panels[""] if line.x.any()]
-        if not lines:
-            continue
-        ylabel = _lines.scored(runs, metric)
-        figure = curves.draw(paper.sheet(), {"": lines}, measure, axis, ylabel)
-        ends = ", ".join(f"{line.label} {line.end:{form}}" for line in lines)
-        drawn[axis] = Curves(paper.svg(figure, axis), label, ends)
-    return drawn
-
-
-def _clients_of(rows: Mapping[str, list[Run]], paper: Paper) -> Clients | None:
-    """Each client's own number of the score that counts; None where there are none."""
-    sheet = paper.sheet()
-    scores = _scored(rows, sheet)
-    if scores is None:
-        return None
-    dots = clients.draw(sheet, scores)
-    lines = clients.draw_over_rounds(paper.sheet(), scores)
-    return Clients(
-        paper.svg(dots, "clients"),
-        "" if lines is None else paper.svg(lines, "over-rounds"),
+        compared,
+        [
+            Picture(heading, caption, as_svg(figure, f"{name}-{number}"))
+            for number, ((heading, caption), figure) in enumerate(pictures.items())
+        ],
+        [*_tabulate_spread(runs, arranged, list(rows)), tabulate_costs(rows)],
         sheet.notes,
     )
 
 
-def _gains(
-    arranged: Arrangement, column: str, rows: Mapping[str, list[Run]], paper: Paper
-) -> Gains:
+def as_svg(figure: "Figure", name: str) -> str:
+    """Return a figure as an SVG element; its ids differ from those of another ``name``."""
+    text = figures.as_svg(figure, name).decode()
+    return PART_ID.sub("", text[text.index("<svg") :])
+
+
+def best_first(rows: Mapping[str, Sequence[Placed]]) -> dict[str, list[Run]]:
+    """Return the runs of each row, sorted by the mean of the primary metric over
+    repetitions; rows without one last.
+    """
+    runs = {row: [placed.run for placed in cell] for row, cell in rows.items()}
+
+    def order(row: str) -> float:
+        ranks = []
+        for run in runs[row]:
+            if run.summary.best is not None:
+                ranks.append(run.measure.rank(run.summary.best[run.score]))
+        return -sum(ranks) / len(ranks) if ranks else math.inf
+
+    return {row: runs[row] for row in sorted(runs, key=order)}
+
+
+Pictures = dict[tuple[str, str], "Figure"]  # by heading and caption
+
+
+def _draw_curves(rows: Mapping[str, list[Run]], sheet: paper.Sheet) -> Pictures:
+    """Draw the primary metric over rounds, and over the clients' own time where it is
+    recorded; packed runs have too few rounds.
+    """
+    runs = [run for of_row in rows.values() for run in of_row]
+    if any(run.results.is_packed for run in runs):
+        return {}
+    metric, measure = runs[0].metric, runs[0].measure
+    repetitions = {(row, ""): of_row for row, of_row in rows.items()}
+    pictures: Pictures = {}
+    for axis in ("rounds", "virtual"):
+        panels = curves.over_cost(repetitions, metric, axis)
+        lines = [line for line in panels[""] if line.x.any()]
+        if lines:
+            ylabel = _lines.scored(runs, metric)
+            figure = curves.draw(sheet, {"": lines}, measure, axis, ylabel)
+            ends = ", ".join(f"{line.label} {line.end:.4g}" for line in lines)
+            caption = f"mean over repetitions ± sample standard deviation; last: {ends}"
+            pictures[f"Curves over {AXES[axis][0]}", caption] = figure
+    return pictures
+
+
+def _draw_clients(
+    scores: Rows, rows: Mapping[str, list[Run]], sheet: paper.Sheet
+) -> Pictures:
+    """Draw each client's own number, and its gain over training alone."""
+    dots = "a dot is a client's own number in the best round; a box has the middle half"
+    pictures = {("Spread over clients", dots): clients.draw(sheet, scores)}
+    alone = [row for row in rows if rows[row][0].summary.method == ALONE]
+    if len(alone) == 1 and len(rows) > 1:
+        beside = gains.beside(scores, alone[0])
+        caption = "each client's own number less that of its model trained alone"
+        figure = gains.draw(sheet, beside, alone[0])
+        pictures["Gains over training alone", caption] = figure
+    return pictures
+
+
+def _compare(
+    arranged: Arrangement, column: str, rows: Mapping[str, list[Run]]
+) -> Sheet | str:
     """Compare all rows with one that does not depend on the results: training alone,
     else FedAvg, else the first row of the table.
     """
     if len(rows) < 2:
-        return Gains(why="no interval: one row alone has nothing to stand beside")
-    reference = _reference(arranged, rows)
-    measure = next(iter(rows.values()))[0].measure
+        return "no interval: a row alone cannot be compared"
+    reference = _find_reference(arranged, rows)
+    measure = rows[reference][0].measure
     if measure.kind == "std":
-        return Gains(why=f"no interval: clients have no {measure.score} of their own")
+        return f"no interval: clients have no {measure.score} of their own"
     try:
-        table = comparison.sheet(arranged, column, reference, measure, AT)
+        return comparison.sheet(arranged, column, Reference(reference), measure, AT)
     except UserError as error:
-        return Gains(why=f"no interval: {error}")
-    svg = ""
-    scores = _scored(rows, paper.sheet())
-    if rows[reference][0].summary.method == ALONE and scores is not None:
-        of_rows = gains.beside(scores, reference)
-        svg = paper.svg(gains.draw(paper.sheet(), of_rows, reference), "gains")
-    return Gains(reference, table, "", svg)
+        return f"no interval: {error}"
 
 
-def _reference(arranged: Arrangement, rows: Mapping[str, list[Run]]) -> str:
-    """Return the label of the row beside which the others stand."""
+def _find_reference(arranged: Arrangement, rows: Mapping[str, list[Run]]) -> str:
+    """Return the label of the row with which the others are compared."""
     in_order = [row for row in arranged.rows if row in rows]
     for method in REFERENCES:
         found = [row for row in in_order if rows[row][0].summary.method == method]
@@ -229,8 +184,8 @@ def _reference(arranged: Arrangement, rows: Mapping[str, list[Run]]) -> str:
     return in_order[0]
 
 
-def _scored(rows: Mapping[str, list[Run]], sheet: Sheet) -> Rows | None:
-    """The clients' numbers of runs whose partition is recorded."""
+def _score_clients(rows: Mapping[str, list[Run]], sheet: paper.Sheet) -> Rows | None:
+    """Return the clients' numbers of runs whose partition is recorded."""
     repetitions = {}
     for row, runs in rows.items():
         recorded = [run for run in runs if "test_counts" in run.results.static]
@@ -245,79 +200,64 @@ def _scored(rows: Mapping[str, list[Run]], sheet: Sheet) -> Rows | None:
         return None
 
 
-def _participation(rows: Mapping[str, list[Run]], paper: Paper) -> str:
-    """Who took part when, where it is different; of a few rows, one run each."""
-    titles: dict[bytes, list[str]] = {}
-    found = {}
-    for row, runs in rows.items():
-        if not participation.is_recorded(runs[0]):
-            continue
-        turns = participation.turns(runs[0])
-        key = turns.counted.tobytes() + turns.seconds.tobytes()
-        titles.setdefault(key, []).append(row)
-        found[key] = turns
-    if not found:
-        return ""
-    panels = {}
-    for key, turns in list(found.items())[:TIMETABLES]:
-        panels[", ".join(titles[key])] = turns
-    figure = participation.draw(paper.sheet(), panels)
-    return paper.svg(figure, "participation")
-
-
-def _partitions(rows: Mapping[str, Sequence[Placed]], paper: Paper) -> str:
-    """The different partitions of a column's runs, by the counts of samples; a few of
-    them.
-    """
-    everyone = [placed for cell in rows.values() for placed in cell]
-    names = called([placed.setting for placed in everyone])
-    counted: dict[bytes, np.ndarray] = {}
-    grouped: dict[bytes, list[str]] = {}
-    seeds: dict[bytes, list[str]] = {}
-    for placed, name in zip(everyone, names, strict=True):
-        counts = placed.run.results.static.get("train_counts")
-        if counts is None:
-            continue
-        groups = partition.groups_of(placed.run)
-        key = counts.tobytes() + repr(groups).encode()
-        counted[key] = counts
-        grouped[key] = groups
-        of_counts = seeds.setdefault(key, [])
-        if name not in of_counts:
-            of_counts.append(name)
-    if not counted:
-        return ""
-    panels = {}
-    panel_groups = {}
-    for key, counts in list(counted.items())[:PARTITIONS]:
-        clients, classes = counts.shape
-        title = f"{clients:,} clients, {classes:,} classes, {', '.join(seeds[key])}"
-        if different := len(set(grouped[key])):
-            title += f"; {different:,} groups of clients"
-        if clients > CLIENTS:
-            title += f"; the first {CLIENTS} clients"
-        if classes > CLASSES:
-            title += f"; the first {CLASSES} classes"
-        panels[title] = counts[:CLIENTS, :CLASSES]
-        panel_groups[title] = grouped[key][:CLIENTS]
-    figure = partition.bubbles(paper.sheet(), panels, panel_groups)
-    return paper.svg(figure, "partition")
-
-
-def _fairness(
+def _tabulate_spread(
     runs: list[Run], arranged: Arrangement, rows: Sequence[str]
-) -> list[Grid]:
-    """A table for each summary over clients that was recorded of the score that counts,
-    with its rows in the order of ``rows``.
-    """
-    measure = runs[0].measure
-    described = runs[0].scores.get(measure.score)
+) -> list[Sheet]:
+    """Return a table with each summary over clients of the primary score."""
+    import pandas
+
+    score = runs[0].measure.score
+    described = runs[0].scores.get(score)
     if described is None or not all(run.summary.finished for run in runs):
         return []
-    return [
-        sweep_table.make(
-            runs, arranged.down, arranged.across, Reading(f"{measure.score}/{kind}", AT)
-        ).ordered(rows)
-        for kind, name in described["recorded"].items()
-        if any(f"{run.score}/{name}" in run.results.values for run in runs)
-    ]
+    texts, best = {}, {}
+    for kind, name in described["recorded"].items():
+        if any(f"{run.score}/{name}" in run.results.values for run in runs):
+            reading = Reading(f"{score}/{kind}", AT)
+            grid = sweep_table.make(runs, arranged.down, arranged.across, reading)
+            heading = KINDS.get(kind, kind)
+            texts[heading] = grid.texts[grid.columns[0]]
+            best[heading] = grid.best[grid.columns[0]]
+    title = f"Spread of {score} over clients in the best round"
+    frame = pandas.DataFrame(texts).reindex(rows)
+    return [Sheet(title, frame, pandas.DataFrame(best).reindex(rows), frame)]
+
+
+def tabulate_costs(rows: Mapping[str, Sequence[Run]]) -> Sheet:
+    """Return a table of costs, means over the runs of each row."""
+    import pandas
+
+    means = {}
+    for row, runs in rows.items():
+        costs = pandas.DataFrame(map(measure_costs, runs), dtype=float)
+        means[row] = costs.mean()
+    numbers = pandas.DataFrame(means).T
+    # On a single rank no bytes are moved: a dash shows that.
+    texts = numbers.map(lambda cost: f"{cost:,.4g}" if cost > 0 else MISSING)
+    whole = numbers["whole run"]
+    texts["whole run"] = whole.map(lambda cost: duration(cost) if cost > 0 else MISSING)
+    title = (
+        "Cost: floats of a client in a round, megabytes over MPI and seconds of a round, "
+        "means without the first round; phases overlap"
+    )
+    return Sheet(title, texts, texts.map(lambda text: False), numbers)
+
+
+def measure_costs(run: Run) -> dict[str, float | None]:
+    """Return what a round of a run costs, without the first, and the whole run."""
+    rounds = run.rounds().astype(float)
+    means = rounds[run.results.played][1:].mean()
+    whole = math.nan
+    if "seconds/round" in rounds and not run.results.is_packed:
+        whole = rounds["seconds/round"].sum()
+    costs: dict[str, float | None] = {
+        "floats down": run.summary.floats_down,
+        "floats up": run.summary.floats_up,
+        "MB down": means.get("bytes_down", math.nan) / 1e6,
+        "MB up": means.get("bytes_up", math.nan) / 1e6,
+        "whole run": whole,
+    }
+    for name in means.index:
+        if name.startswith("seconds/"):
+            costs[f"s/{name.partition('/')[2]}"] = means[name]
+    return costs

@@ -1,4 +1,4 @@
-"""What to cite: BibTeX of methods, of runs, and of hpcfl itself."""
+"""BibTeX entries of methods, of runs, and of hpcfl itself."""
 
 import re
 from collections.abc import Iterable
@@ -17,7 +17,7 @@ OWN = f"""@misc{{hpcfl,
 
 
 def entries() -> dict[str, list[str]]:
-    """The entries of ``references.bib``, each with the methods in its keywords."""
+    """Return the entries of ``references.bib``, each with the methods in its keywords."""
     text = REFERENCES.read_text(encoding="utf-8")
     found = {}
     for block in text.split("\n\n"):
@@ -29,12 +29,12 @@ def entries() -> dict[str, list[str]]:
 
 
 def of_methods() -> str:
-    """The entries of all built-in methods."""
+    """Return the entries of all built-in methods."""
     return "\n\n".join(entries())
 
 
 def of_method(name: str) -> str:
-    """The entry of a built-in method. Raises UserError where there is none."""
+    """Return the entry of a built-in method. Raises UserError where there is none."""
     name = name.replace("_", "-")
     found = _cited({name})
     if not found:
@@ -46,9 +46,7 @@ def of_method(name: str) -> str:
 
 
 def of_runs(runs: Iterable[Run]) -> str:
-    """The entry of hpcfl, and those of all built-in methods and options that the runs
-    used.
-    """
+    """Return the entries of hpcfl and of all methods and options that the runs used."""
     used: set[str] = set()
     for run in runs:
         method = run.config["method"]
@@ -61,5 +59,5 @@ def of_runs(runs: Iterable[Run]) -> str:
 
 
 def _cited(methods: set[str]) -> list[str]:
-    """The entries that have one of the methods in their keywords."""
+    """Return the entries that have one of the methods in their keywords."""
     return [entry for entry, named in entries().items() if methods & set(named)]

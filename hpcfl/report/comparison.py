@@ -9,7 +9,7 @@ beside it.
 import math
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -17,10 +17,16 @@ from hpcfl.errors import UserError
 from hpcfl.experiment import plugins
 from hpcfl.report import search_spending
 from hpcfl.report.arrangement import Arrangement, Placed
-from hpcfl.report.grid import SPENT, Sheet, spent_text
-from hpcfl.report.inference import Interval, interval, partitions_needed
-from hpcfl.report.reading import At, counts_of, of_clients, own_column
-from hpcfl.report.significance import LEVEL, holm, signed_rank
+from hpcfl.report.grid import MISSING, SPENT, Sheet
+from hpcfl.report.inference import (
+    LEVEL,
+    Interval,
+    correct,
+    interval,
+    partitions_needed,
+    signed_rank,
+)
+from hpcfl.report.metric_values import At, counts_of, of_clients, own_column
 from hpcfl.report.summary import Run
 from hpcfl.scores._described import Measure
 
@@ -30,31 +36,44 @@ if TYPE_CHECKING:
 GAIN = "gain ± 95 %"
 WORST = 0.1  # the share of clients with the lowest gains
 MARGIN = 0.5  # of equivalence, in the unit that is shown
-NOTE = (
-    "gain: of each client its number less that under {reference}, mean over clients and "
-    "then over {partitions} partitions, ± half of its 95 % interval (bootstrap over "
-    "partitions with clients within), and Holm's p for {tests} comparisons; same: within "
-    "± {margin:g} at the level of 5 %, open: neither; hurt: clients with a gain below 0, "
-    "and by how much in the mean; worst tenth: mean of the lowest gains; Gini: of the "
-    "clients' numbers, 0 where all are alike"
-)
-NOTE_ON_POWER = (
-    "needs: with so many partitions a difference of {difference:g} is seen with a chance of "
-    "80 %, at the level {level:.2g} that Holm's correction may ask for"
-)
 PAIRS = "p (pairs of client and seed independent)"
-NOTE_ON_PAIRS = (
-    f"{PAIRS}: Wilcoxon's signed-rank test on {{pairs}} pairs with Holm's correction for "
-    "{tests} comparisons; clients of a partition share its draw, so that the test says "
-    "nothing about other partitions"
+# Columns that only some tables have: their numbers, headings and formats.
+OPTIONAL = (
+    ("needs", "needs", ".0f"),
+    ("p_pairs", PAIRS, ".2g"),
+    (SPENT, SPENT, ".2f"),
+)
+NOTE = (
+    "gain: a client's number less that under {reference}, mean over clients and then over "
+    "{partitions} partitions, ± half of its 95 % interval; p: corrected by Holm; same: "
+    "within ± {margin:g} at the level of 5 %; hurt: clients with a gain below 0, by: their "
+    "mean gain; worst tenth: mean of the lowest gains; Gini: 0 where clients are alike"
 )
 ONE_PARTITION = "no interval: one partition alone has none; play other seeds"
 UNMATCHED = "{column}: {row} left out, it shares no repetition with {reference}"
 
 
 @dataclass(frozen=True)
+class Reference:
+    """A row with which all others are compared.
+
+    Attributes:
+        row: Its label.
+        margin: Differences below it count as none, in the unit that is shown.
+        power: A difference in the same unit; the table shows how many partitions are
+            needed to find it.
+        pairs: Adds a test over pairs of client and seed.
+    """
+
+    row: str
+    margin: float = MARGIN
+    power: float | None = None
+    pairs: bool = False
+
+
+@dataclass(frozen=True)
 class Gains:
-    """A row beside the reference on the same clients of the same partitions.
+    """A row compared with the reference on the same clients of the same partitions.
 
     Attributes:
         of_clients: Of each partition the clients' gains ``[n_r]``, positive where the
@@ -71,20 +90,19 @@ class Gains:
 
     @property
     def hurt(self) -> float:
-        """The share of clients that lose, mean over partitions."""
-        shares = [float((gains < 0).mean()) for gains in self.of_clients]
-        return float(np.mean(shares))
+        """Return the share of clients that lose, mean over partitions."""
+        return float(np.mean([(gains < 0).mean() for gains in self.of_clients]))
 
     @property
     def loss(self) -> float:
-        """The mean gain of those that lose, NaN where none does."""
-        everyone = np.concatenate(self.of_clients)
-        losing = everyone[everyone < 0]
+        """Return the mean gain of clients that lose, NaN where none does."""
+        gains = np.concatenate(self.of_clients)
+        losing = gains[gains < 0]
         return float(losing.mean()) if len(losing) else math.nan
 
     @property
     def worst_tenth(self) -> float:
-        """The mean of the lowest tenth of gains, at least one, over partitions."""
+        """Return the mean of the lowest tenth of gains, at least one, over partitions."""
         means = []
         for gains in self.of_clients:
             count = max(1, int(WORST * len(gains)))
@@ -95,125 +113,134 @@ class Gains:
 def sheet(
     arranged: Arrangement,
     column: str,
-    reference: str,
+    against: Reference,
     measure: Measure,
     at: At,
     models: str = "",
-    margin: float = MARGIN,
-    power: float | None = None,
-    pairs: bool = False,
 ) -> Sheet:
-    """Return one column of a table, each row beside the reference.
+    """Return one column of a table, each row compared with the reference.
 
     Args:
         arranged: The finished runs.
         column: The label of a column.
-        reference: The label of a row.
-        measure: Whose numbers are compared; each client's own number of its score is.
-        at: Where they are read.
-        models: The column of models that are scored; "" for the one that counts in
-            each run.
-        margin: Differences below it count as none, in the unit that is shown.
-        power: A difference, in the unit that is shown, of which is said how many
-            partitions it needs.
-        pairs: Whether a test over pairs of client and seed stands beside the intervals.
+        against: The reference.
+        measure: The score that is compared, of each client.
+        at: The rounds in which it is read.
+        models: The column of models that are scored; "" for each run's primary one.
 
     Raises:
         UserError: No such row, or nothing to compare.
     """
     rows = arranged.column(column)
-    reference = named_row(reference, list(rows))
-    gains = {}
-    unmatched = []
+    reference = find_row(against.row, list(rows))
+    gains, notes = {}, []
     for row in arranged.rows:
         if row == reference or row not in rows:
             continue
         found = gains_of(rows[row], rows[reference], measure, at, models)
         if found is None:
-            unmatched.append(row)
+            notes.append(UNMATCHED.format(column=column, row=row, reference=reference))
         else:
             gains[row] = found
     if not gains:
         raise UserError(f"{column}: nothing to compare with {reference}")
-    notes = [
-        *_notes(gains, reference, margin, power, pairs),
-        *(
-            UNMATCHED.format(column=column, row=row, reference=reference)
-            for row in unmatched
-        ),
-    ]
-    lines = _lines(gains, margin / measure.factor)
-    if power is not None:
-        _add_needed(lines, gains, power / measure.factor)
-    if pairs:
-        _add_pairs(lines, gains)
-    for row, line in lines.items():
-        share = search_spending.of_runs([placed.run for placed in rows[row]])
-        if share is not None:
-            line[SPENT] = share
+    numbers = tabulate(gains, against, measure.factor)
+    shares = {
+        row: search_spending.find_share([placed.run for placed in rows[row]])
+        for row in gains
+    }
+    if any(share is not None for share in shares.values()):
+        numbers[SPENT] = shares
     unit = f" in {measure.unit}" if measure.unit else ""
     title = f"{column}: {measure.score}{unit} of each client beside {reference}, {at}"
-    return _as_sheet(title, column, list(lines.values()), measure, notes)
+    texts = _format(numbers, measure)
+    best = texts.map(lambda text: False)
+    best.loc[numbers["verdict"] == "better", GAIN] = True
+    numbers.insert(0, "column", column)
+    notes = [*_describe(gains, reference, against), *notes]
+    return Sheet(title, texts, best, numbers.reset_index(), notes)
 
 
-def _notes(
-    gains: Mapping[str, Gains],
-    reference: str,
-    margin: float,
-    power: float | None,
-    pairs: bool,
+def _describe(
+    gains: Mapping[str, Gains], reference: str, against: Reference
 ) -> list[str]:
-    """Return the notes on a column's intervals and tests; arguments as for ``sheet``."""
+    """Return the notes on a column's intervals and tests."""
     counts = sorted({of_row.interval.partitions for of_row in gains.values()})
-    tests = _intervals(gains)
     notes = [
         NOTE.format(
             reference=reference,
             partitions=" to ".join(map(str, dict.fromkeys((counts[0], counts[-1])))),
-            tests=tests,
-            margin=margin,
+            margin=against.margin,
         )
     ]
     if counts[-1] == 1:
         notes.append(ONE_PARTITION)
-    if power is not None:
-        level = LEVEL / max(1, tests)
-        notes.append(NOTE_ON_POWER.format(difference=power, level=level))
-    if pairs:
-        most = max(len(of_row.of_pairs) for of_row in gains.values())
-        notes.append(NOTE_ON_PAIRS.format(pairs=most, tests=len(gains)))
     return notes
 
 
-def _intervals(gains: Mapping[str, Gains]) -> int:
-    """Return the number of rows that have an interval."""
-    return sum(not math.isnan(of_row.interval.p) for of_row in gains.values())
-
-
-def _lines(gains: Mapping[str, Gains], margin: float) -> dict[str, dict[str, Any]]:
+def tabulate(
+    gains: Mapping[str, Gains], against: Reference, factor: int
+) -> "pandas.DataFrame":
     """Return the numbers of each row, in the unit in which they are recorded."""
-    corrected = _corrected({row: of_row.interval.p for row, of_row in gains.items()})
-    lines = {}
-    for row, of_row in gains.items():
-        p = corrected.get(row, math.nan)
-        lines[row] = {"row": row, **_line(of_row, p, margin)}
-    return lines
+    import pandas
+
+    frame = pandas.DataFrame(
+        {
+            "gain": {row: one.interval.mean for row, one in gains.items()},
+            "half": {row: one.interval.half for row, one in gains.items()},
+            "p": correct({row: one.interval.p for row, one in gains.items()}),
+        }
+    ).rename_axis("row")
+    same = {
+        row: one.interval.within(against.margin / factor) for row, one in gains.items()
+    }
+    better = frame["gain"].gt(0).map({True: "better", False: "worse"})
+    frame["verdict"] = pandas.Series(same).map({True: "same", False: "open"})
+    frame["verdict"] = frame["verdict"].mask(frame["p"] < LEVEL, better)
+    frame["verdict"] = frame["verdict"].mask(frame["p"].isna(), "")
+    for name in ("hurt", "loss", "worst_tenth", "gini"):
+        frame[name] = {row: getattr(one, name) for row, one in gains.items()}
+    if against.power is not None:
+        level = LEVEL / max(1, frame["p"].count())
+        needed = {
+            row: partitions_needed(
+                one.interval.deviation, against.power / factor, level
+            )
+            for row, one in gains.items()
+        }
+        frame["needs"] = pandas.Series(needed, dtype=float)
+    if against.pairs:
+        frame["p_pairs"] = correct(
+            {row: signed_rank(one.of_pairs) for row, one in gains.items()}
+        )
+    return frame
 
 
-def _add_needed(
-    lines: dict[str, dict[str, Any]], gains: Mapping[str, Gains], power: float
-) -> None:
-    """Add the number of partitions in which a difference ``power`` is seen."""
-    level = LEVEL / max(1, _intervals(gains))
-    for row, of_row in gains.items():
-        lines[row]["needs"] = _needed(of_row.interval.deviation, power, level)
+def _format(frame: "pandas.DataFrame", measure: Measure) -> "pandas.DataFrame":
+    """Return the numbers of ``tabulate`` as texts."""
+    import pandas
 
+    form = ".2f" if measure.percent else ".4g"
 
-def _add_pairs(lines: dict[str, dict[str, Any]], gains: Mapping[str, Gains]) -> None:
-    """Add Holm's p-values of the test over pairs of client and seed."""
-    tested = {row: signed_rank(of_row.of_pairs) for row, of_row in gains.items()}
-    for row, p in _corrected(tested).items():
-        lines[row]["p_pairs"] = p
+    def show(name: str, form: str, factor: int = 1) -> "pandas.Series[str]":
+        numbers = factor * frame[name].astype(float)
+        return numbers.map(lambda one: MISSING if math.isnan(one) else f"{one:{form}}")
+
+    factor = measure.factor
+    half = show("half", form, factor)
+    columns = {
+        GAIN: show("gain", f"+{form}", factor) + " ± " + half,
+        "p": show("p", ".2g"),
+        "": frame["verdict"],
+        "hurt %": show("hurt", ".1f", 100),
+        "by": show("loss", f"+{form}", factor),
+        "worst tenth": show("worst_tenth", f"+{form}", factor),
+        "Gini": show("gini", ".3f"),
+    }
+    for name, heading, form in OPTIONAL:
+        if name in frame:
+            columns[heading] = show(name, form)
+    return pandas.DataFrame(columns).rename_axis(None)
 
 
 def gains_of(
@@ -223,7 +250,7 @@ def gains_of(
     at: At,
     models: str = "",
 ) -> Gains | None:
-    """The gains of one row; None where it shares no repetition with the reference.
+    """Return the gains of one row; None where it shares no repetition with the reference.
 
     The arguments are as for ``sheet``. Raises UserError where repetitions with the same
     seeds have other clients.
@@ -246,27 +273,25 @@ def gains_of(
         )
         of_partition.setdefault(partition_of(placed), []).append(gained)
         own.append(gini(numbers[np.isfinite(numbers)]))
-    gains = []
-    for repetitions in of_partition.values():
-        mean = np.mean(repetitions, axis=0)
-        known = mean[np.isfinite(mean)]
-        if len(known):
-            gains.append(known)
-    if not gains:
+    if not own:
         return None
-    everyone = [repetition for one in of_partition.values() for repetition in one]
-    of_pairs = np.concatenate(everyone)
-    known_pairs = of_pairs[np.isfinite(of_pairs)]
-    return Gains(gains, float(np.mean(own)), interval(gains), known_pairs)
+    means = [np.mean(gains, axis=0) for gains in of_partition.values()]
+    known = [mean[np.isfinite(mean)] for mean in means]
+    known = [mean for mean in known if len(mean)]
+    if not known:
+        return None
+    pairs = np.concatenate([one for gains in of_partition.values() for one in gains])
+    pairs = pairs[np.isfinite(pairs)]
+    return Gains(known, float(np.mean(own)), interval(known), pairs)
 
 
 def _numbers(run: Run, models: str, measure: Measure, at: At) -> np.ndarray:
-    """Each client's own number, [clients]; NaN for those without one."""
+    """Return each client's own number, [clients]; NaN for those without one."""
     return of_clients(run, own_column(run, models), measure, at)
 
 
 def gini(numbers: np.ndarray) -> float:
-    """The Gini coefficient of numbers ``[n]`` that are not negative: half of the mean
+    """Return the Gini coefficient of numbers ``[n]`` that are not negative: half of the mean
     absolute difference over the mean, 0 where all are alike; NaN for a mean of 0.
     """
     mean = numbers.mean() if len(numbers) else 0.0
@@ -278,8 +303,8 @@ def gini(numbers: np.ndarray) -> float:
     return float(weighted / (count**2 * mean))
 
 
-def named_row(name: str, rows: Sequence[str]) -> str:
-    """The row that is called ``name``, or whose first word is it where only one's is.
+def find_row(name: str, rows: Sequence[str]) -> str:
+    """Find the row with the label ``name``, or the only one with it as first word.
 
     Raises UserError where there is none.
     """
@@ -293,13 +318,13 @@ def named_row(name: str, rows: Sequence[str]) -> str:
 
 
 def _seeds(placed: Placed) -> tuple[str, str]:
-    """What tells the repetitions of an experiment apart."""
+    """Return the seeds of a run, in which repetitions differ."""
     setting = placed.setting
     return repr(setting.get("seed")), repr(setting.get("partition.seed"))
 
 
 def partition_of(placed: Placed) -> Hashable:
-    """The key of a run's partition: who holds how many samples where a file says it,
+    """Return the key of a run's partition: the samples of each client if a file has it,
     its own seed, or the run's where it has none.
     """
     setting = placed.setting
@@ -307,84 +332,3 @@ def partition_of(placed: Placed) -> Hashable:
         return counts_of(placed.run, "test").tobytes()
     own = setting.get("partition.seed")
     return repr(setting.get("seed") if own is None else own)
-
-
-def _corrected(p: Mapping[str, float]) -> dict[str, float]:
-    """Return Holm's p-values of the rows that have one."""
-    tested = {row: one for row, one in p.items() if not math.isnan(one)}
-    values = holm(np.array(list(tested.values())))
-    return dict(zip(tested, values.tolist(), strict=True))
-
-
-def _line(gains: Gains, p: float, margin: float) -> dict[str, Any]:
-    """The numbers of one row, in the unit in which they are recorded."""
-    of_mean = gains.interval
-    verdict = ""
-    if p < LEVEL:
-        verdict = "better" if of_mean.mean > 0 else "worse"
-    elif not math.isnan(p):
-        verdict = "same" if of_mean.within(margin) else "open"
-    return {
-        "gain": of_mean.mean,
-        "half": of_mean.half,
-        "p": p,
-        "verdict": verdict,
-        "hurt": gains.hurt,
-        "loss": gains.loss,
-        "worst_tenth": gains.worst_tenth,
-        "gini": gains.gini,
-    }
-
-
-def _needed(deviation: float, difference: float, level: float) -> float:
-    """``partitions_needed``, NaN where it is not known or too many."""
-    if math.isnan(deviation):
-        return math.nan
-    return partitions_needed(deviation, difference, level) or math.nan
-
-
-def _as_sheet(
-    title: str,
-    column: str,
-    lines: list[dict[str, Any]],
-    measure: Measure,
-    notes: list[str],
-) -> Sheet:
-    """The numbers as texts, and for other programs as they are."""
-    import pandas
-
-    frame = pandas.DataFrame(lines).set_index("row")
-    form = ".2f" if measure.percent else ".4g"
-
-    def shown(name: str, sign: str = "+") -> "pandas.Series[str]":
-        values = measure.factor * frame[name]
-        return values.map(lambda number: _text(number, sign + form))
-
-    texts = pandas.DataFrame(
-        {
-            GAIN: shown("gain") + " ± " + shown("half", sign=""),
-            "p": frame["p"].map(lambda number: _text(number, ".2g")),
-            "": frame["verdict"],
-            "hurt %": frame["hurt"].map(lambda share: f"{100 * share:.1f}"),
-            "by": shown("loss"),
-            "worst tenth": shown("worst_tenth"),
-            "Gini": frame["gini"].map(lambda number: _text(number, ".3f")),
-        }
-    ).rename_axis(None)
-    if "needs" in frame:
-        texts["needs"] = frame["needs"].map(
-            lambda number: "–" if math.isnan(number) else f"{number:.0f}"
-        )
-    if "p_pairs" in frame:
-        texts[PAIRS] = frame["p_pairs"].map(lambda number: _text(number, ".2g"))
-    if SPENT in frame:
-        texts[SPENT] = frame[SPENT].map(spent_text)
-    best = texts.map(lambda text: False)
-    best.loc[frame["verdict"] == "better", GAIN] = True
-    numbers = frame.reset_index()
-    numbers.insert(1, "column", column)
-    return Sheet(title, texts, best, numbers, notes)
-
-
-def _text(number: float, form: str) -> str:
-    return "–" if math.isnan(number) else format(number, form)

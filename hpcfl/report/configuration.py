@@ -142,7 +142,7 @@ def _written(value: Any) -> str:
 
 
 def _meaning(schema: dict[str, Any]) -> str:
-    """What a key means, and its allowed values in brackets."""
+    """Return the meaning of a key, with its allowed values in brackets."""
     return " ".join(
         part for part in (schema.get("description", ""), f"({values(schema)})") if part
     )

@@ -32,8 +32,9 @@ class ValueRange:
 
 
 def find_range(prepared: Prepared, communicator: Communicator) -> ValueRange | None:
-    """Collective. Return the range of the samples as clients see them; None on all
-    ranks but rank 0.
+    """Return the range of the samples as clients see them; None on all ranks but rank 0.
+
+    Collective.
     """
     x = prepared.resources.samples.x
     others = [dimension for dimension in range(x.ndim) if dimension != 1]

@@ -29,11 +29,11 @@ if TYPE_CHECKING:
 
 KINDS = "hpcfl.report.plots"
 PAGE = 7.0  # inches, the text's width on a page with two columns
-# By format the metadata without the date, so that the same picture is the same file.
+# By format the metadata that are left out, so that the same picture is the same file.
 NO_DATE: dict[str, dict[str, Any]] = {
     "png": {},
     "pdf": {"CreationDate": None},
-    "svg": {"Date": None},
+    "svg": {"Date": None, "Creator": None, "Format": None, "Type": None},
 }
 
 
@@ -127,7 +127,7 @@ def draw(folder: Path, runs: list[Run] | None = None) -> list[Path]:
     runs = runs or summary.load_all(folder)
     score = re.sub(r"[^\w-]+", "_", runs[0].measure.score)
     paths = [folder / f"{score}.png"]
-    write(paths[0], lambda: moments(runs, Sheet(PAGE)))
+    write(paths[0], lambda: draw_moments(runs, Sheet(PAGE)))
     if any("train_counts" in run.results.static for run in runs):
         paths.append(folder / "clients.png")
         write(paths[1], lambda: partition.plugin(runs, Sheet(PAGE)))
@@ -137,7 +137,7 @@ def draw(folder: Path, runs: list[Run] | None = None) -> list[Path]:
     return paths
 
 
-def moments(runs: list[Run], sheet: Sheet) -> "Figure":
+def draw_moments(runs: list[Run], sheet: Sheet) -> "Figure":
     """Draw the score that counts over rounds, before and after local training."""
     arranged = arrange(runs, unfinished=True)
     measure = runs[0].measure
@@ -164,11 +164,14 @@ def write(path: Path, make: "Callable[[], Figure]") -> float:
     return float(figure.get_figheight())
 
 
-def as_svg(figure: "Figure") -> bytes:
-    """Return a figure as SVG without a background, whose texts are texts."""
+def as_svg(figure: "Figure", name: str) -> bytes:
+    """Return a figure as SVG without a background, whose texts are texts.
+
+    name: makes the ids of its definitions differ from those of other figures.
+    """
     from matplotlib import rc_context
 
-    with rc_context({"svg.fonttype": "none"}):
+    with rc_context({"svg.fonttype": "none", "svg.hashsalt": name}):
         return _encoded(figure, "svg", transparent=True)
 
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def rounds(results: Results) -> "pandas.DataFrame":
-    """One row a round, by its number; a column for each number that was recorded of it."""
+    """Return one row a round, by its number, with a column for each recorded number."""
     import pandas
 
     columns = {}
@@ -28,7 +28,7 @@ def rounds(results: Results) -> "pandas.DataFrame":
 
 
 def clients(results: Results) -> "pandas.DataFrame":
-    """What was recorded of each client in each round.
+    """Return the recorded numbers of each client in each round.
 
     Returns:
         One row for each round and client of which something was recorded; a column for
@@ -62,7 +62,7 @@ def clients(results: Results) -> "pandas.DataFrame":
 
 
 def _recorded_of_clients(recorded: ClientNumbers) -> dict[str, np.ndarray]:
-    """The clients' numbers by column of the data frame, [N] each."""
+    """Return the clients' numbers by column of the data frame, [N] each."""
     columns = {}
     for text, numbers in recorded.columns.items():
         name = MetricName.parse(text)
@@ -75,7 +75,7 @@ def _recorded_of_clients(recorded: ClientNumbers) -> dict[str, np.ndarray]:
 
 
 def runs(rows: Mapping[str, Mapping[str, Any]]) -> "pandas.DataFrame":
-    """One row a run, by its folder, of what ``Run.row`` says of each."""
+    """Return one row a run, by its folder, with the columns of ``Run.row``."""
     import pandas
 
     return pandas.DataFrame.from_dict(rows, orient="index").rename_axis("folder")

@@ -53,8 +53,6 @@ class Grid:
         rows: The labels of the rows, in their order.
         columns: The labels of the columns, in their order.
         metric: What the numbers are, as the user named it.
-        kind: The summary over clients that they are, such as "mean"; "" for numbers of
-            no score.
         percent: Whether the numbers are in %.
         at: Where in each run they are read: a key of READ, or in other words.
         notes: Lines to show below the table.
@@ -66,7 +64,6 @@ class Grid:
     rows: list[str]
     columns: list[str]
     metric: str
-    kind: str
     percent: bool
     at: str
     notes: list[str]
@@ -75,7 +72,7 @@ class Grid:
 
     @property
     def title(self) -> str:
-        """What the numbers are, in a line."""
+        """Describe the numbers in a line."""
         unit = " in %" if self.percent else ""
         best_by = sorted(set(self.entries["best_by"]))
         rounds = READ.get(self.at, self.at).format(best_by=" or ".join(best_by))
@@ -89,7 +86,7 @@ class Grid:
 
     @cached_property
     def numbers(self) -> "pandas.DataFrame":
-        """A line for each entry: row, column, metric, at, mean, std, runs, clients,
+        """Return a line for each entry: row, column, metric, at, mean, std, runs, clients,
         best_by.
         """
         from pandas import MultiIndex
@@ -106,7 +103,7 @@ class Grid:
 
     @cached_property
     def texts(self) -> "pandas.DataFrame":
-        """The entries as ``85.31 ± 0.42``, rows × columns, with ``(2)`` behind one that
+        """Return the entries as ``85.31 ± 0.42``, rows × columns, with ``(2)`` behind one that
         has only 2 runs where others have more.
         """
         import pandas
@@ -132,22 +129,20 @@ class Grid:
 
     @cached_property
     def best(self) -> "pandas.DataFrame":
-        """Which entries are the best of their columns, rows × columns."""
+        """Mark the entries that are the best of their columns, rows × columns."""
         best = self._laid_out(self.entries["best"], False)
         if self.spent:
             best[SPENT] = False
         return best
 
     def ordered(self, rows: Sequence[str]) -> "Grid":
-        """The same with its rows in the order of ``rows``; those that are not among
-        them come last.
-        """
+        """Return the same with its rows in the order of ``rows``, others last."""
         first = [row for row in rows if row in self.rows]
         last = [row for row in self.rows if row not in rows]
         return replace(self, rows=[*first, *last])
 
     def _nothing(self, none: int, runs: int) -> str:
-        """The text of an entry whose number ``none`` of its runs have not."""
+        """Return the text of an entry whose number ``none`` of its runs lack."""
         if not self.until:
             return MISSING
         return UNREACHED if none == runs else f"{UNREACHED} ({none} of {runs})"
@@ -155,7 +150,7 @@ class Grid:
     def _laid_out(
         self, of_entries: "pandas.Series[Any]", missing: object
     ) -> "pandas.DataFrame":
-        """Something of each entry, rows × columns."""
+        """Return a number or text of each entry, rows × columns."""
         table = of_entries.unstack(fill_value=missing)
         table = table.reindex(self.rows, columns=self.columns, fill_value=missing)
         return table.rename_axis(index=None, columns=None)

@@ -1,9 +1,9 @@
-"""Paired differences to a reference, with what they say of further partitions.
+"""Paired differences to a reference: intervals over partitions, tests and corrections.
 
 The clients of one partition share its draw, so they are no independent witnesses of a
 difference between methods: a new federation is a new partition, with new clients in it.
-What is resampled are therefore partitions, and within each of them its clients: the
-bootstrap of Davison & Hinkley, "Bootstrap Methods and their Application", 1997, section 3.8,
+The bootstrap therefore resamples partitions, and within each of them its clients:
+Davison & Hinkley, "Bootstrap Methods and their Application", 1997, section 3.8,
 for data in groups, with both stages drawn with replacement.
 
 Intervals are studentised and symmetric (ibid., section 5.2.1): the spread of the partitions'
@@ -14,13 +14,13 @@ hold the truth.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from hpcfl.report.significance import LEVEL
-
+# A difference with a corrected p-value below this counts as larger than the noise.
+LEVEL = 0.05
 RESAMPLES = 4999
 POWER = 0.8  # the chance with which a difference is to be seen
 MOST_PARTITIONS = 10_000  # that are looked at for ``partitions_needed``
@@ -50,12 +50,12 @@ class Interval:
     partitions: int
 
     def within(self, margin: float) -> bool:
-        """Whether the difference is smaller than ``margin`` at the level of 5 %."""
+        """Tell whether the difference is smaller than ``margin`` at the level of 5 %."""
         return abs(self.mean) + self.narrow < margin
 
 
 def interval(differences: Sequence[np.ndarray]) -> Interval:
-    """The mean difference over partitions.
+    """Return the mean difference over partitions with its interval.
 
     Args:
         differences: Of each partition the finite differences ``[n_r]`` of its clients,
@@ -82,7 +82,7 @@ def interval(differences: Sequence[np.ndarray]) -> Interval:
 
 
 def partitions_needed(deviation: float, difference: float, level: float) -> int | None:
-    """How many partitions a paired t-test needs to see a difference.
+    """Return the number of partitions with which a paired t-test finds a difference.
 
     Args:
         deviation: The standard deviation of the partitions' differences.
@@ -112,7 +112,7 @@ def partitions_needed(deviation: float, difference: float, level: float) -> int 
 
 
 def _resampled_ratios(differences: Sequence[np.ndarray], mean: float) -> np.ndarray:
-    """|mean* − mean| over the standard error* of each resample that has one."""
+    """Return |mean* − mean| over the standard error* of each resample that has one."""
     count = len(differences)
     sizes = np.array([len(of_partition) for of_partition in differences])
     padded = np.zeros((count, sizes.max()))
@@ -132,3 +132,43 @@ def _resampled_ratios(differences: Sequence[np.ndarray], mean: float) -> np.ndar
     known = errors > 0
     ratios: np.ndarray = np.abs(drawn_means.mean(axis=0) - mean)[known] / errors[known]
     return ratios
+
+
+def signed_rank(differences: np.ndarray) -> float:
+    """Return the two-sided p-value of Wilcoxon's signed-rank test, 1 where all finite
+    ``differences`` are 0.
+
+    The test takes the differences as independent.
+    """
+    from scipy.stats import wilcoxon  # takes a second to import
+
+    known = differences[np.isfinite(differences)]
+    if not known.any():
+        return 1.0
+    return float(wilcoxon(known).pvalue)
+
+
+def holm(p: np.ndarray) -> np.ndarray:
+    """Correct p-values ``[n]`` by Holm's step-down procedure.
+
+    The chance that at least one difference is called larger than the noise although it
+    is not stays below the level.
+
+    Source: S. Holm, A simple sequentially rejective multiple test procedure, Scand. J.
+    Statist. 6 (1979).
+    """
+    order = np.argsort(p, kind="stable")
+    # For each test how many tests have a p-value at least as large.
+    remaining = len(p) - np.arange(len(p))
+    scaled = remaining * p[order]
+    steps = np.minimum(1, scaled)
+    corrected = np.empty(len(p))
+    corrected[order] = np.maximum.accumulate(steps)
+    return corrected
+
+
+def correct(p: Mapping[str, float]) -> dict[str, float]:
+    """Return Holm's p-values of the rows that have one."""
+    tested = {row: one for row, one in p.items() if not math.isnan(one)}
+    corrected = dict(zip(tested, holm(np.array(list(tested.values()))), strict=True))
+    return {row: float(corrected.get(row, math.nan)) for row in p}

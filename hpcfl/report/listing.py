@@ -1,5 +1,5 @@
-"""What ``hpcfl methods``, ``models``, ``partitions``, ``shifts``, ``selections``,
-``scores`` and ``datasets`` print.
+"""Output of ``hpcfl methods``, ``models``, ``partitions``, ``shifts``, ``selections``,
+``scores`` and ``datasets``.
 """
 
 import json
@@ -61,7 +61,7 @@ def show(kind: str, name: str | None) -> None:
     if not console.is_terminal:
         console = stdout_console(markup=False, width=WIDEST)
     if name is None:
-        console.print(overview(kind, console.width))
+        console.print(overview(kind))
         console.print(f"hpcfl {kind} NAME shows all of one.")
     else:
         for part in details(entry(kind, name)):
@@ -69,7 +69,7 @@ def show(kind: str, name: str | None) -> None:
 
 
 def entry(kind: str, name: str) -> Entry:
-    """The entry called ``name``, built in or a user's own ``module:object``.
+    """Find the entry called ``name``, built in or a user's own ``module:object``.
 
     Raises UserError if there is none.
     """
@@ -83,33 +83,28 @@ def entry(kind: str, name: str) -> Entry:
     raise UserError(f"'{name}' is none of hpcfl's {kind}{nearest(name, known)}")
 
 
-def overview(kind: str, width: int) -> Table:
-    """A table with one line for each entry of a kind, in a terminal of so many columns."""
+def overview(kind: str) -> Table:
+    """Return a table with a line for each entry of a kind."""
     headings = [kind.removesuffix("s"), *(heading for heading, _ in COLUMNS[kind])]
     lines = [
         [entry["name"], *(content(entry) for _, content in COLUMNS[kind])]
         for entry in catalogue.entries(kind)
     ]
-    widths = [max(map(len, column)) for column in zip(headings, *lines, strict=True)]
-    while max(widths) > 10 and sum(widths) + BETWEEN * (len(widths) - 1) > width:
-        widths[widths.index(max(widths))] -= 1
     table = Table(
-        *(
-            Column(heading, width=width, no_wrap=True)
-            for heading, width in zip(headings, widths, strict=True)
-        ),
+        *(Column(heading, no_wrap=True, overflow="ellipsis") for heading in headings),
         box=None,
         padding=(0, BETWEEN, 0, 0),
         pad_edge=False,
         header_style="bold",
     )
+    table.columns[0].min_width = max(len(name) for name, *_ in lines)
     for line in lines:
         table.add_row(*line)
     return table
 
 
 def details(entry: Entry) -> list[str | Table]:
-    """What there is to say of one entry: texts, and a table of its keys."""
+    """Return the description of one entry: texts, and a table of its keys."""
     reference = f" ({entry['reference']})" if entry.get("reference") else ""
     title = f"{entry['name']}{reference}: {entry['description']}"
     parts: list[str | Table] = [title.removesuffix(": ")]
@@ -140,12 +135,12 @@ def details(entry: Entry) -> list[str | Table]:
 
 
 def default(schema: dict[str, Any]) -> str:
-    """What a key is where nothing is said of it, as it is written in an experiment file."""
+    """Return the default of a key as an experiment file has it."""
     return _text(schema["default"]) if "default" in schema else "–"
 
 
 def values(schema: dict[str, Any]) -> str:
-    """The values that a JSON schema allows in a few words, such as ``all | output |
+    """Describe the values that a JSON schema allows, such as ``all | output |
     integer > 0``.
     """
     if "anyOf" in schema:
@@ -167,7 +162,7 @@ def values(schema: dict[str, Any]) -> str:
 
 
 def _text(value: Any) -> str:
-    """A default as it is written in an experiment file."""
+    """Format a value as an experiment file has it."""
     if isinstance(value, str):
         return value
     return "not set" if value is None else json.dumps(value)

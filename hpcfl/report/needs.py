@@ -7,7 +7,6 @@ from math import ceil
 from torch import Tensor
 
 from hpcfl.clients.optimizers import slots
-from hpcfl.clock.wave_schedule import iterate_waves
 from hpcfl.communication.communicator import Communicator
 from hpcfl.communication.message import (
     Entry,
@@ -38,9 +37,7 @@ CELL = 10  # letters
 
 @dataclass(frozen=True)
 class RankNeeds:
-    """What one rank needs in memory, without activations: a number of clients, and
-    bytes.
-    """
+    """Memory that one rank needs, without activations: a number of clients, and bytes."""
 
     clients: int  # how many the rank hosts
     samples: int
@@ -57,7 +54,7 @@ class RankNeeds:
 
 
 def of_ranks(prepared: Prepared, communicator: Communicator) -> list[RankNeeds] | None:
-    """Collective. The needs of all ranks, by rank; None on all but rank 0."""
+    """Return the needs of all ranks, by rank; None on all but rank 0. Collective."""
     needs = of_rank(prepared)
     server = of_server(prepared) if prepared.store.ids else None
     together = communicator.gather([vars(needs), server])
@@ -69,7 +66,7 @@ def of_ranks(prepared: Prepared, communicator: Communicator) -> list[RankNeeds] 
 
 
 def of_rank(prepared: Prepared) -> RankNeeds:
-    """This rank's needs, without the server's, in a round in which as many of its
+    """Return this rank's needs, without the server's, in a round in which as many of its
     clients take part as ever can.
     """
     config, resources = prepared.config, prepared.resources
@@ -96,7 +93,7 @@ def of_rank(prepared: Prepared) -> RankNeeds:
 
 
 def of_server(prepared: Prepared) -> int:
-    """Bytes of rank 0's state, messages and checkpoint, which lie in files beyond
+    """Return the bytes of rank 0's state, messages and checkpoint, which lie in files beyond
     ``runtime.memory``, and of two models: the first one's row and module.
 
     The messages are those of a round of a small federation with the same model. What
@@ -116,7 +113,7 @@ def of_server(prepared: Prepared) -> int:
         received_bytes(entry, cohort_size(config))
         for entry in fields(messages.returned).values()
     )
-    received *= rounds_at_once(prepared)
+    received *= rounds_at_once(config)
     # A checkpoint is written from a copy of the state, while the next round is played.
     held = 2 * state + sent + received
     first = 2 * FLOAT * prepared.setup.layout.width
@@ -124,14 +121,14 @@ def of_server(prepared: Prepared) -> int:
 
 
 def scaled(size: int, rows: int, few: int, many: int) -> int:
-    """The bytes of a tensor with ``many`` clients, where it has ``size`` bytes and
+    """Return the bytes of a tensor with ``many`` clients, where it has ``size`` bytes and
     ``rows`` rows with ``few``.
     """
     return size * many // few if rows == few else size
 
 
 def sent_bytes(entry: Sent, few: int, many: int) -> int:
-    """The bytes of an entry of the server's message to ``many`` clients, which was made
+    """Return the bytes of an entry of the server's message to ``many`` clients, which was made
     for some of ``few``.
     """
     if isinstance(entry, Pool | Mixture):
@@ -142,8 +139,8 @@ def sent_bytes(entry: Sent, few: int, many: int) -> int:
 
 
 def received_bytes(entry: Entry, senders: int) -> int:
-    """The bytes that rank 0 needs for what ``senders`` clients send, given the entry of
-    one of them.
+    """Return the bytes on rank 0 for an entry that ``senders`` clients upload, given that
+    of one of them.
     """
     if isinstance(entry, Mean):
         numbers = entry.tensor[:1].numel()
@@ -152,8 +149,8 @@ def received_bytes(entry: Entry, senders: int) -> int:
 
 
 def cohort_size(config: Config) -> int:
-    """How many clients take part in a round, or are at work at the same time where the
-    server waits for nobody.
+    """Return the number of clients that train in a round, or at the same time on an
+    asynchronous server.
     """
     cohort = config.participation.count(config.partition.clients)
     if config.time.mode != "asynchronous":
@@ -162,63 +159,43 @@ def cohort_size(config: Config) -> int:
 
 
 def at_once(prepared: Prepared) -> int:
-    """How many clients of this rank train in a round at most, or where the server waits
-    for nobody train or have made what waits for its round.
-
-    These may be more than are at work at the same time: who starts while uploads wait
-    for the others of their round trains beside their senders. Without a timetable they
-    are not counted.
+    """Return the most clients of this rank that train in a round, or on an asynchronous
+    server train or have an update that waits for its round.
     """
-    config, calendar = prepared.config, prepared.calendar
-    own = set(prepared.store.ids)
-    if config.time.mode != "asynchronous" or calendar is None:
-        return min(len(own), cohort_size(config))
-    held, most = 0, 0
-    for wave in iterate_waves(calendar, config.rounds):
-        held += sum(job.client in own for _, job in wave.starts)
-        most = max(most, held)
-        for number in wave.rounds:
-            held -= sum(job.client in own for job in calendar.step(number).jobs)
-    return most
+    config = prepared.config
+    most = cohort_size(config)
+    if config.time.mode == "asynchronous":
+        most += config.participation.count(config.partition.clients)
+    return min(len(prepared.store.ids), most)
 
 
-def kept_versions(prepared: Prepared) -> int:
-    """How many older models of the server are kept at most for clients at work who
-    started from them; 0 where it waits for them.
-
-    Without a timetable it is as many as there can be clients at work.
+def kept_versions(config: Config) -> int:
+    """Return the most older models of the server that are kept for clients which train
+    from them; 0 on a synchronous server.
     """
-    config, calendar = prepared.config, prepared.calendar
+    return cohort_size(config) if config.time.mode == "asynchronous" else 0
+
+
+def rounds_at_once(config: Config) -> int:
+    """Return the most rounds whose uploads arrive together: 1 on a synchronous server."""
     if config.time.mode != "asynchronous":
-        return 0
-    if calendar is None:
-        return cohort_size(config)
-    steps = [calendar.step(number) for number in range(1, config.rounds + 1)]
-    return max(len(step.awaited) for step in steps)
-
-
-def rounds_at_once(prepared: Prepared) -> int:
-    """Of how many rounds uploads arrive together at most: 1 where the server waits for
-    its clients, and else the longest wave's; without a timetable one is assumed.
-    """
-    config, calendar = prepared.config, prepared.calendar
-    if config.time.mode != "asynchronous" or calendar is None:
         return 1
-    return max(len(wave.rounds) for wave in iterate_waves(calendar, config.rounds))
+    uploads = config.participation.count(config.partition.clients)
+    return 1 + cohort_size(config) // uploads
 
 
 def kept_bytes(prepared: Prepared) -> int:
-    """Bytes of these models, as they were sent, on every rank; at most whole ones."""
-    return kept_versions(prepared) * FLOAT * prepared.setup.layout.width
+    """Return the bytes of these models on every rank."""
+    return kept_versions(prepared.config) * FLOAT * prepared.setup.layout.width
 
 
 def client_bytes(prepared: Prepared) -> int:
-    """Bytes of the private state of one client."""
+    """Return the bytes of the private state of one client."""
     return sum(tensor.nbytes for tensor in prepared.store.template.values())
 
 
 def of_disk(prepared: Prepared) -> tuple[int, int]:
-    """Bytes of one checkpoint and of the metrics of the whole run.
+    """Return the bytes of one checkpoint and of the metrics of the whole run.
 
     The server's state may still grow by the uploads that it keeps.
     """
@@ -235,7 +212,7 @@ def of_disk(prepared: Prepared) -> tuple[int, int]:
 
 
 def of_scores(prepared: Prepared) -> set[str]:
-    """The names of the numbers that the scores record of each client in a column."""
+    """Return the names of the numbers that the scores record of each client in a column."""
     return {
         part
         for name, score in prepared.resources.scores.items()
@@ -278,7 +255,7 @@ def describe_model(prepared: Prepared) -> str:
 
 
 def parameters_text(layout: Layout) -> str:
-    """How many parameters a model has, and how many of them are trained."""
+    """Describe the number of parameters of a model, trained and frozen."""
     if not layout.frozen:
         return f"{layout.width:,} parameters"
     return (
@@ -288,7 +265,7 @@ def parameters_text(layout: Layout) -> str:
 
 
 def size_text(size: float) -> str:
-    """A number of bytes in a unit that reads well, such as ``3.2 MB``."""
+    """Format a number of bytes in a unit that reads well, such as ``3.2 MB``."""
     for unit in ("B", "kB", "MB", "GB"):
         if size < 1000:
             return f"{size:.3g} {unit}"

@@ -1,4 +1,4 @@
-"""Notebooks: whether this is one, and a line in it that changes, without widgets."""
+"""A line of text in a notebook that changes, without widgets."""
 
 import sys
 from typing import Any
@@ -22,8 +22,6 @@ class Line:
 
 
 def is_shown() -> bool:
-    """Whether what is printed now appears below a notebook's cell: not where output is
-    redirected.
-    """
+    """Tell whether standard output appears below a notebook's cell."""
     kernel = sys.modules.get("ipykernel.iostream")
     return kernel is not None and isinstance(sys.stdout, kernel.OutStream)

@@ -1,4 +1,4 @@
-"""What came out of a run, in a few numbers."""
+"""The results of a run in a few numbers."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -60,7 +60,7 @@ def summarise(
     status: RunStatus,
     notes: list[str],
 ) -> Summary:
-    """The summary of a run.
+    """Summarise a run.
 
     Args:
         config: Resolved.
@@ -126,7 +126,7 @@ def summarise(
 
 
 def _all_of(results: Results, position: int, column: str) -> dict[str, float | None]:
-    """All that was recorded of a column in the round at ``position``, by name."""
+    """Return all numbers that were recorded of a column in the round at ``position``, by name."""
     names = sorted(results.names, key=str)
     return {
         name.number: _mean(results.series(name)[[position]])
@@ -136,7 +136,7 @@ def _all_of(results: Results, position: int, column: str) -> dict[str, float | N
 
 
 def _mean(values: np.ndarray) -> float | None:
-    """The mean of those that are finite; None if none is, or where it is no float."""
+    """Return the mean of the finite values; None if none is, or if it is no float."""
     known = values[np.isfinite(values)]
     mean = float(known.mean()) if known.size else np.nan
     return mean if np.isfinite(mean) else None

@@ -1,5 +1,5 @@
-"""Many runs in one file that can be published beside a table: what the table read of
-them, with all that is needed to play each of them again.
+"""Many runs in one file that can be published with a table: the numbers that the table
+reads, and all that is needed to play each run again.
 
 ``hpcfl pack`` writes it, ``table``, ``report``, ``plot`` and ``hpcfl.load_all`` read it
 like a folder, and ``hpcfl verify`` plays runs of it again. It is an archive, ``.tar.xz``,
@@ -23,7 +23,7 @@ from hpcfl.errors import RunFailure, UserError
 from hpcfl.experiment import measures
 from hpcfl.experiment.config import PATHS
 from hpcfl.files import atomic, destination
-from hpcfl.report.reading import tuned_in
+from hpcfl.report.metric_values import tuned_in
 from hpcfl.report.summary import Run
 from hpcfl.scores._metric_name import NO_SCORES, held_out
 from hpcfl.scores._ratio import Ratio
@@ -68,7 +68,7 @@ def write(runs: Sequence[Run], out: Path) -> list[str]:
 
 
 def _of_table(run: Run, config: dict[str, Any]) -> Results:
-    """What tables read of a run's results; ``config`` is what its header says."""
+    """Keep the results of a run that tables read; ``config`` replaces its header's."""
     recorded = run.results
     best = run.summary.best
     best_round = best["round"] if best else None
@@ -101,7 +101,7 @@ def _of_table(run: Run, config: dict[str, Any]) -> Results:
 
 
 def _parts(score: str) -> set[str]:
-    """The names under which a score's numbers of clients are recorded."""
+    """Return the names under which a score's numbers of clients are recorded."""
     known = measures.built_in().get(score)
     if isinstance(known, Ratio):
         return {known.part, "total"}
@@ -109,9 +109,7 @@ def _parts(score: str) -> set[str]:
 
 
 def _without_paths(config: Mapping[str, Any]) -> dict[str, Any]:
-    """A resolved configuration in which paths are names, without the machine's
-    folders.
-    """
+    """Return a resolved configuration in which only the last name of paths is left."""
     table = deepcopy(dict(config))
     for section, key in PATHS:
         path = table[section].get(key)
@@ -122,8 +120,8 @@ def _without_paths(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _names(runs: Sequence[Run]) -> list[str]:
-    """A name for each run in an archive: its folder's, or the last two where several
-    have one.
+    """Return a name for each run in an archive: its folder's, or the last two where
+    several have one.
     """
     short = [run.folder.name for run in runs]
     names = []

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Iterable
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.progress import BarColumn, TextColumn
 from rich.progress import Progress as Bar
@@ -16,18 +16,19 @@ from hpcfl.communication.communicator import Communicator
 from hpcfl.experiment.config import Config
 from hpcfl.files import output
 from hpcfl.report import notebook
-from hpcfl.report.text import literal, plain, stdout_console
+from hpcfl.report.text import duration, literal, plain, stdout_console
 from hpcfl.scores._metric_name import MetricName
-from hpcfl.simulation.prepare import Prepared
+
+if TYPE_CHECKING:
+    from hpcfl.simulation.prepare import Prepared
 
 PLAIN_INTERVAL = 5.0  # seconds between lines where the output is no terminal
 LINE_INTERVAL = 0.2  # seconds between changes of a notebook's line
-LONGEST = 1e11  # seconds, some thousand years
 
 
 class Progress:
-    """Shows on rank 0 how far the run is: by a bar on a terminal, by a line that changes
-    in a notebook, elsewhere by a line now and then.
+    """Progress of a run on rank 0: a bar on a terminal, a line that changes in a notebook,
+    elsewhere a line now and then.
 
     Under mpiexec the bar needs the environment variable ``TTY_COMPATIBLE=1``.
     """
@@ -37,7 +38,7 @@ class Progress:
         config: Config,
         folder: Path,
         communicator: Communicator,
-        prepared: Prepared,
+        prepared: "Prepared",
     ):
         self._config, self._folder = config, folder
         self._console = stdout_console()
@@ -79,13 +80,12 @@ class Progress:
             self._show_line()
 
     def tell(self, notes: list[str]) -> None:
-        """Print what became known while the run goes, and take it off the list."""
+        """Print notes on the running run, and remove them from the list."""
         while notes:
             self._say(f"note: {notes.pop(0)}")
 
     def start(self, done: int, ranks: list[str], notes: list[str]) -> None:
-        """Print what runs where, and every note; then show the bar, with ``done``
-        rounds behind it.
+        """Print the ranks, the run and every note; then show the bar after ``done`` rounds.
 
         ranks: a line for each rank that was not shown yet, as by an earlier cell of a
         sweep.
@@ -108,8 +108,8 @@ class Progress:
         self._begun = time.perf_counter()
 
     def round(self, round: int, values: dict[str, Any]) -> None:
-        """Show a finished round; ``values``: what was recorded of it. The final scoring
-        is round R + 1.
+        """Show a finished round with its recorded ``values``. The final scoring is round
+        R + 1.
         """
         now = time.perf_counter()
         self._seconds.append(now - self._begun)
@@ -149,20 +149,8 @@ class Progress:
 
 
 def pace_of(seconds: Iterable[float]) -> float:
-    """The mean of the latest rounds but the oldest, if there are others: a start's
+    """Return the mean of the latest rounds without the oldest, if there are others: the
     first round is slower.
     """
     oldest, *later = seconds
     return statistics.fmean(later or [oldest])
-
-
-def duration(seconds: float) -> str:
-    """Seconds as hours, minutes and seconds: ``1:02:03``, or ``2:03`` below an hour.
-
-    What no run lasts, such as infinity, is shown as it is, in seconds.
-    """
-    if not 0 <= seconds < LONGEST:
-        return f"{seconds:.3g} s"
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"

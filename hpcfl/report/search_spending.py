@@ -11,13 +11,13 @@ from hpcfl.report.summary import Run
 from hpcfl.storage import tune_folder
 
 
-def of_runs(runs: Sequence[Run]) -> float | None:
+def find_share(runs: Sequence[Run]) -> float | None:
     """Return the spent/budget of the search that chose the configuration of runs.
 
     It is None for runs that no tuning has played, and NaN where it is not known or not
     the same for all.
     """
-    found = [_of_run(run) for run in runs]
+    found = [_find_own(run) for run in runs]
     if all(share is None for share in found):
         return None
     first = found[0]
@@ -25,7 +25,7 @@ def of_runs(runs: Sequence[Run]) -> float | None:
     return first if same else math.nan
 
 
-def _of_run(run: Run) -> float | None:
+def _find_own(run: Run) -> float | None:
     """Return the share of one run, None where it is no final run of a tuning."""
     sweep = run.folder.parent
     if sweep.name != tune_folder.FINAL or not tune_folder.is_tuning(sweep.parent):

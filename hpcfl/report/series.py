@@ -1,5 +1,6 @@
 """Curves of a run over rounds, seconds or floats, and their mean over repetitions."""
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import reduce
@@ -9,25 +10,24 @@ import numpy as np
 
 from hpcfl.errors import UserError
 from hpcfl.report.summary import Run
+from hpcfl.scores._described import Measure
 from hpcfl.scores._metric_name import FLOATS_UP, SECONDS, TIME, MetricName, models_of
 
 
 def _rounds(run: Run, column: str) -> np.ndarray:
-    """The rounds' numbers, [T]; the same for the models of every column."""
+    """Return the rounds' numbers, [T]; the same for the models of every column."""
     rounds: np.ndarray = run.results.rounds.astype(float)
     return rounds
 
 
 def _seconds(run: Run, column: str) -> np.ndarray:
-    """The seconds that had passed when the models of a column were there, [T]."""
+    """Return the seconds until the models of a column existed, [T]."""
     seconds = run.results.series(MetricName("round", SECONDS))
     return _spent(seconds, column)
 
 
 def _floats(run: Run, column: str) -> np.ndarray:
-    """The floats to and from a client that had been sent when the models of a column
-    were there, [T].
-    """
+    """Return the floats to and from a client until the models of a column existed, [T]."""
     recorded = run.results.clients
     sent = recorded.columns.get(FLOATS_UP)
     up = np.full(len(run.results.rounds), np.nan)
@@ -44,8 +44,8 @@ def _floats(run: Run, column: str) -> np.ndarray:
 
 
 def _virtual(run: Run, column: str) -> np.ndarray:
-    """The clients' own seconds, when the models of a column were there, [T]; NaN
-    without ``[time]``.
+    """Return the virtual seconds until the models of a column existed, [T]; NaN without
+    ``[time]``.
     """
     name = "seconds" if models_of(column) == "post" else "started"
     places: np.ndarray = run.results.series(MetricName(name, TIME)).astype(float)
@@ -94,15 +94,15 @@ class Curve:
     std: np.ndarray
     runs: int
 
-    def at(self, places: np.ndarray) -> "Curve":
-        """The same at some of its places only."""
+    def select(self, places: np.ndarray) -> "Curve":
+        """Return the curve at some of its places only."""
         return Curve(self.x[places], self.mean[places], self.std[places], self.runs)
 
 
 def over(
     runs: Sequence[Run], x: Sequence[np.ndarray], y: Sequence[np.ndarray]
 ) -> Curve:
-    """The curve of repetitions, over the rounds in which every run has a number.
+    """Return the curve of repetitions, over the rounds in which every run has a number.
 
     Args:
         runs: The repetitions.
@@ -141,12 +141,12 @@ def deviation(repetitions: np.ndarray) -> np.ndarray:
 
 
 def drawable(numbers: np.ndarray) -> np.ndarray:
-    """The numbers, NaN in place of those that nobody can draw."""
+    """Replace numbers that are too large to draw by NaN."""
     return np.where(np.abs(numbers) < BEYOND, numbers, np.nan)
 
 
 def thinned(values: np.ndarray, buckets: int = BUCKETS) -> np.ndarray:
-    """Positions among values that suffice to draw them as a line.
+    """Return positions among values that suffice to draw them as a line.
 
     Args:
         values: ``[N]``.
@@ -170,7 +170,7 @@ def thinned(values: np.ndarray, buckets: int = BUCKETS) -> np.ndarray:
 
 
 def _spent(cost: np.ndarray, column: str) -> np.ndarray:
-    """What had been spent by the time that the models of a column were there.
+    """Return the cost until the models of a column existed.
 
     Args:
         cost: ``[T]``, what each round costs.
@@ -187,3 +187,58 @@ def _spent(cost: np.ndarray, column: str) -> np.ndarray:
         return total
     before: np.ndarray = total - np.nan_to_num(cost)
     return before
+
+
+@dataclass(frozen=True)
+class Reached:
+    """The time at which a number of a run was reached first.
+
+    Attributes:
+        seconds: of the clients' own time, NaN where it never was.
+        round: None where it never was.
+    """
+
+    seconds: float
+    round: int | None
+
+
+def virtual_seconds(run: Run, column: str) -> np.ndarray:
+    """Return the virtual seconds until the models of a column existed, [T].
+
+    Raises UserError where they are not recorded.
+    """
+    refuse_packed(run)
+    _, positions = AXES["virtual"]
+    seconds = positions(run, column)
+    if np.isnan(seconds).all():
+        raise UserError(
+            f"{run.folder}: the clients' own time was not recorded; it is with [time], such "
+            "as time.mode = 'synchronous'"
+        )
+    return seconds
+
+
+def find_position_at(
+    run: Run, column: str, numbers: np.ndarray, at: float
+) -> list[int]:
+    """Return the position of the last round with a number whose models existed ``at``
+    this time; none where there is none.
+    """
+    there = virtual_seconds(run, column) <= at
+    known: list[int] = np.flatnonzero(there & np.isfinite(numbers)).tolist()
+    return known[-1:]
+
+
+def find_reached(
+    run: Run, column: str, numbers: np.ndarray, measure: Measure, target: float
+) -> Reached:
+    """Find the time at which ``numbers`` [T] of a column first reached ``target``.
+
+    target: in the unit in which numbers are shown.
+    """
+    seconds = virtual_seconds(run, column)
+    wanted = measure.rank(target / measure.factor)
+    for position, number in enumerate(numbers.tolist()):
+        if measure.rank(number) >= wanted:  # NaN is not
+            return Reached(float(seconds[position]), int(run.results.rounds[position]))
+    return Reached(math.nan, None)

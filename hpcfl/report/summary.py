@@ -1,11 +1,8 @@
-"""What came out of a run, read from its folder: also while it runs, and from what
-damage has left.
-"""
+"""The results of a run, read from its folder, also of a running or damaged one."""
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,9 +25,6 @@ if TYPE_CHECKING:
     from torch import nn
 
     from hpcfl.trained.models import Models
-
-Stretch = tuple[int, int]  # rounds without a gap: the first and the last of them
-SHOWN = 12  # stretches that a note names
 
 
 @dataclass(frozen=True)
@@ -65,31 +59,28 @@ class Run:
 
     @property
     def label(self) -> str:
-        """The folder's name, which for a cell of a sweep is what sets it apart."""
+        """Return the folder's name, which identifies a cell of a sweep."""
         return self.folder.name
 
     @property
     def counted(self) -> MetricName:
-        """The name of the number that counts."""
+        """Return the name of the primary metric."""
         return MetricName(self.metric, self.score)
 
     @property
     def scores(self) -> dict[str, Described]:
-        """The scores that were computed, by name; the built-in ones for results that do
-        not say which.
-        """
+        """Return the computed scores by name; the built-in ones for results without them."""
         return scores(self.results)
 
     @property
     def measure(self) -> Measure:
-        """What the number that counts measures: its score, unit and direction."""
+        """Return the measure of the primary metric: its score, unit and direction."""
         return resolve(self.metric, self.scores) or Measure(
             self.metric, "", self.metric, "", "up"
         )
 
     def accuracy(self, column: str) -> np.ndarray:
-        """The accuracy, or what else ``metric`` is, of a column: [T] by round, NaN in
-        rounds without it.
+        """Return the primary metric of a column: [T] by round, NaN in rounds without it.
 
         Args:
             column: ``pre``, ``post`` or another one that the method has scored; else
@@ -107,8 +98,7 @@ class Run:
         return self.results.series(MetricName(self.metric, column))
 
     def row(self) -> dict[str, Any]:
-        """The run in a row of a table: its configuration by dotted key, and what came
-        out.
+        """Return the run as a row of a table: its configuration by dotted key, and results.
 
         ``column`` and ``metric`` say which number counts; ``best`` and ``last`` are
         that number on test samples, in ``best_round``, which was chosen on ``best_by``
@@ -138,13 +128,13 @@ class Run:
         }
 
     def rounds(self) -> "pandas.DataFrame":
-        """What was recorded of each round: one row a round, by its number."""
+        """Return the recorded numbers of each round: one row a round, by its number."""
         from hpcfl.report import frames
 
         return frames.rounds(self.results)
 
     def clients(self) -> "pandas.DataFrame":
-        """What was recorded of each client: one row for each round and client."""
+        """Return the recorded numbers of clients: one row for each round and client."""
         from hpcfl.report import frames
 
         return frames.clients(self.results)
@@ -152,8 +142,8 @@ class Run:
     def model(
         self, client: int | str, moment: str | None = None, at: str | int = "last"
     ) -> "nn.Module":
-        """A model of the run as a module of torch, whose forward gives the logits that
-        were scored.
+        """Return a model of the run as a module of torch; its forward gives the scored
+        logits.
 
         The round is played again for this client, so it is exact on the machine of the
         run. Raises UserError.
@@ -176,8 +166,8 @@ class Run:
         moment: str | None = None,
         at: str | int = "last",
     ) -> np.ndarray:
-        """The classes [n] that a model predicts for samples ``x`` [n, …], which are as
-        in the data set.
+        """Return the classes [n] that a model predicts for samples ``x`` [n, …] of the data
+        set.
 
         Other arguments as for ``model``. Raises UserError also for samples of another
         shape.
@@ -193,8 +183,8 @@ class Run:
     def confusion(
         self, client: int | str, moment: str | None = None, at: str | int = "last"
     ) -> np.ndarray:
-        """How often a model takes test samples of class i for class j, int64 [classes,
-        classes].
+        """Return the confusion matrix on test samples: true class i, predicted class j,
+        int64 [classes, classes].
 
         They are the client's own; for a model of the server all clients'. Arguments as
         for ``model``.
@@ -209,9 +199,7 @@ class Run:
 
     @cached_property
     def models(self) -> "Models":
-        """All models that can be had; their data set stays in memory once one was asked
-        for.
-        """
+        """Return access to all models; the data set stays in memory after the first."""
         from hpcfl.trained.models import Models
 
         best = self.summary.best["round"] if self.summary.best else None
@@ -227,8 +215,7 @@ class Run:
 
 
 def load(folder: Path, own: Collection[str] = ()) -> Run:
-    """The run in a folder, finished or not. Raises UserError if there is none that can
-    be read.
+    """Load the run in a folder, finished or not. Raises UserError if none can be read.
 
     Args:
         own: the user's own plugins, ``module:object``, that may be imported when its
@@ -259,7 +246,7 @@ def load(folder: Path, own: Collection[str] = ()) -> Run:
 
 
 def load_all(folder: Path, own: Collection[str] = ()) -> list[Run]:
-    """The run in a folder, or the runs in a sweep's folder, sorted by name; see
+    """Load the run in a folder, or the runs in a sweep's folder, sorted by name; see
     ``runs_in``.
 
     Raises UserError if there is no run.
@@ -277,8 +264,7 @@ def load_all(folder: Path, own: Collection[str] = ()) -> list[Run]:
 def runs_below(
     folders: Sequence[Path], own: Collection[str] = ()
 ) -> tuple[list[Run], list[str]]:
-    """The runs in some folders and in all folders below them, and a note on those that
-    are left out.
+    """Load the runs in some folders and below them, with notes on those left out.
 
     These are the ones that ``--fresh`` moved aside, see ``_places``. Files of packed
     runs count as folders. own: as for ``load``. Raises UserError if there is no run, or
@@ -287,7 +273,7 @@ def runs_below(
     tried: list[Path] = []
 
     def all_below(folder: Path) -> list[Path]:
-        """The folders in one, itself too, without those that a tuning tried."""
+        """List a folder and those below it, without those that a tuning tried."""
         found: list[Path] = []
         for place in sorted(folder.glob("**/")):
             left_out = tune_folder.leaves_out(folder, place)
@@ -323,8 +309,7 @@ def runs_below(
 
 
 def runs_in(folders: Sequence[Path], own: Collection[str] = ()) -> list[Run]:
-    """The runs in some folders, or one level below one that is a sweep's; none of one
-    without a run.
+    """Load the runs in some folders, or one level below the folder of a sweep.
 
     Those that ``--fresh`` moved aside are left out, see ``_places``. own: as for
     ``load``.
@@ -341,8 +326,9 @@ def runs_in(folders: Sequence[Path], own: Collection[str] = ()) -> list[Run]:
 
 
 def _packed(paths: Sequence[Path]) -> tuple[list[Run], list[Path]]:
-    """The runs in those of some paths that are files of packed runs, and the other
-    paths. Raises UserError.
+    """Load the runs of packed files among some paths; return also the other paths.
+
+    Raises UserError.
     """
     runs: list[Run] = []
     folders = []
@@ -357,7 +343,7 @@ def _packed(paths: Sequence[Path]) -> tuple[list[Run], list[Path]]:
 
 
 def _packed_run(path: Path, place: Path) -> Run:
-    """The run of a file of packed runs that lies unpacked at a place.
+    """Load the run of a packed file that lies unpacked at a place.
 
     Raises UserError where a file of it is missing or damaged: a packed run has no
     other copy.
@@ -377,12 +363,10 @@ def _packed_run(path: Path, place: Path) -> Run:
 def _places(
     folders: Sequence[Path], below: Callable[[Path], list[Path]]
 ) -> tuple[list[Path], list[Path]]:
-    """The runs' folders among those that ``below`` gives of each folder, and which of
-    them lie aside.
+    """Return the runs' folders among those of ``below``, and those that lie aside, each
+    once.
 
-    Each is there once. What ``--fresh`` moved aside counts as a run only where it is
-    the one folder that is named: among several, which the shell or a pattern may have
-    found, and below one, nobody asked for it.
+    A run that ``--fresh`` moved aside counts only where its folder alone is named.
     """
     current, aside = dict[Path, Path](), dict[Path, Path]()
     for folder in folders:
@@ -395,15 +379,13 @@ def _places(
 
 
 def is_sweep(folder: Path, runs: list[Run]) -> bool:
-    """Whether ``runs``, which ``load_all`` gave, are cells of the folder and not the
-    folder itself.
-    """
+    """Tell whether ``runs`` of ``load_all`` are cells of the folder."""
     return runs[0].folder != folder
 
 
 def _description(folder: Path, notes: list[str]) -> Mapping[str, Any] | None:
-    """The configuration in ``run.json``; None if it is missing, or damaged, which adds
-    to ``notes``.
+    """Return the configuration in ``run.json``; None if it is missing, or damaged, which
+    adds to ``notes``.
     """
     try:
         content = run_folder.read(folder)
@@ -416,18 +398,16 @@ def _description(folder: Path, notes: list[str]) -> Mapping[str, Any] | None:
 
 
 def _lost(folder: Path, status: RunStatus, results: Results) -> list[str]:
-    """Lines about what damage took for good: metrics of rounds that were played, a
-    finished run's state.
-    """
+    """Return lines about data that damage has destroyed: metrics, or the final state."""
     if results.is_packed:
         return []
-    played = results.rounds[results.played].tolist()
-    missing = _between([0, *played, max([status.done, *played]) + 1])
+    played = results.rounds[results.played]
+    rounds = max(status.done, int(played.max(initial=0)))
+    missing = rounds - len(played)
     lines = []
-    if missing:
+    if missing > 0:
         lines.append(
-            f"{folder}: the metrics of {ranges(missing)} are lost, their files were "
-            "damaged"
+            f"{folder}: metrics of {missing} of {rounds} rounds are lost, files were damaged"
         )
     if status.finished and status.checkpoints_lost:
         lines.append(
@@ -435,38 +415,3 @@ def _lost(folder: Path, status: RunStatus, results: Results) -> list[str]:
             "--fresh makes it again"
         )
     return lines
-
-
-def _between(rounds: Sequence[int]) -> list[Stretch]:
-    """What lies between neighbours among ``rounds``, which are ascending.
-
-    These numbers are what a file says, so nothing here may be as long as one of them.
-    """
-    return [
-        (before + 1, after - 1)
-        for before, after in pairwise(rounds)
-        if after - before > 1
-    ]
-
-
-def stretches(rounds: Iterable[int]) -> list[Stretch]:
-    """The same rounds as stretches, both ascending."""
-    ranges: list[Stretch] = []
-    for number in rounds:
-        if ranges and ranges[-1][1] == number - 1:
-            ranges[-1] = ranges[-1][0], number
-        else:
-            ranges.append((number, number))
-    return ranges
-
-
-def ranges(of: Sequence[Stretch]) -> str:
-    """Stretches as ``rounds 3–5, 9``; of more than SHOWN the first ones and how many
-    are left.
-    """
-    texts = [
-        str(first) if first == last else f"{first}–{last}" for first, last in of[:SHOWN]
-    ]
-    several = len(of) > 1 or of[0][0] < of[0][1]
-    more = f" and {len(of) - SHOWN} more" if len(of) > SHOWN else ""
-    return f"round{'s' if several else ''} {', '.join(texts)}{more}"

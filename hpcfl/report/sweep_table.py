@@ -1,8 +1,7 @@
-"""``hpcfl table``: runs in rows and columns by any keys, with mean ± standard deviation
-over seeds.
+"""``hpcfl table``: runs in rows and columns by any keys, mean ± standard deviation over
+seeds.
 """
 
-import math
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,34 +18,44 @@ from hpcfl.report import (
     summary,
     table_formats,
 )
-from hpcfl.report.arrangement import OF_DATA, Arrangement, arrange, label
-from hpcfl.report.client_counts import clients_text, few, mixed
+from hpcfl.report.arrangement import Arrangement, Placed, arrange
+from hpcfl.report.comparison import Reference
 from hpcfl.report.grid import Grid, Sheet
-from hpcfl.report.reading import (
+from hpcfl.report.metric_values import (
     VALIDATION,
     At,
-    named,
     read_at,
     refuse_unknown,
+    resolve_metric,
     time_to,
-    tuned_in,
     value,
     where_read,
 )
+from hpcfl.report.series import virtual_seconds
 from hpcfl.report.summary import Run
-from hpcfl.report.text import WIDEST, literal, plain, stdout_console
-from hpcfl.report.virtual_time import seconds_of
+from hpcfl.report.text import (
+    WIDEST,
+    clients_text,
+    list_first,
+    literal,
+    plain,
+    stdout_console,
+    warn_of_other_clients,
+)
 from hpcfl.scores._described import Measure
-from hpcfl.scores._metric_name import MetricName, held_out, models_of
+from hpcfl.scores._metric_name import models_of
 
 if TYPE_CHECKING:
     import pandas
 
-NOTED = (
-    "versions.hpcfl",
-    "commit",
-    "runtime.precision",
-)  # what makes runs hard to compare, if it differs
+# Keys that make runs hard to compare where they differ.
+NOTED = ("versions.hpcfl", "commit", "runtime.precision")
+# By a column of the frame of runs the note on its different contents.
+DIFFERENCES = {
+    "best_by": "best rounds are chosen on different samples: {}",
+    "models": "each method's own models: {}; --metric post/{number} is the same for all",
+    **{key: f"these runs differ in {key}: {{}}" for key in NOTED},
+}
 ONE_PARTITION = (
     "all seeds have the same partition, so that ± says nothing about others; "
     "without partition.seed each has its own"
@@ -61,8 +70,6 @@ EXPLANATION = (
     "a run's best round is the best of all in which that number was scored, by the samples "
     "that the title names; --at last is the last round, --at tail the mean of the last tenth",
 )
-COMPARE = "for differences between rows, with intervals over partitions: --against ROW"
-MODELS = {"pre": "before local training", "post": "after it"}
 LOWER_IS_BETTER = (
     "seconds",
     "bytes",
@@ -73,26 +80,8 @@ LOWER_IS_BETTER = (
 
 
 @dataclass(frozen=True)
-class Reference:
-    """A row that all others are compared with.
-
-    Attributes:
-        row: Its label.
-        margin: Differences below it count as none, in the unit that is shown.
-        power: A difference, in the same unit, of which is said how many partitions it
-            needs.
-        pairs: Whether a test over pairs of client and seed stands beside the intervals.
-    """
-
-    row: str
-    margin: float = comparison.MARGIN
-    power: float | None = None
-    pairs: bool = False
-
-
-@dataclass(frozen=True)
 class Reading:
-    """Which numbers a table has.
+    """The numbers of a table.
 
     Attributes:
         metric: A recorded number such as ``post/mean`` or ``seconds/round``; or, in the
@@ -130,25 +119,18 @@ def show(
     _refuse_with_target(reading, form == "clients" or against is not None)
     runs, notes = summary.runs_below(folders)
     if form == "clients":
-        print(_of_clients(runs, reading))
-        return _to_errors(notes)
+        print(_write_clients(runs, reading))
+        return _print_notes(notes)
     if against is None:
         grid = make(runs, rows, columns, reading)
         grid.notes.extend([*notes, *(EXPLANATION if explain else ())])
-        if form == "terminal" and _can_compare(grid):
-            grid.notes.append(COMPARE)
         return _print(grid, form)
     sheets = compared(runs, rows, columns, reading, against)
     for number, of_column in enumerate(sheets):
         if number and form != "csv":
             print()
         _print(of_column, form, headings=number == 0)
-    _to_errors(notes)
-
-
-def _can_compare(grid: Grid) -> bool:
-    """Whether rows stand beside each other in several repetitions."""
-    return len(grid.rows) > 1 and bool((grid.entries["runs"] > 1).any())
+    _print_notes(notes)
 
 
 def _refuse_with_target(reading: Reading, other: bool) -> None:
@@ -183,7 +165,7 @@ def _print(table: Grid | Sheet, form: str, headings: bool = True) -> None:
     text = table_formats.TEXTS[form](table)
     if form == "csv":
         print(text if headings else text.partition("\n")[2])
-        _to_errors(table.notes)
+        _print_notes(table.notes)
     else:
         print(text)
 
@@ -195,35 +177,27 @@ def compared(
     reading: Reading,
     against: Reference,
 ) -> list[Sheet]:
-    """A table for each column, in which all rows stand beside one of them.
+    """Return a table for each column, in which all rows are compared with one of them.
 
     The arguments are as for ``make``. Raises UserError.
     """
     metric = reading.metric or runs[0].metric
     arranged = arrange(runs, rows, columns)
     refuse_unknown(arranged.runs, metric)
-    measure, models = _of_clients_score(arranged, metric)
-    return [
-        comparison.sheet(
-            arranged,
-            column,
-            against.row,
-            measure,
-            read_at(metric, reading.at),
-            models,
-            against.margin,
-            against.power,
-            against.pairs,
-        )
-        for column in arranged.columns
-    ]
+    measure, models = _choose_score(arranged, metric)
+    sheets = []
+    for column in arranged.columns:
+        at = read_at(metric, reading.at)
+        sheet = comparison.sheet(arranged, column, against, measure, at, models)
+        sheets.append(sheet)
+    return sheets
 
 
-def _of_clients_score(arranged: Arrangement, metric: str) -> tuple[Measure, str]:
+def _choose_score(arranged: Arrangement, metric: str) -> tuple[Measure, str]:
     """Return the score of a metric and the models that it names, "" for each run's own.
     Raises UserError for a number that is no client's.
     """
-    name, measure = named(arranged.runs[0], metric)
+    name, measure = resolve_metric(arranged.runs[0], metric)
     if measure is None or measure.kind == "std":
         raise UserError(
             f"--against compares clients by a score of theirs, and {metric} is none"
@@ -233,7 +207,7 @@ def _of_clients_score(arranged: Arrangement, metric: str) -> tuple[Measure, str]
     return measure, name.column if metric == str(name) else ""
 
 
-def _to_errors(notes: Sequence[str]) -> None:
+def _print_notes(notes: Sequence[str]) -> None:
     """Print notes where they are not part of a table for other programs, which has no
     place for them.
     """
@@ -241,17 +215,16 @@ def _to_errors(notes: Sequence[str]) -> None:
         print(plain(f"note: {note}"), file=sys.stderr)
 
 
-def _of_clients(runs: list[Run], reading: Reading) -> str:
-    """Of each run the numbers of all clients in the rounds that count there, as CSV."""
+def _write_clients(runs: list[Run], reading: Reading) -> str:
+    """Return the numbers of all clients of each run in its primary rounds, as CSV."""
     import pandas
 
     refuse_unknown(runs, reading.metric or runs[0].metric)
     chosen = {}
     for run in runs:
         read = where_read(run, reading.metric or run.metric, reading.at)
-        chosen[str(run.folder)] = frames.clients(run.results).loc[
-            run.results.rounds[read].tolist()
-        ]
+        rounds = run.results.rounds[read].tolist()
+        chosen[str(run.folder)] = frames.clients(run.results).loc[rounds]
     return str(pandas.concat(chosen, names=["run"]).to_csv()).rstrip("\n")
 
 
@@ -261,7 +234,7 @@ def make(
     columns: Sequence[str] = (),
     reading: Reading = Reading(),
 ) -> Grid:
-    """The table of the finished runs; those left out are named in its notes.
+    """Return the table of the finished runs; its notes name those left out.
 
     Args:
         runs: At least one.
@@ -271,117 +244,89 @@ def make(
         reading: Which numbers.
 
     Raises:
-        UserError: Where nothing is finished, or nobody has such keys or numbers.
+        UserError: No run is finished, or none has such keys or numbers.
     """
     metric = reading.metric or runs[0].metric
     at = read_at(metric, reading.at)
     arranged = arrange(runs, rows, columns)
     refuse_unknown(arranged.runs, metric)
-    name, measure = named(arranged.runs[0], metric)
+    name, measure = resolve_metric(arranged.runs[0], metric)
+    percent = measure is not None and measure.percent
     if measure is None:
         lower = any(word in str(name) for word in LOWER_IS_BETTER)
     else:
         lower = measure.better == "down"
+    frame = _read(arranged, metric, at, reading.target)
+    notes = [*arranged.notes, *_warn(arranged, frame, name.number)]
+    rounds = at if isinstance(at, str) else f"by {at:g} s of the clients' own time"
+    if not isinstance(at, str):
+        notes += _list_ended(arranged, at)
     if reading.target is not None:
-        return _of_times(arranged, metric, reading.target)
-    frame = _numbers(arranged, metric, at)
-    notes = [
-        *arranged.notes,
-        *_mixed_choices(frame),
-        *_mixed_models(arranged, frame, name.number, metric == VALIDATION),
-        *_one_partition(arranged, frame),
-        *_mixed_origins(arranged, frame),
-        *_mixed_populations(arranged, frame),
-        *_ended(arranged, at),
-    ]
+        shown = f"{reading.target:g}{' %' if percent else ''}"
+        rounds = f"reaches {shown} after these seconds of the clients' own time"
+        percent, lower = False, True
     return Grid(
-        _entries(frame, measure.factor if measure else 1, lower),
+        _summarise(frame, lower),
         arranged.rows,
         arranged.columns,
         metric,
-        measure.kind if measure else "",
-        measure is not None and measure.percent,
-        at if isinstance(at, str) else f"by {at:g} s of the clients' own time",
+        percent,
+        rounds,
         notes,
-        spent=_spent(arranged),
+        until=reading.target is not None,
+        spent=_find_spent(arranged),
     )
 
 
-def _spent(arranged: Arrangement) -> dict[str, float]:
+def _find_spent(arranged: Arrangement) -> dict[str, float]:
     """Return the budgets that each row's search took, of rows that a tuning chose."""
     runs: dict[str, list[Run]] = {}
     for (row, _), run in zip(arranged.places, arranged.runs, strict=True):
         runs.setdefault(row, []).append(run)
-    shares = {row: search_spending.of_runs(of_row) for row, of_row in runs.items()}
+    shares = {row: search_spending.find_share(of_row) for row, of_row in runs.items()}
     return {row: share for row, share in shares.items() if share is not None}
 
 
-def _of_times(arranged: Arrangement, metric: str, target: float) -> Grid:
-    """Return the table of the clients' seconds until a number is as good as ``target``.
-    Raises UserError.
-    """
-    frame = _numbers(arranged, metric, "last")
-    frame["number"] = [time_to(run, metric, target).seconds for run in arranged.runs]
-    frame["best_by"] = ""
-    measure = named(arranged.runs[0], metric).measure
-    percent = " %" if measure is not None and measure.percent else ""
-    notes = [*arranged.notes, *_one_partition(arranged, frame)]
-    return Grid(
-        _entries(frame, 1, lower=True),
-        arranged.rows,
-        arranged.columns,
-        metric,
-        "",
-        False,
-        f"reaches {target:g}{percent} after these seconds of the clients' own time",
-        [*notes, *_mixed_origins(arranged, frame)],
-        until=True,
-    )
+def _read(
+    arranged: Arrangement, metric: str, at: At, target: float | None
+) -> "pandas.DataFrame":
+    """Return a row for each run: its place in the table, its number as it is shown, and
+    all that should be alike for numbers to be compared.
 
-
-def _numbers(arranged: Arrangement, metric: str, at: At) -> "pandas.DataFrame":
-    """A row for each run: its place in the table, its number with the clients and the
-    models that this is of, and the samples that chose its best round.
+    target: replaces the number by the seconds until it is as good as this.
     """
     import pandas
 
     lines = []
-    for (row, column), run in zip(arranged.places, arranged.runs, strict=True):
-        number = value(run, metric, at)
-        lines.append(
-            {
-                "row": row,
-                "column": column,
-                "number": number.value,
-                "clients": number.clients,
-                "models": models_of(named(run, metric).column),
-                "best_by": run.summary.best_by if at == "best" else "",
-            }
-        )
+    for (row, column), (run, setting) in zip(
+        arranged.places, arranged.placed, strict=True
+    ):
+        column_read, measure = resolve_metric(run, metric)
+        number = value(run, metric, at if target is None else "last")
+        shown = number.value * (measure.factor if measure else 1)
+        if target is not None:
+            shown = time_to(run, metric, target).seconds
+        line = {
+            "row": row,
+            "column": column,
+            "number": shown,
+            "clients": number.clients,
+            "models": models_of(column_read.column),
+            "best_by": run.summary.best_by if (at, target) == ("best", None) else "",
+            "partition": comparison.partition_of(Placed(run, setting)),
+        }
+        lines.append(line | {key: setting.get(key) for key in NOTED})
     return pandas.DataFrame(lines)
 
 
-def _entries(frame: "pandas.DataFrame", factor: int, lower: bool) -> "pandas.DataFrame":
-    """Return the entries of a ``Grid``: means and sample standard deviations.
+def _summarise(frame: "pandas.DataFrame", lower: bool) -> "pandas.DataFrame":
+    """Return the entries of a ``Grid``; a number that one repetition lacks has no mean.
 
-    Args:
-        frame: What ``_numbers`` returns.
-        factor: What numbers are multiplied by to be shown.
-        lower: Whether lower means are better.
+    lower: whether lower means are better.
     """
-
-    # Those of numpy: pandas leaves out what is NaN.
-    def mean(numbers: "pandas.Series[float]") -> float:
-        return float((factor * numbers.to_numpy()).mean())
-
-    def std(numbers: "pandas.Series[float]") -> float:
-        if len(numbers) < 2:
-            return math.nan
-        return float((factor * numbers.to_numpy()).std(ddof=1))
-
     entries = frame.groupby(["row", "column"], sort=False).agg(
-        mean=("number", mean),
-        std=("number", std),
+        mean=("number", lambda numbers: numbers.mean(skipna=False)),
+        std=("number", lambda numbers: numbers.std(skipna=False)),
         runs=("number", "size"),
         none=("number", lambda numbers: int(numbers.isna().sum())),
         clients=("clients", clients_text),
@@ -392,116 +337,32 @@ def _entries(frame: "pandas.DataFrame", factor: int, lower: bool) -> "pandas.Dat
     return entries
 
 
-def _labels_by(
-    frame: "pandas.DataFrame", key: str, axis: str = "row"
-) -> dict[str, list[str]]:
-    """The labels of the rows, or of the columns, in which a column of the frame has a
-    value, by that value; without those where it is None.
-    """
-    labels = frame.groupby(key, sort=False)[axis].unique()
-    return {name: list(of_name) for name, of_name in labels.items()}
-
-
-def _mixed_choices(frame: "pandas.DataFrame") -> list[str]:
-    """A note where the best rounds of some runs were chosen on other samples than those
-    of others.
-    """
-    rows = _labels_by(frame, "best_by")
-    if len(rows) < 2:
-        return []
-    parts = [f"{samples} samples ({few(of)})" for samples, of in rows.items()]
-    return [f"best rounds are chosen on {' and on '.join(parts)}"]
-
-
-def _mixed_models(
-    arranged: Arrangement, frame: "pandas.DataFrame", number: str, validation: bool
-) -> list[str]:
-    """A note where numbers are of each method's own models, for some before and for
-    others after training.
-
-    validation: whether they are of held-out samples.
-    """
-    labels = _labels_by(frame, "models")
-    if len(labels) < 2:
-        return []
-    if sum(map(len, labels.values())) > frame["row"].nunique():
-        # rows do not tell these models apart, but columns do
-        labels = _labels_by(frame, "models", "column")
-    others = sorted(labels.keys() - MODELS.keys())
-    parts = [
-        f"{MODELS.get(models, models)} ({few(labels[models])})"
-        for models in (*MODELS, *others)
-        if models in labels
-    ]
-    tuned_columns = [set(tuned_in(run)) for run in arranged.runs]
-    tuned_in_all = set.intersection(*tuned_columns)
-    same_moments = [
-        column for column in tuned_in(arranged.runs[0]) if column in tuned_in_all
-    ]
-    column = same_moments[-1] if same_moments else "post"
-    same = MetricName(number, held_out(column) if validation else column)
-    return [
-        f"each method's own models: {', '.join(parts)}; --metric {same} is of the same "
-        "for all"
-    ]
-
-
-def _one_partition(arranged: Arrangement, frame: "pandas.DataFrame") -> list[str]:
-    """A note on columns in which repetitions of an experiment all have one partition."""
-    partitions = frame.assign(
-        partition=[comparison.partition_of(placed) for placed in arranged.placed]
-    )
-    entries = partitions.groupby(["column", "row"])["partition"]
-    counts = entries.agg(["size", "nunique"])
-    shared = (counts["size"] > 1) & (counts["nunique"] == 1)
-    columns = [column for column in arranged.columns if shared[column].any()]
-    if columns == arranged.columns:
-        return [ONE_PARTITION]
-    return [f"{column}: {ONE_PARTITION}" for column in columns]
-
-
-def _mixed_origins(arranged: Arrangement, frame: "pandas.DataFrame") -> list[str]:
-    """A note for each thing that changes numbers, is none of the table's keys and not
-    the same for all.
-    """
+def _warn(arranged: Arrangement, frame: "pandas.DataFrame", number: str) -> list[str]:
+    """Return notes on numbers of one table that differ in more than their keys."""
     notes = []
-    for key in NOTED:
-        contents = [placed.setting.get(key) for placed in arranged.placed]
-        texts = [None if content is None else str(content) for content in contents]
-        rows = _labels_by(frame.assign(text=texts), "text")
-        if len(rows) > 1 and key not in arranged.down:
-            parts = [f"{text} ({few(labels)})" for text, labels in rows.items()]
-            notes.append(f"these runs differ in {key}: {', '.join(parts)}")
+    for key, text in DIFFERENCES.items():
+        labels = frame.dropna(subset=key).groupby(key, sort=False)["row"].unique()
+        if len(labels) > 1 and key not in arranged.down:
+            contents = (
+                f"{content} ({list_first(rows)})" for content, rows in labels.items()
+            )
+            notes.append(text.format(", ".join(contents), number=number))
+    partitions = frame.groupby(["column", "row"])["partition"].agg(["size", "nunique"])
+    shared = (partitions["size"] > 1) & (partitions["nunique"] == 1)
+    for column, entries in frame.groupby("column", sort=False):
+        if shared[column].any():
+            notes.append(f"{column}: {ONE_PARTITION}")
+        clients = entries.groupby("row", sort=False)["clients"].agg(clients_text)
+        warning = warn_of_other_clients(clients.to_dict())
+        if warning:
+            notes.append(f"{column}: {warning}")
     return notes
 
 
-def _ended(arranged: Arrangement, at: At) -> list[str]:
-    """A note on rows whose runs ended before the clients' time at which they are read."""
-    if isinstance(at, str):
-        return []
+def _list_ended(arranged: Arrangement, at: float) -> list[str]:
+    """Return a note on rows whose runs ended before the time at which they are read."""
     ended = []
     for (row, _), run in zip(arranged.places, arranged.runs, strict=True):
-        if seconds_of(run, "post")[-1] < at and row not in ended:
+        if virtual_seconds(run, "post")[-1] < at and row not in ended:
             ended.append(row)
-    return [f"ended before {at:g} s: {few(ended)}"] if ended else []
-
-
-def _mixed_populations(arranged: Arrangement, frame: "pandas.DataFrame") -> list[str]:
-    """A warning for each data set and partition whose numbers are of different numbers
-    of clients.
-    """
-    keys = [*arranged.across, *arranged.down]
-    of_data = [key for key in keys if key.startswith(OF_DATA)]
-    of_rest = [key for key in keys if not key.startswith(OF_DATA)]
-    settings = [placed.setting for placed in arranged.placed]
-    labelled = frame.assign(
-        data=[label(setting, of_data) for setting in settings],
-        rest=[label(setting, of_rest) for setting in settings],
-    )
-    warnings = []
-    for data, of_one in labelled.groupby("data", sort=False):
-        clients = of_one.groupby("rest", sort=False)["clients"].agg(clients_text)
-        warning = mixed(clients.to_dict())
-        if warning:
-            warnings.append(f"{data}: {warning}")
-    return warnings
+    return [f"ended before {at:g} s: {list_first(ended)}"] if ended else []

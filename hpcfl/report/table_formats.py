@@ -12,14 +12,14 @@ from hpcfl.report.text import literal, plain
 
 
 def terminal(grid: Grid | Sheet) -> RenderableType:
-    """The table for a console of rich, with its title and notes."""
+    """Return the table for a console of rich, with its title and notes."""
     heading = literal(grid.title)
     notes = [literal(note) for note in grid.notes]
     return Group(heading, cells_of(grid), *notes)
 
 
 def cells_of(grid: Grid | Sheet) -> Table:
-    """Rows and columns for a console of rich, the best numbers in bold."""
+    """Return rows and columns for a console of rich, the best numbers in bold."""
     table = Table(box=box.SIMPLE_HEAD)
     table.add_column("")
     for column in grid.texts.columns:
@@ -35,9 +35,7 @@ def cells_of(grid: Grid | Sheet) -> Table:
 
 
 def markdown(grid: Grid | Sheet) -> str:
-    """A table of GitHub's Markdown, with a line about the metric above and what was
-    left out below.
-    """
+    """Return a table of GitHub's Markdown with the title above and the notes below."""
     cells = grid.texts.mask(grid.best, "**" + grid.texts + "**")
     headings = [_safe(column) for column in grid.texts.columns]
     alignments = ["---:"] * len(headings)
@@ -52,7 +50,7 @@ def markdown(grid: Grid | Sheet) -> str:
 
 
 def latex(grid: Grid | Sheet) -> str:
-    """A ``tabular`` for the package booktabs."""
+    """Return a ``tabular`` for the package booktabs."""
     numbers = grid.texts.replace("±", r"\\pm", regex=True)
     numbers = numbers.mask(grid.best, r"\mathbf{" + numbers + "}")
     of_numbers = grid.texts.apply(lambda column: column.str.match(r"[-+>\[\d]"))
@@ -69,7 +67,7 @@ def latex(grid: Grid | Sheet) -> str:
 
 
 def long_csv(grid: Grid | Sheet) -> str:
-    """A line for each entry, in full precision."""
+    """Return CSV with a line for each entry, in full precision."""
     lines = grid.numbers.copy()
     for name in lines.select_dtypes(exclude="number"):
         lines[name] = lines[name].map(lambda content: plain(str(content)))
@@ -85,5 +83,5 @@ def _line(cells: list[str]) -> str:
 
 
 def _safe(text: str) -> str:
-    """Text escaped for Markdown, where a '_' within a word needs no escape."""
+    """Escape a text for Markdown, where a '_' within a word needs no escape."""
     return re.sub(r"([\\`*\[\]<>|])", r"\\\1", plain(text))

@@ -1,6 +1,4 @@
-"""``hpcfl show``: what came out of a run, or of each run of a sweep, as a table for a
-terminal.
-"""
+"""``hpcfl show``: the results of a run, or of each run of a sweep, for a terminal."""
 
 import shlex
 import textwrap
@@ -12,47 +10,45 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from hpcfl.report import virtual_time
-from hpcfl.report.client_counts import clients_text, mixed
-from hpcfl.report.reading import (
+from hpcfl.report.metric_values import (
     VALIDATION,
     holds_out,
     own_column,
     time_to,
     where_scored,
 )
+from hpcfl.report.series import virtual_seconds
 from hpcfl.report.summary import Run, is_sweep, load_all
-from hpcfl.report.text import literal, plain, stdout_console
+from hpcfl.report.text import (
+    clients_text,
+    literal,
+    plain,
+    stdout_console,
+    warn_of_other_clients,
+)
 from hpcfl.scores._metric_name import CLIENTS, MetricName
 from hpcfl.storage.result_rounds import AFTER, BEFORE
 
 # columns, and how they are called in the table
 MODELS = (("pre", "before"), ("post", "after"))
 NEWCOMERS = ((BEFORE, "new"), (AFTER, "tuned"))
-# summaries that are not said by their name and "over clients"
-MEANINGS = {"weighted": "of all samples"}
 LEGEND = (
-    "{score}{unit} before and after local training, on test samples{held_out}. ▸ counts: "
-    "its best round is chosen on {best_by} samples. last: the last round; tail: mean "
-    "of the last tenth of them. More: hpcfl show --explain"
+    "{score}{unit} before and after local training, on test samples. ▸ primary metric: its "
+    "best round is chosen on {best_by} samples. last: the last round; tail: mean of the last "
+    "tenth of them. More: hpcfl show --explain"
 )
-LEGEND_OF_HELD_OUT = " (validation: on held-out ones)"
 EXPLANATION = """\
-Models before and after local training on the clients' own test samples{unit},
-at the best round, by {best_by} samples, of the column that counts (▸), or the
-latest before it that has them; that column at the end (last), and its mean over
-the last tenth of the rounds (tail).{final}
-{score}: {meaning}; mean (std), worst tenth: over clients, so many as
-in "of"; floats: to and from a client in a round."""
-EXPLANATION_OF_FINAL = " Round {} is the scoring\nafter the last aggregation."
-EXPLANATION_OF_HELD_OUT = """
-Validation: the column that counts at its best round, but on training samples
-that training.validation held out: to choose settings by, such as training.lr."""
-EXPLANATION_OF_NEWCOMERS = """
-New: clients that were never trained with; tuned: after a training of their own."""
-EXPLANATION_OF_STATE = """
-State: a checksum of all that the server and the clients hold after the last
-round; two runs with the same one ended with the same models, bit for bit."""
+before, after: models before and after local training, on the clients' own test
+samples, in the best round of the primary metric (▸), or the latest before it that
+has them; round R + 1 is the scoring after the last aggregation.
+validation: the same in the best round on samples that training.validation held
+out: to choose settings by, such as training.lr.
+last, tail: the primary metric in the last round, and its mean over the last tenth.
+new, tuned: clients that were never trained with, and after a training of their own.
+accuracy is of all samples, another score its mean over clients; mean (std), worst
+tenth: over as many clients as in "of"; floats: to and from a client in a round.
+state: a checksum of all that the server and the clients hold after the last round;
+two runs with the same one ended with the same models, bit for bit."""
 WIDTH = 80  # letters of a line of these texts
 
 
@@ -67,9 +63,9 @@ def show(
     Args:
         folder: The run's or the sweep's.
         runs: What ``load_all`` gave for it, if that was called already.
-        explain: Whether the legend says everything.
-        target: Of the number that counts, as it is shown; when it was reached is said
-            for each run.
+        explain: Whether to print the long explanation.
+        target: A value of the primary metric; each run gets a line with the virtual
+            time at which it was reached.
 
     Raises:
         UserError: There is no run, or it has no time of its clients' own.
@@ -81,13 +77,13 @@ def show(
         for note in run.notes:
             console.print(literal(f"note: {note}"), soft_wrap=True)
     console.print(table(best_first(runs)))
-    description = explanation(runs) if explain else legend(runs)
+    description = EXPLANATION if explain else legend(runs)
     console.print(Text(description), style="dim", soft_wrap=True)
     clients = {}
     for run in runs:
         positions = where_scored(run, run.score, "best")
         clients[run.label] = _clients(run, run.score, positions)
-    warning = mixed(clients)
+    warning = warn_of_other_clients(clients)
     if warning:
         console.print(literal(f"note: {warning}"), soft_wrap=True)
     for line in reached:
@@ -100,35 +96,34 @@ def show(
 
 
 def as_json(folder: Path, target: float | None = None) -> dict[str, Any]:
-    """What ``hpcfl show --json`` prints: the summary of a run, or those of a sweep's
-    runs by name; with a ``target`` also when what counts was as good.
+    """Return the summary of a run, or those of a sweep's runs by name, for ``--json``;
+    with a ``target`` also the time at which the primary metric reached it.
     """
     runs = load_all(folder)
     if is_sweep(folder, runs):
-        return {run.label: _told(run, target) for run in runs}
-    return _told(runs[0], target)
+        return {run.label: _as_table(run, target) for run in runs}
+    return _as_table(runs[0], target)
 
 
-def _told(run: Run, target: float | None) -> dict[str, Any]:
-    """The summary of a run. ``time_to``: the first round in which what counts was as good
-    as the ``target``, as it is shown, and the seconds of the clients' own time until
-    then; None for both where it never was.
+def _as_table(run: Run, target: float | None) -> dict[str, Any]:
+    """Return the summary of a run. ``time_to``: the first round in which the primary
+    metric reached ``target``, and the virtual seconds; None for both if it never did.
     """
-    told = asdict(run.summary)
+    table = asdict(run.summary)
     if target is not None:
         first = time_to(run, str(run.counted), target)
         seconds = None if first.round is None else first.seconds
-        told["time_to"] = {"target": target, "seconds": seconds, "round": first.round}
-    return told
+        table["time_to"] = {"target": target, "seconds": seconds, "round": first.round}
+    return table
 
 
 def _reached(run: Run, target: float) -> str:
-    """When the number that counts was as good as ``target``, as it is shown."""
+    """Describe the time at which the primary metric reached ``target``."""
     unit = f" {run.measure.unit}" if run.measure.unit else ""
     wanted = f"{run.label}: {run.counted} {target:g}{unit}"
     first = time_to(run, str(run.counted), target)
     if first.round is None:
-        end = virtual_time.seconds_of(run, "post")[-1]
+        end = virtual_seconds(run, "post")[-1]
         return f"{wanted} not reached in {end:,.1f} s of the clients' own time"
     return (
         f"{wanted} after {first.seconds:,.1f} s of the clients' own time, in round "
@@ -137,7 +132,7 @@ def _reached(run: Run, target: float) -> str:
 
 
 def _state(run: Run) -> str:
-    """The digest of a run's last state with what it is, or why there is none."""
+    """Describe the digest of a run's last state, or why there is none."""
     if run.status.checkpoints_lost:
         return "lost, its checkpoints are damaged"
     if run.summary.digest:
@@ -146,9 +141,7 @@ def _state(run: Run) -> str:
 
 
 def best_first(runs: list[Run]) -> list[Run]:
-    """Runs sorted by what counts in their best round, the best first; those without a
-    scored round last.
-    """
+    """Sort runs by the primary metric in their best round, runs without one last."""
 
     def order(run: Run) -> tuple[bool, float]:
         best = run.summary.best
@@ -160,53 +153,24 @@ def best_first(runs: list[Run]) -> list[Run]:
 
 
 def legend(runs: list[Run]) -> str:
-    """What the table's numbers are, in at most three lines."""
+    """Describe the table's numbers in a few lines."""
     unit = runs[0].measure.unit
-    held_out = any(holds_out(run) for run in runs)
+    best_by = " or ".join(dict.fromkeys(run.summary.best_by for run in runs))
     text = LEGEND.format(
         score=plain(_scores_of(runs)),
         unit=f" in {plain(unit)}" if unit else "",
-        held_out=LEGEND_OF_HELD_OUT if held_out else "",
-        best_by=_best_by(runs),
+        best_by=best_by,
     )
     return textwrap.fill(text, WIDTH)
 
 
-def explanation(runs: list[Run]) -> str:
-    """All there is to say of the table's numbers. Meaning and unit are those of the
-    score that counts in the first run.
-    """
-    measure = runs[0].measure
-    described = runs[0].scores.get(measure.score)
-    kind = next(iter(described["recorded"])) if described else measure.kind
-    unit = f", in {plain(measure.unit)}" if measure.unit else ""
-    meaning = MEANINGS.get(kind, f"{plain(kind)} over clients")
-    finals = sorted({run.config["rounds"] + 1 for run in runs if run.summary.finished})
-    final = EXPLANATION_OF_FINAL.format(finals[0]) if len(finals) == 1 else ""
-    of_all = EXPLANATION.format(
-        unit=unit,
-        best_by=_best_by(runs),
-        score=plain(_scores_of(runs)),
-        meaning=meaning,
-        final=final,
-    )
-    held_out = EXPLANATION_OF_HELD_OUT if any(map(holds_out, runs)) else ""
-    newcomers = EXPLANATION_OF_NEWCOMERS if any(map(_newcomers, runs)) else ""
-    return of_all + held_out + newcomers + EXPLANATION_OF_STATE
-
-
-def _best_by(runs: list[Run]) -> str:
-    """The samples that the runs' best rounds are chosen on."""
-    return " or ".join(dict.fromkeys(run.summary.best_by for run in runs))
-
-
 def _scores_of(runs: list[Run]) -> str:
-    """The names of the scores that count in the runs, mostly one."""
+    """Return the names of the runs' primary scores, mostly one."""
     return " / ".join(dict.fromkeys(run.measure.score for run in runs))
 
 
 def table(runs: list[Run]) -> Table:
-    """The runs in the given order: the models before and after local training at the
+    """Return a table of the runs in the given order: the models before and after local training at the
     best round, those that count on held-out samples, then in the last round and in the
     last tenth of the rounds.
     """
@@ -237,7 +201,7 @@ def table(runs: list[Run]) -> Table:
 
 
 def _title(run: Run) -> Text:
-    """The run's name and method, and how far it is if it is not finished."""
+    """Return the run's name and method, with its rounds if it is not finished."""
     summary = run.summary
     named = summary.method in run.label
     title = literal(run.label if named else f"{run.label} {summary.method}")
@@ -247,9 +211,7 @@ def _title(run: Run) -> Text:
 
 
 def _lines(run: Run) -> list[tuple[str, str, str]]:
-    """What the lines of a run are called, the column of models that each is of, and
-    where it is read.
-    """
+    """Return the name of each line of a run, its column of models, and its rounds."""
     lines = []
     for column, name in MODELS:
         mark = "▸" if column == run.score else " "
@@ -262,9 +224,7 @@ def _lines(run: Run) -> list[tuple[str, str, str]]:
 
 
 def _newcomers(run: Run) -> list[tuple[str, str]]:
-    """The columns of newcomers that the run has scored, and what they are called in the
-    table.
-    """
+    """Return the columns of newcomers that the run has scored, with their names."""
     scored = []
     for column, name in NEWCOMERS:
         if MetricName(run.metric, column) in run.results.names:
@@ -293,15 +253,13 @@ def _numbers(run: Run, column: str, at: str) -> tuple[str, str, str, str, str]:
 
 
 def _clients(run: Run, column: str, positions: list[int]) -> str:
-    """Of how many clients a column's numbers are; "" where that was not recorded."""
+    """Return the number of clients of a column; "" where it is not recorded."""
     clients = run.results.series(MetricName(CLIENTS, column))
     return clients_text(clients[positions].tolist())
 
 
 def _shown(run: Run, column: str, number: str | None, positions: list[int]) -> str:
-    """The mean of a column's number over rounds as text; a dash if it was not
-    recorded.
-    """
+    """Format the mean of a column's number over rounds; a dash if it is not recorded."""
     if number is None or MetricName(number, column) not in run.results.names:
         return "–"
     values = run.results.series(MetricName(number, column))
@@ -309,5 +267,5 @@ def _shown(run: Run, column: str, number: str | None, positions: list[int]) -> s
 
 
 def _number(value: float | None, form: str) -> str:
-    """A number in the format ``form``; a dash where there is none."""
+    """Format a number by ``form``; a dash where there is none."""
     return "–" if value is None else format(value, form)

@@ -1,9 +1,9 @@
-"""Text that comes from files, made safe to print: control characters are shown, never
-obeyed.
-"""
+"""Text from files, made safe to print, and formats that several commands share."""
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
 from rich.console import Console
 from rich.text import Text
 
@@ -11,12 +11,11 @@ from hpcfl.files import output
 from hpcfl.report import notebook
 
 WIDEST = 10_000  # letters: a width for rich that no line reaches
+LONGEST = 1e11  # seconds, some thousand years
 
 
 def plain(text: object) -> str:
-    r"""The text on one line, with every unprintable character written out, such as
-    ``\x1b`` for escape.
-    """
+    r"""Return the text on one line, with unprintable characters as escapes such as ``\x1b``."""
     return "".join(
         letter
         if letter.isprintable()
@@ -26,12 +25,12 @@ def plain(text: object) -> str:
 
 
 def literal(text: object) -> Text:
-    """The same for rich, which then finds no markup and no emoji codes in it."""
+    """Return the same for rich, without markup and emoji codes."""
     return Text(plain(text))
 
 
 def stdout_console(**options: Any) -> Console:
-    """A console of rich that prints to standard output.
+    """Return a console of rich that prints to standard output.
 
     In a notebook it prints plain text: rich would take it for a terminal, or display
     HTML beside standard output, which nobody could redirect.
@@ -40,3 +39,47 @@ def stdout_console(**options: Any) -> Console:
         options["force_terminal"] = False
     options["quiet"] = output.is_quiet()
     return Console(highlight=False, force_jupyter=False, **options)
+
+
+def duration(seconds: float) -> str:
+    """Format seconds as hours, minutes and seconds, ``1:02:03``, or ``2:03`` below an hour.
+
+    Seconds that no run lasts, such as infinity, stay seconds.
+    """
+    if not 0 <= seconds < LONGEST:
+        return f"{seconds:.3g} s"
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
+
+
+def clients_text(counts: Sequence[float]) -> str:
+    """Format numbers of clients as ``20`` or ``9 to 10``; "" where one is NaN, not recorded."""
+    if not len(counts) or not np.isfinite(counts).all():
+        return ""
+    least, most = f"{min(counts):.4g}", f"{max(counts):.4g}"
+    return least if least == most else f"{least} to {most}"
+
+
+def warn_of_other_clients(clients: Mapping[str, str]) -> str:
+    """Return a warning for numbers that are of different clients, "" if they are not.
+
+    clients: ``clients_text`` of each number, by what the number is called; an empty one
+        says nothing.
+    """
+    names: dict[str, list[str]] = {}
+    for name, text in clients.items():
+        if text:
+            names.setdefault(text, []).append(name)
+    if len(names) < 2:
+        return ""
+    parts = [
+        f"of {text} clients ({list_first(of_text)})" for text, of_text in names.items()
+    ]
+    return f"these numbers cannot be compared, they are {' and '.join(parts)}"
+
+
+def list_first(names: Sequence[str]) -> str:
+    """Return the first three names, with a sign that there are more."""
+    more = ", …" if len(names) > 3 else ""
+    return ", ".join(names[:3]) + more

@@ -6,9 +6,8 @@ commits the checkpoint (``manifest.py``).
 """
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
 from copy import deepcopy
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -24,7 +23,6 @@ from hpcfl.files.atomic import Damaged
 from hpcfl.storage import digest, manifest, shards
 from hpcfl.storage.clients import ClientStore, Row, Snapshot
 from hpcfl.storage.manifest import Manifest
-from hpcfl.storage.run_fingerprint import AnotherRun, describe_skipped
 from hpcfl.storage.shards import Shard
 
 
@@ -320,7 +318,7 @@ class Checkpoints:
             except Damaged as error:
                 notes.append(f"{path}: damaged checkpoint ({error})")
                 continue
-            self._kept = [*_readable(reversed(paths[position + 1 :])), newest]
+            self._kept = [*manifest.readable(reversed(paths[position + 1 :])), newest]
             self._best = newest.best
             try:
                 if newest.best is not None:
@@ -373,74 +371,6 @@ def state(
     return server
 
 
-def states(folder: Path, run: str) -> dict[int, Manifest]:
-    """Return a run's stored states, including best ones, by the last round before them.
-
-    Their files exist; the content is not read.
-    """
-    found: dict[int, Manifest] = {}
-    for newest in _readable(manifest.newest_first(folder), run):
-        for one in (newest, newest.best):
-            if one is not None and all(shard.present(folder) for shard in one.files):
-                found.setdefault(one.round, one)
-    return found
-
-
-def others(folder: Path, run: str | None) -> list[str]:
-    """Return a line for each checkpoint of another run.
-
-    Raises RunFailure if the folder cannot be listed.
-    """
-    lines = []
-    for path in manifest.newest_first(folder):
-        try:
-            manifest.read(path, run)
-        except AnotherRun as error:
-            lines.append(describe_skipped(path, error))
-        except Damaged:
-            continue
-    return lines
-
-
-def damaged(folder: Path, run: str) -> dict[str, str]:
-    """Return the damage of each unreadable checkpoint by its manifest's name, newest
-    first.
-
-    The function reads all files.
-    """
-    found: dict[str, str] = {}
-    for path in manifest.newest_first(folder):
-        try:
-            manifest.read(path, run).verify(folder)
-        except Damaged as error:
-            found[path.name] = describe_skipped(path, error)
-    return found
-
-
-def latest(folder: str | Path, run: str | None = None) -> Manifest | None:
-    """Return the newest checkpoint with an intact manifest and existing files.
-
-    run: the fingerprint of its run, see ``run_fingerprint``. The content of the files is not
-    read. Raises RunFailure if the folder cannot be listed.
-    """
-    folder = Path(folder)
-    manifests = _readable(manifest.newest_first(folder), run)
-    return next(
-        (one for one in manifests if all(shard.present(folder) for shard in one.files)),
-        None,
-    )
-
-
-def intact(folder: Path) -> Manifest | None:
-    """Return the newest checkpoint after reading and verifying all its files."""
-    for path in manifest.newest_first(folder):
-        with suppress(Damaged):
-            newest = manifest.read(path)
-            newest.verify(folder)
-            return newest
-    return None
-
-
 def _read_clients(
     path: Path, ids: list[int], hosted: set[int], clients: ClientStore
 ) -> None:
@@ -450,15 +380,6 @@ def _read_clients(
     rows = [row for row, client in enumerate(ids) if client in hosted]
     if rows:
         clients.put([ids[row] for row in rows], shards.read(path, rows))
-
-
-def _readable(paths: Iterable[Path], run: str | None = None) -> list[Manifest]:
-    """Return the intact manifests of a run among ``paths``, in the same order."""
-    manifests = []
-    for path in paths:
-        with suppress(Damaged):
-            manifests.append(manifest.read(path, run))
-    return manifests
 
 
 def _copied(server: Mapping[str, Tensor] | None) -> dict[str, Tensor] | None:

@@ -2,6 +2,8 @@
 
 import hashlib
 import json
+from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
@@ -13,6 +15,7 @@ from typing_extensions import TypedDict  # pydantic needs this one before Python
 from hpcfl.files import atomic, untrusted_files
 from hpcfl.files.atomic import Damaged
 from hpcfl.storage import run_fingerprint
+from hpcfl.storage.run_fingerprint import AnotherRun, describe_skipped
 from hpcfl.storage.shards import Sha256, Shard
 
 FORMAT = 2
@@ -129,6 +132,87 @@ def newest_first(folder: Path) -> list[Path]:
     """
     with atomic.explained(folder):
         return sorted(folder.glob(PATTERN), reverse=True)
+
+
+def states(folder: Path, run: str) -> dict[int, Manifest]:
+    """Return the states that are kept of a run by their round, best ones too.
+
+    Their files are there; the content is not read.
+    """
+    found: dict[int, Manifest] = {}
+    for newest in readable(newest_first(folder), run):
+        for one in (newest, newest.best):
+            if one is not None and all(shard.present(folder) for shard in one.files):
+                found.setdefault(one.round, one)
+    return found
+
+
+def others(folder: Path, run: str | None) -> list[str]:
+    """A line for each checkpoint of another run. Raises RunFailure where the folder
+    cannot be listed.
+    """
+    lines = []
+    for path in newest_first(folder):
+        try:
+            read(path, run)
+        except AnotherRun as error:
+            lines.append(describe_skipped(path, error))
+        except Damaged:
+            continue
+    return lines
+
+
+def damaged(folder: Path, run: str) -> dict[str, str]:
+    """What is wrong with each checkpoint of a run that cannot be read, by its
+    manifest's name, newest first.
+
+    All files are read to know that.
+    """
+    found: dict[str, str] = {}
+    for path in newest_first(folder):
+        try:
+            read(path, run).verify(folder)
+        except Damaged as error:
+            found[path.name] = describe_skipped(path, error)
+    return found
+
+
+def latest(folder: str | Path, run: str | None = None) -> Manifest | None:
+    """The newest checkpoint whose manifest is intact and whose own files are there, for
+    looking only.
+
+    run: whose it must be, see ``ownership``. The content of the files is not read.
+    Raises RunFailure where the folder cannot be listed.
+    """
+    folder = Path(folder)
+    manifests = readable(newest_first(folder), run)
+    return next(
+        (one for one in manifests if all(shard.present(folder) for shard in one.files)),
+        None,
+    )
+
+
+def intact(folder: Path) -> Manifest | None:
+    """The newest checkpoint that is intact to the last byte; all of it is read to know
+    that.
+    """
+    for path in newest_first(folder):
+        with suppress(Damaged):
+            newest = read(path)
+            newest.verify(folder)
+            return newest
+    return None
+
+
+def readable(paths: Iterable[Path], run: str | None = None) -> list[Manifest]:
+    """The manifests of a run among ``paths`` that are intact in themselves, in the same
+    order.
+    """
+    manifests = []
+    for path in paths:
+        with suppress(Damaged):
+            manifests.append(read(path, run))
+    return manifests
 
 
 def _checksum(body: dict[str, Any]) -> str:

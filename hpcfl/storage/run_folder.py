@@ -18,7 +18,7 @@ from hpcfl.experiment import protocols
 from hpcfl.experiment.config import Config, identity
 from hpcfl.files import atomic, untrusted_files
 from hpcfl.files.atomic import Damaged
-from hpcfl.storage import checkpoint, results
+from hpcfl.storage import manifest, results
 from hpcfl.storage.forms import RunFile
 from hpcfl.storage.lock import NAME as LOCK
 from hpcfl.storage.lock import FolderLock
@@ -73,7 +73,7 @@ def examine(folder: Path, config: Config, fresh: bool) -> bool:
     _refuse_others(folder, config.fingerprint())
     done, completed = newest.round if newest else 0, results.completed(folder)
     if is_finished(config.rounds, done, completed):
-        whole = checkpoint.intact(folder / CHECKPOINTS)
+        whole = manifest.intact(folder / CHECKPOINTS)
         return is_finished(config.rounds, whole.round if whole else 0, completed)
     if done > config.rounds:
         raise UserError(
@@ -321,17 +321,15 @@ def _refuse_others(folder: Path, run: str) -> None:
 
     run: the fingerprint of the requested run. Raises UserError.
     """
-    checkpoints = checkpoint.others(folder / CHECKPOINTS, run)
+    checkpoints = manifest.others(folder / CHECKPOINTS, run)
     for line in [*checkpoints, *results.others(folder, run)]:
         raise UserError(f"{line}, or choose another --out, or --fresh to start over")
 
 
 def _newest(folder: Path) -> Manifest | None:
-    """Return the newest checkpoint, as ``checkpoint.latest`` finds it. Raises
-    UserError.
-    """
+    """Return the newest checkpoint, as ``manifest.latest`` finds it. Raises UserError."""
     try:
-        return checkpoint.latest(folder / CHECKPOINTS)
+        return manifest.latest(folder / CHECKPOINTS)
     except RunFailure as error:
         raise UserError(
             f"{error}; choose another --out, or make it readable"

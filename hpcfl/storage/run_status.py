@@ -17,8 +17,7 @@ from enum import IntEnum
 from pathlib import Path
 
 from hpcfl.storage import lock, run_folder
-from hpcfl.storage.checkpoint import latest, others
-from hpcfl.storage.manifest import newest_first
+from hpcfl.storage.manifest import latest, newest_first, others
 from hpcfl.storage.results import Results
 
 

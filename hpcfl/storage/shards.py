@@ -9,18 +9,20 @@ import hashlib
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 from urllib.parse import quote, unquote
 
 import numpy as np
-import torch
 from pydantic import ConfigDict, Field, NonNegativeInt
 from pydantic.dataclasses import dataclass
-from torch import Tensor
 
 from hpcfl.files import atomic, hdf5, untrusted_files
 from hpcfl.files.atomic import Damaged
-from hpcfl.storage.clients import Row, Snapshot
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from hpcfl.storage.clients import Row, Snapshot
 
 # The limits of a group. Every group is a file, which is written again when one of its
 # clients changes: larger groups make fewer files, smaller ones rewrite less.
@@ -88,7 +90,7 @@ def content(ids: Sequence[int] | None, digests: Sequence[str]) -> tuple[object, 
     return (None if ids is None else tuple(ids), *digests)
 
 
-def groups(rows: Snapshot) -> Iterator[list[int]]:
+def groups(rows: "Snapshot") -> Iterator[list[int]]:
     """Yield the ids of a rank's clients, ascending, in groups of bounded size.
 
     Each group becomes one file. Clients without own state are left out. They count for
@@ -114,7 +116,7 @@ def _power_of_two_below(number: int) -> int:
     return 1 << max(0, number.bit_length() - 1)
 
 
-def write_clients(folder: Path, ids: list[int], rows: Mapping[int, Row]) -> Shard:
+def write_clients(folder: Path, ids: list[int], rows: "Mapping[int, Row]") -> Shard:
     """Write the state of n clients: datasets [n, *shape] by tensor, and ``ids`` [n].
 
     Raises RunFailure.
@@ -135,7 +137,7 @@ def write_clients(folder: Path, ids: list[int], rows: Mapping[int, Row]) -> Shar
     )
 
 
-def write_server(folder: Path, state: Mapping[str, Tensor], digest: str) -> Shard:
+def write_server(folder: Path, state: "Mapping[str, Tensor]", digest: str) -> Shard:
     """Write the server's state, CPU tensors of any shape, and its ``digest``.
 
     Raises RunFailure.
@@ -149,11 +151,13 @@ def write_server(folder: Path, state: Mapping[str, Tensor], digest: str) -> Shar
     )
 
 
-def read(path: Path, rows: list[int] | None) -> dict[str, Tensor]:
+def read(path: Path, rows: list[int] | None) -> "dict[str, Tensor]":
     """Return the tensors in a file by name, whole or only the given ascending ``rows``.
 
     Call ``Shard.verify`` first. Raises Damaged.
     """
+    import torch
+
     arrays = hdf5.select(path, rows)
     return {
         _decode(name): torch.from_numpy(array)

@@ -16,8 +16,7 @@ from hpcfl.errors import UserError
 from hpcfl.experiment.plugins import nearest
 from hpcfl.scores._metric_name import MetricName
 from hpcfl.simulation import torch_settings
-from hpcfl.storage.checkpoint import damaged
-from hpcfl.storage.manifest import name_after
+from hpcfl.storage.manifest import damaged, name_after
 from hpcfl.storage.result_rounds import AFTER, BEFORE, compute_client_scores
 from hpcfl.storage.results import Results
 from hpcfl.trained.module import module

@@ -31,6 +31,7 @@ from hpcfl.simulation.prepare import (
 from hpcfl.simulation.round import FleetType, Round
 from hpcfl.simulation.stages import Stage, play
 from hpcfl.storage import checkpoint
+from hpcfl.storage import manifest as manifests
 from hpcfl.storage.clients import ClientStore
 from hpcfl.storage.manifest import Manifest
 from hpcfl.storage.run_folder import CHECKPOINTS
@@ -73,7 +74,7 @@ class RoundReplay:
         alone = OneProcess()
         config = experiment.read_again(self.folder, self._table, self._own)
         prepared = preflight.run(prepare(config, alone), alone)
-        newest = checkpoint.latest(self.checkpoints)
+        newest = manifests.latest(self.checkpoints)
         if newest is not None:
             refuse_other_frozen(prepared, newest.meta, self.folder)
             decisions.refuse_others(prepared, newest.meta, self.folder)
@@ -82,7 +83,7 @@ class RoundReplay:
     @property
     def rounds(self) -> set[int]:
         """Return the rounds whose earlier state is stored; the last may be yet to come."""
-        states = checkpoint.states(self.checkpoints, self.run)
+        states = manifests.states(self.checkpoints, self.run)
         return {1, *(done + 1 for done in states)}
 
     def digest(self, number: int) -> str | None:
@@ -174,7 +175,7 @@ class RoundReplay:
 
         Raises UserError if it cannot be read.
         """
-        manifest = checkpoint.states(self.checkpoints, self.run).get(number - 1)
+        manifest = manifests.states(self.checkpoints, self.run).get(number - 1)
         try:
             if manifest is not None:
                 manifest.verify(self.checkpoints)

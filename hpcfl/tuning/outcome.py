@@ -14,7 +14,7 @@ from statistics import fmean, stdev
 from rich.table import Table
 
 from hpcfl.files import atomic
-from hpcfl.report import configuration, reading, summary
+from hpcfl.report import configuration, metric_values, summary
 from hpcfl.report.grid import SPENT
 from hpcfl.report.summary import Run
 from hpcfl.report.text import literal, stdout_console
@@ -160,7 +160,7 @@ def test_scores(plan: Plan, sweep: Path) -> dict[str, dict[int, float]]:
         seed = int(run.config["seed"])
         if not run.summary.finished or seed not in seeds:
             continue
-        number = reading.value(run, run.metric, "tail").value
+        number = metric_values.value(run, run.metric, "tail").value
         if math.isfinite(number):
             scores.setdefault(run.config["method"]["name"], {})[seed] = number
     return {method: dict(sorted(found.items())) for method, found in scores.items()}

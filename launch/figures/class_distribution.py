@@ -15,9 +15,9 @@ from hpcfl.clients import StepContext
 from hpcfl.methods.options.class_wise import norm_distribution
 from hpcfl.report import style
 from hpcfl.report.arrangement import arrange
+from hpcfl.report.metric_values import counts_of
 from hpcfl.report.plots._lines import method_of
 from hpcfl.report.plots.base import Sheet, literal
-from hpcfl.report.reading import counts_of
 from hpcfl.report.summary import Run
 from hpcfl.trained.recorder import step_recorder
 

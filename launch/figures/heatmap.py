@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas
 
+from hpcfl.report.metric_values import counts_of
 from hpcfl.report.plots import _clients, _lines
 from hpcfl.report.plots._clients import Rows
 from hpcfl.report.plots.base import Sheet, literal
-from hpcfl.report.reading import counts_of
 from hpcfl.report.summary import Run
 
 if TYPE_CHECKING:

@@ -8,10 +8,10 @@ import pandas
 
 from hpcfl.errors import UserError
 from hpcfl.report.arrangement import arrange, label, seeds
+from hpcfl.report.metric_values import resolve_metric, value
 from hpcfl.report.plots import _lines
 from hpcfl.report.plots._lines import Line
 from hpcfl.report.plots.base import Sheet
-from hpcfl.report.reading import named, value
 from hpcfl.report.summary import Run
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ def draw(
     x: the key. against: its value, over whose runs the gains are.
     """
     metric = metric or runs[0].metric
-    measure = named(runs[0], metric).measure
+    measure = resolve_metric(runs[0], metric).measure
     factor = measure.factor if measure else 1
     arranged = arrange(runs)
     found = []

@@ -12,8 +12,8 @@ import numpy as np
 import torch
 
 from hpcfl.report.arrangement import arrange
+from hpcfl.report.metric_values import counts_of
 from hpcfl.report.plots.base import Sheet, whole_numbers
-from hpcfl.report.reading import counts_of
 from hpcfl.report.summary import Run
 from hpcfl.trained.models import Trained
 

@@ -16,7 +16,7 @@ from hpcfl.report.plots import _lines
 from hpcfl.report.plots._lines import MOMENTS, Line
 from hpcfl.report.plots.base import Sheet, whole_numbers
 from hpcfl.report.series import deviation
-from hpcfl.report.summary import Run, ranges, stretches
+from hpcfl.report.summary import Run
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -73,7 +73,7 @@ def draw(runs: list[Run], sheet: Sheet) -> "Figure":
     if missing:
         most = max(run.config["rounds"] for run in arranged.runs)
         sheet.notes.append(
-            f"without {ranges(stretches(sorted(missing)))}, whose state is not kept: checkpoint.every = "
+            f"without {len(missing)} rounds, whose state is not kept: checkpoint.every = "
             f"1 and checkpoint.keep = {most} before a run keep all"
         )
         for curve in (line for axes in figure.axes for line in axes.lines):

@@ -27,7 +27,7 @@ from scipy.stats import t as student
 
 from hpcfl.experiment import experiment_file
 from hpcfl.experiment.protocols import flat
-from hpcfl.report import reading, summary
+from hpcfl.report import metric_values, summary
 from hpcfl.report.summary import Run
 
 REPORTED = Path(__file__).parents[2] / "results" / "reported.csv"
@@ -98,8 +98,8 @@ def line(run: Run) -> dict[str, Any]:
         "seed": run.config["seed"],
         "rounds": run.summary.rounds,
         "column": run.score,
-        "best": reading.value(run, run.metric, "best").value,
-        "tail": reading.value(run, run.metric, "tail").value,
+        "best": metric_values.value(run, run.metric, "best").value,
+        "tail": metric_values.value(run, run.metric, "tail").value,
         "digest": run.summary.digest,
     }
 

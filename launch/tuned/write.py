@@ -14,11 +14,10 @@ from pathlib import Path
 import numpy as np
 import pandas
 
-from hpcfl.report import reading, summary
+from hpcfl.report import metric_values, summary
 from hpcfl.report.arrangement import Placed, arrange
 from hpcfl.report.comparison import Gains, gains_of
-from hpcfl.report.inference import interval
-from hpcfl.report.significance import LEVEL, holm
+from hpcfl.report.inference import LEVEL, holm, interval
 
 TUNED = "tuned_5"  # start models after five epochs of a client's own training
 RESAMPLES = 999
@@ -131,7 +130,7 @@ def of_runs(cells: Sequence[Placed], models: str = "") -> list[float]:
     values = []
     for cell in cells:
         metric = f"{models}/mean" if models else cell.run.metric
-        values.append(reading.value(cell.run, metric, "tail").value)
+        values.append(metric_values.value(cell.run, metric, "tail").value)
     return values
 
 

@@ -14,7 +14,7 @@ from hpcfl.commands.run import run
 from hpcfl.communication.communicator import OneProcess
 from hpcfl.experiment import config
 from hpcfl.models import RandomLayer
-from hpcfl.storage.checkpoint import latest
+from hpcfl.storage.manifest import latest
 
 COUNTS = [[8, 3, 0, 0], [0, 9, 2, 0], [2, 2, 2, 2], [5, 5, 5, 5], [1, 2, 0, 0]]
 MODEL = {"name": "test_random_layers:dropping"}

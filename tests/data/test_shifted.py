@@ -12,7 +12,7 @@ from hpcfl.data.shifts.rotation import Rotation
 from hpcfl.errors import UserError
 from hpcfl.experiment import config
 from hpcfl.simulation.prepare import prepare
-from hpcfl.storage.checkpoint import latest
+from hpcfl.storage.manifest import latest
 
 DIGITS = datasets.load(config.Data())
 

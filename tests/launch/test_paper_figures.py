@@ -174,7 +174,7 @@ def test_no_line_goes_over_rounds_whose_state_is_not_kept(played, tmp_path):
     assert np.isnan(before.get_ydata()).tolist() == [False, True, False]
     assert sheet.notes == [
         "one run each",
-        "without rounds 2–3, whose state is not kept: checkpoint.every = "
+        "without 2 rounds, whose state is not kept: checkpoint.every = "
         "1 and checkpoint.keep = 4 before a run keep all",
     ]
 

@@ -16,7 +16,7 @@ import pytest
 
 import hpcfl
 from hpcfl.experiment import plugins
-from hpcfl.report import packed, reading, summary
+from hpcfl.report import metric_values, packed, summary
 from hpcfl.tuning import plan
 
 TUNED = Path(__file__).parents[2] / "launch" / "tuned"
@@ -127,7 +127,7 @@ def test_a_settings_page_says_what_the_tables_say(packs):
     runs = summary.load_all(packs / "made.tar.xz")
     for method, (column, own, _, beside_local, hurt, *_) in rows.items():
         of_method = [one for one in runs if one.config["method"]["name"] == method]
-        values = [reading.value(one, "mean", "tail").value for one in of_method]
+        values = [metric_values.value(one, "mean", "tail").value for one in of_method]
         assert column == of_method[0].score
         assert float(own) == pytest.approx(100 * fmean(values), abs=0.006)
         gain = float(own) - float(rows["local"][1])
@@ -155,7 +155,7 @@ def share_hurt(runs, method):
     shares = []
     for seed in (0, 1):
         of_clients = {
-            one.config["method"]["name"]: reading.of_clients(
+            one.config["method"]["name"]: metric_values.of_clients(
                 one, one.score, one.measure, "tail"
             )
             for one in runs
@@ -203,7 +203,8 @@ def test_a_settings_page_says_what_twice_the_rounds_change(packs, monkeypatch):
 def percentages(runs):
     """The mean score at the tail of each method's run with the first seed, in %."""
     return {
-        one.config["method"]["name"]: 100 * reading.value(one, "mean", "tail").value
+        one.config["method"]["name"]: 100
+        * metric_values.value(one, "mean", "tail").value
         for one in runs
         if one.config["seed"] == 0
     }
@@ -235,7 +236,7 @@ def means_of(pack, metric):
     """The mean score at the tail of each method's runs."""
     of_method = {}
     for one in summary.load_all(pack):
-        value = reading.value(one, metric, "tail").value
+        value = metric_values.value(one, metric, "tail").value
         of_method.setdefault(one.config["method"]["name"], []).append(value)
     return {method: fmean(values) for method, values in of_method.items()}
 

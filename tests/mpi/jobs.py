@@ -15,7 +15,7 @@ from pathlib import Path
 
 from zygote import PATHS, Zygote
 
-from hpcfl.storage.checkpoint import latest
+from hpcfl.storage.manifest import latest
 
 MPIEXEC = Path(sys.executable).with_name("mpiexec")
 PATIENCE = (

@@ -5,7 +5,7 @@
 import pytest
 
 from hpcfl.simulation.asynchronous import Arrivals
-from hpcfl.storage.checkpoint import latest
+from hpcfl.storage.manifest import latest
 
 pytestmark = pytest.mark.mpi
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from hpcfl.storage import results
-from hpcfl.storage.checkpoint import latest
+from hpcfl.storage.manifest import latest
 
 pytestmark = pytest.mark.mpi
 

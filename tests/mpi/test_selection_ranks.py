@@ -4,7 +4,7 @@ others too.
 
 import pytest
 
-from hpcfl.storage.checkpoint import latest
+from hpcfl.storage.manifest import latest
 
 pytestmark = pytest.mark.mpi
 

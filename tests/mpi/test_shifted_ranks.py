@@ -4,7 +4,7 @@ drift too (heterogeneity.md H0, H7).
 
 import pytest
 
-from hpcfl.storage.checkpoint import latest
+from hpcfl.storage.manifest import latest
 
 pytestmark = pytest.mark.mpi
 

@@ -6,5 +6,5 @@ import sys
 
 from hpcfl.__main__ import main
 
-sys.modules["hpcfl.report.closing"] = None  # an import of it fails
+sys.modules["hpcfl.report.run_end"] = None  # an import of it fails
 main()

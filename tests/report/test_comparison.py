@@ -9,8 +9,8 @@ from made_up import folder
 from hpcfl.errors import UserError
 from hpcfl.report import comparison, summary, sweep_table, table_formats
 from hpcfl.report.arrangement import Placed
-from hpcfl.report.comparison import gains_of, gini
-from hpcfl.report.sweep_table import Reading, Reference
+from hpcfl.report.comparison import Reference, gains_of, gini
+from hpcfl.report.sweep_table import Reading
 from hpcfl.scores._described import Measure
 from hpcfl.storage.results import Results
 
@@ -100,10 +100,9 @@ def test_pairs_of_client_and_seed_are_tested_beside_the_interval():
     reference = [placed([0.5] * 4, seed, 7) for seed in (0, 1)]
     gains = gains_of(row, reference, ACCURACY, "last")
     assert len(gains.of_pairs) == 8 and gains.interval.partitions == 1
-    lines = comparison._lines({"row": gains}, 0.01)
-    comparison._add_pairs(lines, {"row": gains})
-    assert lines["row"]["p_pairs"] == pytest.approx(2 / 2**8)
-    assert np.isnan(lines["row"]["p"])
+    table = comparison.tabulate({"row": gains}, Reference("local", pairs=True), 100)
+    assert table.loc["row", "p_pairs"] == pytest.approx(2 / 2**8)
+    assert np.isnan(table.loc["row", "p"])
 
 
 @pytest.mark.slow
@@ -189,4 +188,5 @@ def test_a_row_that_is_none_and_a_number_that_is_no_clients(runs):
 
 def test_a_verdict_needs_an_interval():
     of_one = gains_of([placed([0.6] * 4)], [placed([0.5] * 4)], ACCURACY, "last")
-    assert comparison._line(of_one, float("nan"), 0.01)["verdict"] == ""
+    table = comparison.tabulate({"row": of_one}, Reference("local"), 100)
+    assert table.loc["row", "verdict"] == ""

@@ -24,7 +24,7 @@ def test_two_figures_for_a_sweep_whose_runs_share_a_partition(make_run, tmp_path
 
 def test_a_run_ends_with_curves_before_and_after_local_training(make_run, tmp_path):
     make_run("fedavg")
-    figure = figures.moments(load_all(tmp_path), Sheet(7))
+    figure = figures.draw_moments(load_all(tmp_path), Sheet(7))
     before, after = figure.axes
     assert before.lines[0].get_xydata().tolist() == [
         [1, 25],

@@ -18,7 +18,7 @@ from hpcfl.api import run
 from hpcfl.communication.communicator import OneProcess
 from hpcfl.errors import UserError
 from hpcfl.report import (
-    costs,
+    chapter,
     figures,
     packed,
     page,
@@ -26,8 +26,9 @@ from hpcfl.report import (
     sweep_table,
     table_formats,
 )
-from hpcfl.report.reading import of_clients, value
-from hpcfl.report.sweep_table import Reading, Reference
+from hpcfl.report.comparison import Reference
+from hpcfl.report.metric_values import of_clients, value
+from hpcfl.report.sweep_table import Reading
 
 
 @pytest.fixture
@@ -98,8 +99,8 @@ def test_other_columns_are_read_where_they_end(tmp_path):
         for at in ("last", "tail"):
             there, here = (value(one, metric, at).value for one in (played, again))
             assert there == here, (metric, at)
-    headings, (row,) = costs.table({"fedavg": [again]})
-    assert row[1 + headings.index("whole run")] == "–"  # not all rounds are there
+    costs = chapter.tabulate_costs({"fedavg": [again]}).texts
+    assert costs.loc["fedavg", "whole run"] == "–"  # not all rounds are there
 
 
 @pytest.mark.slow

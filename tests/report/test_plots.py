@@ -12,7 +12,6 @@ import pytest
 from hpcfl.errors import UserError
 from hpcfl.experiment import config
 from hpcfl.report.plots import (
-    _clients,
     clients,
     curves,
     gains,
@@ -284,29 +283,3 @@ def test_a_dot_for_one_client_in_several_where_there_are_too_many(runs, monkeypa
         shown[1], 100 * np.concatenate([OWN, OWN + 0.1])[[0, 2, 3, 5]]
     )
     assert "a dot for one client in 2" in sheet.notes
-
-
-def test_lines_over_rounds_of_the_clients_that_have_a_dot(runs):
-    sheet = Sheet(7)
-    rows = _clients.rows(runs(fedavg=[0.1]), sheet, "", "best", ())
-    figure = clients.draw_over_rounds(sheet, rows)
-    [lines] = figure.axes[0].collections
-    drawn = [line.round(6).tolist() for line in lines.get_segments()]
-    assert drawn == [[[1, 20], [2, 30]], [[1, 40], [2, 50]], [[1, 90], [2, 100]]]
-    assert lines.get_urls() == [f" client {client}, seed=0" for client in range(3)]
-
-
-def test_many_rounds_of_many_clients_are_thinned(runs, monkeypatch):
-    sheet = Sheet(7)
-    found = runs(fedavg=[0.1])
-    rows = _clients.rows(found, sheet, "", "best", ())
-    monkeypatch.setattr(clients, "POINTS", 1)
-    [lines] = clients.draw_over_rounds(sheet, rows).axes[0].collections
-    assert [len(line) for line in lines.get_segments()] == [1, 1, 1]
-
-
-def test_a_round_alone_has_no_lines(runs):
-    [run] = runs(fedavg=[0.1])
-    run.results.values["clients/pre/correct"][0] = np.nan
-    rows = _clients.rows([run], Sheet(7), "", "best", ())
-    assert clients.draw_over_rounds(Sheet(7), rows) is None

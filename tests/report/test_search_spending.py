@@ -17,7 +17,7 @@ def tuned(tmp_path):
 
 
 def share(folder):
-    return search_spending.of_runs([summary.load(*folder.glob("final/*"))])
+    return search_spending.find_share([summary.load(*folder.glob("final/*"))])
 
 
 def test_the_share_is_that_of_the_method(tuned):

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from hpcfl.report.significance import holm, signed_rank
+from hpcfl.report.inference import holm, signed_rank
 
 
 def test_holm_by_hand():

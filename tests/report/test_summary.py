@@ -120,7 +120,7 @@ def test_rounds_without_metrics_are_noted_every_time(make_run):
     for _ in range(2):
         found = summary.load(folder).summary
         assert found.notes == [
-            f"{folder}: the metrics of round 2 are lost, their files were damaged"
+            f"{folder}: metrics of 1 of 3 rounds are lost, files were damaged"
         ]
 
 

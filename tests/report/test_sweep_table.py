@@ -9,7 +9,7 @@ import pytest
 from made_up import folder, run, seeds
 
 from hpcfl.errors import UserError
-from hpcfl.report import page, reading, summary, sweep_table, table_formats
+from hpcfl.report import metric_values, page, summary, sweep_table, table_formats
 from hpcfl.report.grid import Grid
 from hpcfl.report.plots import curves
 from hpcfl.report.summary import Run
@@ -39,39 +39,9 @@ def test_models_before_and_after_training_in_one_table_are_told():
     after.results.values.update(
         {"post/weighted": np.full(3, 0.8), "post/mean": np.full(3, 0.7)}
     )
-    note = (
-        "each method's own models: before local training (fedavg), after it (local); "
-        "--metric post/weighted is of the same for all"
-    )
-    assert note in sweep_table.make([run(), after]).notes
-    assert (
-        note not in sweep_table.make([run(), after], reading=Reading("post/mean")).notes
-    )
-
-
-def test_where_all_were_tuned_alike_the_note_names_that_moment():
-    after = replace(run("local"), score="post")
-    after.results.values["post/weighted"] = np.full(3, 0.8)
-    runs = [
-        replace(one, config={**one.config, "evaluation": {"tune_epochs": [0, 1, 5]}})
-        for one in (run("fedavg"), after)
-    ]
-    notes = sweep_table.make(runs).notes
-    assert any("--metric tuned_5/weighted is of the same for all" in n for n in notes)
-
-
-def test_models_of_methods_in_columns_are_told_by_the_columns():
-    after = replace(run("local"), score="post")
-    after.results.values.update(
-        {"post/weighted": np.full(3, 0.8), "post/mean": np.full(3, 0.7)}
-    )
-    grid = sweep_table.make(
-        [run("fedavg"), after], rows=["seed"], columns=["method.name"]
-    )
-    assert any(
-        "before local training (fedavg), after it (local)" in note
-        for note in grid.notes
-    )
+    [note] = sweep_table.make([run(), after]).notes
+    assert "pre (fedavg), post (local)" in note and "--metric post/weighted" in note
+    assert sweep_table.make([run(), after], reading=Reading("post/mean")).notes == []
 
 
 def test_several_folders_and_the_notes_of_csv(make_run, capsys):
@@ -225,10 +195,7 @@ def test_validation_is_each_methods_own_column_on_held_out_samples():
     ]
     grid = sweep_table.make(runs, reading=Reading("validation"))
     assert entry(grid, 0)[0] == 80 and entry(grid, 1)[0] == 70
-    assert grid.notes == [
-        "each method's own models: before local training (fedavg), after it (ditto); "
-        "--metric validation/post/weighted is of the same for all"
-    ]
+    assert "pre (fedavg), post (ditto)" in grid.notes[0]
     grid = sweep_table.make(runs, reading=Reading())
     assert entry(grid, 0)[0] == 20 and entry(grid, 1)[0] == 10
     assert "at each run's best round by validation samples" in table_formats.markdown(
@@ -242,10 +209,7 @@ def test_validation_is_each_methods_own_column_on_held_out_samples():
 
 def test_of_runs_whose_best_rounds_are_chosen_otherwise_a_note_says_so():
     grid = sweep_table.make([run("a"), held_out("b", "pre", 0.5, 0.4, 0.3)])
-    assert (
-        "best rounds are chosen on test samples (a) and on validation samples (b)"
-        in (grid.notes)
-    )
+    assert any("test (a), validation (b)" in note for note in grid.notes)
     assert "best round by test or validation samples" in grid.title
     last = sweep_table.make(
         [run("a"), held_out("b", "pre", 0.5, 0.4, 0.3)], reading=Reading(at="last")
@@ -406,7 +370,7 @@ def test_markdown(grid):
             "",
             "x-0: left out, it stands at round 3 of 3",
             "",
-            sweep_table.ONE_PARTITION,
+            f"digits iid: {sweep_table.ONE_PARTITION}",
         ]
     )
 
@@ -424,7 +388,7 @@ def test_latex(grid):
             r"\bottomrule",
             r"\end{tabular}",
             "% x-0: left out, it stands at round 3 of 3",
-            f"% {sweep_table.ONE_PARTITION}",
+            f"% digits iid: {sweep_table.ONE_PARTITION}",
         ]
     )
 
@@ -469,7 +433,7 @@ def test_all_outputs_have_the_sample_standard_deviation_of_the_same_runs(tmp_pat
     for seed in range(3):
         folder(tmp_path / "runs" / f"fedavg-{seed}", "fedavg", seed)
     runs = summary.load_all(tmp_path / "runs")
-    numbers = [reading.value(one, one.metric, "last").value for one in runs]
+    numbers = [metric_values.value(one, one.metric, "last").value for one in runs]
     expected = f"{100 * fmean(numbers):.2f} ± {100 * stdev(numbers):.2f}"
     grid = sweep_table.make(runs, reading=Reading(at="last"))
     assert grid.texts.iat[0, 0] == expected
@@ -480,7 +444,8 @@ def test_all_outputs_have_the_sample_standard_deviation_of_the_same_runs(tmp_pat
     html = page.render(runs, [])
     assert best in html and tail in html
     of_seeds = {
-        one.config["seed"]: reading.value(one, one.metric, "tail").value for one in runs
+        one.config["seed"]: metric_values.value(one, one.metric, "tail").value
+        for one in runs
     }
     assert outcome._shown(of_seeds, runs[0].measure) == tail
     [line] = curves.over_cost({("fedavg", ""): runs}, runs[0].metric)[""]

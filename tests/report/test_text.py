@@ -98,7 +98,6 @@ def grid():
         rows,
         columns,
         metric="weighted",
-        kind="weighted",
         percent=True,
         at="best",
         notes=[HOSTILE],

@@ -11,10 +11,10 @@ import pytest
 
 from hpcfl.errors import UserError
 from hpcfl.report import figures, page, sweep_table, tables
+from hpcfl.report.metric_values import time_to, value
 from hpcfl.report.plots import participation
 from hpcfl.report.plots.base import Sheet
 from hpcfl.report.plots.participation import Turns
-from hpcfl.report.reading import time_to, value
 from hpcfl.report.sweep_table import Reading
 
 
@@ -145,7 +145,7 @@ def test_the_figure_of_a_thousand_clients_is_small():
     turns = Turns(np.arange(1.0, 301.0), random.random((300, 1000)) < 0.1)
     with figures.house_style():
         figure = participation.draw(Sheet(10.0), {"fedavg": turns})
-        assert len(figures.as_svg(figure)) < 500_000
+        assert len(figures.as_svg(figure, "f")) < 500_000
 
 
 def test_the_kind_of_figure_has_a_panel_for_each_method():

@@ -158,7 +158,7 @@ def test_the_figure_is_of_it(folder, unimportable):
         "own_scores_Surprise.png",
         "clients.png",
     ]
-    before, _ = figures.moments(summary.load_all(folder), Sheet(7)).axes
+    before, _ = figures.draw_moments(summary.load_all(folder), Sheet(7)).axes
     assert before.get_ylabel().split() == f"test {NAME} (bits)".split()
     values = summary.load(folder).results.values[f"pre/{NAME}"]
     assert before.lines[0].get_ydata().tolist() == values[np.isfinite(values)].tolist()

@@ -9,7 +9,7 @@ from hpcfl.commands import run as command
 from hpcfl.communication.communicator import OneProcess
 from hpcfl.experiment import config
 from hpcfl.simulation import prepare
-from hpcfl.storage.checkpoint import latest
+from hpcfl.storage.manifest import latest
 
 
 def experiment(rounds):

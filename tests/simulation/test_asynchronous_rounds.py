@@ -17,7 +17,7 @@ from hpcfl.simulation.asynchronous import step_of
 from hpcfl.simulation.prepare import prepare
 from hpcfl.simulation.timing import timed
 from hpcfl.storage import results
-from hpcfl.storage.checkpoint import latest
+from hpcfl.storage.manifest import latest
 from hpcfl.trained.models import predicted
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("no_figures")]

@@ -14,8 +14,8 @@ from hpcfl.experiment import config
 from hpcfl.report import summary
 from hpcfl.scores._described import Measure
 from hpcfl.simulation.best import BestRound
-from hpcfl.storage.checkpoint import latest
 from hpcfl.storage.clients import ClientStore
+from hpcfl.storage.manifest import latest
 from hpcfl.trained.experiment import find_own_names
 from hpcfl.trained.models import predicted
 

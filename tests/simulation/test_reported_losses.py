@@ -10,7 +10,7 @@ from hpcfl.commands.run import run
 from hpcfl.communication.communicator import OneProcess
 from hpcfl.errors import UserError
 from hpcfl.experiment import config
-from hpcfl.storage.checkpoint import latest
+from hpcfl.storage.manifest import latest
 
 BY_LOSS = {"select": "power-of-choice", "fraction": 0.4}
 OWN = ["tiny:blobs", "tiny:Counts"]  # of a user, which a run's folder only names

@@ -15,7 +15,7 @@ from hpcfl.experiment import config
 from hpcfl.report import summary
 from hpcfl.simulation import decisions, preflight
 from hpcfl.storage import results
-from hpcfl.storage.checkpoint import latest
+from hpcfl.storage.manifest import latest
 
 pytestmark = pytest.mark.slow
 

@@ -12,7 +12,7 @@ from hpcfl.experiment import config, measures
 from hpcfl.report import sweep_table, tables
 from hpcfl.report.sweep_table import Reading
 from hpcfl.simulation.prepare import prepare
-from hpcfl.storage.checkpoint import latest
+from hpcfl.storage.manifest import latest
 
 HELD_OUT = {"lr": 0.5, "validation": 0.25}
 

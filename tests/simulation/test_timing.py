@@ -14,7 +14,7 @@ from hpcfl.simulation.prepare import prepare
 from hpcfl.simulation.round import TRAINING, Round
 from hpcfl.simulation.stages import play
 from hpcfl.simulation.timing import timed
-from hpcfl.storage.checkpoint import latest
+from hpcfl.storage.manifest import latest
 
 pytestmark = pytest.mark.slow
 

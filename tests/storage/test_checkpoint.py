@@ -10,8 +10,9 @@ import torch
 from hpcfl.errors import RunFailure, UserError
 from hpcfl.files import atomic
 from hpcfl.storage import checkpoint, digest, shards
-from hpcfl.storage.checkpoint import Checkpoints, latest
+from hpcfl.storage.checkpoint import Checkpoints
 from hpcfl.storage.clients import ClientStore
+from hpcfl.storage.manifest import latest
 
 TEMPLATE = {
     "layer.weight": torch.zeros(2, 3),

@@ -9,10 +9,15 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from hpcfl.errors import UserError
-from hpcfl.report.arrangement import arrange, called, setting_of
+from hpcfl.report.arrangement import arrange, name_repetitions, setting_of
+from hpcfl.report.metric_values import (
+    of_clients,
+    read_at,
+    refuse_unknown,
+    resolve_metric,
+)
 from hpcfl.report.plots._lines import method_of, moment
 from hpcfl.report.plots.base import LINE, Sheet
-from hpcfl.report.reading import named, of_clients, read_at, refuse_unknown
 from hpcfl.report.series import drawable
 from hpcfl.report.summary import Run
 from hpcfl.scores._described import Measure
@@ -84,7 +89,7 @@ def rows_of(
     Args:
         repetitions: The runs whose clients stand in a row.
         sheet: What is left out joins its notes.
-        metric: What the numbers are; see ``reading.named``.
+        metric: What the numbers are; see ``metric_values.resolve_metric``.
         at: Where they are read: "best", "last" or "tail".
 
     Raises:
@@ -94,19 +99,19 @@ def rows_of(
 
     runs = [run for of_row in repetitions.values() for run in of_row]
     refuse_unknown(runs, metric)
-    measure = named(runs[0], metric).measure
+    measure = resolve_metric(runs[0], metric).measure
     if measure is None or measure.kind == "std":
         raise UserError(
             f"--metric {metric}: is no score that each client has; such as accuracy, loss"
         )
-    seeds = iter(called([setting_of(run) for run in runs]))
+    seeds = iter(name_repetitions([setting_of(run) for run in runs]))
     read = []
     tables = []
     for (row, panel), of_row in repetitions.items():
         known = []
         for run in of_row:
             seed = next(seeds)
-            numbers = of_clients(run, named(run, metric).column, measure, at)
+            numbers = of_clients(run, resolve_metric(run, metric).column, measure, at)
             shown = pandas.DataFrame({"number": drawable(measure.factor * numbers)})
             labels = {
                 "panel": panel,

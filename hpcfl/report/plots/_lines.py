@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from hpcfl.report.plots.base import Sheet, row_id
-from hpcfl.report.reading import At, named
+from hpcfl.report.metric_values import At, resolve_metric
+from hpcfl.report.plots.base import Sheet
 from hpcfl.report.style import Look
 from hpcfl.report.summary import Run
 from hpcfl.scores._described import Measure
@@ -111,7 +111,6 @@ def _draw_line(place: "Axes", position: int, line: Line, look: Look) -> "Line2D"
         marker=look.marker,
         linestyle=look.linestyle,
         markevery=(position % step, step),
-        gid=row_id(line.label),
     )
     return handle
 
@@ -125,7 +124,6 @@ def _draw_band(place: "Axes", line: Line, look: Look, opacity: float) -> None:
         color=look.color,
         alpha=opacity,
         linewidth=0,
-        gid=row_id(line.label),
     )
 
 
@@ -133,7 +131,7 @@ def scored(runs: Sequence[Run], metric: str) -> str:
     """Return an axis' label: ``test accuracy (%), before local training``, or of
     held-out samples ``validation accuracy …``.
     """
-    metrics = [named(run, metric) for run in runs]
+    metrics = [resolve_metric(run, metric) for run in runs]
     name, measure = metrics[0]
     if measure is None:
         return (name.number if name.column == RECORDED else metric).replace("_", " ")

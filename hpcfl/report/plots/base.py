@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 NARROWEST = 2.4  # inches of a panel in which a curve is drawn
-ROW = "row "  # begins the ids of what belongs to a row
 LONGEST = 100  # letters of a text
 LINES = 4  # of a title
 # The width of a letter and the height of a line of small text, in inches.
@@ -101,7 +100,7 @@ class Sheet:
         columns = max(1, min(len(labels), int(self.width / widest)))
         rows = ceil(len(labels) / columns)
         figure.set_figheight(figure.get_figheight() + rows * LINE + 0.1)
-        legend = figure.legend(
+        figure.legend(
             handles,
             texts,
             ncols=columns,
@@ -110,16 +109,6 @@ class Sheet:
             columnspacing=1.0,
             labelspacing=0.25,
         )
-        entries = zip(legend.legend_handles, legend.get_texts(), labels, strict=True)
-        for entry, text, label in entries:
-            text.set_gid(row_id(label))
-            if entry is not None:
-                entry.set_gid(row_id(label))
-
-
-def row_id(label: str) -> str:
-    """Return the id, in a figure's SVG, of all that is drawn of a row or line."""
-    return f"{ROW}{plain(label)}"
 
 
 def literal(text: object, most: int = LONGEST) -> str:

@@ -7,7 +7,6 @@ clients every second one has a dot, or every third, the same in all rows.
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
 from math import ceil
 from typing import TYPE_CHECKING
 
@@ -15,20 +14,13 @@ import numpy as np
 
 from hpcfl.report.plots import _clients, _lines
 from hpcfl.report.plots._clients import Rows
-from hpcfl.report.plots.base import Sheet, literal, row_id, whole_numbers
-from hpcfl.report.reading import named
-from hpcfl.report.series import drawable
+from hpcfl.report.plots.base import Sheet, literal
 from hpcfl.report.summary import Run
-from hpcfl.report.text import plain
-from hpcfl.storage import result_rounds
 
 if TYPE_CHECKING:
-    import pandas
     from matplotlib.figure import Figure
 
-MOST = 20_000  # dots of a figure, and lines of the one over rounds
-POINTS = 60  # of a line over rounds
-ALL_POINTS = 160_000  # of all lines over rounds together
+MOST = 20_000  # dots of a figure
 
 
 def plugin(
@@ -49,13 +41,12 @@ def plugin(
 
 
 def draw(sheet: Sheet, scores: Rows, label: str = "") -> "Figure":
-    """Draw dots and boxes; on a page each dot has the name of its client, and its
-    number.
+    """Draw dots and boxes.
 
     label: of the x axis, by default the score.
     """
     looks = sheet.looks(scores.methods)
-    step = dot_step(scores)
+    step = max(1, ceil(len(scores.numbers) / MOST))
     if step > 1:
         sheet.notes.append(f"a dot for one client in {step}")
     figure, places = _clients.paper(sheet, scores)
@@ -73,9 +64,7 @@ def draw(sheet: Sheet, scores: Rows, label: str = "") -> "Figure":
                 color=looks[row].color,
                 alpha=0.55,
                 linewidths=0,
-                gid=row_id(row),
                 clip_on=False,
-                urls=_urls(dots) if sheet.page else None,
             )
         place.boxplot(
             [numbers["number"] for numbers in of_panel.values()],
@@ -89,82 +78,3 @@ def draw(sheet: Sheet, scores: Rows, label: str = "") -> "Figure":
             manage_ticks=False,
         )
     return figure
-
-
-def draw_over_rounds(sheet: Sheet, scores: Rows) -> "Figure | None":
-    """Draw a line over rounds for each client that has a dot, for a page to show the
-    lines of one client; return None where fewer than two rounds are scored.
-    """
-    from matplotlib.collections import LineCollection
-
-    step = dot_step(scores)
-    curves: dict[str, dict[str, np.ndarray]] = {row: {} for row in scores.methods}
-    for row, seed, run in scores.repetitions:
-        if row in curves:
-            curves[row] |= _over_rounds(run, seed, scores, step)
-    known = [curve for of_row in curves.values() for curve in of_row.values()]
-    rounds = np.unique([number for curve in known for number in curve[:, 0]])
-    if len(rounds) < 2:
-        return None
-    points = min(POINTS, max(2, ALL_POINTS // len(known)))
-    shown = rounds[np.linspace(0, len(rounds) - 1, points).round().astype(int)]
-    looks = sheet.looks(scores.methods)
-    figure, (place,) = sheet.panels(1, height=3.4)
-    handles = []
-    for row, of_row in curves.items():
-        lines = LineCollection(
-            [curve[np.isin(curve[:, 0], shown)] for curve in of_row.values()],
-            colors=[looks[row].color],
-            linestyles=[looks[row].linestyle],
-            urls=[f" {client}" for client in of_row],
-            gid=row_id(row),
-            clip_on=False,
-        )
-        place.add_collection(lines)
-        handles.append(lines)
-    place.autoscale_view()
-    place.set(xlabel="round", ylabel=literal(_lines.scored(scores.runs, scores.metric)))
-    whole_numbers(place.xaxis)
-    sheet.legend(figure, handles, list(curves))
-    return figure
-
-
-def dot_step(scores: Rows) -> int:
-    """Return n where one client in n has a dot, so that there are about ``MOST``."""
-    return max(1, ceil(len(scores.numbers) / MOST))
-
-
-def _urls(dots: "pandas.DataFrame") -> list[str]:
-    """Return the number and the name of each dot's client."""
-    return [
-        f"{dot.number:.4g} {_name(dot.client, dot.seed)}" for dot in dots.itertuples()
-    ]
-
-
-def _over_rounds(run: Run, seed: str, scores: Rows, step: int) -> dict[str, np.ndarray]:
-    """Return by the names of clients their numbers over rounds, [T, 2] with the rounds;
-    those of one client in ``step``.
-    """
-    column = named(run, scores.metric).column
-    recorded = run.results.clients
-    of_score = result_rounds.compute_entry_scores(
-        recorded, column, scores.measure.score
-    )
-    if of_score is None:
-        return {}
-    drawn = drawable(scores.measure.factor * of_score)
-    followed = np.arange(0, recorded.clients, step)
-    chosen = replace(recorded, columns={column: drawn}).only(followed)
-    numbers = chosen.series(column)
-    scored = np.isfinite(numbers).any(axis=1)
-    rounds = run.results.rounds[scored]
-    curves = {}
-    for client, over_rounds in zip(followed.tolist(), numbers[scored].T, strict=True):
-        if np.isfinite(over_rounds).any():
-            curves[_name(client, seed)] = np.column_stack([rounds, over_rounds])
-    return curves
-
-
-def _name(client: int, seed: str) -> str:
-    """Return the name of a client of one of several repetitions."""
-    return f"client {client}, {plain(seed)}"

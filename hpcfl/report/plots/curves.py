@@ -16,10 +16,16 @@ from hpcfl.report.arrangement import (
     setting_of,
     varied_keys,
 )
+from hpcfl.report.metric_values import (
+    read_at,
+    refuse_unknown,
+    resolve_metric,
+    series,
+    value,
+)
 from hpcfl.report.plots import _lines
 from hpcfl.report.plots._lines import Line
 from hpcfl.report.plots.base import Sheet, literal, whole_numbers
-from hpcfl.report.reading import named, read_at, refuse_unknown, series, value
 from hpcfl.report.series import (
     AXES,
     deviation,
@@ -72,7 +78,7 @@ def plugin(
         raise UserError(f"--metric {metric}: no round has it in all repetitions")
     sheet.notes += [*arranged.notes, _lines.repeated(lines)]
     ylabel = _lines.scored(arranged.runs, metric)
-    measure = named(runs[0], metric).measure
+    measure = resolve_metric(runs[0], metric).measure
     return draw(sheet, panels if len(panels) > 1 else {"": lines}, measure, x, ylabel)
 
 
@@ -109,14 +115,14 @@ def over_cost(
     Args:
         repetitions: The runs that are averaged, by the labels of their row and of their
             data.
-        metric: What the numbers are; see ``reading.named``.
+        metric: What the numbers are; see ``metric_values.resolve_metric``.
         x: One of AXES.
     """
     panels: Panels = {}
     for (row, column), runs in repetitions.items():
         numbers = [_factor(run, metric) * series(run, metric) for run in runs]
         curve = over(runs, [_places(run, metric, x) for run in runs], numbers)
-        curve = curve.at(thinned(curve.mean))
+        curve = curve.select(thinned(curve.mean))
         method = _lines.method_of(runs[0])
         line = Line(row, method, curve.x, curve.mean, curve.std, curve.runs)
         panels.setdefault(column, []).append(line)
@@ -173,7 +179,7 @@ def _refuse_unvaried(runs: list[Run], key: str) -> None:
 
 def _places(run: Run, metric: str, x: str) -> np.ndarray:
     """Return the places of a run's rounds along one of AXES, [T]."""
-    return AXES[x][1](run, named(run, metric).column)
+    return AXES[x][1](run, resolve_metric(run, metric).column)
 
 
 def _number(content: object) -> float | None:
@@ -183,5 +189,5 @@ def _number(content: object) -> float | None:
 
 
 def _factor(run: Run, metric: str) -> int:
-    measure = named(run, metric).measure
+    measure = resolve_metric(run, metric).measure
     return measure.factor if measure else 1

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from hpcfl.errors import UserError
-from hpcfl.report.comparison import named_row
+from hpcfl.report.comparison import find_row
 from hpcfl.report.plots import _clients, clients
 from hpcfl.report.plots._clients import Rows
 from hpcfl.report.plots.base import Sheet
@@ -56,7 +56,7 @@ def beside(scores: Rows, against: str) -> Rows:
 
     Raises UserError where no panel has such a row, or no client beside it.
     """
-    reference = named_row(against, list(scores.methods))
+    reference = find_row(against, list(scores.methods))
     numbers = scores.numbers
     alone = numbers[numbers["row"] == reference]
     others = numbers[numbers["row"] != reference]

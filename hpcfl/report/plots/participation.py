@@ -14,10 +14,9 @@ import numpy as np
 
 from hpcfl.report.arrangement import arrange
 from hpcfl.report.plots.base import Sheet, whole_numbers
-from hpcfl.report.series import AXES
+from hpcfl.report.series import AXES, virtual_seconds
 from hpcfl.report.style import PLAIN
 from hpcfl.report.summary import Run
-from hpcfl.report.virtual_time import seconds_of
 from hpcfl.scores._metric_name import MetricName
 
 if TYPE_CHECKING:
@@ -61,7 +60,7 @@ def plugin(runs: list[Run], sheet: Sheet, *, group: Sequence[str] = ()) -> "Figu
 
 
 def is_recorded(run: Run) -> bool:
-    """Whether the results of a run have the clients that took part over time."""
+    """Tell whether the results of a run have the clients that took part over time."""
     recorded = run.results
     if recorded.is_packed:
         return False
@@ -72,7 +71,7 @@ def turns(run: Run) -> Turns:
     """Return the clients that took part over time. Raises UserError where they were not
     recorded.
     """
-    seconds = seconds_of(run, "post")
+    seconds = virtual_seconds(run, "post")
     recorded = run.results
     played = recorded.played
     fastest_first = np.argsort(recorded.static[PACE], kind="stable")

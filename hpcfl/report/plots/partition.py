@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from hpcfl.errors import UserError
-from hpcfl.report.arrangement import arrange, called
+from hpcfl.report.arrangement import arrange, name_repetitions
 from hpcfl.report.plots.base import NARROWEST, Sheet, whole_numbers
 from hpcfl.report.style import OKABE_ITO, PLAIN
 from hpcfl.report.summary import Run
@@ -27,6 +27,11 @@ def plugin(runs: list[Run], sheet: Sheet) -> "Figure":
     """Draw a panel for each data set and scheme; of several partitions the first, with
     its name.
     """
+    return draw(runs, sheet, MOST)
+
+
+def draw(runs: list[Run], sheet: Sheet, most: int) -> "Figure":
+    """Draw the panels with at most so many clients."""
     arranged = arrange(runs, unfinished=True)
     panels: dict[str, np.ndarray] = {}
     groups: dict[str, list[str]] = {}
@@ -42,12 +47,12 @@ def plugin(runs: list[Run], sheet: Sheet) -> "Figure":
             title = column
         several = len({table.tobytes() for table in tables})
         if several > 1:
-            name, *_ = called([placed.setting for placed in known])
+            name, *_ = name_repetitions([placed.setting for placed in known])
             title += f", {name}, one of {several} partitions"
-        if len(counts) > MOST:
-            title += f"; the first {MOST:,} of {len(counts):,} clients"
-        panels[title] = counts[:MOST]
-        groups[title] = groups_of(known[0].run)[:MOST]
+        if len(counts) > most:
+            title += f"; the first {most:,} of {len(counts):,} clients"
+        panels[title] = counts[:most]
+        groups[title] = groups_of(known[0].run)[:most]
     if not panels:
         raise UserError(f"{runs[0].folder}: its partition was not recorded")
     return bubbles(sheet, panels, groups)

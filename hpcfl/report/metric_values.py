@@ -9,9 +9,8 @@ import numpy as np
 
 from hpcfl.errors import UserError
 from hpcfl.experiment import plugins
-from hpcfl.report import virtual_time
+from hpcfl.report.series import Reached, find_position_at, find_reached
 from hpcfl.report.summary import Run
-from hpcfl.report.virtual_time import Reached
 from hpcfl.scores._described import Measure, resolve
 from hpcfl.scores._metric_name import (
     CLIENTS,
@@ -34,26 +33,26 @@ At = str | float
 
 
 class Number(NamedTuple):
-    """A number of a run, and of how many clients it is, NaN if that was not recorded."""
+    """A number of a run with its number of clients, NaN if that was not recorded."""
 
     value: float
     clients: float
 
 
 class Named(NamedTuple):
-    """What a number is recorded as, and what it measures, None if it is no score's."""
+    """The recorded name of a number and its measure, None if it is no score's."""
 
     name: MetricName
     measure: Measure | None
 
     @property
     def column(self) -> str:
-        """Which models the number is of, such as ``post`` or ``newcomers/after``."""
+        """Return the models that were measured, such as ``post`` or ``newcomers/after``."""
         return self.name.column
 
 
-def named(run: Run, metric: str) -> Named:
-    """What ``metric`` asks for in a run; see ``sweep_table.Reading``."""
+def resolve_metric(run: Run, metric: str) -> Named:
+    """Resolve the name of a metric in a run; see ``sweep_table.Reading``."""
     if metric == VALIDATION:
         return Named(MetricName(run.metric, held_out(run.score)), run.measure)
     if metric not in run.results.values:
@@ -68,23 +67,23 @@ def named(run: Run, metric: str) -> Named:
 
 
 def tuned_in(run: Run) -> list[str]:
-    """The columns of start models after some epochs of plain training at scoring, which
-    are one moment that is the same for every method.
+    """Return the columns of start models after ``evaluation.tune_epochs`` of training,
+    which are comparable between methods.
     """
     epochs = run.config.get("evaluation", {}).get("tune_epochs", [])
     return list(map(tuned, epochs))
 
 
 def read_at(metric: str, at: At) -> At:
-    """Where a number is read: ``at``, but "last" for newcomers, who are scored once,
-    after the last round.
+    """Return ``at``, but "last" for newcomers, which are scored once, after the last
+    round.
     """
     return "last" if is_of_newcomers(MetricName.parse(metric).column) else at
 
 
 def own_column(run: Run, column: str) -> str:
-    """The column that counts in a run where ``column`` is "", the same on held-out
-    samples where it is ``VALIDATION``, and any other one as it is.
+    """Return the primary column of a run for "", the same on held-out samples for
+    ``VALIDATION``, and any other column unchanged.
     """
     if column == VALIDATION:
         return held_out(run.score)
@@ -92,16 +91,14 @@ def own_column(run: Run, column: str) -> str:
 
 
 def holds_out(run: Run) -> bool:
-    """Whether the run scored its models on held-out training samples too."""
-    return str(named(run, VALIDATION).name) in run.results.values
+    """Tell whether the run scored its models on held-out training samples too."""
+    return str(resolve_metric(run, VALIDATION).name) in run.results.values
 
 
 def refuse_unknown(runs: list[Run], metric: str) -> None:
-    """Raise UserError where no run has such a number. One method may have it, and
-    another not.
-    """
+    """Raise UserError where no run has such a number."""
     for run in runs:
-        if named(run, metric).name in _recorded(run):
+        if resolve_metric(run, metric).name in _recorded(run):
             return
     folder = runs[0].folder
     if metric == VALIDATION:
@@ -120,59 +117,57 @@ def refuse_unknown(runs: list[Run], metric: str) -> None:
 
 
 def series(run: Run, metric: str) -> np.ndarray:
-    """A number of a run in each round, float64 [T]; NaN where it was not recorded."""
-    name = named(run, metric).name
+    """Return a number of a run in each round, float64 [T]; NaN where it is not recorded."""
+    name = resolve_metric(run, metric).name
     if name.of_clients:
         return np.full(len(run.results.rounds), np.nan)
     return run.results.series(name).astype(float)
 
 
 def value(run: Run, metric: str, at: At) -> Number:
-    """A number of a run, and of how many clients it is; NaN if it was not recorded in
-    any round that is asked for.
+    """Return a number of a run with its number of clients; NaN if no such round has it.
 
     Args:
-        run: Whose number.
-        metric: As for ``named``.
-        at: In which rounds.
+        run: The run.
+        metric: As for ``resolve_metric``.
+        at: The rounds in which it is read.
     """
     positions = where_read(run, metric, at)
     if not positions:
         return Number(math.nan, math.nan)
     numbers = series(run, metric)[positions]
-    column = named(run, metric).column
+    column = resolve_metric(run, metric).column
     clients = run.results.series(MetricName(CLIENTS, column))[positions]
     return Number(float(numbers.mean()), float(clients.mean()))
 
 
 def time_to(run: Run, metric: str, target: float) -> Reached:
-    """When a score of a run was as good as ``target``, in the unit in which it is shown,
-    for the first time on the clients' own clock. Raises UserError.
+    """Find the virtual time at which a score first reached ``target``, in the unit in
+    which it is shown. Raises UserError.
     """
-    name, measure = named(run, metric)
+    name, measure = resolve_metric(run, metric)
     if measure is None or name.of_clients:
         raise UserError(f"--time-to: {metric} is no score that a run reaches")
     numbers = series(run, metric)
-    return virtual_time.reached(run, name.column, numbers, measure, target)
+    return find_reached(run, name.column, numbers, measure, target)
 
 
 def where_read(run: Run, metric: str, at: At) -> list[int]:
-    """The positions of the rounds in which a number is read, none if it is not there."""
-    column = named(run, metric).column
+    """Return the positions of the rounds in which a number is read."""
+    column = resolve_metric(run, metric).column
     return _positions(run, column, series(run, metric), read_at(metric, at))
 
 
 def where_scored(run: Run, column: str, at: At) -> list[int]:
-    """The positions of the rounds in which the number that counts is read of a column."""
+    """Return the positions of the rounds in which the primary metric of a column is read."""
     numbers = run.results.series(MetricName(run.metric, column))
     return _positions(run, column, numbers, at)
 
 
 def of_clients(run: Run, column: str, measure: Measure, at: At) -> np.ndarray:
-    """Each client's own number of the score that ``measure`` is of, [clients]; NaN for
-    those without one.
+    """Return each client's own number of a score, [clients]; NaN for those without one.
 
-    The rounds are those in which the round's number is read.
+    It is read in the rounds in which the round's number is read.
     """
     of_round = run.results.series(MetricName(measure.recorded, column)).astype(float)
     # Newcomers are scored once, after the last round.
@@ -188,10 +183,8 @@ def of_clients(run: Run, column: str, measure: Measure, at: At) -> np.ndarray:
 
 
 def counts_of(run: Run, part: str) -> np.ndarray:
-    """A run's partition: int64 [clients, classes], samples in ``part``, "train" or
-    "test".
-
-    Raises UserError where the results do not say it any more.
+    """Return a run's partition: int64 [clients, classes], samples in ``part``, "train" or
+    "test". Raises UserError where the results lack it.
     """
     try:
         return run.results.static[f"{part}_counts"]
@@ -200,14 +193,14 @@ def counts_of(run: Run, part: str) -> np.ndarray:
 
 
 def _positions(run: Run, column: str, numbers: np.ndarray, at: At) -> list[int]:
-    """The positions of the rounds in which ``numbers`` [T] of a column are read."""
+    """Return the positions of the rounds in which ``numbers`` [T] of a column are read."""
     if not isinstance(at, str):
-        return virtual_time.until(run, column, numbers, at)
+        return find_position_at(run, column, numbers, at)
     best = run.summary.best
     best_round = best["round"] if best else None
     return result_rounds.positions(run.results.rounds, numbers, best_round, at)
 
 
 def _recorded(run: Run) -> list[MetricName]:
-    """The names of what was recorded once a round."""
+    """Return the names of numbers that were recorded once a round."""
     return [name for name in run.results.names if not name.of_clients]

@@ -1,6 +1,4 @@
-"""What a run or sweep prints at its end: the results, the files with their figures, how
-to look further.
-"""
+"""Results and figures of a run or sweep at its end."""
 
 import shlex
 from pathlib import Path
@@ -10,11 +8,9 @@ from hpcfl.report import figures, summary, sweep_table, tables
 from hpcfl.report.summary import Run
 
 
-def tell(folder: Path, played: bool) -> None:
-    """Print what is in a run's or a sweep's folder, and draw figures into it.
-
-    They are drawn if anything was ``played`` now, or if there are none, as after a disk
-    was full.
+def show_results(folder: Path, played: bool) -> None:
+    """Print the results in a folder; draw figures if anything was ``played`` now, or if
+    there are none.
     """
     runs = summary.load_all(folder)
     if not output.is_quiet():

@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import numpy as np
 
-from hpcfl.report.reading import of_clients
+from hpcfl.report.metric_values import of_clients
 from hpcfl.scores._described import Measure
 from hpcfl.storage.results import Results
 
