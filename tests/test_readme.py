@@ -94,7 +94,7 @@ def test_tables_say_what_the_code_says(kind):
     ("given", "kind"), [("fleet", Fleet), ("context", StepContext), ("cohort", Cohort)]
 )
 def test_the_guide_names_all_that_hooks_are_given(given, kind):
-    chapter = GUIDE.partition("## What hooks are given\n")[2].partition("\n## ")[0]
+    chapter = GUIDE.partition("## Arguments of hooks\n")[2].partition("\n## ")[0]
     part = chapter.partition(f"`{given}.`")[2].partition("\n\n")[0]
     named = set(re.findall(r"`(\w+)", part))
     public = {

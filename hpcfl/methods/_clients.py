@@ -36,9 +36,7 @@ class Audience:
 
     @property
     def are_newcomers(self) -> bool:
-        """Whether the message goes to newcomers, whose ids follow those of the
-        others.
-        """
+        """True for a message to newcomers, whose ids follow those of the others."""
         return bool((self.ids >= self.setup.clients).any())
 
 

@@ -94,28 +94,28 @@ Layers = Literal["all", "output"] | PositiveInt
 
 
 def search(values: Sequence[float], source: str) -> dict[str, Any]:
-    """What may be tried for a key where methods are tuned, as a part of its JSON schema:
+    """Return the values of a key that a tuning tries, as a part of its JSON schema:
     ``Field(…, json_schema_extra=search([0.1, 1.0], "Li et al., 2021"))``.
 
     Args:
-        values: those that are tried, in the order in which they are to be shown.
-        source: the paper or code that tried them.
+        values: The values, in the order in which documents show them.
+        source: The paper or code that tried them.
     """
     return {"search": list(values), "source": source}
 
 
 def head_of(model: nn.Module, method: str, trained: bool = False) -> nn.Linear:
-    """The output layer ``model.head``, an ``nn.Linear`` that is fed by
+    """Return the output layer ``model.head``, an ``nn.Linear`` whose input is
     ``model.features(x)``.
 
     Args:
-        model: one client's module.
-        method: the name that an error has.
-        trained: whether the method needs all of the output layer to be trained.
+        model: One client's module.
+        method: The method's name for an error.
+        trained: Whether the method needs all of the output layer to be trained.
 
     Raises:
-        UserError: a user's module lacks one of the two, or has frozen something of the
-            head that has to be trained.
+        UserError: A user's module lacks the head or the features, or freezes a part of
+            the head that the method trains.
     """
     head = getattr(model, "head", None)
     if not isinstance(head, nn.Linear) or not hasattr(model, "features"):
@@ -174,8 +174,8 @@ class Method(MethodSection, ABC):
     trains: ClassVar[Mapping[Group, str]] = {}
 
     def __setattr__(self, name: str, value: Any) -> None:
-        """Raises TypeError: what a method kept in itself would not be saved, nor be the
-        same on all ranks.
+        """Raise TypeError: checkpoints do not contain attributes of a method, and ranks
+        do not share them.
         """
         raise TypeError(
             f"self.{name} = …: a method keeps nothing in itself; what changes lies in "
@@ -185,20 +185,20 @@ class Method(MethodSection, ABC):
     # Before round 1
 
     def notes(self, setup: Setup) -> list[str]:
-        """Lines that a user should read before the first round, such as one on a
+        """Return lines for the user to read before the first round, such as one on a
         doubtful choice of keys.
         """
         return []
 
     def validation_share(self) -> float:
-        """The share of a client's training samples, in [0, 1), that is held out for
-        validation: neither trained on nor counted.
+        """Return the share of a client's training samples, in [0, 1), that is held out
+        for validation: neither trained on nor counted.
         """
         return 0.0
 
     def adapt(self, model: nn.Module) -> nn.Module:
-        """The model of one client, changed as the method needs (a head of its own,
-        further blocks).
+        """Return the model of one client with the method's changes, such as further
+        blocks.
         """
         return model
 
@@ -209,16 +209,16 @@ class Method(MethodSection, ABC):
         return ()
 
     def server_state(self, setup: Setup) -> State:
-        """The server's state before round 1, tensors by name.
+        """Return the server's state before round 1, tensors by name.
 
-        ``aggregate`` may assign these names alone, and keeps type and shape, but for
-        tensors without elements and those that ``varying`` names. A method with one model
-        for all calls it ``model``.
+        ``aggregate`` may assign only these names, and a tensor keeps its type and shape.
+        Tensors without elements and those that ``varying`` names may change their
+        shape. A method with one model for all calls it ``model``.
         """
         return {}
 
     def client_state(self, setup: Setup) -> State:
-        """The private state of ONE client before its first round, tensors by name.
+        """Return the private state of ONE client before its first round, tensors by name.
 
         In ``fleet.state`` they have a further first dimension, the clients.
         """
@@ -228,23 +228,22 @@ class Method(MethodSection, ABC):
 
     @reads_features()
     def loss(self, model: nn.Module, batch: Batch, lane: Any) -> Tensor:
-        """The loss of ONE client on one mini-batch.
+        """Return the loss of ONE client on one mini-batch.
 
-        It may read its arguments and what does not change in a run, such as the
-        method's keys. Steps that run often are recorded and replayed, with the Python
-        numbers of the call that was recorded: whatever changes must be a variable.
-        Where a replay turns out not to give what the loss gives, a RunFailure says so
-        (see ``runtime.replay``). One that sees samples through the model's features
-        alone may be declared so (``hpcfl.clients.losses.reads_features``): layers below
-        the head run once where only the head is trained.
+        It may read its arguments and constants of the run, such as the method's keys.
+        The engine records frequent steps and replays them with the Python numbers of
+        the recorded call, so a changing number must be a variable. A RunFailure reports
+        a replay whose result differs from the loss (see ``runtime.replay``). A loss that
+        reads samples only through the model's features may be declared so
+        (``hpcfl.clients.losses.reads_features``): then layers below the head run once
+        where only the head is trained.
 
         Args:
-            model: the client's module.
-            batch: its samples ``batch.x`` and labels ``batch.y``.
-            lane: ``lane.NAME`` is the client's row of a variable that ``fleet.train``
-                was given. A term that is no fit of the data, such as a penalty, goes
-                through ``lane.regulariser(term)``, which gives it back: the recorded
-                ``data_loss`` is without it.
+            model: The client's module.
+            batch: Its samples ``batch.x`` and labels ``batch.y``.
+            lane: ``lane.NAME`` is the client's row of a variable of ``fleet.train``. A
+                penalty goes through ``lane.regulariser(term)``, which returns it: the
+                recorded ``data_loss`` is without it.
 
         Returns:
             A scalar.
@@ -253,8 +252,8 @@ class Method(MethodSection, ABC):
 
     @reads_features("loss")
     def objective(self, model: nn.Module, batch: Batch, lane: Any) -> Tensor:
-        """What ``fleet.train`` minimises by default: ``loss`` and what an option adds
-        to it.
+        """Return the default objective of ``fleet.train``: ``loss`` with the terms of
+        options.
         """
         return self.loss(model, batch, lane)
 
@@ -262,26 +261,26 @@ class Method(MethodSection, ABC):
 
     @abstractmethod
     def send(self, server: State, audience: Audience) -> Message:
-        """The message to the audience. Runs on rank 0; must not change ``server``.
+        """Return the message to the audience. Runs on rank 0; must not change ``server``.
 
         Returns:
-            By name ``[width]`` for all or rows ``[n, width]`` in the order of
-            ``audience.ids``; also a ``Pool`` of models, of which each client picks
-            some, or a ``Mixture``, of which each gets its own weighted sum.
+            Tensors by name: ``[width]`` for all clients, or rows ``[n, width]`` in the
+            order of ``audience.ids``. A ``Pool`` holds models of which each client picks
+            some; each client receives its own weighted sum of a ``Mixture``.
         """
 
     @abstractmethod
     def update(self, fleet: Fleet, inbox: Inbox) -> Message:
-        """The clients' side of a round: score, train, score.
+        """Play the clients' side of a round: score, train, score.
 
         Args:
-            fleet: those of the cohort that live on this rank.
-            inbox: what ``send`` gave each name: [width], or the clients' rows [n,
+            fleet: The clients of the cohort on this rank.
+            inbox: The message of ``send`` by name: [width], or the clients' rows [n,
                 width].
 
         Returns:
-            What goes up: a row for each client, ``[n, width]``, or a ``Mean`` where the
-            server needs no more than that.
+            The message to the server: a row for each client, ``[n, width]``, or a
+            ``Mean`` if the server needs only the mean.
         """
 
     @abstractmethod
@@ -298,11 +297,11 @@ class Method(MethodSection, ABC):
                 ``Mean`` [width] or [k, width].
         """
 
-    # What ``update`` is made of
+    # Parts of ``update``
 
     def prepare(self, fleet: Fleet, inbox: Inbox) -> Inbox:
-        """The inbox as the hooks below read it: what arrived, and what is computed from
-        it once a call.
+        """Return the inbox for the hooks below: the message, with values that are
+        computed from it once a call.
         """
         return inbox
 
@@ -315,63 +314,63 @@ class Method(MethodSection, ABC):
 
     @abstractmethod
     def start(self, fleet: Fleet, inbox: Inbox) -> Tensor:
-        """The rows that local training starts from, ``[n, P]``, or ``[P]`` if they are
-        the same for all.
+        """Return the rows that local training starts from, ``[n, P]``, or ``[P]`` if they
+        are the same for all.
 
-        It is called for observers too, to score what they would start from; their state
-        is forgotten.
+        The engine calls it for observers too, to score their start; their state is
+        forgotten.
         """
 
     def shares(self, fleet: Fleet) -> Tensor:
-        """How much each client counts in a ``Mean``, [n]: its samples, or 1, as the key
-        ``weights`` says.
+        """Return each client's weight in a ``Mean``, [n]: its samples, or 1 with
+        ``weights = "uniform"``.
         """
         if self.weights == "uniform":
             return torch.ones_like(fleet.samples)
         return fleet.samples
 
-    # What is scored
+    # Scoring
 
     def client_model(
         self, fleet: Fleet, inbox: Inbox, rows: Tensor, trained: bool
     ) -> ClientModel:
-        """THE model that each client would use now, which is scored as ``pre`` or
+        """Return THE model that each client would use now, which is scored as ``pre`` or
         ``post``.
 
-        A method may train here: all state, buffers included, is put back afterwards,
+        A method may train here: all state, buffers included, is restored afterwards,
         and a ``phase`` of its own keys the shuffles.
 
         Args:
-            fleet: clients of the cohort, or observers.
-            inbox: as ``prepare`` made it.
-            rows: with ``trained`` the result of this round's local training, else what
-                training starts from, or would start from in an observer.
-            trained: whether the round's local training is done.
+            fleet: Clients of the cohort, or observers.
+            inbox: The result of ``prepare``.
+            rows: With ``trained`` the result of this round's local training, else the
+                rows that training starts from, or would start from in an observer.
+            trained: Whether the round's local training is done.
         """
         return ClientModel(rows)
 
     def other_models(
         self, fleet: Fleet, inbox: Inbox, rows: Tensor, trained: bool
     ) -> dict[str, ClientModel]:
-        """Further models to score, by the name of their column; arguments as for
+        """Return further models to score, by the name of their column; arguments as for
         ``client_model``.
         """
         return {}
 
     def server_models(self, server: State) -> State:
-        """Models [P] that the server has or could make and that no column is about, by
-        name, such as "class 3" or "cluster 0".
+        """Return models [P] of the server that belong to no column, by name, such as
+        "class 3" or "cluster 0".
 
-        Nobody scores them; they can be looked at after the run.
+        These models are saved but not evaluated.
         """
         return {}
 
     def found_clusters(self, server: State) -> Tensor | None:
-        """The cluster of clients that each client was last in, int64 [M], −1 where it
-        was in none yet; None for a method that finds no clusters.
+        """Return each client's last cluster, int64 [M], −1 for none yet; None for a
+        method without clusters.
 
-        Where an experiment says which clients are alike (``[[shift]]``), scored rounds
-        record how well these agree.
+        If an experiment defines groups of clients (``[[shift]]``), scored rounds record
+        the agreement of groups and clusters.
         """
         return None
 
@@ -444,10 +443,10 @@ class Method(MethodSection, ABC):
         self.observe(fleet, inbox)
 
     def send_to_newcomers(self, server: State, audience: Audience) -> Message:
-        """The message to newcomers, clients that never took part: as ``send``.
+        """Return the message to newcomers, clients that never took part; as ``send``.
 
-        Their ids follow those of the others, so nothing in ``server`` or
-        ``audience.setup`` is about them.
+        Their ids follow those of the others, so ``server`` and ``audience.setup`` hold
+        nothing about them.
         """
         return self.send(server, audience)
 
@@ -457,13 +456,12 @@ class Method(MethodSection, ABC):
         """
 
     def train_newcomers(self, fleet: Fleet, inbox: Inbox) -> None:
-        """The one round of newcomers, their round 1: score as ``pre``, train, score as
-        ``post``.
+        """Play the one round of newcomers, their round 1: score as ``pre``, train, score
+        as ``post``.
 
-        Their state is the initial one, after ``init_newcomers``, and is forgotten;
-        ``training.epochs`` is what they have by ``newcomers.epochs``. By default it is
-        a round as everybody's, of which nothing goes up. Where they do not train,
-        ``observe`` is called instead.
+        Their state is the initial one, after ``init_newcomers``, and is forgotten.
+        ``training.epochs`` is ``newcomers.epochs``. By default it is an ordinary round
+        without an upload. If newcomers do not train, ``observe`` runs instead.
         """
         self.update(fleet, inbox)
 

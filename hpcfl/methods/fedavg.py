@@ -44,7 +44,7 @@ class FedAvg(ServerModel):
 
     @property
     def is_class_wise(self) -> bool:
-        """Whether models are averaged by class."""
+        """True with ``aggregation = "class-wise"``."""
         return self.aggregation == "class-wise"
 
     def class_wise(self) -> ClassWise:

@@ -135,9 +135,9 @@ def newest_first(folder: Path) -> list[Path]:
 
 
 def states(folder: Path, run: str) -> dict[int, Manifest]:
-    """Return the states that are kept of a run by their round, best ones too.
+    """Return a run's stored states, including best ones, by the last round before them.
 
-    Their files are there; the content is not read.
+    Their files exist; the content is not read.
     """
     found: dict[int, Manifest] = {}
     for newest in readable(newest_first(folder), run):
@@ -148,8 +148,9 @@ def states(folder: Path, run: str) -> dict[int, Manifest]:
 
 
 def others(folder: Path, run: str | None) -> list[str]:
-    """A line for each checkpoint of another run. Raises RunFailure where the folder
-    cannot be listed.
+    """Return a line for each checkpoint of another run.
+
+    Raises RunFailure if the folder cannot be listed.
     """
     lines = []
     for path in newest_first(folder):
@@ -163,10 +164,10 @@ def others(folder: Path, run: str | None) -> list[str]:
 
 
 def damaged(folder: Path, run: str) -> dict[str, str]:
-    """What is wrong with each checkpoint of a run that cannot be read, by its
-    manifest's name, newest first.
+    """Return the damage of each unreadable checkpoint by its manifest's name, newest
+    first.
 
-    All files are read to know that.
+    The function reads all files.
     """
     found: dict[str, str] = {}
     for path in newest_first(folder):
@@ -178,11 +179,10 @@ def damaged(folder: Path, run: str) -> dict[str, str]:
 
 
 def latest(folder: str | Path, run: str | None = None) -> Manifest | None:
-    """The newest checkpoint whose manifest is intact and whose own files are there, for
-    looking only.
+    """Return the newest checkpoint with an intact manifest and existing files.
 
-    run: whose it must be, see ``ownership``. The content of the files is not read.
-    Raises RunFailure where the folder cannot be listed.
+    run: the fingerprint of its run, see ``run_fingerprint``. The content of the files
+    is not read. Raises RunFailure if the folder cannot be listed.
     """
     folder = Path(folder)
     manifests = readable(newest_first(folder), run)
@@ -193,9 +193,7 @@ def latest(folder: str | Path, run: str | None = None) -> Manifest | None:
 
 
 def intact(folder: Path) -> Manifest | None:
-    """The newest checkpoint that is intact to the last byte; all of it is read to know
-    that.
-    """
+    """Return the newest checkpoint after reading and verifying all its files."""
     for path in newest_first(folder):
         with suppress(Damaged):
             newest = read(path)
@@ -205,9 +203,7 @@ def intact(folder: Path) -> Manifest | None:
 
 
 def readable(paths: Iterable[Path], run: str | None = None) -> list[Manifest]:
-    """The manifests of a run among ``paths`` that are intact in themselves, in the same
-    order.
-    """
+    """Return the intact manifests of a run among ``paths``, in the same order."""
     manifests = []
     for path in paths:
         with suppress(Damaged):

@@ -57,17 +57,17 @@ class AdaptiveLocalAggregation:
         }
 
     def adapt(self, fleet: Fleet, received: Tensor) -> Tensor:
-        """The models ``[n, P]`` that clients start from: ``received``, its upper layers
+        """Return the models ``[n, P]`` before training: ``received``, with upper layers
         v + Ω⊙(g − v).
 
         Over mini-batches of a random share of the samples, Ω ← clip(Ω − η·∇⊙(g − v), 0,
-        1) with the loss's gradient ∇ at the blended model. In the second round this
-        runs until the standard deviation of the last ten epochs' losses is below the
-        threshold, at most ``most_epochs``; from then on for one epoch. In the first
-        round clients have no model of their own yet and start from g; this is known by
-        counting, where the reference code compares tensors. Batch norm is in training
-        mode throughout, and what its statistics move by is forgotten. Stragglers do all
-        of it: it ends when it has converged, not after a number of epochs to share.
+        1) with the loss's gradient ∇ at the blended model. In the second round the
+        epochs end when the standard deviation of the last ten losses is below the
+        threshold, at most ``most_epochs``; later rounds take one epoch. In the first
+        round clients have no own model yet and start from g. A counter tells the first
+        round, where the reference code compares tensors. Batch norm is in training
+        mode, and its statistics are restored afterwards. Stragglers do all epochs,
+        because convergence ends them.
         """
         upper = fleet.layout.columns(self.layers)
         rows = fleet.rows(received)
@@ -159,5 +159,5 @@ class Blending(Method):
 
 @reads_features()
 def cross_entropy(model: nn.Module, batch: Batch, lane: Any) -> Tensor:
-    """The loss inside ALA, whatever the method's own objective is (methods-1.md §6)."""
+    """Return the loss inside ALA, for any objective of the method (methods-1.md §6)."""
     return functional.cross_entropy(model(batch.x), batch.y)

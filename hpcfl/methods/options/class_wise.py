@@ -34,11 +34,11 @@ MANY = 4
 
 
 def norm_distribution(head: Tensor) -> Tensor:
-    """The class distribution π̂ that an output layer shows: the norms of its rows,
+    """Estimate the class distribution π̂ from an output layer: the norms of its rows,
     divided by their sum.
 
     Args:
-        head: output weights without bias, [..., K, d].
+        head: Output weights without bias, [..., K, d].
 
     Returns:
         π̂ [..., K]; 1/K if all weights are zero.
@@ -54,14 +54,14 @@ def true_distribution(counts: Tensor) -> Tensor:
 
 
 def class_weights(distributions: Tensor, weights: Tensor) -> Tensor:
-    """The share q_lj of each client l in class model j.
+    """Compute the share q_lj of each client l in class model j.
 
     Args:
-        distributions: the clients' π̂ [n, K].
-        weights: the clients' p [n].
+        distributions: The clients' π̂ [n, K].
+        weights: The clients' p [n].
 
     Returns:
-        Q [K, n], float64. The row of a class that nobody holds is zero.
+        Q [K, n], float64. The row of a class that no client holds is zero.
     """
     mass = weights[:, None] * distributions
     total = mass.sum(dim=0, keepdim=True)
@@ -71,14 +71,14 @@ def class_weights(distributions: Tensor, weights: Tensor) -> Tensor:
 def factors(
     distributions: Tensor, shares: Tensor, weights: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """The two factors of the matrix A = Π·Q that mixes uploads for receivers.
+    """Compute the two factors of the matrix A = Π·Q that mixes uploads for receivers.
 
-    A receiver's π̂ counts over the classes that somebody holds. The model of any other
-    class is the average by p, which is what a receiver gets that has none but such
-    classes.
+    A receiver's π̂ is restricted to the classes that some client holds. The model of any
+    other class is the average by p. A receiver that has only such classes receives this
+    average.
 
     Args:
-        distributions: the receivers' π̂ [m, K].
+        distributions: The receivers' π̂ [m, K].
         shares: Q [K, n] of the uploads.
         weights: p [n] of the uploads.
 
@@ -94,8 +94,8 @@ def factors(
 
 
 def class_models(server: State) -> Tensor:
-    """The K class models ``[K, P]``, G = Q·W in the class-wise columns, from a server's
-    state.
+    """Compute the K class models ``[K, P]``, G = Q·W in the class-wise columns, from a
+    server's state.
     """
     classwise = mixing.mix(server["shares"], server["uploads"])
     lower = server["model"][: len(server["model"]) - classwise.shape[1]]
@@ -175,8 +175,8 @@ class ClassWise(Overlay):
         return {"distribution": distribution.to(fleet.resources.device)}
 
     def penalty(self, model: nn.Module, lane: Any) -> Tensor | None:
-        """The regulariser strength·‖π − π̂(w)‖₂ of one client, or None where there is
-        none, as in a training without ``lane.distribution`` π [K].
+        """Compute the regulariser strength·‖π − π̂(w)‖₂ of one client; return None without
+        ``lane.distribution`` π [K].
 
         It makes the norms of the output layer's rows follow the true class distribution
         π.
@@ -225,12 +225,12 @@ class ClassWise(Overlay):
         return others
 
     def estimates(self, layout: Layout, counts: Tensor, models: Tensor) -> Tensor:
-        """The class distributions that models' output layers show.
+        """Estimate class distributions from the output layers of models.
 
         Args:
-            layout: where the output layer lies in a row.
-            counts: training samples [n, K], of which only the shape counts.
-            models: rows [n, P], or their last columns, from the output layer's or
+            layout: The place of the output layer in a row.
+            counts: Training samples [n, K]; only the shape is used.
+            models: Rows [n, P], or their last columns, from the output layer's or
                 earlier ones on.
 
         Returns:
