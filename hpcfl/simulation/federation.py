@@ -71,30 +71,14 @@ class Federation:
             Interrupted: a stop signal came.
             RunFailure: diverged clients end the run.
         """
-        rounds, calendar = self.prepared.config.rounds, self.prepared.calendar
+        rounds = self.prepared.config.rounds
         for number in range(done + 1, rounds + 1):
             self.remember_state(number)
-            plan = select(self.prepared.config, number, calendar)
-            round = Round(
-                plan,
-                self.communicator,
-                self.prepared,
-                self.server,
-                vote=partial(self.vote, number, request),
-            )
             try:
-                play(round, self.stages_of(round), [self.use_wait])
+                vote = self.play_round(number, request)
             except RunFailure:
                 self.save_metrics(number)
                 raise
-            result = conclude(round)
-            self._unrecorded.append(result)
-            reported_losses.share_losses(
-                calendar, self.communicator, number, result.numbers
-            )
-            if plan.scored:
-                self.judge(result)
-            vote = max(result.vote, self.planned(number))
             # The checkpoint of an earlier round was written during this one.
             self.finish_checkpoint()
             last = vote == STOP or number == rounds
@@ -107,6 +91,29 @@ class Federation:
                     "the same command continues"
                 )
         self.finish()
+
+    def play_round(self, number: int, request: StopRequest) -> int:
+        """Play one round and return the highest vote of the ranks. Collective call.
+
+        Rank 0 records the rounds before it while the workers train.
+        """
+        calendar = self.prepared.calendar
+        round = Round(
+            select(self.prepared.config, number, calendar),
+            self.communicator,
+            self.prepared,
+            self.server,
+            vote=partial(self.vote, number, request),
+        )
+        play(round, self.stages_of(round), [self.use_wait])
+        result = conclude(round)
+        self._unrecorded.append(result)
+        reported_losses.share_losses(
+            calendar, self.communicator, number, result.numbers
+        )
+        if round.plan.scored:
+            self.judge(result)
+        return max(result.vote, self.planned(number))
 
     def use_wait(self, stage: str, round: Round) -> None:
         """Record earlier rounds and read ahead while the workers train.

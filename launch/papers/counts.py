@@ -220,7 +220,8 @@ def _model(
     shape = shape or COUNTED_FOR[keys["model.name"]]
     table = {"model": _section(keys, "model"), "method": {"name": "local"}}
     model = config.parse(table).model
-    return models.build(model, shape, classes, vocabulary=98_635)
+    vocabulary = 98_635 if "vocabulary" in model.options else None
+    return models.build(model, shape, classes, vocabulary)
 
 
 if __name__ == "__main__":

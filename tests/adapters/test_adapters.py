@@ -9,7 +9,7 @@ from torch.nn.functional import cross_entropy
 
 from hpcfl import adapters
 from hpcfl.adapters import lora
-from hpcfl.clients.execution import BatchedKernel, SerialKernel, Session
+from hpcfl.clients.execution import BatchedKernel, SerialKernel
 from hpcfl.clients.losses import Batch, shared
 from hpcfl.errors import UserError
 from hpcfl.experiment.sections import Adapter
@@ -232,8 +232,7 @@ def test_what_a_module_freezes_itself_is_trained_where_the_adapter_says_so():
 
 
 def gradients(kernel, lanes, names, x, y):
-    session = Session(
-        kernel,
+    session = kernel.begin(
         lanes,
         names,
         lambda model, batch, lane: cross_entropy(model(batch.x), batch.y),

@@ -25,7 +25,7 @@ from typing import Any
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from hpcfl.clients.execution import SerialKernel, Session
+from hpcfl.clients.execution import SerialKernel
 from hpcfl.clients.losses import Batch
 from hpcfl.clients.resources import LaneSteps
 from hpcfl.commands.run import PUBLISH_EVERY, check_world
@@ -144,7 +144,7 @@ def _play(
         for number in numbers:
             if number == numbers[1]:
                 prepared.resources.lane_steps.clear()
-            federation.play(number, request)
+            federation.play_round(number, request)
         federation.record_rounds()
     return records
 
@@ -237,8 +237,7 @@ def _flops(prepared: Prepared) -> float:
     }
     buffers = {name: tensor[None] for name, tensor in kernel.module.named_buffers()}
     x, y = prepared.resources.samples.take(torch.zeros(8, dtype=torch.int64))
-    session = Session(
-        kernel,
+    session = kernel.begin(
         parameters | buffers,
         list(parameters),
         lambda model, batch, lane: model(batch.x).sum(),

@@ -11,6 +11,7 @@ from every_method import NAMES, short
 from hpcfl.clients.execution import recorded
 from hpcfl.communication.communicator import OneProcess
 from hpcfl.experiment import config
+from hpcfl.simulation import torch_settings
 from hpcfl.simulation.prepare import prepare
 
 pytestmark = pytest.mark.slow
@@ -34,6 +35,9 @@ MODELS = {
 def double(monkeypatch):
     """Everything that is a float, in double precision."""
     monkeypatch.setattr(torch.Tensor, "float", torch.Tensor.double)
+    name = "torch.set_default_dtype"
+    in_double = torch_settings.SETTINGS[name]._replace(plain=torch.float64)
+    monkeypatch.setitem(torch_settings.SETTINGS, name, in_double)
     torch.set_default_dtype(torch.float64)
     yield
     torch.set_default_dtype(torch.float32)

@@ -172,9 +172,8 @@ def test_npz_arrays_that_are_not_read_are_noted(tmp_path):
     assert torch.equal(data.x, torch.zeros(3, 4))
 
 
-def test_a_model_of_ones_own_that_fails_on_token_ids_is_told_so(tmp_path):
+def test_a_failing_model_of_a_user_is_named_with_token_ids(tmp_path):
     from hpcfl.communication.communicator import OneProcess
-    from hpcfl.simulation import diagnosis
     from hpcfl.simulation.prepare import prepare
 
     x = np.ones((8, 3), int)
@@ -185,5 +184,5 @@ def test_a_model_of_ones_own_that_fails_on_token_ids_is_told_so(tmp_path):
         "model": {"name": "tiny:zero_row"},
         "partition": {"scheme": "iid", "clients": 2},
     }
-    line, _ = diagnosis.diagnose_model(prepare(config.parse(keys), OneProcess()))
-    assert "2 samples, 2×3 token ids: RuntimeError" in line
+    with pytest.raises(UserError, match="2×3 token ids"):
+        prepare(config.parse(keys), OneProcess())

@@ -27,7 +27,9 @@ pytestmark = pytest.mark.slow
 @pytest.fixture
 def empty_drawings(monkeypatch):
     """What a page draws is tried by ``test_forged.py``, and would take most of the time."""
-    monkeypatch.setattr(figures, "as_svg", lambda figure: b'<svg viewBox="0 0 1 1"/>')
+    monkeypatch.setattr(
+        figures, "as_svg", lambda figure, name: b'<svg viewBox="0 0 1 1"/>'
+    )
 
 
 @pytest.fixture(scope="module")

@@ -5,7 +5,7 @@ import tiny
 import torch
 from torch import nn
 
-from hpcfl.clients import Fleet
+from hpcfl.clients import training
 from hpcfl.methods.fedrep import FedRep
 
 
@@ -28,14 +28,15 @@ def phases(federate, monkeypatch, **sections):
     """What every call of ``train`` and ``train_by`` started from and ended with, in a
     federation.
     """
-    calls, original = [], Fleet._trained
+    calls, original = [], training.train
 
-    def trained(self, rows, *how):
-        ended = original(self, rows, *how)
-        calls.append((self.rows(rows).clone(), ended.rows.clone()))
+    def train(*given, **named):
+        rows = named["rows"] if "rows" in named else given[3]
+        ended = original(*given, **named)
+        calls.append((rows.clone(), ended.rows.clone()))
         return ended
 
-    monkeypatch.setattr(Fleet, "_trained", trained)
+    monkeypatch.setattr(training, "train", train)
     played = federate(**sections)
     monkeypatch.undo()
     return played, calls

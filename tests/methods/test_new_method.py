@@ -31,6 +31,7 @@ class Fresh(FedAvg):
     """Server: ``model`` [P]. Client: nothing. Down P, up P."""
 
     reference = "Nobody, 2026"
+    keeps: ClassVar[tuple[str, ...]] = ("ala", "aggregation")
     short: ClassVar[Mapping[str, Any]] = {"share": 0.5}
     share: float = Field(
         0.1,

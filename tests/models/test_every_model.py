@@ -213,9 +213,9 @@ def test_received_statistics_replace_the_clients_own_but_for_counters(play):
     plan = RoundPlan(2, everyone, everyone, scored=True)
     round = Round(plan, OneProcess(), federation.prepared, federation.server)
     play_stages(round, [COMPOSE, SEND])
-    fleet, inbox = round.fleet(everyone), round.inbox
+    fleet = round.fleet(everyone)
     fleet.state["buffers.model"] = torch.full_like(fleet.state["buffers.model"], 7.0)
-    federation.prepared.method.observe(fleet, inbox)
+    round.observe(fleet, round.inbox)
     columns = federation.prepared.resources.buffers.columns
     assert (
         fleet.state["buffers.model"][:, columns("stem.1.num_batches_tracked")] == 7

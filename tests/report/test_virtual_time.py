@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from hpcfl.errors import UserError
-from hpcfl.report import figures, page, sweep_table, tables
+from hpcfl.report import figures, sweep_table, tables
 from hpcfl.report.metric_values import time_to, value
 from hpcfl.report.plots import participation
 from hpcfl.report.plots.base import Sheet
@@ -156,9 +156,3 @@ def test_the_kind_of_figure_has_a_panel_for_each_method():
     assert titles == ["fedavg", "", "ditto", ""]
     with pytest.raises(UserError, match="own time was not recorded"):
         participation.plugin([made_up.run("fedavg", 0, (0.1,))], Sheet(7.0))
-
-
-@pytest.mark.slow
-def test_the_page_shows_who_took_part_where_it_is_recorded():
-    run = timed("fedavg", 0, 0.1, 0.2, 0.3)
-    assert "<h3>Who took part</h3>" in page.render([run], [])

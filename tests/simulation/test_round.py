@@ -155,7 +155,7 @@ def test_what_can_travel_is_passed_on_as_it_is(down):
 def test_a_message_of_a_later_round_is_checked_too(federate):
     with pytest.raises(
         RankFailure,
-        match=r"round 2, local work: MessageError: 'update' returns 'model'",
+        match=r"round 2, clients 0, 1, 2, 3, 4: MessageError: 'update' returns 'model'",
     ):
         federate(f"{__name__}:Forgetful", rounds=2)
 

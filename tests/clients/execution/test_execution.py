@@ -156,7 +156,7 @@ def test_optimisers_are_torchs(make_fleet, rows_of, optimizer, keys):
     )
     rows = rows_of(fleet)
     trained = fleet.train(rows, epochs=5)
-    samples, module = fleet.resources.samples, fleet.setup.build()
+    samples, module = fleet.resources.samples, fleet.setup.build().double()
     for client in range(5):
         with torch.no_grad():
             for name, parameter in module.named_parameters():
@@ -191,7 +191,7 @@ def test_gradient_of_training_is_the_losss_by_finite_differences(make_fleet, row
         lr=1.0,
     )
     rows = rows_of(fleet)
-    samples, module = fleet.resources.samples, fleet.setup.build()
+    samples, module = fleet.resources.samples, fleet.setup.build().double()
     x, y = samples.take(samples.train[0])
 
     def loss(row):

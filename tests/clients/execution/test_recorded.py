@@ -75,7 +75,7 @@ def test_a_method_whose_loss_reads_such_a_number_is_named(federate, monkeypatch)
     monkeypatch.setattr(recorded, "OFTEN", 1)
     with pytest.raises(RankFailure) as failure:
         federate("tiny:Fades")
-    words = "the loss 'Method.objective' of the method 'tiny:Fades' reads"
+    words = "the loss 'FedAvg.objective' of the method 'tiny:Fades' reads"
     assert str(failure.value.__cause__).startswith(words)
     assert federate("tiny:Fades", runtime={"replay": False}).digest == plain
 
