@@ -195,7 +195,8 @@ def train(
         chunk = start_chunk(positions, lanes)
         while chunk.begin_epoch():
             with chunk.drawn_by_model():
-                chunk.train_epoch()
+                record = chunk.train_epoch()
+            chunk.end_epoch(record)
         places.index_copy(trained.losses, lanes, chunk.finish())
         # Assigned and not added: where memory did not hold the chunk, it begins anew.
         trained.sample_gradients[positions] = chunk.sample_gradients
@@ -328,8 +329,13 @@ class Chunk:
         self._running &= self.epochs > self._epoch
         return self._epoch < self.task.epochs and bool(self._running.any())
 
-    def train_epoch(self) -> None:
-        """Train the epoch of the lanes that run; the others stay as they are."""
+    def train_epoch(self) -> Tensor:
+        """Train the epoch of the lanes that run; the others stay as they are.
+
+        Returns:
+            Each lane's mean objective and data term, and the last mini-batch's
+            objective, float64 [L, 3].
+        """
         epoch = self._epoch
         orders = [self._order(lane, epoch) for lane in range(len(self.clients))]
         lengths = [len(order) for order in orders]
@@ -364,6 +370,13 @@ class Chunk:
             del batch, batches
         record = self._added(results)
         record[:, :2].div_(counts.clamp(min=1)[:, None])
+        return record
+
+    def end_epoch(self, record: Tensor) -> None:
+        """Keep the losses of an epoch, and end the lanes that are done.
+
+        record: the result of ``train_epoch``.
+        """
         ran = pinned.on_device(self._running, self.resources.device)[:, None]
         self._losses = torch.where(ran, record[:, :2], self._losses)
         self._last_objectives.append(record[:, 2])

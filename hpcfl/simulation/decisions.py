@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from hpcfl.clients.execution import SerialKernel
 from hpcfl.errors import UserError
 from hpcfl.simulation.prepare import Prepared
 
@@ -24,10 +23,9 @@ def describe(prepared: Prepared) -> dict[str, Any]:
     depend on.
     """
     resources, config = prepared.resources, prepared.config
-    is_serial = isinstance(resources.kernel, SerialKernel)
     found = {
         "asked": [resources.device.type, config.runtime.lanes],
-        TRAINING: ONE_BY_ONE if is_serial else SIDE_BY_SIDE,
+        TRAINING: ONE_BY_ONE if prepared.unbatched else SIDE_BY_SIDE,
     }
     if config.time.mode == "asynchronous":
         found[LATE] = SIDE_BY_SIDE if prepared.mixes else "in groups of one model"

@@ -94,7 +94,8 @@ def one_lane(prepared: Prepared, why: str) -> Prepared:
     kernel = SerialKernel(prepared.resources.kernel.module)
     resources = replace(prepared.resources, kernel=kernel)
     note = f"{why}; they train one after the other, as with runtime.lanes = 1"
-    return replace(prepared, resources=resources, notes=[*prepared.notes, note])
+    notes = [*prepared.notes, note]
+    return replace(prepared, resources=resources, notes=notes, unbatched=True)
 
 
 def judge(prepared: Prepared) -> tuple[Verdict, BaseException | None]:

@@ -80,6 +80,7 @@ class Prepared:
     samples_crc32: of all samples of the data set, on a rank beside others.
     trainings: the local trainings of a round, which the preflight finds; empty before it
         and for a method that trains nothing.
+    unbatched: whether the preflight found that the model cannot be batched over clients.
     """
 
     config: Config
@@ -105,6 +106,7 @@ class Prepared:
     calendar: Calendar | None = None
     mixes: bool = False
     trainings: tuple[AskedTraining, ...] = ()
+    unbatched: bool = False
 
     def counts_in(self, round: int) -> Tensor:
         """Training samples of each class as clients know them in a round, float64

@@ -76,8 +76,10 @@ def on_gpu(federate, gpu, monkeypatch):
 
     def play(*arguments, **sections):
         seen = Seen(None, gpu)
-        monkeypatch.setattr(Chunk, "epoch", observed(seen, Chunk.epoch))
-        monkeypatch.setattr(Chunk, "run", watched(seen, Chunk.run))
+        monkeypatch.setattr(Chunk, "train_epoch", observed(seen, Chunk.train_epoch))
+        begin, finish = watched(seen, Chunk.begin_epoch, Chunk.finish)
+        monkeypatch.setattr(Chunk, "begin_epoch", begin)
+        monkeypatch.setattr(Chunk, "finish", finish)
         monkeypatch.setattr(
             Graphed, "_capture", uncounted(gpu.ledger, Graphed._capture)
         )
@@ -101,7 +103,7 @@ def uncounted(ledger, work):
 
 
 def observed(seen, epoch):
-    """``Chunk.epoch``, its cost written down."""
+    """``Chunk.train_epoch``, its cost written down."""
 
     def run(chunk, *arguments):
         ledger, steps = seen.gpu.ledger, chunk.resources.lane_steps.batched
@@ -124,18 +126,23 @@ def observed(seen, epoch):
     return run
 
 
-def watched(seen, training):
-    """``Chunk.run``, its waits written down."""
+def watched(seen, begin_epoch, finish):
+    """``Chunk.begin_epoch`` and ``Chunk.finish``, the waits between them written down."""
+    begun = {}
 
-    def run(chunk):
-        waits, epochs = seen.gpu.ledger.waits.copy(), len(seen.epochs)
-        result = training(chunk)
+    def begin(chunk):
+        begun.setdefault(id(chunk), (seen.gpu.ledger.waits.copy(), len(seen.epochs)))
+        return begin_epoch(chunk)
+
+    def end(chunk):
+        result = finish(chunk)
+        waits, epochs = begun.pop(id(chunk))
         seen.trainings.append(
             (seen.gpu.ledger.waits - waits, len(seen.epochs) - epochs)
         )
         return result
 
-    return run
+    return begin, end
 
 
 @pytest.fixture
