@@ -73,6 +73,20 @@ def activities(path: str, ticks: int) -> list[tuple[list[tuple[int, int]], int]]
     return found
 
 
+def note_order(path: str, clients: list[str]) -> list[str]:
+    """Return a note for a file that has names of clients in another order.
+
+    clients: the names of the clients in the data, in the order of their ids.
+    """
+    names = [name for name, _ in _rows(path)]
+    if not set(names) & set(clients) or names[: len(clients)] == clients:
+        return []
+    return [
+        f"{path}: clients take its rows in turn, whatever their names; row '{names[0]}' is "
+        f"for client '{clients[0]}'; sort its rows as the data sort their clients"
+    ]
+
+
 def _refuse_disorder(
     path: str, name: str, periods: list[tuple[int, int]], end: int
 ) -> None:

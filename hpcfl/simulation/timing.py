@@ -9,7 +9,7 @@ from typing import cast
 import numpy as np
 
 from hpcfl.clients.batch_plan import epoch_length, fewest_samples
-from hpcfl.clock import availability, devices
+from hpcfl.clock import availability, devices, traces
 from hpcfl.clock.asynchronous import AsynchronousTimetable
 from hpcfl.clock.calendar import Calendar
 from hpcfl.clock.devices import Devices
@@ -20,6 +20,7 @@ from hpcfl.clock.selection.uniform import Uniform
 from hpcfl.clock.synchronous import SynchronousTimetable
 from hpcfl.communication.agreement import agreed
 from hpcfl.communication.communicator import Communicator
+from hpcfl.experiment.sections import Time
 from hpcfl.simulation import asynchronous, workload
 from hpcfl.simulation.prepare import Prepared
 from hpcfl.simulation.workload import Workload
@@ -48,7 +49,22 @@ def timed(prepared: Prepared, communicator: Communicator) -> Prepared:
             calendar.step(config.rounds)
         else:
             _rehearse(calendar_of(prepared, load), config.rounds)
-    return replace(prepared, calendar=calendar)
+        notes = _note_files(config.time, prepared.split.names)
+    return replace(prepared, calendar=calendar, notes=[*prepared.notes, *notes])
+
+
+def _note_files(time: Time, clients: list[str]) -> list[str]:
+    """Return notes on the files of devices and of availability."""
+    paths = []
+    if time.mode != "none" and time.devices == "file":
+        paths.append(time.file)
+    if time.mode != "none" and time.availability == "file":
+        paths.append(time.availability_file)
+    notes = []
+    for path in paths:
+        if path is not None:
+            notes += traces.note_order(path, clients)
+    return notes
 
 
 def _load(prepared: Prepared, communicator: Communicator) -> Workload:
