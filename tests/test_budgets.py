@@ -10,6 +10,9 @@ import wording
 
 
 @pytest.mark.slow
+@pytest.mark.skipif(
+    sys.version_info[:2] != (3, 11), reason="other versions cut f-strings into tokens"
+)
 def test_no_number_is_above_its_limit():
     command = [sys.executable, str(Path(budgets.__file__))]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
