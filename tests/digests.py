@@ -107,7 +107,9 @@ def main(arguments: list[str]) -> int:
     code = 0
     if world.is_server:
         code = write(digests) if arguments else compare(digests)
-    return world.bcast(code)
+    code = world.bcast(code)
+    world.finalize()
+    return code
 
 
 def write(digests: dict[str, str]) -> int:
