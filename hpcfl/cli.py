@@ -414,7 +414,7 @@ def submit(
 @printing
 @on_server
 def status(folder: Path, watch: bool) -> None:
-    """Where the runs in FOLDER stand."""
+    """Show how far the runs in FOLDER have come."""
     from hpcfl.cluster.status import show
 
     show(folder, watch)

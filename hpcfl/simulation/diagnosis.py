@@ -124,7 +124,7 @@ def diagnose_failure(error: BaseException) -> Diagnosis:
 
 
 def describe_unbatched(error: BaseException) -> str:
-    """Where and why clients cannot be batched, as one line."""
+    """Say where and why clients cannot be batched, as one line."""
     place = user_code.find_line(error) or "model or method"
     first_sentence = user_code.describe_error(error).partition(". ")[0]
     return f"{place}: cannot be batched over clients ({first_sentence})"

@@ -478,7 +478,7 @@ def _stores(
 
 
 def _placed(counts: Tensor, trained: int, batch_size: int, size: int) -> Placement:
-    """Where clients live, by their local steps: the first ``trained`` ones, and the
+    """Place clients on ranks by their local steps: the first ``trained`` ones, and the
     newcomers after them.
 
     Each of the two groups is spread evenly over the ranks, because they never work at

@@ -1,8 +1,7 @@
-"""What a network makes of the samples: the plane of its features, with the head's rows
-as rays.
+"""Draw the features of a network in a plane, with the head's rows as rays.
 
-A dot is a test sample, a colour a class. Of more than two features it is the plane of
-their two principal components, in which rays are the rows' parts. Where the head looks
+A dot is a test sample, a colour a class. More than two features are projected to the
+plane of their two principal components, in which rays are the rows' parts. Where the head looks
 at angles only, as FedNH's does, a sample's distance from the centre means nothing, and
 in two dimensions each class lies on a ring of its own. One network for each run, of
 client 0, and of another client where one is asked for (FedNH, Figures 1 and 2, on the
@@ -103,7 +102,7 @@ def _draw(place: "Axes", run: Run, client: int) -> None:
 
 
 def plane(run: Run, client: int) -> Drawn:
-    """What a client's model makes of all test samples, in two dimensions."""
+    """Project a client's features of all test samples to two dimensions."""
     module = parts(run.model(client, "post"))
     x, y = run.models.samples(run.models.everyone)
     with torch.no_grad():

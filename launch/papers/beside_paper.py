@@ -93,7 +93,7 @@ def cell(run: Run, reported: pandas.DataFrame, keys: list[str]) -> dict[str, Any
 
 
 def line(run: Run) -> dict[str, Any]:
-    """What is listed of a run, accuracies in [0, 1]."""
+    """Return the listed values of a run, accuracies in [0, 1]."""
     return {
         "seed": run.config["seed"],
         "rounds": run.summary.rounds,

@@ -86,7 +86,7 @@ def of(method: str) -> Traffic:
 
 
 def _paper(method: str, prepared: Prepared) -> tuple[str, float] | None:
-    """What FedALA's Table 3 says of a method: the formula, and its value here."""
+    """Return a method's formula in FedALA's Table 3, and its value here."""
     if method not in FEDALA_TABLE_3:
         return None
     formula, value = FEDALA_TABLE_3[method]

@@ -89,7 +89,7 @@ def _method(entry: Entry) -> str:
 
 
 def _title_of(entry: Entry) -> str:
-    """What the paper calls a method: its description begins with it."""
+    """Return the paper's name of a method, which begins its description."""
     return str(entry["description"].partition(":")[0])
 
 
@@ -150,7 +150,7 @@ def _method_in(row: str) -> str:
 
 
 def _page(path: Path) -> Path:
-    """Where a file of the repository is on the site."""
+    """Return the place of a repository file on the site."""
     return path.relative_to(ROOT)
 
 

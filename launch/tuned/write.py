@@ -137,8 +137,8 @@ def of_runs(cells: Sequence[Placed], models: str = "") -> list[float]:
 def gains(
     cells: Sequence[Placed], reference: Sequence[Placed], models: str = ""
 ) -> Gains | None:
-    """What clients gain beside a reference on the same partitions; None for models that
-    a method does not have.
+    """Return the gain of clients beside a reference on the same partitions, or None for
+    models that a method does not have.
     """
     return gains_of(cells, reference, cells[0].run.measure, "tail", models)
 
@@ -255,7 +255,7 @@ def convergence(
     twice: dict[str, list[Placed]],
     frame: pandas.DataFrame,
 ) -> str:
-    """What twice the rounds change on the partition that they were played on."""
+    """Compare twice the rounds with the tuned runs on the same partition."""
     lines = []
     for method, cells in twice.items():
         seed = cells[0].setting["seed"]

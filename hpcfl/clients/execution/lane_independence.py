@@ -110,7 +110,7 @@ def is_independent(operator: Any, args: tuple[Any, ...]) -> bool:
 
 
 def _name(operator: Any) -> str:
-    """Of all overloads, and of the operator that writes to its argument, such as
+    """Name all overloads alike, and the operator that writes to its argument, such as
     ``add`` for ``aten::add_.Tensor``.
     """
     name: str = operator.overloadpacket.__name__
