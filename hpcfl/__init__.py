@@ -18,7 +18,7 @@ def __getattr__(name: str) -> Any:
     heavy import.
     """
     if name in ("load", "load_all"):
-        from hpcfl.report import loading
+        from hpcfl.trained import loading
 
         return getattr(loading, name)
     if name in __all__:

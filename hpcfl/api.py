@@ -24,10 +24,10 @@ from hpcfl.errors import EXPECTED, Interrupted, RunFailure, UserError
 from hpcfl.experiment.config import Config, read
 from hpcfl.experiment.sections import Runtime
 from hpcfl.files import destination, output
-from hpcfl.report.loading import as_path, load, load_all
-from hpcfl.report.summary import Run
 from hpcfl.simulation import torch_settings
 from hpcfl.trained.experiment import find_own_names
+from hpcfl.trained.loading import as_path, load, load_all
+from hpcfl.trained.run import Run
 
 __all__ = ["Interrupted", "RunFailure", "UserError", "load", "load_all", "run"]
 

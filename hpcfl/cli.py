@@ -271,10 +271,11 @@ def show(
     folder: Path, as_json: bool, bibtex: bool, time_to: float | None, explain: bool
 ) -> None:
     """Show what came out of the run or sweep in FOLDER, also while it is running."""
-    from hpcfl.report import citation, summary, tables
+    from hpcfl.report import citation, tables
+    from hpcfl.trained import loading
 
     if bibtex:
-        print(citation.of_runs(summary.load_all(folder)))
+        print(citation.of_runs(loading.list_runs(folder)))
     elif as_json:
         print_json(tables.as_json(folder, time_to))
     else:
@@ -676,9 +677,10 @@ def pack(folders: tuple[Path, ...], out: Path) -> None:
     It holds what table, report and plot read of them, and what verify needs to play
     each again: configuration, digest, clients' numbers, versions, processor, commit.
     """
-    from hpcfl.report import packed, summary
+    from hpcfl.report import packed
+    from hpcfl.trained import loading
 
-    runs, notes = summary.runs_below(folders)
+    runs, notes = loading.runs_below(folders)
     for line in [*notes, *packed.write(runs, out)]:
         print(plain(line))
 

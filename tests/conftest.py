@@ -30,12 +30,13 @@ from hpcfl.experiment import config, sections
 from hpcfl.experiment.config import Training
 from hpcfl.methods.base import Cohort
 from hpcfl.methods.options.ala import Blending
-from hpcfl.report import figures, summary
-from hpcfl.report.summary import Run
+from hpcfl.report import figures
 from hpcfl.rows import layout
 from hpcfl.simulation import signals
 from hpcfl.simulation.prepare import prepare
+from hpcfl.trained import loading
 from hpcfl.trained.experiment import find_own_names
+from hpcfl.trained.run import Run
 
 # What takes minutes by itself begins at once: two files that mostly wait for Slurm, two
 # that have one test, and two with a test that would be at work alone at the end.
@@ -169,7 +170,7 @@ def played(tmp_path: Path):
         table, folder = tiny.table(method, *counts, **sections), tmp_path / "run"
         with contextlib.redirect_stdout(io.StringIO()):
             run(config.parse(table), folder, OneProcess())
-        return summary.load(folder, find_own_names(table))
+        return loading.load_run(folder, find_own_names(table))
 
     return play
 

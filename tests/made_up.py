@@ -8,11 +8,10 @@ from typing import Any
 import numpy as np
 
 from hpcfl.experiment import config, measures
-from hpcfl.report.outcome import Summary
-from hpcfl.report.summary import Run
 from hpcfl.storage import results, run_folder
 from hpcfl.storage.results import Results
 from hpcfl.storage.run_status import RunStatus, Stage
+from hpcfl.trained.run import Run, Summary
 
 PHASES = ("round", "train", "score", "send", "gather", "aggregate", "checkpoint")
 STARTS = [

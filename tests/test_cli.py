@@ -14,7 +14,7 @@ from hpcfl.commands import experiments
 from hpcfl.communication.communicator import OneProcess
 from hpcfl.errors import Interrupted
 from hpcfl.experiment import plugins
-from hpcfl.report import summary
+from hpcfl.trained import loading
 
 pytestmark = pytest.mark.slow  # they need the zygote, which takes seconds to start
 
@@ -201,7 +201,7 @@ def test_output_that_cannot_be_written_ends_no_run(under_bash, tmp_path, where, 
     done = under_bash(line, forked=">&-" not in where)
     assert (done.returncode, done.stderr) == (0, "")
     assert why in (tmp_path / "run" / "output.txt").read_text()
-    assert summary.load(tmp_path / "run").summary.finished
+    assert loading.load_run(tmp_path / "run").summary.finished
 
 
 @pytest.mark.mpi
@@ -211,7 +211,7 @@ def test_nor_does_that_of_ranks(call, tmp_path):
     done = call("mpiexec -n 3 sh full.sh")
     assert done.returncode == 0, done.stderr
     assert "No space left" in (tmp_path / "run" / "output.txt").read_text()
-    assert summary.load(tmp_path / "run").summary.finished
+    assert loading.load_run(tmp_path / "run").summary.finished
 
 
 @pytest.mark.mpi

@@ -18,12 +18,12 @@ from hpcfl.cluster.slurm import Queued
 from hpcfl.cluster.submission_folder import Submissions
 from hpcfl.errors import UserError
 from hpcfl.files import output
-from hpcfl.report import summary
-from hpcfl.report.summary import Run
 from hpcfl.report.text import duration, literal, stdout_console
 from hpcfl.storage import run_folder, run_status, sweep_folder, tune_folder
 from hpcfl.storage.results import Results
 from hpcfl.storage.run_status import Stage
+from hpcfl.trained import loading
+from hpcfl.trained.run import Run
 
 INTERVAL = 5.0  # seconds between two updates
 UNDER_WAY = ("queued", "starting", "running")
@@ -169,7 +169,7 @@ def _status(
 def _run(folder: Path) -> Run | None:
     """Return the run in a folder; None if it is missing or unreadable."""
     try:
-        return summary.load(folder)
+        return loading.load_run(folder)
     except UserError:
         return None
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from hpcfl.commands import tune
 from hpcfl.errors import RunFailure, UserError
-from hpcfl.report import summary
 from hpcfl.storage import tune_folder
+from hpcfl.trained import loading
 from hpcfl.tuning import search_results
 from hpcfl.tuning.plan import Candidate, Cell, Plan
 
@@ -115,6 +115,6 @@ def _is_complete(folder: Path) -> bool:
     if not folder.is_dir():
         return False
     try:
-        return summary.load(folder).summary.finished
+        return loading.load_run(folder).summary.finished
     except UserError:
         return False

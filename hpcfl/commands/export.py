@@ -4,8 +4,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from hpcfl.errors import UserError
-from hpcfl.report import summary
 from hpcfl.report.text import plain
+from hpcfl.trained import loading
 from hpcfl.trained.export import export as write
 from hpcfl.trained.models import Models, Trained
 
@@ -23,14 +23,14 @@ def export(
     """Write models of the run in a folder into ``out``, and print a line for each.
 
     clients: by number; None for all. of_server: also the server's models. moment, at,
-    own: as for ``Run.model`` and ``summary.load``. adapters: without their base. Raises
+    own: as for ``Run.model`` and ``loading.load_run``. adapters: without their base. Raises
     UserError, RunFailure.
     """
     if clients is not None and not clients and not of_server:
         raise UserError("which models? --client N, --all or --global")
-    runs = summary.load_all(folder, own)
+    runs = loading.list_runs(folder, own)
     run = runs[0]
-    if summary.is_sweep(folder, runs):
+    if loading.is_sweep(folder, runs):
         raise UserError(
             f"{folder}: is a sweep; export one of its runs, such as {run.folder}"
         )

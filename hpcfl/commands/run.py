@@ -40,7 +40,7 @@ from hpcfl.storage import provenance, results, run_fingerprint, run_folder
 from hpcfl.storage.checkpoint import Checkpoints, Restored
 from hpcfl.storage.metrics import MetricsWriter
 from hpcfl.storage.run_folder import CHECKPOINTS, PARTITION, Claim
-from hpcfl.tracking._writing import Tracking
+from hpcfl.tracking.base import Tracking
 
 # of (the run's name, round, numbers by name): called on rank 0 when a round is recorded
 OnRound = Callable[[str, int, dict[str, Any]], None]

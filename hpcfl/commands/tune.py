@@ -23,12 +23,13 @@ from hpcfl.errors import Diverged, UserError
 from hpcfl.experiment import config
 from hpcfl.experiment.sweep import in_file_name
 from hpcfl.files import atomic, destination
-from hpcfl.report import metric_values, summary
-from hpcfl.report.summary import Run
+from hpcfl.report import metric_values
 from hpcfl.report.text import plain
 from hpcfl.scores._metric_name import SAMPLE_GRADIENTS, MetricName
 from hpcfl.storage import sweep_folder, tune_folder
 from hpcfl.storage.tune_folder import COST, Result
+from hpcfl.trained import loading
+from hpcfl.trained.run import Run
 from hpcfl.tuning import halving, outcome, plan, search_results, spending
 from hpcfl.tuning.halving import Rung
 from hpcfl.tuning.plan import Candidate, Cell, Plan
@@ -320,7 +321,7 @@ class Player:
         except Diverged as error:
             self.say(f"{cell.name}: diverged, and does not go on")
             more = self.share_result(
-                lambda: sum(gradients_of(summary.load(folder))[0][since:])
+                lambda: sum(gradients_of(loading.load_run(folder))[0][since:])
             )
             return Result(
                 rounds=rounds,
@@ -341,7 +342,7 @@ class Player:
         self, folder: Path, rounds: int, before: Result, since: int, every: int
     ) -> Result:
         """Read the result of a played run from its folder. On rank 0."""
-        played = summary.load(folder)
+        played = loading.load_run(folder)
         of_rounds, final = gradients_of(played)
         if len(of_rounds) > rounds:
             raise UserError(

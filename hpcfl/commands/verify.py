@@ -24,12 +24,12 @@ from hpcfl.errors import Interrupted, RunFailure, UserError
 from hpcfl.experiment import config, plugins
 from hpcfl.files import atomic
 from hpcfl.files.atomic import reason
-from hpcfl.report import summary
-from hpcfl.report.summary import Run
 from hpcfl.report.text import plain
 from hpcfl.scores._metric_name import SECONDS, MetricName
 from hpcfl.simulation import decisions
+from hpcfl.trained import loading
 from hpcfl.trained.experiment import find_own_names
+from hpcfl.trained.run import Run
 
 # entries of the header that the last bits of results depend on
 ARITHMETIC = ("arithmetic", "gpus")
@@ -121,7 +121,7 @@ def _play(
         place = folder / str(number)
         run_one(experiment, place, False, communicator)
         if communicator.is_server:
-            lines, same = compare(chosen[number], summary.load(place))
+            lines, same = compare(chosen[number], loading.load_run(place))
             wrong += not same
             for line in lines:
                 print(plain(f"{chosen[number].label}: {line}"), flush=True)
@@ -170,7 +170,7 @@ def _chosen(path: Path, sample: int, names: Sequence[str]) -> list[Run]:
     """Return the runs to play again, in the order of their names. Names are labels, or
     paths where several runs share a label. Raises UserError.
     """
-    runs, _ = summary.runs_below([path])
+    runs, _ = loading.runs_below([path])
     labels = Counter(run.label for run in runs)
     finished: dict[str, Run] = {}
     for run in runs:

@@ -14,7 +14,7 @@ from hpcfl.errors import UserError
 from hpcfl.experiment import plugins, protocols
 from hpcfl.experiment.config import MIXED
 from hpcfl.experiment.plugin_keys import SELECTORS
-from hpcfl.report.summary import Run
+from hpcfl.trained.run import Run
 
 if TYPE_CHECKING:
     import pandas

@@ -16,9 +16,9 @@ from hpcfl.report.plots import base as paper
 from hpcfl.report.plots._clients import Rows
 from hpcfl.report.series import AXES
 from hpcfl.report.style import Look
-from hpcfl.report.summary import Run
 from hpcfl.report.sweep_table import Reading
 from hpcfl.report.text import duration
+from hpcfl.trained.run import Run
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

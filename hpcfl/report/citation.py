@@ -6,7 +6,7 @@ from pathlib import Path
 
 import hpcfl
 from hpcfl.errors import UserError
-from hpcfl.report.summary import Run
+from hpcfl.trained.run import Run
 
 REFERENCES = Path(hpcfl.__file__).parent / "methods" / "references.bib"
 OWN = f"""@misc{{hpcfl,

@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING, Any
 from hpcfl.errors import UserError
 from hpcfl.experiment import plugins
 from hpcfl.files import atomic, destination, output
-from hpcfl.report import summary
 from hpcfl.report.arrangement import arrange
 from hpcfl.report.plots import _lines, curves, partition
 from hpcfl.report.plots._lines import Line
 from hpcfl.report.plots.base import Sheet
 from hpcfl.report.style import HOUSE
-from hpcfl.report.summary import Run
+from hpcfl.trained import loading
+from hpcfl.trained.run import Run
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -53,7 +53,7 @@ def plot(
         width: Inches on paper.
         out: The file, by default ``KIND.png`` in the current folder.
         options: Those of the kind that the user gave.
-        own: As for ``summary.load``.
+        own: As for ``loading.load_run``.
 
     Raises:
         UserError: A mistake in what was asked for.
@@ -64,7 +64,7 @@ def plot(
     out = out or Path(f"{kind.rpartition(':')[2]}.png")
     _check_file(out)
     _refuse_unknown(options, draw, kind)
-    runs, notes = summary.runs_below(folders, own)
+    runs, notes = loading.runs_below(folders, own)
     sheet = Sheet(width, list(notes))
     height = write(out, lambda: draw(runs, sheet, **options))
     lines = [f"note: {note}" for note in dict.fromkeys(sheet.notes)]
@@ -124,7 +124,7 @@ def draw(folder: Path, runs: list[Run] | None = None) -> list[Path]:
     if find_spec("matplotlib") is None:
         output.say("note: no figures, matplotlib is not installed here")
         return []
-    runs = runs or summary.load_all(folder)
+    runs = runs or loading.list_runs(folder)
     score = re.sub(r"[^\w-]+", "_", runs[0].measure.score)
     paths = [folder / f"{score}.png"]
     write(paths[0], lambda: draw_moments(runs, Sheet(PAGE)))

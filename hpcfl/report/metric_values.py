@@ -10,7 +10,6 @@ import numpy as np
 from hpcfl.errors import UserError
 from hpcfl.experiment import plugins
 from hpcfl.report.series import Reached, find_position_at, find_reached
-from hpcfl.report.summary import Run
 from hpcfl.scores._described import Measure, resolve
 from hpcfl.scores._metric_name import (
     CLIENTS,
@@ -21,6 +20,7 @@ from hpcfl.scores._metric_name import (
     tuned,
 )
 from hpcfl.storage import result_rounds
+from hpcfl.trained.run import Run
 
 # the name for the number that counts, in the column that counts in each run, but on
 # held-out training samples

@@ -15,15 +15,16 @@ from hpcfl import __version__
 from hpcfl.errors import RunFailure, UserError
 from hpcfl.experiment import protocols
 from hpcfl.files import atomic, destination
-from hpcfl.report import chapter, figures, style, summary, sweep_table
+from hpcfl.report import chapter, figures, style, sweep_table
 from hpcfl.report.arrangement import Arrangement, arrange
 from hpcfl.report.chapter import Chapter
 from hpcfl.report.grid import Grid
 from hpcfl.report.metric_values import VALIDATION, holds_out
-from hpcfl.report.summary import Run
 from hpcfl.report.sweep_table import Reading
 from hpcfl.report.text import plain
 from hpcfl.storage import run_folder, sweep_folder
+from hpcfl.trained import loading
+from hpcfl.trained.run import Run
 
 if TYPE_CHECKING:
     from jinja2 import Template
@@ -59,7 +60,7 @@ def write(folders: Sequence[Path], out: Path) -> None:
         raise UserError(
             f"--out {out}: there is no folder {out.parent}; choose another --out"
         )
-    runs, _ = summary.runs_below(folders)
+    runs, _ = loading.runs_below(folders)
     page = render(runs, _list_waiting(folders))
     try:
         atomic.write(out, page.encode())

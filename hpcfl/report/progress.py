@@ -15,8 +15,13 @@ from rich.table import Column
 from hpcfl.communication.communicator import Communicator
 from hpcfl.experiment.config import Config
 from hpcfl.files import output
-from hpcfl.report import notebook
-from hpcfl.report.text import duration, literal, plain, stdout_console
+from hpcfl.report.text import (
+    duration,
+    is_in_notebook,
+    literal,
+    plain,
+    stdout_console,
+)
 from hpcfl.scores._metric_name import MetricName
 
 if TYPE_CHECKING:
@@ -50,8 +55,8 @@ class Progress:
         self._device = prepared.resources.device
         self._seconds: deque[float] = deque(maxlen=50)  # of the latest rounds
         self._reached = ""  # the score that counts, as it is shown
-        in_notebook = notebook.is_shown() and not output.is_quiet()
-        self._line = notebook.Line() if in_notebook else None
+        in_notebook = is_in_notebook() and not output.is_quiet()
+        self._line = NotebookLine() if in_notebook else None
         self._last_line = 0.0  # when the latest was shown
         self._unsaid = ""  # what came after it
         shortened = Column(overflow="ellipsis")  # on narrow terminals
@@ -154,3 +159,20 @@ def pace_of(seconds: Iterable[float]) -> float:
     """
     oldest, *later = seconds
     return statistics.fmean(later or [oldest])
+
+
+class NotebookLine:
+    """A line of text below the cell of a notebook that makes it."""
+
+    def __init__(self) -> None:
+        self._display: Any = None  # what IPython gives for changing it
+
+    def show(self, text: str) -> None:
+        """Put this text where the line's earlier one stood."""
+        from IPython.display import display
+
+        content = {"text/plain": text}
+        if self._display is None:
+            self._display = display(content, raw=True, display_id=True)
+        else:
+            self._display.update(content, raw=True)

@@ -4,29 +4,23 @@ import shlex
 from pathlib import Path
 
 from hpcfl.files import output
-from hpcfl.report import figures, summary, sweep_table, tables
-from hpcfl.report.summary import Run
 
 
 def show_results(folder: Path, played: bool) -> None:
     """Print the results in a folder; draw figures if anything was ``played`` now, or if
-    there are none.
+    there are none. A quiet run neither prints nor draws.
     """
-    runs = summary.load_all(folder)
-    if not output.is_quiet():
-        _show(folder, runs)
-    for path in (
-        figures.draw(folder, runs) if played or not any(folder.glob("*.png")) else []
-    ):
-        output.say(f"figure: {path}")
-    output.say(f"look further: hpcfl show {shlex.quote(str(folder))} --explain")
+    if output.is_quiet():
+        return
+    from hpcfl.report import figures, sweep_table, tables
+    from hpcfl.trained import loading
 
-
-def _show(folder: Path, runs: list[Run]) -> None:
-    """Print the table of a sweep whose runs differ in more than their method, else the
-    table of a run.
-    """
+    runs = loading.list_runs(folder)
     if len(runs) > len({run.summary.method for run in runs}):
         sweep_table.show([folder])
     else:
         tables.show(folder, runs)
+    if played or not any(folder.glob("*.png")):
+        for path in figures.draw(folder, runs):
+            output.say(f"figure: {path}")
+    output.say(f"look further: hpcfl show {shlex.quote(str(folder))} --explain")

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from hpcfl.files import untrusted_files
 from hpcfl.files.atomic import Damaged
-from hpcfl.report.summary import Run
 from hpcfl.storage import tune_folder
+from hpcfl.trained.run import Run
 
 
 def find_share(runs: Sequence[Run]) -> float | None:

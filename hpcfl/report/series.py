@@ -9,9 +9,9 @@ from itertools import pairwise
 import numpy as np
 
 from hpcfl.errors import UserError
-from hpcfl.report.summary import Run
 from hpcfl.scores._described import Measure
 from hpcfl.scores._metric_name import FLOATS_UP, SECONDS, TIME, MetricName, models_of
+from hpcfl.trained.run import Run
 
 
 def _rounds(run: Run, column: str) -> np.ndarray:

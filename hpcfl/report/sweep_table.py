@@ -11,13 +11,7 @@ from typing import TYPE_CHECKING
 from rich.measure import Measurement
 
 from hpcfl.errors import UserError
-from hpcfl.report import (
-    comparison,
-    frames,
-    search_spending,
-    summary,
-    table_formats,
-)
+from hpcfl.report import comparison, search_spending, table_formats
 from hpcfl.report.arrangement import Arrangement, Placed, arrange
 from hpcfl.report.comparison import Reference
 from hpcfl.report.grid import Grid, Sheet
@@ -32,7 +26,6 @@ from hpcfl.report.metric_values import (
     where_read,
 )
 from hpcfl.report.series import virtual_seconds
-from hpcfl.report.summary import Run
 from hpcfl.report.text import (
     WIDEST,
     clients_text,
@@ -44,6 +37,8 @@ from hpcfl.report.text import (
 )
 from hpcfl.scores._described import Measure
 from hpcfl.scores._metric_name import models_of
+from hpcfl.trained import loading
+from hpcfl.trained.run import Run
 
 if TYPE_CHECKING:
     import pandas
@@ -117,7 +112,7 @@ def show(
     The other arguments are those of ``make``. Raises UserError.
     """
     _refuse_with_target(reading, form == "clients" or against is not None)
-    runs, notes = summary.runs_below(folders)
+    runs, notes = loading.runs_below(folders)
     if form == "clients":
         print(_write_clients(runs, reading))
         return _print_notes(notes)
@@ -224,7 +219,7 @@ def _write_clients(runs: list[Run], reading: Reading) -> str:
     for run in runs:
         read = where_read(run, reading.metric or run.metric, reading.at)
         rounds = run.results.rounds[read].tolist()
-        chosen[str(run.folder)] = frames.clients(run.results).loc[rounds]
+        chosen[str(run.folder)] = run.clients().loc[rounds]
     return str(pandas.concat(chosen, names=["run"]).to_csv()).rstrip("\n")
 
 

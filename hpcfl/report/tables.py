@@ -18,7 +18,6 @@ from hpcfl.report.metric_values import (
     where_scored,
 )
 from hpcfl.report.series import virtual_seconds
-from hpcfl.report.summary import Run, is_sweep, load_all
 from hpcfl.report.text import (
     clients_text,
     literal,
@@ -28,6 +27,8 @@ from hpcfl.report.text import (
 )
 from hpcfl.scores._metric_name import CLIENTS, MetricName
 from hpcfl.storage.result_rounds import AFTER, BEFORE
+from hpcfl.trained.loading import is_sweep, list_runs
+from hpcfl.trained.run import Run
 
 # columns, and how they are called in the table
 MODELS = (("pre", "before"), ("post", "after"))
@@ -62,7 +63,7 @@ def show(
 
     Args:
         folder: The run's or the sweep's.
-        runs: What ``load_all`` gave for it, if that was called already.
+        runs: What ``list_runs`` gave for it, if that was called already.
         explain: Whether to print the long explanation.
         target: A value of the primary metric; each run gets a line with the virtual
             time at which it was reached.
@@ -71,7 +72,7 @@ def show(
         UserError: There is no run, or it has no time of its clients' own.
     """
     console = stdout_console()
-    runs = runs or load_all(folder)
+    runs = runs or list_runs(folder)
     reached = [] if target is None else [_reached(run, target) for run in runs]
     for run in runs:
         for note in run.notes:
@@ -99,7 +100,7 @@ def as_json(folder: Path, target: float | None = None) -> dict[str, Any]:
     """Return the summary of a run, or those of a sweep's runs by name, for ``--json``;
     with a ``target`` also the time at which the primary metric reached it.
     """
-    runs = load_all(folder)
+    runs = list_runs(folder)
     if is_sweep(folder, runs):
         return {run.label: _as_table(run, target) for run in runs}
     return _as_table(runs[0], target)

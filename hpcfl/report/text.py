@@ -1,5 +1,6 @@
 """Text from files, made safe to print, and formats that several commands share."""
 
+import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -8,7 +9,6 @@ from rich.console import Console
 from rich.text import Text
 
 from hpcfl.files import output
-from hpcfl.report import notebook
 
 WIDEST = 10_000  # letters: a width for rich that no line reaches
 LONGEST = 1e11  # seconds, some thousand years
@@ -35,10 +35,16 @@ def stdout_console(**options: Any) -> Console:
     In a notebook it prints plain text: rich would take it for a terminal, or display
     HTML beside standard output, which nobody could redirect.
     """
-    if notebook.is_shown():
+    if is_in_notebook():
         options["force_terminal"] = False
     options["quiet"] = output.is_quiet()
     return Console(highlight=False, force_jupyter=False, **options)
+
+
+def is_in_notebook() -> bool:
+    """Tell whether standard output appears below a notebook's cell."""
+    kernel = sys.modules.get("ipykernel.iostream")
+    return kernel is not None and isinstance(sys.stdout, kernel.OutStream)
 
 
 def duration(seconds: float) -> str:

@@ -56,7 +56,7 @@ from hpcfl.simulation.device import Device, choose_device, found
 from hpcfl.simulation.hooks import Hooks
 from hpcfl.storage import digest, provenance
 from hpcfl.storage.clients import ClientStore
-from hpcfl.tracking._writing import check as check_trackers
+from hpcfl.tracking.base import check as check_trackers
 
 NAMED = 5  # classes of a note
 CLIENT_KEYS = ("client", "clients", "owners")  # of [data], of all sources

@@ -1,11 +1,31 @@
-"""The contract of a tracker, which writes a run's metrics in the format of another
-tool.
+"""The contract of a tracker, and the threads in which trackers write.
+
+A tracker writes a run's metrics in the format of another tool. It has a thread of its
+own, so that it neither delays a run nor fails it.
 """
 
+import threading
+import time
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from importlib.util import find_spec
 from pathlib import Path
+from queue import SimpleQueue
+from types import TracebackType
 from typing import Any, ClassVar
+
+import numpy as np
+
+from hpcfl.errors import UserError
+from hpcfl.experiment import plugins, user_code
+
+Queue = SimpleQueue[
+    tuple[int, Mapping[str, Any]] | None
+]  # rounds and their values, None at the end
+PACKAGE = "hpcfl.tracking"
+PATIENCE = (
+    10.0  # seconds that a run waits at its end for what trackers have still to write
+)
 
 
 class Tracker(ABC):
@@ -37,3 +57,99 @@ class Tracker(ABC):
     @abstractmethod
     def close(self) -> None:
         """Write the remaining numbers."""
+
+
+def check(names: Iterable[str]) -> None:
+    """Raise UserError for an unknown tracker or one whose package is not installed."""
+    for name in names:
+        kind: type[Tracker] = plugins.find(PACKAGE, "runtime.track", name)
+        if find_spec(kind.package) is None:
+            raise UserError(
+                f"runtime.track = '{name}': {kind.package} is not installed; "
+                f'pip install ".[{kind.package}]" in the folder of hpcfl, or leave it out'
+            )
+
+
+class Tracking:
+    """Context manager that forwards each round's metrics to all trackers.
+
+    notes: one line for each tracker that failed, until the caller takes them.
+    """
+
+    def __init__(
+        self,
+        names: Iterable[str],
+        folder: Path,
+        config: Mapping[str, Any],
+        history: Iterable[tuple[int, Mapping[str, Any]]] = (),
+    ) -> None:
+        """Queue the history; the threads start when the block begins.
+
+        names: the trackers; each has a folder of its name in ``folder``. history: the
+        rounds of earlier attempts, ascending, with their values.
+        """
+        self.notes: list[str] = []
+        self._folder, self._config = folder, config
+        self._queues: dict[str, Queue] = {name: SimpleQueue() for name in names}
+        self._threads = [
+            threading.Thread(
+                target=self._follow, args=(name, queue), name=name, daemon=True
+            )
+            for name, queue in self._queues.items()
+        ]
+        for round, values in history if self._queues else ():
+            self.round(round, values)
+
+    def __enter__(self) -> "Tracking":
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        for queue in list(self._queues.values()):
+            queue.put(None)
+        end = time.monotonic() + PATIENCE
+        for thread in self._threads:
+            thread.join(max(0.0, end - time.monotonic()))
+            if thread.is_alive():
+                self.notes.append(
+                    f"runtime.track: {thread.name} was still writing after {PATIENCE:g} s and "
+                    "is left behind"
+                )
+
+    def round(self, round: int, values: Mapping[str, Any]) -> None:
+        """Queue the ``values`` that were recorded of a round."""
+        for queue in list(self._queues.values()):
+            queue.put((round, values))
+
+    def _follow(self, name: str, queue: Queue) -> None:
+        """Write the queued rounds until the queue ends or the tracker fails."""
+        try:
+            kind: type[Tracker] = plugins.find(PACKAGE, "runtime.track", name)
+            folder = self._folder / name
+            if folder.is_symlink():
+                raise OSError(
+                    f"{folder} is a link, and it would write where that leads"
+                )
+            tracker = kind(folder, self._config)
+            while (item := queue.get()) is not None:
+                round, values = item
+                tracker.write(
+                    round,
+                    {
+                        name: float(value)
+                        for name, value in values.items()
+                        if np.ndim(value) == 0 and np.isfinite(value)
+                    },
+                )
+            tracker.close()
+        except Exception as error:
+            del self._queues[name]
+            self.notes.append(
+                f"runtime.track: {name} failed and is left out ({user_code.describe_error(error)})"
+            )

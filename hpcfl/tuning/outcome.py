@@ -14,12 +14,13 @@ from statistics import fmean, stdev
 from rich.table import Table
 
 from hpcfl.files import atomic
-from hpcfl.report import configuration, metric_values, summary
+from hpcfl.report import configuration, metric_values
 from hpcfl.report.grid import SPENT
-from hpcfl.report.summary import Run
 from hpcfl.report.text import literal, stdout_console
 from hpcfl.scores._described import Measure
 from hpcfl.storage import sweep_folder, tune_folder
+from hpcfl.trained import loading
+from hpcfl.trained.run import Run
 from hpcfl.tuning import figure, halving, search_results, spending
 from hpcfl.tuning.plan import Cell, Plan
 from hpcfl.tuning.search_results import Choice
@@ -167,13 +168,13 @@ def test_scores(plan: Plan, sweep: Path) -> dict[str, dict[int, float]]:
 
 
 def _runs(sweep: Path) -> list[Run]:
-    return [summary.load(sweep / name) for name in sweep_folder.there(sweep)]
+    return [loading.load_run(sweep / name) for name in sweep_folder.there(sweep)]
 
 
 def measure_of(folder: Path) -> Measure:
     """Return the measure of the primary metric."""
     for name in sweep_folder.there(folder / tune_folder.SEARCH):
-        return summary.load(folder / tune_folder.SEARCH / name).measure
+        return loading.load_run(folder / tune_folder.SEARCH / name).measure
     return Measure("accuracy", "", "accuracy", "", "up")
 
 

@@ -18,8 +18,8 @@ from hpcfl.report.arrangement import arrange
 from hpcfl.report.metric_values import counts_of
 from hpcfl.report.plots._lines import method_of
 from hpcfl.report.plots.base import Sheet, literal
-from hpcfl.report.summary import Run
 from hpcfl.trained.recorder import step_recorder
+from hpcfl.trained.run import Run
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

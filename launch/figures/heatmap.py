@@ -14,7 +14,7 @@ from hpcfl.report.metric_values import counts_of
 from hpcfl.report.plots import _clients, _lines
 from hpcfl.report.plots._clients import Rows
 from hpcfl.report.plots.base import Sheet, literal
-from hpcfl.report.summary import Run
+from hpcfl.trained.run import Run
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -12,7 +12,7 @@ from hpcfl.report.metric_values import resolve_metric, value
 from hpcfl.report.plots import _lines
 from hpcfl.report.plots._lines import Line
 from hpcfl.report.plots.base import Sheet
-from hpcfl.report.summary import Run
+from hpcfl.trained.run import Run
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

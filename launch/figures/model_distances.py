@@ -16,8 +16,8 @@ from hpcfl.report.plots import _lines
 from hpcfl.report.plots._lines import Line
 from hpcfl.report.plots.base import Sheet
 from hpcfl.report.series import deviation
-from hpcfl.report.summary import Run
 from hpcfl.rows import mixing
+from hpcfl.trained.run import Run
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

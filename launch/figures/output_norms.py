@@ -14,8 +14,8 @@ import torch
 from hpcfl.report.arrangement import arrange
 from hpcfl.report.metric_values import counts_of
 from hpcfl.report.plots.base import Sheet, whole_numbers
-from hpcfl.report.summary import Run
 from hpcfl.trained.models import Trained
+from hpcfl.trained.run import Run
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -12,7 +12,7 @@ import torch.nn.functional as functional
 
 from hpcfl.report.arrangement import arrange
 from hpcfl.report.plots.base import Sheet, whole_numbers
-from hpcfl.report.summary import Run
+from hpcfl.trained.run import Run
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -20,7 +20,7 @@ from hpcfl.models._heads import CosineHead
 from hpcfl.report import style
 from hpcfl.report.arrangement import arrange
 from hpcfl.report.plots.base import Sheet
-from hpcfl.report.summary import Run
+from hpcfl.trained.run import Run
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

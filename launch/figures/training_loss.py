@@ -16,7 +16,7 @@ from hpcfl.report.plots import _lines
 from hpcfl.report.plots._lines import MOMENTS, Line
 from hpcfl.report.plots.base import Sheet, whole_numbers
 from hpcfl.report.series import deviation
-from hpcfl.report.summary import Run
+from hpcfl.trained.run import Run
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

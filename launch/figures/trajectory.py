@@ -14,7 +14,7 @@ from hpcfl.errors import UserError
 from hpcfl.report.arrangement import arrange
 from hpcfl.report.plots._lines import method_of
 from hpcfl.report.plots.base import Sheet
-from hpcfl.report.summary import Run
+from hpcfl.trained.run import Run
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

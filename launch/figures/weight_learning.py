@@ -16,8 +16,8 @@ from hpcfl.methods.options.ala import Blending
 from hpcfl.report.arrangement import arrange
 from hpcfl.report.plots._lines import method_of
 from hpcfl.report.plots.base import Sheet, whole_numbers
-from hpcfl.report.summary import Run
 from hpcfl.trained.recorder import step_recorder
+from hpcfl.trained.run import Run
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

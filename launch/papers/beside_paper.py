@@ -27,8 +27,9 @@ from scipy.stats import t as student
 
 from hpcfl.experiment import experiment_file
 from hpcfl.experiment.protocols import flat
-from hpcfl.report import metric_values, summary
-from hpcfl.report.summary import Run
+from hpcfl.report import metric_values
+from hpcfl.trained import loading
+from hpcfl.trained.run import Run
 
 REPORTED = Path(__file__).parents[2] / "results" / "reported.csv"
 PAPERS_RUNS = 5
@@ -42,7 +43,7 @@ def main(runs: Path, number: str, reference: str, out: Path) -> None:
     frame = pandas.DataFrame(
         [
             {**cell(run, reported, keys), **line(run)}
-            for run in summary.load_all(runs)
+            for run in loading.list_runs(runs)
             if run.summary.finished
         ]
     )

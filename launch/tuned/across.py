@@ -25,10 +25,10 @@ from write import (
     with_interval,
 )
 
-from hpcfl.report import summary
 from hpcfl.report.arrangement import Placed, arrange
 from hpcfl.report.comparison import Gains
 from hpcfl.storage.packed_runs import unpacked
+from hpcfl.trained import loading
 
 REFERENCE = "local"
 HEADING = """# The tuned table: its settings side by side
@@ -68,7 +68,9 @@ def main(out: Path, settings: Sequence[str]) -> None:
 def untuned_reference(packed: Path) -> Sequence[Placed]:
     """Return the final runs of the reference as it is by itself, and load no others."""
     with unpacked(packed) as folder:
-        runs = [summary.load(place) for place in sorted(folder.glob(f"{REFERENCE},*"))]
+        runs = [
+            loading.load_run(place) for place in sorted(folder.glob(f"{REFERENCE},*"))
+        ]
         arranged = arrange(runs, ROWS, COLUMNS)
     (column,) = arranged.columns
     return arranged.column(column)[REFERENCE]

@@ -14,10 +14,11 @@ from pathlib import Path
 import numpy as np
 import pandas
 
-from hpcfl.report import metric_values, summary
+from hpcfl.report import metric_values
 from hpcfl.report.arrangement import Placed, arrange
 from hpcfl.report.comparison import Gains, gains_of
 from hpcfl.report.inference import LEVEL, holm, interval
+from hpcfl.trained import loading
 
 TUNED = "tuned_5"  # start models after five epochs of a client's own training
 RESAMPLES = 999
@@ -75,7 +76,7 @@ def main(setting: str, out: Path) -> None:
 
 def of_methods(packed: Path) -> dict[str, list[Placed]]:
     """The final runs of each method, in the order of their seeds."""
-    arranged = arrange(summary.load_all(packed), ROWS, COLUMNS)
+    arranged = arrange(loading.list_runs(packed), ROWS, COLUMNS)
     (column,) = arranged.columns
     return arranged.column(column)
 

@@ -12,8 +12,8 @@ from hpcfl.commands.run import run
 from hpcfl.communication.communicator import OneProcess
 from hpcfl.errors import RankFailure, RunFailure
 from hpcfl.experiment import config
-from hpcfl.report import summary
 from hpcfl.storage import metrics
+from hpcfl.trained import loading
 
 
 def rename(folder: Path) -> None:
@@ -66,6 +66,6 @@ def test_what_is_left_of_it_goes_on(tmp_path, monkeypatch, strike):
     found, expected = metrics.read(left), metrics.read(tmp_path / "undisturbed")
     assert found.rounds.tolist() == expected.rounds.tolist()
     one, other = (
-        summary.load(place).summary for place in (left, tmp_path / "undisturbed")
+        loading.load_run(place).summary for place in (left, tmp_path / "undisturbed")
     )
     assert (one.digest, one.best) == (other.digest, other.best)

@@ -14,8 +14,8 @@ from hpcfl.cluster.status import look
 from hpcfl.commands import tune
 from hpcfl.communication.communicator import OneProcess
 from hpcfl.experiment import config
-from hpcfl.report import summary
 from hpcfl.storage import tune_folder
+from hpcfl.trained import loading
 
 pytestmark = pytest.mark.slow
 
@@ -151,16 +151,16 @@ def test_a_tuning_from_start_to_end_by_hand(fedavg_tuned):
     assert (last["rounds"], last["gradients"]) == (8, 8 * SAMPLES)
     assert result(folder, f"fedavg,trial={1 - best},seed=7", "rung=1") is None
     # of the chosen run the score is the mean over its last tenth, rounds 9 and later
-    run = summary.load(folder / "search" / chosen)
+    run = loading.load_run(folder / "search" / chosen)
     numbers = run.results.series(tune.MetricName("weighted", "validation/pre"))
     assert last["score"] == numbers[-1]
     row = rows(folder)["fedavg"]
     assert row["spent"] == str((8 + 4) * SAMPLES) == row["budget"]
     assert float(row["validation"]) == last["score"]
-    final = summary.load(folder / "final" / "fedavg,tuned,seed=0")
+    final = loading.load_run(folder / "final" / "fedavg,tuned,seed=0")
     assert float(row["test"]) == final.summary.tail["pre"]
     assert final.config["rounds"] == 8
-    untuned = summary.load(folder / "untuned" / "fedavg,untuned,seed=0")
+    untuned = loading.load_run(folder / "untuned" / "fedavg,untuned,seed=0")
     assert float(row["test_untuned"]) == untuned.summary.tail["pre"]
     # what is chosen is an experiment file, that of the final run
     written = config.load(folder / "chosen" / "fedavg.toml")
@@ -292,7 +292,7 @@ def test_a_sham_gets_what_the_method_gets(tuned):
     first.pop("method"), second.pop("method")
     assert first == second
     states = [
-        summary.load(folder / "final" / f"{name},tuned,seed=0").summary.digest
+        loading.load_run(folder / "final" / f"{name},tuned,seed=0").summary.digest
         for name in ("fedavg", "tiny_Sham")
     ]
     assert states[0] == states[1]
@@ -311,10 +311,10 @@ def test_jobs_of_their_own_come_to_the_same(fedavg_tuned, tuned, tmp_path, capsy
         "fedavg,tuned,seed=0",
         "fedavg,untuned,seed=0",
     ]
-    runs, [note] = summary.runs_below([folder])
+    runs, [note] = loading.runs_below([folder])
     assert [run.label for run in runs] == ["fedavg,tuned,seed=0"]
     assert note.startswith("left out: what was tried in a tuning")
-    assert len(summary.runs_below([folder / "search"])[0]) == 3
+    assert len(loading.runs_below([folder / "search"])[0]) == 3
     # the same command finds all of it done
     before = (folder / "tuned.csv").read_bytes()
     capsys.readouterr()

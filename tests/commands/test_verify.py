@@ -12,7 +12,8 @@ from hpcfl.commands import verify as verifying
 from hpcfl.commands.verify import compare, verify
 from hpcfl.communication.communicator import OneProcess
 from hpcfl.errors import Interrupted, RunFailure, UserError
-from hpcfl.report import packed, summary
+from hpcfl.report import packed
+from hpcfl.trained import loading
 
 OWN = ("tiny:blobs", "tiny:Counts")
 
@@ -122,7 +123,7 @@ def test_what_cannot_be_played_is_one_line(played, here):
 
 def test_packed_runs_keep_their_digest(played, here):
     packed.write([played], here / "x.tar.xz")
-    (again,) = summary.load_all(here / "x.tar.xz")
+    (again,) = loading.list_runs(here / "x.tar.xz")
     assert again.summary.digest == played.summary.digest
 
 

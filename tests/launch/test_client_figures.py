@@ -10,7 +10,7 @@ import spread
 from hpcfl.errors import UserError
 from hpcfl.report.plots import _clients
 from hpcfl.report.plots.base import Sheet
-from hpcfl.report.summary import load_all
+from hpcfl.trained.loading import list_runs
 
 
 def test_the_spread_is_a_mean_over_seeds_of_tenths():
@@ -25,7 +25,7 @@ def runs(tmp_path):
     for method in ("fedavg", "ditto"):
         for seed in (0, 1):
             made_up.folder(tmp_path / f"{method}-{seed}", method, seed, clients=3)
-    return load_all(tmp_path)
+    return list_runs(tmp_path)
 
 
 def test_clients_of_other_partitions_are_other_clients(runs):

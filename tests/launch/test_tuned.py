@@ -16,7 +16,8 @@ import pytest
 
 import hpcfl
 from hpcfl.experiment import plugins
-from hpcfl.report import metric_values, packed, summary
+from hpcfl.report import metric_values, packed
+from hpcfl.trained import loading
 from hpcfl.tuning import plan
 
 TUNED = Path(__file__).parents[2] / "launch" / "tuned"
@@ -124,7 +125,7 @@ def test_a_settings_page_says_what_the_tables_say(packs):
     rows = rows_of(lines)
     assert rows.keys() == {"fedavg", "local", "fedrep"}
     assert rows["local"][3] == rows["fedavg"][6] == "+0.00 ± 0.00"
-    runs = summary.load_all(packs / "made.tar.xz")
+    runs = loading.list_runs(packs / "made.tar.xz")
     for method, (column, own, _, beside_local, hurt, *_) in rows.items():
         of_method = [one for one in runs if one.config["method"]["name"] == method]
         values = [metric_values.value(one, "mean", "tail").value for one in of_method]
@@ -181,7 +182,7 @@ def test_a_settings_page_says_what_twice_the_rounds_change(packs, monkeypatch):
     def all_better(compared):
         return pandas.Series("better", compared.index)
 
-    runs = summary.load_all(packs / "made-untuned.tar.xz")
+    runs = loading.list_runs(packs / "made-untuned.tar.xz")
     first = [run for run in runs if run.config["seed"] == 0]
     packed.write(first, packs / "made-twice.tar.xz")
     write = runpy.run_path(str(TUNED / "write.py"))["main"]
@@ -189,7 +190,7 @@ def test_a_settings_page_says_what_twice_the_rounds_change(packs, monkeypatch):
     write("made", packs)
     *_, changed, ahead = (packs / "made.md").read_text("utf-8").splitlines()
     assert changed.startswith("With twice the rounds 0 of 3 methods have more")
-    before = percentages(summary.load_all(packs / "made.tar.xz"))
+    before = percentages(loading.list_runs(packs / "made.tar.xz"))
     after = percentages(first)
     for method in ("fedavg", "local"):
         assert f"{method} {after[method] - before[method]:+.1f}" in changed
@@ -235,7 +236,7 @@ def test_settings_side_by_side_say_what_their_tables_say(packs, monkeypatch):
 def means_of(pack, metric):
     """The mean score at the tail of each method's runs."""
     of_method = {}
-    for one in summary.load_all(pack):
+    for one in loading.list_runs(pack):
         value = metric_values.value(one, metric, "tail").value
         of_method.setdefault(one.config["method"]["name"], []).append(value)
     return {method: fmean(values) for method, values in of_method.items()}

@@ -10,7 +10,7 @@ from made_up import run, seeds
 from hpcfl.errors import UserError
 from hpcfl.report import sweep_table
 from hpcfl.report.arrangement import arrange, name_repetitions
-from hpcfl.report.summary import Run
+from hpcfl.trained.run import Run
 
 
 def ended(one: Run, digest: str, **header: object) -> Run:

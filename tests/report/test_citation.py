@@ -76,7 +76,7 @@ def test_one_method():
 
 def test_a_run_says_what_to_cite(make_run, capsys):
     folder = make_run("fedavg")
-    runs = tables.load_all(folder)
+    runs = tables.list_runs(folder)
     method = citation.of_method("fedavg")
     assert citation.of_runs(runs) == f"{citation.OWN}\n\n{method}"
     runs[0].config["method"]["ala"] = True

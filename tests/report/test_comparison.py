@@ -7,12 +7,13 @@ import pytest
 from made_up import folder
 
 from hpcfl.errors import UserError
-from hpcfl.report import comparison, summary, sweep_table, table_formats
+from hpcfl.report import comparison, sweep_table, table_formats
 from hpcfl.report.arrangement import Placed
 from hpcfl.report.comparison import Reference, gains_of, gini
 from hpcfl.report.sweep_table import Reading
 from hpcfl.scores._described import Measure
 from hpcfl.storage.results import Results
+from hpcfl.trained import loading
 
 ACCURACY = Measure("accuracy", "mean", "mean", "%", "up")
 COUNTS = np.full((4, 2), 5)
@@ -148,7 +149,7 @@ def runs(tmp_path):
     for seed in range(4):
         for method in ("fedavg", "local"):
             folder(tmp_path / f"{method}-{seed}", method, seed)
-    return summary.runs_below([tmp_path])[0]
+    return loading.runs_below([tmp_path])[0]
 
 
 @pytest.mark.slow

@@ -9,7 +9,7 @@ from hpcfl.cli import command
 from hpcfl.communication.communicator import OneProcess
 from hpcfl.report import figures
 from hpcfl.report.plots.base import Sheet
-from hpcfl.report.summary import load_all
+from hpcfl.trained.loading import list_runs
 
 
 @pytest.mark.slow
@@ -24,7 +24,7 @@ def test_two_figures_for_a_sweep_whose_runs_share_a_partition(make_run, tmp_path
 
 def test_a_run_ends_with_curves_before_and_after_local_training(make_run, tmp_path):
     make_run("fedavg")
-    figure = figures.draw_moments(load_all(tmp_path), Sheet(7))
+    figure = figures.draw_moments(list_runs(tmp_path), Sheet(7))
     before, after = figure.axes
     assert before.lines[0].get_xydata().tolist() == [
         [1, 25],

@@ -5,12 +5,12 @@ import pytest
 
 import hpcfl
 from hpcfl.errors import UserError
-from hpcfl.report import frames, summary
 from hpcfl.storage import results
+from hpcfl.trained import frames, loading
 
 
 def test_a_row_for_each_round(make_run):
-    frame = summary.load(make_run()).rounds()
+    frame = loading.load_run(make_run()).rounds()
     assert frame.index.tolist() == [1, 2, 3, 4] and frame.index.name == "round"
     assert frame.loc[3, "post/weighted"] == 0.875 and np.isnan(
         frame.loc[4, "post/weighted"]
@@ -67,7 +67,7 @@ def test_a_row_for_each_run_also_of_a_sweep(make_run, tmp_path):
 
 
 def test_the_tail_is_the_mean_that_counts(make_run):
-    run = summary.load(make_run("local", "local", primary="post"))
+    run = loading.load_run(make_run("local", "local", primary="post"))
     tail = {"rounds": [3, 4], "pre": 0.5, "post": 0.7}
     moved = replace(run, summary=replace(run.summary, tail=tail))
     assert moved.row()["tail"] == 0.7 != run.row()["tail"]

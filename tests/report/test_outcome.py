@@ -2,13 +2,13 @@
 
 import pytest
 
-from hpcfl.report import summary
+from hpcfl.trained import loading
 
 
 def test_best_is_the_highest_of_the_column_that_counts_and_the_rest_is_read_from_its_round(
     make_run,
 ):
-    outcome = summary.load(make_run()).summary
+    outcome = loading.load_run(make_run()).summary
     assert (outcome.method, outcome.dataset, outcome.rounds, outcome.finished) == (
         "fedavg",
         "digits",
@@ -34,7 +34,7 @@ def test_best_is_the_highest_of_the_column_that_counts_and_the_rest_is_read_from
 
 
 def test_a_method_scored_after_training_counts_that_column(make_run):
-    outcome = summary.load(make_run(method="local", primary="post")).summary
+    outcome = loading.load_run(make_run(method="local", primary="post")).summary
     assert (
         outcome.best
         == outcome.last
@@ -47,7 +47,7 @@ def test_a_method_scored_after_training_counts_that_column(make_run):
 
 
 def test_the_configuration_may_choose_another_column_and_another_mean(make_run):
-    outcome = summary.load(make_run(score="post", metric="worst_tenth")).summary
+    outcome = loading.load_run(make_run(score="post", metric="worst_tenth")).summary
     assert outcome.best == {
         "round": 3,
         "pre": pytest.approx(0.3),
@@ -56,7 +56,7 @@ def test_the_configuration_may_choose_another_column_and_another_mean(make_run):
 
 
 def test_costs_leave_out_the_first_round_and_what_comes_after_the_last(make_run):
-    outcome = summary.load(make_run()).summary
+    outcome = loading.load_run(make_run()).summary
     assert (outcome.seconds_per_round, outcome.floats_up, outcome.floats_down) == (
         1.5,
         10.0,
@@ -65,7 +65,7 @@ def test_costs_leave_out_the_first_round_and_what_comes_after_the_last(make_run)
 
 
 def test_an_interrupted_run_shows_what_it_has(make_run):
-    outcome = summary.load(make_run(rounds=9, finished=False)).summary
+    outcome = loading.load_run(make_run(rounds=9, finished=False)).summary
     assert (outcome.rounds, outcome.finished, outcome.digest) == (3, False, None)
     assert outcome.last == {
         "round": 3,

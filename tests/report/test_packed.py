@@ -17,18 +17,11 @@ from hpcfl import cli
 from hpcfl.api import run
 from hpcfl.communication.communicator import OneProcess
 from hpcfl.errors import UserError
-from hpcfl.report import (
-    chapter,
-    figures,
-    packed,
-    page,
-    summary,
-    sweep_table,
-    table_formats,
-)
+from hpcfl.report import chapter, figures, packed, page, sweep_table, table_formats
 from hpcfl.report.comparison import Reference
 from hpcfl.report.metric_values import of_clients, value
 from hpcfl.report.sweep_table import Reading
+from hpcfl.trained import loading
 
 
 @pytest.fixture
@@ -40,7 +33,7 @@ def runs(tmp_path):
 
 
 def tables(path):
-    found, notes = summary.runs_below([path])
+    found, notes = loading.runs_below([path])
     assert notes == []
     readings = [Reading(at=at) for at in ("best", "last", "tail")]
     grids = [sweep_table.make(found, reading=reading) for reading in readings]
@@ -50,12 +43,12 @@ def tables(path):
 
 @pytest.mark.slow
 def test_tables_of_packed_runs_are_those_of_the_folders(runs, tmp_path):
-    found, _ = summary.runs_below([runs])
+    found, _ = loading.runs_below([runs])
     out = tmp_path / "table.tar.xz"
     (line,) = packed.write(found, out)
     assert line.startswith(f"6 runs in {out}")
     assert tables(out) == tables(runs)
-    again = summary.load_all(out)
+    again = loading.list_runs(out)
     assert [run.label for run in again] == [run.label for run in found]
     assert again[0].folder == out / "fedavg-0" and again[0].notes == []
     # the best round, and the last tenth of 12 rounds with the scoring after them
@@ -65,7 +58,7 @@ def test_tables_of_packed_runs_are_those_of_the_folders(runs, tmp_path):
 @pytest.mark.slow
 def test_no_curve_is_drawn_of_the_few_rounds_of_packed_runs(runs, tmp_path):
     out = tmp_path / "table.tar.xz"
-    packed.write(summary.load_all(runs), out)
+    packed.write(loading.list_runs(runs), out)
     with pytest.raises(
         UserError, match="a packed file has the best and the last rounds"
     ):
@@ -94,7 +87,7 @@ def test_other_columns_are_read_where_they_end(tmp_path):
     )
     out = tmp_path / "x.tar.xz"
     packed.write([played], out)
-    (again,) = summary.load_all(out)
+    (again,) = loading.list_runs(out)
     for metric in ("pre/weighted", "post/weighted"):
         for at in ("last", "tail"):
             there, here = (value(one, metric, at).value for one in (played, again))
@@ -105,7 +98,7 @@ def test_other_columns_are_read_where_they_end(tmp_path):
 
 @pytest.mark.slow
 def test_the_same_runs_make_the_same_file(runs, tmp_path):
-    found, _ = summary.runs_below([runs])
+    found, _ = loading.runs_below([runs])
     packed.write(found, tmp_path / "a.tar.xz")
     packed.write(found[::-1], tmp_path / "b.tar.xz")
     assert (tmp_path / "a.tar.xz").read_bytes() == (tmp_path / "b.tar.xz").read_bytes()
@@ -117,7 +110,7 @@ def test_other_processes_make_the_same_file(tmp_path):
     made = folder(tmp_path / "one")
     code = (
         "import sys; from pathlib import Path; from hpcfl.report import packed, summary;"
-        "packed.write([summary.load(Path(sys.argv[1]))], Path(sys.argv[2]))"
+        "packed.write([loading.load_run(Path(sys.argv[1]))], Path(sys.argv[2]))"
     )
     files = []
     for number in range(3):
@@ -136,18 +129,18 @@ def test_other_processes_make_the_same_file(tmp_path):
 def test_no_folder_of_the_machine_is_in_it(tmp_path):
     header = {"command": ["/home/me/bin/hpcfl", "run", "/secret/x.toml"]}
     made = folder(tmp_path / "one", header=header, data={"root": str(tmp_path)})
-    packed.write([summary.load(made)], tmp_path / "x.tar.xz")
-    (run,) = summary.load_all(tmp_path / "x.tar.xz")
+    packed.write([loading.load_run(made)], tmp_path / "x.tar.xz")
+    (run,) = loading.list_runs(tmp_path / "x.tar.xz")
     assert run.results.header["command"] == ["hpcfl", "run", "x.toml"]
     assert run.config["data"]["root"] is None
     assert run.results.header["config"]["data"]["root"] is None
 
 
 def test_what_cannot_be_packed(tmp_path):
-    going = summary.load(folder(tmp_path / "going", finished=False))
+    going = loading.load_run(folder(tmp_path / "going", finished=False))
     with pytest.raises(UserError, match="no run is finished"):
         packed.write([going], tmp_path / "x.tar.xz")
-    done = summary.load(folder(tmp_path / "done"))
+    done = loading.load_run(folder(tmp_path / "done"))
     with pytest.raises(UserError, match=r"must end with .tar.xz"):
         packed.write([done], tmp_path / "x.zip")
     (line, _) = packed.write([going, done], tmp_path / "x.tar.xz")
@@ -175,22 +168,22 @@ def test_anything_else_in_an_archive_is_refused(tmp_path, name, kind):
         entry.size = 2 if kind == tarfile.REGTYPE else 0
         archive.addfile(entry, io.BytesIO(b"{}"))
     with pytest.raises(UserError, match="is no file of a run"):
-        summary.runs_below([path])
+        loading.runs_below([path])
 
 
 def test_a_damaged_or_huge_archive_is_refused(runs, tmp_path, monkeypatch):
     path = tmp_path / "x.tar.xz"
-    packed.write(summary.runs_below([runs])[0], path)
+    packed.write(loading.runs_below([runs])[0], path)
     monkeypatch.setattr("hpcfl.storage.packed_runs.MOST_BYTES", 1000)
     with pytest.raises(UserError, match="more than packed runs may"):
-        summary.runs_below([path])
+        loading.runs_below([path])
     monkeypatch.undo()
     path.write_bytes(path.read_bytes()[:-200])
     with pytest.raises(UserError, match="cannot be read as packed runs"):
-        summary.runs_below([path])
+        loading.runs_below([path])
     path.write_bytes(b"no archive")
     with pytest.raises(UserError, match="cannot be read as packed runs"):
-        summary.runs_below([path])
+        loading.runs_below([path])
 
 
 def as_archive(*members):
@@ -219,7 +212,7 @@ def forged(size, kind=tarfile.REGTYPE):
 def archive(tmp_path_factory):
     """The bytes of an archive of one run, and its members."""
     place = tmp_path_factory.mktemp("archive")
-    packed.write([summary.load(folder(place / "one"))], place / "x.tar.xz")
+    packed.write([loading.load_run(folder(place / "one"))], place / "x.tar.xz")
     with tarfile.open(place / "x.tar.xz") as read:
         members = [
             (entry.name, read.extractfile(entry).read(), entry.type) for entry in read
@@ -275,7 +268,7 @@ def test_flipped_bits_are_refused(tmp_path, archive):
         flipped[place] ^= 1 << place % 8
         path.write_bytes(flipped)
         with pytest.raises(UserError, match="cannot be read as packed runs"):
-            summary.runs_below([path])
+            loading.runs_below([path])
 
 
 @pytest.mark.slow
@@ -289,6 +282,6 @@ def test_clients_numbers_after_epochs_of_tuning_are_kept(tmp_path):
     }
     made = run(table, out=tmp_path / "run", progress=False)
     packed.write([made], tmp_path / "x.tar.xz")
-    (again,) = summary.load_all(tmp_path / "x.tar.xz")
+    (again,) = loading.list_runs(tmp_path / "x.tar.xz")
     numbers = [of_clients(one, "tuned_1", one.measure, "tail") for one in (made, again)]
     assert np.isfinite(numbers[1]).all() and np.array_equal(*numbers)

@@ -17,8 +17,9 @@ from click.testing import CliRunner
 
 from hpcfl.communication.communicator import OneProcess
 from hpcfl.experiment import plugins
-from hpcfl.report import comparison, page, summary, sweep_table
+from hpcfl.report import comparison, page, sweep_table
 from hpcfl.report.sweep_table import Reading
+from hpcfl.trained import loading
 
 
 class Outline(HTMLParser):
@@ -82,7 +83,7 @@ def written(folder: Path, *more: Path) -> str:
 @pytest.mark.slow
 def test_the_page_says_what_the_commands_say(sweep, html):
     found = Outline(html)
-    runs = summary.load_all(sweep)
+    runs = loading.list_runs(sweep)
     cells = found.texts["td"]
     for at in ("best", "tail"):
         grid = sweep_table.make(runs, reading=Reading(at=at))
@@ -135,7 +136,7 @@ def test_a_page_of_one_partition_says_that_it_has_no_interval(tmp_path):
 
 @pytest.mark.slow
 def test_numbers_of_held_out_samples_stand_beside_those_of_test_samples(sweep):
-    runs = [run for run in summary.load_all(sweep) if run.summary.finished]
+    runs = [run for run in loading.list_runs(sweep) if run.summary.finished]
     held_out = []
     for run in runs:
         values = {

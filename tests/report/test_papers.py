@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 from hpcfl.experiment import config, sweep
-from hpcfl.report import outcome, sweep_table, table_formats, tables
-from hpcfl.report.summary import Run
+from hpcfl.report import sweep_table, table_formats, tables
 from hpcfl.report.sweep_table import Reading
 from hpcfl.storage.result_rounds import counts
 from hpcfl.storage.results import Results
 from hpcfl.storage.run_status import RunStatus, Stage
+from hpcfl.trained.run import Run, summarise
 
 ROOT = Path(__file__).parents[2]
 PAPERS = sorted((ROOT / "launch" / "papers").glob("*.toml"))
@@ -60,7 +60,7 @@ def made_up(cell: sweep.Cell, number: int) -> Run:
     results = Results({"primary": method.primary}, {}, rounds, values, [3])
     table = cell.config.resolved()
     column, measure = counts(table["evaluation"], results)
-    found = outcome.summarise(table, results, column, measure, DONE, [])
+    found = summarise(table, results, column, measure, DONE, [])
     return Run(Path(cell.name), found, table, results, column, measure.recorded, DONE)
 
 

@@ -19,9 +19,9 @@ from hpcfl.report.plots import (
 )
 from hpcfl.report.plots.base import Sheet, whole_numbers
 from hpcfl.report.series import AXES
-from hpcfl.report.summary import load_all
 from hpcfl.storage.metrics import MetricsWriter
 from hpcfl.storage.run_folder import FORMAT
+from hpcfl.trained.loading import list_runs
 
 OWN = np.array([0.2, 0.4, 0.9])  # of three clients with ten test samples each
 
@@ -89,7 +89,8 @@ def runs(tmp_path):
                 )
         # in arrays that a test may change
         return [
-            made_up.changed(run, dict(run.results.values)) for run in load_all(tmp_path)
+            made_up.changed(run, dict(run.results.values))
+            for run in list_runs(tmp_path)
         ]
 
     return make

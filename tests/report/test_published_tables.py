@@ -15,8 +15,9 @@ from hpcfl.api import run
 from hpcfl.commands.verify import PLAYED_BY, verify
 from hpcfl.communication.communicator import OneProcess
 from hpcfl.experiment import sections
-from hpcfl.report import packed, summary
+from hpcfl.report import packed
 from hpcfl.storage.packed_runs import SUFFIX, unpacked
+from hpcfl.trained import loading
 from hpcfl.trained.experiment import find_own_names
 
 ROOT = Path(__file__).parents[2]
@@ -31,7 +32,7 @@ def some_runs(table):
     with unpacked(table) as folder:
         places = sorted(folder.iterdir())
         step = math.ceil(len(places) / LOOKED_AT)
-        return [summary.load(place) for place in places[::step]]
+        return [loading.load_run(place) for place in places[::step]]
 
 
 def samples(one):

@@ -5,7 +5,8 @@ import math
 import made_up
 import pytest
 
-from hpcfl.report import search_spending, summary
+from hpcfl.report import search_spending
+from hpcfl.trained import loading
 
 
 @pytest.fixture
@@ -17,7 +18,7 @@ def tuned(tmp_path):
 
 
 def share(folder):
-    return search_spending.find_share([summary.load(*folder.glob("final/*"))])
+    return search_spending.find_share([loading.load_run(*folder.glob("final/*"))])
 
 
 def test_the_share_is_that_of_the_method(tuned):

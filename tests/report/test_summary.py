@@ -5,16 +5,17 @@ import pytest
 
 from hpcfl.cluster import status
 from hpcfl.errors import UserError
-from hpcfl.report import summary, tables
+from hpcfl.report import tables
 from hpcfl.storage import results as recorded
 from hpcfl.storage.metrics import MetricsWriter
+from hpcfl.trained import loading
 
 
 def test_a_run_without_a_round_shows_nothing_yet(make_run):
     folder = make_run()
     for name in ("metrics.h5", "metrics-copy.h5"):
         (folder / name).unlink()
-    run = summary.load(folder)
+    run = loading.load_run(folder)
     assert (run.summary.method, run.summary.rounds, run.summary.best) == (
         "fedavg",
         0,
@@ -27,7 +28,7 @@ def test_a_run_without_a_round_shows_nothing_yet(make_run):
 def test_damage_is_noted_and_the_rest_is_shown(make_run, name):
     folder = make_run(method="local", primary="post")
     (folder / name).write_bytes(b"{ damaged")
-    run = summary.load(folder)
+    run = loading.load_run(folder)
     assert (run.summary.method, run.score) == ("local", "post")
     assert name in "".join(run.notes)
 
@@ -41,10 +42,10 @@ def test_where_nothing_is_readable_one_line_says_so(make_run, tmp_path):
     ):
         path.write_bytes(b"")
     with pytest.raises(UserError, match=r"run\.json"):
-        summary.load(folder)
+        loading.load_run(folder)
     for empty in (tmp_path / "missing", tmp_path):
         with pytest.raises(UserError, match="no "):
-            summary.load_all(empty / "nothing")
+            loading.list_runs(empty / "nothing")
 
 
 @pytest.mark.slow
@@ -52,26 +53,26 @@ def test_below_folders_what_fresh_moved_aside_is_left_out_and_named(make_run, tm
     run, aside = make_run("i"), make_run("i.20260101-120000")
     again = make_run("i.20260101-120000-2")
     for folders in ([tmp_path], [run, aside, again], [run, tmp_path / "."]):
-        found, [note] = summary.runs_below(folders)
+        found, [note] = loading.runs_below(folders)
         assert [one.folder for one in found] == [run] and str(
             tmp_path / "i.20260101-120000"
         ) in note
         assert "and 1 more" in note
-    assert [one.folder for one in summary.runs_below([aside])[0]] == [
+    assert [one.folder for one in loading.runs_below([aside])[0]] == [
         aside
     ]  # named alone
     with pytest.raises(UserError, match="--fresh moved it aside"):
-        summary.runs_below([aside, again])
+        loading.runs_below([aside, again])
     with pytest.raises(UserError, match="nothing: no run of hpcfl here"):
-        summary.runs_below([run, tmp_path / "nothing"])
+        loading.runs_below([run, tmp_path / "nothing"])
 
 
 def test_a_folder_in_what_was_set_aside_may_be_named(make_run, tmp_path):
     cells = [make_run(f"sweep.20260101-120000/{name}") for name in ("a", "b")]
-    assert [run.folder for run in summary.runs_below(cells)[0]] == cells
-    assert len(summary.runs_below([tmp_path / "sweep.20260101-120000"])[0]) == 2
+    assert [run.folder for run in loading.runs_below(cells)[0]] == cells
+    assert len(loading.runs_below([tmp_path / "sweep.20260101-120000"])[0]) == 2
     with pytest.raises(UserError, match="--fresh moved it aside"):
-        summary.runs_below([tmp_path])
+        loading.runs_below([tmp_path])
 
 
 def test_a_sweep_is_its_runs_without_those_moved_aside(make_run, tmp_path):
@@ -104,9 +105,9 @@ def test_a_sweep_is_its_runs_without_those_moved_aside(make_run, tmp_path):
 
 
 def test_a_damaged_file_of_metrics_is_noted_and_its_copy_shown(make_run):
-    whole = summary.load(make_run()).summary
+    whole = loading.load_run(make_run()).summary
     (make_run() / "metrics.h5").write_bytes(b"damaged")
-    found = summary.load(make_run("other").with_name("run")).summary
+    found = loading.load_run(make_run("other").with_name("run")).summary
     assert (found.best, found.finished) == (whole.best, True)
     assert len(found.notes) == 1 and "metrics.h5: damaged" in found.notes[0]
 
@@ -118,7 +119,7 @@ def test_rounds_without_metrics_are_noted_every_time(make_run):
         folder, {"run": recorded.load(folder / "metrics.h5").header["run"]}, {}
     )
     for _ in range(2):
-        found = summary.load(folder).summary
+        found = loading.load_run(folder).summary
         assert found.notes == [
             f"{folder}: metrics of 1 of 3 rounds are lost, files were damaged"
         ]
@@ -128,12 +129,12 @@ def test_a_run_that_is_to_go_on_is_not_finished_any_more(make_run):
     folder = make_run()
     path = folder / "run.json"
     path.write_text(path.read_text().replace('"rounds": 3', '"rounds": 9'))
-    found = summary.load(folder).summary
+    found = loading.load_run(folder).summary
     assert (found.finished, found.state, found.rounds) == (False, "stopped", 3)
 
 
 def test_a_run_prints_as_three_lines(make_run):
-    lines = repr(summary.load(make_run())).splitlines()
+    lines = repr(loading.load_run(make_run())).splitlines()
     assert lines[0].endswith("run: fedavg on digits")
     assert lines[1:] == [
         "finished, 3 of 3 rounds",
@@ -142,7 +143,7 @@ def test_a_run_prints_as_three_lines(make_run):
 
 
 def test_a_score_that_was_not_recorded_is_an_error(make_run):
-    run = summary.load(make_run())
+    run = loading.load_run(make_run())
     assert np.isnan(run.accuracy("post")).tolist() == [False, False, False, True]
     with pytest.raises(
         UserError,
@@ -162,6 +163,6 @@ def test_looking_imports_no_module_that_a_folder_names(make_run, monkeypatch):
             )
         else:
             (folder / name).unlink()
-    run = summary.load(folder)
+    run = loading.load_run(folder)
     assert (run.summary.method, run.score) == ("planted:Method", "pre")
     assert status.look(folder)[0].state == "stopped"

@@ -9,11 +9,12 @@ import pytest
 from made_up import folder, run, seeds
 
 from hpcfl.errors import UserError
-from hpcfl.report import metric_values, page, summary, sweep_table, table_formats
+from hpcfl.report import metric_values, page, sweep_table, table_formats
 from hpcfl.report.grid import Grid
 from hpcfl.report.plots import curves
-from hpcfl.report.summary import Run
 from hpcfl.report.sweep_table import Reading
+from hpcfl.trained import loading
+from hpcfl.trained.run import Run
 from hpcfl.tuning import outcome
 
 
@@ -432,7 +433,7 @@ def test_all_outputs_have_the_sample_standard_deviation_of_the_same_runs(tmp_pat
     """Three runs: table, LaTeX, CSV, the page, a curve's band and the tuning's table."""
     for seed in range(3):
         folder(tmp_path / "runs" / f"fedavg-{seed}", "fedavg", seed)
-    runs = summary.load_all(tmp_path / "runs")
+    runs = loading.list_runs(tmp_path / "runs")
     numbers = [metric_values.value(one, one.metric, "last").value for one in runs]
     expected = f"{100 * fmean(numbers):.2f} ± {100 * stdev(numbers):.2f}"
     grid = sweep_table.make(runs, reading=Reading(at="last"))

@@ -56,14 +56,14 @@ def test_the_legend_has_three_lines_and_says_more_when_asked(make_run, capsys):
 
 def test_the_state_is_said_to_be_a_checksum(make_run, capsys):
     folder = make_run("fedavg")
-    run = tables.load_all(folder)[0]
+    run = tables.list_runs(folder)[0]
     tables.show(folder, [replace(run, summary=replace(run.summary, digest="abc"))])
     assert "state: abc (checksum of all models)" in capsys.readouterr().out
 
 
 def test_numbers_of_held_out_samples_have_a_line(make_run, capsys):
     folder = make_run("fedavg")
-    [run] = tables.load_all(folder)
+    [run] = tables.list_runs(folder)
     assert "validation" not in tables.legend([run])
     recorded = run.results.values
     of_held_out = {
@@ -111,7 +111,7 @@ def test_the_line_after_training_falls_back_to_the_round_before_when_start_model
 ):
     folder = make_run(rounds=3, score="pre")
     tables.show(folder)
-    run = tables.load_all(folder)[0]
+    run = tables.list_runs(folder)[0]
     run.summary.best.update(round=4, pre=0.9, post=None)
     assert tables._numbers(run, "pre", "best")[3] == "4"
     assert tables._numbers(run, "post", "best")[3] == "3"

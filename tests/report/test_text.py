@@ -11,9 +11,10 @@ import pandas
 import pytest
 from rich.console import Console
 
-from hpcfl.report import summary, table_formats, tables
+from hpcfl.report import table_formats, tables
 from hpcfl.report.grid import Grid
 from hpcfl.report.text import literal, plain
+from hpcfl.trained import loading
 
 HOSTILE = (
     "\x1b[31mred\x1b]0;title\x07 [bold red]markup[/] \x9b2J \u202etxet :smile: a\nb"
@@ -72,7 +73,7 @@ def test_show_prints_text(make_run, capsys):
 
 
 def test_columns_that_belong_together_may_be_missing(make_run, capsys):
-    run = summary.load(make_run())
+    run = loading.load_run(make_run())
     left = {
         name: array for name, array in run.results.values.items() if name != "pre/mean"
     }
@@ -143,4 +144,4 @@ def test_results_behind_a_link_are_a_note(make_run, tmp_path):
     folder = make_run()
     (folder / "metrics.h5").replace(tmp_path / "elsewhere")
     (folder / "metrics.h5").symlink_to(tmp_path / "elsewhere")
-    assert "a link, which is not followed here" in summary.load(folder).notes[0]
+    assert "a link, which is not followed here" in loading.load_run(folder).notes[0]

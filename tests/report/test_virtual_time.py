@@ -93,7 +93,7 @@ def test_show_says_when_an_accuracy_was_reached(capsys):
 
 def test_json_says_when_an_accuracy_was_reached(monkeypatch):
     run = timed("fedavg", 0, 0.1, 0.5, 0.4, 0.6)
-    monkeypatch.setattr(tables, "load_all", lambda folder: [run])
+    monkeypatch.setattr(tables, "list_runs", lambda folder: [run])
     for target, seconds, round in ((50.0, 10.0, 2), (70.0, None, None)):
         told = tables.as_json(run.folder, target)
         assert told["time_to"] == {"target": target, "seconds": seconds, "round": round}

@@ -15,8 +15,9 @@ import pytest
 import hpcfl
 from hpcfl.cli import command
 from hpcfl.communication.communicator import OneProcess
-from hpcfl.report import figures, summary
+from hpcfl.report import figures
 from hpcfl.report.plots.base import Sheet
+from hpcfl.trained import loading
 
 NAME = "own_scores:Surprise"
 EXPERIMENT = f"""
@@ -90,7 +91,7 @@ def test_it_decides_which_round_is_best(folder, unimportable):
 def test_show_prints_it(folder, unimportable, capsys):
     assert command(["show", "--json", str(folder)], OneProcess()) == 0
     shown = json.loads(capsys.readouterr().out)
-    values = summary.load(folder).results.values
+    values = loading.load_run(folder).results.values
     best = int(np.argmin(values[f"pre/{NAME}"]))
     assert shown["best"]["pre"] == shown["scores"][NAME] == values[f"pre/{NAME}"][best]
     assert shown["scores"]["macro_f1"] == values["pre/macro_f1"][best]
@@ -129,7 +130,7 @@ def test_table_takes_it_as_a_metric(folder, unimportable, capsys, metric):
         "accuracy/mean": "pre/mean",
         "loss --at last": "pre/loss",
     }
-    run = summary.load(folder)
+    run = loading.load_run(folder)
     name = names.get(metric, metric if "/" in metric else f"pre/{metric}")
     here = run.results.rounds == (
         3 if metric == "loss --at last" else run.summary.best["round"]
@@ -158,16 +159,16 @@ def test_the_figure_is_of_it(folder, unimportable):
         "own_scores_Surprise.png",
         "clients.png",
     ]
-    before, _ = figures.draw_moments(summary.load_all(folder), Sheet(7)).axes
+    before, _ = figures.draw_moments(loading.list_runs(folder), Sheet(7)).axes
     assert before.get_ylabel().split() == f"test {NAME} (bits)".split()
-    values = summary.load(folder).results.values[f"pre/{NAME}"]
+    values = loading.load_run(folder).results.values[f"pre/{NAME}"]
     assert before.lines[0].get_ydata().tolist() == values[np.isfinite(values)].tolist()
 
 
 def test_status_shows_it(folder, unimportable, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "200")
     assert command(["status", str(folder)], OneProcess()) == 0
-    last = summary.load(folder).summary.last["pre"]
+    last = loading.load_run(folder).summary.last["pre"]
     assert f"{last:.4g} bits" in capsys.readouterr().out
 
 

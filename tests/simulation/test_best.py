@@ -11,11 +11,11 @@ import torch
 from hpcfl.commands.run import run
 from hpcfl.communication.communicator import OneProcess
 from hpcfl.experiment import config
-from hpcfl.report import summary
 from hpcfl.scores._described import Measure
 from hpcfl.simulation.best import BestRound
 from hpcfl.storage.clients import ClientStore
 from hpcfl.storage.manifest import latest
+from hpcfl.trained import loading
 from hpcfl.trained.experiment import find_own_names
 from hpcfl.trained.models import predicted
 
@@ -31,7 +31,7 @@ def play(folder, method, rounds=8, every=3, best=True, lr=0.3):
     )
     with contextlib.redirect_stdout(io.StringIO()):
         run(config.parse(table), folder, OneProcess())
-    return summary.load(folder, find_own_names(table))
+    return loading.load_run(folder, find_own_names(table))
 
 
 def best_state(run):

@@ -12,10 +12,10 @@ from hpcfl.commands.run import run
 from hpcfl.communication.communicator import OneProcess
 from hpcfl.errors import UserError
 from hpcfl.experiment import config
-from hpcfl.report import summary
 from hpcfl.simulation import decisions, preflight
 from hpcfl.storage import results
 from hpcfl.storage.manifest import latest
+from hpcfl.trained import loading
 
 pytestmark = pytest.mark.slow
 
@@ -181,7 +181,7 @@ def test_other_frozen_parameters_than_at_the_beginning_are_refused(
     after = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
     assert {path: after[path] for path in before} == before
     with pytest.raises(UserError, match=words):
-        summary.load(folder, {"tiny:lora", "tiny:blobs"}).model(client=0)
+        loading.load_run(folder, {"tiny:lora", "tiny:blobs"}).model(client=0)
 
 
 def one_by_one(monkeypatch):
@@ -226,4 +226,4 @@ def test_models_are_not_taken_out_of_a_run_that_decided_otherwise(half, monkeypa
     folder = half()
     one_by_one(monkeypatch)
     with pytest.raises(UserError, match="train one after the other now"):
-        summary.load(folder, {"tiny:blobs"}).model(client=0)
+        loading.load_run(folder, {"tiny:blobs"}).model(client=0)

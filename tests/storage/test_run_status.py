@@ -20,11 +20,12 @@ from hpcfl.errors import Interrupted, RunFailure, UserError
 from hpcfl.experiment import config
 from hpcfl.files import atomic
 from hpcfl.methods.fedavg import FedAvg
-from hpcfl.report import summary, tables
+from hpcfl.report import tables
 from hpcfl.simulation.federation import Federation
 from hpcfl.storage import manifest, results
 from hpcfl.storage.metrics import MetricsWriter
 from hpcfl.storage.run_folder import FORMAT
+from hpcfl.trained import loading
 
 
 def play(folder, method="cwfedavg", rounds=3, fresh=False, **sections):
@@ -79,8 +80,8 @@ def same(one: Path, other: Path) -> None:
             == "finished"
         )
     assert (
-        summary.load(one).summary.digest
-        == summary.load(other).summary.digest
+        loading.load_run(one).summary.digest
+        == loading.load_run(other).summary.digest
         is not None
     )
     calm, disturbed = results.read(one), results.read(other)
@@ -196,7 +197,7 @@ def test_asked_for_more_and_killed_at_once(calm, finished, monkeypatch):
         patched.setattr(Federation, "run", die)
         with pytest.raises(KeyboardInterrupt):
             play(folder, rounds=5)
-    shown = summary.load(folder).summary
+    shown = loading.load_run(folder).summary
     assert (shown.rounds, shown.finished, shown.state) == (3, False, "stopped")
     assert not play(folder, rounds=3)
     assert play(folder, rounds=5)
@@ -321,7 +322,7 @@ def test_a_signal_in_the_last_round_leaves_the_scoring_to_the_same_command(tmp_p
         "the same command continues",
     ):
         play(tmp_path / "run", "tiny:Stops", rounds=2)
-    assert summary.load(tmp_path / "run").status.stage.name == "PLAYED"
+    assert loading.load_run(tmp_path / "run").status.stage.name == "PLAYED"
     assert play(tmp_path / "run", "tiny:Stops", rounds=2)
     assert tables.as_json(tmp_path / "run")["finished"]
 
@@ -372,7 +373,7 @@ def test_a_mistake_found_after_the_beginning_is_a_failure_and_said_so(
     with pytest.raises(RunFailure, match="a key that only this shows"):
         play(tmp_path / "run")
     assert (
-        summary.load(tmp_path / "run").status.state
+        loading.load_run(tmp_path / "run").status.state
         == status.look(tmp_path / "run")[0].state
         == "failed"
     )
@@ -430,7 +431,7 @@ def test_a_state_that_damage_took_is_called_lost(finished, capsys):
     folder = finished()
     for path in (folder / "checkpoints").iterdir():
         path.write_bytes(b"")
-    run = summary.load(folder, ["tiny:blobs"])
+    run = loading.load_run(folder, ["tiny:blobs"])
     tables.show(folder, [run])
     assert "state: lost, its checkpoints are damaged" in capsys.readouterr().out
     lost = r"state before round 4 is lost, there is only that before 1: .*manifest-00000003.json: damaged"
@@ -443,7 +444,7 @@ def test_a_finished_run_may_lose_its_checkpoints_to_save_room(finished):
     folder = finished()
     for path in (folder / "checkpoints").iterdir():
         path.unlink()
-    shown = summary.load(folder).summary
+    shown = loading.load_run(folder).summary
     assert shown.finished and shown.digest is None and not shown.notes
     assert not play(folder)
 
@@ -499,7 +500,7 @@ def test_without_its_description_a_run_is_seen_by_all_who_look(finished):
     (folder / "run.json").unlink()
     assert status.look(folder)[0].state == tables.as_json(folder)["state"] == "finished"
     place = folder.parent
-    assert [run.folder.name for run in summary.runs_below([place])[0]] == ["run"]
+    assert [run.folder.name for run in loading.runs_below([place])[0]] == ["run"]
     assert [cell.name for cell in status.look(place)] == ["run"]
     assert not play(folder)
 
@@ -562,14 +563,14 @@ def test_files_of_another_run_are_not_taken_for_this_ones(two_runs, tmp_path, wh
     with pytest.raises(UserError, match=f"{whose}; move it out of this folder") as said:
         play(ours, "fedavg", rounds=5)
     assert len(str(said.value).splitlines()) == 1 and content(tmp_path) == before
-    shown = summary.load(ours)
+    shown = loading.load_run(ours)
     for row, round in enumerate(shown.results.rounds.tolist()):
         of_round = own.rounds.tolist().index(round)
         for name, values in shown.results.values.items():
             np.testing.assert_array_equal(values[row], own.values[name][of_round])
     if which == "its partition":  # of which nothing is shown; its models are of it
         with pytest.raises(UserError, match=whose):
-            summary.load(ours, ["tiny:blobs"]).models.model(0)
+            loading.load_run(ours, ["tiny:blobs"]).models.model(0)
     else:
         assert any("of another run (fedavg on tiny:blobs" in n for n in shown.notes)
 
@@ -603,7 +604,7 @@ def test_of_metrics_and_their_copy_the_one_counts_that_knows_more_rounds(
         {name: values[:2] for name, values in whole.values.items()},
     )
     metrics.write_bytes(results.encode(old))
-    shown = summary.load(folder).summary
+    shown = loading.load_run(folder).summary
     assert shown.finished and shown.rounds == 3
     assert not shown.notes  # as after a kill between the two: nothing is lost
     assert not play(folder, rounds=3)
@@ -636,7 +637,7 @@ def test_another_format_is_refused_in_one_line(finished):
         "written by another version of hpcfl, "
         f"in format {FORMAT + 1} where this one has {FORMAT}"
     )
-    for look in (play, summary.load):
+    for look in (play, loading.load_run):
         with pytest.raises(UserError, match=refused):
             look(folder)
     assert content(folder) == before

@@ -7,8 +7,7 @@ import torch
 
 from hpcfl.errors import UserError
 from hpcfl.methods.options.class_wise import class_models
-from hpcfl.report import summary
-from hpcfl.trained import replay
+from hpcfl.trained import loading, replay
 from hpcfl.trained.models import predicted
 
 NORMALISED = {"name": "tiny:normalised"}
@@ -54,7 +53,7 @@ def test_models_can_be_had_where_nothing_is_to_be_differentiated(played, lanes):
     """``post`` is trained again for it; the module can be trained on outside the block."""
     folder = played("fedphp", rounds=2, runtime={"lanes": lanes}).folder
     for block in (torch.no_grad, torch.inference_mode):
-        run = summary.load(folder, own=["tiny:blobs"])
+        run = loading.load_run(folder, own=["tiny:blobs"])
         with block():
             model = run.model(client=1, moment="post")
             assert torch.is_inference_mode_enabled() == (block is torch.inference_mode)
@@ -183,7 +182,9 @@ def test_only_rounds_whose_state_is_kept_can_be_looked_at(played):
 
 @pytest.mark.slow
 def test_looking_imports_no_code_that_only_the_folder_names(played):
-    run = summary.load(played("fedavg", model=NORMALISED).folder, own=["tiny:blobs"])
+    run = loading.load_run(
+        played("fedavg", model=NORMALISED).folder, own=["tiny:blobs"]
+    )
     with pytest.raises(
         UserError,
         match=r"your own tiny:normalised.*--own tiny:normalised.*own=.'tiny:normalised'",

@@ -11,9 +11,9 @@ import numpy as np
 from hpcfl.report.metric_values import At, resolve_metric
 from hpcfl.report.plots.base import Sheet
 from hpcfl.report.style import Look
-from hpcfl.report.summary import Run
 from hpcfl.scores._described import Measure
 from hpcfl.scores._metric_name import RECORDED, is_held_out, models_of
+from hpcfl.trained.run import Run
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -34,8 +34,8 @@ from hpcfl.report.series import (
     refuse_packed,
     thinned,
 )
-from hpcfl.report.summary import Run
 from hpcfl.scores._described import Measure
+from hpcfl.trained.run import Run
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -11,7 +11,7 @@ from hpcfl.report.comparison import find_row
 from hpcfl.report.plots import _clients, clients
 from hpcfl.report.plots._clients import Rows
 from hpcfl.report.plots.base import Sheet
-from hpcfl.report.summary import Run
+from hpcfl.trained.run import Run
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -16,8 +16,8 @@ from hpcfl.report.arrangement import arrange
 from hpcfl.report.plots.base import Sheet, whole_numbers
 from hpcfl.report.series import AXES, virtual_seconds
 from hpcfl.report.style import PLAIN
-from hpcfl.report.summary import Run
 from hpcfl.scores._metric_name import MetricName
+from hpcfl.trained.run import Run
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -11,8 +11,8 @@ from hpcfl.errors import UserError
 from hpcfl.report.arrangement import arrange, name_repetitions
 from hpcfl.report.plots.base import NARROWEST, Sheet, whole_numbers
 from hpcfl.report.style import OKABE_ITO, PLAIN
-from hpcfl.report.summary import Run
 from hpcfl.storage.results import GROUP
+from hpcfl.trained.run import Run
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -1,8 +1,7 @@
 """Results as data frames of pandas, which is imported only here: it takes a second."""
 
-from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -72,10 +71,3 @@ def _recorded_of_clients(recorded: ClientNumbers) -> dict[str, np.ndarray]:
             if accuracy is not None:
                 columns[str(MetricName("accuracy", name.column))] = accuracy
     return columns
-
-
-def runs(rows: Mapping[str, Mapping[str, Any]]) -> "pandas.DataFrame":
-    """Return one row a run, by its folder, with the columns of ``Run.row``."""
-    import pandas
-
-    return pandas.DataFrame.from_dict(rows, orient="index").rename_axis("folder")

@@ -1,0 +1,341 @@
+"""A run on the disk: what came out, and its recorded numbers.
+
+Nothing here imports torch before a model is asked for.
+"""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from hpcfl.errors import UserError
+from hpcfl.experiment import measures, plugins, protocols
+from hpcfl.scores._described import Described, Measure, resolve
+from hpcfl.scores._metric_name import FLOATS_UP, SECONDS, MetricName, held_out
+from hpcfl.storage.result_rounds import AFTER, BEFORE, find_result_rounds, scores
+from hpcfl.storage.results import DIGEST, Results
+from hpcfl.storage.run_status import RunStatus
+
+if TYPE_CHECKING:
+    import pandas
+    from torch import nn
+
+    from hpcfl.trained.models import Models
+
+
+@dataclass(frozen=True)
+class Summary:
+    """A run in a few numbers; None where nothing is known yet. Accuracies are in [0,
+    1].
+
+    The column that counts is ``evaluation.score`` or the method's own; the number in it
+    that counts is ``evaluation.metric``. ``best`` is the round that is best by it,
+    ``last`` the last round that has it, both as ``{"round", "pre", "post"}`` with that
+    number before and after local training, and in the column that counts if it is
+    another. ``tail`` has the means over the last tenth of the rounds, with
+    ``"rounds"``, the first and the last of them. The models after the last aggregation
+    count as round R + 1, which most methods score only before training.
+    """
+
+    method: str
+    dataset: str
+    rounds: int  # how many were played
+    finished: bool
+    best: dict[str, Any] | None
+    last: dict[str, Any] | None
+    tail: dict[str, Any] | None
+    digest: str | None  # of the state in the newest checkpoint
+    seconds_per_round: float | None  # mean wall time, without the first round
+    floats_up: float | None  # from a client that takes part, in a round, on average
+    floats_down: float | None  # to a client in a round, on average
+    state: str  # one word, see ``storage/run_status.py``
+    notes: list[str]  # what is damaged or lost
+    # of the column that counts, in ``best``
+    scores: dict[str, float | None] = field(default_factory=dict)
+    # the number that counts, of clients never trained with, before and after a training
+    # of their own
+    newcomers: dict[str, float | None] | None = None
+    # the samples that ``best`` is chosen on; its numbers are of test samples anyway
+    best_by: str = "test"
+    # the number that counts in ``best``, of held-out training samples
+    best_validation: float | None = None
+
+
+def summarise(
+    config: Mapping[str, Any],
+    results: Results,
+    column: str,
+    measure: Measure,
+    status: RunStatus,
+    notes: list[str],
+) -> Summary:
+    """Summarise a run.
+
+    Args:
+        config: Resolved.
+        results: Everything recorded.
+        column: The column that counts.
+        measure: The number in it that counts.
+        status: How far the run is.
+        notes: What is damaged or lost.
+    """
+
+    def numbers_of(column: str) -> np.ndarray:
+        return results.series(MetricName(measure.recorded, column))
+
+    def means(positions: list[int]) -> dict[str, float | None]:
+        columns = dict.fromkeys(["pre", "post", column])
+        return {name: _mean(numbers_of(name)[positions]) for name in columns}
+
+    rounds, played = results.rounds, results.played
+    chosen = numbers_of(measures.chosen_in(config, column))
+    counted = find_result_rounds(rounds, numbers_of(column), measure.rank, chosen)
+    best = last = tail = best_validation = None
+    scores: dict[str, float | None] = {}
+    if counted is not None:
+        best = {"round": int(rounds[counted.best]), **means([counted.best])}
+        last = {"round": int(rounds[counted.last]), **means([counted.last])}
+        ends = [counted.tail[0], counted.tail[-1]]
+        tail = {"rounds": rounds[ends].tolist(), **means(counted.tail)}
+        best_validation = _mean(numbers_of(held_out(column))[[counted.best]])
+        scores = _all_of(results, counted.best, column)
+    newcomers = None
+    if MetricName(measure.recorded, BEFORE) in results.names:
+        newcomers = {
+            "before": _mean(numbers_of(BEFORE)[-1:]),
+            "after": _mean(numbers_of(AFTER)[-1:]),
+        }
+    seconds = results.series(MetricName("round", SECONDS))
+    of_clients = results.select_rounds(np.flatnonzero(played)).clients.columns
+    floats_up = of_clients.get(FLOATS_UP, np.zeros(0))
+    floats_down = results.series(MetricName("floats_down"))
+    prolonged = status.finished and status.done != status.rounds_requested
+    digest = None if prolonged else status.digest
+    if results.is_packed:
+        digest = results.header[DIGEST]
+    return Summary(
+        method=config["method"]["name"],
+        dataset=config["data"]["dataset"],
+        rounds=int(rounds[played].max(initial=0)),
+        finished=status.finished,
+        best=best,
+        last=last,
+        tail=tail,
+        digest=digest,
+        seconds_per_round=_mean(seconds[played][1:]),
+        floats_up=_mean(floats_up),
+        floats_down=_mean(floats_down[played]),
+        state=status.state,
+        notes=notes,
+        scores=scores,
+        newcomers=newcomers,
+        best_by=measures.best_by(config),
+        best_validation=best_validation,
+    )
+
+
+def _all_of(results: Results, position: int, column: str) -> dict[str, float | None]:
+    """Return all numbers that were recorded of a column in the round at ``position``, by name."""
+    names = sorted(results.names, key=str)
+    return {
+        name.number: _mean(results.series(name)[[position]])
+        for name in names
+        if name.column == column and not name.of_clients
+    }
+
+
+def _mean(values: np.ndarray) -> float | None:
+    """Return the mean of the finite values; None if none is, or if it is no float."""
+    known = values[np.isfinite(values)]
+    mean = float(known.mean()) if known.size else np.nan
+    return mean if np.isfinite(mean) else None
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run on the disk."""
+
+    folder: Path
+    summary: Summary
+    config: Mapping[str, Any]  # resolved, in the shape of the experiment file
+    results: Results  # everything recorded
+    score: str  # the column that counts, such as ``pre``, ``post`` or ``global``
+    metric: str  # the recorded name of the number in it that counts
+    status: RunStatus
+    notes: list[str] = field(default_factory=list)  # those of ``summary``
+    # the user's own plugins that may be imported to look at models
+    own: Collection[str] = ()
+
+    def __repr__(self) -> str:
+        """Three lines: what was run, how far it is, what came out."""
+        best = self.summary.best
+        result = "no round yet"
+        if best:
+            result = (
+                f"best {self.counted} {best[self.score]:.4f} in round {best['round']}, "
+                f"chosen on {self.summary.best_by} samples"
+            )
+        played = f"{self.summary.rounds} of {self.config['rounds']} rounds"
+        return (
+            f"{self.folder}: {self.summary.method} on {self.summary.dataset}\n"
+            f"{self.summary.state}, {played}\n{result}"
+        )
+
+    @property
+    def label(self) -> str:
+        """Return the folder's name, which identifies a cell of a sweep."""
+        return self.folder.name
+
+    @property
+    def counted(self) -> MetricName:
+        """Return the name of the primary metric."""
+        return MetricName(self.metric, self.score)
+
+    @property
+    def scores(self) -> dict[str, Described]:
+        """Return the computed scores by name; the built-in ones for results without them."""
+        return scores(self.results)
+
+    @property
+    def measure(self) -> Measure:
+        """Return the measure of the primary metric: its score, unit and direction."""
+        return resolve(self.metric, self.scores) or Measure(
+            self.metric, "", self.metric, "", "up"
+        )
+
+    def accuracy(self, column: str) -> np.ndarray:
+        """Return the primary metric of a column: [T] by round, NaN in rounds without it.
+
+        Args:
+            column: ``pre``, ``post`` or another one that the method has scored; else
+                raises UserError.
+        """
+        recorded = sorted(
+            name.column
+            for name in self.results.names
+            if name.number == self.metric and not name.of_clients
+        )
+        if recorded and column not in (*recorded, "pre", "post"):
+            raise UserError(
+                f"{self.folder}: '{column}' was not scored{plugins.nearest(column, recorded)}"
+            )
+        return self.results.series(MetricName(self.metric, column))
+
+    def row(self) -> dict[str, Any]:
+        """Return the run as a row of a table: its configuration by dotted key, and results.
+
+        ``column`` and ``metric`` say which number counts; ``best`` and ``last`` are
+        that number on test samples, in ``best_round``, which was chosen on ``best_by``
+        samples, and ``last_round``; ``tail`` is its mean over the last tenth of the
+        rounds; ``best_validation`` is that of the best round on held-out training
+        samples, where there are any; ``played`` is how many rounds were.
+        """
+        summary = self.summary
+        best, last, tail = summary.best, summary.last, summary.tail
+        return {
+            **protocols.flat(self.config),
+            "state": summary.state,
+            "played": summary.rounds,
+            "column": self.score,
+            "metric": self.metric,
+            "best": best and best[self.score],
+            "best_round": best and best["round"],
+            "last": last and last[self.score],
+            "last_round": last and last["round"],
+            "tail": tail and tail[self.score],
+            "best_by": summary.best_by,
+            "best_validation": summary.best_validation,
+            "digest": summary.digest,
+            "seconds_per_round": summary.seconds_per_round,
+            "floats_up": summary.floats_up,
+            "floats_down": summary.floats_down,
+        }
+
+    def rounds(self) -> "pandas.DataFrame":
+        """Return the recorded numbers of each round: one row a round, by its number."""
+        from hpcfl.trained import frames
+
+        return frames.rounds(self.results)
+
+    def clients(self) -> "pandas.DataFrame":
+        """Return the recorded numbers of clients: one row for each round and client."""
+        from hpcfl.trained import frames
+
+        return frames.clients(self.results)
+
+    def model(
+        self, client: int | str, moment: str | None = None, at: str | int = "last"
+    ) -> "nn.Module":
+        """Return a model of the run as a module of torch; its forward gives the scored
+        logits.
+
+        The round is played again for this client, so it is exact on the machine of the
+        run. Raises UserError.
+
+        Args:
+            client: a client's number, or the name of a model of the server, such as
+                "global" or "class 3".
+            moment: the column as which it was scored: ``pre`` or ``post`` local
+                training, or another of the method's; by default the one that counts.
+            at: "last" or "best", of the rounds in which it was scored, or a round's
+                number; ``checkpoint.every`` and ``checkpoint.keep`` say of which there
+                are models.
+        """
+        return self.models.model(client, moment, at).module
+
+    def predict(
+        self,
+        client: int | str,
+        x: Any,
+        moment: str | None = None,
+        at: str | int = "last",
+    ) -> np.ndarray:
+        """Return the classes [n] that a model predicts for samples ``x`` [n, …] of the data
+        set.
+
+        Other arguments as for ``model``. Raises UserError also for samples of another
+        shape.
+        """
+        from hpcfl.trained.models import predicted
+
+        samples = self.models.taken(x)
+        predictions: np.ndarray = predicted(
+            self.model(client, moment, at), samples
+        ).numpy()
+        return predictions
+
+    def confusion(
+        self, client: int | str, moment: str | None = None, at: str | int = "last"
+    ) -> np.ndarray:
+        """Return the confusion matrix on test samples: true class i, predicted class j,
+        int64 [classes, classes].
+
+        They are the client's own; for a model of the server all clients'. Arguments as
+        for ``model``.
+        """
+        from hpcfl.trained.models import confusion, predicted
+
+        trained = self.models.model(client, moment, at)
+        x, y = self.models.samples(trained.clients)
+        return confusion(
+            predicted(trained.module, x), y, self.models.replay.prepared.setup.classes
+        )
+
+    @cached_property
+    def models(self) -> "Models":
+        """Return access to all models; the data set stays in memory after the first."""
+        from hpcfl.trained.models import Models
+
+        best = self.summary.best["round"] if self.summary.best else None
+        return Models(
+            self.folder,
+            self.config,
+            self.results,
+            self.score,
+            best,
+            self.summary.finished,
+            self.own,
+        )
