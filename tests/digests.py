@@ -5,8 +5,8 @@ them: what no tidying may change.
 ``--write`` replaces and ``--add`` completes by those of new methods; ``mpiexec -n 3
 python tests/digests.py`` does it with three ranks, whose digests are the same. The last
 bits may depend on the processor and on torch, so only the platforms in the file are
-compared; ``--write`` adds a platform with the same digests. A change that is meant to change what is computed writes the file anew and
-says why.
+compared; ``--write`` adds a platform with the same digests. A change that is meant to
+change what is computed writes the file anew and says why.
 """
 
 import contextlib
