@@ -20,8 +20,8 @@ from hpcfl.data.partitions.base import Draw, Scheme
 from hpcfl.data.sources.base import Source
 from hpcfl.errors import UserError
 from hpcfl.methods.fedavg import FedAvg
-from hpcfl.models._residual import Norm, ResidualNetwork
 from hpcfl.models.mlp import MLP
+from hpcfl.models.residual import Norm, ResidualNetwork
 
 CLASSES, FEATURES, EACH = 4, 5, 60
 TEST = 40  # a class's samples from here on are for testing

@@ -22,7 +22,7 @@ from hpcfl.errors import UserError
 from hpcfl.experiment.sections import Adapter
 from hpcfl.files import untrusted_files, user_files, values, wording
 from hpcfl.files.atomic import Damaged, reason
-from hpcfl.models._initial import form
+from hpcfl.models.initial import form
 from hpcfl.rows.layout import of_parameters
 
 KEY = "adapter.base"

@@ -24,7 +24,7 @@ from torch.nn import Parameter
 from hpcfl.errors import UserError
 from hpcfl.experiment.plugins import suggest_from_many
 from hpcfl.experiment.sections import Adapter
-from hpcfl.models._transformer import Block
+from hpcfl.models.transformer import Block
 from hpcfl.rows import patterns
 from hpcfl.rows.layout import of_parameters
 

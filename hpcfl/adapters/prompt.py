@@ -31,8 +31,8 @@ from torch.nn import Parameter
 
 from hpcfl.errors import UserError
 from hpcfl.experiment.sections import Adapter
-from hpcfl.models._attention import causal
-from hpcfl.models._transformer import STD
+from hpcfl.models.attention import causal
+from hpcfl.models.transformer import STD
 
 
 class Prompted(nn.Module):

@@ -35,8 +35,8 @@ from hpcfl.rows import randomness
 from hpcfl.rows.declared import DeclaredTensors, NamedTensors
 from hpcfl.rows.layout import Group, Layout
 from hpcfl.scores import loss as cross_entropy
-from hpcfl.scores._metric_name import held_out
 from hpcfl.scores.base import Score
+from hpcfl.scores.metric_name import held_out
 
 BUFFERS = "buffers."
 Number = TypeVar("Number", int, float)

@@ -27,8 +27,8 @@ from hpcfl.clients.scoring import BLOCK
 from hpcfl.clients.setup import Setup
 from hpcfl.errors import RunFailure
 from hpcfl.experiment.sections import Training
-from hpcfl.models._random import random_layers
-from hpcfl.models._replaced import side_by_side
+from hpcfl.models.random import random_layers
+from hpcfl.models.replaced import side_by_side
 from hpcfl.rows import constants
 from hpcfl.rows.layout import Layout
 from hpcfl.scores.base import Score

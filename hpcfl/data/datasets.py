@@ -139,7 +139,7 @@ class Dataset:
 
 def names() -> list[str]:
     """Return the names of the built-in data sets."""
-    return plugins.names(_PACKAGE)
+    return list(plugins.names(_PACKAGE))
 
 
 def find(name: str) -> Any:

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 from hpcfl.errors import UserError
 from hpcfl.experiment import plugins, user_code
 from hpcfl.experiment.sections import Evaluation, Training
-from hpcfl.scores._described import Described, Measure, resolve, score_of
-from hpcfl.scores._metric_name import held_out
+from hpcfl.scores.described import Described, Measure, resolve, score_of
+from hpcfl.scores.metric_name import held_out
 
 if TYPE_CHECKING:
     from hpcfl.scores.base import Score

@@ -6,7 +6,6 @@ import ast
 import difflib
 import importlib
 import importlib.util
-import pkgutil
 import re
 import sys
 from collections.abc import Iterable, Iterator
@@ -42,36 +41,29 @@ SYNONYMS = {
     "images": "image-folder",
     "l2": "weight_decay",
 }
+# The line by which a module of a package declares itself one of its plugins.
+PLUGIN_LINE = re.compile(r"^(plugin = |def plugin\()", re.MULTILINE)
 MOST = 5  # the most words that an error names
 AS_FILES = (
     "hpcfl.scores",
 )  # packages whose built-in names keep ``_``, like the metrics in the results
 
 
-def names(package: str) -> list[str]:
-    """Return the built-in names of a package: those of its public files.
+@cache
+def names(package: str) -> tuple[str, ...]:
+    """Return the built-in names of a package: those of its files with a ``plugin``.
 
     ``-`` replaces ``_`` except in AS_FILES.
     """
-    return list(_names(package))
-
-
-@cache
-def _names(package: str) -> tuple[str, ...]:
     found = importlib.util.find_spec(package)  # without importing it
-    assert found is not None
-    folders = found.submodule_search_locations
-    files = (
-        module.name
-        for module in pkgutil.iter_modules(folders)
-        if not (module.ispkg or module.name.startswith("_"))
-    )
-    public = sorted(
-        name if package in AS_FILES else name.replace("_", "-")
-        for name in files
-        if name != "base"
-    )
-    return tuple(public)
+    assert found is not None and found.origin is not None
+    files = []
+    for path in Path(found.origin).parent.glob("*.py"):
+        if PLUGIN_LINE.search(path.read_text(encoding="utf-8")):
+            files.append(path.stem)
+    if package in AS_FILES:
+        return tuple(sorted(files))
+    return tuple(sorted(name.replace("_", "-") for name in files))
 
 
 def nearest(word: str, allowed: Iterable[str], elsewhere: Iterable[str] = ()) -> str:

@@ -35,7 +35,7 @@ from hpcfl.methods.base import (
     search,
 )
 from hpcfl.models import parts
-from hpcfl.models._heads import CosineHead, Rows
+from hpcfl.models.heads import CosineHead, Rows
 
 
 class FedNH(Method):

@@ -34,8 +34,8 @@ from torch import Tensor, nn
 from hpcfl.errors import UserError
 from hpcfl.experiment import plugins, user_code
 from hpcfl.experiment.sections import Model
-from hpcfl.models._heads import CosineHead
-from hpcfl.models._random import RandomLayer as RandomLayer
+from hpcfl.models.heads import CosineHead
+from hpcfl.models.random import RandomLayer as RandomLayer
 
 
 class Head(Protocol):

@@ -8,7 +8,7 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from hpcfl.models._transformer import (
+from hpcfl.models.transformer import (
     Block,
     Depth,
     Dropout,

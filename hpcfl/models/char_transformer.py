@@ -4,8 +4,8 @@ FedTP's for Shakespeare (Li et al., CVPR 2023).
 
 from torch import Tensor, nn
 
-from hpcfl.models._attention import causal
-from hpcfl.models._transformer import (
+from hpcfl.models.attention import causal
+from hpcfl.models.transformer import (
     Block,
     Depth,
     Dropout,

@@ -1,6 +1,6 @@
 """The four-layer CNN of McMahan et al. (2017), as FedALA and cwFedAvg use it."""
 
-from hpcfl.models._convolutional import TwoConvolutions
+from hpcfl.models.convolutional import TwoConvolutions
 
 
 class CNN(TwoConvolutions):

@@ -1,6 +1,6 @@
 """Conv2Cifar, FedNH's model for CIFAR-10 and CIFAR-100 (protocols.md B6)."""
 
-from hpcfl.models._convolutional import TwoConvolutions
+from hpcfl.models.convolutional import TwoConvolutions
 
 
 class Conv2Cifar(TwoConvolutions):

@@ -5,8 +5,8 @@ the default sizes are those of ``gpt2``.
 import torch
 from torch import Tensor, nn
 
-from hpcfl.models._attention import causal, gelu_by_tanh
-from hpcfl.models._transformer import (
+from hpcfl.models.attention import causal, gelu_by_tanh
+from hpcfl.models.transformer import (
     Block,
     Depth,
     Dropout,

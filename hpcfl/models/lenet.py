@@ -1,6 +1,6 @@
 """LeNet-5 as DiversiFed uses it for CIFAR-10 and PathMNIST (protocols.md B5)."""
 
-from hpcfl.models._convolutional import TwoConvolutions
+from hpcfl.models.convolutional import TwoConvolutions
 
 
 class LeNet(TwoConvolutions):

@@ -11,7 +11,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from hpcfl.models._residual import Norm, ResidualNetwork
+from hpcfl.models.residual import Norm, ResidualNetwork
 
 
 class ResNet18(ResidualNetwork):

@@ -1,6 +1,6 @@
 """ResNet-8, DiversiFed's model for CIFAR-100 (protocols.md B5): 1,258,404 parameters."""
 
-from hpcfl.models._residual import ResidualNetwork
+from hpcfl.models.residual import ResidualNetwork
 
 
 class ResNet8(ResidualNetwork):

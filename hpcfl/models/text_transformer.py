@@ -3,7 +3,7 @@
 from torch import Tensor, nn
 from torch.nn.functional import relu
 
-from hpcfl.models._transformer import (
+from hpcfl.models.transformer import (
     Block,
     Depth,
     Dropout,

@@ -8,7 +8,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from hpcfl.errors import UserError
-from hpcfl.models._transformer import (
+from hpcfl.models.transformer import (
     Block,
     Depth,
     Dropout,

@@ -10,8 +10,8 @@ import numpy as np
 from hpcfl.errors import UserError
 from hpcfl.experiment import plugins
 from hpcfl.report.series import Reached, find_position_at, find_reached
-from hpcfl.scores._described import Measure, resolve
-from hpcfl.scores._metric_name import (
+from hpcfl.scores.described import Measure, resolve
+from hpcfl.scores.metric_name import (
     CLIENTS,
     NO_SCORES,
     MetricName,

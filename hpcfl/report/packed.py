@@ -24,8 +24,8 @@ from hpcfl.experiment import measures
 from hpcfl.experiment.config import PATHS
 from hpcfl.files import atomic, destination
 from hpcfl.report.metric_values import tuned_in
-from hpcfl.scores._metric_name import NO_SCORES, held_out
-from hpcfl.scores._ratio import Ratio
+from hpcfl.scores.metric_name import NO_SCORES, held_out
+from hpcfl.scores.ratio import Ratio
 from hpcfl.storage import result_rounds, results, run_folder
 from hpcfl.storage.packed_runs import SUFFIX
 from hpcfl.storage.results import DIGEST, MERGED, Results

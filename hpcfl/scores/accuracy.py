@@ -11,9 +11,9 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from hpcfl.scores._ratio import Ratio
-from hpcfl.scores._summaries import KINDS
 from hpcfl.scores.base import Block, Numbers
+from hpcfl.scores.ratio import Ratio
+from hpcfl.scores.summaries import KINDS
 
 
 class Accuracy(Ratio):

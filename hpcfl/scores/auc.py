@@ -14,8 +14,8 @@ count half.
 import torch
 from torch import Tensor
 
-from hpcfl.scores._block import histogram
 from hpcfl.scores.base import Block, Score
+from hpcfl.scores.block import histogram
 
 LARGEST = 16  # log-odds
 STEPS = 64  # for each of them

@@ -13,9 +13,9 @@ from typing import ClassVar, Literal
 
 from torch import Tensor
 
-from hpcfl.scores._block import Block
-from hpcfl.scores._described import Described
-from hpcfl.scores._summaries import KINDS, Numbers, summarised
+from hpcfl.scores.block import Block
+from hpcfl.scores.described import Described
+from hpcfl.scores.summaries import KINDS, Numbers, summarised
 
 __all__ = ["Block", "Numbers", "Score"]
 

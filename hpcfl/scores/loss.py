@@ -8,8 +8,8 @@ import torch
 import torch.nn.functional as functional
 from torch import Tensor
 
-from hpcfl.scores._ratio import Ratio
 from hpcfl.scores.base import Block
+from hpcfl.scores.ratio import Ratio
 
 
 class Loss(Ratio):

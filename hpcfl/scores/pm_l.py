@@ -6,7 +6,7 @@ The score comes from FedNH; see protocols.md E2.
 
 from torch import Tensor
 
-from hpcfl.scores._personalised import Personalised
+from hpcfl.scores.personalised import Personalised
 
 
 class PML(Personalised):

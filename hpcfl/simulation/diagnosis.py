@@ -10,7 +10,7 @@ from torch import Tensor
 from hpcfl.errors import RunFailure, UserError
 from hpcfl.experiment import plugins, user_code
 from hpcfl.methods.base import Method
-from hpcfl.models import _usable as usable
+from hpcfl.models import usable
 from hpcfl.rows import randomness
 from hpcfl.rows.declared import UnknownName
 from hpcfl.simulation.dry_round import SAMPLES, hook_of

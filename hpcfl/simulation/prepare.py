@@ -40,17 +40,15 @@ from hpcfl.errors import UserError
 from hpcfl.experiment import measures, plugins, user_code
 from hpcfl.experiment.config import MIXED, Config
 from hpcfl.files import scratch
-from hpcfl.methods import _misspelt
+from hpcfl.methods import misspelt
 from hpcfl.methods.base import Audience, Cohort, Method, Overlay, State
 from hpcfl.methods.options import refuse_without_effect
 from hpcfl.methods.options.averaged_buffers import AveragedBuffers
-from hpcfl.models import _initial as initial
-from hpcfl.models import _mixed as mixed
-from hpcfl.models import _usable as usable
-from hpcfl.models._replaced import replace_layers
+from hpcfl.models import initial, mixed, usable
+from hpcfl.models.replaced import replace_layers
 from hpcfl.rows import constants, layout, mixing, randomness
-from hpcfl.scores._described import Measure
 from hpcfl.scores.base import Score
+from hpcfl.scores.described import Measure
 from hpcfl.simulation import torch_settings
 from hpcfl.simulation.device import Device, choose_device, found
 from hpcfl.simulation.hooks import Hooks
@@ -389,7 +387,7 @@ def _prepare(config: Config, process: Process, seat: Device) -> Prepared:
         server=server,
         notes=[
             *config.notes,
-            *_misspelt.notes(type(method)),
+            *misspelt.notes(type(method)),
             *of_base,
             *(note for note in dataset.description.notes if note not in split.notes),
             *split.notes,

@@ -17,15 +17,15 @@ from hpcfl.communication.communicator import Communicator
 from hpcfl.communication.message import Message, fields
 from hpcfl.communication.placement import Placement
 from hpcfl.files import scratch
-from hpcfl.scores._metric_name import (
+from hpcfl.scores.base import Score
+from hpcfl.scores.metric_name import (
     CLIENTS,
     RECORDED,
     SAMPLE_GRADIENTS,
     SECONDS,
     MetricName,
 )
-from hpcfl.scores._summaries import summarised
-from hpcfl.scores.base import Score
+from hpcfl.scores.summaries import summarised
 from hpcfl.storage.client_numbers import OfSome
 
 NumbersByName = dict[str, NDArray[np.float64]]  # of each client

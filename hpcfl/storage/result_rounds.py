@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpcfl.experiment import measures
-from hpcfl.scores._described import Described, Measure, resolve
-from hpcfl.scores._metric_name import CLIENTS, MetricName, of_newcomers
+from hpcfl.scores.described import Described, Measure, resolve
+from hpcfl.scores.metric_name import CLIENTS, MetricName, of_newcomers
 from hpcfl.storage.client_numbers import ClientNumbers
 from hpcfl.storage.results import Results
 

@@ -25,8 +25,8 @@ from hpcfl.clients.setup import INITIAL, Setup
 from hpcfl.errors import UserError
 from hpcfl.experiment import plugins, user_code
 from hpcfl.files import atomic, destination
-from hpcfl.models import _mixed as mixed
-from hpcfl.models._replaced import restore_layers
+from hpcfl.models import mixed
+from hpcfl.models.replaced import restore_layers
 from hpcfl.rows import constants, randomness
 from hpcfl.storage import digest
 from hpcfl.trained.models import Models, Trained, predicted

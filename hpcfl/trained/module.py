@@ -8,8 +8,8 @@ from torch import Tensor, nn
 from hpcfl.adapters import lora, peft
 from hpcfl.adapters.peft import Corrections
 from hpcfl.clients.losses import Lane, Predict, Tensors
-from hpcfl.models import _mixed as mixed
-from hpcfl.models._replaced import restore_layers
+from hpcfl.models import mixed
+from hpcfl.models.replaced import restore_layers
 from hpcfl.rows import constants
 from hpcfl.rows.layout import Layout
 from hpcfl.trained.replay import with_gradients

@@ -13,8 +13,8 @@ import numpy as np
 
 from hpcfl.errors import UserError
 from hpcfl.experiment import measures, plugins, protocols
-from hpcfl.scores._described import Described, Measure, resolve
-from hpcfl.scores._metric_name import FLOATS_UP, SECONDS, MetricName, held_out
+from hpcfl.scores.described import Described, Measure, resolve
+from hpcfl.scores.metric_name import FLOATS_UP, SECONDS, MetricName, held_out
 from hpcfl.storage.result_rounds import AFTER, BEFORE, find_result_rounds, scores
 from hpcfl.storage.results import DIGEST, Results
 from hpcfl.storage.run_status import RunStatus

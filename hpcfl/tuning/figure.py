@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from hpcfl.report import figures
 from hpcfl.report.plots.base import Sheet, literal, whole_numbers
-from hpcfl.scores._described import Measure
+from hpcfl.scores.described import Measure
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

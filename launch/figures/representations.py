@@ -16,7 +16,7 @@ import torch.nn.functional as functional
 from principal import principal
 
 from hpcfl.models import parts
-from hpcfl.models._heads import CosineHead
+from hpcfl.models.heads import CosineHead
 from hpcfl.report import style
 from hpcfl.report.arrangement import arrange
 from hpcfl.report.plots.base import Sheet

@@ -7,7 +7,7 @@ import numpy as np
 
 from hpcfl.report.plots import _clients, _lines
 from hpcfl.report.plots.base import Sheet, literal
-from hpcfl.scores._summaries import summarised
+from hpcfl.scores.summaries import summarised
 from hpcfl.trained.run import Run
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from hpcfl.communication.communicator import OneProcess
 from hpcfl.errors import UserError
 from hpcfl.experiment import config
 from hpcfl.experiment.sections import Adapter, Model
-from hpcfl.models._attention import causal
+from hpcfl.models.attention import causal
 from hpcfl.models.mlp import MLP
 from hpcfl.rows import constants
 from hpcfl.rows.layout import of_parameters

@@ -28,7 +28,7 @@ from torch.nn.functional import cross_entropy, gelu
 
 from hpcfl.communication.communicator import OneProcess
 from hpcfl.experiment import config
-from hpcfl.models._transformer import Block
+from hpcfl.models.transformer import Block
 from hpcfl.rows import constants, randomness
 from hpcfl.simulation.prepare import Prepared, prepare
 

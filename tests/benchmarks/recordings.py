@@ -23,8 +23,8 @@ from torch.nn.functional import cross_entropy
 from hpcfl.clients.execution import BatchedKernel, Session, recorded
 from hpcfl.clients.losses import Batch
 from hpcfl.models import char_lstm, vit
-from hpcfl.models._replaced import replace_layers
 from hpcfl.models.mlp import MLP
+from hpcfl.models.replaced import replace_layers
 from hpcfl.rows.layout import of_parameters
 
 Case = tuple[str, nn.Module, int, Tensor]  # name, model, lanes, x [lanes, batch, …]

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from hpcfl.methods.fednh import FedNH, normalised_features
-from hpcfl.models._heads import CosineHead, spread
+from hpcfl.models.heads import CosineHead, spread
 
 
 def prototypes(played):

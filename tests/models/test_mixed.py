@@ -12,9 +12,9 @@ from hpcfl.adapters import lora
 from hpcfl.clients.execution import BatchedKernel, SerialKernel, recorded
 from hpcfl.clients.losses import Batch
 from hpcfl.experiment.sections import Adapter
-from hpcfl.models import _mixed as mixed
-from hpcfl.models._replaced import replace_layers
+from hpcfl.models import mixed
 from hpcfl.models.mlp import MLP
+from hpcfl.models.replaced import replace_layers
 from hpcfl.models.vit import ViT
 from hpcfl.rows import constants
 from hpcfl.rows.layout import of_parameters

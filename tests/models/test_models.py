@@ -10,7 +10,7 @@ from torch.func import functional_call, grad, vmap
 from hpcfl import models
 from hpcfl.errors import UserError
 from hpcfl.experiment import config
-from hpcfl.models._heads import CosineHead, simplex, spread
+from hpcfl.models.heads import CosineHead, simplex, spread
 from hpcfl.rows.layout import of_parameters
 
 VOCABULARY = 98_635

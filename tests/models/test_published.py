@@ -9,7 +9,7 @@ from torch.nn.functional import gelu
 from hpcfl.adapters import base
 from hpcfl.errors import UserError
 from hpcfl.experiment.sections import Adapter
-from hpcfl.models._attention import causal
+from hpcfl.models.attention import causal
 from hpcfl.models.bert import Bert
 from hpcfl.models.gpt import GPT
 from hpcfl.models.vit import ViT

@@ -8,8 +8,8 @@ import torch
 from torch import nn
 
 from hpcfl.models import RandomLayer
-from hpcfl.models._random import keyed, random_layers, words
-from hpcfl.models._replaced import replace_layers, restore_layers
+from hpcfl.models.random import keyed, random_layers, words
+from hpcfl.models.replaced import replace_layers, restore_layers
 
 DROPOUTS = [
     nn.Dropout,

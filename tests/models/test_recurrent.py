@@ -7,9 +7,9 @@ import torch
 from torch import nn
 from torch.func import functional_call, vmap
 
-from hpcfl.models._random import keyed, random_layers
-from hpcfl.models._recurrent import in_lanes, recurs
-from hpcfl.models._replaced import replace_layers
+from hpcfl.models.random import keyed, random_layers
+from hpcfl.models.recurrent import in_lanes, recurs
+from hpcfl.models.replaced import replace_layers
 
 FORMS = {
     "plain": {},

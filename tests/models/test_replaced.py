@@ -10,9 +10,9 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from hpcfl.models._attention import ATTENTION
-from hpcfl.models._random import keyed, random_layers
-from hpcfl.models._replaced import replace_layers, restore_layers
+from hpcfl.models.attention import ATTENTION
+from hpcfl.models.random import keyed, random_layers
+from hpcfl.models.replaced import replace_layers, restore_layers
 
 # what torch says of an encoder with an odd number of heads
 NESTED = pytest.mark.filterwarnings("ignore:enable_nested_tensor is True:UserWarning")

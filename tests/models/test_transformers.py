@@ -14,8 +14,8 @@ from hpcfl import models
 from hpcfl.communication.communicator import OneProcess
 from hpcfl.errors import UserError
 from hpcfl.experiment import config
-from hpcfl.models._attention import causal, gelu
-from hpcfl.models._transformer import Block
+from hpcfl.models.attention import causal, gelu
+from hpcfl.models.transformer import Block
 from hpcfl.simulation.prepare import prepare
 
 COUNTS = [[4, 2, 0], [0, 5, 1], [2, 2, 0], [3, 3, 3], [1, 0, 0]]

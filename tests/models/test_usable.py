@@ -8,7 +8,7 @@ from torch import nn
 
 import hpcfl
 from hpcfl.errors import RankFailure, UserError
-from hpcfl.models._usable import Unusable, find_statistics, refuse_unusable
+from hpcfl.models.usable import Unusable, find_statistics, refuse_unusable
 from hpcfl.rows import constants, layout
 
 

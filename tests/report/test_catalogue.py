@@ -20,7 +20,7 @@ def test_entries_are_what_the_code_says(kind):
 
 def test_methods_have_keys_with_meanings():
     listed = {method["name"]: method for method in catalogue.entries("methods")}
-    assert list(listed) == plugins.names("hpcfl.methods")
+    assert tuple(listed) == plugins.names("hpcfl.methods")
     assert listed["fedprox"]["keys"]["mu"] == {
         "default": 0.001,
         "minimum": 0,
@@ -61,6 +61,6 @@ def test_a_new_file_is_listed_before_the_catalogue_is_written_anew(
     stored["scores"].pop()
     monkeypatch.setattr(catalogue, "STORED", tmp_path / "catalogue.json")
     catalogue.STORED.write_text(json.dumps(stored))
-    assert [score["name"] for score in catalogue.entries("scores")] == plugins.names(
-        "hpcfl.scores"
-    )
+    assert tuple(
+        score["name"] for score in catalogue.entries("scores")
+    ) == plugins.names("hpcfl.scores")

@@ -3,7 +3,7 @@
 import pytest
 
 from hpcfl.experiment import measures
-from hpcfl.scores._described import resolve
+from hpcfl.scores.described import resolve
 
 BUILT_IN = measures.describe(measures.built_in())
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from hpcfl.scores._metric_name import (
+from hpcfl.scores.metric_name import (
     MetricName,
     held_out,
     is_held_out,

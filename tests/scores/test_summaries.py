@@ -5,10 +5,10 @@ import math
 import numpy as np
 import pytest
 
-from hpcfl.scores._summaries import summarised
 from hpcfl.scores.accuracy import Accuracy
 from hpcfl.scores.loss import Loss
 from hpcfl.scores.macro_f1 import MacroF1
+from hpcfl.scores.summaries import summarised
 
 NAN = math.nan
 

@@ -16,7 +16,7 @@ from hpcfl.clients.execution.batched import BatchedKernel
 from hpcfl.clients.execution.kernel import Kernel, SerialKernel, Session
 from hpcfl.clients.execution.limits import is_batching_limit
 from hpcfl.clients.losses import convolves
-from hpcfl.models._recurrent import recurs
+from hpcfl.models.recurrent import recurs
 
 CACHE = (
     3 << 20

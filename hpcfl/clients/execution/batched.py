@@ -33,8 +33,8 @@ from hpcfl.clients.losses import (
     in_words,
     shared,
 )
-from hpcfl.models._random import keyed, random_layers
-from hpcfl.models._replaced import side_by_side
+from hpcfl.models.random import keyed, random_layers
+from hpcfl.models.replaced import side_by_side
 from hpcfl.rows import places
 
 # ``functional_call(program, tensors, arguments)`` for each lane with its own ``tensors``

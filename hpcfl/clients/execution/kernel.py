@@ -24,7 +24,7 @@ from hpcfl.clients.losses import (
     in_two,
     train_mode,
 )
-from hpcfl.models._random import keyed, random_layers
+from hpcfl.models.random import keyed, random_layers
 
 # The variable with the keys of the model's random layers, under a name that no method can
 # read as ``lane.NAME``.

@@ -34,7 +34,7 @@ from hpcfl.report.series import (
     refuse_packed,
     thinned,
 )
-from hpcfl.scores._described import Measure
+from hpcfl.scores.described import Measure
 from hpcfl.trained.run import Run
 
 if TYPE_CHECKING:

@@ -15,9 +15,9 @@ from hpcfl.clients.execution import (
     lane_independence,
 )
 from hpcfl.clients.losses import Batch
-from hpcfl.models import _mixed as mixed
-from hpcfl.models._random import words
-from hpcfl.models._replaced import replace_layers
+from hpcfl.models import mixed
+from hpcfl.models.random import words
+from hpcfl.models.replaced import replace_layers
 
 LANES, WIDTH, CLASSES = 5, 54, 3
 # of 54 features, so that a lane ends anywhere in the vectors of a processor

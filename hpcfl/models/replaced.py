@@ -12,9 +12,9 @@ import torch.nn.functional as functional
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from hpcfl.models._attention import ATTENTION, gelu, gelu_by_tanh
-from hpcfl.models._random import KEYED
-from hpcfl.models._recurrent import RECURRENT, in_lanes
+from hpcfl.models.attention import ATTENTION, gelu, gelu_by_tanh
+from hpcfl.models.random import KEYED
+from hpcfl.models.recurrent import RECURRENT, in_lanes
 
 
 class Embedding(nn.Embedding):

@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as functional
 from torch import Tensor, nn
 
-from hpcfl.models._random import RandomLayer
+from hpcfl.models.random import RandomLayer
 
 _IN_LANES = ContextVar("in_lanes", default=False)
 

@@ -3,7 +3,7 @@
 
 torch's own ``scaled_dot_product_attention`` has no batching rule for several clients on
 a CPU, and draws its dropout from a stream. The classes here compute the same as torch's
-of the same names, with the same parameters. ``_replaced.py`` substitutes them for
+of the same names, with the same parameters. ``replaced.py`` substitutes them for
 torch's.
 """
 
@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as functional
 from torch import Tensor, nn
 
-from hpcfl.models._random import RandomLayer
+from hpcfl.models.random import RandomLayer
 
 
 def attend(

@@ -5,7 +5,7 @@ A number is a function of a key of two words and of its place among all draws of
 layer for ONE client's mini-batch. Each client draws with its own keys, all in one call.
 
 torch's own layers draw from a stream, which ``torch.func.vmap`` refuses to share.
-``_replaced.py`` replaces them in the models of clients.
+``replaced.py`` replaces them in the models of clients.
 """
 
 from collections.abc import Iterator, Sequence

@@ -10,7 +10,7 @@ from pydantic import Field, PositiveInt
 from torch import Tensor, nn
 
 from hpcfl.errors import UserError
-from hpcfl.models._attention import attend, gelu
+from hpcfl.models.attention import attend, gelu
 
 STD = 0.02  # standard deviation of initial tokens and positions, a truncated normal
 MOST_PARAMETERS = 1_000_000_000  # of one client's model, 4 GB
