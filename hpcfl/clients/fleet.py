@@ -36,7 +36,7 @@ from hpcfl.rows.declared import DeclaredTensors, NamedTensors
 from hpcfl.rows.layout import Group, Layout
 from hpcfl.scores import loss as cross_entropy
 from hpcfl.scores.base import Score
-from hpcfl.scores.metric_name import held_out
+from hpcfl.scores.metric_names import held_out
 
 BUFFERS = "buffers."
 Number = TypeVar("Number", int, float)

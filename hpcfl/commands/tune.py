@@ -25,7 +25,7 @@ from hpcfl.experiment.sweep import in_file_name
 from hpcfl.files import atomic, destination
 from hpcfl.report import metric_values
 from hpcfl.report.text import plain
-from hpcfl.scores.metric_name import SAMPLE_GRADIENTS, MetricName
+from hpcfl.scores.metric_names import SAMPLE_GRADIENTS, MetricName
 from hpcfl.storage import sweep_folder, tune_folder
 from hpcfl.storage.tune_folder import COST, Result
 from hpcfl.trained import loading

@@ -25,7 +25,7 @@ from hpcfl.experiment import config, plugins
 from hpcfl.files import atomic
 from hpcfl.files.atomic import reason
 from hpcfl.report.text import plain
-from hpcfl.scores.metric_name import SECONDS, MetricName
+from hpcfl.scores.metric_names import SECONDS, MetricName
 from hpcfl.simulation import decisions
 from hpcfl.trained import loading
 from hpcfl.trained.experiment import find_own_names

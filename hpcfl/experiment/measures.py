@@ -1,28 +1,40 @@
 """The scores that an experiment names, and the number that selects the best round."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from hpcfl.errors import UserError
 from hpcfl.experiment import plugins, user_code
 from hpcfl.experiment.sections import Evaluation, Training
-from hpcfl.scores.described import Described, Measure, resolve, score_of
-from hpcfl.scores.metric_name import held_out
+from hpcfl.scores.metric_names import Described, Measure, held_out, resolve, score_of
 
 if TYPE_CHECKING:
     from hpcfl.scores.base import Score
 
 PACKAGE = "hpcfl.scores"
+# The built-in scores that every run computes, and those that it computes where all
+# clients are tested on the same samples.
+BY_DEFAULT, ON_SHARED_TEST = ("accuracy", "loss"), ("pm_l", "pm_v")
 
 
 @cache
-def built_in() -> "dict[str, Score]":
-    """Return all scores of the package by name."""
-    return {
-        name: plugins.find(PACKAGE, "evaluation.scores", name)()
-        for name in plugins.names(PACKAGE)
-    }
+def find_built_in(name: str) -> "Score | None":
+    """Return the score in a file of the package; None for other names."""
+    if name not in plugins.names(PACKAGE):
+        return None
+    score: Score = plugins.find(PACKAGE, "evaluation.scores", name)()
+    return score
+
+
+def built_in(names: Iterable[str] | None = None) -> "dict[str, Score]":
+    """Return scores of the package by name, by default all."""
+    found = {}
+    for name in plugins.names(PACKAGE) if names is None else names:
+        score = find_built_in(name)
+        if score is not None:
+            found[name] = score
+    return found
 
 
 def asked(evaluation: Evaluation) -> "dict[str, Score]":
@@ -35,9 +47,21 @@ def asked(evaluation: Evaluation) -> "dict[str, Score]":
     name = score_of(evaluation.metric)
     if ":" in name:
         scores[name] = _made("evaluation.metric", name)
-    known = built_in() | scores
+    known = built_in(_may_mean(evaluation.metric)) | scores
     best_by = measure(evaluation, known)
     return scores | {best_by.score: known[best_by.score]}
+
+
+def _may_mean(metric: str) -> list[str]:
+    """Return the built-in scores of which a metric may be a number.
+
+    Its name begins with that of its score, except for the accuracy.
+    """
+    return [
+        name
+        for name in plugins.names(PACKAGE)
+        if name == "accuracy" or metric.startswith(name)
+    ]
 
 
 def measure(evaluation: Evaluation, scores: "Mapping[str, Score]") -> Measure:
@@ -48,6 +72,7 @@ def measure(evaluation: Evaluation, scores: "Mapping[str, Score]") -> Measure:
     described = describe(scores)
     meant = resolve(evaluation.metric, described)
     if meant is None or meant.kind == "std":
+        described = describe(built_in()) | described
         short = []  # names of summaries that do not begin with their score's
         for score, description in described.items():
             for kind, name in description["recorded"].items():
@@ -98,8 +123,9 @@ def _made(key: str, name: str) -> "Score":
 
     key: of the configuration, for errors. Raises UserError.
     """
-    if name in built_in():
-        return built_in()[name]
+    known = find_built_in(name)
+    if known is not None:
+        return known
     kind = plugins.find(PACKAGE, key, name)
     try:
         score: Score = kind()

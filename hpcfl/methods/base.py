@@ -85,7 +85,7 @@ from hpcfl.methods._clients import Cohort as Cohort
 from hpcfl.methods._overlay import Overlay as Overlay
 from hpcfl.rows.declared import NamedTensors
 from hpcfl.rows.layout import Group
-from hpcfl.scores import metric_name
+from hpcfl.scores import metric_names
 
 State = dict[str, Tensor]
 # the upper layers that a method treats in its own way: all, the output layer, or the
@@ -390,7 +390,7 @@ class Method(MethodSection, ABC):
             models = {column: self.client_model(fleet, inbox, rows, trained)}
             models |= self.other_models(fleet, inbox, rows, trained)
             if not trained and 0 in fleet.tune_epochs:
-                models[metric_name.tuned(0)] = models[column]
+                models[metric_names.tuned(0)] = models[column]
             for columns, model in _with_columns(models):
                 fleet.score(
                     columns, model.rows, model.predict, model.model, model.variables
@@ -415,7 +415,7 @@ class Method(MethodSection, ABC):
         for epochs in fleet.tune_epochs:
             if not epochs:
                 continue
-            column = metric_name.tuned(epochs)
+            column = metric_names.tuned(epochs)
             with fleet.trial():
                 rows = fleet.train(
                     model.rows,

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from hpcfl.experiment import plugins, user_code
+from hpcfl.experiment import measures, plugins, user_code
 
 STORED = Path(__file__).with_suffix(".json")
 PACKAGE = Path(__file__).parents[1]
@@ -186,7 +186,7 @@ def _score(name: str, plugin: Any) -> Entry:
         "unit": plugin.unit,
         "better": plugin.better,
         "summaries": list(plugin.summaries),
-        "by_default": plugin.by_default,
+        "by_default": name in (*measures.BY_DEFAULT, *measures.ON_SHARED_TEST),
     }
 
 

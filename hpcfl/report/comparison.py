@@ -27,7 +27,7 @@ from hpcfl.report.inference import (
     signed_rank,
 )
 from hpcfl.report.metric_values import At, counts_of, of_clients, own_column
-from hpcfl.scores.described import Measure
+from hpcfl.scores.metric_names import Measure
 from hpcfl.trained.run import Run
 
 if TYPE_CHECKING:

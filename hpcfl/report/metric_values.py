@@ -10,13 +10,14 @@ import numpy as np
 from hpcfl.errors import UserError
 from hpcfl.experiment import plugins
 from hpcfl.report.series import Reached, find_position_at, find_reached
-from hpcfl.scores.described import Measure, resolve
-from hpcfl.scores.metric_name import (
+from hpcfl.scores.metric_names import (
     CLIENTS,
     NO_SCORES,
+    Measure,
     MetricName,
     held_out,
     is_of_newcomers,
+    resolve,
     tuned,
 )
 from hpcfl.storage import result_rounds

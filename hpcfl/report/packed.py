@@ -24,8 +24,8 @@ from hpcfl.experiment import measures
 from hpcfl.experiment.config import PATHS
 from hpcfl.files import atomic, destination
 from hpcfl.report.metric_values import tuned_in
-from hpcfl.scores.metric_name import NO_SCORES, held_out
-from hpcfl.scores.ratio import Ratio
+from hpcfl.scores.base import Ratio
+from hpcfl.scores.metric_names import NO_SCORES, held_out
 from hpcfl.storage import result_rounds, results, run_folder
 from hpcfl.storage.packed_runs import SUFFIX
 from hpcfl.storage.results import DIGEST, MERGED, Results
@@ -102,7 +102,7 @@ def _of_table(run: Run, config: dict[str, Any]) -> Results:
 
 def _parts(score: str) -> set[str]:
     """Return the names under which a score's numbers of clients are recorded."""
-    known = measures.built_in().get(score)
+    known = measures.find_built_in(score)
     if isinstance(known, Ratio):
         return {known.part, "total"}
     return {score}

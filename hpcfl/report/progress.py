@@ -22,7 +22,7 @@ from hpcfl.report.text import (
     plain,
     stdout_console,
 )
-from hpcfl.scores.metric_name import MetricName
+from hpcfl.scores.metric_names import MetricName
 
 if TYPE_CHECKING:
     from hpcfl.simulation.prepare import Prepared

@@ -9,8 +9,14 @@ from itertools import pairwise
 import numpy as np
 
 from hpcfl.errors import UserError
-from hpcfl.scores.described import Measure
-from hpcfl.scores.metric_name import FLOATS_UP, SECONDS, TIME, MetricName, models_of
+from hpcfl.scores.metric_names import (
+    FLOATS_UP,
+    SECONDS,
+    TIME,
+    Measure,
+    MetricName,
+    models_of,
+)
 from hpcfl.trained.run import Run
 
 

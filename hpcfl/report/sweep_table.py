@@ -35,8 +35,7 @@ from hpcfl.report.text import (
     stdout_console,
     warn_of_other_clients,
 )
-from hpcfl.scores.described import Measure
-from hpcfl.scores.metric_name import models_of
+from hpcfl.scores.metric_names import Measure, models_of
 from hpcfl.trained import loading
 from hpcfl.trained.run import Run
 

@@ -11,13 +11,10 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from hpcfl.scores.base import Block, Numbers
-from hpcfl.scores.ratio import Ratio
-from hpcfl.scores.summaries import KINDS
+from hpcfl.scores.base import KINDS, Block, Numbers, Ratio
 
 
 class Accuracy(Ratio):
-    by_default = True
     part = "correct"
     summaries = ("weighted", *KINDS)
 

@@ -14,8 +14,7 @@ count half.
 import torch
 from torch import Tensor
 
-from hpcfl.scores.base import Block, Score
-from hpcfl.scores.block import histogram
+from hpcfl.scores.base import Block, Score, histogram
 
 LARGEST = 16  # log-odds
 STEPS = 64  # for each of them

@@ -9,8 +9,7 @@ et al., "On calibration of modern neural networks", ICML 2017, eq. 3).
 import torch
 from torch import Tensor
 
-from hpcfl.scores.base import Block, Score
-from hpcfl.scores.block import histogram
+from hpcfl.scores.base import Block, Score, histogram
 
 BINS = 15
 

@@ -8,14 +8,12 @@ import torch
 import torch.nn.functional as functional
 from torch import Tensor
 
-from hpcfl.scores.base import Block
-from hpcfl.scores.ratio import Ratio
+from hpcfl.scores.base import Block, Ratio
 
 
 class Loss(Ratio):
     unit = "nats"
     better = "down"
-    by_default = True
     part = "loss"
 
     def sums(self, block: Block) -> Tensor:

@@ -4,7 +4,7 @@ trains on (FedNH; protocols.md E2).
 
 from torch import Tensor
 
-from hpcfl.scores.personalised import Personalised
+from hpcfl.scores.pm_l import Personalised
 
 
 class PMV(Personalised):

@@ -8,8 +8,7 @@ five classes or fewer the score is 1.
 import torch
 from torch import Tensor
 
-from hpcfl.scores.base import Block
-from hpcfl.scores.ratio import Ratio
+from hpcfl.scores.base import Block, Ratio
 
 TOP = 5
 

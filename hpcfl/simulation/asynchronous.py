@@ -42,7 +42,7 @@ from hpcfl.communication.message import (
 )
 from hpcfl.errors import UserError
 from hpcfl.methods.base import State
-from hpcfl.scores.metric_name import SAMPLE_GRADIENTS
+from hpcfl.scores.metric_names import SAMPLE_GRADIENTS
 from hpcfl.simulation import dry_round, record, side_by_side
 from hpcfl.simulation.in_flight import InFlight
 from hpcfl.simulation.participation import is_scored

@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from hpcfl.scores.described import Measure
-from hpcfl.scores.metric_name import MetricName
+from hpcfl.scores.metric_names import Measure, MetricName
 from hpcfl.storage.checkpoint import Best
 from hpcfl.storage.clients import ClientStore
 

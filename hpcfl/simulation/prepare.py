@@ -48,7 +48,7 @@ from hpcfl.models import initial, mixed, usable
 from hpcfl.models.replaced import replace_layers
 from hpcfl.rows import constants, layout, mixing, randomness
 from hpcfl.scores.base import Score
-from hpcfl.scores.described import Measure
+from hpcfl.scores.metric_names import Measure
 from hpcfl.simulation import torch_settings
 from hpcfl.simulation.device import Device, choose_device, found
 from hpcfl.simulation.hooks import Hooks
@@ -567,12 +567,10 @@ def _scores(config: Config, split: Split) -> dict[str, Score]:
                 f"with partition.scheme = 'dirichlet-min'; '{config.partition.scheme}' gives "
                 "each its own"
             )
-    unasked = {
-        name: score
-        for name, score in measures.built_in().items()
-        if score.by_default and (split.global_test or not score.shared_test)
-    }
-    return unasked | asked
+    always = measures.built_in(measures.BY_DEFAULT)
+    if split.global_test:
+        always |= measures.built_in(measures.ON_SHARED_TEST)
+    return always | asked
 
 
 def _state(hook: str, hooks: Hooks, setup: Setup) -> State:

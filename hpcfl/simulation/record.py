@@ -17,15 +17,14 @@ from hpcfl.communication.communicator import Communicator
 from hpcfl.communication.message import Message, fields
 from hpcfl.communication.placement import Placement
 from hpcfl.files import scratch
-from hpcfl.scores.base import Score
-from hpcfl.scores.metric_name import (
+from hpcfl.scores.base import Score, summarize
+from hpcfl.scores.metric_names import (
     CLIENTS,
     RECORDED,
     SAMPLE_GRADIENTS,
     SECONDS,
     MetricName,
 )
-from hpcfl.scores.summaries import summarised
 from hpcfl.storage.client_numbers import OfSome
 
 NumbersByName = dict[str, NDArray[np.float64]]  # of each client
@@ -198,8 +197,8 @@ class Gathered:
             values = by_column[RECORDED][number]
             mean = MetricName(number, RECORDED)
             std = MetricName(f"{number}_std", RECORDED)
-            record[str(mean)] = summarised("mean", values)
-            record[str(std)] = summarised("std", values)
+            record[str(mean)] = summarize("mean", values)
+            record[str(std)] = summarize("std", values)
         # Whole numbers below 2^53, so that no order of adding changes the sum.
         gradients = by_column[""][SAMPLE_GRADIENTS]
         record[SAMPLE_GRADIENTS] = float(np.nansum(gradients))

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from hpcfl.errors import UserError
-from hpcfl.scores.metric_name import MetricName
+from hpcfl.scores.metric_names import MetricName
 
 Positions = Sequence[int] | np.ndarray
 MOST = 4 << 30  # bytes of an array [T, clients]

@@ -14,7 +14,7 @@ from pydantic import (
 )
 from typing_extensions import TypedDict  # pydantic needs this one before Python 3.12
 
-from hpcfl.scores.described import Described
+from hpcfl.scores.metric_names import Described
 
 _OPEN = ConfigDict(extra="allow")
 LONGEST = 255  # bytes of a file's name on nearly all file systems

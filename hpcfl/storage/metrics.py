@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from hpcfl.files import atomic
-from hpcfl.scores.metric_name import MetricName
+from hpcfl.scores.metric_names import MetricName
 from hpcfl.storage import client_numbers, results, results_form
 from hpcfl.storage.client_numbers import OfSome, Values
 from hpcfl.storage.result_rounds import outcome

@@ -12,8 +12,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpcfl.experiment import measures
-from hpcfl.scores.described import Described, Measure, resolve
-from hpcfl.scores.metric_name import CLIENTS, MetricName, of_newcomers
+from hpcfl.scores.metric_names import (
+    CLIENTS,
+    Described,
+    Measure,
+    MetricName,
+    of_newcomers,
+    resolve,
+)
 from hpcfl.storage.client_numbers import ClientNumbers
 from hpcfl.storage.results import Results
 
@@ -101,7 +107,7 @@ def compute_entry_scores(
         name = MetricName.parse(text)
         if name.column == column:
             numbers[name.number] = values.astype(float)
-    known = measures.built_in().get(score)
+    known = measures.find_built_in(score)
     try:
         return known.of_clients(score, numbers) if known else numbers[score]
     except KeyError:

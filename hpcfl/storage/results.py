@@ -12,7 +12,7 @@ import numpy as np
 from hpcfl.errors import UserError
 from hpcfl.files import hdf5, untrusted_files
 from hpcfl.files.atomic import Damaged
-from hpcfl.scores.metric_name import MetricName
+from hpcfl.scores.metric_names import MetricName
 from hpcfl.storage import client_numbers, results_form, run_fingerprint
 from hpcfl.storage.client_numbers import ClientNumbers, Positions, Values
 from hpcfl.storage.run_fingerprint import AnotherRun, describe_skipped

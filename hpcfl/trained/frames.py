@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from hpcfl.scores.metric_name import MetricName
+from hpcfl.scores.metric_names import MetricName
 from hpcfl.storage.client_numbers import ClientNumbers
 from hpcfl.storage.result_rounds import compute_entry_scores
 from hpcfl.storage.results import GROUP, Results

@@ -14,7 +14,7 @@ from hpcfl.clients import buffer_name
 from hpcfl.clients.scoring import BLOCK
 from hpcfl.errors import UserError
 from hpcfl.experiment.plugins import nearest
-from hpcfl.scores.metric_name import MetricName
+from hpcfl.scores.metric_names import MetricName
 from hpcfl.simulation import torch_settings
 from hpcfl.storage.manifest import damaged, name_after
 from hpcfl.storage.result_rounds import AFTER, BEFORE, compute_client_scores

@@ -13,8 +13,15 @@ import numpy as np
 
 from hpcfl.errors import UserError
 from hpcfl.experiment import measures, plugins, protocols
-from hpcfl.scores.described import Described, Measure, resolve
-from hpcfl.scores.metric_name import FLOATS_UP, SECONDS, MetricName, held_out
+from hpcfl.scores.metric_names import (
+    FLOATS_UP,
+    SECONDS,
+    Described,
+    Measure,
+    MetricName,
+    held_out,
+    resolve,
+)
 from hpcfl.storage.result_rounds import AFTER, BEFORE, find_result_rounds, scores
 from hpcfl.storage.results import DIGEST, Results
 from hpcfl.storage.run_status import RunStatus

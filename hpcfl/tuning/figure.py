@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from hpcfl.report import figures
 from hpcfl.report.plots.base import Sheet, literal, whole_numbers
-from hpcfl.scores.described import Measure
+from hpcfl.scores.metric_names import Measure
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -17,7 +17,7 @@ from hpcfl.files import atomic
 from hpcfl.report import configuration, metric_values
 from hpcfl.report.grid import SPENT
 from hpcfl.report.text import literal, stdout_console
-from hpcfl.scores.described import Measure
+from hpcfl.scores.metric_names import Measure
 from hpcfl.storage import sweep_folder, tune_folder
 from hpcfl.trained import loading
 from hpcfl.trained.run import Run

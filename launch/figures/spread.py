@@ -7,7 +7,7 @@ import numpy as np
 
 from hpcfl.report.plots import _clients, _lines
 from hpcfl.report.plots.base import Sheet, literal
-from hpcfl.scores.summaries import summarised
+from hpcfl.scores.base import summarize
 from hpcfl.trained.run import Run
 
 if TYPE_CHECKING:
@@ -51,9 +51,9 @@ def spread(numbers: Sequence[np.ndarray], better: str) -> tuple[float, float, fl
     opposite = "down" if better == "up" else "up"
     summaries = []
     for of_run in numbers:
-        worst = summarised("worst_tenth", of_run, better)
-        mean = summarised("mean", of_run)
-        best = summarised("worst_tenth", of_run, opposite)
+        worst = summarize("worst_tenth", of_run, better)
+        mean = summarize("mean", of_run)
+        best = summarize("worst_tenth", of_run, opposite)
         summaries.append((worst, mean, best))
     worst, mean, best = np.nanmean(summaries, axis=0).tolist()
     return worst, mean, best

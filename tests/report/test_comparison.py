@@ -11,7 +11,7 @@ from hpcfl.report import comparison, sweep_table, table_formats
 from hpcfl.report.arrangement import Placed
 from hpcfl.report.comparison import Reference, gains_of, gini
 from hpcfl.report.sweep_table import Reading
-from hpcfl.scores.described import Measure
+from hpcfl.scores.metric_names import Measure
 from hpcfl.storage.results import Results
 from hpcfl.trained import loading
 

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import numpy as np
 
 from hpcfl.report.metric_values import of_clients
-from hpcfl.scores.described import Measure
+from hpcfl.scores.metric_names import Measure
 from hpcfl.storage.results import Results
 
 ACCURACY = Measure("accuracy", "mean", "mean", "%", "up")

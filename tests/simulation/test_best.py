@@ -11,7 +11,7 @@ import torch
 from hpcfl.commands.run import run
 from hpcfl.communication.communicator import OneProcess
 from hpcfl.experiment import config
-from hpcfl.scores.described import Measure
+from hpcfl.scores.metric_names import Measure
 from hpcfl.simulation.best import BestRound
 from hpcfl.storage.clients import ClientStore
 from hpcfl.storage.manifest import latest

@@ -19,7 +19,7 @@ from hpcfl.report.metric_values import (
 from hpcfl.report.plots._lines import method_of, moment
 from hpcfl.report.plots.base import LINE, Sheet
 from hpcfl.report.series import drawable
-from hpcfl.scores.described import Measure
+from hpcfl.scores.metric_names import Measure
 from hpcfl.trained.run import Run
 
 if TYPE_CHECKING:

@@ -11,8 +11,7 @@ import numpy as np
 from hpcfl.report.metric_values import At, resolve_metric
 from hpcfl.report.plots.base import Sheet
 from hpcfl.report.style import Look
-from hpcfl.scores.described import Measure
-from hpcfl.scores.metric_name import RECORDED, is_held_out, models_of
+from hpcfl.scores.metric_names import RECORDED, Measure, is_held_out, models_of
 from hpcfl.trained.run import Run
 
 if TYPE_CHECKING:

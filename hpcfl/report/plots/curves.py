@@ -34,7 +34,7 @@ from hpcfl.report.series import (
     refuse_packed,
     thinned,
 )
-from hpcfl.scores.described import Measure
+from hpcfl.scores.metric_names import Measure
 from hpcfl.trained.run import Run
 
 if TYPE_CHECKING:

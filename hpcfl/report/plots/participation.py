@@ -16,7 +16,7 @@ from hpcfl.report.arrangement import arrange
 from hpcfl.report.plots.base import Sheet, whole_numbers
 from hpcfl.report.series import AXES, virtual_seconds
 from hpcfl.report.style import PLAIN
-from hpcfl.scores.metric_name import MetricName
+from hpcfl.scores.metric_names import MetricName
 from hpcfl.trained.run import Run
 
 if TYPE_CHECKING:

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from hpcfl.scores.accuracy import Accuracy
+from hpcfl.scores.base import summarize
 from hpcfl.scores.loss import Loss
 from hpcfl.scores.macro_f1 import MacroF1
-from hpcfl.scores.summaries import summarised
 
 NAN = math.nan
 
@@ -68,5 +68,5 @@ def test_a_scores_name_is_in_its_numbers():
 
 def test_mean_and_std_leave_out_who_has_no_number():
     numbers = np.array([1.0, NAN, 3.0])
-    assert (summarised("mean", numbers), summarised("std", numbers)) == (2.0, 1.0)
-    assert math.isnan(summarised("mean", np.array([NAN])))
+    assert (summarize("mean", numbers), summarize("std", numbers)) == (2.0, 1.0)
+    assert math.isnan(summarize("mean", np.array([NAN])))

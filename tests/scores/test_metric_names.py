@@ -1,0 +1,79 @@
+"""Names of metrics are written as they are read, and a score is found by its names."""
+
+import pytest
+
+from hpcfl.experiment import measures
+from hpcfl.scores.metric_names import (
+    MetricName,
+    held_out,
+    is_held_out,
+    is_of_newcomers,
+    models_of,
+    of_newcomers,
+    resolve,
+)
+
+BUILT_IN = measures.describe(measures.built_in())
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("floats_down", MetricName("floats_down")),
+        ("pre/weighted", MetricName("weighted", "pre")),
+        ("seconds/round", MetricName("round", "seconds")),
+        ("pre/clients", MetricName("clients", "pre")),
+        ("validation/post/loss_std", MetricName("loss_std", "validation/post")),
+        ("newcomers/after/mean", MetricName("mean", "newcomers/after")),
+        ("clients/floats_up", MetricName("floats_up", of_clients=True)),
+        ("clients/post/correct", MetricName("correct", "post", of_clients=True)),
+        (
+            "clients/validation/pre/own:Score",
+            MetricName("own:Score", "validation/pre", of_clients=True),
+        ),
+    ],
+)
+def test_the_parts_of_a_name(text, name):
+    assert MetricName.parse(text) == name and str(name) == text
+
+
+def test_a_column_is_of_models_and_of_samples_or_clients():
+    assert is_held_out(held_out("pre")) and not is_held_out("pre")
+    assert models_of(held_out("pre")) == models_of("pre") == "pre"
+    assert is_of_newcomers(of_newcomers("after")) and not is_of_newcomers("after")
+    assert not is_held_out(of_newcomers("after"))
+
+
+@pytest.mark.parametrize(
+    ("wanted", "recorded"),
+    [
+        ("weighted", "weighted"),
+        ("mean", "mean"),
+        ("worst_tenth", "worst_tenth"),
+        ("pm_v", "pm_v"),
+        ("pm_l", "pm_l"),
+        ("accuracy", "weighted"),
+        ("accuracy/mean", "mean"),
+        ("macro_f1", "macro_f1"),
+        ("macro_f1/mean", "macro_f1"),
+        ("macro_f1/worst_tenth", "macro_f1_worst_tenth"),
+        ("macro_f1_worst_tenth", "macro_f1_worst_tenth"),
+        ("loss", "loss"),
+    ],
+)
+def test_a_number_by_its_names(wanted, recorded):
+    assert resolve(wanted, BUILT_IN).recorded == recorded
+
+
+@pytest.mark.parametrize(
+    "wanted", ["macro_f2", "macro_f1/best", "weighted/mean", "", "/"]
+)
+def test_what_is_no_number_of_a_score(wanted):
+    assert resolve(wanted, BUILT_IN) is None
+
+
+def test_how_numbers_are_shown_and_which_are_better():
+    accuracy, loss = resolve("mean", BUILT_IN), resolve("loss", BUILT_IN)
+    assert accuracy.shown(0.98765) == "98.77" and loss.shown(0.98765) == "0.9877"
+    assert accuracy.rank(2) > accuracy.rank(1) and loss.rank(1) > loss.rank(2)
+    assert resolve("std", BUILT_IN).better == "down"  # clients that are alike
