@@ -8,6 +8,7 @@ import importlib
 import importlib.util
 import re
 import sys
+import tomllib
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from functools import cache
@@ -43,6 +44,7 @@ SYNONYMS = {
 }
 # The line by which a module of a package declares itself one of its plugins.
 PLUGIN_LINE = re.compile(r"^(plugin = |def plugin\()", re.MULTILINE)
+FAMILIES = "families.toml"  # in a package, by file: the names of its several plugins
 MOST = 5  # the most words that an error names
 AS_FILES = (
     "hpcfl.scores",
@@ -53,17 +55,41 @@ AS_FILES = (
 def names(package: str) -> tuple[str, ...]:
     """Return the built-in names of a package: those of its files with a ``plugin``.
 
-    ``-`` replaces ``_`` except in AS_FILES.
+    ``-`` replaces ``_`` except in AS_FILES. FAMILIES lists files with several names.
     """
+    return tuple(_files(package))
+
+
+@cache
+def _files(package: str) -> dict[str, str]:
+    """Return the file of each built-in name of a package, in the order of names."""
     found = importlib.util.find_spec(package)  # without importing it
     assert found is not None and found.origin is not None
-    files = []
-    for path in Path(found.origin).parent.glob("*.py"):
+    folder = Path(found.origin).parent
+    files = {}
+    for path in folder.glob("*.py"):
         if PLUGIN_LINE.search(path.read_text(encoding="utf-8")):
-            files.append(path.stem)
-    if package in AS_FILES:
-        return tuple(sorted(files))
-    return tuple(sorted(name.replace("_", "-") for name in files))
+            as_file = package in AS_FILES
+            files[path.stem if as_file else path.stem.replace("_", "-")] = path.stem
+    listed = folder / FAMILIES
+    families = tomllib.loads(listed.read_text()) if listed.exists() else {}
+    for file, several in families.items():
+        files |= dict.fromkeys(several, file)
+    return dict(sorted(files.items()))
+
+
+def find_built_in(package: str, name: str) -> tuple[Any, str]:
+    """Import a built-in plugin and return it with its description.
+
+    The plugin is ``plugins[name]`` of a file with several, else ``plugin``. The description
+    is its ``about`` or docstring in a file with several, else the docstring of the file.
+    """
+    module = importlib.import_module(f"{package}.{_files(package)[name]}")
+    several = getattr(module, "plugins", None)
+    if several is None:
+        return module.plugin, module.__doc__ or ""
+    plugin = several[name]
+    return plugin, getattr(plugin, "about", "") or plugin.__doc__ or ""
 
 
 def nearest(word: str, allowed: Iterable[str], elsewhere: Iterable[str] = ()) -> str:
@@ -128,9 +154,10 @@ def find(package: str, key: str, name: str) -> Any:
     """Return the plugin of ``package`` that the configuration names at ``key``.
 
     A built-in name such as ``fedavg-c`` means the attribute ``plugin`` of
-    ``package.fedavg_c``. Any name ``module:object`` means a user's own, imported from
-    the current folder or Python's path. Raises UserError with the nearest valid name,
-    or with the file and line of a failure in the user's module.
+    ``package.fedavg_c``, or an entry of ``plugins`` in a file with several. Any name
+    ``module:object`` means a user's own, imported from the current folder or Python's
+    path. Raises UserError with the nearest valid name, or with the file and line of a
+    failure in the user's module.
     """
     if not isinstance(name, str):
         raise UserError(
@@ -144,7 +171,7 @@ def find(package: str, key: str, name: str) -> Any:
             f"{key} = '{name}' is unknown{nearest(name, names(package))}, or your own "
             "'module:object'"
         )
-    return importlib.import_module(f"{package}.{name.replace('-', '_')}").plugin
+    return find_built_in(package, name)[0]
 
 
 def _untyped(error: BaseException, key: str) -> str | None:

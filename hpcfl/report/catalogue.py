@@ -7,7 +7,6 @@ hpcfl.report.catalogue`` writes ``catalogue.json`` and the
 tables of methods and data sets anew; tests say when that is due.
 """
 
-import importlib
 import inspect
 import json
 from collections.abc import Callable
@@ -115,8 +114,8 @@ def _row(kind: str, entry: Entry) -> str:
 
 
 def _built_in(kind: str, name: str) -> Entry:
-    module = importlib.import_module(f"{PACKAGES[kind]}.{name.replace('-', '_')}")
-    return _entry(kind, name, module.plugin, module.__doc__)
+    plugin, text = plugins.find_built_in(PACKAGES[kind], name)
+    return _entry(kind, name, plugin, text)
 
 
 def _entry(kind: str, name: str, plugin: Any, text: str | None) -> Entry:

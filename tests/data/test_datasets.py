@@ -10,7 +10,7 @@ import torch
 from sklearn.datasets import load_digits
 
 from hpcfl.data import datasets
-from hpcfl.data.sources import cifar_10, mnist
+from hpcfl.data.sources import cifar, mnist
 from hpcfl.data.sources.base import Source
 from hpcfl.errors import UserError
 from hpcfl.experiment import config
@@ -45,11 +45,10 @@ def tiny_mnist(tmp_path, monkeypatch):
     images = np.arange(48, dtype=np.uint8).reshape(8, 2, 3)
     labels = np.array([3, 1, 4, 1, 5, 9, 2, 6], dtype=np.uint8)
     parts = [images[:5], labels[:5], images[5:], labels[5:]]
-    contents = dict(zip(mnist.plugin.checksums, map(idx, parts), strict=True))
+    contents = dict(zip(mnist.plugins["mnist"].checksums, map(idx, parts), strict=True))
     write(tmp_path / "MNIST/raw", contents)
-    monkeypatch.setattr(
-        mnist, "plugin", mnist.IdxFiles("MNIST", "MNIST/raw", md5(contents))
-    )
+    source = mnist.IdxFiles("MNIST", "MNIST/raw", md5(contents))
+    monkeypatch.setitem(mnist.plugins, "mnist", source)
     return images, labels
 
 
@@ -67,7 +66,7 @@ def tiny_cifar(tmp_path, monkeypatch):
         for i, file in enumerate(files)
     }
     write(tmp_path / "cifar", contents)
-    source = cifar_10.PickledBatches(
+    source = cifar.PickledBatches(
         "CIFAR10",
         "cifar",
         md5(contents),
@@ -75,7 +74,7 @@ def tiny_cifar(tmp_path, monkeypatch):
         classes=10,
         statistics=((0.1, 0.2, 0.3), (0.4, 0.5, 0.6)),
     )
-    monkeypatch.setattr(cifar_10, "plugin", source)
+    monkeypatch.setitem(cifar.plugins, "cifar-10", source)
     return images
 
 
@@ -186,7 +185,9 @@ def test_batches_of_something_else_are_one_line_and_call_nothing(
     content = batch if batch == b"" else pickle.dumps(batch, protocol=3)
     (tmp_path / "cifar" / "data_batch_2").write_bytes(content)
     monkeypatch.setitem(
-        cifar_10.plugin.checksums, "data_batch_2", hashlib.md5(content).hexdigest()
+        cifar.plugins["cifar-10"].checksums,
+        "data_batch_2",
+        hashlib.md5(content).hexdigest(),
     )
     with pytest.raises(
         UserError, match=rf"data_batch_2: not a batch of cifar-10 \({told}"
@@ -206,7 +207,9 @@ def test_cifars_own_pickles_are_of_python_2(tmp_path, tiny_cifar, monkeypatch):
     )
     (tmp_path / "cifar" / "test_batch").write_bytes(content)
     monkeypatch.setitem(
-        cifar_10.plugin.checksums, "test_batch", hashlib.md5(content).hexdigest()
+        cifar.plugins["cifar-10"].checksums,
+        "test_batch",
+        hashlib.md5(content).hexdigest(),
     )
     data = load("cifar-10", tmp_path)
     assert data.y[4:].tolist() == [7] and (data.x[4] == 254).all()

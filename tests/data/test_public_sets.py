@@ -4,7 +4,6 @@ which torchvision's loaders read as well.
 
 import gzip
 import hashlib
-import importlib
 import zipfile
 from dataclasses import replace
 
@@ -13,7 +12,7 @@ import pytest
 import scipy.io
 
 from hpcfl.data import datasets
-from hpcfl.data.sources import _medmnist, emnist, kmnist, svhn
+from hpcfl.data.sources import emnist, medmnist, mnist, svhn
 from hpcfl.errors import UserError
 from hpcfl.experiment import config
 
@@ -60,11 +59,12 @@ def kmnist_files(tmp_path, monkeypatch):
         np.array([1, 1], np.uint8),
     ]
     checksums = {}
-    for file, part in zip(kmnist.plugin.checksums, parts, strict=True):
+    for file, part in zip(mnist.plugins["kmnist"].checksums, parts, strict=True):
         (folder / file).write_bytes(gzip.compress(idx(part)))
         (folder / file.removesuffix(".gz")).write_bytes(idx(part))
         checksums[file] = md5(folder / file)
-    monkeypatch.setattr(kmnist, "plugin", replace(kmnist.plugin, checksums=checksums))
+    source = replace(mnist.plugins["kmnist"], checksums=checksums)
+    monkeypatch.setitem(mnist.plugins, "kmnist", source)
     return tmp_path
 
 
@@ -219,7 +219,7 @@ def medmnist_files(root, name, monkeypatch, side=28):
     """A set of MedMNIST's of three training, one validation and two test images, as
     their package writes it; returns the images.
     """
-    known = _medmnist.SETS[name]
+    known = medmnist.plugins[name].known
     shape = (side, side, 3) if known.channels == 3 else (side, side)
     images = numbers(5, 6, *shape)
     labels = np.array([[0], [1], [0], [1], [1], [0]], np.uint8)
@@ -234,20 +234,19 @@ def medmnist_files(root, name, monkeypatch, side=28):
     np.savez_compressed(root / file, **arrays)
     checksum = {"md5" if side == 28 else "md5_64": md5(root / file)}
     known = known._replace(train=3, test=2, **checksum)
-    monkeypatch.setitem(_medmnist.SETS, name, known)
-    module = importlib.import_module(f"hpcfl.data.sources.{name}")
-    monkeypatch.setattr(module, "plugin", _medmnist.make_source(name))
+    source = medmnist.make_source(name, known)
+    monkeypatch.setitem(medmnist.plugins, name, source)
     return images
 
 
-@pytest.mark.parametrize("name", _medmnist.SETS)
+@pytest.mark.parametrize("name", medmnist.plugins)
 def test_d4_each_set_of_medmnist_leaves_its_validation_part_out(
     tmp_path, monkeypatch, name
 ):
     images = medmnist_files(tmp_path, name, monkeypatch)
     data = load(name, tmp_path)
     assert data.y.tolist() == [0, 1, 0, 1, 0] and data.official_test == 2
-    assert data.classes == _medmnist.SETS[name].classes
+    assert data.classes == medmnist.plugins[name].known.classes
     kept = np.delete(images, 3, axis=0)
     expected = kept.transpose(0, 3, 1, 2) if kept.ndim == 4 else kept[:, None]
     assert np.array_equal(data.x.numpy(), expected) and data.x.is_contiguous()
@@ -256,7 +255,7 @@ def test_d4_each_set_of_medmnist_leaves_its_validation_part_out(
 def test_d4_ten_sets_are_there_and_no_other():
     named = {name for name in datasets.names() if name.endswith("mnist")}
     others = {"mnist", "fashion-mnist", "kmnist", "emnist"}
-    assert named - others == set(_medmnist.SETS) and len(_medmnist.SETS) == 10
+    assert named - others == set(medmnist.plugins) and len(medmnist.plugins) == 10
 
 
 def test_d4_images_of_64_pixels(tmp_path, monkeypatch):
@@ -274,7 +273,7 @@ def test_d4_images_of_64_pixels(tmp_path, monkeypatch):
 
 def test_d4_another_size_is_told(tmp_path, monkeypatch):
     medmnist_files(tmp_path, "octmnist", monkeypatch)
-    source = _medmnist.make_source("octmnist")
+    source = medmnist.plugins["octmnist"]
     other = replace(source, known=source.known._replace(test=1000))
     with pytest.raises(UserError, match=r"3 \+ 1,000 samples; its files have 3 \+ 2"):
         other.read("octmnist", tmp_path)

@@ -13,8 +13,8 @@ from typing import Literal
 import numpy as np
 from pydantic import Field, PositiveInt
 
-from hpcfl.data.partitions._dirichlet import CAP, by_class
 from hpcfl.data.partitions.base import Assignment, MergedScheme, round_down
+from hpcfl.data.partitions.dirichlet import CAP, by_class
 from hpcfl.errors import UserError
 from hpcfl.rows import randomness
 

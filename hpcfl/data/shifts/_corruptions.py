@@ -3,7 +3,10 @@
 heterogeneity.md H3).
 
 Those are left out that need picture files, ImageMagick or OpenCV. Each works on float32
-images [n, channels, height, width] in [0, 1], all of one severity.
+images in [0, 1] with a constant c: noise on one image [channels, height, width], others
+on [n, channels, height, width]. torchvision's operations of the same names are other
+ones: contrast is that to the grey mean, brightness a factor, and JPEG needs compiled
+operators.
 """
 
 import io
@@ -13,11 +16,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-
-from hpcfl.data.shifts._pixels import in_hsv
+from numpy.random import Generator
 
 # Pixels of a side: constants are given for images up to 32, up to 64, and larger ones.
 SIZES = (32, 64)
+WHITE = np.float32(255)
 
 CONSTANTS: dict[str, list[list[Any]]] = tomllib.loads(
     Path(__file__).with_name("corruptions.toml").read_text()
@@ -25,7 +28,8 @@ CONSTANTS: dict[str, list[list[Any]]] = tomllib.loads(
 COLOURED = {"saturate"}  # of images with three channels
 OF_BYTES = {"brightness", "saturate", "jpeg", "pixelate"}
 # (purpose, number of a sample) → its random numbers
-Draw = Callable[[str, int], np.random.Generator]
+Draw = Callable[[str, int], Generator]
+Images = np.ndarray
 
 
 def constant(name: str, severity: int, shape: tuple[int, ...]) -> Any:
@@ -36,141 +40,158 @@ def constant(name: str, severity: int, shape: tuple[int, ...]) -> Any:
     return CONSTANTS[name][column][severity - 1]
 
 
-def apply(
-    name: str, c: Any, draw: Draw, x: np.ndarray, numbers: np.ndarray
-) -> np.ndarray:
+def corrupt(name: str, c: Any, draw: Draw, x: Images, numbers: np.ndarray) -> Images:
     """Corrupt the images x [n, channels, height, width] with these ``numbers`` [n]."""
-    if name in _DRAWN:
-        corrupt = _DRAWN[name]
-        images = zip(x, numbers.tolist(), strict=True)
-        return np.stack(
-            [corrupt(image, c, draw(name, number)) for image, number in images]
-        )
-    corrupted: np.ndarray = _FIXED[name](x, c)
-    return corrupted
+    if name in FIXED:
+        return FIXED[name](x, c)
+    noisy = []
+    for image, number in zip(x, numbers.tolist(), strict=True):
+        noisy.append(NOISE[name](image, c, draw(name, number)))
+    return np.stack(noisy)
 
 
-def _gaussian_noise(x: np.ndarray, c: float, random: np.random.Generator) -> np.ndarray:
-    noisy: np.ndarray = x + c * random.standard_normal(x.shape, np.float32)
+def add_gaussian_noise(image: Images, c: float, random: Generator) -> Images:
+    """Add normal noise of standard deviation c."""
+    noise = random.standard_normal(image.shape, np.float32)
+    return image + c * noise
+
+
+def add_shot_noise(image: Images, c: float, random: Generator) -> Images:
+    """Draw the number of photons, of mean c at white; there are none below black."""
+    photons = random.poisson(np.maximum(image, 0) * c)
+    return photons / np.float32(c)
+
+
+def add_impulse_noise(image: Images, c: float, random: Generator) -> Images:
+    """Make a share c of the values black or white, half of them each."""
+    noisy = image.copy()
+    draws = random.random(image.shape)
+    noisy[draws < c / 2] = 0
+    noisy[draws >= 1 - c / 2] = 1
     return noisy
 
 
-def _shot_noise(x: np.ndarray, c: float, random: np.random.Generator) -> np.ndarray:
-    lit = np.maximum(x, 0)  # below 0 no photon comes
-    noisy: np.ndarray = random.poisson(lit * c) / np.float32(c)
-    return noisy
+def add_speckle_noise(image: Images, c: float, random: Generator) -> Images:
+    """Add normal noise in proportion to the values."""
+    noise = random.standard_normal(image.shape, np.float32)
+    return image + image * c * noise
 
 
-def _impulse_noise(x: np.ndarray, c: float, random: np.random.Generator) -> np.ndarray:
-    draws = random.random(x.shape)
-    peppered = np.where(draws < c / 2, np.float32(0), x)
-    salted: np.ndarray = np.where(draws >= 1 - c / 2, np.float32(1), peppered)
-    return salted
-
-
-def _speckle_noise(x: np.ndarray, c: float, random: np.random.Generator) -> np.ndarray:
-    return x + x * c * random.standard_normal(x.shape, np.float32)
-
-
-def _gaussian_blur(x: np.ndarray, c: float) -> np.ndarray:
+def blur_normally(x: Images, c: float) -> Images:
+    """Blur by a normal filter of standard deviation c."""
     from scipy.ndimage import gaussian_filter
 
-    blurred: np.ndarray = gaussian_filter(x, (0, 0, c, c), mode="nearest")
+    blurred: Images = gaussian_filter(x, (0, 0, c, c), mode="nearest")
     return blurred
 
 
-def _defocus_blur(x: np.ndarray, c: tuple[float, float]) -> np.ndarray:
-    from scipy.ndimage import convolve
+def defocus(x: Images, c: tuple[float, float]) -> Images:
+    """Blur by the disk of an unsharp lens: c is its radius and softness.
 
-    blurred: np.ndarray = convolve(x, _disk(*c)[None, None], mode="mirror")
-    return blurred
-
-
-def _disk(radius: float, softness: float) -> np.ndarray:
-    """Return the disk of an unsharp lens, float32 [side, side], which sums to 1; its
-    rim is blurred by a normal filter of 3×3 pixels, of 5×5 for large disks.
+    The rim of the disk is blurred by a normal filter of 3×3 pixels, of 5×5 for large
+    disks.
     """
-    from scipy.ndimage import gaussian_filter
+    from scipy.ndimage import convolve, gaussian_filter
 
+    radius, softness = c
     reach = 1 if radius <= 8 else 2
     half = int(radius) + reach
     offsets = np.arange(-half, half + 1)
     within = offsets[:, None] ** 2 + offsets**2 <= radius**2
     disk = within.astype(np.float32) / within.sum()
-    soft: np.ndarray = gaussian_filter(disk, softness, radius=reach, mode="constant")
-    return soft
+    disk = gaussian_filter(disk, softness, radius=reach, mode="constant")
+    blurred: Images = convolve(x, disk[None, None], mode="mirror")
+    return blurred
 
 
-def _contrast(x: np.ndarray, c: float) -> np.ndarray:
+def scale_contrast(x: Images, c: float) -> Images:
+    """Bring each channel nearer to its mean, by the factor c."""
     mean = x.mean(axis=(2, 3), keepdims=True)
-    changed: np.ndarray = (x - mean) * np.float32(c) + mean
+    changed: Images = (x - mean) * np.float32(c) + mean
     return changed
 
 
-def _brightness(x: np.ndarray, c: float) -> np.ndarray:
+def brighten(x: Images, c: float) -> Images:
+    """Add c to the value of coloured images, to all channels of others."""
     if x.shape[1] != 3:
         return x + np.float32(c)
-
-    def brighten(hsv: np.ndarray) -> None:
-        hsv[..., 2] = np.clip(hsv[..., 2] + c, 0, 1)
-
-    return in_hsv(x, brighten)
+    hsv = to_hsv(x)
+    hsv[..., 2] = np.clip(hsv[..., 2] + c, 0, 1)
+    return from_hsv(hsv)
 
 
-def _saturate(x: np.ndarray, c: tuple[float, float]) -> np.ndarray:
+def saturate(x: Images, c: tuple[float, float]) -> Images:
+    """Multiply the saturation by the first number of c and add the second."""
     factor, offset = c
-
-    def saturate(hsv: np.ndarray) -> None:
-        hsv[..., 1] = np.clip(hsv[..., 1] * factor + offset, 0, 1)
-
-    return in_hsv(x, saturate)
+    hsv = to_hsv(x)
+    hsv[..., 1] = np.clip(hsv[..., 1] * factor + offset, 0, 1)
+    return from_hsv(hsv)
 
 
-def _jpeg(x: np.ndarray, c: int) -> np.ndarray:
+def compress(x: Images, c: int) -> Images:
+    """Save images as JPEG of quality c and read them again."""
     from PIL import Image
 
-    compressed = []
-    for image in _as_bytes(x):
+    result = []
+    for image in to_bytes(x):
         content = io.BytesIO()
-        pixels = image[0] if len(image) == 1 else image.transpose(1, 2, 0)
+        is_grey = len(image) == 1
+        pixels = image[0] if is_grey else image.transpose(1, 2, 0)
         Image.fromarray(pixels).save(content, "JPEG", quality=c)
         with Image.open(content) as decoded:
-            again = np.asarray(decoded)
-        compressed.append(again[None] if len(image) == 1 else again.transpose(2, 0, 1))
-    return np.stack(compressed) / np.float32(255)
+            pixels = np.asarray(decoded)
+        result.append(pixels[None] if is_grey else pixels.transpose(2, 0, 1))
+    return np.stack(result) / WHITE
 
 
-def _pixelate(x: np.ndarray, c: float) -> np.ndarray:
+def pixelate(x: Images, c: float) -> Images:
+    """Shrink images to a share c of their sides and enlarge them again."""
     from PIL import Image
 
     height, width = x.shape[2:]
     small = max(1, int(width * c)), max(1, int(height * c))
     box = Image.Resampling.BOX
-    result = np.empty(x.shape, np.uint8)
-    for place, image in enumerate(_as_bytes(x)):
-        for channel, pixels in enumerate(image):
-            shrunk = Image.fromarray(pixels).resize(small, box)
-            result[place, channel] = np.asarray(shrunk.resize((width, height), box))
-    return result / np.float32(255)
+    channels = []
+    for pixels in to_bytes(x).reshape(-1, height, width):
+        shrunk = Image.fromarray(pixels).resize(small, box)
+        channels.append(np.asarray(shrunk.resize((width, height), box)))
+    return np.stack(channels).reshape(x.shape) / WHITE
 
 
-def _as_bytes(x: np.ndarray) -> np.ndarray:
+def to_bytes(x: Images) -> Images:
     """Return pixels in [0, 1] as bytes 0 … 255."""
     return np.round(x * 255).astype(np.uint8)
 
 
-_DRAWN = {
-    "gaussian-noise": _gaussian_noise,
-    "shot-noise": _shot_noise,
-    "impulse-noise": _impulse_noise,
-    "speckle-noise": _speckle_noise,
+def to_hsv(x: Images) -> np.ndarray:
+    """Return hue, saturation and value, [n, height, width, 3], of images [n, 3, height,
+    width].
+    """
+    from matplotlib.colors import rgb_to_hsv
+
+    return rgb_to_hsv(x.transpose(0, 2, 3, 1))
+
+
+def from_hsv(hsv: np.ndarray) -> Images:
+    """Return the images [n, 3, height, width] of this hue, saturation and value."""
+    from matplotlib.colors import hsv_to_rgb
+
+    coloured: Images = hsv_to_rgb(hsv).transpose(0, 3, 1, 2)
+    return coloured
+
+
+NOISE = {
+    "gaussian-noise": add_gaussian_noise,
+    "shot-noise": add_shot_noise,
+    "impulse-noise": add_impulse_noise,
+    "speckle-noise": add_speckle_noise,
 }
-_FIXED: dict[str, Callable[[np.ndarray, Any], np.ndarray]] = {
-    "gaussian-blur": _gaussian_blur,
-    "defocus-blur": _defocus_blur,
-    "contrast": _contrast,
-    "brightness": _brightness,
-    "saturate": _saturate,
-    "jpeg": _jpeg,
-    "pixelate": _pixelate,
+FIXED: dict[str, Callable[[Images, Any], Images]] = {
+    "gaussian-blur": blur_normally,
+    "defocus-blur": defocus,
+    "contrast": scale_contrast,
+    "brightness": brighten,
+    "saturate": saturate,
+    "jpeg": compress,
+    "pixelate": pixelate,
 }

@@ -92,6 +92,18 @@ class Facts:
             )
 
 
+def to_range(x: Tensor, dtype: torch.dtype, scale: float) -> Tensor:
+    """Return values of which 1 is white as those of a data set whose white is
+    ``scale``.
+
+    Of bytes they are cut off at black and white, and the nearest whole numbers, halves
+    to even; floats are not cut off.
+    """
+    if dtype == torch.uint8:
+        return x.clamp(0, 1).mul(scale).round().to(dtype)
+    return x.mul(scale).to(dtype)
+
+
 class Shift(sections.Shift, ABC):
     """Subclass it in one file with ``plugin = YourShift`` at its end.
 

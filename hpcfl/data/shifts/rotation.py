@@ -15,8 +15,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from hpcfl.data.shifts._pixels import of_range
-from hpcfl.data.shifts.base import Concept, Facts, Shift
+from hpcfl.data.shifts.base import Concept, Facts, Shift, to_range
 
 
 class Rotation(Shift):
@@ -58,7 +57,7 @@ def _interpolated(angle: float, scale: float, x: Tensor, numbers: np.ndarray) ->
 
     pixels = x.float().div(scale).numpy()
     turned = rotate(pixels, angle, axes=(2, 3), reshape=False, order=1)
-    return of_range(torch.from_numpy(turned), x.dtype, scale)
+    return to_range(torch.from_numpy(turned), x.dtype, scale)
 
 
 plugin = Rotation

@@ -27,12 +27,14 @@ class Source(ABC):
         licence: under which its publishers give it, "" where that is not known or the
             data are the user's.
         home: where a user fetches files that ``download`` does not.
+        about: one sentence about it, where its file holds several data sets.
     """
 
     built_in = False
     own_file = False
     licence: str = ""
     home: str = ""
+    about: str = ""
 
     @property
     def looked_for(self) -> list[str]:
@@ -78,6 +80,7 @@ class CheckedFiles(Source):
     checksums: Mapping[str, str]
     further: Mapping[str, str] = field(default_factory=dict, kw_only=True)
     licence: str = field(default="", kw_only=True)
+    about: str = field(default="", kw_only=True)
 
     @property
     def looked_for(self) -> list[str]:

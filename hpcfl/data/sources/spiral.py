@@ -7,7 +7,7 @@ gives class 0 no sweep and noise that mixes the arms.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -27,6 +27,7 @@ class Spiral(Source):
     """train: training points of each class; all classes have 100 test points."""
 
     train: Sequence[int] = (3000,) * CLASSES
+    about: str = field(default="", kw_only=True)
     built_in = True
 
     def read(self, name: str, root: Path) -> Dataset:
@@ -55,4 +56,13 @@ def _arm(k: int, points: int, generator: np.random.Generator) -> np.ndarray:
     return np.stack([radius * np.sin(angle), radius * np.cos(angle)], axis=1)
 
 
-plugin = Spiral()
+plugins = {
+    "spiral": Spiral(
+        about="FedNH's spiral (protocols.md B7): 6 arms in the plane, 3,000 training and "
+        "100 test points each; generated."
+    ),
+    "spiral-imbalanced": Spiral(
+        tuple(3000 // 2**k for k in range(CLASSES)),
+        about="FedNH's spiral with long-tailed classes: ⌊3000/2^k⌋ training points of class k.",
+    ),
+}

@@ -1,10 +1,10 @@
-"""Classes spread over clients in Dirichlet proportions: protocols.md D2."""
+"""Classes spread over clients in Dirichlet proportions: protocols.md D2 and D3."""
 
 import numpy as np
 import pytest
 
-from hpcfl.data.partitions import _dirichlet, dirichlet
-from hpcfl.data.partitions.dirichlet import plugin
+from hpcfl.data.partitions import dirichlet
+from hpcfl.data.partitions.dirichlet import Dirichlet, DirichletMin, swap
 from hpcfl.errors import UserError
 from hpcfl.rows import randomness
 
@@ -17,7 +17,7 @@ LABELS = np.repeat(np.arange(100), 600)  # CIFAR-100, merged
 def test_d2_classes_per_client_are_those_of_cwfedavg_table_3(beta, reported):
     held = []
     for seed in range(10):
-        assignment = plugin(beta=beta).assign(
+        assignment = Dirichlet(beta=beta).assign(
             LABELS, 100, randomness.generator(seed, "partition")
         )
         held += [len(np.unique(LABELS[samples])) for samples in assignment.samples]
@@ -25,13 +25,13 @@ def test_d2_classes_per_client_are_those_of_cwfedavg_table_3(beta, reported):
 
 
 def test_d2_all_samples_go_to_one_client_each_and_none_is_too_small():
-    assignment = plugin().assign(LABELS, 100, np.random.default_rng(0))
+    assignment = Dirichlet().assign(LABELS, 100, np.random.default_rng(0))
     assert sorted(np.concatenate(assignment.samples)) == list(range(len(LABELS)))
     assert min(map(len, assignment.samples)) >= 40
 
 
 def test_d2_a_client_at_the_mean_gets_no_more():
-    shares = _dirichlet.shares_of(
+    shares = dirichlet.shares_of(
         np.array([True, False, True]), 0.1, np.random.default_rng(0)
     )
     assert shares[1] == 0 and shares.sum() == pytest.approx(1)
@@ -42,8 +42,8 @@ def test_d2_the_last_client_gets_the_rest_of_rounding(monkeypatch):
     and 9.99… of ten samples.
     """
     shares = np.array([0.25, 0.25, 0.4999999, 0.0])
-    monkeypatch.setattr(_dirichlet, "shares_of", lambda *given: shares)
-    drawn = _dirichlet.spread([np.arange(10)], 4, 0.1, np.random.default_rng(0))
+    monkeypatch.setattr(dirichlet, "shares_of", lambda *given: shares)
+    drawn = dirichlet.spread([np.arange(10)], 4, 0.1, np.random.default_rng(0))
     assert (
         [len(held) for held in drawn.samples()] == drawn.sizes.tolist() == [2, 3, 4, 1]
     )
@@ -52,14 +52,14 @@ def test_d2_the_last_client_gets_the_rest_of_rounding(monkeypatch):
 
 def test_d2_shares_that_underflow_are_drawn_again():
     open_clients = np.arange(20) == 7
-    shares = _dirichlet.shares_of(open_clients, 1e-4, np.random.default_rng(0))
+    shares = dirichlet.shares_of(open_clients, 1e-4, np.random.default_rng(0))
     assert shares.tolist() == open_clients.tolist()
 
 
 def test_d2_small_draws_are_redrawn_and_counted():
     labels = np.arange(100) % 10
     assert (
-        plugin(clients=20, beta=0.1)
+        Dirichlet(clients=20, beta=0.1)
         .assign(labels, 10, np.random.default_rng(0))
         .attempts
         > 1
@@ -67,12 +67,48 @@ def test_d2_small_draws_are_redrawn_and_counted():
 
 
 def test_d2_giving_up_tells_the_numbers(monkeypatch):
-    for module in (dirichlet, _dirichlet):
-        monkeypatch.setattr(module, "CAP", 20)
+    monkeypatch.setattr(dirichlet, "CAP", 20)
     with pytest.raises(
         UserError,
         match="in 20 attempts never did each of 90 clients get 2 of 100 samples",
     ):
-        plugin(clients=90).assign(np.arange(100) % 10, 10, np.random.default_rng(0))
+        Dirichlet(clients=90).assign(np.arange(100) % 10, 10, np.random.default_rng(0))
     with pytest.raises(UserError, match="too small"):
-        _dirichlet.shares_of(np.array([False, False]), 0.1, np.random.default_rng(0))
+        dirichlet.shares_of(np.array([False, False]), 0.1, np.random.default_rng(0))
+
+
+OFFICIAL = np.concatenate([np.repeat(np.arange(10), 500), np.repeat(np.arange(10), 50)])
+
+
+@pytest.mark.parametrize("beta", [0.3, 1.0])
+def test_d3_the_training_split_is_dealt_out_and_all_are_tested_on_the_test_split(beta):
+    draw = DirichletMin(clients=20, beta=beta).draw(OFFICIAL, 10, 500)
+    assert sorted(np.concatenate(draw.train)) == list(range(5000))
+    assert all(test.tolist() == list(range(5000, 5500)) for test in draw.test)
+    assert (
+        min(map(len, draw.train)) >= 10
+        and min(len(np.unique(OFFICIAL[held])) for held in draw.train) >= 2
+    )
+    assert 1 <= draw.attempts <= 3 and not draw.notes
+
+
+def test_d3_clients_with_one_class_swap_with_the_last_ones():
+    chunks, held = list(range(6)), np.array([2, 1, 3, 0, 2, 2])
+    assert swap(2, chunks, held) == [0, 5, 2, 4, 3, 1]  # 1 with 5, 3 with 4
+    assert swap(1, chunks, held) == chunks == list(range(6))
+
+
+def test_d3_after_three_draws_the_last_one_counts_with_a_note():
+    draw = DirichletMin(clients=20, least_classes=10).draw(OFFICIAL, 10, 500)
+    assert (
+        draw.attempts == 3 and len(draw.notes) == 1 and "after 3 draws" in draw.notes[0]
+    )
+    assert sorted(np.concatenate(draw.train)) == list(range(5000))
+
+
+def test_d3_data_without_a_test_split_is_refused():
+    with pytest.raises(
+        UserError,
+        match="'dirichlet-min' tests on the official test split; this data has none",
+    ):
+        DirichletMin().draw(OFFICIAL, 10, 0)

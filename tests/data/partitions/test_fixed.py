@@ -5,9 +5,7 @@ client-dirichlet, pathological-pairs and grouped.
 import numpy as np
 import pytest
 
-from hpcfl.data.partitions.client_dirichlet import plugin as client_dirichlet
-from hpcfl.data.partitions.grouped import plugin as grouped
-from hpcfl.data.partitions.pathological_pairs import plugin as pathological_pairs
+from hpcfl.data.partitions.fixed import ClientDirichlet, Grouped, PathologicalPairs
 from hpcfl.errors import UserError
 
 CIFAR = np.concatenate([np.repeat(np.arange(10), 5000), np.repeat(np.arange(10), 1000)])
@@ -23,7 +21,7 @@ def counts(draw, labels, part, classes=10):
 
 @pytest.mark.parametrize(
     "scheme",
-    [client_dirichlet(clients=40), pathological_pairs(clients=40)],
+    [ClientDirichlet(clients=40), PathologicalPairs(clients=40)],
     ids=["client-dirichlet", "pathological-pairs"],
 )
 def test_d4_d5_fixed_numbers_from_the_official_splits(scheme):
@@ -45,7 +43,7 @@ def test_d4_d5_fixed_numbers_from_the_official_splits(scheme):
 
 
 def test_d4_a_draw_of_one_client_does_not_depend_on_the_others():
-    few, many = (client_dirichlet(clients=m).draw(CIFAR, 10, 10_000) for m in (2, 5))
+    few, many = (ClientDirichlet(clients=m).draw(CIFAR, 10, 10_000) for m in (2, 5))
     assert [held.tolist() for held in few.train] == [
         held.tolist() for held in many.train[:2]
     ]
@@ -56,7 +54,7 @@ def test_d4_a_draw_of_one_client_does_not_depend_on_the_others():
 )
 def test_d4_the_largest_share_is_that_of_the_public_code(beta, classes, share):
     generator = np.random.default_rng(0)
-    scheme = client_dirichlet(beta=beta)
+    scheme = ClientDirichlet(beta=beta)
     assert np.mean(
         [scheme.shares(classes, generator).max() for _ in range(2000)]
     ) == pytest.approx(share, abs=0.02)
@@ -79,17 +77,17 @@ def test_d4_the_largest_share_is_that_of_the_public_code(beta, classes, share):
 def test_d4_both_rules_of_rounding(shares, samples, last_class, largest_remainder):
     shares = np.array(shares)
     assert (
-        client_dirichlet(rounding="last-class").counts(shares, samples).tolist()
+        ClientDirichlet(rounding="last-class").counts(shares, samples).tolist()
         == last_class
     )
     assert (
-        client_dirichlet(rounding="largest-remainder").counts(shares, samples).tolist()
+        ClientDirichlet(rounding="largest-remainder").counts(shares, samples).tolist()
         == largest_remainder
     )
 
 
 def test_d5_each_client_holds_its_own_two_classes_in_equal_numbers():
-    draw = pathological_pairs(clients=40, train_samples=300).draw(CIFAR, 10, 10_000)
+    draw = PathologicalPairs(clients=40, train_samples=300).draw(CIFAR, 10, 10_000)
     train, test = counts(draw, CIFAR, "train"), counts(draw, CIFAR, "test")
     assert ((train == 150) | (train == 0)).all() and ((train > 0).sum(1) == 2).all()
     assert ((train > 0) == (test > 0)).all() and set(test.flatten()) == {0, 50}
@@ -97,7 +95,7 @@ def test_d5_each_client_holds_its_own_two_classes_in_equal_numbers():
 
 
 def test_d6_groups_hold_their_dominant_classes_and_no_sample_twice():
-    draw = grouped(clients=20).draw(PATH, 9, 6300)
+    draw = Grouped(clients=20).draw(PATH, 9, 6300)
     for part, dominant, each in (("train", 400, 500), ("test", 80, 100)):
         held = counts(draw, PATH, part, 9)
         for group, clients in enumerate((range(6), range(6, 12), range(12, 20))):
@@ -112,15 +110,15 @@ def test_d6_groups_must_fit():
         UserError,
         match=r"partition\.groups = \[6, 6, 8\]: must sum to partition\.clients = 10",
     ):
-        grouped(clients=10).draw(PATH, 9, 6300)
+        Grouped(clients=10).draw(PATH, 9, 6300)
 
 
 @pytest.mark.parametrize(
     "scheme",
     [
-        pathological_pairs(clients=3, train_samples=60),
-        client_dirichlet(clients=3, train_samples=150),
-        grouped(clients=3, groups=[1, 2], train_samples=150),
+        PathologicalPairs(clients=3, train_samples=60),
+        ClientDirichlet(clients=3, train_samples=150),
+        Grouped(clients=3, groups=[1, 2], train_samples=150),
     ],
     ids=lambda scheme: scheme.scheme,
 )
@@ -141,7 +139,7 @@ def test_d7_a_class_without_samples_cannot_be_replaced():
     with pytest.raises(
         UserError, match=r"asks for .* samples of 0; take fewer samples or clients$"
     ):
-        pathological_pairs(clients=20, train_samples=10, replacement=True).draw(
+        PathologicalPairs(clients=20, train_samples=10, replacement=True).draw(
             SMALL[SMALL > 4], 10, 50
         )
 
@@ -150,11 +148,11 @@ def test_d7_more_classes_than_there_are_is_refused():
     with pytest.raises(
         UserError, match="classes_per_client = 11: the data has 10 classes"
     ):
-        pathological_pairs(classes_per_client=11).draw(CIFAR, 10, 10_000)
+        PathologicalPairs(classes_per_client=11).draw(CIFAR, 10, 10_000)
 
 
 def test_data_without_an_official_test_split_is_cut_at_random():
-    draw = pathological_pairs(clients=4, train_samples=20, test_samples=4).draw(
+    draw = PathologicalPairs(clients=4, train_samples=20, test_samples=4).draw(
         SMALL, 10, 0
     )
     assert not set(np.concatenate(draw.train)) & set(np.concatenate(draw.test))
@@ -167,7 +165,7 @@ def test_d4_replacement_is_for_classes_that_are_too_small_alone():
     """A pool that suffices gives different samples also where replacement is on; a
     smaller one repeats some.
     """
-    scheme = client_dirichlet(clients=1, replacement=True)
+    scheme = ClientDirichlet(clients=1, replacement=True)
     generator = np.random.default_rng(0)
     assert len(set(scheme.pick(np.arange(20), 8, generator))) == 8
     assert sorted(scheme.pick(np.arange(20), 20, generator)) == list(range(20))
@@ -183,7 +181,7 @@ def test_d6_what_is_not_dominant_comes_in_proportion_to_the_pool():
     labels = np.concatenate(
         [np.repeat(np.arange(9), sizes), np.repeat(np.arange(9), 700)]
     )
-    held = counts(grouped(clients=20).draw(labels, 9, 6300), labels, "train", 9)[
+    held = counts(Grouped(clients=20).draw(labels, 9, 6300), labels, "train", 9)[
         :6
     ].sum(0)
     assert held[8] / held[3:8].mean() == pytest.approx(2, abs=0.35)

@@ -6,13 +6,10 @@ import numpy as np
 import pytest
 import torch
 
-from hpcfl.data.shifts import corruption
+from hpcfl.data.shifts import pixels
 from hpcfl.data.shifts._corruptions import CONSTANTS
 from hpcfl.data.shifts.base import Facts
-from hpcfl.data.shifts.corruption import Corruption
-from hpcfl.data.shifts.hue import Hue
-from hpcfl.data.shifts.noise_level import NoiseLevel
-from hpcfl.data.shifts.tint import Tint
+from hpcfl.data.shifts.pixels import Corruption, Hue, NoiseLevel, Tint
 from hpcfl.errors import UserError
 
 
@@ -39,7 +36,7 @@ def noisy(channels=3, side=16, n=2):
 
 
 def test_h3_every_corruption_can_be_named_and_has_constants_for_every_size():
-    assert set(typing.get_args(corruption.Name)) == set(CONSTANTS)
+    assert set(typing.get_args(pixels.Name)) == set(CONSTANTS)
     for columns in CONSTANTS.values():
         assert [len(column) for column in columns] == [5, 5, 5]
 

@@ -1,15 +1,16 @@
 """MedMNIST's two-dimensional sets with one class an image (Yang et al. 2023), each in an
 npz file: heterogeneity.md D4.
 
-Their validation parts are left out. ChestMNIST, whose images have several labels, and
-RetinaMNIST, whose labels are grades, are not among them.
+With ``size = 64`` images have 64×64 pixels. Validation parts are left out. ChestMNIST,
+whose images have several labels, and RetinaMNIST, whose labels are grades, are not among
+them.
 """
 
 import io
 import tomllib
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Literal, NamedTuple
 
 import numpy as np
 from pydantic import Field
@@ -20,9 +21,10 @@ from hpcfl.data.sources.base import CheckedFiles
 URL = "https://zenodo.org/records/10519652/files/"
 
 
-class _Set(NamedTuple):
+class Known(NamedTuple):
     """md5, md5_64: of the files with images of 28 and of 64 pixels."""
 
+    about: str
     classes: int
     channels: int
     train: int
@@ -32,21 +34,13 @@ class _Set(NamedTuple):
     licence: str = "CC BY 4.0"
 
 
-def _read_table() -> dict[str, dict[str, Any]]:
-    """Read the table of all sets by their names."""
-    return tomllib.loads(Path(__file__).with_name("medmnist.toml").read_text())
-
-
-SETS = {name: _Set(**known) for name, known in _read_table().items()}
-
-
 @dataclass(frozen=True)
 class MedMnist(CheckedFiles):
     """One npz file with ``train_images`` [n, side, side], for coloured ones [n, side,
     side, 3], and ``train_labels`` [n, 1], and so for ``test``.
     """
 
-    known: _Set
+    known: Known
 
     def read(
         self,
@@ -70,9 +64,8 @@ class MedMnist(CheckedFiles):
         return self.join(name, images, labels, known.classes, sizes)
 
 
-def make_source(name: str) -> MedMnist:
-    """Return the source of one of SETS."""
-    known = SETS[name]
+def make_source(name: str, known: Known) -> MedMnist:
+    """Return the source of a set."""
     return MedMnist(
         URL,
         ".",
@@ -80,4 +73,9 @@ def make_source(name: str) -> MedMnist:
         known,
         further={f"{name}_64.npz": known.md5_64},
         licence=known.licence,
+        about=known.about,
     )
+
+
+_table = tomllib.loads(Path(__file__).with_suffix(".toml").read_text())
+plugins = {name: make_source(name, Known(**fields)) for name, fields in _table.items()}

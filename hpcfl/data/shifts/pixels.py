@@ -1,0 +1,216 @@
+"""Changed pixels: corruptions, noise by client, turned hues and tints (heterogeneity.md
+H3). All are computed in float32 on values of which 1 is white.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Annotated, Literal
+
+import numpy as np
+import torch
+from pydantic import Field, PositiveInt
+from torch import Tensor
+
+from hpcfl.data.shifts import _corruptions
+from hpcfl.data.shifts._corruptions import COLOURED, CONSTANTS, OF_BYTES, corrupt
+from hpcfl.data.shifts.base import Concept, Facts, Shift, Transform, to_range
+
+Name = Literal[
+    "gaussian-noise",
+    "shot-noise",
+    "impulse-noise",
+    "speckle-noise",
+    "gaussian-blur",
+    "defocus-blur",
+    "contrast",
+    "brightness",
+    "saturate",
+    "jpeg",
+    "pixelate",
+]
+# Pixels float32 [n, *shape] and the samples' numbers [n] → pixels.
+OfPixels = Callable[[np.ndarray, np.ndarray], np.ndarray]
+
+
+class Corruption(Shift):
+    """Corrupted images: noise, blur, contrast, brightness, compression, of a severity
+    from 1 to 5, by group or by client (heterogeneity.md H3).
+
+    Operations and constants are those of CIFAR-C, by the size of the images of
+    Tiny-ImageNet-C or ImageNet-C (``_corruptions.py``). Noise is drawn once for each
+    sample, keyed by its number, so every client that has the sample sees the same. FedRC
+    (Guo et al., ICML 2024) gives 20 % of the clients a random corruption of a random
+    severity each: ``corruption = "random"``, ``severity = "random"``, ``groups =
+    "clients"``, ``share = 0.2``.
+    """
+
+    kind: str = "corruption"
+    corruption: Name | Literal["random"] = Field(
+        "gaussian-noise", description="what becomes of images; random: drawn by group"
+    )
+    severity: Annotated[int, Field(ge=0, le=5)] | Literal["random"] = Field(
+        3, description="0 leaves images as they are; random: 1 to 5, drawn by group"
+    )
+    among: list[Name] = Field(
+        default_factory=list,
+        description="the corruptions that random draws from; default: all that these images "
+        "can have",
+    )
+    groups: PositiveInt | Literal["clients"] = Field(
+        1, description="how many; clients: each client is one of its own"
+    )
+
+    untouched = "clean"
+
+    def concepts(self, facts: Facts) -> list[Concept]:
+        facts.require_images(self.kind)
+        groups = facts.clients if self.groups == "clients" else self.groups
+        return [self._of_group(group, facts) for group in range(groups)]
+
+    def _of_group(self, group: int, facts: Facts) -> Concept:
+        severity = self.severity
+        if severity == "random":
+            severity = int(facts.generator("severity", group).integers(1, 6))
+        if not severity:
+            return Concept(self.untouched)
+        name: str = self.corruption
+        if name == "random":
+            possible = self.among or _possible(facts)
+            drawn = facts.generator("corruption", group).integers(len(possible))
+            name = possible[int(drawn)]
+        if name in COLOURED:
+            require_colour(facts, "corruption", name)
+        if name in OF_BYTES:
+            require_bytes(facts, "corruption", name)
+        if name == "jpeg" and facts.shape[0] not in (1, 3):
+            raise facts.wrong("corruption", "'jpeg' needs one channel or three")
+        c = _corruptions.constant(name, severity, facts.shape)
+        change = partial(corrupt, name, c, facts.generator)
+        return Concept(f"{name} {severity}", on_pixels(change, facts))
+
+
+def _possible(facts: Facts) -> list[str]:
+    """List the corruptions that images like these can have."""
+    channels = facts.shape[0]
+    impossible = set()
+    if channels != 3:
+        impossible |= COLOURED
+    if channels not in (1, 3):
+        impossible.add("jpeg")
+    return [name for name in CONSTANTS if name not in impossible]
+
+
+class NoiseLevel(Shift):
+    """Ever more noise from client to client: client i of M has normal noise of standard
+    deviation noise·i/(M − 1) on values in [0, 1] (heterogeneity.md H3).
+
+    Li et al., "Federated learning on non-IID data silos: an experimental study", ICDE
+    2022, with noise = 0.1 and ten clients. Their code takes it for the standard
+    deviation, as here, though its README says variance, and draws it anew at every
+    access; here it is drawn once.
+    """
+
+    kind: str = "noise-level"
+    noise: float = Field(
+        0.1, ge=0, le=100, description="standard deviation of the last client's noise"
+    )
+
+    untouched = "noise 0"
+
+    def concepts(self, facts: Facts) -> list[Concept]:
+        facts.require_values(self.kind)
+        concepts = []
+        for client in range(facts.clients):
+            std = self.noise * client / max(1, facts.clients - 1)
+            add = partial(corrupt, "gaussian-noise", std, facts.generator)
+            changed = Concept(f"noise {std:.6g}", on_pixels(add, facts))
+            concepts.append(changed if std else Concept(self.untouched))
+        return concepts
+
+
+class Hue(Shift):
+    """Turned hues: the colours of group g of k go round by 360°·g/k (heterogeneity.md
+    H3); no paper has fixed numbers.
+    """
+
+    kind: str = "hue"
+    groups: int = Field(2, ge=2, le=360, description="how many")
+
+    untouched = "hue + 0°"
+
+    def concepts(self, facts: Facts) -> list[Concept]:
+        facts.require_images(self.kind)
+        require_colour(facts, "kind", self.kind)
+        concepts = [Concept(self.untouched)]
+        for group in range(1, self.groups):
+            turn = partial(_turn_hue, group / self.groups)
+            name = f"hue + {360 * group / self.groups:g}°"
+            concepts.append(Concept(name, on_pixels(turn, facts)))
+        return concepts
+
+
+def _turn_hue(share: float, x: np.ndarray, numbers: np.ndarray) -> np.ndarray:
+    hsv = _corruptions.to_hsv(x)
+    hsv[..., 0] = (hsv[..., 0] + share) % 1
+    return _corruptions.from_hsv(hsv)
+
+
+class Tint(Shift):
+    """Tinted images: in each group every channel is multiplied by a factor of its own,
+    drawn from [1 − c, 1 + c] (heterogeneity.md H3); no paper has fixed numbers.
+    """
+
+    kind: str = "tint"
+    c: float = Field(0.5, ge=0, le=1, description="how far factors lie around 1")
+    groups: int = Field(2, ge=1, le=1000, description="how many")
+
+    untouched = "no tint"
+
+    def concepts(self, facts: Facts) -> list[Concept]:
+        facts.require_images(self.kind)
+        concepts = []
+        for group in range(self.groups):
+            random = facts.generator("tint", group)
+            factors = random.uniform(1 - self.c, 1 + self.c, facts.shape[0])
+            change = partial(_multiply, factors.astype(np.float32)[:, None, None])
+            concepts.append(Concept(f"tint {group}", on_pixels(change, facts)))
+        return concepts
+
+
+def _multiply(factors: np.ndarray, x: np.ndarray, numbers: np.ndarray) -> np.ndarray:
+    return x * factors
+
+
+def on_pixels(change: OfPixels, facts: Facts) -> Transform:
+    """Return a change of pixels as a transformation of raw samples."""
+
+    def transform(x: Tensor, numbers: np.ndarray) -> Tensor:
+        pixels = x.float().div(facts.scale).numpy()
+        changed = np.ascontiguousarray(change(pixels, numbers), np.float32)
+        return to_range(torch.from_numpy(changed), facts.dtype, facts.scale)
+
+    return transform
+
+
+def require_bytes(facts: Facts, key: str, name: str) -> None:
+    """Raise UserError where samples are not bytes, whose black and white are known."""
+    if facts.dtype != torch.uint8:
+        told = f"'{name}' needs images of bytes; these are {facts.dtype}"
+        raise facts.wrong(key, told)
+
+
+def require_colour(facts: Facts, key: str, name: str) -> None:
+    """Raise UserError where images do not have three channels."""
+    require_bytes(facts, key, name)
+    channels = facts.shape[0]
+    if channels != 3:
+        told = f"'{name}' needs three channels; these images have {channels}"
+        raise facts.wrong(key, told)
+
+
+plugins = {
+    "corruption": Corruption,
+    "hue": Hue,
+    "noise-level": NoiseLevel,
+    "tint": Tint,
+}
