@@ -53,13 +53,15 @@ def corrupt(name: str, c: Any, draw: Draw, x: Images, numbers: np.ndarray) -> Im
 def add_gaussian_noise(image: Images, c: float, random: Generator) -> Images:
     """Add normal noise of standard deviation c."""
     noise = random.standard_normal(image.shape, np.float32)
-    return image + c * noise
+    noisy: Images = image + c * noise
+    return noisy
 
 
 def add_shot_noise(image: Images, c: float, random: Generator) -> Images:
     """Draw the number of photons, of mean c at white; there are none below black."""
     photons = random.poisson(np.maximum(image, 0) * c)
-    return photons / np.float32(c)
+    noisy: Images = photons / np.float32(c)
+    return noisy
 
 
 def add_impulse_noise(image: Images, c: float, random: Generator) -> Images:

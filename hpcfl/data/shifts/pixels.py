@@ -178,7 +178,8 @@ class Tint(Shift):
 
 
 def _multiply(factors: np.ndarray, x: np.ndarray, numbers: np.ndarray) -> np.ndarray:
-    return x * factors
+    tinted: np.ndarray = x * factors
+    return tinted
 
 
 def on_pixels(change: OfPixels, facts: Facts) -> Transform:
