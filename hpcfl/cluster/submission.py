@@ -11,7 +11,6 @@ import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import submitit
 from submitit.core.utils import (
@@ -19,10 +18,6 @@ from submitit.core.utils import (
     FailedSubmissionError,
     UncompletedJobError,
 )
-
-# private, but submitit makes its own scripts with it: a dry run shows exactly the script
-# that a submission sends
-from submitit.slurm.slurm import _make_sbatch_string
 
 from hpcfl.cluster import batch, forecast, slurm
 from hpcfl.cluster import profile as profiles
@@ -222,10 +217,18 @@ def script(
     """
     if profile.cluster != "slurm":
         return shlex.join(jobs[0].supervisor.command)
-    array: dict[str, Any] = {"map_count": len(jobs)} if len(jobs) > 1 else {}
-    command = f"{_python()} -u -m submitit.core._submit {shlex.quote(str(submissions.folder))}"
-    parameters = _parameters(profile, submissions.name, after or [])
-    return _make_sbatch_string(command, submissions.folder, **parameters, **array)
+    options = _options(profile, submissions.name, after)
+    log = "%j"
+    if len(jobs) > 1:
+        log = "%A_%a"
+        at_once = min(len(jobs), profile.at_once)
+        options["array"] = f"0-{len(jobs) - 1}%{at_once}"
+    # submitit adds these two, and the variable
+    options |= {"output": str(submissions.folder / f"{log}_0_log.out")}
+    options |= {"wckey": "submitit"}
+    setup = [*profile.setup, "export SUBMITIT_EXECUTOR=slurm"]
+    command = ["-u", "-m", "submitit.core._submit", str(submissions.folder)]
+    return batch.script(options, setup, [sys.executable, *command])
 
 
 def _of_cell(
@@ -297,25 +300,14 @@ def _job(
     return CellJob(name, config, supervisor, {**files, again: text})
 
 
-def _parameters(profile: Profile, name: str, after: list[str]) -> dict[str, Any]:
-    """Return submitit's parameters for a job called ``name`` that waits for those in
+def _options(profile: Profile, name: str, after: list[str] | None) -> batch.Options:
+    """Return sbatch's options for a job called ``name`` that waits for those in
     ``after``.
-
-    submitit spells sbatch's options with '_'. It sets some itself, which ours replace.
     """
-    options = {
-        key.replace("-", "_"): value
-        for key, value in batch.options(profile, name).items()
-    }
+    options = batch.options(profile, name)
     if after:
         options["dependency"] = ":".join(["afterany", *after])
-    return {
-        "additional_parameters": options,
-        "setup": profile.setup or None,
-        "use_srun": False,
-        "stderr_to_stdout": True,
-        "array_parallelism": profile.at_once,
-    }
+    return options
 
 
 def _python() -> str:
@@ -340,7 +332,17 @@ def _send(
     executor = submitit.SlurmExecutor(
         submissions.folder, max_num_timeout=UNLIMITED, python=_python()
     )
-    executor.update_parameters(**_parameters(profile, submissions.name, after or []))
+    options = _options(profile, submissions.name, after)
+    executor.update_parameters(
+        # submitit spells sbatch's options with '_'
+        additional_parameters={
+            key.replace("-", "_"): value for key, value in options.items()
+        },
+        setup=profile.setup or None,
+        use_srun=False,
+        stderr_to_stdout=True,
+        array_parallelism=profile.at_once,
+    )
     try:
         with executor.batch():
             submitted = [executor.submit(job.supervisor) for job in jobs]

@@ -3,6 +3,7 @@ left in the folder.
 """
 
 import json
+import os
 import shlex
 from types import SimpleNamespace
 
@@ -118,6 +119,34 @@ def test_a_dry_run_shows_the_script_and_writes_nothing(here, capsys):
     said = capsys.readouterr().out
     assert "memory" in said and "ranks 2 to 3: at most as much as rank 1" in said
     assert not (here / "two words; it's").exists()
+
+
+@pytest.mark.parametrize("seeds", ["[0]", "[0, 1]"])
+def test_a_dry_run_shows_what_submitit_sends(here, monkeypatch, seeds):
+    """Slurm's programs are stand-ins here: submitit keeps the script of job 12."""
+    programs = {"srun": "true", "squeue": "true", "sbatch": "echo Submitted job 12"}
+    for name, command in programs.items():
+        (here / name).write_text(f"#!/bin/bash\n{command}\n")
+        (here / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{here}{os.pathsep}{os.environ['PATH']}")
+    overrides = (f"sweep.seed={seeds}",)
+    (shown,) = send(here, "slurm", *overrides, out="two words", dry_run=True)
+    send(here, "slurm", *overrides, out="two words")
+    sent = (here / "two words" / "jobs" / "12_submission.sh").read_text()
+    for text in (shown, sent):
+        assert text.startswith("#!/bin/bash\n")
+    assert split_script(shown) == split_script(sent)
+
+
+def split_script(text):
+    """The options of a batch script, and its commands."""
+    lines = [line for line in map(str.strip, text.splitlines()) if line]
+    options = {
+        " ".join(shlex.split(line.removeprefix("#SBATCH")))
+        for line in lines
+        if "#SBATCH" in line
+    }
+    return options, [shlex.split(line) for line in lines if not line.startswith("#")]
 
 
 @pytest.mark.slow
