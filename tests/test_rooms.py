@@ -3,6 +3,7 @@ imports from one above it.
 """
 
 import ast
+import json
 import re
 from functools import cache
 from pathlib import Path
@@ -13,6 +14,10 @@ PACKAGE = Path(__file__).parents[1] / "hpcfl"
 MAP = (PACKAGE / "README.md").read_text(encoding="utf-8")
 ROOMS = re.findall(r"^(?:[├└]── )?(\w+)/ ", MAP, re.MULTILINE)
 ROOT = ROOMS[0]
+TESTS = Path(__file__).parent
+# The modules by room that still lack a test file of their name. The list only shrinks:
+# ``python tests/test_rooms.py`` writes it anew.
+UNTESTED = TESTS / "untested.json"
 
 
 def room(module: str) -> str:
@@ -57,6 +62,27 @@ def imports(path: Path) -> set[str]:
                 for alias in node.names
             }
     return {name for name in found if name in known}
+
+
+def list_untested() -> dict[str, list[str]]:
+    """Return the names of the modules without a test file of their name, by room."""
+    untested: dict[str, list[str]] = {}
+    for module in sorted(modules()):
+        path, name = modules()[module], room(module)
+        if path.name == "__init__.py":
+            continue
+        folder = TESTS if name == ROOT else TESTS / name
+        stem = path.stem.strip("_")
+        if not any(folder.rglob(f"test_{stem}.py")):
+            untested.setdefault(name, []).append(stem)
+    return untested
+
+
+def test_every_module_has_a_test_file_of_its_name():
+    known = json.loads(UNTESTED.read_text())
+    for name, untested in list_untested().items():
+        missing = set(untested) - set(known.get(name, []))
+        assert not missing, f"{name}: write test_X.py for each of these"
 
 
 def test_the_list_has_every_room_once():
@@ -121,3 +147,7 @@ def test_kernels_have_one_door():
         if other.startswith(f"{door}.")
     ]
     assert not wrong
+
+
+if __name__ == "__main__":
+    UNTESTED.write_text(json.dumps(list_untested(), indent=1) + "\n")

@@ -26,9 +26,11 @@ DOCUMENTS = (
 )
 # A text that begins with one of these is a clause without a subject of its own.
 HEADLESS = re.compile(
-    r"(What|Who|Whose|Whoever|Which|Of which|Of whom|That|Nobody|Somebody|Everybody"
+    r"(What|Who|Whose|Whoever|Which|Of|That|Where|Nobody|Somebody|Everybody"
     r"|How|Whether|Why)\b"
 )
+# Folders of Python code beside the package whose sentences are read too.
+CODE = ("hpcfl", "launch", "slurm")
 # Words that say nothing where they are the name of a file or a function.
 BANNED = {
     "at",
@@ -56,10 +58,11 @@ BANNED = {
 HEADING = re.compile(r"#+ +(.*)")
 
 
-def list_modules(folder: Path = PACKAGE) -> Iterator[tuple[Path, ast.Module]]:
-    """Yield the path and the syntax tree of each Python file below a folder."""
-    for path in sorted(folder.rglob("*.py")):
-        yield path, ast.parse(path.read_text(encoding="utf-8"))
+def list_modules(*folders: str) -> Iterator[tuple[Path, ast.Module]]:
+    """Yield the path and the syntax tree of each Python file below folders."""
+    for folder in folders:
+        for path in sorted((PROJECT / folder).rglob("*.py")):
+            yield path, ast.parse(path.read_text(encoding="utf-8"))
 
 
 def find_headless(texts: Iterator[tuple[str, str]]) -> list[str]:
@@ -75,8 +78,8 @@ def find_headless(texts: Iterator[tuple[str, str]]) -> list[str]:
 
 
 def list_docstrings() -> Iterator[tuple[str, str]]:
-    """Yield the place and the first line of each docstring of the package."""
-    for path, tree in list_modules():
+    """Yield the place and the first line of each docstring of CODE."""
+    for path, tree in list_modules(*CODE):
         for node in ast.walk(tree):
             if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef):
                 text = ast.get_docstring(node)
@@ -87,7 +90,7 @@ def list_docstrings() -> Iterator[tuple[str, str]]:
 
 def list_comments() -> Iterator[tuple[str, str]]:
     """Yield the place and the text of each comment that stands on a line of its own."""
-    for path in sorted(PACKAGE.rglob("*.py")):
+    for path, _ in list_modules(*CODE):
         follows_comment = False
         source = path.read_text(encoding="utf-8")
         for token in tokenize.generate_tokens(io.StringIO(source).readline):
@@ -118,7 +121,7 @@ def list_headings_and_cells() -> Iterator[tuple[str, str]]:
 def list_banned_names() -> list[str]:
     """Return the place of each file and function whose name says nothing."""
     found = []
-    for path, tree in list_modules():
+    for path, tree in list_modules(*CODE):
         if path.stem.strip("_") in BANNED:
             found.append(shorten(path))
         for node in ast.walk(tree):
@@ -130,26 +133,45 @@ def list_banned_names() -> list[str]:
 def list_docstrings_without_verb() -> list[str]:
     """Return the place of each function's docstring that begins with no imperative."""
     command = [sys.executable, "-m", "ruff", "check", "--select", "D401"]
-    command += ["--output-format", "concise", "--quiet", str(PACKAGE)]
+    command += [
+        "--output-format",
+        "concise",
+        "--quiet",
+        *(str(PROJECT / name) for name in CODE),
+    ]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     return [line for line in done.stdout.splitlines() if " D401 " in line]
 
 
 def list_private_uses() -> list[str]:
-    """Return each import of a private name of a module in another room."""
+    """Return each import of a private name of another room, and each use as attribute."""
     found = []
-    for path, tree in list_modules():
+    for path, tree in list_modules("hpcfl"):
         own = path.relative_to(PACKAGE).parts[0]
+        strangers = set[str]()
         for node in ast.walk(tree):
-            if not isinstance(node, ast.ImportFrom) or not node.module:
+            if isinstance(node, ast.ImportFrom) and is_of_other_room(node, own):
+                names = [alias.name for alias in node.names]
+                strangers.update(alias.asname or alias.name for alias in node.names)
+                if any(map(is_private, [*(node.module or "").split("."), *names])):
+                    found.append(f"{shorten(path)}:{node.lineno}: {ast.unparse(node)}")
+        for node in ast.walk(tree):
+            if not isinstance(node, ast.Attribute) or not is_private(node.attr):
                 continue
-            parts = node.module.split(".")
-            if parts[0] != "hpcfl" or parts[1:2] == [own]:
-                continue
-            names = [*parts[2:], *(alias.name for alias in node.names)]
-            if any(name.startswith("_") and name != "__version__" for name in names):
+            if isinstance(node.value, ast.Name) and node.value.id in strangers:
                 found.append(f"{shorten(path)}:{node.lineno}: {ast.unparse(node)}")
     return found
+
+
+def is_of_other_room(node: ast.ImportFrom, own: str) -> bool:
+    """Return whether an import takes names from another room than ``own``."""
+    parts = (node.module or "").split(".")
+    return parts[0] == "hpcfl" and parts[1:2] != [own]
+
+
+def is_private(name: str) -> bool:
+    """Return whether a name is private to its module."""
+    return name.startswith("_") and not name.startswith("__")
 
 
 def shorten(path: Path) -> str:

@@ -53,8 +53,8 @@ GRAPHS = 3
 # beside these, at most for Per-FedAvg without second derivatives.
 TRAINED = GRAPHS + 5 + 7
 MADE = 1  # of each slot that the optimiser keeps, what a step makes of it
-# Of every client of a round, side by side or not: the row that comes and the one that
-# goes, and its private state as it was and as it will be.
+# Each client of a round, side by side or not, needs its received and its sent row, and
+# its private state before and after the round.
 ROWS = STATES = 2
 # Parts of the messages of CUDA's libraries about a full GPU. Torch's own allocator raises
 # a separate error.

@@ -28,7 +28,7 @@ from hpcfl.trained.run import Run
 VALIDATION = "validation"
 
 
-# Where a number is read in a run: "best", "last" or "tail" (see ``storage/result_rounds.py``),
+# The round in which a number is read: "best", "last" or "tail" (see ``storage/result_rounds.py``),
 # or after so many seconds of the clients' own time.
 At = str | float
 

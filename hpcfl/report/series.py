@@ -58,7 +58,7 @@ def _virtual(run: Run, column: str) -> np.ndarray:
     return places
 
 
-# Where a round lies on an axis, [T], for the models of a column.
+# A function that returns the rounds' positions on an axis, [T], for a column.
 Positions = Callable[[Run, str], np.ndarray]
 # By the name of an axis its label and its positions.
 AXES: dict[str, tuple[str, Positions]] = {

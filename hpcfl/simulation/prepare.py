@@ -591,7 +591,7 @@ def _overlays(
     """Return the overlays of a run, the innermost first."""
     overlays = list(method.overlays())
     if buffers.width and config.training.buffers == "average":
-        # Of a client's models only "model" has statistics that travel.
+        # Only a client's "model" has statistics that travel.
         statistics = layout.to_row(buffers, template)
         averaged = layout.floating(buffers, template)
         name = buffer_name("model")

@@ -1,5 +1,4 @@
-"""How a client's estimates of its class distribution move while it trains for the first
-time.
+"""Draw a client's estimates of its class distribution during its first training.
 
 After every mini-batch of round 1, which is played again for this client, the estimates
 are the norms of the output layer's rows divided by their sum (cwFedAvg, Figures 2 and

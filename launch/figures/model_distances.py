@@ -1,7 +1,7 @@
-"""How far apart the clients' models end that DiversiFed pulls together, and those that
-it pushes apart.
+"""Draw the final distances of clients' models that DiversiFed attracts or repels.
 
-After the last aggregation, over the temperature τ (DiversiFed, Figure 7).
+The models are those after the last aggregation, over the temperature τ (DiversiFed,
+Figure 7).
 """
 
 from typing import TYPE_CHECKING

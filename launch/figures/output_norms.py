@@ -1,5 +1,4 @@
-"""How large the rows of the output layer are: what a model says of the classes that it
-was trained on.
+"""Draw the norms of the output layer's rows, which show a model's training classes.
 
 Heatmaps of the norms, by client or class model and by class, beside the clients'
 samples (cwFedAvg, Figures 4, 6 and 7).

@@ -18,7 +18,7 @@ class Plane(NamedTuple):
 
     @property
     def axes(self) -> dict[str, str]:
-        """What stands beside the axes of a panel."""
+        """Return the labels of a panel's axes."""
         first, second = (f"{100 * share:.0f} %" for share in self.shares)
         return {
             "xlabel": f"first component, {first} of the variance",

@@ -1,5 +1,4 @@
-"""How alike a global model takes classes to be: cosines between the rows of its output
-layer.
+"""Draw the similarity of classes in a global model: cosines of output-layer rows.
 
 Classes of CIFAR-100 are sorted by super-class, which frames show (FedNH, Figure 3).
 """

@@ -1,5 +1,4 @@
-"""Where a client's models go: in the plane of their two principal components, from
-round to round.
+"""Draw a client's models of all rounds in the plane of two principal components.
 
 A circle is the model with which a round of local training starts, a square the one with
 which it ends, over the rounds whose state is kept (FedALA, Figure 4).

@@ -195,7 +195,7 @@ def pairs(values: pandas.Series, errors: pandas.Series, sign: str = "") -> list[
 
 
 def order(numbers: pandas.DataFrame, labels: list[str]) -> str:
-    """How alike the order of ``numbers`` is to the paper's; nothing of fewer than three."""
+    """Describe the rank correlation with the paper; return "" for fewer than three."""
     close = numbers[numbers["difference"].abs() < 1]
     parts = [
         f"{some['place'].corr(some['papers_place'], method='spearman'):.2f} over {which}"

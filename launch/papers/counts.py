@@ -55,7 +55,7 @@ seven counts of classes the largest differences are 1.3 of 46, 1.3 of 68 and 1.1
 def classes_held(reported: pandas.DataFrame, data: Path) -> str:
     """cwFedAvg, Table 3: how many classes a client of CIFAR-100 holds."""
     lines = []
-    for line in _of(reported, "cwfedavg", "3").itertuples():
+    for line in find_table(reported, "cwfedavg", "3").itertuples():
         keys = _keys(line.setting)
         numbers = []
         for seed in SEEDS:
@@ -95,11 +95,11 @@ def classes_held(reported: pandas.DataFrame, data: Path) -> str:
 def floats(reported: pandas.DataFrame) -> str:
     """FedALA, Table 3: what travels for a client in a round."""
     lines = []
-    for line in _of(reported, "fedala", "3").itertuples():
+    for line in find_table(reported, "fedala", "3").itertuples():
         if not line.metric.startswith("comm_params"):
             continue
         name = _keys(line.setting)["method.name"]
-        counted = traffic.of(name)
+        counted = traffic.count(name)
         assert counted.paper is not None
         formula, value = counted.paper
         ours = counted.down + counted.up
@@ -124,7 +124,7 @@ def blended(reported: pandas.DataFrame) -> str:
     """FedALA, Tables 1 and 6: weights that adaptive local aggregation learns."""
     lines = []
     for number, unit in (("1", 1e6), ("6", 1)):
-        for line in _of(reported, "fedala", number).itertuples():
+        for line in find_table(reported, "fedala", number).itertuples():
             keys = _keys(line.setting)
             if "ala_trainable" not in line.metric or "method.layers" not in keys:
                 continue
@@ -151,7 +151,7 @@ def blended(reported: pandas.DataFrame) -> str:
 
 def operations(reported: pandas.DataFrame) -> str:
     """DiversiFed, Table VIII: parameters, and operations of server and client."""
-    rows = _of(reported, "diversifed", "VIII")
+    rows = find_table(reported, "diversifed", "VIII")
     lines = []
     for line in rows.itertuples():
         keys = _keys(line.setting)
@@ -186,7 +186,7 @@ def operations(reported: pandas.DataFrame) -> str:
     )
 
 
-def _of(reported: pandas.DataFrame, paper: str, table: str) -> pandas.DataFrame:
+def find_table(reported: pandas.DataFrame, paper: str, table: str) -> pandas.DataFrame:
     """The lines of one table of one paper."""
     return reported[(reported["paper"] == paper) & (reported["table"] == table)]
 

@@ -68,7 +68,7 @@ class Traffic:
     paper: tuple[str, float] | None
 
 
-def of(method: str) -> Traffic:
+def count(method: str) -> Traffic:
     """Count the floats of a method's second round, the first that builds on clients'
     messages.
     """
@@ -102,7 +102,7 @@ def with_table(page: str) -> str:
     after = rest.partition(END)[2]
     lines = ["| method | down | up |", "|---|---:|---:|"]
     for method in plugins.names("hpcfl.methods"):
-        counted = of(method)
+        counted = count(method)
         lines.append(f"| `{method}` | {counted.down:.2f} | {counted.up:.2f} |")
     table = "\n".join(lines)
     return f"{before}{BEGIN}\n{table}\n\n{END}{after}"

@@ -1,4 +1,4 @@
-"""How Sphinx reads and shows the pages that ``build.py`` has put together.
+"""Configure Sphinx for the pages that ``build.py`` has put together.
 
 Sphinx with MyST and Furo: docstrings here are written in its language, it is
 maintained, and it builds without a network.
@@ -75,7 +75,7 @@ def read_docstring(
 
 
 def _label(cited: re.Match[str]) -> str:
-    """What the section that is cited is called by ``read_page``."""
+    """Return the label that ``read_page`` gives to a cited section."""
     return f"{cited[1] or cited[3]}-{cited[2] or cited[4]}"
 
 
@@ -87,7 +87,7 @@ def shorten(app: Sphinx, kind: str, name: str, thing: Any, *others: Any) -> Any:
 
 
 def setup(app: Sphinx) -> None:
-    """What Sphinx calls to extend itself."""
+    """Connect this module to Sphinx, which calls this function."""
     app.connect("source-read", read_page)
     app.connect("autodoc-process-docstring", read_docstring, priority=1)
     app.connect("autodoc-process-signature", shorten)

@@ -67,7 +67,7 @@ def main(setting: str, out: Path) -> None:
     if searched.is_file():
         frame["spent"] = spent(searched)
     deals = tuned["local"][0].run.config["data"].get("samples") is not None
-    text = f"{page(setting, frame, deals)}\n{closing(tuned, untuned, frame)}"
+    text = f"{page(setting, frame, deals)}\n{conclude(tuned, untuned, frame)}"
     twice = out / f"{setting}-twice.tar.xz"
     if twice.is_file():
         text += convergence(tuned, of_methods(twice), frame)
@@ -177,7 +177,7 @@ def page(setting: str, frame: pandas.DataFrame, deals: bool) -> str:
     return f"# The tuned table: {setting}\n\n{legend}\n\n" + "\n".join(lines) + "\n"
 
 
-def closing(
+def conclude(
     tuned: dict[str, list[Placed]],
     untuned: dict[str, list[Placed]],
     frame: pandas.DataFrame,

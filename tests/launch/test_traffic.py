@@ -29,14 +29,14 @@ EXPECTED = {  # down and up, methods-1.md §3
 @pytest.mark.parametrize("method", EXPECTED)
 def test_floats_down_and_up(method):
     expected = pytest.approx(EXPECTED[method], rel=1e-3)
-    counted = traffic.of(method)
+    counted = traffic.count(method)
     assert (counted.down, counted.up) == expected
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("method", traffic.FEDALA_TABLE_3)
 def test_every_method_of_fedalas_table_agrees_with_it(method):
-    counted = traffic.of(method)
+    counted = traffic.count(method)
     assert counted.paper is not None
     _, paper = counted.paper
     # A client of hpcfl has its own model, which the paper sends with the others.

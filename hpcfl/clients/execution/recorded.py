@@ -96,7 +96,7 @@ class Recorded:
         Raises:
             RunFailure: A replay turns out to give something else.
         """
-        # Of a lane, of which alone the operators are looked at.
+        # The shapes of one lane, whose operators decide.
         shapes = tuple([tensor.shape[1:] for tensor in tensors])
         if shapes not in self._one_by_one:
             # Looked at whenever shapes are new: a function may do something else then.
