@@ -12,9 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from hpcfl.data import consistency
-from hpcfl.data.description import DataDescription
-from hpcfl.data.owners import Owners
+from hpcfl.data import checks
 from hpcfl.data.validation import hold_out
 from hpcfl.errors import UserError
 from hpcfl.experiment import plugins, sections
@@ -58,6 +56,87 @@ class Normalisation:
             torch.tensor(factor, dtype=dtype, device=device),
             torch.tensor(offset, dtype=dtype, device=device),
         )
+
+
+@dataclass(frozen=True)
+class DataDescription:
+    """The columns and names that a reader found in a data set; empty where it has none.
+
+    Attributes:
+        features: columns of a sample, in order.
+        label: column of the classes.
+        client: column of the clients.
+        classes: names of the classes, by their numbers.
+        notes: one line each for a user to know.
+    """
+
+    features: tuple[str, ...] = ()
+    label: str = ""
+    client: str = ""
+    classes: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, eq=False)
+class Held:
+    """The samples of one natural client, ascending: all of them, or with ``test`` those
+    that it trains on.
+
+    test: the samples that it is tested on, where the data keep them apart.
+    """
+
+    name: str
+    train: np.ndarray
+    test: np.ndarray | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Owners:
+    """The natural clients of a data set.
+
+    names: of the clients. of: whose each sample is, a position in ``names``, int64
+    [samples]. unseen: how many of the names, at their end, are of clients that the data
+    keep for testing: these are for ``[newcomers]`` alone.
+    """
+
+    names: tuple[str, ...]
+    of: np.ndarray
+    unseen: int = 0
+
+    def held(self, official_test: int) -> list[Held]:
+        """Return each client's samples, of which the last ``official_test`` of all are
+        for testing, if there are; clients that are ``unseen`` have no further split.
+        """
+        order = np.argsort(self.of, kind="stable")
+        counts = np.bincount(self.of, minlength=len(self.names))
+        lists = np.split(order, np.cumsum(counts)[:-1])
+        if not official_test or self.unseen:
+            return list(map(Held, self.names, lists))
+        first = len(self.of) - official_test
+        held = []
+        for name, samples in zip(self.names, lists, strict=True):
+            held.append(Held(name, samples[samples < first], samples[samples >= first]))
+        return held
+
+    def describe_mistake(self, samples: int) -> str:
+        """Return the first mistake in the owners of so many samples; "" without one."""
+        of = self.of
+        if len(of) != samples:
+            return f"owners has {len(of):,} entries for {samples:,} samples"
+        if of.min() < 0 or of.max() >= len(self.names):
+            return f"owners has a number that is no position in its {len(self.names)} names"
+        names, counts = np.unique(self.names, return_counts=True)
+        if counts.max() > 1:
+            return f"two clients have the name '{names[counts.argmax()]}'"
+        return ""
+
+
+def number_owners(owners: np.ndarray) -> Owners:
+    """Return the natural clients of samples whose owners are given by number or name,
+    in the order of these.
+    """
+    names, of = np.unique(owners, return_inverse=True)
+    return Owners(tuple(map(str, names.tolist())), of)
 
 
 # Fields of a data set whose values are taken as they are.
@@ -204,19 +283,19 @@ def _checked(dataset: Any, name: str) -> Dataset:
             f"{type(dataset).__name__}"
         )
     samples = len(dataset.x)
-    misfit = (
-        consistency.describe_labels(dataset.y, samples, dataset.classes)
-        or consistency.describe_samples(dataset.x, dataset.vocabulary)
-        or consistency.describe_owners(dataset.owners, samples)
-    )
+    misfit = checks.describe_labels(
+        dataset.y, samples, dataset.classes
+    ) or checks.describe_samples(dataset.x, dataset.vocabulary)
+    if dataset.owners is not None:
+        misfit = misfit or dataset.owners.describe_mistake(samples)
     if not 0 <= dataset.official_test < samples:
         misfit = misfit or f"official_test = {dataset.official_test} of {samples:,}"
     if misfit:
         raise UserError(f"data.dataset = '{name}': '{dataset.name}': {misfit}")
     owners = dataset.owners.names if dataset.owners else ()
     found = (
-        consistency.describe_channels_last(dataset.x),
-        consistency.describe_spellings("clients", owners),
+        checks.describe_channels_last(dataset.x),
+        checks.describe_spellings("clients", owners),
     )
     notes = tuple(f"'{dataset.name}': {note}" for note in found if note)
     if not notes:

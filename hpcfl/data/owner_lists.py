@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from hpcfl.data.owners import Held
+from hpcfl.data.datasets import Held
 from hpcfl.errors import UserError
 from hpcfl.files import atomic, hdf5, untrusted_files, user_files
 from hpcfl.files.atomic import Damaged

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from hpcfl.data import long_tail, split_check, split_file
+from hpcfl.data import long_tail, split_file
 from hpcfl.data.datasets import Dataset
 from hpcfl.data.partitions.base import Draw, MergedScheme, Scheme
 from hpcfl.data.split_file import KIND, PARTS
@@ -184,11 +184,12 @@ def _make(
                 f"and {len(test)} to test on, it needs at least one of each; "
                 f"{scheme.clients} clients share {len(labels)} samples"
             )
-    if problem := split_check.problem(
+    mistake = split_file.describe_mistake(
         draw.train, draw.test, len(labels), repeats=True, shares=True
-    ):
+    )
+    if mistake:
         raise UserError(
-            f"partition.scheme = '{scheme.scheme}' draws no partition: {problem}"
+            f"partition.scheme = '{scheme.scheme}' draws no partition: {mistake}"
         )
     return Split(
         draw.train,

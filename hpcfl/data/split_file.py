@@ -1,18 +1,17 @@
 """A partition file: the sample numbers of all clients in a row, read only if they are a
-partition.
+partition: samples that exist, in order, and apart where they must be.
 """
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
 import numpy as np
-import pydantic
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, PositiveInt
 
-from hpcfl.data import split_check
-from hpcfl.errors import UserError
+from hpcfl.data import checks
 from hpcfl.experiment import plugins
-from hpcfl.files import atomic, hdf5, user_files
+from hpcfl.files import hdf5, untrusted_files, user_files
 from hpcfl.files.atomic import Damaged
 
 KIND = "partition"
@@ -71,94 +70,125 @@ class Attributes(BaseModel):
         return any(table.get("replicate") is True for table in tables)
 
 
+Lists = dict[str, list[np.ndarray]]
+
+
 def read(
     path: str | Path,
-) -> tuple[
-    dict[str, list[np.ndarray]], tuple[np.ndarray, np.ndarray] | None, Attributes
-]:
+) -> tuple[Lists, tuple[np.ndarray, np.ndarray] | None, Attributes]:
     """Read the clients' index lists by part, ``"train"`` and ``"test"``, the arrays
     GROUP and FOLLOWED if clients have groups, and the file's attributes.
 
     Raises UserError where the file cannot be read or holds no partition.
     """
-    try:
-        arrays, texts = hdf5.decode(
-            hdf5.unseal(KIND, user_files.read_bytes(path, MOST_BYTES))
-        )
-        attributes = Attributes.model_validate_json(texts.get(KIND, ""))
+    with checks.reading(path, "a partition file"):
+        sealed = user_files.read_bytes(path, MOST_BYTES)
+        arrays, texts = hdf5.decode(hdf5.unseal(KIND, sealed))
+        described = untrusted_files.parsed(texts.get(KIND, ""))
+        attributes = untrusted_files.checked(described, Attributes)
         parts = {part: _lists(part, arrays) for part in PARTS}
-        if len({len(lists) for lists in parts.values()}) > 1:
+        clients = len(parts["train"])
+        if len(parts["test"]) != clients:
             raise Damaged("as many clients must train as are tested")
-        if attributes.names and len(attributes.names) != len(parts["train"]):
-            raise Damaged(
-                f"it names {len(attributes.names)} of {len(parts['train'])} clients"
-            )
+        if attributes.names and len(attributes.names) != clients:
+            raise Damaged(f"it names {len(attributes.names)} of {clients} clients")
         rules = attributes.samples, attributes.repeats(), attributes.shares()
-        if problem := split_check.problem(parts["train"], parts["test"], *rules):
-            raise Damaged(problem)
+        mistake = describe_mistake(parts["train"], parts["test"], *rules)
+        if mistake:
+            raise Damaged(mistake)
         groups = None
         if attributes.shift is not None:
-            groups = _groups(arrays, len(parts["train"]), len(attributes.shift.names))
-        return parts, groups, attributes
-    except OSError as error:
-        raise UserError(
-            f"{path}: cannot be read as a partition file ({atomic.reason(error)})"
-        ) from None
-    except pydantic.ValidationError as error:
-        [first, *_] = error.errors(include_url=False)
-        place = ".".join(map(str, first["loc"]))
-        raise UserError(
-            f"{path}: cannot be used as a partition file ({place}: {first['msg']})"
-        ) from None
-    except Damaged as error:
-        raise UserError(
-            f"{path}: cannot be used as a partition file ({error})"
-        ) from None
+            groups = _groups(arrays, clients, len(attributes.shift.names))
+    return parts, groups, attributes
 
 
 def _groups(
     arrays: dict[str, np.ndarray], clients: int, groups: int
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return the arrays GROUP [clients] and FOLLOWED [steps, clients]. Raises Damaged."""
-    group = _integers(GROUP, arrays)
-    followed = arrays.get(FOLLOWED)
+    group = _integers(GROUP, arrays, dimensions=1)
+    followed = _integers(FOLLOWED, arrays, dimensions=2)
     if len(group) != clients or group.min() < 0 or group.max() >= groups:
         raise Damaged(f"'{GROUP}' must be a group of each client, 0 … {groups - 1}")
-    if (
-        followed is None
-        or followed.dtype.kind not in "iu"
-        or followed.ndim != 2
-        or followed.shape[1] != clients
-    ):
-        raise Damaged(f"'{FOLLOWED}' must be whole numbers, a column for each client")
-    return group, followed.astype(np.int64, copy=False)
+    if followed.shape[1] != clients:
+        raise Damaged(f"'{FOLLOWED}' must have a column for each client")
+    return group, followed
 
 
 def _lists(part: str, arrays: dict[str, np.ndarray]) -> list[np.ndarray]:
     """Return the samples of every client in a part, int64. Raises Damaged for bad
     offsets or a client without.
     """
-    samples, offsets = (_integers(name, arrays) for name in (part, f"{part}_offsets"))
+    samples = _integers(part, arrays, dimensions=1)
+    offsets = _integers(f"{part}_offsets", arrays, dimensions=1)
+    sizes = np.diff(offsets)
     if (
-        len(offsets) < 2
-        or offsets[0] != 0
-        or offsets[-1] != len(samples)
-        or (np.diff(offsets) < 0).any()
+        not len(sizes)
+        or [offsets[0], offsets[-1]] != [0, len(samples)]
+        or min(sizes) < 0
     ):
         raise Damaged(
             f"{part}_offsets must ascend from 0 to {len(samples)}, the length of {part}"
         )
-    if len(empty := np.flatnonzero(np.diff(offsets) == 0)):
-        raise Damaged(f"client {empty[0]} has no samples to {part} on")
+    if not sizes.all():
+        raise Damaged(f"client {sizes.argmin()} has no samples to {part} on")
     return np.split(samples, offsets[1:-1])
 
 
-def _integers(name: str, arrays: dict[str, np.ndarray]) -> np.ndarray:
-    """Return the array of this name, int64 [any]. Raises Damaged where it is not a list
-    of integers.
+def _integers(name: str, arrays: dict[str, np.ndarray], dimensions: int) -> np.ndarray:
+    """Return an array of integers, int64. Raises Damaged where it is none, or has other
+    dimensions.
     """
     array = arrays.get(name)
-    if array is None or array.dtype.kind not in "iu" or array.ndim != 1:
+    if array is None or array.dtype.kind not in "iu" or array.ndim != dimensions:
         actual = "nothing" if array is None else f"{array.dtype} {list(array.shape)}"
-        raise Damaged(f"'{name}' must be a list of integers, not {actual}")
+        raise Damaged(f"'{name}' must be integers in {dimensions}-D, not {actual}")
     return array.astype(np.int64, copy=False)
+
+
+def describe_mistake(
+    train: Sequence[np.ndarray],
+    test: Sequence[np.ndarray],
+    samples: int,
+    repeats: bool,
+    shares: bool,
+) -> str:
+    """Return the first reason why the clients' index lists are no partition; "" if they
+    are one.
+
+    Every number must lie in [0, samples), and no client trains and is tested on the
+    same sample.
+
+    Args:
+        train: Each client's training samples.
+        test: Each client's test samples.
+        samples: How many samples there are.
+        repeats: Whether a list may have a number twice, in any order; else its numbers
+            must ascend.
+        shares: Whether a sample may go to two clients; else only a test set may, which
+            all clients have in common.
+    """
+    clients = len(train)
+    lists = [*train, *test]
+    if all(np.array_equal(part, test[0]) for part in test):
+        lists = [*train, test[0]]
+    for position, numbers in enumerate(lists):
+        owner = f"client {position % clients}"
+        if numbers.dtype.kind not in "iu":
+            return f"{owner}: sample numbers must be integers, not {numbers.dtype}"
+        outside = numbers[(numbers < 0) | (numbers >= samples)]
+        if len(outside):
+            return f"{owner}: no sample {outside[0]} among {samples:,}"
+        if not repeats and (numbers[1:] <= numbers[:-1]).any():
+            return f"{owner}: sample numbers must ascend, none twice"
+    for client, (own, tested) in enumerate(zip(train, test, strict=True)):
+        both = own[np.isin(own, tested)]
+        if len(both):
+            return f"client {client}: sample {both[0]} is to train and to test on"
+    found, counts = np.unique(np.concatenate(lists), return_counts=True)
+    if shares or counts.max() == 1:
+        return ""
+    sample = found[counts.argmax()]
+    holders = [n % clients for n, numbers in enumerate(lists) if sample in numbers]
+    first, second = sorted(holders)[:2]
+    return f"clients {first} and {second} both have sample {sample}"

@@ -9,9 +9,7 @@ import torch
 from in_threads import on_ranks
 
 from hpcfl.communication.communicator import OneProcess
-from hpcfl.data.datasets import Dataset
-from hpcfl.data.description import DataDescription
-from hpcfl.data.owners import Owners
+from hpcfl.data.datasets import DataDescription, Dataset, Owners
 from hpcfl.experiment import config
 from hpcfl.report import data_summary
 from hpcfl.report.data_summary import ValueRange

@@ -14,8 +14,7 @@ import numpy as np
 from pydantic import Field
 
 from hpcfl.data import owner_lists
-from hpcfl.data.datasets import Dataset
-from hpcfl.data.owners import Held
+from hpcfl.data.datasets import Dataset, Held
 from hpcfl.data.partitions.base import Draw, Scheme
 from hpcfl.errors import UserError
 from hpcfl.rows import randomness

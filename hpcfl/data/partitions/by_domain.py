@@ -19,8 +19,7 @@ from typing import Literal
 import numpy as np
 from pydantic import Field, PositiveInt
 
-from hpcfl.data.datasets import Dataset
-from hpcfl.data.owners import Owners
+from hpcfl.data.datasets import Dataset, Owners
 from hpcfl.data.partitions.base import Assignment, Draw, MergedScheme
 from hpcfl.data.partitions.dirichlet import Dirichlet
 from hpcfl.data.partitions.iid import Iid

@@ -9,8 +9,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from hpcfl.data.checks import refuse_infinite, refuse_repeated
 from hpcfl.data.sources import _images, _schemas
-from hpcfl.data.sources._columns import Columns, refuse_infinite, refuse_repeated
+from hpcfl.data.sources._columns import Columns
 from hpcfl.data.sources._table import MOST_ROWS
 from hpcfl.errors import UserError
 from hpcfl.files import atomic, heartbeat

@@ -1,17 +1,11 @@
-"""Columns of a table by name, and checks of their names and numbers."""
+"""Columns of a table by name."""
 
-import math
 from abc import ABC, abstractmethod
-from collections import Counter
 from collections.abc import Collection, Sequence
 
 import numpy as np
 
-from hpcfl.data.owners import Owners
-from hpcfl.errors import UserError
-
-LARGEST = float(np.finfo(np.float32).max)
-TRIED = 10_000  # numbers of a column
+from hpcfl.data.datasets import Owners
 
 
 class Columns(ABC):
@@ -53,57 +47,4 @@ class Columns(ABC):
 
     def is_categorical(self, name: str) -> bool:
         """Return whether the table declares the values of a column as categories."""
-        return False
-
-
-def refuse_repeated(where: object, what: str, names: Collection[str]) -> None:
-    """Raise UserError for a name that stands twice."""
-    name, count = Counter(names).most_common(1)[0] if names else ("", 0)
-    if count > 1:
-        raise UserError(
-            f"{where}: the {what} '{name}' stands {count} times; names must differ"
-        )
-
-
-def refuse_infinite(where: str, values: np.ndarray, row: int) -> None:
-    """Raise UserError for NaN and for numbers beyond float32.
-
-    row: number of the first row of ``values``.
-    """
-    if values.dtype.kind != "f":
-        return
-    with np.errstate(over="ignore"):
-        wrong = ~np.isfinite(values.astype(np.float32))
-    if not wrong.any():
-        return
-    position = tuple(np.argwhere(wrong)[0].tolist())
-    entry = f", entry {list(position[1:])}" if position[1:] else ""
-    raise UserError(
-        f"{where}: row {row + position[0]}{entry} holds {values[position]}; numbers must be "
-        f"finite, at most {LARGEST:.2g} in magnitude"
-    )
-
-
-def refuse_indistinct(where: str, values: np.ndarray) -> None:
-    """Raise UserError for numbers [n] most of which would be equal in float32.
-
-    The first rows, at most TRIED, are compared.
-    """
-    if values.dtype == np.float32:
-        return
-    tried = values[:TRIED]
-    before = len(np.unique(tried))
-    after = len(np.unique(tried.astype(np.float32)))
-    if 2 * after < before:
-        raise UserError(
-            f"{where} has {before:,} different numbers, of which float32 keeps {after:,}; "
-            "subtract their minimum, or leave the column out"
-        )
-
-
-def is_number(text: str) -> bool:
-    """Return whether a text is a finite number."""
-    try:
-        return math.isfinite(float(text))
-    except ValueError:
         return False

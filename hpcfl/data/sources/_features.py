@@ -7,8 +7,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from hpcfl.data.checks import is_number, refuse_indistinct
 from hpcfl.data.sources import ag_news
-from hpcfl.data.sources._columns import Columns, is_number, refuse_indistinct
+from hpcfl.data.sources._columns import Columns
 from hpcfl.errors import UserError
 
 MOST_CATEGORIES = 1_000  # of a column

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from hpcfl.data.owners import Owners
+from hpcfl.data.datasets import Owners
 from hpcfl.data.sources._leaf_files import User
 from hpcfl.errors import UserError
 from hpcfl.files import wording

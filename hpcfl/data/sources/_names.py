@@ -5,8 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from hpcfl.data import owners
-from hpcfl.data.owners import Owners
+from hpcfl.data.datasets import Owners, number_owners
 from hpcfl.data.sources import npz
 from hpcfl.data.sources._columns import Columns
 from hpcfl.errors import UserError
@@ -95,4 +94,4 @@ def read_owners(
             f"{root}: the column '{name}' holds lists or images; clients have one number or "
             "name each"
         )
-    return owners.numbered(values[order])
+    return number_owners(values[order])

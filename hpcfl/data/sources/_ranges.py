@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 
-from hpcfl.data.owners import Owners
+from hpcfl.data.datasets import Owners
 
 FACTOR = 100  # pixels of 0 … 255 beside pixels of 0 … 1 differ by 255
 PARTS = ("training samples", "test samples")

@@ -5,8 +5,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from hpcfl.data.checks import refuse_repeated
 from hpcfl.data.sources import _identifiers
-from hpcfl.data.sources._columns import refuse_repeated
 from hpcfl.errors import UserError
 from hpcfl.files import atomic, untrusted_files
 from hpcfl.files.atomic import Damaged

@@ -15,11 +15,11 @@ from typing import Annotated, Literal, NamedTuple
 import numpy as np
 from pydantic import Field
 
-from hpcfl.data import consistency
-from hpcfl.data.datasets import Dataset
-from hpcfl.data.description import DataDescription
+from hpcfl.data import checks
+from hpcfl.data.checks import refuse_repeated
+from hpcfl.data.datasets import DataDescription, Dataset
 from hpcfl.data.sources import _features, _identifiers, _names, npz
-from hpcfl.data.sources._columns import Columns, refuse_repeated
+from hpcfl.data.sources._columns import Columns
 from hpcfl.data.sources.base import Source
 from hpcfl.errors import UserError
 from hpcfl.experiment.plugins import suggest_from_many
@@ -97,7 +97,7 @@ class TableSource(Source):
             "classes": np.array(labels.classes),
         }
         clients = _names.read_owners(root, table, roles.client, order)
-        if spellings := consistency.describe_spellings("classes", labels.names):
+        if spellings := checks.describe_spellings("classes", labels.names):
             notes.append(f"{root}: {spellings}")
         dataset = npz.made(
             root,

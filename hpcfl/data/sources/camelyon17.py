@@ -19,8 +19,7 @@ import numpy as np
 import torch
 from pydantic import Field
 
-from hpcfl.data import owners
-from hpcfl.data.datasets import Dataset
+from hpcfl.data.datasets import Dataset, number_owners
 from hpcfl.data.sources import _decoded, _images
 from hpcfl.data.sources.base import Source
 from hpcfl.errors import UserError
@@ -89,7 +88,7 @@ class Camelyon17(Source):
             torch.from_numpy(table["image"]),
             torch.from_numpy(table["tumor"].astype(np.int64)),
             classes=2,
-            owners=owners.numbered(table[clients]),
+            owners=number_owners(table[clients]),
         )
 
     def download(self, name: str, root: Path) -> None:

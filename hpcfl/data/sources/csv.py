@@ -13,13 +13,9 @@ from typing import Any
 
 import numpy as np
 
+from hpcfl.data.checks import is_number, refuse_infinite, refuse_repeated
 from hpcfl.data.sources import _identifiers, _table
-from hpcfl.data.sources._columns import (
-    Columns,
-    is_number,
-    refuse_infinite,
-    refuse_repeated,
-)
+from hpcfl.data.sources._columns import Columns
 from hpcfl.data.sources.base import MOST_BYTES
 from hpcfl.errors import UserError
 from hpcfl.files import atomic, heartbeat, user_files

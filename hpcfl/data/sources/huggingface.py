@@ -16,9 +16,10 @@ from typing import Any, NamedTuple, NotRequired
 import numpy as np
 from typing_extensions import TypedDict
 
-from hpcfl.data.owners import Owners
+from hpcfl.data.checks import refuse_repeated
+from hpcfl.data.datasets import Owners
 from hpcfl.data.sources import _arrow, _images, _names, _table
-from hpcfl.data.sources._columns import Columns, refuse_repeated
+from hpcfl.data.sources._columns import Columns
 from hpcfl.data.sources._schemas import refuse_missing_shards
 from hpcfl.errors import UserError
 from hpcfl.files import atomic, untrusted_files, user_files, wording

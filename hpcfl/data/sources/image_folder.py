@@ -21,10 +21,7 @@ import numpy as np
 import torch
 from pydantic import Field
 
-from hpcfl.data import owners as owners_of
-from hpcfl.data.datasets import Dataset
-from hpcfl.data.description import DataDescription
-from hpcfl.data.owners import Owners
+from hpcfl.data.datasets import DataDescription, Dataset, Owners, number_owners
 from hpcfl.data.sources import _folder_layout, _images
 from hpcfl.data.sources._folder_layout import Image
 from hpcfl.data.sources.base import Source
@@ -79,7 +76,7 @@ class ImageFolder(Source):
             raise UserError("data.clients and data.owners: set only one of them")
         images = _folder_layout.find_images(root, by_client=clients is not None)
         if clients is not None:
-            owned = owners_of.numbered(np.array([image.client for image in images]))
+            owned = number_owners(np.array([image.client for image in images]))
         elif owners is not None:
             owned = _read_owners(Path(owners).expanduser(), root, images)
         else:
@@ -186,7 +183,7 @@ def _read_owners(path: Path, root: Path, images: list[Image]) -> Owners:
             f"{path}: names files that are no images in {root}: "
             f"{wording.list_names(unknown)}"
         )
-    return owners_of.numbered(np.array([by_file[file] for file in files]))
+    return number_owners(np.array([by_file[file] for file in files]))
 
 
 def _read_rows(path: Path) -> dict[str, str]:

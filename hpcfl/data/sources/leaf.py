@@ -26,9 +26,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from hpcfl.data.datasets import AS_THEY_ARE, Dataset
-from hpcfl.data.description import DataDescription
-from hpcfl.data.owners import Owners
+from hpcfl.data.datasets import AS_THEY_ARE, DataDescription, Dataset, Owners
 from hpcfl.data.sources import _leaf_files, _leaf_users, ag_news
 from hpcfl.data.sources._leaf_files import User
 from hpcfl.data.sources._leaf_samples import LETTERS

@@ -22,11 +22,9 @@ import numpy as np
 import torch
 from numpy.lib.npyio import NpzFile
 
-from hpcfl.data import owners
-from hpcfl.data.datasets import AS_THEY_ARE, Dataset
-from hpcfl.data.description import DataDescription
+from hpcfl.data.checks import refuse_indistinct
+from hpcfl.data.datasets import AS_THEY_ARE, DataDescription, Dataset, number_owners
 from hpcfl.data.sources import _ranges
-from hpcfl.data.sources._columns import refuse_indistinct
 from hpcfl.data.sources.base import Source
 from hpcfl.errors import UserError
 from hpcfl.files import atomic, user_files, values, wording
@@ -52,7 +50,7 @@ class OwnFile(Source):
             root,
             read,
             unread=unread,
-            owners=owners.numbered(read[client]) if client else None,
+            owners=number_owners(read[client]) if client else None,
             description=DataDescription(("x",), "y", client),
         )
         notes = list(dataset.notes)

@@ -9,9 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from hpcfl.data.datasets import Dataset
-from hpcfl.data.description import DataDescription
-from hpcfl.data.owners import Owners
+from hpcfl.data.datasets import DataDescription, Dataset, Owners
 from hpcfl.data.sources import npz
 from hpcfl.data.sources.base import Source
 from hpcfl.errors import UserError

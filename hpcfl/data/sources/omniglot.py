@@ -19,8 +19,7 @@ import numpy as np
 import torch
 from pydantic import Field
 
-from hpcfl.data.datasets import Dataset
-from hpcfl.data.owners import Owners
+from hpcfl.data.datasets import Dataset, Owners
 from hpcfl.data.sources import _images
 from hpcfl.data.sources.base import CheckedFiles
 from hpcfl.errors import UserError

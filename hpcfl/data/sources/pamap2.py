@@ -19,8 +19,7 @@ import numpy as np
 import torch
 from pydantic import Field
 
-from hpcfl.data.datasets import AS_THEY_ARE, Dataset
-from hpcfl.data.owners import Owners
+from hpcfl.data.datasets import AS_THEY_ARE, Dataset, Owners
 from hpcfl.data.sources import _windows
 from hpcfl.data.sources.base import Source
 from hpcfl.errors import UserError

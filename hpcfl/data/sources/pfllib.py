@@ -21,9 +21,7 @@ import numpy as np
 from pydantic import Field, NonNegativeInt, PositiveInt
 from typing_extensions import TypedDict
 
-from hpcfl.data.datasets import Dataset
-from hpcfl.data.description import DataDescription
-from hpcfl.data.owners import Owners
+from hpcfl.data.datasets import DataDescription, Dataset, Owners
 from hpcfl.data.sources import _pickled, npz, npz_folders
 from hpcfl.data.sources.base import Source
 from hpcfl.errors import UserError

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 import torch
 
-from hpcfl.data import owners, partition
-from hpcfl.data.datasets import Dataset
+from hpcfl.data import partition
+from hpcfl.data.datasets import Dataset, number_owners
 from hpcfl.data.partitions.by_client import plugin
 from hpcfl.errors import UserError
 
@@ -26,7 +26,7 @@ def data(official_test=0, named=True):
         torch.arange(12) % 3,
         3,
         official_test=official_test,
-        owners=owners.numbered(NAMES) if named else None,
+        owners=number_owners(NAMES) if named else None,
     )
 
 

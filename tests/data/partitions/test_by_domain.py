@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from hpcfl.data import owners, partition
-from hpcfl.data.datasets import Dataset
+from hpcfl.data import partition
+from hpcfl.data.datasets import Dataset, number_owners
 from hpcfl.data.partitions import dirichlet
 from hpcfl.data.partitions.by_domain import plugin
 from hpcfl.data.partitions.dirichlet import Dirichlet
@@ -27,7 +27,7 @@ LABELS = torch.arange(360) % 4
 def data(domain=DOMAIN, **fields):
     x = torch.zeros(len(domain), 1)
     labels = LABELS[: len(domain)]
-    return Dataset("toy", x, labels, 4, owners=owners.numbered(domain), **fields)
+    return Dataset("toy", x, labels, 4, owners=number_owners(domain), **fields)
 
 
 def parts(draw):

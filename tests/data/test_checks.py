@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from hpcfl.data import consistency, datasets
-from hpcfl.data.datasets import Dataset
-from hpcfl.data.owners import Owners
+from hpcfl.data import checks, datasets
+from hpcfl.data.datasets import Dataset, Owners
 from hpcfl.data.sources.base import Source
 from hpcfl.errors import UserError
 from hpcfl.experiment import config
@@ -92,7 +91,7 @@ def test_a_source_must_return_a_data_set():
 )
 def test_images_with_their_channels_last_are_noted(shape, is_noted):
     x = torch.zeros(shape, dtype=torch.uint8)
-    assert bool(consistency.describe_channels_last(x)) is is_noted
+    assert bool(checks.describe_channels_last(x)) is is_noted
     notes = load(replace(WHOLE, x=x)).notes
     assert any("transpose x" in note for note in notes) is is_noted
 
