@@ -7,6 +7,7 @@ Augmentation is a random crop and flip of an image. How an image is changed is i
 
 import copy
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -14,8 +15,10 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from hpcfl.data.datasets import Dataset
-from hpcfl.data.shifted import Shifts
 from hpcfl.rows import randomness
+
+if TYPE_CHECKING:
+    from hpcfl.data.shifted import Shifts
 
 PADDING = 4
 _OFFSETS = 2 * PADDING + 1
@@ -55,7 +58,7 @@ class Samples:
         augment: bool = False,
         global_test: bool = False,
         selection: Sequence[np.ndarray] | None = None,
-        shifts: Shifts | None = None,
+        shifts: "Shifts | None" = None,
     ):
         nothing = [part[:0] for part in train]
         parts = {

@@ -302,14 +302,12 @@ def draw(
     seed: int,
     clients: int,
     newcomers: int,
-) -> Shifts | None:
-    """Draw the shifts of an experiment; None where there are none.
+) -> Shifts:
+    """Draw the shifts of an experiment that has some.
 
     seed: that of the partition. Raises UserError where the data or the clients cannot
     be shifted so.
     """
-    if not shifts:
-        return None
     own = [cast(Shift, shift) for shift in shifts]
     facts = [
         Facts(

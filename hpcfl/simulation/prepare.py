@@ -9,7 +9,7 @@ import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import torch
@@ -30,11 +30,10 @@ from hpcfl.communication import placement
 from hpcfl.communication.agreement import agreed, require_equal
 from hpcfl.communication.communicator import Communicator, Process
 from hpcfl.communication.placement import Placement
-from hpcfl.data import datasets, partition, shifted
+from hpcfl.data import datasets, partition
 from hpcfl.data.datasets import Dataset
 from hpcfl.data.partition import Split
 from hpcfl.data.partitions.base import Scheme
-from hpcfl.data.shifted import Shifts
 from hpcfl.data.validation import hold_out
 from hpcfl.errors import UserError
 from hpcfl.experiment import measures, plugins, user_code
@@ -55,6 +54,9 @@ from hpcfl.simulation.hooks import Hooks
 from hpcfl.storage import digest, provenance
 from hpcfl.storage.clients import ClientStore
 from hpcfl.tracking.base import check as check_trackers
+
+if TYPE_CHECKING:
+    from hpcfl.data.shifted import Shifts
 
 NAMED = 5  # classes of a note
 CLIENT_KEYS = ("client", "clients", "owners")  # of [data], of all sources
@@ -99,7 +101,7 @@ class Prepared:
     measure: Measure  # the number that `best` is about
     data: Dataset  # without its samples
     frozen: str | None = None
-    shifts: Shifts | None = None
+    shifts: "Shifts | None" = None
     samples_crc32: int | None = None
     calendar: Calendar | None = None
     mixes: bool = False
@@ -300,7 +302,13 @@ def _prepare(config: Config, process: Process, seat: Device) -> Prepared:
     _refuse(config, method, process)
     dataset = datasets.load(config.data)
     scheme, newcomers = cast(Scheme, config.partition), config.newcomers.clients
-    shifts = shifted.draw(config.shift, dataset, scheme.seed, scheme.clients, newcomers)
+    shifts = None
+    if config.shift:
+        from hpcfl.data import shifted  # most experiments have no shift
+
+        shifts = shifted.draw(
+            config.shift, dataset, scheme.seed, scheme.clients, newcomers
+        )
     replicas = shifts.replicas if shifts else None
     split = partition.make(scheme, dataset, newcomers, replicas, config.data)
     split = replace(split, groups=shifts.groups() if shifts else None)
@@ -505,7 +513,7 @@ def _idle(placed: Placement) -> list[str]:
 
 
 def _counts(
-    split: Split, dataset: Dataset, shifts: Shifts | None
+    split: Split, dataset: Dataset, shifts: "Shifts | None"
 ) -> tuple[Tensor, Tensor]:
     """Count the training and test samples of each class of clients in round 1, float64
     [clients, classes] each.
