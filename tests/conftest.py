@@ -29,7 +29,7 @@ from hpcfl.errors import UserError
 from hpcfl.experiment import config, sections
 from hpcfl.experiment.config import Training
 from hpcfl.methods.base import Cohort
-from hpcfl.methods.options.ala import Blending
+from hpcfl.methods.options import Blending
 from hpcfl.report import figures
 from hpcfl.rows import layout
 from hpcfl.simulation import signals

@@ -6,13 +6,15 @@ An adapter only inserts its layers and selects the trained parameters by
 choice. Frozen parameters are then constants of the experiment (``rows/constants.py``)
 and lie in no row. Layouts, messages, means, checkpoints and methods need no code for
 them.
+
+The kinds "lora", "bottleneck" and "prompt" are files of this folder, whose ``insert``
+changes a model and returns the names of the trained parameters.
 """
 
-from collections.abc import Callable
+import importlib
 
 from torch import nn
 
-from hpcfl.adapters import bottleneck, lora, prompt
 from hpcfl.errors import UserError
 from hpcfl.experiment.sections import Adapter
 from hpcfl.rows import patterns
@@ -27,7 +29,12 @@ def adapt(module: nn.Module, adapter: Adapter) -> nn.Module:
     """
     if adapter.kind == "none":
         return module
-    trained = INSERT[adapter.kind](module, adapter)
+    trained = set[str]()  # kind "head": the head alone
+    if adapter.kind == "bias":
+        trained = _find_biases(module, adapter)
+    elif adapter.kind != "head":
+        file = importlib.import_module(f"{__name__}.{adapter.kind}")
+        trained = file.insert(module, adapter)
     known = [name for name, _ in module.named_parameters()]
     head = of_parameters(module).head_name
     trained |= {name for name in known if name.split(".")[0] == head}
@@ -37,37 +44,18 @@ def adapt(module: nn.Module, adapter: Adapter) -> nn.Module:
     return module
 
 
-def _nothing_more(module: nn.Module, adapter: Adapter) -> set[str]:
-    """Return no names: the head alone is trained."""
-    return set()
-
-
-def _biases(module: nn.Module, adapter: Adapter) -> set[str]:
+def _find_biases(module: nn.Module, adapter: Adapter) -> set[str]:
     """Return the names of the biases, and of layer norm's scales with
     ``adapter.norms``.
 
     Raises UserError where there is none.
     """
-    names = {
-        name
-        for name, _ in module.named_parameters()
-        if "bias" in name.rpartition(".")[2]
-    }
-    if adapter.norms:
-        for path, layer in module.named_modules():
-            if isinstance(layer, nn.LayerNorm):
-                names |= {f"{path}.{name}" for name, _ in layer.named_parameters()}
+    names = set[str]()
+    for path, layer in module.named_modules():
+        is_norm = adapter.norms and isinstance(layer, nn.LayerNorm)
+        for name, _ in layer.named_parameters(recurse=False):
+            if "bias" in name or is_norm:
+                names.add(f"{path}.{name}" if path else name)
     if not names:
         raise UserError("adapter.kind = 'bias': the model has no biases")
     return names
-
-
-# by ``adapter.kind``: the function that changes a model and returns the names of the
-# trained parameters
-INSERT: dict[str, Callable[[nn.Module, Adapter], set[str]]] = {
-    "lora": lora.insert,
-    "bottleneck": bottleneck.insert,
-    "prompt": prompt.insert,
-    "head": _nothing_more,
-    "bias": _biases,
-}

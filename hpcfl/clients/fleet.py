@@ -106,7 +106,7 @@ class Fleet:
         scores: what ``score`` added up, by column.
         recorded: what ``record`` was given, [n] by name.
         tune_epochs: for how many epochs the models that clients start from are trained
-            at scoring, to be scored after each of these (``Method.score_tuned``).
+            at scoring, to be scored after each of these (``Method.score``).
         scores_starts: whether ``Method.score`` scores the models that clients start
             from; False where that is done at another time than their training.
         pace: of each client the share that it does of the epochs of each training of

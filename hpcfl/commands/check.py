@@ -3,7 +3,6 @@
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from hpcfl.adapters import base
 from hpcfl.commands.run import allowed_silence, check_world
 from hpcfl.communication.agreement import agreed
 from hpcfl.communication.communicator import Communicator
@@ -73,7 +72,11 @@ def _find_unsourced(configs: Iterable[Config]) -> list[str]:
 def _describe_base(experiment: Config) -> list[str]:
     """Return lines on the files that the initial model is read from."""
     files = experiment.adapter.base or experiment.model.init
-    return [plain(line) for line in base.describe(files)] if files else []
+    if not files:
+        return []
+    from hpcfl.adapters import base
+
+    return [plain(line) for line in base.describe(files)]
 
 
 def describe_keys(experiment: Config, whole: bool) -> str:

@@ -17,7 +17,7 @@ from torch import Tensor
 from hpcfl.clients import Fleet
 from hpcfl.communication.message import Inbox, Message
 from hpcfl.methods.base import Audience, Cohort, Setup, State
-from hpcfl.methods.options.ala import Blending
+from hpcfl.methods.options import Blending
 from hpcfl.rows import mixing
 
 

@@ -19,7 +19,7 @@ from torch import Tensor
 from hpcfl.clients import Fleet
 from hpcfl.clients.setup import Setup
 from hpcfl.communication.message import Inbox, Message
-from hpcfl.methods._clients import Audience, Cohort
+from hpcfl.methods._participants import Audience, Cohort
 
 State = dict[str, Tensor]
 

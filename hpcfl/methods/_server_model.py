@@ -7,7 +7,7 @@ from torch import Tensor
 from hpcfl.clients import Fleet
 from hpcfl.communication.message import Inbox, Mean, Message
 from hpcfl.methods.base import Audience, ClientModel, Cohort, Setup, State
-from hpcfl.methods.options.ala import Blending
+from hpcfl.methods.options import Blending
 
 Proximal = tuple[float, Tensor]
 

@@ -73,19 +73,19 @@ import torch.nn.functional as functional
 from pydantic import Field, PositiveInt
 from torch import Tensor, nn
 
-from hpcfl.clients import Fleet, default_prediction
-from hpcfl.clients.losses import Batch, Fit, reads_features
+from hpcfl.clients import Fleet
+from hpcfl.clients.losses import Batch, reads_features
 from hpcfl.clients.setup import Setup as Setup  # methods import it from here
 from hpcfl.communication.message import Inbox, Message
 from hpcfl.errors import UserError
 from hpcfl.experiment.sections import MethodSection
-from hpcfl.methods._client_model import ClientModel as ClientModel
-from hpcfl.methods._clients import Audience as Audience
-from hpcfl.methods._clients import Cohort as Cohort
 from hpcfl.methods._overlay import Overlay as Overlay
+from hpcfl.methods._participants import Audience as Audience
+from hpcfl.methods._participants import ClientModel as ClientModel
+from hpcfl.methods._participants import Cohort as Cohort
+from hpcfl.methods._scoring import score_models
 from hpcfl.rows.declared import NamedTensors
 from hpcfl.rows.layout import Group
-from hpcfl.scores import metric_names
 
 State = dict[str, Tensor]
 # the upper layers that a method treats in its own way: all, the output layer, or the
@@ -380,52 +380,15 @@ class Method(MethodSection, ABC):
         """Score ``client_model`` as ``pre``, or as ``post`` if ``trained``, and
         ``other_models``; arguments as for ``client_model``.
 
-        Nothing is done in a round that is not scored. Who is counted is the same for
-        every method: in ``pre`` the whole audience, in ``post`` those who trained.
+        Nothing is done in a round that is not scored. Every method counts the same
+        clients: in ``pre`` the whole audience, in ``post`` those that trained.
         """
         if not fleet.scored or not (trained or fleet.scores_starts):
             return
+        given = fleet, inbox, rows, trained
         with fleet.trial():
-            column = "post" if trained else "pre"
-            models = {column: self.client_model(fleet, inbox, rows, trained)}
-            models |= self.other_models(fleet, inbox, rows, trained)
-            if not trained and 0 in fleet.tune_epochs:
-                models[metric_names.tuned(0)] = models[column]
-            for columns, model in _with_columns(models):
-                fleet.score(
-                    columns, model.rows, model.predict, model.model, model.variables
-                )
-            if not trained:
-                self.score_tuned(fleet, models[column])
-
-    def score_tuned(self, fleet: Fleet, model: ClientModel) -> None:
-        """Score the models that ``pre`` scores after each of ``evaluation.tune_epochs``
-        epochs at scoring, of which nothing is kept.
-
-        It is the same for every method, so that columns compare what arrived and
-        nothing else: the cross-entropy of the model's own prediction by all of its
-        parameters, with the optimiser, rate and mini-batches of ``[training]``. What a
-        method makes of its local training, a loss of its own, frozen layers, a second
-        model, is in ``post``. Each number of epochs begins anew, in a phase of its own.
-
-        Args:
-            fleet: clients of the cohort, or observers.
-            model: theirs before local training.
-        """
-        for epochs in fleet.tune_epochs:
-            if not epochs:
-                continue
-            column = metric_names.tuned(epochs)
-            with fleet.trial():
-                rows = fleet.train(
-                    model.rows,
-                    loss=Fit(model.predict or default_prediction),
-                    epochs=epochs,
-                    phase=column,
-                    model=model.model,
-                    variables=model.variables,
-                )
-                fleet.score(column, rows, model.predict, model.model, model.variables)
+            own = {"post" if trained else "pre": self.client_model(*given)}
+            score_models(fleet, own | self.other_models(*given), trained)
 
     def observe(self, fleet: Fleet, inbox: Inbox) -> None:
         """Score observers, the clients outside the cohort; what happens to their state
@@ -464,18 +427,3 @@ class Method(MethodSection, ABC):
         without an upload. If newcomers do not train, ``observe`` runs instead.
         """
         self.update(fleet, inbox)
-
-
-def _with_columns(
-    models: Mapping[str, ClientModel],
-) -> list[tuple[list[str], ClientModel]]:
-    """Each model once, with all columns that it is scored as."""
-    scored: list[tuple[list[str], ClientModel]] = []
-    for column, model in models.items():
-        for columns, listed in scored:
-            if listed.same(model):
-                columns.append(column)
-                break
-        else:
-            scored.append(([column], model))
-    return scored

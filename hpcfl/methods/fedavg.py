@@ -9,7 +9,7 @@ theirs up: ``w ← Σ_S N_i w_i / Σ_S N_i``. The result is ``pre``, before loca
 ``ServerModel``, the base of those whose clients start from a model of the server.
 """
 
-from typing import Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic import Field
 from torch import Tensor, nn
@@ -21,7 +21,9 @@ from hpcfl.methods._server_model import (
     ServerModel as ServerModel,
 )  # other methods import it from this module
 from hpcfl.methods.base import Overlay, State, head_of
-from hpcfl.methods.options.class_wise import ClassWise, class_models
+
+if TYPE_CHECKING:
+    from hpcfl.methods.options.class_wise import ClassWise
 
 
 class FedAvg(ServerModel):
@@ -47,8 +49,10 @@ class FedAvg(ServerModel):
         """True with ``aggregation = "class-wise"``."""
         return self.aggregation == "class-wise"
 
-    def class_wise(self) -> ClassWise:
+    def class_wise(self) -> "ClassWise":
         """Return the class-wise aggregation with the method's settings."""
+        from hpcfl.methods.options.class_wise import ClassWise
+
         return ClassWise()
 
     def overlays(self) -> tuple[Overlay, ...]:
@@ -77,6 +81,8 @@ class FedAvg(ServerModel):
         """Return the class models."""
         if not self.is_class_wise:
             return {}
+        from hpcfl.methods.options.class_wise import class_models
+
         models = enumerate(class_models(server))
         return {f"class {label}": model for label, model in models}
 

@@ -34,7 +34,6 @@ from torch import Tensor, nn
 from hpcfl.errors import UserError
 from hpcfl.experiment import plugins, user_code
 from hpcfl.experiment.sections import Model
-from hpcfl.models.heads import CosineHead
 from hpcfl.models.random import RandomLayer as RandomLayer
 
 
@@ -93,6 +92,8 @@ def build(
                 "model.head = 'cosine' needs a model whose output layer is the nn.Linear "
                 f"'head'; '{model.name}' has none"
             )
+        from hpcfl.models.heads import CosineHead
+
         module.head = CosineHead(head.in_features, head.out_features, model.head_scale)
     return module
 

@@ -3,7 +3,7 @@
 
 torch's own ``scaled_dot_product_attention`` has no batching rule for several clients on
 a CPU, and draws its dropout from a stream. The classes here compute the same as torch's
-of the same names, with the same parameters. ``replaced.py`` substitutes them for
+of the same names, with the same parameters. ``replace_layers`` substitutes them for
 torch's.
 """
 
@@ -63,6 +63,14 @@ def gelu_by_tanh(x: Tensor) -> Tensor:
     """
     inner = math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)
     return x * (0.5 + 0.5 * torch.tanh(inner))
+
+
+class GELU(nn.GELU):
+    """torch's GELU, by a formula that is the same for all numbers of a tensor."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        formula = gelu if self.approximate == "none" else gelu_by_tanh
+        return formula(input)
 
 
 class MultiheadAttention(RandomLayer, nn.MultiheadAttention):
@@ -308,12 +316,3 @@ class TransformerDecoder(nn.TransformerDecoder):
                 memory_is_causal,
             )
         return x if self.norm is None else self.norm(x)
-
-
-ATTENTION: dict[type[nn.Module], type[nn.Module]] = {
-    nn.MultiheadAttention: MultiheadAttention,
-    nn.TransformerEncoderLayer: TransformerEncoderLayer,
-    nn.TransformerDecoderLayer: TransformerDecoderLayer,
-    nn.TransformerEncoder: TransformerEncoder,
-    nn.TransformerDecoder: TransformerDecoder,
-}

@@ -5,7 +5,7 @@ A number is a function of a key of two words and of its place among all draws of
 layer for ONE client's mini-batch. Each client draws with its own keys, all in one call.
 
 torch's own layers draw from a stream, which ``torch.func.vmap`` refuses to share.
-``replaced.py`` replaces them in the models of clients.
+``replace_layers`` replaces them in the models of clients.
 """
 
 from collections.abc import Iterator, Sequence
@@ -190,16 +190,6 @@ class AlphaDropout(_Alpha, nn.AlphaDropout):
 
 class FeatureAlphaDropout(_Alpha, _Channels, nn.FeatureAlphaDropout):
     pass
-
-
-KEYED: dict[type[nn.Module], type[nn.Module]] = {
-    nn.Dropout: Dropout,
-    nn.Dropout1d: Dropout1d,
-    nn.Dropout2d: Dropout2d,
-    nn.Dropout3d: Dropout3d,
-    nn.AlphaDropout: AlphaDropout,
-    nn.FeatureAlphaDropout: FeatureAlphaDropout,
-}
 
 
 def random_layers(module: nn.Module) -> list[RandomLayer]:

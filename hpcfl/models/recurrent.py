@@ -5,9 +5,6 @@ torch's own layers have no batching rule for several clients. A single client ru
 through torch's operator, which is faster on a CPU.
 """
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from contextvars import ContextVar
 from typing import Any
 
 import torch
@@ -15,23 +12,7 @@ import torch.nn.functional as functional
 from torch import Tensor, nn
 
 from hpcfl.models.random import RandomLayer
-
-_IN_LANES = ContextVar("in_lanes", default=False)
-
-
-@contextmanager
-def in_lanes() -> Iterator[None]:
-    """Run recurrent layers for many clients in one call within a block."""
-    token = _IN_LANES.set(True)
-    try:
-        yield
-    finally:
-        _IN_LANES.reset(token)
-
-
-def recurs(module: nn.Module) -> bool:
-    """Return whether a model has recurrent layers of this module."""
-    return any(isinstance(part, _Recurrent) for part in module.modules())
+from hpcfl.models.replaced import IN_LANES
 
 
 def _sigmoid(x: Tensor) -> Tensor:
@@ -54,7 +35,7 @@ class _Recurrent(RandomLayer):
     def forward(self, input: Any, hx: Any = None) -> Any:
         """Compute torch's forward pass, with torch's arguments and results."""
         drops = self._key is not None and self.dropout > 0 and self.num_layers > 1
-        if not isinstance(input, Tensor) or not (_IN_LANES.get() or drops):
+        if not isinstance(input, Tensor) or not (IN_LANES.get() or drops):
             return super().forward(input, hx)
         one_sample = input.dim() == 2
         x = input
@@ -130,7 +111,7 @@ class _Recurrent(RandomLayer):
         Returns:
             The outputs [time, batch, width] and the last states.
         """
-        if not _IN_LANES.get():
+        if not IN_LANES.get():
             return self._fused(x, state, weights)
         weight_ih, weight_hh, *others = weights
         bias_ih, bias_hh = others[:2] if self.bias else (None, None)
@@ -204,6 +185,3 @@ class GRU(_Recurrent, nn.GRU):
         reset, update, _ = _sigmoid(inputs + hiddens).unbind(-2)
         new = torch.tanh(inputs.select(-2, 2) + reset * hiddens.select(-2, 2))
         return [new + update * (state[0] - new)]
-
-
-RECURRENT: dict[type[nn.Module], type[nn.Module]] = {nn.LSTM: LSTM, nn.GRU: GRU}

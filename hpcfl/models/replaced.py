@@ -1,20 +1,41 @@
 """Replacements for layers of torch that cannot run for many clients in one call.
 
-They replace layers in a user's module as well. A layer remains the same object, with
-its parameters, names and hooks. Only its class changes to a subclass of torch's.
+``replace_layers`` replaces layers of torch in a user's module as well. A layer remains
+the same object, with its parameters, names and hooks, because a module may refer to its
+layers from anywhere: only its class changes to a subclass of torch's. torch's own
+parametrizations change classes in the same way.
 """
 
+import importlib
 from collections.abc import Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any
 
 import torch
 import torch.nn.functional as functional
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from hpcfl.models.attention import ATTENTION, gelu, gelu_by_tanh
-from hpcfl.models.random import KEYED
-from hpcfl.models.recurrent import RECURRENT, in_lanes
+# By the name of torch's layer: the file of this folder that has its replacement, of the same name.
+FILES = {
+    "Dropout": "random",
+    "Dropout1d": "random",
+    "Dropout2d": "random",
+    "Dropout3d": "random",
+    "AlphaDropout": "random",
+    "FeatureAlphaDropout": "random",
+    "MultiheadAttention": "attention",
+    "TransformerEncoderLayer": "attention",
+    "TransformerDecoderLayer": "attention",
+    "TransformerEncoder": "attention",
+    "TransformerDecoder": "attention",
+    "LSTM": "recurrent",
+    "GRU": "recurrent",
+    "Embedding": "replaced",
+    "GELU": "attention",
+}
+IN_LANES = ContextVar("in_lanes", default=False)
 
 
 class Embedding(nn.Embedding):
@@ -32,37 +53,29 @@ class Embedding(nn.Embedding):
         return torch.where(padding, vectors.detach(), vectors)
 
 
-class GELU(nn.GELU):
-    """torch's GELU, by a formula that is the same for all numbers of a tensor."""
-
-    def forward(self, input: Tensor) -> Tensor:
-        formula = gelu if self.approximate == "none" else gelu_by_tanh
-        return formula(input)
-
-
-REPLACED: dict[type[nn.Module], type[nn.Module]] = {
-    **KEYED,
-    **ATTENTION,
-    **RECURRENT,
-    nn.Embedding: Embedding,
-    nn.GELU: GELU,
-}
-
-
 def replace_layers(module: nn.Module) -> nn.Module:
     """Replace layers that cannot run side by side, and return the module."""
     for layer in module.modules():
+        name = type(layer).__name__
         # Subclasses are not replaced, because they may compute something else.
-        layer.__class__ = REPLACED.get(type(layer), type(layer))
+        if name in FILES and type(layer) is getattr(nn, name):
+            file = importlib.import_module(f"hpcfl.models.{FILES[name]}")
+            layer.__class__ = getattr(file, name)
     return module
 
 
 def restore_layers(module: nn.Module) -> nn.Module:
     """Restore torch's own layers, and return the module."""
-    plain = {replaced: original for original, replaced in REPLACED.items()}
     for layer in module.modules():
-        layer.__class__ = plain.get(type(layer), type(layer))
+        kind: Any = type(layer)
+        if kind.__module__.startswith("hpcfl.models.") and kind.__name__ in FILES:
+            layer.__class__ = getattr(nn, kind.__name__)
     return module
+
+
+def is_recurrent(module: nn.Module) -> bool:
+    """Return whether a model has recurrent layers."""
+    return any(isinstance(part, nn.LSTM | nn.GRU) for part in module.modules())
 
 
 @contextmanager
@@ -72,5 +85,9 @@ def side_by_side() -> Iterator[None]:
     In the block a user's ``scaled_dot_product_attention`` uses matrix products. Some of
     its other backends process the clients in a loop.
     """
-    with sdpa_kernel(SDPBackend.MATH), in_lanes():
-        yield
+    with sdpa_kernel(SDPBackend.MATH):
+        token = IN_LANES.set(True)
+        try:
+            yield
+        finally:
+            IN_LANES.reset(token)

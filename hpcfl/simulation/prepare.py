@@ -15,8 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from hpcfl import adapters, models
-from hpcfl.adapters import base
+from hpcfl import models
 from hpcfl.clients.batch_plan import AskedTraining
 from hpcfl.clients.execution import choose
 from hpcfl.clients.fleet import Fleet, buffer_name
@@ -39,11 +38,9 @@ from hpcfl.errors import UserError
 from hpcfl.experiment import measures, plugins, user_code
 from hpcfl.experiment.config import MIXED, Config
 from hpcfl.files import scratch
-from hpcfl.methods import misspelt
 from hpcfl.methods.base import Audience, Cohort, Method, Overlay, State
 from hpcfl.methods.options import refuse_without_effect
-from hpcfl.methods.options.averaged_buffers import AveragedBuffers
-from hpcfl.models import initial, mixed, usable
+from hpcfl.models import usable
 from hpcfl.models.replaced import replace_layers
 from hpcfl.rows import constants, layout, mixing, randomness
 from hpcfl.scores.base import Score
@@ -395,7 +392,6 @@ def _prepare(config: Config, process: Process, seat: Device) -> Prepared:
         server=server,
         notes=[
             *config.notes,
-            *misspelt.notes(type(method)),
             *of_base,
             *(note for note in dataset.description.notes if note not in split.notes),
             *split.notes,
@@ -599,6 +595,8 @@ def _overlays(
     """Return the overlays of a run, the innermost first."""
     overlays = list(method.overlays())
     if buffers.width and config.training.buffers == "average":
+        from hpcfl.methods.options.averaged_buffers import AveragedBuffers
+
         # Only a client's "model" has statistics that travel.
         statistics = layout.to_row(buffers, template)
         averaged = layout.floating(buffers, template)
@@ -623,36 +621,30 @@ def _builders(
     # taken out here, so that the function does not keep all samples
     shape, classes, vocabulary = dataset.shape, dataset.classes, dataset.vocabulary
 
-    in_bfloat16 = config.runtime.precision == MIXED
-
     def built() -> nn.Module:
         return models.build(config.model, shape, classes, vocabulary)
 
     given, notes = _given(config, built)
 
-    def completed(module: nn.Module) -> nn.Module:
-        # The adapter comes first: what a method adds to the model is its own to train.
-        adapted = adapters.adapt(module, config.adapter)
-        if in_bfloat16:
-            # by itself: what a method adds is computed in float32
-            adapted = mixed.mix(replace_layers(adapted))
-        return replace_layers(method.adapt(adapted))
-
     def fresh() -> nn.Module:
-        return completed(built())
+        return _complete(config, method, built())
 
     def first() -> nn.Module:
         module = built()
         if given:
             module.load_state_dict(given, strict=False)
-        return completed(module)
+        return _complete(config, method, module)
 
     statistics = _statistics(config, fresh, dataset)
 
     def of_base(module: nn.Module) -> dict[str, Tensor]:
         adapted = config.adapter.kind != "none"
         values = constants.frozen(module, adapted, statistics)
-        return mixed.stored(module, values) if in_bfloat16 else values
+        if config.runtime.precision != MIXED:
+            return values
+        from hpcfl.models import mixed
+
+        return mixed.stored(module, values)
 
     with randomness.seeded(config.seed, *INITIAL):
         frozen = of_base(first())
@@ -672,6 +664,21 @@ def _builders(
         digest.of_tensors(content) if content else None,
         notes,
     )
+
+
+def _complete(config: Config, method: Method, module: nn.Module) -> nn.Module:
+    """Return a built model with its adapter, precision and the method's changes."""
+    if config.adapter.kind != "none":
+        from hpcfl import adapters
+
+        # The adapter comes first: what a method adds to the model is its own to train.
+        module = adapters.adapt(module, config.adapter)
+    if config.runtime.precision == MIXED:
+        from hpcfl.models import mixed
+
+        # by itself: what a method adds is computed in float32
+        module = mixed.mix(replace_layers(module))
+    return replace_layers(method.adapt(module))
 
 
 def _statistics(
@@ -709,10 +716,14 @@ def _given(
             raise UserError("adapter.names: needs adapter.base, the file that has them")
         if init is None:
             return {}, []
+        from hpcfl.models import initial
+
         with randomness.seeded(config.seed, *INITIAL):
             return initial.read(init, build()), []
     if init is not None:
         raise UserError("model.init and adapter.base exclude each other")
+    from hpcfl.adapters import base
+
     with randomness.seeded(config.seed, *INITIAL):
         of_base = base.read(adapter, build())
     return of_base.tensors, of_base.notes

@@ -3,6 +3,7 @@ same parameters under the same names.
 """
 
 import copy
+import importlib
 import inspect
 
 import pytest
@@ -10,9 +11,8 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from hpcfl.models.attention import ATTENTION
 from hpcfl.models.random import keyed, random_layers
-from hpcfl.models.replaced import replace_layers, restore_layers
+from hpcfl.models.replaced import FILES, replace_layers, restore_layers
 
 # what torch says of an encoder with an odd number of heads
 NESTED = pytest.mark.filterwarnings("ignore:enable_nested_tensor is True:UserWarning")
@@ -106,7 +106,7 @@ FORMS = [
 @NESTED
 @pytest.mark.parametrize("keys", FORMS, ids=["post", "pre", "no bias"])
 @pytest.mark.parametrize("name", LAYERS)
-def test_layers_of_transformers_are_torchs(name, keys):
+def test_replaced_of_transformers_are_torchs(name, keys):
     theirs, ours = pair(LAYERS[name](**keys))
     tokens = (BATCH, TOKENS) if keys.get("batch_first") else (TOKENS, BATCH)
     x, memory = torch.randn(2, *tokens, WIDTH)
@@ -194,14 +194,17 @@ def test_gelu_is_torchs(approximate):
     equal(ours(x), theirs(x))
 
 
-@pytest.mark.parametrize("theirs", ATTENTION)
-def test_what_comes_in_a_layers_place_takes_what_it_takes(theirs):
+@pytest.mark.parametrize(
+    "name", [name for name, file in FILES.items() if file == "attention"]
+)
+def test_a_replacement_takes_the_arguments_of_torchs_layer(name):
     """The same arguments in the same order, with the same defaults."""
+    ours = importlib.import_module(f"hpcfl.models.{FILES[name]}")
     expected, got = (
         [
             (argument.name, argument.default)
             for argument in inspect.signature(kind.forward).parameters.values()
         ]
-        for kind in (theirs, ATTENTION[theirs])
+        for kind in (getattr(torch.nn, name), getattr(ours, name))
     )
     assert got == expected

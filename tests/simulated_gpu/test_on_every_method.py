@@ -13,7 +13,7 @@ from on_gpu import CHOSEN, PLAYED
 from hpcfl.clients import StepContext, scoring
 from hpcfl.clients.execution import cuda_graphs
 from hpcfl.experiment import plugins
-from hpcfl.methods.options.ala import Blending
+from hpcfl.methods.options import Blending
 
 # Of five clients, of whom each round leaves out another one with six samples (seed 3): four
 # lanes take a step, two a second one of two samples, so that two graphs are enough.

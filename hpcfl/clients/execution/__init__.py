@@ -16,7 +16,7 @@ from hpcfl.clients.execution.batched import BatchedKernel
 from hpcfl.clients.execution.kernel import Kernel, SerialKernel, Session
 from hpcfl.clients.execution.limits import is_batching_limit
 from hpcfl.clients.losses import convolves
-from hpcfl.models.recurrent import recurs
+from hpcfl.models.replaced import is_recurrent
 
 CACHE = (
     3 << 20
@@ -53,7 +53,7 @@ def by_rule(module: nn.Module, device: torch.device) -> int:
     """Return the number of lanes that ``"auto"`` stands for (see ``choose``)."""
     if device.type != "cpu":
         return 1 << 30
-    return 1 if convolves(module) or recurs(module) else in_cache(module)
+    return 1 if convolves(module) or is_recurrent(module) else in_cache(module)
 
 
 def in_cache(module: nn.Module) -> int:

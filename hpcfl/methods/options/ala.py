@@ -10,16 +10,15 @@ it too (``ala = true``, ``Blending``).
 """
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as functional
-from pydantic import Field
 from torch import Tensor, nn
 
 from hpcfl.clients import Fleet, StepContext
 from hpcfl.clients.losses import Batch, reads_features
-from hpcfl.methods.base import Method, Setup, State
+from hpcfl.methods.base import Setup, State
 from hpcfl.rows.layout import Group
 
 Activation = Literal["round", "own"]  # whose second round learns Ω until it converges
@@ -119,42 +118,6 @@ class AdaptiveLocalAggregation:
         fleet.state["ala.weights"] = after["omega"]
         fleet.state["ala.rounds"] = taken + 1
         return blended
-
-
-class Blending(Method):
-    """A method whose clients can blend their own model with the received one.
-
-    ``ServerModel`` and ``Anchored`` derive from it. ``blended`` is called in their
-    ``start``; their ``update`` assigns the trained model to ``fleet.state["model"]``.
-
-    Attributes:
-        blended_layers: the layers that ``ala`` blends.
-    """
-
-    blended_layers: ClassVar[Group] = 1
-
-    ala: bool = Field(
-        False,
-        description="blend own model and what comes down by FedALA's module (s = 0.8, p = 1) before training",
-    )
-
-    def adaptive_aggregation(self) -> AdaptiveLocalAggregation:
-        """Return ALA with the method's settings."""
-        return AdaptiveLocalAggregation(layers=self.blended_layers)
-
-    def client_state(self, setup: Setup) -> State:
-        state = super().client_state(setup)
-        if not self.ala:
-            return state
-        return {**state, **self.adaptive_aggregation().client_state(setup)}
-
-    def blended(self, fleet: Fleet, start: Tensor, received: Tensor) -> Tensor:
-        """Return the models that training starts from: ``start``, or with ``ala`` the
-        blends of the clients' own models and ``received``.
-        """
-        if not self.ala:
-            return start
-        return self.adaptive_aggregation().adapt(fleet, received)
 
 
 @reads_features()

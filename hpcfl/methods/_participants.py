@@ -1,5 +1,5 @@
-"""Sets of clients for a method's server hooks: the receivers of a message and the
-senders of uploads.
+"""Arguments and results of a method's hooks: the receivers of a message, the senders of
+uploads, and the models that clients use.
 """
 
 from dataclasses import dataclass
@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from hpcfl.clients.losses import Predict, Tensors
 from hpcfl.clients.setup import Setup
 from hpcfl.rows.layout import Layout
 
@@ -77,3 +78,29 @@ class Cohort:
         1/n if uniform.
         """
         return self.shares / self.shares.sum()
+
+
+@dataclass(frozen=True)
+class ClientModel:
+    """A model for each client: ``rows`` [n, P], or [P] if it is the same for all.
+
+    Attributes:
+        predict: (model, x, lane) → logits [batch, classes]; default ``model(x)``.
+        variables: The inputs of ``predict`` as ``lane.NAME``, tensors [n, …] by name.
+        model: The name of the model, for methods with several models that have
+            batch-norm buffers of their own.
+    """
+
+    rows: Tensor
+    predict: Predict | None = None
+    variables: Tensors | None = None
+    model: str = "model"
+
+    def is_same(self, other: "ClientModel") -> bool:
+        """Return whether both have the very same objects; equal values do not count."""
+        return (
+            self.rows is other.rows
+            and self.predict is other.predict
+            and self.variables is other.variables
+            and self.model == other.model
+        )
