@@ -83,7 +83,7 @@ from hpcfl.methods._overlay import Overlay as Overlay
 from hpcfl.methods._participants import Audience as Audience
 from hpcfl.methods._participants import ClientModel as ClientModel
 from hpcfl.methods._participants import Cohort as Cohort
-from hpcfl.methods._scoring import score_models
+from hpcfl.methods._score_columns import score_models
 from hpcfl.rows.declared import NamedTensors
 from hpcfl.rows.layout import Group
 

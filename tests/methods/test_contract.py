@@ -5,31 +5,8 @@ import runpy
 import textwrap
 
 import pytest
-from tiny import table
 
-from hpcfl.communication.communicator import OneProcess
-from hpcfl.errors import UserError
-from hpcfl.experiment import config
 from hpcfl.methods import base
-from hpcfl.methods.fedavg import FedAvg
-from hpcfl.simulation import preflight
-from hpcfl.simulation.prepare import prepare
-
-
-class Weighs(FedAvg):
-    """FedAvg that would scale what it sends by the weights of those who get it."""
-
-    def send(self, server, audience):
-        return {"model": server["model"] * audience.weights.sum()}
-
-
-def test_an_audience_has_no_weights():
-    """In scored rounds it is everybody: a message made with weights would depend on how
-    often a run is scored.
-    """
-    prepared = prepare(config.parse(table("test_contract:Weighs")), OneProcess())
-    with pytest.raises(UserError, match="'Audience' object has no attribute 'weights'"):
-        preflight.run(prepared, OneProcess())
 
 
 @pytest.mark.slow

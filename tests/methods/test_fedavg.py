@@ -76,12 +76,6 @@ def test_fedavg_10_one_full_batch_is_a_centralised_step(federate):
     np.testing.assert_allclose(ended["head.bias"], bias, atol=1e-6)
 
 
-def test_fedavg_10_weights_sum_to_one_over_those_who_upload(cohort):
-    weights = cohort([[1, 2], [3, 4], [7, 7]]).weights
-    assert weights.dtype == torch.float64
-    assert weights.tolist() == pytest.approx([3 / 24, 7 / 24, 14 / 24], abs=1e-15)
-
-
 def test_fedavg_8_scores_the_global_model_before_training(federate):
     played = federate("fedavg", rounds=2)
     np.testing.assert_array_equal(
