@@ -64,8 +64,7 @@ def _find_unsourced(configs: Iterable[Config]) -> list[str]:
     """
     lines: dict[str, None] = {}
     for experiment in configs:
-        setting = protocols.flat(experiment.resolved())
-        lines |= dict.fromkeys(protocols.unsourced(setting))
+        lines |= dict.fromkeys(protocols.unsourced(experiment.resolved()))
     return list(lines)
 
 

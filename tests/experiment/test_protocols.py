@@ -12,11 +12,15 @@ PAPERS = sorted((ROOT / "launch" / "papers").glob("*.toml"))
 ACCURACIES = ("acc", "acc_approx", "acc_joining_clients_only", "GM", "PM(V)", "PM(L)")
 
 
-def resolved(protocol, method="fedavg", dataset="cifar-10", **keys):
+def parsed(protocol, method="fedavg", dataset="cifar-10", **keys):
     table = {"protocol": protocol}
     for key, value in {"method.name": method, "data.dataset": dataset, **keys}.items():
         experiment_file.assign(table, key, value)
-    return protocols.flat(config.parse(table).resolved())
+    return config.parse(table).resolved()
+
+
+def resolved(protocol, **keys):
+    return protocols.flat(parsed(protocol, **keys))
 
 
 @pytest.mark.parametrize(
@@ -267,7 +271,7 @@ def test_values_follow_data_model_and_method(protocol, keys, expected):
     ],
 )
 def test_values_without_a_source_are_named(protocol, keys, word):
-    found = protocols.unsourced(resolved(protocol, **keys))
+    found = protocols.unsourced(parsed(protocol, **keys))
     assert len(found) == bool(word) and (word or "") in "".join(found)
 
 
