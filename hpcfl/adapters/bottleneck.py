@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from torch.nn import Parameter
 
 from hpcfl.errors import UserError
-from hpcfl.experiment.plugins import suggest_from_many
+from hpcfl.experiment.plugins import nearest
 from hpcfl.experiment.sections import Adapter
 from hpcfl.models.transformer import Block
 from hpcfl.rows import patterns
@@ -83,7 +83,7 @@ def _targets(module: nn.Module, adapter: Adapter) -> list[str]:
     if not blocks:
         raise UserError(
             "adapter.targets: the model has no blocks of a transformer that hpcfl knows; "
-            f"name the layers that bottlenecks follow{suggest_from_many('', possible)}"
+            f"name the layers that bottlenecks follow{nearest('', possible)}"
         )
     return blocks
 

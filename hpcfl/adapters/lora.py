@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.nn import Parameter
 
 from hpcfl.errors import UserError
-from hpcfl.experiment.plugins import suggest_from_many
+from hpcfl.experiment.plugins import nearest
 from hpcfl.experiment.sections import Adapter
 from hpcfl.models.replaced import Embedding
 from hpcfl.rows import patterns
@@ -135,7 +135,7 @@ def _targets(module: nn.Module, adapter: Adapter) -> list[str]:
     if not found:
         raise UserError(
             "adapter.targets: the model has no layers that are named as queries and values "
-            f"are; name the layers to adapt{suggest_from_many('', possible)}"
+            f"are; name the layers to adapt{nearest('', possible)}"
         )
     return found
 

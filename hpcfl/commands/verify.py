@@ -182,7 +182,7 @@ def _chosen(path: Path, sample: int, names: Sequence[str]) -> list[Run]:
         raise UserError(f"{path}: no run is finished")
     for name in names:
         if name not in finished:
-            hint = plugins.suggest_from_many(name, list(finished))
+            hint = plugins.nearest(name, list(finished))
             raise UserError(f"{path}: no finished run '{name}'{hint}")
     drawn = names or random.sample(sorted(finished), min(sample, len(finished)))
     return [finished[name] for name in sorted(drawn)]

@@ -9,10 +9,9 @@ import hashlib
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar, cast
+from typing import Annotated, Any, Literal, TypeVar
 
 import pydantic
 from pydantic import AfterValidator, Field, PositiveInt, SerializeAsAny
@@ -67,7 +66,7 @@ ADDED = {
 
 def _short(name: str) -> str:
     if len(name.encode()) > LONGEST:
-        raise ValueError(f"at most {LONGEST} bytes long")
+        raise ValueError(f"must be at most {LONGEST} bytes long")
     return name
 
 
@@ -285,7 +284,7 @@ def checked(table: dict[str, Any]) -> tuple[Config | None, list[str]]:
         for place, section in sections.items()
     }
     shifts = {
-        place: tried(partial(_shift, place, given), place)
+        place: tried(partial(_section, place, Shift, given), place)
         for place, given in _tables(table).items()
     }
     everything: dict[str, Any] = {**table, **found}
@@ -312,54 +311,31 @@ def _tables(table: dict[str, Any]) -> dict[str, Any]:
     return {f"shift.{position}": shift for position, shift in enumerate(listed)}
 
 
-def _shift(place: str, given: Any) -> Section:
-    """Return one of the tables of ``[[shift]]`` as a section.
-
-    Raises UserError, or pydantic's ValidationError.
-    """
-    if not isinstance(given, dict):
-        raise UserError(f"{place} = {_shown(given)}: must be a table of [[shift]]")
-    return _of_plugin(plugin_keys.shift_class(given, place), given)
-
-
 def _section(place: str, kind: type[Section], given: Any) -> Section:
-    """Return a section of the experiment file, of the plugin's own class if it names
-    one.
+    """Return a section of the experiment file, with the keys of the plugin that it
+    names.
 
-    kind: the class that all such sections share. Raises UserError, or pydantic's
-    ValidationError.
+    kind: the class that all such sections share. Raises UserError, with file and line
+    for a failure in a user's code, or pydantic's ValidationError.
     """
     if not isinstance(given, dict):
         raise UserError(f"{place} = {_shown(given)}: must be a table, [{place}]")
-    if place == "partition":
-        return _of_plugin(plugin_keys.partition_class(given), _without_word(given))
-    if place == "data":
-        return plugin_keys.data(**given)
-    if place == "model":
-        return plugin_keys.model(**given)
-    if place == "method":
-        return _of_plugin(plugin_keys.method_class(given), given)
-    if place == "participation":
-        return _of_plugin(plugin_keys.selection_class(given), given)
-    return kind(**given)
-
-
-def _of_plugin(kind: type[Section], given: dict[str, Any]) -> Section:
-    """Return a section of the class ``kind``, which may be a user's own.
-
-    Raises UserError with file and line for a failure in the user's code, or pydantic's
-    ValidationError.
-    """
-    try:
+    name = place.partition(".")[0]
+    if name not in plugin_keys.PLUGINS:
         return kind(**given)
+    if place == "partition":
+        given = _without_word(given)
+    try:
+        return plugin_keys.section(place, given)
     except (UserError, pydantic.ValidationError):
         raise
     except Exception as error:
         # wrong arguments of its __init__ fail outside of its code
-        place = user_code.find_line(error) or user_code.find_definition(kind)
-        if place is None:
+        plugin = plugin_keys.find(place, given)
+        at = user_code.find_line(error) or user_code.find_definition(plugin)
+        if at is None:
             raise
-        raise UserError(f"{place}: {user_code.describe_error(error)}") from error
+        raise UserError(f"{at}: {user_code.describe_error(error)}") from error
 
 
 def _check_stragglers(participation: Participation, training: Training) -> None:
@@ -542,49 +518,32 @@ def _explained(
     error: pydantic.ValidationError, place: str, table: dict[str, Any]
 ) -> list[str]:
     """Return a line for each wrong key in the section ``place`` ("" for the whole
-    file).
+    file): the key, its value and the allowed ones.
     """
-    by_key: dict[tuple[str, ...], list[Any]] = {}
+    lines: dict[str, str] = {}
     for one in error.errors(include_url=False):
-        location = _location(one["loc"], place, table)
-        by_key.setdefault(tuple(location[:2]), []).append(one)
-    return [_explain(errors, place, table) for errors in by_key.values()]
+        first, *inner = one["loc"] or ("",)
+        # pydantic's path also names members of unions
+        positions = [part for part in inner if isinstance(part, int)]
+        path = [str(part) for part in (place, first, *positions) if part != ""]
+        key, text = ".".join(path), _allowed(one["msg"])
+        if one["type"] == "extra_forbidden":
+            allowed = _fields_of(place, table)
+            lines[key] = f"unknown key '{key}'{plugins.nearest(str(first), allowed)}"
+        elif one["type"] == "missing":
+            lines[key] = f"'{key}' is missing"
+        elif key == place:  # about several of its keys
+            lines[key] = f"{key}: {text}"
+        elif key in lines:  # another member of a union
+            lines[key] += f" or {text}"
+        elif not any(known.startswith(f"{place}.{first}.") for known in lines):
+            lines[key] = f"{key} = {_shown(one['input'])}: {text}"
+    return list(lines.values())
 
 
-def _explain(errors: list[Any], place: str, table: dict[str, Any]) -> str:
-    """Return one line for the first of the errors about a key."""
-    first = errors[0]
-    location = _location(first["loc"], place, table)
-    key = ".".join(location)
-    if first["type"] == "extra_forbidden":
-        kind = (
-            "section"
-            if isinstance(first["input"], dict) and len(location) == 1
-            else "key"
-        )
-        allowed, others = _fields_of(location[:-1], table), _elsewhere(table)
-        return f"unknown {kind} '{key}'{plugins.nearest(location[-1], allowed, others)}"
-    if first["type"] == "missing":
-        return f"'{key}' is missing"
-    if first["type"] == "value_error" and location == [place]:  # of the whole table
-        return f"{key}: {_wanted(first)}"
-    if first["type"] in ("model_type", "dict_type"):
-        return f"{key} = {_shown(first['input'])}: must be a table, [{key}]"
-    # a union has an error for each of its members
-    wanted = [
-        _wanted(one)
-        for one in errors
-        if _location(one["loc"], place, table) == location
-    ]
-    field = (
-        _fields_of(location[:1], table).get(location[1])
-        if len(location) > 1
-        else Config.model_fields.get(key)
-    )
-    meaning = (
-        f" ({field.description})" if field is not None and field.description else ""
-    )
-    return f"{key} = {_shown(first['input'])}: must be {' or '.join(wanted)}{meaning}{_closest(first)}"
+def _allowed(message: str) -> str:
+    """Return the allowed values that a message of pydantic names."""
+    return re.sub(r"^\w+ should", "must", message.removeprefix("Value error, "))
 
 
 def _shown(value: Any) -> str:
@@ -592,69 +551,10 @@ def _shown(value: Any) -> str:
     return text if len(text) <= 200 else f"{text[:200]}…"
 
 
-def _closest(error: Any) -> str:
-    """Return a hint at the intended word, "" unless one of the allowed words is close."""
-    words = re.findall("'(.+?)'", error.get("ctx", {}).get("expected", ""))
-    meant = plugins.closest(str(error["input"]), words)
-    return f"; did you mean '{meant}'?" if meant else ""
-
-
-def _wanted(error: Any) -> str:
-    """Return the allowed values, to follow "must be"."""
-    if (
-        error["type"] in ("sequence_str", "list_type")
-        or error.get("ctx", {}).get("class") == "Sequence"
-    ):
-        return "a list"
-    words: str = error["msg"]
-    for prefix in ("Value error, ", "Input should be ", "String should "):
-        words = words.removeprefix(prefix)
-    return (
-        words.replace("match pattern", "of the form")
-        .replace("a valid ", "a ")
-        .replace("a integer", "an integer")
-    )
-
-
-def _location(
-    loc: tuple[int | str, ...], place: str, table: dict[str, Any]
-) -> list[str]:
-    """Return the path of an error's key: section, key, and positions in a list.
-
-    loc: pydantic's path within the section ``place``, which also names members of
-    unions; these are left out.
-    """
-    whole = [*([place] if place else []), *loc]
-    depth = 2 if isinstance(table.get(str(whole[0])), dict) else 1
-    return [
-        str(part)
-        for part in [
-            *whole[:depth],
-            *(part for part in whole[depth:] if isinstance(part, int)),
-        ]
-    ]
-
-
-def _elsewhere(table: dict[str, Any]) -> list[str]:
-    """Return the keys of all sections with known plugins, as ``training.lr``."""
-    keys = []
-    for section in SECTIONS:
-        if isinstance(table.get(section, {}), dict):
-            with suppress(UserError):
-                known = _fields_of([section], table)
-                keys += [f"{section}.{key}" for key in known]
-    return keys
-
-
-def _fields_of(location: list[str], table: dict[str, Any]) -> Mapping[str, Any]:
-    """Return the valid keys of the section at ``location`` with their pydantic fields,
-    if any.
-    """
-    if not location:
-        return Config.model_fields | dict.fromkeys(OF_MANY_RUNS)
-    section, given = location[0], table.get(location[0], {})
-    if section in plugin_keys.SELECTORS:
-        return plugin_keys.fields(section, given)
-    if section.startswith("shift."):
-        return plugin_keys.shift_class(given, section).model_fields
-    return cast(type[Section], Config.model_fields[section].annotation).model_fields
+def _fields_of(place: str, table: dict[str, Any]) -> Iterable[str]:
+    """Return the valid keys of a section, or of the whole file for ""."""
+    if not place:
+        return [*Config.model_fields, *OF_MANY_RUNS]
+    if place.partition(".")[0] in plugin_keys.PLUGINS:
+        return plugin_keys.fields(place, table.get(place, {}))
+    return SECTIONS[place].model_fields

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from hpcfl.errors import UserError
-from hpcfl.experiment import plugins
 from hpcfl.files import atomic, user_files
 
 MOST_BYTES = 1_000_000  # of a file
@@ -28,10 +27,7 @@ def parsed(path: str | Path) -> dict[str, Any]:
         text = user_files.read_bytes(path, MOST_BYTES).decode()
         table = json.loads(text) if kind == "JSON" else tomllib.loads(text)
     except FileNotFoundError:
-        neighbours = [file.name for file in Path(path).parent.glob("*.toml")]
-        meant = plugins.closest(Path(path).name, neighbours)
-        hint = f"; did you mean '{Path(path).with_name(meant)}'?" if meant else ""
-        raise UserError(f"{path}: no such experiment file{hint}") from None
+        raise UserError(f"{path}: no such experiment file") from None
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"{path}: cannot be read ({atomic.reason(error)})") from None
     except (ValueError, RecursionError) as error:

@@ -3,7 +3,7 @@
 import inspect
 from collections.abc import Callable, Mapping
 from functools import cache
-from typing import Any
+from typing import Any, cast
 
 import pydantic
 from pydantic import BaseModel
@@ -20,13 +20,31 @@ from hpcfl.experiment.sections import (
     Shift,
 )
 
+# The key that names the plugin, the package of the plugins and their common keys.
+PLUGINS: dict[str, tuple[str, str, type[Section]]] = {
+    "data": ("dataset", "hpcfl.data.sources", Data),
+    "partition": ("scheme", "hpcfl.data.partitions", Partition),
+    "shift": ("kind", "hpcfl.data.shifts", Shift),
+    "model": ("name", "hpcfl.models", Model),
+    "method": ("name", "hpcfl.methods", MethodSection),
+    "participation": ("select", "hpcfl.clock.selection", Participation),
+}
 SELECTORS = {
-    "data": "dataset",
-    "partition": "scheme",
-    "model": "name",
-    "method": "name",
-    "participation": "select",
-}  # the key that names the plugin
+    section: key for section, (key, *_) in PLUGINS.items() if section != "shift"
+}
+
+
+def find(place: str, given: Mapping[str, Any]) -> Any:
+    """Return the plugin that a section names.
+
+    place: the section, or ``shift.0`` for a table of ``[[shift]]``. Raises UserError.
+    """
+    key, package, common = PLUGINS[place.partition(".")[0]]
+    field = common.model_fields[key]
+    if key not in given and field.is_required():
+        allowed = ", ".join(plugins.names(package))
+        raise UserError(f"'{place}.{key}' is missing; allowed: {allowed}")
+    return plugins.find(package, f"{place}.{key}", given.get(key, field.default))
 
 
 @cache
@@ -70,122 +88,60 @@ def _own_keys(make: Callable[..., Any], first: list[str], what: str) -> type[Bas
         ) from None
 
 
-_COMMON_MODEL_KEYS = [key for key in Model.model_fields if key != "options"]
+def section(place: str, given: Mapping[str, Any]) -> Section:
+    """Return a section that names a plugin, with the plugin's own keys.
 
-
-def model(**table: Any) -> Model:
-    """Return the section ``[model]``.
-
-    Its own keys must be parameters of the model called ``name``. Raises UserError, or
-    pydantic's ValidationError for wrong values.
+    place: as of ``find``. Raises UserError, or pydantic's ValidationError for wrong
+    values.
     """
-    common = {key: table.pop(key) for key in _COMMON_MODEL_KEYS if key in table}
-    name = common.get("name", Model.model_fields["name"].default)
-    own_keys = model_keys(name)
-    options = own_keys(**table)
-    return Model(**common, options=options.model_dump())
+    if place not in ("data", "model"):
+        return cast(Section, find(place, given)(**given))
+    *_, common = PLUGINS[place]
+    shared = {key: value for key, value in given.items() if key in common.model_fields}
+    own = {key: value for key, value in given.items() if key not in shared}
+    options = fields_class(place, given)(**own).model_dump()
+    return common(**{**shared, "options": options})
+
+
+def fields_class(place: str, given: Mapping[str, Any]) -> type[BaseModel]:
+    """Return the class whose fields are the own keys of a section's plugin.
+
+    For a data set they are the parameters of its source's ``read``, for a model those
+    of the callable that makes it. Raises UserError.
+    """
+    plugin = find(place, given)
+    if place == "data":
+        name = given.get("dataset", Data.model_fields["dataset"].default)
+        called = f"data.dataset = '{name}': read"
+        return _own_keys(plugin.read, ["name", "root"], called)
+    if place == "model":
+        name = given.get("name", Model.model_fields["name"].default)
+        return _own_keys(plugin, ["shape", "classes"], f"model.name = '{name}'")
+    return cast(type[BaseModel], plugin)
 
 
 def model_keys(name: str) -> type[BaseModel]:
-    """Return a section of a model's own keys.
-
-    They are the parameters after (shape, classes) of the callable that makes it. Raises
-    UserError.
-    """
-    make = plugins.find("hpcfl.models", "model.name", name)
-    return _own_keys(make, ["shape", "classes"], f"model.name = '{name}'")
-
-
-_COMMON_DATA_KEYS = [key for key in Data.model_fields if key != "options"]
-
-
-def data(**table: Any) -> Data:
-    """Return the section ``[data]``.
-
-    Its own keys must be parameters of the reader of the data set called ``dataset``.
-    Raises UserError, or pydantic's ValidationError for wrong values.
-    """
-    common = {key: table.pop(key) for key in _COMMON_DATA_KEYS if key in table}
-    name = common.get("dataset", Data.model_fields["dataset"].default)
-    options = data_keys(name)(**table)
-    return Data(**common, options=options.model_dump())
+    """Return a section of a model's own keys. Raises UserError."""
+    return fields_class("model", {"name": name})
 
 
 def data_keys(name: str) -> type[BaseModel]:
-    """Return a section of a data set's own keys.
-
-    They are the parameters after (name, root) of its source's ``read``. Raises
-    UserError.
-    """
-    source = plugins.find("hpcfl.data.sources", "data.dataset", name)
-    return _own_keys(source.read, ["name", "root"], f"data.dataset = '{name}': read")
+    """Return a section of a data set's own keys. Raises UserError."""
+    return fields_class("data", {"dataset": name})
 
 
-def partition_class(table: dict[str, Any]) -> type[Partition]:
-    """Return the class of the scheme in the section ``[partition]``. Raises UserError."""
-    name = table.get("scheme", Partition.model_fields["scheme"].default)
-    scheme: type[Partition] = plugins.find(
-        "hpcfl.data.partitions", "partition.scheme", name
-    )
-    return scheme
-
-
-def selection_class(table: dict[str, Any]) -> type[Participation]:
-    """Return the class of the selection in ``[participation]``. Raises UserError."""
-    name = table.get("select", Participation.model_fields["select"].default)
-    selection: type[Participation] = plugins.find(
-        "hpcfl.clock.selection", "participation.select", name
-    )
-    return selection
-
-
-def shift_class(table: dict[str, Any], place: str) -> type[Shift]:
-    """Return the class of the shift in a table of ``[[shift]]``.
-
-    place: the table's own, such as ``shift.0``. Raises UserError.
-    """
-    package = "hpcfl.data.shifts"
-    if "kind" not in table:
-        allowed = ", ".join(plugins.names(package))
-        raise UserError(f"'{place}.kind' is missing; allowed: {allowed}")
-    shift: type[Shift] = plugins.find(package, f"{place}.kind", table["kind"])
-    return shift
-
-
-def method_class(table: dict[str, Any]) -> type[MethodSection]:
-    """Return the class of the method that the section ``[method]`` names.
+def fields(place: str, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the valid keys of a section that names a plugin, with pydantic's fields.
 
     Raises UserError.
     """
-    if "name" not in table:
-        raise UserError(
-            f"'method.name' is missing; allowed: {', '.join(plugins.names('hpcfl.methods'))}"
-        )
-    method: type[MethodSection] = plugins.find(
-        "hpcfl.methods", "method.name", table["name"]
-    )
-    return method
-
-
-def fields(section: str, given: dict[str, Any]) -> Mapping[str, Any]:
-    """Return the valid keys of a section in SELECTORS with their pydantic fields or
-    None.
-
-    given: the section's table, which names the plugin. Raises UserError.
-    """
-    if section == "model":
-        name = given.get("name", Model.model_fields["name"].default)
-        own_fields = model_keys(name).model_fields
-        return {**dict.fromkeys(_COMMON_MODEL_KEYS), **own_fields}
-    if section == "data":
-        name = given.get("dataset", Data.model_fields["dataset"].default)
-        common = {key: Data.model_fields[key] for key in _COMMON_DATA_KEYS}
-        return {**common, **data_keys(name).model_fields}
-    if section == "method":
-        return method_class(given).model_fields
-    if section == "participation":
-        return selection_class(given).model_fields
-    return partition_class(given).model_fields
+    own = fields_class(place, given).model_fields
+    if place not in ("data", "model"):
+        return dict(own)
+    *_, common = PLUGINS[place]
+    shared = {key: field for key, field in common.model_fields.items()}
+    del shared["options"]
+    return {**shared, **own}
 
 
 def is_selector(key: str) -> bool:

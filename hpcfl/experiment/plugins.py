@@ -2,7 +2,6 @@
 ``module:object``.
 """
 
-import ast
 import difflib
 import importlib
 import importlib.util
@@ -30,22 +29,10 @@ CONTRACTS = {
     "hpcfl.scores": "Score",
     "hpcfl.tracking": "Tracker",
 }
-# The names of keys and scores in other tools, with ours.
-SYNONYMS = {
-    "learning_rate": "lr",
-    "alpha": "beta",
-    "num_clients": "clients",
-    "num_rounds": "rounds",
-    "local_epochs": "epochs",
-    "f1_score": "macro_f1",
-    "random_state": "seed",
-    "images": "image-folder",
-    "l2": "weight_decay",
-}
 # The line by which a module of a package declares itself one of its plugins.
 PLUGIN_LINE = re.compile(r"^(plugin = |def plugin\()", re.MULTILINE)
 FAMILIES = "families.toml"  # in a package, by file: the names of its several plugins
-MOST = 5  # the most words that an error names
+MOST = 60  # the most words that an error lists
 AS_FILES = (
     "hpcfl.scores",
 )  # packages whose built-in names keep ``_``, like the metrics in the results
@@ -85,69 +72,25 @@ def find_built_in(package: str, name: str) -> tuple[Any, str]:
     is its ``about`` or docstring in a file with several, else the docstring of the file.
     """
     module = importlib.import_module(f"{package}.{_files(package)[name]}")
-    several = getattr(module, "plugins", None)
-    if several is None:
+    if hasattr(module, "plugin"):
         return module.plugin, module.__doc__ or ""
-    plugin = several[name]
+    plugin = module.plugins[name]
     return plugin, getattr(plugin, "about", "") or plugin.__doc__ or ""
 
 
-def nearest(word: str, allowed: Iterable[str], elsewhere: Iterable[str] = ()) -> str:
-    """Return the end of an error line about an unknown word: ``; did you mean 'x'?
-    allowed: …``.
+def nearest(word: str, allowed: Iterable[str]) -> str:
+    """Return the end of an error line about an unknown word.
 
-    elsewhere: words of other places; one of them may be meant, but they are not listed.
+    It has the most similar allowed word and all of them, or of many the next ones.
     """
     allowed = list(allowed)
-    meant = closest(word, allowed) or closest(word, elsewhere)
-    return (
-        f"; did you mean '{meant}'? allowed: {', '.join(allowed)}"
-        if meant
-        else (f"; allowed: {', '.join(allowed) or 'none'}")
-    )
-
-
-def suggest_from_many(word: str, allowed: Iterable[str]) -> str:
-    """Return ``; did you mean 'x'? nearest of 40: …`` for an unknown word.
-
-    The function is ``nearest`` for long lists: it names only the MOST nearest words.
-    """
-    allowed = list(allowed)
-    if len(allowed) <= MOST:
-        return nearest(word, allowed)
-    matcher = difflib.SequenceMatcher(b=word.lower())
-
-    def likeness(one: str) -> float:
-        matcher.set_seq1(one.lower())
-        return matcher.ratio()
-
-    meant = closest(word, allowed)
-    ordered = sorted(allowed, key=lambda one: (one != meant, -likeness(one)))
-    asked = f" did you mean '{meant}'?" if meant else ""
-    return f";{asked} nearest of {len(allowed)}: {', '.join(ordered[:MOST])}"
-
-
-def closest(word: str, allowed: Iterable[str]) -> str | None:
-    """Return the allowed word that was probably meant, or None.
-
-    The first match counts: the same word in other case; one that ends with it or is
-    nearly the same; one with it as a part between dots, dashes and the like; its entry
-    in SYNONYMS, matched in the same ways; one that is spelled similarly.
-    """
-    by_small = {one.lower(): one for one in allowed}
-    nearly = difflib.get_close_matches(word.lower(), by_small, n=1, cutoff=0.8)
-    for wanted in (word.lower(), SYNONYMS.get(word.lower())):
-        whole = [
-            small for small in by_small if wanted in (small, small.rpartition(".")[2])
-        ]
-        if (
-            found := whole
-            or nearly
-            or [small for small in by_small if wanted in re.split(r"[._/-]", small)]
-        ):
-            return by_small[found[0]]
-    alike = difflib.get_close_matches(word.lower(), by_small, n=1, cutoff=0.5)
-    return by_small[alike[0]] if alike else None
+    small = {one.lower(): one for one in reversed(allowed)}
+    close = difflib.get_close_matches(word.lower(), small, n=1)
+    hint = f"did you mean '{small[close[0]]}'? " if close else ""
+    if len(allowed) > MOST:
+        allowed = difflib.get_close_matches(word, allowed, n=5, cutoff=0)
+        return f"; {hint}nearest: {', '.join(allowed)}"
+    return f"; {hint}allowed: {', '.join(allowed) or 'none'}"
 
 
 def find(package: str, key: str, name: str) -> Any:
@@ -172,27 +115,6 @@ def find(package: str, key: str, name: str) -> Any:
             "'module:object'"
         )
     return find_built_in(package, name)[0]
-
-
-def _untyped(error: BaseException, key: str) -> str | None:
-    """Return a hint for a class attribute without a type; None for other errors.
-
-    pydantic refuses such an attribute in a class whose attributes are keys.
-    """
-    if getattr(error, "code", None) != "model-field-missing-annotation":
-        return None
-    found = re.search(r"`(\w+) = (.+?)`\. ", str(error))
-    if found is None:
-        return None
-    attribute, value = found.groups()
-    try:
-        kind = type(ast.literal_eval(value)).__name__
-    except (ValueError, SyntaxError):  # not a plain value, such as a call of Field
-        kind = "TYPE"
-    return (
-        f"cannot be imported: `{attribute} = {value}` needs a type to be a key of "
-        f"[{key.partition('.')[0]}]: `{attribute}: {kind} = {value}`"
-    )
 
 
 def _user_object(package: str, key: str, name: str) -> Any:
@@ -230,7 +152,6 @@ def _imported(key: str, name: str, module_name: str) -> ModuleType:
     except (Exception, SystemExit) as error:
         if (place := user_code.find_line(error)) is not None:
             text = f"cannot be imported: {user_code.describe_error(error)}"
-            text = _untyped(error, key) or text
             raise UserError(f"{place}: {key} = '{name}' {text}") from error
         raise UserError(
             f"{key} = '{name}': cannot import '{module_name}' ({user_code.describe_error(error)}); "

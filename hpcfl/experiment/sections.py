@@ -35,7 +35,7 @@ class Section(BaseModel):
     @classmethod
     def _countable(cls, value: Any, info: ValidationInfo) -> Any:
         if info.field_name != "seed" and _greatest(value) > LARGEST:
-            raise ValueError(f"at most {LARGEST:,}")
+            raise ValueError(f"must be at most {LARGEST:,}")
         return value
 
 
@@ -401,7 +401,7 @@ class Training(Section):
     def _of_sgd(cls, momentum: float, info: ValidationInfo) -> float:
         if momentum and info.data.get("optimizer") in ("adam", "adamw"):
             raise ValueError(
-                f"0 with optimizer = '{info.data['optimizer']}', which keeps moments of its own"
+                f"must be 0 with optimizer = '{info.data['optimizer']}', which keeps moments of its own"
             )
         return momentum
 
@@ -410,7 +410,7 @@ class Training(Section):
     def _of_steps(cls, milestones: list[int], info: ValidationInfo) -> list[int]:
         schedule = info.data.get("schedule")  # None if the schedule itself is wrong
         if schedule and bool(milestones) != (schedule == "step"):
-            raise ValueError("given where schedule = 'step', and only there")
+            raise ValueError("must be given where schedule = 'step', and only there")
         return milestones
 
 
@@ -674,7 +674,7 @@ class Evaluation(Section):
     @classmethod
     def _each_once(cls, epochs: list[int]) -> list[int]:
         if len(set(epochs)) < len(epochs):
-            raise ValueError("each number once")
+            raise ValueError("must have each number once")
         return epochs
 
 

@@ -157,7 +157,7 @@ def arrange(
     rows, columns = _complete(rows), _complete(columns)
     for key in (*rows, *columns):
         if key not in frame:
-            hint = plugins.suggest_from_many(key, list(frame))
+            hint = plugins.nearest(key, list(frame))
             raise UserError(f"'{key}' is no key of these runs{hint}")
     keys = [key for key in frame if not key.startswith((*IGNORED, *ORIGIN))]
     # Pandas takes long to group by a hundred keys, of which most are alike.

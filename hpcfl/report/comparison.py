@@ -313,7 +313,7 @@ def find_row(name: str, rows: Sequence[str]) -> str:
     beginning = [row for row in rows if row.split(" ")[0] == name]
     if len(beginning) == 1:
         return beginning[0]
-    hint = plugins.suggest_from_many(name, rows)
+    hint = plugins.nearest(name, rows)
     raise UserError(f"--against {name}: no row of this table{hint}")
 
 

@@ -110,7 +110,7 @@ def refuse_unknown(runs: list[Run], metric: str) -> None:
     known = {*runs[0].scores, *map(str, _recorded(runs[0]))}
     if holds_out(runs[0]):
         known.add(VALIDATION)
-    hint = plugins.suggest_from_many(metric, sorted(known))
+    hint = plugins.nearest(metric, sorted(known))
     for score in plugins.names("hpcfl.scores"):
         if score in metric.split("/") and score not in runs[0].scores:
             hint += f'; evaluation.scores = ["{score}"] records it'

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from fnmatch import fnmatchcase
 
 from hpcfl.errors import UserError
-from hpcfl.experiment.plugins import suggest_from_many
+from hpcfl.experiment.plugins import nearest
 
 
 def matching(patterns: Sequence[str], names: Iterable[str], key: str) -> list[str]:
@@ -25,7 +25,7 @@ def matching(patterns: Sequence[str], names: Iterable[str], key: str) -> list[st
         matched = {name for name in names if _matches(pattern, name)}
         if not matched:
             raise UserError(
-                f"{key}: '{pattern}' matches none of the names{suggest_from_many(pattern, names)}"
+                f"{key}: '{pattern}' matches none of the names{nearest(pattern, names)}"
             )
         found |= matched
     return [name for name in names if name in found]

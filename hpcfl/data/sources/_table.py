@@ -22,7 +22,7 @@ from hpcfl.data.sources import _features, _identifiers, _names, npz
 from hpcfl.data.sources._columns import Columns
 from hpcfl.data.sources.base import Source
 from hpcfl.errors import UserError
-from hpcfl.experiment.plugins import suggest_from_many
+from hpcfl.experiment.plugins import nearest
 
 MOST_ROWS = 100_000_000
 LABEL, CLIENT, SPLIT = "label", "client", "split"  # what columns are called by default
@@ -197,5 +197,5 @@ def _note_on_left_out(
 def _refuse_unknown(root: Path, key: str, column: str, names: list[str]) -> None:
     if column not in names:
         raise UserError(
-            f"data.{key} = '{column}' is no column of {root}{suggest_from_many(column, names)}"
+            f"data.{key} = '{column}' is no column of {root}{nearest(column, names)}"
         )
