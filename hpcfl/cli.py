@@ -724,7 +724,7 @@ def report(folders: tuple[Path, ...], out: Path) -> None:
     default="curves",
     show_default=True,
     metavar="NAME",
-    help="curves, clients, gains, partition, participation, or your own MODULE:FUNCTION.",
+    help="curves, clients, gains, partition, or your own MODULE:FUNCTION.",
 )
 @click.option(
     "--x",

@@ -58,10 +58,19 @@ Setting = dict[str, Any]  # dotted key → value
 
 
 class Placed(NamedTuple):
-    """A run, and its configuration and origin by dotted key."""
+    """A run in a table.
+
+    Attributes:
+        run: The run.
+        setting: Its configuration and origin by dotted key.
+        row: The label of its row.
+        column: The label of its column.
+    """
 
     run: Run
     setting: Setting
+    row: str = ""
+    column: str = ""
 
 
 @dataclass(frozen=True)
@@ -71,14 +80,12 @@ class Arrangement:
     Attributes:
         placed: The runs of one entry after the other, those of an entry in the order of
             their seeds.
-        places: The labels of the row and the column of each of them.
         down: The keys that rows are called by.
         across: The keys that columns are called by.
         notes: A line for each run that was left out.
     """
 
     placed: list[Placed]
-    places: list[tuple[str, str]]
     down: list[str]
     across: list[str]
     notes: list[str]
@@ -87,33 +94,26 @@ class Arrangement:
     def cells(self) -> dict[tuple[str, str], list[Placed]]:
         """Return the runs of each entry by the labels of its row and column."""
         cells: dict[tuple[str, str], list[Placed]] = {}
-        for place, placed in zip(self.places, self.placed, strict=True):
-            cells.setdefault(place, []).append(placed)
+        for placed in self.placed:
+            cells.setdefault((placed.row, placed.column), []).append(placed)
         return cells
 
     @property
     def rows(self) -> list[str]:
-        """Return the labels of all rows, in the order of ``_sort_labels``."""
-        labels = [row for row, _ in self.places]
-        return _sort_labels(labels, self.placed, self.down)
+        """Return the labels of all rows, sorted by the values of their keys."""
+        return _sort_labels(self.down, [(one.row, one.setting) for one in self.placed])
 
     @property
     def columns(self) -> list[str]:
-        """Return the labels of all columns, in the order of ``_sort_labels``."""
-        labels = [column for _, column in self.places]
-        return _sort_labels(labels, self.placed, self.across)
+        """Return the labels of all columns, sorted by the values of their keys."""
+        return _sort_labels(
+            self.across, [(one.column, one.setting) for one in self.placed]
+        )
 
     @property
     def runs(self) -> list[Run]:
         """Return all runs, in the order of ``placed``."""
         return [placed.run for placed in self.placed]
-
-    @property
-    def repetitions(self) -> dict[tuple[str, str], list[Run]]:
-        """Return the runs in each row and column."""
-        return {
-            place: [placed.run for placed in cell] for place, cell in self.cells.items()
-        }
 
     def column(self, label: str) -> dict[str, list[Placed]]:
         """Return the entries of a column, by row."""
@@ -168,15 +168,12 @@ def arrange(
     frame[ROW] = [label(setting, down) for setting in settings]
     frame[COLUMN] = [label(setting, across) for setting in settings]
     firsts = frame.drop_duplicates([ROW, COLUMN, EXPERIMENT])
-    order: list[int] = []
-    for _, entry in firsts.groupby([ROW, COLUMN], sort=False):
-        order += entry.sort_values(list(SEEDS)).index.tolist()
+    placed = []
+    for (row, column), entry in firsts.groupby([ROW, COLUMN], sort=False):
+        for position in entry.sort_values(list(SEEDS)).index:
+            placed.append(Placed(runs[position], settings[position], row, column))
     return Arrangement(
-        [Placed(runs[position], settings[position]) for position in order],
-        [(frame.at[position, ROW], frame.at[position, COLUMN]) for position in order],
-        down,
-        across,
-        [*_describe_copies(frame, runs), *left_out],
+        placed, down, across, [*_describe_copies(frame, runs), *left_out]
     )
 
 
@@ -207,11 +204,6 @@ def origin(run: Run) -> Setting:
     """
     known = protocols.flat({**run.results.header, **run.config})
     return {key: known[key] for key in known if key.startswith(ORIGIN)}
-
-
-def seeds(setting: Setting) -> Setting:
-    """Return the part of a setting in which repetitions differ."""
-    return {key: setting.get(key) for key in SEEDS}
 
 
 def name_repetitions(settings: Sequence[Setting]) -> list[str]:
@@ -263,17 +255,17 @@ def _complete(keys: Sequence[str]) -> list[str]:
 
 
 def _sort_labels(
-    labels: Sequence[str], placed: Sequence[Placed], keys: Sequence[str]
+    keys: Sequence[str], labelled: Sequence[tuple[str, Setting]]
 ) -> list[str]:
     """Return each label once, sorted by one key after the other: numbers ascending,
     other values after them in the runs' order.
     """
     settings: dict[str, Setting] = {}
-    for name, run in zip(labels, placed, strict=True):
-        settings.setdefault(name, run.setting)
+    for name, setting in labelled:
+        settings.setdefault(name, setting)
 
-    def place(label: str) -> list[tuple[bool, float]]:
-        contents = [settings[label].get(key) for key in keys]
+    def place(name: str) -> list[tuple[bool, float]]:
+        contents = [settings[name].get(key) for key in keys]
         return [
             (False, content) if isinstance(content, int | float) else (True, 0)
             for content in contents

@@ -8,7 +8,7 @@ beside it.
 
 import math
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -17,7 +17,6 @@ from hpcfl.errors import UserError
 from hpcfl.experiment import plugins
 from hpcfl.report import search_spending
 from hpcfl.report.arrangement import Arrangement, Placed
-from hpcfl.report.grid import MISSING, SPENT, Sheet
 from hpcfl.report.inference import (
     LEVEL,
     Interval,
@@ -27,8 +26,9 @@ from hpcfl.report.inference import (
     signed_rank,
 )
 from hpcfl.report.metric_values import At, counts_of, of_clients, own_column
+from hpcfl.report.search_spending import SPENT
+from hpcfl.report.table_formats import MISSING, Table
 from hpcfl.scores.metric_names import Measure
-from hpcfl.trained.run import Run
 
 if TYPE_CHECKING:
     import pandas
@@ -110,14 +110,14 @@ class Gains:
         return float(np.mean(means))
 
 
-def sheet(
+def make_table(
     arranged: Arrangement,
     column: str,
     against: Reference,
     measure: Measure,
     at: At,
     models: str = "",
-) -> Sheet:
+) -> Table:
     """Return one column of a table, each row compared with the reference.
 
     Args:
@@ -145,37 +145,24 @@ def sheet(
     if not gains:
         raise UserError(f"{column}: nothing to compare with {reference}")
     numbers = tabulate(gains, against, measure.factor)
-    shares = {
-        row: search_spending.find_share([placed.run for placed in rows[row]])
-        for row in gains
-    }
-    if any(share is not None for share in shares.values()):
+    compared = [one for row in gains for one in rows[row]]
+    if shares := search_spending.find_shares(replace(arranged, placed=compared)):
         numbers[SPENT] = shares
     unit = f" in {measure.unit}" if measure.unit else ""
     title = f"{column}: {measure.score}{unit} of each client beside {reference}, {at}"
-    texts = _format(numbers, measure)
+    texts = _write_cells(numbers, measure)
     best = texts.map(lambda text: False)
     best.loc[numbers["verdict"] == "better", GAIN] = True
     numbers.insert(0, "column", column)
-    notes = [*_describe(gains, reference, against), *notes]
-    return Sheet(title, texts, best, numbers.reset_index(), notes)
-
-
-def _describe(
-    gains: Mapping[str, Gains], reference: str, against: Reference
-) -> list[str]:
-    """Return the notes on a column's intervals and tests."""
     counts = sorted({of_row.interval.partitions for of_row in gains.values()})
-    notes = [
-        NOTE.format(
-            reference=reference,
-            partitions=" to ".join(map(str, dict.fromkeys((counts[0], counts[-1])))),
-            margin=against.margin,
-        )
-    ]
     if counts[-1] == 1:
-        notes.append(ONE_PARTITION)
-    return notes
+        notes.insert(0, ONE_PARTITION)
+    note = NOTE.format(
+        reference=reference,
+        partitions=" to ".join(map(str, dict.fromkeys((counts[0], counts[-1])))),
+        margin=against.margin,
+    )
+    return Table(title, texts, best, numbers.reset_index(), [note, *notes])
 
 
 def tabulate(
@@ -184,62 +171,57 @@ def tabulate(
     """Return the numbers of each row, in the unit in which they are recorded."""
     import pandas
 
+    of_rows = pandas.Series(gains)
+    intervals = of_rows.map(lambda one: one.interval)
     frame = pandas.DataFrame(
         {
-            "gain": {row: one.interval.mean for row, one in gains.items()},
-            "half": {row: one.interval.half for row, one in gains.items()},
-            "p": correct({row: one.interval.p for row, one in gains.items()}),
+            "gain": intervals.map(lambda one: one.mean),
+            "half": intervals.map(lambda one: one.half),
+            "p": correct(intervals.map(lambda one: one.p)),
         }
     ).rename_axis("row")
-    same = {
-        row: one.interval.within(against.margin / factor) for row, one in gains.items()
-    }
+    same = intervals.map(lambda one: one.within(against.margin / factor))
     better = frame["gain"].gt(0).map({True: "better", False: "worse"})
-    frame["verdict"] = pandas.Series(same).map({True: "same", False: "open"})
-    frame["verdict"] = frame["verdict"].mask(frame["p"] < LEVEL, better)
-    frame["verdict"] = frame["verdict"].mask(frame["p"].isna(), "")
+    verdict = same.map({True: "same", False: "open"})
+    verdict = verdict.mask(frame["p"] < LEVEL, better)
+    frame["verdict"] = verdict.mask(frame["p"].isna(), "")
     for name in ("hurt", "loss", "worst_tenth", "gini"):
         frame[name] = {row: getattr(one, name) for row, one in gains.items()}
     if against.power is not None:
+        power = against.power / factor
         level = LEVEL / max(1, frame["p"].count())
-        needed = {
-            row: partitions_needed(
-                one.interval.deviation, against.power / factor, level
-            )
-            for row, one in gains.items()
-        }
-        frame["needs"] = pandas.Series(needed, dtype=float)
-    if against.pairs:
-        frame["p_pairs"] = correct(
-            {row: signed_rank(one.of_pairs) for row, one in gains.items()}
+        needed = intervals.map(
+            lambda one: partitions_needed(one.deviation, power, level)
         )
+        frame["needs"] = needed.astype(float)
+    if against.pairs:
+        frame["p_pairs"] = correct(of_rows.map(lambda one: signed_rank(one.of_pairs)))
     return frame
 
 
-def _format(frame: "pandas.DataFrame", measure: Measure) -> "pandas.DataFrame":
+def _write_cells(frame: "pandas.DataFrame", measure: Measure) -> "pandas.DataFrame":
     """Return the numbers of ``tabulate`` as texts."""
     import pandas
 
     form = ".2f" if measure.percent else ".4g"
 
-    def show(name: str, form: str, factor: int = 1) -> "pandas.Series[str]":
+    def write(name: str, form: str, factor: int = 1) -> "pandas.Series[str]":
         numbers = factor * frame[name].astype(float)
         return numbers.map(lambda one: MISSING if math.isnan(one) else f"{one:{form}}")
 
     factor = measure.factor
-    half = show("half", form, factor)
     columns = {
-        GAIN: show("gain", f"+{form}", factor) + " ± " + half,
-        "p": show("p", ".2g"),
+        GAIN: write("gain", f"+{form}", factor) + " ± " + write("half", form, factor),
+        "p": write("p", ".2g"),
         "": frame["verdict"],
-        "hurt %": show("hurt", ".1f", 100),
-        "by": show("loss", f"+{form}", factor),
-        "worst tenth": show("worst_tenth", f"+{form}", factor),
-        "Gini": show("gini", ".3f"),
+        "hurt %": write("hurt", ".1f", 100),
+        "by": write("loss", f"+{form}", factor),
+        "worst tenth": write("worst_tenth", f"+{form}", factor),
+        "Gini": write("gini", ".3f"),
     }
     for name, heading, form in OPTIONAL:
         if name in frame:
-            columns[heading] = show(name, form)
+            columns[heading] = write(name, form)
     return pandas.DataFrame(columns).rename_axis(None)
 
 
@@ -252,7 +234,7 @@ def gains_of(
 ) -> Gains | None:
     """Return the gains of one row; None where it shares no repetition with the reference.
 
-    The arguments are as for ``sheet``. Raises UserError where repetitions with the same
+    The arguments are as for ``make_table``. Raises UserError where repetitions with the same
     seeds have other clients.
     """
     by_seeds = {_seeds(placed): placed for placed in reference}
@@ -267,10 +249,11 @@ def gains_of(
             raise UserError(
                 f"{placed.run.folder}: its clients are not those of {other.run.folder}"
             )
-        numbers = _numbers(placed.run, models, measure, at)
-        gained = measure.rank(1.0) * (
-            numbers - _numbers(other.run, models, measure, at)
+        numbers, reference_numbers = (
+            of_clients(run, own_column(run, models), measure, at)
+            for run in (placed.run, other.run)
         )
+        gained = measure.rank(1.0) * (numbers - reference_numbers)
         of_partition.setdefault(partition_of(placed), []).append(gained)
         own.append(gini(numbers[np.isfinite(numbers)]))
     if not own:
@@ -283,11 +266,6 @@ def gains_of(
     pairs = np.concatenate([one for gains in of_partition.values() for one in gains])
     pairs = pairs[np.isfinite(pairs)]
     return Gains(known, float(np.mean(own)), interval(known), pairs)
-
-
-def _numbers(run: Run, models: str, measure: Measure, at: At) -> np.ndarray:
-    """Return each client's own number, [clients]; NaN for those without one."""
-    return of_clients(run, own_column(run, models), measure, at)
 
 
 def gini(numbers: np.ndarray) -> float:

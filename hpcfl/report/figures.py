@@ -6,9 +6,7 @@ import gc
 import inspect
 import io
 import re
-import warnings
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,11 +14,10 @@ from typing import TYPE_CHECKING, Any
 from hpcfl.errors import UserError
 from hpcfl.experiment import plugins
 from hpcfl.files import atomic, destination, output
+from hpcfl.report import lines
 from hpcfl.report.arrangement import arrange
-from hpcfl.report.plots import _lines, curves, partition
-from hpcfl.report.plots._lines import Line
-from hpcfl.report.plots.base import Sheet
-from hpcfl.report.style import HOUSE
+from hpcfl.report.plots import curves, partition
+from hpcfl.report.sheet import Sheet, house_style
 from hpcfl.trained import loading
 from hpcfl.trained.run import Run
 
@@ -64,11 +61,11 @@ def plot(
     out = out or Path(f"{kind.rpartition(':')[2]}.png")
     _check_file(out)
     _refuse_unknown(options, draw, kind)
-    runs, notes = loading.runs_below(folders, own)
-    sheet = Sheet(width, list(notes))
+    runs, left_out = loading.runs_below(folders, own)
+    sheet = Sheet(width, left_out)
     height = write(out, lambda: draw(runs, sheet, **options))
-    lines = [f"note: {note}" for note in dict.fromkeys(sheet.notes)]
-    return [*lines, f"figure: {out} ({width:g} × {height:.2f} inches)"]
+    notes = [f"note: {note}" for note in dict.fromkeys(sheet.notes)]
+    return [*notes, f"figure: {out} ({width:g} × {height:.2f} inches)"]
 
 
 def _refuse_unknown(
@@ -139,17 +136,19 @@ def draw(folder: Path, runs: list[Run] | None = None) -> list[Path]:
 
 def draw_moments(runs: list[Run], sheet: Sheet) -> "Figure":
     """Draw the score that counts over rounds, before and after local training."""
+    import pandas
+
     arranged = arrange(runs, unfinished=True)
     measure = runs[0].measure
-    panels: dict[str, list[Line]] = {}
-    for column, title in _lines.MOMENTS.items():
-        metric = f"{column}/{measure.recorded}"
-        by_data = curves.over_cost(arranged.repetitions, metric)
-        for data, lines in by_data.items():
-            panel = title if len(by_data) == 1 else f"{data}, {title}"
-            panels[panel] = lines
+    drawn = []
+    for column, title in lines.MOMENTS.items():
+        of_column = curves.over_axis(arranged, f"{column}/{measure.recorded}")
+        panel = of_column["panel"] + ", " if len(arranged.columns) > 1 else ""
+        drawn.append(of_column.assign(panel=panel + title))
     unit = f" ({measure.unit})" if measure.unit else ""
-    return curves.draw(sheet, panels, measure, "rounds", f"test {measure.score}{unit}")
+    return curves.draw(
+        sheet, pandas.concat(drawn), measure, "rounds", f"test {measure.score}{unit}"
+    )
 
 
 def write(path: Path, make: "Callable[[], Figure]") -> float:
@@ -167,23 +166,12 @@ def write(path: Path, make: "Callable[[], Figure]") -> float:
 def as_svg(figure: "Figure", name: str) -> bytes:
     """Return a figure as SVG without a background, whose texts are texts.
 
-    name: makes the ids of its definitions differ from those of other figures.
+    name: makes its ids differ from those of other figures.
     """
     from matplotlib import rc_context
 
     with rc_context({"svg.fonttype": "none", "svg.hashsalt": name}):
         return _encoded(figure, "svg", transparent=True)
-
-
-@contextmanager
-def house_style() -> Iterator[None]:
-    """Let matplotlib draw in the house's style, whatever a ``matplotlibrc`` sets."""
-    from matplotlib import style
-
-    with style.context(HOUSE, after_reset=True), warnings.catch_warnings():
-        # letters that its font lacks are drawn as boxes
-        warnings.filterwarnings("ignore", "Glyph .* missing from font", UserWarning)
-        yield
 
 
 def _encoded(figure: "Figure", form: str, **settings: Any) -> bytes:

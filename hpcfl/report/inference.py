@@ -14,10 +14,14 @@ hold the truth.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
+
+if TYPE_CHECKING:
+    import pandas
 
 # A difference with a corrected p-value below this counts as larger than the noise.
 LEVEL = 0.05
@@ -98,17 +102,14 @@ def partitions_needed(deviation: float, difference: float, level: float) -> int 
 
     if deviation == 0:
         return 2
-    for count in range(2, MOST_PARTITIONS):
-        freedom = count - 1
-        shift = difference / deviation * math.sqrt(count)
-        threshold = t.isf(level / 2, freedom)
-        with np.errstate(divide="ignore"):  # by which old SciPy comes to the right 1
-            above = nct.sf(threshold, freedom, shift)
-            below = nct.cdf(-threshold, freedom, shift)
-        power = above + below
-        if power >= POWER:
-            return count
-    return None
+    counts = np.arange(2, MOST_PARTITIONS)
+    shift = difference / deviation * np.sqrt(counts)
+    threshold = t.isf(level / 2, counts - 1)
+    with np.errstate(all="ignore"):  # by which SciPy comes to the right 1
+        above = nct.sf(threshold, counts - 1, shift)
+        below = nct.cdf(-threshold, counts - 1, shift)
+    enough = counts[above + np.nan_to_num(below) >= POWER]
+    return int(enough[0]) if len(enough) else None
 
 
 def _resampled_ratios(differences: Sequence[np.ndarray], mean: float) -> np.ndarray:
@@ -143,13 +144,11 @@ def signed_rank(differences: np.ndarray) -> float:
     from scipy.stats import wilcoxon  # takes a second to import
 
     known = differences[np.isfinite(differences)]
-    if not known.any():
-        return 1.0
-    return float(wilcoxon(known).pvalue)
+    return float(wilcoxon(known).pvalue) if known.any() else 1.0
 
 
-def holm(p: np.ndarray) -> np.ndarray:
-    """Correct p-values ``[n]`` by Holm's step-down procedure.
+def correct(p: "pandas.Series[float]") -> "pandas.Series[float]":
+    """Correct the p-values that are known by Holm's step-down procedure.
 
     The chance that at least one difference is called larger than the noise although it
     is not stays below the level.
@@ -157,18 +156,7 @@ def holm(p: np.ndarray) -> np.ndarray:
     Source: S. Holm, A simple sequentially rejective multiple test procedure, Scand. J.
     Statist. 6 (1979).
     """
-    order = np.argsort(p, kind="stable")
+    known = p.dropna().sort_values()
     # For each test how many tests have a p-value at least as large.
-    remaining = len(p) - np.arange(len(p))
-    scaled = remaining * p[order]
-    steps = np.minimum(1, scaled)
-    corrected = np.empty(len(p))
-    corrected[order] = np.maximum.accumulate(steps)
-    return corrected
-
-
-def correct(p: Mapping[str, float]) -> dict[str, float]:
-    """Return Holm's p-values of the rows that have one."""
-    tested = {row: one for row, one in p.items() if not math.isnan(one)}
-    corrected = dict(zip(tested, holm(np.array(list(tested.values()))), strict=True))
-    return {row: float(corrected.get(row, math.nan)) for row in p}
+    remaining = np.arange(len(known), 0, -1)
+    return (known * remaining).cummax().clip(upper=1).reindex(p.index)

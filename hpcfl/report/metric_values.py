@@ -9,14 +9,15 @@ import numpy as np
 
 from hpcfl.errors import UserError
 from hpcfl.experiment import plugins
-from hpcfl.report.series import Reached, find_position_at, find_reached
 from hpcfl.scores.metric_names import (
     CLIENTS,
     NO_SCORES,
+    TIME,
     Measure,
     MetricName,
     held_out,
     is_of_newcomers,
+    models_of,
     resolve,
     tuned,
 )
@@ -38,6 +39,15 @@ class Number(NamedTuple):
 
     value: float
     clients: float
+
+
+class Reached(NamedTuple):
+    """The first time at which a number of a run was reached: seconds of the clients'
+    own time, NaN where it never was, and the round, None then.
+    """
+
+    seconds: float
+    round: int | None
 
 
 class Named(NamedTuple):
@@ -149,8 +159,47 @@ def time_to(run: Run, metric: str, target: float) -> Reached:
     name, measure = resolve_metric(run, metric)
     if measure is None or name.of_clients:
         raise UserError(f"--time-to: {metric} is no score that a run reaches")
-    numbers = series(run, metric)
-    return find_reached(run, name.column, numbers, measure, target)
+    seconds = virtual_seconds(run, name.column)
+    ranks = measure.rank(1.0) * series(run, metric)
+    wanted = measure.rank(target / measure.factor)
+    reached = np.flatnonzero(ranks >= wanted)  # NaN is not
+    if not len(reached):
+        return Reached(math.nan, None)
+    first = reached[0]
+    return Reached(float(seconds[first]), int(run.results.rounds[first]))
+
+
+def virtual_seconds(run: Run, column: str) -> np.ndarray:
+    """Return the virtual seconds until the models of a column existed, [T].
+
+    Raises UserError where they are not recorded.
+    """
+    refuse_packed(run)
+    seconds = find_virtual_seconds(run, column)
+    if np.isnan(seconds).all():
+        raise UserError(
+            f"{run.folder}: the clients' own time was not recorded; it is with [time], such "
+            "as time.mode = 'synchronous'"
+        )
+    return seconds
+
+
+def find_virtual_seconds(run: Run, column: str) -> np.ndarray:
+    """Return the virtual seconds until the models of a column existed, [T]; NaN without
+    ``[time]``.
+    """
+    name = "seconds" if models_of(column) == "post" else "started"
+    seconds: np.ndarray = run.results.series(MetricName(name, TIME)).astype(float)
+    return seconds
+
+
+def refuse_packed(run: Run) -> None:
+    """Raise UserError where most rounds of a run are not at hand."""
+    if run.results.is_packed:
+        raise UserError(
+            f"{run.folder}: a packed file has the best and the last rounds alone; name the "
+            "run's own folder"
+        )
 
 
 def where_read(run: Run, metric: str, at: At) -> list[int]:
@@ -196,7 +245,9 @@ def counts_of(run: Run, part: str) -> np.ndarray:
 def _positions(run: Run, column: str, numbers: np.ndarray, at: At) -> list[int]:
     """Return the positions of the rounds in which ``numbers`` [T] of a column are read."""
     if not isinstance(at, str):
-        return find_position_at(run, column, numbers, at)
+        known = (virtual_seconds(run, column) <= at) & np.isfinite(numbers)
+        last: list[int] = np.flatnonzero(known)[-1:].tolist()
+        return last
     best = run.summary.best
     best_round = best["round"] if best else None
     return result_rounds.positions(run.results.rounds, numbers, best_round, at)

@@ -5,9 +5,10 @@ policy forbids scripts. No text names a folder of the machine: only the last nam
 absolute path is shown.
 """
 
+import base64
 import re
-from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,24 +16,29 @@ from hpcfl import __version__
 from hpcfl.errors import RunFailure, UserError
 from hpcfl.experiment import protocols
 from hpcfl.files import atomic, destination
-from hpcfl.report import chapter, figures, style, sweep_table
+from hpcfl.report import comparison, figures, lines, sweep_table
 from hpcfl.report.arrangement import Arrangement, arrange
-from hpcfl.report.chapter import Chapter
-from hpcfl.report.grid import Grid
+from hpcfl.report.comparison import Reference
 from hpcfl.report.metric_values import VALIDATION, holds_out
+from hpcfl.report.plots import curves
+from hpcfl.report.search_spending import SPENT
+from hpcfl.report.sheet import Sheet, house_style
 from hpcfl.report.sweep_table import Reading
+from hpcfl.report.table_formats import MISSING
 from hpcfl.report.text import plain
 from hpcfl.storage import run_folder, sweep_folder
 from hpcfl.trained import loading
 from hpcfl.trained.run import Run
 
 if TYPE_CHECKING:
+    import pandas
     from jinja2 import Template
 
-HERE = Path(__file__).parent
+WIDTH = 8.0  # inches of a figure
 VALUES = 12  # of a key that are listed
-# The metrics of the page's tables, and the rounds in which they are read.
-READ = (Reading(), Reading(VALIDATION), Reading(at="tail"))
+LONGEST = 300  # letters of a value
+# The methods with which others are compared, the first that is there.
+REFERENCES = ("local", "fedavg")
 # The keys of a results file that tell the software and the machine of a run.
 ORIGIN = (
     "versions",
@@ -43,7 +49,6 @@ ORIGIN = (
     "ranks",
     "command",
 )
-LONGEST = 300  # letters of a value
 # the folders of a path that begins at its root, or at a user's home
 FOLDER = r"/[^\s/'\":;,=<>]+"
 FOLDERS = re.compile(rf"(?<![\w.…/])(?:~|{FOLDER})(?:{FOLDER})*/(?=[^\s/])")
@@ -60,65 +65,49 @@ def write(folders: Sequence[Path], out: Path) -> None:
         raise UserError(
             f"--out {out}: there is no folder {out.parent}; choose another --out"
         )
-    runs, _ = loading.runs_below(folders)
-    page = render(runs, _list_waiting(folders))
+    runs, notes = loading.runs_below(folders)
+    page = render(runs, [*notes, *_list_waiting(folders)])
     try:
         atomic.write(out, page.encode())
     except RunFailure as error:
         raise UserError(f"{error}; choose another --out") from None
 
 
-def render(runs: list[Run], waiting: Sequence[str]) -> str:
+def render(runs: list[Run], notes: Sequence[str] = ()) -> str:
     """Return the page of runs as HTML. The same runs make the same page.
 
     Args:
-        runs: Those that are on it; the finished ones, if there are any, are drawn.
-        waiting: The names of runs that have not begun.
+        runs: Those that are on it.
+        notes: Lines for the end of the page.
     """
-    finished = [run for run in runs if run.summary.finished]
-    arranged = arrange(finished or runs, unfinished=True)
+    drawn = _choose_drawn(arrange(runs, unfinished=True))
     names = [str(run.config["name"]).removesuffix(f"-{run.label}") for run in runs]
-    configurations = [protocols.flat(run.config) for run in runs]
-    origins = []
-    for run in runs:
-        header = run.results.header
-        recorded = {key: header[key] for key in ORIGIN if key in header}
-        origins.append(protocols.flat(recorded))
+    table, sentence, explanations = _tabulate(runs)
     return _read_template().render(
         title=_list_first(names),
         version=__version__,
-        style_sheet=(HERE / "page.css").read_text(encoding="utf-8"),
+        table=table,
+        sentence=sentence,
+        pictures=_draw_curves(drawn),
+        ends=_explain_ends(drawn),
+        explanations=[*explanations, *_list_events(runs), *notes],
         runs=runs,
-        states=Counter(run.summary.state for run in runs),
-        waiting=waiting,
-        tables=_tabulate(runs, arranged),
-        chapters=_make_chapters(arranged),
-        differing=_list_values(_keep_differing(configurations)),
-        origins=_list_values(origins),
-        configuration=_list_values(configurations),
+        settings=_describe_settings(runs),
     )
 
 
 def _read_template() -> "Template":
-    """Return the page's template, which escapes all texts that are not marked as safe."""
+    """Return the page's template, which escapes all texts."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
-    from markupsafe import Markup
-
-    def finalize(content: Any) -> Any:
-        if isinstance(content, str) and not isinstance(content, Markup):
-            return shown(content)
-        return content
 
     environment = Environment(
-        loader=FileSystemLoader(HERE),
+        loader=FileSystemLoader(Path(__file__).parent),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
-        finalize=finalize,
+        finalize=lambda content: shown(content) if type(content) is str else content,
     )
-    # A figure's texts are escaped already.
-    environment.filters["figure"] = lambda svg: Markup(FOLDERS.sub("…/", svg))
     return environment.get_template("page.html")
 
 
@@ -127,21 +116,150 @@ def shown(text: str) -> str:
     return FOLDERS.sub("…/", plain(text))
 
 
-def _make_chapters(arranged: Arrangement) -> list[Chapter]:
-    """Return a chapter for each column. A row has the same look in all of them."""
-    methods = {}
-    for (row, _), runs in arranged.repetitions.items():
-        methods[row] = runs[0].summary.method
-    chapters = []
-    with figures.house_style():
-        looks = style.looks(methods)
-        for number, column in enumerate(arranged.columns):
-            chapters.append(chapter.make(arranged, column, looks, f"f{number}"))
-    return chapters
+def _choose_drawn(arranged: Arrangement) -> Arrangement:
+    """Keep the finished runs of each entry, or all if none is finished."""
+    placed = []
+    for cell in arranged.cells.values():
+        finished = [one for one in cell if one.run.summary.finished]
+        placed += finished or cell
+    return replace(arranged, placed=placed)
+
+
+def _tabulate(runs: list[Run]) -> "tuple[pandas.DataFrame, str, list[str]]":
+    """Return the table of the finished runs, the best of each data set first, the
+    sentence below it, and lines on how its numbers were computed.
+    """
+    import pandas
+
+    finished = [run for run in runs if run.summary.finished]
+    if not finished:
+        return pandas.DataFrame(), "No run is finished yet.", []
+    arranged = arrange(finished)
+    measure = finished[0].measure
+    readings = {
+        measure.score: Reading(),
+        f"{measure.score} of the last tenth of rounds": Reading(at="tail"),
+    }
+    if any(holds_out(run) for run in finished):
+        readings[f"{measure.score} on held-out samples"] = Reading(VALIDATION)
+    unit = f" ({measure.unit})" if measure.unit else ""
+    found = {
+        heading: sweep_table.make(finished, reading=reading)
+        for heading, reading in readings.items()
+    }
+    columns = {
+        heading + unit: table.texts[arranged.columns].unstack()
+        for heading, table in found.items()
+    }
+    gains, notes = _compare(arranged)
+    first = found[measure.score]
+    best_first = first.numbers.sort_values("mean", ascending=measure.better == "down")
+    order = pandas.MultiIndex.from_frame(best_first[["column", "row"]])
+    table = pandas.DataFrame(columns | gains).reindex(order).fillna(MISSING)
+    table = table.loc[arranged.columns].reset_index("column", names="data")
+    if len(arranged.columns) == 1:
+        table = table.drop(columns="data")
+    if SPENT in first.texts:
+        table[SPENT] = table.index.map(first.texts[SPENT])
+    seeds = first.numbers["runs"].max()
+    repeated = f", ± the standard deviation over {seeds} seeds" if seeds > 1 else ""
+    sentence = (
+        f"Test {measure.score} of each method's own models in the best round{repeated}; "
+        f"{len(finished)} of {len(runs)} runs are finished."
+    )
+    for heading, of_heading in found.items():
+        notes += [f"{heading}: {of_heading.title}", *of_heading.notes]
+    return table, sentence, list(dict.fromkeys(notes))
+
+
+def _compare(arranged: Arrangement) -> "tuple[dict[str, pandas.Series], list[str]]":
+    """Return the column of gains over a reference that does not depend on the results:
+    training alone, else FedAvg, else the first row; and notes on it.
+    """
+    import pandas
+
+    known = [row for row in REFERENCES if row in arranged.rows]
+    reference = (known or arranged.rows)[0]
+    measure = arranged.placed[0].run.measure
+    gains: dict[tuple[str, str], str] = {}
+    notes = []
+    for column in arranged.columns:
+        try:
+            compared = comparison.make_table(
+                arranged, column, Reference(reference), measure, "best"
+            )
+        except UserError as error:
+            notes.append(f"no interval: {error}")
+            continue
+        notes += compared.notes
+        for row, verdict in compared.numbers.set_index("row")["verdict"].items():
+            gain = compared.texts.at[row, comparison.GAIN]
+            gains[column, row] = f"{gain}, {verdict}" if verdict else gain
+    if not gains:
+        return {}, notes
+    return {f"gain over {reference} ± 95 %": pandas.Series(gains)}, notes
+
+
+def _draw_curves(drawn: Arrangement) -> list[tuple[str, str]]:
+    """Return the caption and the address of each figure: the primary metric over rounds,
+    and over the clients' own time where it is recorded.
+    """
+    if any(run.results.is_packed for run in drawn.runs):
+        return []
+    run = drawn.runs[0]
+    ylabel = lines.name_scores(drawn.runs, run.metric)
+    pictures = []
+    for number, axis in enumerate(("rounds", "virtual")):
+        found = curves.over_axis(drawn, run.metric, axis)
+        if found.empty:
+            continue
+        with house_style():
+            figure = curves.draw(Sheet(WIDTH), found, run.measure, axis, ylabel)
+            svg = figures.as_svg(figure, f"f{number}").decode()
+        content = base64.b64encode(FOLDERS.sub("…/", svg).encode()).decode()
+        caption = f"{ylabel}, over {curves.AXES[axis][0]}"
+        address = f"data:image/svg+xml;base64,{content}"
+        pictures.append((f"{caption}; {lines.count_repetitions(found)}", address))
+    return pictures
+
+
+def _explain_ends(drawn: Arrangement) -> list[str]:
+    """Return a line on each run whose curve ends before its last round."""
+    ends = []
+    for placed in drawn.placed:
+        run = placed.run
+        if run.results.is_packed:
+            return ["A packed file has the best and the last rounds alone: no curves."]
+        if not run.summary.finished:
+            reason = f": {run.status.failure}" if run.status.failure else ""
+            ends.append(
+                f"{placed.row} ends at round {run.summary.rounds} of "
+                f"{run.config['rounds']}, {run.label} is {run.summary.state}{reason}"
+            )
+    return ends
+
+
+def _list_events(runs: Sequence[Run]) -> list[str]:
+    """Return lines on damage, failures and resumptions."""
+    events = []
+    for run in runs:
+        events += run.notes
+        if run.status.failure:
+            events.append(
+                f"{run.label}: {run.summary.state} after round {run.summary.rounds}: "
+                f"{run.status.failure}"
+            )
+        for start in run.results.header.get("starts", [])[1:]:
+            failure = f"; before it: {start['failure']}" if start["failure"] else ""
+            events.append(
+                f"{run.label}: continued after round {start['after']}, {start['time']}, "
+                f"ranks: {start['ranks']}{failure}"
+            )
+    return events
 
 
 def _list_waiting(folders: Sequence[Path]) -> list[str]:
-    """List the cells of all sweeps in folders and below them that have not begun."""
+    """Return a line on the cells of sweeps in folders and below that have not begun."""
     sweeps: set[Path] = set()
     for folder in folders:
         sweeps |= {file.parent for file in folder.glob(f"**/{run_folder.CELLS}")}
@@ -150,33 +268,30 @@ def _list_waiting(folders: Sequence[Path]) -> list[str]:
         for cell in sweep_folder.cells(sweep):
             if not run_folder.is_run(sweep / cell):
                 waiting.append(cell)
-    return waiting
+    return [f"{len(waiting)} not begun: {', '.join(waiting)}"] if waiting else []
 
 
-def _tabulate(runs: list[Run], arranged: Arrangement) -> list[Grid]:
-    """Return the tables of results with rows in the order of the first column; a table
-    of held-out samples only where a run has some.
+def _describe_settings(runs: Sequence[Run]) -> dict[str, dict[str, str]]:
+    """Return by title the values of keys: those in which the runs differ, of software
+    and machine, and all.
     """
-    if not any(run.summary.finished for run in runs):
-        return []
-    order = list(chapter.best_first(arranged.column(arranged.columns[0])))
-    held_out = any(holds_out(run) for run in runs)
-    tables = []
-    for reading in READ:
-        if held_out or reading.metric != VALIDATION:
-            grid = sweep_table.make(runs, reading=reading)
-            tables.append(grid.ordered(order))
-    return tables
-
-
-def _keep_differing(settings: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Keep the keys that all settings have and in which they differ."""
-    common = set.intersection(*map(set, settings))
-    first = settings[0]
-    keys = [
-        key for key in common if any(other[key] != first[key] for other in settings)
-    ]
-    return [{key: setting[key] for key in keys} for setting in settings]
+    configurations = [protocols.flat(run.config) for run in runs]
+    origins = []
+    for run in runs:
+        header = run.results.header
+        recorded = {key: header[key] for key in ORIGIN if key in header}
+        origins.append(protocols.flat(recorded))
+    values = _list_values(configurations)
+    differing = {
+        key: text
+        for key, text in values.items()
+        if any(one.get(key) != configurations[0].get(key) for one in configurations)
+    }
+    return {
+        "Keys in which the runs differ": differing,
+        "Software and machine": _list_values(origins),
+        "All keys": values,
+    }
 
 
 def _list_values(settings: Sequence[Mapping[str, Any]]) -> dict[str, str]:

@@ -2,43 +2,51 @@
 
 import csv
 import math
-from collections.abc import Sequence
-from pathlib import Path
 
 from hpcfl.files import untrusted_files
 from hpcfl.files.atomic import Damaged
+from hpcfl.report.arrangement import Arrangement
+from hpcfl.report.table_formats import MISSING
 from hpcfl.storage import tune_folder
 from hpcfl.trained.run import Run
 
+SPENT = "spent/budget"  # the heading of the budgets that a row's search took
 
-def find_share(runs: Sequence[Run]) -> float | None:
-    """Return the spent/budget of the search that chose the configuration of runs.
 
-    It is None for runs that no tuning has played, and NaN where it is not known or not
-    the same for all.
+def find_shares(arranged: Arrangement) -> dict[str, float]:
+    """Return by row the spent/budget of the search that chose its configuration.
+
+    It is NaN where it is not known or not the same for all runs of a row, and there is
+    none for any row if no tuning has played one of them.
     """
-    found = [_find_own(run) for run in runs]
-    if all(share is None for share in found):
-        return None
-    first = found[0]
-    same = first is not None and all(share == first for share in found)
-    return first if same else math.nan
+    shares: dict[str, set[float | None]] = {}
+    for placed in arranged.placed:
+        shares.setdefault(placed.row, set()).add(_find_share(placed.run))
+    if set.union(*shares.values()) == {None}:
+        return {}
+    found = {}
+    for row, of_row in shares.items():
+        share = of_row.pop()
+        found[row] = math.nan if of_row or share is None else share
+    return found
 
 
-def _find_own(run: Run) -> float | None:
+def share_text(share: float) -> str:
+    """Return a search's spent/budget as text, a dash where it is not known."""
+    return MISSING if math.isnan(share) else f"{share:.2f}"
+
+
+def _find_share(run: Run) -> float | None:
     """Return the share of one run, None where it is no final run of a tuning."""
     sweep = run.folder.parent
     if sweep.name != tune_folder.FINAL or not tune_folder.is_tuning(sweep.parent):
         return None
-    return _recorded(sweep.parent / tune_folder.TABLE, run.summary.method)
-
-
-def _recorded(table: Path, method: str) -> float:
-    """Return the share in a tuning's table, NaN where it has none."""
+    table = sweep.parent / tune_folder.TABLE
     try:
         text = untrusted_files.read_bytes(table, untrusted_files.JSON_LIMIT).decode()
         lines = {line["method"]: line for line in csv.DictReader(text.splitlines())}
-        share = float(lines[method]["spent"]) / float(lines[method]["budget"])
+        line = lines[run.summary.method]
+        share = float(line["spent"]) / float(line["budget"])
     except (FileNotFoundError, Damaged):
         return math.nan
     except (ValueError, KeyError, TypeError, ZeroDivisionError, csv.Error):

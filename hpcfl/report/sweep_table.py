@@ -4,7 +4,7 @@ seeds.
 
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,9 +12,8 @@ from rich.measure import Measurement
 
 from hpcfl.errors import UserError
 from hpcfl.report import comparison, search_spending, table_formats
-from hpcfl.report.arrangement import Arrangement, Placed, arrange
+from hpcfl.report.arrangement import Arrangement, arrange
 from hpcfl.report.comparison import Reference
-from hpcfl.report.grid import Grid, Sheet
 from hpcfl.report.metric_values import (
     VALIDATION,
     At,
@@ -23,9 +22,11 @@ from hpcfl.report.metric_values import (
     resolve_metric,
     time_to,
     value,
+    virtual_seconds,
     where_read,
 )
-from hpcfl.report.series import virtual_seconds
+from hpcfl.report.search_spending import SPENT
+from hpcfl.report.table_formats import MISSING, Table
 from hpcfl.report.text import (
     WIDEST,
     clients_text,
@@ -42,6 +43,13 @@ from hpcfl.trained.run import Run
 if TYPE_CHECKING:
     import pandas
 
+UNREACHED = "not reached"  # of what has no time because it never came
+# Where numbers are read, by ``Reading.at``.
+ROUNDS = {
+    "best": "at each run's best round by {best_by} samples",
+    "last": "of the last round",
+    "tail": "as mean of the last tenth of the rounds",
+}
 # Keys that make runs hard to compare where they differ.
 NOTED = ("versions.hpcfl", "commit", "runtime.precision")
 # By a column of the frame of runs the note on its different contents.
@@ -110,103 +118,50 @@ def show(
 
     The other arguments are those of ``make``. Raises UserError.
     """
-    _refuse_with_target(reading, form == "clients" or against is not None)
-    runs, notes = loading.runs_below(folders)
-    if form == "clients":
-        print(_write_clients(runs, reading))
-        return _print_notes(notes)
-    if against is None:
-        grid = make(runs, rows, columns, reading)
-        grid.notes.extend([*notes, *(EXPLANATION if explain else ())])
-        return _print(grid, form)
-    sheets = compared(runs, rows, columns, reading, against)
-    for number, of_column in enumerate(sheets):
-        if number and form != "csv":
-            print()
-        _print(of_column, form, headings=number == 0)
-    _print_notes(notes)
-
-
-def _refuse_with_target(reading: Reading, other: bool) -> None:
-    """Raise UserError where seconds are asked for together with what they are not
-    ``other`` than: a round, or clients.
-    """
-    if reading.target is None:
-        return
-    if other or reading.at != "best":
+    other_form = form == "clients" or against is not None
+    if reading.target is not None and (other_form or reading.at != "best"):
         raise UserError(
             "--time-to: is the time of a whole run; leave out --at, --at-virtual, "
             "--against and --format clients"
         )
-
-
-def _print(table: Grid | Sheet, form: str, headings: bool = True) -> None:
-    """Print a table in one of the formats; ``headings`` for the first of several."""
-    if form == "terminal":
-        console = stdout_console()
-        console.print(table_formats.terminal(table))
-        boundless = console.options.update(max_width=WIDEST)
-        cells = table_formats.cells_of(table)
-        if Measurement.get(console, boundless, cells).maximum > console.width:
-            console.print(
-                literal(
-                    f"note: cut to the terminal's {console.width} columns; --format markdown "
-                    "and csv are not, --rows and --columns choose the keys"
-                ),
-                soft_wrap=True,
-            )
-        return
-    text = table_formats.TEXTS[form](table)
-    if form == "csv":
-        print(text if headings else text.partition("\n")[2])
-        _print_notes(table.notes)
+    runs, notes = loading.runs_below(folders)
+    if explain and against is None:
+        notes += EXPLANATION
+    if form == "clients":
+        print(_write_clients(runs, reading))
+    elif against is None:
+        table = make(runs, rows, columns, reading)
+        table = replace(table, notes=[*table.notes, *notes])
+        _print(table, form)
+        notes = list(table.notes) if form == "csv" else []
     else:
-        print(text)
-
-
-def compared(
-    runs: list[Run],
-    rows: Sequence[str],
-    columns: Sequence[str],
-    reading: Reading,
-    against: Reference,
-) -> list[Sheet]:
-    """Return a table for each column, in which all rows are compared with one of them.
-
-    The arguments are as for ``make``. Raises UserError.
-    """
-    metric = reading.metric or runs[0].metric
-    arranged = arrange(runs, rows, columns)
-    refuse_unknown(arranged.runs, metric)
-    measure, models = _choose_score(arranged, metric)
-    sheets = []
-    for column in arranged.columns:
-        at = read_at(metric, reading.at)
-        sheet = comparison.sheet(arranged, column, against, measure, at, models)
-        sheets.append(sheet)
-    return sheets
-
-
-def _choose_score(arranged: Arrangement, metric: str) -> tuple[Measure, str]:
-    """Return the score of a metric and the models that it names, "" for each run's own.
-    Raises UserError for a number that is no client's.
-    """
-    name, measure = resolve_metric(arranged.runs[0], metric)
-    if measure is None or measure.kind == "std":
-        raise UserError(
-            f"--against compares clients by a score of theirs, and {metric} is none"
-        )
-    if metric == VALIDATION:
-        return measure, VALIDATION
-    return measure, name.column if metric == str(name) else ""
-
-
-def _print_notes(notes: Sequence[str]) -> None:
-    """Print notes where they are not part of a table for other programs, which has no
-    place for them.
-    """
-    for note in notes:
+        tables = compare(runs, rows, columns, reading, against)
+        for number, table in enumerate(tables):
+            if form == "csv":
+                notes += table.notes
+            elif number:
+                print()
+            _print(table, form, headings=number == 0)
+    for note in notes:  # that are no part of a table for other programs
         print(plain(f"note: {note}"), file=sys.stderr)
+
+
+def _print(table: Table, form: str, headings: bool = True) -> None:
+    """Print a table in one of the formats; ``headings`` for the first of several."""
+    if form != "terminal":
+        text = table_formats.TEXTS[form](table)
+        print(text if headings or form != "csv" else text.partition("\n")[2])
+        return
+    console = stdout_console()
+    console.print(table_formats.terminal(table))
+    boundless = console.options.update(max_width=WIDEST)
+    cells = table_formats.cells_of(table)
+    if Measurement.get(console, boundless, cells).maximum > console.width:
+        note = (
+            f"note: cut to the terminal's {console.width} columns; --format markdown "
+            "and csv are not, --rows and --columns choose the keys"
+        )
+        console.print(literal(note), soft_wrap=True)
 
 
 def _write_clients(runs: list[Run], reading: Reading) -> str:
@@ -222,12 +177,41 @@ def _write_clients(runs: list[Run], reading: Reading) -> str:
     return str(pandas.concat(chosen, names=["run"]).to_csv()).rstrip("\n")
 
 
+def compare(
+    runs: list[Run],
+    rows: Sequence[str],
+    columns: Sequence[str],
+    reading: Reading,
+    against: Reference,
+) -> list[Table]:
+    """Return a table for each column, in which all rows are compared with one of them.
+
+    The arguments are as for ``make``. Raises UserError.
+    """
+    metric = reading.metric or runs[0].metric
+    arranged = arrange(runs, rows, columns)
+    refuse_unknown(arranged.runs, metric)
+    name, measure = resolve_metric(arranged.runs[0], metric)
+    if measure is None or measure.kind == "std":
+        raise UserError(
+            f"--against compares clients by a score of theirs, and {metric} is none"
+        )
+    models = name.column if metric == str(name) else ""
+    if metric == VALIDATION:
+        models = VALIDATION
+    at = read_at(metric, reading.at)
+    return [
+        comparison.make_table(arranged, column, against, measure, at, models)
+        for column in arranged.columns
+    ]
+
+
 def make(
     runs: list[Run],
     rows: Sequence[str] = (),
     columns: Sequence[str] = (),
     reading: Reading = Reading(),
-) -> Grid:
+) -> Table:
     """Return the table of the finished runs; its notes name those left out.
 
     Args:
@@ -245,40 +229,42 @@ def make(
     arranged = arrange(runs, rows, columns)
     refuse_unknown(arranged.runs, metric)
     name, measure = resolve_metric(arranged.runs[0], metric)
-    percent = measure is not None and measure.percent
-    if measure is None:
-        lower = any(word in str(name) for word in LOWER_IS_BETTER)
-    else:
-        lower = measure.better == "down"
     frame = _read(arranged, metric, at, reading.target)
+    entries = _summarise(frame, _is_lower_better(str(name), measure, reading.target))
+    # in the order of the rows and columns
+    cells = [(row, column) for row in arranged.rows for column in arranged.columns]
+    entries = entries.reindex([cell for cell in cells if cell in entries.index])
     notes = [*arranged.notes, *_warn(arranged, frame, name.number)]
-    rounds = at if isinstance(at, str) else f"by {at:g} s of the clients' own time"
     if not isinstance(at, str):
         notes += _list_ended(arranged, at)
+    percent = measure is not None and measure.percent
+    unit, form, missing = (" in %", ".2f", MISSING) if percent else ("", ".4g", MISSING)
     if reading.target is not None:
-        shown = f"{reading.target:g}{' %' if percent else ''}"
-        rounds = f"reaches {shown} after these seconds of the clients' own time"
-        percent, lower = False, True
-    return Grid(
-        _summarise(frame, lower),
-        arranged.rows,
-        arranged.columns,
-        metric,
-        percent,
-        rounds,
-        notes,
-        until=reading.target is not None,
-        spent=_find_spent(arranged),
-    )
+        unit, form, missing = "", ",.1f", UNREACHED
+    best_by = " or ".join(sorted(set(entries["best_by"])))
+    rounds = _describe_rounds(reading, at, percent, best_by)
+    texts = _lay_out(_write_entries(entries, form, missing), arranged, MISSING)
+    best = _lay_out(entries["best"], arranged, False)
+    numbers = entries.drop(columns=["best", "none"]).reset_index()
+    numbers.insert(2, "metric", metric)
+    is_named = isinstance(at, str) and reading.target is None
+    numbers.insert(3, "at", at if is_named else rounds)
+    shares = search_spending.find_shares(arranged)
+    if shares:
+        texts[SPENT] = [search_spending.share_text(shares[row]) for row in texts.index]
+        best[SPENT] = False
+        numbers[SPENT] = numbers["row"].map(shares)
+    title = f"{metric}{unit} {rounds}{_describe_entries(entries)}"
+    return Table(title, texts, best, numbers, notes)
 
 
-def _find_spent(arranged: Arrangement) -> dict[str, float]:
-    """Return the budgets that each row's search took, of rows that a tuning chose."""
-    runs: dict[str, list[Run]] = {}
-    for (row, _), run in zip(arranged.places, arranged.runs, strict=True):
-        runs.setdefault(row, []).append(run)
-    shares = {row: search_spending.find_share(of_row) for row, of_row in runs.items()}
-    return {row: share for row, share in shares.items() if share is not None}
+def _is_lower_better(name: str, measure: Measure | None, target: float | None) -> bool:
+    """Tell whether lower means of a number are better."""
+    if target is not None:
+        return True
+    if measure is None:
+        return any(word in name for word in LOWER_IS_BETTER)
+    return measure.better == "down"
 
 
 def _read(
@@ -292,29 +278,31 @@ def _read(
     import pandas
 
     lines = []
-    for (row, column), (run, setting) in zip(
-        arranged.places, arranged.placed, strict=True
-    ):
-        column_read, measure = resolve_metric(run, metric)
+    for placed in arranged.placed:
+        run, setting = placed.run, placed.setting
+        name, measure = resolve_metric(run, metric)
         number = value(run, metric, at if target is None else "last")
         shown = number.value * (measure.factor if measure else 1)
         if target is not None:
             shown = time_to(run, metric, target).seconds
         line = {
-            "row": row,
-            "column": column,
+            "row": placed.row,
+            "column": placed.column,
             "number": shown,
             "clients": number.clients,
-            "models": models_of(column_read.column),
+            "models": models_of(name.column),
             "best_by": run.summary.best_by if (at, target) == ("best", None) else "",
-            "partition": comparison.partition_of(Placed(run, setting)),
+            "partition": comparison.partition_of(placed),
         }
         lines.append(line | {key: setting.get(key) for key in NOTED})
     return pandas.DataFrame(lines)
 
 
 def _summarise(frame: "pandas.DataFrame", lower: bool) -> "pandas.DataFrame":
-    """Return the entries of a ``Grid``; a number that one repetition lacks has no mean.
+    """Return a line for each entry, by row and column: the mean and the sample standard
+    deviation of its runs' numbers, NaN where one lacks it; how many runs there are, how
+    many have ``none``, of which clients and by which samples, and whether the mean is
+    the best of its column.
 
     lower: whether lower means are better.
     """
@@ -329,6 +317,56 @@ def _summarise(frame: "pandas.DataFrame", lower: bool) -> "pandas.DataFrame":
     means = entries.groupby("column")["mean"]
     entries["best"] = entries["mean"] == means.transform("min" if lower else "max")
     return entries
+
+
+def _write_entries(
+    entries: "pandas.DataFrame", form: str, missing: str
+) -> "pandas.Series[str]":
+    """Return the entries as ``85.31 ± 0.42``, with ``(2)`` behind one that has only 2
+    runs where others have more; ``missing`` where a run has none.
+    """
+    most_runs = entries["runs"].max()
+
+    def write(entry: "pandas.Series[float]") -> str:
+        if entry["none"]:
+            has_some = missing != MISSING and entry["none"] < entry["runs"]
+            part = f" ({entry['none']} of {entry['runs']})" if has_some else ""
+            return missing + part
+        text = f"{entry['mean']:{form}}"
+        if entry["runs"] > 1:
+            text += f" ± {entry['std']:{form}}"
+        return f"{text} ({entry['runs']})" if entry["runs"] < most_runs else text
+
+    return entries.apply(write, axis=1)
+
+
+def _lay_out(
+    of_entries: "pandas.Series", arranged: Arrangement, missing: object
+) -> "pandas.DataFrame":
+    """Return a number or text of each entry, rows × columns."""
+    table = of_entries.unstack(fill_value=missing)
+    table = table.reindex(arranged.rows, columns=arranged.columns, fill_value=missing)
+    return table.rename_axis(index=None, columns=None)
+
+
+def _describe_rounds(reading: Reading, at: At, percent: bool, best_by: str) -> str:
+    """Return the part of a title on the rounds in which numbers are read."""
+    if reading.target is not None:
+        target = f"{reading.target:g}{' %' if percent else ''}"
+        return f"reaches {target} after these seconds of the clients' own time"
+    if not isinstance(at, str):
+        return f"by {at:g} s of the clients' own time"
+    return ROUNDS[at].format(best_by=best_by)
+
+
+def _describe_entries(entries: "pandas.DataFrame") -> str:
+    """Return the part of a title on clients and seeds."""
+    counts = set(entries["clients"]) - {""}
+    clients = f", of {counts.pop()} clients" if len(counts) == 1 else ""
+    seeds = entries["runs"].max()
+    if seeds == 1:
+        return f"{clients}, one seed"
+    return f"{clients}, mean ± sample standard deviation over {seeds} seeds"
 
 
 def _warn(arranged: Arrangement, frame: "pandas.DataFrame", number: str) -> list[str]:
@@ -355,8 +393,9 @@ def _warn(arranged: Arrangement, frame: "pandas.DataFrame", number: str) -> list
 
 def _list_ended(arranged: Arrangement, at: float) -> list[str]:
     """Return a note on rows whose runs ended before the time at which they are read."""
-    ended = []
-    for (row, _), run in zip(arranged.places, arranged.runs, strict=True):
-        if virtual_seconds(run, "post")[-1] < at and row not in ended:
-            ended.append(row)
-    return [f"ended before {at:g} s: {list_first(ended)}"] if ended else []
+    ended = dict.fromkeys(
+        placed.row
+        for placed in arranged.placed
+        if virtual_seconds(placed.run, "post")[-1] < at
+    )
+    return [f"ended before {at:g} s: {list_first(list(ended))}"] if ended else []

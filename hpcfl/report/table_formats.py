@@ -1,74 +1,91 @@
-"""A table of results for a terminal, in Markdown, LaTeX or CSV: pure functions."""
+"""A table of results, and its forms for a terminal, in Markdown, LaTeX and CSV."""
 
 import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from rich import box
 from rich.console import Group, RenderableType
-from rich.table import Table
+from rich.table import Table as RichTable
 from rich.text import Text
 
-from hpcfl.report.grid import MISSING, Grid, Sheet
 from hpcfl.report.text import literal, plain
 
+if TYPE_CHECKING:
+    import pandas
 
-def terminal(grid: Grid | Sheet) -> RenderableType:
+MISSING = "–"  # of what was not run, or has no such number
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table as it is shown, not yet in any format.
+
+    Attributes:
+        title: What its numbers are, in a line.
+        texts: Its cells, rows × columns.
+        best: Which of them are set in bold, of the same shape.
+        numbers: The same for other programs: a line for each entry, in full precision.
+        notes: Lines to show below.
+    """
+
+    title: str
+    texts: "pandas.DataFrame"
+    best: "pandas.DataFrame"
+    numbers: "pandas.DataFrame"
+    notes: Sequence[str] = ()
+
+
+def terminal(table: Table) -> RenderableType:
     """Return the table for a console of rich, with its title and notes."""
-    heading = literal(grid.title)
-    notes = [literal(note) for note in grid.notes]
-    return Group(heading, cells_of(grid), *notes)
+    notes = [literal(note) for note in table.notes]
+    return Group(literal(table.title), cells_of(table), *notes)
 
 
-def cells_of(grid: Grid | Sheet) -> Table:
+def cells_of(table: Table) -> RichTable:
     """Return rows and columns for a console of rich, the best numbers in bold."""
-    table = Table(box=box.SIMPLE_HEAD)
-    table.add_column("")
-    for column in grid.texts.columns:
-        table.add_column(literal(column), justify="right")
-    for row, *texts in grid.texts.itertuples():
-        bold = grid.best.loc[row]
-        cells = [
-            Text(text, style="bold" if best else "")
-            for text, best in zip(texts, bold, strict=True)
-        ]
-        table.add_row(literal(row), *cells)
-    return table
+    cells = RichTable(box=box.SIMPLE_HEAD)
+    cells.add_column("")
+    for column in table.texts.columns:
+        cells.add_column(literal(column), justify="right")
+    for row, texts in table.texts.iterrows():
+        styles = table.best.loc[row].map({True: "bold", False: ""})
+        cells.add_row(literal(row), *map(Text, texts, styles))
+    return cells
 
 
-def markdown(grid: Grid | Sheet) -> str:
+def markdown(table: Table) -> str:
     """Return a table of GitHub's Markdown with the title above and the notes below."""
-    cells = grid.texts.mask(grid.best, "**" + grid.texts + "**")
-    headings = [_safe(column) for column in grid.texts.columns]
-    alignments = ["---:"] * len(headings)
-    lines = [_safe(grid.title), ""]
-    lines.append(_line(["", *headings]))
-    lines.append(_line(["---", *alignments]))
+    cells = table.texts.mask(table.best, "**" + table.texts + "**")
+    headings = [_escape(column) for column in cells.columns]
+    lines = [["", *headings], ["---", *["---:"] * len(headings)]]
     for row, *texts in cells.itertuples():
-        lines.append(_line([_safe(row), *texts]))
-    for note in grid.notes:
-        lines += ["", _safe(note)]
-    return "\n".join(lines)
+        lines.append([_escape(row), *texts])
+    rows = [f"| {' | '.join(line)} |" for line in lines]
+    notes = [text for note in table.notes for text in ("", _escape(note))]
+    return "\n".join([_escape(table.title), "", *rows, *notes])
 
 
-def latex(grid: Grid | Sheet) -> str:
+def latex(table: Table) -> str:
     """Return a ``tabular`` for the package booktabs."""
-    numbers = grid.texts.replace("±", r"\\pm", regex=True)
-    numbers = numbers.mask(grid.best, r"\mathbf{" + numbers + "}")
-    of_numbers = grid.texts.apply(lambda column: column.str.match(r"[-+>\[\d]"))
+    numbers = table.texts.replace("±", r"\\pm", regex=True)
+    numbers = numbers.mask(table.best, r"\mathbf{" + numbers + "}")
+    of_numbers = table.texts.apply(lambda column: column.str.match(r"[-+>\[\d]"))
     cells = numbers.mask(of_numbers, "$" + numbers + "$")
-    cells = cells.mask(grid.texts == MISSING, "--")
+    cells = cells.mask(table.texts == MISSING, "--")
     styler = cells.rename(index=plain, columns=plain).style
     for axis in ("index", "columns"):
         styler.format_index(escape="latex", axis=axis)
-    alignment = "l" + "r" * len(grid.texts.columns)
+    alignment = "l" + "r" * len(table.texts.columns)
     tabular = styler.to_latex(column_format=alignment, hrules=True)
-    heading = f"% {plain(grid.title)}"
-    notes = [f"% {plain(note)}" for note in grid.notes]
-    return "\n".join([heading, tabular.rstrip("\n"), *notes])
+    notes = [f"% {plain(note)}" for note in table.notes]
+    return "\n".join([f"% {plain(table.title)}", tabular.rstrip("\n"), *notes])
 
 
-def long_csv(grid: Grid | Sheet) -> str:
+def long_csv(table: Table) -> str:
     """Return CSV with a line for each entry, in full precision."""
-    lines = grid.numbers.copy()
+    lines = table.numbers.copy()
     for name in lines.select_dtypes(exclude="number"):
         lines[name] = lines[name].map(lambda content: plain(str(content)))
     text = lines.to_csv(index=False, na_rep="nan", lineterminator="\n")
@@ -78,10 +95,6 @@ def long_csv(grid: Grid | Sheet) -> str:
 TEXTS = {"markdown": markdown, "csv": long_csv, "latex": latex}
 
 
-def _line(cells: list[str]) -> str:
-    return f"| {' | '.join(cells)} |"
-
-
-def _safe(text: str) -> str:
+def _escape(text: str) -> str:
     """Escape a text for Markdown, where a '_' within a word needs no escape."""
     return re.sub(r"([\\`*\[\]<>|])", r"\\\1", plain(text))

@@ -15,9 +15,9 @@ from hpcfl.report.metric_values import (
     holds_out,
     own_column,
     time_to,
+    virtual_seconds,
     where_scored,
 )
-from hpcfl.report.series import virtual_seconds
 from hpcfl.report.text import (
     clients_text,
     literal,

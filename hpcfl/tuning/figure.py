@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hpcfl.report import figures
-from hpcfl.report.plots.base import Sheet, literal, whole_numbers
+from hpcfl.report.sheet import Sheet, shorten, whole_numbers
 from hpcfl.scores.metric_names import Measure
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ def draw(sheet: Sheet, curves: Curves, measure: Measure) -> "Figure":
         place.plot([0], [untuned], **look)
     unit = f" ({measure.unit})" if measure.unit else ""
     place.set_xlabel("trials; 0: untuned")
-    place.set_ylabel(literal(f"expected best validation {measure.score}{unit}"))
+    place.set_ylabel(shorten(f"expected best validation {measure.score}{unit}"))
     whole_numbers(place.xaxis)
     sheet.legend(figure, handles, list(curves))
     return figure

@@ -15,7 +15,7 @@ from rich.table import Table
 
 from hpcfl.files import atomic
 from hpcfl.report import configuration, metric_values
-from hpcfl.report.grid import SPENT
+from hpcfl.report.search_spending import SPENT
 from hpcfl.report.text import literal, stdout_console
 from hpcfl.scores.metric_names import Measure
 from hpcfl.storage import sweep_folder, tune_folder

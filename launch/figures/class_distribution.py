@@ -12,11 +12,9 @@ import torch
 
 from hpcfl.clients import StepContext
 from hpcfl.methods.options.class_wise import norm_distribution
-from hpcfl.report import style
 from hpcfl.report.arrangement import arrange
 from hpcfl.report.metric_values import counts_of
-from hpcfl.report.plots._lines import method_of
-from hpcfl.report.plots.base import Sheet, literal
+from hpcfl.report.sheet import Sheet, list_colours, make_look, shorten
 from hpcfl.trained.recorder import step_recorder
 from hpcfl.trained.run import Run
 
@@ -30,12 +28,12 @@ def draw(runs: list[Run], sheet: Sheet, *, client: int = 0) -> "Figure":
     shares.
     """
     arranged = arrange(runs)
-    labels = [row for row, _ in arranged.places]
+    labels = [placed.row for placed in arranged.placed]
     count = len(arranged.runs) + 1
     figure, panels = sheet.panels(
         count, most=3, height=min(2.4, 0.9 * sheet.width / min(count, 3))
     )
-    methods = map(method_of, arranged.runs)
+    methods = [run.summary.method for run in arranged.runs]
     looks = sheet.looks(dict(zip(labels, methods, strict=True)))
     for run, label, panel in zip(arranged.runs, labels, panels[:-1], strict=True):
         estimated = estimates(run, client)
@@ -51,7 +49,7 @@ def draw(runs: list[Run], sheet: Sheet, *, client: int = 0) -> "Figure":
             alpha=0.8,
             markersize=4,
             markeredgewidth=0,
-            label=literal(label),
+            label=shorten(label),
         )
     panels[0].set_ylabel("estimated share of a class")
     highest = max(panel.get_ylim()[1] for panel in panels[:-1])
@@ -80,7 +78,7 @@ def _draw_classes(panel: "Axes", estimated: np.ndarray, truth: np.ndarray) -> No
     """A line for each class, those that the client has on top."""
     mini_batches = np.arange(1, len(estimated) + 1)
     for label in np.argsort(truth):
-        look = style.look(int(label))
+        look = make_look(int(label))
         panel.plot(
             mini_batches,
             estimated[:, label],
@@ -96,7 +94,7 @@ def _legend(sheet: Sheet, figure: "Figure", panels: "list[Axes]") -> None:
     lines = dict(zip(*panels[0].get_legend_handles_labels()[::-1], strict=True))
     marks = dict(zip(*panels[-1].get_legend_handles_labels()[::-1], strict=True))
     classes = sorted(lines, key=lambda label: int(label.split()[1]))
-    if len(classes) > len(style.palette()):
+    if len(classes) > len(list_colours()):
         sheet.notes.append(
             f"lines of {len(classes)} classes share looks and have no legend"
         )

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas
 
+from hpcfl.report import client_scores
+from hpcfl.report.client_scores import Rows
 from hpcfl.report.metric_values import counts_of
-from hpcfl.report.plots import _clients, _lines
-from hpcfl.report.plots._clients import Rows
-from hpcfl.report.plots.base import Sheet, literal
+from hpcfl.report.sheet import Sheet, shorten
 from hpcfl.trained.run import Run
 
 if TYPE_CHECKING:
@@ -33,8 +33,8 @@ def draw(
     group: Sequence[str] = (),
 ) -> "Figure":
     """Draw the best mean on top; a client without a number is hatched."""
-    scores = _clients.rows(runs, sheet, metric, at, group)
-    figure, places = _clients.paper(sheet, scores, shared=False)
+    scores = client_scores.read_rows(runs, sheet, metric, at, group)
+    figure, places = client_scores.make_panels(sheet, scores, shared=False)
     low, high = scores.numbers["number"].agg(["min", "max"])
     for place, panel in zip(places, scores.panels, strict=True):
         table = cells(scores, panel)
@@ -44,7 +44,7 @@ def draw(
         place.set(xlabel="client", ylim=(len(table) - 0.5, -0.5))
         _name_columns(place, list(table.columns))
     figure.colorbar(image, ax=places, pad=0.01, aspect=30)
-    figure.suptitle(literal(_lines.scored(scores.runs, scores.metric)))
+    figure.suptitle(shorten(scores.label))
     sheet.notes.append(f"rows by their mean; a column is a client, {scores.moment(at)}")
     return figure
 
@@ -54,7 +54,10 @@ def cells(scores: Rows, panel: str) -> pandas.DataFrame:
     each partition; between partitions a column of NaN.
     """
     numbers = scores.numbers[scores.numbers["panel"] == panel]
-    counted = {seed: counts_of(run, "test") for _, seed, run in scores.repetitions}
+    counted = {
+        seed: counts_of(of_seed[-1], "test")
+        for seed, of_seed in scores.repetitions.items()
+    }
     first = next(iter(counted.values()))
     if all(np.array_equal(counts, first) for counts in counted.values()):
         numbers = numbers.assign(seed="")

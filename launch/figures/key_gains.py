@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING
 import pandas
 
 from hpcfl.errors import UserError
-from hpcfl.report.arrangement import arrange, label, seeds
+from hpcfl.report import lines
+from hpcfl.report.arrangement import SEEDS, arrange, label
 from hpcfl.report.metric_values import resolve_metric, value
-from hpcfl.report.plots import _lines
-from hpcfl.report.plots._lines import Line
-from hpcfl.report.plots.base import Sheet
+from hpcfl.report.sheet import Sheet
 from hpcfl.trained.run import Run
 
 if TYPE_CHECKING:
@@ -36,13 +35,13 @@ def draw(
     factor = measure.factor if measure else 1
     arranged = arrange(runs)
     found = []
-    for run, setting in arranged.placed:
+    for run, setting, *_ in arranged.placed:
         row = label(setting, [key for key in arranged.down if key != x])
         number = factor * value(run, metric, at).value
-        seed = repr(seeds(setting))
-        found.append((row, _lines.method_of(run), seed, setting[x], number))
+        seed = repr([setting.get(key) for key in SEEDS])
+        found.append((row, run.summary.method, seed, setting[x], number))
     frame = pandas.DataFrame(found, columns=["row", "method", "seed", "x", "number"])
-    lines = []
+    drawn = []
     for (row, method), of_row in frame.groupby(["row", "method"], sort=False):
         table = of_row.pivot(index="seed", columns="x", values="number")
         base = float(against)
@@ -53,11 +52,17 @@ def draw(
             )
         gains = table.sub(table[base], axis=0)
         mean, deviation = gains.mean(), gains.std(ddof=1)
-        places = gains.columns.to_numpy(float)
-        line = Line(
-            row, method, places, mean.to_numpy(), deviation.to_numpy(), len(gains)
-        )
-        lines.append(line)
-    sheet.notes += [*arranged.notes, _lines.repeated(lines)]
-    ylabel = f"gain over {x} = {against}: {_lines.scored(arranged.runs, metric)}"
-    return _lines.draw(sheet, {"": lines}, measure, xlabel=x, ylabel=ylabel)
+        line = {
+            "panel": "",
+            "row": row,
+            "method": method,
+            "x": gains.columns.astype(float),
+            "mean": mean,
+            "std": deviation,
+            "runs": len(gains),
+        }
+        drawn.append(pandas.DataFrame(line))
+    drawn = pandas.concat(drawn)
+    sheet.notes += [*arranged.notes, lines.count_repetitions(drawn)]
+    ylabel = f"gain over {x} = {against}: {lines.name_scores(arranged.runs, metric)}"
+    return lines.draw(sheet, drawn, measure, xlabel=x, ylabel=ylabel)

@@ -7,15 +7,14 @@ Figure 7).
 from typing import TYPE_CHECKING
 
 import numpy as np
+import pandas
 import torch
 
 from hpcfl.errors import UserError
 from hpcfl.methods._anchored import MixedAnchor
+from hpcfl.report import lines
 from hpcfl.report.arrangement import arrange
-from hpcfl.report.plots import _lines
-from hpcfl.report.plots._lines import Line
-from hpcfl.report.plots.base import Sheet
-from hpcfl.report.series import deviation
+from hpcfl.report.sheet import Sheet
 from hpcfl.rows import mixing
 from hpcfl.trained.run import Run
 
@@ -28,23 +27,23 @@ PANELS = ("models that are pulled together", "models that are pushed apart")
 def draw(runs: list[Run], sheet: Sheet) -> "Figure":
     """A panel for either kind of pair: mean distances, with a band over seeds."""
     arranged = arrange(runs)
-    by_tau: dict[float, list[tuple[float, float]]] = {}
+    method = arranged.runs[0].summary.method
+    numbers = []
     for run in arranged.runs:
         tau = run.config["method"].get("tau", np.nan)
-        by_tau.setdefault(tau, []).append(distances(run))
-    temperatures = np.array(sorted(by_tau))
-    most_runs = max(map(len, by_tau.values()))
-    method = _lines.method_of(arranged.runs[0])
-    panels = {}
-    for place, title in enumerate(PANELS):
-        numbers = [[pair[place] for pair in by_tau[tau]] for tau in temperatures]
-        mean = np.array([np.mean(of_tau) for of_tau in numbers])
-        std = np.array([deviation(np.array(of_tau)) for of_tau in numbers])
-        panels[title] = [Line(method, method, temperatures, mean, std, most_runs)]
-    sheet.notes += [*arranged.notes, _lines.repeated(panels[PANELS[0]])]
-    return _lines.draw(
+        numbers += [
+            (title, method, method, tau, distance)
+            for title, distance in zip(PANELS, distances(run), strict=True)
+        ]
+    line = ["panel", "row", "method", "x"]
+    frame = pandas.DataFrame(numbers, columns=[*line, "y"]).sort_values("x")
+    of_places = frame.groupby(line, sort=False, dropna=False)["y"]
+    drawn = of_places.agg(mean="mean", std="std", runs="size").reset_index()
+    drawn = drawn.fillna({"std": 0.0})
+    sheet.notes += [*arranged.notes, lines.count_repetitions(drawn)]
+    return lines.draw(
         sheet,
-        panels,
+        drawn,
         None,
         shared=False,
         xlabel="temperature τ",

@@ -12,7 +12,7 @@ import torch
 
 from hpcfl.report.arrangement import arrange
 from hpcfl.report.metric_values import counts_of
-from hpcfl.report.plots.base import Sheet, whole_numbers
+from hpcfl.report.sheet import Sheet, whole_numbers
 from hpcfl.trained.models import Trained
 from hpcfl.trained.run import Run
 
@@ -31,7 +31,7 @@ def draw(runs: list[Run], sheet: Sheet) -> "Figure":
     """
     arranged = arrange(runs)
     panels: dict[str, np.ndarray] = {"training samples": counts_of(runs[0], "train")}
-    for run, (label, _) in zip(arranged.runs, arranged.places, strict=True):
+    for run, _, label, _ in arranged.placed:
         panels |= {
             f"{label}{what}": table
             for what, table in of_run(run, len(arranged.runs) <= FEW).items()

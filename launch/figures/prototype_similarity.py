@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as functional
 
 from hpcfl.report.arrangement import arrange
-from hpcfl.report.plots.base import Sheet, whole_numbers
+from hpcfl.report.sheet import Sheet, whole_numbers
 from hpcfl.trained.run import Run
 
 if TYPE_CHECKING:
@@ -43,7 +43,8 @@ def draw(runs: list[Run], sheet: Sheet) -> "Figure":
     if all(run.summary.dataset == "cifar-100" for run in arranged.runs):
         order = np.argsort(SUPER_CLASSES, kind="stable")
     top = max(np.nanmax(np.abs(table)) for table in tables)
-    for place, table, (row, _) in zip(places, tables, arranged.places, strict=True):
+    rows = [placed.row for placed in arranged.placed]
+    for place, table, row in zip(places, tables, rows, strict=True):
         image = place.imshow(
             table[order][:, order],
             vmin=-top,

@@ -17,9 +17,8 @@ from principal import principal
 
 from hpcfl.models import parts
 from hpcfl.models.heads import CosineHead
-from hpcfl.report import style
 from hpcfl.report.arrangement import arrange
-from hpcfl.report.plots.base import Sheet
+from hpcfl.report.sheet import Sheet, list_colours, make_look
 from hpcfl.trained.run import Run
 
 if TYPE_CHECKING:
@@ -42,13 +41,13 @@ def draw(runs: list[Run], sheet: Sheet, *, client: int = 0) -> "Figure":
     """A panel for each run and client; the models are those after local training."""
     arranged = arrange(runs)
     clients = list(dict.fromkeys([0, client]))
-    several = len({column for _, column in arranged.places}) > 1
+    several = len(arranged.columns) > 1
     panels = {
         f"{row}{f', {column}' if several else ''}{f', client {one}' if client else ''}": (
             run,
             one,
         )
-        for run, (row, column) in zip(arranged.runs, arranged.places, strict=True)
+        for run, _, row, column in arranged.placed
         for one in clients
     }
     figure, places = sheet.panels(len(panels), most=4, height=2.3)
@@ -79,14 +78,14 @@ def _draw(place: "Axes", run: Run, client: int) -> None:
             marker="o",
             markersize=1.2,
             alpha=0.5,
-            color=style.look(of_class).color,
+            color=make_look(of_class).color,
             markeredgewidth=0,
         )
     reach = np.abs(drawn.points).max()
     for of_class, ray in enumerate(
         drawn.rays * reach / np.linalg.norm(drawn.rays, axis=1).max()
     ):
-        look = style.look(of_class)
+        look = make_look(of_class)
         place.plot(
             [0, ray[0]],
             [0, ray[1]],
@@ -94,7 +93,7 @@ def _draw(place: "Axes", run: Run, client: int) -> None:
             linestyle=look.linestyle,
             linewidth=1.4,
             label=f"class {of_class}"
-            if len(drawn.rays) <= len(style.palette())
+            if len(drawn.rays) <= len(list_colours())
             else None,
         )
     place.set(**drawn.axes)

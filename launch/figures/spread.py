@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from hpcfl.report.plots import _clients, _lines
-from hpcfl.report.plots.base import Sheet, literal
+from hpcfl.report import client_scores
+from hpcfl.report.sheet import Sheet, shorten
 from hpcfl.scores.base import summarize
 from hpcfl.trained.run import Run
 
@@ -25,11 +25,11 @@ def draw(
     """Draw a row for each method, or other ``group``, the best mean on top; each number
     is a mean over seeds.
     """
-    scores = _clients.rows(runs, sheet, metric, at, group)
-    figure, places = _clients.paper(sheet, scores)
+    scores = client_scores.read_rows(runs, sheet, metric, at, group)
+    figure, places = client_scores.make_panels(sheet, scores)
     looks = sheet.looks(scores.methods)
     for place, of_panel in zip(places, scores.panels.values(), strict=True):
-        place.set_xlabel(literal(_lines.scored(scores.runs, scores.metric)))
+        place.set_xlabel(shorten(scores.label))
         for position, (row, numbers) in enumerate(of_panel.items()):
             look = looks[row]
             of_seeds = [one.to_numpy() for _, one in numbers.groupby("seed")["number"]]

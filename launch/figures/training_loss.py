@@ -8,14 +8,14 @@ It is the mean over all clients' training samples, of the rounds whose state is 
 from typing import TYPE_CHECKING
 
 import numpy as np
+import pandas
 import torch
 import torch.nn.functional as functional
 
+from hpcfl.report import lines
 from hpcfl.report.arrangement import arrange
-from hpcfl.report.plots import _lines
-from hpcfl.report.plots._lines import MOMENTS, Line
-from hpcfl.report.plots.base import Sheet, whole_numbers
-from hpcfl.report.series import deviation
+from hpcfl.report.lines import MOMENTS
+from hpcfl.report.sheet import Sheet, whole_numbers
 from hpcfl.trained.run import Run
 
 if TYPE_CHECKING:
@@ -30,9 +30,10 @@ def draw(runs: list[Run], sheet: Sheet) -> "Figure":
     over them.
     """
     arranged = arrange(runs)
-    panels: dict[str, list[Line]] = {}
+    frames = []
     missing: set[int] = set()
-    for (row, column), found in arranged.repetitions.items():
+    for (row, column), cell in arranged.cells.items():
+        found = [placed.run for placed in cell]
         played = [set(run.results.rounds[run.results.played].tolist()) for run in found]
         rounds = set.intersection(*played, *(run.models.replay.rounds for run in found))
         missing |= set.union(*played) - rounds
@@ -48,21 +49,21 @@ def draw(runs: list[Run], sheet: Sheet) -> "Figure":
                     for run in found
                 ]
             )
-            panels.setdefault(column, []).append(
-                Line(
-                    f"{row}, {text}",
-                    _lines.method_of(found[0]),
-                    np.array(drawn, float),
-                    losses.mean(axis=0),
-                    deviation(losses),
-                    len(found),
-                )
-            )
-    lines = [line for of_panel in panels.values() for line in of_panel]
-    sheet.notes += [*arranged.notes, _lines.repeated(lines)]
-    figure = _lines.draw(
+            line = {
+                "panel": column if len(arranged.columns) > 1 else "",
+                "row": f"{row}, {text}",
+                "method": found[0].summary.method,
+                "x": np.array(drawn, float),
+                "mean": losses.mean(axis=0),
+                "std": losses.std(axis=0, ddof=1) if len(found) > 1 else 0.0,
+                "runs": len(found),
+            }
+            frames.append(pandas.DataFrame(line))
+    frame = pandas.concat(frames)
+    sheet.notes += [*arranged.notes, lines.count_repetitions(frame)]
+    figure = lines.draw(
         sheet,
-        panels if len(panels) > 1 else {"": lines},
+        frame,
         None,
         xlabel="round",
         ylabel="training loss",

@@ -11,8 +11,7 @@ from principal import principal
 
 from hpcfl.errors import UserError
 from hpcfl.report.arrangement import arrange
-from hpcfl.report.plots._lines import method_of
-from hpcfl.report.plots.base import Sheet
+from hpcfl.report.sheet import Sheet
 from hpcfl.trained.run import Run
 
 if TYPE_CHECKING:
@@ -27,8 +26,8 @@ def draw(runs: list[Run], sheet: Sheet, *, client: int = 0) -> "Figure":
     points = plane.points
     rounds = len(paths[0]) // 2
     figure, (panel,) = sheet.panels(1, height=min(4.0, 0.8 * sheet.width))
-    labels = [row for row, _ in arranged.places]
-    methods = map(method_of, arranged.runs)
+    labels = [placed.row for placed in arranged.placed]
+    methods = [run.summary.method for run in arranged.runs]
     looks = sheet.looks(dict(zip(labels, methods, strict=True)))
     for path, label in zip(paths, labels, strict=True):
         look = looks[label]

@@ -14,8 +14,7 @@ from hpcfl.clients import StepContext
 from hpcfl.errors import UserError
 from hpcfl.methods.options.ala import Blending
 from hpcfl.report.arrangement import arrange
-from hpcfl.report.plots._lines import method_of
-from hpcfl.report.plots.base import Sheet, whole_numbers
+from hpcfl.report.sheet import Sheet, whole_numbers
 from hpcfl.trained.recorder import step_recorder
 from hpcfl.trained.run import Run
 
@@ -32,15 +31,15 @@ def draw(runs: list[Run], sheet: Sheet, *, client: int = 0) -> "Figure":
     """
     arranged = arrange(runs)
     figure, panels = sheet.panels(len(arranged.runs), height=2.2)
-    titles = [" ".join(place) for place in arranged.places]
-    looks = sheet.looks({method_of(run): method_of(run) for run in arranged.runs})
+    titles = [f"{placed.row} {placed.column}" for placed in arranged.placed]
+    looks = sheet.looks({run.summary.method: run.summary.method for run in runs})
     for panel, run, title in zip(panels, arranged.runs, titles, strict=True):
         done = 0
         for round, of_epochs in losses(run, client).items():
             panel.plot(
                 done + np.arange(1, len(of_epochs) + 1),
                 of_epochs,
-                color=looks[method_of(run)].color,
+                color=looks[run.summary.method].color,
                 marker="o",
                 markersize=2,
             )

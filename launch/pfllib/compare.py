@@ -15,10 +15,9 @@ from pathlib import Path
 import pandas
 
 import hpcfl
+from hpcfl.report import lines
 from hpcfl.report.figures import write
-from hpcfl.report.plots import _lines
-from hpcfl.report.plots._lines import Line
-from hpcfl.report.plots.base import Sheet
+from hpcfl.report.sheet import Sheet
 
 RESULTS = Path(__file__).parents[2] / "results" / "pfllib"
 NUMBERS = RESULTS / "pfllib.csv"
@@ -109,22 +108,22 @@ def table(numbers: pandas.DataFrame, code: str) -> str:
 
 def draw(numbers: pandas.DataFrame, sheet: Sheet) -> "object":
     """A panel for each method: both codes' means over seeds, with a band."""
-    panels: dict[str, list[Line]] = {}
+    drawn = []
     for name, method in METHODS.items():
-        panels[name] = []
         for code, look in ((HPCFL, "fedavg"), (PFLLIB, "fedprox")):
             curves = curves_of(numbers, code, method)
-            line = Line(
-                code,
-                look,
-                curves.index.to_numpy(float),
-                curves.mean(axis=1).to_numpy(),
-                curves.std(axis=1).fillna(0).to_numpy(),
-                curves.shape[1],
-            )
-            panels[name].append(line)
+            line = {
+                "panel": name,
+                "row": code,
+                "method": look,
+                "x": curves.index.astype(float),
+                "mean": curves.mean(axis=1),
+                "std": curves.std(axis=1).fillna(0),
+                "runs": curves.shape[1],
+            }
+            drawn.append(pandas.DataFrame(line))
     axes = {"xlabel": "rounds", "ylabel": "test accuracy (%)"}
-    return _lines.draw(sheet, panels, None, **axes)
+    return lines.draw(sheet, pandas.concat(drawn), None, **axes)
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ import pandas
 from hpcfl.report import metric_values
 from hpcfl.report.arrangement import Placed, arrange
 from hpcfl.report.comparison import Gains, gains_of
-from hpcfl.report.inference import LEVEL, holm, interval
+from hpcfl.report.inference import LEVEL, correct, interval
 from hpcfl.trained import loading
 
 TUNED = "tuned_5"  # start models after five epochs of a client's own training
@@ -147,12 +147,9 @@ def gains(
 def verdicts(compared: pandas.Series) -> pandas.Series:
     """Better, worse, or nothing for what Holm's correction leaves open."""
     compared = compared.dropna()
-    corrected = holm(np.array([one.interval.p for one in compared]))
-    words = []
-    for one, p in zip(compared, corrected, strict=True):
-        sign = "better" if one.interval.mean > 0 else "worse"
-        words.append(sign if p < LEVEL else "")
-    return pandas.Series(words, compared.index)
+    corrected = correct(compared.map(lambda one: one.interval.p))
+    signs = compared.map(lambda one: "better" if one.interval.mean > 0 else "worse")
+    return signs.where(corrected < LEVEL, "")
 
 
 def page(setting: str, frame: pandas.DataFrame, deals: bool) -> str:

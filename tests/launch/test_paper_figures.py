@@ -19,7 +19,7 @@ from principal import principal
 from hpcfl.errors import UserError
 from hpcfl.experiment import plugins
 from hpcfl.report.figures import KINDS
-from hpcfl.report.plots.base import Sheet
+from hpcfl.report.sheet import Sheet
 
 pytestmark = pytest.mark.slow  # most play a run first
 FIGURES = Path(class_distribution.__file__).parent

@@ -111,7 +111,7 @@ def test_the_test_over_pairs_appears_only_when_asked_for(runs):
     tables = []
     for pairs in (False, True):
         reference = Reference("local", pairs=pairs)
-        (sheet,) = sweep_table.compared(runs, (), (), Reading(at="tail"), reference)
+        (sheet,) = sweep_table.compare(runs, (), (), Reading(at="tail"), reference)
         tables.append(sheet)
     plain, asked = tables
     assert list(asked.texts.columns) == [*plain.texts.columns, comparison.PAIRS]
@@ -154,7 +154,7 @@ def runs(tmp_path):
 
 @pytest.mark.slow
 def test_a_table_beside_a_reference_in_every_format(runs):
-    (sheet,) = sweep_table.compared(
+    (sheet,) = sweep_table.compare(
         runs, (), (), Reading(at="tail"), Reference("local", power=1.0)
     )
     assert list(sheet.texts.index) == ["fedavg"]
@@ -172,7 +172,7 @@ def test_a_table_beside_a_reference_in_every_format(runs):
 def test_one_partition_alone_says_what_it_lacks(runs):
     first = [run for run in runs if run.config["seed"] == 0]
     sheets = [
-        sweep_table.compared(some, (), (), Reading(at="tail"), Reference("local"))[0]
+        sweep_table.compare(some, (), (), Reading(at="tail"), Reference("local"))[0]
         for some in (first, runs)
     ]
     said = [comparison.ONE_PARTITION in sheet.notes for sheet in sheets]
@@ -182,9 +182,9 @@ def test_one_partition_alone_says_what_it_lacks(runs):
 @pytest.mark.slow
 def test_a_row_that_is_none_and_a_number_that_is_no_clients(runs):
     with pytest.raises(UserError, match="--against lokal: no row of this table"):
-        sweep_table.compared(runs, (), (), Reading(), Reference("lokal"))
+        sweep_table.compare(runs, (), (), Reading(), Reference("lokal"))
     with pytest.raises(UserError, match="--against compares clients by a score"):
-        sweep_table.compared(runs, (), (), Reading("seconds/round"), Reference("local"))
+        sweep_table.compare(runs, (), (), Reading("seconds/round"), Reference("local"))
 
 
 def test_a_verdict_needs_an_interval():

@@ -8,7 +8,7 @@ import pytest
 from hpcfl.cli import command
 from hpcfl.communication.communicator import OneProcess
 from hpcfl.report import figures
-from hpcfl.report.plots.base import Sheet
+from hpcfl.report.sheet import Sheet
 from hpcfl.trained.loading import list_runs
 
 
@@ -26,12 +26,8 @@ def test_a_run_ends_with_curves_before_and_after_local_training(make_run, tmp_pa
     make_run("fedavg")
     figure = figures.draw_moments(list_runs(tmp_path), Sheet(7))
     before, after = figure.axes
-    assert before.lines[0].get_xydata().tolist() == [
-        [1, 25],
-        [2, 75],
-        [3, 50],
-        [4, 62.5],
-    ]
+    points = before.lines[0].get_xydata().tolist()
+    assert points == [[0, 25], [1, 75], [2, 50], [3, 62.5]]
     assert after.lines[0].get_xydata().tolist() == [[1, 50], [2, 62.5], [3, 87.5]]
     assert [text.get_text() for text in figure.legends[0].texts] == ["fedavg"]
 

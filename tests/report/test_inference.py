@@ -3,9 +3,15 @@
 import math
 
 import numpy as np
+import pandas
 import pytest
 
-from hpcfl.report.inference import interval, partitions_needed
+from hpcfl.report.inference import (
+    correct,
+    interval,
+    partitions_needed,
+    signed_rank,
+)
 
 
 def test_the_mean_is_over_partitions_and_not_over_clients():
@@ -80,3 +86,32 @@ def test_partitions_that_a_difference_needs():
     assert partitions_needed(1.0, 1.0, 0.05 / 30) > 10
     assert partitions_needed(0.0, 1.0, 0.05) == 2
     assert partitions_needed(1e6, 1.0, 0.05) is None
+
+
+def test_holm_by_hand():
+    """Four tests, ascending 0.01, 0.02, 0.03, 0.4 times 4, 3, 2, 1: 0.04, 0.06, 0.06,
+    0.4.
+
+    The third would be 2·0.03 = 0.06, no less than the one before it. The order given
+    does not matter, and no value exceeds 1.
+    """
+    four = correct(pandas.Series([0.03, 0.4, np.nan, 0.01, 0.02]))
+    assert four.tolist() == pytest.approx([0.06, 0.4, np.nan, 0.04, 0.06], nan_ok=True)
+    assert correct(pandas.Series([0.9, 0.8])).tolist() == [1, 1]
+    three = correct(pandas.Series([0.02, 0.001, 0.01]))
+    assert three.tolist() == pytest.approx([0.02, 0.003, 0.02])
+
+
+def test_the_signed_rank_test_by_hand():
+    """Of the 2⁶ ways to deal out the signs of six gains, two are as extreme as all
+    alike: p = 2/64. Ranks 1 + 3 + 5 = 9 against 12: 27 of 64 sums are at most 9.
+    """
+    steps = np.linspace(0.01, 0.06, 6)
+    assert signed_rank(steps) == pytest.approx(2 / 64)
+    assert signed_rank(steps * [1, -1, 1, -1, 1, -1]) == pytest.approx(2 * 27 / 64)
+
+
+def test_the_same_numbers_do_not_differ_and_missing_ones_do_not_count():
+    assert signed_rank(np.zeros(3)) == 1
+    steps = np.linspace(0.01, 0.06, 6)
+    assert signed_rank(np.append(steps, np.nan)) == signed_rank(steps)

@@ -2,12 +2,12 @@
 markup or script, and how it is in a real browser, on a phone and on a desk.
 """
 
+import base64
 import json
 import re
 import shutil
 from dataclasses import replace
 from html.parser import HTMLParser
-from itertools import pairwise
 from pathlib import Path
 
 import browser
@@ -84,43 +84,31 @@ def written(folder: Path, *more: Path) -> str:
 def test_the_page_says_what_the_commands_say(sweep, html):
     found = Outline(html)
     runs = loading.list_runs(sweep)
-    cells = found.texts["td"]
+    cells, notes = found.texts["td"], found.texts["li"]
     for at in ("best", "tail"):
-        grid = sweep_table.make(runs, reading=Reading(at=at))
-        assert set(grid.texts[grid.columns[0]]) <= set(cells)
-        assert set(grid.notes) <= set(found.texts["li"])
+        table = sweep_table.make(runs, reading=Reading(at=at))
+        assert set(table.texts.iloc[:, 0]) <= set(cells)
     for run in runs:
         assert (run.summary.digest or "–") in cells and run.label in found.texts["th"]
     assert found.texts["h1"] == [runs[0].config["name"]]
-    assert "digits dirichlet" in found.texts["h2"]
-    assert {"Spread over clients", "Partition"} <= set(found.texts["h3"])
-    assert "5 runs of federated learning: 4 finished, 1 failed" in found.texts["p"][0]
-    assert "local, failed after round 12: client 3 diverged" in found.texts["p"]
-    assert (
-        "local: continued after round 7, 2026-01-02 00:00:00 UTC, on 1 rank; before it: no space"
-        in found.texts["li"]
-    )
+    assert found.texts["h2"] == ["How these numbers were computed"]
+    headings = ["method", "accuracy (%)", "accuracy of the last tenth of rounds (%)"]
+    assert found.texts["th"][:3] == headings
+    assert "4 of 5 runs are finished" in found.texts["p"][0]
+    assert "local ends at round 12 of 12, local is failed: client 3 diverged" in notes
+    assert "local: failed after round 12: client 3 diverged" in notes
+    assert any(note.startswith("local: continued after round 7") for note in notes)
 
 
 @pytest.mark.slow
-def test_gains_over_training_alone_stand_where_somebody_trains_alone(tmp_path):
-    for seed in (0, 1):
-        for method in ("fedavg", "local"):
+def test_rows_have_gains_over_training_alone_else_over_fedavg(tmp_path, html):
+    for method in ("fedavg", "local"):
+        for seed in (0, 1):
             name = f"{method},seed={seed}"
             made_up.folder(tmp_path / "sweep" / name, method, seed)
-    found = Outline(written(tmp_path / "sweep"))
-    assert "Gains over training alone" in found.texts["h3"]
-    assert any("of each client beside local" in text for text in found.texts["span"])
-
-
-@pytest.mark.slow
-def test_the_page_leads_with_intervals_over_partitions(sweep, html):
-    """Without Local the reference is FedAvg; the intervals stand before the means, and
-    no test over pairs of client and seed.
-    """
-    assert html.index("gain ± 95 %") < html.index("mean ± sample standard deviation")
-    assert "of each client beside fedavg" in html
-    assert "independent" not in html
+    alone = Outline(written(tmp_path / "sweep")).texts["th"]
+    assert "gain over local ± 95 %" in alone
+    assert "gain over fedavg ± 95 %" in Outline(html).texts["th"]
 
 
 @pytest.mark.slow
@@ -130,7 +118,7 @@ def test_a_page_of_one_partition_says_that_it_has_no_interval(tmp_path):
     notes = Outline(written(tmp_path / "sweep")).texts["li"]
     assert comparison.ONE_PARTITION in notes
     shutil.rmtree(tmp_path / "sweep" / "ditto")
-    alone = Outline(written(tmp_path / "sweep")).texts["p"]
+    alone = Outline(written(tmp_path / "sweep")).texts["li"]
     assert any("no interval:" in text for text in alone)
 
 
@@ -147,12 +135,23 @@ def test_numbers_of_held_out_samples_stand_beside_those_of_test_samples(sweep):
         results = replace(run.results, values={**run.results.values, **values})
         chosen = replace(run.summary, best_by="validation")
         held_out.append(replace(run, results=results, summary=chosen))
-    found = Outline(page.render(held_out, []))
-    grid = sweep_table.make(held_out, reading=Reading("validation"))
-    assert set(grid.texts[grid.columns[0]]) <= set(found.texts["td"])
-    captions = " ".join(found.texts["caption"])
-    assert "best round by validation samples" in captions
-    assert "validation" not in " ".join(Outline(page.render(runs, [])).texts["caption"])
+    found = Outline(page.render(held_out))
+    table = sweep_table.make(held_out, reading=Reading("validation"))
+    assert set(table.texts.iloc[:, 0]) <= set(found.texts["td"])
+    heading = "accuracy on held-out samples (%)"
+    assert heading in found.texts["th"]
+    assert heading not in Outline(page.render(runs)).texts["th"]
+
+
+@pytest.mark.slow
+def test_each_data_set_has_rows_of_its_own(tmp_path):
+    for number, data in enumerate(({}, {"dataset": "digits", "samples": 500})):
+        for method in ("fedavg", "ditto"):
+            folder = tmp_path / "sweep" / f"{method}{number}"
+            made_up.folder(folder, method, 0, data=data)
+    found = Outline(written(tmp_path / "sweep"))
+    assert found.texts["th"][:2] == ["method", "data"]
+    assert found.tags.count(("img", "alt", "src")) == 1
 
 
 @pytest.mark.slow
@@ -163,43 +162,21 @@ def test_the_same_runs_make_the_same_page_and_a_run_counts_once(sweep, html):
 
 
 def test_it_needs_no_network_and_no_script(html):
-    # within the page a mark refers to its definition by "#"; name spaces are not fetched
-    loading = re.sub(r'xmlns(:\w+)?="[^"]*"', "", html)
-    assert not re.search(r"src\s*=|href\s*=(?!\"#)|url\((?!#)|@import|https?:", loading)
+    assert not re.search(r"src\s*=\s*\"(?!data:)|href|url\(|@import|https?:", html)
     assert "default-src 'none'" in html and "<script" not in html
-
-
-def test_every_table_and_chart_has_a_name_and_headings_are_in_order(html):
-    found = Outline(html)
-    tags = [tag for tag, *_ in found.tags]
-    assert tags.count("table") == tags.count("caption") and tags.count("h1") == 1
-    levels = [int(tag[1]) for tag in tags if re.fullmatch(r"h\d", tag)]
-    assert all(after <= before + 1 for before, after in pairwise(levels))
-    for tag, *attributes in found.tags:
-        assert tag != "th" or "scope" in attributes
-        assert tag != "figure" or "figcaption" in tags
 
 
 @pytest.mark.slow
 def test_cells_of_a_sweep_that_nobody_has_begun_are_named(sweep, tmp_path):
     begun = Path(shutil.copytree(sweep / "local", tmp_path / "sweep" / "local")).parent
     (begun / "sweep.json").write_text(json.dumps(["local", "fedavg,seed=2"]))
-    found = Outline(written(begun))
-    assert (
-        "1 failed; 1 not begun" in found.texts["p"][0]
-        and "fedavg,seed=2" in found.texts["li"]
-    )
-    assert "Not begun" in found.texts["h3"]
+    assert "1 not begun: fedavg,seed=2" in Outline(written(begun)).texts["li"]
 
 
 def test_before_the_first_round_there_is_little_to_say(tmp_path):
     folder = made_up.folder(tmp_path / "run", finished=False)
     (folder / "metrics.h5").unlink()
-    html = written(folder)
-    assert (
-        "1 run of federated learning: 1 stopped" in html
-        and "No round is scored yet." in html
-    )
+    assert "No run is finished yet." in written(folder)
 
 
 HOSTILE = (
@@ -225,19 +202,17 @@ def test_what_a_folder_says_never_becomes_markup(hostile, tmp_path):
     html = hostile.read_text(encoding="utf-8")
     found = Outline(html)
     harmless = Outline(written(made_up.spoilt(tmp_path, "plain")))
-    assert without_lines(found.tags) == without_lines(harmless.tags)
-    assert "{{ 7 * 7 }}" in found.texts["h2"][1]
+    assert found.tags == harmless.tags
+    assert any("{{ 7 * 7 }}" in text for text in found.texts["th"])
     assert all(letter.isprintable() or letter == "\n" for letter in html)
+    for svg in pictures(html):
+        assert "<script" not in svg and "<img" not in svg
 
 
-def without_lines(tags: list[tuple[str, ...]]) -> list[tuple[str, ...]]:
-    """The tags with each text in a figure once, on however many lines it stands."""
-    kept: list[tuple[str, ...]] = []
-    for tag in tags:
-        shown = ("text",) if tag[0] == "text" else tag
-        if shown != ("text",) or kept[-1] != shown:
-            kept.append(shown)
-    return kept
+def pictures(html):
+    """The texts of the page's figures."""
+    found = re.findall(r"base64,([^\"]+)", html)
+    return [base64.b64decode(content).decode() for content in found]
 
 
 @pytest.mark.slow
@@ -253,7 +228,8 @@ def test_no_text_names_a_folder_of_the_machine(tmp_path, monkeypatch):
     (folder / "failure.txt").write_text("/data/home/me/sets: no such file")
     page.write([tmp_path / "sweep"], tmp_path / "report.html")
     html = (tmp_path / "report.html").read_text(encoding="utf-8")
-    assert "/data" not in html and str(tmp_path) not in html
+    for text in (re.sub('base64,[^"]+', "", html), *pictures(html)):
+        assert "/data" not in text and str(tmp_path) not in text
     assert "hpcfl run …/first.toml" in html
 
 
@@ -313,9 +289,9 @@ def everything(tmp_path_factory):
 
 
 @pytest.mark.slow
-def test_a_method_with_three_seeds_takes_120_kilobytes(everything):
-    """So that fifty methods fit in six megabytes."""
-    assert everything.stat().st_size < 120e3 * len(METHODS)
+def test_a_method_with_three_seeds_takes_160_kilobytes(everything):
+    """So that fifty methods fit in eight megabytes."""
+    assert everything.stat().st_size < 160e3 * len(METHODS)
 
 
 @pytest.fixture(scope="module")
@@ -327,20 +303,14 @@ def shown(tmp_path_factory):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("width", [320, 1200])
-def test_in_a_browser_it_is_quiet_and_as_wide_as_the_window(
-    shown, everything, width, scheme
-):
+@pytest.mark.parametrize("width", [390, 1280])
+def test_in_a_browser_it_is_quiet_and_as_wide_as_the_window(shown, everything, width):
     shown.complaints.clear()
     shown.requests.clear()
-    shown.open(everything, width, scheme=scheme)
-    assert shown.complaints == [] and shown.requests == [everything.as_uri()]
+    shown.open(everything, width)
+    fetched = [one for one in shown.requests if not one.startswith("data:")]
+    assert shown.complaints == [] and fetched == [everything.as_uri()]
     assert shown.ask("document.documentElement.scrollWidth") == width
-    background = shown.ask("getComputedStyle(document.body).backgroundColor")
-    assert (
-        background == {"light": "rgb(255, 255, 255)", "dark": "rgb(20, 23, 26)"}[scheme]
-    )
 
 
 # the words of some elements, without hyphens, that stand on more than one line
@@ -356,26 +326,9 @@ BROKEN = """[...document.querySelectorAll('%s')].flatMap(cell => {
 
 
 @pytest.mark.slow
-def test_no_word_of_a_heading_or_a_state_is_broken_in_print(shown, everything):
-    shown.open(everything, 700)
-    shown.tell("Emulation.setEmulatedMedia", media="print")
-    assert (
-        shown.ask(BROKEN % "thead th, tbody th, table:not([class]) td:not(.digest)")
-        == []
-    )
-
-
-@pytest.mark.slow
-def test_on_a_phone_keys_and_values_are_whole_and_wide_tables_have_a_shadow(
-    shown, everything
-):
+def test_no_name_of_a_method_is_broken_on_a_phone(shown, everything):
     shown.open(everything, 390)
-    wide = "[...document.querySelectorAll('.scroll')].filter(box => box.scrollWidth > box.clientWidth)"
-    assert shown.ask(f"{wide}.filter(box => box.querySelector('.values')).length") == 0
-    assert shown.ask(f"{wide}.length") > 0
-    assert shown.ask(
-        f"{wide}.every(box => getComputedStyle(box).backgroundImage.includes('gradient'))"
-    )
+    assert shown.ask(BROKEN % ".results th") == []
 
 
 @pytest.mark.slow
@@ -385,4 +338,4 @@ def test_hostile_texts_do_nothing_in_a_browser(shown, hostile):
     assert shown.complaints == [] and shown.ask("document.title").endswith(
         ": a report of hpcfl"
     )
-    assert shown.ask("document.images.length + document.scripts.length") == 0
+    assert shown.ask("document.scripts.length") == 0

@@ -6,6 +6,7 @@ import made_up
 import pytest
 
 from hpcfl.report import search_spending
+from hpcfl.report.arrangement import arrange
 from hpcfl.trained import loading
 
 
@@ -18,7 +19,8 @@ def tuned(tmp_path):
 
 
 def share(folder):
-    return search_spending.find_share([loading.load_run(*folder.glob("final/*"))])
+    runs = [loading.load_run(*folder.glob("final/*"))]
+    return search_spending.find_shares(arrange(runs)).get("fedavg")
 
 
 def test_the_share_is_that_of_the_method(tuned):

@@ -10,24 +10,36 @@ from made_up import folder, run, seeds
 
 from hpcfl.errors import UserError
 from hpcfl.report import metric_values, page, sweep_table, table_formats
-from hpcfl.report.grid import Grid
+from hpcfl.report.arrangement import arrange
 from hpcfl.report.plots import curves
 from hpcfl.report.sweep_table import Reading
+from hpcfl.report.table_formats import Table
 from hpcfl.trained import loading
 from hpcfl.trained.run import Run
 from hpcfl.tuning import outcome
 
 
-def entry(grid: Grid, row: int = 0, column: int = 0) -> tuple[float, float, int, bool]:
-    entry = grid.entries.loc[(grid.rows[row], grid.columns[column])]
-    return round(entry["mean"], 6), round(entry["std"], 6), entry["runs"], entry["best"]
+def entry(table: Table, row: int = 0, column: int = 0) -> tuple:
+    """The mean, deviation and number of runs of an entry, and whether it is bold."""
+    labels = table.texts.index[row], table.texts.columns[column]
+    line = table.numbers.set_index(["row", "column"]).loc[labels]
+    best = bool(table.best.iloc[row, column])
+    return round(line["mean"], 6), round(line["std"], 6), line["runs"], best
+
+
+def rows(table: Table) -> list[str]:
+    return table.texts.index.tolist()
+
+
+def columns(table: Table) -> list[str]:
+    return table.texts.columns.tolist()
 
 
 def test_mean_and_standard_deviation_over_seeds():
     """0.5, 0.6, 0.7: mean 60 %, sample standard deviation √(0.02/2), 10 %."""
     runs = [*seeds("fedavg", 0.5, 0.6, 0.7), *seeds("local", 0.5, 0.5, 0.65)]
     grid = sweep_table.make(runs)
-    assert (grid.rows, grid.columns) == (["fedavg", "local"], ["digits iid"])
+    assert (rows(grid), columns(grid)) == (["fedavg", "local"], ["digits iid"])
     assert entry(grid) == (60, 10, 3, True)
     assert entry(grid, 1) == (55, 8.660254, 3, False)
     assert "mean ± sample standard deviation over 3 seeds" in table_formats.markdown(
@@ -216,7 +228,7 @@ def test_of_runs_whose_best_rounds_are_chosen_otherwise_a_note_says_so():
         [run("a"), held_out("b", "pre", 0.5, 0.4, 0.3)], reading=Reading(at="last")
     )
     assert not any("chosen" in note for note in last.notes)
-    assert last.entries["best_by"].tolist() == ["", ""]
+    assert last.numbers["best_by"].tolist() == ["", ""]
 
 
 def test_values_of_a_key_are_in_order():
@@ -224,9 +236,12 @@ def test_values_of_a_key_are_in_order():
     rates = {"fedavg": ("0.03", "0.1", "1e-05"), "local": ("0.01", "0.03", "10.0")}
     runs = [run(method, lr=float(rate)) for method, of in rates.items() for rate in of]
     ordered = [f"lr={rate}" for rate in ("1e-05", "0.01", "0.03", "0.1", "10.0")]
-    assert sweep_table.make(runs, ["method"], ["method.lr"]).columns == ordered
+    assert (
+        sweep_table.make(runs, ["method"], ["method.lr"]).texts.columns.tolist()
+        == ordered
+    )
     grid = sweep_table.make(runs, ["method.lr"], ["method"])
-    assert grid.rows == ordered and grid.columns == ["fedavg", "local"]
+    assert rows(grid) == ordered and columns(grid) == ["fedavg", "local"]
 
 
 @pytest.mark.parametrize(
@@ -279,8 +294,8 @@ def test_what_differs_becomes_rows_and_never_a_mean():
             *seeds("local", 0.1),
         ]
     )
-    assert grid.rows == ["fedprox mu=0.1", "fedprox mu=1.0", "local"]
-    assert grid.entries["runs"].tolist() == [2, 2, 1]
+    assert rows(grid) == ["fedprox mu=0.1", "fedprox mu=1.0", "local"]
+    assert grid.numbers["runs"].tolist() == [2, 2, 1]
     with pytest.raises(
         UserError, match=r"differ in method.mu; add it to --rows or --columns"
     ):
@@ -295,7 +310,7 @@ def test_any_key_as_rows_and_columns():
     grid = sweep_table.make(
         [*seeds("a", 0.5, 0.6), *seeds("b", 0.7, 0.8)], ["seed"], ["method.name"]
     )
-    assert (grid.rows, grid.columns) == (["seed=0", "seed=1"], ["a", "b"])
+    assert (rows(grid), columns(grid)) == (["seed=0", "seed=1"], ["a", "b"])
     with pytest.raises(
         UserError,
         match=r"'method.nam' is no key of these runs; did you mean 'method.name'\?",
@@ -305,7 +320,7 @@ def test_any_key_as_rows_and_columns():
 
 def test_unfinished_runs_are_left_out_and_named():
     grid = sweep_table.make([run(), run("local", finished=False)])
-    assert grid.rows == ["fedavg"] and grid.notes == [
+    assert rows(grid) == ["fedavg"] and grid.notes == [
         "local-0: left out, it stands at round 3 of 3"
     ]
     with pytest.raises(UserError, match="no run is finished yet; fedavg-0: left out"):
@@ -335,7 +350,7 @@ def test_numbers_of_different_data_stand_in_different_columns():
     small, large = run("a", accuracy=(0.5,)), run("b", accuracy=(0.6,))
     small.config["partition"]["clients"], large.config["partition"]["clients"] = 5, 20
     found = sweep_table.make([small, large])
-    assert found.columns == ["digits iid clients=5", "digits iid clients=20"]
+    assert columns(found) == ["digits iid clients=5", "digits iid clients=20"]
 
 
 def test_seeds_with_partitions_of_their_own_are_not_noted():
@@ -441,15 +456,15 @@ def test_all_outputs_have_the_sample_standard_deviation_of_the_same_runs(tmp_pat
     assert grid.numbers["std"].item() == pytest.approx(100 * stdev(numbers))
     best = sweep_table.make(runs).texts.iat[0, 0]
     tail = sweep_table.make(runs, reading=Reading(at="tail")).texts.iat[0, 0]
-    html = page.render(runs, [])
+    html = page.render(runs)
     assert best in html and tail in html
     of_seeds = {
         one.config["seed"]: metric_values.value(one, one.metric, "tail").value
         for one in runs
     }
     assert outcome._shown(of_seeds, runs[0].measure) == tail
-    [line] = curves.over_cost({("fedavg", ""): runs}, runs[0].metric)[""]
-    assert line.std[-1] == pytest.approx(100 * stdev(numbers))
+    line = curves.over_axis(arrange(runs), runs[0].metric)
+    assert line["std"].iloc[-1] == pytest.approx(100 * stdev(numbers))
     alone = sweep_table.make(runs[:1])
     assert "±" not in alone.texts.iat[0, 0]
     assert outcome._shown({0: 0.5}, runs[0].measure) == "50.00"

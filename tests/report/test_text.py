@@ -12,7 +12,7 @@ import pytest
 from rich.console import Console
 
 from hpcfl.report import table_formats, tables
-from hpcfl.report.grid import Grid
+from hpcfl.report.table_formats import Table
 from hpcfl.report.text import literal, plain
 from hpcfl.trained import loading
 
@@ -83,32 +83,16 @@ def test_columns_that_belong_together_may_be_missing(make_run, capsys):
 
 @pytest.fixture
 def grid():
-    rows, columns = [HOSTILE, r"a\b*c`<br>|~^_"], [HOSTILE]
-    entry = {
-        "mean": 50.0,
-        "std": 1.0,
-        "none": 0,
-        "runs": 2,
-        "clients": "5",
-        "best_by": "test",
-        "best": False,
-    }
-    places = pandas.MultiIndex.from_product([rows, columns])
-    return Grid(
-        pandas.DataFrame([entry, entry], places),
-        rows,
-        columns,
-        metric="weighted",
-        percent=True,
-        at="best",
-        notes=[HOSTILE],
-    )
+    rows = [HOSTILE, r"a\b*c`<br>|~^_"]
+    texts = pandas.DataFrame({HOSTILE: ["50.00 ± 1.00"] * 2}, rows)
+    numbers = pandas.DataFrame({"row": rows, "column": HOSTILE, "mean": 50.0})
+    return Table(HOSTILE, texts, texts == "", numbers, [HOSTILE])
 
 
 def test_a_grid_on_a_terminal_is_text(grid, capsys):
     Console(width=300).print(table_formats.terminal(grid))
     said = capsys.readouterr().out
-    assert said.count(SHOWN) == 3 and "\x1b" not in said
+    assert said.count(SHOWN) == 4 and "\x1b" not in said
 
 
 def test_markdown_keeps_its_form(grid):
@@ -124,7 +108,7 @@ def test_markdown_keeps_its_form(grid):
 
 def test_latex_keeps_its_form(grid):
     lines = table_formats.latex(grid).splitlines()
-    assert len(lines) == 10 and lines[-1] == f"% {SHOWN}"
+    assert len(lines) == 10 and lines[0] == lines[-1] == f"% {SHOWN}"
     assert (
         lines[6]
         == r"a\textbackslash b*c`<br>|\textasciitilde \textasciicircum \_ & $50.00 "

@@ -1,6 +1,4 @@
-"""Runs along the clients' own time: tables at equal time, time to an accuracy, and who
-took part when.
-"""
+"""Runs along the clients' own time: tables at equal time, and time to an accuracy."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -10,11 +8,8 @@ import numpy as np
 import pytest
 
 from hpcfl.errors import UserError
-from hpcfl.report import figures, sweep_table, tables
+from hpcfl.report import sweep_table, tables
 from hpcfl.report.metric_values import time_to, value
-from hpcfl.report.plots import participation
-from hpcfl.report.plots.base import Sheet
-from hpcfl.report.plots.participation import Turns
 from hpcfl.report.sweep_table import Reading
 
 
@@ -106,53 +101,10 @@ def test_what_has_no_time_is_refused():
         with pytest.raises(UserError, match="own time was not recorded"):
             texts([run], **reading)
     packed = timed("fedavg", 0, 0.1, 0.2)
-    assert participation.is_recorded(packed)
     packed.results.header["digest"] = "00"
-    assert not participation.is_recorded(packed)
     with pytest.raises(UserError, match="a packed file has the best and the last"):
         texts([packed], at=25.0)
     with pytest.raises(UserError, match="--time-to: is the time of a whole run"):
         sweep_table.show([Path("runs")], reading=Reading(target=50.0, at="last"))
     with pytest.raises(UserError, match="--time-to: seconds/round is no score"):
         time_to(timed("fedavg", 0, 0.1), "seconds/round", 50.0)
-
-
-def test_who_took_part_when_by_hand():
-    """Clients take turns for six rounds of 10 s. In the order of speed they are 1, 2, 0."""
-    turns = participation.turns(timed("fedavg", 0, *6 * [0.1]))
-    assert turns.seconds.tolist() == [10, 20, 30, 40, 50, 60]
-    assert np.argmax(turns.counted, axis=1).tolist() == [2, 0, 1, 2, 0, 1]
-    times, rows, updates = participation.binned(turns)
-    assert times.tolist() == [0, 10, 20, 30, 40, 50, 60]
-    assert rows.tolist() == [0, 1, 2, 3]
-    np.testing.assert_array_equal(updates, turns.counted)
-
-
-def test_many_clients_share_rows_and_many_rounds_stretches():
-    """Of 1,000 clients 25 share each of 40 rows, of 600 rounds 10 each of 60 stretches;
-    the fastest 25 take part in all of them, the next in none.
-    """
-    counted = np.zeros((600, 1000), bool)
-    counted[:, :25] = True
-    turns = Turns(np.arange(1.0, 601.0), counted)
-    times, rows, updates = participation.binned(turns)
-    assert updates.shape == (60, 40) and len(times) == 61 and len(rows) == 41
-    assert (updates[:, 0] == 10).all() and (updates[:, 1:] == 0).all()
-
-
-def test_the_figure_of_a_thousand_clients_is_small():
-    random = np.random.default_rng(1)
-    turns = Turns(np.arange(1.0, 301.0), random.random((300, 1000)) < 0.1)
-    with figures.house_style():
-        figure = participation.draw(Sheet(10.0), {"fedavg": turns})
-        assert len(figures.as_svg(figure, "f")) < 500_000
-
-
-def test_the_kind_of_figure_has_a_panel_for_each_method():
-    runs = [timed(method, 0, 0.1, 0.2, 0.3) for method in ("fedavg", "ditto")]
-    with figures.house_style():
-        figure = participation.plugin(runs, Sheet(7.0))
-    titles = [axes.get_title(loc="left") for axes in figure.axes]
-    assert titles == ["fedavg", "", "ditto", ""]
-    with pytest.raises(UserError, match="own time was not recorded"):
-        participation.plugin([made_up.run("fedavg", 0, (0.1,))], Sheet(7.0))

@@ -16,7 +16,7 @@ import hpcfl
 from hpcfl.cli import command
 from hpcfl.communication.communicator import OneProcess
 from hpcfl.report import figures
-from hpcfl.report.plots.base import Sheet
+from hpcfl.report.sheet import Sheet
 from hpcfl.trained import loading
 
 NAME = "own_scores:Surprise"

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from hpcfl.report.plots import _clients, _lines
-from hpcfl.report.plots._clients import Rows
-from hpcfl.report.plots.base import Sheet, literal
+from hpcfl.report import client_scores
+from hpcfl.report.client_scores import Rows
+from hpcfl.report.sheet import Sheet, shorten
 from hpcfl.trained.run import Run
 
 if TYPE_CHECKING:
@@ -32,26 +32,23 @@ def plugin(
     group: Sequence[str] = (),
 ) -> "Figure":
     """Draw a row for each method, or other ``group``, the best mean on top."""
-    scores = _clients.rows(runs, sheet, metric, at, group)
+    scores = client_scores.read_rows(runs, sheet, metric, at, group)
     sheet.notes.append(
         f"a dot is a client's own number, {scores.moment(at)}; a box "
         "has the middle half of the clients and the median; rows by their mean"
     )
-    return draw(sheet, scores)
+    return draw(sheet, scores, scores.label)
 
 
-def draw(sheet: Sheet, scores: Rows, label: str = "") -> "Figure":
-    """Draw dots and boxes.
-
-    label: of the x axis, by default the score.
-    """
+def draw(sheet: Sheet, scores: Rows, label: str) -> "Figure":
+    """Draw dots and boxes. label: of the x axis."""
     looks = sheet.looks(scores.methods)
     step = max(1, ceil(len(scores.numbers) / MOST))
     if step > 1:
         sheet.notes.append(f"a dot for one client in {step}")
-    figure, places = _clients.paper(sheet, scores)
+    figure, places = client_scores.make_panels(sheet, scores)
     for place, of_panel in zip(places, scores.panels.values(), strict=True):
-        place.set_xlabel(literal(label or _lines.scored(scores.runs, scores.metric)))
+        place.set_xlabel(shorten(label))
         for position, (row, numbers) in enumerate(of_panel.items()):
             dots = numbers[numbers["client"] % step == 0]
             # Neighbours get different heights, so that their dots do not cover one

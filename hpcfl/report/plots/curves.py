@@ -2,13 +2,14 @@
 configuration.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from hpcfl.errors import UserError
 from hpcfl.experiment import plugins
+from hpcfl.report import lines
 from hpcfl.report.arrangement import (
     Arrangement,
     arrange,
@@ -17,31 +18,82 @@ from hpcfl.report.arrangement import (
     varied_keys,
 )
 from hpcfl.report.metric_values import (
+    find_virtual_seconds,
     read_at,
+    refuse_packed,
     refuse_unknown,
     resolve_metric,
     series,
     value,
 )
-from hpcfl.report.plots import _lines
-from hpcfl.report.plots._lines import Line
-from hpcfl.report.plots.base import Sheet, literal, whole_numbers
-from hpcfl.report.series import (
-    AXES,
-    deviation,
-    drawable,
-    over,
-    refuse_packed,
-    thinned,
-)
-from hpcfl.scores.metric_names import Measure
+from hpcfl.report.sheet import Sheet, shorten, whole_numbers
+from hpcfl.scores.metric_names import FLOATS_UP, SECONDS, Measure, MetricName, models_of
 from hpcfl.trained.run import Run
 
 if TYPE_CHECKING:
+    import pandas
     from matplotlib.figure import Figure
 
 DECADES = 100  # keys whose values differ by this factor are drawn on a logarithmic axis
-Panels = dict[str, list[Line]]  # by the label of the data
+
+
+def _rounds(run: Run, column: str) -> np.ndarray:
+    """Return the rounds that were over when the models of a column existed, [T]: their
+    own round is among them only after local training.
+    """
+    trained = run.results.played & (models_of(column) == "post")
+    rounds: np.ndarray = np.where(trained, run.results.rounds, run.results.rounds - 1)
+    return rounds
+
+
+def _seconds(run: Run, column: str) -> np.ndarray:
+    """Return the seconds until the models of a column existed, [T]."""
+    return _spent(run.results.series(MetricName("round", SECONDS)), column)
+
+
+def _floats(run: Run, column: str) -> np.ndarray:
+    """Return the floats to and from a client until the models of a column existed, [T]."""
+    import pandas
+
+    recorded = run.results.clients
+    rounds = range(len(run.results.rounds))
+    up = np.full(len(rounds), np.nan)
+    if FLOATS_UP in recorded.columns:
+        # the mean is over senders: it is NaN for clients that sent nothing
+        sent = pandas.Series(recorded.columns[FLOATS_UP]).groupby(recorded.rounds)
+        up = sent.mean().reindex(rounds).fillna(0.0).to_numpy()
+    down = run.results.series(MetricName("floats_down"))
+    travelled: np.ndarray = _spent(down, column) + _spent(up, column)
+    return travelled
+
+
+def _spent(cost: np.ndarray, column: str) -> np.ndarray:
+    """Return the cost until the models of a column existed.
+
+    Args:
+        cost: ``[T]``, what each round costs.
+        column: Which models. Only those after local training include the cost of their
+            own round; all others are there when the rounds before are over.
+
+    Returns:
+        ``[T]``; NaN where the cost was never recorded.
+    """
+    if np.isnan(cost).all():
+        return cost
+    total: np.ndarray = np.nancumsum(cost.astype(float))
+    if models_of(column) != "post":
+        total -= np.nan_to_num(cost)
+    return total
+
+
+# By the name of an axis its label, and the places of a run's rounds for the models of a
+# column, [T].
+AXES: dict[str, tuple[str, Callable[[Run, str], np.ndarray]]] = {
+    "rounds": ("rounds", _rounds),
+    "seconds": ("seconds, scoring included", _seconds),
+    "virtual": ("seconds of the clients' own time", find_virtual_seconds),
+    "floats": ("floats to and from a client that takes part in all rounds", _floats),
+}
 
 
 def plugin(
@@ -64,107 +116,102 @@ def plugin(
             raise UserError(f"--at: is for --x KEY; a curve over {x} has all rounds")
         arranged = arrange(runs, group, unfinished=True, options="--group")
         refuse_unknown(arranged.runs, metric)
-        _refuse_unrecorded(arranged.runs, metric, x)
-        panels = over_cost(arranged.repetitions, metric, x)
+        for run in arranged.runs:
+            refuse_packed(run)
+            if np.isnan(_places(run, metric, x)).all():
+                raise UserError(f"{run.folder}: --x {x}: was not recorded")
+        drawn = over_axis(arranged, metric, x)
     else:
         _refuse_unvaried(runs, x)
         arranged = arrange(runs, [*group, x] if group else (), options="--group")
         refuse_unknown(arranged.runs, metric)
-        panels = over_key(arranged, metric, x, at or "best")
-        moment = _lines.moment(arranged.runs, read_at(metric, at or "best"))
-        sheet.notes.append(moment)
-    lines = [line for of_panel in panels.values() for line in of_panel]
-    if not any(len(line.x) for line in lines):
+        at = at or "best"
+        drawn = over_key(arranged, metric, x, at)
+        sheet.notes.append(lines.name_rounds(arranged.runs, read_at(metric, at)))
+    if drawn.empty:
         raise UserError(f"--metric {metric}: no round has it in all repetitions")
-    sheet.notes += [*arranged.notes, _lines.repeated(lines)]
-    ylabel = _lines.scored(arranged.runs, metric)
+    sheet.notes += [*arranged.notes, lines.count_repetitions(drawn)]
+    ylabel = lines.name_scores(arranged.runs, metric)
     measure = resolve_metric(runs[0], metric).measure
-    return draw(sheet, panels if len(panels) > 1 else {"": lines}, measure, x, ylabel)
+    return draw(sheet, drawn, measure, x, ylabel)
 
 
 def draw(
     sheet: Sheet,
-    panels: Mapping[str, Sequence[Line]],
+    drawn: "pandas.DataFrame",
     measure: Measure | None,
     x: str,
     ylabel: str,
 ) -> "Figure":
-    """Draw lines in panels by title; ``x``: one of AXES, or a key of the configuration."""
+    """Draw lines in panels; ``x``: one of AXES, or a key of the configuration."""
     from matplotlib.ticker import EngFormatter
 
-    xlabel = AXES[x][0] if x in AXES else literal(x)
-    figure = _lines.draw(sheet, panels, measure, xlabel=xlabel, ylabel=ylabel)
-    places = np.concatenate([line.x for lines in panels.values() for line in lines])
-    spread = x not in AXES and places.max() >= DECADES * places.min() > 0
+    if drawn["panel"].nunique() == 1:
+        drawn = drawn.assign(panel="")
+    xlabel = AXES[x][0] if x in AXES else shorten(x)
+    figure = lines.draw(sheet, drawn, measure, xlabel=xlabel, ylabel=ylabel)
+    low, high = drawn["x"].min(), drawn["x"].max()
     for axes in figure.axes:
-        if spread:
+        if x not in AXES and high >= DECADES * low > 0:
             axes.set_xscale("log")
             axes.xaxis.set_major_formatter("{x:g}")
-        elif (places == places.round()).all():
+        elif (drawn["x"] == drawn["x"].round()).all():
             whole_numbers(axes.xaxis)
         if x == "floats":
             axes.xaxis.set_major_formatter(EngFormatter())
     return figure
 
 
-def over_cost(
-    repetitions: Mapping[tuple[str, str], Sequence[Run]], metric: str, x: str = "rounds"
-) -> Panels:
-    """Return the lines of runs over rounds or what these cost.
+def over_axis(
+    arranged: Arrangement, metric: str, x: str = "rounds"
+) -> "pandas.DataFrame":
+    """Return the lines of runs over one of AXES, as from ``lines.average``."""
+    import pandas
 
-    Args:
-        repetitions: The runs that are averaged, by the labels of their row and of their
-            data.
-        metric: What the numbers are; see ``metric_values.resolve_metric``.
-        x: One of AXES.
-    """
-    panels: Panels = {}
-    for (row, column), runs in repetitions.items():
-        numbers = [_factor(run, metric) * series(run, metric) for run in runs]
-        curve = over(runs, [_places(run, metric, x) for run in runs], numbers)
-        curve = curve.select(thinned(curve.mean))
-        method = _lines.method_of(runs[0])
-        line = Line(row, method, curve.x, curve.mean, curve.std, curve.runs)
-        panels.setdefault(column, []).append(line)
-    return panels
+    numbers = []
+    for position, placed in enumerate(arranged.placed):
+        run = placed.run
+        of_run = {
+            "panel": placed.column,
+            "row": placed.row,
+            "method": run.summary.method,
+            "run": position,
+            "place": run.results.rounds,
+            "x": _places(run, metric, x),
+            "y": _factor(run, metric) * series(run, metric),
+        }
+        numbers.append(pandas.DataFrame(of_run))
+    return lines.average(pandas.concat(numbers))
 
 
-def over_key(arranged: Arrangement, metric: str, key: str, at: str) -> Panels:
-    """Return the lines of results over the values of a key."""
-    # by column, row and method, then by place on the axis
-    found: dict[tuple[str, str, str], dict[float, list[float]]] = {}
-    for run, setting in arranged.placed:
-        content = setting.get(key)
-        place = _number(content)
+def over_key(
+    arranged: Arrangement, metric: str, key: str, at: str
+) -> "pandas.DataFrame":
+    """Return the lines of results over the values of a key, as from ``lines.average``."""
+    import pandas
+
+    numbers = []
+    for run, setting, *_ in arranged.placed:
+        place = _number(setting.get(key))
         if place is None:
-            raise UserError(f"--x {key}: {content!r} in {run.folder} is not a number")
-        row = label(setting, [one for one in arranged.down if one != key])
-        column = label(setting, [one for one in arranged.across if one != key])
-        of_line = found.setdefault((column, row, _lines.method_of(run)), {})
-        number = _factor(run, metric) * value(run, metric, at).value
-        of_line.setdefault(place, []).append(number)
-    panels: Panels = {}
-    for (column, row, method), of_line in found.items():
-        places = sorted(of_line)
-        cells = [np.array(of_line[place]) for place in places]
-        line = Line(
-            row,
-            method,
-            np.array(places, float),
-            drawable(np.array([cell.mean() for cell in cells])),
-            drawable(np.array([deviation(cell) for cell in cells])),
-            max(map(len, cells)),
-        )
-        panels.setdefault(column, []).append(line)
-    return panels
-
-
-def _refuse_unrecorded(runs: Sequence[Run], metric: str, x: str) -> None:
-    """Raise UserError where a run lacks the cost of its rounds."""
-    for run in runs:
-        refuse_packed(run)
-        if np.isnan(_places(run, metric, x)).all():
-            raise UserError(f"{run.folder}: --x {x}: was not recorded")
+            raise UserError(
+                f"--x {key}: {setting.get(key)!r} in {run.folder} is not a number"
+            )
+        number = {
+            "panel": label(setting, [one for one in arranged.across if one != key]),
+            "row": label(setting, [one for one in arranged.down if one != key]),
+            "method": run.summary.method,
+            "x": place,
+            "y": _factor(run, metric) * value(run, metric, at).value,
+        }
+        numbers.append(number)
+    frame = pandas.DataFrame(numbers).sort_values("x", kind="stable")
+    # other values of the key have other repetitions
+    drawn = frame.groupby(["panel", "row", "method", "x"], sort=False)["y"].agg(
+        mean=lambda of_place: of_place.mean(skipna=False), std="std", runs="size"
+    )
+    known = drawn["mean"].abs() < lines.BEYOND
+    return drawn[known].fillna({"std": 0.0}).reset_index()
 
 
 def _refuse_unvaried(runs: list[Run], key: str) -> None:

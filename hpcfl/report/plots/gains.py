@@ -7,10 +7,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from hpcfl.errors import UserError
+from hpcfl.report import client_scores
+from hpcfl.report.client_scores import Rows
 from hpcfl.report.comparison import find_row
-from hpcfl.report.plots import _clients, clients
-from hpcfl.report.plots._clients import Rows
-from hpcfl.report.plots.base import Sheet
+from hpcfl.report.plots import clients
+from hpcfl.report.sheet import Sheet
 from hpcfl.trained.run import Run
 
 if TYPE_CHECKING:
@@ -26,21 +27,17 @@ def plugin(
     group: Sequence[str] = (),
     against: str = "local",
 ) -> "Figure":
-    """Draw a row for each method but the reference, the best mean gain on top.
+    """Draw a row for each method but the reference, the best mean gain on top, with a
+    line where a client gains nothing.
 
     Raises UserError where no row is called ``against``.
     """
-    scores = _clients.rows(runs, sheet, metric, at, group)
-    gains = beside(scores, against)
+    scores = client_scores.read_rows(runs, sheet, metric, at, group)
+    gains = find_gains(scores, against)
     sheet.notes.append(
         f"a dot is a client's own number less that under {against}, {scores.moment(at)}; "
         "left of the line it is worse off; a box has the middle half of the clients"
     )
-    return draw(sheet, gains, against)
-
-
-def draw(sheet: Sheet, gains: Rows, against: str) -> "Figure":
-    """Draw dots and boxes with a line where a client gains nothing."""
     unit = "points" if gains.measure.percent else gains.measure.unit
     unit = f" ({unit})" if unit else ""
     label = f"gain in {gains.measure.score} over {against}{unit}"
@@ -50,7 +47,7 @@ def draw(sheet: Sheet, gains: Rows, against: str) -> "Figure":
     return figure
 
 
-def beside(scores: Rows, against: str) -> Rows:
+def find_gains(scores: Rows, against: str) -> Rows:
     """Return the gains of each row over the one called ``against`` in its panel, in the
     repetitions that both have; rows without any are left out.
 
@@ -66,4 +63,4 @@ def beside(scores: Rows, against: str) -> Rows:
         raise UserError(f"--against {against}: no other row has the same clients")
     sign = scores.measure.rank(1.0)
     gains = pairs.assign(number=sign * (pairs["number"] - pairs["number_alone"]))
-    return replace(scores, numbers=_clients.best_first(gains, 1.0))
+    return replace(scores, numbers=client_scores.sort_rows(gains, 1.0))

@@ -9,8 +9,7 @@ import numpy as np
 
 from hpcfl.errors import UserError
 from hpcfl.report.arrangement import arrange, name_repetitions
-from hpcfl.report.plots.base import NARROWEST, Sheet, whole_numbers
-from hpcfl.report.style import OKABE_ITO, PLAIN
+from hpcfl.report.sheet import NARROWEST, OKABE_ITO, PLAIN, Sheet, whole_numbers
 from hpcfl.storage.results import GROUP
 from hpcfl.trained.run import Run
 
@@ -27,17 +26,15 @@ def plugin(runs: list[Run], sheet: Sheet) -> "Figure":
     """Draw a panel for each data set and scheme; of several partitions the first, with
     its name.
     """
-    return draw(runs, sheet, MOST)
-
-
-def draw(runs: list[Run], sheet: Sheet, most: int) -> "Figure":
-    """Draw the panels with at most so many clients."""
     arranged = arrange(runs, unfinished=True)
     panels: dict[str, np.ndarray] = {}
     groups: dict[str, list[str]] = {}
     for column in arranged.columns:
-        everyone = [one for cell in arranged.column(column).values() for one in cell]
-        known = [one for one in everyone if "train_counts" in one.run.results.static]
+        known = [
+            placed
+            for placed in arranged.placed
+            if placed.column == column and "train_counts" in placed.run.results.static
+        ]
         if not known:
             continue
         tables = [placed.run.results.static["train_counts"] for placed in known]
@@ -49,13 +46,13 @@ def draw(runs: list[Run], sheet: Sheet, most: int) -> "Figure":
         if several > 1:
             name, *_ = name_repetitions([placed.setting for placed in known])
             title += f", {name}, one of {several} partitions"
-        if len(counts) > most:
-            title += f"; the first {most:,} of {len(counts):,} clients"
-        panels[title] = counts[:most]
-        groups[title] = groups_of(known[0].run)[:most]
+        if len(counts) > MOST:
+            title += f"; the first {MOST:,} of {len(counts):,} clients"
+        panels[title] = counts[:MOST]
+        groups[title] = groups_of(known[0].run)[:MOST]
     if not panels:
         raise UserError(f"{runs[0].folder}: its partition was not recorded")
-    return bubbles(sheet, panels, groups)
+    return draw(sheet, panels, groups)
 
 
 def groups_of(run: Run) -> list[str]:
@@ -67,20 +64,17 @@ def groups_of(run: Run) -> list[str]:
     return [names[number] for number in group.tolist()]
 
 
-def bubbles(
+def draw(
     sheet: Sheet,
     panels: Mapping[str, np.ndarray],
-    groups: Mapping[str, list[str]] | None = None,
+    groups: Mapping[str, list[str]],
 ) -> "Figure":
     """Draw counts ``[clients, classes]`` by title; the circles of all panels have the
     same scale.
 
-    groups: by title the name of each client's group, or nothing.
+    groups: by title the name of each client's group, none without groups.
     """
-    groups = groups or {}
-    names = list(
-        dict.fromkeys(name for title in panels for name in groups.get(title, []))
-    )
+    names = list(dict.fromkeys(name for title in panels for name in groups[title]))
     others = len(OKABE_ITO) - 1  # colours beside black
     colours = {name: OKABE_ITO[1 + n % others] for n, name in enumerate(names)}
     clients, classes = np.max([counts.shape for counts in panels.values()], axis=0)
@@ -95,7 +89,7 @@ def bubbles(
     for place, (title, counts) in zip(places, panels.items(), strict=True):
         client, number = np.nonzero(counts)
         areas = np.maximum(scale * counts[client, number], 0.5)
-        own = np.array([colours[name] for name in groups.get(title, [])] or [PLAIN])
+        own = np.array([colours[name] for name in groups[title]] or [PLAIN])
         chosen = own[client % len(own)]
         place.scatter(client, number, s=areas, color=chosen, alpha=0.8, linewidth=0)
         place.set(

@@ -3,15 +3,21 @@
 from matplotlib import colors
 
 from hpcfl.experiment import plugins
-from hpcfl.report import style
-from hpcfl.report.style import OKABE_ITO, look, looks
+from hpcfl.report.sheet import (
+    OKABE_ITO,
+    Sheet,
+    choose_looks,
+    list_colours,
+    make_look,
+    whole_numbers,
+)
 
 EVERYONE = plugins.names("hpcfl.methods")
 
 
 def alone(methods):
     """The looks of methods with a line each."""
-    return looks({method: method for method in methods})
+    return choose_looks({method: method for method in methods})
 
 
 def test_the_first_eight_methods_have_the_colours_of_okabe_and_ito():
@@ -29,7 +35,7 @@ def test_all_built_in_methods_have_colours_and_pairs_of_their_own():
 
 
 def test_no_two_colours_of_the_palette_are_the_same():
-    palette = [colors.to_hex(colour) for colour in style.palette()]
+    palette = [colors.to_hex(colour) for colour in list_colours()]
     assert len(set(palette)) == len(palette) == 68
 
 
@@ -40,7 +46,7 @@ def test_looks_do_not_depend_on_the_order_of_lines():
         "ditto": "ditto",
     }
     backwards = dict(reversed(methods.items()))
-    assert looks(methods) == looks(backwards)
+    assert choose_looks(methods) == choose_looks(backwards)
 
 
 def test_a_users_own_method_has_a_look():
@@ -48,7 +54,7 @@ def test_a_users_own_method_has_a_look():
 
 
 def test_variants_of_a_method_have_its_colour_beside_others_and_several_when_alone():
-    chosen = looks(
+    chosen = choose_looks(
         {
             "one": "fedprox",
             "two": "fedprox",
@@ -58,10 +64,21 @@ def test_variants_of_a_method_have_its_colour_beside_others_and_several_when_alo
     assert chosen["one"].color == chosen["two"].color != chosen["other"].color
     pairs = {(look.linestyle, look.marker) for look in chosen.values()}
     assert len(pairs) == 3
-    variants = looks({f"lr={number}": "fedprox" for number in range(8)})
+    variants = choose_looks({f"lr={number}": "fedprox" for number in range(8)})
     assert len({look.color for look in variants.values()}) == 8
 
 
 def test_classes_have_looks_of_their_own():
-    classes = len(style.palette())
-    assert len({colors.to_hex(look(number).color) for number in range(classes)}) == 68
+    classes = len(list_colours())
+    assert (
+        len({colors.to_hex(make_look(number).color) for number in range(classes)}) == 68
+    )
+
+
+def test_a_single_round_has_one_tick():
+    figure, (axes,) = Sheet(7).panels(1)
+    axes.plot([6], [0.5])
+    whole_numbers(axes.xaxis)
+    low, high = axes.get_xlim()
+    assert [tick for tick in axes.get_xticks() if low <= tick <= high] == [6]
+    assert figure.get_figwidth() == 7

@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from hpcfl.report.arrangement import arrange
-from hpcfl.report.plots.base import Sheet, whole_numbers
-from hpcfl.report.series import AXES, virtual_seconds
-from hpcfl.report.style import PLAIN
+from hpcfl.report.metric_values import virtual_seconds
+from hpcfl.report.sheet import PLAIN, Sheet, whole_numbers
 from hpcfl.scores.metric_names import MetricName
 from hpcfl.trained.run import Run
 
@@ -45,26 +44,18 @@ class Turns:
     counted: np.ndarray
 
 
-def plugin(runs: list[Run], sheet: Sheet, *, group: Sequence[str] = ()) -> "Figure":
+def draw(runs: list[Run], sheet: Sheet, *, group: Sequence[str] = ()) -> "Figure":
     """Draw a panel for each method, or other ``group``, and data set; of several seeds
     the first.
     """
     arranged = arrange(runs, group, unfinished=True, options="--group")
     panels = {}
-    for (row, column), repetitions in arranged.repetitions.items():
+    for (row, column), cell in arranged.cells.items():
         title = f"{row}, {column}" if len(arranged.columns) > 1 else row
-        panels[title] = turns(repetitions[0])
+        panels[title] = turns(cell[0].run)
     sheet.notes += arranged.notes
     sheet.notes.append("one run each; clients by their speed, the fastest first")
-    return draw(sheet, panels)
-
-
-def is_recorded(run: Run) -> bool:
-    """Tell whether the results of a run have the clients that took part over time."""
-    recorded = run.results
-    if recorded.is_packed:
-        return False
-    return UPDATES in recorded.names and PACE in recorded.static
+    return draw_panels(sheet, panels)
 
 
 def turns(run: Run) -> Turns:
@@ -80,7 +71,7 @@ def turns(run: Run) -> Turns:
     return Turns(seconds[played], counted)
 
 
-def draw(sheet: Sheet, panels: Mapping[str, Turns]) -> "Figure":
+def draw_panels(sheet: Sheet, panels: Mapping[str, Turns]) -> "Figure":
     """Draw a panel for each title."""
     figure, places = sheet.panels(
         2 * len(panels), most=2, height=3.0, width_ratios=[5, 1], sharey="row"
@@ -131,7 +122,7 @@ def _draw_turns(
         area = diameter**2 * level / SIZES
         place.scatter(x[stretch], y[row], s=area, color=PLAIN, linewidth=0)
     place.set(
-        xlabel=AXES["virtual"][0],
+        xlabel="seconds of the clients' own time",
         ylabel="clients by speed",
         xlim=(0, times[-1]),
         ylim=(0, rows[-1]),

@@ -1,0 +1,59 @@
+"""Means over repetitions along rounds, seconds and floats."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from made_up import run
+
+from hpcfl.report.arrangement import arrange
+from hpcfl.report.plots import curves
+
+
+def mean(runs, axis):
+    """The line of repetitions over an axis, of the number that counts."""
+    return curves.over_axis(arrange(runs), "weighted", axis)
+
+
+def test_the_mean_and_its_deviation_over_repetitions():
+    found = mean(
+        [run(seed=0, accuracy=(0.2, 0.4, 0.6)), run(seed=1, accuracy=(0.4, 0.4, 0.8))],
+        "rounds",
+    )
+    assert found["x"].tolist() == [0, 1, 2] and set(found["runs"]) == {2}
+    assert found["mean"].tolist() == pytest.approx([30, 40, 70])
+    assert found["std"].tolist() == pytest.approx([200**0.5, 0, 200**0.5])
+
+
+def test_rounds_count_that_all_repetitions_have():
+    long, short = (
+        run(seed=0, accuracy=(0.2, 0.4, 0.6)),
+        run(seed=1, accuracy=(0.4, 0.6)),
+    )
+    assert mean([long, short], "rounds")["mean"].tolist() == pytest.approx([30, 50])
+    long.results.values["pre/weighted"][0] = np.nan
+    assert mean([long, short], "rounds")["x"].tolist() == [1]
+    del long.results.values["pre/weighted"]
+    assert not len(mean([long, short], "rounds")["x"])
+
+
+def test_what_was_spent_until_the_models_were_there():
+    """Rounds take 0.1, 0.2, 0.3 s; 30 floats go down, and 10 and 20 up from those who
+    take part.
+    """
+    before = run()
+    after = replace(before, score="post")
+    after.results.values["post/weighted"] = np.full(3, 0.5)
+    assert mean([before], "seconds")["x"].tolist() == pytest.approx([0, 0.1, 0.3])
+    assert mean([after], "seconds")["x"].tolist() == pytest.approx([0.1, 0.3, 0.6])
+    assert not len(mean([before], "floats")["x"])  # what went down was not recorded
+    before.results.values["floats_down"] = np.full(3, 30.0)
+    before.results.values["clients/floats_up"] = np.array(
+        [[10, np.nan], [20, 20], [np.nan, np.nan]]
+    )
+    assert mean([before], "floats")["x"].tolist() == [0, 40, 90]
+    assert mean([after], "floats")["x"].tolist() == [40, 90, 120]
+
+
+def test_numbers_that_nobody_can_draw_are_left_out():
+    assert mean([run(accuracy=(0.5, np.inf, 1e300))], "rounds")["x"].tolist() == [0]
