@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas
 
-from hpcfl.report import client_scores
-from hpcfl.report.client_scores import Rows
 from hpcfl.report.metric_values import counts_of
+from hpcfl.report.plots import clients
+from hpcfl.report.plots.clients import Rows
 from hpcfl.report.sheet import Sheet, shorten
 from hpcfl.trained.run import Run
 
@@ -33,8 +33,8 @@ def draw(
     group: Sequence[str] = (),
 ) -> "Figure":
     """Draw the best mean on top; a client without a number is hatched."""
-    scores = client_scores.read_rows(runs, sheet, metric, at, group)
-    figure, places = client_scores.make_panels(sheet, scores, shared=False)
+    scores = clients.read_rows(runs, sheet, metric, at, group)
+    figure, places = clients.make_panels(sheet, scores, shared=False)
     low, high = scores.numbers["number"].agg(["min", "max"])
     for place, panel in zip(places, scores.panels, strict=True):
         table = cells(scores, panel)

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from hpcfl.report import client_scores
+from hpcfl.report.plots import clients
 from hpcfl.report.sheet import Sheet, shorten
 from hpcfl.scores.base import summarize
 from hpcfl.trained.run import Run
@@ -25,8 +25,8 @@ def draw(
     """Draw a row for each method, or other ``group``, the best mean on top; each number
     is a mean over seeds.
     """
-    scores = client_scores.read_rows(runs, sheet, metric, at, group)
-    figure, places = client_scores.make_panels(sheet, scores)
+    scores = clients.read_rows(runs, sheet, metric, at, group)
+    figure, places = clients.make_panels(sheet, scores)
     looks = sheet.looks(scores.methods)
     for place, of_panel in zip(places, scores.panels.values(), strict=True):
         place.set_xlabel(shorten(scores.label))

@@ -1,89 +1,62 @@
 """Folders of runs, made by hand: what they say is known to the last number."""
 
 import json
-from pathlib import Path
 
+import made_up
 import numpy as np
 import pytest
+from made_up import make_run
 
 from hpcfl.experiment import config
 from hpcfl.storage.metrics import MetricsWriter
 from hpcfl.storage.run_folder import FORMAT
+from hpcfl.trained.loading import list_runs
 
-COUNTS = np.array([[8, 0, 1], [0, 4, 0]])
-
-
-def accuracies(name: str, weighted: float) -> dict[str, float]:
-    return {
-        f"{name}/weighted": weighted,
-        f"{name}/mean": weighted - 0.01,
-        f"{name}/std": 0.05,
-        f"{name}/worst_tenth": weighted - 0.2,
-        f"{name}/clients": 2.0,
-    }
-
-
-def recorded(
-    pre: float, post: float | None, seconds: float
-) -> dict[str, float | np.ndarray]:
-    values = {
-        **accuracies("pre", pre),
-        "seconds/round": seconds,
-        "floats_down": 30.0,
-        "clients/floats_up": np.array([10.0, np.nan]),
-    }
-    return values if post is None else {**values, **accuracies("post", post)}
+__all__ = ["make_run"]
+OWN = np.array([0.2, 0.4, 0.9])  # of three clients with ten test samples each
 
 
 @pytest.fixture
-def make_run(tmp_path: Path):
-    """``make_run(name, method, rounds=…)``: a run's folder, three rounds played and
-    then the start models scored.
+def made_runs(tmp_path):
+    """``made_runs(method=[numbers by seed])``: runs of two rounds; a number is added in
+    round 2.
     """
 
-    def make(
-        name: str = "run",
-        method: str = "fedavg",
-        rounds: int = 3,
-        primary: str = "pre",
-        finished: bool = True,
-        scale: float = 1.0,
-        clients: float = 2.0,
-        **evaluation: str,
-    ) -> Path:
-        folder = tmp_path / name
-        resolved = config.parse(
-            {"rounds": rounds, "method": {"name": method}, "evaluation": evaluation}
-        ).resolved()
-        writer = MetricsWriter(
-            folder,
-            {
-                "run": config.fingerprint(resolved),
-                "config": resolved,
-                "primary": primary,
-            },
-            {"train_counts": COUNTS},
-        )
-        writer.record(1, recorded(0.25 * scale, 0.5 * scale, seconds=100.0))
-        best = {
-            **recorded(0.75 * scale, 0.625 * scale, seconds=1.0),
-            "pre/clients": clients,
-        }
-        writer.record(2, best)
-        writer.record(3, recorded(0.5 * scale, 0.875 * scale, seconds=2.0))
-        if finished:
-            writer.record(
-                4,
-                {
-                    **recorded(0.625 * scale, None, seconds=50.0),
-                    "floats_down": 30.0,
-                    "final": 1,
-                },
-            )
-            writer.merge()
-        (folder / "run.json").write_text(
-            json.dumps({"format": FORMAT, "config": resolved})
-        )
-        return folder
+    def make(finished=True, partitions=1, keys=None, **methods):
+        for method, numbers in methods.items():
+            for seed, number in enumerate(numbers):
+                table = {"rounds": 2, "seed": seed, "method": {"name": method}}
+                resolved = config.parse(table | (keys or {})).resolved()
+                counts = np.full((3, 2), 5) + seed % partitions * np.array([1, -1])
+                described = {
+                    "run": config.fingerprint(resolved),
+                    "config": resolved,
+                    "primary": "pre",
+                }
+                folder = tmp_path / f"{method},seed={seed}"
+                parts = {"train_counts": counts, "test_counts": counts}
+                writer = MetricsWriter(folder, described, parts)
+                for round, own in ((1, OWN), (2, OWN + number)):
+                    recorded = {
+                        "pre/weighted": own.mean(),
+                        "pre/mean": own.mean(),
+                        "seconds/round": 2.0,
+                        "floats_down": 100.0,
+                        "clients/floats_up": np.array([50.0, np.nan, 50.0]),
+                        "clients/pre/correct": 10 * own,
+                        "clients/pre/total": np.full(3, 10.0),
+                    }
+                    writer.record(round, recorded)
+                if finished:
+                    last = {"final": 1, "floats_down": 100.0, "seconds/round": 1.0}
+                    writer.record(3, last)
+                    writer.merge()
+                content = {"format": FORMAT, "config": resolved}
+                (folder / "run.json").write_text(json.dumps(content))
+        # in arrays that a test may change
+        return [
+            made_up.changed(run, dict(run.results.values))
+            for run in list_runs(tmp_path)
+        ]
 
     return make

@@ -7,20 +7,77 @@ clients every second one has a dot, or every third, the same in all rows.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from math import ceil
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from hpcfl.report import client_scores
-from hpcfl.report.client_scores import Rows
-from hpcfl.report.sheet import Sheet, shorten
+from hpcfl.errors import UserError
+from hpcfl.report import lines
+from hpcfl.report.arrangement import arrange, name_repetitions
+from hpcfl.report.metric_values import (
+    of_clients,
+    read_at,
+    refuse_unknown,
+    resolve_metric,
+)
+from hpcfl.report.sheet import LETTER, LINE, Sheet, shorten
+from hpcfl.scores.metric_names import Measure
 from hpcfl.trained.run import Run
 
 if TYPE_CHECKING:
+    import pandas
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 MOST = 20_000  # dots of a figure
+
+
+@dataclass(frozen=True)
+class Rows:
+    """The clients' numbers, and what they measure.
+
+    Attributes:
+        numbers: A line for each client of each run that has a number, with ``panel``
+            and ``row``, its labels, ``method``, ``seed``, such as ``seed=0``,
+            ``client`` and ``number`` as it is shown; the row with the best mean first.
+        repetitions: The runs by the name of their seed, in every row.
+        measure: What the numbers measure.
+        metric: The name by which they were asked for.
+    """
+
+    numbers: "pandas.DataFrame"
+    repetitions: dict[str, list[Run]]
+    measure: Measure
+    metric: str
+
+    @property
+    def panels(self) -> "dict[str, dict[str, pandas.DataFrame]]":
+        """The numbers by panel and row."""
+        panels: dict[str, dict[str, pandas.DataFrame]] = {}
+        for (panel, row), of_row in self.numbers.groupby(["panel", "row"], sort=False):
+            panels.setdefault(panel, {})[row] = of_row
+        return panels
+
+    @property
+    def methods(self) -> dict[str, str]:
+        """The method of each row."""
+        return dict(zip(self.numbers["row"], self.numbers["method"], strict=True))
+
+    @property
+    def runs(self) -> list[Run]:
+        """All runs."""
+        return [run for of_seed in self.repetitions.values() for run in of_seed]
+
+    @property
+    def label(self) -> str:
+        """The label of an axis with the numbers."""
+        return lines.name_scores(self.runs, self.metric)
+
+    def moment(self, at: str) -> str:
+        """Return a note on the rounds in which the numbers are read."""
+        return lines.name_rounds(self.runs, read_at(self.metric, at))
 
 
 def plugin(
@@ -32,7 +89,7 @@ def plugin(
     group: Sequence[str] = (),
 ) -> "Figure":
     """Draw a row for each method, or other ``group``, the best mean on top."""
-    scores = client_scores.read_rows(runs, sheet, metric, at, group)
+    scores = read_rows(runs, sheet, metric, at, group)
     sheet.notes.append(
         f"a dot is a client's own number, {scores.moment(at)}; a box "
         "has the middle half of the clients and the median; rows by their mean"
@@ -46,7 +103,7 @@ def draw(sheet: Sheet, scores: Rows, label: str) -> "Figure":
     step = max(1, ceil(len(scores.numbers) / MOST))
     if step > 1:
         sheet.notes.append(f"a dot for one client in {step}")
-    figure, places = client_scores.make_panels(sheet, scores)
+    figure, places = make_panels(sheet, scores)
     for place, of_panel in zip(places, scores.panels.values(), strict=True):
         place.set_xlabel(shorten(label))
         for position, (row, numbers) in enumerate(of_panel.items()):
@@ -75,3 +132,84 @@ def draw(sheet: Sheet, scores: Rows, label: str) -> "Figure":
             manage_ticks=False,
         )
     return figure
+
+
+def read_rows(
+    runs: list[Run], sheet: Sheet, metric: str, at: str, group: Sequence[str]
+) -> Rows:
+    """Return the rows of finished runs; what was left out joins the sheet's notes.
+
+    Args:
+        runs: At least one.
+        sheet: The sheet of the figure.
+        metric: What the numbers are, by default what counts; see ``resolve_metric``.
+        at: Where they are read: "best", "last" or "tail".
+        group: Keys that make a row, by default the method.
+
+    Raises:
+        UserError: No client has such a number.
+    """
+    import pandas
+
+    metric = metric or runs[0].metric
+    arranged = arrange(runs, group, options="--group")
+    refuse_unknown(arranged.runs, metric)
+    measure = resolve_metric(arranged.runs[0], metric).measure
+    if measure is None or measure.kind == "std":
+        raise UserError(
+            f"--metric {metric}: is no score that each client has; such as accuracy, loss"
+        )
+    seeds = name_repetitions([placed.setting for placed in arranged.placed])
+    repetitions: dict[str, list[Run]] = {}
+    tables = []
+    for (run, _, row, panel), seed in zip(arranged.placed, seeds, strict=True):
+        own = of_clients(run, resolve_metric(run, metric).column, measure, at)
+        table = {
+            "panel": panel,
+            "row": row,
+            "method": run.summary.method,
+            "seed": seed,
+            "client": np.arange(len(own)),
+            "number": np.where(
+                np.abs(own) < lines.BEYOND, measure.factor * own, np.nan
+            ),
+        }
+        tables.append(pandas.DataFrame(table))
+        repetitions.setdefault(seed, []).append(run)
+    numbers = pandas.concat(tables, ignore_index=True)
+    known = numbers.dropna()
+    if known.empty:
+        raise UserError(f"--metric {metric}: no client has a number of its own")
+    sheet.notes += arranged.notes
+    for row in numbers["row"].unique():
+        if row not in set(known["row"]):
+            sheet.notes.append(f"{row}: left out, its clients have no such number")
+    return Rows(sort_rows(known, measure.rank(1.0)), repetitions, measure, metric)
+
+
+def sort_rows(numbers: "pandas.DataFrame", sign: float) -> "pandas.DataFrame":
+    """Return the lines of ``Rows.numbers`` sorted by the means of their rows; ``sign``:
+    1 where more is better, else -1.
+    """
+    means = numbers.groupby(["panel", "row"])["number"].transform("mean")
+    return numbers.iloc[np.argsort(-sign * means.to_numpy(), kind="stable")]
+
+
+def make_panels(
+    sheet: Sheet, scores: Rows, shared: bool = True
+) -> "tuple[Figure, list[Axes]]":
+    """Return panels with a line of text for each row, the first on top; ``shared``: with
+    one x axis for all.
+    """
+    panels = scores.panels
+    height = 0.75 + max(map(len, panels.values())) * 1.15 * LINE
+    figure, places = sheet.panels(len(panels), height=height, sharex=shared)
+    widest = int(sheet.width / 2 / LETTER)
+    for place, (title, of_panel) in zip(places, panels.items(), strict=True):
+        labels = [shorten(row, widest) for row in of_panel]
+        place.set_yticks(range(len(of_panel)), labels)
+        place.set_ylim(len(of_panel) - 0.4, -0.6)
+        place.grid(False, axis="y")
+        if len(panels) > 1:
+            place.set_title(sheet.title(title))
+    return figure, places

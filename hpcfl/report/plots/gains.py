@@ -7,10 +7,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from hpcfl.errors import UserError
-from hpcfl.report import client_scores
-from hpcfl.report.client_scores import Rows
 from hpcfl.report.comparison import find_row
 from hpcfl.report.plots import clients
+from hpcfl.report.plots.clients import Rows
 from hpcfl.report.sheet import Sheet
 from hpcfl.trained.run import Run
 
@@ -32,7 +31,7 @@ def plugin(
 
     Raises UserError where no row is called ``against``.
     """
-    scores = client_scores.read_rows(runs, sheet, metric, at, group)
+    scores = clients.read_rows(runs, sheet, metric, at, group)
     gains = find_gains(scores, against)
     sheet.notes.append(
         f"a dot is a client's own number less that under {against}, {scores.moment(at)}; "
@@ -63,4 +62,4 @@ def find_gains(scores: Rows, against: str) -> Rows:
         raise UserError(f"--against {against}: no other row has the same clients")
     sign = scores.measure.rank(1.0)
     gains = pairs.assign(number=sign * (pairs["number"] - pairs["number_alone"]))
-    return replace(scores, numbers=client_scores.sort_rows(gains, 1.0))
+    return replace(scores, numbers=clients.sort_rows(gains, 1.0))

@@ -1,0 +1,104 @@
+"""Curves: means and bands over seeds, along rounds, costs and keys."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from hpcfl.errors import UserError
+from hpcfl.report.plots import curves
+from hpcfl.report.plots.curves import AXES
+from hpcfl.report.sheet import Sheet
+
+
+def line(figure, position=0):
+    return figure.axes[0].lines[position].get_xydata().round(6).tolist()
+
+
+def test_a_curve_is_the_mean_over_seeds_with_a_band_of_one_standard_deviation(
+    made_runs,
+):
+    sheet = Sheet(7)
+    figure = curves.plugin(made_runs(fedavg=[0.0, 0.06]), sheet)
+    assert line(figure) == [[0, 50], [1, 53]]
+    band = figure.axes[0].collections[0].get_paths()[0].vertices.round(6).tolist()
+    half = round(18**0.5, 6)  # the sample standard deviation of 50 and 56
+    assert [1, 53 - half] in band and [1, 53 + half] in band and [0, 50] in band
+    assert sheet.notes == ["mean ± sample standard deviation over 2 seeds"]
+    assert figure.axes[0].get_ylabel() == "test accuracy (%), before local training"
+    assert all(float(tick).is_integer() for tick in figure.axes[0].get_xticks())
+
+
+@pytest.mark.slow
+def test_models_before_training_cost_what_the_rounds_before_did(made_runs):
+    found = made_runs(fedavg=[0.1])
+    assert line(curves.plugin(found, Sheet(7), x="seconds")) == [[0, 50], [2, 60]]
+    assert line(curves.plugin(found, Sheet(7), x="floats")) == [[0, 50], [150, 60]]
+    assert AXES["seconds"][1](found[0], "post").tolist() == [2, 4, 5]
+    del found[0].results.values["floats_down"]
+    with pytest.raises(UserError, match="--x floats: was not recorded"):
+        curves.plugin(found, Sheet(7), x="floats")
+
+
+def test_held_out_samples_of_each_methods_own_models(made_runs):
+    found = made_runs(ditto=[0.1], fedavg=[0.0])
+    found[0] = replace(found[0], score="post")
+    numbers = {"pre": [0.5, 0.6], "post": [0.7, 0.8]}
+    for run in found:
+        of_run = np.array([*numbers[run.score], np.nan])
+        run.results.values[f"validation/{run.score}/{run.metric}"] = of_run
+    figure = curves.plugin(found, Sheet(7), metric="validation", x="seconds")
+    assert line(figure, 0) == [[2, 70], [4, 80]]  # after training: with the round's own
+    assert line(figure, 1) == [[0, 50], [2, 60]]
+    assert " ".join(figure.axes[0].get_ylabel().split()) == (
+        "validation accuracy (%), each method's own models"
+    )
+
+
+@pytest.mark.slow
+def test_a_score_over_a_key(made_runs):
+    made_runs(fedavg=[0.0, 0.02], keys={"training": {"lr": 0.1}})
+    found = made_runs(local=[0.1], keys={"training": {"lr": 0.2}})
+    figure = curves.plugin(found, Sheet(7), x="training.lr", at="last")
+    assert sorted(line(figure, position) for position in (0, 1)) == [
+        [[0.1, 51]],
+        [[0.2, 60]],
+    ]
+    assert [text.get_text() for text in figure.legends[0].texts] == ["local", "fedavg"]
+    with pytest.raises(
+        UserError, match=r"--x method.name: 'fedavg' in .* is not a number"
+    ):
+        curves.plugin(found, Sheet(7), x="method.name")
+    with pytest.raises(
+        UserError, match=r"--x lr: .*floats, partition.seed, seed, training.lr$"
+    ):
+        curves.plugin(found, Sheet(7), x="lr")
+
+
+def test_a_run_that_is_not_finished_is_drawn_as_far_as_it_is(made_runs):
+    sheet = Sheet(7)
+    assert line(curves.plugin(made_runs(fedavg=[0.1], finished=False), sheet)) == [
+        [0, 50],
+        [1, 60],
+    ]
+    assert sheet.notes[0] == "fedavg,seed=0: it stands at round 2 of 2"
+
+
+def test_group_makes_lines_and_must_tell_runs_apart(made_runs):
+    made_runs(fedprox=[0.0], keys={"training": {"lr": 0.1}})
+    found = made_runs(fedavg=[0.1])
+    figure = curves.plugin(found, Sheet(7), group=["method", "training.lr"])
+    assert [text.get_text() for text in figure.legends[0].texts] == [
+        "fedavg lr=0.005",
+        "fedprox lr=0.1",
+    ]
+    with pytest.raises(
+        UserError,
+        match=r"'method.nam' is no key of these runs; did you mean 'method.name'",
+    ):
+        curves.plugin(found, Sheet(7), group=["method.nam"])
+    with pytest.raises(
+        UserError,
+        match=r"runs of the same entry differ in method.name; add it to --group",
+    ):
+        curves.plugin(found, Sheet(7), group=["rounds"])

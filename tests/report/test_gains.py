@@ -1,0 +1,26 @@
+"""The figure of clients' gains."""
+
+import numpy as np
+import pytest
+
+from hpcfl.errors import UserError
+from hpcfl.report.plots import gains
+from hpcfl.report.sheet import Sheet
+
+
+def test_gains_are_client_by_client_in_the_seeds_that_both_have(made_runs):
+    """fedavg's seeds are 0 and 0.1 above ``OWN``, local's first 0.1: its second is not
+    there.
+    """
+    sheet = Sheet(7)
+    found = made_runs(fedavg=[0.0, 0.1], local=[0.1])
+    place = gains.plugin(found, sheet).axes[0]
+    assert [label.get_text() for label in place.get_yticklabels()] == ["fedavg"]
+    dots = place.collections[0].get_offsets()[:, 0]
+    np.testing.assert_allclose(dots, [-10, -10, -10], rtol=1e-12)
+    assert "gain in accuracy over local (points)" in place.get_xlabel()
+    with pytest.raises(UserError, match="--against ditto: no row of this table"):
+        gains.plugin(found, sheet, against="ditto")
+    alone = [run for run in found if run.config["method"]["name"] == "local"]
+    with pytest.raises(UserError, match="--against local: no other row has the same"):
+        gains.plugin(alone, sheet)

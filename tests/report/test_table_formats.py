@@ -1,0 +1,55 @@
+"""Whatever breaks a table reaches the reader as the letters that it is."""
+
+import csv
+import io
+
+import pandas
+import pytest
+from rich.console import Console
+from test_text import HOSTILE, SHOWN
+
+from hpcfl.report import table_formats
+from hpcfl.report.table_formats import Table
+
+
+@pytest.fixture
+def grid():
+    rows = [HOSTILE, r"a\b*c`<br>|~^_"]
+    texts = pandas.DataFrame({HOSTILE: ["50.00 ± 1.00"] * 2}, rows)
+    numbers = pandas.DataFrame({"row": rows, "column": HOSTILE, "mean": 50.0})
+    return Table(HOSTILE, texts, texts == "", numbers, [HOSTILE])
+
+
+def test_a_grid_on_a_terminal_is_text(grid, capsys):
+    Console(width=300).print(table_formats.terminal(grid))
+    said = capsys.readouterr().out
+    assert said.count(SHOWN) == 4 and "\x1b" not in said
+
+
+def test_markdown_keeps_its_form(grid):
+    lines = table_formats.markdown(grid).splitlines()
+    assert len(lines) == 8
+    assert lines[4] == (
+        r"| \\x1b\[31mred\\x1b\]0;title\\x07 \[bold red\]markup\[/\] \\x9b2J \\u202etxet "
+        r":smile: a\\nb "
+        "| 50.00 ± 1.00 |"
+    )
+    assert lines[5] == r"| a\\b\*c\`\<br\>\|~^_ | 50.00 ± 1.00 |"
+
+
+def test_latex_keeps_its_form(grid):
+    lines = table_formats.latex(grid).splitlines()
+    assert len(lines) == 10 and lines[0] == lines[-1] == f"% {SHOWN}"
+    assert (
+        lines[6]
+        == r"a\textbackslash b*c`<br>|\textasciitilde \textasciicircum \_ & $50.00 "
+        r"\pm 1.00$ \\"
+    )
+
+
+def test_csv_keeps_its_form(grid):
+    found = list(csv.reader(io.StringIO(table_formats.long_csv(grid))))
+    assert [line[:2] for line in found[1:]] == [
+        [SHOWN, SHOWN],
+        [r"a\b*c`<br>|~^_", SHOWN],
+    ]
