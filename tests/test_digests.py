@@ -9,11 +9,9 @@ import digests
 import numpy as np
 import pytest
 import tiny
-from every_method import of_each_family
 from in_threads import on_ranks
 from playing import play, play_on
 
-from hpcfl.clients.execution import recorded
 from hpcfl.communication.communicator import OneProcess
 from hpcfl.experiment import plugins
 
@@ -57,24 +55,12 @@ def test_a_federation_in_one_process_ends_as_a_run_does(tmp_path):
 
 
 @pytest.mark.slow
-def test_lanes_recordings_and_scores_after_tuning_change_no_bit(
-    played, federate, monkeypatch
-):
+def test_lanes_and_scores_after_tuning_change_no_bit(played, federate):
     """Two lanes instead of all and everybody scored after no epoch and after one, in the
     same federation, in the last round and after it: the state and all other numbers
-    stay as they are. Of one method of
-    each family steps that run often come from a recording as well; ``simulated_gpu``
-    records the steps of every method.
+    stay as they are.
     """
     (method, counts, sections), plain = digests.arguments_of(played[0]), played[1]
-    recordings, record = [], recorded.record
-    if method["name"] in of_each_family():
-        monkeypatch.setattr(recorded, "OFTEN", 6)
-    monkeypatch.setattr(
-        recorded,
-        "record",
-        lambda *given, **more: recordings.append(1) or record(*given, **more),
-    )
     changed = federate(
         method,
         counts,
@@ -82,7 +68,6 @@ def test_lanes_recordings_and_scores_after_tuning_change_no_bit(
         runtime={"lanes": 2},
         evaluation={"every": 3, "tune_epochs": [0, 1]},
     )
-    assert recordings or method["name"] not in of_each_family()
     assert changed.digest == plain.digest
     for number, values in plain.values.items():
         timed = number.startswith("seconds")

@@ -35,7 +35,6 @@ IMPORTED = (
     "hpcfl.cli",
     "hpcfl.commands.experiments",
     "hpcfl.api",
-    "hpcfl.clients.execution.recorded",
     "hpcfl.report.tables",
     "hpcfl.cluster.status",
     "hpcfl.cluster.submission",

@@ -4,9 +4,8 @@ from hpcfl.clients.fleet import (
     Fleet,
     TrainOptions,
     buffer_name,
-    default_prediction,
 )
-from hpcfl.clients.losses import evaluate_at
+from hpcfl.clients.losses import default_prediction, evaluate_at
 from hpcfl.clients.resources import Resources
 from hpcfl.clients.step_context import StepContext
 from hpcfl.communication.message import Pool

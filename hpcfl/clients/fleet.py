@@ -16,13 +16,13 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from hpcfl.clients import frozen, scoring, training
+from hpcfl.clients import heads, scoring, training
 from hpcfl.clients.losses import (
     Frozen,
     Loss,
     Predict,
     Tensors,
-    reads_features,
+    default_prediction,
 )
 from hpcfl.clients.resources import Resources
 from hpcfl.clients.setup import Setup
@@ -561,8 +561,8 @@ class Fleet:
             times, size = draws
             taken = times * taken.clip(max=size)
         self.sample_gradients += taken.sum(axis=1).astype(np.int64)
-        return frozen.gradients_from_means(
-            self.class_means(rows, frozen.outer_products, model, draws),
+        return heads.gradients_from_means(
+            self.class_means(rows, heads.outer_products, model, draws),
             self.layout,
         )
 
@@ -713,12 +713,3 @@ def buffer_name(model: str) -> str:
     client's models.
     """
     return f"{BUFFERS}{model}"
-
-
-@reads_features()
-def default_prediction(model: nn.Module, x: Tensor, lane: Any) -> Tensor:
-    """Return the model's logits [batch, classes]. Methods without a prediction of their
-    own use this one.
-    """
-    logits: Tensor = model(x)
-    return logits

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from types import SimpleNamespace
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as functional
@@ -30,9 +30,12 @@ def selection(lanes: list[int], device: torch.device) -> Lanes:
 
 @dataclass
 class Batch:
-    """One mini-batch of ONE client: ``x`` [batch, *shape], ``y`` [batch] class numbers."""
+    """One mini-batch of ONE client: ``x`` [batch, *shape], ``y`` [batch] class numbers.
 
-    x: Tensor
+    ``x`` is ``Features`` where these were computed before the training.
+    """
+
+    x: Any
     y: Tensor
 
 
@@ -55,62 +58,70 @@ class Lane(SimpleNamespace):
         )
 
 
-Function = TypeVar("Function", bound=Callable[..., Tensor])
-_DECLARED = "reads_features"  # the attribute of a loss that is declared so
 Loss = Callable[[nn.Module, Batch, Any], Tensor]  # of (model, batch, lane): one number
 Predict = Callable[
-    [nn.Module, Tensor, Any], Tensor
+    [nn.Module, Any, Any], Tensor
 ]  # of (model, x, lane), in evaluation mode: [batch, …]
 
 
-def reads_features(*calls: str) -> Callable[[Function], Function]:
-    """Declare of a loss, as a decorator, that it sees samples through ``model(batch.x)``
-    and ``model.features(batch.x)`` alone, and of the model nothing else that lies below
-    the features.
+@dataclass(frozen=True)
+class Features:
+    """Features of samples in place of the samples, for a ``HeadModel`` alone.
 
-    Where only layers above the features are trained, these are then computed once a
-    training. A loss that is not declared is given the samples themselves, which is
-    never wrong; one that is declared and reads ``batch.x`` in another way, or through
-    another model (``evaluate_at``), is trained on something else than it says.
-
-    Args:
-        calls: the names of other losses of the same method that it calls, which have to
-            be declared as well.
+    Another use of them as samples is an error, so a loss that needs the samples
+    themselves cannot be computed from features by mistake.
     """
 
-    def declare(loss: Function) -> Function:
-        setattr(loss, _DECLARED, calls)
-        return loss
-
-    return declare
+    values: Tensor
 
 
-def sees_features_alone(loss: Loss) -> bool:
-    """Return whether ``reads_features`` declares a loss and every method that the loss
-    calls.
+class HeadModel(nn.Module):
+    """The layer ``head`` of a model and all that are registered after it."""
+
+    def __init__(self, model: nn.Module):
+        super().__init__()
+        children = list(model.named_children())
+        head = [name for name, _ in children].index("head")
+        for name, child in children[head:]:
+            self.add_module(name, child)
+
+    def features(self, x: Features) -> Tensor:
+        """Return the features themselves."""
+        if not isinstance(x, Features):
+            raise TypeError("a model without its lower layers takes features alone")
+        return x.values
+
+    def forward(self, x: Features) -> Tensor:
+        """Return logits [batch, classes]."""
+        logits: Tensor = self.get_submodule("head")(self.features(x))
+        return logits
+
+
+def samples_for(model: nn.Module, x: Tensor) -> Any:
+    """Return ``x`` as the model takes it."""
+    return Features(x) if isinstance(model, HeadModel) else x
+
+
+def default_prediction(model: nn.Module, x: Any, lane: Any) -> Tensor:
+    """Return the model's logits [batch, classes]. Methods without a prediction of their
+    own use this one.
     """
-    calls = getattr(loss, _DECLARED, None)
-    if calls is None:
-        return False
-    method = getattr(loss, "__self__", None)
-    return all(sees_features_alone(getattr(method, name)) for name in calls)
+    logits: Tensor = model(x)
+    return logits
 
 
 @dataclass(frozen=True)
 class Fit:
-    """The cross-entropy of a prediction, as a loss: equal for the same prediction, so
-    that what was recorded of it is found again.
-    """
+    """The cross-entropy of a prediction, as a loss: equal for the same prediction."""
 
     predict: Predict
 
-    @property
-    def reads_features(self) -> tuple[str, ...] | None:
-        """Declared so where the prediction is."""
-        return getattr(self.predict, _DECLARED, None)
-
     def __call__(self, model: nn.Module, batch: Batch, lane: Any) -> Tensor:
         return functional.cross_entropy(self.predict(model, batch.x, lane), batch.y)
+
+
+# Its gradient is known, so kernels compute it by fewer operations with the same bits.
+CROSS_ENTROPY = Fit(default_prediction)
 
 
 def one_number(loss: Tensor) -> Tensor:
@@ -146,9 +157,12 @@ def regularised(losses: Tensor, terms: Tensor) -> Tensor:
     return torch.stack([losses[:, 0] + terms, losses[:, 1]], dim=1)
 
 
-def gradients_of(loss: Tensor, leaves: Sequence[Tensor]) -> list[Tensor]:
+def gradients_of(
+    loss: Tensor, leaves: Sequence[Tensor], slope: Tensor | None = None
+) -> list[Tensor]:
     """Return the gradients of a loss, with zeros for a parameter that it does not
-    depend on.
+    depend on. ``slope`` is the gradient of the loss with respect to a tensor in its
+    place.
 
     Raises TypeError if it does not depend on any of the ``leaves``, which are trained.
     """
@@ -157,7 +171,7 @@ def gradients_of(loss: Tensor, leaves: Sequence[Tensor]) -> list[Tensor]:
             "the loss does not depend on the parameters that are trained; compute it from the "
             "model's outputs"
         )
-    gradients = torch.autograd.grad(loss, leaves, materialize_grads=True)
+    gradients = torch.autograd.grad(loss, leaves, slope, materialize_grads=True)
     # The zeros of torch 2.9 ask for gradients themselves.
     return [gradient.detach() for gradient in gradients]
 
@@ -165,8 +179,7 @@ def gradients_of(loss: Tensor, leaves: Sequence[Tensor]) -> list[Tensor]:
 def identity(function: Loss | Predict) -> Hashable:
     """Return a key of a method's loss or prediction that is the same in every round.
 
-    No other object can take its id, because the recording under this key keeps it
-    alive.
+    No other object can take its id while something under this key keeps it alive.
     """
     return getattr(function, "__func__", function), id(
         getattr(function, "__self__", None)
@@ -258,7 +271,7 @@ def evaluate_at(
         buffers: batch-norm statistics [B] that belong to ``row``, such as a row of
             ``fleet.buffers(NAME)``; without them those of ``model``.
     """
-    if "features" in vars(model):
+    if isinstance(model, HeadModel):
         raise TypeError(
             "another model has features of its own, which are not at hand here"
         )

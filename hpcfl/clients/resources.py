@@ -16,11 +16,11 @@ from typing import Any
 import torch
 import torch.nn.functional as functional
 from torch import Tensor, nn
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
 from hpcfl.clients.execution import Kernel
-from hpcfl.clients.losses import Tensors
+from hpcfl.clients.execution.lane_independence import OperatorObserver
+from hpcfl.clients.execution.limits import is_full
+from hpcfl.clients.losses import Loss, Tensors
 from hpcfl.clients.optimizers import slots
 from hpcfl.clients.samples import Samples
 from hpcfl.clients.scoring import BLOCK
@@ -56,9 +56,6 @@ MADE = 1  # of each slot that the optimiser keeps, what a step makes of it
 # Each client of a round, side by side or not, needs its received and its sent row, and
 # its private state before and after the round.
 ROWS = STATES = 2
-# Parts of the messages of CUDA's libraries about a full GPU. Torch's own allocator raises
-# a separate error.
-FULL = "out of memory", "ALLOC_FAILED"
 
 
 class Stopwatch:
@@ -120,16 +117,21 @@ class LaneSteps:
 
 @dataclass(frozen=True)
 class HeadKernel:
-    """The kernel of a model whose ``features(x)`` is ``x``, and for which losses it was
-    found to do.
+    """The kernel of the layers above a model's features.
 
-    memory: bytes of features that clients side by side may have; one client's are
-    always held.
+    Attributes:
+        memory: bytes of features that clients side by side may have; one client's are
+            always held.
+        fits: by frozen mode and trained names, whether features are computed alike in
+            all mini-batches.
+        losses: by trained names and the loss's identity the loss, and whether it reads
+            samples through their features alone.
     """
 
     kernel: Kernel
     memory: float
     fits: dict[Hashable, bool] = field(default_factory=dict)
+    losses: dict[Hashable, tuple[Loss, bool]] = field(default_factory=dict)
 
 
 class Attempt:
@@ -227,13 +229,6 @@ class Resources:
         return self.kernel.lay_out(
             {name: view.index_select(0, lanes) for name, view in views.items()}
         )
-
-
-def is_full(error: BaseException) -> bool:
-    """Return whether an error says that a GPU's memory is full."""
-    return isinstance(error, torch.OutOfMemoryError) or any(
-        words in str(error) for words in FULL
-    )
 
 
 def failure(error: BaseException) -> RunFailure | None:
@@ -340,28 +335,17 @@ def _largest(module: nn.Module, sample: Tensor) -> int:
     """
     module.eval()
     sizes: list[tuple[int, int]] = []
-    with side_by_side(), _Results(sizes):
+
+    def note(operator: Any, args: Any, kwargs: Any, result: Any) -> None:
+        results = result if isinstance(result, tuple | list) else [result]
+        for tensor in results:
+            if isinstance(tensor, Tensor):
+                address = tensor.untyped_storage().data_ptr()
+                sizes.append((address, tensor.nbytes))
+
+    with side_by_side(), OperatorObserver(note):
         module(sample)
     module.train()
     weights = {tensor.untyped_storage().data_ptr() for tensor in _weights(module)}
     results = [size for address, size in sizes if address not in weights]
     return max(sample.nbytes, *results)
-
-
-class _Results(TorchDispatchMode):
-    """Notes the address and the bytes of all results of the operations inside."""
-
-    def __init__(self, sizes: list[tuple[int, int]]):
-        super().__init__()  # type: ignore[no-untyped-call]
-        self.sizes = sizes
-
-    def __torch_dispatch__(
-        self, operation: Any, types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:
-        result = operation(*args, **(kwargs or {}))
-        self.sizes += [
-            (tensor.untyped_storage().data_ptr(), tensor.nbytes)
-            for tensor in tree_leaves(result)
-            if isinstance(tensor, Tensor)
-        ]
-        return result

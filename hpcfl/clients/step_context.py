@@ -245,9 +245,9 @@ class StepContext:
         self._restore_models()
         gradients = self._gradients(batch)
         if clip:
-            directions = [gradients[name] for name in self._session.trained]
+            directions = [gradients[name] for name in self._session.work.trained]
             clipped = self._optimizer.clipped(directions)
-            gradients = dict(zip(self._session.trained, clipped, strict=True))
+            gradients = dict(zip(self._session.work.trained, clipped, strict=True))
         if self._losses.is_cuda:  # few large operations
             rows = self.rows()
             function(rows, self._flat(gradients), *others)
@@ -258,7 +258,9 @@ class StepContext:
             layers = [parts[name] for parts in others_by_name]
             function(weights, gradients[name], *layers)
             if isinstance(self._lanes, Tensor):  # indices gave a copy
-                places.index_copy(self._session.tensors[name], self._lanes, weights)
+                places.index_copy(
+                    self._session.work.tensors[name], self._lanes, weights
+                )
 
     def uniform(self, purpose: str, *shape: int) -> Tensor:
         """Uniform numbers in [0, 1), ``[a, *shape]``, keyed by purpose, round, client
@@ -284,8 +286,8 @@ class StepContext:
         """Return the lanes' trained tensors ``[a, …]`` by name. They are copies where
         lanes are indices, else views.
         """
-        tensors = self._session.tensors
-        return {name: tensors[name][self._lanes] for name in self._session.trained}
+        tensors = self._session.work.tensors
+        return {name: tensors[name][self._lanes] for name in self._session.work.trained}
 
     def _put(self, rows: Tensor) -> None:
         if rows.is_cuda and isinstance(self._lanes, slice):
@@ -298,15 +300,15 @@ class StepContext:
                 torch.split_with_sizes_copy(rows.contiguous(), widths, dim=1, out=flat)
                 return
         for name, part in self._split(rows).items():
-            places.index_copy(self._session.tensors[name], self._lanes, part)
+            places.index_copy(self._session.work.tensors[name], self._lanes, part)
 
     def _flat(self, tensors: Tensors) -> Tensor:
-        parts = [tensors[name].flatten(1) for name in self._session.trained]
+        parts = [tensors[name].flatten(1) for name in self._session.work.trained]
         return torch.cat(parts, dim=1)
 
     def _split(self, rows: Tensor) -> Tensors:
-        trained = self._session.trained
-        shapes = [self._session.tensors[name].shape[1:] for name in trained]
+        trained = self._session.work.trained
+        shapes = [self._session.work.tensors[name].shape[1:] for name in trained]
         parts = rows.split([shape.numel() for shape in shapes], dim=1)
         return {
             name: part.reshape(-1, *shape)

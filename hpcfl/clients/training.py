@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hpcfl.clients import frozen
+from hpcfl.clients import heads
 from hpcfl.clients.batch_plan import (
     BatchPlan,
     BatchRun,
@@ -25,6 +25,7 @@ from hpcfl.clients.batch_plan import (
     plan_epoch,
     pool_size,
 )
+from hpcfl.clients.execution import Work
 from hpcfl.clients.losses import (
     Batch,
     Frozen,
@@ -159,16 +160,16 @@ def train(
     # As a list: a device is waited for once.
     trains = [True] * len(ids) if task.only is None else task.only.tolist()
     order = [i for i in by_length(lengths, size) if lengths[i] and trains[i]]
-    features_once = bool(order) and _frozen_once(task, resources)
+    features_once = bool(order) and _frozen_once(task, resources, variables)
 
     def start_chunk(positions: list[int], lanes: Tensor) -> Chunk:
         chunk_resources = resources
         chunk_pools = [pools[i] for i in positions]
         if features_once:
-            chunk_resources, chunk_pools = frozen.run_once(
+            chunk_resources, chunk_pools = heads.run_once(
                 resources, trained.rows[lanes], trained.buffers[lanes], chunk_pools
             )
-            tensors = frozen.heads(resources, trained.rows, lanes)
+            tensors = heads.heads(resources, trained.rows, lanes)
         else:
             tensors = resources.stacked(trained.rows, trained.buffers, lanes)
         clients = [
@@ -206,7 +207,7 @@ def train(
 
     attempts = resources.attempts(order)
     if features_once:
-        attempts = frozen.attempts(resources, order, pools)
+        attempts = heads.attempts(resources, order, pools)
     for attempt in attempts:
         with attempt:
             train_chunk(attempt.clients)
@@ -225,11 +226,11 @@ def _epoch_lengths(
     return [epoch_length(len(pool), size, fewest, task.steps) for pool in pools]
 
 
-def _frozen_once(task: Task, resources: Resources) -> bool:
+def _frozen_once(task: Task, resources: Resources, variables: Tensors) -> bool:
     """Return whether the layers below the head run once, before the first epoch."""
     if task.frozen == "training" and resources.buffers.width:
         return False  # what batch norm makes of a sample depends on its mini-batch
-    return frozen.fits(resources, task.names, task.loss, task.frozen)
+    return heads.fits(resources, task.names, task.loss, variables, task.frozen)
 
 
 def _copied(rows: Tensor) -> Tensor:
@@ -307,12 +308,14 @@ class Chunk:
             layers=layers,
         )
         self._session = kernel.begin(
-            tensors,
-            task.names,
-            task.loss,
-            task.frozen,
-            variables,
-            self._random.keys if layers else None,
+            Work(
+                tensors=tensors,
+                trained=task.names,
+                loss=task.loss,
+                variables=variables,
+                frozen=task.frozen,
+                keys=self._random.keys if layers else None,
+            )
         )
         self._counts_steps = bool(layers) or task.step is not None
         self._epoch = -1
@@ -389,11 +392,9 @@ class Chunk:
         [L, 2].
 
         The proximal term is that of the trained model: in every step it would cost a
-        pass over the models. Raises RunFailure where a recording of the steps turned
-        out to be wrong.
+        pass over the models.
         """
         proximal = self._optimizer.proximal_term()
-        self.resources.kernel.check()
         return self._losses if proximal is None else regularised(self._losses, proximal)
 
     def _step_by_method(self, lanes: Lanes, batch: Batch) -> Tensor:

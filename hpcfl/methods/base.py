@@ -74,7 +74,7 @@ from pydantic import Field, PositiveInt
 from torch import Tensor, nn
 
 from hpcfl.clients import Fleet
-from hpcfl.clients.losses import Batch, reads_features
+from hpcfl.clients.losses import CROSS_ENTROPY, Batch, Loss
 from hpcfl.clients.setup import Setup as Setup  # methods import it from here
 from hpcfl.communication.message import Inbox, Message
 from hpcfl.errors import UserError
@@ -226,17 +226,11 @@ class Method(MethodSection, ABC):
 
     # The loss
 
-    @reads_features()
     def loss(self, model: nn.Module, batch: Batch, lane: Any) -> Tensor:
         """Return the loss of ONE client on one mini-batch.
 
-        It may read its arguments and constants of the run, such as the method's keys.
-        The engine records frequent steps and replays them with the Python numbers of
-        the recorded call, so a changing number must be a variable. A RunFailure reports
-        a replay whose result differs from the loss (see ``runtime.replay``). A loss that
-        reads samples only through the model's features may be declared so
-        (``hpcfl.clients.losses.reads_features``): then layers below the head run once
-        where only the head is trained.
+        It may read its arguments and constants of the run, such as the method's keys. A
+        number that changes must be a variable.
 
         Args:
             model: The client's module.
@@ -250,12 +244,23 @@ class Method(MethodSection, ABC):
         """
         return functional.cross_entropy(model(batch.x), batch.y)
 
-    @reads_features("loss")
     def objective(self, model: nn.Module, batch: Batch, lane: Any) -> Tensor:
         """Return the default objective of ``fleet.train``: ``loss`` with the terms of
         options.
         """
         return self.loss(model, batch, lane)
+
+    def training_loss(self) -> Loss:
+        """Return what ``fleet.train`` minimises by default: ``objective``, or the
+        engine's cross-entropy where it equals that.
+        """
+        if type(self).loss is Method.loss and not self.adds_terms():
+            return CROSS_ENTROPY
+        return self.objective
+
+    def adds_terms(self) -> bool:
+        """Return whether ``objective`` is more than ``loss``."""
+        return type(self).objective is not Method.objective
 
     # A round: the server sends, clients update, the server aggregates
 

@@ -24,7 +24,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from hpcfl.clients import Fleet
-from hpcfl.clients.losses import Batch
+from hpcfl.clients.losses import CROSS_ENTROPY, Batch
 from hpcfl.communication.message import Inbox, Mean, Message
 from hpcfl.methods._private_part import PrivatePart
 from hpcfl.methods.base import (
@@ -113,7 +113,7 @@ class FedDBE(PrivatePart):
     def local_train(self, fleet: Fleet, rows: Tensor, inbox: Inbox) -> Tensor:
         if "mean" in inbox:
             return super().local_train(fleet, rows, inbox)
-        return fleet.train(rows, params=("body", "head"), loss=super().loss)
+        return fleet.train(rows, params=("body", "head"), loss=CROSS_ENTROPY)
 
     def upload(self, fleet: Fleet, inbox: Inbox, trained: Tensor) -> Message:
         message = super().upload(fleet, inbox, trained)

@@ -30,7 +30,7 @@ from pydantic import Field, NonNegativeInt
 from torch import Tensor, nn
 
 from hpcfl.clients import Fleet
-from hpcfl.clients.losses import Batch
+from hpcfl.clients.losses import CROSS_ENTROPY, Batch
 from hpcfl.communication.message import Field as Sent
 from hpcfl.communication.message import Inbox, Mean, Message
 from hpcfl.files import heartbeat
@@ -173,7 +173,7 @@ class FedPAC(SharedBody):
     def fit_heads(self, fleet: Fleet, rows: Tensor) -> Tensor:
         """Return the models [n, P] with heads trained under the frozen body."""
         how: dict[str, Any] = {
-            "loss": super().loss,
+            "loss": CROSS_ENTROPY,
             "params": ("head",),
             "epochs": self.head_epochs,
             "phase": "head",

@@ -22,7 +22,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from hpcfl.clients import Fleet
-from hpcfl.clients.losses import Batch, reads_features
+from hpcfl.clients.losses import Batch
 from hpcfl.communication.message import Field as Sent
 from hpcfl.communication.message import Inbox, Mean, Message
 from hpcfl.methods.base import (
@@ -65,7 +65,6 @@ class FedProto(Method):
         head_of(model, self.name)
         return model
 
-    @reads_features()
     def loss(self, model: nn.Module, batch: Batch, lane: Any) -> Tensor:
         if not self.lam:
             return super().loss(model, batch, lane)

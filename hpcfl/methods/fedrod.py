@@ -25,7 +25,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from hpcfl.clients import Fleet
-from hpcfl.clients.losses import Batch, reads_features
+from hpcfl.clients.losses import Batch
 from hpcfl.communication.message import Inbox
 from hpcfl.methods._private_part import PrivatePart
 from hpcfl.methods.base import ClientModel, head_of
@@ -89,19 +89,16 @@ class FedRoD(PrivatePart):
         )
         return slice(start, layout.width)
 
-    @reads_features()
     def loss(self, model: nn.Module, batch: Batch, lane: Any) -> Tensor:
         features = parts(model).features(batch.x)
         return self.generic(model, features, batch.y, lane) + self.residual(
             model, features, batch.y, lane
         )
 
-    @reads_features()
     def generic_loss(self, model: nn.Module, batch: Batch, lane: Any) -> Tensor:
         """Return loss (i) alone."""
         return self.generic(model, parts(model).features(batch.x), batch.y, lane)
 
-    @reads_features()
     def residual_loss(self, model: nn.Module, batch: Batch, lane: Any) -> Tensor:
         """Return loss (ii) alone."""
         return self.residual(model, parts(model).features(batch.x), batch.y, lane)

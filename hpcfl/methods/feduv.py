@@ -20,7 +20,7 @@ import torch.nn.functional as functional
 from pydantic import Field
 from torch import Tensor, nn
 
-from hpcfl.clients.losses import Batch, reads_features
+from hpcfl.clients.losses import Batch
 from hpcfl.methods.base import head_of, search
 from hpcfl.methods.fedavg import FedAvg
 from hpcfl.models import parts
@@ -98,7 +98,6 @@ class FedUV(FedAvg):
         head_of(model, self.name)
         return super().adapt(model)
 
-    @reads_features()
     def loss(self, model: nn.Module, batch: Batch, lane: Any) -> Tensor:
         if not (self.lam or self.mu) or len(batch.y) < 2:
             return super().loss(model, batch, lane)

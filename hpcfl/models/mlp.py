@@ -43,9 +43,9 @@ class MLP(nn.Module):
                 f"model.hidden: {len(hidden):,} layers with {parameters:,} parameters in all; "
                 f"at most {MOST_LAYERS:,} and {MOST_PARAMETERS:,} are allowed"
             )
-        self._hidden = [f"hidden{position}" for position in range(1, len(widths))]
+        self.hidden_layers = [f"hidden{position}" for position in range(1, len(widths))]
         for name, inputs, outputs in zip(
-            self._hidden, widths, widths[1:], strict=False
+            self.hidden_layers, widths, widths[1:], strict=False
         ):
             self.add_module(name, nn.Linear(inputs, outputs))
         self.head = nn.Linear(widths[-1], classes)
@@ -53,7 +53,7 @@ class MLP(nn.Module):
     def features(self, x: torch.Tensor) -> torch.Tensor:
         """Return the head's input [batch, last width]."""
         x = x.flatten(1)
-        for name in self._hidden:
+        for name in self.hidden_layers:
             x = relu(self.get_submodule(name)(x))
         return x
 

@@ -20,7 +20,7 @@ import torch
 from hpcfl.clients.batch_plan import AskedTraining
 from hpcfl.clients.execution import choose
 from hpcfl.clients.fleet import BUFFERS, Fleet
-from hpcfl.clients.frozen import head_kernel
+from hpcfl.clients.heads import head_kernel
 from hpcfl.clients.resources import Resources, Stopwatch
 from hpcfl.clients.training import Task
 from hpcfl.communication.communicator import OneProcess

@@ -19,7 +19,7 @@ from hpcfl import models
 from hpcfl.clients.batch_plan import AskedTraining
 from hpcfl.clients.execution import choose
 from hpcfl.clients.fleet import Fleet, buffer_name
-from hpcfl.clients.frozen import head_kernel
+from hpcfl.clients.heads import head_kernel
 from hpcfl.clients.losses import convolves
 from hpcfl.clients.resources import STATE_SHARE, Resources, Stopwatch, most_lanes
 from hpcfl.clients.samples import Samples
@@ -157,7 +157,7 @@ class Prepared:
             counts=self.counts_in(round)[local_ids],
             rounds=np.full(len(local_ids), round),
             scored=scored,
-            loss=self.method.objective,
+            loss=self.method.training_loss(),
             resources=self.resources_in(round),
             tune_epochs=self.config.evaluation.tune_epochs,
         )
@@ -191,7 +191,7 @@ class Prepared:
             counts=self.counts_in(after)[ids],
             rounds=np.ones(len(ids), np.int64),
             scored=True,
-            loss=self.method.objective,
+            loss=self.method.training_loss(),
             resources=resources,
         )
 

@@ -9,7 +9,7 @@ from torch.nn.functional import cross_entropy
 
 from hpcfl import adapters
 from hpcfl.adapters import lora
-from hpcfl.clients.execution import BatchedKernel, SerialKernel
+from hpcfl.clients.execution import BatchedKernel, SerialKernel, Work
 from hpcfl.clients.losses import Batch, shared
 from hpcfl.errors import UserError
 from hpcfl.experiment.sections import Adapter
@@ -233,9 +233,11 @@ def test_what_a_module_freezes_itself_is_trained_where_the_adapter_says_so():
 
 def gradients(kernel, lanes, names, x, y):
     session = kernel.begin(
-        lanes,
-        names,
-        lambda model, batch, lane: cross_entropy(model(batch.x), batch.y),
+        Work(
+            lanes,
+            names,
+            lambda model, batch, lane: cross_entropy(model(batch.x), batch.y),
+        )
     )
     found, _ = session.gradients(slice(0, len(x)), Batch(x, y), {})
     return found

@@ -1,5 +1,5 @@
 """Models that draw random numbers in layers: the same for a client alone and beside
-others, recorded or not, and after a resume.
+others, and after a resume.
 """
 
 import numpy as np
@@ -8,7 +8,6 @@ import tiny
 import torch
 from torch import nn
 
-from hpcfl.clients.execution import recorded
 from hpcfl.clients.step_context import StepRandom
 from hpcfl.commands.run import run
 from hpcfl.communication.communicator import OneProcess
@@ -89,11 +88,8 @@ def test_a_client_alone_draws_what_it_draws_in_a_lane(make_fleet, rows_of):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("replay", [True, False])
-def test_lanes_beside_it_change_no_bit(make_fleet, rows_of, monkeypatch, replay):
-    """Nor does a recording of the step, which begins in the second step."""
+def test_lanes_beside_it_change_no_bit(make_fleet, rows_of):
     expected = trained(make_fleet, rows_of, "auto")
-    monkeypatch.setattr(recorded, "OFTEN", 1 if replay else 10**6)
     for lanes in (2, 7):
         assert torch.equal(trained(make_fleet, rows_of, lanes), expected)
     for client in (0, 4):

@@ -7,7 +7,6 @@ import pytest
 import tiny
 
 import hpcfl
-from hpcfl.clients.execution import recorded
 from hpcfl.commands.check import check_file
 from hpcfl.commands.experiments import run_file
 from hpcfl.communication.communicator import OneProcess
@@ -91,9 +90,8 @@ def test_a_folder_that_cannot_be_used_shows_before_anything_begins(tmp_path, out
 
 
 @pytest.mark.slow
-def test_runs_in_one_process_leave_nothing_behind(tmp_path, monkeypatch):
+def test_runs_in_one_process_leave_nothing_behind(tmp_path):
     """By all objects there are, while Python does not look for cycles by itself."""
-    monkeypatch.setattr(recorded, "OFTEN", 1)
     table = tiny.table("fedavg")
     gc.disable()
     try:

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from hpcfl.clients.execution.batched import BatchedKernel
-from hpcfl.clients.execution.kernel import Kernel, SerialKernel, Session
+from hpcfl.clients.execution.kernel import Kernel, SerialKernel, Session, Work
 from hpcfl.clients.execution.limits import is_batching_limit
 from hpcfl.clients.losses import convolves
 from hpcfl.models.replaced import is_recurrent
@@ -40,7 +40,7 @@ def choose(
         serially, because channels-last convolutions are faster than any batched form, and
         recurrent ones, because torch's own operator for a sequence is.
         On a GPU it stacks all models (``memory`` says how many fit).
-    replay: as for ``BatchedKernel``; a serial kernel records nothing.
+    replay: as for ``BatchedKernel``.
     most: the lanes of ``"auto"``, if not those of the rule.
     """
     widest = (most or by_rule(module, device)) if lanes == "auto" else int(lanes)
@@ -71,6 +71,7 @@ __all__ = [
     "Kernel",
     "SerialKernel",
     "Session",
+    "Work",
     "choose",
     "is_batching_limit",
 ]

@@ -4,10 +4,8 @@
 
 import gc
 import sys
-from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from functools import partial
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -15,22 +13,27 @@ from torch.func import functional_call, vmap
 
 from hpcfl.clients.execution import cuda_graphs
 from hpcfl.clients.execution.cuda_graphs import Captures, Graphed
-from hpcfl.clients.execution.kernel import KEYS, Kernel, Keys, Session
-from hpcfl.clients.execution.lane_independence import Function
-from hpcfl.clients.execution.recorded import Recorded
+from hpcfl.clients.execution.kernel import KEYS, Kernel, Session, Work
+from hpcfl.clients.execution.lane_independence import Function, SameBits
+from hpcfl.clients.execution.linear_stack import (
+    LinearStack,
+    cross_entropy,
+    find_linear_layers,
+)
 from hpcfl.clients.losses import (
+    CROSS_ENTROPY,
     Batch,
-    Frozen,
     Lane,
     Lanes,
-    Loss,
     Predict,
     Program,
     Tensors,
+    default_prediction,
     gradients_of,
     identity,
     in_two,
     in_words,
+    samples_for,
     shared,
 )
 from hpcfl.models.random import keyed, random_layers
@@ -40,31 +43,32 @@ from hpcfl.rows import places
 # ``functional_call(program, tensors, arguments)`` for each lane with its own ``tensors``
 # and ``arguments``, ``[L, …]`` by name and in order.
 call_lanes = vmap(functional_call, in_dims=(None, 0, 0), randomness="error")
-# Losses and predictions that stay recorded; a closure made anew in every round is a new
-# one.
+# Losses and predictions of which is kept what was found out; a closure made anew in
+# every round is a new one.
 MOST = 16
 
 
 class BatchedKernel(Kernel):
     """All lanes in one call: ``vmap`` of the per-client loss over tensors ``[L, …]``.
 
-    On a CPU what computes gradients is recorded when it ran often, on a GPU it becomes
-    a graph. Each call moves the buffers among the tensors.
+    On a GPU what computes gradients becomes a graph. Each call moves the buffers among
+    the tensors.
     """
 
     def __init__(
         self, module: nn.Module, widest: int, replay: bool = True, apart: bool = False
     ):
         """Args:
-        replay: whether a step or a prediction that ran often is recorded and the
-            recording run instead, on a GPU as a graph.
+        replay: whether a step that ran often on a GPU becomes a graph.
         apart: whether a step or a prediction in which a lane's bits depend on the
             others, on a CPU, is done for one lane after the other.
         """
         super().__init__(module, widest)
         self._replay, self._apart = replay, apart
-        self._recordings: dict[Hashable, Recorded | Graphed] = {}  # oldest use first
+        # The oldest use comes first.
+        self._functions: dict[Hashable, SameBits | Graphed] = {}
         self._captures = Captures()
+        self._layers = find_linear_layers(module)
 
     def narrow(self, failed: int) -> None:
         super().narrow(failed)
@@ -79,137 +83,138 @@ class BatchedKernel(Kernel):
         torch.cuda.empty_cache()
 
     def forget(self) -> None:
-        """Let go of all recordings, and of the memory on a GPU that they know."""
-        self._recordings.clear()
+        """Let go of all graphs, and of the memory on a GPU that they know."""
+        self._functions.clear()
         self._captures.forget()
 
-    def begin(
-        self,
-        tensors: Tensors,
-        trained: list[str],
-        loss: Loss,
-        frozen: Frozen = "evaluation",
-        variables: Tensors | None = None,
-        keys: Keys | None = None,
-    ) -> "BatchedSession":
-        names = [*trained, *(name for name in tensors if name not in trained)]
-        drawn = [] if keys is None else [KEYS]
-        variable_names = sorted([*(variables or {}), *drawn])
-        losses = BatchedLoss(
-            module=self.module,
-            loss=loss,
-            names=names,
-            trained=len(trained),
-            variable_names=variable_names,
-        )
-        buffers = {name for name, _ in self.module.named_buffers()} & tensors.keys()
-        kind = identity(loss), frozen, len(trained)
-        recordable = Recordable(
-            (*kind, *names, *variable_names),
-            losses.gradients,
-            f"the loss {in_words(loss)}",
-            labels=len(names) + 1,
-            writes=[place for place, name in enumerate(names) if name in buffers],
-        )
-        first = next(iter(tensors.values()))
-        compute: Function = (
-            partial(self.graphed(recordable), len(first))
-            if first.is_cuda
-            else self.recorded(recordable)
-        )
-        return BatchedSession(
-            compute,
-            names,
-            variable_names,
-            buffers,
-            self,
-            tensors,
-            trained,
-            loss,
-            frozen,
-            variables,
-            keys,
-        )
+    def begin(self, work: Work) -> "BatchedSession":
+        others = [name for name in work.tensors if name not in work.trained]
+        names = [*work.trained, *others]
+        drawn = [] if work.keys is None else [KEYS]
+        variable_names = sorted([*work.variables, *drawn])
+        buffers = {name for name, _ in self.module.named_buffers()}
+        written = [place for place, name in enumerate(names) if name in buffers]
+        kind = identity(work.loss), work.frozen, len(work.trained)
+        key = (*kind, *names, *variable_names)
+        first = next(iter(work.tensors.values()))
+        build = partial(self._gradients, work, names, variable_names)
+        compute: Function
+        if first.is_cuda:
+            graphed = self.graphed(key, build, in_words(work.loss), written)
+            graphed.begin()
+            compute = partial(graphed, len(first))
+        else:
+            compute = self.same_bits(key, build, bool(written))
+        return BatchedSession(self, work, compute, names, variable_names, written)
+
+    def _gradients(
+        self, work: Work, names: list[str], variable_names: list[str]
+    ) -> Function:
+        """Return the function of the tensors ``names``, x, y and variables that gives
+        the gradients, and then losses and data terms [a, 2].
+        """
+        trained = len(work.trained)
+        if work.loss == CROSS_ENTROPY and (layers := self._stacked_layers(names)):
+            return LinearStack(layers, names, trained).gradients
+        return BatchedLoss(self.module, work, names, variable_names).gradients
+
+    def _stacked_layers(self, names: Sequence[str]) -> list[str]:
+        """Return the layers of a stack of linear layers with the parameters ``names``,
+        else none.
+        """
+        layers = self._layers or []
+        leaves = [f"{layer}.{leaf}" for layer in layers for leaf in ("weight", "bias")]
+        return layers if sorted(leaves) == sorted(names) else []
 
     def computed_lanes(self, lanes: int, most: int) -> int:
         on_gpu = next(self.module.parameters()).is_cuda
         return cuda_graphs.width(lanes, most) if on_gpu else lanes
-
-    def check(self) -> None:
-        for recording in self._recordings.values():
-            if isinstance(recording, Graphed):
-                recording.check()
 
     @torch.no_grad()
     def predict(
         self, tensors: Tensors, x: Tensor, variables: Tensors, function: Predict
     ) -> Tensor:
         self.module.eval()
-        program = Program(
-            self.module, lambda model, x, lane: function(model, x, Lane(**lane))
-        )
         names, variable_names = list(tensors), sorted(variables)
-
-        def compute(*given: Tensor) -> tuple[Tensor, ...]:
-            x, *values = given[len(names) :]
-            named = dict(zip(names, given, strict=False)) | shared(self.module, len(x))
-            swapped = {f"model.{name}": tensor for name, tensor in named.items()}
-            lanes = dict(zip(variable_names, values, strict=True))
-            with side_by_side():
-                return (call_lanes(program, swapped, (x, lanes)),)
-
+        build = partial(self._prediction, function, names, variable_names)
         given = (*tensors.values(), x, *(variables[name] for name in variable_names))
         if x.is_cuda:
             # Blocks are large there: a graph of its own for each would only hold memory.
-            return compute(*given)[0]
+            return build()(*given)[0]
         key = ("predict", identity(function), *names, *variable_names)
-        what = f"the prediction {in_words(function)}"
-        return self.recorded(Recordable(key, compute, what))(*given)[0]
+        return self.same_bits(key, build, False)(*given)[0]
 
-    def recorded(self, recordable: "Recordable") -> Recorded:
-        """Return the function for a CPU with its recordings, if it may be recorded."""
-        recording = self._recordings.get(recordable.key)
-        if not isinstance(recording, Recorded):
-            recording = Recorded(
-                function=recordable.function,
-                what=recordable.what,
-                labels=recordable.labels,
-                replay=self._replay and not recordable.writes,
-                apart=self._apart,
-                writes=bool(recordable.writes),
-                dependent=self.dependent,
-            )
-        self._remember(recordable.key, recording, evicted=1)
-        return recording
+    def _prediction(
+        self, function: Predict, names: list[str], variable_names: list[str]
+    ) -> Function:
+        """Return the function of the tensors ``names``, x and variables that gives a
+        prediction.
+        """
+        layers = self._stacked_layers(names) if function is default_prediction else []
+        if layers:
+            return LinearStack(layers, names, 0).predict
+        return partial(self._map_prediction, function, names, variable_names)
 
-    def graphed(self, recordable: "Recordable") -> Graphed:
-        """Return the function for a GPU with its captured graphs."""
-        recording = self._recordings.get(recordable.key)
-        if not isinstance(recording, Graphed):
-            recording = Graphed(
-                function=recordable.function,
-                what=recordable.what,
-                labels=recordable.labels,
-                written=recordable.writes,
-                captures=self._captures if self._replay else None,
-            )
+    def _map_prediction(
+        self,
+        function: Predict,
+        names: list[str],
+        variable_names: list[str],
+        *given: Tensor,
+    ) -> tuple[Tensor]:
+        """Return ``function`` of lanes, given their tensors, x and variables in order."""
+
+        def predict(model: nn.Module, x: Tensor, lane: Tensors) -> Tensor:
+            return function(model, samples_for(model, x), Lane(**lane))
+
+        x, *values = given[len(names) :]
+        named = dict(zip(names, given, strict=False)) | shared(self.module, len(x))
+        swapped = {f"model.{name}": tensor for name, tensor in named.items()}
+        lanes = dict(zip(variable_names, values, strict=True))
+        with side_by_side():
+            return (call_lanes(Program(self.module, predict), swapped, (x, lanes)),)
+
+    def same_bits(
+        self, key: Hashable, build: Callable[[], Function], writes: bool
+    ) -> SameBits:
+        """Return the function for a CPU that ``build`` makes; equal keys stand for equal
+        functions.
+        """
+        known = self._functions.get(key)
+        if not isinstance(known, SameBits):
+            known = SameBits(build(), self._apart, writes, self.dependent)
+        self._remember(key, known, evicted=1)
+        return known
+
+    def graphed(
+        self,
+        key: Hashable,
+        build: Callable[[], Function],
+        what: str,
+        written: Sequence[int],
+    ) -> Graphed:
+        """Return the function for a GPU with its captured graphs, as ``same_bits``."""
+        known = self._functions.get(key)
+        if not isinstance(known, Graphed):
+            captures = self._captures if self._replay else None
+            known = Graphed(build(), what, written, captures)
         # Many at once, because with one graph all go and have to be captured anew.
-        self._remember(recordable.key, recording, evicted=MOST // 2)
-        return recording
+        self._remember(key, known, evicted=MOST // 2)
+        return known
 
     def _remember(
-        self, key: Hashable, recording: Recorded | Graphed, evicted: int
+        self, key: Hashable, function: SameBits | Graphed, evicted: int
     ) -> None:
-        """Put a recording at the end of the least recently used ones.
+        """Put a function at the end of the least recently used ones.
 
         Args:
             evicted: how many of the oldest go where there are too many.
         """
-        self._recordings.pop(key, None)
-        self._recordings[key] = recording
-        if len(self._recordings) > MOST:
-            for oldest in list(self._recordings)[:evicted]:
-                del self._recordings[oldest]
+        self._functions.pop(key, None)
+        self._functions[key] = function
+        if len(self._functions) > MOST:
+            for oldest in list(self._functions)[:evicted]:
+                del self._functions[oldest]
             self._captures.forget()
 
 
@@ -218,11 +223,12 @@ class BatchedSession(Session):
 
     def __init__(
         self,
+        kernel: Kernel,
+        work: Work,
         compute: Function,
         names: list[str],
         variable_names: list[str],
-        buffers: set[str],
-        *arguments: Any,
+        written: list[int],
     ) -> None:
         """Begin a session.
 
@@ -231,44 +237,25 @@ class BatchedSession(Session):
                 tensors in the order of ``names``, x, y and their variables.
             names: of the parameters and buffers, those that are trained first.
             variable_names: of the variables, in order.
-            buffers: names of the tensors that a call moves.
-            arguments: as for ``Session``.
+            written: positions of the tensors that a call moves.
         """
-        super().__init__(*arguments)
-        self._compute, self._buffers = compute, buffers
+        super().__init__(kernel, work)
+        self._compute, self._written = compute, written
         self._names, self._variable_names = names, variable_names
 
     def gradients(
         self, lanes: Lanes, batch: Batch, variables: Mapping[str, Tensor]
     ) -> tuple[Tensors, Tensor]:
         variables = self._with_keys(lanes, batch, variables)
-        chosen = [self.tensors[name][lanes] for name in self._names]
+        tensors = self.work.tensors
+        chosen = [tensors[name][lanes] for name in self._names]
         values = [variables[name] for name in self._variable_names]
         *parts, losses = self._compute(*chosen, batch.x, batch.y, *values)
         if isinstance(lanes, Tensor):
             # Indices gave copies; a slice gave views, whose buffers moved in place.
-            for name, tensor in zip(self._names, chosen, strict=True):
-                if name in self._buffers:
-                    places.index_copy(self.tensors[name], lanes, tensor)
-        return dict(zip(self.trained, parts, strict=True)), losses
-
-
-@dataclass(frozen=True)
-class Recordable:
-    """A function of tensors ``[L, …]`` alone that may be recorded.
-
-    Attributes:
-        key: the same for the same function in every round.
-        what: names the function in an error.
-        labels: the position of the argument that holds class numbers, if there is one.
-        writes: positions of arguments that it changes, which only graphs can repeat.
-    """
-
-    key: Hashable
-    function: Function
-    what: str
-    labels: int | None = None
-    writes: Sequence[int] = ()
+            for place in self._written:
+                places.index_copy(tensors[self._names[place]], lanes, chosen[place])
+        return dict(zip(self.work.trained, parts, strict=True)), losses
 
 
 class LossProgram(nn.Module):
@@ -276,35 +263,40 @@ class LossProgram(nn.Module):
     model's tensors.
     """
 
-    def __init__(self, model: nn.Module, loss: Loss):
+    def __init__(self, model: nn.Module, work: Work):
         super().__init__()
-        self.model, self.loss = model, loss
+        self.model, self.loss = model, work.loss
         self._random_layers = random_layers(model)
 
     def forward(self, x: Tensor, y: Tensor, variables: Tensors) -> Tensor:
-        """Loss and data term [2] on ``x`` [size, …] and ``y`` [size]."""
+        """Loss and data term [2] on ``x`` [size, …] and ``y`` [size]; for
+        ``CROSS_ENTROPY`` the logits [size, classes].
+        """
         own = dict(variables)
         with keyed(self._random_layers, own.pop(KEYS, None)):
+            samples = samples_for(self.model, x)
             lane = Lane(**own)
-            return in_two(self.loss(self.model, Batch(x, y), lane), lane)
+            if self.loss == CROSS_ENTROPY:
+                return default_prediction(self.model, samples, lane)
+            return in_two(self.loss(self.model, Batch(samples, y), lane), lane)
 
 
 class BatchedLoss:
-    """The losses of lanes as a function of tensors alone, which can be recorded."""
+    """The losses of lanes as a function of tensors alone."""
 
     def __init__(
         self,
         module: nn.Module,
-        loss: Loss,
+        work: Work,
         names: list[str],
-        trained: int,
         variable_names: list[str],
     ):
-        """``names`` are those of parameters and buffers, of which the first ``trained``
-        are differentiated.
+        """``names`` are those of parameters and buffers, of which the first ones are
+        trained.
         """
-        self._module, self._program = module, LossProgram(module, loss)
-        self._names, self._trained = names, trained
+        self._module, self._program = module, LossProgram(module, work)
+        self._knows_gradient = work.loss == CROSS_ENTROPY
+        self._names, self._trained = names, len(work.trained)
         self._variable_names = variable_names
 
     def gradients(self, *given: Tensor) -> tuple[Tensor, ...]:
@@ -322,8 +314,18 @@ class BatchedLoss:
         lanes = dict(zip(self._variable_names, variables, strict=True))
         swapped = {f"model.{name}": tensor for name, tensor in named.items()}
         with side_by_side():
-            losses: Tensor = call_lanes(self._program, swapped, (x, y, lanes))
+            outputs: Tensor = call_lanes(self._program, swapped, (x, y, lanes))
+        if self._knows_gradient:
+            if outputs.dim() != 3:
+                raise TypeError(
+                    f"logits of a client have shape {list(outputs.shape[1:])}; "
+                    "expected [samples, classes]"
+                )
+            log_shares = outputs.log_softmax(dim=2)
+            losses, slope = cross_entropy(log_shares, y)
+            gradients = gradients_of(log_shares, leaves, slope)
+            return (*gradients, torch.stack([losses, losses], dim=1))
         # A lane's loss depends on its own tensors alone, so the gradient of the sum
         # holds every lane's own.
-        gradients = gradients_of(losses[:, 0].sum(), leaves)
-        return (*gradients, losses.detach())
+        gradients = gradients_of(outputs[:, 0].sum(), leaves)
+        return (*gradients, outputs.detach())

@@ -11,6 +11,7 @@ Graphs read and write *static buffers*, into which arguments are copied before a
 """
 
 import gc
+import sys
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
@@ -21,15 +22,13 @@ import torch
 from torch import Tensor
 
 from hpcfl.clients.execution.lane_independence import Function
-from hpcfl.clients.execution.recorded import (
-    is_apart,
-    is_compared,
-    record,
-    refusal,
-)
+from hpcfl.clients.execution.limits import is_full
 
 # Calls before a function is captured, which takes as long as some tens of them.
 SOON = 3
+# Allowed difference of a replay, as a fraction of a tensor's largest value.
+ROUNDING = 1e-5
+AT_ONCE = 8  # lanes that are compared at once, for little memory
 Result = TypeVar("Result")
 
 
@@ -153,10 +152,9 @@ class Graphed:
     """A ``function`` of CUDA tensors ``[a, …]``, one row a lane, that becomes a graph
     once called often.
 
-    Lanes do not see each other. As in ``Recorded``, which does the same on a CPU, a
-    number that the function reads from elsewhere stays what it was, and replays are
-    compared with the function itself; ``check`` says whether they were in order, because
-    the host has to wait for that.
+    A number that the function reads from elsewhere stays in a graph what it was. So the
+    first replay of each training is compared with the function itself, which from then
+    on is called instead of a graph where both differ.
 
     Graphs for several widths share static buffers: one for fewer lanes takes the first
     rows. Memory of intermediate results is shared as well, because no two graphs run at
@@ -167,25 +165,26 @@ class Graphed:
         self,
         function: Function,
         what: str,
-        labels: int | None,
         written: Sequence[int],
         captures: Captures | None,
     ):
         """Args:
         function: of tensors alone.
-        what: names the function in an error.
-        labels: the position of the argument that holds class numbers, if there is
-            one.
+        what: names the function in a note.
         written: positions of arguments that the function changes.
         captures: where graphs are captured; None for no graphs at all: the function
             alone gives the same bits.
         """
-        self._function, self._what, self._labels = function, what, labels
+        self._function, self._what = function, what
         self._written, self._captures = written, captures
-        self._apart: list[Tensor] = []
+        self._compared = False  # in this training
         self._calls: Counter[Any] = Counter()
         self._buffers: dict[Any, Tensor] = {}
         self._key = object()  # this function's among all captures
+
+    def begin(self) -> None:
+        """Begin another training."""
+        self._compared = False
 
     def __call__(self, most: int, *tensors: Tensor) -> tuple[Tensor, ...]:
         """Return the function's results for these lanes. All but the last one are
@@ -199,26 +198,41 @@ class Graphed:
         shapes = [(tensor.shape[1:], tensor.dtype) for tensor in tensors]
         signature = (wide, *shapes)
         self._calls[signature] += 1
-        replays = self._calls[signature] - SOON
-        if replays <= 0 or self._captures is None:
+        graph = None
+        if self._calls[signature] > SOON:
+            graph = self._find_graph(signature, tensors, wide)
+        if graph is None:
             return self._plain(tensors, wide)
-        key = self._key, signature
-        if key not in self._captures.graphs:
-            self._captures.graphs[key] = self._capture(self._captures, tensors, wide)
-        graph = self._captures.graphs[key]
-        if is_compared(replays):
-            *results, last = self._compared(graph, tensors)
-        else:
-            *results, last = graph(tensors)
+        *results, last = (
+            graph(tensors) if self._compared else self._checked(graph, tensors)
+        )
         return (*results, last.clone())
 
-    def check(self) -> None:
-        """Raise RunFailure if a replay did not give what the function gives; the host
-        waits if anything was compared.
-        """
-        apart, self._apart = self._apart, []
-        if apart and torch.stack(apart).any():
-            raise refusal(self._what)
+    def _find_graph(
+        self, signature: Hashable, tensors: Sequence[Tensor], wide: int
+    ) -> Graph | None:
+        """Return the graph for arguments of this kind; None where there is none."""
+        if self._captures is None:
+            return None
+        key = self._key, signature
+        if key not in self._captures.graphs:
+            try:
+                graph = self._capture(self._captures, tensors, wide)
+            except RuntimeError as error:
+                if is_full(error):
+                    raise
+                self._give_up(str(error))
+                return None
+            self._captures.graphs[key] = graph
+        return self._captures.graphs[key]
+
+    def _give_up(self, why: str) -> None:
+        """Call the function itself from now on."""
+        self._captures = None
+        print(
+            f"hpcfl: {self._what} runs without a CUDA graph, which takes longer: {why}",
+            file=sys.stderr,
+        )
 
     def _plain(self, tensors: Sequence[Tensor], wide: int) -> tuple[Tensor, ...]:
         lanes = len(tensors[0])
@@ -232,21 +246,30 @@ class Graphed:
                 tensors[position].copy_(given[position][:lanes])
         return tuple(output.contiguous()[:lanes] for output in outputs)
 
-    def _compared(self, graph: Graph, tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
-        """Replay a graph and note whether its results differ from the function's.
+    def _checked(self, graph: Graph, tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        """Replay a graph and compare its results with the function's, whose own are
+        returned where both differ.
 
         Some kernels add in another order in each call. The gap between two calls
         measures that noise.
-
         """
+        lanes = len(tensors[0])
         graph.copy_in(tensors)
         plain, again = (self._results(graph.inputs) for _ in range(2))
         outputs = graph(tensors)
         replayed = [*outputs, *(tensors[position] for position in self._written)]
-        for result, *others in zip(replayed, plain, again, strict=True):
-            expected = [other[: len(result)] for other in others]
-            self._apart.append(is_apart(result, *expected))
-        return outputs
+        apart = [
+            is_apart(result, one[:lanes], other[:lanes])
+            for result, one, other in zip(replayed, plain, again, strict=True)
+        ]
+        self._compared = True
+        if not torch.stack(apart).any():
+            return outputs
+        self._give_up("a number that it reads has changed since the graph was captured")
+        moved = plain[len(outputs) :]
+        for position, tensor in zip(self._written, moved, strict=True):
+            tensors[position].copy_(tensor[:lanes])
+        return tuple(result[:lanes] for result in plain[: len(outputs)])
 
     def _results(self, inputs: Sequence[Tensor]) -> list[Tensor]:
         """All that the function gives, and then what it makes of copies of the arguments
@@ -269,21 +292,22 @@ class Graphed:
             self._buffer(("input", position), tensor, wide)
             for position, tensor in enumerate(tensors)
         )
-        function = record(self._function, tuple(self._copies(inputs)), self._labels)
         # Called once to see its outputs' shapes: what is allocated within a capture is
         # in the memory that all graphs share, so that the buffers of outputs must be
         # there before.
-        results = function(*self._copies(inputs))
+        results = self._function(*self._copies(inputs))
         outputs = tuple(
             self._buffer(("output", position), result, wide)
             for position, result in enumerate(results)
         )
         del results
-        graph, _ = captures.capture(
-            lambda: function(*self._copies(inputs)),
-            lambda: _copy(outputs, function(*inputs)),
-        )
-        return Graph(graph, function, inputs, outputs, self._written)
+        # Another thread would compute gradients outside of the capture.
+        with torch.autograd.set_multithreading_enabled(False):
+            graph, _ = captures.capture(
+                lambda: self._function(*self._copies(inputs)),
+                lambda: _copy(outputs, self._function(*inputs)),
+            )
+        return Graph(graph, self._function, inputs, outputs, self._written)
 
     def _buffer(self, key: Hashable, like: Tensor, wide: int) -> Tensor:
         """Return a contiguous static buffer ``[wide, …]``. A new buffer repeats the row
@@ -315,3 +339,41 @@ def _copy(targets: Sequence[Tensor], sources: Sequence[Tensor]) -> None:
             target.copy_(source)
     if alike_targets:
         torch._foreach_copy_(alike_targets, alike_sources)
+
+
+def is_apart(replayed: Tensor, plain: Tensor, again: Tensor) -> Tensor:
+    """Return, as bool [], whether a replay differs from ``plain`` by more than
+    rounding. ``plain`` is the function's own result.
+
+    Args:
+        again: a second result of the function, which differs from the first where sums
+            have no fixed order.
+    """
+    tensors = [torch.atleast_1d(tensor) for tensor in (replayed, plain, again)]
+    parts = zip(*[tensor.split(AT_ONCE) for tensor in tensors], strict=True)
+    gaps = torch.stack([_gaps(*part) for part in parts])
+    gap, noise, size, odd = gaps.amax(dim=0)
+    apart: Tensor = (odd > 0) | (gap > 16 * noise + ROUNDING * size)
+    return apart
+
+
+def _gaps(replayed: Tensor, plain: Tensor, again: Tensor) -> Tensor:
+    """Measure how far results are apart for ``is_apart``, float64 [4].
+
+    The first two numbers are the largest differences of the replay from ``plain`` and
+    of ``plain`` from ``again``. The third is the largest number of ``plain``. The
+    fourth is 1 where the replay has other non-finite numbers.
+    """
+    finite = plain.isfinite() & again.isfinite()
+    odd = (replayed.isfinite() != plain.isfinite()).any()
+    replayed, plain, again = (
+        torch.where(finite, tensor, 0) for tensor in (replayed, plain, again)
+    )
+    return torch.stack(
+        [
+            (replayed - plain).abs().amax().double(),
+            (plain - again).abs().amax().double(),
+            plain.abs().amax().double(),
+            odd.double(),
+        ]
+    )

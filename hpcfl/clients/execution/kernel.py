@@ -6,7 +6,7 @@ gradients of some lanes, mini-batch after mini-batch.
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from typing import Any
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor, nn
@@ -22,6 +22,7 @@ from hpcfl.clients.losses import (
     convolves,
     gradients_of,
     in_two,
+    samples_for,
     train_mode,
 )
 from hpcfl.models.random import keyed, random_layers
@@ -30,6 +31,28 @@ from hpcfl.models.random import keyed, random_layers
 # read as ``lane.NAME``.
 KEYS = "random layers"
 Keys = Callable[[Lanes], Tensor]
+
+
+@dataclass(frozen=True)
+class Work:
+    """Lanes that train, and the loss that is differentiated.
+
+    Attributes:
+        tensors: their parameters and buffers, ``[L, …]`` by name.
+        trained: the names of the parameters to differentiate; the others are frozen.
+        loss: of ONE lane.
+        variables: what the loss reads as ``lane.NAME``, ``[L, …]`` by name.
+        frozen: the mode of layers of which all is frozen.
+        keys: gives the keys of the random layers for the next gradients of some lanes,
+            int32 [a, layers, 2]; None for a model without such layers.
+    """
+
+    tensors: Tensors
+    trained: list[str]
+    loss: Loss
+    variables: Tensors = field(default_factory=dict)
+    frozen: Frozen = "evaluation"
+    keys: Keys | None = None
 
 
 class Kernel(ABC):
@@ -49,16 +72,8 @@ class Kernel(ABC):
         self.random_layers = random_layers(module)
 
     @abstractmethod
-    def begin(
-        self,
-        tensors: Tensors,
-        trained: list[str],
-        loss: Loss,
-        frozen: Frozen = "evaluation",
-        variables: Tensors | None = None,
-        keys: Keys | None = None,
-    ) -> "Session":
-        """Begin a session for some lanes; arguments as for ``Session``."""
+    def begin(self, work: Work) -> "Session":
+        """Begin a session for some lanes. A kernel has one session at a time."""
 
     @abstractmethod
     def predict(
@@ -83,10 +98,6 @@ class Kernel(ABC):
         """
         return lanes
 
-    @abstractmethod
-    def check(self) -> None:
-        """Raise RunFailure if a recording turned out to be wrong since the last call."""
-
     def narrow(self, failed: int) -> None:
         """At most half of ``failed`` lanes from now on, which the GPU's memory did not
         hold.
@@ -95,40 +106,20 @@ class Kernel(ABC):
 
 
 class Session(ABC):
-    """Lanes that train: their models, their loss and the method's variables.
+    """Computation of the gradients of lanes, mini-batch after mini-batch.
 
-    Gradients are taken at what the models hold at the time of the call. A kernel has
-    one session at a time.
+    Gradients are taken at what the models hold at the time of the call.
 
     Attributes:
-        tensors: parameters and buffers, ``[L, …]`` by name.
-        trained: the names of the parameters to differentiate; the others are frozen.
-        loss: of ONE lane.
-        variables: what the loss reads as ``lane.NAME``, ``[L, …]`` by name.
-        keys: gives the keys of the random layers for the next gradients of some lanes,
-            int32 [a, layers, 2]; None for a model without such layers.
         samples: how many samples of each lane gradients were taken of, added up over
             all calls; a lane that a call leaves out has fewer.
     """
 
-    def __init__(
-        self,
-        kernel: Kernel,
-        tensors: Tensors,
-        trained: list[str],
-        loss: Loss,
-        frozen: Frozen,
-        variables: Tensors | None,
-        keys: Keys | None,
-    ) -> None:
-        """Put the kernel's module into training mode.
-
-        frozen: the mode of layers of which all is frozen.
-        """
-        self.kernel, self.tensors, self.trained = kernel, tensors, trained
-        self.loss, self.variables, self.keys = loss, variables or {}, keys
+    def __init__(self, kernel: Kernel, work: Work) -> None:
+        """Put the kernel's module into training mode."""
+        self.kernel, self.work = kernel, work
         self.samples = 0
-        train_mode(kernel.module, trained, frozen)
+        train_mode(kernel.module, work.trained, work.frozen)
 
     @abstractmethod
     def gradients(
@@ -154,13 +145,14 @@ class Session(ABC):
     ) -> Mapping[str, Tensor]:
         """Return the variables with the keys of random layers; count the samples."""
         self.samples += batch.y.shape[1]
-        if self.keys is None:
+        if self.work.keys is None:
             return variables
-        return {**variables, KEYS: self.keys(lanes)}
+        return {**variables, KEYS: self.work.keys(lanes)}
 
     def computed_lanes(self, lanes: int) -> int:
         """Return how many lanes a call for so many computes."""
-        return self.kernel.computed_lanes(lanes, len(next(iter(self.tensors.values()))))
+        most = len(next(iter(self.work.tensors.values())))
+        return self.kernel.computed_lanes(lanes, most)
 
 
 class SerialKernel(Kernel):
@@ -187,22 +179,8 @@ class SerialKernel(Kernel):
             for name, tensor in tensors.items()
         }
 
-    def begin(
-        self,
-        tensors: Tensors,
-        trained: list[str],
-        loss: Loss,
-        frozen: Frozen = "evaluation",
-        variables: Tensors | None = None,
-        keys: Keys | None = None,
-    ) -> "SerialSession":
-        leaves = self.bind(tensors, trained)
-        return SerialSession(
-            leaves, self, tensors, trained, loss, frozen, variables, keys
-        )
-
-    def check(self) -> None:
-        """Nothing is recorded, so nothing can be wrong."""
+    def begin(self, work: Work) -> "SerialSession":
+        return SerialSession(self, work, self.bind(work.tensors, work.trained))
 
     @torch.no_grad()
     def predict(
@@ -211,7 +189,7 @@ class SerialKernel(Kernel):
         self.bind(tensors, [])
         self.module.eval()
         lane = Lane(**{name: value[0] for name, value in variables.items()})
-        return function(self.module, x[0], lane)[None]
+        return function(self.module, samples_for(self.module, x[0]), lane)[None]
 
     def bind(self, tensors: Tensors, trained: list[str]) -> list[Tensor]:
         """Point the module at lane 0 of ``tensors``; return the parameters ``trained``,
@@ -235,13 +213,9 @@ class SerialKernel(Kernel):
 class SerialSession(Session):
     """A session of one lane, with ordinary autograd."""
 
-    def __init__(self, leaves: list[Tensor], *arguments: Any) -> None:
-        """Begin a session.
-
-        leaves: the module's parameters that are trained.
-        arguments: as for ``Session``.
-        """
-        super().__init__(*arguments)
+    def __init__(self, kernel: Kernel, work: Work, leaves: list[Tensor]) -> None:
+        """``leaves`` are the module's parameters that are trained."""
+        super().__init__(kernel, work)
         self._leaves = leaves
 
     def gradients(
@@ -252,10 +226,11 @@ class SerialSession(Session):
         module = self.kernel.module
         with keyed(self.kernel.random_layers, own.pop(KEYS, None)):
             lane = Lane(**own)
-            loss = self.loss(module, Batch(batch.x[0], batch.y[0]), lane)
+            samples = samples_for(module, batch.x[0])
+            loss = self.work.loss(module, Batch(samples, batch.y[0]), lane)
         values = in_two(loss, lane)
         parts = gradients_of(values[0], self._leaves)
         by_name = {}
-        for name, gradient in zip(self.trained, parts, strict=True):
+        for name, gradient in zip(self.work.trained, parts, strict=True):
             by_name[name] = gradient[None]
         return by_name, values.detach()[None]

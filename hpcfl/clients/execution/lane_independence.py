@@ -44,7 +44,7 @@ IN_PLACES = (
     "triu_indices unbind unsqueeze view zeros zeros_like"
 )
 # These operators sum or compare along a lane. With two lanes or more, the order follows
-# from the lane's sizes alone. Threads share the sum of a single lane, so ``recorded.py``
+# from the lane's sizes alone. Threads share the sum of a single lane, so ``SameBits``
 # always runs two. Lanes are the outermost dimension of all results of these operators
 # on tensors ``[L, …]``.
 ALONG_A_LANE = (
@@ -66,8 +66,8 @@ SOFTMAXES = {
 }
 
 
-class _Noting:
-    """Dispatch of operators for ``Dependent``.
+class _Observing:
+    """Dispatch of operators for ``OperatorObserver``.
 
     It is a class of its own because torch wraps a method ``__torch_dispatch__`` that a
     subclass of TorchDispatchMode defines itself. The wrapper imports torch's compiler,
@@ -75,24 +75,93 @@ class _Noting:
 
     """
 
-    names: set[str]
+    note: Callable[[Any, tuple[Any, ...], dict[str, Any], Any], object]
 
     def __torch_dispatch__(
         self, operator: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
-        if not is_independent(operator, args):
-            self.names.add(_name(operator))
-        return operator(*args, **(kwargs or {}))
+        result = operator(*args, **(kwargs or {}))
+        self.note(operator, args, kwargs or {}, result)
+        return result
 
 
-class Dependent(_Noting, TorchDispatchMode):
-    """Notes the ``names`` of operators that are called and not known to be independent
-    of the lanes beside.
+class OperatorObserver(_Observing, TorchDispatchMode):
+    """Calls ``note`` with each operator that runs in a block, its arguments and its
+    result.
     """
 
-    def __init__(self) -> None:
+    def __init__(
+        self, note: Callable[[Any, tuple[Any, ...], dict[str, Any], Any], object]
+    ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.names = set()
+        self.note = note
+
+
+class SameBits:
+    """A function of tensors ``[L, …]`` on a CPU, whose results for a lane do not depend
+    on the lanes beside it.
+    """
+
+    def __init__(
+        self, function: Function, apart: bool, writes: bool, dependent: set[str]
+    ):
+        """Args:
+        apart: whether a function in which a lane's bits depend on the lanes beside
+            is called for one lane after the other.
+        writes: whether the function changes arguments.
+        dependent: where the names of operators are noted that make it so.
+        """
+        self._function = function
+        self._apart, self._writes = apart, writes
+        self._dependent = dependent
+        self._one_by_one: dict[tuple[torch.Size, ...], bool] = {}  # by shapes of a lane
+
+    def __call__(self, *tensors: Tensor) -> tuple[Tensor, ...]:
+        """Return the function's results."""
+        shapes = tuple([tensor.shape[1:] for tensor in tensors])
+        if shapes not in self._one_by_one:
+            # A function may do something else for new shapes.
+            self._one_by_one[shapes] = self._is_dependent(tensors) and self._apart
+        if self._one_by_one[shapes]:
+            parts = []
+            for lane in range(len(tensors[0])):
+                alone = [tensor[lane : lane + 1] for tensor in tensors]
+                parts.append(self._function(*alone))
+            return tuple(torch.cat(results) for results in zip(*parts, strict=True))
+        if len(tensors[0]) > 1:
+            return self._function(*tensors)
+        # A library multiplies a single pair of matrices by another kernel than several
+        # pairs: on Intel's processors MKL 2024.2 gives a lane with one sample other
+        # bits alone than beside others. So a single lane runs beside a copy of itself.
+        copies = [torch.cat([tensor, tensor]) for tensor in tensors]
+        results = self._function(*copies)
+        if self._writes:
+            for tensor, copy in zip(tensors, copies, strict=True):
+                tensor.copy_(copy[:1])
+        return tuple(result[:1] for result in results)
+
+    def _is_dependent(self, tensors: tuple[Tensor, ...]) -> bool:
+        """Return whether a lane's bits depend on the lanes beside it."""
+        # Copies of the first lane's tensors, because the function may move statistics.
+        first_lane = [tensor[:1].clone() for tensor in tensors]
+        dependent = find_dependent(lambda: self._function(*first_lane))
+        self._dependent |= dependent
+        return bool(dependent)
+
+
+def find_dependent(work: Callable[[], object]) -> set[str]:
+    """Return the names of the operators that ``work`` calls and that are not known to
+    be independent of the lanes beside.
+    """
+    names: set[str] = set()
+
+    def note(operator: Any, args: tuple[Any, ...], *_: object) -> None:
+        if not is_independent(operator, args):
+            names.add(_name(operator))
+
+    with OperatorObserver(note):
+        work()
+    return names
 
 
 def is_independent(operator: Any, args: tuple[Any, ...]) -> bool:

@@ -1,4 +1,6 @@
-"""Errors of torch for computations that run for one client and cannot be batched."""
+"""Errors of torch that are limits of batching, or of a GPU's memory."""
+
+import torch
 
 # Parts of torch's messages about limits of ``vmap``.
 NAMED = (
@@ -18,6 +20,9 @@ CONSEQUENCES = (
     "stack expects each tensor to be equal size",
     "from the 'sparse",
 )
+# Parts of the messages of CUDA's libraries about a full GPU. Torch's own allocator raises
+# a separate error.
+FULL = "out of memory", "ALLOC_FAILED"
 
 
 def is_batching_limit(error: BaseException) -> bool:
@@ -30,3 +35,10 @@ def is_batching_limit(error: BaseException) -> bool:
         return False
     words = str(error).lower()
     return any(phrase in words for phrase in NAMED + CONSEQUENCES)
+
+
+def is_full(error: BaseException) -> bool:
+    """Return whether an error says that a GPU's memory is full."""
+    return isinstance(error, torch.OutOfMemoryError) or any(
+        words in str(error) for words in FULL
+    )

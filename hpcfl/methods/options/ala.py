@@ -10,14 +10,13 @@ it too (``ala = true``, ``Blending``).
 """
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import torch
-import torch.nn.functional as functional
-from torch import Tensor, nn
+from torch import Tensor
 
 from hpcfl.clients import Fleet, StepContext
-from hpcfl.clients.losses import Batch, reads_features
+from hpcfl.clients.losses import CROSS_ENTROPY
 from hpcfl.methods.base import Setup, State
 from hpcfl.rows.layout import Group
 
@@ -100,7 +99,7 @@ class AdaptiveLocalAggregation:
             blended, after = fleet.train_by(
                 step,
                 start,
-                loss=cross_entropy,
+                loss=CROSS_ENTROPY,
                 params=(self.layers,),
                 phase="ala",
                 share=self.share,
@@ -118,9 +117,3 @@ class AdaptiveLocalAggregation:
         fleet.state["ala.weights"] = after["omega"]
         fleet.state["ala.rounds"] = taken + 1
         return blended
-
-
-@reads_features()
-def cross_entropy(model: nn.Module, batch: Batch, lane: Any) -> Tensor:
-    """Return the loss inside ALA, for any objective of the method (methods-1.md §6)."""
-    return functional.cross_entropy(model(batch.x), batch.y)

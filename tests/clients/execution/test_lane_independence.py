@@ -7,13 +7,14 @@ import tiny
 import torch
 import torch.nn.functional as functional
 from torch import nn
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from hpcfl.clients.execution import (
     BatchedKernel,
+    Work,
     choose,
     lane_independence,
 )
+from hpcfl.clients.execution.lane_independence import OperatorObserver, SameBits
 from hpcfl.clients.losses import Batch
 from hpcfl.models import mixed
 from hpcfl.models.random import words
@@ -212,16 +213,14 @@ FUNCTIONS = {
 }
 
 
-class Seen(TorchDispatchMode):
+class Seen(OperatorObserver):
     """The names of all operators that are called."""
 
     def __init__(self):
-        super().__init__()
         self.names = set()
-
-    def __torch_dispatch__(self, operator, types, args=(), kwargs=None):
-        self.names.add(lane_independence._name(operator))
-        return operator(*args, **(kwargs or {}))
+        super().__init__(
+            lambda operator, *_: self.names.add(lane_independence._name(operator))
+        )
 
 
 def loss(model, batch, lane):
@@ -249,7 +248,7 @@ def computed(kernel, tensors, batch, lanes):
     y = torch.randint(0, CLASSES, (LANES, batch), generator=generator)
     chosen = {name: tensor[lanes].clone() for name, tensor in tensors.items()}
     trained = [name for name, _ in kernel.module.named_parameters()]
-    session = kernel.begin(chosen, trained, loss)
+    session = kernel.begin(Work(chosen, trained, loss))
     width = slice(0, len(lanes))
     gradients, losses = session.gradients(width, Batch(x[lanes], y[lanes]), {})
     predicted = kernel.predict(chosen, x[lanes], {}, outputs)
@@ -361,7 +360,7 @@ def test_a_lane_with_one_sample_has_the_same_bits_alone_as_beside_others():
     def results(lanes):
         chosen = {name: tensor[lanes].clone() for name, tensor in tensors.items()}
         width = slice(0, len(x[lanes]))
-        session = kernel.begin(chosen, trained, loss)
+        session = kernel.begin(Work(chosen, trained, loss))
         gradients, losses = session.gradients(width, Batch(x[lanes], y[lanes]), {})
         predicted = kernel.predict(chosen, x[lanes], {}, outputs)
         return [*gradients.values(), losses, predicted]
@@ -456,3 +455,20 @@ def test_a_number_of_lanes_is_obeyed(make_fleet, rows_of):
         made.append(len(calls))
     # a look at each of both functions, then both for all lanes or for each
     assert made == [2 + 2, 2 + 2 * LANES]
+
+
+def test_operators_are_looked_at_once_for_the_shapes_of_a_lane():
+    """Whatever the number of lanes; of other shapes a function may do something else."""
+    calls, dependent = [], set()
+
+    def function(rows):
+        calls.append(rows.shape)
+        return (rows.sigmoid() if rows.shape[1] > 2 else rows + 1,)
+
+    same_bits = SameBits(function, False, False, dependent)
+    for lanes in (3, 2, 1, 3):
+        same_bits(torch.ones(lanes, 2))
+    assert len(calls) == 4 + 1 and not dependent
+    for lanes in (1, 3):
+        same_bits(torch.ones(lanes, 5))
+    assert len(calls) == 5 + 2 + 1 and dependent == {"sigmoid"}

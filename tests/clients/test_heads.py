@@ -9,9 +9,9 @@ import torch.nn.functional as functional
 from every_method import NAMES, kind, short
 from torch import nn
 
-from hpcfl.clients import evaluate_at, frozen
-from hpcfl.clients.execution import choose
-from hpcfl.clients.losses import Batch, reads_features, sees_features_alone
+from hpcfl.clients import evaluate_at, heads
+from hpcfl.clients.execution import Work, choose
+from hpcfl.clients.losses import Batch, HeadModel
 from hpcfl.experiment import plugins
 from hpcfl.rows.layout import to_row
 
@@ -76,7 +76,7 @@ def undecided(shape, classes):
 
 
 def fleet_of(make_fleet, model, lanes="auto"):
-    fleet = make_fleet(COUNTS, lanes=lanes, model={"name": f"test_frozen:{model}"})
+    fleet = make_fleet(COUNTS, lanes=lanes, model={"name": f"test_heads:{model}"})
     if fleet.resources.buffers.width:
         row = to_row(fleet.resources.buffers, fleet.resources.setup.build())
         fleet.state["buffers.model"] = row.repeat(len(COUNTS), 1)  # as a run does
@@ -92,13 +92,13 @@ def without(fleet):
 @pytest.fixture
 def runs(monkeypatch):
     """How many samples each run of the frozen layers had."""
-    counted, run_once = [], frozen.run_once
+    counted, run_once = [], heads.run_once
 
     def counting(resources, rows, buffers, pools):
         counted.append(sum(map(len, pools)))
         return run_once(resources, rows, buffers, pools)
 
-    monkeypatch.setattr(frozen, "run_once", counting)
+    monkeypatch.setattr(heads, "run_once", counting)
     return counted
 
 
@@ -180,7 +180,8 @@ def test_what_moves_or_varies_below_the_head_runs_each_time(
     fleet = make_fleet(COUNTS)
     fleet.resources.samples.augment = augment
     groups = (params,) if isinstance(params, int) else params
-    assert not frozen.fits(fleet.resources, fleet.layout.members(groups), fleet.loss)
+    names = fleet.layout.members(groups)
+    assert not heads.fits(fleet.resources, names, fleet.loss, {})
 
 
 @pytest.mark.parametrize("lanes", [1, "auto"])
@@ -214,17 +215,6 @@ def asks_another_model(model, batch, lane):
     return entropy + features.square().mean() * model.head.bias.sum()
 
 
-class Losses:
-    """A method with a loss that is declared and calls one that is not."""
-
-    @reads_features("inner")
-    def outer(self, model, batch, lane):
-        return self.inner(model, batch, lane)
-
-    def inner(self, model, batch, lane):
-        return reads_samples(model, batch, lane)
-
-
 @pytest.mark.parametrize(
     ("model", "loss"),
     [
@@ -234,7 +224,6 @@ class Losses:
         ("undecided", None),
         ("plain", reads_samples),
         ("plain", asks_another_model),
-        ("plain", Losses().outer),
     ],
 )
 def test_where_features_do_not_stand_for_samples_the_layers_run_each_time(
@@ -258,7 +247,6 @@ def test_where_features_do_not_stand_for_samples_the_layers_run_each_time(
 
 
 def test_a_loss_at_fault_says_so_itself(make_fleet, rows_of):
-    @reads_features()
     def wrong(model, batch, lane):
         return model(batch.x)
 
@@ -277,15 +265,16 @@ METHODS = [
 
 @pytest.mark.slow  # every training is done twice
 @pytest.mark.parametrize("method", METHODS, ids=str)
-def test_what_a_method_declares_is_true(federate, short_ala, tried_both_ways, method):
+def test_methods_train_on_features_what_they_train_on_samples(
+    federate, short_ala, tried_both_ways, method
+):
     """Methods that train a body by themselves, and options: ``test_frozen_parameters.py``
     has the others, whose body is frozen by the model.
     """
     trains_body = "body" in kind(method["name"]).trains
     model = {"name": "mlp" if trains_body else "tiny:head_only"}
-    played = federate(method, rounds=2, model=model)
-    declared = sees_features_alone(played.prepared.method.objective)
-    assert tried_both_ways or trains_body or not declared
+    federate(method, rounds=2, model=model)
+    assert tried_both_ways or trains_body
 
 
 OF_TOKENS = (
@@ -312,16 +301,16 @@ def test_the_features_of_every_model_stand_for_samples(name):
     x = torch.randint(0, 30, (3, *shape)) if options else torch.randn(3, *shape)
     y = torch.tensor([0, 3, 1])
     names = [key for key, _ in module.named_parameters() if key.startswith("head.")]
-    assert frozen.stand_for(module, x[:2], names)
+    assert heads.stand_for(module, x[:2], names)
     tensors = {key: value.detach()[None] for key, value in module.named_parameters()}
     tensors |= {key: value.clone()[None] for key, value in module.named_buffers()}
     features = module.eval().features(x).detach()
     above = {key: tensors[key] for key in names}
     results = []
     for inputs, given in ((x, tensors), (features, above)):
-        one = frozen.on_features(module) if given is above else module
+        one = HeadModel(module) if given is above else module
         kernel = choose(one, torch.device("cpu"), 1)
-        session = kernel.begin(given, names, cross_entropy)
+        session = kernel.begin(Work(given, names, cross_entropy))
         gradients, losses = session.gradients(
             slice(0, 1), Batch(inputs[None], y[None]), {}
         )
@@ -346,7 +335,8 @@ class Unfeatured(nn.Module):
 
 
 def test_a_model_without_a_head_has_no_features_for_samples():
-    assert not frozen.stand_for(Unfeatured(), torch.ones(2, 4), ["features.weight"])
+    cpu = torch.device("cpu")
+    assert heads.head_kernel(Unfeatured(), cpu, "auto", True, 1e6) is None
 
 
 @pytest.mark.parametrize(
@@ -360,6 +350,6 @@ def test_a_failure_decides_nothing(monkeypatch, error):
 
     module = Unfeatured()
     module.head = nn.Linear(3, 2)
-    monkeypatch.setattr(frozen, "_goes_through_features", fail)
+    monkeypatch.setattr(heads, "_is_head_of_features", fail)
     with pytest.raises(type(error)):
-        frozen.stand_for(module, torch.ones(2, 4), ["head.weight"])
+        heads.stand_for(module, torch.ones(2, 4), ["head.weight"])

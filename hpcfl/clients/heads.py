@@ -7,8 +7,8 @@ computed, so that a client's features depend on its own samples alone; then the 
 trained on features instead of samples. The head is dense: clients train it side by side
 on a CPU too, where convolutions run one client after the other.
 
-Whether features do stand for samples is read off the loss, which says so
-(``losses.reads_features``), and off the model's operators, never off numbers.
+A loss is then given ``Features`` in place of samples. One that needs the samples
+themselves fails on an example, and is trained on samples.
 """
 
 import copy
@@ -20,22 +20,26 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
 from hpcfl.clients import scoring
 from hpcfl.clients.execution import choose
+from hpcfl.clients.execution.lane_independence import OperatorObserver
 from hpcfl.clients.losses import (
+    Batch,
+    Features,
     Frozen,
+    HeadModel,
+    Lane,
     Loss,
     Tensors,
-    sees_features_alone,
+    identity,
     train_mode,
 )
 from hpcfl.clients.resources import Attempt, HeadKernel, Resources
 from hpcfl.files import heartbeat
 from hpcfl.models import parts
-from hpcfl.rows.layout import Layout
+from hpcfl.rows import constants
+from hpcfl.rows.layout import Layout, of_parameters
 
 FLOATS = 1 << 24  # of the models that train side by side on a CPU, 64 MB
 COPIES = (
@@ -51,30 +55,33 @@ def head_kernel(
     memory: float,
 ) -> HeadKernel | None:
     """Return a kernel that trains heads on features, or None for a model without
-    ``features``.
+    ``features`` or with further tensors above them.
 
     lanes, replay: as for ``execution.choose``. memory: bytes that features may take.
     """
-    if not hasattr(module, "features"):
+    has_head = isinstance(getattr(module, "head", None), nn.Module)
+    if not has_head or not hasattr(module, "features"):
+        return None
+    layout = of_parameters(module)
+    below = layout.members(("body",))
+    above = [name for name in layout.names if name not in below]
+    head: nn.Module = HeadModel(copy.deepcopy(module))
+    inside = dict(head.state_dict())
+    fixed = constants.collect(module).items()
+    head = constants.hold(head, {name: one for name, one in fixed if name in inside})
+    if [name for name, _ in head.named_parameters()] != above:
         return None
     parameters = sum(parameter.numel() for parameter in module.parameters())
-    head = on_features(copy.deepcopy(module))
-    return HeadKernel(
-        choose(head, device, lanes, replay, most=max(1, FLOATS // parameters)),
-        memory / COPIES,
-    )
-
-
-def on_features(module: nn.Module) -> nn.Module:
-    """Make a module take features as samples: ``features(x)`` is ``x`` from now on.
-    Return the module.
-    """
-    vars(module)["features"] = lambda x: x
-    return module
+    most = max(1, FLOATS // parameters)
+    return HeadKernel(choose(head, device, lanes, replay, most=most), memory / COPIES)
 
 
 def fits(
-    resources: Resources, names: list[str], loss: Loss, frozen: Frozen = "evaluation"
+    resources: Resources,
+    names: list[str],
+    loss: Loss,
+    variables: Tensors,
+    frozen: Frozen = "evaluation",
 ) -> bool:
     """Return whether training the parameters ``names`` on features equals training them
     on samples.
@@ -84,20 +91,50 @@ def fits(
     depend on the mini-batch.
 
     Args:
+        variables: what the loss reads as ``lane.NAME``, ``[n, …]`` by name.
         frozen: the mode of layers of which nothing is trained.
     """
-    below = resources.setup.layout.members(("body",))
-    if resources.head is None or resources.samples.augment or set(names) & set(below):
+    head, samples = resources.head, resources.samples
+    if head is None or samples.augment:
         return False
-    if not sees_features_alone(loss):
+    if set(names) & set(resources.setup.layout.members(("body",))):
         return False
-    known, key = resources.head.fits, (frozen, *names)
-    if key not in known:
-        x, _ = resources.samples.take(torch.arange(1))
+    example = torch.arange(1)
+    key = frozen, *names
+    if key not in head.fits:
+        x, _ = samples.take(example)
         # Batch norm takes no single sample.
         x = torch.cat([x, x])
-        known[key] = stand_for(resources.kernel.module, x, names, frozen)
-    return known[key]
+        head.fits[key] = stand_for(resources.kernel.module, x, names, frozen)
+    if not head.fits[key]:
+        return False
+    known = *names, identity(loss)
+    if known not in head.losses:
+        x, y = samples.take(example)
+        lane = Lane(**{name: value[0] for name, value in variables.items()})
+        module = resources.kernel.module
+        reads = reads_features_alone(module, head.kernel.module, x, y, loss, lane)
+        head.losses[known] = loss, reads
+    return head.losses[known][1]
+
+
+def reads_features_alone(
+    module: nn.Module, head: nn.Module, x: Tensor, y: Tensor, loss: Loss, lane: Lane
+) -> bool:
+    """Return whether a loss can be computed from features and the layers above them.
+
+    x, y: one sample, which the loss sees twice.
+    """
+    features = parts(module.eval()).features(torch.cat([x, x])).detach()
+    features = features.to(next(head.parameters()))
+    batch = Batch(Features(features), torch.cat([y, y]))
+    with torch.random.fork_rng():
+        try:
+            loss(head.train(), batch, lane)
+        except Exception:
+            # Trained on samples, a loss that is wrong fails again and says why.
+            return False
+    return True
 
 
 def stand_for(
@@ -115,78 +152,53 @@ def stand_for(
         x: two samples as the model takes them, [2, *shape].
         frozen: the mode of layers of which nothing is trained.
     """
-    if not isinstance(getattr(module, "head", None), nn.Module):
-        return False
     module = copy.deepcopy(module)  # statistics may move
     train_mode(module, names, frozen)
-    training = _Operators.observe(module, x)
-    through = _goes_through_features(module, x)
-    evaluation = _Operators.observe(module.eval(), x)
-    return through and training.calls == evaluation.calls and not training.random
-
-
-class _Operators(TorchDispatchMode):
-    """Notes the operators that are called, with their arguments but for tensors."""
-
-    def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self.calls: list[tuple[Any, list[Any]]] = []
-        self.random = False
-
-    def __torch_dispatch__(
-        self, operator: Any, types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:
-        given = [
-            value
-            for value in tree_leaves((args, kwargs or {}))
-            if not isinstance(value, Tensor)
-        ]
-        self.calls.append((operator, given))
-        self.random |= torch.Tag.nondeterministic_seeded in operator.tags
-        return operator(*args, **(kwargs or {}))
-
-    @classmethod
-    @torch.no_grad()
-    def observe(cls, module: nn.Module, x: Tensor) -> "_Operators":
-        """Return the operators that compute a model's features of ``x``."""
-        operators = cls()
-        with operators:
-            _features(module, x, None)
-        return operators
+    training, draws = _operators(module, x)
+    evaluation, _ = _operators(module.eval(), x)
+    return training == evaluation and not draws and _is_head_of_features(module, x)
 
 
 @torch.no_grad()
-def _goes_through_features(module: nn.Module, x: Tensor) -> bool:
-    """Return whether ``module(x)`` is ``head(features(x))``, judged by the identity of
-    their tensors.
+def _operators(module: nn.Module, x: Tensor) -> tuple[list[Any], bool]:
+    """Return the operators that compute a model's features of ``x``, with their
+    arguments but for tensors, and whether one draws random numbers.
     """
-    model = parts(module)
-    features_of = model.features
-    taken: list[Any] = []
-    given: list[Any] = []
+    calls: list[Any] = []
+    draws: list[bool] = []
 
-    def features(x: Tensor) -> Tensor:
-        taken.append(x)
-        given.append(features_of(x))
-        result: Tensor = given[-1]
-        return result
+    def note(operator: Any, args: Any, kwargs: Any, result: Any) -> None:
+        given = [str(value) for value in (*args, *kwargs.items()) if _is_plain(value)]
+        calls.append((operator, given))
+        draws.append(torch.Tag.nondeterministic_seeded in operator.tags)
 
-    def head(module: nn.Module, arguments: tuple[Any, ...], output: Any) -> None:
-        taken.extend(arguments)
-        given.append(output)
+    with OperatorObserver(note):
+        _features(module, x, None)
+    return calls, any(draws)
 
-    vars(module)["features"] = features
-    watched = module.get_submodule("head").register_forward_hook(head)
+
+def _is_plain(value: Any) -> bool:
+    """Return whether an argument holds no tensor."""
+    parts_of_value = value if isinstance(value, tuple | list) else [value]
+    return not any(isinstance(part, Tensor) for part in parts_of_value)
+
+
+@torch.no_grad()
+def _is_head_of_features(module: nn.Module, x: Tensor) -> bool:
+    """Return whether ``module(x)``, in evaluation mode, is ``head(features(x))``."""
+    calls: list[tuple[tuple[Any, ...], Any]] = []
+
+    def note(head: nn.Module, arguments: tuple[Any, ...], output: Any) -> None:
+        calls.append((arguments, output))
+
+    watched = module.get_submodule("head").register_forward_hook(note)
     try:
-        given.append(module(x))
+        logits = module(x)
     finally:
         watched.remove()
-        del vars(module)["features"]
-    if len(taken) != 2 or len(given) != 3:
+    if len(calls) != 1 or calls[0][1] is not logits or len(calls[0][0]) != 1:
         return False
-    sample, entered = taken
-    computed, logits, output = given
-    return sample is x and entered is computed and output is logits
+    return torch.equal(calls[0][0][0], _features(module, x, None))
 
 
 def attempts(
