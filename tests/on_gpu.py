@@ -180,7 +180,9 @@ def epoch_seconds(
     )
     rows = prepared.server["model"].to(prepared.resources.device)
     seconds = []
-    with mock.patch.object(cuda_graphs, "is_compared", lambda replays: False):
+    with mock.patch.object(
+        cuda_graphs.Graphed, "_checked", lambda self, graph, tensors: graph(tensors)
+    ):
         for round in range(1, 8):  # the first makes the graphs
             torch.cuda.synchronize()
             begun = time.perf_counter()

@@ -50,7 +50,9 @@ def test_a_method_ends_as_on_the_cpu(
     """
     monkeypatch.setattr(cuda_graphs, "SOON", 0)
     # test_on_graphs.py compares
-    monkeypatch.setattr(cuda_graphs, "is_compared", lambda number: False)
+    monkeypatch.setattr(
+        cuda_graphs.Graphed, "_checked", lambda self, graph, tensors: graph(tensors)
+    )
     settings = Blending.adaptive_aggregation
     monkeypatch.setattr(
         Blending,
@@ -128,7 +130,7 @@ def gap(one, other):
 
 def no_epoch_waits_twice(seen):
     """For the order in which samples come, and nothing else, but after it for whether
-    another one follows; recordings, captures and the constants of a data set are made
+    another one follows; captures and the constants of a data set are made
     once.
     """
     assert [
@@ -148,7 +150,6 @@ def often(waits):
     once = (
         "begin of a capture",
         "execution/cuda_graphs.py",
-        "execution/recorded.py",
         "data/datasets.py",
     )
     return {

@@ -6,7 +6,6 @@ import pytest
 import torch
 from gpu.device import IllegalInCapture, WrongDevice
 from torch.func import vmap
-from torch.fx.experimental.proxy_tensor import make_fx
 
 from hpcfl.clients.execution.cuda_graphs import Captures
 
@@ -22,7 +21,7 @@ def test_tensors_say_where_they_are_and_keep_their_values(gpu):
     assert torch.equal((2 * x).sum(dim=1).cpu(), torch.tensor([6.0, 24.0]))
 
 
-def test_gradients_lanes_and_recordings_stay_on_the_device(gpu):
+def test_gradients_of_lanes_stay_on_the_device(gpu):
     w, x = (
         torch.ones(4, 3, device="cuda", requires_grad=True),
         torch.ones(4, 3, device="cuda"),
@@ -31,8 +30,6 @@ def test_gradients_lanes_and_recordings_stay_on_the_device(gpu):
         vmap(lambda w, x: (w * x).square().sum())(w, x).sum(), [w]
     )
     assert gradient.is_cuda and gradient.tolist() == [[2.0] * 3] * 4
-    recorded = make_fx(lambda x: x + torch.zeros(3, device=x.device))(x)
-    assert recorded(x).is_cuda
 
 
 @pytest.mark.parametrize(

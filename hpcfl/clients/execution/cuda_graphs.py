@@ -253,23 +253,26 @@ class Graphed:
         Some kernels add in another order in each call. The gap between two calls
         measures that noise.
         """
+        self._compared = True
         lanes = len(tensors[0])
         graph.copy_in(tensors)
-        plain, again = (self._results(graph.inputs) for _ in range(2))
+        plain = self._results(graph.inputs)
+        inputs = self._copies(graph.inputs)  # as they are before the replay
         outputs = graph(tensors)
         replayed = [*outputs, *(tensors[position] for position in self._written)]
-        apart = [
-            is_apart(result, one[:lanes], other[:lanes])
-            for result, one, other in zip(replayed, plain, again, strict=True)
-        ]
-        self._compared = True
-        if not torch.stack(apart).any():
+        expected = [result[:lanes] for result in plain]
+        pairs = zip(replayed, expected, strict=True)
+        if torch.stack([(one == other).all() for one, other in pairs]).all():
+            return outputs
+        again = [result[:lanes] for result in self._results(inputs)]
+        triples = zip(replayed, expected, again, strict=True)
+        if not torch.stack([is_apart(*triple) for triple in triples]).any():
             return outputs
         self._give_up("a number that it reads has changed since the graph was captured")
-        moved = plain[len(outputs) :]
+        moved = expected[len(outputs) :]
         for position, tensor in zip(self._written, moved, strict=True):
-            tensors[position].copy_(tensor[:lanes])
-        return tuple(result[:lanes] for result in plain[: len(outputs)])
+            tensors[position].copy_(tensor)
+        return tuple(expected[: len(outputs)])
 
     def _results(self, inputs: Sequence[Tensor]) -> list[Tensor]:
         """All that the function gives, and then what it makes of copies of the arguments

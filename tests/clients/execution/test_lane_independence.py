@@ -252,7 +252,7 @@ def computed(kernel, tensors, batch, lanes):
     width = slice(0, len(lanes))
     gradients, losses = session.gradients(width, Batch(x[lanes], y[lanes]), {})
     predicted = kernel.predict(chosen, x[lanes], {}, outputs)
-    return [*gradients.values(), losses, *session.tensors.values(), predicted]
+    return [*gradients.values(), losses, *session.work.tensors.values(), predicted]
 
 
 def depends_on_lanes(kernel):

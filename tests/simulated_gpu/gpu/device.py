@@ -8,7 +8,6 @@ from contextlib import ExitStack, contextmanager
 
 import torch
 from torch import Tensor
-from torch.fx.experimental import proxy_tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from gpu import operations, runtime
@@ -16,12 +15,8 @@ from gpu.ledger import Copy, Ledger, line
 from gpu.memory import Memory
 from gpu.operations import aten
 from gpu.tape import Tape
-from gpu.tensor import CUDA, OnGPU, each, tensors_in, values_of
+from gpu.tensor import OnGPU, each, tensors_in, values_of
 
-RECORDING, PRETENDING = (
-    torch._C._TorchDispatchModeKey.PROXY,
-    torch._C._TorchDispatchModeKey.FAKE,
-)
 PLAIN = (Tensor, torch.nn.Parameter, torch.nn.Buffer, OnGPU)
 
 
@@ -91,13 +86,6 @@ class GPU(TorchDispatchMode):
             self.ledger.waits[f"{why} at {line()}"] += 1
 
     def __torch_dispatch__(self, operation, types, args=(), kwargs=None):
-        if (
-            torch._C._get_dispatch_mode(PRETENDING) is not None
-        ):  # shapes alone, on no device
-            return operation(*args, **(kwargs or {}))
-        recorder = torch._C._get_dispatch_mode(RECORDING)
-        if recorder is not None:
-            return self._recorded(recorder.tracer, operation, args, kwargs or {})
         return self.run(operation, args, kwargs or {})
 
     def run(self, operation, args, kwargs):
@@ -295,26 +283,6 @@ class GPU(TorchDispatchMode):
     def _refuse_in_capture(self, what: str) -> None:
         if self._captured is not None:
             raise IllegalInCapture(f"{what} while a graph is captured, at {line()}")
-
-    def _recorded(self, tracer, operation, args, kwargs):
-        """While ``make_fx`` records: its own mode comes next, then the tensors. What is
-        made from nothing would never get to a tensor: it is made on the CPU, shown as
-        the device's, and recorded as made there.
-        """
-        asked = kwargs.get("device")
-        if (
-            any(isinstance(item, OnGPU) for item in tensors_in((args, kwargs)))
-            or asked is None
-            or torch.device(asked).type != "cuda"
-        ):
-            return operation(*args, **kwargs)
-        made = operation(*args, **{**kwargs, "device": torch.device("cpu")})
-        slot = proxy_tensor.get_proxy_slot(made, tracer)
-        slot.proxy.node.kwargs = {**slot.proxy.node.kwargs, "device": CUDA}
-        with torch._C._DisableTorchDispatch():
-            shown = self.show(made.detach())
-        proxy_tensor.set_proxy_slot(shown, tracer, slot)
-        return shown
 
 
 def _follow(tensor) -> None:

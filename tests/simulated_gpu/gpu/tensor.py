@@ -2,7 +2,6 @@
 
 import torch
 from torch import Tensor
-from torch.fx.experimental import proxy_tensor
 
 CUDA = torch.device("cuda", 0)
 host_tensor = (
@@ -70,11 +69,6 @@ class OnGPU(Tensor):
         """Take over the shape of another, as torch does, and its numbers."""
         Tensor.data.__set__(self, other)
         self.values = other.values
-
-
-# A recording takes tensors of these types that are no arguments, such as what a model
-# freezes, for constants; of another type it would lose what is made of them.
-proxy_tensor.HANDLED_TYPES = (*proxy_tensor.HANDLED_TYPES, OnGPU)
 
 
 def each(function, value):
