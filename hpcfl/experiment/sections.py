@@ -715,7 +715,7 @@ class Runtime(Section):
     )
     replay: bool = Field(
         True,
-        description="record steps that run often and repeat the recording; false: compute each anew",
+        description="on a GPU, repeat steps that run often as CUDA graphs",
     )
     threads: PositiveInt = Field(
         1, le=1024, description="CPU threads a rank; changes the last bits of results"

@@ -10,10 +10,9 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from server_step import REPEATS, seconds
+from server_step import seconds
 
 from hpcfl.clients import Fleet, scoring
-from hpcfl.clients.execution import recorded
 from hpcfl.communication.communicator import OneProcess
 from hpcfl.experiment import config
 from hpcfl.rows import mixing, sums
@@ -33,7 +32,6 @@ def main() -> None:
     for line in (
         *scoring_by_block(),
         *cutting(),
-        *replaying(),
         *server(),
         *means(),
         *metrics(),
@@ -73,31 +71,6 @@ def cutting() -> Iterator[str]:
     )
     taken = seconds(lambda: (samples.x[index] / 255 - 0.5) / 0.5, 50)
     yield f"500 normalised images by x[index] and (x / 255 − 0.5) / 0.5: {1e3 * taken:.2f} ms"
-
-
-def replaying() -> Iterator[str]:
-    prepared = small(
-        {
-            **DIGITS,
-            "partition": {"scheme": "iid", "clients": 50},
-            "training": {"epochs": EPOCHS},
-        }
-    )
-    rows, lane_steps = models(prepared), prepared.resources.lane_steps
-    for often, name in ((1 << 60, "as it is"), (0, "replayed")):
-        recorded.OFTEN = often
-        prepared.resources.kernel.forget()
-        lane_steps.clear()
-        fleet(prepared).train(rows)
-        taken = (
-            seconds(lambda: fleet(prepared).train(rows))
-            / lane_steps.batched
-            * (REPEATS + 2)
-        )
-        yield (
-            f"a step of {lane_steps.computed / lane_steps.batched:.0f} lanes of 64-32-10 {name}: "
-            f"{1e3 * taken:.2f} ms"
-        )
 
 
 def server() -> Iterator[str]:

@@ -25,7 +25,7 @@ from typing import Any
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from hpcfl.clients.execution import SerialKernel
+from hpcfl.clients.execution import SerialKernel, Work
 from hpcfl.clients.losses import Batch
 from hpcfl.clients.resources import LaneSteps
 from hpcfl.commands.run import PUBLISH_EVERY, check_world
@@ -237,11 +237,12 @@ def _flops(prepared: Prepared) -> float:
     }
     buffers = {name: tensor[None] for name, tensor in kernel.module.named_buffers()}
     x, y = prepared.resources.samples.take(torch.zeros(8, dtype=torch.int64))
-    session = kernel.begin(
+    work = Work(
         parameters | buffers,
         list(parameters),
         lambda model, batch, lane: model(batch.x).sum(),
     )
+    session = kernel.begin(work)
     with FlopCounterMode(display=False) as counter:
         session.gradients(slice(None), Batch(x[None], y[None]), {})
     operations: int = counter.get_total_flops()
