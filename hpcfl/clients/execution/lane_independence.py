@@ -16,7 +16,8 @@ the second formula applies only for some sizes.
 here and for all layers of torch.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -120,8 +121,13 @@ class SameBits:
         """Return the function's results."""
         shapes = tuple([tensor.shape[1:] for tensor in tensors])
         if shapes not in self._one_by_one:
-            # A function may do something else for new shapes.
-            self._one_by_one[shapes] = self._is_dependent(tensors) and self._apart
+            # A function may do something else for new shapes. It gets copies of the
+            # first lane's tensors, because it may move statistics.
+            first_lane = [tensor[:1].clone() for tensor in tensors]
+            with dependent_operators() as names:
+                self._function(*first_lane)
+            self._dependent |= names
+            self._one_by_one[shapes] = bool(names) and self._apart
         if self._one_by_one[shapes]:
             parts = []
             for lane in range(len(tensors[0])):
@@ -140,18 +146,11 @@ class SameBits:
                 tensor.copy_(copy[:1])
         return tuple(result[:1] for result in results)
 
-    def _is_dependent(self, tensors: tuple[Tensor, ...]) -> bool:
-        """Return whether a lane's bits depend on the lanes beside it."""
-        # Copies of the first lane's tensors, because the function may move statistics.
-        first_lane = [tensor[:1].clone() for tensor in tensors]
-        dependent = find_dependent(lambda: self._function(*first_lane))
-        self._dependent |= dependent
-        return bool(dependent)
 
-
-def find_dependent(work: Callable[[], object]) -> set[str]:
-    """Return the names of the operators that ``work`` calls and that are not known to
-    be independent of the lanes beside.
+@contextmanager
+def dependent_operators() -> Iterator[set[str]]:
+    """Note the operators that are called in a block and that are not known to be
+    independent of the lanes beside.
     """
     names: set[str] = set()
 
@@ -160,8 +159,7 @@ def find_dependent(work: Callable[[], object]) -> set[str]:
             names.add(_name(operator))
 
     with OperatorObserver(note):
-        work()
-    return names
+        yield names
 
 
 def is_independent(operator: Any, args: tuple[Any, ...]) -> bool:
