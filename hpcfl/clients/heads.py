@@ -22,8 +22,7 @@ import torch
 from torch import Tensor, nn
 
 from hpcfl.clients import scoring
-from hpcfl.clients.execution import choose
-from hpcfl.clients.execution.lane_independence import OperatorObserver
+from hpcfl.clients.execution import OperatorObserver, choose
 from hpcfl.clients.losses import (
     Batch,
     Features,

@@ -17,9 +17,7 @@ import torch
 import torch.nn.functional as functional
 from torch import Tensor, nn
 
-from hpcfl.clients.execution import Kernel
-from hpcfl.clients.execution.lane_independence import OperatorObserver
-from hpcfl.clients.execution.limits import is_full
+from hpcfl.clients.execution import Kernel, OperatorObserver, is_full
 from hpcfl.clients.losses import Loss, Tensors
 from hpcfl.clients.optimizers import slots
 from hpcfl.clients.samples import Samples

@@ -14,7 +14,8 @@ from torch import nn
 
 from hpcfl.clients.execution.batched import BatchedKernel
 from hpcfl.clients.execution.kernel import Kernel, SerialKernel, Session, Work
-from hpcfl.clients.execution.limits import is_batching_limit
+from hpcfl.clients.execution.lane_independence import OperatorObserver
+from hpcfl.clients.execution.limits import is_batching_limit, is_full
 from hpcfl.clients.losses import convolves
 from hpcfl.models.replaced import is_recurrent
 
@@ -69,9 +70,11 @@ def in_cache(module: nn.Module) -> int:
 __all__ = [
     "BatchedKernel",
     "Kernel",
+    "OperatorObserver",
     "SerialKernel",
     "Session",
     "Work",
     "choose",
     "is_batching_limit",
+    "is_full",
 ]
