@@ -63,7 +63,7 @@ def play_on(communicator: Communicator, folder: Path, table: dict[str, Any]) -> 
         checkpoints,
         metrics,
         {},
-        lambda round, values: None,
+        lambda result: None,
     )
     federation.run(restored.round if restored else 0, StopRequest(lambda: None))
     store = prepared.store

@@ -1,9 +1,8 @@
 """What a federation recorded, where nobody but the test reads it."""
 
-import numpy as np
-
 from hpcfl.storage import results
 from hpcfl.storage.metrics import MetricsWriter
+from hpcfl.storage.results import Metrics
 
 
 class Recorded(MetricsWriter):
@@ -17,6 +16,6 @@ class Recorded(MetricsWriter):
     def merge(self) -> None:
         pass
 
-    def values(self) -> dict[str, np.ndarray]:
+    def values(self) -> Metrics:
         """Name → [T, …], as in ``Results``."""
-        return results.merge(self._waiting)[1]
+        return results.merge(self._all).metrics

@@ -202,7 +202,7 @@ def report_complete(experiment: config.Config, folder: Path) -> None:
     if rounds > experiment.rounds:
         more = f", for the {rounds} rounds of a later command"
     checked = "metrics and checkpoints are whole"
-    if manifest.intact(folder / run_folder.CHECKPOINTS) is None:
+    if manifest.latest(folder / run_folder.CHECKPOINTS, verified=True) is None:
         checked = "its metrics are whole, no checkpoint with its models can be read"
     output.say(
         f"{experiment.name}: complete in {folder}{more}; --fresh starts over ({checked})"

@@ -19,6 +19,7 @@ from hpcfl.errors import Interrupted, RunFailure, UserError
 from hpcfl.experiment import measures, protocols, user_code
 from hpcfl.experiment.config import PATHS, Config
 from hpcfl.files import output
+from hpcfl.files.atomic import Damaged
 from hpcfl.report.progress import Progress
 from hpcfl.simulation import (
     decisions,
@@ -35,9 +36,11 @@ from hpcfl.simulation.prepare import (
     refuse_other_frozen,
 )
 from hpcfl.simulation.rank_list import rank_list
+from hpcfl.simulation.round import Result
 from hpcfl.simulation.signals import StopRequest
-from hpcfl.storage import provenance, results, run_fingerprint, run_folder
+from hpcfl.storage import provenance, results, run_folder
 from hpcfl.storage.checkpoint import Checkpoints, Restored
+from hpcfl.storage.forms import check_run
 from hpcfl.storage.metrics import MetricsWriter
 from hpcfl.storage.run_folder import CHECKPOINTS, PARTITION, Claim
 from hpcfl.tracking.base import Tracking
@@ -56,7 +59,7 @@ OF_HOST = (
 # least seconds of silence allowed before round 1: an import sends no heartbeats
 PREPARING = 15.0
 # seconds between files of metrics: to write one takes as long as a short round
-PUBLISH_EVERY = 0.5
+PUBLISH_EVERY = 1.0
 
 
 def run(
@@ -91,7 +94,10 @@ def run(
         if communicator.bcast(communicator.is_server and claim is None):
             return False
         checkpoints = Checkpoints(
-            folder / CHECKPOINTS, communicator, config.checkpoint.keep
+            folder / CHECKPOINTS,
+            communicator,
+            config.checkpoint.keep,
+            config.fingerprint(),
         )
         stack.callback(checkpoints.close)
         restored = None if fresh else checkpoints.restore(prepared.store)
@@ -175,16 +181,14 @@ def _begin(
     """On rank 0: make the folder this run's; return what a user should know before
     training goes on.
 
-    Raises UserError if the partition is another run's or of other data than the run
-    began with, or the preflight has decided otherwise, UserError or RunFailure if the
+    Raises UserError if the partition is of other data than the run began with, or the
+    preflight has decided otherwise, UserError or RunFailure if the
     folder cannot be written.
     """
     notes = [*prepared.notes, *([claim.note] if claim.note else [])]
     partition = claim.folder / PARTITION
     run = prepared.config.fingerprint()
-    saved = None if claim.fresh else _saved_split(partition, notes)
-    if saved is not None:
-        run_fingerprint.require(partition, saved.run, run)
+    saved = None if claim.fresh else _saved_split(partition, run, notes)
     if restored is not None and saved is not None and not saved.same(prepared.split):
         raise UserError(
             f"{partition}: was drawn from other data than those in place now; put the data back "
@@ -201,17 +205,22 @@ def _begin(
     return [*notes, *restored.notes, *_changes(restored, _meta(prepared, communicator))]
 
 
-def _saved_split(path: Path, notes: list[str]) -> Split | None:
-    """Read the partition in a file. Return None if there is none or it is damaged, and
-    add to ``notes`` then.
+def _saved_split(path: Path, run: str, notes: list[str]) -> Split | None:
+    """Read the partition of a run in a file. Return None if there is none or it is
+    damaged, and add to ``notes`` then.
     """
     if not path.exists():
         return None
     try:
-        return Split.load(path)
+        saved = Split.load(path)
+        check_run(saved.run, run)
     except UserError as error:
         notes.append(f"{error}; it is written again")
-        return None
+    except Damaged as error:
+        notes.append(f"{path}: {error}; it is written again")
+    else:
+        return saved
+    return None
 
 
 def _refuse_stopped(
@@ -291,12 +300,15 @@ def _reporting(
     tracking = Tracking(config.runtime.track, folder, config.resolved(), history)
     with Progress(config, folder, federation.communicator, prepared) as progress:
 
-        def report(round: int, values: dict[str, Any]) -> None:
-            progress.round(round, values)
-            tracking.round(round, values)
+        def report(result: Result) -> None:
+            progress.round(result.number, result.values)
+            tracking.round(result.number, result.values)
             progress.tell(tracking.notes)
             if on_round is not None:
-                _call(on_round, config.name, round, values)
+                clients = result.numbers.metrics
+                of_clients = {name: clients[name][0] for name in clients}
+                values = result.values | of_clients
+                _call(on_round, config.name, result.number, values)
 
         federation.report = report
         progress.start(done, lines, [*notes, *metrics.notes])
@@ -417,7 +429,10 @@ def _metrics_writer(
 ) -> MetricsWriter:
     """Return the writer of metrics on rank 0, with the header that readers need."""
     origin = provenance.header()
-    merged = results.load_merged(claim.folder, [])
+    starts: list[dict[str, Any]] = []
+    with suppress(UserError):
+        recorded = results.read(claim.folder, prepared.config.fingerprint())
+        starts = recorded.header.get("starts", [])
     start = {
         "after": restored.round if restored else 0,
         "time": time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime()),
@@ -430,7 +445,7 @@ def _metrics_writer(
         "config": prepared.config.resolved(),
         "ranks": communicator.size,
         **origin,
-        "starts": [*(merged.header.get("starts", []) if merged else []), start],
+        "starts": [*starts, start],
         "gpus": list(prepared.gpus),
         "clients": prepared.split.names,
         "primary": prepared.method.primary,

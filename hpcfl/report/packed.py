@@ -85,11 +85,12 @@ def _of_table(run: Run, config: dict[str, Any]) -> Results:
     columns = (run.score, held_out(run.score), *tuned_in(run))
     of_score = _parts(run.measure.score)
     read = recorded.select_rounds(rows)
-    values = {}
+    names = []
     for name in read.names:
         counted = name.column in columns and name.number in of_score
         if not name.of_clients or not name.column or counted:
-            values[str(name)] = read.series(name)
+            names.append(str(name))
+    values = read.metrics.select_names(names)
     command = [Path(word).name for word in recorded.header.get("command", [])]
     header = {
         **recorded.header,

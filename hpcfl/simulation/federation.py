@@ -27,10 +27,10 @@ from hpcfl.storage.schedule import Schedule
 CONTINUE, CHECKPOINT, STOP = 0, 1, 2
 
 
-Report = Callable[[int, dict[str, Any]], None]
+Report = Callable[[Result], None]
 
 
-def nobody(round: int, values: dict[str, Any]) -> None:
+def nobody(result: Result) -> None:
     """Ignore a round (no-op observer)."""
 
 
@@ -41,7 +41,7 @@ class Federation:
     server: the server's state; empty on workers.
     metrics: on rank 0 only.
     meta: what every checkpoint says of the run.
-    report: called on rank 0 with each round and its numbers.
+    report: called on rank 0 with each round.
     best: what finds the best round, where its state is to be kept.
     """
 
@@ -189,9 +189,9 @@ class Federation:
             name = "after the last round" if result.final else f"round {result.number}"
             with on_this_rank(f"{name}, metrics"):
                 record = self.metrics.conclude if result.final else self.metrics.record
-                record(result.number, result.values)
+                record(result.number, result.values, result.numbers.metrics)
             with on_this_rank(f"{name}, report"):
-                self.report(result.number, result.values)
+                self.report(result)
 
     def save_metrics(self, number: int) -> None:
         """Save the recorded values of earlier rounds after a failure. Collective call.

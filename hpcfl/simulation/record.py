@@ -2,7 +2,7 @@
 summary.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -25,7 +25,7 @@ from hpcfl.scores.metric_names import (
     SECONDS,
     MetricName,
 )
-from hpcfl.storage.client_numbers import OfSome
+from hpcfl.storage.results import Metrics
 
 NumbersByName = dict[str, NDArray[np.float64]]  # of each client
 
@@ -175,21 +175,32 @@ class Gathered:
         return numbers
 
     @cached_property
-    def values(self) -> dict[str, Any]:
+    def metrics(self) -> Metrics:
+        """The clients' own numbers as ``clients/NAME``, on rank 0."""
+        columns = {}
+        for name, values in self._columns():
+            columns[str(replace(name, of_clients=True))] = values
+        starts = np.array([0, len(self.audience)])
+        return Metrics({}, starts, self.audience, columns, self.clients)
+
+    def _columns(self) -> Iterator[tuple[MetricName, NDArray[np.float64]]]:
+        """Yield the names and the columns of the table, [n] each."""
+        assert self.table is not None
+        for position, text in enumerate(self.names):
+            yield MetricName.parse(text), np.ascontiguousarray(self.table[:, position])
+
+    @cached_property
+    def values(self) -> dict[str, float]:
         """The round's numbers by name, on rank 0; {} elsewhere.
 
-        They are the clients' own, ``clients/NAME``, of those that were sent to, NaN
-        where one has none, their summaries over clients, and the seconds of the slowest
+        They are the summaries of the clients' numbers, and the seconds of the slowest
         worker.
         """
         if self.table is None:
             return {}
-        record: dict[str, Any] = {}
+        record: dict[str, float] = {}
         by_column: dict[str, NumbersByName] = {}
-        for position, text in enumerate(self.names):
-            name = replace(MetricName.parse(text), of_clients=True)
-            values = np.ascontiguousarray(self.table[:, position])
-            record[str(name)] = OfSome(self.audience, values, self.clients)
+        for name, values in self._columns():
             by_column.setdefault(name.column, {})[name.number] = values
         for column in self.columns:
             record |= self._summary(column, by_column[column])
@@ -250,7 +261,7 @@ class Clusters:
         """
         record: dict[str, Any] = {}
         if self.changing:
-            record[str(_of_clients("group"))] = self.groups.astype(np.float64)
+            record["clients/recorded/group"] = self.groups.astype(np.float64)
         if self.found is None:
             return record
         # takes a second to import, and few methods find clusters
@@ -259,14 +270,10 @@ class Clusters:
         known = np.flatnonzero(self.found >= 0)
         found = np.full(len(self.groups), np.nan)
         found[known] = self.found[known]
-        record[str(_of_clients("cluster"))] = found
+        record["clients/recorded/cluster"] = found
         index = adjusted_rand_score(self.groups[known], self.found[known])
-        record[str(MetricName("adjusted_rand", RECORDED))] = float(index)
+        record["recorded/adjusted_rand"] = float(index)
         return record
-
-
-def _of_clients(number: str) -> MetricName:
-    return MetricName(number, RECORDED, of_clients=True)
 
 
 def gather(

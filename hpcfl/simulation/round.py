@@ -89,7 +89,7 @@ class Result:
 
     @cached_property
     def values(self) -> dict[str, Any]:
-        """The round's numbers by name, to be recorded on rank 0."""
+        """The round's metrics by name, to be recorded on rank 0."""
         of_clusters = self.clusters.values() if self.clusters else {}
         whole = self.costs | {FINAL: int(self.final)}
         return self.numbers.values | of_clusters | whole

@@ -78,14 +78,21 @@ State = tuple[dict[str, Tensor] | None, Snapshot]
 class Checkpoints:
     """The checkpoints of a run: ``start`` one, continue training, then ``finish`` it."""
 
-    def __init__(self, folder: str | Path, communicator: Ranks, keep: int = 2) -> None:
+    def __init__(
+        self,
+        folder: str | Path,
+        communicator: Ranks,
+        keep: int = 2,
+        run: str | None = None,
+    ) -> None:
         """Set the folder, which is made when needed and belongs to this object alone.
 
-        keep: the number of checkpoints that stay in the folder.
+        keep: the number of checkpoints that stay in the folder. run: the fingerprint of
+        their run; checkpoints of another run count as damaged.
         """
         self.folder = Path(folder)
         self._communicator = communicator
-        self._keep = keep
+        self._keep, self._run = keep, run
         self._kept: list[
             Manifest
         ] = []  # rank 0: the checkpoints in the folder, oldest first
@@ -313,12 +320,15 @@ class Checkpoints:
         paths = manifest.newest_first(self.folder)
         for position, path in enumerate(paths):
             try:
-                newest = manifest.read(path)
+                newest = manifest.read(path, self._run)
                 newest.verify(self.folder)
             except Damaged as error:
                 notes.append(f"{path}: damaged checkpoint ({error})")
                 continue
-            self._kept = [*manifest.readable(reversed(paths[position + 1 :])), newest]
+            self._kept = [
+                *manifest.readable(reversed(paths[position + 1 :]), self._run),
+                newest,
+            ]
             self._best = newest.best
             try:
                 if newest.best is not None:

@@ -14,10 +14,23 @@ from pydantic import (
 )
 from typing_extensions import TypedDict  # pydantic needs this one before Python 3.12
 
+from hpcfl.files.atomic import Damaged
 from hpcfl.scores.metric_names import Described
 
 _OPEN = ConfigDict(extra="allow")
+SHOWN = 200  # the most letters of a name from an untrusted file
 LONGEST = 255  # bytes of a file's name on nearly all file systems
+
+
+def check_run(written_by: object, run: str | None) -> None:
+    """Raise Damaged unless a file was ``written_by`` the run with the fingerprint ``run``.
+
+    Every file of a run names it by ``Config.fingerprint``; a user may copy files of
+    another run into its folder. run: None if it is unknown.
+    """
+    if run is not None and written_by != run:
+        other = str(written_by or "one that it does not name")[:SHOWN]
+        raise Damaged(f"of another run: {other}")
 
 
 def _fits(name: str) -> str:

@@ -14,8 +14,7 @@ from typing_extensions import TypedDict  # pydantic needs this one before Python
 
 from hpcfl.files import atomic, untrusted_files
 from hpcfl.files.atomic import Damaged
-from hpcfl.storage import run_fingerprint
-from hpcfl.storage.run_fingerprint import AnotherRun, describe_skipped
+from hpcfl.storage.forms import check_run
 from hpcfl.storage.shards import Sha256, Shard
 
 FORMAT = 2
@@ -89,7 +88,7 @@ def name_after(round: int) -> str:
 def read(path: Path, run: str | None = None) -> Manifest:
     """Return the intact manifest in a file; ``verify`` checks its files.
 
-    run: the fingerprint of its run, see ``run_fingerprint``. Raises Damaged.
+    run: the fingerprint of its run, see ``forms.check_run``. Raises Damaged.
     """
     try:
         document = untrusted_files.read_json(path, Document, LIMIT)
@@ -105,7 +104,7 @@ def read(path: Path, run: str | None = None) -> Manifest:
         raise Damaged("not a complete manifest") from error
     if manifest.name != path.name:
         raise Damaged(f"it is that of round {manifest.round}")
-    run_fingerprint.check(manifest.meta.get("run"), run)
+    check_run(manifest.meta.get("run"), run)
     return manifest
 
 
@@ -147,22 +146,6 @@ def states(folder: Path, run: str) -> dict[int, Manifest]:
     return found
 
 
-def others(folder: Path, run: str | None) -> list[str]:
-    """Return a line for each checkpoint of another run.
-
-    Raises RunFailure if the folder cannot be listed.
-    """
-    lines = []
-    for path in newest_first(folder):
-        try:
-            read(path, run)
-        except AnotherRun as error:
-            lines.append(describe_skipped(path, error))
-        except Damaged:
-            continue
-    return lines
-
-
 def damaged(folder: Path, run: str) -> dict[str, str]:
     """Return the damage of each unreadable checkpoint by its manifest's name, newest
     first.
@@ -174,31 +157,25 @@ def damaged(folder: Path, run: str) -> dict[str, str]:
         try:
             read(path, run).verify(folder)
         except Damaged as error:
-            found[path.name] = describe_skipped(path, error)
+            found[path.name] = f"{path}: damaged, left out ({error})"
     return found
 
 
-def latest(folder: str | Path, run: str | None = None) -> Manifest | None:
+def latest(
+    folder: str | Path, run: str | None = None, verified: bool = False
+) -> Manifest | None:
     """Return the newest checkpoint with an intact manifest and existing files.
 
-    run: the fingerprint of its run, see ``run_fingerprint``. The content of the files
-    is not read. Raises RunFailure if the folder cannot be listed.
+    run: the fingerprint of its run, see ``forms.check_run``. verified: whether to read
+    all files of the checkpoint. Raises RunFailure if the folder cannot be listed.
     """
     folder = Path(folder)
-    manifests = readable(newest_first(folder), run)
-    return next(
-        (one for one in manifests if all(shard.present(folder) for shard in one.files)),
-        None,
-    )
-
-
-def intact(folder: Path) -> Manifest | None:
-    """Return the newest checkpoint after reading and verifying all its files."""
-    for path in newest_first(folder):
+    for found in readable(newest_first(folder), run):
         with suppress(Damaged):
-            newest = read(path)
-            newest.verify(folder)
-            return newest
+            if verified:
+                found.verify(folder)
+            if all(shard.present(folder) for shard in found.files):
+                return found
     return None
 
 

@@ -1,11 +1,9 @@
 """The writer of a run's results: small files by round, merged into ``metrics.h5`` at
 checkpoints.
 
-Several short rounds share a file. Merged results are on the disk twice, and the files
-of rounds stay until both copies exist: one damaged file loses nothing.
-
-Every file is published by rename and never changed afterwards. A reader can keep any
-file open and never sees a partial round, and the writer never waits for a reader.
+Several short rounds share a file. Every file is published by rename and never changed
+afterwards. A reader can keep any file open and never sees a partial round, and the
+writer never waits for a reader.
 """
 
 import time
@@ -17,16 +15,11 @@ from typing import Any
 import numpy as np
 
 from hpcfl.files import atomic
-from hpcfl.scores.metric_names import MetricName
-from hpcfl.storage import client_numbers, results, results_form
-from hpcfl.storage.client_numbers import OfSome, Values
+from hpcfl.storage import results
 from hpcfl.storage.result_rounds import outcome
-from hpcfl.storage.results import Results, read
+from hpcfl.storage.results import NO_CLIENTS, ROUNDS, RUN, Metrics, Results, read
 
-__all__ = ["MetricsWriter", "Results", "read"]
-
-# a round's numbers by name
-Recorded = Mapping[str, float | int | np.ndarray | OfSome]
+__all__ = ["MetricsWriter", "read"]
 
 
 class MetricsWriter:
@@ -49,145 +42,82 @@ class MetricsWriter:
         ``*.damaged``. Raises RunFailure.
         """
         self.folder = Path(folder)
-        self.notes: list[str] = []
         self._header, self._static = header, static
-        # the header of a round's file: the fingerprint of its run
-        self._named = (
-            {results.RUN: header[results.RUN]} if results.RUN in header else {}
-        )
-        self._shapes: dict[str, tuple[int, ...]] = {}
-        self._every, self._published = (
-            every,
-            -every,
-        )  # seconds; the clock when a file was written last
+        self._every, self._published = every, -every  # seconds
         self._waiting: list[Results] = []  # recorded rounds that are not published yet
-        self._has_merged = False
         with atomic.explained(self.folder):
-            (self.folder / results.ROUNDS).mkdir(parents=True, exist_ok=True)
-        for used in (self.folder / results.ROUNDS, self.folder):
+            (self.folder / ROUNDS).mkdir(parents=True, exist_ok=True)
+        for used in (self.folder / ROUNDS, self.folder):
             atomic.remove_temporaries(used)
+        damaged: dict[Path, str] = {}
+        paths = results.list_rounds(self.folder)
+        self._all = results.load_all(self.folder, paths, damaged, header.get(RUN))
+        self.notes = list(damaged.values())
+        for path in damaged:
+            with atomic.explained(path):
+                path.replace(path.with_name(path.name + ".damaged"))
         self.merge()
 
-    def record(self, round: int, values: Recorded) -> None:
+    def record(
+        self, round: int, values: Mapping[str, Any], clients: Metrics = NO_CLIENTS
+    ) -> None:
         """Record one round, in place of its earlier values, and publish it if it is
         time.
 
-        values: metrics by name. Those of clients, such as ``clients/pre/correct``, are
-        ``OfSome`` or arrays [clients]. Raises ValueError for another number of clients
-        than before, RunFailure.
+        values: metrics of the round by name. clients: those of its clients. Raises
+        RunFailure.
         """
-        self._take(round, values)
+        self._take(round, values, clients)
         if time.monotonic() - self._published >= self._every:
             self.publish()
 
-    def conclude(self, round: int, values: Recorded) -> None:
+    def conclude(
+        self, round: int, values: Mapping[str, Any], clients: Metrics = NO_CLIENTS
+    ) -> None:
         """Record the last round and merge, so that readers see it together with all
         others.
 
-        Raises ValueError, RunFailure.
+        Raises RunFailure.
         """
-        self._take(round, values)
+        self._take(round, values, clients)
         self.merge()
+
+    def _take(self, round: int, values: Mapping[str, Any], clients: Metrics) -> None:
+        part = results.make_round(round, values, clients)
+        self._waiting.append(part)
+        self._all.append(part)
 
     def publish(self) -> None:
         """Publish every round recorded so far for readers. Raises RunFailure."""
         if not self._waiting:
             return
-        rounds, values = results.merge(self._waiting)
-        name = "-".join(f"{round:08d}" for round in sorted({rounds[0], rounds[-1]}))
+        part = results.merge(self._waiting)
+        if RUN in self._header:
+            part = replace(part, header={RUN: self._header[RUN]})
+        name = "-".join(f"{round:08d}" for round in sorted({*part.rounds[[0, -1]]}))
         # A crash of the node may lose this file; the rounds after the checkpoint are
         # computed again then.
-        atomic.write(
-            self.folder / results.ROUNDS / f"{name}.h5",
-            results.encode(Results(self._named, {}, rounds, values), packed=True),
-            durable=False,
-        )
+        path = self.folder / ROUNDS / f"{name}.h5"
+        atomic.write(path, results.encode(part), durable=False)
         self._waiting, self._published = [], time.monotonic()
 
     def merge(self) -> None:
-        """Merge all rounds into ``metrics.h5`` and its copy, durably.
+        """Merge all rounds into ``metrics.h5``, durably.
 
         Call it before the checkpoint of the same round is committed, because a run that
         continues from it does not repeat earlier rounds. Raises RunFailure.
         """
-        with atomic.explained(self.folder / results.ROUNDS):
+        with atomic.explained(self.folder / ROUNDS):
             # not made again: if it vanished, its rounds are lost
-            (self.folder / results.ROUNDS).stat()
-        paths = results.listed(self.folder)
-        parts = [
-            *self._merged(),
-            *(part for path in paths if (part := self._load(path))),
-            *self._waiting,
-        ]
-        rounds, values = results.merge(parts)
-        whole = Results(
-            self._header, self._static, rounds, values, results.scored_after(parts)
+            (self.folder / ROUNDS).stat()
+        whole = replace(
+            results.merge(self._all), header=self._header, static=self._static
         )
-        data = results.encode(replace(whole, header={**whole.header, **outcome(whole)}))
-        atomic.write(self.folder / results.COPY, data, durable=False)
-        atomic.write(self.folder / results.MERGED, data)
-        self._waiting, self._has_merged = [], True
+        header = {**self._header, **outcome(whole)}
+        atomic.write(
+            self.folder / results.MERGED, results.encode(replace(whole, header=header))
+        )
+        self._all, self._waiting = [whole], []
         with atomic.explained(self.folder):
-            for path in paths:
+            for path in results.list_rounds(self.folder):
                 path.unlink(missing_ok=True)
-
-    def _take(self, round: int, values: Recorded) -> None:
-        of_round: dict[str, np.ndarray] = {}
-        of_clients: dict[str, OfSome] = {}
-        for name, value in values.items():
-            if MetricName.parse(name).of_clients:
-                of_clients[name] = self._of_clients(name, value)
-            else:
-                of_round[name] = results_form.long(np.asarray(value))[None]
-                self._check_shape(name, of_round[name].shape[1:])
-        numbers = client_numbers.of_round(of_clients)
-        self._waiting.append(
-            Results(rounds=np.array([round]), values=Values(of_round, numbers))
-        )
-
-    def _of_clients(self, name: str, value: Any) -> OfSome:
-        """Return a metric of clients as ``OfSome``; an array [clients] has all clients."""
-        if isinstance(value, OfSome):
-            ids, numbers, clients = value.ids, value.numbers, value.clients
-        else:
-            numbers = np.asarray(value)
-            clients = len(numbers)
-            ids = np.arange(clients)
-        self._check_shape(name, (clients,))
-        return OfSome(ids, results_form.long(numbers), clients)
-
-    def _merged(self) -> list[Results]:
-        """Return the merged results; for a round in several parts, the last part
-        counts.
-
-        An earlier process may have been killed between the two files, so both are read.
-        After this process has merged, the copy is needed only for a damaged file.
-        """
-        if self._has_merged and (newest := self._load(self.folder / results.MERGED)):
-            return [newest]
-        return [
-            part
-            for name in (results.COPY, results.MERGED)
-            if (part := self._load(self.folder / name))
-        ]
-
-    def _check_shape(self, name: str, shape: tuple[int, ...]) -> None:
-        """Raise ValueError if a name has another shape than before."""
-        if self._shapes.setdefault(name, shape) != shape:
-            raise ValueError(
-                f"metric '{name}' has shape {shape}, it had {self._shapes[name]} before"
-            )
-
-    def _load(self, path: Path) -> Results | None:
-        """Return a file's results; None if it is missing or damaged.
-
-        A damaged file is noted and set aside.
-        """
-        try:
-            part = results.load_or_note(path, self.notes)
-        except FileNotFoundError:
-            return None
-        if part is None:
-            with atomic.explained(path):
-                path.replace(path.with_name(path.name + ".damaged"))
-        return part

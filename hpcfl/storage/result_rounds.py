@@ -20,8 +20,7 @@ from hpcfl.scores.metric_names import (
     of_newcomers,
     resolve,
 )
-from hpcfl.storage.client_numbers import ClientNumbers
-from hpcfl.storage.results import Results
+from hpcfl.storage.results import Metrics, Results
 
 TAIL = 0.1  # share of the rounds
 # columns of clients that were never trained with
@@ -88,14 +87,15 @@ def compute_client_scores(
     """Return each client's score in a column, [T, clients]; None if it was not
     recorded.
     """
-    numbers = compute_entry_scores(results.clients, column, score)
+    metrics = results.metrics
+    numbers = compute_entry_scores(metrics, column, score)
     if numbers is None:
         return None
-    return replace(results.clients, columns={score: numbers}).series(score)
+    return replace(metrics, columns={score: numbers})[score]
 
 
 def compute_entry_scores(
-    recorded: ClientNumbers, column: str, score: str
+    recorded: Metrics, column: str, score: str
 ) -> NDArray[np.float64] | None:
     """Return a score in a column for each entry of ``recorded``, [N]; None if missing.
 

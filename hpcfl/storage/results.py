@@ -1,8 +1,12 @@
-"""The results of a run, their HDF5 files, and the merging and reading of these."""
+"""The results of a run: metrics of rounds and sparse metrics of clients, in memory and
+in HDF5 files.
+
+A round with a hundred of a million clients has a hundred entries, in memory and in a
+file. Arrays [T, clients] are made on request.
+"""
 
 import json
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -13,30 +17,129 @@ from hpcfl.errors import UserError
 from hpcfl.files import hdf5, untrusted_files
 from hpcfl.files.atomic import Damaged
 from hpcfl.scores.metric_names import MetricName
-from hpcfl.storage import client_numbers, results_form, run_fingerprint
-from hpcfl.storage.client_numbers import ClientNumbers, Positions, Values
-from hpcfl.storage.run_fingerprint import AnotherRun, describe_skipped
+from hpcfl.storage.forms import Header, check_run
 
 KIND = "metrics"
 MERGED = "metrics.h5"
-COPY = "metrics-copy.h5"  # the same, so that damage to one of them loses nothing
+ROUNDS = "rounds"  # folder of the rounds that are not merged yet
+RUN = "run"  # the header entry with the fingerprint of the run
+COMPLETED = "completed"  # the header entry with ``Results.completed``
+# The clients of entries (see ``Metrics``), and the first entry of each round. The
+# attribute holds the number of clients.
+IDS, STARTS = "entries/client", "entries/starts"
+CLIENT_COUNT = "client_count"
+STATIC, VALUES = "partition/", "values/"
+MOST_CLIENTS = 10**9
+ATTEMPTS = 100  # a reader meets a merge in progress at most once per checkpoint
 # The value that marks round R + 1, the scoring after the last aggregation: 1 then, 0
 # in played rounds.
 FINAL = "final"
-RUN = "run"  # the header entry that names the run, see ``run_fingerprint``
-GROUP = results_form.GROUP  # the static array with the group of each client
+GROUP = "group"  # a static array: the group of each client, [clients]
+# static arrays: the partition's samples, [clients, classes]
+COUNTS = ("train_counts", "test_counts")
 # in the header of packed runs: the checksum of the final state, which is not packed
 DIGEST = "digest"
-COMPLETED = "completed"  # the header entry with ``Results.completed``
-# the group of packed datasets (see ``encode``), and the attribute that names their
-# values
-PACKED = "packed"
-# The clients of per-client entries (see ``client_numbers``), and the first entry of each
-# round. The attribute holds the number of clients.
-IDS, STARTS = "entries/client", "entries/starts"
-CLIENT_COUNT = "client_count"
-ROUNDS = "rounds"  # folder of the rounds that are not merged yet, one file each
-ATTEMPTS = 100  # a reader meets a merge in progress at most once per checkpoint
+# bytes of all results of a run: 2,000 rounds of 25,000 clients with 10 numbers each
+LIMIT = 4 << 30
+Columns = Mapping[str, np.ndarray]
+Positions = Sequence[int] | np.ndarray
+
+
+@dataclass(frozen=True, eq=False)
+class Metrics(Mapping[str, np.ndarray]):
+    """Metrics by name: [T] of T rounds, and [T, clients] of clients, made on request.
+
+    Clients have N entries, sorted by round and then by client. Missing metrics are NaN
+    (floats) or −1 (integers).
+
+    Attributes:
+        of_rounds: The metrics of rounds by name, [T].
+        starts: The entries of round t are those from ``starts[t]`` to ``starts[t +
+            1]``, int64 [T + 1].
+        ids: The client of each entry, int64 [N].
+        columns: The metrics of clients by name, [N].
+        clients: The number of clients of the run; 0 if no client has a metric.
+    """
+
+    of_rounds: Columns = field(default_factory=dict)
+    starts: np.ndarray = field(default_factory=lambda: np.zeros(1, np.int64))
+    ids: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
+    columns: Columns = field(default_factory=dict)
+    clients: int = 0
+
+    @classmethod
+    def from_arrays(cls, arrays: Columns, rounds: int) -> "Metrics":
+        """Return the sparse form of arrays [T] and [T, clients] by name."""
+        if isinstance(arrays, Metrics):
+            return arrays
+        of_rounds: dict[str, np.ndarray] = {}
+        of_clients: dict[str, np.ndarray] = {}
+        clients = 0
+        for name, array in arrays.items():
+            if MetricName.parse(name).of_clients:
+                of_clients[name] = array
+                clients = max(clients, array.shape[1])
+            else:
+                of_rounds[name] = array
+        recorded = np.zeros((rounds, clients), bool)
+        for array in of_clients.values():
+            recorded |= ~np.isnan(array) if array.dtype.kind == "f" else array != -1
+        starts = np.concatenate([[0], recorded.sum(axis=1).cumsum()])
+        columns = {name: array[recorded] for name, array in of_clients.items()}
+        return cls(of_rounds, starts, recorded.nonzero()[1], columns, clients)
+
+    @property
+    def rounds(self) -> np.ndarray:
+        """Return the position of each entry's round, int64 [N]."""
+        return np.repeat(np.arange(len(self.starts) - 1), np.diff(self.starts))
+
+    def __getitem__(self, name: str) -> np.ndarray:
+        if name not in self.columns:
+            return self.of_rounds[name]
+        rounds = len(self.starts) - 1
+        size = 8 * rounds * self.clients
+        if size > LIMIT:
+            raise UserError(
+                f"'{name}' of {self.clients:,} clients in {rounds:,} rounds "
+                f"would be {size:,} bytes, more than {LIMIT:,}"
+            )
+        column = self.columns[name]
+        series = missing((rounds, self.clients), column.dtype)
+        series[self.rounds, self.ids] = column
+        return series
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.of_rounds or name in self.columns
+
+    def __iter__(self) -> Iterator[str]:
+        yield from self.of_rounds
+        yield from self.columns
+
+    def __len__(self) -> int:
+        return len(self.of_rounds) + len(self.columns)
+
+    def select_rounds(self, positions: Positions) -> "Metrics":
+        """Return the metrics of the rounds at some positions, in their order."""
+        chosen = np.asarray(positions, np.int64)
+        lengths = np.diff(self.starts)[chosen]
+        starts = np.concatenate([[0], np.cumsum(lengths)])
+        # An entry moves as far as its whole round.
+        shifts = self.starts[chosen] - starts[:-1]
+        entries = np.arange(starts[-1]) + np.repeat(shifts, lengths)
+        of_rounds = {name: array[chosen] for name, array in self.of_rounds.items()}
+        columns = {name: column[entries] for name, column in self.columns.items()}
+        return Metrics(of_rounds, starts, self.ids[entries], columns, self.clients)
+
+    def select_names(self, names: Sequence[str]) -> "Metrics":
+        """Return the metrics with some names."""
+        of_rounds = {
+            name: self.of_rounds[name] for name in names if name in self.of_rounds
+        }
+        columns = {name: self.columns[name] for name in names if name in self.columns}
+        return replace(self, of_rounds=of_rounds, columns=columns)
+
+
+NO_CLIENTS = Metrics(starts=np.zeros(2, np.int64))  # one round without clients
 
 
 @dataclass(frozen=True)
@@ -44,9 +147,8 @@ class Results:
     """The results of a run or of a part of it: T rounds.
 
     header: JSON-able entries. static: arrays that belong to no round, by name. values:
-    arrays by name, [T] or, of clients, [T, clients]; missing ones are NaN (floats) or
-    -1 (integers). completed: the numbers of rounds R after which the run was scored as
-    round R + 1, ascending; several after prolongations.
+    arrays by name, as ``Metrics`` has them. completed: the numbers of rounds R after
+    which the run was scored as round R + 1, ascending; several after prolongations.
     """
 
     header: dict[str, Any] = field(default_factory=dict)
@@ -54,7 +156,7 @@ class Results:
     rounds: np.ndarray = field(
         default_factory=lambda: np.empty(0, np.int64)
     )  # [T], ascending
-    values: Mapping[str, np.ndarray] = field(default_factory=dict)
+    values: Columns = field(default_factory=dict)
     completed: list[int] = field(default_factory=list)
     notes: list[str] = field(
         default_factory=list
@@ -77,17 +179,15 @@ class Results:
         return DIGEST in self.header
 
     @property
-    def clients(self) -> ClientNumbers:
-        """Return the per-client metrics in sparse form."""
-        return Values.from_arrays(self.values, len(self.rounds)).clients
+    def metrics(self) -> Metrics:
+        """Return the values in sparse form."""
+        return Metrics.from_arrays(self.values, len(self.rounds))
 
     def select_rounds(self, positions: Positions) -> "Results":
         """Return the results of the rounds at some positions."""
-        values = Values.from_arrays(self.values, len(self.rounds)).select_rounds(
-            positions
-        )
+        rounds = self.rounds[np.asarray(positions, int)]
         return replace(
-            self, rounds=self.rounds[np.asarray(positions, int)], values=values
+            self, rounds=rounds, values=self.metrics.select_rounds(positions)
         )
 
     @property
@@ -99,8 +199,129 @@ class Results:
         """Return the values of a name, [T] or of clients [T, clients]; NaN [T] if
         missing.
         """
-        missing = np.full(len(self.rounds), np.nan)
-        return self.values.get(str(name), missing)
+        nothing = np.full(len(self.rounds), np.nan)
+        return self.values.get(str(name), nothing)
+
+
+def make_round(
+    number: int, values: Mapping[str, Any], clients: Metrics = NO_CLIENTS
+) -> Results:
+    """Return the results of one round.
+
+    values: by name, numbers of the round and arrays [clients] of all clients. clients:
+    further metrics of some clients.
+    """
+    of_rounds, of_all = {}, {}
+    count = clients.clients
+    for name, value in values.items():
+        array = long(np.asarray(value))
+        if array.ndim:
+            of_all[name] = array
+            count = len(array)
+        else:
+            of_rounds[name] = array[None]
+    if of_all:
+        for name, column in clients.columns.items():
+            of_all[name] = missing(count, column.dtype)
+            of_all[name][clients.ids] = column
+        everybody = np.arange(count)
+        clients = Metrics({}, np.array([0, count]), everybody, of_all, count)
+    metrics = replace(clients, of_rounds=of_rounds)
+    return Results(rounds=np.array([number]), values=metrics)
+
+
+def merge(parts: Sequence[Results]) -> Results:
+    """Return all rounds of the parts, ascending, with the header of the first part.
+
+    A round in several parts is taken whole from the last of them. Raises UserError for
+    parts that cannot belong to one run.
+    """
+    kept: list[Results] = []
+    newer = set[int]()
+    for part in reversed(parts):
+        numbers = part.rounds.tolist()
+        older = [row for row, number in enumerate(numbers) if number not in newer]
+        kept.insert(0, part.select_rounds(older))
+        newer.update(numbers)
+    _check_together(kept)
+    rounds = np.concatenate([np.empty(0, np.int64), *(part.rounds for part in kept)])
+    order = np.argsort(rounds)
+    metrics = _concatenate([part.metrics for part in kept]).select_rounds(order)
+    completed = {number for part in parts for number in part.completed}
+    for part in parts:
+        completed |= set((part.rounds[~part.played] - 1).tolist())
+    first = parts[0] if parts else Results()
+    return replace(
+        first, rounds=rounds[order], values=metrics, completed=sorted(completed)
+    )
+
+
+def _check_together(parts: Sequence[Results]) -> None:
+    """Raise UserError unless several files can belong to one run."""
+    clients = sorted(set[int]().union(*map(count_clients, parts)))
+    if len(clients) > 1:
+        raise UserError(
+            f"results that are not of one run: one file is of {clients[0]} clients, "
+            f"another of {clients[1]}"
+        )
+    metrics = [part.metrics for part in parts]
+    rounds = sum(len(part.rounds) for part in parts)
+    entries = sum(len(one.ids) for one in metrics)
+    of_rounds = set[str]().union(*(one.of_rounds for one in metrics))
+    columns = set[str]().union(*(one.columns for one in metrics))
+    size = 8 * (rounds * len(of_rounds) + entries * len(columns))
+    if size > LIMIT:
+        raise UserError(
+            f"results of {size:,} bytes, more than the {LIMIT:,} that a run may have"
+        )
+
+
+def count_clients(results: Results) -> set[int]:
+    """Return the numbers of clients that the arrays have: one, or none if unknown."""
+    static, clients = results.static, results.metrics.clients
+    counts = {len(static[name]) for name in (*COUNTS, GROUP) if name in static}
+    return counts | ({clients} if clients else set())
+
+
+def _concatenate(parts: Sequence[Metrics]) -> Metrics:
+    """Return the rounds of several parts, one part after the other."""
+    parts = [Metrics(), *parts]  # the empty part keeps the concatenation valid
+    lengths = np.concatenate([np.diff(part.starts) for part in parts])
+    rounds = [len(part.starts) - 1 for part in parts]
+    entries = [len(part.ids) for part in parts]
+    return Metrics(
+        _join_columns([part.of_rounds for part in parts], rounds),
+        np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64),
+        np.concatenate([part.ids for part in parts]),
+        _join_columns([part.columns for part in parts], entries),
+        max(part.clients for part in parts),
+    )
+
+
+def _join_columns(
+    parts: Sequence[Columns], lengths: Sequence[int]
+) -> dict[str, np.ndarray]:
+    """Return the columns of several parts, with missing values for parts without one."""
+    joined = {}
+    for name in sorted(set[str]().union(*parts)):
+        dtype = np.result_type(*(part[name] for part in parts if name in part))
+        columns = []
+        for part, length in zip(parts, lengths, strict=True):
+            columns.append(part[name] if name in part else missing(length, dtype))
+        joined[name] = np.concatenate(columns)
+    return joined
+
+
+def missing(shape: int | tuple[int, int], dtype: np.dtype) -> np.ndarray:
+    """Return an array of missing values: NaN, or −1 for integers."""
+    return np.full(shape, np.nan if dtype.kind == "f" else -1, dtype)
+
+
+def long(array: np.ndarray) -> np.ndarray:
+    """Return whole numbers as int64, in which -1 marks missing ones, and others
+    unchanged.
+    """
+    return array.astype(np.int64) if array.dtype.kind in "iub" else array
 
 
 def read(folder: str | Path, run: str | None = None) -> Results:
@@ -111,257 +332,165 @@ def read(folder: str | Path, run: str | None = None) -> Results:
     """
     folder = Path(folder)
     for _ in range(ATTEMPTS):
+        damaged: dict[Path, str] = {}
+        # The list comes first: a round that is in none of the listed files is then in
+        # the merged one.
+        paths = list_rounds(folder)
         try:
-            return _read_once(folder, run)
+            parts = load_all(folder, paths, damaged, run)
         except FileNotFoundError:
             # a round was merged after the listing, so it is in the merged file now
             continue
+        notes = list(damaged.values())
+        if not parts:
+            raise UserError("; ".join([f"{folder}: no results here", *notes]))
+        return replace(merge(parts), notes=notes)
     raise UserError(f"{folder}: the results keep changing while they are read")
 
 
-def others(folder: Path, run: str) -> list[str]:
-    """Return a line for each file of results in a folder that belongs to another run."""
-    lines = []
-    for path in (folder / MERGED, folder / COPY, *listed(folder)):
-        try:
-            run_fingerprint.check(load(path).header.get(RUN), run)
-        except AnotherRun as error:
-            lines.append(describe_skipped(path, error))
-        except (FileNotFoundError, Damaged):
-            continue
-    return lines
+def list_rounds(folder: Path) -> list[Path]:
+    """Return the paths of unmerged files of rounds, ascending."""
+    return sorted((folder / ROUNDS).glob("*.h5"))
 
 
-def completed(folder: Path) -> list[int]:
-    """Return the numbers of rounds after which a folder's run was scored.
+def load_all(
+    folder: Path, paths: list[Path], damaged: dict[Path, str], run: str | None
+) -> list[Results]:
+    """Return the results in ``metrics.h5``, if it exists, and in files of rounds.
 
-    The result is empty if the folder cannot be read.
+    damaged: gets a line for each file that is damaged or of another run. Raises
+    FileNotFoundError for a missing file of rounds.
     """
-    try:
-        return read(folder).completed
-    except UserError:
-        return []
+    parts = []
+    for path in (folder / MERGED, *paths):
+        try:
+            part = load(path)
+            check_run(part.header.get(RUN), run)
+        except FileNotFoundError:
+            if path.name != MERGED:
+                raise
+            continue
+        except Damaged as error:
+            damaged[path] = f"{path}: damaged, left out ({error})"
+            continue
+        run = run or part.header.get(RUN)
+        parts.append(part)
+    return parts
 
 
-def encode(results: Results, packed: bool = False) -> bytes:
+def encode(results: Results) -> bytes:
     """Return the bytes of a file; the root group's attributes hold the header as JSON
     texts.
-
-    packed: whether values of the same type and shape share one dataset. This suits
-    files that are merged soon: HDF5 takes longer for a dataset than for its numbers.
     """
-    attributes = {
-        name: json.dumps(value)
-        for name, value in {**results.header, COMPLETED: results.completed}.items()
+    metrics = results.metrics
+    header = {
+        **results.header,
+        COMPLETED: results.completed,
+        CLIENT_COUNT: metrics.clients,
     }
-    recorded = Values.from_arrays(results.values, len(results.rounds))
-    of_clients = recorded.clients
-    attributes[CLIENT_COUNT] = json.dumps(of_clients.clients)
-    values = {**recorded.of_rounds, **of_clients.columns}
     datasets = {
-        f"partition/{name}": _short(array) for name, array in results.static.items()
+        "rounds": results.rounds,
+        IDS: _short(metrics.ids),
+        STARTS: _short(metrics.starts),
     }
-    datasets |= {IDS: _short(of_clients.ids), STARTS: _short(of_clients.starts)}
-    values = {f"values/{name}": array for name, array in values.items()}
-    if packed:
-        alike: dict[
-            tuple[str, tuple[int, ...]], list[str]
-        ] = {}  # names by type and shape
-        for name, array in values.items():
-            alike.setdefault((array.dtype.str, array.shape), []).append(name)
-        attributes[PACKED] = json.dumps(list(alike.values()))
-        values = {
-            f"{PACKED}/{i}": np.stack([values[name] for name in names])
-            for i, names in enumerate(alike.values())
-        }
-    datasets |= values
-    content = hdf5.encode({"rounds": results.rounds, **datasets}, attributes)
-    return hdf5.seal(KIND, content)
+    for name, array in results.static.items():
+        datasets[STATIC + name] = _short(array)
+    for name, array in {**metrics.of_rounds, **metrics.columns}.items():
+        datasets[VALUES + name] = array
+    attributes = {name: json.dumps(value) for name, value in header.items()}
+    return hdf5.seal(KIND, hdf5.encode(datasets, attributes))
 
 
 def load(path: Path) -> Results:
     """Return the results in a file from ``encode``. Raises FileNotFoundError or
     Damaged.
     """
-    datasets, attributes = hdf5.decode(
-        hdf5.unseal(KIND, untrusted_files.read_bytes(path, results_form.LIMIT))
-    )
-    try:
-        rounds = datasets["rounds"]
-        datasets = results_form.unpacked(datasets, attributes.pop(PACKED, "[]"), PACKED)
-    except (KeyError, ValueError) as error:
-        raise Damaged("not a complete file of results") from error
-    header = results_form.header(attributes)
-    static = _below("partition/", datasets)
-    static = {name: results_form.long(array) for name, array in static.items()}
-    recorded = _below("values/", datasets)
-    columns = {
-        name: results_form.long(recorded.pop(name))
-        for name in list(recorded)
-        if MetricName.parse(name).of_clients
-    }
-    clients = results_form.entries(
-        rounds.size,
-        datasets.get(IDS),
-        datasets.get(STARTS),
+    content = hdf5.unseal(KIND, untrusted_files.read_bytes(path, LIMIT))
+    datasets, attributes = hdf5.decode(content)
+    entries = {name: untrusted_files.parsed(text) for name, text in attributes.items()}
+    header: dict[str, Any] = dict(untrusted_files.checked(entries, Header))
+    if not {"rounds", IDS, STARTS} <= datasets.keys():
+        raise Damaged("not a complete file of results")
+    static, of_rounds, columns = {}, {}, {}
+    for path_inside, array in datasets.items():
+        name = path_inside.partition("/")[2]
+        if path_inside.startswith(STATIC):
+            static[name] = long(array)
+        elif path_inside.startswith(VALUES):
+            of_clients = MetricName.parse(name).of_clients
+            (columns if of_clients else of_rounds)[name] = (
+                long(array) if of_clients else array
+            )
+    metrics = Metrics(
+        of_rounds,
+        long(datasets[STARTS]),
+        long(datasets[IDS]),
         columns,
         header.pop(CLIENT_COUNT, None),
     )
-    results_form.check(rounds, static, recorded, clients)
-    values = Values(recorded, clients)
-    return Results(header, static, rounds, values, header.pop(COMPLETED, []))
+    completed = header.pop(COMPLETED, [])
+    _check_entries(len(np.atleast_1d(datasets["rounds"])), metrics)
+    results = Results(header, static, datasets["rounds"], metrics, completed)
+    _check(results, of_rounds)
+    return results
 
 
-def merge(parts: Sequence[Results]) -> tuple[np.ndarray, Values]:
-    """Return the rounds [T], ascending, and the values of all parts.
+def _check_entries(rounds: int, metrics: Metrics) -> None:
+    """Raise Damaged unless clients' entries belong to so many rounds.
 
-    A round in several parts is taken whole from the last of them. Raises UserError for
-    parts that cannot belong to one run.
+    ``starts`` ascend from 0 to N. ``ids`` [N] ascend within each round and are below
+    ``clients``. The columns are [N].
     """
-    owners = {
-        int(number): (part, row)
-        for part in parts
-        for row, number in enumerate(part.rounds)
-    }
-    rounds = np.array(sorted(owners), np.int64)
-    # by id of a part: positions in ``rounds`` of the rounds taken from it, and their
-    # rows in it
-    sources: dict[int, tuple[list[int], list[int]]] = {}
-    for position, number in enumerate(rounds.tolist()):
-        part, row = owners[number]
-        positions, rows = sources.setdefault(id(part), ([], []))
-        positions.append(position)
-        rows.append(row)
-    chosen = [(part, *sources[id(part)]) for part in parts if id(part) in sources]
-    recorded = {
-        id(part): Values.from_arrays(part.values, len(part.rounds)) for part in parts
-    }
-    results_form.check_together(
-        len(rounds), [(part.static, recorded[id(part)]) for part in parts]
+    ids, starts, clients = metrics.ids, metrics.starts, metrics.clients
+    right = (
+        ids.dtype == starts.dtype == np.int64
+        and ids.ndim == 1
+        and starts.shape == (rounds + 1,)
+        and starts[0] == 0
+        and starts[-1] == len(ids)
+        and (starts[1:] >= starts[:-1]).all()
+        and isinstance(clients, int)
+        and 0 <= clients <= MOST_CLIENTS
+        and ids.min(initial=0) >= 0
+        and ids.max(initial=-1) < clients
     )
-    taken = [(recorded[id(part)], rows, places) for part, places, rows in chosen]
-    names = sorted({name for values, _, _ in taken for name in values.of_rounds})
-    of_rounds = {name: _merged(name, len(rounds), taken) for name in names}
-    of_clients = [(values.clients, rows, places) for values, rows, places in taken]
-    return rounds, Values(of_rounds, client_numbers.joined(of_clients, len(rounds)))
+    if not right:
+        raise Damaged("its entries are not those of clients in rounds")
+    same_round = metrics.rounds[1:] == metrics.rounds[:-1]
+    if (same_round & (ids[1:] <= ids[:-1])).any():
+        raise Damaged("its clients are not in their order")
+    _check_shapes(metrics.columns, ids.shape)
 
 
-def scored_after(parts: Sequence[Results]) -> list[int]:
-    """Return ``Results.completed`` of all parts, from their entries and their rounds."""
-    known = {number for part in parts for number in part.completed}
-    return sorted(
-        known
-        | {int(round) - 1 for part in parts for round in part.rounds[~part.played]}
-    )
+def _check_shapes(arrays: Mapping[str, np.ndarray], shape: tuple[int, ...]) -> None:
+    """Raise Damaged for an array of another shape."""
+    for name, array in arrays.items():
+        if array.shape != shape:
+            raise Damaged(f"values {name!r} have shape {array.shape}, not {shape}")
 
 
-def listed(folder: Path) -> list[Path]:
-    """Return the paths of unmerged files of rounds, ascending."""
-    return sorted((folder / ROUNDS).glob("*.h5"))
+def _check(results: Results, of_rounds: Mapping[str, np.ndarray]) -> None:
+    """Raise Damaged for invalid rounds, static arrays or values of rounds.
 
-
-def _merged(
-    name: str, length: int, taken: list[tuple[Values, list[int], list[int]]]
-) -> np.ndarray:
-    """Return the array [length] of a round's metric.
-
-    taken: the values of each part, the rows to take, and their places.
+    Rounds are ascending int64 [T]. COUNTS are [clients, classes], with as many clients
+    as the per-client metrics.
     """
-    arrays = [
-        values.of_rounds[name] for values, _, _ in taken if name in values.of_rounds
-    ]
-    merged = client_numbers.missing(length, np.result_type(*arrays))
-    for values, rows, places in taken:
-        if name in values.of_rounds:
-            merged[places] = values.of_rounds[name][rows]
-    return merged
-
-
-def _read_once(folder: Path, run: str | None) -> Results:
-    """Return the results in a folder. Raises FileNotFoundError during a merge."""
-    # The list comes first: a round that is in none of the listed files is then in
-    # the merged one.
-    paths, notes = listed(folder), list[str]()
-    merged = load_merged(folder, notes, run)
-    parts: list[Results] = []
-    for path in paths:
-        first = merged or (parts[0] if parts else Results())
-        part = load_or_note(path, notes, run or first.header.get(RUN))
-        if part is not None:
-            parts.append(part)
-    if merged is None and not parts:
-        raise UserError("; ".join([f"{folder}: no results here", *notes]))
-    merged = merged or Results()
-    rounds, values = merge([merged, *parts])
-    return Results(
-        merged.header,
-        merged.static,
-        rounds,
-        values,
-        scored_after([merged, *parts]),
-        notes,
-    )
-
-
-def load_merged(
-    folder: Path, notes: list[str], run: str | None = None
-) -> Results | None:
-    """Return the merged results: the file or its copy, whichever has more rounds.
-
-    The result is None without both. run: the fingerprint of their run. notes: gets a
-    line for each file that is damaged or of another run.
-    """
-    merged = from_copy = None
-    with suppress(FileNotFoundError):
-        merged = load_or_note(folder / MERGED, notes, run)
-    if merged is not None and _is_copied(folder):
-        return merged
-    with suppress(FileNotFoundError):
-        run = run or (merged.header.get(RUN) if merged else None)
-        from_copy = load_or_note(folder / COPY, notes, run)
-    if merged is None and from_copy is not None and notes:
-        notes[-1] += "; its copy counts"
-    if merged is None or from_copy is None:
-        return merged or from_copy
-    # A writer killed between the two files leaves a newer copy.
-    return from_copy if len(from_copy.rounds) > len(merged.rounds) else merged
-
-
-def _is_copied(folder: Path) -> bool:
-    """Return whether the merged file and its copy have the same bytes.
-
-    The comparison is faster than decoding both.
-    """
-    try:
-        merged = untrusted_files.read_bytes(folder / MERGED, results_form.LIMIT)
-        return merged == untrusted_files.read_bytes(folder / COPY, results_form.LIMIT)
-    except (FileNotFoundError, Damaged):
-        return False
-
-
-def load_or_note(
-    path: Path, notes: list[str], run: str | None = None
-) -> Results | None:
-    """Return the results in a file, or None for a damaged file or one of another run.
-
-    Such a file adds a line to ``notes``. Raises FileNotFoundError.
-    """
-    try:
-        part = load(path)
-        run_fingerprint.check(part.header.get(RUN), run)
-    except Damaged as error:
-        notes.append(describe_skipped(path, error))
-        return None
-    return part
-
-
-def _below(prefix: str, datasets: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Return the datasets whose path starts with ``prefix``, by the rest of it."""
-    return {
-        name.removeprefix(prefix): array
-        for name, array in datasets.items()
-        if name.startswith(prefix)
-    }
+    rounds, static = results.rounds, results.static
+    ascending = (
+        rounds.ndim == 1 and (rounds[1:] > rounds[:-1]).all()
+    )  # differences could overflow
+    if rounds.dtype != np.int64 or not ascending or (rounds < 0).any():
+        raise Damaged("its rounds are not a list of ascending numbers")
+    _check_shapes(of_rounds, rounds.shape)
+    for name, dimensions in ((COUNTS[0], 2), (COUNTS[1], 2), (GROUP, 1)):
+        array = static.get(name, np.ones((1,) * dimensions, np.int64))
+        right = array.dtype == np.int64 and array.ndim == dimensions
+        if not right or array.min(initial=0) < 0:
+            raise Damaged(f"{name!r} are not whole numbers of clients")
+        if name in COUNTS and not array.any():
+            raise Damaged(f"{name!r} count no samples")
+    if len(count_clients(results)) > 1:
+        raise Damaged("its arrays are of different numbers of clients")
 
 
 def _short(array: np.ndarray) -> np.ndarray:

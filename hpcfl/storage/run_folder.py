@@ -1,7 +1,7 @@
 """The folder of one run: its identity, its availability, and starting it over.
 
 It contains ``run.json`` (the identity and the resolved configuration),
-``partition.h5``, ``metrics.h5`` with its copy and ``rounds/``, ``checkpoints/``,
+``partition.h5``, ``metrics.h5``, ``rounds/``, ``checkpoints/``,
 ``.lock`` and ``failure.txt``. ``run_status.py`` computes the progress of a run.
 """
 
@@ -35,12 +35,11 @@ EVIDENCE = (
     RUN,
     PARTITION,
     results.MERGED,
-    results.COPY,
     results.ROUNDS,
     CHECKPOINTS,
     FAILURE,
 )
-FILES = (RUN, PARTITION, results.MERGED, results.COPY, FAILURE)
+FILES = (RUN, PARTITION, results.MERGED, FAILURE)
 FOLDERS = (results.ROUNDS, CHECKPOINTS)
 CELLS = "sweep.json"  # in the folder of a sweep, see ``sweep_folder.py``
 JOBS = "jobs"  # the submitted jobs, see ``cluster/submission_folder.py``
@@ -49,7 +48,7 @@ NO_RESULTS = (LOCK, JOBS)  # other names that a folder may have before its first
 
 def is_run(folder: Path) -> bool:
     """Return whether a folder holds readable parts of a run."""
-    return any((folder / name).exists() for name in (RUN, results.MERGED, results.COPY))
+    return any((folder / name).exists() for name in (RUN, results.MERGED))
 
 
 def examine(folder: Path, config: Config, fresh: bool) -> bool:
@@ -68,12 +67,14 @@ def examine(folder: Path, config: Config, fresh: bool) -> bool:
             f"{folder / folders[0]}: is a folder where a file belongs; choose another --out, or "
             "--fresh to move all aside"
         )
-    newest = _newest(folder)
+    run, checkpoints = config.fingerprint(), folder / CHECKPOINTS
+    newest = _newest(checkpoints, run)
     _refuse_another(folder, config)
-    _refuse_others(folder, config.fingerprint())
-    done, completed = newest.round if newest else 0, results.completed(folder)
+    done, completed = newest.round if newest else 0, list[int]()
+    with suppress(UserError):
+        completed = results.read(folder, run).completed
     if is_finished(config.rounds, done, completed):
-        whole = manifest.intact(folder / CHECKPOINTS)
+        whole = manifest.latest(checkpoints, run, verified=True)
         return is_finished(config.rounds, whole.round if whole else 0, completed)
     if done > config.rounds:
         raise UserError(
@@ -316,20 +317,10 @@ def _refuse_another(folder: Path, config: Config) -> None:
         )
 
 
-def _refuse_others(folder: Path, run: str) -> None:
-    """Refuse a folder with files of another run, which this run would remove.
-
-    run: the fingerprint of the requested run. Raises UserError.
-    """
-    checkpoints = manifest.others(folder / CHECKPOINTS, run)
-    for line in [*checkpoints, *results.others(folder, run)]:
-        raise UserError(f"{line}, or choose another --out, or --fresh to start over")
-
-
-def _newest(folder: Path) -> Manifest | None:
+def _newest(checkpoints: Path, run: str) -> Manifest | None:
     """Return the newest checkpoint, as ``manifest.latest`` finds it. Raises UserError."""
     try:
-        return manifest.latest(folder / CHECKPOINTS)
+        return manifest.latest(checkpoints, run)
     except RunFailure as error:
         raise UserError(
             f"{error}; choose another --out, or make it readable"

@@ -12,12 +12,12 @@ last of these files determines the stage:
   merged metrics
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import IntEnum
 from pathlib import Path
 
 from hpcfl.storage import lock, run_folder
-from hpcfl.storage.manifest import latest, newest_first, others
+from hpcfl.storage.manifest import latest, newest_first
 from hpcfl.storage.results import Results
 
 
@@ -45,7 +45,6 @@ class RunStatus:
     locked: whether a process has the folder now.
     failure: why the last attempt failed; None if it did not, or the run is finished.
     checkpoints_lost: whether the run has checkpoints, but no readable one.
-    others: a line for each checkpoint of another run.
     """
 
     stage: Stage
@@ -56,7 +55,6 @@ class RunStatus:
     locked: bool
     failure: str | None
     checkpoints_lost: bool = False
-    others: list[str] = field(default_factory=list)
 
     @property
     def finished(self) -> bool:
@@ -83,7 +81,6 @@ def look(
     """
     checkpoints = folder / run_folder.CHECKPOINTS
     checkpoint = latest(checkpoints, run)
-    of_others = others(checkpoints, run)
     done = checkpoint.round if checkpoint else 0
     stage = _stage(folder, rounds_requested, done, results)
     return RunStatus(
@@ -94,8 +91,7 @@ def look(
         results.completed,
         lock.held(folder),
         None if stage == Stage.FINISHED else run_folder.failure(folder),
-        checkpoint is None and len(newest_first(checkpoints)) > len(of_others),
-        of_others,
+        checkpoint is None and bool(newest_first(checkpoints)),
     )
 
 

@@ -9,7 +9,8 @@ from hpcfl.data.partition import Split
 from hpcfl.errors import UserError
 from hpcfl.experiment import config
 from hpcfl.experiment.config import Config
-from hpcfl.storage import run_fingerprint
+from hpcfl.files.atomic import Damaged
+from hpcfl.storage.forms import check_run
 from hpcfl.storage.run_folder import PARTITION, RUN
 
 # The keys that may name a user's own code, which is needed to make the models again.
@@ -63,8 +64,10 @@ def read_again(folder: Path, table: Mapping[str, Any], own: Collection[str]) -> 
             f"hpcfl.load(…, own={unnamed})"
         )
     partition = folder / PARTITION
-    owner = Split.load(partition).run
-    run_fingerprint.require(partition, owner, config.fingerprint(table))
+    try:
+        check_run(Split.load(partition).run, config.fingerprint(table))
+    except Damaged as error:
+        raise UserError(f"{partition}: {error}") from None
     wanted: dict[str, Any] = deepcopy(dict(table))
     # The defaults of a protocol are in the resolved configuration already.
     wanted["protocol"] = None

@@ -6,9 +6,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from hpcfl.scores.metric_names import MetricName
-from hpcfl.storage.client_numbers import ClientNumbers
 from hpcfl.storage.result_rounds import compute_entry_scores
-from hpcfl.storage.results import GROUP, Results
+from hpcfl.storage.results import GROUP, Metrics, Results
 
 if TYPE_CHECKING:
     import pandas
@@ -38,7 +37,7 @@ def clients(results: Results) -> "pandas.DataFrame":
     """
     import pandas
 
-    recorded = results.clients
+    recorded = results.metrics
     columns = _recorded_of_clients(recorded)
     for part in ("train", "test"):
         class_counts = results.static.get(f"{part}_counts")
@@ -60,7 +59,7 @@ def clients(results: Results) -> "pandas.DataFrame":
     return pandas.DataFrame(in_order, index=index)
 
 
-def _recorded_of_clients(recorded: ClientNumbers) -> dict[str, np.ndarray]:
+def _recorded_of_clients(recorded: Metrics) -> dict[str, np.ndarray]:
     """Return the clients' numbers by column of the data frame, [N] each."""
     columns = {}
     for text, numbers in recorded.columns.items():

@@ -98,7 +98,7 @@ def load_run(folder: Path, own: Collection[str] = ()) -> Run:
         )
     run = run or results.header.get(recorded.RUN)
     status = run_status.look(folder, config["rounds"], results, run)
-    notes += [*status.others, *_lost(folder, status, results)]
+    notes += _lost(folder, status, results)
     column, measure = counts(config["evaluation"], results)
     summary = summarise(config, results, column, measure, status, notes)
     return Run(

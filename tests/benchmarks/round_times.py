@@ -139,7 +139,7 @@ def _play(
             Checkpoints(folder / "checkpoints", communicator),
             metrics,
             meta={},
-            report=lambda number, values: records.append(values),
+            report=lambda result: records.append(result.values),
         )
         for number in numbers:
             if number == numbers[1]:

@@ -18,7 +18,7 @@ from inside import Strike
 from job import Job
 from scene import FINISH, Scene
 
-OF_OTHERS = ("checkpoints", "metrics.h5", "metrics-copy.h5", "partition.h5")
+OF_OTHERS = ("checkpoints", "metrics.h5", "partition.h5")
 MODELS = {"client-0.json", "client-0.safetensors", "client.pt2"}
 EXPORTING = 40  # operations, about
 
@@ -35,11 +35,13 @@ def others_files(scene: Scene) -> Outcome:
     before, begun = scene.stamp(), time.monotonic()
     job = scene.start(scene.ranks())
     code = job.end(GRACE)
-    wrong = judge.unchanged(before, scene.stamp())
-    if chosen != ["partition.h5"] or code != 0:  # of which a complete run reads nothing
+    wrong = []
+    if code != 0:
+        wrong += judge.unchanged(before, scene.stamp())
         wrong += judge.refused(code, job)
-        if "of another run" not in job.err:
-            wrong.append(f"nothing said about another run: {job.err}")
+    # A complete run reads nothing of its partition.
+    if chosen != ["partition.h5"] and "of another run" not in job.said:
+        wrong.append(f"nothing said about another run: {job.said}")
     wrong += _shown_as_own(scene)
     shutil.rmtree(scene.folder)
     aside.rename(scene.folder)

@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 
 from hpcfl.storage import results
-from hpcfl.storage.client_numbers import Values
 from hpcfl.storage.manifest import Manifest
 from hpcfl.storage.results import Results
 from hpcfl.storage.shards import Shard
@@ -125,12 +124,9 @@ def test_clients_of_another_shape(tmp_path, look, wrong):
     name = "clients/pre/total"
 
     def change(old: Results) -> Results:
-        columns = old.clients.columns
-        of_clients = replace(
-            old.clients, columns={**columns, name: wrong(columns[name])}
-        )
-        of_rounds = Values.from_arrays(old.values, len(old.rounds)).of_rounds
-        return replace(old, values=Values(of_rounds, of_clients))
+        columns = dict(old.metrics.columns)
+        columns[name] = wrong(columns[name])
+        return replace(old, values=replace(old.metrics, columns=columns))
 
     look(forged(tmp_path / "run", change))
 

@@ -124,7 +124,7 @@ def play(tmp_path, own_data):
             Checkpoints(folder / "checkpoints", alone),
             metrics,
             {},
-            lambda round, values: None,
+            lambda result: None,
         )
         federation.run(0, StopRequest(lambda: None))
         return federation, metrics.values()

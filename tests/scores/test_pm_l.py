@@ -57,7 +57,7 @@ def spiral(tmp_path):
             Checkpoints(tmp_path / "checkpoints", alone),
             MetricsWriter(tmp_path, {}, {}),
             {},
-            lambda round, values: None,
+            lambda result: None,
         ).run(0, StopRequest(lambda: None))
         return prepared, read(tmp_path).values
 

@@ -4,6 +4,7 @@ fault left is continued.
 
 import json
 import os
+import re
 import shutil
 import signal
 from functools import partial
@@ -217,12 +218,12 @@ def die_scoring(patched, method):
 
 
 def die_merging(patched, method):
-    patched.setattr(MetricsWriter, "conclude", lambda self, round, values: die())
+    patched.setattr(MetricsWriter, "conclude", lambda *arguments: die())
 
 
 def die_writing(patched, method, name, after=False):
-    """The writing of the metrics or of their copy with round R + 1, before or after it
-    is there under its name.
+    """The writing of the metrics with round R + 1, before or after they are there under
+    their name.
     """
     write, conclude = atomic.write, MetricsWriter.conclude
 
@@ -232,9 +233,9 @@ def die_writing(patched, method, name, after=False):
         if path.name == name:
             die()
 
-    def concluding(self, round, values):
+    def concluding(*arguments):
         patched.setattr(atomic, "write", write_or_die)
-        conclude(self, round, values)
+        conclude(*arguments)
 
     patched.setattr(MetricsWriter, "conclude", concluding)
 
@@ -256,7 +257,6 @@ def unscored(tmp_path_factory):
     return folder
 
 
-WRITING_COPY = partial(die_writing, name=results.COPY)
 WRITING_MERGED = partial(die_writing, name=results.MERGED)
 AFTER_MERGED = partial(die_writing, name=results.MERGED, after=True)
 
@@ -267,15 +267,13 @@ AFTER_MERGED = partial(die_writing, name=results.MERGED, after=True)
     [
         ("cwfedavg", None, False),  # in the scoring, as it was when it came here
         ("cwfedavg", die_merging, False),
-        # The copy is written first; of the two the one with more rounds counts.
-        ("cwfedavg", WRITING_COPY, False),
-        ("cwfedavg", WRITING_MERGED, True),
+        ("cwfedavg", WRITING_MERGED, False),
         ("cwfedavg", AFTER_MERGED, True),
         # methods that score otherwise, whose results are written as the others'
         ("fedbabu", None, False),
-        ("fedbabu", WRITING_MERGED, True),
+        ("fedbabu", AFTER_MERGED, True),
         ("local", None, False),
-        ("local", WRITING_MERGED, True),
+        ("local", AFTER_MERGED, True),
     ],
 )
 def test_killed_in_the_final_scoring_and_completed_by_the_same_command(
@@ -383,8 +381,6 @@ def test_a_mistake_found_after_the_beginning_is_a_failure_and_said_so(
 @pytest.mark.parametrize(
     "damaged",
     [
-        "metrics.h5",
-        "metrics-copy.h5",
         "run.json",
         "partition.h5",
         "the newest manifest",
@@ -505,74 +501,46 @@ def test_without_its_description_a_run_is_seen_by_all_who_look(finished):
     assert not play(folder)
 
 
-OTHERS = {
-    "its checkpoints": ["checkpoints"],
-    "its metrics, the copy is ours": ["metrics.h5"],
-    "its copy, the metrics are ours": ["metrics-copy.h5"],
-    "its metrics and copy": ["metrics.h5", "metrics-copy.h5"],
-    "its metrics, copy and checkpoints": [
-        "metrics.h5",
-        "metrics-copy.h5",
-        "checkpoints",
-    ],
-    "a round of it": ["rounds/00000003.h5"],
-    "its partition": ["partition.h5"],
-    "its newest checkpoint beside ours": ["checkpoints/manifest-00000004.json"],
-    "all but run.json": ["checkpoints", "metrics.h5", "metrics-copy.h5", "rounds"],
-}
-
-
 @pytest.fixture(scope="module")
-def two_runs(calm, tmp_path_factory):
-    """A run that is at rest, and another of the same shape that is further on."""
-    folder = tmp_path_factory.mktemp("two")
-    shutil.copytree(calm("fedavg"), folder / "ours")
-    play(folder / "theirs", "fedavg", rounds=4, seed=7)
-    merged = results.read(folder / "theirs")
-    one = results.Results(
-        {"run": merged.header["run"]},
-        {},
-        merged.rounds[2:3],
-        {name: values[2:3] for name, values in merged.values.items()},
-    )
-    (folder / "theirs" / "rounds" / "00000003.h5").write_bytes(results.encode(one))
+def theirs(tmp_path_factory):
+    """Another run of the same shape, which is further on."""
+    folder = tmp_path_factory.mktemp("two") / "theirs"
+    play(folder, "fedavg", rounds=4, seed=7)
     return folder
 
 
-def put(source: Path, target: Path) -> None:
-    if source.is_dir():
-        shutil.rmtree(target)
-        shutil.copytree(source, target)
+@pytest.mark.slow
+@pytest.mark.parametrize("which", ["checkpoints", "metrics.h5", "partition.h5"])
+def test_files_of_another_run_count_as_damaged(theirs, calm, finished, capsys, which):
+    ours = finished("fedavg")
+    if which == "checkpoints":
+        shutil.copytree(theirs / which, ours / which, dirs_exist_ok=True)
     else:
-        shutil.copyfile(source, target)
-        if source.parent.name == "checkpoints":  # with the files that it lists
-            for shard in source.parent.glob("*-*.h5"):
-                shutil.copyfile(shard, target.parent / shard.name)
+        shutil.copyfile(theirs / which, ours / which)
+    other = r"of another run: fedavg on tiny:blobs, seed 7, [0-9a-f]{16}"
+    shown = loading.load_run(ours)
+    if which == "metrics.h5":
+        assert re.search(rf"metrics\.h5: damaged, left out \({other}", shown.notes[0])
+        assert not shown.results.rounds.size
+    if which == "partition.h5":
+        with pytest.raises(UserError, match=other):
+            loading.load_run(ours, ["tiny:blobs"]).models.model(0)
+    assert play(ours, "fedavg", rounds=5)
+    if which != "partition.h5":
+        assert re.search(other, capsys.readouterr().out)
+    again = loading.load_run(ours).summary
+    assert again.digest == loading.load_run(calm("fedavg", 5)).summary.digest
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("which", OTHERS)
-def test_files_of_another_run_are_not_taken_for_this_ones(two_runs, tmp_path, which):
-    ours = tmp_path / "run"
-    shutil.copytree(two_runs / "ours", ours)
-    own = results.read(ours)
-    for name in OTHERS[which]:
-        put(two_runs / "theirs" / name, ours / name)
-    before = content(tmp_path)
-    whose = r"of another run \(fedavg on tiny:blobs, seed 7, [0-9a-f]{16}\), left out"
-    with pytest.raises(UserError, match=f"{whose}; move it out of this folder") as said:
+def test_checkpoints_that_are_all_of_another_run_are_refused(theirs, finished):
+    ours = finished("fedavg")
+    shutil.rmtree(ours / "checkpoints")
+    shutil.copytree(theirs / "checkpoints", ours / "checkpoints")
+    before = content(ours)
+    with pytest.raises(UserError, match=r"no checkpoint is left .*of another run"):
         play(ours, "fedavg", rounds=5)
-    assert len(str(said.value).splitlines()) == 1 and content(tmp_path) == before
-    shown = loading.load_run(ours)
-    for row, round in enumerate(shown.results.rounds.tolist()):
-        of_round = own.rounds.tolist().index(round)
-        for name, values in shown.results.values.items():
-            np.testing.assert_array_equal(values[row], own.values[name][of_round])
-    if which == "its partition":  # of which nothing is shown; its models are of it
-        with pytest.raises(UserError, match=whose):
-            loading.load_run(ours, ["tiny:blobs"]).models.model(0)
-    else:
-        assert any("of another run (fedavg on tiny:blobs" in n for n in shown.notes)
+    assert content(ours) == before
 
 
 @pytest.mark.slow
@@ -587,32 +555,6 @@ def test_a_run_keeps_its_identity_where_it_is_prolonged_or_called_otherwise(
         name="b",
         runtime={"lanes": 2},
     )
-    same(calm(rounds=5), folder)
-
-
-@pytest.mark.slow
-def test_of_metrics_and_their_copy_the_one_counts_that_knows_more_rounds(
-    calm, finished
-):
-    folder = finished()
-    metrics = folder / "metrics.h5"
-    whole = results.load(metrics)
-    old = results.Results(
-        whole.header,
-        whole.static,
-        whole.rounds[:2],
-        {name: values[:2] for name, values in whole.values.items()},
-    )
-    metrics.write_bytes(results.encode(old))
-    shown = loading.load_run(folder).summary
-    assert shown.finished and shown.rounds == 3
-    assert not shown.notes  # as after a kill between the two: nothing is lost
-    assert not play(folder, rounds=3)
-    play(folder, rounds=5)
-    for name in ("metrics.h5", "metrics-copy.h5"):
-        there = results.load(folder / name)
-        assert there.rounds.tolist() == [1, 2, 3, 4, 5, 6]
-        assert there.completed == [3, 5]
     same(calm(rounds=5), folder)
 
 

@@ -1,5 +1,5 @@
-"""Files of results with a right checksum and wrong content: one line each, before
-anything is computed from them.
+"""Sparse metrics of clients, and files of results: those with a right checksum and wrong
+content are one line each, before anything is computed from them.
 """
 
 import json
@@ -13,7 +13,16 @@ from hpcfl.experiment import config
 from hpcfl.files import hdf5
 from hpcfl.files.atomic import Damaged
 from hpcfl.storage import results
+from hpcfl.storage.metrics import MetricsWriter
+from hpcfl.storage.results import Metrics, Results
 
+NAN = np.nan
+# three rounds of four clients: in the first clients 1 and 3 were asked, then nobody,
+# then client 0, which has no b
+SERIES = {
+    "clients/a": np.array([[NAN, 1, NAN, 3], [NAN] * 4, [5, NAN, NAN, NAN]]),
+    "clients/b": np.array([[-1, 2, -1, 4], [-1] * 4, [-1] * 4]),
+}
 CONFIG = config.parse({"method": {"name": "fedavg"}}).resolved()
 ROUNDS = np.array([1, 2, 3])
 RIGHT = {
@@ -147,27 +156,6 @@ def test_a_wrong_header_is_one_line(tmp_path, header):
     refused(write(tmp_path, RIGHT, HEADER | header))
 
 
-@pytest.mark.parametrize(
-    "names",
-    [
-        '{"a": 1}',
-        '["a"]',
-        '[["values/a"]]',
-        '[["values/a", "values/b"]]',
-        "[[], []]",
-        "[[1, 2]]",
-    ],
-)
-def test_wrong_names_of_values_that_lie_together_are_one_line(tmp_path, names):
-    refused(
-        write(
-            tmp_path,
-            RIGHT | {"packed/0": np.array(2.0) if "b" in names else np.zeros((2, 3))},
-            {"packed": names},
-        )
-    )
-
-
 @pytest.mark.timeout(10)
 @pytest.mark.parametrize(
     "plant", [os.mkfifo, lambda path: path.symlink_to("/dev/zero"), os.mkdir]
@@ -188,29 +176,90 @@ def parts(folder, first, second):
         path = folder / results.ROUNDS / f"{i}.h5"
         path.parent.mkdir(exist_ok=True)
         length = len(next(iter(values.values())))
-        path.write_bytes(
-            results.encode(
-                results.Results(rounds=np.arange(length) + 1000 * i, values=values)
-            )
-        )
+        part = Results(rounds=np.arange(length) + 1000 * i, values=values)
+        path.write_bytes(results.encode(part))
 
 
 def test_files_of_different_runs_are_one_line(tmp_path):
     write(tmp_path, RIGHT, HEADER)  # of two clients
-    for name in ("a", "pre/correct"):
-        parts(tmp_path, {"b": np.zeros(2)}, {f"clients/{name}": np.zeros((1, 4))})
-        with pytest.raises(
-            UserError,
-            match="not of one run: one file is of 2 clients, another of 4",
-        ):
-            results.read(tmp_path)
+    parts(tmp_path, {"b": np.zeros(2)}, {"clients/a": np.zeros((1, 4))})
+    with pytest.raises(UserError, match="one file is of 2 clients, another of 4"):
+        results.read(tmp_path)
 
 
 @pytest.mark.slow
 def test_small_files_do_not_make_huge_results(tmp_path, monkeypatch):
-    monkeypatch.setattr("hpcfl.storage.results_form.LIMIT", 8 * 1001 * 1001)
-    parts(tmp_path, {"a": np.zeros(999)}, {f"b{i}": np.zeros(1) for i in range(1000)})
-    assert len(results.read(tmp_path).rounds) == 1000
-    parts(tmp_path, {"a": np.zeros(1000)}, {f"b{i}": np.zeros(1) for i in range(1001)})
-    with pytest.raises(UserError, match="more than the 8,016,008 that a run may have"):
+    monkeypatch.setattr(results, "LIMIT", 8 * 501 * 501)
+    parts(tmp_path, {"a": np.zeros(499)}, {f"b{i}": np.zeros(1) for i in range(500)})
+    assert len(results.read(tmp_path).rounds) == 500
+    parts(tmp_path, {"a": np.zeros(500)}, {f"b{i}": np.zeros(1) for i in range(501)})
+    with pytest.raises(UserError, match="more than the 2,008,008 that a run may have"):
         results.read(tmp_path)
+
+
+def same(found, expected):
+    assert found.keys() == expected.keys()
+    for name, array in expected.items():
+        np.testing.assert_array_equal(found[name], array)
+
+
+def test_only_clients_that_have_a_number_are_entries():
+    metrics = Metrics.from_arrays({**SERIES, "c": np.arange(3)}, 3)
+    assert metrics.starts.tolist() == [0, 2, 2, 3] and metrics.ids.tolist() == [1, 3, 0]
+    assert metrics.rounds.tolist() == [0, 0, 2]
+    assert metrics.columns["clients/b"].tolist() == [2, 4, -1]
+    same(metrics, {**SERIES, "c": np.arange(3)})
+    turned = metrics.select_rounds([2, 0])
+    same(turned, {name: array[[2, 0]] for name, array in metrics.items()})
+    same(
+        metrics.select_names(["c", "clients/a"]),
+        {"c": np.arange(3), "clients/a": SERIES["clients/a"]},
+    )
+
+
+def test_rounds_of_several_parts_lie_in_their_order():
+    """The first part has rounds 1 and 3 of a, the second round 2, and of b alone."""
+    first = Results(
+        rounds=np.array([1, 3]), values={"clients/a": SERIES["clients/a"][[0, 2]]}
+    )
+    second = Results(
+        rounds=np.array([2]), values={"clients/b": np.array([[7, -1, -1, 8]])}
+    )
+    found = results.merge([first, second])
+    assert found.rounds.tolist() == [1, 2, 3]
+    b = np.array([[-1] * 4, [7, -1, -1, 8], [-1] * 4])
+    same(found.values, {"clients/a": SERIES["clients/a"], "clients/b": b})
+    assert found.metrics.ids.tolist() == [1, 3, 0, 3, 0]
+
+
+def test_metrics_of_some_and_of_all_clients_in_one_round():
+    some = Metrics(
+        {}, np.array([0, 1]), np.array([1]), {"clients/a": np.array([2.0])}, 3
+    )
+    found = results.make_round(4, {"clients/b": np.array([4, 5, 6]), "c": 1}, some)
+    expected = {"c": [1], "clients/a": [[NAN, 2, NAN]], "clients/b": [[4, 5, 6]]}
+    same(found.values, {name: np.array(of) for name, of in expected.items()})
+    alone = results.make_round(4, {"c": 1}, some).values
+    assert alone.ids.tolist() == [1] and alone["clients/a"].shape == (1, 3)
+
+
+def test_an_array_of_all_clients_must_fit_into_memory(monkeypatch):
+    metrics = Metrics.from_arrays(SERIES, 3)
+    monkeypatch.setattr(results, "LIMIT", 8 * 3 * 4 - 1)
+    with pytest.raises(UserError, match=r"'clients/a' of 4 clients in 3 rounds"):
+        metrics["clients/a"]
+
+
+def test_a_few_of_a_million_clients_make_small_files(tmp_path):
+    writer = MetricsWriter(tmp_path, {}, {})
+    asked = np.arange(0, 1_000_000, 10_007)
+    for round in (1, 2):
+        column = {"clients/a": asked * 1.0}
+        starts = np.array([0, len(asked)])
+        writer.record(round, {}, Metrics({}, starts, asked + round, column, 1_000_000))
+        assert (tmp_path / "rounds" / f"{round:08d}.h5").stat().st_size < 10_000
+    writer.merge()
+    assert (tmp_path / "metrics.h5").stat().st_size < 15_000
+    read = results.read(tmp_path).select_rounds([1])
+    assert read.metrics.ids.tolist() == (asked + 2).tolist()
+    assert read.values["clients/a"].shape == (1, 1_000_000)
