@@ -411,16 +411,18 @@ def load(path: Path) -> Results:
     header: dict[str, Any] = dict(untrusted_files.checked(entries, Header))
     if not {"rounds", IDS, STARTS} <= datasets.keys():
         raise Damaged("not a complete file of results")
-    static, of_rounds, columns = {}, {}, {}
+    static: dict[str, np.ndarray] = {}
+    of_rounds: dict[str, np.ndarray] = {}
+    columns: dict[str, np.ndarray] = {}
     for path_inside, array in datasets.items():
         name = path_inside.partition("/")[2]
         if path_inside.startswith(STATIC):
             static[name] = long(array)
         elif path_inside.startswith(VALUES):
-            of_clients = MetricName.parse(name).of_clients
-            (columns if of_clients else of_rounds)[name] = (
-                long(array) if of_clients else array
-            )
+            if MetricName.parse(name).of_clients:
+                columns[name] = long(array)
+            else:
+                of_rounds[name] = array
     metrics = Metrics(
         of_rounds,
         long(datasets[STARTS]),
