@@ -55,7 +55,7 @@ def _floats(run: Run, column: str) -> np.ndarray:
     """Return the floats to and from a client until the models of a column existed, [T]."""
     import pandas
 
-    recorded = run.results.clients
+    recorded = run.results.metrics
     rounds = range(len(run.results.rounds))
     up = np.full(len(rounds), np.nan)
     if FLOATS_UP in recorded.columns:
