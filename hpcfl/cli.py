@@ -23,10 +23,44 @@ from hpcfl.report.text import plain
 # printed has left, 128 and the number of SIGPIPE, as shells say of other programs
 DONE, FAILED, BAD_INPUT, CONTINUE, UNREAD = 0, 1, 2, 75, 141
 LONGEST = 20_000  # letters of an error: a file may have a name of a million
-OVERRIDE = "Override a key of the file; another model, method or scheme drops the keys of the old one."
-METRIC = (
-    "A recorded number; default the accuracy that counts. validation: the same on training "
-    "samples that training.validation held out."
+PATH = click.Path(path_type=Path)
+# Arguments and options of several commands.
+FILE = click.argument("file", type=PATH)
+FOLDER = click.argument("folder", type=PATH)
+FOLDERS = click.argument(
+    "folders", nargs=-1, required=True, metavar="FOLDER…", type=PATH
+)
+OVERRIDES = click.option(
+    "--set",
+    "overrides",
+    multiple=True,
+    metavar="SECTION.KEY=VALUE",
+    help="Override a key of the file; another model, method or scheme drops the keys of "
+    "the old one.",
+)
+OUT = click.option("--out", type=PATH, help="Results folder; default runs/NAME.")
+OWN = click.option(
+    "--own",
+    multiple=True,
+    metavar="MODULE:OBJECT",
+    help="A method, model or data set of your own that may be imported.",
+)
+METRIC = click.option(
+    "--metric",
+    metavar="NAME",
+    help="A recorded number; default the accuracy that counts. validation: the same on "
+    "training samples that training.validation held out.",
+)
+AT_HELP = (
+    "Read it in a run's best round, its last one, or as mean of the last tenth of the "
+    "rounds."
+)
+AT_CHOICE = click.Choice(["best", "last", "tail"])
+EXPLAIN = click.option(
+    "--explain", is_flag=True, help="Say of every number what it is."
+)
+BIBTEX = click.option(
+    "--bibtex", is_flag=True, help="Print what to cite, for a bibliography."
 )
 
 
@@ -91,24 +125,6 @@ def on_server(action: Callable[..., None]) -> Callable[..., None]:
     return carry_out
 
 
-def explained(action: Callable[..., int]) -> Callable[..., int]:
-    """Give a command that prints numbers the option --explain."""
-    return click.option(
-        "--explain", is_flag=True, help="Say of every number what it is."
-    )(action)
-
-
-def citable(kind: str) -> Callable[[Callable[..., int]], Callable[..., int]]:
-    """Return a decorator that adds --bibtex to the command that lists methods. Commands
-    of other kinds stay unchanged.
-    """
-    if kind != "methods":
-        return lambda action: action
-    return click.option(
-        "--bibtex", is_flag=True, help="Print what to cite, for a bibliography."
-    )
-
-
 def printing(action: Callable[..., None]) -> Callable[..., int]:
     """Make a command that fails where what it prints, all that it is for, cannot be
     written.
@@ -163,41 +179,16 @@ def traced(action: Callable[..., None]) -> Callable[..., None]:
     return carry_out
 
 
-class Commands(click.Group):
-    """Commands by name; a name that is none gets the nearest."""
-
-    group_class = type  # groups within it are such, too
-
-    def resolve_command(
-        self, context: click.Context, arguments: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        if (
-            arguments
-            and not arguments[0].startswith("-")
-            and arguments[0] not in self.commands
-        ):
-            from hpcfl.experiment.plugins import nearest
-
-            raise click.UsageError(
-                f"no command '{arguments[0]}'{nearest(arguments[0], self.commands)}"
-            )
-        return super().resolve_command(context, arguments)
-
-
-@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__)
 def cli() -> None:
     """Personalised federated learning simulated on HPC clusters."""
 
 
 @cli.command()
-@click.argument("file", type=click.Path(path_type=Path))
-@click.option(
-    "--set", "overrides", multiple=True, metavar="SECTION.KEY=VALUE", help=OVERRIDE
-)
-@click.option(
-    "--out", type=click.Path(path_type=Path), help="Results folder; default runs/NAME."
-)
+@FILE
+@OVERRIDES
+@OUT
 @click.option(
     "--fresh", is_flag=True, help="Move an old results folder aside and start over."
 )
@@ -219,13 +210,9 @@ def run(
 
 
 @cli.command()
-@click.argument("file", type=click.Path(path_type=Path))
-@click.option(
-    "--set", "overrides", multiple=True, metavar="SECTION.KEY=VALUE", help=OVERRIDE
-)
-@click.option(
-    "--out", type=click.Path(path_type=Path), help="Results folder; default runs/NAME."
-)
+@FILE
+@OVERRIDES
+@OUT
 @click.option("--stage", hidden=True, help="Of a job of many: a rung, final, outcome.")
 @click.option("--cell", default="", hidden=True, help="Its run.")
 @traced
@@ -248,23 +235,21 @@ def tune(
 
 
 @cli.command()
-@click.argument("folder", type=click.Path(path_type=Path))
+@FOLDER
 @click.option(
     "--json",
     "as_json",
     is_flag=True,
     help="Print one JSON object; of a sweep's folder one for each run in it.",
 )
-@click.option(
-    "--bibtex", is_flag=True, help="Print what to cite of hpcfl and of its methods."
-)
+@BIBTEX
 @click.option(
     "--time-to",
     type=float,
     metavar="NUMBER",
     help="Say when what counts was as good as this, as it is shown, on the clients' own clock.",
 )
-@explained
+@EXPLAIN
 @printing
 @on_server
 def show(
@@ -283,10 +268,8 @@ def show(
 
 
 @cli.command()
-@click.argument("file", type=click.Path(path_type=Path))
-@click.option(
-    "--set", "overrides", multiple=True, metavar="SECTION.KEY=VALUE", help=OVERRIDE
-)
+@FILE
+@OVERRIDES
 @click.option(
     "--all",
     "whole",
@@ -309,9 +292,6 @@ def check(
 def _listing(kind: str, what: str) -> None:
     """Add a command that lists what there is of one of ``catalogue.PACKAGES``."""
 
-    @cli.command(
-        kind, help=f"List the {what}, or show one: NAME, or your own MODULE:OBJECT."
-    )
     @click.argument("name", required=False)
     @click.option(
         "--json",
@@ -319,7 +299,6 @@ def _listing(kind: str, what: str) -> None:
         is_flag=True,
         help="Print a list of JSON objects, or the one.",
     )
-    @citable(kind)
     @printing
     @on_server
     def show_listing(name: str | None, as_json: bool, bibtex: bool = False) -> None:
@@ -335,6 +314,11 @@ def _listing(kind: str, what: str) -> None:
             )
         else:
             listing.show(kind, name)
+
+    if kind == "methods":
+        show_listing = BIBTEX(show_listing)
+    description = f"List the {what}, or show one: NAME, or your own MODULE:OBJECT."
+    cli.command(kind, help=description)(show_listing)
 
 
 for kind, what in {
@@ -358,7 +342,7 @@ def data() -> None:
 @click.argument("name")
 @click.option(
     "--root",
-    type=click.Path(path_type=Path),
+    type=PATH,
     required=True,
     help="Folder that holds the data sets.",
 )
@@ -372,19 +356,15 @@ def download(name: str, root: Path) -> None:
 
 
 @cli.command()
-@click.argument("file", type=click.Path(path_type=Path))
+@FILE
 @click.option(
     "--profile",
     required=True,
     metavar="NAME",
     help="A cluster profile, by name or as FILE.toml.",
 )
-@click.option(
-    "--set", "overrides", multiple=True, metavar="SECTION.KEY=VALUE", help=OVERRIDE
-)
-@click.option(
-    "--out", type=click.Path(path_type=Path), help="Results folder; default runs/NAME."
-)
+@OVERRIDES
+@OUT
 @click.option(
     "--dry-run",
     is_flag=True,
@@ -408,7 +388,7 @@ def submit(
 
 
 @cli.command()
-@click.argument("folder", type=click.Path(path_type=Path))
+@FOLDER
 @click.option(
     "--watch", is_flag=True, help="Keep it on the screen until nothing is under way."
 )
@@ -422,7 +402,7 @@ def status(folder: Path, watch: bool) -> None:
 
 
 @cli.command()
-@click.argument("folder", type=click.Path(path_type=Path))
+@FOLDER
 @click.option(
     "--client",
     "clients",
@@ -453,15 +433,10 @@ def status(folder: Path, watch: bool) -> None:
     show_default=True,
     help="In which of the rounds that scored it.",
 )
-@click.option(
-    "--own",
-    multiple=True,
-    metavar="MODULE:OBJECT",
-    help="A method, model or data set of your own that may be imported.",
-)
+@OWN
 @click.option(
     "--out",
-    type=click.Path(path_type=Path),
+    type=PATH,
     required=True,
     help="A new folder for the files.",
 )
@@ -491,13 +466,7 @@ def export(
 
 
 @cli.command()
-@click.argument(
-    "folders",
-    nargs=-1,
-    required=True,
-    metavar="FOLDER…",
-    type=click.Path(path_type=Path),
-)
+@FOLDERS
 @click.option(
     "--rows",
     default="",
@@ -510,18 +479,13 @@ def export(
     metavar="KEY,…",
     help="Keys of the configuration; default data set and partition.",
 )
-@click.option(
-    "--metric",
-    default="",
-    metavar="NAME",
-    help=METRIC,
-)
+@METRIC
 @click.option(
     "--at",
     default="best",
     show_default=True,
-    type=click.Choice(["best", "last", "tail"]),
-    help="Read it in a run's best round, its last one, or as mean of the last tenth of the rounds.",
+    type=AT_CHOICE,
+    help=AT_HELP,
 )
 @click.option(
     "--at-virtual",
@@ -569,14 +533,14 @@ def export(
     type=click.Choice(["terminal", "markdown", "csv", "latex", "clients"]),
     help="clients: a CSV with every client's own numbers in every run.",
 )
-@explained
+@EXPLAIN
 @printing
 @on_server
 def table(
     folders: tuple[Path, ...],
     rows: str,
     columns: str,
-    metric: str,
+    metric: str | None,
     at: str,
     at_virtual: float | None,
     time_to: float | None,
@@ -603,7 +567,7 @@ def table(
         folders,
         [key for key in rows.split(",") if key],
         [key for key in columns.split(",") if key],
-        Reading(metric, at if at_virtual is None else at_virtual, time_to),
+        Reading(metric or "", at if at_virtual is None else at_virtual, time_to),
         form,
         explain,
         reference,
@@ -611,7 +575,7 @@ def table(
 
 
 @cli.command()
-@click.argument("path", metavar="FOLDER|FILE", type=click.Path(path_type=Path))
+@click.argument("path", metavar="FOLDER|FILE", type=PATH)
 @click.option(
     "--sample",
     default=3,
@@ -628,15 +592,10 @@ def table(
 )
 @click.option(
     "--root",
-    type=click.Path(path_type=Path),
+    type=PATH,
     help="Where data sets lie here; default $HPCFL_DATA.",
 )
-@click.option(
-    "--own",
-    multiple=True,
-    metavar="MODULE:OBJECT",
-    help="A method, model or data set of your own that may be imported.",
-)
+@OWN
 @traced
 def verify(
     communicator: Communicator,
@@ -657,17 +616,11 @@ def verify(
 
 
 @cli.command()
-@click.argument(
-    "folders",
-    nargs=-1,
-    required=True,
-    metavar="FOLDER…",
-    type=click.Path(path_type=Path),
-)
+@FOLDERS
 @click.option(
     "--out",
     required=True,
-    type=click.Path(path_type=Path),
+    type=PATH,
     help="The file to write, NAME.tar.xz, in place of what is there.",
 )
 @on_server
@@ -686,18 +639,12 @@ def pack(folders: tuple[Path, ...], out: Path) -> None:
 
 
 @cli.command()
-@click.argument(
-    "folders",
-    nargs=-1,
-    required=True,
-    metavar="FOLDER…",
-    type=click.Path(path_type=Path),
-)
+@FOLDERS
 @click.option(
     "--out",
     default=Path("report.html"),
     show_default=True,
-    type=click.Path(path_type=Path),
+    type=PATH,
     help="The file to write, in place of what is there.",
 )
 @on_server
@@ -712,13 +659,7 @@ def report(folders: tuple[Path, ...], out: Path) -> None:
 
 
 @cli.command()
-@click.argument(
-    "folders",
-    nargs=-1,
-    required=True,
-    metavar="FOLDER…",
-    type=click.Path(path_type=Path),
-)
+@FOLDERS
 @click.option(
     "--kind",
     default="curves",
@@ -731,15 +672,11 @@ def report(folders: tuple[Path, ...], out: Path) -> None:
     metavar="AXIS",
     help="Of curves: rounds, seconds, virtual, floats, or a key such as training.lr.",
 )
-@click.option(
-    "--metric",
-    metavar="NAME",
-    help=METRIC,
-)
+@METRIC
 @click.option(
     "--at",
-    type=click.Choice(["best", "last", "tail"]),
-    help="Read it in a run's best round, its last one, or as mean of the last tenth of the rounds.",
+    type=AT_CHOICE,
+    help=AT_HELP,
 )
 @click.option(
     "--group", metavar="KEY,…", help="Keys that make a line or row; default the method."
@@ -755,12 +692,7 @@ def report(folders: tuple[Path, ...], out: Path) -> None:
     metavar="N",
     help="For kinds that show one client.",
 )
-@click.option(
-    "--own",
-    multiple=True,
-    metavar="MODULE:OBJECT",
-    help="A method, model or data set of your own that may be imported to look at models.",
-)
+@OWN
 @click.option(
     "--width",
     default=7.0,
@@ -771,7 +703,7 @@ def report(folders: tuple[Path, ...], out: Path) -> None:
 )
 @click.option(
     "--out",
-    type=click.Path(path_type=Path),
+    type=PATH,
     help="The file, .png, .pdf or .svg; default KIND.png here.",
 )
 @on_server
