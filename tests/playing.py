@@ -9,12 +9,13 @@ import tiny
 import torch
 from recorded import Recorded
 
+from hpcfl.clock.schedule import make_schedule
 from hpcfl.communication.communicator import Communicator, OneProcess
 from hpcfl.experiment import config
-from hpcfl.simulation.federation import Federation
+from hpcfl.simulation.federation import Federation, resume
 from hpcfl.simulation.prepare import Prepared, prepare
+from hpcfl.simulation.round_schedule import RoundSchedule
 from hpcfl.simulation.signals import StopRequest
-from hpcfl.simulation.timing import timed
 from hpcfl.storage import digest
 from hpcfl.storage.checkpoint import Checkpoints
 
@@ -24,6 +25,7 @@ class Played:
     """A federation that was run: all its state, its digest and what it recorded."""
 
     prepared: Prepared
+    schedule: RoundSchedule
     server: dict[str, torch.Tensor]
     clients: dict[str, torch.Tensor]  # name → [M, …]
     digest: str
@@ -52,18 +54,18 @@ def play_on(communicator: Communicator, folder: Path, table: dict[str, Any]) -> 
     folder has one. What is returned has all of it on rank 0.
     """
     prepared = prepare(config.parse(table), communicator)
-    prepared = timed(prepared, communicator)
+    schedule = make_schedule(prepared, communicator)
     checkpoints = Checkpoints(folder / "checkpoints", communicator)
     restored = checkpoints.restore(prepared.store)
     metrics = Recorded(folder, {}, {}) if communicator.is_server else None
     federation = Federation(
-        communicator,
-        prepared,
-        restored.server if restored and restored.server else prepared.server,
-        checkpoints,
-        metrics,
-        {},
-        lambda result: None,
+        communicator=communicator,
+        prepared=prepared,
+        server=resume(prepared, schedule, communicator, restored),
+        schedule=schedule,
+        checkpoints=checkpoints,
+        metrics=metrics,
+        meta={},
     )
     federation.run(restored.round if restored else 0, StopRequest(lambda: None))
     store = prepared.store
@@ -74,6 +76,7 @@ def play_on(communicator: Communicator, folder: Path, table: dict[str, Any]) -> 
     ]
     return Played(
         prepared,
+        schedule,
         federation.server,
         store.get(store.ids),
         digest.of_run(digest.of_tensors(federation.server), clients),

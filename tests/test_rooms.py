@@ -18,6 +18,9 @@ TESTS = Path(__file__).parent
 # The modules by room that still lack a test file of their name. The list only shrinks:
 # ``python tests/test_rooms.py`` writes it anew.
 UNTESTED = TESTS / "untested.json"
+ENGINE = re.findall(
+    r"^[├└]── (\w+)/ ", MAP.partition("│   the engine,")[2], re.MULTILINE
+)
 
 
 def room(module: str) -> str:
@@ -109,6 +112,19 @@ def test_no_room_imports_from_one_above_it(name):
         for other in imports(path)
         if ROOMS.index(room(other)) < ROOMS.index(name)
         and other not in ("hpcfl", "hpcfl.errors")
+    ]
+    assert not wrong
+
+
+def test_the_engine_runs_without_its_surroundings():
+    """Also inside functions: none of their modules is named in an import."""
+    assert "simulation" in ENGINE and "clock" not in ENGINE
+    wrong = [
+        f"{module} imports {other}"
+        for module, path in modules().items()
+        if room(module) in ENGINE
+        for other in imports(path)
+        if room(other) not in ENGINE and other not in ("hpcfl", "hpcfl.errors")
     ]
     assert not wrong
 

@@ -1,13 +1,93 @@
-"""The calendar of a run: its steps, computed on request."""
+"""The calendar of a run: each client's jobs, and the server's steps with their uploads.
 
+No time depends on a trained number, so all steps are known before round 1, unless the
+selection reads losses. A resumed run computes them again, and checkpoints do not
+contain them.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Protocol
 
 import numpy as np
 
-from hpcfl.clock.seconds import Duration, in_seconds
-from hpcfl.clock.selection.base import LossReports
-from hpcfl.clock.timetable import Job, Step
-from hpcfl.errors import UserError
+from hpcfl.clock.durations import Duration, describe_durations, in_seconds
+from hpcfl.simulation.participation import Draws
+from hpcfl.simulation.prepare import Prepared
+from hpcfl.simulation.round_schedule import RoundSchedule
+
+
+@dataclass(frozen=True)
+class Job:
+    """The work of one client from one model of the server.
+
+    Attributes:
+        version: the server's model at its start, made by round ``version``; 0 is the
+            model before round 1.
+        begun, ended: ticks.
+        share: of the epochs of each local training; 1 is all.
+    """
+
+    client: int
+    version: int
+    begun: int
+    ended: int
+    share: float = 1.0
+
+
+@dataclass(frozen=True)
+class Step:
+    """A round: a step of the server, and the work of its clients.
+
+    Attributes:
+        number: of the round, from 1; it makes the server's model of this number.
+        begun, ended: ticks.
+        jobs: those with counted uploads, by ascending client; one for each client.
+        busy: the clients' working ticks between the two, in total.
+        wasted: the working ticks of jobs without a counted upload, in the round in
+            which they fail.
+        present: the ticks of clients that are on between the two, in total.
+        lost: the number of jobs without a counted upload.
+        awaited: the server's models, ascending, from which clients started whose
+            uploads may count in a later round.
+    """
+
+    number: int
+    begun: int
+    ended: int
+    jobs: Sequence[Job]
+    busy: int
+    wasted: int
+    present: int
+    lost: int
+    awaited: Sequence[int] = ()
+
+    @cached_property
+    def cohort(self) -> np.ndarray:
+        """Return the ids of the clients with counted uploads, ascending."""
+        return np.array([job.client for job in self.jobs], np.int64)
+
+    @property
+    def staleness(self) -> list[int]:
+        """Return the server's steps since each job's start, before this one."""
+        return [self.number - 1 - job.version for job in self.jobs]
+
+    def numbers(self) -> dict[str, Any]:
+        """Return the recorded metrics of the round, by name."""
+        length = self.ended - self.begun
+        staleness = self.staleness
+        return {
+            "time/seconds": in_seconds(self.ended),
+            "time/started": in_seconds(self.begun),
+            "time/arrivals": len(self.jobs),
+            "time/lost": self.lost,
+            "time/in_flight": self.busy / length if length else np.nan,
+            "time/idle": 1 - self.busy / self.present if self.present else np.nan,
+            "time/wasted": self.wasted / self.busy if self.busy else np.nan,
+            "staleness/mean": float(np.mean(staleness)) if staleness else np.nan,
+            "staleness/largest": max(staleness, default=0),
+        }
 
 
 class Timetable(Protocol):
@@ -16,69 +96,29 @@ class Timetable(Protocol):
     def step(self) -> Step: ...
 
 
-class Calendar:
-    """All steps by the round's number.
+class Calendar(RoundSchedule):
+    """The rounds of a synchronous server with virtual time.
 
     Attributes:
         duration: the working time of each client.
-        timed: whether times are recorded; else the calendar only gives the
-            participants.
-        told: the clients' reported losses, if they decide participation. A step is then
-            known only after the reports of the rounds before it. None if all steps are
-            known beforehand.
     """
 
     def __init__(
         self,
-        timetable: Timetable,
+        prepared: Prepared,
+        draws: Draws,
         duration: Duration,
-        told: LossReports | None = None,
-        timed: bool = True,
+        timetable: Timetable,
     ) -> None:
+        super().__init__(prepared, draws)
         self.duration = duration
-        self.timed = timed
-        self.told = told
-        self._clients = clients = duration.devices.clients
         self._pace = np.array(duration.devices.pace, float)
         self._timetable = timetable
         self._steps: list[Step] = []
         # the jobs that started from each of the server's models, with their rounds
         self._started: dict[int, list[tuple[int, Job]]] = {}
         # after each step so far, how many of each client's uploads have counted
-        self._updates = [np.zeros(clients, np.int64)]
-
-    def is_known(self, number: int) -> bool:
-        """Return whether the step of a round is known by now."""
-        return self.told is None or number <= self.told.rounds + 1
-
-    def hear(self, losses: np.ndarray) -> None:
-        """Record the reported losses of the last known step's clients, [n] in their
-        order.
-        """
-        assert self.told is not None
-        cohort = self.step(self.told.rounds + 1).cohort
-        self.told.hear(cohort, losses)
-
-    def recall(self, rounds: int, ids: np.ndarray, losses: np.ndarray) -> None:
-        """Record the reports of the first ``rounds`` of a run, as from
-        ``LossReports.history``.
-
-        Known reports are skipped. Raises UserError if the run had chosen other clients.
-        """
-        assert self.told is not None
-        begin = 0
-        for number in range(1, rounds + 1):
-            cohort = self.step(number).cohort
-            end = begin + len(cohort)
-            if not np.array_equal(cohort, ids[begin:end]):
-                raise UserError(
-                    f"participation.select: in round {number} the run had chosen others than "
-                    "would be chosen now; put back the selection that it began with, or "
-                    "choose another --out or --fresh"
-                )
-            if number > self.told.rounds:
-                self.told.hear(cohort, losses[begin:end])
-            begin = end
+        self._updates = [np.zeros(draws.clients, np.int64)]
 
     def step(self, number: int) -> Step:
         """Return the step of a round, from 1. Raises UserError if there is none."""
@@ -94,7 +134,9 @@ class Calendar:
             self._updates.append(updates)
         return self._steps[number - 1]
 
-    def started(self, version: int, first: int, last: int) -> list[tuple[int, Job]]:
+    def list_started(
+        self, version: int, first: int, last: int
+    ) -> list[tuple[int, Job]]:
         """Return the jobs that start from a version and belong to the given rounds.
 
         The rounds are ``first`` to ``last``; each job comes with its round, by client.
@@ -106,16 +148,23 @@ class Calendar:
                 jobs.append((number, job))
         return sorted(jobs, key=lambda one: one[1].client)
 
-    def numbers(self, number: int) -> dict[str, Any]:
-        """Return the recorded metrics of a round by name; {} if the calendar is not
-        timed.
+    def cohort(self, number: int) -> np.ndarray:
+        """Return the ids of the clients whose uploads count in a round."""
+        return self.step(number).cohort
 
-        ``clients/NAME`` [clients] is each client's own.
+    def epoch_shares(self, number: int) -> np.ndarray | None:
+        """Return the share of the epochs that each of a round's cohort does."""
+        return shares_of(self.step(number).jobs)
+
+    def times(self, number: int) -> dict[str, Any]:
+        """Return the recorded times of a round; ``clients/NAME`` [clients] is each
+        client's own.
         """
-        if not self.timed:
-            return {}
+        if number > self.config.rounds:
+            now = in_seconds(self.step(number - 1).ended)
+            return {"time/seconds": now, "time/started": now}
         step = self.step(number)
-        staleness = np.full(self._clients, np.nan)
+        staleness = np.full(self.draws.clients, np.nan)
         staleness[step.cohort] = step.staleness
         updates = self._updates[number].astype(float)
         return {
@@ -127,12 +176,32 @@ class Calendar:
             "participation/pace": correlation(updates, self._pace),
         }
 
-    def after(self, number: int) -> dict[str, Any]:
-        """Return the recorded metrics of the scoring after the last round."""
-        if not self.timed:
-            return {}
-        now = in_seconds(self.step(number).ended)
-        return {"time/seconds": now, "time/started": now}
+    def decisions(self) -> dict[str, str]:
+        """Return the counted work, which decides all times."""
+        work = self.duration.work
+        return {
+            "a client's work in a round is": f"{work.passes} passes, {work.floats_down} "
+            f"floats down and {work.floats_up} floats up"
+        }
+
+    def describe(self) -> list[str]:
+        """Return lines on the clients' work and devices."""
+        return describe_durations(self.duration)
+
+    def constants(self) -> dict[str, np.ndarray]:
+        """Return each client's speed and links."""
+        devices = self.duration.devices
+        return {
+            "device_pace": np.array(devices.pace),
+            "device_down": np.array(devices.down),
+            "device_up": np.array(devices.up),
+        }
+
+
+def shares_of(jobs: Sequence[Job]) -> np.ndarray | None:
+    """Return the share of the epochs of each job, [n]; None where all are whole."""
+    shares = np.array([job.share for job in jobs])
+    return None if (shares == 1).all() else shares
 
 
 def jain(counts: np.ndarray) -> float:

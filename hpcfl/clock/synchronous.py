@@ -7,14 +7,28 @@ from math import ceil
 import numpy as np
 
 from hpcfl.clock import exact
-from hpcfl.clock.availability import FOREVER, Availability
-from hpcfl.clock.devices import SECOND
-from hpcfl.clock.draws import Draws
-from hpcfl.clock.online_clients import OnlineClients
-from hpcfl.clock.seconds import Duration, epochs_of, share_of
-from hpcfl.clock.timetable import Job, Step
+from hpcfl.clock.availability import FOREVER, Availability, OnlineClients
+from hpcfl.clock.calendar import Calendar, Job, Step
+from hpcfl.clock.clients import Clients, make_calendar
+from hpcfl.clock.durations import SECOND, Duration, epochs_of, share_of
+from hpcfl.communication.communicator import Communicator
 from hpcfl.errors import UserError
 from hpcfl.experiment.sections import Time
+from hpcfl.simulation.participation import Draws
+from hpcfl.simulation.prepare import Prepared
+
+
+def make_synchronous(prepared: Prepared, communicator: Communicator) -> Calendar:
+    """Return the calendar of an experiment whose rounds wait. Collective call.
+
+    Raises UserError, the same on all ranks.
+    """
+
+    def make(clients: Clients) -> Calendar:
+        timetable = SynchronousTimetable(**vars(clients))
+        return Calendar(prepared, clients.draws, clients.duration, timetable)
+
+    return make_calendar(prepared, communicator, make)
 
 
 @dataclass(frozen=True)
@@ -68,14 +82,14 @@ class SynchronousTimetable:
         useful = sum(job.ended - tick for job in counted)
         self._tick = end
         return Step(
-            self._number,
-            started,
-            end,
-            sorted(counted, key=lambda job: job.client),
-            busy,
-            busy - useful,
-            int(on.sum()) * (end - tick),
-            len(asked) - len(counted),
+            number=self._number,
+            begun=started,
+            ended=end,
+            jobs=sorted(counted, key=lambda job: job.client),
+            busy=busy,
+            wasted=busy - useful,
+            present=int(on.sum()) * (end - tick),
+            lost=len(asked) - len(counted),
         )
 
     def _someone_on(self) -> np.ndarray:

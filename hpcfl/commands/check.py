@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from hpcfl.clock.schedule import make_schedule
 from hpcfl.commands.run import allowed_silence, check_world
 from hpcfl.communication.agreement import agreed
 from hpcfl.communication.communicator import Communicator
@@ -11,6 +12,7 @@ from hpcfl.experiment.config import Config
 from hpcfl.report.text import plain
 from hpcfl.simulation import local_steps, preflight
 from hpcfl.simulation.prepare import prepare_together
+from hpcfl.tracking.base import check as check_trackers
 
 NAMED = 3  # cells of a sweep
 
@@ -31,12 +33,14 @@ def check_file(
     with agreed(communicator):
         check_world(communicator)
         cells = sweep.expand(config.read(file, overrides), str(file))
+        check_trackers(cells[0].config.runtime.track)
     first = cells[0].config
     communicator.watch(allowed_silence([first]))
     prepared = prepare_together(first, communicator)
     prepared = preflight.run(prepared, communicator)
-    prepared = local_steps.note_idle_clients(prepared)
-    from hpcfl.report import data_summary, devices, needs
+    schedule = make_schedule(prepared, communicator)
+    prepared = local_steps.note_idle_clients(prepared, schedule)
+    from hpcfl.report import data_summary, needs
 
     ranks = needs.of_ranks(prepared, communicator)
     values = data_summary.find_range(prepared, communicator)
@@ -46,9 +50,12 @@ def check_file(
     blocks = [
         data_summary.describe_data(prepared, values, whole),
         _join([needs.describe_model(prepared), *_describe_base(first)]),
-        _join([needs.describe_needs(prepared, ranks), *devices.lines(prepared)]),
+        _join([needs.describe_needs(prepared, ranks), *schedule.describe()]),
         describe_keys(first, whole),
-        _join(f"note: {plain(note)}" for note in [*prepared.notes, *remarks]),
+        _join(
+            f"note: {plain(note)}"
+            for note in [*prepared.notes, *schedule.notes, *remarks]
+        ),
         describe_cells([cell.name for cell in cells]),
     ]
     print("\n\n".join(filter(None, blocks)))

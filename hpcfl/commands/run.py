@@ -9,8 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
+from hpcfl.clock.schedule import make_schedule
 from hpcfl.communication.agreement import agreed, require_equal
 from hpcfl.communication.communicator import Communicator
 from hpcfl.communication.mpi import launched_world_size
@@ -20,16 +19,16 @@ from hpcfl.experiment import measures, protocols, user_code
 from hpcfl.experiment.config import PATHS, Config
 from hpcfl.files import output
 from hpcfl.files.atomic import Damaged
+from hpcfl.methods.base import State
 from hpcfl.report.progress import Progress
 from hpcfl.simulation import (
     decisions,
     local_steps,
     preflight,
-    reported_losses,
     torch_settings,
 )
 from hpcfl.simulation.best import BestRound
-from hpcfl.simulation.federation import Federation
+from hpcfl.simulation.federation import Federation, resume
 from hpcfl.simulation.prepare import (
     Prepared,
     prepare_together,
@@ -37,6 +36,7 @@ from hpcfl.simulation.prepare import (
 )
 from hpcfl.simulation.rank_list import rank_list
 from hpcfl.simulation.round import Result
+from hpcfl.simulation.round_schedule import RoundSchedule
 from hpcfl.simulation.signals import StopRequest
 from hpcfl.storage import provenance, results, run_folder
 from hpcfl.storage.checkpoint import Checkpoints, Restored
@@ -44,6 +44,7 @@ from hpcfl.storage.forms import check_run
 from hpcfl.storage.metrics import MetricsWriter
 from hpcfl.storage.run_folder import CHECKPOINTS, PARTITION, Claim
 from hpcfl.tracking.base import Tracking
+from hpcfl.tracking.base import check as check_trackers
 
 # of (the run's name, round, numbers by name): called on rank 0 when a round is recorded
 OnRound = Callable[[str, int, dict[str, Any]], None]
@@ -84,7 +85,8 @@ def run(
             return False
         prepared = _prepare(config, communicator, clash)
         prepared = preflight.run(prepared, communicator)
-        prepared = local_steps.note_idle_clients(prepared)
+        schedule = make_schedule(prepared, communicator)
+        prepared = local_steps.note_idle_clients(prepared, schedule)
         introduced = communicator.introduce(rank_list(communicator, prepared))
         claim = None
         with agreed(communicator):
@@ -102,21 +104,23 @@ def run(
         stack.callback(checkpoints.close)
         restored = None if fresh else checkpoints.restore(prepared.store)
         _refuse_stopped(communicator, config, restored, request)
-        if restored is not None:
-            told = restored.round, restored.server
-            reported_losses.restore_losses(prepared.calendar, communicator, *told)
+        server = resume(prepared, schedule, communicator, restored)
         notes: list[str] = []
         with agreed(communicator):
             if claim is not None:
-                notes = _begin(claim, prepared, restored, communicator)
+                notes = _begin(claim, prepared, schedule, restored, communicator)
         try:
             metrics = None
             with agreed(communicator):
                 if claim is not None:
-                    metrics = _metrics_writer(claim, communicator, prepared, restored)
+                    metrics = _metrics_writer(
+                        claim, communicator, prepared, schedule, restored
+                    )
             federation = _federation(
                 communicator=communicator,
                 prepared=prepared,
+                server=server,
+                schedule=schedule,
                 checkpoints=checkpoints,
                 restored=restored,
                 metrics=metrics,
@@ -164,6 +168,9 @@ def _prepare(config: Config, communicator: Communicator, clash: list[str]) -> Pr
     lines and with those of the experiment.
     """
     try:
+        with agreed(communicator):
+            if communicator.is_server:
+                check_trackers(config.runtime.track)
         prepared = prepare_together(config, communicator)
     except UserError as error:
         raise UserError(*clash, *error.args) from error.__cause__
@@ -175,6 +182,7 @@ def _prepare(config: Config, communicator: Communicator, clash: list[str]) -> Pr
 def _begin(
     claim: Claim,
     prepared: Prepared,
+    schedule: RoundSchedule,
     restored: Restored | None,
     communicator: Communicator,
 ) -> list[str]:
@@ -185,7 +193,7 @@ def _begin(
     preflight has decided otherwise, UserError or RunFailure if the
     folder cannot be written.
     """
-    notes = [*prepared.notes, *([claim.note] if claim.note else [])]
+    notes = [*prepared.notes, *schedule.notes, *([claim.note] if claim.note else [])]
     partition = claim.folder / PARTITION
     run = prepared.config.fingerprint()
     saved = None if claim.fresh else _saved_split(partition, run, notes)
@@ -196,13 +204,14 @@ def _begin(
         )
     if restored is not None:
         refuse_other_frozen(prepared, restored.meta, claim.folder)
-        decisions.refuse_others(prepared, restored.meta, claim.folder)
+        decisions.refuse_others(prepared, schedule, restored.meta, claim.folder)
     claim.begin()
     if restored is None or saved is None:
         replace(prepared.split, run=run).save(partition)
     if restored is None:
         return notes
-    return [*notes, *restored.notes, *_changes(restored, _meta(prepared, communicator))]
+    meta = _meta(prepared, schedule, communicator)
+    return [*notes, *restored.notes, *_changes(restored, meta)]
 
 
 def _saved_split(path: Path, run: str, notes: list[str]) -> Split | None:
@@ -245,6 +254,8 @@ def _refuse_stopped(
 def _federation(
     communicator: Communicator,
     prepared: Prepared,
+    server: State,
+    schedule: RoundSchedule,
     checkpoints: Checkpoints,
     restored: Restored | None,
     metrics: MetricsWriter | None,
@@ -253,22 +264,18 @@ def _federation(
     any.
     """
     communicator.watch(prepared.config.runtime.hang_after)
-    server = prepared.server
     lanes = restored.meta.get("lanes") if restored else None
     if lanes and len(lanes) == communicator.size:
         # A GPU that was too small for more is so again; on a GPU they decide bits.
         prepared.resources.limit_lanes(lanes[communicator.rank])
-    if restored and restored.server is not None:
-        server = restored.server
-        # the state before round 1, whose matrices are of no more use
-        prepared.server.clear()
     return Federation(
         communicator=communicator,
         prepared=prepared,
         server=server,
+        schedule=schedule,
         checkpoints=checkpoints,
         metrics=metrics,
-        meta=_meta(prepared, communicator),
+        meta=_meta(prepared, schedule, communicator),
         best=_best_round(prepared, restored),
     )
 
@@ -425,6 +432,7 @@ def _metrics_writer(
     claim: Claim,
     communicator: Communicator,
     prepared: Prepared,
+    schedule: RoundSchedule,
     restored: Restored | None,
 ) -> MetricsWriter:
     """Return the writer of metrics on rank 0, with the header that readers need."""
@@ -450,24 +458,22 @@ def _metrics_writer(
         "clients": prepared.split.names,
         "primary": prepared.method.primary,
         "scores": measures.describe(prepared.resources.scores),
-        "decisions": decisions.describe(prepared),
+        "decisions": decisions.describe(prepared, schedule),
     }
     static = {
         "train_counts": prepared.counts.long().numpy(),
         "test_counts": prepared.test_counts.long().numpy(),
+        **schedule.constants(),
     }
-    if prepared.calendar is not None and prepared.calendar.timed:
-        devices = prepared.calendar.duration.devices
-        static["device_pace"] = np.array(devices.pace)
-        static["device_down"] = np.array(devices.down)
-        static["device_up"] = np.array(devices.up)
     if prepared.split.groups is not None:
         static[results.GROUP] = prepared.split.groups.group
         header["groups"] = prepared.split.groups.names
     return MetricsWriter(claim.folder, header, static, PUBLISH_EVERY)
 
 
-def _meta(prepared: Prepared, communicator: Communicator) -> dict[str, Any]:
+def _meta(
+    prepared: Prepared, schedule: RoundSchedule, communicator: Communicator
+) -> dict[str, Any]:
     """Return a checkpoint's description of the run that writes it.
 
     On a GPU the last bits depend on how many clients are side by side, and so on the
@@ -479,7 +485,7 @@ def _meta(prepared: Prepared, communicator: Communicator) -> dict[str, Any]:
         "run": config.fingerprint(),
         "rounds": config.rounds,
         "frozen": prepared.frozen,
-        "decisions": decisions.describe(prepared),
+        "decisions": decisions.describe(prepared, schedule),
         "versions": provenance.versions(),
         "processor": provenance.processor(),
         "arithmetic": provenance.arithmetic(),

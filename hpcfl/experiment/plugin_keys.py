@@ -27,7 +27,7 @@ PLUGINS: dict[str, tuple[str, str, type[Section]]] = {
     "shift": ("kind", "hpcfl.data.shifts", Shift),
     "model": ("name", "hpcfl.models", Model),
     "method": ("name", "hpcfl.methods", MethodSection),
-    "participation": ("select", "hpcfl.clock.selection", Participation),
+    "participation": ("select", "hpcfl.selection", Participation),
 }
 SELECTORS = {
     section: key for section, (key, *_) in PLUGINS.items() if section != "shift"

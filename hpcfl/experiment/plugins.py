@@ -21,7 +21,7 @@ from hpcfl.experiment import user_code
 # The base class of a user's own object, in the ``base`` of each package; a model is any
 # callable.
 CONTRACTS = {
-    "hpcfl.clock.selection": "Selection",
+    "hpcfl.selection": "Selection",
     "hpcfl.methods": "Method",
     "hpcfl.data.partitions": "Scheme",
     "hpcfl.data.shifts": "Shift",

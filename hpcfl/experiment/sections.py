@@ -416,7 +416,7 @@ class Training(Section):
 
 class Participation(Section):
     """The common keys of selections; a selection adds its own (see
-    ``hpcfl/clock/selection``).
+    ``hpcfl/selection``).
 
     Attributes:
         by_losses, by_time: whether the choice depends on the clients' reported losses,

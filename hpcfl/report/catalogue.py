@@ -26,7 +26,7 @@ PACKAGES = {
     "models": "hpcfl.models",
     "partitions": "hpcfl.data.partitions",
     "shifts": "hpcfl.data.shifts",
-    "selections": "hpcfl.clock.selection",
+    "selections": "hpcfl.selection",
     "scores": "hpcfl.scores",
     "datasets": "hpcfl.data.sources",
 }

@@ -10,35 +10,31 @@ from typing import Any
 
 from hpcfl.errors import UserError
 from hpcfl.simulation.prepare import Prepared
+from hpcfl.simulation.round_schedule import RoundSchedule
 
 TRAINING = "clients train"
-LATE = "clients that start from different models train"
-WORK = "a client's work in a round is"
 ONE_BY_ONE = "one after the other"
 SIDE_BY_SIDE = "side by side"
 
 
-def describe(prepared: Prepared) -> dict[str, Any]:
+def describe(prepared: Prepared, schedule: RoundSchedule) -> dict[str, Any]:
     """Return the decisions as text by subject, and under ``asked`` the settings that they
     depend on.
     """
     resources, config = prepared.resources, prepared.config
-    found = {
+    return {
         "asked": [resources.device.type, config.runtime.lanes],
         TRAINING: ONE_BY_ONE if prepared.unbatched else SIDE_BY_SIDE,
+        **schedule.decisions(),
     }
-    if config.time.mode == "asynchronous":
-        found[LATE] = SIDE_BY_SIDE if prepared.mixes else "in groups of one model"
-    if prepared.calendar is not None and prepared.calendar.timed:
-        work = prepared.calendar.duration.work
-        found[WORK] = (
-            f"{work.passes} passes, {work.floats_down} floats down and "
-            f"{work.floats_up} floats up"
-        )
-    return found
 
 
-def refuse_others(prepared: Prepared, meta: Mapping[str, Any], folder: Path) -> None:
+def refuse_others(
+    prepared: Prepared,
+    schedule: RoundSchedule,
+    meta: Mapping[str, Any],
+    folder: Path,
+) -> None:
     """Raise UserError if a run would continue with other decisions than it began with.
 
     A run of an earlier version stored none. If the device or ``runtime.lanes`` is
@@ -46,7 +42,7 @@ def refuse_others(prepared: Prepared, meta: Mapping[str, Any], folder: Path) -> 
 
     meta: the entries of a checkpoint of the run in ``folder``.
     """
-    for change in changes(meta.get("decisions"), describe(prepared)):
+    for change in changes(meta.get("decisions"), describe(prepared, schedule)):
         raise UserError(
             f"{folder}: {change} when the run began; put back the code and the versions of "
             "packages that it began with, or choose another --out or --fresh"

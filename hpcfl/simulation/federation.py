@@ -1,6 +1,6 @@
 """The rounds of a run: played one after the other, recorded, and saved in checkpoints."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -10,16 +10,14 @@ from torch import Tensor
 from hpcfl.communication.communicator import Communicator
 from hpcfl.errors import Interrupted, RunFailure
 from hpcfl.methods.base import State
-from hpcfl.simulation import reported_losses
-from hpcfl.simulation.asynchronous import stages_maker
 from hpcfl.simulation.best import BestRound
 from hpcfl.simulation.final_scoring import FINAL_SCORING
-from hpcfl.simulation.participation import cohort, select, select_final
 from hpcfl.simulation.prepare import Prepared
 from hpcfl.simulation.round import Result, Round, conclude
+from hpcfl.simulation.round_schedule import RoundSchedule
 from hpcfl.simulation.signals import StopRequest
-from hpcfl.simulation.stages import Stage, on_this_rank, play
-from hpcfl.storage.checkpoint import Checkpoints
+from hpcfl.simulation.stages import on_this_rank, play
+from hpcfl.storage.checkpoint import Checkpoints, Restored
 from hpcfl.storage.metrics import MetricsWriter
 from hpcfl.storage.schedule import Schedule
 
@@ -28,6 +26,34 @@ CONTINUE, CHECKPOINT, STOP = 0, 1, 2
 
 
 Report = Callable[[Result], None]
+
+
+def resume(
+    prepared: Prepared,
+    schedule: RoundSchedule,
+    communicator: Communicator,
+    restored: Restored | None,
+) -> State:
+    """Return the server's state after a checkpoint or before round 1, and let the
+    schedule continue from it. Collective call.
+
+    Raises UserError if the schedule cannot.
+    """
+    done, server, simulator = 0, prepared.server, State()
+    if restored is not None:
+        done = restored.round
+        if restored.server is not None:
+            server, simulator = schedule.split_state(restored.server)
+            # the state before round 1, whose matrices are of no more use
+            prepared.server.clear()
+    schedule.begin(
+        prepared=prepared,
+        communicator=communicator,
+        done=done,
+        last=prepared.config.rounds,
+        state=simulator,
+    )
+    return server
 
 
 def nobody(result: Result) -> None:
@@ -39,6 +65,7 @@ class Federation:
     """The rounds of a run, as this rank takes part in them.
 
     server: the server's state; empty on workers.
+    schedule: the cohorts, stages and times of the rounds.
     metrics: on rank 0 only.
     meta: what every checkpoint says of the run.
     report: called on rank 0 with each round.
@@ -48,21 +75,18 @@ class Federation:
     communicator: Communicator
     prepared: Prepared
     server: State
+    schedule: RoundSchedule
     checkpoints: Checkpoints
     metrics: MetricsWriter | None
     meta: dict[str, Any]
     report: Report = nobody
     best: BestRound | None = None
-    schedule: Schedule = field(init=False)
-    stages_of: Callable[[Round], Sequence[Stage]] = field(init=False)
+    due: Schedule = field(init=False)
     # the last rounds, until there is time to record them
     _unrecorded: list[Result] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.schedule = Schedule(self.prepared.config.checkpoint.every)
-        self.stages_of = stages_maker(
-            self.communicator, self.prepared, self.prepared.config.rounds
-        )
+        self.due = Schedule(self.prepared.config.checkpoint.every)
 
     def run(self, done: int, request: StopRequest) -> None:
         """Play the rounds after ``done``, then score the final models. Collective call.
@@ -97,20 +121,17 @@ class Federation:
 
         Rank 0 records the rounds before it while the workers train.
         """
-        calendar = self.prepared.calendar
         round = Round(
-            select(self.prepared.config, number, calendar),
+            self.schedule.plan(number),
             self.communicator,
             self.prepared,
             self.server,
             vote=partial(self.vote, number, request),
         )
-        play(round, self.stages_of(round), [self.use_wait])
-        result = conclude(round)
+        play(round, self.schedule.stages(round), [self.use_wait])
+        result = conclude(round, self.schedule.times(number))
         self._unrecorded.append(result)
-        reported_losses.share_losses(
-            calendar, self.communicator, number, result.numbers
-        )
+        self.schedule.share_losses(self.communicator, number, result.numbers)
         if round.plan.scored:
             self.judge(result)
         return max(result.vote, self.planned(number))
@@ -120,24 +141,24 @@ class Federation:
 
         It is an observer of the stages of a round.
         """
-        if stage != "send" or not round.waits:
+        if stage != "send":
             return
         self.record_rounds()
-        config, calendar = self.prepared.config, self.prepared.calendar
         following = round.plan.number + 1
-        if following > config.rounds:
+        if following > self.prepared.config.rounds:
             return
-        if calendar is None or calendar.is_known(following):
-            next_cohort = cohort(config, following, calendar)
+        if self.schedule.is_known(following):
+            next_cohort = self.schedule.cohort(following)
             self.prepared.store.read_ahead(next_cohort.tolist())
 
     def finish(self) -> None:
         """Score the models of the last aggregation. Collective call."""
         prepared = self.prepared
-        plan = select_final(prepared.config, prepared.newcomer_ids, prepared.calendar)
+        plan = self.schedule.plan_final(prepared.newcomer_ids)
         round = Round(plan, self.communicator, prepared, self.server)
         play(round, FINAL_SCORING)
-        self._unrecorded.append(conclude(round))
+        times = self.schedule.times(plan.number)
+        self._unrecorded.append(conclude(round, times))
         self.record_rounds()
 
     def vote(self, number: int, request: StopRequest) -> int:
@@ -148,7 +169,7 @@ class Federation:
         """
         if request.received:
             return STOP
-        return CHECKPOINT if self.schedule.due(number) else CONTINUE
+        return CHECKPOINT if self.due.due(number) else CONTINUE
 
     def planned(self, number: int) -> int:
         """Return the planned action after a round, which is the same on all ranks.
@@ -157,7 +178,7 @@ class Federation:
         last round trains can be made again from it.
         """
         before_last = number == self.prepared.config.rounds - 1
-        planned = before_last or self.schedule.planned(number)
+        planned = before_last or self.due.planned(number)
         return CHECKPOINT if planned else CONTINUE
 
     def remember_state(self, number: int) -> None:
@@ -210,7 +231,7 @@ class Federation:
         """
         self.record_rounds()
         stopwatch = self.prepared.resources.stopwatch
-        with stopwatch.phase("checkpoint"), self.schedule.waiting():
+        with stopwatch.phase("checkpoint"), self.due.waiting():
             if self.metrics is not None:
                 with on_this_rank(f"round {number}, metrics"):
                     self.metrics.merge()
@@ -219,14 +240,15 @@ class Federation:
             meta = self.meta | {"lanes": self._lanes_of_ranks()}
             with on_this_rank(f"round {number}, checkpoint"):
                 self.checkpoints.start(number, server, self.prepared.store, meta, best)
-            self.schedule.begun()
+            self.due.begun()
         if wait:
             self.finish_checkpoint()
 
     def _server_state(self) -> Mapping[str, Tensor] | None:
         """Return rank 0's state beside the clients' state, or None on other ranks."""
-        server = self.server if self.communicator.is_server else None
-        return reported_losses.add_losses(self.prepared.calendar, server)
+        if not self.communicator.is_server:
+            return None
+        return self.server | self.schedule.stored_state()
 
     def _lanes_of_ranks(self) -> list[list[int]] | None:
         """Return on rank 0 the current lanes of each rank, or None where no bit depends
@@ -241,6 +263,6 @@ class Federation:
         call.
         """
         stopwatch = self.prepared.resources.stopwatch
-        with stopwatch.phase("checkpoint"), self.schedule.waiting():
+        with stopwatch.phase("checkpoint"), self.due.waiting():
             self.checkpoints.finish()
-        self.schedule.finished(self.checkpoints.written_in)
+        self.due.finished(self.checkpoints.written_in)

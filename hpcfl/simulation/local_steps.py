@@ -6,11 +6,11 @@ import numpy as np
 
 from hpcfl.clients.batch_plan import fewest_samples
 from hpcfl.errors import UserError
-from hpcfl.simulation import participation
 from hpcfl.simulation.prepare import Prepared
+from hpcfl.simulation.round_schedule import RoundSchedule
 
 
-def note_idle_clients(prepared: Prepared) -> Prepared:
+def note_idle_clients(prepared: Prepared, schedule: RoundSchedule) -> Prepared:
     """Return the experiment with notes on clients that never take a step.
 
     Raises UserError where no client ever does. A method that asks for no training is
@@ -20,7 +20,7 @@ def note_idle_clients(prepared: Prepared) -> Prepared:
         return prepared
     clients = prepared.setup.clients
     steps = find_stepping(prepared)
-    present = find_participants(prepared)
+    present = find_participants(prepared, schedule)
     _refuse_idle_run(prepared, steps[:clients], present)
     notes = []
     if small := clients - int(steps[:clients].sum()):
@@ -58,17 +58,16 @@ def find_stepping(prepared: Prepared) -> np.ndarray:
     return found
 
 
-def find_participants(prepared: Prepared) -> np.ndarray:
+def find_participants(prepared: Prepared, schedule: RoundSchedule) -> np.ndarray:
     """Return which clients train in some round, bool [clients].
 
     All of them count where the losses of earlier rounds decide.
     """
-    calendar, config = prepared.calendar, prepared.config
     found = np.zeros(prepared.setup.clients, bool)
-    if calendar is not None and calendar.told is not None:
+    if schedule.reports is not None:
         return ~found
-    for number in range(1, config.rounds + 1):
-        found[participation.cohort(config, number, calendar)] = True
+    for number in range(1, prepared.config.rounds + 1):
+        found[schedule.cohort(number)] = True
         if found.all():
             break
     return found

@@ -1,25 +1,27 @@
-"""Selection of the clients of a round, and their shares of its training.
+"""The plan of a round, and the draws that it follows from: chosen clients, lost clients
+and stragglers.
 
-Both follow from the experiment's seed, the round and the client alone. With ``[time]``
-they also follow from the availability of clients, which follows from the same. So every
-rank knows them without communication, and so does a resumed run. Some selections read
-the losses of earlier rounds. All ranks then receive these losses (``reported_losses.py``), and
-checkpoints store them.
+Each draw is a function of the experiment's seed and a key, usually the round. So every
+rank makes the same draws without communication, and so does a resumed run.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import cast
 
 import numpy as np
 
-from hpcfl.clock.calendar import Calendar
-from hpcfl.clock.draws import Draws
-from hpcfl.clock.selection.base import Selection
+from hpcfl.errors import UserError
+from hpcfl.experiment import user_code
 from hpcfl.experiment.config import Config
+from hpcfl.rows import randomness
+from hpcfl.selection.base import Known, LossReports, Selection
+
+Key = tuple[int, ...]
 
 
-def _nobody() -> np.ndarray:
-    return np.arange(0)
+def no_clients() -> np.ndarray:
+    """Return an empty array of ids."""
+    return np.zeros(0, np.int64)
 
 
 @dataclass(frozen=True)
@@ -42,7 +44,7 @@ class RoundPlan:
     cohort: np.ndarray
     audience: np.ndarray
     scored: bool
-    newcomers: np.ndarray = field(default_factory=_nobody)
+    newcomers: np.ndarray = field(default_factory=no_clients)
     shares: np.ndarray | None = None
     final: bool = False
 
@@ -71,74 +73,102 @@ class RoundPlan:
         )
 
 
-def select(config: Config, number: int, calendar: Calendar | None = None) -> RoundPlan:
-    """Select the participants of a round. ``calendar`` is needed with ``[time]`` or a
-    selection other than the uniform one.
-    """
-    chosen = cohort(config, number, calendar)
-    scored = is_scored(config, number)
-    audience = chosen
-    if scored and config.evaluation.clients == "all":
-        audience = np.arange(config.partition.clients)
-    shares = _epoch_shares(config, number, chosen, calendar)
-    return RoundPlan(number, chosen, audience, scored, shares=shares)
-
-
 def is_scored(config: Config, number: int) -> bool:
     """Return whether models are scored in a round."""
     return number % config.evaluation.every == 0 or number == config.rounds
 
 
-def select_final(
-    config: Config, newcomers: np.ndarray, calendar: Calendar | None = None
-) -> RoundPlan:
-    """Select the clients to score after the last aggregation, as round R + 1. These are
-    all clients or the last cohort, and the newcomers.
+@dataclass(frozen=True)
+class Draws:
+    """The draws of an experiment with so many clients.
+
+    Attributes:
+        samples, ticks, told: as in ``Known``; values that the selection does not read
+            may be left out.
     """
-    audience = np.arange(config.partition.clients)
-    if config.evaluation.clients == "cohort":
-        audience = cohort(config, config.rounds, calendar)
-    return RoundPlan(
-        number=config.rounds + 1,
-        cohort=_nobody(),
-        audience=audience,
-        scored=True,
-        newcomers=newcomers,
-        final=True,
-    )
 
+    participation: Selection
+    clients: int
+    seed: int
+    samples: np.ndarray = field(default_factory=no_clients)
+    ticks: np.ndarray | None = None
+    told: LossReports = field(default_factory=lambda: LossReports(no_clients()))
 
-def cohort(config: Config, number: int, calendar: Calendar | None = None) -> np.ndarray:
-    """Return the ids [n] of the clients that train in a round, ascending.
+    def choose(self, candidates: np.ndarray, count: int, key: Key) -> np.ndarray:
+        """Return at most ``count`` clients from the experiment's selection.
 
-    Of M clients ⌊ρM⌋ are drawn uniformly without replacement, at least one. ρ is
-    ``participation.fraction`` (protocols.md E2). Each drawn client drops out with the
-    probability ``participation.dropout`` and receives nothing in this round. The client
-    with the luckiest draw always stays. With ``[time]`` the cohort has the clients
-    whose uploads count. Other selections choose other clients.
-    """
-    if calendar is not None:
-        return calendar.step(number).cohort
-    clients = config.partition.clients
-    everybody = np.ones(clients, bool)
-    draws = draws_of(config)
-    drawn = draws.choose(everybody, config.participation.count(clients), (number,))
-    return np.sort(draws.staying(drawn, (number,)))
+        Args:
+            candidates: bool [clients], the clients that may be chosen.
 
+        Returns:
+            Ids. Raises UserError for other results of a user's own selection.
+        """
+        known = Known(key, self.seed, candidates, self.samples, self.ticks, self.told)
+        with user_code.locate_errors():
+            chosen = self.participation.choose(known, count)
+        return self._checked(chosen, candidates, count)
 
-def draws_of(config: Config) -> Draws:
-    """Return the draws of an experiment."""
-    selection = cast(Selection, config.participation)
-    return Draws(selection, config.partition.clients, config.seed)
+    def _checked(
+        self, returned: np.ndarray | Sequence[int], candidates: np.ndarray, count: int
+    ) -> np.ndarray:
+        """Return the selection's result as ids. Raises UserError."""
+        ids = np.asarray(returned)
+        if not ids.size and not candidates.any():
+            return no_clients()
+        if not ids.size:
+            problem = "nobody"
+        elif ids.ndim != 1 or ids.dtype.kind not in "iu":
+            problem = f"{ids.dtype} of shape {ids.shape}, not a list of ids"
+        elif len(ids) > count:
+            problem = f"{len(ids)} clients, at most {count} are asked for"
+        elif ids.min() < 0 or ids.max() >= self.clients:
+            problem = f"a client that there is not, of {self.clients}"
+        elif not candidates[ids].all():
+            problem = f"client {ids[~candidates[ids]][0]}, who is not there"
+        elif len(np.unique(ids)) < len(ids):
+            problem = "a client more than once"
+        else:
+            return ids.astype(np.int64, copy=False)
+        place = user_code.find_definition(type(self.participation))
+        where = f"{place}: " if place else ""
+        name = self.participation.select
+        raise UserError(f"{where}participation.select = '{name}': chose {problem}")
 
+    def staying(self, drawn: np.ndarray, key: Key) -> np.ndarray:
+        """Return the ids in ``drawn`` of clients that are not lost before they begin.
 
-def _epoch_shares(
-    config: Config, number: int, chosen: np.ndarray, calendar: Calendar | None
-) -> np.ndarray | None:
-    """Return each cohort client's share of the epochs of each local training, [n].
-    Return None where all do all.
-    """
-    if calendar is None:
-        return draws_of(config).epoch_shares(chosen, (number,))
-    shares = np.array([job.share for job in calendar.step(number).jobs])
-    return None if (shares == 1).all() else shares
+        Each is lost with the probability ``participation.dropout``; at least one stays.
+        """
+        dropout = self.participation.dropout
+        if not dropout or not len(drawn):
+            return drawn
+        luck = self._uniform("dropout", key)[drawn]
+        left: np.ndarray = drawn[luck >= min(dropout, luck.max())]
+        return left
+
+    def epoch_shares(self, chosen: np.ndarray, key: Key) -> np.ndarray | None:
+        """Return the share of epochs of each ``chosen`` client's trainings, [n]; None
+        for all.
+
+        A share ``participation.stragglers`` of the chosen clients does a number of
+        epochs that is uniform in 1 … E. This follows FedProx's experiments (Li et al.,
+        MLSys 2020). One share holds for all trainings of a method in the round,
+        including those of heads or personal models. Stragglers are not left out of the
+        round.
+        """
+        stragglers = self.participation.stragglers
+        if not stragglers:
+            return None
+        luck = self._uniform("stragglers", key)
+        share = self._uniform("pace", key)
+        unlucky_first = np.argsort(luck[chosen], kind="stable")
+        # 1e-9: 0.29 · 100 is 28.999… in floating point
+        count = int(stragglers * len(chosen) + 1e-9)
+        slow = unlucky_first[:count]
+        shares = np.ones(len(chosen))
+        shares[slow] = share[chosen[slow]]
+        return shares
+
+    def _uniform(self, purpose: str, key: Key) -> np.ndarray:
+        """Return a number in [0, 1) for every client, [clients]."""
+        return randomness.uniform(self.seed, purpose, *key, skip=0, count=self.clients)

@@ -15,7 +15,6 @@ from hpcfl.errors import RunFailure, UserError, is_shortage
 from hpcfl.simulation import diagnosis, dry_round, score_check
 from hpcfl.simulation.diagnosis import Diagnosis
 from hpcfl.simulation.prepare import Prepared
-from hpcfl.simulation.timing import timed
 
 
 @dataclass(frozen=True)
@@ -44,14 +43,13 @@ class Elsewhere(Exception):
 
 
 def run(prepared: Prepared, communicator: Communicator) -> Prepared:
-    """Try the experiment and return it as it can run, with the calendar of its rounds
-    if it has ``[time]``. Collective.
+    """Try the experiment and return it as it can run. Collective.
 
     Raises UserError for a mistake on any rank and RunFailure for any other error, with
     the same line on all ranks.
     """
     verdict, cause = judge(prepared)
-    return timed(_adapted(prepared, communicator, verdict, cause), communicator)
+    return _adapted(prepared, communicator, verdict, cause)
 
 
 def _adapted(

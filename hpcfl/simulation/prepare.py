@@ -24,7 +24,6 @@ from hpcfl.clients.losses import convolves
 from hpcfl.clients.resources import STATE_SHARE, Resources, Stopwatch, most_lanes
 from hpcfl.clients.samples import Samples
 from hpcfl.clients.setup import INITIAL, Setup
-from hpcfl.clock.calendar import Calendar
 from hpcfl.communication import placement
 from hpcfl.communication.agreement import agreed, require_equal
 from hpcfl.communication.communicator import Communicator, Process
@@ -50,7 +49,6 @@ from hpcfl.simulation.device import Device, choose_device, found
 from hpcfl.simulation.hooks import Hooks
 from hpcfl.storage import digest, provenance
 from hpcfl.storage.clients import ClientStore
-from hpcfl.tracking.base import check as check_trackers
 
 if TYPE_CHECKING:
     from hpcfl.data.shifted import Shifts
@@ -71,9 +69,6 @@ class Prepared:
     shifts: what sets clients apart beside their labels, if anything.
     frozen: the digest of the values of what the model freezes; None where it freezes
         nothing.
-    calendar: who takes part in each round, and when; None without ``[time]``.
-    mixes: whether clients who start from different models of the server may be one
-        fleet.
     samples_crc32: of all samples of the data set, on a rank beside others.
     trainings: the local trainings of a round, which the preflight finds; empty before it
         and for a method that trains nothing.
@@ -100,8 +95,6 @@ class Prepared:
     frozen: str | None = None
     shifts: "Shifts | None" = None
     samples_crc32: int | None = None
-    calendar: Calendar | None = None
-    mixes: bool = False
     trainings: tuple[AskedTraining, ...] = ()
     unbatched: bool = False
 
@@ -296,7 +289,7 @@ def take_seat(config: Config, process: Process, seat: Device | None = None) -> D
 def _prepare(config: Config, process: Process, seat: Device) -> Prepared:
     """``prepare`` on the device that was chosen."""
     method = cast(Method, config.method)
-    _refuse(config, method, process)
+    _refuse(config, method)
     dataset = datasets.load(config.data)
     scheme, newcomers = cast(Scheme, config.partition), config.newcomers.clients
     shifts = None
@@ -409,12 +402,10 @@ def _prepare(config: Config, process: Process, seat: Device) -> Prepared:
     )
 
 
-def _refuse(config: Config, method: Method, process: Process) -> None:
-    """Raise UserError for newcomers of whom the method knows nothing, options that it
-    leaves out, and trackers that cannot be used.
+def _refuse(config: Config, method: Method) -> None:
+    """Raise UserError for newcomers of whom the method knows nothing, and options that
+    it leaves out.
     """
-    if process.is_server:
-        check_trackers(config.runtime.track)
     refuse_without_effect(method, config.training)
     if config.newcomers.clients and method.no_newcomers:
         raise UserError(

@@ -107,7 +107,6 @@ class Round:
         fleet_type: makes the fleets that the method gets, from the fields of one.
         vote: returns what this rank wants done after the round; it is asked after the
             local work, and the highest vote of all ranks counts.
-        waits: whether rank 0 has time while other ranks train.
         fleets: this rank's participants and observers (work).
         message: the method's message to the audience, on rank 0 until it is sent
             (compose).
@@ -139,7 +138,6 @@ class Round:
         self.server = server
         self.fleet_type = fleet_type
         self.vote = vote
-        self.waits = True
         self.stopwatch = prepared.resources.stopwatch
         self.bytes_before = communicator.bytes_sent, communicator.bytes_received
         self.fleets: list[Fleet] = []
@@ -329,8 +327,11 @@ AGGREGATE = Stage("aggregate", "aggregate", "aggregation", aggregate)
 TRAINING = (COMPOSE, SEND, WORK, REPORT, REFUSE, UPLOAD, STORE, AGGREGATE)
 
 
-def conclude(round: Round) -> Result:
-    """Return the round as it was played. From now on seconds are the next round's."""
+def conclude(round: Round, times: Mapping[str, Any]) -> Result:
+    """Return the round as it was played. From now on seconds are the next round's.
+
+    times: of the schedule.
+    """
     communicator, plan = round.communicator, round.plan
     sent, received = round.bytes_before
     costs: dict[str, Any] = {
@@ -342,10 +343,7 @@ def conclude(round: Round) -> Result:
         costs[f"seconds/{phase}"] = round.stopwatch.seconds[phase]
     costs["seconds/round"] = round.stopwatch.lap()
     round.stopwatch.seconds.clear()
-    calendar = round.prepared.calendar
-    if calendar is not None and communicator.is_server:
-        last = plan.number - 1
-        costs |= calendar.after(last) if plan.final else calendar.numbers(plan.number)
+    costs |= times
     return Result(
         number=plan.number,
         vote=round.reports.vote,

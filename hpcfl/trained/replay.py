@@ -13,15 +13,15 @@ from typing import Any
 import numpy as np
 import torch
 
+from hpcfl.clock.schedule import make_schedule
 from hpcfl.communication.communicator import OneProcess
 from hpcfl.errors import UserError
 from hpcfl.experiment.config import fingerprint
 from hpcfl.files.atomic import Damaged
 from hpcfl.methods.base import State
-from hpcfl.simulation import decisions, preflight, reported_losses, torch_settings
-from hpcfl.simulation.asynchronous import stages_maker
+from hpcfl.simulation import decisions, preflight, torch_settings
 from hpcfl.simulation.final_scoring import FINAL_SCORING
-from hpcfl.simulation.participation import RoundPlan, select
+from hpcfl.simulation.participation import RoundPlan
 from hpcfl.simulation.prepare import (
     Prepared,
     prepare,
@@ -29,7 +29,8 @@ from hpcfl.simulation.prepare import (
     take_seat,
 )
 from hpcfl.simulation.round import FleetType, Round
-from hpcfl.simulation.stages import Stage, play
+from hpcfl.simulation.round_schedule import RoundSchedule
+from hpcfl.simulation.stages import play
 from hpcfl.storage import checkpoint
 from hpcfl.storage import manifest as manifests
 from hpcfl.storage.clients import ClientStore
@@ -59,14 +60,14 @@ class RoundReplay:
         self.run = fingerprint(table)
         self._table = table
         self._own = own
-        # by round: the checkpoint before it, and the server's state in it
-        self._states: dict[int, tuple[Manifest | None, State]] = {}
+        # by round: the checkpoint before it, and the states of the server and of the
+        # simulator in it
+        self._states: dict[int, tuple[Manifest | None, State, State]] = {}
 
     @cached_property
     @torch_settings.plain()
-    def prepared(self) -> Prepared:
-        """Return the prepared experiment of a single process with all clients before
-        round 1.
+    def _tried(self) -> tuple[Prepared, RoundSchedule]:
+        """Prepare the experiment in a single process with all clients before round 1.
 
         The preflight runs as before the run, which had one lane if it cannot be
         batched. Raises UserError.
@@ -74,11 +75,22 @@ class RoundReplay:
         alone = OneProcess()
         config = experiment.read_again(self.folder, self._table, self._own)
         prepared = preflight.run(prepare(config, alone), alone)
+        schedule = make_schedule(prepared, alone)
         newest = manifests.latest(self.checkpoints)
         if newest is not None:
             refuse_other_frozen(prepared, newest.meta, self.folder)
-            decisions.refuse_others(prepared, newest.meta, self.folder)
-        return prepared
+            decisions.refuse_others(prepared, schedule, newest.meta, self.folder)
+        return prepared, schedule
+
+    @property
+    def prepared(self) -> Prepared:
+        """Return the experiment of a single process with all clients before round 1."""
+        return self._tried[0]
+
+    @property
+    def schedule(self) -> RoundSchedule:
+        """Return the schedule of the run's rounds."""
+        return self._tried[1]
 
     @property
     def rounds(self) -> set[int]:
@@ -91,7 +103,7 @@ class RoundReplay:
 
         Raises UserError.
         """
-        manifest, _ = self._before(number)
+        manifest, _, _ = self._before(number)
         return manifest.digest if manifest else None
 
     def server(self, number: int) -> State:
@@ -123,15 +135,19 @@ class RoundReplay:
             ids = np.array(clients[start : start + TOGETHER])
             store = self._store(number, ids.tolist())
             prepared = replace(self.prepared, store=store)
+            alone, (_, server, simulator) = OneProcess(), self._before(number)
             plan = RoundPlan(number, ids[:0], ids, scored=True, final=True)
             if not final:
-                whole = select(prepared.config, number, prepared.calendar)
-                plan = whole.only(ids)
-            alone, server = OneProcess(), self.server(number)
+                self.schedule.begin(
+                    prepared=prepared,
+                    communicator=alone,
+                    done=number - 1,
+                    last=number,
+                    state=simulator,
+                )
+                plan = self.schedule.plan(number).only(ids)
             round = Round(plan, alone, prepared, server, fleet_type)
-            stages: Sequence[Stage] = FINAL_SCORING
-            if not final:
-                stages = stages_maker(alone, prepared, number)(round)
+            stages = FINAL_SCORING if final else self.schedule.stages(round)
             play(round, stages[:3])  # compose, send, work
             for fleet in round.fleets:
                 assert isinstance(fleet, ModelRecorder)
@@ -152,22 +168,20 @@ class RoundReplay:
             )
 
     @with_gradients
-    def _before(self, number: int) -> tuple[Manifest | None, State]:
-        """Return the checkpoint before a round, None before the first, and its server
-        state.
+    def _before(self, number: int) -> tuple[Manifest | None, State, State]:
+        """Return the checkpoint before a round, None before the first, and its states of
+        the server and of the simulator.
         """
         if number not in self._states:
             manifest = self._manifest(number)
-            server = None
+            server, simulator = self.prepared.server, State()
             if manifest is not None:
                 nobody = ClientStore([], self.prepared.store.template)
-                server = checkpoint.state(
+                stored = checkpoint.state(
                     self.checkpoints, manifest, nobody, with_server=True
                 )
-                reported_losses.restore_losses(
-                    self.prepared.calendar, OneProcess(), number - 1, server
-                )
-            self._states[number] = manifest, server or self.prepared.server
+                server, simulator = self.schedule.split_state(stored or {})
+            self._states[number] = manifest, server, simulator
         return self._states[number]
 
     def _manifest(self, number: int) -> Manifest | None:
@@ -191,7 +205,7 @@ class RoundReplay:
     def _store(self, number: int, ids: list[int]) -> ClientStore:
         """Return the clients' private state before a round."""
         store = ClientStore(ids, self.prepared.store.template)
-        manifest, _ = self._before(number)
+        manifest, _, _ = self._before(number)
         if manifest is not None:
             checkpoint.state(self.checkpoints, manifest, store, with_server=False)
         return store

@@ -19,15 +19,13 @@ from collections.abc import Callable
 
 import pages
 
+from hpcfl.clock.schedule import make_schedule
 from hpcfl.communication.communicator import Communicator
 from hpcfl.communication.mpi import connect
 from hpcfl.experiment import config
-from hpcfl.simulation.asynchronous import stages_maker
-from hpcfl.simulation.participation import select
 from hpcfl.simulation.prepare import prepare_together
 from hpcfl.simulation.round import Round, conclude
 from hpcfl.simulation.stages import play as play_stages
-from hpcfl.simulation.timing import timed
 
 COHORT, BUFFER, UPLOADS = 100, 10, 300
 TIMES = {
@@ -107,8 +105,11 @@ def player(
             "time": TIMES[mode],
         }
     )
-    prepared = timed(prepare_together(experiment, communicator), communicator)
-    stages_of = stages_maker(communicator, prepared, 600)
+    prepared = prepare_together(experiment, communicator)
+    schedule = make_schedule(prepared, communicator)
+    schedule.begin(
+        prepared=prepared, communicator=communicator, done=0, last=600, state={}
+    )
     each = COHORT if mode == "synchronous" else BUFFER
     done = 0
     samples = prepared.resources.lane_steps
@@ -120,10 +121,10 @@ def player(
         wall, busy = time.perf_counter(), time.process_time()
         for _ in range(UPLOADS // each):
             done += 1
-            plan = select(experiment, done, prepared.calendar)
+            plan = schedule.plan(done)
             round = Round(plan, communicator, prepared, prepared.server)
-            play_stages(round, stages_of(round))
-            conclude(round)
+            play_stages(round, schedule.stages(round))
+            conclude(round, {})
         told = [
             samples.samples - before,
             time.perf_counter() - wall,

@@ -38,6 +38,7 @@ from hpcfl.experiment.config import Config
 from hpcfl.simulation import preflight
 from hpcfl.simulation.federation import Federation
 from hpcfl.simulation.prepare import Prepared, prepare_together
+from hpcfl.simulation.round_schedule import make_untimed
 from hpcfl.simulation.signals import StopRequest
 from hpcfl.storage.checkpoint import Checkpoints
 from hpcfl.storage.metrics import MetricsWriter
@@ -136,6 +137,7 @@ def _play(
             communicator,
             prepared,
             prepared.server,
+            make_untimed(prepared, communicator),
             Checkpoints(folder / "checkpoints", communicator),
             metrics,
             meta={},

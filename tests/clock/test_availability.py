@@ -7,9 +7,8 @@ import numpy as np
 import pytest
 
 from hpcfl.clock import availability, exact
-from hpcfl.clock.availability import DAY, FOREVER, Daily, Traced
-from hpcfl.clock.devices import SECOND
-from hpcfl.clock.online_clients import OnlineClients
+from hpcfl.clock.availability import DAY, FOREVER, Daily, OnlineClients, Traced
+from hpcfl.clock.durations import SECOND
 from hpcfl.errors import UserError
 from hpcfl.experiment.sections import Time
 from hpcfl.rows import randomness

@@ -6,7 +6,7 @@ from timetables import synchronous
 
 from hpcfl.clock.availability import Traced
 from hpcfl.clock.calendar import correlation, gini, jain
-from hpcfl.clock.devices import SECOND
+from hpcfl.clock.durations import SECOND
 from hpcfl.errors import UserError
 
 S = SECOND

@@ -12,6 +12,7 @@ from hpcfl.simulation.federation import Federation
 from hpcfl.simulation.participation import RoundPlan
 from hpcfl.simulation.prepare import prepare
 from hpcfl.simulation.round import COMPOSE, SEND, Round
+from hpcfl.simulation.round_schedule import make_untimed
 from hpcfl.simulation.signals import StopRequest
 from hpcfl.simulation.stages import play as play_stages
 from hpcfl.storage.checkpoint import Checkpoints
@@ -121,6 +122,7 @@ def play(tmp_path, own_data):
             alone,
             prepared,
             prepared.server,
+            make_untimed(prepared, alone),
             Checkpoints(folder / "checkpoints", alone),
             metrics,
             {},

@@ -12,6 +12,7 @@ from hpcfl.scores.pm_l import PML
 from hpcfl.scores.pm_v import PMV
 from hpcfl.simulation.federation import Federation
 from hpcfl.simulation.prepare import prepare
+from hpcfl.simulation.round_schedule import make_untimed
 from hpcfl.simulation.signals import StopRequest
 from hpcfl.storage.checkpoint import Checkpoints
 from hpcfl.storage.metrics import MetricsWriter
@@ -54,6 +55,7 @@ def spiral(tmp_path):
             alone,
             prepared,
             prepared.server,
+            make_untimed(prepared, alone),
             Checkpoints(tmp_path / "checkpoints", alone),
             MetricsWriter(tmp_path, {}, {}),
             {},

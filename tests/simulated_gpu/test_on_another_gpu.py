@@ -9,6 +9,7 @@ from hpcfl.commands import run as command
 from hpcfl.communication.communicator import OneProcess
 from hpcfl.experiment import config
 from hpcfl.simulation import prepare
+from hpcfl.simulation.round_schedule import make_untimed
 from hpcfl.storage.manifest import latest
 
 
@@ -75,5 +76,13 @@ def test_a_resumed_run_goes_on_with_the_lanes_that_the_gpu_held(gpu, tmp_path):
     assert wide > 1 and not others
     prepared = prepare.prepare_together(config.parse(experiment(2)), OneProcess())
     restored = SimpleNamespace(meta={"lanes": [[1, heads]]}, server=None, best=None)
-    command._federation(OneProcess(), prepared, None, restored, None)
+    command._federation(
+        communicator=OneProcess(),
+        prepared=prepared,
+        server={},
+        schedule=make_untimed(prepared, OneProcess()),
+        checkpoints=None,
+        restored=restored,
+        metrics=None,
+    )
     assert prepared.resources.lanes == [1, heads]

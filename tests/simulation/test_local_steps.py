@@ -3,6 +3,7 @@
 import pytest
 import tiny
 
+from hpcfl.clock.schedule import make_schedule
 from hpcfl.communication.communicator import OneProcess
 from hpcfl.errors import UserError
 from hpcfl.experiment import config
@@ -44,8 +45,13 @@ class Shared(FedAvg):
 
 def tried(method="fedavg", **sections):
     table = tiny.table(method, COUNTS, **sections)
-    prepared = preflight.run(prepare(config.parse(table), OneProcess()), OneProcess())
-    return local_steps.note_idle_clients(prepared)
+    return try_table(table)
+
+
+def try_table(table):
+    alone = OneProcess()
+    prepared = preflight.run(prepare(config.parse(table), alone), alone)
+    return local_steps.note_idle_clients(prepared, make_schedule(prepared, alone))
 
 
 def idle(prepared):
@@ -123,5 +129,4 @@ def test_newcomers_are_counted_where_they_train():
     counts = [COUNTS[1], COUNTS[2], COUNTS[0]]
     table = tiny.table("fedavg", counts, training=training, newcomers=new)
     table["partition"]["clients"] = 2
-    prepared = preflight.run(prepare(config.parse(table), OneProcess()), OneProcess())
-    assert idle(local_steps.note_idle_clients(prepared)) == [1]
+    assert idle(try_table(table)) == [1]

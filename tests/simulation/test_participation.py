@@ -1,11 +1,23 @@
 """Who takes part in a round (protocols.md E2), and who does less of it."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
 from hpcfl.clients.training import Task
+from hpcfl.errors import UserError
 from hpcfl.experiment import config
-from hpcfl.simulation import participation
+from hpcfl.selection.base import Selection
+from hpcfl.simulation.participation import Draws
+from hpcfl.simulation.round_schedule import RoundSchedule
+
+
+def schedule_of(experiment):
+    """The schedule of an experiment whose clients are chosen uniformly."""
+    clients = experiment.partition.clients
+    draws = Draws(experiment.participation, clients, experiment.seed)
+    return RoundSchedule(SimpleNamespace(config=experiment), draws)
 
 
 def cohorts(rounds, **keys):
@@ -16,11 +28,8 @@ def cohorts(rounds, **keys):
         "seed": 0,
         **keys,
     }
-    experiment = config.parse(table)
-    return [
-        participation.cohort(experiment, number).tolist()
-        for number in range(1, rounds + 1)
-    ]
+    schedule = schedule_of(config.parse(table))
+    return [schedule.cohort(number).tolist() for number in range(1, rounds + 1)]
 
 
 @pytest.mark.parametrize(
@@ -83,7 +92,7 @@ def stragglers(share, **keys):
 
 def shares_of_cohort(experiment, number):
     """What each client of a round's cohort does of its epochs."""
-    return participation.select(experiment, number).shares
+    return schedule_of(experiment).plan(number).shares
 
 
 def test_a_share_of_the_cohort_straggles_by_any_number_of_epochs():
@@ -106,10 +115,8 @@ def test_who_straggles_follows_seed_round_and_client_alone():
     first, second = (shares_of_cohort(experiment, number) for number in (1, 2))
     other_seed = shares_of_cohort(stragglers(0.5, seed=1), 1)
     assert not np.array_equal(first, second) and not np.array_equal(first, other_seed)
-    alone = [
-        participation.select(experiment, 1).pace(np.array([client]))[0]
-        for client in participation.cohort(experiment, 1)
-    ]
+    plan = schedule_of(experiment).plan(1)
+    alone = [plan.pace(np.array([client]))[0] for client in plan.cohort]
     assert alone == first.tolist()
     assert shares_of_cohort(stragglers(0.0), 1) is None
 
@@ -131,3 +138,42 @@ def test_stragglers_train_less_and_count_all_the_same(federate):
     assert {
         digest(seed, 2, stragglers=1.0) == digest(seed, 1) for seed in range(4)
     } == {True, False}
+
+
+class Chosen(Selection):
+    """A user's own, which chooses what it is told to."""
+
+    ids: list[int]
+
+    def choose(self, known, count):
+        return self.ids
+
+
+@pytest.mark.parametrize(
+    ("ids", "problem"),
+    [
+        ([0, 1, 2, 3], "4 clients, at most 3"),
+        ([6], "a client that there is not, of 6"),
+        ([-1], "a client that there is not"),
+        ([1, 5], "client 5, who is not there"),
+        ([1, 1], "a client more than once"),
+        ([], "nobody"),
+    ],
+)
+def test_what_a_selection_may_not_choose(ids, problem):
+    draws = Draws(Chosen(select="mine:Chosen", ids=ids), 6, 4)
+    candidates = np.array([1, 1, 1, 1, 1, 0], bool)
+    with pytest.raises(
+        UserError,
+        match=f"test_participation.py:.*select = 'mine:Chosen': chose {problem}",
+    ):
+        draws.choose(candidates, 3, (1,))
+
+
+def test_a_selection_that_returns_no_list_of_ids():
+    class Wrong(Selection):
+        def choose(self, known, count):
+            return known.candidates[:, None]
+
+    with pytest.raises(UserError, match=r"chose bool of shape \(6, 1\), not a list"):
+        Draws(Wrong(), 6, 4).choose(np.ones(6, bool), 3, (1,))

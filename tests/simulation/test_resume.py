@@ -216,7 +216,7 @@ def test_a_resume_of_clients_one_by_one_stays_so(tmp_path, monkeypatch):
 
 def test_a_run_of_an_earlier_version_stored_no_decisions(tmp_path, monkeypatch):
     with monkeypatch.context() as patched:
-        patched.setattr(decisions, "describe", lambda prepared: None)
+        patched.setattr(decisions, "describe", lambda prepared, schedule: None)
         play(tmp_path, rounds=2)
     one_by_one(monkeypatch)
     play(tmp_path)

@@ -12,9 +12,9 @@ from hpcfl.experiment import config
 from hpcfl.methods.fedavg import FedAvg
 from hpcfl.simulation.final_scoring import FINAL_SCORING
 from hpcfl.simulation.message_check import MessageError, checked
-from hpcfl.simulation.participation import select, select_final
 from hpcfl.simulation.prepare import prepare
 from hpcfl.simulation.round import TRAINING, Round, conclude, no_vote
+from hpcfl.simulation.round_schedule import make_untimed
 from hpcfl.simulation.stages import play
 from hpcfl.storage.clients import ClientStore
 
@@ -35,8 +35,9 @@ def rounds(communicator, method="ditto", vote=no_vote, **sections):
     """
     experiment = config.parse(tiny.table(method, **sections))
     prepared = prepare(experiment, communicator)
-    first = select(experiment, 1)
-    final = select_final(experiment, prepared.newcomer_ids)
+    schedule = make_untimed(prepared, communicator)
+    first = schedule.plan(1)
+    final = schedule.plan_final(prepared.newcomer_ids)
     played = []
     for plan, stages in ((first, TRAINING), (final, FINAL_SCORING)):
         round = Round(plan, communicator, prepared, prepared.server, vote=vote)
@@ -111,9 +112,9 @@ def test_a_round_tells_what_it_cost_and_the_highest_vote():
             seen.append(dict(round.stopwatch.seconds))
 
     play(first, stages, [see])
-    result = conclude(first)
+    result = conclude(first, {})
     play(final, final_stages)
-    assert (result.vote, result.final, conclude(final).final) == (2, False, True)
+    assert (result.vote, result.final, conclude(final, {}).final) == (2, False, True)
     assert result.values["floats_down"] == first.prepared.setup.layout.width
     assert "send" in seen[0] and "train" not in seen[0]
     assert not first.stopwatch.seconds  # they are the next round's
@@ -174,7 +175,7 @@ def test_observers_are_scored_and_their_state_is_forgotten():
     (first, stages), _ = rounds(OneProcess(), participation={"fraction": 0.4})
     kept = first.prepared.store.snapshot()
     play(first, stages)
-    values = conclude(first).values
+    values = conclude(first, {}).values
     trained = np.isin(np.arange(5), first.plan.cohort)
     assert 0 < trained.sum() < 5
     assert np.isfinite(values["clients/pre/loss"]).all()

@@ -1,0 +1,1 @@
+"""An asynchronous server in virtual time."""

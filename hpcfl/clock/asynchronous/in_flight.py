@@ -1,0 +1,182 @@
+"""Updates under way between the rounds of an asynchronous server (time.md §6).
+
+Clients start from older models of the server. Messages are retained while any client
+still trains on them. Rank 0 stores them in the simulator's state, so that checkpoints
+contain them. Every rank has them as an inbox.
+
+A client's update depends only on the message, its private state and keys, which are
+known when it starts. Hence a rank trains all clients together that have started and
+will arrive. It retains their results until their round. Checkpoints do not contain
+these results: a resumed run computes them again.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from hpcfl.clients.fleet import Fleet
+from hpcfl.clock.calendar import Calendar, Job, Step
+from hpcfl.communication.message import Inbox, Mean, Message, fields
+from hpcfl.methods.base import State
+from hpcfl.simulation import record
+from hpcfl.simulation.prepare import Prepared
+from hpcfl.storage.clients import ClientStore
+
+
+@dataclass(frozen=True)
+class Made:
+    """Results of a job, beside its rows.
+
+    Attributes:
+        weights: in each mean that it sends for, by name.
+        finite: whether all is finite; else the client diverged.
+        numbers: the client's own, by name.
+        columns, recorded: as those of ``record.Numbers``.
+    """
+
+    weights: dict[str, float]
+    finite: bool
+    numbers: dict[str, float]
+    columns: list[str]
+    recorded: list[str]
+
+
+class InFlight:
+    """The messages that clients at work started from, and what this rank's clients have
+    made that is yet to arrive.
+
+    Attributes:
+        sent: on rank 0, the message of each of the server's models by its version.
+        inboxes: the same on every rank, as far as it was sent.
+    """
+
+    def __init__(
+        self, calendar: Calendar, prepared: Prepared, last: int, state: State
+    ) -> None:
+        """Set the last round that is played, and the state from ``state``."""
+        self._calendar = calendar
+        self._store = prepared.store
+        self._device = prepared.resources.device
+        self._last = last
+        self._trained = 0  # jobs from versions below it are trained
+        self._made: dict[int, Made] = {}
+        self._uploads: ClientStore | None = None
+        self._private = self._store.like(self._store.template)
+        self.inboxes: dict[int, Inbox] = {}
+        self.sent: dict[int, State] = {}
+        for key, tensor in state.items():
+            version, _, name = key.partition(".")
+            self.sent.setdefault(int(version), {})[name] = tensor
+
+    def state(self) -> State:
+        """Return the retained messages by VERSION.NAME, on rank 0."""
+        return {
+            f"{version}.{name}": tensor
+            for version, message in self.sent.items()
+            for name, tensor in message.items()
+        }
+
+    def keep_message(self, version: int, message: Message) -> None:
+        """Keep the message of one of the server's models, on rank 0."""
+        entries = fields(message)
+        self.sent[version] = {name: entry.tensor for name, entry in entries.items()}
+
+    def forget_messages(self, awaited: Sequence[int]) -> None:
+        """Forget all messages but those of the versions that clients train on."""
+        for messages in (self.inboxes, self.sent):
+            for version in messages.keys() - set(awaited):
+                del messages[version]
+
+    def take_untrained(self, step: Step) -> list[tuple[int, Job]]:
+        """Return the jobs to train for a step, each with its round, by version and
+        client.
+
+        If one of the step's jobs is untrained these are all that have started and will
+        arrive, up to the last round. Otherwise there are none.
+        """
+        if all(job.version < self._trained for job in step.jobs):
+            return []
+        first, trained = step.number, self._trained
+        self._trained = first
+        jobs = []
+        for version in range(trained, first):
+            jobs += self._calendar.list_started(version, first, self._last)
+        return jobs
+
+    def keep_made(self, fleet: Fleet, message: Message) -> None:
+        """Keep what a fleet made until its clients arrive."""
+        finite = record.finite(fleet, message)
+        of_fleet = record.numbers(fleet, message, finite)
+        rows: State = {}
+        weights = {}
+        for name, entry in fields(message).items():
+            assert isinstance(entry, Mean)
+            rows[name] = entry.tensor
+            weights[name] = entry.weights.tolist()
+        ids = fleet.ids.tolist()
+        for position, client in enumerate(ids):
+            numbers = {
+                name: float(values[position])
+                for name, values in of_fleet.values.items()
+            }
+            self._made[client] = Made(
+                weights={name: of_all[position] for name, of_all in weights.items()},
+                finite=bool(finite[position]),
+                numbers=numbers,
+                columns=of_fleet.columns,
+                recorded=of_fleet.recorded,
+            )
+        if self._uploads is None:
+            # Only results say what they are like.
+            template = {name: torch.empty_like(some[0]) for name, some in rows.items()}
+            self._uploads = self._store.like(template)
+        self._uploads.put(ids, rows)
+        self._private.put(ids, fleet.state)
+
+    def finite(self, ids: np.ndarray) -> Tensor:
+        """Return whether these clients of this rank did not diverge, bool [n]."""
+        flags = [self._made[client].finite for client in ids.tolist()]
+        return torch.tensor(flags, dtype=torch.bool)
+
+    def private(self, ids: np.ndarray) -> State:
+        """Return these clients' trained private state by name, [n, …]."""
+        return self._private.get(ids.tolist(), self._device)
+
+    def means(self, ids: np.ndarray, factors: Tensor) -> dict[str, Mean]:
+        """Return these clients' uploads by name, or {} before this rank has trained a
+        client.
+
+        factors: of each client [n], whole numbers; its weights are multiplied by it.
+        """
+        if self._uploads is None:
+            return {}
+        clients = ids.tolist()
+        means = {}
+        rows = self._uploads.get(clients, self._device)
+        for name, of_clients in rows.items():
+            weights = [self._made[client].weights[name] for client in clients]
+            means[name] = Mean(of_clients, torch.tensor(weights).double() * factors)
+        return means
+
+    def numbers(self, ids: np.ndarray) -> record.Numbers:
+        """Their numbers, NaN where one has none."""
+        found = record.Numbers()
+        for position, client in enumerate(ids.tolist()):
+            made = self._made[client]
+            for name, value in made.numbers.items():
+                values = found.values.setdefault(name, np.full(len(ids), np.nan))
+                values[position] = value
+            found.columns = sorted({*found.columns, *made.columns})
+            found.recorded = sorted({*found.recorded, *made.recorded})
+        return found
+
+    def forget(self, ids: np.ndarray) -> None:
+        """Forget all that clients made, which have arrived."""
+        for client in ids.tolist():
+            del self._made[client]
+        for store in (self._private, self._uploads):
+            if store is not None:
+                store.forget(ids.tolist())

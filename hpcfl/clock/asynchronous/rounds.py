@@ -1,0 +1,316 @@
+"""A round of an asynchronous server: one step, of the uploads that have arrived for it
+(time.md §5, §6).
+
+Round r makes version r of the server's model from version r − 1. Its uploads started
+from this version or from older ones; the timetable knows them beforehand, since no time
+depends on a number that is trained. Of the mean x̄ of what clients send, and a_u, what
+version u sent, the server gets
+
+    a_v + λ(x̄ − a_v + Σ_u p_u (a_v − a_u)),
+
+with v = r − 1, p_u the share of the weights that started from u, and λ the mean of s(τ)
+times a rate: FedBuff (Nguyen et al., AISTATS 2022), the mean of the clients' changes.
+FedAsync (Xie et al., OPT 2020) mixes the clients' models themselves, so it goes without
+the sum. Where no upload is stale and λ = 1 it is x̄, bit for bit. The method takes any
+further step itself, such as that of an adaptive server.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from hpcfl.clients.fleet import Fleet
+from hpcfl.clock.asynchronous.in_flight import InFlight
+from hpcfl.clock.asynchronous.staleness import Staleness
+from hpcfl.clock.asynchronous.timetable import AsynchronousTimetable
+from hpcfl.clock.asynchronous.trial import stack_inboxes, try_asynchronous
+from hpcfl.clock.calendar import Calendar, Job, shares_of
+from hpcfl.clock.clients import Clients, make_calendar
+from hpcfl.communication import exchange
+from hpcfl.communication.communicator import Communicator
+from hpcfl.communication.message import Field, Mean
+from hpcfl.methods.base import State
+from hpcfl.scores.metric_names import SAMPLE_GRADIENTS
+from hpcfl.simulation import record
+from hpcfl.simulation.participation import is_scored
+from hpcfl.simulation.prepare import Prepared
+from hpcfl.simulation.round import (
+    REFUSE,
+    REPORT,
+    UPLOAD,
+    LocalWork,
+    Round,
+    store_state,
+    take_step,
+)
+from hpcfl.simulation.stages import Stage
+
+# of an upload, the client's weight in each of the means, by their names' order
+WEIGHTS = "weights of arrivals"
+
+
+def make_asynchronous(prepared: Prepared, communicator: Communicator) -> Calendar:
+    """Return the calendar of an experiment with an asynchronous server. Collective
+    call.
+
+    Raises UserError, the same on all ranks.
+    """
+    mixes = try_asynchronous(prepared, communicator)
+
+    def make(clients: Clients) -> AsynchronousCalendar:
+        timetable = AsynchronousTimetable(**vars(clients))
+        return AsynchronousCalendar(
+            prepared, clients.draws, clients.duration, timetable, mixes=mixes
+        )
+
+    return make_calendar(prepared, communicator, make)
+
+
+class AsynchronousCalendar(Calendar):
+    """The rounds of an asynchronous server.
+
+    Attributes:
+        mixes: whether clients that start from different models may be one fleet.
+        flights: the updates under way.
+    """
+
+    flights: InFlight
+    stored_as = "in flight."
+
+    def __init__(self, *calendar: Any, mixes: bool) -> None:
+        super().__init__(*calendar)
+        self.mixes = mixes
+
+    def begin(
+        self,
+        prepared: Prepared,
+        communicator: Communicator,
+        done: int,
+        last: int,
+        state: State,
+    ) -> None:
+        """Begin to play rounds, with the messages in ``state``."""
+        self.flights = InFlight(self, prepared, last, state)
+
+    def stages(self, round: Round) -> Sequence[Stage]:
+        """Return the stages of a round, whose cohort are the clients that arrive."""
+        arrivals = Arrivals(self, round)
+        return (
+            Stage("compose", "send", "what the server sends", arrivals.compose),
+            Stage("send", "send", "what the server sends", arrivals.send, True),
+            Stage("work", "train", "local work", arrivals.work),
+            REPORT,
+            REFUSE,
+            UPLOAD,
+            Stage("store", "store", "the clients' private state", arrivals.store),
+            Stage("aggregate", "aggregate", "aggregation", arrivals.aggregate),
+        )
+
+    def state(self) -> State:
+        """Return the messages from which clients at work started."""
+        return self.flights.state()
+
+    def decisions(self) -> dict[str, str]:
+        """Return also how clients train that start from different models."""
+        how = "side by side" if self.mixes else "in groups of one model"
+        late = {"clients that start from different models train": how}
+        return late | super().decisions()
+
+
+class Arrivals:
+    """The work of a round whose cohort are the clients whose uploads have arrived.
+
+    If a client of the cohort has not trained yet, all clients that have started and
+    will arrive train side by side. Clients that are scored before training are
+    observers, with the private state of their last arrival and the newest model.
+    """
+
+    def __init__(self, calendar: AsynchronousCalendar, round: Round) -> None:
+        self.calendar, self.flights = calendar, calendar.flights
+        self.prepared, self.plan = round.prepared, round.plan
+        self.step = calendar.step(round.plan.number)
+        self.version = round.plan.number - 1  # which the round begins with
+        # from which clients at work started
+        self.awaited = calendar.step(self.version).awaited if self.version else ()
+        largest = int(self.prepared.setup.counts.sum(dim=1).max())
+        self.staleness = Staleness.from_largest_weight(calendar.config.time, largest)
+
+    def compose(self, round: Round) -> None:
+        """Make the message that this version of the server's model comes to."""
+        if round.communicator.is_server:
+            message = round.compose("send", self.plan.audience)
+            self.flights.keep_message(self.version, message)
+            round.floats_down = exchange.floats(message)
+
+    def send(self, round: Round) -> None:
+        """Send all messages that are not sent yet to all ranks."""
+        for version in [*self.awaited, self.version]:
+            if version not in self.flights.inboxes:
+                message = self.flights.sent.get(version, {})
+                inbox, _ = round.send(np.arange(0), dict(message))
+                self.flights.inboxes[version] = inbox
+        round.inbox = self.flights.inboxes[self.version]
+
+    def work(self, round: Round) -> None:
+        """Train clients at work, if one of the cohort is untrained, and score this
+        rank's observers.
+        """
+        for jobs, scored in self.groups(self.flights.take_untrained(self.step)):
+            round.fleets.append(self.train(round, jobs, scored))
+        audience = self.plan.audience if self.plan.scored else self.plan.audience[:0]
+        observers = round.fleet(audience)
+        round.observe(observers, round.inbox)
+        round.fleets.append(observers)
+        own: np.ndarray = self.plan.cohort[self.prepared.store.hosts(self.plan.cohort)]
+        round.work = self.arrive(own)
+        round.numbers = self.numbers(own, observers)
+
+    def groups(self, starts: list[tuple[int, Job]]) -> list[tuple[list[Job], bool]]:
+        """Group the jobs of this rank's clients, each with its round, into fleets. Each
+        group says whether its models are scored.
+
+        Clients of a fleet have one learning rate. They start from one version, unless
+        the method supports several.
+        """
+        config = self.prepared.config
+        groups: dict[tuple[Any, bool], list[Job]] = {}
+        clients = np.array([job.client for _, job in starts], np.int64)
+        is_own = self.prepared.store.hosts(clients)
+        for (number, job), own in zip(starts, is_own, strict=True):
+            if not own:
+                continue
+            scored = is_scored(config, number)
+            if number == self.plan.number:
+                scored = self.plan.scored
+            group = groups.setdefault((self.kind(job.version), scored), [])
+            group.append(job)
+        return [
+            (sorted(jobs, key=lambda job: job.client), scored)
+            for (_, scored), jobs in groups.items()
+        ]
+
+    def kind(self, version: int) -> Any:
+        """Return the grouping key of a fleet whose clients start from a version."""
+        if not self.calendar.mixes:
+            return version
+        setup, round = self.prepared.setup, version + 1
+        return setup.learning_rate(round), setup.plain_rate(round)
+
+    def train(self, round: Round, jobs: list[Job], scored: bool) -> Fleet:
+        """Train clients side by side, and keep their results; return their fleet."""
+        ids = np.array([job.client for job in jobs])
+        versions = np.array([job.version for job in jobs])
+        first = int(versions[0])
+        fleet = self.prepared.fleet(ids, first + 1, scored, round.fleet_type)
+        fleet.rounds = versions + 1
+        inbox = self.flights.inboxes[first]
+        if (versions != first).any():
+            started = versions.tolist()
+            inbox = stack_inboxes([self.flights.inboxes[one] for one in started])
+        fleet.scores_starts = False
+        fleet.pace = shares_of(jobs)
+        with round.on_clients(fleet):
+            inboxes = self.prepared.hooks.open(fleet, inbox)
+            returned = self.prepared.method.update(fleet, inboxes.pop())
+            message = self.prepared.hooks.seal(fleet, inboxes, returned)
+        self.prepared.store.check_state(len(ids), fleet.state)
+        self.flights.keep_made(fleet, message)
+        return fleet
+
+    def arrive(self, own: np.ndarray) -> LocalWork:
+        """Return the results of this rank's clients that arrive, with means weighted by
+        staleness, and all weights.
+        """
+        factors = torch.tensor(self.staleness.weights(self.step.staleness)).double()
+        places = np.searchsorted(self.step.cohort, own)
+        means = self.flights.means(own, factors[places]) if len(own) else {}
+        message: dict[str, Mean | Field] = {**means}
+        if means:
+            weights = [means[name].weights for name in sorted(means)]
+            message[WEIGHTS] = Field(torch.stack(weights, dim=1), floats=0)
+        private, finite = self.flights.private(own), self.flights.finite(own)
+        return LocalWork(own, message, private, finite)
+
+    def numbers(self, own: np.ndarray, observers: Fleet) -> record.OfFleets:
+        """Return the numbers of this rank's clients that arrive or are observed."""
+        arrived = self.flights.numbers(own)
+        scored = record.numbers(observers, None, None)
+        both = np.isin(observers.ids, own)
+        if both.any():
+            # what a client computed to be scored counts beside its training
+            counted = scored.values[SAMPLE_GRADIENTS]
+            counted[both] += arrived.values[SAMPLE_GRADIENTS]
+            arrived.values[SAMPLE_GRADIENTS] = counted[both]
+        return [(own, arrived), (observers.ids, scored)]
+
+    def store(self, round: Round) -> None:
+        """Store the private state of the cohort, which has arrived."""
+        store_state(round)
+        self.flights.forget(round.work.ids)
+
+    def aggregate(self, round: Round) -> None:
+        """Let the server take its step; forget messages that no client trains on."""
+        if round.uploads is not None:
+            take_step(round, round.cohort, self.uplink(round.cohort, round.uploads))
+        self.flights.forget_messages(self.step.awaited)
+
+    def uplink(self, cohort: np.ndarray, uploads: State) -> State:
+        """Return the means of arrived uploads after the server's step size is
+        applied.
+        """
+        if WEIGHTS not in uploads:
+            return uploads  # the method sends nothing
+        table = uploads.pop(WEIGHTS).double()
+        begun = {job.client: job.version for job in self.step.jobs}
+        versions = [begun[client] for client in cohort.tolist()]
+        rate = self.staleness.rate([self.version - version for version in versions])
+        if self.prepared.config.time.rule == "fedasync":
+            # It mixes models as they are, whatever they began with.
+            versions = [self.version] * len(versions)
+        stepped = {}
+        for name, weights in zip(sorted(uploads), table.T, strict=True):
+            stepped[name] = step_of(
+                mean=uploads[name],
+                sent={
+                    version: self.flights.sent[version][name]
+                    for version in {*versions, self.version}
+                },
+                versions=versions,
+                weights=weights,
+                rate=rate,
+            )
+        return stepped
+
+
+def step_of(
+    mean: Tensor,
+    sent: Mapping[int, Tensor],
+    versions: Sequence[int],
+    weights: Tensor,
+    rate: float,
+) -> Tensor:
+    """Return the value that replaces a ``mean`` [width] of uploads on the server. It is
+    rounded once.
+
+    Args:
+        sent: messages [width] of the newest version and of clients' start versions.
+        versions: the start version of each client, [n].
+        weights: of the clients in the mean, whole numbers, float64 [n].
+        rate: λ.
+    """
+    newest = max(sent)
+    stale = sorted({*versions} - {newest})
+    if not stale and rate == 1:
+        return mean
+    now = sent[newest].double()
+    change = mean.double() - now
+    since = torch.empty_like(now)  # new memory would cost more than the sums
+    for version in stale:
+        begun_there = torch.tensor([one == version for one in versions])
+        share = weights[begun_there].sum() / weights.sum()
+        torch.sub(now, sent[version], out=since)
+        change += since.mul_(share)
+    return change.mul_(rate).add_(now).to(mean.dtype)

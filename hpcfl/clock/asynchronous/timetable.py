@@ -1,0 +1,229 @@
+"""Steps of an asynchronous server: events in their order (time.md §5, §6).
+
+Among the events of one tick, arrivals and losses come first, by ascending client. A
+step is taken between them as soon as the buffer is full. Then all free places are
+filled from the newest model. A client with an upload in the buffer does not start again
+before the step, so that no client counts twice in a step.
+"""
+
+import heapq
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from decimal import Decimal
+
+import numpy as np
+
+from hpcfl.clock import exact
+from hpcfl.clock.availability import FOREVER, Availability, OnlineClients
+from hpcfl.clock.calendar import Job, Step
+from hpcfl.clock.durations import SECOND, Duration, epochs_of
+from hpcfl.errors import UserError
+from hpcfl.experiment.sections import Time
+from hpcfl.simulation.participation import Draws
+
+DEFAULT_BUFFER = 10
+# consecutive jobs per client without a counted upload after which the run fails
+VAIN = 100
+NEVER = -1  # the version from which a client may start in any case
+
+
+def concurrency(time: Time, draws: Draws) -> int:
+    """Return the most clients at work at once."""
+    return time.concurrency or draws.participation.count(draws.clients)
+
+
+def buffer_size(time: Time, draws: Draws) -> int:
+    """Return the number of arrivals in a step."""
+    if time.buffer is not None:
+        return time.buffer
+    if time.rule == "fedasync":
+        return 1
+    return min(DEFAULT_BUFFER, concurrency(time, draws))
+
+
+@dataclass
+class _Sum:
+    """The sums of clients' ticks and losses before a step; as in ``Step``."""
+
+    busy: int = 0
+    wasted: int = 0
+    present: int = 0
+    lost: int = 0
+
+
+@dataclass(order=True)
+class _Flight:
+    """A job under way; jobs sort by their end, then by client.
+
+    useless: whether it has no result, because the client was lost at its start or goes
+    off before its end.
+    """
+
+    ended: int
+    client: int
+    job: Job = field(compare=False)
+    useless: bool = field(compare=False)
+
+
+class AsynchronousTimetable:
+    """The consecutive steps; ``step`` returns the next."""
+
+    def __init__(
+        self,
+        time: Time,
+        draws: Draws,
+        duration: Duration,
+        availability: Availability,
+    ) -> None:
+        """Raise UserError for a buffer that can never be full."""
+        self._time = time
+        self._draws = draws
+        self._duration = duration
+        self._clients = draws.clients
+        self._online = OnlineClients(availability, self._clients)
+        self._places = min(concurrency(time, draws), self._clients)
+        self._size = buffer_size(time, draws)
+        if time.rule != "semi" and self._size > self._clients:
+            raise UserError(
+                f"time.buffer = {self._size}: at most {self._clients}, one of each client"
+            )
+        self._period: int | None = None
+        if time.rule == "semi":
+            assert time.period is not None
+            self._period = max(1, exact.whole(Decimal(time.period) * SECOND))
+        self._tick = 0
+        self._begun = 0  # the tick of the last step
+        self._version = 0
+        self._fillings = 0  # starts of clients from the newest version so far
+        self._flights: list[_Flight] = []  # a heap
+        self._buffer: list[Job] = []
+        self._idle = np.ones(self._clients, bool)  # neither at work nor in the buffer
+        # the version from which each client last started
+        self._from = np.full(self._clients, NEVER)
+        self._vain = 0  # consecutive jobs without a result
+        self._sum = _Sum()
+        self._steps = self._play()
+
+    def step(self) -> Step:
+        """Return the next step. Raises UserError if there will be none."""
+        return next(self._steps)
+
+    def _play(self) -> Iterator[Step]:
+        """Yield the steps, without an end."""
+        while True:
+            self._fill()
+            self._go_on()
+            while self._flights and self._flights[0].ended == self._tick:
+                self._end(heapq.heappop(self._flights))
+                if self._period is None and len(self._buffer) == self._size:
+                    yield self._taken()
+            if self._buffer and self._period and self._tick % self._period == 0:
+                yield self._taken()
+
+    def _fill(self) -> None:
+        """Start clients from the newest version in all free places."""
+        free = self._places - len(self._flights)
+        on = self._online.advance(self._tick)
+        eligible = on & self._idle & (self._from != self._version)
+        if not free or not eligible.any():
+            return
+        key: tuple[int, ...] = (self._version + 1,)
+        if self._fillings:
+            key = self._version + 1, self._fillings
+        self._fillings += 1
+        chosen = np.sort(self._draws.choose(eligible, free, key))
+        staying = set(self._draws.staying(chosen, key).tolist())
+        shares = self._draws.epoch_shares(chosen, key)
+        for position, client in enumerate(chosen.tolist()):
+            share = 1.0 if shares is None else float(shares[position])
+            self._start(client, share, client not in staying)
+
+    def _start(self, client: int, share: float, dropped: bool) -> None:
+        """Start a client now from the newest version."""
+        done = epochs_of(share, self._duration.work.epochs)
+        arrival = self._tick + self._duration.ticks(client, done)
+        off = self._online.period_end(client)
+        ended = min(arrival, off)
+        job = Job(client, self._version, self._tick, ended, share)
+        heapq.heappush(
+            self._flights, _Flight(ended, client, job, dropped or off < arrival)
+        )
+        self._idle[client] = False
+        self._from[client] = self._version
+
+    def _go_on(self) -> None:
+        """Move the clock to the tick of the next event."""
+        following = FOREVER
+        if self._flights:
+            following = self._flights[0].ended
+        if len(self._flights) < self._places:
+            waiting = self._idle & (self._from != self._version)
+            following = min(following, self._online.next_on(waiting))
+        if self._buffer and self._period:
+            boundary = (self._tick // self._period + 1) * self._period
+            following = min(following, boundary)
+        if following >= FOREVER:
+            raise UserError(
+                f"time.availability: after round {self._version} no client comes on any "
+                f"more; rounds = {max(1, self._version)} is the most"
+            )
+        length = following - self._tick
+        self._sum.busy += len(self._flights) * length
+        self._sum.present += int(self._online.advance(self._tick).sum()) * length
+        self._tick = following
+
+    def _end(self, flight: _Flight) -> None:
+        """Record the arrival of a client or its loss."""
+        job = flight.job
+        most = self._time.max_staleness
+        stale = most is not None and self._version - job.version > most
+        if not flight.useless and not stale:
+            self._buffer.append(job)
+            self._vain = 0
+            return
+        self._idle[job.client] = True
+        if flight.useless:
+            # The job has no result, so the client may start again from the same version.
+            self._from[job.client] = NEVER
+        self._sum.lost += 1
+        self._sum.wasted += job.ended - job.begun
+        self._vain += 1
+        if self._vain > VAIN * self._clients:
+            raise UserError(
+                f"[time]: after round {self._version} no client finishes its work any more "
+                f"in {self._vain} tries; let them be on for longer, or drop fewer updates"
+            )
+
+    def _taken(self) -> Step:
+        """Return the server's step with the jobs in the buffer."""
+        jobs = sorted(self._buffer, key=lambda job: job.client)
+        self._version += 1
+        self._fillings = 0
+        self._buffer = []
+        for job in jobs:
+            self._idle[job.client] = True
+        done, self._sum = self._sum, _Sum()
+        step = Step(
+            number=self._version,
+            begun=self._begun,
+            ended=self._tick,
+            jobs=jobs,
+            busy=done.busy,
+            wasted=done.wasted,
+            present=done.present,
+            lost=done.lost,
+            awaited=self._awaited(),
+        )
+        self._begun = self._tick
+        return step
+
+    def _awaited(self) -> list[int]:
+        """Return the start versions of clients whose uploads may still count."""
+        most = self._time.max_staleness
+        versions = set()
+        for flight in self._flights:
+            version = flight.job.version
+            stale = most is not None and self._version - version > most
+            if not flight.useless and not stale:
+                versions.add(version)
+        return sorted(versions)

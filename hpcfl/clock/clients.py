@@ -1,0 +1,109 @@
+"""The parts of a calendar that synchronous and asynchronous rounds share."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import cast
+
+import numpy as np
+
+from hpcfl.clock import traces
+from hpcfl.clock.availability import Availability, make_availability
+from hpcfl.clock.calendar import Calendar
+from hpcfl.clock.durations import Duration, Work, draw_devices
+from hpcfl.clock.workload import Workload, count_workload
+from hpcfl.communication.agreement import agreed
+from hpcfl.communication.communicator import Communicator
+from hpcfl.experiment.sections import Time
+from hpcfl.selection.base import LossReports, Selection
+from hpcfl.simulation.participation import Draws
+from hpcfl.simulation.prepare import Prepared
+from hpcfl.simulation.round_schedule import list_epoch_samples
+
+
+@dataclass(frozen=True)
+class Clients:
+    """The clients of an experiment as a timetable takes them.
+
+    Attributes:
+        draws: with the inputs of the selection.
+        duration: the working time of each client.
+        availability: when each client is on.
+    """
+
+    time: Time
+    draws: Draws
+    duration: Duration
+    availability: Availability
+
+
+def make_calendar(
+    prepared: Prepared,
+    communicator: Communicator,
+    make: Callable[[Clients], Calendar],
+) -> Calendar:
+    """Return what ``make`` makes of an experiment's clients, once its rounds are tried.
+    Collective call.
+
+    Raises UserError, the same on all ranks.
+    """
+    load = share_workload(prepared, communicator)
+    with agreed(communicator):
+        calendar = make(describe_clients(prepared, load))
+        if calendar.reports is None:
+            calendar.rehearse()
+        else:
+            make(describe_clients(prepared, load)).rehearse()
+        calendar.notes += note_files(prepared.config.time, prepared.split.names)
+    return calendar
+
+
+def describe_clients(prepared: Prepared, load: Workload) -> Clients:
+    """Return the clients of an experiment. Raises UserError."""
+    config, clients = prepared.config, prepared.setup.clients
+    table = draw_devices(config.time, clients, config.seed, load.sample_ms)
+    duration = Duration(table, load.work, list_epoch_samples(prepared))
+    samples = np.array(duration.samples)
+    ticks = None
+    if config.participation.by_time:
+        epochs = load.work.epochs
+        ticks = np.array([duration.ticks(client, epochs) for client in range(clients)])
+    draws = Draws(
+        participation=cast(Selection, config.participation),
+        clients=clients,
+        seed=config.seed,
+        samples=samples,
+        ticks=ticks,
+        told=LossReports(samples),
+    )
+    online = make_availability(config.time, clients, config.seed)
+    return Clients(config.time, draws, duration, online)
+
+
+def share_workload(prepared: Prepared, communicator: Communicator) -> Workload:
+    """Return a client's workload in a round, the same on all ranks. Collective call."""
+    own = None
+    with agreed(communicator):
+        if prepared.store.ids:
+            load = count_workload(prepared)
+            work = load.work
+            numbers = [work.passes, work.epochs, work.floats_down, work.floats_up]
+            own = [*map(str, numbers), load.sample_ms.hex()]
+    counted = communicator.allgather(own)
+    passes, epochs, down, up, sample_ms = next(filter(None, counted))
+    work = Work(Fraction(passes), int(epochs), Fraction(down), Fraction(up))
+    return Workload(work, float.fromhex(sample_ms))
+
+
+def note_files(time: Time, clients: list[str]) -> list[str]:
+    """Return notes on the files of devices and of availability."""
+    paths = []
+    if time.devices == "file":
+        paths.append(time.file)
+    if time.availability == "file":
+        paths.append(time.availability_file)
+    notes = []
+    for path in paths:
+        if path is not None:
+            notes += traces.note_order(path, clients)
+    return notes

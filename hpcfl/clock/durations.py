@@ -1,0 +1,244 @@
+"""The clients' devices, and the time that a client's work in a round takes on its own.
+
+Devices are a table of whole numbers that is drawn once. The sources of the defaults are
+in time.md §2; durations are functions of counts (time.md §3).
+"""
+
+from dataclasses import dataclass
+from decimal import Decimal
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+
+from hpcfl.clock import exact, traces
+from hpcfl.experiment.sections import Time
+from hpcfl.rows import randomness
+
+SECOND = 10**6  # ticks: a tick is a microsecond
+PICO = 10**12  # of a second
+MEGA = 10**6
+PICOSECONDS = 10**6  # in a tick
+BITS = 32  # of a float
+# of clients, by what they are called
+QUANTILES = {"fastest": 0, "10 %": 0.1, "median": 0.5, "90 %": 0.9, "slowest": 1}
+
+
+@dataclass(frozen=True)
+class Devices:
+    """The clients' devices.
+
+    Attributes:
+        pace: the picoseconds of each client's training on one sample, an ordinary pass
+            of this model.
+        down, up: the speed of its links, bit/s.
+        latency: additional ticks each way.
+    """
+
+    pace: list[int]
+    down: list[int]
+    up: list[int]
+    latency: int
+
+    @property
+    def clients(self) -> int:
+        return len(self.pace)
+
+
+def draw_devices(time: Time, clients: int, seed: int, sample_ms: float) -> Devices:
+    """Return the devices of so many clients.
+
+    Args:
+        sample_ms: milliseconds of the median device's training on a sample.
+
+    Raises:
+        UserError: a file of devices cannot be read.
+    """
+    latency = exact.whole(Decimal(time.latency) * SECOND)
+    if time.devices == "file":
+        assert time.file is not None
+        return _of_file(time.file, clients, latency)
+    median = Decimal(sample_ms) * PICO / 1000
+    paces = []
+    for factor in _factors(time, clients, seed):
+        paces.append(max(1, exact.whole(median * factor)))
+    down = _links(time.down, time.down_sigma, clients, seed, "down")
+    up = _links(time.up, time.up_sigma, clients, seed, "up")
+    return Devices(paces, down, up, latency)
+
+
+def _factors(time: Time, clients: int, seed: int) -> list[Decimal]:
+    """Return the factor by which each client is slower than ``sample_ms``."""
+    if time.devices == "zipf":
+        return _by_rank(clients, seed, Decimal(time.exponent))
+    factors = []
+    for client in range(clients):
+        random = randomness.generator(seed, "device", client)
+        if time.devices == "lognormal":
+            factor = exact.lognormal(random, time.sigma)
+        elif time.devices == "pareto":
+            # P(X > x) = x^−α for x ≥ 1; ``sample_ms`` is that of the fastest
+            tail = exact.power(exact.uniform(random), -1 / Decimal(time.exponent))
+            factor = min(tail, Decimal(time.slowest))
+        elif time.devices == "classes":
+            factor = _of_class(time, exact.uniform(random))
+        else:
+            factor = Decimal(1)
+        factors.append(factor)
+    return factors
+
+
+def _by_rank(clients: int, seed: int, exponent: Decimal) -> list[Decimal]:
+    """Return (r/⌈M/2⌉)^s of each client's rank r, from 1, in a random order."""
+    order = randomness.permutation(clients, seed, "device ranks")
+    middle = Decimal(-(-clients // 2))
+    factors = [Decimal(1)] * clients
+    for rank, client in enumerate(order.tolist(), start=1):
+        factors[client] = exact.power(rank / middle, exponent)
+    return factors
+
+
+def _of_class(time: Time, luck: Decimal) -> Decimal:
+    """Return the factor of the class that contains ``luck`` in (0, 1]."""
+    shares = [Decimal(share) for share in time.shares]
+    left = luck * sum(shares)
+    for share, factor in zip(shares, time.factors, strict=True):
+        left -= share
+        if left <= 0:
+            return Decimal(factor)
+    return Decimal(time.factors[-1])
+
+
+def _links(median: float, sigma: float, clients: int, seed: int, way: str) -> list[int]:
+    """Return the bit/s of each client's link one way; ``median`` is in Mbit/s."""
+    speeds = []
+    for client in range(clients):
+        random = randomness.generator(seed, "link", way, client)
+        speed = Decimal(median) * MEGA * exact.lognormal(random, sigma)
+        speeds.append(max(1, exact.whole(speed)))
+    return speeds
+
+
+def _of_file(path: str, clients: int, latency: int) -> Devices:
+    """Return the devices in a file; clients take its rows in turn."""
+    rows = traces.capacities(path)
+    paces, speeds = [], []
+    for client in range(clients):
+        milliseconds, kilobits = rows[client % len(rows)]
+        paces.append(max(1, exact.whole(milliseconds * PICO / 1000)))
+        speeds.append(max(1, exact.whole(kilobits * 1000)))
+    return Devices(paces, speeds, speeds, latency)
+
+
+@dataclass(frozen=True)
+class Work:
+    """The work of a client in a round.
+
+    Attributes:
+        passes: ordinary passes over its samples, forward and backward, that cost as
+            much as all of its training with all epochs.
+        epochs: the number of epochs, at least 1.
+        floats_down, floats_up: the floats that it receives and sends.
+    """
+
+    passes: Fraction
+    epochs: int
+    floats_down: Fraction
+    floats_up: Fraction
+
+
+@dataclass(frozen=True)
+class Duration:
+    """The working time of each client.
+
+    Attributes:
+        samples: int [clients], the samples of an epoch of each client.
+    """
+
+    devices: Devices
+    work: Work
+    samples: list[int]
+
+    def ticks(self, client: int, epochs: int) -> int:
+        """Return the ticks from the server's sending until the client's upload arrives."""
+        done = Fraction(epochs, self.work.epochs)
+        cost = self.samples[client] * self.work.passes * done
+        training = _ceil(self.devices.pace[client] * cost / PICOSECONDS)
+        return max(1, training + self.travel(client))
+
+    def travel(self, client: int) -> int:
+        """Return the ticks that the messages of a client take both ways."""
+        bits = BITS * SECOND
+        down = _ceil(bits * self.work.floats_down / self.devices.down[client])
+        up = _ceil(bits * self.work.floats_up / self.devices.up[client])
+        return down + up + 2 * self.devices.latency
+
+    def epochs_within(self, client: int, ticks: int) -> int:
+        """Return the number of whole epochs that a client can do in so many ticks."""
+        epochs = self.work.epochs
+        while epochs and self.ticks(client, epochs) > ticks:
+            epochs -= 1
+        return epochs
+
+
+def epochs_of(share: float, epochs: int) -> int:
+    """Return the epochs of a client that does a ``share`` of them, at least one.
+
+    The rounding is that of ``clients.training.Task.epochs_of``.
+    """
+    return min(epochs, int(share * epochs) + 1)
+
+
+def share_of(done: int, epochs: int) -> float:
+    """Return a share that ``epochs_of`` converts to ``done``, the middle of all such
+    shares.
+    """
+    return (done - 0.5) / epochs
+
+
+def _ceil(number: Any) -> int:
+    """Return the least whole number not below an integer or a fraction."""
+    fraction = Fraction(number)
+    return -(-fraction.numerator // fraction.denominator)
+
+
+def in_seconds(ticks: int) -> float:
+    """Return ticks in seconds, rounded once."""
+    return float(np.float64(ticks) / SECOND)
+
+
+def describe_durations(duration: Duration) -> list[str]:
+    """Return lines on a client's work in a round and on the clients' devices."""
+    work = duration.work
+    return [
+        f"time: in a round a client does {float(work.passes):.3g} passes over its samples, gets "
+        f"{float(work.floats_down):,.0f} floats and sends {float(work.floats_up):,.0f}",
+        *_distributions(duration),
+    ]
+
+
+def _distributions(duration: Duration) -> list[str]:
+    """Return a line for each quantity that clients differ in, with quantiles over
+    clients.
+    """
+    devices = duration.devices
+    clients = range(devices.clients)
+    travel = [in_seconds(duration.travel(client)) for client in clients]
+    whole = [
+        in_seconds(duration.ticks(client, duration.work.epochs)) for client in clients
+    ]
+    # by its name the numbers from the fastest client to the slowest
+    quantities = {
+        "ms a sample": [pace / 1e9 for pace in devices.pace],
+        "Mbit/s down": [-down / 1e6 for down in devices.down],
+        "Mbit/s up": [-up / 1e6 for up in devices.up],
+        "s on the way": travel,
+        "s at work": whole,
+    }
+    headings = "".join(f"{name:>9}" for name in QUANTILES)
+    texts = [f"time: {'of the clients':<14}{headings}"]
+    for name, numbers in quantities.items():
+        quantiles = np.abs(np.quantile(numbers, list(QUANTILES.values())))
+        cells = "".join(f"{number:9.3g}" for number in quantiles)
+        texts.append(f"time: {name:<14}{cells}")
+    return texts

@@ -1,1 +1,0 @@
-"""Selections of clients, one module each."""

@@ -1,0 +1,131 @@
+"""Workload of a client, counted in a round of a small federation. It has operations, in
+units of ordinary passes over the samples, and floats that travel.
+
+So no method has to declare its cost. Operations are those of matrix products and
+convolutions, as torch counts them.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.utils.flop_counter import FlopCounterMode
+
+from hpcfl.clients.fleet import Fleet
+from hpcfl.clients.losses import Batch
+from hpcfl.clock.durations import Work
+from hpcfl.communication.communicator import OneProcess
+from hpcfl.communication.message import Message, fields
+from hpcfl.errors import UserError
+from hpcfl.simulation.dry_round import (
+    AFTER_WORK,
+    Messages,
+    brief_fleet,
+    play_on_clients,
+    shrink,
+)
+from hpcfl.simulation.participation import RoundPlan
+from hpcfl.simulation.prepare import Prepared
+from hpcfl.simulation.round import COMPOSE, SEND, Round, work
+from hpcfl.simulation.stages import Stage
+
+# of the client that trains: enough for methods that share a mini-batch out to 2 or 3
+SAMPLES = 6
+OPERATIONS = 1e6  # of the median device in a millisecond: 1 GFLOP/s
+
+
+@dataclass(frozen=True)
+class Workload:
+    """Workload of a client in a round.
+
+    Attributes:
+        work: as the clock takes it.
+        sample_ms: milliseconds of the median device for one sample in one pass.
+    """
+
+    work: Work
+    sample_ms: float
+
+
+def counted(action: Callable[[], Any]) -> tuple[Any, int]:
+    """Call an action, and return its result and its floating-point operations."""
+    with FlopCounterMode(display=False) as counter:
+        returned = action()
+    return returned, int(counter.get_total_flops())
+
+
+def count_workload(prepared: Prepared) -> Workload:
+    """Count a client's work in the second round, the first that builds on messages of
+    clients. Only a rank with clients may call it.
+
+    Raises UserError where ``time.sample_ms`` is needed.
+    """
+    small = shrink(prepared, lanes=1, samples=SAMPLES)
+    epochs = prepared.config.training.epochs
+    messages, operations = _play_second(small)
+    pass_operations = _operations_of_pass(small)
+    sample_ms = prepared.config.time.sample_ms
+    if not pass_operations and sample_ms is None:
+        raise UserError(
+            f"time.sample_ms: nobody can count the operations of model.name = "
+            f"'{prepared.config.model.name}'; give the milliseconds for which a device "
+            "trains on one sample"
+        )
+    passes = Fraction(epochs)
+    if pass_operations:
+        passes = Fraction(operations, pass_operations)
+    floats_up = _floats(messages.returned)
+    if prepared.config.participation.by_losses:
+        floats_up += 1
+    work = Work(passes, epochs, _floats(messages.sent), floats_up)
+    return Workload(work, sample_ms or pass_operations / SAMPLES / OPERATIONS)
+
+
+def _play_second(small: Prepared) -> tuple[Messages, int]:
+    """Return the messages of the second round of a small federation, and the operations
+    of client 0, which trains for as long as in the experiment.
+    """
+    server = small.hooks.initial_state("server_state", small.setup)
+    client = np.array([0])
+    operations = 0
+
+    def work_counted(round: Round) -> None:
+        nonlocal operations
+        _, operations = counted(lambda: work(round))
+
+    counting = Stage("work", "train", "local work", work_counted)
+    stages = (COMPOSE, SEND, counting, *AFTER_WORK)
+    for number, fleet_type in ((1, brief_fleet), (2, Fleet)):
+        plan = RoundPlan(number, client, client, scored=False)
+        round = Round(plan, OneProcess(), small, server, fleet_type)
+        messages = Messages(small.setup.clients, server)
+        play_on_clients(round, stages, [messages.note])
+    return messages, operations
+
+
+def _operations_of_pass(small: Prepared) -> int:
+    """Count the operations of one ordinary pass over client 0's samples."""
+    fleet = small.fleet(np.array([0]), 1, False)
+    start = small.setup.initial()
+    _, operations = counted(
+        lambda: fleet.train(start, loss=_cross_entropy, epochs=1, phase="one pass")
+    )
+    return operations
+
+
+def _cross_entropy(model: nn.Module, batch: Batch, lane: Any) -> Tensor:
+    return functional.cross_entropy(model(batch.x), batch.y)
+
+
+def _floats(message: Message) -> Fraction:
+    """Return the floats that client 0 receives or sends."""
+    total = Fraction(0)
+    for entry in fields(message).values():
+        floats = torch.as_tensor(entry.logical_floats(), dtype=torch.float64)
+        total += Fraction(float(floats.flatten()[0]))
+    return total

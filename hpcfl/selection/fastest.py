@@ -1,0 +1,23 @@
+"""Fastest: the fastest clients of a uniformly drawn group.
+
+This follows FedCS (Nishio & Yonetani, ICC 2019): the clients of a random group report
+their durations, and the server chooses among them. FedCS takes as many clients as fit
+into a deadline, one after the other over a shared link. Here the number is given, and
+links are not shared.
+"""
+
+import numpy as np
+
+from hpcfl.selection.base import BestOfDrawn, Known, take_cheapest
+
+
+class Fastest(BestOfDrawn):
+    by_time = True
+
+    def choose(self, known: Known, count: int) -> np.ndarray:
+        assert known.ticks is not None
+        drawn = self.drawn(known, count)
+        return take_cheapest(drawn, known.ticks[drawn], count)
+
+
+plugin = Fastest

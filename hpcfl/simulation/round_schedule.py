@@ -1,0 +1,259 @@
+"""The schedule of a run's rounds: who takes part, which stages are played, and what is
+recorded of their times.
+
+A round's cohort follows from the experiment's seed, the round and the clients alone.
+Some selections also read the losses that clients reported in earlier rounds. All ranks
+then receive these losses, and checkpoints store them. The method does not see them.
+"""
+
+from collections.abc import Sequence
+from typing import Any, cast
+
+import numpy as np
+import torch
+
+from hpcfl.clients.batch_plan import epoch_length, fewest_samples
+from hpcfl.communication.agreement import agreed
+from hpcfl.communication.communicator import Communicator
+from hpcfl.errors import UserError
+from hpcfl.methods.base import State
+from hpcfl.selection.base import LossReports, Selection
+from hpcfl.selection.uniform import Uniform
+from hpcfl.simulation.participation import Draws, RoundPlan, is_scored, no_clients
+from hpcfl.simulation.prepare import Prepared
+from hpcfl.simulation.record import Gathered
+from hpcfl.simulation.round import TRAINING, Round
+from hpcfl.simulation.stages import Stage
+
+LOSS = "data_loss"  # the number of a client that selections read
+REHEARSED = 3  # rounds, before the first
+
+
+class RoundSchedule:
+    """The rounds of a synchronous server without virtual time.
+
+    Attributes:
+        notes: lines that a user should read before round 1.
+        reports: the clients' reported losses, if the selection reads them. A cohort is
+            then known only after the reports of the rounds before it. None if all
+            cohorts are known beforehand.
+        stored_as: what the names of ``state`` begin with in a checkpoint.
+    """
+
+    stored_as = "selection."
+
+    def __init__(self, prepared: Prepared, draws: Draws) -> None:
+        self.config = prepared.config
+        self.draws = draws
+        self.notes: list[str] = []
+        self.reports = draws.told if self.config.participation.by_losses else None
+        self._cohorts: list[np.ndarray] = []
+
+    def cohort(self, number: int) -> np.ndarray:
+        """Return the ids [n] of the clients that train in a round, ascending.
+
+        Raises UserError if there is no such round.
+        """
+        if self.reports is None:
+            return self._choose(number)
+        assert self.is_known(number)
+        while len(self._cohorts) < number:
+            self._cohorts.append(self._choose(len(self._cohorts) + 1))
+        return self._cohorts[number - 1]
+
+    def _choose(self, number: int) -> np.ndarray:
+        """Choose the clients of a round.
+
+        Of M clients ⌊ρM⌋ are drawn, at least one. ρ is ``participation.fraction``
+        (protocols.md E2). Each drawn client drops out with the probability
+        ``participation.dropout`` and receives nothing in this round. The client with
+        the luckiest draw always stays.
+        """
+        clients = self.draws.clients
+        count = self.config.participation.count(clients)
+        drawn = self.draws.choose(np.ones(clients, bool), count, (number,))
+        return np.sort(self.draws.staying(drawn, (number,)))
+
+    def epoch_shares(self, number: int) -> np.ndarray | None:
+        """Return the share of the epochs that each of a round's cohort does, [n].
+        Return None where all do all.
+        """
+        return self.draws.epoch_shares(self.cohort(number), (number,))
+
+    def is_known(self, number: int) -> bool:
+        """Return whether the cohort of a round is known by now."""
+        return self.reports is None or number <= self.reports.rounds + 1
+
+    def plan(self, number: int) -> RoundPlan:
+        """Return the plan of a round."""
+        chosen = self.cohort(number)
+        scored = is_scored(self.config, number)
+        audience = chosen
+        if scored and self.config.evaluation.clients == "all":
+            audience = np.arange(self.draws.clients)
+        shares = self.epoch_shares(number)
+        return RoundPlan(number, chosen, audience, scored, shares=shares)
+
+    def plan_final(self, newcomers: np.ndarray) -> RoundPlan:
+        """Return the plan of the scoring after the last aggregation, as round R + 1. It
+        has all clients or the last cohort, and the newcomers.
+        """
+        rounds = self.config.rounds
+        audience = np.arange(self.draws.clients)
+        if self.config.evaluation.clients == "cohort":
+            audience = self.cohort(rounds)
+        return RoundPlan(
+            number=rounds + 1,
+            cohort=no_clients(),
+            audience=audience,
+            scored=True,
+            newcomers=newcomers,
+            final=True,
+        )
+
+    def stages(self, round: Round) -> Sequence[Stage]:
+        """Return the stages of a round."""
+        return TRAINING
+
+    def times(self, number: int) -> dict[str, Any]:
+        """Return the recorded times of a round by name; of round R + 1 those of the
+        final scoring.
+        """
+        return {}
+
+    def decisions(self) -> dict[str, str]:
+        """Return decisions that change the last bits, as ``decisions.describe``."""
+        return {}
+
+    def describe(self) -> list[str]:
+        """Return lines on the schedule for ``hpcfl check``."""
+        return []
+
+    def constants(self) -> dict[str, np.ndarray]:
+        """Return what the results record of each client once, by name."""
+        return {}
+
+    def begin(
+        self,
+        prepared: Prepared,
+        communicator: Communicator,
+        done: int,
+        last: int,
+        state: State,
+    ) -> None:
+        """Begin to play the rounds after ``done`` up to ``last``. Collective call.
+
+        Args:
+            prepared: with the clients that are played.
+            state: from ``state`` after the round ``done``, on rank 0.
+
+        Raises:
+            UserError: the selection now chooses other clients, on all ranks.
+        """
+        if self.reports is None:
+            return
+        ids, losses = None, None
+        if communicator.is_server:
+            ids, losses = no_clients(), np.zeros(0)
+        if state:
+            ids, losses = state["clients"].numpy(), state["losses"].numpy()
+        length = communicator.bcast(None if ids is None else len(ids))
+        ids = communicator.bcast_row(ids, length, np.int64)
+        losses = communicator.bcast_row(losses, length, np.float64)
+        first = 0
+        for number in range(1, done + 1):
+            cohort = self.cohort(number)
+            end = first + len(cohort)
+            if not np.array_equal(cohort, ids[first:end]):
+                raise UserError(
+                    f"participation.select: in round {number} the run had chosen others than "
+                    "would be chosen now; put back the selection that it began with, or "
+                    "choose another --out or --fresh"
+                )
+            if number > self.reports.rounds:
+                self.reports.hear(cohort, losses[first:end])
+            first = end
+
+    def share_losses(
+        self, communicator: Communicator, number: int, numbers: Gathered
+    ) -> None:
+        """Send the losses of a round's clients to all ranks. Collective call.
+
+        numbers: all clients' own, on rank 0.
+        """
+        if self.reports is None:
+            return
+        cohort = self.cohort(number)
+        told = numbers.select(LOSS, cohort) if communicator.is_server else None
+        losses = communicator.bcast_row(told, len(cohort), np.float64)
+        self.reports.hear(cohort, losses)
+
+    def state(self) -> State:
+        """Return the simulator's state after the last round, which checkpoints store
+        beside the server's.
+        """
+        if self.reports is None:
+            return {}
+        ids, losses = self.reports.history
+        return {"clients": torch.from_numpy(ids), "losses": torch.from_numpy(losses)}
+
+    def stored_state(self) -> State:
+        """Return ``state`` by the names that it has in a checkpoint."""
+        state = self.state()
+        return {self.stored_as + name: tensor for name, tensor in state.items()}
+
+    def split_state(self, stored: State) -> tuple[State, State]:
+        """Return the states of the server and of the simulator in a checkpoint."""
+        server, simulator = State(), State()
+        for name, tensor in stored.items():
+            if name.startswith(self.stored_as):
+                simulator[name.removeprefix(self.stored_as)] = tensor
+            else:
+                server[name] = tensor
+        return server, simulator
+
+    def rehearse(self) -> None:
+        """Choose the clients of the rounds, so that mistakes show before round 1.
+
+        With ``reports`` only the first rounds are chosen, as if all clients reported
+        the same loss. The schedule cannot be played afterwards.
+        """
+        rounds = self.config.rounds
+        if self.reports is None:
+            for number in range(1, rounds + 1):
+                self.cohort(number)
+            return
+        for number in range(1, min(rounds, REHEARSED) + 1):
+            cohort = self.cohort(number)
+            self.reports.hear(cohort, np.ones(len(cohort)))
+
+
+def make_untimed(prepared: Prepared, communicator: Communicator) -> RoundSchedule:
+    """Return the schedule of an experiment without virtual time. Collective call.
+
+    Raises UserError, the same on all ranks, for a selection that fails.
+    """
+    selection = cast(Selection, prepared.config.participation)
+    clients, seed = prepared.setup.clients, prepared.config.seed
+    if isinstance(selection, Uniform):
+        return RoundSchedule(prepared, Draws(selection, clients, seed))
+    samples = np.array(list_epoch_samples(prepared))
+
+    def make() -> RoundSchedule:
+        reports = LossReports(samples)
+        draws = Draws(selection, clients, seed, samples, told=reports)
+        return RoundSchedule(prepared, draws)
+
+    with agreed(communicator):
+        make().rehearse()
+    return make()
+
+
+def list_epoch_samples(prepared: Prepared) -> list[int]:
+    """Return the samples of an epoch of each client."""
+    training = prepared.config.training
+    fewest = fewest_samples(training, prepared.resources.buffers.width > 0)
+    return [
+        epoch_length(count, training.batch_size, fewest, None)
+        for count in prepared.setup.counts.sum(dim=1).long().tolist()
+    ]

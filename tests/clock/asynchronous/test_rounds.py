@@ -1,0 +1,246 @@
+"""A server that waits for nobody: the rounds against the serial simulation, event by
+event, and where they are those of a server that waits (time.md §5, §6, §9).
+"""
+
+import numpy as np
+import pytest
+import serial
+import tiny
+import torch
+from every_method import short
+
+from hpcfl.clock.asynchronous.rounds import step_of
+from hpcfl.clock.schedule import make_schedule
+from hpcfl.commands.run import run
+from hpcfl.communication.communicator import OneProcess
+from hpcfl.errors import UserError
+from hpcfl.experiment import config
+from hpcfl.simulation.prepare import prepare
+from hpcfl.storage import results
+from hpcfl.storage.manifest import latest
+from hpcfl.trained.models import predicted
+
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("no_figures")]
+
+# twelve clients whose devices differ
+COUNTS = [[3 + client % 5, 2, client % 3, 4] for client in range(12)]
+ASYNCHRONOUS = {
+    "mode": "asynchronous",
+    "sigma": 1.0,
+    "sample_ms": 100.0,
+}
+EVEN = {  # so little work that all take equally long
+    "mode": "asynchronous",
+    "sample_ms": 1e-6,
+    "devices": "equal",
+    "down_sigma": 0.0,
+    "up_sigma": 0.0,
+}
+
+
+def polynomial(staleness):
+    return round(2**16 / (1 + staleness) ** 0.5)
+
+
+def halved(staleness):
+    """hinge with a = 1 and b = 1."""
+    return round(2**16 / max(1, staleness))
+
+
+def against_serial(federate, method, units_of=polynomial, **sections):
+    """Play it both ways; the rounds as they were played."""
+    played = federate(method, COUNTS, **sections)
+    table = tiny.table(method, COUNTS, **sections)
+    prepared = prepare(config.parse(table), OneProcess())
+    calendar = make_schedule(prepared, OneProcess())
+    expected = serial.play(prepared, calendar, units_of)
+    assert played.server.keys() == expected.server.keys()
+    for name, tensor in expected.server.items():
+        assert torch.equal(played.server[name], tensor), name
+    for name, tensor in expected.clients.items():
+        assert torch.equal(played.clients[name], tensor), name
+    for (round, client), numbers in expected.numbers.items():
+        for name, value in numbers.items():
+            if name == "sample_gradients":
+                continue  # those of scoring before training count, too
+            recorded = played.values[f"clients/{name}"][round - 1, client]
+            assert np.array_equal(recorded, value, equal_nan=True), name
+    return played
+
+
+CASES = {
+    "fedbuff": ("fedavg", polynomial, {"buffer": 3, "concurrency": 8}, {}),
+    "fedasync": (
+        "ditto",
+        halved,
+        {
+            "rule": "fedasync",
+            "concurrency": 4,
+            "staleness": "hinge",
+            "a": 1.0,
+            "b": 1,
+        },
+        {},
+    ),
+    "semi": (
+        "fedrep",
+        polynomial,
+        {
+            "rule": "semi",
+            "period": 1.5,
+            "concurrency": 8,
+            "max_staleness": 3,
+            "availability": "markov",
+            "on": 20.0,
+            "off": 10.0,
+            "server_lr": 0.7,
+        },
+        {
+            "training": {"epochs": 2, "schedule": "cosine"},
+            "participation": {"stragglers": 0.5, "dropout": 0.2},
+        },
+    ),
+    "one at work": (
+        # which reads the round, so that it trains beside its own version alone
+        {"name": "partialfed"},
+        polynomial,
+        {"concurrency": 1},
+        {},
+    ),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_rounds_are_the_serial_simulation(federate, case):
+    method, units_of, time, keys = CASES[case]
+    played = against_serial(
+        federate, method, units_of, rounds=6, time={**ASYNCHRONOUS, **time}, **keys
+    )
+    late = played.values["staleness/largest"].max()
+    assert late == 0 if time["concurrency"] == 1 else late > 1
+
+
+@pytest.mark.parametrize("method", ["ditto", "fedadam", "local"])
+def test_an_even_race_is_the_server_that_waits(federate, method):
+    keys = {"participation": {"fraction": 0.5}, "rounds": 2}
+    waiting = federate(method, COUNTS, **keys)
+    racing = federate(method, COUNTS, **keys, time=EVEN)
+    assert racing.digest == waiting.digest
+    for name, series in waiting.values.items():
+        if "seconds" not in name:
+            np.testing.assert_array_equal(racing.values[name], series, err_msg=name)
+
+
+def test_a_diverged_client_has_no_weight(federate):
+    """Its round is one of a server that waits, and none of its state is kept."""
+    method = {"name": "tiny:Diverges", "client": 1}
+    training = {"on_divergence": "exclude"}
+    waiting = federate(method, training=training)
+    racing = federate(method, training=training, time={**EVEN, "buffer": 5})
+    assert np.nansum(racing.values["clients/diverged"]) > 0
+    assert racing.digest == waiting.digest
+
+
+def test_a_step_by_hand():
+    """Of weights 3 and 1 the client of weight 1 started from version 0, where the model
+    was 0; version 1 is 4. It moved from 0 to 2, the other one from 4 to 8: their mean is
+    6.5, and the weighted change (3 · 4 + 1 · 2)/4 = 3.5. A rate of a half goes half the
+    way, and where nobody is late the mean is the step, to the bit.
+    """
+    sent = {0: torch.tensor([0.0]), 1: torch.tensor([4.0])}
+    weights = torch.tensor([3.0, 1.0]).double()
+    mean = torch.tensor([6.5])
+    assert step_of(mean, sent, [1, 0], weights, 1.0).item() == 7.5
+    assert step_of(mean, sent, [1, 0], weights, 0.5).item() == 5.75
+    assert step_of(mean, {1: sent[1]}, [1, 1], weights, 1.0) is mean
+
+
+def play(folder, stops, **sections):
+    """Run to each of the numbers of rounds, one after the other; the digest."""
+    for rounds in stops:
+        table = tiny.table("ditto", COUNTS, rounds=rounds, **sections)
+        run(config.parse(table), folder, OneProcess())
+    return latest(folder / "checkpoints").digest
+
+
+def test_a_run_goes_on_with_the_same_bits(tmp_path):
+    """Messages of older versions are in the checkpoint, and go once nobody needs them."""
+    keys = {
+        "time": {
+            **ASYNCHRONOUS,
+            "buffer": 2,
+            "concurrency": 6,
+        }
+    }
+    assert play(tmp_path / "calm", [7], **keys) == play(
+        tmp_path / "run", [4, 7], **keys
+    )
+    calm, run = (results.read(tmp_path / name).values for name in ("calm", "run"))
+    for name in ("clients/train_loss", "clients/post/correct", "staleness/mean"):
+        np.testing.assert_array_equal(calm[name], run[name])
+
+
+def test_models_of_a_round_are_made_again(played):
+    """The last round's clients started from older versions than it begins with."""
+    time = {
+        **ASYNCHRONOUS,
+        "buffer": 2,
+        "concurrency": 4,
+    }
+    run = played("ditto", rounds=6, time=time)
+    values = run.results.values
+    assert values["staleness/largest"][5] > 0
+    found = list(run.models.of_clients(range(5), "post", at=6))
+    assert len(found) == 2
+    for one in [*found, *run.models.of_clients(range(5), "pre", at=6)]:
+        x, y = run.models.samples(one.clients)
+        right = predicted(one.module, x) == y
+        assert float(right.double().mean()) == one.recorded
+
+
+REFUSED = {
+    "scaffold": "changes from the server's control of one round",
+    "cfl": "sends clients a 'models' of their own",
+    "fedgh": "needs each client's own 'means'",
+    "fednova": "gets a 'change' that it has not sent",
+    "fedproto": "some of a round's clients alone",
+}
+
+
+@pytest.mark.parametrize("method", REFUSED)
+def test_what_needs_a_round_is_refused(method):
+    table = tiny.table(short(method), COUNTS, time=ASYNCHRONOUS)
+    prepared = prepare(config.parse(table), OneProcess())
+    with pytest.raises(
+        UserError, match=rf"{method} cannot, because .*{REFUSED[method]}"
+    ):
+        make_schedule(prepared, OneProcess())
+
+
+def test_the_fastest_of_those_who_are_free_start(federate):
+    """A client is free unless it is at work or its upload waits for the others of its
+    round.
+    """
+    counts, rounds = [[2, 2, 2, 2]] * 8, 4
+    later = 20  # rounds after which all clients have arrived that started in these
+    keys = {
+        # of all that are free
+        "participation": {"select": "fastest", "candidates": 8.0},
+        "time": {"mode": "asynchronous", "concurrency": 3, "buffer": 2, "sigma": 1.0},
+        "rounds": rounds,
+    }
+    calendar = federate("fedavg", counts, **keys).schedule
+    ticks = np.array([calendar.duration.ticks(client, 1) for client in range(8)])
+    steps = [calendar.step(number) for number in range(1, later)]
+    starts = {job.begun for step in steps[:rounds] for job in step.jobs}
+    assert len(starts) > rounds
+    for tick in starts:
+        chosen, busy = [], []
+        for step in steps:
+            for job in step.jobs:
+                if job.begun == tick:
+                    chosen.append(job.client)
+                elif job.begun < tick < step.ended:
+                    busy.append(job.client)
+        left = np.setdiff1d(np.arange(8), [*chosen, *busy])
+        assert ticks[chosen].max() < ticks[left].min()

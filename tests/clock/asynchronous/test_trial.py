@@ -1,0 +1,89 @@
+"""The decision whether clients that started from different models train side by side: only
+the method decides it, and no failure.
+"""
+
+import errno
+
+import pytest
+import tiny
+import torch
+from in_threads import on_ranks
+
+from hpcfl.clock.asynchronous import trial
+from hpcfl.communication.communicator import OneProcess
+from hpcfl.experiment import config
+from hpcfl.methods.fedavg import FedAvg
+from hpcfl.simulation.prepare import prepare, prepare_together
+
+TIME = {"mode": "asynchronous", "concurrency": 3, "buffer": 2}
+TABLE = tiny.table("fedavg", time=TIME)
+
+
+@pytest.fixture
+def prepared():
+    return prepare(config.parse(TABLE), OneProcess())
+
+
+def fail_together(monkeypatch, *errors):
+    """Let the next calls with both clients raise these errors."""
+    real, left = trial._made, list(errors)
+
+    def made(small, clients, messages):
+        if len(clients) > 1 and left:
+            raise left.pop(0)
+        return real(small, clients, messages)
+
+    monkeypatch.setattr(trial, "_made", made)
+
+
+def test_it_is_possible_for_fedavg(prepared):
+    assert trial.can_mix(prepared)
+
+
+def test_a_method_that_expects_one_model_says_no(monkeypatch, prepared):
+    real = FedAvg.update
+
+    def update(method, fleet, inbox):
+        assert inbox["model"].dim() == 1
+        return real(method, fleet, inbox)
+
+    monkeypatch.setattr(FedAvg, "update", update)
+    assert not trial.can_mix(prepared)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        OSError(errno.ESTALE, "Stale file handle"),
+        MemoryError(),
+        RuntimeError("can't start new thread"),
+        ValueError("a timer"),
+    ],
+    ids=repr,
+)
+def test_a_passing_failure_is_raised(monkeypatch, prepared, error):
+    fail_together(monkeypatch, error)
+    with pytest.raises(type(error)):
+        trial.can_mix(prepared)
+
+
+def test_a_failure_of_a_client_alone_is_raised(monkeypatch, prepared):
+    def fail(*given):
+        raise torch.OutOfMemoryError("out of memory")
+
+    monkeypatch.setattr(trial, "_made", fail)
+    with pytest.raises(torch.OutOfMemoryError):
+        trial.can_mix(prepared)
+
+
+def test_all_ranks_decide_alike(monkeypatch):
+    answers = iter([True, False])
+    monkeypatch.setattr(trial, "can_mix", lambda _: next(answers))
+    mixes = []
+
+    def decide(communicator):
+        ready = prepare_together(config.parse(TABLE), communicator)
+        mixes.append(trial.try_asynchronous(ready, communicator))
+
+    on_ranks(3, decide)
+    assert mixes == [False] * 3

@@ -1,0 +1,144 @@
+"""Federations whose clients have a time of their own: synchronous rounds (time.md §4)."""
+
+import numpy as np
+import pytest
+import tiny
+import torch
+
+from hpcfl.clock.schedule import make_schedule
+from hpcfl.commands.run import run
+from hpcfl.communication.communicator import OneProcess
+from hpcfl.errors import UserError
+from hpcfl.experiment import config
+from hpcfl.simulation.participation import RoundPlan
+from hpcfl.simulation.prepare import prepare
+from hpcfl.simulation.round import TRAINING, Round
+from hpcfl.simulation.stages import play
+from hpcfl.storage.manifest import latest
+
+pytestmark = pytest.mark.slow
+
+SYNCHRONOUS = {"mode": "synchronous"}
+METHODS = ["fedavg", "ditto", "fedrep", "scaffold", "fednh"]
+
+
+def calendar(**sections):
+    table = tiny.table("fedavg", **sections)
+    return make_schedule(prepare(config.parse(table), OneProcess()), OneProcess())
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_where_nobody_is_late_the_clock_changes_no_bit(federate, method):
+    keys = {"participation": {"fraction": 0.6, "dropout": 0.3}}
+    untimed = federate(method, **keys)
+    with_clock = federate(method, **keys, time=SYNCHRONOUS)
+    assert with_clock.digest == untimed.digest
+    for name, series in untimed.values.items():
+        if "seconds" not in name:
+            np.testing.assert_array_equal(with_clock.values[name], series, err_msg=name)
+    assert (np.diff(with_clock.values["time/seconds"]) >= 0).all()
+
+
+def test_lanes_and_threads_change_no_time(federate):
+    runs = [
+        federate("ditto", time=SYNCHRONOUS, runtime={"lanes": lanes}).values
+        for lanes in (1, 3)
+    ]
+    for name in ("time/seconds", "time/idle", "clients/updates"):
+        np.testing.assert_array_equal(runs[0][name], runs[1][name])
+
+
+def test_who_misses_the_deadline_changes_nothing(federate):
+    """Equal devices whose clients differ in samples alone: Ditto passes over them three times,
+    so they take 6, 27, 12 and 24 seconds. With a deadline between the second and the
+    third arrival two count, and the others' private state stays that before round 1.
+    """
+    counts = [[2, 0, 0, 0], [0, 9, 0, 0], [4, 0, 0, 0], [0, 0, 8, 0]]
+    time = {
+        "mode": "synchronous",
+        "devices": "equal",
+        "sample_ms": 1000.0,
+        "down_sigma": 0.0,
+        "up_sigma": 0.0,
+        "latency": 0.0,
+        "deadline": 15.0,
+    }
+    played = federate("ditto", counts, rounds=1, time=time)
+    initial = federate("ditto", counts, rounds=1, time={**time, "deadline": 1e-3})
+    assert played.values["time/seconds"][0] == 15.0
+    trained = np.isfinite(played.values["clients/train_loss"][0])
+    assert trained.tolist() == [True, False, True, False]
+    assert played.values["clients/updates"][0].tolist() == [1, 0, 1, 0]
+    before = initial.clients["personal"]
+    same = (played.clients["personal"] == before).all(dim=1)
+    assert same.tolist() == [False, True, False, True]
+    # A round without arrivals takes no step, private state or server.
+    assert torch.equal(before[0], before[1])
+    assert initial.values["time/seconds"][0] == 0.001
+    assert "clients/train_loss" not in initial.values
+
+
+def test_a_round_of_nobody_where_only_the_cohort_is_scored(federate):
+    played = federate(
+        "fedavg",
+        rounds=2,
+        evaluation={"clients": "cohort"},
+        time={**SYNCHRONOUS, "deadline": 1e-3},
+    )
+    assert played.values["time/arrivals"][:2].tolist() == [0, 0]
+
+
+def test_part_of_the_epochs_is_what_stragglers_do(federate):
+    """Three epochs of 2, 9 and 6 seconds, of which 3, 0 and 1 fit into 6.1 seconds."""
+    counts = [[2, 0, 0, 0], [0, 9, 0, 0], [6, 0, 0, 0]]
+    time = {
+        "mode": "synchronous",
+        "devices": "equal",
+        "sample_ms": 1000.0,
+        "latency": 0.0,
+        "deadline": 6.1,
+        "late": "partial",
+    }
+    keys = {"rounds": 1, "training": {"epochs": 3}}
+    played = federate("fedavg", counts, **keys, time=time)
+    table = tiny.table("fedavg", counts, **keys)
+    prepared = prepare(config.parse(table), OneProcess())
+    cohort, shares = np.array([0, 2]), np.array([1.0, 0.3])
+    plan = RoundPlan(1, cohort, np.arange(3), scored=True, shares=shares)
+    play(Round(plan, OneProcess(), prepared, prepared.server), TRAINING)
+    assert torch.equal(played.server["model"], prepared.server["model"])
+
+
+def test_a_run_goes_on_with_the_same_bits(tmp_path):
+    """The timetable is computed anew: nothing of it is in a checkpoint."""
+    keys = {
+        "participation": {"fraction": 0.6},
+        "time": {
+            **SYNCHRONOUS,
+            "over_selection": 1.5,
+            "availability": "day",
+        },
+        "checkpoint": {"every": 1},
+    }
+    digests = []
+    for stops in ([4], [2, 4]):
+        folder = tmp_path / str(len(stops))
+        for rounds in stops:
+            table = tiny.table("ditto", rounds=rounds, **keys)
+            run(config.parse(table), folder, OneProcess())
+        digests.append(latest(folder / "checkpoints").digest)
+    assert digests[0] == digests[1]
+
+
+def test_what_cannot_be_is_refused_before_round_1(tmp_path):
+    file = tmp_path / "on.json"
+    file.write_text('[{"active": [], "inactive": [], "finish_time": 9}]')
+    time = {
+        "availability": "file",
+        "availability_file": str(file),
+        **SYNCHRONOUS,
+    }
+    with pytest.raises(UserError, match="no client comes on any more"):
+        calendar(time=time)
+    with pytest.raises(UserError, match=r"time\.availability = .file.: give its name"):
+        calendar(time={"availability": "file", **SYNCHRONOUS})

@@ -1,0 +1,201 @@
+"""Devices drawn from stated distributions, and read from files (time.md §2)."""
+
+import json
+from fractions import Fraction
+from statistics import NormalDist
+
+import numpy as np
+import pytest
+
+from hpcfl.clients.training import Task
+from hpcfl.clock import exact
+from hpcfl.clock.durations import (
+    Devices,
+    Duration,
+    Work,
+    describe_durations,
+    draw_devices,
+    epochs_of,
+    in_seconds,
+    share_of,
+)
+from hpcfl.errors import UserError
+from hpcfl.experiment.sections import Time
+from hpcfl.rows import randomness
+
+MEDIAN = 10**9  # picoseconds in a millisecond
+
+
+def paces(clients, **keys):
+    """The paces where the median device takes a millisecond for a sample."""
+    drawn = draw_devices(Time(**keys), clients, 3, 1.0)
+    assert all(type(number) is int for number in drawn.pace + drawn.down + drawn.up)
+    return np.array(drawn.pace) / MEDIAN
+
+
+def test_a_normal_number_is_one():
+    random = randomness.generator(1, "test")
+    drawn = sorted(float(exact.normal(random)) for _ in range(1000))
+    places = (np.arange(1000) + 0.5) / 1000
+    expected = np.array([NormalDist().inv_cdf(place) for place in places])
+    # Kolmogorov-Smirnov, whose 0.001 quantile is 1.95/√n
+    found = np.array([NormalDist().cdf(number) for number in drawn])
+    assert np.abs(found - places).max() < 1.95 / np.sqrt(1000)
+    assert np.abs(np.array(drawn) - expected)[100:-100].max() < 0.25
+
+
+def test_lognormal_devices_have_the_median_and_the_spread_of_the_keys():
+    logs = np.log(paces(1000, sigma=0.6))
+    assert abs(np.median(logs)) < 5 * 0.6 * 1.25 / np.sqrt(1000)
+    assert abs(logs.std() - 0.6) < 5 * 0.6 / np.sqrt(2000)
+
+
+def test_who_is_how_fast_follows_seed_and_client_alone():
+    few, many = paces(5), paces(9)
+    np.testing.assert_array_equal(few, many[:5])
+    other = draw_devices(Time(), 5, 4, 1.0)
+    assert other.pace != draw_devices(Time(), 5, 3, 1.0).pace
+
+
+def test_equal_devices_are_equal_and_a_spread_of_zero_too():
+    assert set(paces(5, devices="equal")) == set(paces(5, sigma=0.0)) == {1.0}
+
+
+def test_zipf_by_hand():
+    """Of five clients the third fastest is the median: r/3 for exponent 1."""
+    found = sorted(paces(5, devices="zipf"))
+    np.testing.assert_allclose(found, np.array([1, 2, 3, 4, 5]) / 3)
+
+
+def test_pareto_devices_are_slower_than_the_fastest_up_to_a_limit():
+    found = paces(
+        1000,
+        devices="pareto",
+        exponent=1.0,
+        slowest=10.0,
+    )
+    assert found.min() >= 1 and found.max() == 10
+    for place, share in ((2, 1 / 2), (4, 1 / 4)):  # P(X > x) = 1/x
+        assert abs((found > place).mean() - share) < 5 * np.sqrt(share / 1000)
+
+
+def test_classes_have_their_shares_and_factors():
+    found = paces(
+        1000,
+        devices="classes",
+        shares=[1.0, 3.0],
+        factors=[1.0, 2.5],
+    )
+    assert set(found) == {1.0, 2.5}
+    assert abs((found == 1).mean() - 0.25) < 5 * np.sqrt(0.25 * 0.75 / 1000)
+
+
+def test_a_file_in_the_form_of_fedscale_by_hand(tmp_path):
+    """Two rows for three clients, in turn: 2.5 ms of inference are 7.5·10^9 ps of training,
+    9,000 kbit/s are 9·10^6 bit/s both ways.
+    """
+    file = tmp_path / "capacity.json"
+    rows = [
+        {"computation": 2.5, "communication": 9000},
+        {"training": 40, "communication": 100.5},
+    ]
+    file.write_text(json.dumps({"a": rows[0], "b": rows[1]}))
+    drawn = draw_devices(Time(devices="file", file=str(file)), 3, 1, 1.0)
+    speeds = [9_000_000, 100_500, 9_000_000]
+    paces = [7_500_000_000, 40_000_000_000, 7_500_000_000]
+    assert drawn == Devices(paces, speeds, speeds, 50_000)
+    file.write_text(json.dumps(rows))  # as a list
+    assert draw_devices(Time(devices="file", file=str(file)), 3, 1, 1.0) == drawn
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b"\x80\x04}", "is not JSON"),
+        (b"{}", "must hold a row"),
+        (b'{"a": 3}', "client 'a' must be a table"),
+        (b'{"a": {"computation": 3}}', "must have a number as 'communication'"),
+        (b'{"a": {"computation": 0, "communication": 1}}', "'computation' .* is 0"),
+        (
+            b'{"a": {"computation": true, "communication": 1}}',
+            "number as 'computation'",
+        ),
+        (b'{"a": {"communication": 1}}', "either 'computation'"),
+        (
+            b'{"a": {"computation": 1, "training": 3, "communication": 1}}',
+            "either 'computation'",
+        ),
+        (b'{"a": {}, "a": {}}', "'a' stands twice"),
+        (
+            b'{"a": {"computation": -1, "communication": 1}}',
+            "'computation' .* is -1",
+        ),
+        (
+            b'{"a": {"computation": 1, "communication": 1e999}}',
+            "'communication' .* is inf",
+        ),
+    ],
+)
+def test_a_file_that_is_none_is_refused_in_one_line(tmp_path, content, said):
+    file = tmp_path / "capacity.json"
+    file.write_bytes(content)
+    with pytest.raises(UserError, match=said):
+        draw_devices(Time(devices="file", file=str(file)), 3, 1, 1.0)
+    with pytest.raises(UserError, match="cannot be read"):
+        draw_devices(Time(devices="file", file=str(tmp_path / "none")), 3, 1, 1.0)
+
+
+# 2.5 ms a sample; 1 Mbit/s down, 0.4 up; 50 ms each way
+DEVICES = Devices([2_500_000_000], [1_000_000], [400_000], 50_000)
+
+
+def duration(passes, epochs, down, up, samples):
+    return Duration(DEVICES, Work(passes, epochs, down, up), [samples])
+
+
+def test_ticks_by_hand():
+    """Two passes over 30 samples: 150,000 µs. 1,000 floats of 32 bits: 32,000 µs down
+    and 80,000 µs up. Twice 50,000 µs beside.
+    """
+    floats = Fraction(1000)
+    assert duration(Fraction(2), 2, floats, floats, 30).ticks(0, 2) == 362_000
+    # of two epochs one
+    assert duration(Fraction(2), 2, floats, floats, 30).ticks(0, 1) == 287_000
+
+
+def test_parts_of_a_tick_are_rounded_up():
+    """Passes of 1/7 over 1 sample: 357.1… µs; one bit up at 0.4 Mbit/s: 2.5 µs."""
+    found = duration(Fraction(1, 7), 1, Fraction(0), Fraction(1, 32), 1)
+    assert found.ticks(0, 1) == 358 + 3 + 100_000
+
+
+def test_whole_epochs_that_fit():
+    """An epoch of 40 samples takes 100,000 µs, and messages take 100,000 µs."""
+    found = duration(Fraction(3), 3, Fraction(0), Fraction(0), 40)
+    whole = [found.epochs_within(0, ticks) for ticks in (199_999, 200_000, 399_999)]
+    assert whole == [0, 1, 2]
+    assert found.epochs_within(0, 10**9) == 3
+
+
+@pytest.mark.parametrize("epochs", [1, 2, 7])
+def test_shares_and_epochs_are_those_of_training(epochs):
+    for done in range(1, epochs + 1):
+        assert epochs_of(share_of(done, epochs), epochs) == done
+    for percent in range(101):
+        share = percent / 100
+        task = Task(1, None, [], epochs, np.array([share]))
+        assert task.epochs_of([0]).item() == epochs_of(share, epochs)
+
+
+def test_ticks_in_seconds():
+    assert in_seconds(1_500_000) == 1.5
+
+
+def test_devices_are_described_from_the_fastest_to_the_slowest_client():
+    devices = draw_devices(Time(devices="lognormal"), 9, 3, 5.0)
+    work = Work(Fraction(1), 1, Fraction(100), Fraction(100))
+    work, _, pace, *others = describe_durations(Duration(devices, work, [4] * 9))
+    assert work.startswith("time: in a round a client does 1 passes over its samples")
+    numbers = [float(cell) for cell in pace.removeprefix("time: ms a sample").split()]
+    assert len(others) == 4 and len(numbers) == 5
+    assert numbers == sorted(numbers) and numbers[0] < 5 < numbers[-1]

@@ -1,0 +1,68 @@
+"""What a client does in a round, as it is counted beforehand, against what was recorded
+when it was played.
+"""
+
+from fractions import Fraction
+
+import numpy as np
+import pytest
+import tiny
+from every_method import NAMES, short
+
+from hpcfl.clock.workload import count_workload
+from hpcfl.communication.communicator import OneProcess
+from hpcfl.experiment import config
+from hpcfl.simulation.prepare import prepare
+
+pytestmark = pytest.mark.slow
+
+
+def counted(method, **sections):
+    table = tiny.table(method, **sections)
+    return count_workload(prepare(config.parse(table), OneProcess()))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_floats_are_those_that_a_run_records(federate, name):
+    """A method whose clients send by the classes that they hold cannot be known so well
+    beforehand: for it the count is of the right size.
+    """
+    work = counted(short(name), counts=tiny.FEW).work
+    values = federate(short(name), tiny.FEW, rounds=2).values
+    up = values["clients/floats_up"][1]
+    if len(np.unique(up)) == 1:
+        assert work.floats_up == up[0], (
+            "what clients send depends on more than the model"
+        )
+        assert work.floats_down == values["floats_down"][1]
+    else:
+        assert up.min() / 2 <= work.floats_up <= up.max()
+
+
+@pytest.mark.parametrize(
+    ("method", "passes"),
+    [
+        ("fedavg", 2),
+        # the personal model's two epochs, its default, beside those of the model that travels
+        ("ditto", 4),
+        ({"name": "ditto", "personal_epochs": 1}, 3),
+        # of each mini-batch a gradient of each of two models
+        ("apfl", 4),
+        # so many gradients of each mini-batch
+        ({"name": "pfedme", "inner_steps": 3}, 6),
+        # a step takes a mini-batch for each of its two gradients
+        ("per-fedavg", 4),
+    ],
+)
+def test_passes_of_two_epochs_by_hand(method, passes):
+    assert counted(method, training={"epochs": 2}).work.passes == Fraction(passes)
+
+
+def test_the_milliseconds_of_a_sample_are_counted_by_hand():
+    """An MLP of layers 5 → 6 → 4. Forward 2·(30 + 24) operations; backward 2·24 for the
+    features and 2·(30 + 24) for the weights, while nobody needs a gradient of the
+    input: 264, at 10^6 a millisecond.
+    """
+    assert counted("fedavg").sample_ms == pytest.approx(264e-6, rel=1e-12)
+    own = counted("fedavg", time={"mode": "synchronous", "sample_ms": 2.5})
+    assert own.sample_ms == 2.5

@@ -1,0 +1,83 @@
+"""The selection of Oort, by hand."""
+
+import numpy as np
+import pytest
+from selecting import known, told
+
+from hpcfl.selection.oort import Oort
+
+
+def test_the_utilities_of_oort():
+    """Samples times loss of clients 0, 1, 2, 4 are 10, 30, 20, 40. Cut off at the entry
+    number ⌊0.95 · 4⌋ = 3, none is; from the least and in the range of 30 they are 0, 2/3,
+    1/3, 1. In round 3 the uncertainty is √(0.1 ln 3) of round 1 and √(0.1 ln 3 / 2) of
+    round 2. A third of six clients is within the ticks number ⌊0.4 · 6⌋ = 2 of 10, 20,
+    30, …, which is 30: client 0 with 50 and client 2 with 40 are slower.
+    """
+    losses = told({0: 1.0, 1: 3.0}, {2: 2.0, 4: 4.0})
+    facts = known(round=3, told=losses)
+    early, late = np.sqrt(0.1 * np.log(3)), np.sqrt(0.1 * np.log(3) / 2)
+    expected = [
+        early * (30 / 50) ** 2,
+        2 / 3 + early,
+        (1 / 3 + late) * (30 / 40) ** 2,
+        1 + late,
+    ]
+    oort = Oort(preferred=0.4)
+    assert oort.limit(facts) == 30
+    utilities = oort.utilities(facts, np.array([0, 1, 2, 4]))
+    assert utilities == pytest.approx(expected, rel=1e-12)
+
+
+def test_oort_takes_only_who_is_nearly_as_good_as_the_last_of_the_best():
+    """The utilities of the test above are 0.12, 1.0, 0.32, 1.23: of two the last is
+    client 1, and nobody else has 95 % of its utility.
+    """
+    losses = told({0: 1.0, 1: 3.0}, {2: 2.0, 4: 4.0})
+    facts = known(round=3, told=losses)
+    assert set(Oort(preferred=0.4, explore=0.0).choose(facts, 2)) == {1, 4}
+
+
+def test_oort_explores_a_share_and_fills_up():
+    """0.9 of ten are nine new ones; where only clients 3 and 5 are new the others are
+    those who took part, and the other way round.
+    """
+    losses = told(
+        {
+            0: 1.0,
+            1: 3.0,
+            2: 2.0,
+            4: 4.0,
+        }
+    )
+    chosen = Oort().choose(known(round=2, told=losses), 4)
+    assert len(set(chosen)) == 4 and {3, 5} <= set(chosen)
+    first = Oort(explore=0.0).choose(known(), 4)
+    assert len(set(first)) == 4
+    assert Oort().share(1) == 0.9 and Oort().share(2) == 0.9 * 0.98
+    assert Oort().share(1000) == 0.2 and Oort(explore=0.1).share(9) == 0.1
+
+
+def test_oort_explores_in_proportion_to_speed():
+    """One of two new clients, of whom the first is nine times as fast, in 1,000 rounds:
+    900 times, with a standard deviation of 9.5.
+    """
+    times = 0
+    for round in range(1, 1001):
+        facts = known((1, 1, 0, 0, 0, 0), round, ticks=[10, 90, 1, 1, 1, 1])
+        times += int(Oort().choose(facts, 1)[0] == 0)
+    assert abs(times - 900) < 4 * 9.5
+
+
+def test_the_pacer_lets_slower_clients_in_when_less_is_learnt():
+    """In windows of two rounds the totals are 60 + 50, 30 + 40, 90 + 90 and 90 + 90: the
+    second is less than the first, the third more, the fourth no more. So in round 5 and
+    from round 9 on the quantile is one step higher, ⌊0.5 · 6⌋ = 3 at 0.45 and 0.5.
+    """
+    rounds = [{0: total / 10.0} for total in (60, 50, 30, 40, 90, 90, 90, 90)]
+    oort = Oort(window=2, preferred=0.45)
+
+    def limits(upto):
+        return oort.limit(known(round=upto + 1, told=told(*rounds[:upto])))
+
+    assert [limits(upto) for upto in (0, 3, 4, 7, 8)] == [30, 30, 40, 40, 40]

@@ -1,0 +1,75 @@
+"""Timetables made by hand: clients that take so many ticks."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from hpcfl.clock import availability
+from hpcfl.clock.asynchronous.timetable import AsynchronousTimetable
+from hpcfl.clock.durations import Devices, Work
+from hpcfl.clock.synchronous import SynchronousTimetable
+from hpcfl.experiment.sections import Time
+from hpcfl.selection.uniform import Uniform
+from hpcfl.simulation.participation import Draws
+
+
+@dataclass
+class Fixed:
+    """A ``Duration`` of so many ticks for each client and epoch."""
+
+    ticks_of: list[int]
+    epochs: int = 1
+
+    @property
+    def devices(self) -> Devices:
+        return Devices(self.ticks_of, self.ticks_of, self.ticks_of, 0)
+
+    @property
+    def work(self) -> Work:
+        return Work(1, self.epochs, 0, 0)
+
+    def ticks(self, client: int, epochs: int) -> int:
+        return self.ticks_of[client] * epochs
+
+    def epochs_within(self, client: int, ticks: int) -> int:
+        return min(self.epochs, ticks // self.ticks_of[client])
+
+
+def _made(
+    kind: Any,
+    ticks: list[int],
+    time: Time,
+    epochs: int,
+    when: Any,
+    **participation: Any,
+) -> Any:
+    clients = len(ticks)
+    draws = Draws(Uniform(**participation), clients, 2)
+    if when is None:
+        when = availability.make_availability(time, clients, 2)
+    return kind(time, draws, Fixed(ticks, epochs), when)
+
+
+def synchronous(
+    ticks: list[int],
+    *,
+    epochs: int = 1,
+    when: Any = None,
+    participation: dict[str, Any] | None = None,
+    **keys: Any,
+) -> SynchronousTimetable:
+    time = Time(mode="synchronous", **keys)
+    return _made(SynchronousTimetable, ticks, time, epochs, when, **participation or {})
+
+
+def asynchronous(
+    ticks: list[int],
+    *,
+    epochs: int = 1,
+    when: Any = None,
+    participation: dict[str, Any] | None = None,
+    **keys: Any,
+) -> AsynchronousTimetable:
+    time = Time(mode="asynchronous", **keys)
+    return _made(
+        AsynchronousTimetable, ticks, time, epochs, when, **participation or {}
+    )
