@@ -289,6 +289,20 @@ def check(
     check_file(file, overrides, communicator, whole)
 
 
+@cli.command()
+@click.argument(
+    "kind", type=click.Choice(["experiment", "method", "source", "score", "profile"])
+)
+@click.argument("name")
+@on_server
+def new(kind: str, name: str) -> None:
+    """Write a commented file NAME to start from, which runs as it is."""
+    from hpcfl.commands.new import write_new
+
+    for line in write_new(kind, name):
+        print(line)
+
+
 def _listing(kind: str, what: str) -> None:
     """Add a command that lists what there is of one of ``catalogue.PACKAGES``."""
 

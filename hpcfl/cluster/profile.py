@@ -144,7 +144,9 @@ def load(name: str) -> Profile:
     except pydantic.ValidationError as error:
         raise UserError(f"{path}: {_explain(error)}") from None
     except FileNotFoundError:
-        raise UserError(f"{path}: no such profile") from None
+        raise UserError(
+            f"{path}: no such profile; hpcfl new profile {path.stem} writes one"
+        ) from None
     except (OSError, ValueError, RecursionError) as error:
         raise UserError(f"{path}: cannot be read ({error})") from None
     if profile.cluster == "slurm" and profile.seconds <= profile.warning:
@@ -169,7 +171,7 @@ def _find(name: str) -> Path:
         looked = " and ".join(str(folder.absolute()) for folder in folders())
         raise UserError(
             f"--profile {name}: no such profile in {looked}{plugins.nearest(name, known)}; "
-            "or give a FILE.toml, such as a copy of one of hpcfl's slurm/profiles"
+            f"hpcfl new profile {name} writes one, for --profile {name}.toml"
         )
     return known[name]
 

@@ -43,11 +43,10 @@ def test_unknown_name_is_answered_with_the_known(write):
         profile.load("gpuu")
 
 
-def test_where_there_is_none_a_file_is_asked_for(write):
-    with pytest.raises(
-        UserError, match=r"allowed: none; or give a FILE\.toml, such as a copy of"
-    ):
-        profile.load("cpu")
+@pytest.mark.parametrize("name", ["cpu", "cpu.toml"])
+def test_a_missing_profile_is_answered_with_the_command_that_writes_one(write, name):
+    with pytest.raises(UserError, match=r"hpcfl new profile cpu writes one"):
+        profile.load(name)
 
 
 def test_unknown_key_is_answered_with_the_valid_ones(write):

@@ -1,0 +1,43 @@
+"""``hpcfl new``: commented files to start from, the templates of this package."""
+
+import re
+from pathlib import Path
+from string import Template
+
+from hpcfl.errors import UserError
+
+TEMPLATES = Path(__file__).with_name("templates")
+# By kind the ending of the file, and the command that tries it.
+KINDS = {
+    "experiment": (".toml", "hpcfl run {file}"),
+    "method": (".py", "hpcfl methods {name}:{cls}"),
+    "source": (".py", "hpcfl check FILE.toml --set data.dataset={name}:source"),
+    "score": (".py", "hpcfl scores {name}:{cls}"),
+    "profile": (".toml", "hpcfl submit FILE.toml --profile {file} --dry-run"),
+}
+NAME = re.compile(r"[A-Za-z]\w*")
+
+
+def write_new(kind: str, name: str) -> list[str]:
+    """Write a new file of a kind into the current folder; return lines to print.
+
+    Raises UserError for a name that is no identifier and for a file that exists.
+    """
+    ending, command = KINDS[kind]
+    name = name.removesuffix(ending)
+    if not NAME.fullmatch(name):
+        raise UserError(
+            f"hpcfl new {kind} {name}: a name has letters, digits and _, such as my_{kind}"
+        )
+    path = Path(name + ending)
+    cls = "".join(part[:1].upper() + part[1:] for part in name.split("_"))
+    template = Template((TEMPLATES / f"{kind}.txt").read_text(encoding="utf-8"))
+    text = template.substitute(name=name, file=path.name, Class=cls)
+    try:
+        with path.open("x", encoding="utf-8") as file:
+            file.write(text)
+    except FileExistsError:
+        raise UserError(f"{path}: exists already; choose another name") from None
+    except OSError as error:
+        raise UserError(f"{path}: cannot be written ({error.strerror})") from None
+    return [f"wrote {path}", command.format(name=name, file=path.name, cls=cls)]

@@ -1,0 +1,72 @@
+"""Files of ``hpcfl new`` are complete: they run as they are, also from a wheel."""
+
+import sys
+
+import pytest
+
+from hpcfl.cli import command
+from hpcfl.commands import new
+from hpcfl.communication.communicator import OneProcess
+
+
+@pytest.fixture
+def call(tmp_path, monkeypatch, capfd):
+    """``call(*arguments)`` of hpcfl in an empty folder: code, stdout, stderr."""
+    monkeypatch.chdir(tmp_path)
+    before = set(sys.modules)
+
+    def run(*arguments):
+        code = command([*arguments], OneProcess())
+        sys.stdout.flush()
+        printed = capfd.readouterr()
+        return code, printed.out, printed.err
+
+    yield run
+    for name in set(sys.modules) - before:
+        if name.startswith("my_"):
+            del sys.modules[name]
+
+
+def test_each_kind_has_a_template():
+    assert {path.stem for path in new.TEMPLATES.glob("*.txt")} == set(new.KINDS)
+
+
+@pytest.mark.parametrize(
+    ("kind", "settings"),
+    [
+        ("experiment", []),
+        ("method", ["method.name=my_method:MyMethod"]),
+        ("source", ["data.dataset=my_source:source", "data.features=5"]),
+        ("score", ['evaluation.scores=["my_score:MyScore"]']),
+    ],
+)
+def test_a_new_file_runs_as_it_is(call, no_figures, kind, settings):
+    assert call("new", "experiment", "tried")[0] == 0
+    assert call("new", kind, f"my_{kind}")[1].startswith(f"wrote my_{kind}.")
+    small = ["rounds=1", "partition.beta=1.0", "training.batch_size=50", *settings]
+    options = [word for setting in small for word in ("--set", setting)]
+    code, _, error = call("run", "tried.toml", *options)
+    assert (code, error) == (0, "")
+
+
+def test_a_new_profile_is_submitted(call):
+    call("new", "experiment", "tried")
+    code, printed, _ = call("new", "profile", "site")
+    assert code == 0 and "hpcfl submit FILE.toml --profile site.toml" in printed
+    code, printed, error = call(
+        "submit", "tried.toml", "--profile", "site.toml", "--dry-run"
+    )
+    assert (code, error) == (0, "") and "#SBATCH --partition=cpu" in printed
+
+
+def test_no_file_is_overwritten(call, tmp_path):
+    (tmp_path / "mine.py").write_text("kept")
+    code, _, error = call("new", "method", "mine.py")
+    assert code == 2 and "mine.py: exists already" in error
+    assert (tmp_path / "mine.py").read_text() == "kept"
+
+
+@pytest.mark.parametrize("name", ["my-method", "../mine", "1st", ""])
+def test_a_name_is_an_identifier(call, name):
+    code, _, error = call("new", "method", name)
+    assert code == 2 and "letters, digits and _" in error
