@@ -46,7 +46,7 @@ LONGEST = [
     "test_simulated",
     "test_campaign",
     "test_ranks",
-    "test_readme",
+    "test_pages",
 ]
 
 

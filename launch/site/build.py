@@ -1,8 +1,9 @@
-"""The documentation site, of README, guide, maps, specifications, docstrings and results:
-``python launch/site/build.py [FOLDER]`` writes it to ``build/site``.
+"""Build the documentation site: ``python launch/site/build.py [FOLDER]`` writes it to
+``build/site``.
 
-It needs ``pip install ".[docs]"`` and no network. Whatever Sphinx warns of is an error,
-such as a link that leads nowhere.
+The pages are the Markdown files beside this one, the documents of the other folders,
+and pages that ``generated.py`` makes. It needs ``pip install ".[docs]"`` and no
+network. Every warning of Sphinx is an error, such as a link to a missing page.
 """
 
 import shutil
@@ -10,86 +11,148 @@ import sys
 import tempfile
 from pathlib import Path
 
-import written
+import generated
 from sphinx.cmd.build import build_main
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 FOLDERS = ("hpcfl", "launch", "results", "slurm", "tests")
+PAGES = ("start", "tutorials", "howto", "reference", "explanation")
 LINKED = ("LICENSE", "CITATION.cff")
-FIRST = "README"  # the page that all others hang on
-# A page stands in the first chapter of which a pattern fits its path.
-CHAPTERS = {
-    "Use": [
-        "hpcfl/GUIDE.md",
-        "launch/notebooks/*.md",
-        "slurm/README.md",
-        "hpcfl/data/names.md",
-    ],
-    "Reference": [
-        "hpcfl/methods/README.md",
-        "hpcfl/data/README.md",
-        "api/running.rst",
-        "api/*.rst",
-    ],
-    "Results": ["gallery.md", "results/*/README.md", "launch/*/README.md"],
-    "Specifications": ["hpcfl/methods/methods-*.md", "hpcfl/*/[!R]*.md"],
-    "Project": ["[!R]*.md", "hpcfl/README.md", "hpcfl/*/README.md", "tests/README.md"],
-    "More": ["results/**/*.md", "launch/**/*.md", "hpcfl/**/*.md"],
+FIRST = "index"  # the page that all others hang on
+# The chapters of the margin: a title and a path, or a pattern of further paths. A page
+# belongs to the first chapter that names it.
+CHAPTERS: dict[str, tuple[str, ...]] = {
+    "Get started": ("start/install", "start/first-run", "start/results"),
+    "Tutorials": (
+        "tutorials/own-method",
+        "tutorials/own-data",
+        "tutorials/own-model",
+        "tutorials/paper",
+        "tutorials/cluster",
+        "tutorials/from-pfllib",
+        "tutorials/from-flower",
+    ),
+    "How-to": ("howto/*", "Work in notebooks: launch/notebooks/*"),
+    "Reference": (
+        "reference/keys",
+        "reference/commands",
+        "All methods: hpcfl/methods/README",
+        "All data sets: hpcfl/data/README",
+        "reference/metrics",
+        "reference/files",
+        "reference/hooks",
+        "Cluster profiles and sites: slurm/README",
+        "reference/api/*",
+        "Names in PFLlib and FL-bench: hpcfl/data/names",
+        "reference/faq",
+        "reference/glossary",
+    ),
+    "Explanation": (
+        "explanation/round",
+        "explanation/exactness",
+        "explanation/statistics",
+        "explanation/comparison",
+        "Specification: methods, part 1: hpcfl/methods/methods-1",
+        "Specification: methods, part 2: hpcfl/methods/methods-2",
+        "Specification: methods, part 3: hpcfl/methods/methods-3",
+        "Specification: settings of the papers: hpcfl/data/protocols",
+        "Specification: shifts and data sets: hpcfl/data/heterogeneity",
+        "Specification: virtual time: hpcfl/clock/time",
+        "Specification: adapters: hpcfl/models/adapters",
+    ),
+    "Results": (
+        "gallery",
+        "Quickstart: results/quickstart/README",
+        "52 tuned methods: results/tuned/README",
+        "Speed: results/benchmarks/README",
+        "Beside PFLlib: results/pfllib/README",
+        "Distribution shifts: results/shifts/README",
+        "Asynchronous servers: results/asynchronous/README",
+        "DiversiFed's tables: results/diversifed/README",
+        "Tables of counts: results/counts/README",
+        "Figures of the papers: results/figures/README",
+        "MNIST, ten rounds: results/mnist/README",
+        "Review of the methods: results/findings/README",
+        "Random faults: results/campaign/README",
+        "Experiment files of the papers: launch/papers/README",
+    ),
+    "Project": (
+        "README",
+        "CONTRIBUTING",
+        "CHANGELOG",
+        "SECURITY",
+        "hpcfl/README",
+        "tests/README",
+    ),
 }
 
 
 def build(folder: Path) -> int:
-    """Write the site into a folder.
-
-    Returns:
-        What Sphinx ends with: 0 where nothing is wrong.
-    """
+    """Write the site into a folder and return the exit code of Sphinx."""
     with tempfile.TemporaryDirectory() as place:
         pages = Path(place)
         collect(pages)
-        code = make(pages, folder)
-    if code == 0:
-        shutil.copy(folder / f"{FIRST}.html", folder / "index.html")
-    return code
+        return make(pages, folder)
 
 
 def make(pages: Path, folder: Path) -> int:
-    """Let Sphinx make a site of a folder of pages, with every warning an error."""
+    """Make a site of a folder of pages, with every warning an error."""
     options = ["--quiet", "--fail-on-warning", "--keep-going", "--conf-dir", str(HERE)]
     return build_main([*options, str(pages), str(folder)])
 
 
 def collect(pages: Path) -> None:
     """Put all pages together in an empty folder, with the files that they link to."""
-    left_out = shutil.ignore_patterns("__pycache__")
-    for folder in [*(ROOT / name for name in FOLDERS), HERE / "api"]:
+    left_out = shutil.ignore_patterns("__pycache__", "site")
+    for folder in [
+        *(ROOT / name for name in FOLDERS),
+        *(HERE / name for name in PAGES),
+    ]:
         shutil.copytree(folder, pages / folder.name, ignore=left_out)
     for path in [*ROOT.glob("*.md"), *(ROOT / name for name in LINKED)]:
         shutil.copy(path, pages)
-    written.methods(pages)
-    written.gallery(pages)
-    written.notebooks(pages)
-    first = pages / f"{FIRST}.md"
-    text = first.read_text(encoding="utf-8")
-    first.write_text(text + contents(pages), encoding="utf-8")
+    generated.write_methods(pages)
+    generated.write_keys(pages)
+    generated.write_commands(pages)
+    generated.write_gallery(pages)
+    generated.write_notebooks(pages)
+    text = (HERE / f"{FIRST}.md").read_text(encoding="utf-8")
+    (pages / f"{FIRST}.md").write_text(text + list_contents(pages), encoding="utf-8")
 
 
-def contents(pages: Path) -> str:
-    """The contents of the site by chapter, which every page has in its margin."""
-    named = {FIRST}
+def list_contents(pages: Path) -> str:
+    """Return the contents of the site by chapter; details of results are hidden."""
+    listed: set[str] = set()
     parts = []
-    for chapter, patterns in CHAPTERS.items():
-        found = []
-        for pattern in patterns:
-            for path in sorted(pages.glob(pattern)):
-                name = str(path.relative_to(pages).with_suffix(""))
-                if name not in named:
-                    named.add(name)
-                    found.append(name)
-        options = ["```{toctree}", ":hidden:", f":caption: {chapter}", ""]
-        parts.append("\n".join(["", *options, *found, "```", ""]))
+    for chapter, entries in CHAPTERS.items():
+        lines = []
+        for entry in entries:
+            title, _, pattern = entry.rpartition(": ")
+            for name in find_pages(pages, pattern):
+                if name not in listed:
+                    listed.add(name)
+                    titled = (
+                        f"{title} <{name}>" if title and "*" not in pattern else name
+                    )
+                    lines.append(titled)
+        parts.append(_contents(chapter, lines))
     return "".join(parts)
+
+
+def find_pages(pages: Path, pattern: str) -> list[str]:
+    """Return the names of the pages that fit a pattern, without their endings."""
+    found = {
+        str(path.relative_to(pages).with_suffix(""))
+        for ending in ("md", "rst")
+        for path in pages.glob(f"{pattern}.{ending}")
+    }
+    return sorted(found)
+
+
+def _contents(chapter: str, lines: list[str]) -> str:
+    options = ["```{toctree}", ":hidden:", f":caption: {chapter}", ""]
+    return "\n".join(["", *options, *lines, "```", ""])
 
 
 if __name__ == "__main__":

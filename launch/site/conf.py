@@ -13,10 +13,11 @@ from sphinx.application import Sphinx
 project = "hpcfl"
 author = "The hpcfl developers"
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
-root_doc = "README"
-exclude_patterns = ["launch/site"]  # what this page is made of
+root_doc = "index"
 highlight_language = "none"
 smartquotes = False
+
+suppress_warnings = ["toc.not_included"]  # details, which their result pages link to
 
 html_theme = "furo"
 html_title = "hpcfl"
@@ -41,15 +42,20 @@ CITED = re.compile(
     r"|(?<!`)\b(protocols|heterogeneity)\.md ([A-Z]\d*)\b"
 )
 
+# Pages of the site are in launch/site, and at the top of the site.
+OWN_PAGE = re.compile(r"\]\((?:\.\./)*launch/site/")
 LITERAL = re.compile(r"(``.*?``)", re.DOTALL)
 FORMULA = re.compile(r"\||_(?=\W)")
 
 
 def read_page(app: Sphinx, name: str, content: list[str]) -> None:
     """Give the sections of a specification labels, and link to them where they are
-    cited, and to the pages of methods where they are listed. Headings of a
-    specification's parts would be pages beside it in the contents.
+    cited, and to the pages of methods where they are listed.
+
+    Headings of a specification's parts become bold text, because they would be pages
+    of their own in the contents.
     """
+    content[0] = OWN_PAGE.sub("](/", content[0])
     if specification := SPECIFICATION.fullmatch(name):
         labelled = rf"({specification[1]}-\1)=\n"
         content[0] = SECTION.sub(labelled, content[0])

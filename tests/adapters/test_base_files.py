@@ -266,9 +266,9 @@ def test_check_prints_which_file_it_is(saved, tmp_path, capsys):
     assert line in printed
 
 
-def test_the_guides_experiment_is_one():
-    guide = Path(config.__file__).parents[1] / "GUIDE.md"
-    _, _, rest = guide.read_text(encoding="utf-8").partition("# pretrained.toml\n")
+def test_the_tutorials_experiment_is_valid():
+    page = Path(__file__).parents[2] / "launch" / "site" / "tutorials" / "own-model.md"
+    _, _, rest = page.read_text(encoding="utf-8").partition("# pretrained.toml\n")
     experiment = config.parse(tomllib.loads(rest.partition("```")[0]))
     assert experiment.adapter.names in PUBLISHED
     with pytest.raises(UserError, match=r"adapter\.base"):

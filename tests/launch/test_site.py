@@ -8,9 +8,13 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 import browser
+import click
 import pytest
 
+from hpcfl.cli import cli
 from hpcfl.experiment import plugins
+from hpcfl.experiment.config import Config
+from hpcfl.experiment.sections import Training
 
 SITE = Path(__file__).parents[2] / "launch" / "site"
 PROGRAM = """
@@ -30,18 +34,23 @@ SEEN = [
     "index.html",
     "gallery.html",
     "methods/ditto.html",
-    "hpcfl/GUIDE.html",
+    "tutorials/from-pfllib.html",
+    "reference/keys.html",
+    "reference/commands.html",
+    "reference/api/methods.html",
+    "explanation/comparison.html",
+    "explanation/round.html",
     "hpcfl/methods/methods-1.html",
-    "api/methods.html",
+    "results/benchmarks/README.html",
 ]
 
 
 @pytest.fixture
-def written(monkeypatch):
+def generated(monkeypatch):
     monkeypatch.syspath_prepend(str(SITE))
-    import written
+    import generated
 
-    return written
+    return generated
 
 
 @pytest.mark.parametrize(
@@ -53,18 +62,18 @@ def written(monkeypatch):
         ("MOON", "as said\n(methods-2.md\n§12)", "From methods-2.md §12:"),
     ],
 )
-def test_the_section_about_a_method(written, title, docstring, section):
-    heading, source, text = written._specification(title, docstring)
+def test_the_section_about_a_method(generated, title, docstring, section):
+    heading, source, text = generated._specification(title, docstring)
     assert (heading, source) == ("## Specification", section)
     assert text and "##" not in text
 
 
-def test_no_section_is_about_a_method_that_is_not_cited(written):
-    assert written._specification("Nothing", "of mine") == []
+def test_no_section_is_about_a_method_that_is_not_cited(generated):
+    assert generated._specification("Nothing", "of mine") == []
 
 
-def test_the_lines_about_a_method(written):
-    heading, *parts = written._results({"ditto"})
+def test_the_lines_about_a_method(generated):
+    heading, *parts = generated._results({"ditto"})
     tables = parts[1::2]
     assert heading == "## In the results" and len(tables) >= 3
     for table in tables:
@@ -84,10 +93,10 @@ def build(zygote, call):
 
 @pytest.mark.slow
 def test_a_link_that_leads_nowhere_is_an_error(zygote, tmp_path):
-    text = "# Pages\n\n[Here](README.md)\n\n[There](gone.md)\n"
-    (tmp_path / "README.md").write_text(text)
+    text = "# Pages\n\n[Here](index.md)\n\n[There](gone.md)\n"
+    (tmp_path / "index.md").write_text(text)
     code, said = build(zygote, f"make('{tmp_path}', '{tmp_path}/site')")
-    assert code == 1 and "README.md:5: " in said and "'gone.md'" in said
+    assert code == 1 and "index.md:5: " in said and "'gone.md'" in said
     assert said.count("WARNING") == 1
 
 
@@ -117,6 +126,21 @@ def test_a_citation_leads_to_its_section(site):
 
 
 @pytest.mark.slow
+def test_every_key_and_every_option_is_listed(site):
+    keys = (site / "reference" / "keys.html").read_text()
+    for section in Config.model_fields:
+        assert section in keys
+    for key in Training.model_fields:
+        assert f">{key}<" in keys
+    commands = (site / "reference" / "commands.html").read_text()
+    for name, command in cli.commands.items():
+        assert f"hpcfl {name}" in commands
+        for option in command.params:
+            if isinstance(option, click.Option) and not option.hidden:
+                assert option.opts[0] in commands
+
+
+@pytest.mark.slow
 def test_no_page_fetches_anything_from_elsewhere(site):
     pages = list(site.rglob("*.html"))
     assert len(pages) > 80
@@ -135,4 +159,11 @@ def test_on_a_phone_no_page_is_wider_than_the_screen(site, tmp_path):
         for name in SEEN:
             shown.open(site / name, 390)
             assert shown.ask("document.documentElement.scrollWidth") == 390
+        shown.open(site / "index.html", 1280)
+        assert (
+            shown.ask(
+                "document.querySelector('img.front').getBoundingClientRect().bottom"
+            )
+            < 800
+        )
         assert shown.complaints == []

@@ -11,7 +11,6 @@ import tiny
 import torch
 from every_method import NAMES, kind, short
 
-import hpcfl
 from hpcfl.communication.communicator import OneProcess
 from hpcfl.communication.message import Mean
 from hpcfl.errors import RankFailure, UserError
@@ -105,17 +104,18 @@ def refused(own: dict[str, str] | str, **sections) -> str:
     return str(error.value)
 
 
-def test_the_guides_momentum_is_refused_class_wise(tmp_path, monkeypatch):
+def test_the_tutorials_momentum_is_refused_class_wise(tmp_path, monkeypatch):
     """The momentum of its ``aggregate`` would not reach the mixes of clients."""
-    guide = (Path(hpcfl.__file__).parent / "GUIDE.md").read_text(encoding="utf-8")
+    site = Path(__file__).parents[2] / "launch" / "site"
+    page = (site / "tutorials" / "own-method.md").read_text(encoding="utf-8")
     (source,) = re.findall(
-        r"^```python\n# my_server\.py\n(.*?)^```$", guide, re.M | re.S
+        r"^```python\n# my_server\.py\n(.*?)^```$", page, re.M | re.S
     )
-    (tmp_path / "guides_server.py").write_text(source, encoding="utf-8")
+    (tmp_path / "tutorials_server.py").write_text(source, encoding="utf-8")
     monkeypatch.chdir(tmp_path)
-    own = {"name": "guides_server:Momentum"}
+    own = {"name": "tutorials_server:Momentum"}
     line = source[: source.index("def aggregate")].count("\n") + 1
-    place = f"guides_server.py:{line}: method.aggregation = 'class-wise': Momentum.aggregate"
+    place = f"tutorials_server.py:{line}: method.aggregation = 'class-wise': Momentum.aggregate"
     assert refused(own | {"aggregation": "class-wise"}).startswith(place)
     prepare(config.parse(tiny.table(own | {"ala": True})), OneProcess())
 
