@@ -120,16 +120,6 @@ def fields_class(place: str, given: Mapping[str, Any]) -> type[BaseModel]:
     return cast(type[BaseModel], plugin)
 
 
-def model_keys(name: str) -> type[BaseModel]:
-    """Return a section of a model's own keys. Raises UserError."""
-    return fields_class("model", {"name": name})
-
-
-def data_keys(name: str) -> type[BaseModel]:
-    """Return a section of a data set's own keys. Raises UserError."""
-    return fields_class("data", {"dataset": name})
-
-
 def fields(place: str, given: Mapping[str, Any]) -> dict[str, Any]:
     """Return the valid keys of a section that names a plugin, with pydantic's fields.
 
@@ -139,9 +129,9 @@ def fields(place: str, given: Mapping[str, Any]) -> dict[str, Any]:
     if place not in ("data", "model"):
         return dict(own)
     *_, common = PLUGINS[place]
-    shared = {key: field for key, field in common.model_fields.items()}
+    shared = {**common.model_fields, **own}
     del shared["options"]
-    return {**shared, **own}
+    return shared
 
 
 def is_selector(key: str) -> bool:

@@ -149,9 +149,9 @@ def _method(name: str, plugin: Any) -> Entry:
 
 
 def _model(name: str, plugin: Any) -> Entry:
-    from hpcfl.experiment.plugin_keys import model_keys
+    from hpcfl.experiment.plugin_keys import fields_class
 
-    return {"keys": _untitled(_properties(model_keys(name)))}
+    return {"keys": _untitled(_properties(fields_class("model", {"name": name})))}
 
 
 def _partition(name: str, plugin: Any) -> Entry:
@@ -190,7 +190,7 @@ def _score(name: str, plugin: Any) -> Entry:
 
 
 def _dataset(name: str, plugin: Any) -> Entry:
-    from hpcfl.experiment.plugin_keys import data_keys
+    from hpcfl.experiment.plugin_keys import fields_class
 
     if plugin.built_in:
         files = "built in"
@@ -206,7 +206,7 @@ def _dataset(name: str, plugin: Any) -> Entry:
         "files": files,
         "looked_for": plugin.looked_for,
         "licence": plugin.licence,
-        "keys": _untitled(_properties(data_keys(name))),
+        "keys": _untitled(_properties(fields_class("data", {"dataset": name}))),
     }
 
 

@@ -35,7 +35,7 @@ def test_runs_under_vmap():
 
 
 def test_keys_are_checked_by_the_configuration():
-    keys = plugin_keys.model_keys("mlp")
+    keys = plugin_keys.fields_class("model", {"name": "mlp"})
     assert list(keys.model_fields) == ["hidden"]
     assert keys.model_validate({"hidden": [16, 8]}).model_dump(mode="json") == {
         "hidden": [16, 8]

@@ -19,16 +19,13 @@ def test_the_printed_configuration_is_the_same_experiment():
     assert again == given
 
 
-def test_each_key_has_its_meaning_and_its_values():
+def test_each_key_stands_below_its_meaning_and_its_values():
     shown = configuration.toml(
         config.parse({"method": {"name": "fedprox"}})
     ).splitlines()
-    assert (
-        'scheme = "dirichlet"  # how samples are spread over clients (string)' in shown
-    )
-    (mu,) = (line for line in shown if line.startswith("mu = "))
-    assert mu.endswith("# strength μ of the proximal term; 0 is FedAvg (number ≥ 0)")
-    assert all("  # " in line for line in shown if line and not line.startswith("["))
+    meaning = "# strength μ of the proximal term; 0 is FedAvg (number ≥ 0)"
+    (mu,) = (number for number, line in enumerate(shown) if line.startswith("mu = "))
+    assert shown[mu - 1] == meaning
 
 
 CHANGED = {
@@ -55,16 +52,14 @@ def test_the_changed_keys_are_the_same_experiment():
         assert again == given
 
 
-def test_only_changed_keys_are_shown_beside_their_defaults():
+def test_only_changed_keys_are_shown():
     shown = configuration.changed_keys(config.parse(CHANGED))
     found = tomllib.loads(shown)
     assert set(found["training"]) == {"lr", "milestones", "schedule"}
     assert found["partition"] == {"scheme": "by-client", "lists": "lists.json"}
     assert found["participation"] == {"select": "fastest"}
     assert set(found) == {*CHANGED}
-    assert "rounds = 7  # default 100" in shown
-    (lists,) = (line for line in shown.splitlines() if line.startswith("lists = "))
-    assert lists.endswith("# default: not set")
-    assert found["shift"] == [{"kind": "rotation"}]
+    assert found["rounds"] == 7
+    assert found["shift"][0]["kind"] == "rotation"
     minimal = config.parse({"method": {"name": "fedavg"}})
     assert configuration.changed_keys(minimal) == '[method]\nname = "fedavg"'
