@@ -9,15 +9,13 @@ import torch
 
 from hpcfl.communication.communicator import Communicator
 from hpcfl.data.datasets import Dataset
-from hpcfl.data.partition import Groups
-from hpcfl.report.text import plain
+from hpcfl.report.text import plain, shorten
 from hpcfl.simulation.prepare import Prepared
 
 WIDTH = 80
 INDENT = 12  # letters of a line's name
-ROOM = 3 * (WIDTH - INDENT)  # letters of a list that is not shown whole
-LONGEST = 40  # letters of a name in such a list
-NO_BREAK = "\u00a0"  # a space at which no line ends; ``plain`` writes a name's own out
+SHOWN = 6  # entries of a list that is not shown whole
+LONGEST = 40  # letters of an entry in such a list
 TOKENS = (torch.int32, torch.int64)
 
 
@@ -53,66 +51,54 @@ def describe_data(prepared: Prepared, values: ValueRange, whole: bool = False) -
 
     values: of the samples. whole: show all entries of long lists.
     """
-    room = None if whole else ROOM
+    data, split = prepared.data, prepared.split
+    clients = prepared.setup.clients
+    features = data.description.features
+    label = data.description.label
     facts = {
         "data": _describe_samples(prepared),
-        "features": _describe_features(prepared.data, room),
-        "sample": describe_layout(prepared.data),
-        "values": _describe_values(prepared.data, values),
-        "label": _describe_label(prepared.data),
-        "classes": _describe_classes(prepared, room),
+        "features": f"{int(np.prod(data.shape)):,} without names",
+        "sample": describe_layout(data),
+        "values": _describe_values(data, values),
+        "label": f"column {show_name(label)}" if label else "class numbers",
+        "classes": _describe_classes(prepared, whole),
         "client": _describe_client_column(prepared),
-        **_describe_clients(prepared),
+        "clients": _describe_clients(prepared),
     }
-    if prepared.split.groups is not None:
-        facts["groups"] = describe_groups(prepared.split.groups, room)
-    return "\n".join(_wrap(name, text) for name, text in facts.items())
-
-
-def _wrap(name: str, text: str) -> str:
-    """Return a line's name and its text, on as many lines as it needs."""
-    filled = textwrap.fill(
-        text,
-        WIDTH,
-        initial_indent=f"{name:{INDENT}}",
-        subsequent_indent=" " * INDENT,
-        break_on_hyphens=False,
+    if features:
+        listed = list_entries([show_name(name) for name in features], whole)
+        facts["features"] = f"{len(features):,} columns: {listed}"
+    newcomers = prepared.counts[clients:]
+    if len(newcomers):
+        trained = int(newcomers.sum())
+        facts["newcomers"] = f"{len(newcomers):,} more with {trained:,} samples"
+    if split.groups is not None:
+        counts = np.bincount(split.groups.group, minlength=len(split.groups.names))
+        groups = zip(split.groups.names, counts.tolist(), strict=True)
+        entries = [f"{show_name(name)}: {count}" for name, count in groups]
+        facts["groups"] = list_entries(entries, whole)
+    return "\n".join(
+        textwrap.fill(
+            text,
+            WIDTH,
+            initial_indent=f"{name:{INDENT}}",
+            subsequent_indent=" " * INDENT,
+            break_on_hyphens=False,
+        )
+        for name, text in facts.items()
     )
-    return filled.replace(NO_BREAK, " ")
 
 
-def shorten_list(entries: Sequence[str], room: int | None) -> str:
-    """Return entries as a list; beyond ``room`` letters without those in its middle,
-    but with their number.
+def list_entries(entries: Sequence[str], whole: bool) -> str:
+    """Return entries as a list; unless it is shown ``whole`` the first ones, and the
+    number of the others.
     """
-    text = ", ".join(entries)
-    if room is None or len(text) <= room:
-        return text
-    cut = [_shorten_name(entry) for entry in entries]
-    half = room // 2
-    first = _fitting(cut, half)
-    last = _fitting(cut[first:][::-1], half)
-    left_out = len(cut) - first - last
-    if not left_out:
-        return ", ".join(cut)
-    end = cut[len(cut) - last :]
-    return ", ".join(
-        [*cut[:first], f"… {left_out:,} more …".replace(" ", NO_BREAK), *end]
-    )
-
-
-def _fitting(entries: Sequence[str], room: int) -> int:
-    """Return how many entries, from the first, fit; at least one of several."""
-    ends = np.cumsum([len(entry) + len(", ") for entry in entries])
-    return max(int((ends <= room).sum()), min(1, len(entries)))
-
-
-def _shorten_name(name: str) -> str:
-    """Return a name without its middle, where it is long."""
-    if len(name) <= LONGEST:
-        return name
-    half = LONGEST // 2
-    return f"{name[: half - 1]}…{name[-half:]}"
+    if whole:
+        return ", ".join(entries)
+    shown = [shorten(entry, LONGEST) for entry in entries[:SHOWN]]
+    left_out = len(entries) - SHOWN
+    more = f", … {left_out:,} more" if left_out > 0 else ""
+    return ", ".join(shown) + more
 
 
 def show_name(name: str) -> str:
@@ -142,18 +128,6 @@ def _describe_samples(prepared: Prepared) -> str:
     return f"{text} and are tested on {tested:,}"
 
 
-def _describe_features(data: Dataset, room: int | None) -> str:
-    """Return the columns of a sample, or how many numbers it has."""
-    names = data.description.features
-    count = int(np.prod(data.shape))
-    if not names:
-        kind = "token ids" if data.x.dtype in TOKENS else "numbers"
-        return f"{count:,} {kind} without names"
-    kind = "column" if len(names) == 1 else "columns"
-    shown = shorten_list([show_name(name) for name in names], room)
-    return f"{len(names):,} {kind}: {shown}"
-
-
 def describe_layout(data: Dataset) -> str:
     """Return what kind of sample models take the data for, with its dimensions."""
     sizes = " × ".join(map(str, data.shape))
@@ -175,48 +149,40 @@ def _describe_values(data: Dataset, values: ValueRange) -> str:
     """Return the type and range of the numbers of samples, as stored and as models take
     them.
     """
-    lowest, highest = min(values.lowest), max(values.highest)
-    text = f"{_name_type(data.x)} from {lowest:,.6g} to {highest:,.6g}"
+    ends = torch.tensor([values.lowest, values.highest], dtype=data.x.dtype)
+    text = _describe_range(ends)
     if data.x.dtype in TOKENS:
         return text
-    ends = torch.tensor([values.lowest, values.highest], dtype=data.x.dtype)
     per_channel = (2, -1, *[1] * (len(data.shape) - 1))
-    taken = data.normalise(ends.view(per_channel))
-    lowest, highest = taken.min().item(), taken.max().item()
     return (
-        f"{text}; models take {_name_type(taken)} from {lowest:,.6g} to {highest:,.6g}"
+        f"{text}; models take {_describe_range(data.normalise(ends.view(per_channel)))}"
     )
 
 
-def _name_type(x: torch.Tensor) -> str:
-    """Return the type of a tensor's numbers, such as ``uint8``."""
-    return str(x.dtype).removeprefix("torch.")
+def _describe_range(x: torch.Tensor) -> str:
+    """Return the type of a tensor's numbers, the least and the greatest of them."""
+    kind = str(x.dtype).removeprefix("torch.")
+    return f"{kind} from {x.min().item():,.6g} to {x.max().item():,.6g}"
 
 
-def _describe_label(data: Dataset) -> str:
-    """Return the column of the classes."""
-    label = data.description.label
-    return f"column {show_name(label)}" if label else "class numbers of the data set"
-
-
-def _describe_classes(prepared: Prepared, room: int | None) -> str:
+def _describe_classes(prepared: Prepared, whole: bool) -> str:
     """Return the classes in order, each with its samples to train and to be tested on."""
     data, clients = prepared.data, prepared.setup.clients
-    trained = prepared.counts[:clients].sum(dim=0).long().tolist()
-    tests = prepared.test_counts[:clients]
-    tested = (tests[0] if prepared.split.global_test else tests.sum(dim=0)).long()
+    counts = prepared.counts[:clients]
+    tests = prepared.test_counts[: 1 if prepared.split.global_test else clients]
+    trained = counts.sum(dim=0).long().tolist()
+    tested = tests.sum(dim=0).long().tolist()
     entries = [
-        f"{show_name(data.class_name(number))}:{NO_BREAK}{train:,}/{test:,}"
-        for number, (train, test) in enumerate(
-            zip(trained, tested.tolist(), strict=True)
-        )
+        f"{show_name(data.class_name(number))}: {train:,}/{test:,}"
+        for number, (train, test) in enumerate(zip(trained, tested, strict=True))
     ]
-    of_client = (prepared.counts[:clients] > 0).sum(dim=1)
+    of_client = (counts > 0).sum(dim=1)
     fewest, most = int(of_client.min()), int(of_client.max())
     held = f"{most}" if fewest == most else f"{fewest} to {most}"
+    listed = list_entries(entries, whole)
     return (
-        f"{data.classes:,}, training/test samples: {shorten_list(entries, room)}; a client "
-        f"trains on {held} of them"
+        f"{data.classes:,}, training/test samples: {listed}; a client trains on {held} of "
+        "them"
     )
 
 
@@ -238,38 +204,18 @@ def _describe_client_column(prepared: Prepared) -> str:
     return f"drawn by {by_scheme}; {known} is not used"
 
 
-def _describe_clients(prepared: Prepared) -> dict[str, str]:
-    """Return lines on the smallest, median and largest client, by training samples, and
-    on newcomers.
-    """
+def _describe_clients(prepared: Prepared) -> str:
+    """Return the smallest, median and largest client, by training samples."""
     clients = prepared.setup.clients
-    trained = prepared.counts.sum(dim=1).long().tolist()
-    tested = prepared.test_counts.sum(dim=1).long().tolist()
-
-    def describe(client: int) -> str:
+    trained = prepared.counts[:clients].sum(dim=1).long()
+    tested = prepared.test_counts[:clients].sum(dim=1).long()
+    order = trained.argsort(stable=True).tolist()
+    places = {"smallest": 0, "median": (clients - 1) // 2, "largest": -1}
+    parts = []
+    for word, place in places.items():
+        client = order[place]
         names = prepared.split.names
         name = f" '{plain(names[client])}'" if names else ""
         counts = f"{trained[client]:,}/{tested[client]:,}"
-        return f"{counts} (client {client}{name})".replace(" ", NO_BREAK)
-
-    order = sorted(range(clients), key=trained.__getitem__)
-    smallest, median, largest = order[0], order[(clients - 1) // 2], order[-1]
-    found = {
-        "clients": f"{clients:,}, training/test samples: smallest {describe(smallest)}, "
-        f"median {describe(median)}, largest {describe(largest)}"
-    }
-    if newcomers := trained[clients:]:
-        found["newcomers"] = (
-            f"{len(newcomers):,} more clients with {sum(newcomers):,} training samples"
-        )
-    return found
-
-
-def describe_groups(groups: Groups, room: int | None) -> str:
-    """Return how many clients are in each group of ``[[shift]]``."""
-    counts = np.bincount(groups.group, minlength=len(groups.names))
-    entries = [
-        f"{show_name(name)}:{NO_BREAK}{count}"
-        for name, count in zip(groups.names, counts.tolist(), strict=True)
-    ]
-    return shorten_list(entries, room)
+        parts.append(f"{word} {counts} (client {client}{name})")
+    return f"{clients:,}, training/test samples: {', '.join(parts)}"

@@ -16,7 +16,7 @@ from math import ceil
 from textwrap import fill
 from typing import TYPE_CHECKING, Any
 
-from hpcfl.report.text import plain
+from hpcfl.report.text import shorten
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -73,7 +73,6 @@ HOUSE: dict[Any, Any] = {
     "svg.hashsalt": "hpcfl",  # the same picture is the same file
 }
 NARROWEST = 2.4  # inches of a panel in which a curve is drawn
-LONGEST = 100  # letters of a text
 LINES = 4  # of a title
 # The width of a letter and the height of a line of small text, in inches.
 LETTER = 0.55 * SMALL / 72
@@ -222,12 +221,6 @@ class Sheet:
             columnspacing=1.0,
             labelspacing=0.25,
         )
-
-
-def shorten(text: object, most: int = LONGEST) -> str:
-    """Return a text on one line, cut after ``most`` letters."""
-    letters = plain(text)
-    return letters if len(letters) <= most else f"{letters[: most - 1]}…"
 
 
 def _fill(text: object, inches: float) -> str:

@@ -24,6 +24,12 @@ def plain(text: object) -> str:
     )
 
 
+def shorten(text: object, most: int = 100) -> str:
+    """Return a text on one line, cut after ``most`` letters."""
+    letters = plain(text)
+    return letters if len(letters) <= most else f"{letters[: most - 1]}…"
+
+
 def literal(text: object) -> Text:
     """Return the same for rich, without markup and emoji codes."""
     return Text(plain(text))

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hpcfl.report import figures
-from hpcfl.report.sheet import Sheet, shorten, whole_numbers
+from hpcfl.report.sheet import Sheet, whole_numbers
+from hpcfl.report.text import shorten
 from hpcfl.scores.metric_names import Measure
 
 if TYPE_CHECKING:

@@ -14,7 +14,8 @@ from hpcfl.clients import StepContext
 from hpcfl.methods.options.class_wise import norm_distribution
 from hpcfl.report.arrangement import arrange
 from hpcfl.report.metric_values import counts_of
-from hpcfl.report.sheet import Sheet, list_colours, make_look, shorten
+from hpcfl.report.sheet import Sheet, list_colours, make_look
+from hpcfl.report.text import shorten
 from hpcfl.trained.recorder import step_recorder
 from hpcfl.trained.run import Run
 

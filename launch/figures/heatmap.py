@@ -13,7 +13,8 @@ import pandas
 from hpcfl.report.metric_values import counts_of
 from hpcfl.report.plots import clients
 from hpcfl.report.plots.clients import Rows
-from hpcfl.report.sheet import Sheet, shorten
+from hpcfl.report.sheet import Sheet
+from hpcfl.report.text import shorten
 from hpcfl.trained.run import Run
 
 if TYPE_CHECKING:

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from hpcfl.report.plots import clients
-from hpcfl.report.sheet import Sheet, shorten
+from hpcfl.report.sheet import Sheet
+from hpcfl.report.text import shorten
 from hpcfl.scores.base import summarize
 from hpcfl.trained.run import Run
 

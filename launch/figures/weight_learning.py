@@ -12,7 +12,7 @@ import numpy as np
 
 from hpcfl.clients import StepContext
 from hpcfl.errors import UserError
-from hpcfl.methods.options.ala import Blending
+from hpcfl.methods.options import Blending
 from hpcfl.report.arrangement import arrange
 from hpcfl.report.sheet import Sheet, whole_numbers
 from hpcfl.trained.recorder import step_recorder

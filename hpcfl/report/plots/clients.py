@@ -22,7 +22,8 @@ from hpcfl.report.metric_values import (
     refuse_unknown,
     resolve_metric,
 )
-from hpcfl.report.sheet import LETTER, LINE, Sheet, shorten
+from hpcfl.report.sheet import LETTER, LINE, Sheet
+from hpcfl.report.text import shorten
 from hpcfl.scores.metric_names import Measure
 from hpcfl.trained.run import Run
 

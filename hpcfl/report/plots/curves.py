@@ -26,7 +26,8 @@ from hpcfl.report.metric_values import (
     series,
     value,
 )
-from hpcfl.report.sheet import Sheet, shorten, whole_numbers
+from hpcfl.report.sheet import Sheet, whole_numbers
+from hpcfl.report.text import shorten
 from hpcfl.scores.metric_names import FLOATS_UP, SECONDS, Measure, MetricName, models_of
 from hpcfl.trained.run import Run
 
