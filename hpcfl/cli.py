@@ -644,8 +644,7 @@ def pack(folders: tuple[Path, ...], out: Path) -> None:
     It holds what table, report and plot read of them, and what verify needs to play
     each again: configuration, digest, clients' numbers, versions, processor, commit.
     """
-    from hpcfl.report import packed
-    from hpcfl.trained import loading
+    from hpcfl.trained import loading, packed
 
     runs, notes = loading.runs_below(folders)
     for line in [*notes, *packed.write(runs, out)]:

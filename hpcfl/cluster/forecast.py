@@ -2,9 +2,9 @@
 
 from dataclasses import replace
 
+from hpcfl.commands import needs
 from hpcfl.communication.communicator import Process
 from hpcfl.experiment.config import Config
-from hpcfl.report import needs
 from hpcfl.report.text import plain
 from hpcfl.simulation.prepare import prepare
 

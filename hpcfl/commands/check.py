@@ -40,7 +40,7 @@ def check_file(
     prepared = preflight.run(prepared, communicator)
     schedule = make_schedule(prepared, communicator)
     prepared = local_steps.note_idle_clients(prepared, schedule)
-    from hpcfl.report import data_summary, needs
+    from hpcfl.commands import data_summary, needs
 
     ranks = needs.of_ranks(prepared, communicator)
     values = data_summary.find_range(prepared, communicator)

@@ -19,7 +19,6 @@ from hpcfl.scores.metric_names import (
     is_of_newcomers,
     models_of,
     resolve,
-    tuned,
 )
 from hpcfl.storage import result_rounds
 from hpcfl.trained.run import Run
@@ -75,14 +74,6 @@ def resolve_metric(run: Run, metric: str) -> Named:
     if name.column in NO_SCORES:
         return Named(name, None)
     return Named(name, resolve(name.number, run.scores))
-
-
-def tuned_in(run: Run) -> list[str]:
-    """Return the columns of start models after ``evaluation.tune_epochs`` of training,
-    which are comparable between methods.
-    """
-    epochs = run.config.get("evaluation", {}).get("tune_epochs", [])
-    return list(map(tuned, epochs))
 
 
 def read_at(metric: str, at: At) -> At:

@@ -6,14 +6,13 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from rich import box
 from rich.table import Table
 from rich.text import Text
 
 from hpcfl.report.metric_values import (
     VALIDATION,
-    holds_out,
-    own_column,
     time_to,
     virtual_seconds,
     where_scored,
@@ -25,14 +24,11 @@ from hpcfl.report.text import (
     stdout_console,
     warn_of_other_clients,
 )
-from hpcfl.scores.metric_names import CLIENTS, MetricName
+from hpcfl.scores.metric_names import CLIENTS, MetricName, held_out
 from hpcfl.storage.result_rounds import AFTER, BEFORE
 from hpcfl.trained.loading import is_sweep, list_runs
 from hpcfl.trained.run import Run
 
-# columns, and how they are called in the table
-MODELS = (("pre", "before"), ("post", "after"))
-NEWCOMERS = ((BEFORE, "new"), (AFTER, "tuned"))
 LEGEND = (
     "{score}{unit} before and after local training, on test samples. ▸ primary metric: its "
     "best round is chosen on {best_by} samples. last: the last round; tail: mean of the last "
@@ -41,7 +37,7 @@ LEGEND = (
 EXPLANATION = """\
 before, after: models before and after local training, on the clients' own test
 samples, in the best round of the primary metric (▸), or the latest before it that
-has them; round R + 1 is the scoring after the last aggregation.
+has them; the scoring after the last aggregation counts as the last round.
 validation: the same in the best round on samples that training.validation held
 out: to choose settings by, such as training.lr.
 last, tail: the primary metric in the last round, and its mean over the last tenth.
@@ -74,26 +70,22 @@ def show(
     console = stdout_console()
     runs = runs or list_runs(folder)
     reached = [] if target is None else [_reached(run, target) for run in runs]
-    for run in runs:
-        for note in run.notes:
-            console.print(literal(f"note: {note}"), soft_wrap=True)
+    notes = [f"note: {note}" for run in runs for note in run.notes]
+    clients = {run.label: _clients(run, run.score, "best") for run in runs}
+    warning = warn_of_other_clients(clients)
+    after = [f"note: {warning}"] if warning else []
+    after += reached
+    if not is_sweep(folder, runs):
+        after.append(f"state: {_state(runs[0])}")
+    if explain:
+        after.append(f"cite: hpcfl show {shlex.quote(str(folder))} --bibtex")
+    for note in notes:
+        console.print(literal(note), soft_wrap=True)
     console.print(table(best_first(runs)))
     description = EXPLANATION if explain else legend(runs)
     console.print(Text(description), style="dim", soft_wrap=True)
-    clients = {}
-    for run in runs:
-        positions = where_scored(run, run.score, "best")
-        clients[run.label] = _clients(run, run.score, positions)
-    warning = warn_of_other_clients(clients)
-    if warning:
-        console.print(literal(f"note: {warning}"), soft_wrap=True)
-    for line in reached:
+    for line in after:
         console.print(literal(line), soft_wrap=True)
-    if not is_sweep(folder, runs):
-        console.print(f"state: {_state(runs[0])}", soft_wrap=True)
-    if explain:
-        place = shlex.quote(str(folder))
-        console.print(literal(f"cite: hpcfl show {place} --bibtex"), soft_wrap=True)
 
 
 def as_json(folder: Path, target: float | None = None) -> dict[str, Any]:
@@ -213,24 +205,24 @@ def _title(run: Run) -> Text:
 
 def _lines(run: Run) -> list[tuple[str, str, str]]:
     """Return the name of each line of a run, its column of models, and its rounds."""
-    lines = []
-    for column, name in MODELS:
-        mark = "▸" if column == run.score else " "
-        lines.append((f"{mark}{name}", column, "best"))
-    if holds_out(run):
-        lines.append((VALIDATION, own_column(run, VALIDATION), "best"))
-    lines += [(f" {at}", run.score, at) for at in ("last", "tail")]
-    lines += [(f" {name}", column, "last") for column, name in _newcomers(run)]
-    return lines
-
-
-def _newcomers(run: Run) -> list[tuple[str, str]]:
-    """Return the columns of newcomers that the run has scored, with their names."""
-    scored = []
-    for column, name in NEWCOMERS:
+    optional = {
+        VALIDATION: (held_out(run.score), "best"),
+        "new": (BEFORE, "last"),
+        "tuned": (AFTER, "last"),
+    }
+    lines = {
+        "before": ("pre", "best"),
+        "after": ("post", "best"),
+        "last": (run.score, "last"),
+        "tail": (run.score, "tail"),
+    }
+    for name, (column, at) in optional.items():
         if MetricName(run.metric, column) in run.results.names:
-            scored.append((column, name))
-    return scored
+            lines[name] = column, at
+    return [
+        (f"{'▸' if place == (run.score, 'best') else ' '}{name}", *place)
+        for name, place in lines.items()
+    ]
 
 
 def _numbers(run: Run, column: str, at: str) -> tuple[str, str, str, str, str]:
@@ -242,29 +234,29 @@ def _numbers(run: Run, column: str, at: str) -> tuple[str, str, str, str, str]:
         return "–", "–", "–", "–", "–"
     described = run.scores.get(run.measure.score)
     numbers = described["recorded"] if described else {"": run.metric}
-    first_kind = next(iter(numbers))
-    texts = []
-    for kind in (first_kind, "mean", "std", "worst_tenth"):
-        texts.append(_shown(run, column, numbers.get(kind), positions))
-    first, mean, std, worst = texts
-    ends = run.results.rounds[[positions[0], positions[-1]]].tolist()
-    rounds = "–".join(map(str, dict.fromkeys(ends)))
-    clients = _clients(run, column, positions) or "–"
-    return first, f"{mean} ({std})", worst, rounds, clients
+
+    def write(kind: str) -> str:
+        name = MetricName(numbers.get(kind, ""), column)
+        if name not in run.results.names:
+            return "–"
+        return run.measure.shown(run.results.series(name)[positions].mean())
+
+    # what comes after the last aggregation counts as the last round
+    played = np.minimum(run.results.rounds, run.config["rounds"])
+    rounds = dict.fromkeys(played[[positions[0], positions[-1]]].tolist())
+    return (
+        write(next(iter(numbers))),
+        f"{write('mean')} ({write('std')})",
+        write("worst_tenth"),
+        "–".join(map(str, rounds)),
+        _clients(run, column, at) or "–",
+    )
 
 
-def _clients(run: Run, column: str, positions: list[int]) -> str:
+def _clients(run: Run, column: str, at: str) -> str:
     """Return the number of clients of a column; "" where it is not recorded."""
     clients = run.results.series(MetricName(CLIENTS, column))
-    return clients_text(clients[positions].tolist())
-
-
-def _shown(run: Run, column: str, number: str | None, positions: list[int]) -> str:
-    """Format the mean of a column's number over rounds; a dash if it is not recorded."""
-    if number is None or MetricName(number, column) not in run.results.names:
-        return "–"
-    values = run.results.series(MetricName(number, column))
-    return run.measure.shown(values[positions].mean())
+    return clients_text(clients[where_scored(run, column, at)].tolist())
 
 
 def _number(value: float | None, form: str) -> str:

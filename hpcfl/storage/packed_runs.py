@@ -1,6 +1,6 @@
 """Packed runs: many runs in one file, read like a folder.
 
-``report/packed.py`` writes such files and documents their content.
+``trained/packed.py`` writes such files and documents their content.
 """
 
 import lzma

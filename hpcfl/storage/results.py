@@ -174,7 +174,7 @@ class Results:
     def is_packed(self) -> bool:
         """Return whether the results come from a packed file.
 
-        Such a file has only the rounds that tables read (``report/packed.py``).
+        Such a file has only the rounds that tables read (``trained/packed.py``).
         """
         return DIGEST in self.header
 

@@ -7,11 +7,11 @@ from in_threads import on_ranks
 from made_up import run as made
 from playing import play_on
 
+from hpcfl.commands import needs
 from hpcfl.commands.run import run
 from hpcfl.communication.communicator import OneProcess
 from hpcfl.errors import UserError
 from hpcfl.experiment import config
-from hpcfl.report import needs
 from hpcfl.report.arrangement import arrange
 from hpcfl.rows import constants
 from hpcfl.simulation.prepare import prepare

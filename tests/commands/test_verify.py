@@ -12,8 +12,7 @@ from hpcfl.commands import verify as verifying
 from hpcfl.commands.verify import compare, verify
 from hpcfl.communication.communicator import OneProcess
 from hpcfl.errors import Interrupted, RunFailure, UserError
-from hpcfl.report import packed
-from hpcfl.trained import loading
+from hpcfl.trained import loading, packed
 
 OWN = ("tiny:blobs", "tiny:Counts")
 

@@ -16,8 +16,8 @@ import pytest
 
 import hpcfl
 from hpcfl.experiment import plugins
-from hpcfl.report import metric_values, packed
-from hpcfl.trained import loading
+from hpcfl.report import metric_values
+from hpcfl.trained import loading, packed
 from hpcfl.tuning import plan
 
 TUNED = Path(__file__).parents[2] / "launch" / "tuned"

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from hpcfl.commands import needs
 from hpcfl.communication.communicator import OneProcess
 from hpcfl.experiment import config
-from hpcfl.report import needs
 from hpcfl.simulation.prepare import prepare
 
 pytestmark = [pytest.mark.mpi, pytest.mark.slow]

@@ -15,9 +15,8 @@ from hpcfl.api import run
 from hpcfl.commands.verify import PLAYED_BY, verify
 from hpcfl.communication.communicator import OneProcess
 from hpcfl.experiment import sections
-from hpcfl.report import packed
 from hpcfl.storage.packed_runs import SUFFIX, unpacked
-from hpcfl.trained import loading
+from hpcfl.trained import loading, packed
 from hpcfl.trained.experiment import find_own_names
 
 ROOT = Path(__file__).parents[2]

@@ -4,9 +4,9 @@
 
 import tiny
 
+from hpcfl.commands import needs
 from hpcfl.communication.communicator import OneProcess
 from hpcfl.experiment import config
-from hpcfl.report import needs
 from hpcfl.simulation import dry_round
 from hpcfl.simulation.prepare import prepare
 

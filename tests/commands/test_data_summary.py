@@ -8,11 +8,11 @@ import tiny
 import torch
 from in_threads import on_ranks
 
+from hpcfl.commands import data_summary
+from hpcfl.commands.data_summary import ValueRange
 from hpcfl.communication.communicator import OneProcess
 from hpcfl.data.datasets import DataDescription, Dataset, Owners
 from hpcfl.experiment import config
-from hpcfl.report import data_summary
-from hpcfl.report.data_summary import ValueRange
 from hpcfl.simulation.prepare import prepare
 
 COUNTS = [[4, 0, 0, 0], [10, 10, 0, 0], [0, 0, 30, 0]]

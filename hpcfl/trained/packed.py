@@ -23,9 +23,8 @@ from hpcfl.errors import RunFailure, UserError
 from hpcfl.experiment import measures
 from hpcfl.experiment.config import PATHS
 from hpcfl.files import atomic, destination
-from hpcfl.report.metric_values import tuned_in
 from hpcfl.scores.base import Ratio
-from hpcfl.scores.metric_names import NO_SCORES, held_out
+from hpcfl.scores.metric_names import NO_SCORES, held_out, tuned
 from hpcfl.storage import result_rounds, results, run_folder
 from hpcfl.storage.packed_runs import SUFFIX
 from hpcfl.storage.results import DIGEST, MERGED, Results
@@ -82,7 +81,8 @@ def _of_table(run: Run, config: dict[str, Any]) -> Results:
                 result_rounds.positions(recorded.rounds, numbers, best_round, at)
             )
     rows = sorted(kept)
-    columns = (run.score, held_out(run.score), *tuned_in(run))
+    epochs = run.config["evaluation"].get("tune_epochs", [])
+    columns = (run.score, held_out(run.score), *map(tuned, epochs))
     of_score = _parts(run.measure.score)
     read = recorded.select_rounds(rows)
     names = []

@@ -17,11 +17,11 @@ from hpcfl import cli
 from hpcfl.api import run
 from hpcfl.communication.communicator import OneProcess
 from hpcfl.errors import UserError
-from hpcfl.report import figures, packed, page, sweep_table, table_formats
+from hpcfl.report import figures, page, sweep_table, table_formats
 from hpcfl.report.comparison import Reference
 from hpcfl.report.metric_values import of_clients, value
 from hpcfl.report.sweep_table import Reading
-from hpcfl.trained import loading
+from hpcfl.trained import loading, packed
 
 
 @pytest.fixture
@@ -107,7 +107,7 @@ def test_other_processes_make_the_same_file(tmp_path):
     """Whatever lies in their memory, and in whatever order their sets are."""
     made = folder(tmp_path / "one")
     code = (
-        "import sys; from pathlib import Path; from hpcfl.report import packed;"
+        "import sys; from pathlib import Path; from hpcfl.trained import packed;"
         "from hpcfl.trained import loading;"
         "packed.write([loading.load_run(Path(sys.argv[1]))], Path(sys.argv[2]))"
     )
