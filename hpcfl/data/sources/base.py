@@ -3,7 +3,8 @@
 import hashlib
 import http.client
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -11,9 +12,10 @@ from typing import Any
 import numpy as np
 import torch
 
+from hpcfl.data import checks
 from hpcfl.data.datasets import Dataset
 from hpcfl.errors import UserError
-from hpcfl.files import atomic, user_files
+from hpcfl.files import user_files
 
 MOST_BYTES = 1 << 31  # of a file; the largest, SVHN's further digits, has 1.3 GB
 
@@ -97,14 +99,8 @@ class CheckedFiles(Source):
         if file in self.further:
             remedy = f"it is {self.archive}{file}"
         expected = {**self.checksums, **self.further}[file]
-        try:
+        with checks.reading(path, missing=remedy):
             content = user_files.read_bytes(path, MOST_BYTES)
-        except FileNotFoundError:
-            raise UserError(f"{path}: no such file; {remedy}") from None
-        except OSError as error:
-            raise UserError(
-                f"{path}: cannot be read ({atomic.reason(error)})"
-            ) from None
         checksum = _md5(content)
         if checksum != expected:
             raise UserError(
@@ -141,35 +137,36 @@ class CheckedFiles(Source):
 
     def download(self, name: str, root: Path) -> None:
         """Fetch through torchvision what is missing or damaged, then check every file."""
-        from hpcfl.data.vision import (
-            torchvision,
-        )  # takes a second to import and is needed here only
+        # torchvision takes a second to import and is needed here only.
+        from hpcfl.data.vision import torchvision
 
-        try:
-            for file in self.checksums:
-                self._discard_damaged(root / self.folder / file, self.checksums[file])
-            if "://" in self.archive:
+        folder = root / self.folder
+        with downloading(name, root):
+            for file, checksum in self.checksums.items():
+                path = folder / file
+                # torchvision fetches MNIST's files only where they are absent
+                if path.exists() and _md5(path.read_bytes()) != checksum:
+                    path.unlink()
+            if "://" not in self.archive:
+                getattr(torchvision.datasets, self.archive)(root, download=True)
+            else:
                 for file, checksum in self.checksums.items():
                     torchvision.datasets.utils.download_url(
-                        self.archive + file, root / self.folder, file, checksum
+                        self.archive + file, folder, file, checksum
                     )
-            else:
-                getattr(torchvision.datasets, self.archive)(root, download=True)
-        except (OSError, RuntimeError, http.client.HTTPException) as error:
-            raise UserError(
-                f"{name} could not be downloaded to {root}: "
-                f"{' '.join(str(error).split())}"
-            ) from None
         for file in self.checksums:
             self.content(name, root, file)
 
-    @staticmethod
-    def _discard_damaged(path: Path, checksum: str) -> None:
-        """Delete a damaged file, because torchvision fetches MNIST's only if they are
-        absent.
-        """
-        if path.exists() and _md5(path.read_bytes()) != checksum:
-            path.unlink()
+
+@contextmanager
+def downloading(name: str, root: Path) -> Iterator[None]:
+    """Raise UserError where a data set cannot be downloaded."""
+    try:
+        yield
+    except (OSError, RuntimeError, http.client.HTTPException) as error:
+        raise UserError(
+            f"{name} could not be downloaded to {root}: {' '.join(str(error).split())}"
+        ) from None
 
 
 def _md5(content: bytes) -> str:

@@ -19,11 +19,12 @@ import numpy as np
 import torch
 from pydantic import Field
 
+from hpcfl.data import checks
 from hpcfl.data.datasets import Dataset, number_owners
-from hpcfl.data.sources import _decoded, _images
-from hpcfl.data.sources.base import Source
+from hpcfl.data.sources import pictures
+from hpcfl.data.sources.pictures import DecodedPictures
 from hpcfl.errors import UserError
-from hpcfl.files import atomic, user_files
+from hpcfl.files import user_files
 
 FOLDER = "camelyon17_v1.0"
 METADATA = "metadata.csv"
@@ -57,9 +58,11 @@ class _Entry(NamedTuple):
     slide: int
 
 
-class Camelyon17(Source):
+class Camelyon17(DecodedPictures):
     licence = "CC0"
     home = "https://wilds.stanford.edu/datasets/#camelyon17"
+    folder = FOLDER, METADATA
+    record = RECORD
 
     @property
     def looked_for(self) -> list[str]:
@@ -79,10 +82,7 @@ class Camelyon17(Source):
             Field(description="whose the patches are"),
         ] = "hospital",
     ) -> Dataset:
-        folder = root / FOLDER
-        table = _decoded.table(
-            name, root, folder, RECORD, lambda: _entries(name, folder), _decode
-        )
+        table = self.records(name, root)
         return Dataset(
             name,
             torch.from_numpy(table["image"]),
@@ -91,68 +91,52 @@ class Camelyon17(Source):
             owners=number_owners(table[clients]),
         )
 
-    def download(self, name: str, root: Path) -> None:
-        """Decode the images, which a user has fetched, into one file."""
-        folder = root / FOLDER
-        _decoded.write(folder, RECORD, _entries(name, folder), _decode)
+    def list_entries(self, folder: Path) -> list[_Entry]:
+        """List all patches in the order of the metadata."""
+        path = folder / METADATA
+        entries = []
+        for patient, node, x, y, tumor, slide, hospital in _read_rows(path):
+            place = f"patient_{patient}_node_{node}"
+            file = folder / "patches" / place / f"patch_{place}_x_{x}_y_{y}.png"
+            entries.append(_Entry(file, int(tumor), int(hospital), int(slide)))
+        hospitals = {entry.hospital for entry in entries}
+        slides = {entry.slide for entry in entries}
+        found = len(entries), len(hospitals), len(slides)
+        if found != (PATCHES, HOSPITALS, SLIDES):
+            raise UserError(
+                f"{path}: must name {PATCHES:,} patches of {HOSPITALS} hospitals and {SLIDES} "
+                f"slides; it names {found[0]:,} of {found[1]} and {found[2]}"
+            )
+        return entries
 
-
-def _entries(name: str, folder: Path) -> list[_Entry]:
-    """List all patches in the order of the metadata. Raises UserError."""
-    path = folder / METADATA
-    rows = _rows(name, path)
-    entries = []
-    for patient, node, x, y, tumor, slide, hospital in rows:
-        place = f"patient_{patient}_node_{node}"
-        file = folder / "patches" / place / f"patch_{place}_x_{x}_y_{y}.png"
-        entries.append(_Entry(file, int(tumor), int(hospital), int(slide)))
-    hospitals = {entry.hospital for entry in entries}
-    slides = {entry.slide for entry in entries}
-    found = (len(entries), len(hospitals), len(slides))
-    if found != (PATCHES, HOSPITALS, SLIDES):
-        raise UserError(
-            f"{path}: must name {PATCHES:,} patches of {HOSPITALS} hospitals and {SLIDES} "
-            f"slides; it names {found[0]:,} of {found[1]} and {found[2]}"
+    def decode(self, entry: _Entry) -> tuple[np.ndarray, int, int, int]:
+        """Decode the record of a patch."""
+        image = pictures.read(
+            entry.path, "PNG", size=(SIDE, SIDE), resized=(SHRUNK, SHRUNK), by_area=True
         )
-    return entries
+        return image, entry.tumor, entry.hospital, entry.slide
 
 
-def _rows(name: str, path: Path) -> list[Any]:
+def _read_rows(path: Path) -> list[Any]:
     """Read the columns of the metadata as texts, because patients' numbers begin with
     zeros, [rows][7]. Raises UserError.
     """
     import pandas  # takes a second to import and is needed here only
 
-    try:
+    with checks.reading(path, "csv"):
         content = user_files.read_bytes(path, METADATA_BYTES)
         frame = pandas.read_csv(
             io.BytesIO(content), dtype=str, usecols=list(COLUMNS), na_filter=False
         )
-    except FileNotFoundError:
-        raise UserError(
-            f"{path}: no such file; hpcfl datasets {name} says what is needed and where it "
-            "is fetched"
-        ) from None
-    except (OSError, ValueError) as error:
-        raise UserError(
-            f"{path}: cannot be read as csv ({atomic.reason(error)})"
-        ) from None
+    for column, pattern in COLUMNS.items():
+        wrong = np.flatnonzero(~frame[column].str.fullmatch(pattern, flags=re.ASCII))
+        if len(wrong):
+            text = frame[column][wrong[0]]
+            raise UserError(
+                f"{path}: row {wrong[0] + 1}: {column} = {text!r:.60} is no such number"
+            )
     rows: list[Any] = frame[list(COLUMNS)].to_numpy(object).tolist()
-    for position, row in enumerate(rows, start=1):
-        for (column, pattern), text in zip(COLUMNS.items(), row, strict=True):
-            if re.fullmatch(pattern, text, re.ASCII) is None:
-                raise UserError(
-                    f"{path}: row {position}: {column} = {text!r:.60} is no such number"
-                )
     return rows
-
-
-def _decode(entry: _Entry) -> tuple[np.ndarray, int, int, int]:
-    """Decode the record of a patch. Raises UserError."""
-    image = _images.read(
-        entry.path, "PNG", size=(SIDE, SIDE), resized=(SHRUNK, SHRUNK), by_area=True
-    )
-    return image, entry.tumor, entry.hospital, entry.slide
 
 
 plugin = Camelyon17()

@@ -5,11 +5,10 @@ from pathlib import Path
 
 import numpy as np
 
+from hpcfl.data import checks
 from hpcfl.data.datasets import Dataset
-from hpcfl.data.sources import _pickled
+from hpcfl.data.sources import pickled
 from hpcfl.data.sources.base import CheckedFiles
-from hpcfl.errors import UserError
-from hpcfl.files import atomic
 
 
 @dataclass(frozen=True)
@@ -28,15 +27,11 @@ class PickledBatches(CheckedFiles):
         images, labels = [], []
         for file in self.checksums:
             content = self.content(name, root, file)
-            try:
-                batch = _pickled.loaded(content, encoding="latin1")
+            path = root / self.folder / file
+            with checks.reading(path, f"a batch of {name}"):
+                batch = pickled.loaded(content, encoding="latin1")
                 images.append(batch["data"].reshape(-1, 3, 32, 32))
                 labels.append(np.array(batch[self.labels], dtype=np.int64))
-            except Exception as error:  # a pickle can fail in any way
-                raise UserError(
-                    f"{root / self.folder / file}: not a batch of {name} "
-                    f"({atomic.reason(error)})"
-                ) from None
         return self.join(name, images, labels, self.classes, statistics=self.statistics)
 
 

@@ -18,15 +18,15 @@ import torch
 from pydantic import Field
 
 from hpcfl.data.datasets import Dataset, Owners
-from hpcfl.data.sources import _decoded, _images
-from hpcfl.data.sources.base import Source
+from hpcfl.data.sources import pictures
+from hpcfl.data.sources.pictures import DecodedPictures
 from hpcfl.errors import UserError
 
 FOLDER = "CINIC-10"
 URL = "https://datashare.ed.ac.uk/bitstream/handle/10283/3192/CINIC-10.tar.gz"
 MD5 = "6ee4d0c996905fe93221de577967a372"
 PARTS = ("train", "test", "valid")  # as they lie in the decoded file
-CLASSES = (
+CLASSES = [
     "airplane",
     "automobile",
     "bird",
@@ -37,7 +37,7 @@ CLASSES = (
     "horse",
     "ship",
     "truck",
-)
+]
 EACH = 9000  # images of a class in a part
 SIDE = 32
 RECORD = np.dtype(
@@ -55,8 +55,11 @@ class _Entry(NamedTuple):
     label: int
 
 
-class Cinic10(Source):
+class Cinic10(DecodedPictures):
     licence = "CC BY 4.0"
+    folder = FOLDER, "valid"
+    record = RECORD
+    archive = URL, MD5, FOLDER
 
     @property
     def looked_for(self) -> list[str]:
@@ -71,15 +74,7 @@ class Cinic10(Source):
             bool, Field(description="train on the validation part as well")
         ] = False,
     ) -> Dataset:
-        folder = root / FOLDER
-        if not folder.is_dir():
-            raise UserError(
-                f"{folder}: no such folder; to fetch it: hpcfl data download {name} "
-                f"--root {root}"
-            )
-        table = _decoded.table(
-            name, root, folder, RECORD, lambda: _entries(folder), _decode
-        )
+        table = self.records(name, root)
         size = EACH * len(CLASSES)
         # A slice stays mapped; with the validation part the images are copied.
         records = table[: 2 * size]
@@ -96,33 +91,24 @@ class Cinic10(Source):
             owners=Owners(ORIGINS, records["imagenet"].astype(np.int64)),
         )
 
-    def download(self, name: str, root: Path) -> None:
-        """Fetch the images where they are missing, then decode them into one file."""
-        folder = root / FOLDER
-        if not (folder / PARTS[-1]).is_dir():
-            _decoded.fetch(name, root, folder, URL, MD5)
-        _decoded.write(folder, RECORD, _entries(folder), _decode)
+    def list_entries(self, folder: Path) -> list[_Entry]:
+        """List all images by part, class and name."""
+        entries = []
+        for part in PARTS:
+            for label, word in enumerate(CLASSES):
+                paths = sorted((folder / part / word).glob("*.png"))
+                if len(paths) != EACH:
+                    raise UserError(
+                        f"{folder / part / word}: must hold {EACH:,} .png files; it holds "
+                        f"{len(paths):,}"
+                    )
+                entries += [_Entry(path, label) for path in paths]
+        return entries
 
-
-def _entries(folder: Path) -> list[_Entry]:
-    """List all images by part, class and name. Raises UserError where some are missing."""
-    entries = []
-    for part in PARTS:
-        for label, word in enumerate(CLASSES):
-            paths = sorted((folder / part / word).glob("*.png"))
-            if len(paths) != EACH:
-                raise UserError(
-                    f"{folder / part / word}: must hold {EACH:,} .png files; it holds "
-                    f"{len(paths):,}"
-                )
-            entries += [_Entry(path, label) for path in paths]
-    return entries
-
-
-def _decode(entry: _Entry) -> tuple[np.ndarray, int, bool]:
-    """Decode the record of an image; a grey one becomes coloured. Raises UserError."""
-    image = _images.read(entry.path, "PNG", size=(SIDE, SIDE))
-    return image, entry.label, not entry.path.name.startswith("cifar")
+    def decode(self, entry: _Entry) -> tuple[np.ndarray, int, bool]:
+        """Decode the record of an image; a grey one becomes coloured."""
+        image = pictures.read(entry.path, "PNG", size=(SIDE, SIDE))
+        return image, entry.label, not entry.path.name.startswith("cifar")
 
 
 plugin = Cinic10()

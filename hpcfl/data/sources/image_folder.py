@@ -21,26 +21,34 @@ import numpy as np
 import torch
 from pydantic import Field
 
+from hpcfl.data import checks
 from hpcfl.data.datasets import DataDescription, Dataset, Owners, number_owners
-from hpcfl.data.sources import _folder_layout, _images
-from hpcfl.data.sources._folder_layout import Image
+from hpcfl.data.sources import pictures
 from hpcfl.data.sources.base import Source
 from hpcfl.errors import UserError
-from hpcfl.files import atomic, wording
+from hpcfl.files import wording
 
 KINDS = ("PNG", "JPEG", "PPM", "BMP", "TIFF", "WEBP")  # Pillow's names
 MODES = {None: None, 1: "L", 3: "RGB"}  # by ``data.channels``
 COLUMNS = ["client", "file"]
+PARTS = ["test", "train"]
+# Names that folders of a part have elsewhere; as a class or client they are refused.
+OTHER_PARTS = {*PARTS, "testing", "training", "val", "valid", "validation"}
+SYSTEM_FILES = ("Thumbs.db", "desktop.ini")
 
 Pixels = Annotated[int, Field(ge=1, le=4096)]
 Size = Pixels | Annotated[list[Pixels], Field(min_length=2, max_length=2)]
 
 
-class _Form(NamedTuple):
-    """The form that images are brought to; None leaves theirs."""
+class Image(NamedTuple):
+    """An image file: the name of its class, its client ("" for none), and whether it is
+    in test/.
+    """
 
-    size: tuple[int, int] | None  # width and height
-    channels: Literal[1, 3] | None
+    path: Path
+    word: str
+    client: str
+    tested: bool
 
 
 class ImageFolder(Source):
@@ -74,26 +82,29 @@ class ImageFolder(Source):
     ) -> Dataset:
         if clients is not None and owners is not None:
             raise UserError("data.clients and data.owners: set only one of them")
-        images = _folder_layout.find_images(root, by_client=clients is not None)
+        find = _find_parts if clients is None else _find_clients
+        images = find(root)
+        images.sort(key=lambda image: image.tested)
+        words, notes = _list_classes(root, images)
         if clients is not None:
             owned = number_owners(np.array([image.client for image in images]))
         elif owners is not None:
             owned = _read_owners(Path(owners).expanduser(), root, images)
         else:
             owned = None
-        words = sorted({image.word for image in images})
-        numbers = {word: number for number, word in enumerate(words)}
-        x = _decode(images, _Form(_width_and_height(size), channels))
+        if isinstance(size, int):
+            size = [size, size]
+        x = _decode(images, size and (size[1], size[0]), MODES[channels])
         tested = sum(image.tested for image in images)
         return Dataset(
             root.name,
             torch.from_numpy(x),
-            torch.tensor([numbers[image.word] for image in images]),
+            torch.tensor([words.index(image.word) for image in images]),
             len(words),
             official_test=tested,
             statistics=_compute_statistics(x[: len(x) - tested]),
             owners=owned,
-            notes=_folder_layout.describe_untested(root, images),
+            notes=notes,
             description=DataDescription(
                 features=("image",),
                 label="the name of the folder",
@@ -103,50 +114,173 @@ class ImageFolder(Source):
         )
 
 
-def _width_and_height(size: int | list[int] | None) -> tuple[int, int] | None:
-    """Return ``data.size`` in Pillow's order."""
-    if size is None:
-        return None
-    if isinstance(size, int):
-        return size, size
-    height, width = size
-    return width, height
+def _find_clients(root: Path) -> list[Image]:
+    """Find the images in a folder of clients. Raises UserError."""
+    folders = _list_folders(root)
+    if _are_parts(folders):
+        raise UserError(
+            f"{root}: data.clients = 'folder' needs a folder for each client; train/ and "
+            "test/ must be in the clients' folders"
+        )
+    images = []
+    split: dict[bool, str] = {}  # a client's name, by whether it has train/ and test/
+    for folder in folders:
+        own = _find_parts(folder, client=folder.name)
+        split.setdefault(any(image.tested for image in own), folder.name)
+        images += own
+    if len(split) > 1:
+        raise UserError(
+            f"{root}: client '{split[True]}' has images in test/, client "
+            f"'{split[False]}' has none; all clients must be alike"
+        )
+    return images
 
 
-def _decode(images: list[Image], form: _Form) -> np.ndarray:
+def _find_parts(folder: Path, client: str = "") -> list[Image]:
+    """Find the images below a folder of classes, or of train/ and test/."""
+    folders = _list_folders(folder)
+    if not _are_parts(folders):
+        return _find_classes(folder, client, tested=False)
+    names = [path.name for path in folders]
+    if names != PARTS:
+        raise UserError(
+            f"{folder}: holds the folders {wording.list_names(names)}; it must be train "
+            "and test alone, or classes alone"
+        )
+    train = _find_classes(folder / "train", client, tested=False)
+    return train + _find_classes(folder / "test", client, tested=True)
+
+
+def _are_parts(folders: list[Path]) -> bool:
+    """Return whether one of the folders has the name of a part."""
+    return any(wording.fold(folder.name) in OTHER_PARTS for folder in folders)
+
+
+def _find_classes(folder: Path, client: str, tested: bool) -> list[Image]:
+    """Find the images in a folder of classes, by torchvision."""
+    for path in _list_folders(folder):
+        deeper = [inner.name for inner in path.iterdir() if inner.is_dir()]
+        if deeper:
+            raise UserError(
+                f"{path}: is a class by its place, but holds the folder '{deeper[0]}'; "
+                "put images into the folders of classes, and where the first folders are "
+                "clients set data.clients = 'folder'"
+            )
+    # torchvision takes a second to import and is needed here only.
+    from hpcfl.data.vision import torchvision
+
+    may_be_empty = tested or client != ""
+    try:
+        found = torchvision.datasets.ImageFolder(
+            str(folder), is_valid_file=_is_image, allow_empty=may_be_empty
+        )
+    except FileNotFoundError as error:
+        raise UserError(f"{folder}: {error}") from None
+    images = []
+    for path, number in found.samples:
+        images.append(Image(Path(path), found.classes[number], client, tested))
+    return images
+
+
+def _list_folders(folder: Path) -> list[Path]:
+    """List the folders in a folder, by name. Raises UserError where there is none, or
+    an image beside them.
+    """
+    with checks.reading(folder, "a folder of images"):
+        paths = sorted(folder.iterdir())
+    folders = [path for path in paths if path.is_dir()]
+    for path in paths:
+        if path in folders and path.name.startswith((".", "__")):
+            raise UserError(f"{path}: would be a class or client; remove it")
+        if path not in folders and path.suffix.lower() in _list_extensions():
+            raise UserError(f"{path}: is an image in no folder of a class")
+    if not folders:
+        raise UserError(f"{folder}: must hold a folder for each class; it holds none")
+    return folders
+
+
+def _list_extensions() -> tuple[str, ...]:
+    """Return how the names of images end."""
+    from hpcfl.data.vision import torchvision
+
+    extensions: tuple[str, ...] = torchvision.datasets.folder.IMG_EXTENSIONS
+    return extensions
+
+
+def _is_image(path: str) -> bool:
+    """Return whether a file is an image, not one of a file browser's own. Raises
+    UserError for a format that is not read.
+    """
+    file = Path(path)
+    if file.name.startswith(".") or file.name in SYSTEM_FILES:
+        return False
+    extensions = _list_extensions()
+    if file.suffix.lower() not in extensions:
+        raise UserError(
+            f"{path}: is in no format that is read ({', '.join(extensions)}); convert it, "
+            "or move it out of the folder"
+        )
+    return True
+
+
+def _list_classes(root: Path, images: list[Image]) -> tuple[list[str], tuple[str, ...]]:
+    """Return the names of the classes, and a note on those without an image in test/,
+    where there is a test/.
+
+    Raises UserError for a class of test/ alone, or one that is spelled in two ways.
+    """
+    trained = sorted({image.word for image in images if not image.tested})
+    tested = {image.word for image in images if image.tested}
+    if not trained:
+        raise UserError(f"{root}: holds no image to train on")
+    untrained = sorted(tested - set(trained))
+    if untrained:
+        raise UserError(
+            f"{root}: no image to train on has the class {wording.list_names(untrained)}; "
+            f"classes in train/: {wording.list_names(trained)}"
+        )
+    by_spelling: dict[str, str] = {}
+    for word in trained:
+        other = by_spelling.setdefault(wording.fold(word), word)
+        if other != word:
+            raise UserError(
+                f"{root}: the classes '{other}' and '{word}' differ in case or spaces "
+                "alone; give one class one name"
+            )
+    untested = [word for word in trained if tested and word not in tested]
+    notes = [f"{root}: test/ has no image of {wording.list_names(untested)}"]
+    return trained, tuple(notes) if untested else ()
+
+
+def _decode(
+    images: list[Image], resized: tuple[int, int] | None, mode: str | None
+) -> np.ndarray:
     """Decode all images, uint8 [n, channels, height, width]. Raises UserError where two
     differ in form.
+
+    resized: the width and height that they are brought to, and ``mode`` what they are
+    converted to, as of ``pictures.decode``.
     """
-    first = _decode_one(images[0], form)
-    pixels = np.empty((len(images), *first.shape), np.uint8)
+    pixels = np.empty(0, np.uint8)
     for position, image in enumerate(images):
-        own = _decode_one(image, form)
-        if own.shape != first.shape:
-            raise UserError(_describe_difference(images[0], first, image, own))
+        own = pictures.read(image.path, *KINDS, mode=mode, resized=resized)
+        if not position:
+            pixels = np.empty((len(images), *own.shape), np.uint8)
+        if own.shape != pixels.shape[1:]:
+            raise UserError(
+                f"{images[0].path} is {_describe_form(pixels[0])}, and {image.path} is "
+                f"{_describe_form(own)}; set data.channels = 1 (grey) or 3 (coloured), or "
+                "data.size to the height and width that all are brought to"
+            )
         pixels[position] = own
     return pixels
 
 
-def _decode_one(image: Image, form: _Form) -> np.ndarray:
-    """Decode an image, uint8 [channels, height, width]. Raises UserError."""
-    mode = MODES[form.channels]
-    return _images.read(image.path, *KINDS, mode=mode, resized=form.size)
-
-
-def _describe_difference(
-    one: Image, first: np.ndarray, other: Image, own: np.ndarray
-) -> str:
-    """Return a message on two images of different form, with the key that helps."""
-    parts = []
-    for image, pixels in ((one, first), (other, own)):
-        channels, height, width = pixels.shape
-        kind = "grey" if channels == 1 else "coloured"
-        parts.append(f"{image.path} is {kind}, {height}×{width} pixels")
-    if len(first) != len(own):
-        remedy = "set data.channels = 1 (grey) or 3 (coloured)"
-    else:
-        remedy = "set data.size to the height and width that all are brought to"
-    return f"{parts[0]}, and {parts[1]}; {remedy}"
+def _describe_form(pixels: np.ndarray) -> str:
+    """Describe the form of an image [channels, height, width]."""
+    channels, height, width = pixels.shape
+    kind = "grey" if channels == 1 else "coloured"
+    return f"{kind}, {height}×{width} pixels"
 
 
 def _compute_statistics(
@@ -169,48 +303,29 @@ def _compute_statistics(
 
 def _read_owners(path: Path, root: Path, images: list[Image]) -> Owners:
     """Read the client of each image. Raises UserError where an image has none, or two."""
-    by_file = _read_rows(path)
+    by_file: dict[str, str] = {}
+    with checks.reading(path), path.open(encoding="utf-8-sig", newline="") as file:
+        rows = csv.DictReader(file, strict=True)
+        if sorted(rows.fieldnames or []) != COLUMNS:
+            raise UserError(f"{path}: the first line must be 'file,client'")
+        for row in rows:
+            name, client = row["file"], row["client"]
+            where = f"{path}: line {rows.line_num}"
+            if None in row or not name or not client:
+                raise UserError(f"{where}: must have a file and a client")
+            if client != client.strip():
+                raise UserError(f"{where}: {client!r} begins or ends with a space")
+            if name in by_file:
+                raise UserError(f"{where}: '{name}' stands twice")
+            by_file[name] = client
     files = [image.path.relative_to(root).as_posix() for image in images]
-    unowned = [file for file in files if file not in by_file]
-    unknown = sorted(set(by_file) - set(files))
-    if unowned:
+    differing = sorted(set(files) ^ set(by_file))
+    if differing:
         raise UserError(
-            f"{path}: names no client of {len(unowned):,} of {len(files):,} images: "
-            f"{wording.list_names(unowned)}"
-        )
-    if unknown:
-        raise UserError(
-            f"{path}: names files that are no images in {root}: "
-            f"{wording.list_names(unknown)}"
+            f"{path}: must name a client of each image in {root}, and nothing else; it differs in "
+            f"{wording.list_names(differing)}"
         )
     return number_owners(np.array([by_file[file] for file in files]))
-
-
-def _read_rows(path: Path) -> dict[str, str]:
-    """Read the client of each file in a CSV file. Raises UserError."""
-    by_file: dict[str, str] = {}
-    try:
-        with path.open(encoding="utf-8-sig", newline="") as file:
-            rows = csv.DictReader(file, strict=True)
-            if rows.fieldnames is None or sorted(rows.fieldnames) != COLUMNS:
-                raise UserError(
-                    f"{path}: the first line must be 'file,client'; it has "
-                    f"{wording.list_names(rows.fieldnames or []) or 'nothing'}"
-                )
-            for row in rows:
-                name = row["file"]
-                client = row["client"]
-                where = f"{path}: line {rows.line_num}"
-                if None in row or not name or not client:
-                    raise UserError(f"{where}: must have a file and a client")
-                if client != client.strip():
-                    raise UserError(f"{where}: {client!r} begins or ends with a space")
-                if name in by_file:
-                    raise UserError(f"{where}: '{name}' stands twice")
-                by_file[name] = client
-    except (OSError, ValueError, csv.Error) as error:
-        raise UserError(f"{path}: cannot be read ({atomic.reason(error)})") from None
-    return by_file
 
 
 plugin = ImageFolder()

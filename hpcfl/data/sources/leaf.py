@@ -18,25 +18,59 @@ The form of ``x`` says which of LEAF's data sets it is (heterogeneity.md D6):
   brought to 84×84 pixels as by LEAF's model.
 """
 
+import re
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
+import pydantic
 import torch
-from pydantic import Field
+from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor
 
+from hpcfl.data import checks
 from hpcfl.data.datasets import AS_THEY_ARE, DataDescription, Dataset, Owners
-from hpcfl.data.sources import _leaf_files, _leaf_users, ag_news
-from hpcfl.data.sources._leaf_files import User
-from hpcfl.data.sources._leaf_samples import LETTERS
-from hpcfl.data.sources.base import Source
-from hpcfl.data.sources.npz import gaps
+from hpcfl.data.sources import ag_news, pictures
+from hpcfl.data.sources.base import MOST_BYTES, Source
+from hpcfl.data.sources.npz import MOST_CLASSES, describe_gaps
 from hpcfl.errors import UserError
+from hpcfl.files import user_files, values, wording
 
+MOST_FILES = 10_000
+SAMPLES = rb'(?<!\\)"x"\s*:\s*\['  # the key of a user's samples, in a file
+LETTERS = (
+    "\n !\"&'(),-.0123456789:;>?ABCDEFGHIJKLMNOPQRSTUVWXYZ[]abcdefghijklmnopqrstuvwxyz}"
+)
+POSITIONS = 80  # letters of a sample
+TWEET = 4  # where a tweet's text stands
 WORDS = 25  # tokens that are read of a tweet
+PORTRAIT = (84, 84)
 IMAGE = (1, 28, 28)
 PIXELS = 28 * 28
+
+
+class _Samples(BaseModel):
+    model_config = ConfigDict(strict=True)
+
+    x: list[list[float]] | list[list[str]] | list[str]
+    y: list[int] | list[float] | list[str]
+
+
+class _Content(BaseModel):
+    model_config = ConfigDict(strict=True)
+
+    users: list[str]
+    num_samples: list[int] | None = None
+    user_data: dict[str, _Samples]
+
+
+class User(NamedTuple):
+    """A user's samples in one file: ``x`` [n, …], of tweets objects, ``y`` int64 [n]."""
+
+    path: Path
+    name: str
+    x: np.ndarray
+    y: np.ndarray
 
 
 class Leaf(Source):
@@ -57,25 +91,181 @@ class Leaf(Source):
         ] = None,
     ) -> Dataset:
         folder = None if images is None else Path(images).expanduser()
-        train = _leaf_files.read_part(root / "train", folder, required=True)
-        test = _leaf_files.read_part(root / "test", folder, required=False)
+        train = _read_part(root / "train", folder)
+        if not train:
+            raise UserError(f"{root / 'train'}: must hold LEAF's .json files")
+        test = _read_part(root / "test", folder)
         users = [*train, *test]  # a user with samples in both parts is there twice
-        _leaf_users.refuse_other_samples(users)
+        first = users[0]
+        for user in users:
+            if (user.x.dtype, user.x.shape[1:]) != (first.x.dtype, first.x.shape[1:]):
+                raise UserError(
+                    f"{user.path}: user '{user.name}' has samples {_describe_form(user)}, user "
+                    f"'{first.name}' in {first.path} has {_describe_form(first)}; all users' "
+                    "samples must be alike"
+                )
         x = np.concatenate([user.x for user in users])
         y = torch.from_numpy(np.concatenate([user.y for user in users]))
         if images is not None and x.dtype != np.uint8:
             raise UserError(f"data.images: the samples of {root} name no images")
-        owners = _leaf_users.number_users(train, test)
-        fields = _fields(x, y, root, trained=sum(len(user.y) for user in train))
+        owners = _number_users(train, test)
+        trained = sum(len(user.y) for user in train)
+        fields = _convert(x, y, root, trained)
         fields["notes"] = (*fields.get("notes", ()), *_describe_range(users))
+        described: tuple[str, ...] = ()
+        if owners.unseen:
+            described = (
+                f"split by users: {owners.unseen} users in test/ are others than the "
+                f"{len(owners.names) - owners.unseen} in train/",
+            )
         return Dataset(
             root.name,
             y=y,
             **fields,
-            official_test=sum(len(user.y) for user in test),
+            official_test=len(y) - trained,
             owners=owners,
-            description=_describe(x, owners),
+            description=DataDescription(
+                features=("x",),
+                label="y",
+                client="users",
+                classes=tuple(LETTERS) if x.dtype == np.int64 else (),
+                notes=described,
+            ),
         )
+
+
+def _read_part(folder: Path, images: Path | None) -> list[User]:
+    """Read the users of all files in train/ or test/. Raises UserError."""
+    users: dict[str, User] = {}
+    paths = sorted(folder.glob("*.json"))
+    if len(paths) > MOST_FILES:
+        raise UserError(f"{folder}: {len(paths):,} files, at most {MOST_FILES:,}")
+    for path in paths:
+        with checks.reading(path, "one of LEAF's files"):
+            text = user_files.read_bytes(path, MOST_BYTES)
+            content = _validate(text)
+            for name in content.users:
+                if name in users:
+                    first = users[name].path.name
+                    raise UserError(f"{path}: user '{name}' is in {first} as well")
+                x, y = _read_samples(content.user_data[name], images)
+                users[name] = User(path, name, x, y)
+    return list(users.values())
+
+
+def _validate(text: bytes) -> _Content:
+    """Parse a file and compare it with what it states about itself. Raises ValueError."""
+    try:
+        content = _Content.model_validate_json(text)
+    except pydantic.ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        place = ".".join(map(str, first["loc"]))[:80]
+        raise ValueError(f"{place}: {first['msg']}") from None
+    checks.refuse_repeated("'users'", "user", content.users)
+    differing = sorted(set(content.users) ^ set(content.user_data))
+    if differing:
+        raise ValueError(f"only one of 'users' and 'user_data' has '{differing[0]}'")
+    counts = [len(content.user_data[user].y) for user in content.users]
+    if content.num_samples not in (None, counts):
+        raise ValueError(
+            f"the users have {wording.list_names(list(map(str, counts)))} samples, 'num_samples' "
+            "says otherwise"
+        )
+    lists = len(re.findall(SAMPLES, text))
+    if lists != len(counts):  # JSON's reader takes the last of two
+        raise ValueError(
+            f"it has {lists} lists 'x' for {len(counts)} users; a user stands twice in "
+            "'user_data'"
+        )
+    return content
+
+
+def _read_samples(
+    samples: _Samples, images: Path | None
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return one user's samples, as of ``User``, and classes as numbers.
+
+    Raises ValueError, or UserError for images.
+    """
+    x: list[Any] = samples.x
+    y = samples.y
+    if len(x) != len(y) or not y:
+        raise ValueError(f"a user has {len(x)} samples and {len(y)} classes")
+    if isinstance(x[0], str) and (images is None or isinstance(y[0], str)):
+        whole_texts = all(len(text) == POSITIONS for text in x)
+        letters = all(isinstance(label, str) and len(label) == 1 for label in y)
+        if not whole_texts or not letters:
+            raise ValueError(
+                f"texts must have {POSITIONS} letters, and classes one; CelebA's names of images "
+                "need data.images, their folder"
+            )
+        return number_letters(x) + 1, number_letters(y)[:, 0] % len(LETTERS)
+    if isinstance(y[0], str) or not np.array_equal(np.array(y, np.int64), y):
+        raise ValueError("classes must be integers")
+    classes = np.array(y, np.int64)
+    if classes.min() < 0 or classes.max() >= MOST_CLASSES:
+        raise ValueError(f"classes must be from 0 to {MOST_CLASSES - 1:,}")
+    if isinstance(x[0], str) and images is not None:
+        return _read_portraits(x, images), classes
+    if len(x[0]) > TWEET and isinstance(x[0][TWEET], str):
+        return np.array([row[TWEET] for row in x], object), classes
+    if len({len(row) for row in x}) > 1 or not x[0]:
+        raise ValueError("samples must be lists of as many numbers each")
+    array = np.array(x, float)  # it refuses texts
+    if place := values.describe_nonfinite(array):
+        raise ValueError(f"x{place}")
+    return array.astype(np.float32), classes
+
+
+def _read_portraits(names: list[str], folder: Path) -> np.ndarray:
+    """Read the images of one user, uint8 [n, 3, height, width]. Raises ValueError for a
+    name with a path, UserError for a file that is no image.
+    """
+    images = []
+    for name in names:
+        if not re.fullmatch(pictures.NAME, name):
+            raise ValueError(f"{name!r:.60} is no name of an image")
+        images.append(pictures.read(folder / name, "JPEG", resized=PORTRAIT))
+    return np.stack(images)
+
+
+def number_letters(texts: list[Any]) -> np.ndarray:
+    """Return the numbers of all letters in the alphabet, int64 [texts, letters]; −1 for
+    others.
+    """
+    strings = np.array(texts, f"U{len(texts[0])}")
+    codes = strings.view(np.uint32).reshape(len(texts), -1)
+    numbers = np.full(128, -1, np.int64)  # by code, of ASCII
+    numbers[[ord(letter) for letter in LETTERS]] = np.arange(len(LETTERS))
+    # Codes beyond ASCII are read as 0, which is no letter of the alphabet.
+    return numbers[np.where(codes < len(numbers), codes, 0)]
+
+
+def _number_users(train: list[User], test: list[User]) -> Owners:
+    """Return the clients, those of train/ first. Raises UserError where a user's name is
+    spelled in another way in test/.
+    """
+    numbers: dict[str, int] = {}  # of clients, by name
+    for user in (*train, *test):
+        numbers.setdefault(user.name, len(numbers))
+    tested = {user.name for user in test}
+    spelled = {wording.fold(user.name): user for user in train}
+    for name in sorted(tested - {user.name for user in train}):
+        other = spelled.get(wording.fold(name))
+        if other is not None:
+            raise UserError(
+                f"{other.path}: user '{other.name}' is spelled '{name}' in test/; names "
+                "must be equal in both"
+            )
+    clients = [numbers[user.name] for user in (*train, *test)]
+    sizes = [len(user.y) for user in (*train, *test)]
+    unseen = len(test) if len(numbers) == len(train) + len(test) else 0
+    return Owners(tuple(numbers), np.repeat(clients, sizes), unseen)
+
+
+def _describe_form(user: User) -> str:
+    """Return the type and shape of samples, for a message."""
+    return f"{user.x.dtype} {list(user.x.shape[1:])}"
 
 
 def _describe_range(users: list[User]) -> tuple[str, ...]:
@@ -95,25 +285,7 @@ def _is_image(x: np.ndarray) -> bool:
     return x.dtype == np.float32 and x.shape[1] == PIXELS
 
 
-def _describe(x: np.ndarray, owners: Owners) -> DataDescription:
-    """Describe how the files were understood."""
-    is_letters = x.dtype == np.int64
-    notes: tuple[str, ...] = ()
-    if owners.unseen:
-        notes = (
-            f"split by users: {owners.unseen} users in test/ are others than the "
-            f"{len(owners.names) - owners.unseen} in train/",
-        )
-    return DataDescription(
-        features=("x",),
-        label="y",
-        client="users",
-        classes=tuple(LETTERS) if is_letters else (),
-        notes=notes,
-    )
-
-
-def _fields(x: np.ndarray, y: Tensor, root: Path, trained: int) -> dict[str, Any]:
+def _convert(x: np.ndarray, y: Tensor, root: Path, trained: int) -> dict[str, Any]:
     """Return the samples as a data set has them, with what depends on their kind.
 
     trained: how many of them, from the first, are training samples.
@@ -124,7 +296,10 @@ def _fields(x: np.ndarray, y: Tensor, root: Path, trained: int) -> dict[str, Any
             "vocabulary": len(LETTERS) + 1,
             "classes": len(LETTERS),
         }
-    found: dict[str, Any] = {"classes": int(y.max()) + 1, "notes": gaps(root, y)}
+    found: dict[str, Any] = {
+        "classes": int(y.max()) + 1,
+        "notes": describe_gaps(root, y),
+    }
     if x.dtype == object:
         texts = [ag_news.tokens(text) for text in x]
         ids, vocabulary = ag_news.encode(texts, WORDS, known=trained)

@@ -20,7 +20,7 @@ import torch
 from pydantic import Field
 
 from hpcfl.data.datasets import Dataset, Owners
-from hpcfl.data.sources import _images
+from hpcfl.data.sources import pictures
 from hpcfl.data.sources.base import CheckedFiles
 from hpcfl.errors import UserError
 
@@ -85,7 +85,7 @@ def _shrunk(content: bytes, where: str) -> np.ndarray:
     """Decode a drawing as grey values, uint8 [1, 28, 28], each the mean of its area.
     Raises UserError.
     """
-    return _images.decoded(
+    return pictures.decode(
         io.BytesIO(content),
         where,
         "PNG",

@@ -21,17 +21,17 @@ import numpy as np
 from pydantic import Field, NonNegativeInt, PositiveInt
 from typing_extensions import TypedDict
 
-from hpcfl.data.datasets import DataDescription, Dataset, Owners
-from hpcfl.data.sources import _pickled, npz, npz_folders
+from hpcfl.data import checks
+from hpcfl.data.datasets import Dataset
+from hpcfl.data.sources import npz, pickled
 from hpcfl.data.sources.base import Source
+from hpcfl.data.sources.npz import MOST_CLIENTS, Arrays
 from hpcfl.errors import UserError
-from hpcfl.files import atomic, heartbeat, untrusted_files, user_files
-from hpcfl.files.atomic import Damaged
+from hpcfl.files import untrusted_files, user_files
 
 PARTS = ("train", "test")
 CONFIG = "config.json"
 MEMBER = "data.npy"  # the one array in a client's file
-MOST_CLIENTS = 100_000
 MOST_BYTES = 1 << 31  # of one client's part, unpacked
 CONFIG_BYTES = 1 << 26
 
@@ -39,7 +39,6 @@ SIZES: Final = "Size of samples for labels in clients"
 
 # Pairs of a class number and how many samples of it a client has.
 Counts = list[Annotated[list[NonNegativeInt], Field(min_length=2, max_length=2)]]
-Arrays = dict[str, np.ndarray]
 
 # The keys of ``config.json`` that are read; HAR's has these keys alone, Shakespeare has no file.
 Config = TypedDict(
@@ -60,71 +59,46 @@ class PFLlib(Source):
         return ["config.json", "train/K.npz", "test/K.npz"]
 
     def read(self, name: str, root: Path) -> Dataset:
-        config = _config(root)
-        clients = _clients(root, config)
+        config = _read_config(root)
+        clients = _count_clients(root, config)
         paths = []
         for part in PARTS:
             paths += [root / part / f"{client}.npz" for client in range(clients)]
-        parts = [_arrays(path) for path in paths]
-        joined = npz_folders.joined(paths, parts)
-        notes: tuple[str, ...] = ()
-        if config is not None:
-            notes = _describe_classes(root, config["num_classes"], joined["y"])
-            joined["classes"] = np.array(config["num_classes"])
-            _refuse_other_sizes(root, config.get(SIZES), parts)
-        lengths = [len(arrays["y"]) for arrays in parts]
-        of = np.repeat([*range(clients), *range(clients)], lengths)
-        dataset = npz.made(
-            root,
-            joined,
-            official_test=sum(lengths[clients:]),
-            owners=Owners(tuple(map(str, range(clients))), of),
-            description=DataDescription(
-                features=("x",), label="y", client="the number in the file's name"
-            ),
+        parts = [_read_arrays(path) for path in paths]
+        classes = None if config is None else config["num_classes"]
+        names = [str(client) for client in range(clients)]
+        named_by = "the number in the file's name"
+        dataset = npz.join_clients(root, paths, parts, names, named_by, classes)
+        if config is None:
+            return dataset
+        _refuse_other_sizes(root, config.get(SIZES), parts)
+        found = len(dataset.y.unique())
+        if found == classes:
+            return dataset
+        note = (
+            f"{root / CONFIG}: says num_classes = {classes}, the files have samples of {found} "
+            "classes"
         )
-        return replace(dataset, notes=(*dataset.notes, *notes))
+        return replace(dataset, notes=(*dataset.notes, note))
 
 
-def _describe_classes(root: Path, stated: int, y: np.ndarray) -> tuple[str, ...]:
-    """Return a note where ``config.json`` states more classes than occur. Raises
-    UserError where it states fewer.
-    """
-    if int(y.max()) >= stated:
-        raise UserError(
-            f"{root / CONFIG}: says num_classes = {stated}, but there are samples of class "
-            f"{int(y.max())}"
-        )
-    found = len(np.unique(y))
-    if found == stated:
-        return ()
-    return (
-        f"{root / CONFIG}: says num_classes = {stated}, the files have samples of {found} "
-        "classes",
-    )
-
-
-def _config(root: Path) -> Config | None:
+def _read_config(root: Path) -> Config | None:
     """Read ``config.json``; None where there is none. Raises UserError."""
     path = root / CONFIG
-    try:
-        table = untrusted_files.parsed(user_files.read_bytes(path, CONFIG_BYTES))
-        return untrusted_files.checked(table, Config)
-    except FileNotFoundError:
+    if not path.exists():
         return None
-    except (OSError, Damaged) as error:
-        raise UserError(
-            f"{path}: cannot be read as PFLlib's ({atomic.reason(error)})"
-        ) from None
+    with checks.reading(path, "PFLlib's"):
+        content = user_files.read_bytes(path, CONFIG_BYTES)
+        return untrusted_files.checked(untrusted_files.parsed(content), Config)
 
 
-def _clients(root: Path, config: Config | None) -> int:
+def _count_clients(root: Path, config: Config | None) -> int:
     """Return the number of clients: those with the numbers 0 … n − 1, each with a file
     in both parts.
 
     Raises UserError where one is missing, or the folder is none of PFLlib's.
     """
-    by_part = {part: _found(root / part) for part in PARTS}
+    by_part = {part: _list_numbers(root / part) for part in PARTS}
     highest = max(max(numbers, default=-1) for numbers in by_part.values())
     clients = config["num_clients"] if config is not None else highest + 1
     if not 0 < clients <= MOST_CLIENTS:
@@ -138,60 +112,43 @@ def _clients(root: Path, config: Config | None) -> int:
             f"client {highest}"
         )
     for part, numbers in by_part.items():
-        missing = sorted(set(range(clients)) - numbers)
+        missing = set(range(clients)) - numbers
         if missing:
             raise UserError(
-                f"{root / part / f'{missing[0]}.npz'}: no such file; {clients} clients "
+                f"{root / part / f'{min(missing)}.npz'}: no such file; {clients} clients "
                 f"have {part}/0.npz to {part}/{clients - 1}.npz"
             )
     return clients
 
 
-def _found(folder: Path) -> set[int]:
+def _list_numbers(folder: Path) -> set[int]:
     """Return the numbers of the clients that have a file in a folder. Raises UserError."""
     numbers = set()
-    try:
-        for path in folder.iterdir():
-            if re.fullmatch(r"(0|[1-9]\d{0,8})\.npz", path.name, re.ASCII):
-                numbers.add(int(path.stem))
-            elif path.suffix == ".npz":
-                raise UserError(f"{path}: must be called K.npz, of a client's number K")
-    except OSError as error:
-        raise UserError(
-            f"{folder}: cannot be read as a folder of PFLlib's clients "
-            f"({atomic.reason(error)})"
-        ) from None
+    for path in folder.glob("*.npz"):
+        if not re.fullmatch(r"0|[1-9]\d{0,8}", path.stem, re.ASCII):
+            raise UserError(f"{path}: must be called K.npz, of a client's number K")
+        numbers.add(int(path.stem))
     return numbers
 
 
-def _arrays(path: Path) -> Arrays:
+def _read_arrays(path: Path) -> Arrays:
     """Read a client's samples of one part, x [n, …] and y int64 [n]. Raises UserError."""
-    try:
-        pickled = _pickle_in(path)
-        samples = _pickled.loaded(pickled)
+    with checks.reading(path, "a client of PFLlib's"):
+        content = _read_pickle(path)
+        samples = pickled.loaded(content)
         if not isinstance(samples, np.ndarray) or samples.shape != ():
             raise ValueError("it holds no array without dimensions")
         samples = samples.item()
         if not isinstance(samples, dict) or not {"x", "y"} <= set(samples):
             raise ValueError("it holds no dictionary of 'x' and 'y'")
-        x = _samples(samples["x"], most=len(pickled))
-        y = _numbers(samples["y"], most=len(pickled))
-    except FileNotFoundError:
-        raise UserError(f"{path}: no such file") from None
-    except Exception as error:  # a pickle, a zip file and NumPy can fail in any way
-        raise UserError(
-            f"{path}: cannot be read as a client of PFLlib's ({atomic.reason(error)})"
-        ) from None
-    heartbeat.beat()
-    if x.ndim < 2 or y.ndim != 1 or len(x) != len(y) or y.dtype.kind not in "iu":
-        raise UserError(
-            f"{path}: x is {x.dtype} {list(x.shape)} and y {y.dtype} {list(y.shape)}; "
-            "they must be [n, …] and integers [n]"
-        )
-    return {"x": x, "y": y.astype(np.int64)}
+        x = _convert_samples(samples["x"], most=len(content))
+        y = _convert_numbers(samples["y"], most=len(content))
+        if y.dtype.kind not in "iu":
+            raise ValueError(f"y is {y.dtype}, it must hold integers")
+        return {"x": x, "y": y.astype(np.int64)}
 
 
-def _pickle_in(path: Path) -> bytes:
+def _read_pickle(path: Path) -> bytes:
     """Read the pickle in a .npz file of one array of objects without dimensions. Raises
     many kinds of exceptions.
     """
@@ -212,9 +169,9 @@ def _pickle_in(path: Path) -> bytes:
             return content.read()
 
 
-def _samples(x: Any, most: int) -> np.ndarray:
-    """Return samples as ``npz.made`` takes them: floats as they are, token ids int64
-    [n, positions].
+def _convert_samples(x: Any, most: int) -> np.ndarray:
+    """Return samples as ``npz.make_dataset`` takes them: floats as they are, token ids
+    int64 [n, positions].
 
     Integers that are no token ids, of images, are values, as for PFLlib; Omniglot's
     images are a list of arrays. Raises ValueError.
@@ -224,37 +181,32 @@ def _samples(x: Any, most: int) -> np.ndarray:
             raise ValueError("its arrays have more bytes than the file")
         x = np.stack(x)
     if isinstance(x, list) or x.dtype == object:
-        return _tokens(x, most)
-    values = _numbers(x, most)
-    if values.dtype.kind == "i" and values.ndim == 2:
-        return values.astype(np.int64)
-    return values.astype(np.float32)
+        return _convert_texts(x, most)
+    values = _convert_numbers(x, most)
+    is_tokens = values.dtype.kind == "i" and values.ndim == 2
+    return values.astype(np.int64 if is_tokens else np.float32)
 
 
-def _tokens(rows: Any, most: int) -> np.ndarray:
+def _convert_texts(rows: Any, most: int) -> np.ndarray:
     """Return the token ids in pairs of a list of them and its length. Raises
     ValueError.
     """
     texts = []
-    for row in rows:
-        tokens, length = row
-        if isinstance(tokens, list) and not 0 <= length <= len(tokens):
-            raise ValueError(f"a text of {len(tokens)} tokens states {length}")
+    for tokens, length in rows:
+        if not isinstance(tokens, list) or not 0 <= length <= len(tokens):
+            raise ValueError("its texts must be lists of tokens with their lengths")
+        if len(tokens) * len(rows) > most:  # one list may stand in many places
+            raise ValueError("its texts have more tokens than the file has bytes")
         texts.append(tokens)
-    lengths = {len(tokens) for tokens in texts if isinstance(tokens, list)}
-    if not all(isinstance(tokens, list) for tokens in texts) or len(lengths) != 1:
-        raise ValueError("its texts must be lists of as many tokens each")
-    if len(texts) * lengths.pop() > most:  # one list may stand in many places
-        raise ValueError("its texts have more tokens than the file has bytes")
-    tokens = np.array(texts)
-    if tokens.dtype.kind != "i" or tokens.ndim != 2:
+    array = np.array(texts)  # it refuses lists of different lengths
+    if array.dtype.kind != "i" or array.ndim != 2:
         raise ValueError("its texts hold something other than integers")
-    return tokens.astype(np.int64)
+    return array.astype(np.int64)
 
 
-def _numbers(values: Any, most: int) -> np.ndarray:
-    """Return an array, or a list, of numbers. Raises ValueError, also where it claims
-    to be larger than the ``most`` bytes that were read.
+def _convert_numbers(values: Any, most: int) -> np.ndarray:
+    """Return an array, or a list, of numbers. Raises ValueError, also where an array
+    claims to be larger than the ``most`` bytes that were read.
     """
     array = np.asarray(values)
     if array.dtype.kind not in "fiub":
@@ -279,19 +231,15 @@ def _refuse_other_sizes(
         raise UserError(
             f"{root / CONFIG}: has the sizes of {len(sizes)} clients, there are {clients}"
         )
-    for client, told in enumerate(sizes):
+    for client, stated in enumerate(sizes):
         labels = [parts[client]["y"], parts[clients + client]["y"]]
         classes, counts = np.unique(np.concatenate(labels), return_counts=True)
-        held = dict(zip(classes.tolist(), counts.tolist(), strict=True))
-        expected = {number: count for number, count in told if count}
-        if len({number for number, _ in told}) < len(told):
-            raise UserError(
-                f"{root / CONFIG}: client {client} has a class twice: {told}"
-            )
+        held = np.stack([classes, counts], axis=1).tolist()
+        expected = sorted(pair for pair in stated if pair[1])
         if held != expected:
             raise UserError(
-                f"{root}: client {client} has {sum(held.values()):,} samples, by class "
-                f"{held}; {CONFIG} says {expected}"
+                f"{root}: client {client} has {counts.sum():,} samples, [class, number] {held}; "
+                f"{CONFIG} says {expected}"
             )
 
 

@@ -16,11 +16,12 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from hpcfl.data import checks
 from hpcfl.data.datasets import Dataset
-from hpcfl.data.sources import _decoded, _images
-from hpcfl.data.sources.base import Source
+from hpcfl.data.sources import pictures
+from hpcfl.data.sources.pictures import DecodedPictures
 from hpcfl.errors import UserError
-from hpcfl.files import atomic, user_files
+from hpcfl.files import user_files
 
 FOLDER = "tiny-imagenet-200"
 URL = "http://cs231n.stanford.edu/tiny-imagenet-200.zip"
@@ -34,8 +35,11 @@ IMAGENET = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 Entry = tuple[Path, int, bool]  # image, class, whether it is a validation image
 
 
-class TinyImageNet(Source):
+class TinyImageNet(DecodedPictures):
     licence = "non-commercial research (ImageNet)"
+    folder = FOLDER, "wnids.txt"
+    record = RECORD
+    archive = URL, MD5, "."
 
     @property
     def looked_for(self) -> list[str]:
@@ -47,95 +51,74 @@ class TinyImageNet(Source):
         ]
 
     def read(self, name: str, root: Path) -> Dataset:
-        folder = root / FOLDER
-        if not (folder / "wnids.txt").is_file():
-            raise UserError(
-                f"{folder}: no wnids.txt there; to fetch it: hpcfl data download "
-                f"{name} --root {root}"
-            )
-        table = _decoded.table(
-            name, root, folder, RECORD, lambda: _entries(folder), _decode
-        )
-        labels = torch.from_numpy(table["label"].astype(np.int64))
+        table = self.records(name, root)
         return Dataset(
             name,
             torch.from_numpy(table["image"]),
-            labels,
-            classes=len(_classes(folder)),
+            torch.from_numpy(table["label"].astype(np.int64)),
+            classes=len(_number_classes(root / FOLDER)),
             official_test=int(table["test"].sum()),
             statistics=IMAGENET,
             merges=False,
         )
 
-    def download(self, name: str, root: Path) -> None:
-        """Fetch the images where they are missing, then decode them into one file."""
-        if not (root / FOLDER / "wnids.txt").is_file():
-            _decoded.fetch(name, root, root, URL, MD5)
-        folder = root / FOLDER
-        _decoded.write(folder, RECORD, _entries(folder), _decode)
+    def list_entries(self, folder: Path) -> list[Entry]:
+        """List training images by class and name, then the validation images in the
+        order of their annotations.
+        """
+        classes = _number_classes(folder)
+        entries = []
+        for word, number in classes.items():
+            for path in sorted((folder / "train" / word / "images").glob("*.JPEG")):
+                entries.append((path, number, False))
+        annotations = folder / "val" / "val_annotations.txt"
+        if not entries or not annotations.is_file():
+            raise UserError(
+                f"{folder}: needs train/WORDNET-ID/images/*.JPEG and val/val_annotations.txt"
+            )
+        known = "|".join(map(re.escape, classes))
+        wanted = "IMAGE and the WordNet id of a class in wnids.txt"
+        for file, word in _read_rows(annotations, wanted, [pictures.NAME, known]):
+            entries.append((folder / "val" / "images" / file, classes[word], True))
+        return entries
+
+    def decode(self, entry: Entry) -> tuple[np.ndarray, int, bool]:
+        """Decode the record of an image; a grey one becomes coloured."""
+        path, number, test = entry
+        return pictures.read(path, "JPEG", size=(SIDE, SIDE)), number, test
 
 
-def _classes(folder: Path) -> dict[str, int]:
+def _number_classes(folder: Path) -> dict[str, int]:
     """Return the class number by WordNet id, in alphabetical order. Raises UserError."""
+    path = folder / "wnids.txt"
     words = sorted(
-        {word for (word,) in _rows(folder / "wnids.txt", "WORDNET-ID", [_images.NAME])}
+        {word for (word,) in _read_rows(path, "WORDNET-ID", [pictures.NAME])}
     )
     if not 0 < len(words) <= MOST_CLASSES:
         raise UserError(
-            f"{folder / 'wnids.txt'}: {len(words)} classes; it must have 1 to {MOST_CLASSES}"
+            f"{path}: {len(words)} classes; it must have 1 to {MOST_CLASSES}"
         )
     return {word: number for number, word in enumerate(words)}
 
 
-def _entries(folder: Path) -> list[Entry]:
-    """List training images by class and name, then the validation images in the order
-    of their annotations.
-    """
-    classes = _classes(folder)
-    train = [
-        (path, number, False)
-        for word, number in classes.items()
-        for path in sorted((folder / "train" / word / "images").glob("*.JPEG"))
-    ]
-    annotations = folder / "val" / "val_annotations.txt"
-    if not train or not annotations.is_file():
-        raise UserError(
-            f"{folder}: needs train/WORDNET-ID/images/*.JPEG and val/val_annotations.txt"
-        )
-    known = "|".join(map(re.escape, classes))
-    pairs = _rows(
-        annotations,
-        "IMAGE and the WordNet id of a class in wnids.txt",
-        [_images.NAME, known],
-    )
-    return train + [
-        (folder / "val" / "images" / file, classes[word], True) for file, word in pairs
-    ]
-
-
-def _rows(path: Path, wanted: str, columns: list[str]) -> list[list[str]]:
+def _read_rows(path: Path, wanted: str, columns: list[str]) -> list[list[str]]:
     """Read the first columns of each line of a text file with tabulators,
     [lines][columns].
 
     columns: the patterns that they must match. wanted: what these are, for the message.
     Raises UserError.
     """
-    try:
+    with checks.reading(path):
         lines = user_files.read_bytes(path, MOST_BYTES).decode().splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"{path}: cannot be read ({atomic.reason(error)})") from None
-    rows = [line.split("\t")[: len(columns)] for line in lines]
-    for position, row in enumerate(rows, start=1):
+    rows = []
+    for position, line in enumerate(lines, start=1):
+        row = line.split("\t")[: len(columns)]
         if len(row) < len(columns) or not all(map(re.fullmatch, columns, row)):
-            told = f"it is {lines[position - 1]!r:.60}"
-            raise UserError(f"{path}: line {position} must begin with {wanted}; {told}")
+            raise UserError(
+                f"{path}: line {position} must begin with {wanted}; it is {line!r:.60}"
+            )
+        rows.append(row)
     return rows
-
-
-def _decode(entry: Entry) -> tuple[np.ndarray, int, bool]:
-    """Decode the record of an image; a grey one becomes coloured. Raises UserError."""
-    path, number, test = entry
-    return _images.read(path, "JPEG", size=(SIDE, SIDE)), number, test
 
 
 plugin = TinyImageNet()

@@ -1,0 +1,293 @@
+"""Columns of Arrow's tables as arrays: numbers, texts, lists of numbers, and images as
+Hugging Face stores them; and the names and types that tables state about themselves.
+"""
+
+import io
+import re
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from hpcfl.data import checks
+from hpcfl.data.datasets import Owners
+from hpcfl.data.sources import features, pictures
+from hpcfl.data.sources.tabular import MOST_ROWS, Columns
+from hpcfl.errors import UserError
+from hpcfl.files import untrusted_files, wording
+from hpcfl.files.atomic import Damaged
+
+# Keys of a schema's metadata, JSON: Hugging Face's kinds of columns, and pandas' index.
+HUGGING_FACE, PANDAS = b"huggingface", b"pandas"
+SHARD = re.compile(r"(.*)-\d+-of-(\d+)\b.*")  # such as train-00000-of-00002.parquet
+
+
+def import_pyarrow() -> Any:
+    """Import the library, which is an extra. Raises UserError where it is missing."""
+    try:
+        import pyarrow
+        import pyarrow.compute
+        import pyarrow.parquet
+    except ImportError:
+        raise UserError(
+            'this data set is read by pyarrow, which is missing: pip install ".[parquet]" '
+            "in the folder of hpcfl"
+        ) from None
+    return pyarrow
+
+
+class File(NamedTuple):
+    """A file of a table: the part of the data that it belongs to, if any, and the number
+    of its client.
+    """
+
+    path: Path
+    table: Any
+    part: str | None = None
+    client: int = 0
+
+
+class ArrowColumns(Columns):
+    """A table in several files, one after the other, with the same columns.
+
+    clients: the names of the files' clients, if they have any.
+    """
+
+    def __init__(
+        self, root: Path, files: Sequence[File], clients: Sequence[str] = ()
+    ) -> None:
+        rows = sum(len(file.table) for file in files)
+        if not 0 < rows <= MOST_ROWS:
+            raise UserError(f"{root}: {rows:,} rows; it must have 1 to {MOST_ROWS:,}")
+        self._root = root
+        self._files = [file for file in files if len(file.table)]
+        first = self._files[0]
+        schema = first.table.schema
+        self._class_names = _read_class_names(first)
+        for file in self._files:
+            checks.refuse_repeated(file.path, "column", file.table.schema.names)
+            _refuse_other_columns(first, file)
+            _refuse_other_classes(first, file)
+        self._categorical = _categorical_columns(schema) | set(self._class_names)
+        self.rows_by_file = [len(file.table) for file in self._files]
+        self.names = list(schema.names)
+        self.index = _index_columns(schema)
+        parts = [file.part for file in self._files]
+        if None not in parts:
+            self.split = np.repeat(np.array(parts, object), self.rows_by_file)
+        elif set(parts) != {None}:
+            raise UserError(
+                f"{self._files[parts.index(None)].path}: is named by no part of the data, other "
+                "files by train or test; name all so, or none"
+            )
+        if clients:
+            of = np.repeat([file.client for file in self._files], self.rows_by_file)
+            self.clients = Owners(tuple(clients), of)
+
+    def column(self, name: str) -> np.ndarray:
+        parts = []
+        names = self.class_names(name)
+        for file in self._files:
+            where = f"{file.path}: column '{name}'"
+            row = 1
+            for chunk in file.table[name].chunks:
+                if not len(chunk):
+                    continue
+                with checks.reading(where):
+                    values = _values(where, chunk, row)
+                    if names and (values.min() < 0 or values.max() >= len(names)):
+                        raise UserError(
+                            f"{where} holds {values.min()} … {values.max()}; the numbers of its "
+                            f"{len(names)} classes are 0 … {len(names) - 1}"
+                        )
+                row += len(chunk)
+                parts.append(values)
+        shapes = sorted({part.shape[1:] for part in parts})
+        if len(shapes) > 1:
+            raise UserError(
+                f"{self._root}: column '{name}': all rows must have one shape; it has "
+                f"{shapes[0]} and {shapes[1]}"
+            )
+        return np.concatenate(parts)
+
+    def class_names(self, name: str) -> list[str] | None:
+        return self._class_names.get(name)
+
+    def is_categorical(self, name: str) -> bool:
+        return name in self._categorical
+
+
+def _values(where: str, array: Any, row: int) -> np.ndarray:
+    """Return the values of a piece of a column, the first of which is in row ``row``.
+
+    Raises UserError.
+    """
+    arrow = import_pyarrow()
+    if isinstance(array, arrow.ExtensionArray):
+        array = array.storage  # such as datasets' Array2D, where datasets is imported
+    if arrow.types.is_dictionary(array.type):
+        array = array.dictionary_decode()
+    if array.null_count:
+        missing = arrow.compute.index(array.is_null(), True).as_py()
+        raise UserError(f"{where}: row {row + missing} has no value")
+    kind = array.type
+    if arrow.types.is_struct(kind) and kind.get_field_index("bytes") >= 0:
+        return _decode_pictures(where, array.field("bytes").to_pylist(), row)
+    if kind in (arrow.string(), arrow.large_string(), arrow.string_view()):
+        return np.array(array.to_pylist(), object)
+    shape = [len(array)]
+    while hasattr(array.type, "value_type"):
+        sizes = arrow.compute.list_value_length(array).unique().to_pylist()
+        if len(sizes) != 1 or not sizes[0]:
+            raise UserError(f"{where}: lists must have as many numbers each")
+        shape.append(sizes[0])
+        array = array.flatten()
+    types = arrow.types
+    is_number = types.is_integer(array.type) or types.is_floating(array.type)
+    if array.null_count or not (is_number or types.is_boolean(array.type)):
+        raise UserError(
+            f"{where}: {kind} is not read, or lacks a number; numbers, texts, lists of numbers "
+            "and images are; convert it, or leave it out by data.features"
+        )
+    numbers: np.ndarray = array.to_numpy(zero_copy_only=False).reshape(shape)
+    checks.refuse_infinite(where, numbers, row)
+    return numbers
+
+
+def _decode_pictures(where: str, contents: list[bytes | None], row: int) -> np.ndarray:
+    """Decode images that lie in the table itself, uint8 [rows, channels, height,
+    width].
+
+    The files that their paths name are not opened. Raises UserError.
+    """
+    images: list[np.ndarray] = []
+    for number, content in enumerate(contents, start=row):
+        place = f"{where}: row {number}"
+        if content is None:
+            raise UserError(f"{place} has no bytes of an image; a path is not opened")
+        image = pictures.decode(io.BytesIO(content), place, "PNG", "JPEG", mode=None)
+        if images and image.shape != images[0].shape:
+            raise UserError(
+                f"{place} has the shape {image.shape}, row {row} {images[0].shape}; all must be "
+                "alike"
+            )
+        images.append(image)
+    return np.stack(images)
+
+
+def _index_columns(schema: Any) -> set[str]:
+    """Return the columns that pandas wrote as an index of the rows."""
+    index = {name for name in schema.names if features.is_index(name)}
+    for entry in _described_by_pandas(schema, "index_columns"):
+        # an index that only counts the rows is described by a table, not by a column
+        if isinstance(entry, str):
+            index.add(entry)
+    return index
+
+
+def _categorical_columns(schema: Any) -> set[str]:
+    """Return the columns whose values are declared as categories."""
+    is_dictionary = import_pyarrow().types.is_dictionary
+    found = {field.name for field in schema if is_dictionary(field.type)}
+    for entry in _described_by_pandas(schema, "columns"):
+        if isinstance(entry, dict) and entry.get("pandas_type") == "categorical":
+            found.add(str(entry.get("field_name")))
+    return found
+
+
+def _described_by_pandas(schema: Any, key: str) -> list[Any]:
+    """Return a list in pandas' description of its columns; empty without one."""
+    try:
+        described = untrusted_files.parsed((schema.metadata or {}).get(PANDAS, b"{}"))
+    except Damaged:
+        return []  # nothing else in the file depends on this description
+    listed = described.get(key) if isinstance(described, dict) else None
+    return listed if isinstance(listed, list) else []
+
+
+def _read_class_names(file: File) -> dict[str, list[str]]:
+    """Return the names of classes by column, as Hugging Face describes them.
+
+    Raises UserError.
+    """
+    metadata = (file.table.schema.metadata or {}).get(HUGGING_FACE)
+    if metadata is None:
+        return {}
+    found = {}
+    with checks.reading(file.path, "Hugging Face's description of the columns"):
+        described = untrusted_files.parsed(metadata)["info"]["features"]
+        for column, feature in described.items():
+            while isinstance(feature, list | dict) and "names" not in feature:
+                # a ClassLabel may be in lists
+                is_list = isinstance(feature, list)
+                feature = feature[0] if is_list else feature.get("feature")
+            if feature is not None:
+                found[column] = untrusted_files.checked(feature["names"], list[str])
+    for column, names in found.items():
+        checks.refuse_repeated(f"{file.path}: column '{column}'", "class", names)
+    return found
+
+
+def _refuse_other_classes(first: File, file: File) -> None:
+    """Raise UserError where two files number the classes in another way."""
+    names, others = _read_class_names(first), _read_class_names(file)
+    if names != others:
+        raise UserError(
+            f"{file.path} has the classes {_list_classes(others)}; {first.path} has "
+            f"{_list_classes(names)}; all files must name the same classes in the same order"
+        )
+
+
+def _list_classes(names: dict[str, list[str]]) -> str:
+    listed = [f"{column}: {', '.join(own)}" for column, own in names.items()]
+    return wording.list_names(listed) or "without names"
+
+
+def _refuse_other_columns(first: File, file: File) -> None:
+    """Raise UserError where two files have other columns or types; the order may differ.
+
+    Index columns are not compared: pandas writes one only where rows were chosen.
+    """
+    columns, others = _describe_columns(first), _describe_columns(file)
+    if columns != others:
+        raise UserError(
+            f"{file.path} has the columns {', '.join(others)}; {first.path} has "
+            f"{', '.join(columns)}; all files must have the same columns of the same types"
+        )
+
+
+def _describe_columns(file: File) -> list[str]:
+    """Return the names and types of a file's columns but its index, sorted by name.
+
+    A type is that of the values, however they are stored.
+    """
+    arrow = import_pyarrow()
+    schema = file.table.schema
+    index = _index_columns(schema)
+    columns = []
+    for field in schema:
+        kind = field.type
+        if isinstance(kind, arrow.BaseExtensionType):
+            kind = kind.storage_type
+        if arrow.types.is_dictionary(kind):
+            kind = kind.value_type
+        if kind in (arrow.large_string(), arrow.string_view()):
+            kind = arrow.string()
+        if field.name not in index:
+            columns.append(f"{field.name} ({kind})")
+    return sorted(columns)
+
+
+def refuse_missing_shards(folder: Path, names: Iterable[str]) -> None:
+    """Raise UserError where names of files say that there are more of them."""
+    shards: dict[tuple[str, str], set[str]] = {}
+    for name in names:
+        if found := SHARD.fullmatch(name):
+            shards.setdefault((found[1], found[2]), set()).add(name)
+    for (_, total), present in shards.items():
+        if len(present) < int(total):
+            raise UserError(
+                f"{folder}: {min(present)} is one of {int(total):,} files, of which "
+                f"{len(present):,} are there"
+            )

@@ -1,0 +1,294 @@
+"""Tables as data sets, a row for each sample: which columns are what, whatever file they
+come from (heterogeneity.md D11).
+
+Features are one column of images, texts or lists of numbers, or several columns of
+numbers. Numbers are taken as in an npz file, but that columns of integers are values;
+texts are taken as AG News's, with the vocabulary of the training samples, or encoded by
+their categories. Labels are class numbers, or names, which are numbered in their order.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, Literal, NamedTuple
+
+import numpy as np
+from pydantic import Field
+
+from hpcfl.data import checks
+from hpcfl.data.datasets import DataDescription, Dataset, Owners, number_owners
+from hpcfl.data.sources import features as features_of
+from hpcfl.data.sources import npz
+from hpcfl.data.sources.base import Source
+from hpcfl.errors import UserError
+from hpcfl.experiment.plugins import suggest_from_many
+from hpcfl.files import wording
+
+MOST_ROWS = 100_000_000
+LABEL, CLIENT, SPLIT = "label", "client", "split"  # what columns are called by default
+TRAIN, TEST = "train", "test"
+
+
+class Columns(ABC):
+    """A table that is open.
+
+    Attributes:
+        names: columns in order.
+        index: columns that pandas wrote as its index of the rows.
+        rows_by_file: number of rows of each file, in order.
+        split: part of each row, where names of files say so; else None.
+        clients: owners of the rows, where names of folders say so; else None.
+        notes: one line each for a user to know.
+    """
+
+    names: list[str]
+    index: Collection[str] = ()
+    rows_by_file: Sequence[int] = ()
+    split: np.ndarray | None = None
+    clients: Owners | None = None
+    notes: tuple[str, ...] = ()
+
+    @abstractmethod
+    def column(self, name: str) -> np.ndarray:
+        """Return the values of a column, [rows, …]: numbers, uint8 images [rows,
+        channels, height, width], or texts, as objects.
+
+        Raises UserError for other kinds of values, missing ones, NaN and infinities.
+        """
+
+    def as_written(self, name: str) -> np.ndarray:
+        """Return a column of names: texts as in the file, or numbers that name the same."""
+        return self.column(name)
+
+    def class_names(self, name: str) -> list[str] | None:
+        """Return the names that the table gives to the class numbers in a column, or
+        None.
+        """
+        return None
+
+    def is_categorical(self, name: str) -> bool:
+        """Return whether the table declares the values of a column as categories."""
+        return False
+
+
+class _Labels(NamedTuple):
+    """The class number of each row, int64 [rows], and names of the classes, if any."""
+
+    numbers: np.ndarray
+    classes: int
+    names: list[str]
+
+
+class TableSource(Source):
+    """A user's own table; subclasses open its file."""
+
+    own_file = True
+
+    @abstractmethod
+    def open(self, root: Path) -> Columns:
+        """Open the table in a file or folder. Raises UserError."""
+
+    def read(
+        self,
+        name: str,
+        root: Path,
+        *,
+        features: Annotated[
+            list[str] | None,
+            Field(
+                description="the columns of a sample; default: all that are left but indices "
+                "and identifiers"
+            ),
+        ] = None,
+        label: Annotated[str, Field(description="the column of classes")] = LABEL,
+        client: Annotated[
+            str | None,
+            Field(
+                description="the column that says whose each sample is; default: 'client' "
+                "where there is one"
+            ),
+        ] = None,
+        split: Annotated[
+            str | None,
+            Field(
+                description="the column of 'train' and 'test', other rows are left out; "
+                "default: 'split' where there is one"
+            ),
+        ] = None,
+        encode: Annotated[
+            Literal["one-hot"] | None,
+            Field(
+                description="one-hot: an input, 0 or 1, for each category of the training rows, "
+                "for columns of texts and categories; other categories are all 0"
+            ),
+        ] = None,
+    ) -> Dataset:
+        table = self.open(root)
+        asked = {"label": label, "client": client, "split": split}
+        for key, column in asked.items():
+            if column is not None:
+                _refuse_unknown(root, key, column, table.names)
+        free = set(table.names) - set(asked.values())
+        client = client or (CLIENT if CLIENT in free else None)
+        split = split or (SPLIT if SPLIT in free else None)
+        roles = [column for column in (label, client, split) if column is not None]
+        checks.refuse_repeated(root, "column of label, client or split", roles)
+        if features is None:
+            columns, notes = _guess_features(root, table, roles)
+        else:
+            columns, notes = _named_features(root, table, label, features), []
+        labels = _read_labels(root, table, label)
+        order, tested, of_order = _order_rows(root, table, split, len(labels.numbers))
+        rows = {column: columns.pop(column)[order] for column in list(columns)}
+        trained = len(order) - tested
+        made = features_of.encode(root, table, rows, trained, encode is not None)
+        arrays = {
+            "x": made.x,
+            "y": labels.numbers[order],
+            "classes": np.array(labels.classes),
+        }
+        if spellings := checks.describe_spellings("classes", labels.names):
+            notes.append(f"{root}: {spellings}")
+        dataset = npz.make_dataset(
+            root,
+            arrays,
+            official_test=tested,
+            owners=_read_owners(root, table, client, order),
+            description=DataDescription(
+                tuple(made.names), label, client or "", tuple(labels.names)
+            ),
+        )
+        if not labels.names:
+            notes += npz.describe_gaps(root, dataset.y, labels.classes)
+        notes = [*dataset.notes, *table.notes, *notes, *of_order, *made.notes]
+        return replace(dataset, notes=tuple(notes))
+
+
+def _named_features(
+    root: Path, table: Columns, label: str, features: list[str]
+) -> dict[str, np.ndarray]:
+    """Read the columns that ``data.features`` names. Raises UserError."""
+    checks.refuse_repeated("data.features", "column", features)
+    if not features:
+        raise UserError("data.features = []: name the columns of a sample")
+    if label in features:
+        raise UserError(f"data.features: '{label}' is the column of labels")
+    for name in features:
+        _refuse_unknown(root, "features", name, table.names)
+    return {name: table.column(name) for name in features}
+
+
+def _guess_features(
+    root: Path, table: Columns, roles: list[str]
+) -> tuple[dict[str, np.ndarray], list[str]]:
+    """Read the columns that are left for features, and note those that are left out.
+
+    Raises UserError where none is left.
+    """
+    left = [name for name in table.names if name not in roles]
+    index = [name for name in left if name in table.index]
+    others = [name for name in left if name.lower() in (LABEL, CLIENT, SPLIT)]
+    columns = {}
+    for name in left:
+        if name not in index + others:
+            columns[name] = table.column(name)
+    left_out = {"pandas' index": index, "labels, clients or parts": others}
+    left_out["an identifier"] = features_of.find_identifiers(
+        columns, table.rows_by_file
+    )
+    for name in left_out["an identifier"]:
+        del columns[name]
+    if not columns:
+        raise UserError(f"{root}: no column is left for the samples: set data.features")
+    notes = []
+    for kind, names in left_out.items():
+        if names:
+            notes.append(
+                f"{root}: column {wording.list_names(names)} looks like {kind} and is no feature; "
+                "to use it, name all features in data.features"
+            )
+    return columns, notes
+
+
+def _refuse_unknown(root: Path, key: str, column: str, names: list[str]) -> None:
+    if column not in names:
+        raise UserError(
+            f"data.{key} = '{column}' is no column of {root}{suggest_from_many(column, names)}"
+        )
+
+
+def _order_rows(
+    root: Path, table: Columns, split: str | None, rows: int
+) -> tuple[np.ndarray, int, list[str]]:
+    """Return the rows that are taken, those for training first, how many are for
+    testing, and a note on the others. Raises UserError where none is for training.
+    """
+    parts = table.split
+    if split is not None:
+        parts = _list_texts(table, split)
+    if parts is None:
+        return np.arange(rows), 0, []
+    train = np.flatnonzero(parts == TRAIN)
+    test = np.flatnonzero(parts == TEST)
+    others = wording.list_names(np.setdiff1d(parts, [TRAIN, TEST]).tolist())
+    if not len(train):
+        raise UserError(
+            f"{root}: no row is for training: the parts are {others or TEST}, not '{TRAIN}'"
+        )
+    notes = []
+    if others:
+        left = rows - len(train) - len(test)
+        notes.append(
+            f"{root}: {left:,} of {rows:,} rows are neither '{TRAIN}' nor '{TEST}' ({others})"
+        )
+    return np.concatenate([train, test]), len(test), notes
+
+
+def _list_texts(table: Columns, column: str) -> np.ndarray:
+    """Return a column as texts, class numbers by their names."""
+    values = table.as_written(column)
+    names = table.class_names(column)
+    if names is not None:
+        values = np.array(names, object)[values]
+    return np.array([str(value) for value in values], object)
+
+
+def _read_labels(root: Path, table: Columns, name: str) -> _Labels:
+    """Read the labels. Raises UserError where they are neither numbers nor names."""
+    values = table.column(name)
+    if values.ndim != 1 or values.dtype.kind not in "iubO":
+        raise UserError(
+            f"{root}: the column '{name}' holds {values.dtype} {list(values.shape)}; labels "
+            "are class numbers 0, 1, …, as integers, or names"
+        )
+    if not len(values):
+        raise UserError(f"{root}: no rows")
+    values = table.as_written(name)
+    if values.dtype == object:
+        written, numbers = np.unique(values, return_inverse=True)
+        return _Labels(numbers.astype(np.int64), len(written), written.tolist())
+    class_names = table.class_names(name) or []
+    classes = len(class_names) or int(values.max()) + 1
+    if not 0 < classes <= npz.MOST_CLASSES:
+        raise UserError(
+            f"{root}: the column '{name}' has {classes:,} classes, from 1 to "
+            f"{npz.MOST_CLASSES:,} are allowed"
+        )
+    return _Labels(values.astype(np.int64), classes, class_names)
+
+
+def _read_owners(
+    root: Path, table: Columns, name: str | None, order: np.ndarray
+) -> Owners | None:
+    """Return the owners of samples, in the order of their numbers or names."""
+    if name is None:
+        given = table.clients
+        return None if given is None else replace(given, of=given.of[order])
+    values = table.as_written(name)
+    if values.ndim != 1:
+        raise UserError(
+            f"{root}: the column '{name}' holds lists or images; clients have one number or "
+            "name each"
+        )
+    return number_owners(values[order])
