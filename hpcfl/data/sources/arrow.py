@@ -220,8 +220,10 @@ def _read_class_names(file: File) -> dict[str, list[str]]:
         for column, feature in described.items():
             while isinstance(feature, list | dict) and "names" not in feature:
                 # a ClassLabel may be in lists
-                is_list = isinstance(feature, list)
-                feature = feature[0] if is_list else feature.get("feature")
+                inner = (
+                    feature if isinstance(feature, list) else [feature.get("feature")]
+                )
+                feature = inner[0]
             if feature is not None:
                 found[column] = untrusted_files.checked(feature["names"], list[str])
     for column, names in found.items():

@@ -101,16 +101,13 @@ def _encode_categories(
     where: str, name: str, values: np.ndarray, trained: int
 ) -> Features:
     """Encode a column by the categories of its first ``trained`` rows; others are zeros."""
-    import pandas  # takes a second to import and is needed here only
-
     known = np.unique(values[:trained])
     if len(known) > MOST_CATEGORIES:
         raise UserError(
             f"{where} has {len(known):,} categories, at most {MOST_CATEGORIES:,} are encoded; "
             "leave it out by data.features"
         )
-    categories = pandas.Categorical(values, categories=known)
-    encoded = pandas.get_dummies(categories, dtype=np.float32).to_numpy()
+    encoded = (values[:, None] == known).astype(np.float32)
     unknown = [str(category) for category in np.setdiff1d(values, known)]
     notes = []
     if unknown:

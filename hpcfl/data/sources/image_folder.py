@@ -92,9 +92,9 @@ class ImageFolder(Source):
             owned = _read_owners(Path(owners).expanduser(), root, images)
         else:
             owned = None
-        if isinstance(size, int):
-            size = [size, size]
-        x = _decode(images, size and (size[1], size[0]), MODES[channels])
+        height, width = size if isinstance(size, list) else (size, size)
+        resized = (width, height) if width and height else None
+        x = _decode(images, resized, MODES[channels])
         tested = sum(image.tested for image in images)
         return Dataset(
             root.name,

@@ -238,9 +238,9 @@ def _describe_scales(
     smallest = flat.min(axis=1).astype(float)
     largest = np.maximum(flat.max(axis=1), -smallest)
     is_test = np.arange(len(x)) >= len(x) - official_test
-    groupings = [(is_test.astype(int), ("training samples", "test samples"))]
+    groupings = [(is_test.astype(int), ["training samples", "test samples"])]
     if owners is not None:
-        groupings.append((owners.of, tuple(f"client '{one}'" for one in owners.names)))
+        groupings.append((owners.of, [f"client '{one}'" for one in owners.names]))
     notes = []
     for group, names in groupings:
         present = np.unique(group)

@@ -142,7 +142,7 @@ def _read_arrays(path: Path) -> Arrays:
         if not isinstance(samples, dict) or not {"x", "y"} <= set(samples):
             raise ValueError("it holds no dictionary of 'x' and 'y'")
         x = _convert_samples(samples["x"], most=len(content))
-        y = _convert_numbers(samples["y"], most=len(content))
+        y = convert_numbers(samples["y"], most=len(content))
         if y.dtype.kind not in "iu":
             raise ValueError(f"y is {y.dtype}, it must hold integers")
         return {"x": x, "y": y.astype(np.int64)}
@@ -182,7 +182,7 @@ def _convert_samples(x: Any, most: int) -> np.ndarray:
         x = np.stack(x)
     if isinstance(x, list) or x.dtype == object:
         return _convert_texts(x, most)
-    values = _convert_numbers(x, most)
+    values = convert_numbers(x, most)
     is_tokens = values.dtype.kind == "i" and values.ndim == 2
     return values.astype(np.int64 if is_tokens else np.float32)
 
@@ -198,13 +198,13 @@ def _convert_texts(rows: Any, most: int) -> np.ndarray:
         if len(tokens) * len(rows) > most:  # one list may stand in many places
             raise ValueError("its texts have more tokens than the file has bytes")
         texts.append(tokens)
-    array = np.array(texts)  # it refuses lists of different lengths
+    array: np.ndarray = np.array(texts)  # it refuses lists of different lengths
     if array.dtype.kind != "i" or array.ndim != 2:
         raise ValueError("its texts hold something other than integers")
     return array.astype(np.int64)
 
 
-def _convert_numbers(values: Any, most: int) -> np.ndarray:
+def convert_numbers(values: Any, most: int) -> np.ndarray:
     """Return an array, or a list, of numbers. Raises ValueError, also where an array
     claims to be larger than the ``most`` bytes that were read.
     """

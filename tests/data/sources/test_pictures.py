@@ -1,4 +1,4 @@
-"""Images of a user: decoded as they look, or refused."""
+"""Pictures of a user: decoded as they look, or refused."""
 
 import io
 
@@ -6,28 +6,28 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from hpcfl.data.sources import _images
+from hpcfl.data.sources import pictures
 from hpcfl.errors import UserError
 
 # Two columns, dark and bright; the first row is darker.
 GREY = np.array([[10, 200], [20, 210], [30, 220]], np.uint8)
 
 
-def decoded(image, kind="PNG", mode=None, **options):
+def decode(image, kind="PNG", mode=None, **options):
     file = io.BytesIO()
     image.save(file, kind, **options)
     file.seek(0)
-    return _images.decoded(file, "a.file", kind, mode=mode)
+    return pictures.decode(file, "a.file", kind, mode=mode)
 
 
 @pytest.mark.parametrize("kind", ["PNG", "BMP", "PPM", "TIFF"])
 def test_grey_values_are_kept(kind):
-    assert decoded(Image.fromarray(GREY), kind).tolist() == [GREY.tolist()]
+    assert decode(Image.fromarray(GREY), kind).tolist() == [GREY.tolist()]
 
 
 def test_a_palette_becomes_colours():
     image = Image.fromarray(GREY).convert("P")
-    assert decoded(image).tolist() == [GREY.tolist()] * 3
+    assert decode(image).tolist() == [GREY.tolist()] * 3
 
 
 def test_an_image_is_turned_as_its_orientation_says():
@@ -35,14 +35,14 @@ def test_an_image_is_turned_as_its_orientation_says():
     exif[0x0112] = 6  # the camera was turned: show it turned by 90° clockwise
     image = Image.fromarray(GREY)
     turned = np.rot90(GREY, -1)
-    assert decoded(image, exif=exif).tolist() == [turned.tolist()]
+    assert decode(image, exif=exif).tolist() == [turned.tolist()]
 
 
 def test_an_alpha_channel_that_hides_nothing_is_dropped():
     image = Image.fromarray(GREY).convert("RGBA")
-    assert decoded(image).tolist() == [GREY.tolist()] * 3
+    assert decode(image).tolist() == [GREY.tolist()] * 3
     image = Image.fromarray(GREY).convert("LA")
-    assert decoded(image).tolist() == [GREY.tolist()]
+    assert decode(image).tolist() == [GREY.tolist()]
 
 
 def transparent(mode):
@@ -74,12 +74,12 @@ def test_an_image_that_holds_more_is_refused(image, options, told):
     if options.get("transparency") == 0:
         image.putpixel((0, 0), 0)
     with pytest.raises(UserError, match=told):
-        decoded(image, **options)
+        decode(image, **options)
 
 
 def test_floats_are_refused():
     with pytest.raises(UserError, match="mode 'F'"):
-        decoded(Image.fromarray(GREY.astype(np.float32)), "TIFF")
+        decode(Image.fromarray(GREY.astype(np.float32)), "TIFF")
 
 
 @pytest.mark.parametrize("kind", ["PNG", "JPEG", "BMP", "TIFF", "WEBP"])
@@ -90,4 +90,4 @@ def test_a_truncated_file_is_refused(kind):
     content = file.getvalue()
     cut = io.BytesIO(content[: len(content) // 2])
     with pytest.raises(UserError, match=r"a\.file: cannot be read as an image"):
-        _images.decoded(cut, "a.file", kind)
+        pictures.decode(cut, "a.file", kind)

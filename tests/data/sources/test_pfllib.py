@@ -8,30 +8,21 @@ import zipfile
 
 import numpy as np
 import pytest
+from user_data import load, refusal
 
-from hpcfl.data import datasets, partition
+from hpcfl.data import partition
 from hpcfl.data.partitions.by_client import plugin as by_client
 from hpcfl.data.sources import pfllib
-from hpcfl.errors import UserError
-from hpcfl.experiment import config
 
 X = np.arange(8, dtype=np.float32).reshape(2, 1, 2, 2) / 4 - 1
 Y = np.array([1, 0])
 SIZES = "Size of samples for labels in clients"
 
 
-def load(root):
-    return datasets.load(config.Data(dataset="pfllib", file=str(root)))
-
-
 def packed(pickled, header=None):
     """The .npz file of an array of objects without dimensions, around its pickle."""
     array = io.BytesIO()
-    header = header or {
-        "descr": "|O",
-        "fortran_order": False,
-        "shape": (),
-    }
+    header = header or {"descr": "|O", "fortran_order": False, "shape": ()}
     np.lib.format.write_array_header_1_0(array, header)
     file = io.BytesIO()
     with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
@@ -73,7 +64,7 @@ def folder(root, train, test, write=as_numpy, **keys):
 @pytest.mark.parametrize(
     "write", [as_numpy, named("numpy.core.multiarray"), named("numpy._core.multiarray")]
 )
-def test_d12_pfllibs_split_is_taken_as_it_is(tmp_path, write):
+def test_pfllibs_split_is_taken_as_it_is(tmp_path, write):
     """Twelve clients, so that the order of names, 10 before 2, is another one."""
     train = [(X + client, Y) for client in range(12)]
     test = [(X[:1] - client, Y[:1]) for client in range(12)]
@@ -90,7 +81,7 @@ def test_d12_pfllibs_split_is_taken_as_it_is(tmp_path, write):
         alpha=0.1,
         **{SIZES: sizes},
     )
-    data = load(root)
+    data = load("pfllib", root)
     assert (data.name, data.classes, data.shape) == ("MNIST", 10, (1, 2, 2))
     assert data.official_test == 12 and len(data.y) == 36
     assert data.normalise(data.x).equal(data.x)  # PFLlib has normalised them
@@ -103,44 +94,52 @@ def test_d12_pfllibs_split_is_taken_as_it_is(tmp_path, write):
         assert data.y[split.test[client]].tolist() == [1]
 
 
-def test_d12_a_folder_without_config_is_shakespeares(tmp_path):
+def test_a_folder_without_config_is_shakespeares(tmp_path):
     tokens = np.array([[1, 2, 3], [80, 0, 7]])
-    data = load(folder(tmp_path / "s", [(tokens, Y)], [(tokens[:1], Y[:1])]))
+    data = load("pfllib", folder(tmp_path / "s", [(tokens, Y)], [(tokens[:1], Y[:1])]))
     assert data.x.tolist() == [[1, 2, 3], [80, 0, 7], [1, 2, 3]]
     assert data.vocabulary == 81 and data.official_test == 1
 
 
-def test_d12_texts_are_lists_with_their_lengths(tmp_path):
+def test_texts_are_lists_with_their_lengths(tmp_path):
     """Of AG News: np.array of (list, length) is an array of objects [n, 2]."""
     texts = np.array([([5, 6, 0], 3), ([7, 0, 0], 3)], dtype=object)
     assert texts.shape == (2, 2)
     keys = {"num_clients": 1, "num_classes": 4}
-    data = load(folder(tmp_path / "n", [(texts, Y)], [([([9, 1, 1], 3)], [3])], **keys))
+    data = load(
+        "pfllib",
+        folder(tmp_path / "n", [(texts, Y)], [([([9, 1, 1], 3)], [3])], **keys),
+    )
     assert data.x.tolist() == [[5, 6, 0], [7, 0, 0], [9, 1, 1]]
     assert data.vocabulary == 10 and data.y.tolist() == [1, 0, 3]
 
 
-def test_d12_omniglot_is_a_list_of_arrays_without_sizes(tmp_path):
+def test_omniglot_is_a_list_of_arrays_without_sizes(tmp_path):
     images = [np.eye(3, dtype=bool)[None], np.zeros((1, 3, 3), dtype=bool)]
     keys = {
         "num_clients": 1,
         "num_classes": 50,
         SIZES: None,
     }
-    data = load(folder(tmp_path / "o", [(images, [49, 0])], [(images, [3, 4])], **keys))
+    data = load(
+        "pfllib",
+        folder(tmp_path / "o", [(images, [49, 0])], [(images, [3, 4])], **keys),
+    )
     assert data.shape == (1, 3, 3) and data.classes == 50
     assert data.normalise(data.x)[0, 0].tolist() == np.eye(3).tolist()
     assert data.y.tolist() == [49, 0, 3, 4]
 
 
 @pytest.mark.parametrize("kind", [np.uint8, np.float64, np.int16])
-def test_d12_values_are_taken_as_they_are(tmp_path, kind):
+def test_values_are_taken_as_they_are(tmp_path, kind):
     images = np.full((2, 1, 2, 2), 200).astype(kind)
-    data = load(folder(tmp_path / "v", [(images, Y)], [(images, Y.astype(np.int32))]))
+    data = load(
+        "pfllib", folder(tmp_path / "v", [(images, Y)], [(images, Y.astype(np.int32))])
+    )
     assert (data.normalise(data.x) == 200).all() and data.vocabulary is None
 
 
-def test_d12_numpys_numbers_may_lie_in_a_list(tmp_path):
+def test_numpys_numbers_may_lie_in_a_list(tmp_path):
     labels = [np.int64(1), np.int64(0)]
     for number, module in enumerate(
         ["numpy.core.multiarray", "numpy._core.multiarray"]
@@ -148,7 +147,7 @@ def test_d12_numpys_numbers_may_lie_in_a_list(tmp_path):
         root = folder(
             tmp_path / str(number), [(X, labels)], [(X, labels)], named(module)
         )
-        assert load(root).y.tolist() == [1, 0, 1, 0]
+        assert load("pfllib", root).y.tolist() == [1, 0, 1, 0]
 
 
 class Call:
@@ -177,6 +176,9 @@ HUGE = (
 )  # numpy.ndarray((1 << 40,), "u1"), which is never filled
 
 
+FLOATS = {"descr": "<f4", "fortran_order": False, "shape": (3,)}
+
+
 @pytest.mark.parametrize(
     ("content", "told"),
     [
@@ -187,172 +189,102 @@ HUGE = (
         (packed(whole({"x": X})), "no dictionary of 'x' and 'y'"),
         (packed(whole({"x": X.astype("U8"), "y": Y})), "it holds <U8 where numbers"),
         (packed(whole({"x": X, "y": np.array([1, None])})), "it holds object where"),
-        (packed(whole({"x": [([1, 2], 2), ([1], 1)], "y": Y})), "as many tokens each"),
-        (
-            packed(whole({"x": [([1, 2], 2), ([1, 0], 3)], "y": Y})),
-            "a text of 2 tokens states 3",
-        ),
-        (packed(whole({"x": [("ab", 2), ("cd", 2)], "y": Y})), "must be lists"),
+        (packed(whole({"x": [([1, 2], 2), ([1], 1)], "y": Y})), "inhomogeneous"),
+        (packed(whole({"x": [([1, 2], 2), ([1, 0], 3)], "y": Y})), "with their lengths"),
+        (packed(whole({"x": [("ab", 2), ("cd", 2)], "y": Y})), "with their lengths"),
         (packed(whole({"x": [(["a"], 1), (["b"], 1)], "y": Y})), "other than integers"),
         (packed(whole({"x": [([0] * 9, 1)] * 99, "y": Y})), "more tokens than"),
         (packed(whole({"x": [np.zeros(99)] * 99, "y": Y})), "more bytes than the file"),
-        (packed(HUGE), "no array without dimensions|allocate"),
-        (
-            packed(whole({"x": X[:1], "y": Y})),
-            r"x is float32 \[1, 1, 2, 2\] and y int64 \[2\]",
-        ),
-        (packed(whole({"x": X, "y": Y / 2})), r"y float64 \[2\]"),
+        (packed(HUGE), ""),
+        (packed(whole({"x": X[:1], "y": Y})), "x has the shape (1, 1, 2, 2) and y (2,)"),
+        (packed(whole({"x": X, "y": Y / 2})), "y is float64"),
         (packed(b""), "Ran out of input"),
         (packed(whole({"x": X, "y": Y})[:-20]), "pickle"),
-        (
-            packed(
-                b"",
-                {
-                    "descr": "<f4",
-                    "fortran_order": False,
-                    "shape": (3,),
-                },
-            ),
-            r"float32 \[3\]",
-        ),
+        (packed(b"", FLOATS), "float32 [3]"),
         (b"PK\x03\x04", "zip file"),
         (b"", "zip file"),
     ],
     # A packed file holds the time, and all processes must call a test alike.
     ids=lambda value: "file" if isinstance(value, bytes) else None,
-)
-def test_d12_what_is_none_of_pfllibs_is_one_line_and_runs_nothing(
+)  # fmt: skip
+def test_files_of_anything_else_are_refused_and_run_nothing(
     tmp_path, monkeypatch, content, told
 ):
     monkeypatch.chdir(tmp_path)
     root = folder(tmp_path / "MNIST", [(X, Y)] * 2, [(X, Y)] * 2)
     path = root / "test" / "1.npz"
     path.write_bytes(content)
-    with pytest.raises(UserError, match=f"^{path}: .*({told})") as caught:
-        load(root)
-    assert "\n" not in str(caught.value) and not (tmp_path / "made").exists()
+    line = refusal("pfllib", root)
+    assert line.startswith(f"{path}: ") and told in line
+    assert not (tmp_path / "made").exists()
 
 
-def test_d12_an_array_that_only_claims_its_size_is_refused(tmp_path):
+def test_an_array_that_only_claims_its_size_is_refused(tmp_path):
     """A view of one number that is to be ten million."""
     wide = np.lib.stride_tricks.as_strided(np.zeros(1), (5000, 2000), (0, 0))
     with pytest.raises(ValueError, match="an array of 80,000,000 bytes from 99"):
-        pfllib._numbers(wide, most=99)
+        pfllib.convert_numbers(wide, most=99)
 
 
-def test_d12_a_file_holds_one_array(tmp_path):
+def test_a_file_holds_one_array(tmp_path):
     root = folder(tmp_path / "MNIST", [(X, Y)], [(X, Y)])
     np.savez(root / "train" / "0.npz", x=X, y=Y)
-    with pytest.raises(UserError, match=r"0\.npz: .*it must hold data\.npy alone"):
-        load(root)
+    assert "it must hold data.npy alone" in refusal("pfllib", root)
 
 
-@pytest.mark.parametrize(
-    ("removed", "told"),
-    [
-        ("train/1.npz", r"train/1\.npz: no such file; 3 clients have train/0\.npz to"),
-        ("test/2.npz", r"test/2\.npz: no such file; 3 clients"),
-    ],
-)
+@pytest.mark.parametrize("removed", ["train/1.npz", "test/2.npz"])
 @pytest.mark.parametrize("keys", [{}, {"num_clients": 3, "num_classes": 2}])
-def test_d12_a_missing_client_is_named(tmp_path, removed, told, keys):
+def test_a_missing_client_is_named(tmp_path, removed, keys):
     root = folder(tmp_path / "MNIST", [(X, Y)] * 3, [(X, Y)] * 3, **keys)
     (root / removed).unlink()
-    with pytest.raises(UserError, match=told):
-        load(root)
+    assert f"{root / removed}: no such file; 3 clients have" in refusal("pfllib", root)
 
 
 @pytest.mark.parametrize(
     ("keys", "told"),
     [
-        ({"num_clients": 1, "num_classes": 2}, "num_clients = 1, but .* of client 1"),
-        ({"num_clients": 3, "num_classes": 2}, r"train/2\.npz: no such file; 3 cl"),
-        (
-            {"num_clients": 2, "num_classes": 1},
-            r"config\.json: says num_classes = 1, but there are samples of class 1",
-        ),
-        (
-            {
-                "num_clients": 2,
-                "num_classes": 2,
-                SIZES: [[[0, 2], [1, 2]], [[0, 3], [1, 1]]],
-            },
-            r"client 1 has 4 samples, by class {0: 2, 1: 2}; config.json says {0: 3, 1: 1}",
-        ),
-        (
-            {
-                "num_clients": 2,
-                "num_classes": 2,
-                SIZES: [[[0, 2], [1, 2]]],
-            },
-            r"config\.json: has the sizes of 1 clients, there are 2",
-        ),
-        (
-            {
-                "num_clients": 2,
-                "num_classes": 2,
-                SIZES: [[[0, 1], [0, 2], [1, 2]], [[0, 2], [1, 2]]],
-            },
-            r"config\.json: client 0 has a class twice",
-        ),
-        (
-            {"num_clients": "many", "num_classes": 2},
-            r"config\.json: cannot be read as PFLlib's",
-        ),
-        (
-            {"num_clients": 0, "num_classes": 2},
-            r"config\.json: cannot be read as PFLlib's",
-        ),
-        (
-            {"num_clients": 9**9, "num_classes": 2},
-            "at most 100,000 clients; it has 387,420,489",
-        ),
+        ({"num_clients": 1}, "num_clients = 1, but there is a file of client 1"),
+        ({"num_clients": 3}, "train/2.npz: no such file; 3 clients"),
+        ({"num_clients": "many"}, "config.json: cannot be read as PFLlib's"),
+        ({"num_clients": 9**9}, "at most 100,000 clients; it has 387,420,489"),
+        ({"num_classes": 1}, "y holds the class number 1; it must be below 1"),
+        ({SIZES: [[[0, 2], [1, 2]], [[0, 3], [1, 1]]]}, "client 1 has 4 samples"),
+        ({SIZES: [[[0, 2], [1, 2]]]}, "has the sizes of 1 clients, there are 2"),
+        ({SIZES: [[[0, 1], [0, 1], [1, 2]], [[0, 2], [1, 2]]]}, "client 0 has 4 samples"),
     ],
-)
-def test_d12_a_config_that_says_otherwise_is_refused(tmp_path, keys, told):
+)  # fmt: skip
+def test_a_config_that_says_otherwise_is_refused(tmp_path, keys, told):
+    keys = {"num_clients": 2, "num_classes": 2, **keys}
     root = folder(tmp_path / "MNIST", [(X, Y)] * 2, [(X, Y)] * 2, **keys)
-    with pytest.raises(UserError, match=told) as caught:
-        load(root)
-    assert "\n" not in str(caught.value)
+    assert told in refusal("pfllib", root)
 
 
-def test_d12_more_classes_than_there_are_samples_of_are_noted(tmp_path):
+def test_more_classes_than_there_are_samples_of_are_noted(tmp_path):
     keys = {"num_clients": 2, "num_classes": 3}
-    data = load(folder(tmp_path / "MNIST", [(X, Y)] * 2, [(X, Y)] * 2, **keys))
+    root = folder(tmp_path / "MNIST", [(X, Y)] * 2, [(X, Y)] * 2, **keys)
+    data = load("pfllib", root)
     assert data.classes == 3
     assert "num_classes = 3, the files have samples of 2 classes" in data.notes[-1]
 
 
 @pytest.mark.parametrize("name", ["01.npz", "0 (1).npz", "x.npz"])
-def test_d12_a_file_of_no_client_is_refused(tmp_path, name):
+def test_a_file_of_no_client_is_refused(tmp_path, name):
     root = folder(tmp_path / "MNIST", [(X, Y)] * 2, [(X, Y)] * 2)
     as_numpy(root / "train" / name, {"x": X, "y": Y})
-    with pytest.raises(UserError, match=r"must be called K\.npz"):
-        load(root)
+    assert "must be called K.npz" in refusal("pfllib", root)
 
 
-def test_d12_files_that_differ_are_named(tmp_path):
+def test_files_that_differ_are_named(tmp_path):
     root = folder(tmp_path / "shape", [(X, Y)] * 2, [(X, Y), (X[..., :1], Y)])
-    with pytest.raises(UserError, match=r"test/1\.npz: x is .*train/0\.npz"):
-        load(root)
+    assert "test/1.npz: x is" in refusal("pfllib", root)
     wrong = X.astype(float)
     wrong[1, 0] = np.inf
     root = folder(tmp_path / "values", [(X.astype(float), Y)] * 2, [(wrong, Y)] * 2)
-    with pytest.raises(UserError, match=r"test/0\.npz: x\[1, 0.*\] is inf"):
-        load(root)
+    assert "test/0.npz: x[1, 0, 0, 0] is inf" in refusal("pfllib", root)
 
 
-def test_d12_a_folder_of_something_else_is_told(tmp_path):
-    with pytest.raises(
-        UserError, match=r"train: cannot be read as a folder of PFLlib's"
-    ):
-        load(tmp_path)
-    (tmp_path / "train").mkdir()
-    (tmp_path / "test").mkdir()
-    with pytest.raises(
-        UserError, match=r"must hold PFLlib's train/K\.npz .* it has 0$"
-    ):
-        load(tmp_path)
+def test_a_folder_of_something_else_is_refused(tmp_path):
+    assert "must hold PFLlib's train/K.npz" in refusal("pfllib", tmp_path)
     (tmp_path / "config.json").write_text("[]")
-    with pytest.raises(UserError, match=r"config\.json: cannot be read as PFLlib's"):
-        load(tmp_path)
+    line = refusal("pfllib", tmp_path)
+    assert "config.json: cannot be read as PFLlib's" in line

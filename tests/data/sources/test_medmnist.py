@@ -1,0 +1,67 @@
+"""MedMNIST's sets: heterogeneity.md D4."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from user_data import load, md5, numbers, refusal
+
+from hpcfl.data.sources import medmnist
+
+
+def medmnist_files(root, name, monkeypatch, side=28):
+    """A set of MedMNIST's of three training, one validation and two test images, as
+    their package writes it; returns the images.
+    """
+    known = medmnist.plugins[name].known
+    shape = (side, side, 3) if known.channels == 3 else (side, side)
+    images = numbers(5, 6, *shape)
+    labels = np.array([[0], [1], [0], [1], [1], [0]], np.uint8)
+    spans = {
+        "train": slice(0, 3),
+        "val": slice(3, 4),
+        "test": slice(4, 6),
+    }
+    arrays = {f"{part}_images": images[span] for part, span in spans.items()}
+    arrays |= {f"{part}_labels": labels[span] for part, span in spans.items()}
+    file = f"{name}.npz" if side == 28 else f"{name}_{side}.npz"
+    np.savez_compressed(root / file, **arrays)
+    checksum = {"md5" if side == 28 else "md5_64": md5(root / file)}
+    known = known._replace(train=3, test=2, **checksum)
+    source = medmnist.make_source(name, known)
+    monkeypatch.setitem(medmnist.plugins, name, source)
+    return images
+
+
+@pytest.mark.parametrize("name", medmnist.plugins)
+def test_each_set_of_medmnist_leaves_its_validation_part_out(
+    tmp_path, monkeypatch, name
+):
+    images = medmnist_files(tmp_path, name, monkeypatch)
+    data = load(name, tmp_path)
+    assert data.y.tolist() == [0, 1, 0, 1, 0] and data.official_test == 2
+    assert data.classes == medmnist.plugins[name].known.classes
+    kept = np.delete(images, 3, axis=0)
+    expected = kept.transpose(0, 3, 1, 2) if kept.ndim == 4 else kept[:, None]
+    assert np.array_equal(data.x.numpy(), expected) and data.x.is_contiguous()
+
+
+def test_images_of_64_pixels(tmp_path, monkeypatch):
+    images = medmnist_files(tmp_path, "bloodmnist", monkeypatch, side=64)
+    data = load("bloodmnist", tmp_path, size=64)
+    assert data.shape == (3, 64, 64) and data.classes == 8
+    assert np.array_equal(data.x[0].numpy(), images[0].transpose(2, 0, 1))
+    line = refusal("bloodmnist", tmp_path, size=32)
+    assert "data.size = 32: must be 28 or 64" in line
+    (tmp_path / "bloodmnist_64.npz").unlink()
+    line = refusal("bloodmnist", tmp_path, size=64)
+    assert "bloodmnist_64.npz: no such file; it is https://zenodo.org/" in line
+
+
+def test_another_size_is_refused(tmp_path, monkeypatch):
+    medmnist_files(tmp_path, "octmnist", monkeypatch)
+    source = medmnist.plugins["octmnist"]
+    other = replace(source, known=source.known._replace(test=1000))
+    monkeypatch.setitem(medmnist.plugins, "octmnist", other)
+    line = refusal("octmnist", tmp_path)
+    assert "3 + 1,000 samples; its files have 3 + 2" in line

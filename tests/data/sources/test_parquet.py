@@ -1,0 +1,87 @@
+"""Tables in Parquet as pyarrow writes them (heterogeneity.md D11)."""
+
+import sys
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import torch
+from arrow_tables import femnist, made
+from user_data import load, owned, refusal
+
+from hpcfl.data.sources import parquet
+
+FEMNIST = {"features": ["image"], "label": "character", "client": "writer_id"}
+
+
+def test_images_of_clients(tmp_path):
+    pq.write_table(femnist(), tmp_path / "f.parquet", row_group_size=2)
+    data = load("parquet", tmp_path / "f.parquet", **FEMNIST)
+    assert data.x.shape == (4, 1, 2, 3) and data.x.dtype == torch.uint8
+    assert data.x[:, 0, 0, 0].tolist() == [0, 10, 20, 30]
+    assert data.y.tolist() == [0, 1, 1, 0] and data.classes == 3
+    assert owned(data) == {"w10": [1], "w2": [0, 2, 3]}  # sorted, as Flower's
+    assert data.official_test == 0
+
+
+def test_files_of_a_folder_are_parts(tmp_path):
+    """As Hugging Face names them."""
+    names = ["train-00000-of-00002", "train-00001-of-00002", "my_test", "validation"]
+    for number, name in enumerate(names):
+        pq.write_table(femnist()[number : number + 1], tmp_path / f"{name}.parquet")
+    data = load("parquet", tmp_path, **FEMNIST)
+    assert data.x[:, 0, 0, 0].tolist() == [0, 10, 20] and data.official_test == 1
+    assert owned(data) == {"w10": [1], "w2": [0, 2]}
+    assert "1 of 4 rows are neither 'train' nor 'test'" in data.notes[0]
+    (tmp_path / "my_test.parquet").rename(tmp_path / "north.parquet")
+    line = refusal("parquet", tmp_path, **FEMNIST)
+    assert "north.parquet: is named by no part" in line
+    (tmp_path / f"{names[0]}.parquet").unlink()
+    line = refusal("parquet", tmp_path, **FEMNIST)
+    assert "is one of 2 files, of which 1 are there" in line
+
+
+def test_columns_of_numbers_are_the_features_that_are_left(tmp_path):
+    columns = {
+        "age": [30, 41, 52],
+        "income": [0.5, 1.0, 2.0],
+        "label": pa.array(["no", "yes", "no"]).dictionary_encode(),
+        "client": [10, 9, 10],
+        "split": ["train", "train", "test"],
+    }
+    path = tmp_path / "t.parquet"
+    pq.write_table(pa.table(columns), path)
+    data = load("parquet", path)
+    assert data.x.tolist() == [[30, 0.5], [41, 1], [52, 2]]
+    assert data.normalise(data.x).equal(data.x)
+    assert data.y.tolist() == [0, 1, 0] and data.official_test == 1
+    assert owned(data) == {"9": [1], "10": [0, 2]}
+    one = load("parquet", path, features=["income"], label="age")
+    assert one.shape == (1,) and one.classes == 53
+
+
+def test_files_that_are_no_parquet(tmp_path):
+    path = tmp_path / "a.parquet"
+    assert "a.parquet: no such file" in refusal("parquet", path)
+    assert "must hold .parquet files" in refusal("parquet", tmp_path)
+    path.write_bytes(b"PAR1 and nothing")
+    assert "a.parquet: cannot be read as a Parquet file" in refusal("parquet", tmp_path)
+    pq.write_table(made(), path)
+    content = path.read_bytes()
+    path.write_bytes(content[:6] + bytes(20) + content[26:])
+    assert "a.parquet: cannot be read as a Parquet file" in refusal("parquet", path)
+
+
+def test_a_file_that_would_fill_the_memory(tmp_path, monkeypatch):
+    monkeypatch.setattr(parquet, "UNPACKED", 1000)
+    monkeypatch.setattr(parquet, "RATIO", 2)
+    table = made(x=[0.0] * 10_000, label=[0] * 10_000)
+    path = tmp_path / "t.parquet"
+    pq.write_table(table, path, use_dictionary=False)
+    assert "it would grow from" in refusal("parquet", path)
+
+
+def test_without_pyarrow(tmp_path, monkeypatch):
+    pq.write_table(made(), tmp_path / "t.parquet")
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    line = refusal("parquet", tmp_path / "t.parquet")
+    assert 'missing: pip install ".[parquet]"' in line

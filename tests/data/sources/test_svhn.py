@@ -1,0 +1,62 @@
+"""SVHN: heterogeneity.md D3, as torchvision reads it."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import scipy.io
+from user_data import load, md5, numbers, refusal
+
+from hpcfl.data.sources import svhn
+from hpcfl.data.vision import torchvision
+
+
+@pytest.fixture
+def svhn_files(tmp_path, monkeypatch):
+    """Three training images, two test images and two further ones."""
+    sizes = {
+        svhn.TRAIN: 3,
+        svhn.TEST: 2,
+        svhn.EXTRA: 2,
+    }
+    for seed, (file, size) in enumerate(sizes.items()):
+        labels = np.array([10, 1, 9][:size], np.uint8)[:, None]
+        arrays = {"X": numbers(seed, 32, 32, 3, size), "y": labels}
+        scipy.io.savemat(tmp_path / file, arrays, do_compression=True)
+    checksums = {file: md5(tmp_path / file) for file in (svhn.TRAIN, svhn.TEST)}
+    further = {svhn.EXTRA: md5(tmp_path / svhn.EXTRA)}
+    source = replace(svhn.plugin, checksums=checksums, further=further)
+    monkeypatch.setattr(svhn, "plugin", source)
+    monkeypatch.setattr(svhn, "SIZES", sizes)
+    return tmp_path
+
+
+@pytest.mark.slow
+def test_svhn_is_as_torchvision_reads_it(svhn_files, monkeypatch):
+    known = {**svhn.plugin.checksums, **svhn.plugin.further}
+    split_list = {
+        file.partition("_")[0]: ["", file, checksum] for file, checksum in known.items()
+    }
+    monkeypatch.setattr(torchvision.datasets.SVHN, "split_list", split_list)
+    data = load("svhn", svhn_files, extra=True)
+    assert data.official_test == 2 and data.x.is_contiguous()
+    spans = {
+        "train": slice(0, 3),
+        "extra": slice(3, 5),
+        "test": slice(5, 7),
+    }
+    for split, span in spans.items():
+        theirs = torchvision.datasets.SVHN(svhn_files, split)
+        assert np.array_equal(data.x[span].numpy(), theirs.data)
+        assert np.array_equal(data.y[span].numpy(), theirs.labels)
+
+
+def test_the_further_images_are_read_where_they_are_asked_for(svhn_files):
+    data = load("svhn", svhn_files)
+    assert data.y.tolist() == [0, 1, 9, 0, 1]  # 10 is the digit 0
+    assert data.x.shape == (5, 3, 32, 32)
+    (svhn_files / svhn.EXTRA).unlink()
+    assert len(load("svhn", svhn_files).y) == 5
+    line = refusal("svhn", svhn_files, extra=True)
+    assert line.endswith("extra_32x32.mat")
+    assert "extra_32x32.mat: no such file; it is http://" in line

@@ -1,0 +1,92 @@
+"""Columns of tables: which are features, labels, clients and parts."""
+
+import numpy as np
+import pandas as pd
+import pytest
+from user_data import load, refusal
+
+ROWS = 12
+
+
+def save(path, **columns):
+    """Write rows of two features, a label and a client as CSV or Parquet."""
+    generator = np.random.default_rng(3)
+    table = {
+        "a": generator.random(ROWS),
+        "b": generator.integers(0, 4, ROWS),
+        "label": np.arange(ROWS) % 2,
+        "client": np.arange(ROWS) % 3,
+    }
+    frame = pd.DataFrame(table | columns)
+    if path.suffix == ".csv":
+        frame.to_csv(path, index=False)
+    else:
+        frame.sort_values("a").to_parquet(path)
+    return path
+
+
+def test_a_column_that_features_names_is_used_whatever_it_looks_like(tmp_path):
+    path = save(tmp_path / "t.parquet", patient_id=np.arange(ROWS))
+    data = load("parquet", path)
+    assert data.description.features == ("a", "b") and len(data.notes) == 2
+    assert "__index_level_0__ looks like pandas' index" in data.notes[0]
+    assert "patient_id looks like an identifier" in data.notes[1]
+    named = ["patient_id", "__index_level_0__"]
+    data = load("parquet", path, features=named)
+    assert data.description.features == tuple(named) and data.notes == ()
+
+
+def test_other_columns_of_labels_and_clients_are_no_features(tmp_path):
+    """Where keys name others, features would tell the class or the client."""
+    table = {"hospital": np.arange(ROWS) % 2, "disease": np.arange(ROWS) % 3}
+    path = save(tmp_path / "t.csv", Split=0.5, **table)
+    data = load("csv", path, label="disease", client="hospital")
+    assert data.description.features == ("a", "b")
+    assert "label, client, Split looks like labels, clients" in data.notes[0]
+
+
+def test_a_lone_column_of_different_words_is_a_text(tmp_path):
+    path = tmp_path / "t.csv"
+    names = pd.DataFrame({"name": [f"n{n}" for n in range(ROWS)], "label": 0})
+    names.to_csv(path, index=False)
+    assert load("csv", path).vocabulary == ROWS + 1
+
+
+@pytest.mark.parametrize(
+    ("keys", "told"),
+    [
+        ({"label": "lable"}, "data.label = 'lable' is no column of"),
+        ({"client": "user"}, "data.client = 'user' is no column of"),
+        ({"features": ["y"]}, "data.features = 'y' is no column of"),
+        ({"features": ["a", "a"]}, "column 'a' stands 2 times"),
+        ({"features": ["label"]}, "'label' is the column of labels"),
+        ({"features": []}, "name the columns of a sample"),
+        ({"client": "label"}, "'label' stands 2 times"),
+        ({"label": "a"}, "the column 'a' holds float64 [12]; labels are"),
+        ({"split": "b"}, "no row is for training: the parts are 0, 1, 2, 3"),
+    ],
+)
+def test_keys_that_name_no_such_column_are_refused(tmp_path, keys, told):
+    assert told in refusal("csv", save(tmp_path / "t.csv"), **keys)
+
+
+def test_labels_that_are_no_class_numbers_are_refused(tmp_path):
+    for label, told in (
+        (-1, "y must hold class numbers"),
+        (10**7, "has 10,000,001 classes, from 1 to 100,000"),
+    ):
+        path = save(tmp_path / "t.csv", label=[0] * 11 + [label])
+        assert told in refusal("csv", path)
+    path.write_text("label\n0\n")
+    assert "no column is left for the samples: set data.features" in refusal(
+        "csv", path
+    )
+
+
+def test_names_that_differ_in_spaces_or_case_alone_are_noted(tmp_path):
+    path = tmp_path / "t.csv"
+    path.write_text("x,label,client\n0.5,cat,ann\n1.5,cat ,Ann\n")
+    data = load("csv", path)
+    assert data.classes == 2 and len(data.owners.names) == 2
+    assert "the classes 'cat' and 'cat '" in data.notes[0]
+    assert "the clients 'Ann' and 'ann'" in data.notes[1]

@@ -1,0 +1,49 @@
+"""Data sets as experiments load them, from a user's files or from a folder of them."""
+
+import hashlib
+
+import numpy as np
+import pytest
+
+from hpcfl.data import datasets
+from hpcfl.errors import UserError
+from hpcfl.experiment import config
+
+
+def load(dataset, place, **keys):
+    """Load a data set from ``data.file``, or a public one from ``data.root``."""
+    key = "file" if datasets.find(dataset).own_file else "root"
+    table = {"dataset": dataset, key: str(place), **keys}
+    parsed = config.parse({"method": {"name": "local"}, "data": table})
+    return datasets.load(parsed.data)
+
+
+def refusal(dataset, place, **keys):
+    """Return the one line by which a data set is refused."""
+    with pytest.raises(UserError) as caught:
+        load(dataset, place, **keys)
+    [line] = str(caught.value).splitlines()
+    return line
+
+
+def owned(data):
+    """Return the sample numbers of each natural client."""
+    return {
+        name: np.flatnonzero(data.owners.of == number).tolist()
+        for number, name in enumerate(data.owners.names)
+    }
+
+
+def md5(path):
+    return hashlib.md5(path.read_bytes()).hexdigest()
+
+
+def numbers(seed, *shape):
+    """Return random bytes."""
+    return np.random.default_rng(seed).integers(0, 256, shape, dtype=np.uint8)
+
+
+def idx(array):
+    """Return an array of bytes as an IDX file has it."""
+    sizes = b"".join(size.to_bytes(4, "big") for size in array.shape)
+    return bytes([0, 0, 8, array.ndim]) + sizes + array.tobytes()
