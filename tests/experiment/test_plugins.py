@@ -159,3 +159,11 @@ def test_of_many_words_only_the_nearest_are_listed():
     said = plugins.nearest("keyy7", many)
     assert said.startswith("; did you mean 'key7'? nearest: key7, ")
     assert said.count("key") == 6
+
+
+def test_a_file_of_several_plugins_describes_each():
+    for name in ("bloodmnist", "breastmnist"):
+        source, about = plugins.find_built_in("hpcfl.data.sources", name)
+        assert source.known.about == about and name in about.lower()
+    scheme, about = plugins.find_built_in("hpcfl.data.partitions", "dirichlet-min")
+    assert scheme.__name__ == "DirichletMin" and "FedNH" in about

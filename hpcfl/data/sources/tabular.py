@@ -22,7 +22,7 @@ from hpcfl.data.sources import features as features_of
 from hpcfl.data.sources import npz
 from hpcfl.data.sources.base import Source
 from hpcfl.errors import UserError
-from hpcfl.experiment.plugins import suggest_from_many
+from hpcfl.experiment.plugins import nearest
 from hpcfl.files import wording
 
 MOST_ROWS = 100_000_000
@@ -214,7 +214,7 @@ def _guess_features(
 def _refuse_unknown(root: Path, key: str, column: str, names: list[str]) -> None:
     if column not in names:
         raise UserError(
-            f"data.{key} = '{column}' is no column of {root}{suggest_from_many(column, names)}"
+            f"data.{key} = '{column}' is no column of {root}{nearest(column, names)}"
         )
 
 
