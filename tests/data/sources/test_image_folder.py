@@ -8,7 +8,7 @@ from user_data import load, refusal
 
 from hpcfl.commands.run import run
 from hpcfl.communication.communicator import OneProcess
-from hpcfl.data import datasets, partition
+from hpcfl.data import partition
 from hpcfl.data.partitions.by_client import plugin as by_client
 from hpcfl.data.vision import torchvision
 from hpcfl.errors import UserError
@@ -183,14 +183,6 @@ def test_statistics_are_those_of_the_training_images(tmp_path):
     assert data.mean == pytest.approx([5 / 255] * 3)
     assert data.std == pytest.approx([5 / 255] * 3)
     assert data.normalise(data.x)[:2, 0, 0, 0].tolist() == pytest.approx([-1, 1])
-
-
-@pytest.mark.parametrize(
-    "word", ["imagefolder", "image_folder", "images", "ImageFolder"]
-)
-def test_other_spellings_get_its_name(word):
-    with pytest.raises(UserError, match="did you mean 'image-folder'"):
-        datasets.find(word)
 
 
 @pytest.mark.parametrize("scheme", ["by-client", "iid"])
