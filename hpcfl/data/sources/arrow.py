@@ -13,7 +13,8 @@ import numpy as np
 from hpcfl.data import checks
 from hpcfl.data.datasets import Owners
 from hpcfl.data.sources import features, pictures
-from hpcfl.data.sources.tabular import MOST_ROWS, Columns
+from hpcfl.data.sources.features import Columns
+from hpcfl.data.sources.tabular import MOST_ROWS
 from hpcfl.errors import UserError
 from hpcfl.files import untrusted_files, wording
 from hpcfl.files.atomic import Damaged

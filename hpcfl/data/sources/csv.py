@@ -16,7 +16,8 @@ import numpy as np
 from hpcfl.data import checks
 from hpcfl.data.sources import features
 from hpcfl.data.sources.base import MOST_BYTES
-from hpcfl.data.sources.tabular import Columns, TableSource
+from hpcfl.data.sources.features import Columns
+from hpcfl.data.sources.tabular import TableSource
 from hpcfl.errors import UserError
 from hpcfl.files import user_files
 

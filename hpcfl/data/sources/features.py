@@ -1,21 +1,20 @@
-"""Samples of a table: one column of images, texts or lists, or numbers of several
+"""Columns of a table as samples: one column of images, texts or lists, or numbers of several
 columns, with categories encoded and identifiers left out (heterogeneity.md D11).
 """
 
 import re
-from collections.abc import Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from hpcfl.data import checks
+from hpcfl.data.datasets import Owners
 from hpcfl.data.sources import ag_news
 from hpcfl.errors import UserError
 from hpcfl.files import wording
-
-if TYPE_CHECKING:
-    from hpcfl.data.sources.tabular import Columns
 
 MOST_CATEGORIES = 1_000  # of a column
 FEWEST = 10  # rows; values of fewer may differ without being an identifier
@@ -28,6 +27,48 @@ NUMBERED = {"number", "nr", "row", "record", "sample", "case", "key", "code", "p
 NUMBERED |= {"subject", "user", "customer", "name"}
 
 
+class Columns(ABC):
+    """A table that is open.
+
+    Attributes:
+        names: columns in order.
+        index: columns that pandas wrote as its index of the rows.
+        rows_by_file: number of rows of each file, in order.
+        split: part of each row, where names of files say so; else None.
+        clients: owners of the rows, where names of folders say so; else None.
+        notes: one line each for a user to know.
+    """
+
+    names: list[str]
+    index: Collection[str] = ()
+    rows_by_file: Sequence[int] = ()
+    split: np.ndarray | None = None
+    clients: Owners | None = None
+    notes: tuple[str, ...] = ()
+
+    @abstractmethod
+    def column(self, name: str) -> np.ndarray:
+        """Return the values of a column, [rows, …]: numbers, uint8 images [rows,
+        channels, height, width], or texts, as objects.
+
+        Raises UserError for other kinds of values, missing ones, NaN and infinities.
+        """
+
+    def as_written(self, name: str) -> np.ndarray:
+        """Return a column of names: texts as in the file, or numbers that name the same."""
+        return self.column(name)
+
+    def class_names(self, name: str) -> list[str] | None:
+        """Return the names that the table gives to the class numbers in a column, or
+        None.
+        """
+        return None
+
+    def is_categorical(self, name: str) -> bool:
+        """Return whether the table declares the values of a column as categories."""
+        return False
+
+
 class Features(NamedTuple):
     """Samples as ``npz.make_dataset`` takes them, the names of their numbers, and notes."""
 
@@ -38,7 +79,7 @@ class Features(NamedTuple):
 
 def encode(
     root: Path,
-    table: "Columns",
+    table: Columns,
     columns: dict[str, np.ndarray],
     trained: int,
     one_hot: bool,
