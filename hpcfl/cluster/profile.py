@@ -12,21 +12,16 @@ import pydantic
 from pydantic import Field, NonNegativeInt, PositiveInt, field_validator
 
 from hpcfl.errors import UserError
-from hpcfl.experiment import plugins
+from hpcfl.experiment import plugins, wrong_values
 from hpcfl.experiment.sections import Section
 
 TIME = re.compile(r"(?:(\d+)-)?(\d+)(?::(\d{1,2}))?(?::(\d{1,2}))?")
-FORMS = {  # by pattern, the words of a message
-    r"^[\w.,@:+/=-]+$": "one word of letters, digits and .,@:+/=-",
-    r"^[^\x00-\x1f\x7f]*$": "one line without control characters",
-    r"^[a-z][a-z-]*$": "a long option of sbatch without its dashes, such as mail-user",
-    r"^\d+[KMGT]?$": "a whole number with K, M, G or T, such as '64G', or '0' for all "
-    "memory of a node",
-    rf"^{TIME.pattern}$": "a limit such as '90' (minutes), '90:00' (minutes:seconds), "
-    "'12:00:00', '7-0' (days-hours) or '1-12:00:00'",
-}
-WORD, LINE, OPTION, MEMORY, LIMIT = FORMS
-Word = Annotated[str, Field(pattern=WORD)]  # has nothing special to a shell
+WORD = r"^[\w.,@:+/=-]+$"  # has nothing special to a shell
+LINE = r"^[^\x00-\x1f\x7f]*$"
+OPTION = r"^[a-z][a-z-]*$"
+MEMORY = r"^\d+[KMGT]?$"
+LIMIT = rf"^{TIME.pattern}$"
+Word = Annotated[str, Field(pattern=WORD)]
 Line = Annotated[str, Field(pattern=LINE)]
 Option = Annotated[str, Field(pattern=OPTION)]
 
@@ -142,7 +137,8 @@ def load(name: str) -> Profile:
     try:
         profile = Profile(**tomllib.loads(path.read_text(encoding="utf-8")))
     except pydantic.ValidationError as error:
-        raise UserError(f"{path}: {_explain(error)}") from None
+        lines = wrong_values.explain(error, "", lambda: Profile.model_fields)
+        raise UserError(*(f"{path}: {line}" for line in lines)) from None
     except FileNotFoundError:
         raise UserError(
             f"{path}: no such profile; hpcfl new profile {path.stem} writes one"
@@ -174,17 +170,3 @@ def _find(name: str) -> Path:
             f"hpcfl new profile {name} writes one, for --profile {name}.toml"
         )
     return known[name]
-
-
-def _explain(error: pydantic.ValidationError) -> str:
-    """Return the first mistake in one line."""
-    first = error.errors(include_url=False)[0]
-    key = ".".join(str(part) for part in first["loc"] if part != "[key]")
-    if first["type"] == "extra_forbidden":
-        return f"unknown key '{key}'{plugins.nearest(key, Profile.model_fields)}"
-    message = first["msg"].replace("Input should", "must")
-    if first["type"] == "string_pattern_mismatch":
-        message = f"must be {FORMS[first['ctx']['pattern']]}"
-    if first["type"] == "string_type":
-        message = "must be text in quotes"
-    return f"{key} = {first['input']!r}: {message}"

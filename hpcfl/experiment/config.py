@@ -7,7 +7,6 @@ nearest valid name.
 
 import hashlib
 import json
-import re
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from pathlib import Path
@@ -17,7 +16,13 @@ import pydantic
 from pydantic import AfterValidator, Field, PositiveInt, SerializeAsAny
 
 from hpcfl.errors import UserError
-from hpcfl.experiment import measures, plugin_keys, plugins, protocols, user_code
+from hpcfl.experiment import (
+    measures,
+    plugin_keys,
+    protocols,
+    user_code,
+    wrong_values,
+)
 from hpcfl.experiment.experiment_file import assign, check_plain, parsed, split
 from hpcfl.experiment.sections import (
     Adapter,
@@ -265,7 +270,8 @@ def checked(table: dict[str, Any]) -> tuple[Config | None, list[str]]:
         try:
             return make()
         except pydantic.ValidationError as error:
-            mistakes.extend(_explained(error, place, table | _tables(table)))
+            allowed = partial(_fields_of, place, table | _tables(table))
+            mistakes.extend(wrong_values.explain(error, place, allowed))
         except UserError as error:
             mistakes.extend(error.args)
         return None
@@ -319,7 +325,9 @@ def _section(place: str, kind: type[Section], given: Any) -> Section:
     for a failure in a user's code, or pydantic's ValidationError.
     """
     if not isinstance(given, dict):
-        raise UserError(f"{place} = {_shown(given)}: must be a table, [{place}]")
+        raise UserError(
+            f"{place} = {wrong_values.shorten(given)}: must be a table, [{place}]"
+        )
     name = place.partition(".")[0]
     if name not in plugin_keys.PLUGINS:
         return kind(**given)
@@ -512,43 +520,6 @@ def choose(table: dict[str, Any], key: str, value: Any) -> None:
 def load(path: str | Path, overrides: Iterable[str] = ()) -> Config:
     """Return the experiment in a TOML file. Raises UserError."""
     return parse(read(path, overrides), str(path))
-
-
-def _explained(
-    error: pydantic.ValidationError, place: str, table: dict[str, Any]
-) -> list[str]:
-    """Return a line for each wrong key in the section ``place`` ("" for the whole
-    file): the key, its value and the allowed ones.
-    """
-    lines: dict[str, str] = {}
-    for one in error.errors(include_url=False):
-        first, *inner = one["loc"] or ("",)
-        # pydantic's path also names members of unions
-        positions = [part for part in inner if isinstance(part, int)]
-        path = [str(part) for part in (place, first, *positions) if part != ""]
-        key, text = ".".join(path), _allowed(one["msg"])
-        if one["type"] == "extra_forbidden":
-            allowed = _fields_of(place, table)
-            lines[key] = f"unknown key '{key}'{plugins.nearest(str(first), allowed)}"
-        elif one["type"] == "missing":
-            lines[key] = f"'{key}' is missing"
-        elif key == place:  # about several of its keys
-            lines[key] = f"{key}: {text}"
-        elif key in lines:  # another member of a union
-            lines[key] += f" or {text}"
-        elif not any(known.startswith(f"{place}.{first}.") for known in lines):
-            lines[key] = f"{key} = {_shown(one['input'])}: {text}"
-    return list(lines.values())
-
-
-def _allowed(message: str) -> str:
-    """Return the allowed values that a message of pydantic names."""
-    return re.sub(r"^\w+ should", "must", message.removeprefix("Value error, "))
-
-
-def _shown(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 200 else f"{text[:200]}…"
 
 
 def _fields_of(place: str, table: dict[str, Any]) -> Iterable[str]:

@@ -13,7 +13,7 @@ from pydantic import (
 )
 
 from hpcfl.errors import UserError
-from hpcfl.experiment import plugins
+from hpcfl.experiment import wrong_values
 from hpcfl.experiment.protocols import Setting, flat
 from hpcfl.experiment.sections import Section, Seed
 
@@ -132,7 +132,7 @@ class Tune(Section):
     @classmethod
     def _each_once(cls, values: list[Any]) -> list[Any]:
         if len(set(values)) < len(values):
-            raise ValueError("each once")
+            raise ValueError("must have each once")
         return values
 
     @field_validator("search", mode="before")
@@ -180,16 +180,5 @@ def parse(given: dict[str, Any], source: str) -> Tune:
     try:
         return Tune(**given)
     except ValidationError as error:
-        found = {str(one["loc"][0]): one for one in error.errors(include_url=False)}
-    lines = []
-    for key, one in found.items():
-        if one["type"] == "extra_forbidden" and len(one["loc"]) == 1:
-            hint = plugins.nearest(key, Tune.model_fields)
-            lines.append(f"{source}: unknown key 'tune.{key}'{hint}")
-        elif one["type"] == "missing":
-            lines.append(f"{source}: 'tune.{key}' is missing")
-        else:
-            why = one["msg"].removeprefix("Value error, ")
-            meaning = Tune.model_fields[key].description
-            lines.append(f"{source}: tune.{key} = {given[key]!r}: {why} ({meaning})")
-    raise UserError(*lines)
+        lines = wrong_values.explain(error, "tune", lambda: Tune.model_fields)
+        raise UserError(*(f"{source}: {line}" for line in lines)) from None

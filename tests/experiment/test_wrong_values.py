@@ -1,0 +1,35 @@
+from typing import Literal
+
+import pytest
+from pydantic import Field, ValidationError
+
+from hpcfl.experiment import wrong_values
+from hpcfl.experiment.sections import Section
+
+
+class Table(Section):
+    needed: bool
+    count: Literal["auto"] | int = 1
+    rates: list[float] = Field(default_factory=list)
+
+
+@pytest.mark.parametrize(
+    ("given", "line"),
+    [
+        ({}, "'x.needed' is missing"),
+        ({"nedded": 1}, "unknown key 'x.nedded'; did you mean 'needed'? allowed: "),
+        ({"needed": 3}, "x.needed = 3: must be"),
+        ({"count": "a"}, "x.count = 'a': must be 'auto' or must be a valid integer"),
+        ({"rates": [0.1, "b"]}, "x.rates.1 = 'b': must be"),
+        ({"count": 10**9}, "x.count = 1000000000: must be at most 10,000,000"),
+    ],
+)
+def test_a_mistake_is_one_line_with_key_value_and_allowed_values(given, line):
+    with pytest.raises(ValidationError) as error:
+        Table(**{"needed": True, **given} if given else {})
+    (said,) = wrong_values.explain(error.value, "x", lambda: Table.model_fields)
+    assert said.startswith(line)
+
+
+def test_a_long_value_is_cut():
+    assert len(wrong_values.shorten("a" * 1000)) == wrong_values.LONGEST + 1
