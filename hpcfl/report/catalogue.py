@@ -9,7 +9,6 @@ tables of methods and data sets anew; tests say when that is due.
 
 import inspect
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +38,12 @@ NAMED_BY = {
     "selections": "participation.select",
     "scores": "evaluation.scores",
     "datasets": "data.dataset",
+}
+# The attributes of a plugin that are in its entry.
+ATTRIBUTES = {
+    "methods": ("reference", "family", "primary"),
+    "scores": ("unit", "better", "summaries"),
+    "datasets": ("built_in", "own_file", "looked_for", "licence"),
 }
 COMMAND = "written by python -m hpcfl.report.catalogue"
 # Pages with a table of all there is of a kind, and the lines above its first entry.
@@ -120,107 +125,49 @@ def _built_in(kind: str, name: str) -> Entry:
 
 def _entry(kind: str, name: str, plugin: Any, text: str | None) -> Entry:
     """Return the entry of a plugin that ``text``, a docstring, describes."""
-    special: Callable[[str, Any], Entry] = {
-        "methods": _method,
-        "models": _model,
-        "partitions": _partition,
-        "shifts": _shift,
-        "selections": _selection,
-        "scores": _score,
-        "datasets": _dataset,
-    }[kind]
     summary = inspect.cleandoc(text or "").partition("\n\n")[0]
-    return {
-        "name": name,
-        "description": " ".join(summary.split()),
-        **special(name, plugin),
-    }
+    entry: Entry = {"name": name, "description": " ".join(summary.split())}
+    for attribute in ATTRIBUTES.get(kind, ()):
+        entry[attribute] = getattr(plugin, attribute)
+    if kind == "scores":
+        by_default = (*measures.BY_DEFAULT, *measures.ON_SHARED_TEST)
+        return entry | {"by_default": name in by_default}
+    if kind == "datasets":
+        entry["files"] = _describe_files(name, plugin)
+    return entry | {"keys": _read_keys(kind, name)}
 
 
-def _method(name: str, plugin: Any) -> Entry:
-    own = _properties(plugin)
-    own.pop("name")
-    return {
-        "reference": plugin.reference,
-        "family": plugin.family,
-        "primary": plugin.primary,
-        "keys": _untitled(own),
-    }
-
-
-def _model(name: str, plugin: Any) -> Entry:
-    from hpcfl.experiment.plugin_keys import fields_class
-
-    return {"keys": _untitled(_properties(fields_class("model", {"name": name})))}
-
-
-def _partition(name: str, plugin: Any) -> Entry:
-    from hpcfl.experiment.sections import Partition
-
-    return {"keys": _beside(plugin, Partition)}
-
-
-def _selection(name: str, plugin: Any) -> Entry:
-    from hpcfl.experiment.sections import Participation
-
-    return {"keys": _beside(plugin, Participation)}
-
-
-def _beside(plugin: Any, section: Any) -> Keys:
-    """Return a plugin's own keys, without those of the section that it extends."""
-    own = {
-        key: schema
-        for key, schema in _properties(plugin).items()
-        if key not in section.model_fields
-    }
-    return _untitled(own)
-
-
-def _shift(name: str, plugin: Any) -> Entry:
-    return {"keys": _untitled(_properties(plugin))}
-
-
-def _score(name: str, plugin: Any) -> Entry:
-    return {
-        "unit": plugin.unit,
-        "better": plugin.better,
-        "summaries": list(plugin.summaries),
-        "by_default": name in (*measures.BY_DEFAULT, *measures.ON_SHARED_TEST),
-    }
-
-
-def _dataset(name: str, plugin: Any) -> Entry:
-    from hpcfl.experiment.plugin_keys import fields_class
-
+def _describe_files(name: str, plugin: Any) -> str:
+    """Return where the files of a data set come from."""
     if plugin.built_in:
-        files = "built in"
-    elif plugin.own_file:
-        files = "your own: data.file"
-    elif plugin.home:
-        files = f"by hand: {plugin.home}"
-    else:
-        files = f"download: hpcfl data download {name} --root DIR"
-    return {
-        "built_in": plugin.built_in,
-        "own_file": plugin.own_file,
-        "files": files,
-        "looked_for": plugin.looked_for,
-        "licence": plugin.licence,
-        "keys": _untitled(_properties(fields_class("data", {"dataset": name}))),
-    }
+        return "built in"
+    if plugin.own_file:
+        return "your own: data.file"
+    if plugin.home:
+        return f"by hand: {plugin.home}"
+    return f"download: hpcfl data download {name} --root DIR"
 
 
-def _properties(section: Any) -> Keys:
-    properties: Keys = section.model_json_schema().get("properties", {})
-    return properties
+def _read_keys(kind: str, name: str) -> Keys:
+    """Return the own keys of a plugin as JSON schemas, without the titles that pydantic
+    makes of their names.
+    """
+    from hpcfl.experiment.plugin_keys import fields_class
+    from hpcfl.experiment.sections import Participation, Partition
 
-
-def _untitled(properties: Keys) -> Keys:
-    """JSON schemas of keys without the titles that pydantic makes of their names."""
-    return {
-        key: {part: value for part, value in schema.items() if part != "title"}
-        for key, schema in properties.items()
-    }
+    common = {
+        "methods": {"name"},
+        "partitions": set(Partition.model_fields),
+        "selections": set(Participation.model_fields),
+    }.get(kind, set())
+    place, _, selector = NAMED_BY[kind].partition(".")
+    schema = fields_class(place, {selector: name}).model_json_schema()
+    keys = {}
+    for key, of_key in schema.get("properties", {}).items():
+        if key not in common:
+            of_key.pop("title", None)
+            keys[key] = of_key
+    return keys
 
 
 if __name__ == "__main__":

@@ -3,11 +3,10 @@
 """
 
 import json
-from collections.abc import Callable
 from typing import Any
 
 from rich import box
-from rich.table import Column, Table
+from rich.table import Table
 
 from hpcfl.errors import UserError
 from hpcfl.experiment.plugins import nearest
@@ -25,29 +24,15 @@ BOUNDS = {
     "maxItems": "at most",
 }
 
-# by kind the columns of the overview after the name: a heading, and what an entry has
-# there
-Cells = tuple[tuple[str, Callable[[Entry], str]], ...]
-DESCRIPTION: Cells = (("description", lambda entry: entry["description"]),)
-COLUMNS: dict[str, Cells] = {
-    "methods": (
-        ("reference", lambda entry: entry["reference"]),
-        ("family", lambda entry: entry["family"]),
-    ),
-    "models": DESCRIPTION,
-    "partitions": DESCRIPTION,
-    "shifts": DESCRIPTION,
-    "selections": DESCRIPTION,
-    "scores": (
-        ("unit", lambda entry: entry["unit"]),
-        ("better", lambda entry: entry["better"]),
-        *DESCRIPTION,
-    ),
-    "datasets": (
-        ("files", lambda entry: entry["files"].partition(": ")[0]),
-        ("licence", lambda entry: entry["licence"]),
-        *DESCRIPTION,
-    ),
+# By kind the columns of the overview after the name: keys of its entries.
+COLUMNS = {
+    "methods": ("reference", "family"),
+    "models": ("description",),
+    "partitions": ("description",),
+    "shifts": ("description",),
+    "selections": ("description",),
+    "scores": ("unit", "better", "description"),
+    "datasets": ("files", "licence", "description"),
 }
 
 
@@ -85,21 +70,17 @@ def entry(kind: str, name: str) -> Entry:
 
 def overview(kind: str) -> Table:
     """Return a table with a line for each entry of a kind."""
-    headings = [kind.removesuffix("s"), *(heading for heading, _ in COLUMNS[kind])]
-    lines = [
-        [entry["name"], *(content(entry) for _, content in COLUMNS[kind])]
-        for entry in catalogue.entries(kind)
-    ]
+    entries = catalogue.entries(kind)
     table = Table(
-        *(Column(heading, no_wrap=True, overflow="ellipsis") for heading in headings),
-        box=None,
-        padding=(0, BETWEEN, 0, 0),
-        pad_edge=False,
-        header_style="bold",
+        box=None, padding=(0, BETWEEN, 0, 0), pad_edge=False, header_style="bold"
     )
-    table.columns[0].min_width = max(len(name) for name, *_ in lines)
-    for line in lines:
-        table.add_row(*line)
+    for heading in (kind.removesuffix("s"), *COLUMNS[kind]):
+        table.add_column(heading, no_wrap=True, overflow="ellipsis")
+    table.columns[0].min_width = max(len(entry["name"]) for entry in entries)
+    for entry in entries:
+        files = entry.get("files", "").partition(": ")[0]
+        shown = entry | {"files": files}
+        table.add_row(*(shown[column] for column in ("name", *COLUMNS[kind])))
     return table
 
 
@@ -110,11 +91,9 @@ def details(entry: Entry) -> list[str | Table]:
     parts: list[str | Table] = [title.removesuffix(": ")]
     if entry.get("primary"):
         parts.append(f"Its result is read in the column {entry['primary']}.")
-    parts += [
-        f"{what}: {_text(entry[what])}"
-        for what in ("unit", "better", "summaries", "files", "licence")
-        if entry.get(what)
-    ]
+    for what in ("unit", "better", "summaries", "files", "licence"):
+        if entry.get(what):
+            parts.append(f"{what}: {_text(entry[what])}")
     if entry.get("looked_for"):
         place = "data.root, else below $HPCFL_DATA"
         if entry["own_file"]:
