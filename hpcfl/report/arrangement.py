@@ -6,6 +6,7 @@ key. Its cells are the values as texts, so that lists can be compared too and a 
 a run lacks is one that is None.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -181,14 +182,12 @@ def setting_of(run: Run) -> Setting:
     """Return a run's configuration by dotted key, without keys that make no other
     experiment; mixed precision makes one and is called ``precision``.
     """
-    everything = protocols.flat(run.config)
-    setting = {
-        key: content
-        for key, content in everything.items()
-        if not key.startswith(IGNORED)
-    }
-    if everything.get("runtime.precision") == MIXED:
-        setting["precision"] = MIXED
+    setting = {}
+    for key, content in protocols.flat(run.config).items():
+        if not key.startswith(IGNORED):
+            setting[key] = content
+        elif key == "runtime.precision" and content == MIXED:
+            setting["precision"] = MIXED
     return setting
 
 
@@ -210,12 +209,11 @@ def name_repetitions(settings: Sequence[Setting]) -> list[str]:
     """Return names of repetitions, such as ``seed=2``, with their partition's seed where
     that is needed.
     """
-    frame = _make_frame(settings)
+    seeds = _make_frame(settings)[list(SEEDS)]
     keys = list(SEEDS)
-    for key in SEEDS:
-        if frame.groupby(key).ngroups == frame.groupby(list(SEEDS)).ngroups:
+    for key in reversed(SEEDS):
+        if seeds[key].nunique() == len(seeds.drop_duplicates()):
             keys = [key]
-            break
     return [" ".join(f"{key}={one.get(key)}" for key in keys) for one in settings]
 
 
@@ -231,22 +229,20 @@ def label(setting: Mapping[str, Any], keys: Sequence[str]) -> str:
             continue
         if end in ("name", "dataset", "scheme"):
             parts.append(str(content))
-        elif ends.count(end) > 1:
-            parts.append(f"{key}={content}")
         else:
-            parts.append(f"{end}={content}")
+            parts.append(f"{end if ends.count(end) == 1 else key}={content}")
     return " ".join(parts)
 
 
 def _describe_unfinished(runs: Sequence[Run], placed: bool) -> list[str]:
     """Return a line for each run that is not finished; ``placed``: whether it is shown."""
-    lines = []
-    for run in runs:
-        if not run.summary.finished:
-            left_out = "" if placed else "left out, "
-            played = f"round {run.summary.rounds} of {run.config['rounds']}"
-            lines.append(f"{run.label}: {left_out}it stands at {played}")
-    return lines
+    left_out = "" if placed else "left out, "
+    return [
+        f"{run.label}: {left_out}it stands at round {run.summary.rounds} of "
+        f"{run.config['rounds']}"
+        for run in runs
+        if not run.summary.finished
+    ]
 
 
 def _complete(keys: Sequence[str]) -> list[str]:
@@ -260,18 +256,15 @@ def _sort_labels(
     """Return each label once, sorted by one key after the other: numbers ascending,
     other values after them in the runs' order.
     """
-    settings: dict[str, Setting] = {}
+    places: dict[str, list[float]] = {}
     for name, setting in labelled:
-        settings.setdefault(name, setting)
-
-    def place(name: str) -> list[tuple[bool, float]]:
-        contents = [settings[name].get(key) for key in keys]
-        return [
-            (False, content) if isinstance(content, int | float) else (True, 0)
+        contents = [setting.get(key) for key in keys]
+        numbers = [
+            content if isinstance(content, int | float) else math.inf
             for content in contents
         ]
-
-    return sorted(settings, key=place)
+        places.setdefault(name, numbers)
+    return sorted(places, key=places.__getitem__)
 
 
 def _make_frame(settings: Sequence[Setting]) -> "pandas.DataFrame":
@@ -281,10 +274,8 @@ def _make_frame(settings: Sequence[Setting]) -> "pandas.DataFrame":
     import pandas
 
     keys = sorted({*ROWS, *COLUMNS, *SEEDS}.union(*settings))
-    return pandas.DataFrame(
-        {key: [repr(setting.get(key)) for setting in settings] for key in keys},
-        dtype=object,
-    )
+    texts = {key: [repr(setting.get(key)) for setting in settings] for key in keys}
+    return pandas.DataFrame(texts, dtype=object)
 
 
 def _choose_keys(
@@ -305,8 +296,8 @@ def _choose_keys(
     if not columns:
         # Numbers of different data belong in different columns, also where no entry
         # would mix them.
-        data = [key for key in keys if key.startswith(OF_DATA)]
-        across += [key for key in data if key not in (*down, *across)]
+        named = (*down, *across)
+        across += [k for k in keys if k.startswith(OF_DATA) and k not in named]
     while varied := _find_mixed(frame, keys, [*down, *across]):
         of_data = varied[0] in keys and varied[0].startswith(OF_DATA)
         given, axis = (columns, across) if of_data else (rows, down)
@@ -335,33 +326,35 @@ def _find_mixed(
     if varied:
         return varied
     same = [EXPERIMENT, *used]
-    digests = frame.groupby(same, sort=False)[DIGEST]
-    ended_apart = frame[digests.transform("nunique") > 1]
+    ends = frame.groupby(same, sort=False)[DIGEST].transform("nunique")
     origin_keys = [key for key in frame if key.startswith(ORIGIN)]
-    return _find_varied_within(ended_apart, origin_keys, same)
+    return _find_varied_within(frame[ends > 1], origin_keys, same)
 
 
 def _find_varied_within(
     frame: "pandas.DataFrame", keys: Sequence[str], used: Sequence[str]
 ) -> list[str]:
     """Return those of ``keys`` in which runs differ that agree in all of ``used``."""
-    entries = frame.groupby(list(used), sort=False)
     varied = [key for key in _find_varied(frame, keys) if key not in used]
-    counts = {key: int((entries[key].nunique() > 1).sum()) for key in varied}
-    return sorted(filter(counts.get, varied), key=lambda key: -counts[key])
+    if not varied:
+        return []
+    entries = frame.groupby(list(used), sort=False)
+    counts = entries[varied].nunique().gt(1).sum()
+    in_order = counts[counts > 0].sort_values(ascending=False, kind="stable")
+    return list(in_order.index)
 
 
 def _describe_copies(frame: "pandas.DataFrame", runs: Sequence[Run]) -> list[str]:
     """Return a line for each run that is left out because its entry has the same one."""
-    places = [frame[ROW], frame[COLUMN], frame[EXPERIMENT]]
-    firsts = frame.index.to_series().groupby(places).transform("first")
     notes = []
-    for position, first in firsts[firsts != firsts.index].items():
-        reason = f"it is the same run as {runs[first].folder}"
-        if frame.loc[[first, position], DIGEST].nunique() > 1:
-            reason = (
-                f"it has the configuration of {runs[first].folder} and ended in another "
-                "state; no recorded origin explains that"
-            )
-        notes.append(f"{runs[position].folder}: left out, {reason}")
+    for _, copies in frame.groupby([ROW, COLUMN, EXPERIMENT], sort=False):
+        first, *others = copies.index
+        for position in others:
+            reason = f"it is the same run as {runs[first].folder}"
+            if copies.loc[[first, position], DIGEST].nunique() > 1:
+                reason = (
+                    f"it has the configuration of {runs[first].folder} and ended in "
+                    "another state; no recorded origin explains that"
+                )
+            notes.append(f"{runs[position].folder}: left out, {reason}")
     return notes

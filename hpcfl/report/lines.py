@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from hpcfl.report.metric_values import At, resolve_metric
-from hpcfl.report.sheet import Sheet
+from hpcfl.report.sheet import Sheet, choose_looks
 from hpcfl.scores.metric_names import RECORDED, Measure, is_held_out, models_of
 from hpcfl.trained.run import Run
 
@@ -69,7 +69,7 @@ def draw(
     most = max(panel["row"].nunique() for panel in panels.values())
     height = 3.8 if most > MANY else 0
     figure, places = sheet.panels(len(panels), height=height, sharey=shared)
-    looks = sheet.looks(dict(zip(lines["row"], lines["method"], strict=True)))
+    looks = choose_looks(dict(zip(lines["row"], lines["method"], strict=True)))
     handles = {}
     for place, (title, panel) in zip(places, panels.items(), strict=True):
         rows = panel.groupby("row", sort=False)

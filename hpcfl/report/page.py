@@ -7,7 +7,7 @@ absolute path is shown.
 
 import base64
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,7 +25,7 @@ from hpcfl.report.search_spending import SPENT
 from hpcfl.report.sheet import Sheet, house_style
 from hpcfl.report.sweep_table import Reading
 from hpcfl.report.table_formats import MISSING
-from hpcfl.report.text import plain
+from hpcfl.report.text import plain, shorten
 from hpcfl.storage import run_folder, sweep_folder
 from hpcfl.trained import loading
 from hpcfl.trained.run import Run
@@ -275,39 +275,36 @@ def _describe_settings(runs: Sequence[Run]) -> dict[str, dict[str, str]]:
     """Return by title the values of keys: those in which the runs differ, of software
     and machine, and all.
     """
-    configurations = [protocols.flat(run.config) for run in runs]
-    origins = []
+    import pandas
+
+    settings, origins = [], []
     for run in runs:
         header = run.results.header
         recorded = {key: header[key] for key in ORIGIN if key in header}
+        settings.append(protocols.flat(run.config))
         origins.append(protocols.flat(recorded))
-    values = _list_values(configurations)
-    differing = {
-        key: text
-        for key, text in values.items()
-        if any(one.get(key) != configurations[0].get(key) for one in configurations)
+    texts = pandas.DataFrame(settings).drop(columns="name").map(_write_value)
+    texts = texts.sort_index(axis=1)
+    frames = {
+        "Keys in which the runs differ": texts.loc[:, texts.nunique() > 1],
+        "Software and machine": pandas.DataFrame(origins).map(_write_value),
+        "All keys": texts,
     }
     return {
-        "Keys in which the runs differ": differing,
-        "Software and machine": _list_values(origins),
-        "All keys": values,
+        title: {key: _list_first(values) for key, values in frame.items()}
+        for title, frame in frames.items()
     }
 
 
-def _list_values(settings: Sequence[Mapping[str, Any]]) -> dict[str, str]:
-    """Return the values of each key but the run's name as text, each once."""
-    texts: dict[str, list[str]] = {}
-    for setting in settings:
-        for key, content in setting.items():
-            text = str(content)
-            if isinstance(content, list):
-                text = " ".join(map(str, content)) or "none"
-            cut = "…" if len(text) > LONGEST else ""
-            texts.setdefault(key, []).append(text[:LONGEST] + cut)
-    return {key: _list_first(texts[key]) for key in sorted(texts) if key != "name"}
+def _write_value(content: Any) -> str:
+    """Return the value of a key as text, without the end of a long one."""
+    text = str(content)
+    if isinstance(content, list):
+        text = " ".join(map(str, content)) or "none"
+    return shorten(text, LONGEST)
 
 
-def _list_first(texts: Sequence[str]) -> str:
+def _list_first(texts: Iterable[str]) -> str:
     """Return the first of some texts, each once, and the number of the others."""
     different = list(dict.fromkeys(texts))
     left = len(different) - VALUES

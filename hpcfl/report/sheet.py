@@ -152,13 +152,10 @@ class Sheet:
     Attributes:
         width: Inches on paper.
         notes: Lines that the command prints beside the figure.
-        page: By label the looks of all lines on the page that the figure is for; empty
-            for a figure by itself.
     """
 
     width: float
     notes: list[str] = field(default_factory=list)
-    page: Mapping[str, Look] = field(default_factory=dict)
     _panel: tuple[float, float] = (0.0, 0.0)  # inches of a panel
 
     def panels(
@@ -186,10 +183,6 @@ class Sheet:
         for spare in panels[count:]:
             spare.remove()
         return figure, panels[:count]
-
-    def looks(self, methods: Mapping[str, str]) -> Mapping[str, Look]:
-        """Return by label the looks of lines, of which ``methods`` has the methods."""
-        return self.page or choose_looks(methods)
 
     def title(self, text: object) -> str:
         """Return a panel's title on as many lines as it needs."""

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hpcfl.report import figures
-from hpcfl.report.sheet import Sheet, whole_numbers
+from hpcfl.report.sheet import Sheet, choose_looks, whole_numbers
 from hpcfl.report.text import shorten
 from hpcfl.scores.metric_names import Measure
 
@@ -29,7 +29,7 @@ def write(path: Path, curves: Curves, measure: Measure) -> None:
 def draw(sheet: Sheet, curves: Curves, measure: Measure) -> "Figure":
     """Draw tuned methods as lines, the untuned ones as marks at 0 trials."""
     figure, [place] = sheet.panels(1, height=3.5)
-    looks = sheet.looks({method: method for method in curves})
+    looks = choose_looks({method: method for method in curves})
     handles = []
     for method, scores in curves.items():
         untuned, *tuned = [

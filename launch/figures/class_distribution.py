@@ -14,7 +14,7 @@ from hpcfl.clients import StepContext
 from hpcfl.methods.options.class_wise import norm_distribution
 from hpcfl.report.arrangement import arrange
 from hpcfl.report.metric_values import counts_of
-from hpcfl.report.sheet import Sheet, list_colours, make_look
+from hpcfl.report.sheet import Sheet, choose_looks, list_colours, make_look
 from hpcfl.report.text import shorten
 from hpcfl.trained.recorder import step_recorder
 from hpcfl.trained.run import Run
@@ -35,7 +35,7 @@ def draw(runs: list[Run], sheet: Sheet, *, client: int = 0) -> "Figure":
         count, most=3, height=min(2.4, 0.9 * sheet.width / min(count, 3))
     )
     methods = [run.summary.method for run in arranged.runs]
-    looks = sheet.looks(dict(zip(labels, methods, strict=True)))
+    looks = choose_looks(dict(zip(labels, methods, strict=True)))
     for run, label, panel in zip(arranged.runs, labels, panels[:-1], strict=True):
         estimated = estimates(run, client)
         truth = shares(run, client)

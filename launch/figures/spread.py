@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from hpcfl.report.plots import clients
-from hpcfl.report.sheet import Sheet
+from hpcfl.report.sheet import Sheet, choose_looks
 from hpcfl.report.text import shorten
 from hpcfl.scores.base import summarize
 from hpcfl.trained.run import Run
@@ -28,7 +28,7 @@ def draw(
     """
     scores = clients.read_rows(runs, sheet, metric, at, group)
     figure, places = clients.make_panels(sheet, scores)
-    looks = sheet.looks(scores.methods)
+    looks = choose_looks(scores.methods)
     for place, of_panel in zip(places, scores.panels.values(), strict=True):
         place.set_xlabel(shorten(scores.label))
         for position, (row, numbers) in enumerate(of_panel.items()):

@@ -11,7 +11,7 @@ from principal import principal
 
 from hpcfl.errors import UserError
 from hpcfl.report.arrangement import arrange
-from hpcfl.report.sheet import Sheet
+from hpcfl.report.sheet import Sheet, choose_looks
 from hpcfl.trained.run import Run
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ def draw(runs: list[Run], sheet: Sheet, *, client: int = 0) -> "Figure":
     figure, (panel,) = sheet.panels(1, height=min(4.0, 0.8 * sheet.width))
     labels = [placed.row for placed in arranged.placed]
     methods = [run.summary.method for run in arranged.runs]
-    looks = sheet.looks(dict(zip(labels, methods, strict=True)))
+    looks = choose_looks(dict(zip(labels, methods, strict=True)))
     for path, label in zip(paths, labels, strict=True):
         look = looks[label]
         at = points[: len(path)]

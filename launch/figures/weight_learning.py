@@ -14,7 +14,7 @@ from hpcfl.clients import StepContext
 from hpcfl.errors import UserError
 from hpcfl.methods.options import Blending
 from hpcfl.report.arrangement import arrange
-from hpcfl.report.sheet import Sheet, whole_numbers
+from hpcfl.report.sheet import Sheet, choose_looks, whole_numbers
 from hpcfl.trained.recorder import step_recorder
 from hpcfl.trained.run import Run
 
@@ -32,7 +32,7 @@ def draw(runs: list[Run], sheet: Sheet, *, client: int = 0) -> "Figure":
     arranged = arrange(runs)
     figure, panels = sheet.panels(len(arranged.runs), height=2.2)
     titles = [f"{placed.row} {placed.column}" for placed in arranged.placed]
-    looks = sheet.looks({run.summary.method: run.summary.method for run in runs})
+    looks = choose_looks({run.summary.method: run.summary.method for run in runs})
     for panel, run, title in zip(panels, arranged.runs, titles, strict=True):
         done = 0
         for round, of_epochs in losses(run, client).items():

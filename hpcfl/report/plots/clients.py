@@ -22,7 +22,7 @@ from hpcfl.report.metric_values import (
     refuse_unknown,
     resolve_metric,
 )
-from hpcfl.report.sheet import LETTER, LINE, Sheet
+from hpcfl.report.sheet import LETTER, LINE, Sheet, choose_looks
 from hpcfl.report.text import shorten
 from hpcfl.scores.metric_names import Measure
 from hpcfl.trained.run import Run
@@ -100,7 +100,7 @@ def plugin(
 
 def draw(sheet: Sheet, scores: Rows, label: str) -> "Figure":
     """Draw dots and boxes. label: of the x axis."""
-    looks = sheet.looks(scores.methods)
+    looks = choose_looks(scores.methods)
     step = max(1, ceil(len(scores.numbers) / MOST))
     if step > 1:
         sheet.notes.append(f"a dot for one client in {step}")
