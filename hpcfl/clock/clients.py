@@ -54,7 +54,7 @@ def make_calendar(
             calendar.rehearse()
         else:
             make(describe_clients(prepared, load)).rehearse()
-        calendar.notes += note_files(prepared.config.time, prepared.split.names)
+        calendar.notes += note_files(prepared.config.time, prepared.data.split.names)
     return calendar
 
 

@@ -51,7 +51,7 @@ def describe_data(prepared: Prepared, values: ValueRange, whole: bool = False) -
 
     values: of the samples. whole: show all entries of long lists.
     """
-    data, split = prepared.data, prepared.split
+    data, split = prepared.data.dataset, prepared.data.split
     clients = prepared.setup.clients
     features = data.description.features
     label = data.description.label
@@ -68,7 +68,7 @@ def describe_data(prepared: Prepared, values: ValueRange, whole: bool = False) -
     if features:
         listed = list_entries([show_name(name) for name in features], whole)
         facts["features"] = f"{len(features):,} columns: {listed}"
-    newcomers = prepared.counts[clients:]
+    newcomers = prepared.data.counts[clients:]
     if len(newcomers):
         trained = int(newcomers.sum())
         facts["newcomers"] = f"{len(newcomers):,} more with {trained:,} samples"
@@ -111,10 +111,10 @@ def show_name(name: str) -> str:
 def _describe_samples(prepared: Prepared) -> str:
     """Return the data set's name and how many samples there are for which purpose."""
     clients = prepared.setup.clients
-    split = prepared.split
-    trained = int(prepared.counts[:clients].sum())
+    split = prepared.data.split
+    trained = int(prepared.data.counts[:clients].sum())
     held_out = sum(map(len, split.train[:clients])) - trained
-    tested = int(prepared.test_counts[:clients].sum())
+    tested = int(prepared.data.test_counts[:clients].sum())
     file = prepared.config.data.file
     source = f" from {plain(file)}" if file else ""
     text = (
@@ -167,9 +167,11 @@ def _describe_range(x: torch.Tensor) -> str:
 
 def _describe_classes(prepared: Prepared, whole: bool) -> str:
     """Return the classes in order, each with its samples to train and to be tested on."""
-    data, clients = prepared.data, prepared.setup.clients
-    counts = prepared.counts[:clients]
-    tests = prepared.test_counts[: 1 if prepared.split.global_test else clients]
+    data, clients = prepared.data.dataset, prepared.setup.clients
+    counts = prepared.data.counts[:clients]
+    tests = prepared.data.test_counts[
+        : 1 if prepared.data.split.global_test else clients
+    ]
     trained = counts.sum(dim=0).long().tolist()
     tested = tests.sum(dim=0).long().tolist()
     entries = [
@@ -188,7 +190,7 @@ def _describe_classes(prepared: Prepared, whole: bool) -> str:
 
 def _describe_client_column(prepared: Prepared) -> str:
     """Return where clients come from: a column, the data set, a file, or a scheme."""
-    data, partition = prepared.data, prepared.config.partition
+    data, partition = prepared.data.dataset, prepared.config.partition
     by_scheme = f"partition.scheme = '{partition.scheme}'"
     if partition.file is not None:
         return f"read from partition.file = '{plain(partition.file)}'"
@@ -199,7 +201,7 @@ def _describe_client_column(prepared: Prepared) -> str:
     column = data.description.client
     source = f"column {show_name(column)}" if column else "the data set"
     known = f"{source} with {len(data.owners.names):,} names"
-    if prepared.split.names:
+    if prepared.data.split.names:
         return f"{known}, used by {by_scheme}"
     return f"drawn by {by_scheme}; {known} is not used"
 
@@ -207,14 +209,14 @@ def _describe_client_column(prepared: Prepared) -> str:
 def _describe_clients(prepared: Prepared) -> str:
     """Return the smallest, median and largest client, by training samples."""
     clients = prepared.setup.clients
-    trained = prepared.counts[:clients].sum(dim=1).long()
-    tested = prepared.test_counts[:clients].sum(dim=1).long()
+    trained = prepared.data.counts[:clients].sum(dim=1).long()
+    tested = prepared.data.test_counts[:clients].sum(dim=1).long()
     order = trained.argsort(stable=True).tolist()
     places = {"smallest": 0, "median": (clients - 1) // 2, "largest": -1}
     parts = []
     for word, place in places.items():
         client = order[place]
-        names = prepared.split.names
+        names = prepared.data.split.names
         name = f" '{plain(names[client])}'" if names else ""
         counts = f"{trained[client]:,}/{tested[client]:,}"
         parts.append(f"{word} {counts} (client {client}{name})")

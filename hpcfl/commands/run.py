@@ -197,7 +197,11 @@ def _begin(
     partition = claim.folder / PARTITION
     run = prepared.config.fingerprint()
     saved = None if claim.fresh else _saved_split(partition, run, notes)
-    if restored is not None and saved is not None and not saved.same(prepared.split):
+    if (
+        restored is not None
+        and saved is not None
+        and not saved.same(prepared.data.split)
+    ):
         raise UserError(
             f"{partition}: was drawn from other data than those in place now; put the data back "
             "that the run began with, or choose another --out or --fresh"
@@ -207,7 +211,7 @@ def _begin(
         decisions.refuse_others(prepared, schedule, restored.meta, claim.folder)
     claim.begin()
     if restored is None or saved is None:
-        replace(prepared.split, run=run).save(partition)
+        replace(prepared.data.split, run=run).save(partition)
     if restored is None:
         return notes
     meta = _meta(prepared, schedule, communicator)
@@ -455,19 +459,19 @@ def _metrics_writer(
         **origin,
         "starts": [*starts, start],
         "gpus": list(prepared.gpus),
-        "clients": prepared.split.names,
+        "clients": prepared.data.split.names,
         "primary": prepared.method.primary,
         "scores": measures.describe(prepared.resources.scores),
         "decisions": decisions.describe(prepared, schedule),
     }
     static = {
-        "train_counts": prepared.counts.long().numpy(),
-        "test_counts": prepared.test_counts.long().numpy(),
+        "train_counts": prepared.data.counts.long().numpy(),
+        "test_counts": prepared.data.test_counts.long().numpy(),
         **schedule.constants(),
     }
-    if prepared.split.groups is not None:
-        static[results.GROUP] = prepared.split.groups.group
-        header["groups"] = prepared.split.groups.names
+    if prepared.data.split.groups is not None:
+        static[results.GROUP] = prepared.data.split.groups.group
+        header["groups"] = prepared.data.split.groups.names
     return MetricsWriter(claim.folder, header, static, PUBLISH_EVERY)
 
 

@@ -24,7 +24,7 @@ def describe(prepared: Prepared, schedule: RoundSchedule) -> dict[str, Any]:
     resources, config = prepared.resources, prepared.config
     return {
         "asked": [resources.device.type, config.runtime.lanes],
-        TRAINING: ONE_BY_ONE if prepared.unbatched else SIDE_BY_SIDE,
+        TRAINING: ONE_BY_ONE if prepared.tried.unbatched else SIDE_BY_SIDE,
         **schedule.decisions(),
     }
 

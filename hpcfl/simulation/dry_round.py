@@ -305,13 +305,12 @@ def shrink(prepared: Prepared, lanes: int, samples: int = SAMPLES) -> Prepared:
     )
     return replace(
         prepared,
+        data=replace(prepared.data.dataset, counts=counts, shifts=None),
         setup=setup,
-        counts=counts,
         resources=small_resources,
         store=ClientStore(taking_part, private),
         newcomers=ClientStore(newcomers, private),
         placement=Placement(np.zeros(len(counts), np.int64), 1),
-        shifts=None,
     )
 
 

@@ -16,7 +16,7 @@ def note_idle_clients(prepared: Prepared, schedule: RoundSchedule) -> Prepared:
     Raises UserError where no client ever does. A method that asks for no training is
     left alone.
     """
-    if not prepared.trainings:
+    if not prepared.tried.trainings:
         return prepared
     clients = prepared.setup.clients
     steps = find_stepping(prepared)
@@ -44,14 +44,17 @@ def find_stepping(prepared: Prepared) -> np.ndarray:
     """Return which clients and newcomers have enough samples for a step, bool [clients
     and newcomers].
     """
-    samples = prepared.counts.sum(dim=1).long().numpy()
+    samples = prepared.data.counts.sum(dim=1).long().numpy()
     fewest = fewest_samples(
         prepared.setup.training, prepared.resources.buffers.width > 0
     )
     size = prepared.setup.training.batch_size
     distinct, position = np.unique(samples, return_inverse=True)
     enough = [
-        any(training.takes_step(count, size, fewest) for training in prepared.trainings)
+        any(
+            training.takes_step(count, size, fewest)
+            for training in prepared.tried.trainings
+        )
         for count in distinct.tolist()
     ]
     found: np.ndarray = np.array(enough)[position]
@@ -84,7 +87,7 @@ def _refuse_idle_run(
         )
     if (steps & present).any():
         return
-    most = int(prepared.counts[: len(steps)][present].sum(dim=1).max())
+    most = int(prepared.data.counts[: len(steps)][present].sum(dim=1).max())
     clients = "client" if present.all() else "client that takes part"
     raise UserError(
         f"no {clients} ever takes a step: {_explain(prepared)}; the largest of them has "
@@ -95,9 +98,9 @@ def _refuse_idle_run(
 def _explain(prepared: Prepared) -> str:
     """Return why a client with few samples takes no step, and the keys that decide it."""
     training, method = prepared.setup.training, prepared.method.name
-    if not any(asked.epochs for asked in prepared.trainings):
+    if not any(asked.epochs for asked in prepared.tried.trainings):
         return f"method.name = '{method}' trains for 0 epochs"
-    batches = min(asked.batches for asked in prepared.trainings)
+    batches = min(asked.batches for asked in prepared.tried.trainings)
     reasons = []
     if training.drop_last:
         reasons.append(

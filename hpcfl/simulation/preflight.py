@@ -14,7 +14,7 @@ from hpcfl.communication.communicator import Communicator
 from hpcfl.errors import RunFailure, UserError, is_shortage
 from hpcfl.simulation import diagnosis, dry_round, score_check
 from hpcfl.simulation.diagnosis import Diagnosis
-from hpcfl.simulation.prepare import Prepared
+from hpcfl.simulation.prepare import Prepared, Tried
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ def _adapted(
             raise kind(mistaken.mistake) from cause
     found = [AskedTraining(*one) for other in verdicts for one in other.trainings]
     trainings = dict.fromkeys(found)  # each once
-    prepared = replace(prepared, trainings=tuple(trainings))
+    prepared = replace(prepared, tried=Tried(tuple(trainings)))
     for other in verdicts:
         if other.unbatched:
             return one_lane(prepared, other.unbatched)
@@ -93,7 +93,8 @@ def one_lane(prepared: Prepared, why: str) -> Prepared:
     resources = replace(prepared.resources, kernel=kernel)
     note = f"{why}; they train one after the other, as with runtime.lanes = 1"
     notes = [*prepared.notes, note]
-    return replace(prepared, resources=resources, notes=notes, unbatched=True)
+    tried = replace(prepared.tried, unbatched=True)
+    return replace(prepared, resources=resources, notes=notes, tried=tried)
 
 
 def judge(prepared: Prepared) -> tuple[Verdict, BaseException | None]:

@@ -5,17 +5,15 @@ Nothing is written: bad input that shows here has changed nothing.
 
 import hashlib
 import os
-import zlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from hpcfl import models
 from hpcfl.clients.batch_plan import AskedTraining
 from hpcfl.clients.execution import choose
 from hpcfl.clients.fleet import Fleet, buffer_name
@@ -23,89 +21,94 @@ from hpcfl.clients.heads import head_kernel
 from hpcfl.clients.losses import convolves
 from hpcfl.clients.resources import STATE_SHARE, Resources, Stopwatch, most_lanes
 from hpcfl.clients.samples import Samples
-from hpcfl.clients.setup import INITIAL, Setup
+from hpcfl.clients.setup import Setup
 from hpcfl.communication import placement
 from hpcfl.communication.agreement import agreed, require_equal
 from hpcfl.communication.communicator import Communicator, Process
 from hpcfl.communication.placement import Placement
-from hpcfl.data import datasets, partition
 from hpcfl.data.datasets import Dataset
 from hpcfl.data.partition import Split
-from hpcfl.data.partitions.base import Scheme
-from hpcfl.data.validation import hold_out
 from hpcfl.errors import UserError
-from hpcfl.experiment import measures, plugins, user_code
-from hpcfl.experiment.config import MIXED, Config
+from hpcfl.experiment import measures, user_code
+from hpcfl.experiment.config import Config
 from hpcfl.files import scratch
 from hpcfl.methods.base import Audience, Cohort, Method, Overlay, State
 from hpcfl.methods.options import refuse_without_effect
-from hpcfl.models import usable
-from hpcfl.models.replaced import replace_layers
-from hpcfl.rows import constants, layout, mixing, randomness
+from hpcfl.rows import layout, mixing
 from hpcfl.scores.base import Score
 from hpcfl.scores.metric_names import Measure
 from hpcfl.simulation import torch_settings
 from hpcfl.simulation.device import Device, choose_device, found
 from hpcfl.simulation.hooks import Hooks
+from hpcfl.simulation.prepared_data import (
+    ClientData,
+    list_data_notes,
+    prepare_data,
+)
+from hpcfl.simulation.prepared_model import ClientModel, prepare_model
 from hpcfl.storage import digest, provenance
 from hpcfl.storage.clients import ClientStore
 
 if TYPE_CHECKING:
-    from hpcfl.data.shifted import Shifts
+    pass
 
-NAMED = 5  # classes of a note
-CLIENT_KEYS = ("client", "clients", "owners")  # of [data], of all sources
+
+@dataclass(frozen=True)
+class Tried:
+    """Observations of a dry round.
+
+    Attributes:
+        trainings: the local trainings that the method asks for in a round.
+        unbatched: whether the model cannot be batched over clients.
+    """
+
+    trainings: tuple[AskedTraining, ...] = ()
+    unbatched: bool = False
 
 
 @dataclass(frozen=True)
 class Prepared:
     """State of a rank before round 1: constants of the run, and the initial state.
 
-    store: private state of this rank's clients, the one thing here that rounds change.
-    newcomers: the same of its newcomers, which nobody changes.
-    counts, test_counts: training and test samples of round 1, float64 [clients and
-        newcomers, classes].
-    held: the samples that each client trains on, their numbers in the data set.
-    shifts: what sets clients apart beside their labels, if anything.
-    frozen: the digest of the values of what the model freezes; None where it freezes
-        nothing.
-    samples_crc32: of all samples of the data set, on a rank beside others.
-    trainings: the local trainings of a round, which the preflight finds; empty before it
-        and for a method that trains nothing.
-    unbatched: whether the preflight found that the model cannot be batched over clients.
+    Attributes:
+        data: the samples of clients, without those of the data set.
+        hooks: of the method, with its overlays.
+        store: private state of this rank's clients, the one thing here that rounds
+            change.
+        newcomers: the same of its newcomers, which does not change.
+        server: the server's state before round 1; empty on workers.
+        notes: lines that a user should read before round 1.
+        gpus: types and libraries of all ranks.
+        frozen: the digest of the values of what the model freezes; None where it
+            freezes nothing.
+        checksum: of all samples of the data set, on a rank beside others.
+        tried: what a dry round has shown.
     """
 
     config: Config
-    method: Method
-    hooks: Hooks  # of the method, with its overlays
+    data: ClientData
+    hooks: Hooks
     setup: Setup
-    split: Split
-    counts: Tensor
-    test_counts: Tensor
-    held: list[np.ndarray]
     placement: Placement
     resources: Resources
     store: ClientStore
     newcomers: ClientStore
-    server: State  # before round 1; empty on workers
-    notes: list[str]  # lines that a user should read before round 1
-    gpus: tuple[str, ...]  # types and libraries, of all ranks
-    measure: Measure  # the number that `best` is about
-    data: Dataset  # without its samples
-    frozen: str | None = None
-    shifts: "Shifts | None" = None
-    samples_crc32: int | None = None
-    trainings: tuple[AskedTraining, ...] = ()
-    unbatched: bool = False
+    server: State
+    notes: list[str]
+    gpus: tuple[str, ...]
+    frozen: str | None
+    checksum: int | None
+    tried: Tried = field(default_factory=Tried)
 
-    def counts_in(self, round: int) -> Tensor:
-        """Training samples of each class as clients know them in a round, float64
-        [clients and newcomers, classes].
-        """
-        if self.shifts is None or not self.shifts.relabels_later:
-            return self.counts
-        counts = self.shifts.train_counts(self.held, self.setup.classes, round)
-        return torch.from_numpy(counts).double()
+    @property
+    def method(self) -> Method:
+        """The method of the experiment."""
+        return self.hooks.method
+
+    @property
+    def measure(self) -> Measure:
+        """The number that chooses the best round."""
+        return measures.measure(self.config.evaluation, self.resources.scores)
 
     def resources_in(self, round: int) -> Resources:
         """Return the resources with the samples of a round."""
@@ -126,7 +129,7 @@ class Prepared:
         """
         return Cohort(
             ids=ids,
-            counts=self.counts_in(round)[ids],
+            counts=self.data.counts_in(round)[ids],
             setup=self.setup,
             round=round,
             uniform=self.method.weights == "uniform",
@@ -147,7 +150,7 @@ class Prepared:
         return fleet_type(
             ids=local_ids,
             state=state,
-            counts=self.counts_in(round)[local_ids],
+            counts=self.data.counts_in(round)[local_ids],
             rounds=np.full(len(local_ids), round),
             scored=scored,
             loss=self.method.training_loss(),
@@ -160,7 +163,7 @@ class Prepared:
         """The ids of the clients that are never trained with, which follow those of the
         others.
         """
-        return np.arange(self.setup.clients, len(self.counts))
+        return np.arange(self.setup.clients, len(self.data.counts))
 
     def new_fleet(self, fleet_type: Callable[..., Fleet] = Fleet) -> Fleet:
         """Return the newcomers of this rank in their own round 1, with
@@ -181,7 +184,7 @@ class Prepared:
         return fleet_type(
             ids=ids,
             state=self.newcomers.get(ids.tolist(), resources.device),
-            counts=self.counts_in(after)[ids],
+            counts=self.data.counts_in(after)[ids],
             rounds=np.ones(len(ids), np.int64),
             scored=True,
             loss=self.method.training_loss(),
@@ -227,14 +230,14 @@ def _checksums(prepared: Prepared) -> dict[str, str | int | None]:
     """Return the checksums of what every rank has made for itself and all ranks must
     have alike.
     """
-    split = prepared.split
+    split = prepared.data.split
     indices = hashlib.sha256()
     for held in (*split.train, *split.test):
         indices.update(held.tobytes())
     model = f"model.name = '{prepared.config.model.name}'"
     return {
         "data.dataset, the labels": split.labels_sha256,
-        "data.dataset, the samples": prepared.samples_crc32,
+        "data.dataset, the samples": prepared.checksum,
         "partition, the samples of each client": indices.hexdigest(),
         f"{model}, frozen or given parameters": prepared.frozen,
         "the first private state of a client": digest.of_tensors(
@@ -287,119 +290,109 @@ def take_seat(config: Config, process: Process, seat: Device | None = None) -> D
 
 
 def _prepare(config: Config, process: Process, seat: Device) -> Prepared:
-    """``prepare`` on the device that was chosen."""
+    """Prepare on the device that was chosen."""
     method = cast(Method, config.method)
     _refuse(config, method)
-    dataset = datasets.load(config.data)
-    scheme, newcomers = cast(Scheme, config.partition), config.newcomers.clients
-    shifts = None
-    if config.shift:
-        from hpcfl.data import shifted  # most experiments have no shift
-
-        shifts = shifted.draw(
-            config.shift, dataset, scheme.seed, scheme.clients, newcomers
-        )
-    replicas = shifts.replicas if shifts else None
-    split = partition.make(scheme, dataset, newcomers, replicas, config.data)
-    split = replace(split, groups=shifts.groups() if shifts else None)
-    dataset = datasets.standardised(dataset, config.data, split.train[: scheme.clients])
-    scores = _scores(config, split)
-    train, validation, selection = _held_out(config, method, split, dataset.y.numpy())
-    counts, test_counts = _counts(replace(split, train=train), dataset, shifts)
-    device = seat.device
-    build, build_initial, frozen, of_base = _builders(config, method, dataset)
-    with randomness.seeded(config.seed, "template"):
-        template = build_initial()
-    parameters, buffers = layout.of_parameters(template), layout.of_buffers(template)
-    _refuse_frozen(config, method, parameters)
-    trained = config.partition.clients
-    setup = Setup(
-        layout=parameters,
-        counts=counts[:trained],
-        rounds=config.rounds,
-        seed=config.seed,
-        build=build,
-        training=config.training,
-        participation=config.participation.fraction,
-        build_initial=build_initial,
-    )
-    placed = _placed(counts, trained, config.training.batch_size, process.size)
+    data = prepare_data(config, method)
+    scores = _scores(config, data.split)
+    model = prepare_model(config, method, data.dataset)
+    setup = _make_setup(config, model, data)
+    hooks = Hooks(method, _overlays(config, method, model))
+    placed = _placed(data.counts, config, process.size)
     own = placed.clients_of(process.rank)
-    samples = Samples(
-        dataset=dataset,
-        clients=own.tolist(),
-        train=train,
-        test=split.test,
-        device=device,
-        channels_last=device.type == "cpu" and convolves(template),
-        validation=validation,
-        augment=config.data.augment,
-        global_test=split.global_test,
-        selection=selection,
-        shifts=shifts,
-    )
-    hooks = Hooks(method, _overlays(config, method, buffers, template))
-    private = _state("client_state", hooks, setup)
-    if buffers.width:
-        for model in method.models:
-            private[buffer_name(model)] = layout.to_row(buffers, template)
-    template = template.to(device)
-    lanes = _lanes(
+    private = _private_state(hooks, setup, model)
+    convolving = convolves(model.template)
+    samples = data.select_samples(own.tolist(), seat.device, config, convolving)
+    resources = _make_resources(
         config=config,
         seat=seat,
-        template=template,
+        setup=setup,
+        model=model,
         samples=samples,
-        dataset=dataset,
-        private=private,
-        together=_together(config, placed),
+        scores=scores,
+        lanes=_lanes(config, seat, model, samples, data.dataset, private, placed),
     )
-    given = template, device, lanes, config.runtime.replay
-    resources = Resources(
+    store, newcomers = _stores(config, seat, own, private)
+    return Prepared(
+        config=config,
+        data=replace(data, dataset=data.dataset.without_samples()),
+        hooks=hooks,
+        setup=setup,
+        placement=placed,
+        resources=resources,
+        store=store,
+        newcomers=newcomers,
+        server=_state("server_state", hooks, setup) if process.is_server else {},
+        notes=_notes(config, method, model, data, setup, placed),
+        gpus=seat.kinds,
+        frozen=model.frozen,
+        checksum=data.checksum() if process.size > 1 else None,
+    )
+
+
+def _make_setup(config: Config, model: ClientModel, data: ClientData) -> Setup:
+    """Return the facts of the experiment that methods may use."""
+    return Setup(
+        layout=model.parameters,
+        counts=data.counts[: config.partition.clients],
+        rounds=config.rounds,
+        seed=config.seed,
+        build=model.build,
+        training=config.training,
+        participation=config.participation.fraction,
+        build_initial=model.build_initial,
+    )
+
+
+def _private_state(hooks: Hooks, setup: Setup, model: ClientModel) -> State:
+    """Return the private state of a client before round 1."""
+    private = _state("client_state", hooks, setup)
+    if model.buffers.width:
+        for name in hooks.method.models:
+            private[buffer_name(name)] = layout.to_row(model.buffers, model.template)
+    return private
+
+
+def _make_resources(
+    config: Config,
+    seat: Device,
+    setup: Setup,
+    model: ClientModel,
+    samples: Samples,
+    scores: dict[str, Score],
+    lanes: int | str,
+) -> Resources:
+    """Return the objects that train and score clients on this rank's device."""
+    template = model.template.to(seat.device)
+    given = template, seat.device, lanes, config.runtime.replay
+    return Resources(
         setup=setup,
         samples=samples,
         kernel=choose(*given),
-        buffers=buffers,
-        device=device,
+        buffers=model.buffers,
+        device=seat.device,
         stopwatch=Stopwatch(),
         scores=scores,
         head=head_kernel(*given, memory=1e6 * config.runtime.memory),
     )
-    server: State = {}
-    if process.is_server:
-        server = _state("server_state", hooks, setup)
-    store, newcomers_store = _stores(config, seat, own, private)
-    samples_of_all = dataset.x.contiguous().numpy().data
-    return Prepared(
-        config=config,
-        method=method,
-        hooks=hooks,
-        setup=setup,
-        split=split,
-        counts=counts,
-        test_counts=test_counts,
-        held=train,
-        placement=placed,
-        resources=resources,
-        store=store,
-        newcomers=newcomers_store,
-        server=server,
-        notes=[
-            *config.notes,
-            *of_base,
-            *(note for note in dataset.description.notes if note not in split.notes),
-            *split.notes,
-            *_note_unused_clients(config, dataset, split),
-            *_note_untrained(config, dataset, counts, test_counts),
-            *method.notes(setup),
-            *_idle(placed),
-        ],
-        gpus=seat.kinds,
-        measure=measures.measure(config.evaluation, scores),
-        data=dataset.without_samples(),
-        frozen=frozen,
-        shifts=shifts,
-        samples_crc32=zlib.crc32(samples_of_all) if process.size > 1 else None,
-    )
+
+
+def _notes(
+    config: Config,
+    method: Method,
+    model: ClientModel,
+    data: ClientData,
+    setup: Setup,
+    placed: Placement,
+) -> list[str]:
+    """Return the lines that a user should read before round 1."""
+    return [
+        *config.notes,
+        *model.notes,
+        *list_data_notes(config, data),
+        *method.notes(setup),
+        *_idle(placed),
+    ]
 
 
 def _refuse(config: Config, method: Method) -> None:
@@ -412,44 +405,6 @@ def _refuse(config: Config, method: Method) -> None:
             f"newcomers.clients = {config.newcomers.clients}: {method.name} has no model for a "
             f"client that never took part, {method.no_newcomers}"
         )
-
-
-def _refuse_frozen(config: Config, method: Method, parameters: layout.Layout) -> None:
-    """Raise UserError where the model has frozen what must be trained."""
-    if not parameters.frozen:
-        return
-    adapted = config.adapter.kind != "none"
-    how = (
-        f"adapter.kind = '{config.adapter.kind}'"
-        if adapted
-        else "requires_grad = False"
-    )
-    if not parameters.width:
-        raise UserError(
-            f"model.name = '{config.model.name}': all its parameters are frozen "
-            "(requires_grad = False), so there is nothing to train; leave some of them out"
-        )
-    for group, why in method.trains.items():
-        if not parameters.members([group]):
-            raise UserError(
-                f"method.name = '{method.name}': all of the model's {group} is frozen "
-                f"({how}), so {why}; leave some of it out, or take another method"
-            )
-
-
-def _held_out(
-    config: Config, method: Method, split: Split, labels: np.ndarray
-) -> tuple[list[np.ndarray], list[np.ndarray], list[np.ndarray] | None]:
-    """Each client's samples to train on, those held out for the method, and those to
-    choose rounds on.
-
-    The last is None where the experiment holds none out for that. labels: int64, of all
-    samples.
-    """
-    seed, share = config.partition.seed, config.training.validation
-    train, selection = hold_out(split.train, labels, share, seed, "selection")
-    train, validation = hold_out(train, labels, method.validation_share(), seed)
-    return train, validation, selection if share else None
 
 
 def _stores(
@@ -470,15 +425,16 @@ def _stores(
     )
 
 
-def _placed(counts: Tensor, trained: int, batch_size: int, size: int) -> Placement:
-    """Place clients on ranks by their local steps: the first ``trained`` ones, and the
-    newcomers after them.
+def _placed(counts: Tensor, config: Config, size: int) -> Placement:
+    """Place clients on ``size`` ranks by their local steps, and the newcomers after
+    them.
 
     Each of the two groups is spread evenly over the ranks, because they never work at
     the same time. Clients whose smaller last batches have one size do them as one step,
     if they live together. Large and small ones go in pairs, so that ranks with as many
     steps also have about as many samples.
     """
+    trained, batch_size = config.partition.clients, config.training.batch_size
     samples = counts.sum(dim=1).int().tolist()
     tails = [count % batch_size for count in samples]
     kinds = [(abs(2 * tail - batch_size), tail) for tail in tails]
@@ -496,53 +452,6 @@ def _idle(placed: Placement) -> list[str]:
         return []
     return [
         f"{idle} of {placed.size - 1} workers have no client; -n {placed.size - idle} is as fast"
-    ]
-
-
-def _counts(
-    split: Split, dataset: Dataset, shifts: "Shifts | None"
-) -> tuple[Tensor, Tensor]:
-    """Count the training and test samples of each class of clients in round 1, float64
-    [clients, classes] each.
-    """
-    classes = dataset.classes
-    if shifts is not None:
-        of_train = shifts.counts("train", split.train, classes, round=1)
-        of_test = shifts.counts("test", split.test, classes, round=1)
-    else:
-        of_train, of_test = (
-            split.counts(dataset.y.numpy(), classes, part) for part in ("train", "test")
-        )
-    return torch.from_numpy(of_train).double(), torch.from_numpy(of_test).double()
-
-
-def _note_unused_clients(config: Config, dataset: Dataset, split: Split) -> list[str]:
-    """Return a note where a key names the clients of a data set and others are drawn."""
-    named = [key for key in CLIENT_KEYS if config.data.options.get(key) is not None]
-    if not named or dataset.owners is None or split.names:
-        return []
-    return [
-        f"data.{named[0]} names {len(dataset.owners.names):,} clients, but "
-        f"partition.scheme = '{config.partition.scheme}' draws others; to use them, set "
-        "partition.scheme = 'by-client'"
-    ]
-
-
-def _note_untrained(
-    config: Config, dataset: Dataset, counts: Tensor, test_counts: Tensor
-) -> list[str]:
-    """Return a note on classes that clients are tested on and no client trains on."""
-    trained = config.partition.clients
-    is_tested = test_counts[:trained].sum(dim=0) > 0
-    is_trained = counts[:trained].sum(dim=0) > 0
-    untrained = (is_tested & ~is_trained).nonzero().flatten().tolist()
-    if not untrained:
-        return []
-    names = ", ".join(dataset.class_name(number) for number in untrained[:NAMED])
-    more = f" and {len(untrained) - NAMED} more" if len(untrained) > NAMED else ""
-    return [
-        f"{len(untrained)} of {dataset.classes} classes are tested and no client trains on "
-        f"them: {names}{more}"
     ]
 
 
@@ -581,10 +490,11 @@ def _state(hook: str, hooks: Hooks, setup: Setup) -> State:
 
 
 def _overlays(
-    config: Config, method: Method, buffers: layout.Layout, template: nn.Module
+    config: Config, method: Method, model: ClientModel
 ) -> tuple[Overlay, ...]:
     """Return the overlays of a run, the innermost first."""
     overlays = list(method.overlays())
+    buffers, template = model.buffers, model.template
     if buffers.width and config.training.buffers == "average":
         from hpcfl.methods.options.averaged_buffers import AveragedBuffers
 
@@ -594,130 +504,6 @@ def _overlays(
         name = buffer_name("model")
         overlays.append(AveragedBuffers(name, statistics, averaged, method.shares))
     return tuple(overlays)
-
-
-def _builders(
-    config: Config, method: Method, dataset: Dataset
-) -> tuple[Callable[[], nn.Module], Callable[[], nn.Module], str | None, list[str]]:
-    """Return builders of a client's model and of the initial model, a digest, and
-    notes.
-
-    The first builder makes fresh parameters, adapted to the method. The second may read
-    a file. The digest covers values that the seed does not determine: frozen ones, and
-    the file's tensors. Notes describe the file.
-
-    Frozen values are those of the draw of the initial model, because trained values may
-    be computed from them.
-    """
-    # taken out here, so that the function does not keep all samples
-    shape, classes, vocabulary = dataset.shape, dataset.classes, dataset.vocabulary
-
-    def built() -> nn.Module:
-        return models.build(config.model, shape, classes, vocabulary)
-
-    given, notes = _given(config, built)
-
-    def fresh() -> nn.Module:
-        return _complete(config, method, built())
-
-    def first() -> nn.Module:
-        module = built()
-        if given:
-            module.load_state_dict(given, strict=False)
-        return _complete(config, method, module)
-
-    statistics = _statistics(config, fresh, dataset)
-
-    def of_base(module: nn.Module) -> dict[str, Tensor]:
-        adapted = config.adapter.kind != "none"
-        values = constants.frozen(module, adapted, statistics)
-        if config.runtime.precision != MIXED:
-            return values
-        from hpcfl.models import mixed
-
-        return mixed.stored(module, values)
-
-    with randomness.seeded(config.seed, *INITIAL):
-        frozen = of_base(first())
-    for name in frozen:
-        given.pop(name, None)  # not twice in memory
-    fixed = dict(frozen)
-    for name, value in given.items():
-        fixed[f"init.{name}"] = value
-    # as bytes, because numpy does not know every type of torch
-    content = {
-        name: value.contiguous().flatten().view(torch.uint8)
-        for name, value in fixed.items()
-    }
-    return (
-        lambda: constants.hold(fresh(), frozen),
-        lambda: constants.hold(first(), frozen),
-        digest.of_tensors(content) if content else None,
-        notes,
-    )
-
-
-def _complete(config: Config, method: Method, module: nn.Module) -> nn.Module:
-    """Return a built model with its adapter, precision and the method's changes."""
-    if config.adapter.kind != "none":
-        from hpcfl import adapters
-
-        # The adapter comes first: what a method adds to the model is its own to train.
-        module = adapters.adapt(module, config.adapter)
-    if config.runtime.precision == MIXED:
-        from hpcfl.models import mixed
-
-        # by itself: what a method adds is computed in float32
-        module = mixed.mix(replace_layers(module))
-    return replace_layers(method.adapt(module))
-
-
-def _statistics(
-    config: Config, build: Callable[[], nn.Module], dataset: Dataset
-) -> set[str]:
-    """Return the names of a model's own buffers that its forward pass changes.
-
-    Raises UserError where the model cannot be trained as it is.
-    """
-    name, x = config.model.name, dataset.normalise(dataset.x[:2])
-    with randomness.seeded(config.seed, "statistics"):
-        module = build()
-    try:
-        usable.refuse_unusable(module)
-        own = ":" in name or any(constants.own_buffers(module))
-        if not own:  # built-in models have no state but that of their norms
-            return set()
-        return usable.find_statistics(module, x, config.seed)
-    except UserError:
-        raise
-    except Exception as error:
-        plugin = plugins.find(models.__name__, "model.name", name)
-        raise usable.explained(error, name, plugin, x) from error
-
-
-def _given(
-    config: Config, build: Callable[[], nn.Module]
-) -> tuple[dict[str, Tensor], list[str]]:
-    """Read the initial model's tensors from files, with notes on them. ``build`` makes
-    it without an adapter. Raises UserError.
-    """
-    init, adapter = config.model.init, config.adapter
-    if adapter.base is None:
-        if adapter.names:
-            raise UserError("adapter.names: needs adapter.base, the file that has them")
-        if init is None:
-            return {}, []
-        from hpcfl.models import initial
-
-        with randomness.seeded(config.seed, *INITIAL):
-            return initial.read(init, build()), []
-    if init is not None:
-        raise UserError("model.init and adapter.base exclude each other")
-    from hpcfl.adapters import base
-
-    with randomness.seeded(config.seed, *INITIAL):
-        of_base = base.read(adapter, build())
-    return of_base.tensors, of_base.notes
 
 
 def _cores(config: Config, process: Process) -> int:
@@ -742,25 +528,24 @@ def _together(config: Config, placed: Placement) -> int:
 def _lanes(
     config: Config,
     seat: Device,
-    template: nn.Module,
+    model: ClientModel,
     samples: Samples,
     dataset: Dataset,
     private: State,
-    together: int,
+    placed: Placement,
 ) -> int | str:
-    """``runtime.lanes``, where "auto" on a GPU is as many as fit into a rank's share of
-    its memory.
+    """Return ``runtime.lanes``, where "auto" on a GPU is as many as fit into a rank's
+    share of its memory.
 
-    "auto" on the CPU is left to the kernel. together: how many clients take part in a
-    round on one rank.
+    "auto" on the CPU is left to the kernel.
     """
     if config.runtime.lanes != "auto" or samples.device.type != "cuda":
         return config.runtime.lanes
     return most_lanes(
-        module=template,
+        module=model.template.to(seat.device),
         samples=dataset.normalise(dataset.x[:1].to(samples.device)),
         training=config.training,
         memory=seat.memory - max(dataset.x.nbytes, samples.x.nbytes),
         private=sum(tensor.nbytes for tensor in private.values()),
-        clients=together,
+        clients=_together(config, placed),
     )

@@ -259,7 +259,7 @@ def collect_reports(round: Round) -> None:
             communicator=round.communicator,
             placement=prepared.placement,
             audience=np.concatenate([plan.audience, plan.newcomers]),
-            clients=len(prepared.counts),
+            clients=len(prepared.data.counts),
             fleets=round.numbers,
             headers=headers,
             scores=prepared.resources.scores,
@@ -356,7 +356,7 @@ def conclude(round: Round, times: Mapping[str, Any]) -> Result:
 
 def find_clusters(round: Round) -> record.Clusters | None:
     """Return which clients are alike, and which the method found to be; on rank 0."""
-    shifts = round.prepared.shifts
+    shifts = round.prepared.data.shifts
     if shifts is None or not (round.communicator.is_server and round.plan.scored):
         return None
     found = round.prepared.method.found_clusters(round.server)

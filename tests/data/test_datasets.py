@@ -205,7 +205,7 @@ def test_test_samples_that_a_partition_cuts_are_not_in_the_statistics(tmp_path):
         "newcomers": {"clients": 1},
     }
     prepared = prepare(config.parse(keys), OneProcess())
-    trained = x[np.concatenate(prepared.split.train[:3])]
+    trained = x[np.concatenate(prepared.data.split.train[:3])]
     normalise = prepared.resources.samples.normalise
     assert normalise.mean == pytest.approx(trained.mean(axis=0), abs=1e-6)
     assert normalise.std == pytest.approx(trained.std(axis=0), abs=1e-6)

@@ -43,7 +43,9 @@ def seen(of, client, part="train", round=1):
 
 def raw(of, client, part="train"):
     """The same samples as they are in the data set."""
-    numbers = torch.from_numpy({"train": of.held, "test": of.split.test}[part][client])
+    numbers = torch.from_numpy(
+        {"train": of.data.train, "test": of.data.split.test}[part][client]
+    )
     return DIGITS.x[numbers], DIGITS.y[numbers]
 
 
@@ -60,7 +62,7 @@ def same_lists(one, other):
 @pytest.mark.parametrize("scheme", ["iid", "dirichlet", "pathological"])
 def test_h0_ownership_does_not_know_of_shifts(scheme):
     partitions = [
-        prepared(*shifts, partition={"scheme": scheme, "clients": 4}).split
+        prepared(*shifts, partition={"scheme": scheme, "clients": 4}).data.split
         for shifts in ([], [ROTATED, SWAPPED])
     ]
     assert same_lists(*partitions)
@@ -91,7 +93,7 @@ def test_h0_groups_are_drawn_where_the_scheme_goes_by_numbers(scheme, assign):
 
 def test_h0_train_and_test_are_shifted_alike_and_are_the_stored_samples_turned():
     of = prepared(ROTATED)
-    for client, group in enumerate(of.split.groups.group.tolist()):
+    for client, group in enumerate(of.data.split.groups.group.tolist()):
         for part in ("train", "test"):
             x, y = seen(of, client, part)
             stored, labels = raw(of, client, part)
@@ -113,7 +115,7 @@ def test_h0_validation_and_selection_samples_are_shifted_too():
         x, _ = seen(of, 7, part)
         held = [
             number
-            for number in of.split.train[7]
+            for number in of.data.split.train[7]
             if any(
                 torch.equal(torch.rot90(DIGITS.x[number], 3, dims=(1, 2)), one)
                 for one in x
@@ -160,8 +162,8 @@ def test_h0_one_model_is_scored_once_for_each_group(monkeypatch):
 def test_h0_h2_counts_are_of_the_labels_that_clients_know():
     of, plain = prepared(SWAPPED), prepared()
     sigma = (np.arange(10) + 1) % 10
-    for client, group in enumerate(of.split.groups.group.tolist()):
-        new, old = of.counts[client].numpy(), plain.counts[client].numpy()
+    for client, group in enumerate(of.data.split.groups.group.tolist()):
+        new, old = of.data.counts[client].numpy(), plain.data.counts[client].numpy()
         assert np.array_equal(new[sigma] if group else new, old)
         _, labels = raw(of, client)
         expected = torch.from_numpy(sigma)[labels] if group else labels
@@ -199,25 +201,29 @@ def test_h0_a_run_with_identities_alone_equals_one_without(tmp_path, no_figures,
 def test_h1_each_group_may_have_the_whole_data_set_dealt_out():
     replicated = {**ROTATED, "replicate": True}
     of = prepared(replicated, newcomers={"clients": 4})
-    group = of.split.groups.group
+    group = of.data.split.groups.group
     for number in range(4):
         members = np.flatnonzero(group == number)
-        held = [*np.array(of.split.train, object)[members]]
-        held += [*np.array(of.split.test, object)[members]]
+        held = [*np.array(of.data.split.train, object)[members]]
+        held += [*np.array(of.data.split.test, object)[members]]
         assert sorted(np.concatenate(held)) == list(range(1797))
-    first, second = of.split.train[0], of.split.train[2]
+    first, second = of.data.split.train[0], of.data.split.train[2]
     assert not np.array_equal(first, second)
     assert any("dealt out 4 times" in note for note in of.notes)
 
 
 def test_h0_the_partition_file_says_who_is_in_which_group(tmp_path):
     of = prepared({**ROTATED, "replicate": True}, SWAPPED)
-    of.split.save(tmp_path / "partition.h5")
+    of.data.split.save(tmp_path / "partition.h5")
     again = partition.Split.load(tmp_path / "partition.h5")
-    assert again.same(of.split) and again.groups.names == of.split.groups.names
-    assert again.groups.group.tolist() == of.split.groups.group.tolist()
-    assert of.split.groups.names[0] == "0° · y"
-    other = prepared({**ROTATED, "replicate": True}, {**SWAPPED, "groups": 3}).split
+    assert (
+        again.same(of.data.split) and again.groups.names == of.data.split.groups.names
+    )
+    assert again.groups.group.tolist() == of.data.split.groups.group.tolist()
+    assert of.data.split.groups.names[0] == "0° · y"
+    other = prepared(
+        {**ROTATED, "replicate": True}, {**SWAPPED, "groups": 3}
+    ).data.split
     assert not other.same(again)
 
 
@@ -235,7 +241,7 @@ def test_h2_where_one_model_fits_all_groups_a_method_gets_the_numbers_of_one(fed
     """
     of = shared({"kind": "labels", "groups": 2})
     plain = shared()
-    counts = (plain.counts.numpy(), of.counts.numpy())
+    counts = (plain.data.counts.numpy(), of.data.counts.numpy())
     sigma = (np.arange(tiny.CLASSES) + 1) % tiny.CLASSES
     ids = np.arange(6)
     fleets = [one.fleet(ids, 1, scored=True) for one in (plain, of)]
@@ -354,8 +360,8 @@ def test_h7_labels_are_swapped_from_a_round_on_and_back_from_another():
             labels_in(of, round), SWAPPED_1_2[before] if swapped else before
         )
     assert len(of.resources.samples.x) == 1797  # images are shared by both labels
-    counts = of.counts_in(3)[0].numpy()
-    assert np.array_equal(counts[SWAPPED_1_2], of.counts_in(2)[0].numpy())
+    counts = of.data.counts_in(3)[0].numpy()
+    assert np.array_equal(counts[SWAPPED_1_2], of.data.counts_in(2)[0].numpy())
 
 
 def test_h7_samples_follow_gradually_and_the_set_only_grows():
@@ -412,10 +418,10 @@ def test_h7_staggered_clients_drift_once_each_in_its_own_round():
         },
         rounds=6,
     )
-    [drawn] = of.shifts.drawn
+    [drawn] = of.data.shifts.drawn
     assert drawn.followed.sum(axis=1).tolist() == [0, 2, 4, 6, 8]
     assert (np.diff(drawn.followed, axis=0) >= 0).all()
-    assert of.split.groups.names[3] == "y, 1 ↔ 2 from round 2"
+    assert of.data.split.groups.names[3] == "y, 1 ↔ 2 from round 2"
 
 
 def test_h7_a_table_says_who_follows_what(tmp_path):
@@ -430,7 +436,7 @@ def test_h7_a_table_says_who_follows_what(tmp_path):
         "table": str(tmp_path / "A.cp"),
     }
     of = prepared(shift, newcomers={"clients": 2})
-    [drawn] = of.shifts.drawn
+    [drawn] = of.data.shifts.drawn
     assert drawn.followed[:, :4].tolist() == [[0, 0, 0, 0], [1, 0, 0, 1], [0, 2, 0, 1]]
     assert drawn.followed[:, 8:].tolist() == drawn.followed[:, :2].tolist()
     with pytest.raises(UserError, match=r"has the shape \[3, 8\]; expected \[2, 8\]"):
@@ -506,7 +512,7 @@ def test_h8_images_and_labels_commute_bit_for_bit():
     for client in range(8):
         for mine, theirs in zip(seen(one, client), seen(other, client), strict=True):
             assert torch.equal(mine, theirs)
-    assert len(one.split.groups.names) == 4
+    assert len(one.data.split.groups.names) == 4
 
 
 def test_h8_cells_have_exact_sizes_and_the_rest_is_plain():
@@ -530,11 +536,11 @@ def test_h8_cells_have_exact_sizes_and_the_rest_is_plain():
         },
         clients=23,
     )
-    corrupted, relabelled = (drawn.followed[0] > 0 for drawn in of.shifts.drawn)
+    corrupted, relabelled = (drawn.followed[0] > 0 for drawn in of.data.shifts.drawn)
     pairs = [(False, False), (True, False), (False, True), (True, True)]
     found = [int(((corrupted == a) & (relabelled == b)).sum()) for a, b in pairs]
     assert found == [6, 4, 9, 4]
-    kinds = np.bincount(of.shifts.drawn[1].followed[0], minlength=3)
+    kinds = np.bincount(of.data.shifts.drawn[1].followed[0], minlength=3)
     assert kinds.tolist() == [10, 7, 6]
 
 

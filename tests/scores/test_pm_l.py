@@ -70,7 +70,8 @@ def spiral(tmp_path):
 def test_e2_a_global_test_set_gives_personalised_accuracies(spiral):
     prepared, values = spiral("local", metric="pm_l")
     assert (
-        prepared.split.global_test and prepared.test_counts.tolist() == [[100] * 6] * 6
+        prepared.data.split.global_test
+        and prepared.data.test_counts.tolist() == [[100] * 6] * 6
     )
     models = prepared.store.get(prepared.store.ids)["model"]
     samples, module = prepared.resources.samples, prepared.setup.build().eval()

@@ -36,7 +36,7 @@ BATCHED = "cannot be batched over clients"
 def is_unchanged(tried: Prepared, prepared: Prepared) -> bool:
     """Whether a preflight found nothing but the trainings."""
     before, after = vars(prepared), vars(tried)
-    return all(after[name] is before[name] for name in before if name != "trainings")
+    return all(after[name] is before[name] for name in before if name != "tried")
 
 
 def points_to(line: str, fragment: str) -> bool:

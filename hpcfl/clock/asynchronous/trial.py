@@ -95,7 +95,7 @@ def can_mix(prepared: Prepared) -> bool:
     A rank that hosts clients calls it. Errors that do not come from a fleet with a
     message for each client are raised.
     """
-    if prepared.setup.clients < 2 or prepared.shifts is not None:
+    if prepared.setup.clients < 2 or prepared.data.shifts is not None:
         return False
     device = prepared.resources.device
     devices = [device] if device.type == "cuda" else []

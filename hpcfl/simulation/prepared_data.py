@@ -1,0 +1,185 @@
+"""The data of an experiment: its data set, split over clients, and what each holds."""
+
+import zlib
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, cast
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from hpcfl.clients.samples import Samples
+from hpcfl.data import datasets, partition
+from hpcfl.data.datasets import Dataset
+from hpcfl.data.partition import Split
+from hpcfl.data.partitions.base import Scheme
+from hpcfl.data.validation import hold_out
+from hpcfl.experiment.config import Config
+from hpcfl.methods.base import Method
+
+if TYPE_CHECKING:
+    from hpcfl.data.shifted import Shifts
+
+NAMED = 5  # classes of a note
+CLIENT_KEYS = ("client", "clients", "owners")  # of [data], of all sources
+
+
+@dataclass(frozen=True)
+class ClientData:
+    """The samples of all clients and newcomers.
+
+    Attributes:
+        dataset: without its samples in ``Prepared.data``.
+        train: the numbers in the data set of the samples that each client trains on.
+        validation: of those held out for the method.
+        selection: of those held out to choose rounds on; None where there are none.
+        counts, test_counts: training and test samples of round 1, float64 [clients and
+            newcomers, classes].
+        shifts: what sets clients apart beside their labels, if anything.
+    """
+
+    dataset: Dataset
+    split: Split
+    train: list[np.ndarray]
+    validation: list[np.ndarray]
+    selection: list[np.ndarray] | None
+    counts: Tensor
+    test_counts: Tensor
+    shifts: "Shifts | None" = None
+
+    def counts_in(self, round: int) -> Tensor:
+        """Return the training samples of each class as clients know them in a round,
+        float64 [clients and newcomers, classes].
+        """
+        if self.shifts is None or not self.shifts.relabels_later:
+            return self.counts
+        counts = self.shifts.train_counts(self.train, self.counts.shape[1], round)
+        return torch.from_numpy(counts).double()
+
+    def checksum(self) -> int:
+        """Return a checksum of all samples."""
+        return zlib.crc32(self.dataset.x.contiguous().numpy().data)
+
+    def select_samples(
+        self, clients: list[int], device: torch.device, config: Config, images: bool
+    ) -> Samples:
+        """Return the samples of some clients on a device.
+
+        images: whether the model convolves.
+        """
+        return Samples(
+            dataset=self.dataset,
+            clients=clients,
+            train=self.train,
+            test=self.split.test,
+            device=device,
+            channels_last=device.type == "cpu" and images,
+            validation=self.validation,
+            augment=config.data.augment,
+            global_test=self.split.global_test,
+            selection=self.selection,
+            shifts=self.shifts,
+        )
+
+
+def prepare_data(config: Config, method: Method) -> ClientData:
+    """Load the data set and split it over clients. Raises UserError."""
+    dataset = datasets.load(config.data)
+    scheme, newcomers = cast(Scheme, config.partition), config.newcomers.clients
+    shifts = None
+    if config.shift:
+        from hpcfl.data import shifted  # most experiments have no shift
+
+        shifts = shifted.draw(
+            config.shift, dataset, scheme.seed, scheme.clients, newcomers
+        )
+    replicas = shifts.replicas if shifts else None
+    split = partition.make(scheme, dataset, newcomers, replicas, config.data)
+    split = replace(split, groups=shifts.groups() if shifts else None)
+    dataset = datasets.standardised(dataset, config.data, split.train[: scheme.clients])
+    train, validation, selection = hold_out_samples(
+        config, method, split, dataset.y.numpy()
+    )
+    counts, test_counts = count_samples(replace(split, train=train), dataset, shifts)
+    return ClientData(
+        dataset=dataset,
+        split=split,
+        train=train,
+        validation=validation,
+        selection=selection,
+        counts=counts,
+        test_counts=test_counts,
+        shifts=shifts,
+    )
+
+
+def list_data_notes(config: Config, data: ClientData) -> list[str]:
+    """Return lines on the data that a user should read before round 1."""
+    dataset, split = data.dataset, data.split
+    notes = [note for note in dataset.description.notes if note not in split.notes]
+    return [
+        *notes,
+        *split.notes,
+        *note_unused_clients(config, dataset, split),
+        *note_untrained(config, data),
+    ]
+
+
+def hold_out_samples(
+    config: Config, method: Method, split: Split, labels: np.ndarray
+) -> tuple[list[np.ndarray], list[np.ndarray], list[np.ndarray] | None]:
+    """Each client's samples to train on, those held out for the method, and those to
+    choose rounds on.
+
+    The last is None where the experiment holds none out for that. labels: int64, of all
+    samples.
+    """
+    seed, share = config.partition.seed, config.training.validation
+    train, selection = hold_out(split.train, labels, share, seed, "selection")
+    train, validation = hold_out(train, labels, method.validation_share(), seed)
+    return train, validation, selection if share else None
+
+
+def count_samples(
+    split: Split, dataset: Dataset, shifts: "Shifts | None"
+) -> tuple[Tensor, Tensor]:
+    """Count the training and test samples of each class of clients in round 1, float64
+    [clients, classes] each.
+    """
+    classes = dataset.classes
+    if shifts is not None:
+        of_train = shifts.counts("train", split.train, classes, round=1)
+        of_test = shifts.counts("test", split.test, classes, round=1)
+    else:
+        of_train, of_test = (
+            split.counts(dataset.y.numpy(), classes, part) for part in ("train", "test")
+        )
+    return torch.from_numpy(of_train).double(), torch.from_numpy(of_test).double()
+
+
+def note_unused_clients(config: Config, dataset: Dataset, split: Split) -> list[str]:
+    """Return a note where a key names the clients of a data set and others are drawn."""
+    named = [key for key in CLIENT_KEYS if config.data.options.get(key) is not None]
+    if not named or dataset.owners is None or split.names:
+        return []
+    return [
+        f"data.{named[0]} names {len(dataset.owners.names):,} clients, but "
+        f"partition.scheme = '{config.partition.scheme}' draws others; to use them, set "
+        "partition.scheme = 'by-client'"
+    ]
+
+
+def note_untrained(config: Config, data: ClientData) -> list[str]:
+    """Return a note on classes that clients are tested on and no client trains on."""
+    trained = config.partition.clients
+    is_tested = data.test_counts[:trained].sum(dim=0) > 0
+    is_trained = data.counts[:trained].sum(dim=0) > 0
+    untrained = (is_tested & ~is_trained).nonzero().flatten().tolist()
+    if not untrained:
+        return []
+    names = ", ".join(data.dataset.class_name(number) for number in untrained[:NAMED])
+    more = f" and {len(untrained) - NAMED} more" if len(untrained) > NAMED else ""
+    return [
+        f"{len(untrained)} of {data.dataset.classes} classes are tested and no client trains on "
+        f"them: {names}{more}"
+    ]

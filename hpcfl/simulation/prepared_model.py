@@ -1,0 +1,201 @@
+"""The model of an experiment: its builders, and the values that nobody trains."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+from torch import Tensor, nn
+
+from hpcfl import models
+from hpcfl.clients.setup import INITIAL
+from hpcfl.data.datasets import Dataset
+from hpcfl.errors import UserError
+from hpcfl.experiment import plugins
+from hpcfl.experiment.config import MIXED, Config
+from hpcfl.methods.base import Method
+from hpcfl.models import usable
+from hpcfl.models.replaced import replace_layers
+from hpcfl.rows import constants, layout, randomness
+from hpcfl.storage import digest
+
+
+@dataclass(frozen=True)
+class ClientModel:
+    """The model of a client.
+
+    Attributes:
+        build: makes the model with fresh parameters, adapted to the method.
+        build_initial: makes the model that all begin with, which a file may determine.
+        frozen: the digest of values that the seed does not determine: frozen ones, and
+            the file's tensors; None without any.
+        template: an initial model on the CPU.
+        notes: on the file.
+    """
+
+    build: Callable[[], nn.Module]
+    build_initial: Callable[[], nn.Module]
+    frozen: str | None
+    template: nn.Module
+    parameters: layout.Layout
+    buffers: layout.Layout
+    notes: list[str]
+
+
+def prepare_model(config: Config, method: Method, dataset: Dataset) -> ClientModel:
+    """Build the model. Raises UserError.
+
+    Frozen values are those of the draw of the initial model, because trained values may
+    be computed from them.
+    """
+    # taken out here, so that the function does not keep all samples
+    shape, classes, vocabulary = dataset.shape, dataset.classes, dataset.vocabulary
+
+    def built() -> nn.Module:
+        return models.build(config.model, shape, classes, vocabulary)
+
+    given, notes = read_given(config, built)
+
+    def fresh() -> nn.Module:
+        return complete_model(config, method, built())
+
+    def first() -> nn.Module:
+        module = built()
+        if given:
+            module.load_state_dict(given, strict=False)
+        return complete_model(config, method, module)
+
+    statistics = find_own_statistics(config, fresh, dataset)
+
+    def of_base(module: nn.Module) -> dict[str, Tensor]:
+        adapted = config.adapter.kind != "none"
+        values = constants.frozen(module, adapted, statistics)
+        if config.runtime.precision != MIXED:
+            return values
+        from hpcfl.models import mixed
+
+        return mixed.stored(module, values)
+
+    with randomness.seeded(config.seed, *INITIAL):
+        frozen = of_base(first())
+    for name in frozen:
+        given.pop(name, None)  # not twice in memory
+    build = partial(hold_built, fresh, frozen)
+    build_initial = partial(hold_built, first, frozen)
+    with randomness.seeded(config.seed, "template"):
+        template = build_initial()
+    parameters = layout.of_parameters(template)
+    refuse_frozen(config, method, parameters)
+    return ClientModel(
+        build=build,
+        build_initial=build_initial,
+        frozen=digest_fixed(frozen, given),
+        template=template,
+        parameters=parameters,
+        buffers=layout.of_buffers(template),
+        notes=notes,
+    )
+
+
+def hold_built(build: Callable[[], nn.Module], frozen: dict[str, Tensor]) -> nn.Module:
+    """Return a new model that holds the frozen values."""
+    return constants.hold(build(), frozen)
+
+
+def digest_fixed(frozen: dict[str, Tensor], given: dict[str, Tensor]) -> str | None:
+    """Return the digest of frozen values and of a file's; None without any."""
+    fixed = dict(frozen)
+    for name, value in given.items():
+        fixed[f"init.{name}"] = value
+    # as bytes, because numpy does not know every type of torch
+    content = {
+        name: value.contiguous().flatten().view(torch.uint8)
+        for name, value in fixed.items()
+    }
+    return digest.of_tensors(content) if content else None
+
+
+def complete_model(config: Config, method: Method, module: nn.Module) -> nn.Module:
+    """Return a built model with its adapter, precision and the method's changes."""
+    if config.adapter.kind != "none":
+        from hpcfl import adapters
+
+        # The adapter comes first: what a method adds to the model is its own to train.
+        module = adapters.adapt(module, config.adapter)
+    if config.runtime.precision == MIXED:
+        from hpcfl.models import mixed
+
+        # by itself: what a method adds is computed in float32
+        module = mixed.mix(replace_layers(module))
+    return replace_layers(method.adapt(module))
+
+
+def find_own_statistics(
+    config: Config, build: Callable[[], nn.Module], dataset: Dataset
+) -> set[str]:
+    """Return the names of a model's own buffers that its forward pass changes.
+
+    Raises UserError where the model cannot be trained as it is.
+    """
+    name, x = config.model.name, dataset.normalise(dataset.x[:2])
+    with randomness.seeded(config.seed, "statistics"):
+        module = build()
+    try:
+        usable.refuse_unusable(module)
+        own = ":" in name or any(constants.own_buffers(module))
+        if not own:  # built-in models have no state but that of their norms
+            return set()
+        return usable.find_statistics(module, x, config.seed)
+    except UserError:
+        raise
+    except Exception as error:
+        plugin = plugins.find(models.__name__, "model.name", name)
+        raise usable.explained(error, name, plugin, x) from error
+
+
+def read_given(
+    config: Config, build: Callable[[], nn.Module]
+) -> tuple[dict[str, Tensor], list[str]]:
+    """Read the initial model's tensors from files, with notes on them. ``build`` makes
+    it without an adapter. Raises UserError.
+    """
+    init, adapter = config.model.init, config.adapter
+    if adapter.base is None:
+        if adapter.names:
+            raise UserError("adapter.names: needs adapter.base, the file that has them")
+        if init is None:
+            return {}, []
+        from hpcfl.models import initial
+
+        with randomness.seeded(config.seed, *INITIAL):
+            return initial.read(init, build()), []
+    if init is not None:
+        raise UserError("model.init and adapter.base exclude each other")
+    from hpcfl.adapters import base
+
+    with randomness.seeded(config.seed, *INITIAL):
+        of_base = base.read(adapter, build())
+    return of_base.tensors, of_base.notes
+
+
+def refuse_frozen(config: Config, method: Method, parameters: layout.Layout) -> None:
+    """Raise UserError where the model has frozen what must be trained."""
+    if not parameters.frozen:
+        return
+    adapted = config.adapter.kind != "none"
+    how = (
+        f"adapter.kind = '{config.adapter.kind}'"
+        if adapted
+        else "requires_grad = False"
+    )
+    if not parameters.width:
+        raise UserError(
+            f"model.name = '{config.model.name}': all its parameters are frozen "
+            "(requires_grad = False), so there is nothing to train; leave some of them out"
+        )
+    for group, why in method.trains.items():
+        if not parameters.members([group]):
+            raise UserError(
+                f"method.name = '{method.name}': all of the model's {group} is frozen "
+                f"({how}), so {why}; leave some of it out, or take another method"
+            )
