@@ -305,7 +305,7 @@ def shrink(prepared: Prepared, lanes: int, samples: int = SAMPLES) -> Prepared:
     )
     return replace(
         prepared,
-        data=replace(prepared.data.dataset, counts=counts, shifts=None),
+        data=replace(prepared.data, counts=counts, shifts=None),
         setup=setup,
         resources=small_resources,
         store=ClientStore(taking_part, private),
