@@ -14,7 +14,7 @@ from typing import Any, Literal, TypedDict, TypeVar, Unpack
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from hpcfl.clients import heads, scoring, training
 from hpcfl.clients.losses import (
@@ -30,7 +30,6 @@ from hpcfl.clients.step_context import StepContext
 from hpcfl.communication.message import Pool
 from hpcfl.errors import UserError
 from hpcfl.experiment.plugins import nearest
-from hpcfl.files import heartbeat
 from hpcfl.rows import randomness
 from hpcfl.rows.declared import DeclaredTensors, NamedTensors
 from hpcfl.rows.layout import Group, Layout
@@ -376,7 +375,6 @@ class Fleet:
         ``Samples.parts``.
         """
         resources = self.resources
-        chunk_sums, order = [], list[int]()
         pools = [resources.samples.parts[on][int(client)] for client in self.ids]
         same_model = (
             rows.dim() == 1
@@ -389,32 +387,19 @@ class Fleet:
             alike = resources.samples.tested_alike(self.ids.tolist())
         # one model on the same samples is scored once
         _, firsts, place = np.unique(alike, return_index=True, return_inverse=True)
+        given = self.rows(rows), self.buffers(model), pools, predict, variables
+
+        def score_chunk(positions: list[int]) -> scoring.Sums:
+            blocks = resources.run_chunk(firsts[positions].tolist(), *given)
+            classes = resources.samples.classes
+            return scoring.score(blocks, len(positions), classes, scores)
+
         distinct = [pools[first] for first in firsts]
-
-        def score_chunk(positions: list[int]) -> None:
-            clients = firsts[positions].tolist()
-            lanes = torch.tensor(clients, device=resources.device)
-            tensors = self._stacked(rows, model, lanes)
-            lane_variables = {key: value[lanes] for key, value in variables.items()}
-            chunk_sums.append(
-                scoring.score(
-                    kernel=resources.kernel,
-                    tensors=tensors,
-                    samples=resources.samples,
-                    pools=[pools[i] for i in clients],
-                    variables=lane_variables,
-                    predict=predict,
-                    scores=scores,
-                )
-            )
-            order.extend(positions)
-            heartbeat.beat()
-
-        for attempt in resources.attempts(scoring.by_blocks(distinct)):
-            with attempt:
-                score_chunk(attempt.clients)
-        merged = scoring.merge(chunk_sums, order)
-        return {name: sums[place] for name, sums in merged.items()}
+        chunks, order = resources.map_chunks(distinct, score_chunk)
+        return {
+            name: torch.cat([sums[name] for sums in chunks])[order][place]
+            for name in chunks[0]
+        }
 
     def record(self, name: str, values: Tensor) -> None:
         """Record a number of each client, ``values`` [n], as ``recorded/NAME``, and its
@@ -442,8 +427,7 @@ class Fleet:
                 ``size`` samples of the class instead of all.
             variables: as for ``train``.
         """
-        given = self._variables(variables)
-        resources, means, order = self.resources, [], list[int]()
+        resources = self.resources
         pools = [
             self._drawn(round, client, *draws)
             if draws
@@ -454,43 +438,17 @@ class Fleet:
             resources.samples.vary(pool, self.setup.seed, "class means", round, client)
             for (round, client), pool in zip(self._keys, pools, strict=True)
         ]
+        models = self.rows(rows), self.buffers(model)
+        given = *models, pools, function, self._variables(variables)
 
-        def average_chunk(clients: list[int]) -> None:
-            lanes = torch.tensor(clients, device=resources.device)
-            tensors = self._stacked(rows, model, lanes)
-            sums = counts = None
-            for part, output, y, mask in scoring.outputs(
-                kernel=resources.kernel,
-                tensors=tensors,
-                samples=resources.samples,
-                pools=[pools[i] for i in clients],
-                variables={name: value[lanes] for name, value in given.items()},
-                function=function,
-            ):
-                member = (
-                    nn.functional.one_hot(y, resources.samples.classes)
-                    * mask[..., None]
-                ).double()
-                held = torch.einsum(
-                    "lbk,lbd->lkd",
-                    member,
-                    torch.where(mask[..., None], output, 0).double(),
-                )
-                sums = scoring.added(sums, part, held, len(clients))
-                counts = scoring.added(counts, part, member.sum(dim=1), len(clients))
-            assert (
-                sums is not None and counts is not None
-            )  # a chunk has a block at least
-            means.append(sums / counts.clamp(min=1)[..., None])
-            order.extend(clients)
-            heartbeat.beat()
+        def average_chunk(clients: list[int]) -> Tensor:
+            blocks = resources.run_chunk(clients, *given)
+            classes = resources.samples.classes
+            sums, counts = scoring.class_sums(blocks, len(clients), classes)
+            return sums / counts.clamp(min=1)[..., None]
 
-        for attempt in resources.attempts(scoring.by_blocks(pools)):
-            with attempt:
-                average_chunk(attempt.clients)
-        return torch.cat(means).float()[
-            torch.tensor(order, device=resources.device).argsort()
-        ]
+        means, order = resources.map_chunks(pools, average_chunk)
+        return torch.cat(means).float()[order.to(resources.device)]
 
     def outputs(
         self,
@@ -515,35 +473,14 @@ class Fleet:
         """
         resources = self.resources
         pools = [self._chosen(round, client, most) for round, client in self._keys]
-        blocks: dict[int, list[Tensor]] = {}
-
-        def run_chunk(clients: list[int]) -> None:
-            lanes = torch.tensor(clients, device=resources.device)
-            blocks.update({i: [] for i in clients})  # a second attempt begins anew
-            for part, output, *_ in scoring.outputs(
-                kernel=resources.kernel,
-                tensors=self._stacked(rows, model, lanes),
-                samples=resources.samples,
-                pools=[pools[i] for i in clients],
-                variables={},
-                function=function,
-            ):
-                for lane, of_lane in zip(part, output, strict=True):
-                    blocks[clients[lane]].append(of_lane)
-            heartbeat.beat()
-
-        for attempt in resources.attempts(scoring.by_blocks(pools)):
-            with attempt:
-                run_chunk(attempt.clients)
+        found = resources.outputs(self.rows(rows), self.buffers(model), pools, function)
         size = max(map(len, pools)) if most is None else most
         positions = torch.from_numpy(scoring.filled(pools, size)).to(resources.device)
         held = positions >= 0
         labels = resources.samples.y[positions.clamp(min=0)].where(held, 0)
-        like = next(found[0] for found in blocks.values() if found)
-        outputs = like.new_zeros(*held.shape, *like.shape[1:])
-        for i, found in blocks.items():
-            if found:
-                outputs[i, : len(pools[i])] = torch.cat(found)[: len(pools[i])]
+        outputs = found[0].new_zeros(*held.shape, *found[0].shape[1:])
+        for place, of_client in enumerate(found):
+            outputs[place, : len(of_client)] = of_client
         return outputs, labels, held
 
     def head_gradients(
@@ -686,12 +623,6 @@ class Fleet:
         self, proximal: tuple[float, Tensor] | None
     ) -> tuple[float, Tensor] | None:
         return None if proximal is None else (proximal[0], self.rows(proximal[1]))
-
-    def _stacked(self, rows: Tensor, model: str, lanes: Tensor) -> Tensors:
-        """Copy the parameters and buffers of the clients at ``lanes`` [L] into ``[L,
-        *shape]`` by name.
-        """
-        return self.resources.stacked(self.rows(rows), self.buffers(model), lanes)
 
 
 def only_one(numbers: Iterable[Number]) -> Number:

@@ -21,7 +21,6 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from hpcfl.clients import scoring
 from hpcfl.clients.execution import OperatorObserver, choose
 from hpcfl.clients.losses import (
     Batch,
@@ -35,7 +34,6 @@ from hpcfl.clients.losses import (
     train_mode,
 )
 from hpcfl.clients.resources import Attempt, HeadKernel, Resources
-from hpcfl.files import heartbeat
 from hpcfl.models import parts
 from hpcfl.rows import constants
 from hpcfl.rows.layout import Layout, of_parameters
@@ -224,27 +222,7 @@ def run_once(
     samples.
     """
     assert resources.head is not None
-    blocks: dict[int, list[Tensor]] = {}  # of features, by lane
-
-    def run_chunk(chunk: list[int]) -> None:
-        lanes = torch.tensor(chunk, device=resources.device)
-        blocks.update({i: [] for i in chunk})  # a second attempt begins anew
-        for part, output, *_ in scoring.outputs(
-            kernel=resources.kernel,
-            tensors=resources.stacked(rows, buffers, lanes),
-            samples=resources.samples,
-            pools=[pools[i] for i in chunk],
-            variables={},
-            function=_features,
-        ):
-            for lane, features in zip(part, output, strict=True):
-                blocks[chunk[lane]].append(features)
-        heartbeat.beat()
-
-    for attempt in resources.attempts(scoring.by_blocks(pools)):
-        with attempt:
-            run_chunk(attempt.clients)
-    features = [torch.cat(blocks[i])[: len(pool)] for i, pool in enumerate(pools)]
+    features = resources.outputs(rows, buffers, pools, _features)
     index = torch.from_numpy(np.concatenate(pools)).to(resources.device)
     samples = resources.samples.replaced(
         torch.cat(features), resources.samples.y[index]

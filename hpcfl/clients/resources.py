@@ -6,31 +6,35 @@ allocator reports for a trial step differs a little from call to call. The last 
 a GPU depend on the number of lanes, so a trial step is no option.
 """
 
+import itertools
 import time
 from collections import defaultdict
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
+import numpy as np
 import torch
 import torch.nn.functional as functional
 from torch import Tensor, nn
 
+from hpcfl.clients import scoring
 from hpcfl.clients.execution import Kernel, OperatorObserver, is_full
-from hpcfl.clients.losses import Loss, Tensors
+from hpcfl.clients.losses import Loss, Predict, Tensors
 from hpcfl.clients.optimizers import slots
 from hpcfl.clients.samples import Samples
-from hpcfl.clients.scoring import BLOCK
 from hpcfl.clients.setup import Setup
 from hpcfl.errors import RunFailure
 from hpcfl.experiment.sections import Training
+from hpcfl.files import heartbeat
 from hpcfl.models.random import random_layers
 from hpcfl.models.replaced import side_by_side
 from hpcfl.rows import constants
 from hpcfl.rows.layout import Layout
 from hpcfl.scores.base import Score
 
+Found = TypeVar("Found")
 # of the memory, for lanes; the rest is for workspaces of libraries and fragments
 SHARE = 0.7
 # For the private state of clients, whether they train or not. Rows that were replaced
@@ -217,6 +221,79 @@ class Resources:
             else:
                 self.kernel.narrow(len(attempt.clients))
 
+    def map_chunks(
+        self, pools: list[np.ndarray], work: Callable[[list[int]], Found]
+    ) -> tuple[list[Found], Tensor]:
+        """Return the results of ``work`` for chunks of clients, and where the client at
+        each position stands among those of all chunks, [n].
+
+        Args:
+            pools: each client's positions among the rank's samples.
+            work: a function of the positions of a chunk's clients.
+        """
+        results: list[Found] = []
+        order: list[int] = []
+        for attempt in self.attempts(scoring.by_blocks(pools)):
+            with attempt:
+                results.append(work(attempt.clients))
+                order += attempt.clients
+                heartbeat.beat()
+        return results, torch.tensor(order).argsort()
+
+    def run_chunk(
+        self,
+        chunk: list[int],
+        rows: Tensor,
+        buffers: Tensor,
+        pools: list[np.ndarray],
+        function: Predict,
+        variables: Tensors | None = None,
+    ) -> Iterator[tuple[list[int], Tensor, Tensor, Tensor]]:
+        """Yield the blocks of ``scoring.outputs`` for the clients at the positions
+        ``chunk``.
+
+        Args:
+            rows, buffers, variables: of n clients, ``[n, …]``.
+            pools: each client's positions among the rank's samples.
+            function: of (model, x, lane).
+        """
+        lanes = torch.tensor(chunk, device=self.device)
+        return scoring.outputs(
+            kernel=self.kernel,
+            tensors=self.stacked(rows, buffers, lanes),
+            samples=self.samples,
+            pools=[pools[position] for position in chunk],
+            variables={key: value[lanes] for key, value in (variables or {}).items()},
+            function=function,
+        )
+
+    def outputs(
+        self,
+        rows: Tensor,
+        buffers: Tensor,
+        pools: list[np.ndarray],
+        function: Predict,
+    ) -> list[Tensor]:
+        """Return ``function`` of the samples of each client, ``[its samples, …]``."""
+
+        def run(chunk: list[int]) -> list[Tensor]:
+            blocks: list[list[Tensor]] = [[] for _ in chunk]
+            for lanes, output, *_ in self.run_chunk(
+                chunk, rows, buffers, pools, function
+            ):
+                for lane, of_lane in zip(lanes, output, strict=True):
+                    blocks[lane].append(of_lane)
+            lengths = [len(pools[position]) for position in chunk]
+            like = next(found[0] for found in blocks if found)[:0]
+            return [
+                torch.cat([like, *found])[:length]
+                for found, length in zip(blocks, lengths, strict=True)
+            ]
+
+        chunks, place = self.map_chunks(pools, run)
+        found = list(itertools.chain.from_iterable(chunks))
+        return [found[position] for position in place.tolist()]
+
     def stacked(self, rows: Tensor, buffers: Tensor, lanes: Tensor) -> Tensors:
         """Copy some models and their buffers into tensors ``[L, *shape]`` by name.
 
@@ -285,7 +362,9 @@ def lane_bytes(
     saved = _saved(module, batch)
     trained = (TRAINED + MADE * kept) * model + 2 * saved
     # 2: a layer's input and output
-    scored = (GRAPHS + SCORED) * model + saved + 2 * _largest(module, sample) * BLOCK
+    scored = (
+        (GRAPHS + SCORED) * model + saved + 2 * _largest(module, sample) * scoring.BLOCK
+    )
     return (STAYING + kept) * model + max(trained, scored) + private
 
 

@@ -5,11 +5,12 @@ then their rests, grouped by size, as they train. A block's size follows from th
 client's own pool alone.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.functional import one_hot
 
 from hpcfl.clients.execution import Kernel
 from hpcfl.clients.losses import Predict, Tensors, selection
@@ -121,51 +122,47 @@ def added(total: Tensor | None, lanes: list[int], part: Tensor, count: int) -> T
 
 
 def score(
-    kernel: Kernel,
-    tensors: Tensors,
-    samples: Samples,
-    pools: list[np.ndarray],
-    variables: Tensors,
-    predict: Predict,
+    blocks: Iterator[tuple[list[int], Tensor, Tensor, Tensor]],
+    clients: int,
+    classes: int,
     scores: Mapping[str, Score],
 ) -> Sums:
-    """Sum ``scores`` over the pools of a chunk of L clients. Arguments are those of
-    ``outputs``.
+    """Sum ``scores`` over the blocks of a chunk of so many clients, logits as
+    ``outputs`` yields them.
 
-    Raises TypeError where ``predict`` does not return logits [samples, classes].
+    Raises TypeError for what are no logits [samples, classes].
     """
     sums: Sums = {}
-    for lanes, logits, y, mask in outputs(
-        kernel=kernel,
-        tensors=tensors,
-        samples=samples,
-        pools=pools,
-        variables=variables,
-        function=predict,
-    ):
-        if logits.dim() != 3 or logits.shape[2] < samples.classes:
+    for lanes, logits, y, mask in blocks:
+        if logits.dim() != 3 or logits.shape[2] < classes:
             raise TypeError(
                 f"predictions of a client have shape {list(logits.shape[1:])}; "
-                f"expected [{logits.shape[1]}, {samples.classes}], samples × classes"
+                f"expected [{logits.shape[1]}, {classes}], samples × classes"
             )
-        block = Block(logits, y, mask, samples.classes)
+        block = Block(logits, y, mask, classes)
         for name, metric in scores.items():
             sums_of_block = metric.sums(block).double()
-            sums[name] = added(sums.get(name), lanes, sums_of_block, len(pools))
+            sums[name] = added(sums.get(name), lanes, sums_of_block, clients)
     widths = [part.shape[1] for part in sums.values()]
     # All at once, so that a device is waited for once.
     columns = torch.cat(list(sums.values()), dim=1).cpu().split(widths, dim=1)
     return dict(zip(sums, columns, strict=True))
 
 
-def merge(parts: Sequence[Sums], order: list[int]) -> Sums:
-    """Merge the sums of several chunks in the order of clients.
-
-    order: the clients' positions, chunk after chunk.
+def class_sums(
+    blocks: Iterator[tuple[list[int], Tensor, Tensor, Tensor]],
+    clients: int,
+    classes: int,
+) -> tuple[Tensor, Tensor]:
+    """Return the sums [clients, classes, d] of the outputs [batch, d] by class over the
+    blocks of a chunk, and the number of samples [clients, classes], float64.
     """
-    by_client = torch.tensor(order).argsort()
-    merged = {}
-    for name in parts[0]:
-        by_chunk = torch.cat([part[name] for part in parts])
-        merged[name] = by_chunk[by_client]
-    return merged
+    sums = counts = None
+    for lanes, output, y, mask in blocks:
+        member = (one_hot(y, classes) * mask[..., None]).double()
+        values = torch.where(mask[..., None], output, 0).double()
+        held = torch.einsum("lbk,lbd->lkd", member, values)
+        sums = added(sums, lanes, held, clients)
+        counts = added(counts, lanes, member.sum(dim=1), clients)
+    assert sums is not None and counts is not None  # a chunk has a block at least
+    return sums, counts

@@ -185,7 +185,7 @@ def test_what_moves_or_varies_below_the_head_runs_each_time(
 
 
 @pytest.mark.parametrize("lanes", [1, "auto"])
-def test_replaced_that_the_model_freezes_run_once_in_every_training(
+def test_layers_that_the_model_freezes_run_once_in_every_training(
     make_fleet, lanes, runs
 ):
     """With all below the head frozen, "all" is the head."""

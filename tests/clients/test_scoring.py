@@ -72,7 +72,7 @@ def test_a_model_of_two_names_is_scored_once(make_fleet, rows_of, monkeypatch):
     monkeypatch.setattr(
         scoring,
         "score",
-        lambda real=scoring.score, **given: scored.append(1) or real(**given),
+        lambda *given, real=scoring.score: scored.append(1) or real(*given),
     )
     fleet.score(("pre", "global"), rows_of(fleet))
     often = len(scored)

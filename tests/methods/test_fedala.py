@@ -7,7 +7,7 @@ import pytest
 import tiny
 import torch
 
-from hpcfl.clients import Fleet, frozen
+from hpcfl.clients import Fleet, heads
 from hpcfl.methods.options.ala import AdaptiveLocalAggregation
 
 FEW = [[8, 3, 0, 0], [0, 9, 2, 0]]
@@ -453,9 +453,9 @@ def test_ala_9_learns_from_a_random_subset_that_stays_for_the_phase(
     half in another round. Their features are computed once, so that all epochs see the
     same ones.
     """
-    pools, run_once = [], frozen.run_once
+    pools, run_once = [], heads.run_once
     monkeypatch.setattr(
-        frozen,
+        heads,
         "run_once",
         lambda *given: pools.append(set(given[3][0])) or run_once(*given),
     )

@@ -324,7 +324,7 @@ def test_functions_of_known_operators_run_side_by_side_in_bfloat16(name):
         "TransformerEncoderLayer",
     ],
 )
-def test_replaced_that_come_in_the_place_of_torchs_run_side_by_side(name):
+def test_layers_that_come_in_the_place_of_torchs_run_side_by_side(name):
     module = replace_layers(Around(name))
     kernel = BatchedKernel(module, LANES, replay=False)
     assert not depends_on_lanes(kernel) and not kernel.dependent
