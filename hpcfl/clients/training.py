@@ -340,7 +340,7 @@ class Chunk:
             objective, float64 [L, 3].
         """
         epoch = self._epoch
-        orders = [self._order(lane, epoch) for lane in range(len(self.clients))]
+        orders = self._orders(epoch)
         lengths = [len(order) for order in orders]
         active_lanes = [
             lane for lane, runs in enumerate(self._running.tolist()) if runs
@@ -459,15 +459,22 @@ class Chunk:
         lane_steps.batched += run.batches
         lane_steps.computed += self._session.computed_lanes(lanes) * run.batches
 
-    def _order(self, lane: int, epoch: int) -> np.ndarray:
-        """Positions of a lane's samples in this epoch, in order: of its shuffled pool
-        as many as are used.
+    def _orders(self, epoch: int) -> list[np.ndarray]:
+        """Return the positions of each lane's samples in this epoch, in order: of its
+        shuffled pool as many as are used.
         """
-        client, round, pool, length = self.clients[lane]
-        seed = self.resources.seed
-        key = (self.task.phase, round, client, epoch)
-        shuffled = pool[randomness.permutation(len(pool), seed, "shuffle", *key)]
-        return self.resources.samples.vary(shuffled[:length], seed, *key)
+        seed, samples = self.resources.seed, self.resources.samples
+        keys = [
+            (self.task.phase, lane.round, lane.client, epoch) for lane in self.clients
+        ]
+        sizes = [len(lane.pool) for lane in self.clients]
+        shuffled = randomness.permutations(
+            sizes, seed, [("shuffle", *key) for key in keys]
+        )
+        return [
+            samples.vary(lane.pool[order[: lane.length]], seed, *key)
+            for lane, order, key in zip(self.clients, shuffled, keys, strict=True)
+        ]
 
     def _added(self, results: list[tuple[BatchRun, Tensor]]) -> Tensor:
         """Each lane's two sums over the samples of an epoch, and the last batch's

@@ -15,6 +15,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextvars import ContextVar
 from functools import cache
 from itertools import islice
 from typing import TypeVar, cast
@@ -32,22 +33,21 @@ GPU_BLOCK_FLOATS = 1 << 25  # 256 MB, which keep a GPU busy
 # digits if computed from products
 CLOSE = 0.01
 HELD = 1 << 27  # the most bytes of results that wait for the caller
-_device = torch.device("cpu")
-_cores = 1
+# Of the thread that plays a run.
+_place = ContextVar("place", default=(torch.device("cpu"), 1))
 
 
 def use_device(device: torch.device, cores: int = 1) -> None:
-    """Set the device for blocks of matrices that lie on the CPU.
+    """Set the device for blocks of matrices that lie on the CPU, in this thread.
 
     cores: the number of blocks to process at once if the device is the CPU.
     """
-    global _device, _cores
-    _device, _cores = device, max(1, cores)
+    _place.set((device, max(1, cores)))
 
 
 def place() -> tuple[torch.device, int]:
     """Return the device and the number of cores that are set."""
-    return _device, _cores
+    return _place.get()
 
 
 def mix(matrix: Tensor, rows: Tensor, dtype: torch.dtype | None = None) -> Tensor:
@@ -229,8 +229,9 @@ def on_all_cores(
     first one. In its own thread ``work`` is outside the caller's contexts such as
     ``torch.no_grad``.
     """
+    _, cores = place()
     in_main_thread = threading.current_thread() is threading.main_thread()
-    several = device.type == "cpu" and _cores > 1 and in_main_thread
+    several = device.type == "cpu" and cores > 1 and in_main_thread
     at_once = 1
     for columns in islice(cuts, 1):
         first = work(columns)
@@ -238,11 +239,11 @@ def on_all_cores(
         if several:
             size = first.nbytes if isinstance(first, Tensor) else 0
             # one more than cores, so that no core waits for the caller
-            at_once = min(_cores + 1, HELD // max(1, size))
+            at_once = min(cores + 1, HELD // max(1, size))
     if at_once < 2:
         yield from map(work, cuts)
         return
-    pool = _pool(_cores, torch.get_num_threads())
+    pool = _pool(cores, torch.get_num_threads())
     under_way: deque[Future[Found]] = deque()
     try:
         for columns in cuts:
@@ -292,7 +293,8 @@ def _block_distances(left: Tensor, right: Tensor) -> Tensor:
 
 def _where(rows: Tensor) -> torch.device:
     """Return the device that processes blocks of these rows."""
-    return _device if rows.device.type == "cpu" else rows.device
+    device, _ = place()
+    return device if rows.device.type == "cpu" else rows.device
 
 
 def _empty(like: Tensor, count: int, dtype: torch.dtype | None = None) -> Tensor:

@@ -14,10 +14,12 @@ def index_copy(whole: Tensor, index: slice | Tensor, rows: Tensor) -> None:
     """
     if isinstance(index, slice):
         whole[index] = rows
-        return
-    mode = torch.get_deterministic_debug_mode()
-    torch.set_deterministic_debug_mode(0)
-    try:
+    elif not whole.is_cuda:
         whole.index_copy_(0, index, rows)
-    finally:
-        torch.set_deterministic_debug_mode(mode)
+    else:
+        mode = torch.get_deterministic_debug_mode()
+        torch.set_deterministic_debug_mode(0)
+        try:
+            whole.index_copy_(0, index, rows)
+        finally:
+            torch.set_deterministic_debug_mode(mode)

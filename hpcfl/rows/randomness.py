@@ -7,7 +7,7 @@ numbers. Philox is a counter-based generator; its own key is a hash of the seed 
 draw's key.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from hashlib import blake2b
 from typing import cast
@@ -72,6 +72,23 @@ def uniform(seed: int, *key: int | str, skip: int, count: int) -> np.ndarray:
 def permutation(size: int, seed: int, *key: int | str) -> np.ndarray:
     """Return a random order of ``range(size)``, int64 [size]."""
     return generator(seed, *key).permutation(size)
+
+
+def permutations(
+    sizes: Iterable[int], seed: int, keys: Iterable[tuple[int | str, ...]]
+) -> Iterator[np.ndarray]:
+    """Yield ``permutation(size, seed, *key)`` for each size and key.
+
+    One generator gets the keys one after the other, which takes less time than a
+    generator for each.
+    """
+    philox = np.random.Philox(_Key(bytes(16)))  # type: ignore[arg-type]
+    random = np.random.Generator(philox)
+    fresh = philox.state
+    for size, key in zip(sizes, keys, strict=True):
+        fresh["state"]["key"] = np.frombuffer(_digest(seed, key), "<u8")
+        philox.state = fresh
+        yield random.permutation(size)
 
 
 @contextmanager
