@@ -62,10 +62,8 @@ def head_kernel(
     layout = of_parameters(module)
     below = layout.members(("body",))
     above = [name for name in layout.names if name not in below]
-    head: nn.Module = HeadModel(copy.deepcopy(module))
-    inside = dict(head.state_dict())
-    fixed = constants.collect(module).items()
-    head = constants.hold(head, {name: one for name, one in fixed if name in inside})
+    head = HeadModel(copy.deepcopy(module))
+    constants.hold_part(head, module)
     if [name for name, _ in head.named_parameters()] != above:
         return None
     parameters = sum(parameter.numel() for parameter in module.parameters())

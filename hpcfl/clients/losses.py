@@ -220,8 +220,10 @@ def train_mode(module: nn.Module, trained: list[str], frozen: Frozen) -> None:
     moving = trained
     if frozen == "training":
         moving = [name for name, _ in module.named_parameters()]
+    frozen_names = constants.of_module(module).frozen
     for name, part in module.named_modules():
         parameters = {f"{name}.{leaf}" for leaf, _ in part.named_parameters()}
+        parameters |= {one for one in frozen_names if one.startswith(f"{name}.")}
         still = bool(name and parameters) and not parameters & set(moving)
         if still or f"{name}.running_mean" in fixed:
             part.eval()
@@ -245,12 +247,13 @@ def shared(module: nn.Module, lanes: int) -> Tensors:
 
 
 def _tables(module: nn.Module) -> set[int]:
-    """Return the ids of the parameters that only embeddings have."""
+    """Return the ids of the tensors that only embeddings have."""
     of_embeddings: set[int] = set()
     of_others: set[int] = set()
     for layer in module.modules():
         kind = of_embeddings if isinstance(layer, nn.Embedding) else of_others
-        kind |= {id(value) for value in layer._parameters.values()}
+        kind |= {id(value) for value in layer.parameters(recurse=False)}
+        kind |= {id(value) for value in layer.buffers(recurse=False)}
     return of_embeddings - of_others
 
 
@@ -277,7 +280,7 @@ def evaluate_at(
         )
     named = _from_row(model.named_parameters(), row)
     if buffers is not None:
-        named |= _from_row(model.named_buffers(), buffers)
+        named |= _from_row(constants.statistics(model).items(), buffers)
     modes = {part: part.training for part in model.modules()}
     model.eval()
     try:

@@ -369,7 +369,8 @@ def lane_bytes(
 
 
 def _model_bytes(module: nn.Module) -> int:
-    return sum(tensor.nbytes for tensor in [*module.parameters(), *module.buffers()])
+    own = [*module.parameters(), *constants.statistics(module).values()]
+    return sum(tensor.nbytes for tensor in own)
 
 
 def _weights(module: nn.Module) -> list[Tensor]:

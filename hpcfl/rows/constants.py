@@ -6,12 +6,14 @@ leaves them unchanged. A model freezes a parameter by ``requires_grad_(False)`` 
 constructor. A layer with only frozen parameters is in evaluation mode, so that its
 statistics stay fixed, too.
 
-All models of all clients and ranks share one set of values. The values follow from the
-configuration and from the files that a user's module reads.
+``hold`` registers frozen parameters as buffers, so that ``parameters()`` yields the
+contents of a row for every caller, such as a loss. All models of all clients and ranks
+share one set of values. The values follow from the configuration and from the files
+that a user's module reads.
 """
 
 from collections.abc import Collection, Iterator, Mapping
-from typing import Any, ClassVar
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor, nn
@@ -22,35 +24,27 @@ from hpcfl.errors import RunFailure
 NORMS = nn.modules.batchnorm._NormBase  # batch norm and instance norm
 
 
-class WithConstants(nn.Module):
-    """Mixin for the class of a model with constants; it hides them from parameters and
-    buffers.
-
-    ``parameters()`` then yields the contents of a row for every caller, such as a loss.
-    ``buffers()`` yields the statistics that each client has of its own. ``state_dict``
-    and ``to`` still include the constants.
+@dataclass(frozen=True)
+class Constants:
+    """The constants of a module, which has them as its attribute ``constants``.
 
     Attributes:
-        constants: The names of the constants, with those of tied ones.
+        names: The names of the constants, with those of tied ones.
+        order: The names of all parameters in registration order, tied ones once.
+        frozen: The names of those that were parameters, with those of tied ones.
         own_buffers: The values of the constant buffers outside norms, by name.
     """
 
-    constants: ClassVar[frozenset[str]] = frozenset()
-    own_buffers: ClassVar[Mapping[str, Tensor]] = {}
+    names: frozenset[str] = frozenset()
+    order: tuple[str, ...] = ()
+    frozen: frozenset[str] = frozenset()
+    own_buffers: Mapping[str, Tensor] = field(default_factory=dict)
 
-    def named_parameters(
-        self, prefix: str = "", *arguments: Any, **keywords: Any
-    ) -> Iterator[tuple[str, Parameter]]:
-        for name, parameter in super().named_parameters(prefix, *arguments, **keywords):
-            if name.removeprefix(f"{prefix}.") not in self.constants:
-                yield name, parameter
 
-    def named_buffers(
-        self, prefix: str = "", *arguments: Any, **keywords: Any
-    ) -> Iterator[tuple[str, Tensor]]:
-        for name, buffer in super().named_buffers(prefix, *arguments, **keywords):
-            if name.removeprefix(f"{prefix}.") not in self.constants:
-                yield name, buffer
+def of_module(module: nn.Module) -> Constants:
+    """Return the constants of a module."""
+    held = getattr(module, "constants", None)
+    return held if isinstance(held, Constants) else Constants()
 
 
 def frozen(
@@ -89,7 +83,7 @@ def own_buffers(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
         if isinstance(part, NORMS)
         for buffer in part.buffers(recurse=False)
     }
-    for name, buffer in nn.Module.named_buffers(module):
+    for name, buffer in module.named_buffers():
         if id(buffer) not in of_norms:
             yield name, buffer
 
@@ -103,27 +97,47 @@ def hold(module: nn.Module, values: Mapping[str, Tensor]) -> nn.Module:
     """
     if not values:
         return module
-    tensors = {**dict(module.named_parameters()), **dict(module.named_buffers())}
-    for name, value in values.items():
-        tensors[name].data = value.clone()
-    held = {id(tensors[name]) for name in values}
-    everything = [
-        *module.named_parameters(remove_duplicate=False),
-        *module.named_buffers(remove_duplicate=False),
-    ]
-    names = {name for name, tensor in everything if id(tensor) in held}
     own = {name: values[name] for name, _ in own_buffers(module) if name in values}
-    plain = type(module)
-    attributes = {"constants": frozenset(names), "own_buffers": own}
-    module.__class__ = type(plain.__name__, (WithConstants, plain), attributes)
+    order = tuple(name for name, _ in module.named_parameters())
+    parameters = dict(module.named_parameters(remove_duplicate=False))
+    tensors = {**parameters, **dict(module.named_buffers(remove_duplicate=False))}
+    names = {id(tensors[name]): name for name in values}
+    held = {name: names[id(one)] for name, one in tensors.items() if id(one) in names}
+    shared = {name: value.clone() for name, value in values.items()}
+    for name, first in held.items():
+        owner, leaf = _owner(module, name)
+        if name in parameters:
+            delattr(owner, leaf)
+            owner.register_buffer(leaf, shared[first])
+        else:
+            tensors[name].data = shared[first]
+    frozen = frozenset(held.keys() & parameters.keys())
+    module.constants = Constants(frozenset(held), order, frozen, own)
     return module
+
+
+def hold_part(part: nn.Module, module: nn.Module) -> None:
+    """Make the constants of a module those of a part that has some of its tensors, under
+    the same names.
+    """
+    held, inside = of_module(module), part.state_dict().keys()
+    if held.names & inside:
+        part.constants = Constants(
+            held.names & inside,
+            tuple(name for name in held.order if name in inside),
+            held.frozen & inside,
+        )
+
+
+def _owner(module: nn.Module, name: str) -> tuple[nn.Module, str]:
+    """Return the layer of a tensor, and the tensor's name there."""
+    path, _, leaf = name.rpartition(".")
+    return module.get_submodule(path), leaf
 
 
 def refuse_changed(module: nn.Module) -> None:
     """Raise RunFailure where a forward pass has changed a buffer that is a constant."""
-    if not isinstance(module, WithConstants):
-        return
-    for name, value in module.own_buffers.items():
+    for name, value in of_module(module).own_buffers.items():
         now = module.get_buffer(name)
         if not torch.equal(now.detach().cpu(), value):
             raise RunFailure(
@@ -135,13 +149,21 @@ def refuse_changed(module: nn.Module) -> None:
 
 def collect(module: nn.Module) -> dict[str, Tensor]:
     """Return the constants of a module by name; tied ones once."""
-    if not isinstance(module, WithConstants):
-        return {}
-    everything = [
-        *nn.Module.named_parameters(module),
-        *nn.Module.named_buffers(module),
-    ]
-    return {name: value for name, value in everything if name in module.constants}
+    names = of_module(module).names
+    return {name: one for name, one in module.named_buffers() if name in names}
+
+
+def statistics(module: nn.Module) -> dict[str, Tensor]:
+    """Return the buffers of a module that each client has of its own, by name."""
+    names = of_module(module).names
+    return {name: one for name, one in module.named_buffers() if name not in names}
+
+
+def parameters_in_order(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    """Yield a module's parameters and frozen ones by name in registration order."""
+    tensors = {**dict(module.named_parameters()), **dict(module.named_buffers())}
+    for name in of_module(module).order or dict(module.named_parameters()):
+        yield name, tensors[name]
 
 
 def size(module: nn.Module) -> int:
@@ -153,6 +175,14 @@ def whole(module: nn.Module) -> nn.Module:
     """Turn a module's constants back into ordinary frozen parameters and buffers, and
     return the module.
     """
-    if isinstance(module, WithConstants):
-        module.__class__ = type(module).__bases__[1]
+    held = of_module(module)
+    known: dict[int, Parameter] = {}
+    for name in sorted(held.frozen):
+        owner, leaf = _owner(module, name)
+        value = module.get_buffer(name)
+        parameter = known.setdefault(id(value), Parameter(value, requires_grad=False))
+        delattr(owner, leaf)
+        owner.register_parameter(leaf, parameter)
+    if held.names:
+        del module.constants
     return module

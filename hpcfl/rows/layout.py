@@ -221,7 +221,7 @@ def of_parameters(module: nn.Module) -> Layout:
         for name, _ in part.named_parameters()
     }
     frozen = constants.collect(module)
-    return Layout(nn.Module.named_parameters(module), normalising, frozen)
+    return Layout(constants.parameters_in_order(module), normalising, frozen)
 
 
 def of_buffers(module: nn.Module) -> Layout:
@@ -229,7 +229,7 @@ def of_buffers(module: nn.Module) -> Layout:
 
     Integer counters become floats.
     """
-    return Layout(module.named_buffers())
+    return Layout(constants.statistics(module).items())
 
 
 def floating(layout: Layout, module: nn.Module) -> Tensor:

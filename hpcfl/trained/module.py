@@ -77,7 +77,8 @@ def module(
         model = build()
     given = parameters.split(row[None]) | buffers.split(statistics[None])
     with torch.no_grad():
-        for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
+        own = dict(model.named_parameters()) | constants.statistics(model)
+        for name, tensor in own.items():
             tensor.copy_(given[name][0])
     model = mixed.restore(constants.whole(model))
     corrections = peft.corrections(model)

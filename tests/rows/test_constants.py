@@ -95,6 +95,7 @@ def test_tied_parameters_are_one_constant():
     model[0].weight.requires_grad_(False)
     held = constants.hold(model, constants.frozen(model))
     assert list(constants.collect(held)) == ["0.weight"]
+    assert held[0].weight is held[1].weight
     assert [name for name, _ in held.named_parameters(remove_duplicate=False)] == [
         "0.bias",
         "1.bias",
