@@ -112,7 +112,8 @@ def hold(module: nn.Module, values: Mapping[str, Tensor]) -> nn.Module:
         else:
             tensors[name].data = shared[first]
     frozen = frozenset(held.keys() & parameters.keys())
-    module.constants = Constants(frozenset(held), order, frozen, own)
+    held_names = frozenset(held)
+    module.constants = Constants(held_names, order, frozen, own)  # type: ignore[assignment]
     return module
 
 
@@ -122,7 +123,7 @@ def hold_part(part: nn.Module, module: nn.Module) -> None:
     """
     held, inside = of_module(module), part.state_dict().keys()
     if held.names & inside:
-        part.constants = Constants(
+        part.constants = Constants(  # type: ignore[assignment]
             held.names & inside,
             tuple(name for name in held.order if name in inside),
             held.frozen & inside,
@@ -177,12 +178,15 @@ def whole(module: nn.Module) -> nn.Module:
     """
     held = of_module(module)
     known: dict[int, Parameter] = {}
-    for name in sorted(held.frozen):
+    # All are registered anew, so that they have their order again.
+    for name in [*held.order, *sorted(held.frozen - set(held.order))]:
         owner, leaf = _owner(module, name)
-        value = module.get_buffer(name)
-        parameter = known.setdefault(id(value), Parameter(value, requires_grad=False))
+        value = getattr(owner, leaf)
+        if name in held.frozen:
+            frozen = Parameter(value, requires_grad=False)
+            value = known.setdefault(id(value), frozen)
         delattr(owner, leaf)
-        owner.register_parameter(leaf, parameter)
+        owner.register_parameter(leaf, value)
     if held.names:
         del module.constants
     return module
