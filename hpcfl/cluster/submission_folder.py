@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import TypeVar
 
-from hpcfl.cluster.record import Record
+from hpcfl.cluster.supervisor import Record
 from hpcfl.errors import UserError
 from hpcfl.files import atomic, untrusted_files
 from hpcfl.files.atomic import Damaged

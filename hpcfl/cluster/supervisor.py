@@ -23,8 +23,10 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn
 
+from pydantic import ConfigDict, with_config
+from typing_extensions import TypedDict  # pydantic needs this one before Python 3.12
+
 from hpcfl.cluster import slurm
-from hpcfl.cluster.record import Record
 from hpcfl.errors import RunFailure
 from hpcfl.files import atomic, output, untrusted_files
 from hpcfl.files.atomic import Damaged
@@ -35,6 +37,18 @@ TICK = 0.2  # seconds between two checks of the ranks
 REASON_BYTES = 10_000  # the most bytes that are read of the ranks' failure reason
 REPEAT = 5.0  # seconds after which the warning is passed on again
 WARNINGS = (signal.SIGUSR2, signal.SIGTERM, signal.SIGXCPU)
+
+
+@with_config(ConfigDict(extra="allow"))
+class Record(TypedDict, total=False):
+    """The file ``CELL.requeues``: notes of a cell's supervisors for later jobs and for
+    ``hpcfl status``.
+    """
+
+    followers: dict[str, str]  # job → its submitted follower
+    failure: str | None  # why the last job failed
+    rounds: int  # in the newest checkpoint when the last job began
+    fruitless: int  # starts one after the other that found no new checkpoint
 
 
 @dataclass

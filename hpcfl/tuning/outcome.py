@@ -3,13 +3,10 @@
 The curve shows the expected best score over the number of trials.
 """
 
-import csv
-import io
 import math
-from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
 from statistics import fmean, stdev
+from typing import Any
 
 from rich.table import Table
 
@@ -27,32 +24,7 @@ from hpcfl.tuning.search_results import Choice
 
 TABLE, CURVE, FIGURE = tune_folder.TABLE, "curve.csv", "curve.png"
 MISSING = "–"
-
-
-@dataclass(frozen=True)
-class Tuned:
-    """The outcome of a method's tuning.
-
-    Attributes:
-        method: The name of the method.
-        trials: The number of configurations that were drawn.
-        spent: The sample gradients of the search.
-        choice: The chosen configuration; None if no run came to an end.
-        untuned: The method as the file has it; None if that did not come to an end.
-        curve: The expected best score on held-out samples after 1, 2 … trials.
-        finals: The test scores of the chosen configuration's final runs, at the tail,
-            by seed.
-        finals_untuned: The same for the untuned configuration.
-    """
-
-    method: str
-    trials: int
-    spent: int
-    choice: Choice | None
-    untuned: Choice | None
-    curve: list[float]
-    finals: dict[int, float]
-    finals_untuned: dict[int, float]
+Row = dict[str, Any]  # a value by column of the table
 
 
 def chosen_text(plan: Plan, choice: Choice) -> str:
@@ -76,59 +48,73 @@ def chosen_text(plan: Plan, choice: Choice) -> str:
 
 def tell(plan: Plan, folder: Path) -> None:
     """Write the table, the curve and its figure, and print the table."""
+    methods = plan.section.methods
     finals = test_scores(plan, folder / tune_folder.FINAL)
     untuned = test_scores(plan, folder / tune_folder.UNTUNED)
     measure = measure_of(folder)
-    tuned = [
-        of_method(
-            plan,
-            folder,
-            method,
-            measure,
-            finals.get(method, {}),
-            untuned.get(method, {}),
-        )
-        for method in plan.section.methods
+    rows, curves = [], {}
+    for method in methods:
+        scores = finals.get(method, {}), untuned.get(method, {})
+        row = describe_method(plan, folder, method, *scores)
+        rows.append(row)
+        after = curve(plan, folder, method, measure)
+        curves[method] = [row["validation_untuned"], *after]
+    points = [
+        {"method": method, "trials": draws, "expected_best_validation": score}
+        for method, scores in curves.items()
+        for draws, score in enumerate(scores)
+        if score is not None
     ]
-    atomic.write(folder / TABLE, table_text(plan, tuned).encode())
-    atomic.write(folder / CURVE, curve_text(tuned).encode())
-    _print_table(plan, tuned, measure)
+    _write_csv(folder / TABLE, rows)
+    _write_csv(folder / CURVE, points)
+    _print_table(plan, rows, [finals, untuned], measure)
     for name in (TABLE, CURVE):
         print(f"file: {folder / name}")
-    if find_spec("matplotlib") is None:
-        print("note: no figure, matplotlib is not installed here")
-    else:
-        curves = {one.method: _scores(one) for one in tuned}
-        figure.write(folder / FIGURE, curves, measure)
-        print(f"figure: {folder / FIGURE}")
+    figure.write(folder / FIGURE, curves, measure)
+    print(f"figure: {folder / FIGURE}")
     print(f"chosen: {folder / tune_folder.CHOSEN}")
     command = f"hpcfl table {folder} --rows method.name --at tail"
     print(f"look further: {command}", flush=True)
 
 
-def of_method(
+def describe_method(
     plan: Plan,
     folder: Path,
     method: str,
-    measure: Measure,
     finals: dict[int, float],
     finals_untuned: dict[int, float],
-) -> Tuned:
-    """Return the outcome of a method's tuning.
+) -> Row:
+    """Return the outcome of a method's tuning, None where a run did not come to an end.
 
-    measure: the measure of the primary metric. finals, finals_untuned: the test scores
-    of final runs by seed.
+    finals, finals_untuned: the test scores of the final runs with the chosen and the
+    untuned configuration, by seed.
     """
-    return Tuned(
-        method,
-        len(plan.trials(method)),
-        search_results.sum_gradients(plan, folder, method),
-        search_results.choose(plan, folder, method),
-        search_results.find_untuned(plan, folder, method),
-        curve(plan, folder, method, measure),
-        finals,
-        finals_untuned,
-    )
+    budget = spending.search_budget(plan)
+    spent = search_results.sum_gradients(plan, folder, method)
+    choice = search_results.choose(plan, folder, method)
+    untuned = search_results.find_untuned(plan, folder, method)
+    return {
+        "method": method,
+        "trials": len(plan.trials(method)),
+        "budget": budget,
+        "spent": spent,
+        SPENT: spent / budget,
+        "rounds": choice.rounds if choice else None,
+        "validation": choice.score if choice else None,
+        "validation_untuned": untuned.score if untuned else None,
+        "test": fmean(finals.values()) if finals else None,
+        "test_untuned": fmean(finals_untuned.values()) if finals_untuned else None,
+        "seeds": len(finals),
+        "setting": choice.candidate.description if choice else None,
+    }
+
+
+def _write_csv(path: Path, rows: list[Row]) -> None:
+    """Write rows in full precision. Raises RunFailure."""
+    import pandas
+
+    text: str = pandas.DataFrame(rows, dtype=object).to_csv(index=False)
+    atomic.write(path, text.encode())
 
 
 def curve(plan: Plan, folder: Path, method: str, measure: Measure) -> list[float]:
@@ -178,94 +164,36 @@ def measure_of(folder: Path) -> Measure:
     return Measure("accuracy", "", "accuracy", "", "up")
 
 
-def table_text(plan: Plan, tuned: list[Tuned]) -> str:
-    """Return the table as CSV, in full precision."""
-    budget = spending.search_budget(plan)
-    lines = io.StringIO()
-    writer = csv.writer(lines, lineterminator="\n")
-    writer.writerow(
-        [
-            "method",
-            "trials",
-            "budget",
-            "spent",
-            SPENT,
-            "rounds",
-            "validation",
-            "validation_untuned",
-            "test",
-            "test_untuned",
-            "seeds",
-            "setting",
-        ]
-    )
-    for one in tuned:
-        choice, untuned = one.choice, one.untuned
-        writer.writerow(
-            [
-                one.method,
-                one.trials,
-                budget,
-                one.spent,
-                one.spent / budget,
-                choice.rounds if choice else "",
-                choice.score if choice else "",
-                untuned.score if untuned else "",
-                fmean(one.finals.values()) if one.finals else "",
-                fmean(one.finals_untuned.values()) if one.finals_untuned else "",
-                len(one.finals),
-                choice.candidate.description if choice else "",
-            ]
-        )
-    return lines.getvalue()
-
-
-def curve_text(tuned: list[Tuned]) -> str:
-    """Return the curves as CSV, a line for each method and number of trials.
-
-    The line for 0 trials has the untuned configuration's score.
-    """
-    lines = io.StringIO()
-    writer = csv.writer(lines, lineterminator="\n")
-    writer.writerow(["method", "trials", "expected_best_validation"])
-    for one in tuned:
-        for draws, score in enumerate(_scores(one)):
-            if score is not None:
-                writer.writerow([one.method, draws, score])
-    return lines.getvalue()
-
-
-def _scores(tuned: Tuned) -> list[float | None]:
-    """Return the scores on held-out samples after 0, 1, 2 … trials."""
-    untuned = tuned.untuned.score if tuned.untuned else None
-    return [untuned, *tuned.curve]
-
-
-def _print_table(plan: Plan, tuned: list[Tuned], measure: Measure) -> None:
-    budget = spending.search_budget(plan)
+def _print_table(
+    plan: Plan,
+    rows: list[Row],
+    finals: list[dict[str, dict[int, float]]],
+    measure: Measure,
+) -> None:
+    """Print the outcome; finals: the test scores, tuned and untuned."""
     table = Table(box=None, pad_edge=False)
     for title in ("method", "trials", SPENT, "rounds", "validation", "untuned"):
         table.add_column(title, justify="left" if title == "method" else "right")
     for title in ("test, tuned", "test, untuned"):
         table.add_column(title, justify="right")
     table.add_column("chosen", overflow="fold")
-    for one in tuned:
-        choice, untuned = one.choice, one.untuned
+    for row in rows:
+        method, rounds = row["method"], row["rounds"]
+        scores = [row["validation"], row["validation_untuned"]]
         table.add_row(
-            literal(one.method),
-            str(one.trials),
-            f"{one.spent / budget:.2f}",
-            str(choice.rounds) if choice else MISSING,
-            measure.shown(choice.score) if choice else MISSING,
-            measure.shown(untuned.score) if untuned else MISSING,
-            _shown(one.finals, measure),
-            _shown(one.finals_untuned, measure),
-            literal(choice.candidate.description if choice else MISSING),
+            literal(method),
+            str(row["trials"]),
+            f"{row[SPENT]:.2f}",
+            MISSING if rounds is None else str(rounds),
+            *(MISSING if one is None else measure.shown(one) for one in scores),
+            *(_shown(found.get(method, {}), measure) for found in finals),
+            literal(row["setting"] or MISSING),
         )
     console = stdout_console()
     if not console.is_terminal:
         console = stdout_console(width=160)
     unit = f" ({measure.unit})" if measure.unit else ""
+    budget = spending.search_budget(plan)
     console.print(
         literal(
             f"{measure.score}{unit}; of {budget:,} gradients of samples for each search, "
