@@ -10,7 +10,7 @@ from hpcfl.communication.communicator import Communicator
 from hpcfl.experiment import config, protocols, sweep
 from hpcfl.experiment.config import Config
 from hpcfl.report.text import plain
-from hpcfl.simulation import local_steps, preflight
+from hpcfl.simulation import preflight
 from hpcfl.simulation.prepare import prepare_together
 from hpcfl.tracking.base import check as check_trackers
 
@@ -39,7 +39,7 @@ def check_file(
     prepared = prepare_together(first, communicator)
     prepared = preflight.run(prepared, communicator)
     schedule = make_schedule(prepared, communicator)
-    prepared = local_steps.note_idle_clients(prepared, schedule)
+    prepared = preflight.note_idle_clients(prepared, schedule)
     from hpcfl.commands import data_summary, needs
 
     ranks = needs.of_ranks(prepared, communicator)

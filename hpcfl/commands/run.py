@@ -23,18 +23,17 @@ from hpcfl.methods.base import State
 from hpcfl.report.progress import Progress
 from hpcfl.simulation import (
     decisions,
-    local_steps,
     preflight,
     torch_settings,
 )
 from hpcfl.simulation.best import BestRound
+from hpcfl.simulation.device import list_ranks
 from hpcfl.simulation.federation import Federation, resume
 from hpcfl.simulation.prepare import (
     Prepared,
     prepare_together,
     refuse_other_frozen,
 )
-from hpcfl.simulation.rank_list import rank_list
 from hpcfl.simulation.round import Result
 from hpcfl.simulation.round_schedule import RoundSchedule
 from hpcfl.simulation.signals import StopRequest
@@ -86,8 +85,10 @@ def run(
         prepared = _prepare(config, communicator, clash)
         prepared = preflight.run(prepared, communicator)
         schedule = make_schedule(prepared, communicator)
-        prepared = local_steps.note_idle_clients(prepared, schedule)
-        introduced = communicator.introduce(rank_list(communicator, prepared))
+        prepared = preflight.note_idle_clients(prepared, schedule)
+        hosted = prepared.placement.clients_of(communicator.rank).tolist()
+        ranks = list_ranks(communicator, prepared.resources.device, hosted)
+        introduced = communicator.introduce(ranks)
         claim = None
         with agreed(communicator):
             if communicator.is_server:

@@ -13,6 +13,7 @@ import os
 import shlex
 import sys
 import warnings
+from collections.abc import Iterable
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, requires
 
@@ -31,6 +32,7 @@ LISTS = (
 )
 COUNT = "SLURM_GPUS_ON_NODE"
 NO_LIST = ("", "-1", "NoDevFiles")
+SHOWN = 12  # ranges of clients or cores that are written out
 # the wheels that a driver of this CUDA version runs, the newest first
 WHEELS = ((13, "cu130"), (12, "cu126"))
 WHEEL_INDEX = "https://download.pytorch.org/whl/"
@@ -230,3 +232,45 @@ def _driver() -> tuple[int, int] | None:
     except (OSError, AttributeError):
         return None
     return version.value // 1000, version.value % 1000 // 10
+
+
+def list_ranks(
+    communicator: Communicator, device: torch.device, clients: Iterable[int]
+) -> list[str]:
+    """Return a line for each rank, by rank, on every rank. Collective call.
+
+    For example ``rank 2 on node7 (pid 4711, cores 4-7, 1 thread, cuda:1 NVIDIA A100,
+    clients 0-3, 9)``. The device and the clients are this rank's.
+    """
+    rank, host = communicator.rank, communicator.host
+    hosted = describe_ranges(clients)
+    hosts = "the server" if communicator.is_server else "no clients"
+    if hosted:
+        hosts = f"clients {hosted}"
+    threads = torch.get_num_threads()
+    plural = "s" if threads > 1 else ""
+    name = str(device)
+    if device.type == "cuda":
+        name = f"{device} {torch.cuda.get_device_name(device)}"
+    cores = describe_ranges(os.sched_getaffinity(0))
+    return communicator.allgather(
+        f"rank {rank} on {host} (pid {os.getpid()}, cores {cores}, {threads} "
+        f"thread{plural}, {name}, {hosts})"
+    )
+
+
+def describe_ranges(numbers: Iterable[int]) -> str:
+    """Return ``0-3, 7`` for 0, 1, 2, 3, 7; of more than SHOWN such ranges the first ones
+    and how many are left.
+    """
+    parts: list[list[int]] = []
+    for number in sorted(numbers):
+        if parts and number == parts[-1][1] + 1:
+            parts[-1][1] = number
+        else:
+            parts.append([number, number])
+    texts = []
+    for first, last in parts:
+        texts.append(str(first) if first == last else f"{first}-{last}")
+    more = f" and {len(texts) - SHOWN} more" if len(texts) > SHOWN else ""
+    return ", ".join(texts[:SHOWN]) + more

@@ -30,12 +30,12 @@ from hpcfl.errors import RankFailure, RunFailure, UserError, is_shortage
 from hpcfl.files import heartbeat
 from hpcfl.methods.base import Method, State
 from hpcfl.rows.declared import UnknownName
-from hpcfl.simulation.final_scoring import FINAL_SCORING
-from hpcfl.simulation.message_check import MessageError
+from hpcfl.simulation.hooks import MessageError
 from hpcfl.simulation.participation import RoundPlan
 from hpcfl.simulation.prepare import Prepared
 from hpcfl.simulation.round import (
     COMPOSE,
+    FINAL_SCORING,
     REPORT,
     SEND,
     STORE,
@@ -88,7 +88,7 @@ def train_briefly(task: Task, asked: list[AskedTraining] | None = None) -> Task:
 
 
 @dataclass(frozen=True)
-class Tried:
+class Observed:
     """Observations of a dry round.
 
     Attributes:
@@ -214,7 +214,7 @@ def impatient() -> Callable[[], None]:
     return listen
 
 
-def try_round(prepared: Prepared, lanes: int) -> tuple[BaseException | None, Tried]:
+def try_round(prepared: Prepared, lanes: int) -> tuple[BaseException | None, Observed]:
     """Play the round and the final scoring with at most ``lanes`` lanes; return the
     error that ended them, None without one, and what they show.
 
@@ -247,12 +247,12 @@ def try_round(prepared: Prepared, lanes: int) -> tuple[BaseException | None, Tri
                 )
                 play(Round(last, alone, small, server, brief_fleet), FINAL_SCORING)
     except RankFailure as failure:
-        return failure.__cause__, Tried()
+        return failure.__cause__, Observed()
     head = small.resources.head
     dependent = set(small.resources.kernel.dependent)
     if head:
         dependent |= head.kernel.dependent
-    return None, Tried(frozenset(dependent), tuple(dict.fromkeys(asked)))
+    return None, Observed(frozenset(dependent), tuple(dict.fromkeys(asked)))
 
 
 @contextmanager

@@ -11,9 +11,8 @@ from hpcfl.communication.communicator import Communicator
 from hpcfl.errors import Interrupted, RunFailure
 from hpcfl.methods.base import State
 from hpcfl.simulation.best import BestRound
-from hpcfl.simulation.final_scoring import FINAL_SCORING
 from hpcfl.simulation.prepare import Prepared
-from hpcfl.simulation.round import Result, Round, conclude
+from hpcfl.simulation.round import FINAL_SCORING, Result, Round, conclude
 from hpcfl.simulation.round_schedule import RoundSchedule
 from hpcfl.simulation.signals import StopRequest
 from hpcfl.simulation.stages import on_this_rank, play

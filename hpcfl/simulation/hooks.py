@@ -1,10 +1,11 @@
 """Calls of a method's hooks, with the overlays around its messages."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from hpcfl.clients import Fleet
-from hpcfl.communication.message import Inbox, Message
+from hpcfl.communication.message import Inbox, Mean, Message, fields
 from hpcfl.methods.base import Audience, Cohort, Method, Overlay, Setup, State
 from hpcfl.rows.declared import (
     DeclaredTensors,
@@ -12,7 +13,41 @@ from hpcfl.rows.declared import (
     NamedTensors,
     refuse_other_than_tensors,
 )
-from hpcfl.simulation.message_check import checked
+
+
+class MessageError(TypeError):
+    """A hook of the method returned what cannot travel. hook: its name."""
+
+    def __init__(self, hook: str, text: str) -> None:
+        super().__init__(f"'{hook}' returns {text}")
+        self.hook = hook
+
+
+def check_message(hook: str, message: Any, clients: int, downwards: bool) -> Message:
+    """Return the message to or from ``clients`` clients that a hook returned.
+
+    downwards: whether the server sends it. Raises MessageError where it cannot travel.
+    """
+    if not isinstance(message, Mapping):
+        kind = type(message).__name__
+        raise MessageError(hook, f"a {kind}; expected a dictionary of tensors by name")
+    try:
+        entries = fields(message)
+    except ValueError as error:
+        raise MessageError(hook, f"what cannot travel: {error}") from None
+    for name, entry in entries.items():
+        if downwards and isinstance(entry, Mean):
+            raise MessageError(hook, f"'{name}' as a Mean, which is what clients send")
+        if downwards and entry.shared:
+            continue
+        if entry.shared or len(entry.tensor) != clients:
+            shape = list(entry.tensor.shape)
+            raise MessageError(
+                hook,
+                f"'{name}' of shape {shape}; expected a row for each client, here "
+                f"[{clients}, width]",
+            )
+    return message
 
 
 @dataclass(frozen=True)
@@ -45,11 +80,11 @@ class Hooks:
         server: Any = FixedTensors(state, "server")
         clients = len(audience.ids)
         returned = getattr(self.method, hook)(server, audience)
-        message = checked(hook, returned, clients, downwards=True)
+        message = check_message(hook, returned, clients, downwards=True)
         for overlay in self.overlays:
             returned = overlay.send(server, audience, message)
             name = f"{type(overlay).__name__}.send"
-            message = checked(name, returned, clients, downwards=True)
+            message = check_message(name, returned, clients, downwards=True)
         return message
 
     def open(self, fleet: Fleet, inbox: Inbox) -> list[Inbox]:
@@ -70,11 +105,11 @@ class Hooks:
             returned: The result of the method's ``update``.
         """
         clients = len(fleet.ids)
-        message = checked("update", returned, clients, downwards=False)
+        message = check_message("update", returned, clients, downwards=False)
         for overlay, inbox in zip(self.overlays, reversed(inboxes), strict=True):
             returned = overlay.upload(fleet, inbox, message)
             name = f"{type(overlay).__name__}.upload"
-            message = checked(name, returned, clients, downwards=False)
+            message = check_message(name, returned, clients, downwards=False)
         return message
 
     def aggregate(self, state: State, cohort: Cohort, uplink: State) -> None:

@@ -8,13 +8,22 @@ numbers are keyed: a run computes the same with and without it.
 import traceback
 from dataclasses import asdict, dataclass, replace
 
-from hpcfl.clients.batch_plan import AskedTraining
+import numpy as np
+from torch import Tensor
+
+from hpcfl.clients.batch_plan import AskedTraining, fewest_samples
 from hpcfl.clients.execution import SerialKernel, is_batching_limit
 from hpcfl.communication.communicator import Communicator
 from hpcfl.errors import RunFailure, UserError, is_shortage
-from hpcfl.simulation import diagnosis, dry_round, score_check
-from hpcfl.simulation.diagnosis import Diagnosis
+from hpcfl.experiment import plugins, user_code
+from hpcfl.methods.base import Method
+from hpcfl.models import usable
+from hpcfl.rows import randomness
+from hpcfl.rows.declared import UnknownName
+from hpcfl.simulation import dry_round, score_check
+from hpcfl.simulation.hooks import MessageError
 from hpcfl.simulation.prepare import Prepared, Tried
+from hpcfl.simulation.round_schedule import RoundSchedule
 
 
 @dataclass(frozen=True)
@@ -38,6 +47,9 @@ class Verdict:
     trainings: tuple[AskedTraining, ...] = ()
 
 
+Judged = tuple[Verdict, BaseException | None]  # with the exception behind a mistake
+
+
 class Elsewhere(Exception):
     """The cause of a mistake on another rank; its text is the traceback there."""
 
@@ -45,130 +57,308 @@ class Elsewhere(Exception):
 def run(prepared: Prepared, communicator: Communicator) -> Prepared:
     """Try the experiment and return it as it can run. Collective.
 
-    Raises UserError for a mistake on any rank and RunFailure for any other error, with
-    the same line on all ranks.
-    """
-    verdict, cause = judge(prepared)
-    return _adapted(prepared, communicator, verdict, cause)
-
-
-def _adapted(
-    prepared: Prepared,
-    communicator: Communicator,
-    verdict: Verdict,
-    cause: BaseException | None,
-) -> Prepared:
-    """Return the experiment as it can run by the verdicts of all ranks. Collective.
-
     If clients cannot be batched and ``runtime.lanes`` is "auto", it has one lane and a
     note. Another note names operators whose result for a client depends on the clients
-    beside it. Raises UserError or RunFailure.
+    beside it. Raises UserError for a mistake on any rank and RunFailure for any other
+    error, with the same line on all ranks.
     """
+    verdict, cause = judge(prepared)
     verdicts = [Verdict(**fields) for fields in communicator.allgather(asdict(verdict))]
     for mistaken in verdicts:
         if mistaken.mistake:
             cause = cause or Elsewhere(mistaken.details)
             kind = RunFailure if mistaken.failed else UserError
             raise kind(mistaken.mistake) from cause
-    found = [AskedTraining(*one) for other in verdicts for one in other.trainings]
-    trainings = dict.fromkeys(found)  # each once
-    prepared = replace(prepared, tried=Tried(tuple(trainings)))
+    trainings = [AskedTraining(*one) for other in verdicts for one in other.trainings]
+    tried = Tried(tuple(dict.fromkeys(trainings)))
+    prepared = replace(prepared, tried=tried)
     for other in verdicts:
         if other.unbatched:
-            return one_lane(prepared, other.unbatched)
+            return train_one_by_one(prepared, other.unbatched)
     dependent = {name for other in verdicts for name in other.dependent}
     if not dependent:
         return prepared
-    note = diagnosis.describe_dependent(
-        sorted(dependent), prepared.config.runtime.lanes
-    )
+    note = describe_dependent(sorted(dependent), prepared.config.runtime.lanes)
     return replace(prepared, notes=[*prepared.notes, note])
 
 
-def one_lane(prepared: Prepared, why: str) -> Prepared:
+def train_one_by_one(prepared: Prepared, why: str) -> Prepared:
     """Return the experiment with clients that train one after the other, and add a
     note.
     """
     kernel = SerialKernel(prepared.resources.kernel.module)
-    resources = replace(prepared.resources, kernel=kernel)
     note = f"{why}; they train one after the other, as with runtime.lanes = 1"
-    notes = [*prepared.notes, note]
-    tried = replace(prepared.tried, unbatched=True)
-    return replace(prepared, resources=resources, notes=notes, tried=tried)
+    return replace(
+        prepared,
+        resources=replace(prepared.resources, kernel=kernel),
+        notes=[*prepared.notes, note],
+        tried=replace(prepared.tried, unbatched=True),
+    )
 
 
-def judge(prepared: Prepared) -> tuple[Verdict, BaseException | None]:
-    """Return this rank's verdict, and the exception behind a mistake.
+def judge(prepared: Prepared) -> Judged:
+    """Return this rank's verdict.
 
     Only a known limit of batching makes clients train one after the other. Any other
     error ends the run, as does such a limit if the user has set the number of lanes.
     """
     resources = prepared.resources
-    wrong_score = score_check.diagnose(
-        resources.scores, prepared.setup.classes, resources.device
-    )
-    if wrong_score is not None:
-        return _mistaken(wrong_score)
+    classes, device = prepared.setup.classes, resources.device
+    try:
+        score_check.check_scores(resources.scores, classes, device)
+    except Exception as wrong:
+        return end(wrong.__cause__ or wrong, str(wrong))
     if not prepared.store.ids:
         return Verdict(), None
     lanes = resources.kernel.widest
-    error, tried = dry_round.try_round(prepared, lanes)
+    error, seen = dry_round.try_round(prepared, lanes)
     if error is None:
-        dependent = tuple(sorted(tried.dependent))
-        return Verdict(dependent=dependent, trainings=tried.trainings), None
-    if _is_failure(error):
-        return _failed(error)
-    with_one_lane: BaseException | None = error
-    if lanes > 1:
-        with_one_lane, tried = dry_round.try_round(prepared, 1)
-    if with_one_lane is not None:
-        return _confirmed(prepared, 1, with_one_lane)
+        dependent = tuple(sorted(seen.dependent))
+        return Verdict(dependent=dependent, trainings=seen.trainings), None
+    alone: BaseException | None = error
+    if lanes > 1 and not is_failure(error):
+        alone, seen = dry_round.try_round(prepared, 1)
+    if alone is not None:
+        return end_if_repeated(prepared, 1, alone, *diagnose(prepared, alone))
     if not is_batching_limit(error):
-        return _confirmed(prepared, lanes, error)
+        text = f"{user_code.describe_error(error)}; set runtime.lanes = 1"
+        placed = place_text(text, user_code.find_line(error))
+        return end_if_repeated(prepared, lanes, error, placed, error)
+    unbatched = describe_unbatched(error)
     if prepared.config.runtime.lanes == "auto":
-        unbatched = diagnosis.describe_unbatched(error)
-        return Verdict(unbatched=unbatched, trainings=tried.trainings), None
-    return _mistaken(diagnosis.diagnose_lanes(error))
+        return Verdict(unbatched=unbatched, trainings=seen.trainings), None
+    return end(error, f"{unbatched}; set runtime.lanes = 1")
 
 
-def _confirmed(
-    prepared: Prepared, lanes: int, error: BaseException
-) -> tuple[Verdict, BaseException | None]:
+def end_if_repeated(
+    prepared: Prepared,
+    lanes: int,
+    error: BaseException,
+    text: str,
+    cause: BaseException,
+) -> Judged:
     """Return the verdict on an error with at most ``lanes`` lanes.
 
     The user has made a mistake if the error occurs again. An error that occurs once,
     such as one that a timer raises, is a failure.
     """
-    if _is_failure(error):
-        return _failed(error)
-    again = dry_round.try_round(prepared, lanes)[0]
-    if type(again) is not type(error):
-        return _failed(error)
-    if lanes == 1:
-        return _mistaken(diagnosis.diagnose_mistake(prepared, error))
-    return _mistaken(diagnosis.diagnose_side_by_side(error))
+    if not is_failure(error):
+        again, _ = dry_round.try_round(prepared, lanes)
+        if type(again) is type(error):
+            return end(cause, text)
+    return end(error, describe_failure(error), failed=True)
 
 
-def _is_failure(error: BaseException | None) -> bool:
+def end(cause: BaseException, text: str, failed: bool = False) -> Judged:
+    """Return the verdict on an error that ends the run."""
+    if is_failure(cause):
+        text, failed = describe_failure(cause), True
+    details = "".join(traceback.format_exception(cause))
+    return Verdict(text, details, failed), cause
+
+
+def is_failure(error: BaseException) -> bool:
     """Return whether the machine, and not the experiment, is the cause of an error."""
     return isinstance(error, RunFailure) or is_shortage(error)
 
 
-def _failed(error: BaseException) -> tuple[Verdict, BaseException | None]:
-    """Return the verdict on a failure, and its cause."""
-    return _ending(diagnosis.diagnose_failure(error), failed=True)
+def describe_failure(error: BaseException) -> str:
+    """Describe a failure of the machine, or an error that occurred once."""
+    if isinstance(error, RunFailure):
+        return str(error)
+    return f"the trial before round 1 failed: {user_code.describe_error(error)}"
 
 
-def _mistaken(mistake: Diagnosis) -> tuple[Verdict, BaseException | None]:
-    """Return the verdict on a mistake, and its cause."""
-    _, cause = mistake
-    if cause is not None and _is_failure(cause):
-        return _failed(cause)
-    return _ending(mistake, failed=False)
+def diagnose(prepared: Prepared, error: BaseException) -> tuple[str, BaseException]:
+    """Return one line on the model if it fails by itself, else on the method, and the
+    exception behind it.
+
+    The place is the innermost line of the user's code in the traceback. Without such a
+    line it is the first user definition among hook, method and model.
+    """
+    if is_failure(error):
+        return "", error
+    of_model = diagnose_model(prepared)
+    if of_model is not None:
+        return of_model
+    place = user_code.find_line(error)
+    known = isinstance(error, UserError)
+    if known and not isinstance(error, UnknownName):
+        return place_text(str(error), place), error
+    name = f"method.name = '{prepared.method.name}'"
+    hook, method = find_hook(error), type(prepared.config.method)
+    for suspect in (getattr(method, hook, None), method, find_model_plugin(prepared)):
+        place = place or user_code.find_definition(suspect)
+    if isinstance(error, MessageError | UnknownName):
+        return place_text(f"{name}: {error}", place), error
+    where = f" in '{hook}'" if hook else ""
+    text = f"{name} fails{where}: {user_code.describe_error(error)}"
+    return place_text(text, place), error
 
 
-def _ending(found: Diagnosis, failed: bool) -> tuple[Verdict, BaseException | None]:
-    """Return the verdict on an error that ends the run, and its cause."""
-    line, cause = found
-    details = "".join(traceback.format_exception(cause))
-    return Verdict(line, details, failed), cause
+def find_hook(error: BaseException) -> str:
+    """Return the outermost function of the user's method in which an error was raised,
+    or else the method's hook; "" for none.
+    """
+    for frame, _ in traceback.walk_tb(error.__traceback__):
+        of_method = isinstance(frame.f_locals.get("self"), Method)
+        if of_method and user_code.is_own(frame.f_code.co_filename):
+            return frame.f_code.co_name
+    return dry_round.hook_of(error)
+
+
+def diagnose_model(prepared: Prepared) -> tuple[str, BaseException] | None:
+    """Return the fault of the model on a few samples, in evaluation mode and on a batch
+    in training mode; None for a model that runs.
+    """
+    samples, name = prepared.resources.samples, prepared.config.model.name
+    few = dry_round.SAMPLES
+    batch = min(few, prepared.config.training.batch_size)
+    for training, count in (False, few), (True, batch):
+        x, _ = samples.take(np.arange(min(count, len(samples.y))))
+        try:
+            with randomness.seeded(prepared.config.seed, "diagnosis"):
+                module = prepared.setup.build().to(samples.device).train(training)
+                output = module(x)
+            check_output(output, len(x), prepared.setup.classes)
+        except Exception as error:
+            plugin = find_model_plugin(prepared)
+            return str(usable.explained(error, name, plugin, x)), error
+    return None
+
+
+def check_output(output: object, samples: int, classes: int) -> None:
+    """Raise TypeError unless a model's output has a row for each sample and a column
+    for each class.
+    """
+    given = f"a {type(output).__name__}"
+    if isinstance(output, Tensor):
+        given = "×".join(map(str, output.shape))
+        if output.dim() == 2:
+            rows, columns = output.shape
+            if rows == samples and columns >= classes:
+                return
+    raise TypeError(
+        f"gives {given}; expected {samples}×{classes}, an output for each of "
+        f"{classes} classes"
+    )
+
+
+def find_model_plugin(prepared: Prepared) -> object:
+    """Return the class or function that makes the model."""
+    return plugins.find("hpcfl.models", "model.name", prepared.config.model.name)
+
+
+def place_text(text: str, place: str | None) -> str:
+    """Put the known ``file:line`` before a text."""
+    return f"{place}: {text}" if place else text
+
+
+def describe_unbatched(error: BaseException) -> str:
+    """Say where and why clients cannot be batched, as one line."""
+    place = user_code.find_line(error) or "model or method"
+    first_sentence = user_code.describe_error(error).partition(". ")[0]
+    return f"{place}: cannot be batched over clients ({first_sentence})"
+
+
+def describe_dependent(operators: list[str], lanes: int | str) -> str:
+    """Explain that ``operators`` give a client other last bits beside others, for this
+    ``runtime.lanes``.
+    """
+    names = ", ".join(operators)
+    if lanes == "auto":
+        return (
+            f"{names} give a client other last bits beside others; what calls them runs "
+            "for one client after the other"
+        )
+    return (
+        f"runtime.lanes = {lanes}: {names} give a client other last bits beside others, so "
+        "that results depend on the number of ranks; with 'auto' they do not"
+    )
+
+
+def note_idle_clients(prepared: Prepared, schedule: RoundSchedule) -> Prepared:
+    """Return the experiment with notes on clients that never take a step.
+
+    Raises UserError where no client ever does. A method that asks for no training is
+    left alone.
+    """
+    if not prepared.tried.trainings:
+        return prepared
+    clients, rounds = prepared.setup.clients, prepared.config.rounds
+    steps = find_stepping(prepared)
+    present = find_participants(prepared, schedule)
+    if not present.any():
+        raise UserError(
+            f"no client takes part in any of the {rounds} rounds: set a longer "
+            "time.deadline, or less of time.least and time.availability"
+        )
+    if not (steps[:clients] & present).any():
+        raise UserError(f"no client ever takes a step: {explain_idleness(prepared)}")
+    notes = []
+    if few := clients - int(steps[:clients].sum()):
+        notes.append(
+            f"{few} of {clients} clients never take a step: {explain_idleness(prepared)}"
+        )
+    if absent := clients - int(present.sum()):
+        notes.append(
+            f"{absent} of {clients} clients never train: they take part in none of the "
+            f"{rounds} rounds"
+        )
+    newcomers = steps[clients:]
+    if prepared.config.newcomers.epochs and (few := int((~newcomers).sum())):
+        notes.append(
+            f"{few} of {len(newcomers)} newcomers take no step: "
+            f"{explain_idleness(prepared)}"
+        )
+    return replace(prepared, notes=[*prepared.notes, *notes])
+
+
+def find_stepping(prepared: Prepared) -> np.ndarray:
+    """Return which clients and newcomers have enough samples for a step, bool [clients
+    and newcomers].
+    """
+    training = prepared.setup.training
+    fewest = fewest_samples(training, prepared.resources.buffers.width > 0)
+    samples = prepared.data.counts.sum(dim=1).long().numpy()
+    distinct, position = np.unique(samples, return_inverse=True)
+    enough = []
+    for count in distinct.tolist():
+        takes_step = [
+            asked.takes_step(count, training.batch_size, fewest)
+            for asked in prepared.tried.trainings
+        ]
+        enough.append(any(takes_step))
+    found: np.ndarray = np.array(enough)[position]
+    return found
+
+
+def find_participants(prepared: Prepared, schedule: RoundSchedule) -> np.ndarray:
+    """Return which clients train in some round, bool [clients].
+
+    All of them count where the losses of earlier rounds decide.
+    """
+    found = np.zeros(prepared.setup.clients, bool)
+    if schedule.reports is not None:
+        return ~found
+    for number in range(1, prepared.config.rounds + 1):
+        found[schedule.cohort(number)] = True
+        if found.all():
+            break
+    return found
+
+
+def explain_idleness(prepared: Prepared) -> str:
+    """Return why a client takes no step, with the values that decide it."""
+    trainings, training = prepared.tried.trainings, prepared.setup.training
+    name = prepared.method.name
+    if not any(asked.epochs for asked in trainings):
+        return f"method.name = '{name}' trains for 0 epochs"
+    batches = min(asked.batches for asked in trainings)
+    most = int(prepared.data.counts.sum(dim=1).max())
+    return (
+        f"too few training samples for a step, which takes {batches} batches with "
+        f"training.batch_size = {training.batch_size} and training.drop_last = "
+        f"{str(training.drop_last).lower()}; the largest client has {most} training "
+        "samples"
+    )

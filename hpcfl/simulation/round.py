@@ -22,6 +22,7 @@ from hpcfl.simulation import record
 from hpcfl.simulation.participation import RoundPlan
 from hpcfl.simulation.prepare import Prepared
 from hpcfl.simulation.stages import Stage, describe_clients, on_this_rank
+from hpcfl.storage.result_rounds import AFTER, BEFORE
 from hpcfl.storage.results import FINAL
 
 FleetType = Callable[..., Fleet]
@@ -314,6 +315,60 @@ def take_step(round: Round, cohort: np.ndarray, uplink: State) -> None:
     round.prepared.hooks.aggregate(round.server, senders, uplink)
 
 
+def score_final(round: Round) -> None:
+    """Score this rank's clients by the method's ``finish``, after the last round.
+
+    There is no cohort: no client uploads, and private state stays as it is.
+    """
+    nobody = round.fleet(round.plan.cohort)
+    observers = round.fleet(round.plan.audience)
+    round.observe(observers, round.inbox, "finish")
+    round.fleets = [nobody, observers]
+    round.work = LocalWork(
+        nobody.ids, {}, nobody.state, torch.ones(0, dtype=torch.bool)
+    )
+    round.numbers = [(observers.ids, record.numbers(observers, None, None))]
+
+
+def score_newcomers(round: Round) -> None:
+    """Send newcomers the method's message to newcomers, and score them. Collective
+    call.
+
+    Their columns have separate names, so they do not count in the means of other
+    clients.
+    """
+    newcomers = round.plan.newcomers
+    if not len(newcomers):
+        return
+    message: Message = {}
+    if round.communicator.is_server:
+        message = round.compose("send_to_newcomers", newcomers)
+    inbox, _ = round.send(newcomers, message)
+    fleet = round.prepared.new_fleet(round.fleet_type)
+    if len(fleet.ids):
+        with round.on_clients(fleet):
+            train_newcomers(round, fleet, inbox)
+    columns = {"pre": BEFORE, "post": AFTER}
+    scores = {}
+    for name, sums in fleet.scores.items():
+        if name in columns:
+            scores[columns[name]] = sums
+    fleet.scores, fleet.recorded = scores, {}
+    numbers = fleet.ids, record.numbers(fleet, None, None)
+    round.numbers = [*round.numbers, numbers]
+
+
+def train_newcomers(round: Round, fleet: Fleet, inbox: Inbox) -> None:
+    """Score newcomers before and after their training, if they do any."""
+    method = round.prepared.method
+    arrived = round.prepared.hooks.open(fleet, inbox)[-1]
+    method.init_newcomers(fleet, arrived)
+    if round.prepared.config.newcomers.epochs:
+        method.train_newcomers(fleet, arrived)
+    else:
+        method.observe(fleet, arrived)
+
+
 COMPOSE = Stage("compose", "send", "what the server sends", compose)
 SEND = Stage("send", "send", "what the server sends", send, collective=True)
 WORK = Stage("work", "train", "local work", work)
@@ -325,6 +380,9 @@ UPLOAD = Stage("upload", "gather", "uploads", collect_uploads, collective=True)
 STORE = Stage("store", "store", "the clients' private state", store_state)
 AGGREGATE = Stage("aggregate", "aggregate", "aggregation", aggregate)
 TRAINING = (COMPOSE, SEND, WORK, REPORT, REFUSE, UPLOAD, STORE, AGGREGATE)
+SCORE = Stage("work", "train", "local work", score_final)
+NEWCOMERS = Stage("newcomers", "train", "local work", score_newcomers, collective=True)
+FINAL_SCORING = (COMPOSE, SEND, SCORE, NEWCOMERS, REPORT)
 
 
 def conclude(round: Round, times: Mapping[str, Any]) -> Result:

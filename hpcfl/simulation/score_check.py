@@ -9,49 +9,40 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from hpcfl.errors import UserError
 from hpcfl.experiment import user_code
 from hpcfl.rows import randomness
 from hpcfl.scores.base import Block, Score
-from hpcfl.simulation.diagnosis import Diagnosis, placed
 
 # of a made-up block; the last SPARE samples must not count
 CLIENTS, SAMPLES, SPARE = 3, 8, 2
 
 
-class ScoreFailure(Exception):
-    """A function of a score failed: the text is its name, the ``__cause__`` why."""
-
-
 @contextmanager
-def trying(function: str) -> Iterator[None]:
-    """Inside the block every exception becomes the ScoreFailure of a function."""
+def trying(name: str, score: Score, function: str) -> Iterator[None]:
+    """Raise an error inside the block as a UserError of a score's function, with its
+    place in the user's code.
+    """
     try:
         yield
     except Exception as error:
-        raise ScoreFailure(function) from error
+        place = user_code.find_line(error) or user_code.find_definition(type(score))
+        where = f"{place}: " if place else ""
+        raise UserError(
+            f"{where}score '{name}' fails in '{function}': "
+            f"{user_code.describe_error(error)}"
+        ) from error
 
 
-def diagnose(
+def check_scores(
     scores: Mapping[str, Score], classes: int, device: torch.device
-) -> Diagnosis | None:
-    """Diagnose the first score that fails, or names that clash. Return None without a
-    mistake.
+) -> None:
+    """Raise UserError for the first score that fails, and for two scores that record a
+    number under the same name.
     """
-    for name, score in scores.items():
-        try:
-            check(name, score, classes, device)
-        except ScoreFailure as failure:
-            error = failure.__cause__
-            assert error is not None
-            place = user_code.find_line(error) or user_code.find_definition(type(score))
-            text = f"score '{name}' fails in '{failure}': {user_code.describe_error(error)}"
-            return placed(text, place), error
-    return clash(scores)
-
-
-def clash(scores: Mapping[str, Score]) -> Diagnosis | None:
-    """Diagnose two scores that record a number under the same name, or return None."""
     recorder: dict[str, str] = {}  # name of a recorded number → score
+    for name, score in scores.items():
+        check(name, score, classes, device)
     for name, score in scores.items():
         for number in score.described(name)["recorded"].values():
             other = recorder.setdefault(number, name)
@@ -59,23 +50,24 @@ def clash(scores: Mapping[str, Score]) -> Diagnosis | None:
                 continue
             place = user_code.find_definition(type(score))
             place = place or user_code.find_definition(type(scores[other]))
-            error = ValueError(f"scores '{other}' and '{name}' both record '{number}'")
-            return placed(str(error), place), error
-    return None
+            where = f"{place}: " if place else ""
+            raise UserError(
+                f"{where}scores '{other}' and '{name}' both record '{number}'"
+            )
 
 
 def check(name: str, score: Score, classes: int, device: torch.device) -> None:
-    """Compute sums, numbers and summary of a made-up block. Raises ScoreFailure if one
+    """Compute sums, numbers and summary of a made-up block. Raises UserError if one
     fails or is malformed.
     """
     block = made_up(classes, device)
-    with trying("sums"):
+    with trying(name, score, "sums"):
         check_additive(score, block, checked_sums(score.sums(block)))
     of_clients = {}
-    with trying("number"):
+    with trying(name, score, "number"):
         for number, values in numbers(name, score, block).items():
             of_clients[number] = checked_numbers(values)
-    with trying("summary"):
+    with trying(name, score, "summary"):
         summary = score.summary(name, of_clients)
         expected = set(score.described(name)["recorded"].values())
         floats = all(isinstance(number, float) for number in summary.values())

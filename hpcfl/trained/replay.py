@@ -20,7 +20,6 @@ from hpcfl.experiment.config import fingerprint
 from hpcfl.files.atomic import Damaged
 from hpcfl.methods.base import State
 from hpcfl.simulation import decisions, preflight, torch_settings
-from hpcfl.simulation.final_scoring import FINAL_SCORING
 from hpcfl.simulation.participation import RoundPlan
 from hpcfl.simulation.prepare import (
     Prepared,
@@ -28,7 +27,7 @@ from hpcfl.simulation.prepare import (
     refuse_other_frozen,
     take_seat,
 )
-from hpcfl.simulation.round import FleetType, Round
+from hpcfl.simulation.round import FINAL_SCORING, FleetType, Round
 from hpcfl.simulation.round_schedule import RoundSchedule
 from hpcfl.simulation.stages import play
 from hpcfl.storage import checkpoint

@@ -1,11 +1,14 @@
 """Which device a rank takes, with whom it shares it, and what it promises."""
 
 import os
+import re
 from types import SimpleNamespace
 
 import pytest
+import tiny
 import torch
 
+from hpcfl.commands.experiments import run_table
 from hpcfl.communication.communicator import OneProcess
 from hpcfl.errors import UserError
 from hpcfl.experiment.sections import Runtime
@@ -181,3 +184,44 @@ def test_cpus_have_no_kind():
     assert device.found(torch.device("cpu"), OneProcess(), "exact") == device.Device(
         torch.device("cpu")
     )
+
+
+@pytest.mark.parametrize(
+    ("numbers", "text"),
+    [
+        ([], ""),
+        ([3], "3"),
+        ([0, 1, 2, 3], "0-3"),
+        ([7, 2, 1, 0, 5], "0-2, 5, 7"),
+        (range(0, 40, 2), "0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22 and 8 more"),
+    ],
+)
+def test_ranges(numbers, text):
+    assert device.describe_ranges(numbers) == text
+
+
+def test_one_process_is_server_and_worker():
+    alone = OneProcess()
+    (line,) = device.list_ranks(alone, torch.device("cpu"), range(5))
+    cores = device.describe_ranges(os.sched_getaffinity(0))
+    assert line == (
+        f"rank 0 on {alone.host} (pid {os.getpid()}, cores {cores}, 1 thread, cpu, "
+        "clients 0-4)"
+    )
+    assert re.search(r"cores \d", line)
+
+
+@pytest.mark.slow
+def test_a_sweep_says_it_once_for_all_cells(tmp_path, no_figures, capsys):
+    """And again where other clients live on a rank."""
+    cases = [
+        {"partition.counts": tiny.COUNTS[:n], "partition.clients": n} for n in (3, 5)
+    ]
+    table = tiny.table("fedavg", sweep={"cases": cases, "seed": [0, 1]})
+    run_table(table, "s.toml", tmp_path / "out", False, OneProcess())
+    said = [
+        line.partition("cpu, ")[2]
+        for line in capsys.readouterr().out.splitlines()
+        if line.startswith("rank ")
+    ]
+    assert said == ["clients 0-2)", "clients 0-4)"]

@@ -12,10 +12,9 @@ from hpcfl.communication.message import Mean, fields
 from hpcfl.errors import RankFailure
 from hpcfl.experiment import config
 from hpcfl.methods.base import Overlay
-from hpcfl.simulation.final_scoring import FINAL_SCORING
 from hpcfl.simulation.participation import RoundPlan
 from hpcfl.simulation.prepare import prepare
-from hpcfl.simulation.round import TRAINING, Round
+from hpcfl.simulation.round import FINAL_SCORING, TRAINING, Round
 from hpcfl.simulation.stages import play
 
 NORMALISED = {"name": "tiny:Normalised", "hidden": 6}

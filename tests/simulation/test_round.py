@@ -10,10 +10,9 @@ from hpcfl.communication.message import Field, Mean
 from hpcfl.errors import RankFailure, RunFailure
 from hpcfl.experiment import config
 from hpcfl.methods.fedavg import FedAvg
-from hpcfl.simulation.final_scoring import FINAL_SCORING
-from hpcfl.simulation.message_check import MessageError, checked
+from hpcfl.simulation.hooks import MessageError, check_message
 from hpcfl.simulation.prepare import prepare
-from hpcfl.simulation.round import TRAINING, Round, conclude, no_vote
+from hpcfl.simulation.round import FINAL_SCORING, TRAINING, Round, conclude, no_vote
 from hpcfl.simulation.round_schedule import make_untimed
 from hpcfl.simulation.stages import play
 from hpcfl.storage.clients import ClientStore
@@ -140,7 +139,7 @@ def test_a_round_tells_what_it_cost_and_the_highest_vote():
 )
 def test_what_cannot_travel_is_refused_with_the_name_of_its_hook(message, down, words):
     with pytest.raises(MessageError) as caught:
-        checked("hook", message, 3, down)
+        check_message("hook", message, 3, down)
     assert str(caught.value).startswith(f"'hook' returns {words}")
     assert caught.value.hook == "hook"
 
@@ -150,7 +149,7 @@ def test_what_can_travel_is_passed_on_as_it_is(down):
     message = {"a": torch.zeros(3, 2), "b": Field(torch.zeros(3, 1), floats=0)}
     message |= {"c": torch.zeros(5)} if down else {}
     message |= {} if down else {"d": Mean(torch.zeros(3, 4), torch.ones(3))}
-    assert checked("hook", message, 3, down) is message
+    assert check_message("hook", message, 3, down) is message
 
 
 def test_a_message_of_a_later_round_is_checked_too(federate):

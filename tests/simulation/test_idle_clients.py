@@ -8,7 +8,7 @@ from hpcfl.communication.communicator import OneProcess
 from hpcfl.errors import UserError
 from hpcfl.experiment import config
 from hpcfl.methods.fedavg import FedAvg
-from hpcfl.simulation import local_steps, preflight
+from hpcfl.simulation import preflight
 from hpcfl.simulation.prepare import prepare
 
 COUNTS = [[4, 0, 0, 0], [10, 10, 0, 0], [0, 0, 30, 0]]  # 4, 20 and 30 samples
@@ -51,7 +51,7 @@ def tried(method="fedavg", **sections):
 def try_table(table):
     alone = OneProcess()
     prepared = preflight.run(prepare(config.parse(table), alone), alone)
-    return local_steps.note_idle_clients(prepared, make_schedule(prepared, alone))
+    return preflight.note_idle_clients(prepared, make_schedule(prepared, alone))
 
 
 def idle(prepared):
