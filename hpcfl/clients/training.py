@@ -38,8 +38,8 @@ from hpcfl.clients.losses import (
 from hpcfl.clients.optimizers import Optimizer, Proximal
 from hpcfl.clients.resources import Resources
 from hpcfl.clients.step_context import StepContext, StepRandom
-from hpcfl.files import heartbeat, scratch
-from hpcfl.rows import constants, pinned, places, randomness
+from hpcfl.files import heartbeat
+from hpcfl.rows import constants, mixing, pinned, places, randomness
 from hpcfl.rows.declared import DeclaredTensors
 
 
@@ -235,7 +235,9 @@ def _frozen_once(task: Task, resources: Resources, variables: Tensors) -> bool:
 
 def _copied(rows: Tensor) -> Tensor:
     """Copy ``rows``, which on the CPU may be larger than memory."""
-    return scratch.copy(rows) if rows.device.type == "cpu" else rows.clone()
+    return (
+        mixing.large_memory().copy(rows) if rows.device.type == "cpu" else rows.clone()
+    )
 
 
 class Lane(NamedTuple):

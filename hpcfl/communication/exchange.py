@@ -26,8 +26,7 @@ from hpcfl.communication.message import (
     unwrap,
 )
 from hpcfl.communication.placement import Placement
-from hpcfl.files import scratch
-from hpcfl.rows import pinned
+from hpcfl.rows import mixing, pinned
 
 
 def send(
@@ -225,4 +224,4 @@ def _landing(device: torch.device, takes_gpu: bool) -> Empty:
 
 def _scratch(shape: Sequence[int], dtype: str) -> np.ndarray:
     """Allocate a receive buffer for uploads, which may be larger than memory."""
-    return scratch.empty(shape, getattr(torch, dtype)).numpy()
+    return mixing.large_memory().empty(shape, getattr(torch, dtype)).numpy()

@@ -115,7 +115,7 @@ def _opened(
 
 def _whole(dataset: h5py.Dataset) -> np.ndarray:
     """Read a whole dataset into an array that may be larger than memory."""
-    flat = scratch.empty_bytes(dataset.size * dataset.dtype.itemsize)
+    flat = scratch.allocate(dataset.size * dataset.dtype.itemsize)
     array: np.ndarray = flat.view(dataset.dtype).reshape(dataset.shape)
     if dataset.size:  # HDF5 fails for empty datasets
         dataset.read_direct(array)

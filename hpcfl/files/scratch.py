@@ -1,8 +1,7 @@
-"""Matrices that may be larger than memory, such as all models of a run on rank 0.
+"""Arrays that may be larger than memory, such as all models of a run on rank 0.
 
-Matrices up to a limit are in memory. Those above the limit are in unnamed files in
-$TMPDIR, mapped into memory: the system moves pages as needed. The files disappear
-however the process ends.
+An array beyond a limit is an unnamed file in $TMPDIR, mapped into memory: the system
+moves pages as needed. The file disappears however the process ends.
 """
 
 import io
@@ -26,52 +25,72 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 PART_BYTES = 1 << 24  # of rows that are worked on at once
-_limit = math.inf  # bytes
-_held: dict[
-    int, int
-] = {}  # the bytes of each array in memory that is still in use, by its id
+LARGE = 1 << 30  # bytes; a larger file of HDF5 is built in $TMPDIR
 
 
-def limit(size: float) -> None:
-    """Set the bytes of such matrices that this process keeps in memory."""
-    global _limit
-    _limit = size
+class Scratch:
+    """Arrays in memory up to a limit, and in files beyond it."""
+
+    def __init__(self, limit: float = math.inf) -> None:
+        """Set the bytes of arrays in use that lie in memory."""
+        self.limit = limit
+        self._held: dict[int, int] = {}  # bytes of arrays in memory, by their ids
+
+    def empty_bytes(self, size: int) -> np.ndarray:
+        """Return an uninitialised array of ``size`` bytes. Raises RunFailure where
+        $TMPDIR is full.
+        """
+        if size and sum([*self._held.values()]) + size > self.limit:
+            return map_file(size)
+        array = np.empty(max(1, size), np.uint8)
+        self._held[id(array)] = size
+        # Tensors and views of the array keep it alive.
+        weakref.finalize(array, self._held.pop, id(array))
+        return array[:size]
+
+    def empty(
+        self, shape: Sequence[int], dtype: "torch.dtype | None" = None
+    ) -> "Tensor":
+        """Return an uninitialised CPU tensor, of float32 by default. Raises RunFailure
+        where $TMPDIR is full.
+        """
+        import torch
+
+        dtype = dtype or torch.float32
+        array = self.empty_bytes(math.prod(shape) * dtype.itemsize)
+        return torch.from_numpy(array).view(dtype).view(tuple(shape))
+
+    def copy(self, tensor: "Tensor") -> "Tensor":
+        """Return a contiguous CPU copy that shares no memory with ``tensor``. Raises
+        RunFailure.
+        """
+        import torch
+
+        found = self.empty(tensor.shape, tensor.dtype)
+        targets = parts(torch.atleast_1d(found))
+        sources = parts(torch.atleast_1d(tensor.detach()))
+        for target, part in zip(targets, sources, strict=True):
+            target.copy_(part)
+        return found
 
 
-def empty_bytes(size: int) -> np.ndarray:
-    """Return an uninitialised array of ``size`` bytes. Raises RunFailure where $TMPDIR
-    is full.
+def map_file(size: int) -> np.ndarray:
+    """Return an array of ``size`` bytes in a file. Raises RunFailure where $TMPDIR is
+    full.
     """
-    if not size or sum([*_held.values()]) + size <= _limit:
-        return _array(size)[:size]
-    return _mapped(size)
-
-
-def empty(shape: Sequence[int], dtype: "torch.dtype | None" = None) -> "Tensor":
-    """Return an uninitialised CPU tensor, of float32 by default. Raises RunFailure where
-    $TMPDIR is full.
-    """
-    import torch
-
-    dtype = dtype or torch.float32
-    array = empty_bytes(math.prod(shape) * dtype.itemsize)
-    return torch.from_numpy(array).view(dtype).view(tuple(shape))
-
-
-def copy(tensor: "Tensor") -> "Tensor":
-    """Return a contiguous CPU copy that shares no memory with ``tensor``. Raises
-    RunFailure.
-    """
-    import torch
-
-    found = empty(tensor.shape, tensor.dtype)
-    for target, part in zip(
-        parts(torch.atleast_1d(found)),
-        parts(torch.atleast_1d(tensor.detach())),
-        strict=True,
+    place = folder()
+    with (
+        atomic.explained(place),
+        tempfile.TemporaryFile(prefix="hpcfl-", dir=place) as file,
     ):
-        target.copy_(part)
-    return found
+        # a full disk fails here and not later by a crash
+        os.posix_fallocate(file.fileno(), 0, size)
+        return np.memmap(file, np.uint8, "r+", shape=(size,))
+
+
+def allocate(size: int) -> np.ndarray:
+    """Return an array of ``size`` bytes, in a file if it is LARGE. Raises RunFailure."""
+    return map_file(size) if size > LARGE else np.empty(size, np.uint8)
 
 
 def parts(matrix: "Tensor") -> "Iterator[Tensor]":
@@ -82,15 +101,6 @@ def parts(matrix: "Tensor") -> "Iterator[Tensor]":
     for part in matrix.split(max(1, PART_BYTES // max(1, matrix[:1].nbytes))):
         yield part
         heartbeat.beat()
-
-
-def _array(size: int) -> np.ndarray:
-    array = np.empty(max(1, size), np.uint8)
-    _held[id(array)] = size
-    weakref.finalize(
-        array, _held.pop, id(array)
-    )  # tensors and views of the array keep it alive
-    return array
 
 
 def folder() -> str:
@@ -119,26 +129,14 @@ def temporary_folder() -> Iterator[Path]:
         yield Path(path)
 
 
-def _mapped(size: int) -> np.ndarray:
-    place = folder()
-    with (
-        atomic.explained(place),
-        tempfile.TemporaryFile(prefix="hpcfl-", dir=place) as file,
-    ):
-        os.posix_fallocate(
-            file.fileno(), 0, size
-        )  # a full disk fails here and not later by a crash
-        return np.memmap(file, np.uint8, "r+", shape=(size,))
-
-
 class File(io.RawIOBase):
-    """A readable and writable file stored in such a matrix.
+    """A readable and writable file in memory, or in $TMPDIR if it is LARGE.
 
-    capacity: the expected size in bytes; a larger content is copied to a larger matrix.
+    capacity: the expected size in bytes; a larger content is copied to a larger array.
     """
 
     def __init__(self, capacity: int) -> None:
-        self._bytes, self._end, self._position = empty_bytes(capacity), 0, 0
+        self._bytes, self._end, self._position = allocate(capacity), 0, 0
 
     def content(self) -> memoryview:
         """Return the written bytes, which are valid until the next write."""
@@ -184,6 +182,6 @@ class File(io.RawIOBase):
 
     def _reserve(self, size: int) -> None:
         if size > len(self._bytes):
-            larger = empty_bytes(2 * size)
+            larger = allocate(2 * size)
             larger[: self._end] = self._bytes[: self._end]
             self._bytes = larger

@@ -23,7 +23,8 @@ from typing import TypeVar, cast
 import torch
 from torch import Tensor
 
-from hpcfl.files import heartbeat, scratch
+from hpcfl.files import heartbeat
+from hpcfl.files.scratch import Scratch
 from hpcfl.rows import pinned
 
 Found = TypeVar("Found")
@@ -34,20 +35,28 @@ GPU_BLOCK_FLOATS = 1 << 25  # 256 MB, which keep a GPU busy
 CLOSE = 0.01
 HELD = 1 << 27  # the most bytes of results that wait for the caller
 # Of the thread that plays a run.
-_place = ContextVar("place", default=(torch.device("cpu"), 1))
+_place = ContextVar("place", default=(torch.device("cpu"), 1, Scratch()))
 
 
-def use_device(device: torch.device, cores: int = 1) -> None:
+def use_device(
+    device: torch.device, cores: int = 1, memory: Scratch | None = None
+) -> None:
     """Set the device for blocks of matrices that lie on the CPU, in this thread.
 
-    cores: the number of blocks to process at once if the device is the CPU.
+    cores: the number of blocks to process at once if the device is the CPU. memory:
+    allocates large matrices on the CPU.
     """
-    _place.set((device, max(1, cores)))
+    _place.set((device, max(1, cores), memory or Scratch()))
 
 
-def place() -> tuple[torch.device, int]:
-    """Return the device and the number of cores that are set."""
+def place() -> tuple[torch.device, int, Scratch]:
+    """Return the device, the number of cores and the memory that are set."""
     return _place.get()
+
+
+def large_memory() -> Scratch:
+    """Return the allocator of matrices that may be larger than memory."""
+    return place()[2]
 
 
 def mix(matrix: Tensor, rows: Tensor, dtype: torch.dtype | None = None) -> Tensor:
@@ -306,7 +315,7 @@ def _empty(like: Tensor, count: int, dtype: torch.dtype | None = None) -> Tensor
     shape = [count, like.shape[1]]
     dtype = dtype or like.dtype
     if like.device.type == "cpu":
-        return scratch.empty(shape, dtype)
+        return large_memory().empty(shape, dtype)
     return torch.empty(shape, dtype=dtype, device=like.device)
 
 

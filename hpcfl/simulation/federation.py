@@ -136,19 +136,12 @@ class Federation:
         return max(result.vote, self.planned(number))
 
     def use_wait(self, stage: str, round: Round) -> None:
-        """Record earlier rounds and read ahead while the workers train.
+        """Record earlier rounds while the workers train.
 
         It is an observer of the stages of a round.
         """
-        if stage != "send":
-            return
-        self.record_rounds()
-        following = round.plan.number + 1
-        if following > self.prepared.config.rounds:
-            return
-        if self.schedule.is_known(following):
-            next_cohort = self.schedule.cohort(following)
-            self.prepared.store.read_ahead(next_cohort.tolist())
+        if stage == "send":
+            self.record_rounds()
 
     def finish(self) -> None:
         """Score the models of the last aggregation. Collective call."""

@@ -31,7 +31,7 @@ from hpcfl.data.partition import Split
 from hpcfl.errors import UserError
 from hpcfl.experiment import measures, user_code
 from hpcfl.experiment.config import Config
-from hpcfl.files import scratch
+from hpcfl.files.scratch import Scratch
 from hpcfl.methods.base import Audience, Cohort, Method, Overlay, State
 from hpcfl.methods.options import refuse_without_effect
 from hpcfl.rows import layout, mixing
@@ -284,8 +284,8 @@ def take_seat(config: Config, process: Process, seat: Device | None = None) -> D
     """
     seat = seat or Device(choose_device(config.runtime, process.local_rank))
     torch.set_num_threads(config.runtime.threads)
-    mixing.use_device(seat.device, _cores(config, process))
-    scratch.limit(config.runtime.memory * 1e6)
+    memory = Scratch(config.runtime.memory * 1e6)
+    mixing.use_device(seat.device, _cores(config, process), memory)
     return seat
 
 

@@ -18,8 +18,9 @@ from torch import Tensor
 
 from hpcfl.communication.agreement import Ranks, agreed
 from hpcfl.errors import UserError
-from hpcfl.files import atomic, scratch
+from hpcfl.files import atomic
 from hpcfl.files.atomic import Damaged
+from hpcfl.rows import mixing
 from hpcfl.storage import digest, manifest, shards
 from hpcfl.storage.clients import ClientStore, Row, Snapshot
 from hpcfl.storage.manifest import Manifest
@@ -393,10 +394,11 @@ def _read_clients(
 
 
 def _copied(server: Mapping[str, Tensor] | None) -> dict[str, Tensor] | None:
+    memory = mixing.large_memory()
     return (
         None
         if server is None
-        else {name: scratch.copy(tensor) for name, tensor in server.items()}
+        else {name: memory.copy(tensor) for name, tensor in server.items()}
     )
 
 

@@ -1,12 +1,10 @@
-"""Cache of the private state of one rank's clients: GPU, then memory, then a file in
-$TMPDIR.
-
-The state that was put last stays in the fastest place.
+"""The private state of one rank's clients: on the GPU up to a limit, then in memory up
+to another, then in files in $TMPDIR.
 """
 
-from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+import weakref
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from math import inf
 
@@ -14,11 +12,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from hpcfl.files.scratch import Scratch
 from hpcfl.rows import pinned
 from hpcfl.storage import digest
-from hpcfl.storage.overflow import Overflow, Slot
 
 CPU = torch.device("cpu")
+SLAB_BYTES = 1 << 24  # of the rows that are allocated at once
+ALIGNED = 16  # bytes, the strictest alignment of a dtype
 
 
 class Row:
@@ -27,87 +27,57 @@ class Row:
     written: False for the template's row, which all clients without own state share.
     """
 
-    def __init__(self, tensors: Mapping[str, Tensor], written: bool = True) -> None:
-        self.written = written
-        self.size = sum(tensor.nbytes for tensor in tensors.values())  # bytes
-        self._memory: Mapping[str, Tensor] | None = tensors
-        self._slot: Slot | None = None
+    def __init__(self, state: Mapping[str, Tensor], written: bool = True) -> None:
+        self.state, self.written = state, written
+        self.size = sum(tensor.nbytes for tensor in state.values())  # bytes
 
     @property
     def on_gpu(self) -> bool:
-        return self._memory is not None and any(
-            tensor.is_cuda for tensor in self._memory.values()
-        )
+        return any(tensor.is_cuda for tensor in self.state.values())
 
     @property
     def tensors(self) -> Mapping[str, Tensor]:
-        """Return the state on the CPU, read from the file if it was moved there."""
-        return {
-            name: pinned.on_host(tensor) for name, tensor in self.as_it_lies.items()
-        }
-
-    @property
-    def as_it_lies(self) -> Mapping[str, Tensor]:
-        """Return the state on its current device, read from the file if it was moved
-        there.
-        """
-        memory, slot = (
-            self._memory,
-            self._slot,
-        )  # in this order: another thread may be moving it
-        if memory is not None:
-            return memory
-        assert slot is not None
-        return slot.read()
+        """Return the state on the CPU."""
+        return {name: pinned.on_host(tensor) for name, tensor in self.state.items()}
 
     @cached_property
     def digest(self) -> str:
         """Return the SHA-256 of the state, computed once."""
         return digest.of_tensors(self.tensors)
 
-    def leave_gpu(self) -> None:
-        """Move the state to the CPU's memory."""
-        self._memory = {
-            name: pinned.on_host(tensor).clone()
-            for name, tensor in self.as_it_lies.items()
-        }
 
-    def move(self, overflow: Overflow) -> None:
-        """Move the state out of memory into the file. Raises RunFailure."""
-        self._slot = overflow.write(self.tensors)
-        self._memory = None
+class RowMemory:
+    """CPU memory for rows like ``template``; places are used again after their rows."""
 
-    def read_ahead(self) -> None:
-        """Ask the system to load the state into its cache."""
-        if self._slot is not None:
-            self._slot.read_ahead()
+    def __init__(
+        self, template: Mapping[str, Tensor], memory: Scratch, clients: int
+    ) -> None:
+        self._template, self._memory = template, memory
+        self._size = sum(_align(tensor.nbytes) for tensor in template.values())
+        self._slab_rows = min(clients, max(1, SLAB_BYTES // max(1, self._size)))
+        self._free: list[np.ndarray] = []
 
+    def copy(self, row: Mapping[str, Tensor]) -> Row:
+        """Return a row with copies of CPU tensors. Raises RunFailure where $TMPDIR is
+        full.
+        """
+        place = self._take()
+        start, state = 0, {}
+        for name, like in self._template.items():
+            part = place[start : start + like.nbytes]
+            state[name] = part.view(like.dtype).view(like.shape).copy_(row[name])
+            start += _align(like.nbytes)
+        return Row(state)
 
-@dataclass
-class Tier:
-    """Rows in one kind of memory, at most ``most`` bytes; ``down`` receives the oldest
-    rows.
-    """
-
-    most: float
-    down: Callable[[int, Row], None]
-    held: int = 0
-    rows: OrderedDict[int, Row] = field(
-        default_factory=OrderedDict
-    )  # the newest at the end
-
-    def put(self, client: int, row: Row) -> None:
-        self.rows[client] = row
-        self.held += row.size
-        while self.held > self.most:
-            oldest, row = self.rows.popitem(last=False)
-            self.held -= row.size
-            self.down(oldest, row)
-
-    def drop(self, client: int) -> None:
-        """Remove the client's outdated row, if it is here."""
-        if client in self.rows:
-            self.held -= self.rows.pop(client).size
+    def _take(self) -> Tensor:
+        """Return a free place, uint8 [size], which is free again after its last use."""
+        if not self._free:
+            slab = self._memory.empty_bytes(self._slab_rows * self._size)
+            self._free.extend(slab.reshape(self._slab_rows, self._size))
+        place = self._free.pop()
+        used = place[:]
+        weakref.finalize(used, self._free.append, place)
+        return torch.from_numpy(used)
 
 
 @dataclass(frozen=True)
@@ -159,31 +129,19 @@ class ClientStore:
 
         Args:
             template: the state of ONE client, name → tensor [*shape] on any device.
-            memory: the most bytes of rows in memory; older rows move to a file in
-                $TMPDIR.
-            gpu_memory: the most bytes of rows on a GPU; older rows move to memory.
+            memory: the most bytes of rows in memory; further rows lie in files.
+            gpu_memory: the most bytes of rows on a GPU; further rows lie in memory.
         """
-        row = Row(
-            {
-                name: _private(tensor.detach().cpu())
-                for name, tensor in template.items()
-            },
+        self._template_row = Row(
+            {name: tensor.detach().cpu().clone() for name, tensor in template.items()},
             written=False,
         )
-        self._template_row = row
-        self.template = row.tensors
+        self.template = self._template_row.tensors
         self._ids = np.sort(np.fromiter(ids, np.int64))
         self._written: dict[int, Row] = {}
-        self._overflow = overflow = Overflow(self.template)
-        host = Tier(memory, lambda client, row: row.move(overflow))
-
-        def leave_gpu(client: int, row: Row) -> None:
-            row.leave_gpu()
-            host.put(client, row)
-
-        # No tier refers to the store: a reference cycle would keep all state alive
-        # after the run, until the next garbage collection.
-        self._host, self._gpu = host, Tier(gpu_memory, leave_gpu)
+        self._memory, self._gpu_memory = memory, gpu_memory
+        self._gpu_left = gpu_memory
+        self._rows = RowMemory(self.template, Scratch(memory), len(self._ids))
 
     @property
     def ids(self) -> list[int]:
@@ -208,9 +166,7 @@ class ClientStore:
                 name: empty.new_empty((0, *empty.shape), device=device)
                 for name, empty in self.template.items()
             }
-        rows = [
-            self._written.get(client, self._template_row).as_it_lies for client in ids
-        ]
+        rows = [self._written.get(client, self._template_row).state for client in ids]
         return {
             name: pinned.stacked([row[name] for row in rows], device)
             for name in self.template
@@ -228,35 +184,32 @@ class ClientStore:
         self.check_state(len(ids), state)
         if not self.template:
             return  # an empty state needs no rows
-        stays = sum(tensor.nbytes for tensor in state.values()) <= self._gpu.most
-        state = {
-            name: tensor.detach() if stays else pinned.on_host(tensor.detach())
-            for name, tensor in state.items()
-        }
+        self.forget(ids)
+        size = sum(tensor.nbytes for tensor in state.values())
+        on_gpu = any(tensor.is_cuda for tensor in state.values())
+        stays = on_gpu and size <= self._gpu_left
+        if stays:
+            self._gpu_left -= size
+        else:
+            state = {name: pinned.on_host(tensor) for name, tensor in state.items()}
         for position, client in enumerate(ids):
-            row = self._written[client] = Row(
-                {name: _private(tensor[position]) for name, tensor in state.items()}
-            )
-            self._gpu.drop(client)
-            self._host.drop(client)
-            (self._gpu if row.on_gpu else self._host).put(client, row)
+            row = {name: tensor.detach()[position] for name, tensor in state.items()}
+            if stays:
+                copies = {name: tensor.clone() for name, tensor in row.items()}
+                self._written[client] = Row(copies)
+            else:
+                self._written[client] = self._rows.copy(row)
 
     def forget(self, ids: Iterable[int]) -> None:
         """Reset clients to the template's state."""
         for client in ids:
-            self._written.pop(client, None)
-            self._gpu.drop(client)
-            self._host.drop(client)
+            row = self._written.pop(client, None)
+            if row is not None and row.on_gpu:
+                self._gpu_left += row.size
 
     def like(self, template: Mapping[str, Tensor]) -> "ClientStore":
         """Return a new store for other state of the same clients, with the same limits."""
-        return ClientStore(self._ids, template, self._host.most, self._gpu.most)
-
-    def read_ahead(self, ids: Iterable[int]) -> None:
-        """Ask the system to load the state of those ``ids`` that are on this rank."""
-        for client in ids:
-            if client in self._written:
-                self._written[client].read_ahead()
+        return ClientStore(self._ids, template, self._memory, self._gpu_memory)
 
     def snapshot(self) -> Snapshot:
         """Return the current rows of all clients; later puts do not change them.
@@ -294,9 +247,6 @@ def _among(ids: np.ndarray, hosted: np.ndarray) -> np.ndarray:
     return among
 
 
-def _private(tensor: Tensor) -> Tensor:
-    """Return a contiguous copy with its own storage.
-
-    A view would keep the rows of all its neighbours alive.
-    """
-    return tensor.clone(memory_format=torch.contiguous_format)
+def _align(size: int) -> int:
+    """Return ``size`` rounded up to a multiple of ALIGNED bytes."""
+    return -(-size // ALIGNED) * ALIGNED

@@ -23,9 +23,9 @@ import torch
 from hpcfl.communication import exchange
 from hpcfl.communication.communicator import OneProcess
 from hpcfl.experiment import config
-from hpcfl.files import scratch
 from hpcfl.methods.base import State
 from hpcfl.methods.fedavg import ServerModel
+from hpcfl.rows import mixing
 from hpcfl.simulation.prepare import Prepared, prepare
 from hpcfl.storage.checkpoint import Checkpoints
 
@@ -64,7 +64,9 @@ def experiment(
         *overrides,
     ]
     prepared = prepare(config.load(f"{folder}/experiment.toml", settings), OneProcess())
-    models = scratch.empty([prepared.setup.clients, prepared.setup.layout.width])
+    models = mixing.large_memory().empty(
+        [prepared.setup.clients, prepared.setup.layout.width]
+    )
     return prepared, models.normal_(generator=torch.Generator().manual_seed(0))
 
 

@@ -10,7 +10,8 @@ import pytest
 import torch
 
 from hpcfl.clients import batch_plan
-from hpcfl.files import scratch
+from hpcfl.files.scratch import Scratch
+from hpcfl.rows import mixing
 
 COUNTS = [
     [8, 3, 0, 0],
@@ -133,7 +134,7 @@ def test_trained_rows_beyond_memory_lie_in_a_file(
     monkeypatch.setattr(
         tempfile, "TemporaryFile", lambda **how: files.append(how) or make(**how)
     )
-    monkeypatch.setattr(scratch, "_limit", 0)
+    monkeypatch.setattr(mixing, "large_memory", lambda: Scratch(0))
     assert torch.equal(other.train(rows), expected) and len(files) == 1
 
 

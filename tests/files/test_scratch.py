@@ -9,32 +9,32 @@ import torch
 
 from hpcfl.errors import RunFailure
 from hpcfl.files import hdf5, heartbeat, scratch
+from hpcfl.files.scratch import Scratch
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture
 def files(monkeypatch):
-    """The files made so far; a limit holds for one test only."""
+    """The files made so far."""
     made, make = [], tempfile.TemporaryFile
     monkeypatch.setattr(
         tempfile, "TemporaryFile", lambda **how: made.append(how) or make(**how)
     )
-    monkeypatch.setattr(scratch, "_held", {})
-    yield made
-    scratch.limit(float("inf"))
+    return made
 
 
 def test_only_what_goes_beyond_the_limit_lies_in_files_until_there_is_room_again(files):
-    scratch.limit(1000)
-    first, second = scratch.empty([10, 20]), scratch.empty([1, 60])  # 800 and 240 bytes
+    memory = Scratch(1000)
+    first, second = memory.empty([10, 20]), memory.empty([1, 60])  # 800 and 240 bytes
     assert len(files) == 1
     view = first[3:].view(-1)
     del first
-    scratch.empty([1, 60])
+    memory.empty([1, 60])
     assert len(files) == 2  # the view still holds it
     del view
-    scratch.empty([10, 20])
+    memory.empty([10, 20])
     assert len(files) == 2
     assert second.fill_(7).sum() == 420
+    assert Scratch(0).empty([0, 5]).shape == (0, 5) and len(files) == 2
 
 
 @pytest.mark.parametrize("limit", [0, 1e9])
@@ -49,35 +49,23 @@ def test_only_what_goes_beyond_the_limit_lies_in_files_until_there_is_room_again
     ],
 )
 def test_a_copy_has_the_values_type_and_shape_and_is_apart(limit, value):
-    scratch.limit(limit)
-    copied = scratch.copy(value)
-    assert (
-        torch.equal(copied, value)
-        and copied.dtype == value.dtype
-        and copied.is_contiguous()
-    )
+    copied = Scratch(limit).copy(value)
+    assert torch.equal(copied, value) and copied.is_contiguous()
+    assert copied.dtype == value.dtype
     before = value.clone()
     copied.zero_()
     assert torch.equal(value, before)
 
 
-def test_nothing_needs_no_room(files):
-    scratch.limit(1000)
-    held = scratch.empty([200])
-    scratch.limit(10)
-    assert scratch.empty([0, 5]).shape == (0, 5) and not files and len(held) == 200
-
-
 def test_no_room_for_a_file_is_one_line(small_disk, monkeypatch):
-    scratch.limit(0)
     monkeypatch.setattr(tempfile, "tempdir", str(small_disk))
     with pytest.raises(RunFailure, match=f"{small_disk}: No space left on device"):
-        scratch.empty([1000, 1000])
+        Scratch(0).empty([1000, 1000])
 
 
-@pytest.mark.parametrize("limit", [0, 1e9])
-def test_a_file_reads_and_writes_like_any_other(limit):
-    scratch.limit(limit)
+@pytest.mark.parametrize("large", [0, 1e9])
+def test_a_file_reads_and_writes_like_any_other(monkeypatch, large):
+    monkeypatch.setattr(scratch, "LARGE", large)
     chance, ours, theirs = random.Random(1), scratch.File(10), io.BytesIO()
     for _ in range(300):
         action, size = (
@@ -102,10 +90,10 @@ def test_a_file_reads_and_writes_like_any_other(limit):
     assert bytes(ours.content()) == theirs.getvalue()
 
 
-def test_files_of_hdf5_are_the_same_bytes_wherever_they_were_made(files):
+def test_files_of_hdf5_are_the_same_bytes_wherever_they_were_made(files, monkeypatch):
     data = {f"group/{i}": torch.randn(i, 1000).numpy() for i in range(5)}
     plain = bytes(hdf5.encode(data, {"note": "text"}))
-    scratch.limit(0)
+    monkeypatch.setattr(scratch, "LARGE", 0)
     assert bytes(hdf5.encode(data, {"note": "text"})) == plain and files
 
 
@@ -116,7 +104,7 @@ def test_a_long_copy_sends_heartbeats(monkeypatch):
     monkeypatch.setattr(scratch, "PART_BYTES", 2 * 4 * 8)
     row = torch.arange(8.0)
     assert (
-        torch.equal(scratch.copy(row.expand(5, 8)), row.repeat(5, 1))
+        torch.equal(Scratch().copy(row.expand(5, 8)), row.repeat(5, 1))
         and len(beats) >= 3
     )
     beats.clear()

