@@ -97,29 +97,3 @@ def test_file_system_without_locks(tmp_path, monkeypatch):
         FolderLock(tmp_path),
     ):
         pass
-
-
-def test_a_second_name_of_the_lock_elsewhere_is_neither_written_to_nor_asked(
-    tmp_path, holder
-):
-    """As after ``cp -al A B`` while A runs: B is a folder of its own."""
-    copy = tmp_path.with_name("copy")
-    copy.mkdir()
-    os.link(tmp_path / lock.NAME, copy / lock.NAME)
-    before = (tmp_path / lock.NAME).read_text()
-    assert f"pid {holder.pid}" in before
-    with FolderLock(copy) as ours:
-        ours.sign()
-        assert f"pid {os.getpid()}" in (copy / lock.NAME).read_text()
-        assert lock.held(copy)
-    assert (tmp_path / lock.NAME).read_text() == before and lock.held(tmp_path)
-
-
-def test_a_file_elsewhere_that_is_also_called_lock_keeps_its_content(tmp_path):
-    (tmp_path / "thesis.tex").write_text("years of work")
-    (tmp_path / "run").mkdir()
-    os.link(tmp_path / "thesis.tex", tmp_path / "run" / lock.NAME)
-    with FolderLock(tmp_path / "run") as ours:
-        ours.sign()
-    assert (tmp_path / "thesis.tex").read_text() == "years of work"
-    assert os.listdir(tmp_path / "run") == [lock.NAME]

@@ -12,7 +12,7 @@ import tiny
 
 from hpcfl.errors import UserError
 from hpcfl.experiment import config
-from hpcfl.storage import lock, run_folder, sweep_folder
+from hpcfl.storage import run_folder, sweep_folder
 
 CONFIG = config.parse(tiny.table("fedavg"))
 
@@ -177,16 +177,6 @@ def test_only_what_fails_after_the_beginning_is_kept_as_the_reason(tmp_path):
     ):
         raise ValueError("second")
     assert run_folder.failure(tmp_path / "run") == "first"
-
-
-def test_a_deleted_lock_lets_nobody_in(tmp_path, monkeypatch):
-    monkeypatch.setattr("hpcfl.storage.lock.PATIENCE", 0.1)
-    with run_folder.claim(tmp_path / "run", CONFIG, False) as ours:
-        ours.begin()
-        (tmp_path / "run" / ".lock").unlink()
-        assert lock.held(tmp_path / "run")
-        with pytest.raises(UserError, match="another run is using this folder"):
-            claim(tmp_path / "run")
 
 
 def test_a_lock_that_is_a_link_empties_no_other_file(tmp_path):
