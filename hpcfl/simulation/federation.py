@@ -16,9 +16,8 @@ from hpcfl.simulation.round import FINAL_SCORING, Result, Round, conclude
 from hpcfl.simulation.round_schedule import RoundSchedule
 from hpcfl.simulation.signals import StopRequest
 from hpcfl.simulation.stages import on_this_rank, play
-from hpcfl.storage.checkpoint import Checkpoints, Restored
+from hpcfl.storage.checkpoint import Checkpoints, Restored, Schedule
 from hpcfl.storage.metrics import MetricsWriter
-from hpcfl.storage.schedule import Schedule
 
 # After a round every rank votes for one of these; the highest vote wins.
 CONTINUE, CHECKPOINT, STOP = 0, 1, 2

@@ -1,17 +1,18 @@
 """Checkpoints: written during training, committed by one rename, read by any number of
 ranks.
 
-Every rank writes data files (``shards.py``). Rank 0 then publishes the manifest, which
-commits the checkpoint (``manifest.py``).
+Every rank writes data files (``manifest.py``). Rank 0 then publishes the manifest, which
+commits the checkpoint.
 """
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from torch import Tensor
@@ -21,10 +22,12 @@ from hpcfl.errors import UserError
 from hpcfl.files import atomic
 from hpcfl.files.atomic import Damaged
 from hpcfl.rows import mixing
-from hpcfl.storage import digest, manifest, shards
+from hpcfl.storage import digest, manifest
 from hpcfl.storage.clients import ClientStore, Row, Snapshot
-from hpcfl.storage.manifest import Manifest
-from hpcfl.storage.shards import Shard
+from hpcfl.storage.manifest import Manifest, Shard
+
+# the largest share of a run's time for automatically scheduled checkpoints
+SHARE = 0.02
 
 
 @dataclass(frozen=True)
@@ -224,7 +227,8 @@ class Checkpoints:
         self, server: dict[str, Tensor] | None, rows: Snapshot
     ) -> dict[str, Any]:
         files = [
-            self._clients_shard(group, rows.written) for group in shards.groups(rows)
+            self._clients_shard(group, rows.written)
+            for group in manifest.group_clients(rows)
         ]
         if server is not None:
             files.append(self._server_shard(server))
@@ -237,16 +241,16 @@ class Checkpoints:
 
     def _clients_shard(self, ids: list[int], rows: Mapping[int, Row]) -> Shard:
         known = self._known(ids, [rows[client].digest for client in ids])
-        return known or shards.write_clients(self.folder, ids, rows)
+        return known or manifest.write_clients(self.folder, ids, rows)
 
     def _server_shard(self, state: dict[str, Tensor]) -> Shard:
         server_digest = digest.of_tensors(state)
         known = self._known(None, [server_digest])
-        return known or shards.write_server(self.folder, state, server_digest)
+        return known or manifest.write_server(self.folder, state, server_digest)
 
     def _known(self, ids: list[int] | None, digests: list[str]) -> Shard | None:
         """Return the newest checkpoint's file with the same content, if any."""
-        shard = self._committed.get(shards.content(ids, digests))
+        shard = self._committed.get(manifest.content_key(ids, digests))
         return shard if shard and shard.present(self.folder) else None
 
     def _commit(self, pending: Pending, reports: list[dict[str, Any]]) -> str:
@@ -378,7 +382,7 @@ def state(
         if shard.ids is not None:
             _read_clients(folder / shard.name, shard.ids, hosted, clients)
         elif with_server:
-            server = shards.read(folder / shard.name, None)
+            server = manifest.read_tensors(folder / shard.name, None)
     return server
 
 
@@ -390,7 +394,7 @@ def _read_clients(
     """
     rows = [row for row, client in enumerate(ids) if client in hosted]
     if rows:
-        clients.put([ids[row] for row in rows], shards.read(path, rows))
+        clients.put([ids[row] for row in rows], manifest.read_tensors(path, rows))
 
 
 def _copied(server: Mapping[str, Tensor] | None) -> dict[str, Tensor] | None:
@@ -404,3 +408,67 @@ def _copied(server: Mapping[str, Tensor] | None) -> dict[str, Tensor] | None:
 
 def _shards(files: list[dict[str, Any]]) -> list[Shard]:
     return [Shard(**file) for file in files]
+
+
+class Schedule:
+    """A schedule of checkpoints: every so many rounds, or with "auto" as often as SHARE
+    allows.
+
+    A checkpoint is due when the last one cost at most SHARE of the time since it was
+    finished. Its cost is the time that training waited for it and the whole time of
+    writing beside training.
+
+    A checkpoint changes no numbers, so every rank uses its own clock. A checkpoint
+    begins when any rank finds it due.
+    """
+
+    def __init__(
+        self, every: int | Literal["auto"], clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._every, self._clock = every, clock
+        # seconds that the last checkpoint cost; at first 0, so that the first round
+        # ends with a checkpoint that measures the cost
+        self._cost = 0.0
+        self._waited = (
+            0.0  # seconds that training has waited for the checkpoint that is under way
+        )
+        self._under_way = False
+        self._finished = clock()  # when the last checkpoint was
+
+    def planned(self, round: int) -> bool:
+        """Return whether a checkpoint is due at the end of ``round``, regardless of the
+        clock.
+        """
+        return self._every != "auto" and round % self._every == 0
+
+    def due(self, round: int) -> bool:
+        """Return whether a checkpoint is due at the end of ``round``."""
+        if self._every != "auto":
+            return self.planned(round)
+        return not self._under_way and self._cost <= SHARE * (
+            self._clock() - self._finished
+        )
+
+    @contextmanager
+    def waiting(self) -> Iterator[None]:
+        """Count the time of the block as waiting for a checkpoint."""
+        before = self._clock()
+        yield
+        self._waited += self._clock() - before
+
+    def begun(self) -> None:
+        """Record that a checkpoint is under way."""
+        self._under_way = True
+
+    def finished(self, written_in: float) -> None:
+        """Record that the checkpoint under way, if any, is finished.
+
+        written_in: the seconds of writing it beside training.
+        """
+        if self._under_way:
+            self._cost, self._waited, self._under_way = (
+                self._waited + written_in,
+                0.0,
+                False,
+            )
+            self._finished = self._clock()

@@ -1,25 +1,94 @@
-"""The manifest of a checkpoint, which lists its files and commits the checkpoint."""
+"""The manifest of a checkpoint, which commits it, and the data files that it lists.
+
+The data are one HDF5 file for the server and one for each group of clients. The
+SHA-256 of its bytes names a file. Two files of one name are therefore identical on any
+number of ranks, and no file of an older checkpoint is ever overwritten.
+"""
 
 import hashlib
 import json
-from collections.abc import Iterable
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
+from urllib.parse import quote, unquote
 
-from pydantic import ConfigDict, Field
+import numpy as np
+from pydantic import ConfigDict, Field, NonNegativeInt
 from pydantic.dataclasses import dataclass
 from typing_extensions import TypedDict  # pydantic needs this one before Python 3.12
 
-from hpcfl.files import atomic, untrusted_files
+from hpcfl.files import atomic, hdf5, untrusted_files
 from hpcfl.files.atomic import Damaged
 from hpcfl.storage.forms import check_run
-from hpcfl.storage.shards import Sha256, Shard
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from hpcfl.storage.clients import Row, Snapshot
 
 FORMAT = 2
 PATTERN = "manifest-*.json"
 LIMIT = 256 << 20  # bytes, enough for 2,800,000 clients with state
+# The limits of a group. Every group is a file, which is written again when one of its
+# clients changes: larger groups make fewer files, smaller ones rewrite less.
+GROUP_CLIENTS = 64
+GROUP_BYTES = 64 << 20
+
+Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+
+
+@dataclass(frozen=True, config=ConfigDict(strict=True, extra="forbid"))
+class Shard:
+    """A data file with the state of the server or of some clients.
+
+    ids: of the clients, ascending; None for the server. digests: of the server's state,
+    or of each client's. Raises ValueError for invalid values.
+    """
+
+    name: str
+    sha256: Sha256
+    size: NonNegativeInt  # bytes
+    ids: list[NonNegativeInt] | None
+    digests: list[Sha256]
+
+    def __post_init__(self) -> None:
+        ids = [0] if self.ids is None else self.ids
+        if self.name != _name("server" if self.ids is None else "clients", self.sha256):
+            raise ValueError(f"{self.name!r} is not the name of this file")
+        if ids != sorted(set(ids)) or len(ids) != len(self.digests):
+            raise ValueError(f"{self.name}: its ids and digests do not belong together")
+
+    @property
+    def content(self) -> tuple[object, ...]:
+        """Return a key for the state in the file; shards of equal content are
+        interchangeable.
+        """
+        return content_key(self.ids, self.digests)
+
+    def present(self, folder: Path) -> bool:
+        """Return whether the file exists with its size; its bytes are not checked."""
+        try:
+            return (folder / self.name).lstat().st_size == self.size
+        except OSError:
+            return False
+
+    def verify(self, folder: Path) -> None:
+        """Read the file. Raises Damaged if its SHA-256 has changed."""
+        try:
+            with untrusted_files.opened(folder / self.name) as file:
+                right = (
+                    os.fstat(file.fileno()).st_size == self.size
+                    and untrusted_files.sha256(file) == self.sha256
+                )
+        except (FileNotFoundError, Damaged) as error:
+            raise Damaged(f"{self.name}: {atomic.reason(error)}") from error
+        if not right:
+            raise Damaged(
+                f"{self.name}: its SHA-256 is not the one it was written with"
+            )
 
 
 class Document(TypedDict):
@@ -193,3 +262,119 @@ def _checksum(body: dict[str, Any]) -> str:
     read.
     """
     return hashlib.sha256(json.dumps(body).encode()).hexdigest()
+
+
+def content_key(
+    ids: Sequence[int] | None, digests: Sequence[str]
+) -> tuple[object, ...]:
+    """Return the ``Shard.content`` of clients' digests, or the server's if ``ids`` is
+    None.
+    """
+    return (None if ids is None else tuple(ids), *digests)
+
+
+def group_clients(rows: "Snapshot") -> Iterator[list[int]]:
+    """Yield the ids of a rank's clients, ascending, in groups of bounded size.
+
+    Each group becomes one file. Clients without own state are left out. They count for
+    the boundaries of groups, so that other groups stay as they are when the state of
+    one is put. If few of many clients have state, a group spans more clients, so that a
+    file is not made for nearly every row. The span halves when the number of clients
+    with state doubles, and only then do all groups change.
+    """
+    size = rows.template.size
+    most = max(1, min(GROUP_CLIENTS, GROUP_BYTES // max(1, size)))
+    written = np.array(sorted(rows.written), np.int64)
+    clients_per_written = len(rows.ids) // max(1, len(written))
+    span = most * _power_of_two_below(clients_per_written)
+    of_group = np.searchsorted(rows.ids, written) // span
+    begins = np.flatnonzero(np.diff(of_group)) + 1
+    for group in np.split(written, begins):
+        for begin in range(0, len(group), most):
+            yield group[begin : begin + most].tolist()
+
+
+def _power_of_two_below(number: int) -> int:
+    """Return the largest power of two up to ``number``, at least 1."""
+    return 1 << max(0, number.bit_length() - 1)
+
+
+def write_clients(folder: Path, ids: list[int], rows: "Mapping[int, Row]") -> Shard:
+    """Write the state of n clients: datasets [n, *shape] by tensor, and ``ids`` [n].
+
+    Raises RunFailure.
+    """
+    tensors = [
+        rows[client].tensors for client in ids
+    ]  # read once each: they may come from a GPU or a file
+    arrays = {
+        _encode(name): np.stack([one[name].numpy() for one in tensors])
+        for name in tensors[0]
+    }
+    return _write(
+        folder,
+        "clients",
+        {"ids": np.array(ids), **arrays},
+        ids,
+        [rows[client].digest for client in ids],
+    )
+
+
+def write_server(folder: Path, state: "Mapping[str, Tensor]", digest: str) -> Shard:
+    """Write the server's state, CPU tensors of any shape, and its ``digest``.
+
+    Raises RunFailure.
+    """
+    return _write(
+        folder,
+        "server",
+        {_encode(name): tensor.numpy() for name, tensor in state.items()},
+        None,
+        [digest],
+    )
+
+
+def read_tensors(path: Path, rows: list[int] | None) -> "dict[str, Tensor]":
+    """Return the tensors in a file by name, whole or only the given ascending ``rows``.
+
+    Call ``Shard.verify`` first. Raises Damaged.
+    """
+    import torch
+
+    arrays = hdf5.select(path, rows)
+    return {
+        _decode(name): torch.from_numpy(array)
+        for name, array in arrays.items()
+        if name != "ids"
+    }
+
+
+def _write(
+    folder: Path,
+    kind: str,
+    arrays: dict[str, np.ndarray],
+    ids: list[int] | None,
+    digests: list[str],
+) -> Shard:
+    data = hdf5.encode(arrays, {})
+    sha256 = hashlib.sha256(data).hexdigest()
+    name = _name(kind, sha256)
+    atomic.write(folder / name, data)
+    return Shard(name, sha256, len(data), ids, digests)
+
+
+def _name(kind: str, sha256: str) -> str:
+    return f"{kind}-{sha256}.h5"
+
+
+def _encode(name: str) -> str:
+    """Return a dataset's name for a tensor, without characters that HDF5 reads as a
+    path.
+
+    The leading '=' distinguishes it from the dataset ``ids``.
+    """
+    return "=" + quote(name, safe=" ()[],").replace(".", "%2E")
+
+
+def _decode(name: str) -> str:
+    return unquote(name.removeprefix("="))

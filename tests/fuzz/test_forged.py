@@ -13,9 +13,8 @@ import numpy as np
 import pytest
 
 from hpcfl.storage import results
-from hpcfl.storage.manifest import Manifest
+from hpcfl.storage.manifest import Manifest, Shard
 from hpcfl.storage.results import Results
-from hpcfl.storage.shards import Shard
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(60)]
 NONE = "0" * 64  # a digest of nothing

@@ -9,8 +9,8 @@ import torch
 
 from hpcfl.errors import RunFailure, UserError
 from hpcfl.files import atomic
-from hpcfl.storage import checkpoint, digest, shards
-from hpcfl.storage.checkpoint import Checkpoints
+from hpcfl.storage import checkpoint, digest, manifest
+from hpcfl.storage.checkpoint import Checkpoints, Schedule
 from hpcfl.storage.clients import ClientStore
 from hpcfl.storage.manifest import latest
 
@@ -102,7 +102,7 @@ def names(folder, start):
 
 @pytest.fixture
 def small_groups(monkeypatch):
-    monkeypatch.setattr(shards, "GROUP_CLIENTS", 3)
+    monkeypatch.setattr(manifest, "GROUP_CLIENTS", 3)
 
 
 @pytest.mark.parametrize("written_by", [1, 2, 4, 15])
@@ -443,20 +443,20 @@ def test_groups_are_bounded_and_leave_out_who_never_wrote():
     store = ClientStore(range(200), {"a": torch.zeros(1)})
     put = [*range(120), 199]  # more than half of all, so that 64 clients are a group
     store.put(put, {"a": torch.ones(len(put), 1)})
-    assert list(shards.groups(store.snapshot())) == [
+    assert list(manifest.group_clients(store.snapshot())) == [
         [*range(64)],
         [*range(64, 120)],
         [199],
     ]
     big = ClientStore(
-        range(5), {"a": torch.zeros(shards.GROUP_BYTES // 8)}
+        range(5), {"a": torch.zeros(manifest.GROUP_BYTES // 8)}
     )  # two clients a group
-    row = torch.zeros(1, shards.GROUP_BYTES // 8)
+    row = torch.zeros(1, manifest.GROUP_BYTES // 8)
     for client in range(5):
         big.put([client], {"a": row})
-    assert list(shards.groups(big.snapshot())) == [[0, 1], [2, 3], [4]]
+    assert list(manifest.group_clients(big.snapshot())) == [[0, 1], [2, 3], [4]]
     nobody = ClientStore([], {"a": torch.zeros(1)})
-    assert list(shards.groups(nobody.snapshot())) == []
+    assert list(manifest.group_clients(nobody.snapshot())) == []
 
 
 def test_groups_of_few_among_many_span_more_clients():
@@ -465,11 +465,11 @@ def test_groups_of_few_among_many_span_more_clients():
     store = ClientStore(range(6_400), {"a": torch.zeros(1)})
     spread = list(range(0, 6_336, 64))
     store.put(spread, {"a": torch.ones(99, 1)})
-    assert list(shards.groups(store.snapshot())) == [spread[:64], spread[64:]]
+    assert list(manifest.group_clients(store.snapshot())) == [spread[:64], spread[64:]]
     # Another client splits the files of its own group alone.
     store.put([1], {"a": torch.ones(1, 1)})
     first = sorted([1, *spread[:64]])
-    assert list(shards.groups(store.snapshot())) == [
+    assert list(manifest.group_clients(store.snapshot())) == [
         first[:64],
         first[64:],
         spread[64:],
@@ -484,3 +484,65 @@ def test_manifest_is_plain_json(tmp_path, alone):
         name: os.path.getsize(tmp_path / name)
         for name in names(tmp_path, "clients") + names(tmp_path, "server")
     }
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def wait_and_write(
+    schedule: Schedule, clock: Clock, waits: float, writes: float
+) -> None:
+    """A checkpoint for which training waits, and which is written while it goes on."""
+    with schedule.waiting():
+        clock.now += waits
+    schedule.begun()
+    assert not schedule.due(1)
+    clock.now += writes
+    schedule.finished(writes)
+
+
+def test_every_so_many_rounds():
+    schedule = Schedule(3)
+    assert [round for round in range(1, 10) if schedule.due(round)] == [3, 6, 9]
+
+
+def test_the_first_comes_after_the_first_round():
+    assert Schedule("auto", Clock()).due(1)
+
+
+def test_cost_stays_below_two_per_cent():
+    clock = Clock()
+    schedule = Schedule("auto", clock)
+    wait_and_write(schedule, clock, waits=0.5, writes=1.5)
+    clock.now += 99
+    assert not schedule.due(2)
+    clock.now += 1
+    assert schedule.due(3)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seconds_a_round", [0.01, 1.0, 300.0])
+def test_share_of_a_long_run(seconds_a_round):
+    """Rounds of a few milliseconds to five minutes; a checkpoint costs 0.8 s, all of it
+    in the way of training.
+    """
+    clock, long = Clock(), 20_000
+    schedule, saved = Schedule("auto", clock), 0
+    while clock.now < long:
+        clock.now += seconds_a_round
+        if schedule.due(1):
+            wait_and_write(schedule, clock, waits=0.8, writes=0.0)
+            saved += 1
+    assert 0.8 * saved / clock.now < 0.02
+    assert saved >= min(long / seconds_a_round, long / 42) - 2
+
+
+def test_a_finish_without_a_beginning_changes_nothing():
+    clock = Clock()
+    schedule = Schedule("auto", clock)
+    schedule.finished(1000.0)
+    assert schedule.due(1)

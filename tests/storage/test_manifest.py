@@ -4,11 +4,12 @@ import json
 import os
 
 import pytest
+import torch
 
 from hpcfl.files.atomic import Damaged
 from hpcfl.storage import manifest
-from hpcfl.storage.manifest import Manifest
-from hpcfl.storage.shards import Shard
+from hpcfl.storage.clients import ClientStore, Row
+from hpcfl.storage.manifest import Manifest, Shard
 
 A, B = "a" * 64, "b" * 64
 SERVER = {
@@ -129,3 +130,23 @@ def test_a_file_of_another_size_is_not_hashed(tmp_path, monkeypatch):
     os.truncate(os.open(tmp_path / CLIENTS["name"], os.O_CREAT | os.O_WRONLY), 1 << 40)
     with pytest.raises(Damaged, match="SHA-256"):
         Shard(**CLIENTS).verify(tmp_path)
+
+
+def test_a_clients_state_is_fetched_once_for_a_file(tmp_path, monkeypatch):
+    """However many tensors it has: it may lie on a GPU, or in a file."""
+    state = {
+        name: torch.arange(4.0).view(2, 2) for name in ("model", "personal", "weights")
+    }
+    store = ClientStore([3, 5], {name: tensor[0] for name, tensor in state.items()})
+    store.put([3, 5], state)
+    rows = store.snapshot()
+    assert [row.digest for row in rows.values()]  # which takes the state as well
+    fetched = []
+    tensors = Row.tensors.fget
+    monkeypatch.setattr(
+        Row, "tensors", property(lambda row: fetched.append(row) or tensors(row))
+    )
+    shard = manifest.write_clients(tmp_path, [3, 5], rows)
+    assert fetched == list(rows.values())
+    read = manifest.read_tensors(tmp_path / shard.name, None)
+    assert all(torch.equal(read[name], tensor) for name, tensor in state.items())
