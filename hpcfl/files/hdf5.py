@@ -2,10 +2,15 @@
 
 Files are built in memory and written by ``atomic.write``. HDF5 itself does not survive
 a full disk: closing the file after a failed write can cause a segmentation fault.
+
+A file that is read holds only plain numbers, stored in the file itself. Other HDF5
+files can open further files, follow links, unpack a few bytes into all of memory or
+create Python objects. The checks therefore cover the whole file before any data is read.
 """
 
 import hashlib
 import io
+import math
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,8 +19,9 @@ from typing import BinaryIO
 
 import h5py
 import numpy as np
+from h5py import h5a, h5d, h5s
 
-from hpcfl.files import plain_hdf5, scratch, untrusted_files
+from hpcfl.files import scratch, untrusted_files
 from hpcfl.files.atomic import Damaged, reason
 
 # the oldest format whose metadata carry checksums: a flipped bit is an error, not a
@@ -25,6 +31,14 @@ HEADER = 4096  # bytes, more than HDF5 needs to describe a dataset
 USER_BLOCK = (
     512  # bytes at the beginning of a file that HDF5 skips, the fewest it allows
 )
+
+TYPES = {
+    np.dtype(kind)
+    for kind in (bool, "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f2", "f4", "f8")
+}
+OBJECTS = 4000  # the most in a file
+ATTRIBUTES = 100  # the most of the root
+DEPTH = 8  # the most levels of groups in groups
 
 
 def seal(kind: str, content: bytes | memoryview) -> bytes:
@@ -69,7 +83,7 @@ def decode(data: bytes) -> tuple[dict[str, np.ndarray], dict[str, str]]:
     """Return the datasets and attributes that ``encode`` received. Raises Damaged."""
     with _opened(io.BytesIO(data), len(data)) as (file, datasets):
         arrays = {name: dataset[()] for name, dataset in datasets.items()}
-        return arrays, plain_hdf5.attributes(file, len(data))
+        return arrays, read_texts(file, len(data))
 
 
 def select(path: Path, rows: list[int] | None) -> dict[str, np.ndarray]:
@@ -101,7 +115,7 @@ def _opened(
         # Published files never change: HDF5's locks would protect nothing, and some
         # file systems have none.
         with h5py.File(source, "r", locking=False) as file:
-            yield file, plain_hdf5.datasets(file, size)
+            yield file, list_datasets(file, size)
     except (
         OSError,
         RuntimeError,
@@ -120,3 +134,96 @@ def _whole(dataset: h5py.Dataset) -> np.ndarray:
     if dataset.size:  # HDF5 fails for empty datasets
         dataset.read_direct(array)
     return array
+
+
+def list_datasets(file: h5py.File, size: int) -> dict[str, h5py.Dataset]:
+    """Return all datasets of a file of ``size`` bytes by path, including groups.
+
+    Raises Damaged for other datasets, and h5py's exceptions for a broken file.
+    """
+    by_path: dict[str, h5py.Dataset] = {}
+    groups, objects, left = [("", file)], 0, size
+    while groups:
+        path, group = groups.pop()
+        objects += len(group)
+        if objects > OBJECTS or path.count("/") > DEPTH:
+            raise Damaged(
+                f"more than {OBJECTS} objects, or groups nested more than {DEPTH} deep"
+            )
+        for name in group:
+            item = _item(group, name)
+            if isinstance(item, h5py.Group):
+                groups.append((f"{path}{name}/", item))
+            else:
+                by_path[path + name] = item
+                left -= _bytes(item)
+                if (
+                    left < 0
+                ):  # hard links to the same data count each time, for each would be read
+                    raise Damaged(f"more data than the file's {size} bytes")
+    return by_path
+
+
+def read_texts(file: h5py.File, size: int) -> dict[str, str]:
+    """Return the root's text attributes, of at most ``size`` characters in all.
+
+    Raises Damaged for other attributes, and h5py's exceptions for a broken file.
+    """
+    if h5a.get_num_attrs(file.id) > ATTRIBUTES:
+        raise Damaged(f"more than {ATTRIBUTES} attributes")
+    texts: dict[str, str] = {}
+    for name in file.attrs:
+        attribute = file.attrs.get_id(name)
+        kind = attribute.get_type()
+        if (
+            not isinstance(kind, h5py.h5t.TypeStringID)
+            or not kind.is_variable_str()
+            or attribute.get_space().get_simple_extent_type() != h5s.SCALAR
+        ):
+            raise Damaged(f"attribute {name!r} is not a text")
+        texts[name] = file.attrs[name]
+        size -= len(texts[name])
+        if size < 0:
+            raise Damaged("more text than the file has bytes")
+    return texts
+
+
+def _item(group: h5py.Group, name: str) -> h5py.Group | h5py.Dataset:
+    """Return the group or dataset ``name`` of a group. Raises Damaged for anything
+    else.
+    """
+    if (
+        "/" in name
+        or name == "."
+        or not isinstance(group.get(name, getlink=True), h5py.HardLink)
+    ):
+        raise Damaged(f"{name!r} is a link")
+    item = group[name]
+    if not isinstance(item, h5py.Group | h5py.Dataset):
+        raise Damaged(f"{name!r} is neither a group nor a dataset")
+    return item
+
+
+def _bytes(dataset: h5py.Dataset) -> int:
+    """Return the size of a dataset with plain contiguous storage. Raises Damaged for
+    others.
+    """
+    properties = dataset.id.get_create_plist()
+    inside = (
+        properties.get_layout() in (h5d.CONTIGUOUS, h5d.COMPACT)
+        and not properties.get_external_count()
+    )
+    if not inside or properties.get_nfilters():
+        raise Damaged(f"{dataset.name!r} is external, virtual, chunked or compressed")
+    if dataset.dtype not in TYPES:
+        raise Damaged(f"{dataset.name!r} has a type that is no plain number")
+    size = (
+        math.prod(dataset.shape) * dataset.dtype.itemsize
+        if dataset.shape is not None
+        else -1
+    )
+    if size != dataset.id.get_storage_size():
+        raise Damaged(
+            f"{dataset.name!r} has shape {dataset.shape} and {dataset.id.get_storage_size()} bytes"
+        )
+    return size
