@@ -238,7 +238,7 @@ def on_all_cores(
     first one. In its own thread ``work`` is outside the caller's contexts such as
     ``torch.no_grad``.
     """
-    _, cores = place()
+    _, cores, _ = place()
     in_main_thread = threading.current_thread() is threading.main_thread()
     several = device.type == "cpu" and cores > 1 and in_main_thread
     at_once = 1
@@ -302,7 +302,7 @@ def _block_distances(left: Tensor, right: Tensor) -> Tensor:
 
 def _where(rows: Tensor) -> torch.device:
     """Return the device that processes blocks of these rows."""
-    device, _ = place()
+    device, _, _ = place()
     return device if rows.device.type == "cpu" else rows.device
 
 
