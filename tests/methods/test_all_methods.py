@@ -1,144 +1,19 @@
-"""What holds for every method: methods-1.md §16, and the column that counts: §2.1."""
+"""Properties that every built-in method has, whichever they are."""
+
+import re
 
 import numpy as np
 import pytest
-import tiny
 import torch
 from every_method import NAMES, kind, short
 
-from hpcfl.communication.communicator import OneProcess
-from hpcfl.communication.message import Mean
-from hpcfl.experiment import config
-from hpcfl.methods.fedavg import ServerModel
-from hpcfl.simulation.prepare import prepare
+from hpcfl.methods.fedavg import FedAvg
 
 pytestmark = pytest.mark.slow
 
-BODIES = ["fedper", "fedrep", "fedrod", "fedbabu"]
-HEADS = ["lg-fedavg"]
-ROWS = ["diversifed", "fedamp", "cfl", "fedcac"]
-SENDING_MORE = [
-    "local",
-    "cwfedavg",
-    "fednh",
-    "pfedme",
-    "ifca",
-    "creff",
-    "scaffold",
-    "fedbn",
-]
-
-
-def averages(name):
-    """Whether the server averages whole models, and does nothing else."""
-    method = kind(name)
-    return issubclass(method, ServerModel) and all(
-        getattr(method, hook) is getattr(ServerModel, hook)
-        for hook in ("upload", "update", "aggregate")
-    )
-
-
-MIXING = sorted({*BODIES, *HEADS, *ROWS, *SENDING_MORE, *filter(averages, NAMES)})
-# Noise, validation samples, or which samples share a step, are keyed by the client's
-# number; APPLE's state names clients, and pFedHN draws an embedding for each.
+# Methods that key noise, validation samples or shared steps by the client's number.
 NUMBERED = {"per-fedavg", "partialfed", "fedfomo", "apple", "pfedhn", "fedcp"}
-# Of clients that are as far from one, it chooses by their numbers.
-TIED = {"diversifed"}
 COUNTS = [[4, 2, 0, 1], [0, 4, 1, 1], [1, 0, 3, 3], [1, 0, 2, 5]]
-
-
-def uploads(name, setup, server, rows):
-    """What clients whose models are ``rows`` [n, P] send up."""
-    columns, clients = setup.layout.columns, len(rows)
-    samples = setup.counts.sum(dim=1)
-    if name == "fednh":
-        prototypes = (
-            server["model"][columns("head.weight")]
-            .view(setup.classes, -1)
-            .repeat(clients, 1, 1)
-        )
-        return {
-            "body": Mean(rows[:, columns("body")], samples),
-            "scale": Mean(rows[:, columns("head.scale")], samples),
-            "prototypes": Mean(prototypes.double(), setup.counts),
-        }
-    if name in BODIES:
-        # a hypernetwork is shared too
-        return {
-            "body": Mean(
-                rows if name == "fedrod" else rows[:, columns("body")], samples
-            )
-        }
-    if name in HEADS:
-        return {"head": Mean(rows[:, columns("head")], samples)}
-    if name == "ifca":
-        return {
-            "models": Mean(rows, torch.stack([samples, 0 * samples], dim=1)),
-            "cluster": torch.zeros(clients, 1, dtype=torch.int64),
-        }
-    if name in ROWS:
-        masks = (torch.arange(rows.shape[1]) + torch.arange(clients)[:, None]) % 3 == 0
-        return {"model": rows, "mask": masks}
-    extra = {
-        "cwfedavg": {"classwise": rows},
-        "creff": {
-            "gradients": Mean(
-                torch.zeros(clients, setup.classes, len(server.get("head", ""))),
-                setup.counts,
-            )
-        },
-        "scaffold": {"control": Mean(torch.zeros_like(rows), samples)},
-    }
-    return {"model": Mean(rows, samples), **extra.get(name, {})}
-
-
-def received(algorithm, message):
-    """The models that come down, ``[…, P]``, or of methods that share a body the
-    bodies, a head the heads.
-    """
-    message = {
-        field: getattr(value, "tensor", value) for field, value in message.items()
-    }
-    if "classwise" in message:
-        return algorithm.received(None, message)
-    if message.keys() == {"head"}:
-        return message["head"]
-    [found] = [
-        message[field]
-        for field in ("model", "body", "anchor", "models")
-        if field in message
-    ]
-    return found.rows[:1] if hasattr(found, "rows") else found
-
-
-@pytest.mark.parametrize("name", MIXING)
-def test_16_1_identical_models_are_a_fixed_point_of_the_mixing(arrived, name):
-    """Also rows of A sum to one: models that are all the same vector c stay c whatever
-    its size.
-    """
-    prepared = prepare(config.parse(tiny.table(short(name))), OneProcess())
-    setup, algorithm = prepared.setup, prepared.method
-    everyone = prepared.cohort(np.arange(setup.clients), 2)
-    server = algorithm.server_state(setup)
-    for model in (setup.initial(), setup.initial() + 1000):
-        uplink = uploads(name, setup, server, model.repeat(setup.clients, 1))
-        algorithm.aggregate(server, everyone, arrived(uplink))
-        message = algorithm.send(server, everyone)
-        if name == "local":
-            assert message == {} and server == {}
-            continue
-        if name == "fednh":  # prototypes are unit rows, so they do not move by 1000
-            model = model.clone()
-            model[setup.layout.columns("head.weight")] = setup.initial()[
-                setup.layout.columns("head.weight")
-            ]
-        found = received(algorithm, message)
-        width = found.shape[-1]
-        expected = model[-width:] if name in HEADS else model[:width]
-        expected = expected.expand(found.shape)
-        torch.testing.assert_close(found, expected, rtol=2e-7, atol=1e-6)
-
-
 CASES = {
     "one class, identical, an absent class, fewer samples than a batch, a head row of zeros": (
         [[8, 0, 0, 0], [8, 0, 0, 0], [0, 0, 0, 1], [2, 1, 0, 0], [20, 4, 0, 6]],
@@ -149,149 +24,113 @@ CASES = {
     ),
     "one participant": (COUNTS, {"participation": {"fraction": 0.25}}),
     "one client": ([[4, 4, 4, 4]], {}),
+    "a head of zeros": (COUNTS, {"model": {"name": "tiny:zero_head"}}),
 }
-FEW = list(CASES)[1:]
+TRAFFIC = re.compile(r"Down ([\w·]+), up ([\w·]+(?: \+ \d)?)[ .,]")
+
+
+def traffic(name):
+    """What a method's docstring says of the floats that travel down and up, if it is a
+    plain expression.
+    """
+    return TRAFFIC.search(" ".join(kind(name).__doc__.split()))
+
+
+def rates(name):
+    """Local rates so small that no parameter changes."""
+    fields = kind(name).model_fields
+    return {
+        key: 1e-30
+        for key in fields
+        if key.endswith("_lr") and not key.startswith(("server", "hyper"))
+    }
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_identical_models_stay_what_they_are(federate, name):
+    """Where training changes nothing every client sends and receives the same model. A
+    server may change the heads by what it knows of classes.
+    """
+    still = {"lr": 1e-30, "batch_size": 100}
+    played = federate(short(name, **rates(name)), COUNTS, rounds=2, training=still)
+    setup, hooks = played.prepared.setup, played.prepared.hooks
+    whole = issubclass(kind(name), FedAvg)
+    width = setup.layout.columns("all" if whole else "body").stop
+    for hook, state in (("server", played.server), ("client", played.clients)):
+        begun = hooks.initial_state(f"{hook}_state", setup)
+        for key in {"model", "models", "personal", "inherited"} & begun.keys():
+            found, expected = state[key][..., :width], begun[key][..., :width]
+            torch.testing.assert_close(
+                found, expected.expand(found.shape), rtol=2e-7, atol=1e-6
+            )
 
 
 def has_no_nan(played):
     for tensor in (*played.server.values(), *played.clients.values()):
         assert tensor.double().isfinite().all()
     assert np.isfinite(played.values["pre/weighted"]).all()
-    assert np.isfinite(
-        played.values["post/weighted"][:-1]
-    ).all()  # nothing trains after the last round
+    # nothing trains after the last round
+    assert np.isfinite(played.values["post/weighted"][:-1]).all()
     assert not np.nansum(played.values["clients/diverged"])
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_16_3_renumbering_clients_permutes_results_only_and_16_4_no_nan(federate, name):
+@pytest.mark.parametrize("case", CASES)
+def test_numbers_stay_finite(federate, name, case):
+    counts, sections = CASES[case]
+    has_no_nan(federate(short(name), counts, rounds=2, **sections))
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name not in NUMBERED])
+def test_renumbering_clients_permutes_the_results(federate, name):
     """With one full batch an epoch; batches are shuffled by the client's number, which
     changes the order of sums.
     """
-    (counts, sections), *_ = CASES.values()
-    first = federate(short(name), counts, rounds=2, **sections)
-    has_no_nan(first)
-    if name in NUMBERED:
-        return
-    order = [2, 0, 4, 1, 3]
-    if name in TIED:
-        counts, order = COUNTS, [2, 0, 3, 1]
-        first = federate(short(name), counts, rounds=2, **sections)
-    renumbered = [counts[client] for client in order]
-    other = federate(short(name), renumbered, rounds=2, **sections)
+    order, whole = [2, 0, 3, 1], {"batch_size": 100}
+    first = federate(short(name), COUNTS, rounds=2, training=whole)
+    renumbered = [COUNTS[client] for client in order]
+    other = federate(short(name), renumbered, rounds=2, training=whole)
     # what it computes of a client has the same bits beside any others
     assert not first.prepared.resources.kernel.dependent
     for column in ("clients/pre/loss", "clients/post/loss"):
         np.testing.assert_allclose(
             other.values[column], first.values[column][:, order], rtol=1e-4
         )
-    for key, tensor in first.clients.items():
-        torch.testing.assert_close(
-            other.clients[key], tensor[order], rtol=1e-4, atol=1e-5
-        )
+    pairs = [(other.clients[key], first.clients[key][order]) for key in first.clients]
     if "model" in first.server:
-        torch.testing.assert_close(
-            other.server["model"], first.server["model"], rtol=1e-4, atol=1e-5
-        )
+        pairs.append((other.server["model"], first.server["model"]))
+    for found, expected in pairs:
+        torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("case", FEW)
-def test_16_4_no_nan(federate, name, case):
-    counts, sections = CASES[case]
-    has_no_nan(federate(short(name), counts, rounds=2, **sections))
-
-
-@pytest.mark.parametrize("layers", ["all", "output", 2])
-@pytest.mark.parametrize("case", CASES)
-def test_16_4_no_nan_with_true_class_distributions(federate, case, layers):
-    counts, sections = CASES[case]
-    played = federate(
-        {
-            "name": "cwfedavg",
-            "distribution": "true",
-            "layers": layers,
-        },
-        counts,
-        **sections,
-    )
-    assert all(tensor.isfinite().all() for tensor in played.server.values())
-
-
-BEFORE = {
-    "fedgh",
-    "knn-per",
-    "fedem",
-    "pfedhn",
-    "lg-fedavg",
-    "fedavg",
-    "fedprox",
-    "fedavg-c",
-    "fedprox-c",
-    "fedala",
-    "cwfedavg",
-    "cfl",
-    "ifca",
-    "feduv",
-    "creff",
-    "per-fedavg",
-    "fedrep",
-    "fedper",
-    "scaffold",
-    "moon",
-    "fedbn",
-    "fedadam",
-    "fedyogi",
-    "fedadagrad",
-    "fedavgm",
-    "fedcp",
-    "feddbe",
-    "feddyn",
-    "fedlc",
-    "fednova",
-    "gpfl",
-    "q-ffl",
-}
-AFTER = {
-    "fedas",
-    "fml",
-    "fedtgp",
-    "mr-mtl",
-    "pfedsim",
-    "local",
-    "fedamp",
-    "fedfomo",
-    "apple",
-    "fedproto",
-    "fednh",
-    "diversifed",
-    "pfedme",
-    "ditto",
-    "fedphp",
-    "partialfed",
-    "fedrod",
-    "fedcac",
-    "apfl",
-}
-
-
-def test_a_method_counts_the_score_before_or_after_local_training_as_its_paper():
-    expected = {
-        **dict.fromkeys(BEFORE, "pre"),
-        **dict.fromkeys(AFTER, "post"),
-        "fedbabu": "tuned",
+@pytest.mark.parametrize("name", [name for name in NAMES if traffic(name)])
+def test_as_many_floats_travel_as_the_docstring_says(federate, name):
+    played = federate({"name": name}, rounds=2)
+    method = played.prepared.method
+    known = {
+        "P": 64,  # 5·6 + 6 of the body and 6·4 + 4 of the head
+        "P_b": 36,
+        "P_g": 28,
+        "L": getattr(method, "components", 0),
+        "k": getattr(method, "clusters", 0),
     }
-    assert {name: kind(name).primary for name in expected} == expected
+    for said, found in zip(
+        traffic(name).groups(),
+        (played.values["floats_down"], played.values["clients/floats_up"]),
+        strict=True,
+    ):
+        expression = re.sub(r"(\d)P", r"\1*P", said.replace("·", "*"))
+        assert (found[1] == eval(expression, known)).all(), said
 
 
 @pytest.mark.parametrize(
-    "name", ["per-fedavg", "pfedme", "ditto", "partialfed", "fedrod"]
+    "name", [name for name in NAMES if "optimizer" in kind(name).unheeded]
 )
 def test_plain_steps_have_their_own_learning_rate_under_adam(federate, name):
     """A rate that suits Adam is none for them: with ``plain_lr`` they go another way,
     and without it they have ``lr``.
     """
-    own = {"partialfed": {"warmup": 0}, "fedrod": {"order": "separate"}}.get(name, {})
+    own = {"warmup": 0} if "warmup" in kind(name).model_fields else {}
     adam = {"optimizer": "adam", "lr": 0.001}
     digests = [
         federate({"name": name, **own}, rounds=1, training={**adam, **keys}).digest
