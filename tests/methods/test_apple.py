@@ -44,7 +44,7 @@ def started(make_fleet, rows_of):
 @pytest.mark.parametrize(
     "training", [{}, {"optimizer": "adam"}, {"momentum": 0.9, "epochs": 2}]
 )
-def test_apple_10_unit_relations_that_stay_are_local(started, training):
+def test_unit_relations_that_stay_are_local(started, training):
     fleet, cores = started(torch.eye(CLIENTS), **training)
     uplink = method(relation_lr=0.0, times_clients=False).update(fleet, inbox_of(cores))
     alone, _ = started(**training)
@@ -52,7 +52,7 @@ def test_apple_10_unit_relations_that_stay_are_local(started, training):
     assert torch.equal(fleet.state["relations"], torch.eye(CLIENTS))
 
 
-def test_apple_10_gradient_of_relations_by_finite_differences(started):
+def test_gradient_of_relations_by_finite_differences(started):
     """One full batch and μ = 0: the relations move by −η₂ ∂F_i/∂a_ij."""
     relations = (
         torch.rand(
@@ -77,73 +77,7 @@ def test_apple_10_gradient_of_relations_by_finite_differences(started):
         torch.testing.assert_close(slopes[:, j], numeric, rtol=1e-5, atol=1e-8)
 
 
-def test_apple_4_the_core_moves_along_its_share_of_the_gradient(started):
-    """One full batch: C_i ← C_i − η₁ M a_ii ∇F_i(w_i), without M as the text has it."""
-    relations = torch.full((CLIENTS, CLIENTS), 0.2, dtype=torch.float64)
-    fleet, cores = started(
-        relations,
-        dtype=torch.float64,
-        batch_size=100,
-        lr=0.1,
-    )
-    start = combined(relations, torch.eye(CLIENTS).bool(), cores, cores)
-    gradient = (start - fleet.train(start, phase="reference")) / 0.1
-    moved = method().update(fleet, inbox_of(cores))["core"]
-    torch.testing.assert_close(moved, cores - 0.1 * gradient, rtol=1e-9, atol=1e-12)
-    fleet, _ = started(
-        relations,
-        dtype=torch.float64,
-        batch_size=100,
-        lr=0.1,
-    )
-    slower = method(times_clients=False).update(fleet, inbox_of(cores))["core"]
-    torch.testing.assert_close(
-        slower, cores - 0.1 * 0.2 * gradient, rtol=1e-9, atol=1e-12
-    )
-
-
-def test_apple_10_a_strong_pull_brings_relations_to_the_shares(started):
-    """η₂ λ μ = 1: one step lands on p but for η₂ times the data's gradient."""
-    fleet, cores = started(torch.eye(CLIENTS), batch_size=100)
-    method(relation_lr=1e-4, mu=1e4).update(fleet, inbox_of(cores))
-    torch.testing.assert_close(
-        fleet.state["relations"],
-        shares(fleet.setup).repeat(CLIENTS, 1),
-        rtol=0,
-        atol=2e-3,
-    )
-
-
-def test_apple_10_others_cores_stand_still(started, cohort):
-    fleet, cores = started()
-    given = cores.clone()
-    uplink = method().update(fleet, inbox_of(cores))
-    assert torch.equal(cores, given)
-    server = {"cores": given.clone()}
-    method().aggregate(server, cohort(fleet.counts), uplink)
-    assert torch.equal(server["cores"], uplink["core"])
-
-
-def test_apple_9_uploads_the_core_not_the_personal_model(started):
-    fleet, cores = started()
-    core = method().update(fleet, inbox_of(cores))["core"]
-    personal = combined(
-        fleet.state["relations"], torch.eye(CLIENTS).bool(), core, cores
-    )
-    assert (core - cores).norm() < 0.2 * (personal - cores).norm()
-
-
-def test_apple_8_scored_with_the_final_relations_and_core(started):
-    fleet, cores = started()
-    core = method().update(fleet, inbox_of(cores))["core"]
-    fleet.score(
-        "again",
-        combined(fleet.state["relations"], torch.eye(CLIENTS).bool(), core, cores),
-    )
-    assert torch.equal(fleet.scores["again"]["loss"], fleet.scores["post"]["loss"])
-
-
-def test_apple_9_the_pull_fades_without_lag(make_fleet):
+def test_the_pull_fades_without_lag(make_fleet):
     """3 rounds in all: L = 1 gives (cos(πr/3) + 1)/2 for r = 0, 1, 2."""
     fading = [method(period=1.0).fading(make_fleet(round=round)) for round in (1, 2, 3)]
     assert fading == pytest.approx(
@@ -155,7 +89,7 @@ def test_apple_9_the_pull_fades_without_lag(make_fleet):
     assert method(period=0.0).fading(make_fleet(round=1)) == 0
 
 
-def test_apple_cores_of_absent_clients_stay_and_are_still_sent(federate):
+def test_cores_of_absent_clients_stay_and_are_still_sent(federate):
     first, second = (
         federate("apple", rounds=rounds, participation={"fraction": 0.5})
         for rounds in (1, 2)
@@ -170,7 +104,7 @@ def test_apple_cores_of_absent_clients_stay_and_are_still_sent(federate):
 
 
 @pytest.mark.slow
-def test_apple_cannot_be_prolonged(tmp_path):
+def test_cannot_be_prolonged(tmp_path):
     def run(rounds):
         table = {
             "rounds": rounds,
@@ -186,35 +120,7 @@ def test_apple_cannot_be_prolonged(tmp_path):
         run(2)
 
 
-def test_apple_floats(federate):
-    values = federate("apple", rounds=1).values
-    width = federate("fedavg", rounds=1).values["floats_down"][0]
-    assert (
-        values["floats_down"][0] == 4 * width
-        and (values["clients/floats_up"][0] == width).all()
-    )
-
-
-def test_apple_renumbering_clients_permutes_results(federate):
-    counts, order, whole = (
-        [[8, 3, 0, 1], [0, 9, 2, 2], [1, 0, 6, 6]],
-        [2, 0, 1],
-        {"batch_size": 100},
-    )
-    first = federate("apple", counts, training=whole)
-    other = federate("apple", [counts[client] for client in order], training=whole)
-    torch.testing.assert_close(
-        other.clients["relations"],
-        first.clients["relations"][order][:, order],
-        rtol=1e-4,
-        atol=1e-6,
-    )
-    torch.testing.assert_close(
-        other.server["cores"], first.server["cores"][order], rtol=1e-4, atol=1e-5
-    )
-
-
-def test_apple_9_relations_begin_at_the_shares_of_samples_and_cores_alike(federate):
+def test_relations_begin_at_the_shares_of_samples_and_cores_alike(federate):
     played = federate(
         {"name": "apple", "relation_lr": 0.0},
         [[8, 3, 0, 1], [0, 9, 2, 2], [1, 0, 6, 0]],
@@ -229,7 +135,7 @@ def test_apple_9_relations_begin_at_the_shares_of_samples_and_cores_alike(federa
     )
 
 
-def test_apple_4_mixes_anew_for_every_mini_batch_by_hand(make_fleet):
+def test_mixes_anew_for_every_mini_batch_by_hand(make_fleet):
     """F = ½‖w‖², so ∇F = w = a₀C₀ + a₁C₁, over two batches with η₁ = 0.1, η₂ = 0.1/P
     and μ = 0.
     """

@@ -36,7 +36,7 @@ def server(clients=4, width=2):
 
 
 @pytest.mark.parametrize("fraction", [1.0, 0.4])
-def test_cfl_10_eps1_zero_is_fedavg(federate, fraction):
+def test_eps1_zero_is_fedavg(federate, fraction):
     sections = {"participation": {"fraction": fraction}}
     clustered = federate(
         {
@@ -52,7 +52,7 @@ def test_cfl_10_eps1_zero_is_fedavg(federate, fraction):
     )
 
 
-def test_cfl_10_opposite_groups_are_separated_and_averaged_apart(cohort):
+def test_opposite_groups_are_separated_and_averaged_apart(cohort):
     state = server()
     method().aggregate(state, cohort(COUNTS), {"model": OPPOSITE})
     assert state["cluster"].tolist() == [0, 1, 1, 0]
@@ -65,7 +65,7 @@ def test_cfl_10_opposite_groups_are_separated_and_averaged_apart(cohort):
     assert state["norms"][0].tolist() == pytest.approx([0.025, 1.01**0.5], rel=1e-6)
 
 
-def test_cfl_4_send_gives_each_client_its_clusters_model(cohort):
+def test_send_gives_each_client_its_clusters_model(cohort):
     state = server() | {
         "models": torch.tensor([[1.0, 2.0], [3.0, 4.0]]),
         "cluster": torch.tensor([0, 1, 1, 0]),
@@ -76,7 +76,7 @@ def test_cfl_4_send_gives_each_client_its_clusters_model(cohort):
 
 
 @pytest.mark.parametrize("keys", [{"eps1": 0.02}, {"eps2": 1.1}, {"quiet_rounds": 1}])
-def test_cfl_5_splits_only_where_the_mean_is_small_an_update_large_and_the_first_rounds_over(
+def test_splits_only_where_the_mean_is_small_an_update_large_and_the_first_rounds_over(
     cohort, keys
 ):
     state = server()
@@ -84,21 +84,13 @@ def test_cfl_5_splits_only_where_the_mean_is_small_an_update_large_and_the_first
     assert state["cluster"].tolist() == [0, 0, 0, 0] and len(state["models"]) == 1
 
 
-def test_cfl_5_splits_after_the_quiet_rounds(cohort):
-    state = server()
-    method(quiet_rounds=1).aggregate(
-        state, cohort(COUNTS, round=2), {"model": OPPOSITE}
-    )
-    assert len(state["models"]) == 2
-
-
-def test_cfl_5_does_not_split_two_clients(cohort):
+def test_does_not_split_two_clients(cohort):
     state = server(clients=2)
     method().aggregate(state, cohort(COUNTS[:2]), {"model": OPPOSITE[:2]})
     assert state["cluster"].tolist() == [0, 0]
 
 
-def test_cfl_5_postpones_a_split_until_every_member_takes_part(cohort):
+def test_postpones_a_split_until_every_member_takes_part(cohort):
     """Zeros for absent clients would make clusters of their own."""
     state = server()
     method().aggregate(
@@ -107,7 +99,7 @@ def test_cfl_5_postpones_a_split_until_every_member_takes_part(cohort):
     assert state["cluster"].tolist() == [0, 0, 0, 0]
 
 
-def test_cfl_5_a_cluster_without_participants_stays(cohort):
+def test_a_cluster_without_participants_stays(cohort):
     state = server() | {
         "models": torch.tensor([[0.0, 0.0], [5.0, 5.0]]),
         "cluster": torch.tensor([0, 1, 1, 0]),
@@ -119,7 +111,7 @@ def test_cfl_5_a_cluster_without_participants_stays(cohort):
     ].tolist() == [1, 1]
 
 
-def test_cfl_10_clusters_only_refine(cohort):
+def test_clusters_only_refine(cohort):
     generator, state = torch.Generator().manual_seed(0), server(clients=9, width=3)
     many = method(eps1=10.0, eps2=0.0)
     for round in range(1, 9):
@@ -139,7 +131,7 @@ def largest_across(similarity, group):
 
 
 @pytest.mark.parametrize("seed", range(30))
-def test_cfl_9_the_cut_minimises_the_largest_similarity_across_it(seed):
+def test_the_cut_minimises_the_largest_similarity_across_it(seed):
     """By brute force over all bipartitions; complete linkage, as in the codes, misses
     it in about half of all cases.
     """
@@ -157,7 +149,7 @@ def test_cfl_9_the_cut_minimises_the_largest_similarity_across_it(seed):
     ) == pytest.approx(float(best), rel=1e-9)
 
 
-def test_cfl_9_complete_linkage_differs():
+def test_complete_linkage_differs():
     draws = [
         torch.randn(
             6, 4, generator=torch.Generator().manual_seed(seed), dtype=torch.float64
@@ -174,7 +166,7 @@ def test_cfl_9_complete_linkage_differs():
     )
 
 
-def test_cfl_4_updates_are_differences_to_the_clusters_own_model(cohort):
+def test_updates_are_differences_to_the_clusters_own_model(cohort):
     """Uploads that all point away from 0 the same way, and opposite ways from the
     cluster's model.
     """

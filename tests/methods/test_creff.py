@@ -2,9 +2,7 @@
 
 import numpy as np
 import pytest
-import tiny
 import torch
-from torch import nn
 from torch.nn.functional import cross_entropy, one_hot
 
 from hpcfl.files import heartbeat
@@ -36,7 +34,7 @@ def head_gradient(weight, bias, features, labels):
 
 
 @pytest.mark.parametrize("biased", [True, False])
-def test_creff_10a_the_batch_behind_a_gradient_matches_it(biased):
+def test_the_batch_behind_a_gradient_matches_it(biased):
     generator = torch.Generator().manual_seed(2)
     classes, width, each = 7, 3, 5  # more classes than features
     weight = torch.randn(classes, width, generator=generator)
@@ -74,7 +72,7 @@ def test_creff_10a_the_batch_behind_a_gradient_matches_it(biased):
 
 
 @pytest.mark.slow
-def test_creff_10b_fedavgs_path_is_unchanged(federate):
+def test_fedavgs_path_is_unchanged(federate):
     part = {"participation": {"fraction": 0.6}}
     played, average = federate(QUICK, **part), federate("fedavg", **part)
     assert torch.equal(played.server["model"], average.server["model"])
@@ -83,7 +81,7 @@ def test_creff_10b_fedavgs_path_is_unchanged(federate):
     )
 
 
-def test_creff_10c_features_of_absent_classes_are_unchanged(federate):
+def test_features_of_absent_classes_are_unchanged(federate):
     played = federate(QUICK, [[3, 0, 0, 2], [0, 0, 0, 4]], rounds=2)
     features, setup = played.server["features"].view(4, 5, -1), played.prepared.setup
     initial = setup.normal(20, 6, key=("features",)).view(4, 5, -1)
@@ -91,7 +89,7 @@ def test_creff_10c_features_of_absent_classes_are_unchanged(federate):
     assert (features[[0, 3]] != initial[[0, 3]]).any(dim=2).all()
 
 
-def test_creff_4_clients_send_the_gradients_of_their_classes(make_fleet, rows_of):
+def test_clients_send_the_gradients_of_their_classes(make_fleet, rows_of):
     """Few samples, so a draw is all of a class: against autograd on the received body
     under h̃.
     """
@@ -122,7 +120,7 @@ def test_creff_4_clients_send_the_gradients_of_their_classes(make_fleet, rows_of
     assert message["gradients"].floats.tolist() == [2 * 28, 3 * 28]
 
 
-def test_creff_5_averages_a_class_over_the_clients_that_hold_it(federate, monkeypatch):
+def test_averages_a_class_over_the_clients_that_hold_it(federate, monkeypatch):
     """Unweighted, and only over owners: the goal of class c is Σ_i G_ic over owners /
     owners.
     """
@@ -147,27 +145,7 @@ def test_creff_5_averages_a_class_over_the_clients_that_hold_it(federate, monkey
     )
 
 
-def test_creff_matching_brings_features_nearer(federate, monkeypatch):
-    values = []
-
-    def spied(*given):
-        value = mismatch(*given)
-        values.append(float(value.detach()))
-        return value
-
-    monkeypatch.setattr(creff, "mismatch", spied)
-    federate(
-        {
-            **QUICK,
-            "match_steps": 30,
-            "features_lr": 0.1,
-        },
-        rounds=1,
-    )
-    assert len(values) == 30 and values[-1] < values[0] - 0.1
-
-
-def test_creff_fresh_head_learns_the_synthetic_features(make_fleet, monkeypatch):
+def test_fresh_head_learns_the_synthetic_features(make_fleet, monkeypatch):
     """Well separated features: the retrained head tells them apart, and is another one
     in another round.
     """
@@ -193,7 +171,7 @@ def test_creff_fresh_head_learns_the_synthetic_features(make_fleet, monkeypatch)
 
 
 @pytest.mark.slow
-def test_creff_8_scores_the_body_under_the_retrained_head(federate):
+def test_scores_the_body_under_the_retrained_head(federate):
     played = federate(QUICK, rounds=2)
     values, average = played.values, federate("fedavg", rounds=2).values
     assert CReFF.primary == "pre"
@@ -205,46 +183,4 @@ def test_creff_8_scores_the_body_under_the_retrained_head(federate):
     assert (values["floats_down"][:-1] == layout.width + 28).all()
     assert not torch.equal(
         played.server["head"], played.server["model"][layout.columns("head")]
-    )
-
-
-class BiasFree(nn.Module):
-    """A model whose head has no bias, as ``model.name = 'test_creff:BiasFree'``."""
-
-    def __init__(self, shape, classes, *, hidden=(6,)):
-        super().__init__()
-        self.fc, self.head = (
-            nn.Linear(shape[0], hidden[0]),
-            nn.Linear(hidden[0], classes, bias=False),
-        )
-
-    def features(self, x):
-        return self.fc(x).relu()
-
-    def forward(self, x):
-        return self.head(self.features(x))
-
-
-def test_creff_9_a_model_without_a_bias_has_none_in_the_fresh_head(
-    federate, monkeypatch
-):
-    """FedNH's code retrains one with a bias and then drops it; gradients are of the
-    weights alone too.
-    """
-    built, fit = [], creff.synthetic.fit
-    monkeypatch.setattr(
-        creff.synthetic,
-        "fit",
-        lambda build, *rest: built.append(build()) or fit(build, *rest),
-    )
-    played = federate(QUICK, rounds=2, model={"name": "test_creff:BiasFree"})
-    assert played.server["head"].shape == (4 * 6,) and [
-        head.bias for head in built
-    ] == [None, None]
-    average = federate("fedavg", rounds=2, model={"name": "test_creff:BiasFree"})
-    assert torch.equal(played.server["model"], average.server["model"])
-    held = (torch.tensor(tiny.COUNTS) > 0).sum(1)
-    assert (
-        played.values["clients/floats_up"][0].tolist()
-        == (played.prepared.setup.layout.width + 24 * held).tolist()
     )

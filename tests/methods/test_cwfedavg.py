@@ -2,7 +2,6 @@
 M], A = Π·Q.
 """
 
-import math
 from dataclasses import replace
 
 import numpy as np
@@ -21,7 +20,6 @@ from hpcfl.errors import UserError
 from hpcfl.experiment.config import parse
 from hpcfl.methods.options import class_wise
 from hpcfl.methods.options.class_wise import (
-    class_models,
     class_weights,
     factors,
     norm_distribution,
@@ -127,7 +125,7 @@ def received(cw, message, clients):
     return cw.class_wise().receive(None, inbox)["model"]
 
 
-def test_cwfedavg_5_by_hand():
+def test_by_hand():
     # N = (2, 2), π_1 = (1, 0), π_2 = (½, ½): π̄ = (¾, ¼), so Q = [[½/¾, ¼/¾], [0, 1]] =
     # [[⅔, ⅓], [0, 1]]. Client 1 starts from G_1 = ⅔w_1 + ⅓w_2, client 2 from ½G_1 +
     # ½G_2 = ⅓w_1 + ⅔w_2.
@@ -143,66 +141,11 @@ def test_cwfedavg_5_by_hand():
     )
 
 
-@pytest.mark.parametrize("row", [[0.25] * 4, [0.7, 0.1, 0.1, 0.1], [1, 0, 0, 0]])
-def test_cwfedavg_10_identical_distributions_give_fedavgs_matrix(row):
-    p = draw()[1]
-    torch.testing.assert_close(
-        matrix(torch.tensor(row).double().repeat(M, 1), p),
-        p.repeat(M, 1),
-        rtol=0,
-        atol=1e-15,
-    )
-
-
-def test_cwfedavg_10_rows_sum_to_one_and_the_mean_model_stays():
-    for seed in range(10):
-        pi, p = draw(seed=seed)
-        a = matrix(pi, p)
-        torch.testing.assert_close(a.sum(1), torch.ones(M).double(), rtol=0, atol=1e-14)
-        torch.testing.assert_close(p @ a, p, rtol=0, atol=1e-14)
-
-
-def test_cwfedavg_6_the_matrix_is_reversible_of_rank_k_with_spectrum_in_the_unit_interval():
-    pi, p = draw()
-    a = matrix(pi, p)
-    torch.testing.assert_close(p[:, None] * a, (p[:, None] * a).T, rtol=0, atol=1e-15)
-    assert torch.linalg.matrix_rank(a) <= K
-    values = torch.linalg.eigvals(a)
-    assert values.imag.abs().max() < 1e-12
-    assert values.real.min() > -1e-12 and values.real.max() < 1 + 1e-12
-    torch.testing.assert_close(
-        a, pi @ torch.diag(1 / (p @ pi)) @ pi.T @ torch.diag(p), rtol=1e-12, atol=1e-15
-    )
-
-
-def test_cwfedavg_10_disjoint_supports_give_block_diagonal():
-    pi, p = draw()
-    pi[:3, 2:], pi[3:, :2] = 0, 0
-    a = matrix(pi / pi.sum(1, keepdim=True), p)
-    assert (a[:3, 3:] == 0).all() and (a[3:, :3] == 0).all()
-    assert (a[:3, :3] > 0).all() and (a[3:, 3:] > 0).all()
-
-
-def test_cwfedavg_10_scaling_the_head_leaves_the_estimate():
-    head = torch.randn(3, K, 8, dtype=torch.float64)
-    for scale in (1e-2, 3.0, 1e4):
-        torch.testing.assert_close(
-            norm_distribution(scale * head), norm_distribution(head), rtol=1e-7, atol=0
-        )
-
-
 def regulariser(head, pi):
     return (pi - norm_distribution(head)).square().sum().sqrt()
 
 
-def test_cwfedavg_10_regularisers_gradient_is_orthogonal_to_the_head():
-    head, pi = torch.randn(K, 8, dtype=torch.float64, requires_grad=True), draw()[0][0]
-    (gradient,) = torch.autograd.grad(regulariser(head, pi), head)
-    assert gradient.norm() > 1e-3
-    assert abs((gradient * head).sum()) < 1e-11
-
-
-def test_cwfedavg_4_regularisers_gradient_in_closed_form_and_by_finite_differences():
+def test_regularisers_gradient_in_closed_form_and_by_finite_differences():
     head, pi = torch.randn(K, 8, dtype=torch.float64, requires_grad=True), draw()[0][0]
     (gradient,) = torch.autograd.grad(regulariser(head, pi), head)
     theta = head.detach()
@@ -215,7 +158,7 @@ def test_cwfedavg_4_regularisers_gradient_in_closed_form_and_by_finite_differenc
 
 
 @pytest.mark.parametrize(("half", "factor"), [(True, 0.5), (False, 1.0)])
-def test_cwfedavg_4_loss_is_cross_entropy_plus_the_regulariser(half, factor):
+def test_loss_is_cross_entropy_plus_the_regulariser(half, factor):
     model, lane = MLP((5,), K, hidden=(6,)).double(), Lane(distribution=draw()[0][0])
     batch = Batch(torch.randn(9, 5, dtype=torch.float64), torch.randint(K, (9,)))
     cw = method(wdr=10.0, wdr_half=half)
@@ -246,7 +189,7 @@ def test_cwfedavg_4_loss_is_cross_entropy_plus_the_regulariser(half, factor):
 
 
 @pytest.mark.parametrize("zeros", [slice(0, K), slice(0, 2)])
-def test_cwfedavg_5_zero_head_rows_give_finite_estimates_and_gradients(zeros):
+def test_zero_head_rows_give_finite_estimates_and_gradients(zeros):
     head, pi = torch.randn(K, 8), torch.tensor([0.5, 0.5, 0, 0])
     head[zeros] = 0
     head.requires_grad_()
@@ -259,7 +202,7 @@ def test_cwfedavg_5_zero_head_rows_give_finite_estimates_and_gradients(zeros):
         torch.testing.assert_close(estimate, torch.full((K,), 1 / K))
 
 
-def test_cwfedavg_5_a_class_that_nobody_holds_is_left_out():
+def test_a_class_that_nobody_holds_is_left_out():
     pi, p = draw()
     present = pi.clone()
     present[:, 2] = 0
@@ -276,7 +219,7 @@ def test_cwfedavg_5_a_class_that_nobody_holds_is_left_out():
 
 
 @pytest.mark.parametrize("absent", [False, True])
-def test_cwfedavg_5_matrix_against_the_paper_client_by_client(absent):
+def test_matrix_against_the_paper_client_by_client(absent):
     pi, p = draw()
     if absent:
         pi[:, 1] = 0
@@ -292,7 +235,7 @@ def test_cwfedavg_5_matrix_against_the_paper_client_by_client(absent):
     )
 
 
-def test_cwfedavg_5_true_distribution_weighs_by_counts():
+def test_true_distribution_weighs_by_counts():
     counts = torch.randint(1, 30, (M, K)).double()
     shares = class_weights(true_distribution(counts), counts.sum(1) / counts.sum())
     torch.testing.assert_close(shares, (counts / counts.sum(0)).T)
@@ -301,7 +244,7 @@ def test_cwfedavg_5_true_distribution_weighs_by_counts():
 
 @pytest.mark.parametrize("distribution", ["true", "norm", "wdr"])
 @pytest.mark.parametrize("layers", ["all", "output", 1, 2])
-def test_cwfedavg_sends_the_mix_of_class_wise_layers_and_the_average_of_others(
+def test_sends_the_mix_of_class_wise_layers_and_the_average_of_others(
     cohort, setup, distribution, layers
 ):
     counts, ids = (
@@ -337,15 +280,6 @@ def test_cwfedavg_sends_the_mix_of_class_wise_layers_and_the_average_of_others(
     assert (layers in ("all", 2)) == (classwise.start == 0)  # two layers in all
 
 
-def test_cwfedavg_10_class_models_agree_with_the_matrix(cohort, setup):
-    cw = method(layers="all")
-    setup = setup(torch.randint(1, 9, (M, K)))
-    server = server_after(cw, cohort, torch.randn(M, 64), setup)
-    by_classes = server["distributions"] @ class_models(server).double()
-    starts = starts_of(cw, server, cohort(setup.counts, setup.layout))
-    torch.testing.assert_close(by_classes.float(), starts, rtol=1e-5, atol=1e-6)
-
-
 MANY = 4 * K + 1  # clients, of whose models class models are made
 
 
@@ -363,7 +297,7 @@ def many(setup, absent=None):
 
 @pytest.mark.parametrize("layers", ["all", "output"])
 @pytest.mark.parametrize("absent", [None, 2])
-def test_cwfedavg_class_models_travel_without_a_change_of_what_arrives(
+def test_class_models_travel_without_a_change_of_what_arrives(
     cohort, setup, layers, absent
 ):
     setup, models = many(setup, absent)
@@ -398,9 +332,7 @@ def test_cwfedavg_class_models_travel_without_a_change_of_what_arrives(
         )
 
 
-def test_cwfedavg_a_client_of_absent_classes_alone_gets_the_average_of_all(
-    cohort, setup
-):
+def test_a_client_of_absent_classes_alone_gets_the_average_of_all(cohort, setup):
     setup, models = many(setup, absent=2)
     cw, everyone = (
         method(distribution="true", layers="all"),
@@ -415,7 +347,7 @@ def test_cwfedavg_a_client_of_absent_classes_alone_gets_the_average_of_all(
     )
 
 
-def test_cwfedavg_equal_models_of_many_clients_stay_what_they_are(cohort, setup):
+def test_equal_models_of_many_clients_stay_what_they_are(cohort, setup):
     setup, models = many(setup)
     for model in (models[0], models[0] + 1000):
         server = server_after(
@@ -427,34 +359,7 @@ def test_cwfedavg_equal_models_of_many_clients_stay_what_they_are(cohort, setup)
         assert torch.equal(starts, model.repeat(MANY, 1))
 
 
-def test_cwfedavg_runs_alike_with_class_models_and_without(federate, monkeypatch):
-    """Newcomers too, who get an even mix. A number may be rounded the other way only
-    where it lies just between two of float32.
-    """
-    counts = [*(tiny.FEW * 4)[:MANY], [2, 0, 1, 0]]
-    sections = {
-        "partition": {"clients": MANY},
-        "newcomers": {"clients": 1, "epochs": 1},
-        "rounds": 2,
-    }
-    keys = {
-        "name": "cwfedavg",
-        "layers": "all",
-        "distribution": "true",
-    }
-    with_models = federate(keys, counts, **sections)
-    monkeypatch.setattr(class_wise, "MANY", MANY)
-    without = federate(keys, counts, **sections)
-    torch.testing.assert_close(
-        with_models.server["model"], without.server["model"], rtol=1e-6, atol=1e-7
-    )
-    for name in ("clients/pre/loss", "newcomers/before/loss", "floats_down"):
-        np.testing.assert_allclose(
-            with_models.values[name], without.values[name], rtol=1e-6
-        )
-
-
-def test_cwfedavg_10_equal_distributions_train_like_fedavg(federate):
+def test_equal_distributions_train_like_fedavg(federate):
     counts = [[4, 2, 2, 0], [8, 4, 4, 0], [2, 1, 1, 0]]
     average = federate("fedavg", counts)
     cw = federate(
@@ -477,7 +382,7 @@ def test_cwfedavg_10_equal_distributions_train_like_fedavg(federate):
 
 
 @pytest.mark.slow
-def test_cwfedavg_no_regulariser_is_the_norm_variant(federate):
+def test_no_regulariser_is_the_norm_variant(federate):
     assert (
         federate(
             {
@@ -497,43 +402,17 @@ def test_cwfedavg_no_regulariser_is_the_norm_variant(federate):
     )
 
 
-@pytest.mark.slow
-def test_cwfedavg_regulariser_makes_norms_follow_the_true_distribution(federate):
-    def distance(**keys):
-        played = federate(
-            {"name": "cwfedavg", **keys}, rounds=15, training={"epochs": 3}
-        )
-        return (
-            (
-                played.server["distributions"]
-                - true_distribution(played.prepared.setup.counts)
-            )
-            .norm(dim=1)
-            .mean()
-        )
-
-    assert distance(distribution="wdr", wdr=20.0) < 0.4 * distance(distribution="norm")
-
-
 @pytest.mark.parametrize(
     ("distribution", "extra"), [("true", K), ("norm", 0), ("wdr", 0)]
 )
-def test_cwfedavg_3_floats_that_travel(federate, distribution, extra):
+def test_floats_that_travel(federate, distribution, extra):
     played = federate({"name": "cwfedavg", "distribution": distribution}, rounds=1)
     width = played.prepared.setup.layout.width
     assert played.values["floats_down"][0] == width
     assert (played.values["clients/floats_up"][0] == width + extra).all()
 
 
-def test_cwfedavg_9_first_round_starts_from_the_shared_draw(federate):
-    played = federate("cwfedavg", rounds=1)
-    np.testing.assert_array_equal(
-        played.values["clients/pre/loss"][0],
-        federate("local", rounds=1).values["clients/pre/loss"][0],
-    )
-
-
-def test_cwfedavg_9_layers_are_named_exactly(federate):
+def test_layers_are_named_exactly(federate):
     with pytest.raises(
         UserError, match="layers = 3: this model has 1 to 2 upper layers"
     ):
@@ -543,18 +422,7 @@ def test_cwfedavg_9_layers_are_named_exactly(federate):
             parse({"method": {"name": "cwfedavg", "layers": wrong}})
 
 
-def test_cwfedavg_regulariser_at_its_optimum_is_finite():
-    model = MLP((5,), K, hidden=(6,))
-    lane = Lane(distribution=norm_distribution(model.head.weight).detach())
-    loss = method().objective(
-        model, Batch(torch.randn(3, 5), torch.tensor([0, 1, 2])), lane
-    )
-    assert math.isfinite(loss.detach()) and all(
-        g.isfinite().all() for g in torch.autograd.grad(loss, list(model.parameters()))
-    )
-
-
-def test_cwfedavg_9_distributions_count_training_samples_only(federate):
+def test_distributions_count_training_samples_only(federate):
     """Every client is tested on 20 samples of each class it holds, which would even out
     its counts.
     """

@@ -10,7 +10,7 @@ WHOLE = {"batch_size": 100}
 
 
 @pytest.mark.slow
-def test_ditto_10a_lambda_zero_is_pure_local_training(federate):
+def test_lambda_zero_is_pure_local_training(federate):
     free = {"name": "ditto", "lam": 0.0}
     first = federate(free, [[8, 3, 0, 0], [0, 9, 2, 0], [1, 0, 6, 6]]).clients[
         "personal"
@@ -29,7 +29,7 @@ def test_ditto_10a_lambda_zero_is_pure_local_training(federate):
 
 
 @pytest.mark.slow
-def test_ditto_10b_the_shared_model_is_fedavgs(federate):
+def test_the_shared_model_is_fedavgs(federate):
     for part in (
         {},
         {"participation": {"fraction": 0.6}},
@@ -41,21 +41,8 @@ def test_ditto_10b_the_shared_model_is_fedavgs(federate):
         )
 
 
-def test_ditto_10c_without_gradient_the_distance_shrinks_by_one_minus_eta_lambda(
-    make_fleet,
-):
-    # η = 0.1, λ = 2, two epochs of one batch: v − w = 0.8²·(3 − 1) = 1.28
-    fleet = make_fleet([[4, 0, 0, 0]], lr=0.1, lanes=1)
-    fleet.loss = lambda model, batch, lane: 0 * sum(p.sum() for p in model.parameters())
-    width = fleet.layout.width
-    fleet.state["personal"] = torch.full((1, width), 3.0)
-    message = Ditto(name="ditto", lam=2.0).update(fleet, {"model": torch.ones(width)})
-    np.testing.assert_allclose(fleet.state["personal"], 1 + 1.28, rtol=1e-6)
-    assert torch.equal(message["model"].tensor, torch.ones(1, width))
-
-
 @pytest.mark.slow
-def test_ditto_9_is_pulled_to_the_received_model_not_to_the_trained_one(federate):
+def test_is_pulled_to_the_received_model_not_to_the_trained_one(federate):
     """In round 1 v = w, so the first personal step feels no proximal term whatever λ
     is.
     """
@@ -71,7 +58,7 @@ def test_ditto_9_is_pulled_to_the_received_model_not_to_the_trained_one(federate
     assert not torch.allclose(local, federate(weak, **one).clients["personal"])
 
 
-def test_ditto_4_personal_steps_are_plain(federate):
+def test_personal_steps_are_plain(federate):
     personal = [
         federate({"name": "ditto", "lam": 0.5}, rounds=1, training=extra).clients[
             "personal"
@@ -83,7 +70,7 @@ def test_ditto_4_personal_steps_are_plain(federate):
     )
 
 
-def test_ditto_4_clips_the_personal_gradient_and_not_the_pull(make_fleet):
+def test_clips_the_personal_gradient_and_not_the_pull(make_fleet):
     """F = Σw, whose gradient has the norm √P: clipped at 1 each of P entries is 1/√P,
     and λ(v − w) = 2·(3 − 1) is added to it. One batch, η = 0.1.
     """
@@ -122,28 +109,7 @@ def test_stragglers_do_a_share_of_the_personal_epochs_too(make_fleet):
     assert all(map(torch.equal, *ends))
 
 
-def test_ditto_9_scores_personal_models_of_all_clients(federate):
-    played = federate("ditto", rounds=2, participation={"fraction": 0.4})
-    values = played.values
-    assert Ditto.primary == "post" and np.isfinite(values["clients/pre/loss"]).all()
-    resting = np.isnan(values["clients/floats_up"][1])
-    assert resting.sum() == 3
-    after = np.where(
-        np.isnan(values["clients/post/loss"]),
-        values["clients/pre/loss"],
-        values["clients/post/loss"],
-    )
-    assert np.isnan(values["clients/post/loss"][1][resting]).all()
-    np.testing.assert_array_equal(values["clients/pre/loss"][1:], after[:-1])
-    np.testing.assert_array_equal(
-        values["clients/global/loss"],
-        federate("fedavg", rounds=2, participation={"fraction": 0.4}).values[
-            "clients/global/loss"
-        ],
-    )
-
-
-def test_ditto_personal_statistics_stay_private_also_where_statistics_are_averaged(
+def test_personal_statistics_stay_private_also_where_statistics_are_averaged(
     federate,
 ):
     played = federate(

@@ -1,7 +1,5 @@
 """FedAdagrad: methods-3.md §18; what it shares with FedAdam is tested there."""
 
-from itertools import pairwise
-
 import pytest
 import torch
 
@@ -28,28 +26,8 @@ def test_two_rounds_by_hand():
     assert server["second"].item() == pytest.approx(0.500001)
 
 
-def test_the_second_moment_never_falls(federate):
-    seconds = [
-        federate("fedadagrad", rounds=rounds).server["second"] for rounds in (1, 2, 3)
-    ]
-    for earlier, later in pairwise(seconds):
-        assert (later >= earlier).all() and (later > earlier).any()
-
-
-def test_without_a_rate_the_model_stands_still(federate):
-    played = federate({"name": "fedadagrad", "server_lr": 0.0})
-    assert torch.equal(played.server["model"], played.prepared.setup.initial())
-
-
 def test_it_begins_with_the_papers_second_moment(federate):
     setup = federate("fedavg", rounds=1).prepared.setup
     assert (
         FedAdagrad(name="fedadagrad", tau=0.5).server_state(setup)["second"] == 0.25
     ).all()
-
-
-def test_a_model_travels_each_way(federate):
-    played = federate("fedadagrad", rounds=2)
-    width = played.prepared.setup.layout.width
-    assert (played.values["floats_down"][:-1] == width).all()
-    assert (played.values["clients/floats_up"][:-1] == width).all()

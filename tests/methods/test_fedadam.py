@@ -65,13 +65,6 @@ def test_a_constant_second_moment_makes_it_fedavg(federate, name):
         )
 
 
-@BOTH
-def test_without_a_rate_the_model_stands_still(federate, name):
-    played = federate({"name": name, "server_lr": 0.0})
-    assert torch.equal(played.server["model"], played.prepared.setup.initial())
-    assert played.server["first"].any()
-
-
 def test_both_start_at_the_least_second_moment(federate):
     setup = federate("fedavg", rounds=1).prepared.setup
     for method in (FedAdam(name="fedadam", tau=0.5), FedYogi(name="fedyogi", tau=0.5)):

@@ -4,7 +4,6 @@
 
 import numpy as np
 import pytest
-import tiny
 import torch
 
 from hpcfl.clients import Fleet, heads
@@ -52,30 +51,7 @@ def loss_of(fleet, client, row):
     )
 
 
-def test_ala_10_gradient_of_the_weights_against_finite_differences(activated):
-    fleet, g, upper = activated()
-    v = fleet.state["model"]
-    AdaptiveLocalAggregation(eta=1e-3, share=1.0).adapt(
-        fleet, g
-    )  # one batch, one epoch: one step
-    gradient = (0.5 - fleet.state["ala.weights"]) / 1e-3
-    step = 1e-6
-    for client in range(2):
-        for place in range(upper.stop - upper.start):
-            values = []
-            for sign in (1, -1):
-                omega = torch.full_like(gradient[client], 0.5)
-                omega[place] += sign * step
-                row = g.clone()
-                row[upper] = v[client, upper] + omega * (g[upper] - v[client, upper])
-                values.append(loss_of(fleet, client, row))
-            assert (
-                abs((values[0] - values[1]) / (2 * step) - gradient[client, place])
-                < 1e-8
-            )
-
-
-def test_ala_4_one_step_by_hand(make_fleet):
+def test_one_step_by_hand(make_fleet):
     """A linear model of zeros as v and g = 1 in the biases: everything by hand for one
     sample.
 
@@ -105,7 +81,7 @@ def test_ala_4_one_step_by_hand(make_fleet):
 
 
 @pytest.mark.parametrize("rounds", [1, 2])
-def test_fedala_adapts_in_the_initial_stage_alone(activated, rounds):
+def test_adapts_in_the_initial_stage_alone(activated, rounds):
     """Afterwards Ω stays, and own and received model are blended by it."""
     fleet, g, _ = activated(rounds=rounds)
     other, _, _ = activated(rounds=rounds)
@@ -141,7 +117,7 @@ def test_ala_ends_when_it_has_converged_for_stragglers_too(activated, rounds):
 
 
 @pytest.mark.slow
-def test_fedala_10_eta_zero_is_fedavg(federate):
+def test_eta_zero_is_fedavg(federate):
     plain, still = (
         federate("fedavg"),
         federate(
@@ -158,43 +134,10 @@ def test_fedala_10_eta_zero_is_fedavg(federate):
     assert (still.clients["ala.weights"] == 1).all()
 
 
-def test_fedala_without_ala_is_fedavg(federate):
+def test_without_ala_is_fedavg(federate):
     assert (
         federate({"name": "fedala", "ala": False}).digest == federate("fedavg").digest
     )
-
-
-def test_ala_10_weights_of_one_take_the_received_model_bit_for_bit(activated):
-    fleet, g, _ = activated(omega=1.0, dtype=torch.float32)
-    assert torch.equal(
-        AdaptiveLocalAggregation(eta=0.0).adapt(fleet, g), g.expand(2, -1)
-    )
-
-
-@pytest.mark.parametrize("layers", ["all", "output", 1, 2])
-def test_ala_10_weights_stay_in_the_unit_interval_and_models_between_the_two(
-    activated, layers
-):
-    fleet, g, upper = activated(layers=layers, batch_size=3)
-    v = fleet.state["model"].clone()
-    blended = AdaptiveLocalAggregation(eta=50.0, layers=layers).adapt(fleet, g)
-    omega = fleet.state["ala.weights"]
-    assert omega.min() == 0 and omega.max() == 1
-    assert torch.equal(blended[:, : upper.start], g[: upper.start].expand(2, -1))
-    assert (blended >= torch.minimum(v, g))[:, upper].all() and (
-        blended <= torch.maximum(v, g)
-    )[:, upper].all()
-    torch.testing.assert_close(
-        blended[:, upper], v[:, upper] + omega * (g - v)[:, upper]
-    )
-    assert torch.equal(fleet.state["model"], v)
-
-
-def test_ala_10_nothing_moves_where_the_models_agree(activated):
-    fleet, g, _ = activated()
-    fleet.state["model"] = g.repeat(2, 1)
-    assert torch.equal(AdaptiveLocalAggregation().adapt(fleet, g), g.repeat(2, 1))
-    assert (fleet.state["ala.weights"] == 0.5).all()
 
 
 def epochs_of(fleet, g, share=1.0, **keys):
@@ -221,16 +164,6 @@ def epochs_of(fleet, g, share=1.0, **keys):
     return count.tolist()
 
 
-def test_ala_9_first_activation_ends_by_itself_after_eleven_epochs_or_more(activated):
-    assert epochs_of(*activated(rounds=1)[:2], threshold=1e9) == [11, 11]
-    assert epochs_of(*activated(rounds=1)[:2], threshold=0.0, most_epochs=30) == [
-        30,
-        30,
-    ]
-    ended = epochs_of(*activated(rounds=1)[:2], threshold=0.01, eta=5.0)
-    assert all(11 <= epochs <= 100 for epochs in ended)
-
-
 def alone(fleet, g, upper, client, ended):
     """Ω of one client and its losses, learnt by plain gradient descent with η = 5 until
     ``ended`` of the losses.
@@ -252,7 +185,7 @@ def alone(fleet, g, upper, client, ended):
 
 
 @pytest.mark.parametrize("threshold", [0.05, 0.02, 0.005])
-def test_ala_4_stops_where_the_last_ten_losses_vary_less_than_the_threshold(
+def test_stops_where_the_last_ten_losses_vary_less_than_the_threshold(
     activated, threshold
 ):
     fleet, g, upper = activated(rounds=1)
@@ -274,7 +207,7 @@ def test_ala_4_stops_where_the_last_ten_losses_vary_less_than_the_threshold(
     )
 
 
-def test_ala_9_takes_the_population_standard_deviation_as_the_reference_code(activated):
+def test_takes_the_population_standard_deviation_as_the_reference_code(activated):
     fleet, g, upper = activated(rounds=1)
     losses = alone(fleet, g, upper, 0, lambda losses: len(losses) == 11)[1][-10:]
     between = (np.std(losses) + np.std(losses, ddof=1)) / 2
@@ -282,14 +215,12 @@ def test_ala_9_takes_the_population_standard_deviation_as_the_reference_code(act
 
 
 @pytest.mark.parametrize("activation", ["round", "own"])
-def test_ala_9_is_off_in_the_first_round_and_later_runs_one_epoch(
-    activated, activation
-):
+def test_is_off_in_the_first_round_and_later_runs_one_epoch(activated, activation):
     assert epochs_of(*activated(rounds=0)[:2], activation=activation) == [0, 0]
     assert epochs_of(*activated(rounds=2)[:2], activation=activation) == [1, 1]
 
 
-def test_ala_9_counts_the_federations_rounds_or_a_clients_own(activated):
+def test_counts_the_federations_rounds_or_a_clients_own(activated):
     """Clients that took part never, once and five times: Algorithm 1 has all of them
     converge in round 2 and learn for one epoch in round 3, in rounds of their own they
     copy, converge, and learn for one.
@@ -307,30 +238,8 @@ def test_ala_9_counts_the_federations_rounds_or_a_clients_own(activated):
         assert fleet.state["ala.rounds"].tolist() == [[1], [2], [6]]
 
 
-@pytest.mark.slow
-def test_fedala_7_takes_its_activation_from_the_file(federate):
-    part = {"rounds": 4, "participation": {"fraction": 0.4}}
-    algorithm, own = (
-        federate({"name": "fedala", "most_epochs": 12, **keys}, **part).digest
-        for keys in ({}, {"activation": "own"})
-    )
-    assert algorithm != own
-    assert (
-        federate(
-            {
-                "name": "fedala",
-                "most_epochs": 12,
-                "activation": "own",
-            }
-        ).digest
-        == federate({"name": "fedala", "most_epochs": 12}).digest
-    )  # all clients in every round
-
-
 @pytest.mark.parametrize("lanes", [1, 2])
-def test_ala_9_batch_norm_takes_each_batchs_statistics_and_forgets_them(
-    activated, lanes
-):
+def test_batch_norm_takes_each_batchs_statistics_and_forgets_them(activated, lanes):
     """Ω moves along the gradient of the model in training mode, as in the authors'
     code, also where batch norm lies in layers that are copied.
     """
@@ -363,34 +272,12 @@ def test_ala_9_batch_norm_takes_each_batchs_statistics_and_forgets_them(
     assert torch.equal(fleet.state["buffers.model"], buffers) and fleet.losses is None
 
 
-def test_fedala_9_only_participants_adapt(federate):
-    played = federate("fedala", tiny.FEW, rounds=4, participation={"fraction": 0.4})
-    rounds = played.clients["ala.rounds"][:, 0]
-    assert rounds.sum() == 8 and rounds.max() > rounds.min()
-    never = rounds == 0
-    assert (played.clients["model"][never] == played.prepared.setup.initial()).all()
-
-
 @pytest.mark.parametrize(
     ("share", "samples"), [(1.0, [11, 1]), (0.8, [8, 1]), (0.05, [1, 1])]
 )
-def test_ala_9_learns_from_a_share_of_the_data_at_least_one_sample(
-    activated, share, samples
-):
+def test_learns_from_a_share_of_the_data_at_least_one_sample(activated, share, samples):
     fleet, g, _ = activated(counts=[[8, 3, 0, 0], [0, 1, 0, 0]], batch_size=1)
     assert epochs_of(fleet, g, share=share) == samples  # one sample a batch
-
-
-def test_fedala_4_trains_all_layers_from_the_blend_and_keeps_the_result(federate):
-    played = federate("fedala", tiny.FEW, rounds=2)
-    assert (played.clients["model"] != played.server["model"]).any(dim=1).all()
-    # g = v
-    np.testing.assert_array_equal(
-        played.values["clients/pre/loss"][0], played.values["clients/global/loss"][0]
-    )
-    assert not np.array_equal(
-        played.values["clients/pre/loss"][1], played.values["clients/global/loss"][1]
-    )
 
 
 @pytest.mark.slow
@@ -398,7 +285,7 @@ def test_fedavg_with_ala_is_fedala(federate):
     assert federate({"name": "fedavg", "ala": True}).digest == federate("fedala").digest
 
 
-def test_ala_6_learns_by_cross_entropy_whatever_the_objective(activated):
+def test_learns_by_cross_entropy_whatever_the_objective(activated):
     """The loss inside ALA has no regulariser of the method it serves."""
     weights = []
     for objective in (
@@ -412,43 +299,7 @@ def test_ala_6_learns_by_cross_entropy_whatever_the_objective(activated):
     assert torch.equal(*weights) and (weights[0] != 0.5).any()
 
 
-def test_ala_9_records_the_last_batchs_loss_of_an_epoch(activated):
-    """A threshold between the deviations of the last batches' losses and of the epochs'
-    means decides after 11 epochs.
-    """
-    losses, original = [], Fleet.train_by
-
-    def noting(self, step, *rest, **how):
-        def noted(context):
-            step(context)
-            losses.append(float(context.losses[0, 0]))
-
-        return original(self, noted, *rest, **how)
-
-    def run(threshold):
-        losses.clear()
-        fleet, g, _ = activated(
-            counts=[[8, 3, 0, 0]], rounds=1, round=1, batch_size=6
-        )  # 6 + 5 of 11
-        AdaptiveLocalAggregation(
-            eta=5.0, share=1.0, threshold=threshold, most_epochs=12, activation="own"
-        ).adapt(fleet, g)
-        return len(losses) // 2
-
-    Fleet.train_by = noting
-    try:
-        run(0.0)
-        pairs = np.array(losses[:22]).reshape(11, 2)[-10:]
-        last, mean = np.std(pairs[:, 1]), np.std(pairs @ [6 / 11, 5 / 11])
-        assert last > 1.2 * mean
-        assert run(1.01 * last) == 11 and run((last + mean) / 2) == 12
-    finally:
-        Fleet.train_by = original
-
-
-def test_ala_9_learns_from_a_random_subset_that_stays_for_the_phase(
-    activated, monkeypatch
-):
+def test_learns_from_a_random_subset_that_stays_for_the_phase(activated, monkeypatch):
     """Not from a slice of neighbours, as the reference code; 20 of 40 samples, another
     half in another round. Their features are computed once, so that all epochs see the
     same ones.

@@ -28,7 +28,7 @@ class Fitting(FedAS):
         return torch.zeros(len(rows))
 
 
-def test_fedas_10a_without_alignment_and_with_equal_traces_it_is_fedper(federate):
+def test_without_alignment_and_with_equal_traces_it_is_fedper(federate):
     part = {"participation": {"fraction": 0.6}}
     equal = federate({"name": "test_fedas:Equal", "align_epochs": 0}, **part)
     fedper = federate({"name": "fedper", "weights": "uniform"}, **part)
@@ -37,14 +37,14 @@ def test_fedas_10a_without_alignment_and_with_equal_traces_it_is_fedper(federate
     torch.testing.assert_close(equal.clients["model"][:, head], fedper.clients["head"])
 
 
-def test_fedas_9b_clients_without_a_trace_weigh_by_samples(federate):
+def test_clients_without_a_trace_weigh_by_samples(federate):
     fitting = federate({"name": "test_fedas:Fitting", "align_epochs": 0})
     torch.testing.assert_close(
         fitting.server["model"], federate("fedper").server["model"]
     )
 
 
-def test_fedas_10b_the_alignments_loss_by_hand():
+def test_the_alignments_loss_by_hand():
     """Of a class with samples at squared distance 1 and 4 the mean, of one with a single
     sample its own; over d coordinates each.
     """
@@ -58,9 +58,7 @@ def test_fedas_10b_the_alignments_loss_by_hand():
     assert method().distance(model, one, Lane(means=torch.ones(3, 1))) == (1 + 16) / 2
 
 
-def test_fedas_4_alignment_is_a_step_of_the_body_towards_the_old_features(
-    make_fleet, rows_of
-):
+def test_alignment_is_a_step_of_the_body_towards_the_old_features(make_fleet, rows_of):
     """One batch of one class: b moves by −η times the gradient of the mean squared
     distance to the old body's mean feature; the head stays.
     """
@@ -83,7 +81,7 @@ def test_fedas_4_alignment_is_a_step_of_the_body_towards_the_old_features(
 
 
 @pytest.mark.parametrize("kind", ["sum", "mean"])
-def test_fedas_10c_traces_by_hand(make_fleet, rows_of, kind):
+def test_traces_by_hand(make_fleet, rows_of, kind):
     """Of a linear model on one sample ∇ = (p − e_y) ⊗ (x, 1), of squared norm ‖p −
     e_y‖²(‖x‖² + 1); two batches of one sample each add up.
     """
@@ -103,7 +101,7 @@ def test_fedas_10c_traces_by_hand(make_fleet, rows_of, kind):
     assert fleet.state == state and fleet.losses is None
 
 
-def test_fedas_5_bodies_weigh_by_traces(make_fleet):
+def test_bodies_weigh_by_traces(make_fleet):
     """t = (3, 1), bodies (1, …) and (5, …): the mean is 2. 10 d: so it is whatever
     the traces' scale, and far beyond single precision.
     """
@@ -118,33 +116,3 @@ def test_fedas_5_bodies_weigh_by_traces(make_fleet):
         method().aggregate(server, cohort, uplink)
         assert (server["model"][:body] == 2).all()
         assert server["model"].dtype == torch.float32
-
-
-def test_fedas_4_traces_are_of_the_trained_models(federate):
-    """Recorded, and larger where a client has trained less; the clients' last models
-    are private.
-    """
-    played = federate("fedas", rounds=2)
-    traces = played.values["clients/recorded/fisher_trace"]
-    assert (traces[:2] > 0).all()
-    assert len(played.clients["model"].unique(dim=0)) == 5
-
-
-def test_fedas_a_client_starts_from_the_shared_body_under_its_own_head(
-    make_fleet, rows_of
-):
-    fleet = make_fleet()
-    rows = rows_of(fleet)
-    method().store_state(fleet, rows)
-    head = fleet.layout.columns("head")
-    body = torch.full((head.start,), 7.0)
-    received = method().received(fleet, {"body": body})
-    assert (received[:, : head.start] == 7).all()
-    assert torch.equal(received[:, head], rows[:, head])
-
-
-def test_fedas_3_floats(federate):
-    played = federate("fedas", rounds=1)
-    body = played.prepared.setup.layout.columns("body").stop
-    assert (played.values["floats_down"][0] == body).all()
-    assert (played.values["clients/floats_up"][0] == body + 1).all()

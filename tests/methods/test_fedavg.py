@@ -4,7 +4,6 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-import tiny
 import torch
 from test_local import softmax_step
 
@@ -31,19 +30,14 @@ def aggregated(arrived, cohort):
     return make
 
 
-def test_fedavg_9_by_hand(aggregated):
+def test_by_hand(aggregated):
     # N = (1, 3): w = (1·0 + 3·4)/4 = 3, and (1·8 + 3·(−4))/4 = −1; unweighted 2 and 2
     rows = torch.tensor([[0.0, 8.0], [4.0, -4.0]])
     assert aggregated([[1, 0], [2, 1]], rows).tolist() == [3.0, -1.0]
     assert aggregated([[1, 0], [2, 1]], rows, weights="uniform").tolist() == [2.0, 2.0]
 
 
-def test_fedavg_10_identical_uploads_are_the_average(aggregated):
-    model = torch.randn(1000)
-    assert torch.equal(aggregated([[1, 2], [3, 4], [7, 7]], model.repeat(3, 1)), model)
-
-
-def test_fedavg_10_one_participant_is_the_average(federate):
+def test_one_participant_is_the_average(federate):
     played = federate("fedavg", rounds=1, participation={"fraction": 0.2})
     alone = federate("local", rounds=1, participation={"fraction": 0.2})
     moved = (alone.clients["model"] != alone.prepared.setup.initial()).any(dim=1)
@@ -51,7 +45,7 @@ def test_fedavg_10_one_participant_is_the_average(federate):
     assert torch.equal(played.server["model"], alone.clients["model"][moved][0])
 
 
-def test_fedavg_10_one_full_batch_is_a_centralised_step(federate):
+def test_one_full_batch_is_a_centralised_step(federate):
     played = federate(
         "fedavg",
         rounds=2,
@@ -76,7 +70,7 @@ def test_fedavg_10_one_full_batch_is_a_centralised_step(federate):
     np.testing.assert_allclose(ended["head.bias"], bias, atol=1e-6)
 
 
-def test_fedavg_8_scores_the_global_model_before_training(federate):
+def test_scores_the_global_model_before_training(federate):
     played = federate("fedavg", rounds=2)
     np.testing.assert_array_equal(
         played.values["clients/pre/loss"], played.values["clients/global/loss"]
@@ -90,13 +84,3 @@ def test_fedavg_8_scores_the_global_model_before_training(federate):
     assert (
         played.values["clients/floats_up"][:-1] == played.prepared.setup.layout.width
     ).all()
-
-
-@pytest.mark.parametrize("method", ["fedavg", "fedprox"])
-def test_ala_is_an_option(federate, method):
-    plain, adaptive = (
-        federate(method, tiny.FEW),
-        federate({"name": method, "ala": True}, tiny.FEW),
-    )
-    assert "ala.weights" in adaptive.clients and plain.clients == {}
-    assert not torch.equal(plain.server["model"], adaptive.server["model"])

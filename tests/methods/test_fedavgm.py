@@ -21,7 +21,7 @@ def steps(count, changes, **keys):
 
 
 @pytest.mark.slow
-def test_fedavgm_10a_without_momentum_it_is_fedavg(federate):
+def test_without_momentum_it_is_fedavg(federate):
     for part in ({}, {"participation": {"fraction": 0.6}}):
         played = federate({"name": "fedavgm", "momentum": 0.0}, **part)
         assert torch.equal(
@@ -29,19 +29,19 @@ def test_fedavgm_10a_without_momentum_it_is_fedavg(federate):
         )
 
 
-def test_fedavgm_10b_a_constant_change_by_hand():
+def test_a_constant_change_by_hand():
     """β = 0.9, Δ = 1: v = 1, 0.9 + 1, 0.9·1.9 + 1; with η_s = ½ half of each."""
     assert steps(3, [1, 1, 1]) == pytest.approx([1, 1.9, 2.71])
     assert steps(3, [1, 1, 1], server_lr=0.5) == pytest.approx([0.5, 0.95, 1.355])
 
 
-def test_fedavgm_9a_nesterov_by_hand():
+def test_nesterov_by_hand():
     """β = ½, Δ = 1, 3: v = 1, 3.5, and steps Δ + βv = 1.5, 4.75."""
     found = steps(2, [1, 3], momentum=0.5, nesterov=True)
     assert found == pytest.approx([1.5, 4.75])
 
 
-def test_fedavgm_9b_the_first_mean_counts(federate):
+def test_the_first_mean_counts(federate):
     """Round 1 is FedAvg's."""
     first = federate("fedavgm", rounds=1).server
     torch.testing.assert_close(
@@ -50,7 +50,7 @@ def test_fedavgm_9b_the_first_mean_counts(federate):
     assert first["step"].any()
 
 
-def test_fedavgm_10c_a_round_without_uploads_changes_nothing(federate):
+def test_a_round_without_uploads_changes_nothing(federate):
     """All clients diverge in round 2 and are left out."""
     method = {"name": "methods.test_fedavgm:Diverges"}
     sections = {"training": {"on_divergence": "exclude"}}
@@ -66,14 +66,7 @@ class Diverges(FedAvgM):
         return trained * torch.nan if fleet.round == 2 else trained
 
 
-def test_fedavgm_3_a_model_travels_each_way(federate):
-    played = federate("fedavgm", rounds=2)
-    width = played.prepared.setup.layout.width
-    assert (played.values["floats_down"][:-1] == width).all()
-    assert (played.values["clients/floats_up"][:-1] == width).all()
-
-
-def test_22_2_a_single_client_does_what_local_does(federate):
+def test_a_single_client_does_what_local_does(federate):
     one = [[6, 3, 2, 1]]
     torch.testing.assert_close(
         federate({"name": "fedavgm", "momentum": 0.0}, one).server["model"],

@@ -4,10 +4,8 @@ import numpy as np
 import torch
 from test_fedrep import phases
 
-from hpcfl.methods.fedbabu import FedBABU
 
-
-def test_fedbabu_10a_the_head_never_changes(federate, monkeypatch):
+def test_the_head_never_changes(federate, monkeypatch):
     """10c as well: weight decay and momentum would move a head that is only frozen by a
     step of 0.
     """
@@ -24,7 +22,7 @@ def test_fedbabu_10a_the_head_never_changes(federate, monkeypatch):
         assert (start[:, : head.start] != ended[:, : head.start]).any(dim=1).all()
 
 
-def test_fedbabu_10b_without_fine_tuning_the_result_is_the_global_model(federate):
+def test_without_fine_tuning_the_result_is_the_global_model(federate):
     values = federate({"name": "fedbabu", "tune_epochs": 0}, rounds=2).values
     np.testing.assert_array_equal(
         values["clients/tuned/loss"][-1], values["clients/global/loss"][-1]
@@ -33,7 +31,7 @@ def test_fedbabu_10b_without_fine_tuning_the_result_is_the_global_model(federate
     assert (tuned["clients/tuned/loss"][-1] != tuned["clients/global/loss"][-1]).all()
 
 
-def test_fedbabu_10c_fine_tuning_moves_body_and_head(federate, monkeypatch):
+def test_fine_tuning_moves_body_and_head(federate, monkeypatch):
     played, calls = phases(federate, monkeypatch, method="fedbabu", rounds=1)
     head = played.prepared.setup.layout.columns("head")
     start, ended = calls[-1]
@@ -41,7 +39,7 @@ def test_fedbabu_10c_fine_tuning_moves_body_and_head(federate, monkeypatch):
     assert (start[:, : head.start] != ended[:, : head.start]).any(dim=1).all()
 
 
-def test_fedbabu_9_fine_tunes_the_global_model_also_of_clients_never_sampled(
+def test_fine_tunes_the_global_model_also_of_clients_never_sampled(
     federate, monkeypatch
 ):
     part = {"rounds": 2, "participation": {"fraction": 0.4}}
@@ -55,18 +53,7 @@ def test_fedbabu_9_fine_tunes_the_global_model_also_of_clients_never_sampled(
     assert (calls[-1][0] == played.prepared.setup.initial()).all(dim=1).any()
 
 
-def test_fedbabu_8_result_is_the_fine_tuned_column_of_the_last_round(federate):
-    values = federate("fedbabu", rounds=2).values
-    assert FedBABU.primary == "tuned"
-    assert (
-        np.isnan(values["clients/tuned/loss"][:-1]).all()
-        and np.isfinite(values["clients/tuned/loss"][-1]).all()
-    )
-
-
-def test_fedbabu_7_fine_tuning_uses_the_next_rounds_learning_rate(
-    federate, monkeypatch
-):
+def test_fine_tuning_uses_the_next_rounds_learning_rate(federate, monkeypatch):
     """One full batch: a single step of gradient descent at η_3 = 0.1·0.5² = 0.025."""
     played, calls = phases(
         federate,

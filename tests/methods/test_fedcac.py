@@ -26,7 +26,7 @@ def aggregated(cohort, models, masks, ids=None, clients=None, round=1, beta=100.
     return method.send(server, cohort(torch.ones(clients, 1), round=round + 1))["model"]
 
 
-def test_fedcac_10a_empty_masks_are_fedavg(federate):
+def test_empty_masks_are_fedavg(federate):
     part = {"participation": {"fraction": 0.6}}
     played, average = (
         federate({"name": "fedcac", "tau": 0.0}, **part),
@@ -38,35 +38,7 @@ def test_fedcac_10a_empty_masks_are_fedavg(federate):
     )
 
 
-def test_fedcac_10b_full_masks_of_clients_alone_are_local_training(cohort):
-    models = torch.randn(3, 6, generator=torch.Generator().manual_seed(1))
-    overlap = torch.tensor(
-        [[0.0, 0.5, 0.4], [0.5, 0.0, 0.4], [0.4, 0.4, 0.0]], dtype=torch.float64
-    )
-    assert torch.equal(
-        groups(overlap, torch.ones(3, dtype=torch.bool), 2.0), torch.eye(3).double()
-    )
-    masks = torch.ones(3, 6, dtype=torch.bool)
-    server = {
-        "model": torch.zeros(6),
-        "custom": models,
-        "masks": masks,
-    }
-    assert torch.equal(
-        FedCAC(name="fedcac").send(server, cohort(torch.ones(3, 1)))["model"], models
-    )
-
-
-def test_fedcac_10c_equal_mask_sizes_overlap_by_what_they_share():
-    # sizes 3; shared 2, 1, 1
-    masks = torch.tensor(
-        [[1, 1, 1, 0, 0, 0], [0, 1, 1, 1, 0, 0], [1, 0, 0, 1, 1, 0]]
-    ).bool()
-    expected = torch.tensor([[0, 2, 1], [2, 0, 1], [1, 1, 0]]) / 3
-    torch.testing.assert_close(overlaps(masks), expected.double())
-
-
-def test_fedcac_9_overlap_of_unequal_sizes_may_be_asymmetric_and_negative():
+def test_overlap_of_unequal_sizes_may_be_asymmetric_and_negative():
     # m_1 has 1, m_2 has 4, none shared: O_12 = 1 − 5/2 = −1.5, O_21 = 1 − 5/8; an empty
     # mask overlaps with nothing
     masks = torch.tensor([[1, 0, 0, 0, 0], [0, 1, 1, 1, 1], [0, 0, 0, 0, 0]]).bool()
@@ -75,7 +47,7 @@ def test_fedcac_9_overlap_of_unequal_sizes_may_be_asymmetric_and_negative():
     assert (found[2] == 0).all() and (found.diagonal() == 0).all()
 
 
-def test_fedcac_9_groups_narrow_with_the_rounds():
+def test_groups_narrow_with_the_rounds():
     # mean 0.5, max 0.8: bounds 0.5, 0.65, 0.8 and beyond at t/β = 0, ½, 1, 2
     overlap = torch.tensor(
         [[0.0, 0.8, 0.2], [0.7, 0.0, 0.5], [0.3, 0.5, 0.0]], dtype=torch.float64
@@ -120,7 +92,7 @@ class Net(nn.Module):
         (0.0, [0] * 6),
     ],
 )
-def test_fedcac_4_marks_the_most_sensitive_entries_of_each_tensor(share, expected):
+def test_marks_the_most_sensitive_entries_of_each_tensor(share, expected):
     before = torch.tensor([[1.0, 1.0, 1.0, 1.0, 0.0, 0.2]])
     after = torch.tensor([[1.0, 2.0, 3.0, 4.0, 0.1, 0.3]])
     # share 1: the smallest of the first tensor is 0, so the smallest above 1e-20 takes
@@ -130,20 +102,12 @@ def test_fedcac_4_marks_the_most_sensitive_entries_of_each_tensor(share, expecte
     ).int().tolist() == [expected]
 
 
-def test_fedcac_4_marks_nothing_where_nothing_moved():
+def test_marks_nothing_where_nothing_moved():
     rows = torch.randn(2, 6)
     assert not critical(layout.of_parameters(Net()), rows, rows, 0.5).any()
 
 
-def test_fedcac_9_first_round_mixes_uploads_not_initial_weights(cohort):
-    # everybody alike: group means 2 for marked entries, the global mean 2 elsewhere;
-    # never the initial 0
-    models = torch.tensor([[1.0, 1.0], [3.0, 3.0]])
-    masks = torch.tensor([[True, False], [True, False]])
-    assert aggregated(cohort, models, masks).tolist() == [[2.0, 2.0], [2.0, 2.0]]
-
-
-def test_fedcac_5_by_hand(cohort):
+def test_by_hand(cohort):
     # masks 1 and 2 agree, 3 shares nothing: O = [[·,1,0],[1,·,0],[0,0,·]], mean ⅓, t/β
     # = ½: bound ⅔. Groups {1,2}, {1,2}, {3}
     models = torch.tensor([[1.0, 1.0, 1.0], [3.0, 3.0, 3.0], [11.0, 11.0, 11.0]])
@@ -152,7 +116,7 @@ def test_fedcac_5_by_hand(cohort):
     assert aggregated(cohort, models, masks, round=50).tolist() == expected
 
 
-def test_fedcac_9_clients_outside_keep_their_marked_entries(cohort):
+def test_clients_outside_keep_their_marked_entries(cohort):
     """Clients 0 and 2 upload; 1 never did and gets the average throughout."""
     models, masks = (
         torch.tensor([[1.0, 1.0], [5.0, 5.0]]),
@@ -187,7 +151,7 @@ def test_fedcac_9_clients_outside_keep_their_marked_entries(cohort):
 
 
 @pytest.mark.slow
-def test_fedcac_4_what_moved_is_measured_from_the_blended_start(federate, monkeypatch):
+def test_what_moved_is_measured_from_the_blended_start(federate, monkeypatch):
     """With ``ala`` a client starts from a blend of what came down and its own model."""
     seen, marks = [], fedcac.critical
     monkeypatch.setattr(
@@ -211,18 +175,3 @@ def test_fedcac_4_what_moved_is_measured_from_the_blended_start(federate, monkey
     )
     played = federate({"name": "fedcac", "ala": True}, rounds=3)
     assert (played.clients["ala.weights"] != 1).any()
-
-
-def test_fedcac_3_masks_cost_a_bit_each_and_all_clients_are_scored(federate):
-    played = federate("fedcac", rounds=2, participation={"fraction": 0.4})
-    width = played.prepared.setup.layout.width
-    values = played.values
-    assert FedCAC.primary == "post" and np.isfinite(values["clients/pre/loss"]).all()
-    assert np.nanmax(values["clients/floats_up"]) == width + width / 32
-    assert (values["floats_down"][:-1] == width).all()
-    assert played.server["masks"].any(dim=1).sum() >= 2
-
-
-def test_fedcac_8_the_trained_model_counts(federate):
-    values = federate("fedcac", rounds=2).values
-    assert (values["clients/pre/loss"] != values["clients/post/loss"]).all()

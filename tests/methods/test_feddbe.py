@@ -40,7 +40,7 @@ def shared(played):
 
 
 @pytest.mark.slow
-def test_feddbe_10a_without_pull_and_vectors_it_is_fedavg(federate):
+def test_without_pull_and_vectors_it_is_fedavg(federate):
     method = {"name": "methods.test_feddbe:Frozen", "kappa": 0.0}
     part = {"participation": {"fraction": 0.6}}
     found, other = federate(method, **part), federate("fedavg", **part)
@@ -50,7 +50,7 @@ def test_feddbe_10a_without_pull_and_vectors_it_is_fedavg(federate):
         np.testing.assert_array_equal(found.values[name], other.values[name])
 
 
-def test_feddbe_9a_round_1_is_fedavgs_and_gives_the_exact_mean(federate, monkeypatch):
+def test_round_1_is_fedavgs_and_gives_the_exact_mean(federate, monkeypatch):
     """Of all samples of all clients after training, in evaluation mode."""
     played, calls = phases(federate, monkeypatch, method="feddbe", rounds=1)
     assert torch.equal(shared(played), federate("fedavg", rounds=1).server["model"])
@@ -67,7 +67,7 @@ def test_feddbe_9a_round_1_is_fedavgs_and_gives_the_exact_mean(federate, monkeyp
     torch.testing.assert_close(played.server["mean"], expected)
 
 
-def test_feddbe_9a_the_models_of_round_1_may_be_discarded(federate):
+def test_the_models_of_round_1_may_be_discarded(federate):
     method = {"name": "feddbe", "initial": "discard"}
     first = federate(method, rounds=1)
     assert torch.equal(first.server["model"], first.prepared.setup.initial())
@@ -77,7 +77,7 @@ def test_feddbe_9a_the_models_of_round_1_may_be_discarded(federate):
     assert not torch.equal(second.server["model"], first.server["model"])
 
 
-def test_feddbe_10b_the_pull_by_hand(model, batch):
+def test_the_pull_by_hand(model, batch):
     """κ = 50, d = 6: away from m̄ by δ it is 25/6·Σ δ_c², with the gradient κδ/(d·b) in
     each sample's features; at m̄ nothing.
     """
@@ -95,7 +95,7 @@ def test_feddbe_10b_the_pull_by_hand(model, batch):
         torch.testing.assert_close(gradient - plain, pull, rtol=1e-4, atol=1e-6)
 
 
-def test_feddbe_10c_the_vector_is_a_bias_of_the_head(model, batch):
+def test_the_vector_is_a_bias_of_the_head(model, batch):
     """head(φ + β) = Wφ + (b + Wβ)."""
     vector = torch.randn(6)
     model.personal_bias.vector.data.copy_(vector)
@@ -104,7 +104,7 @@ def test_feddbe_10c_the_vector_is_a_bias_of_the_head(model, batch):
     torch.testing.assert_close(found, model(batch.x))
 
 
-def test_feddbe_10d_the_vector_stays_with_its_client(federate):
+def test_the_vector_stays_with_its_client(federate):
     """Down and up travel P floats; in round 1 the mean goes up, then it comes down."""
     played = federate("feddbe", rounds=3, participation={"fraction": 0.4})
     layout = played.prepared.setup.layout
@@ -119,10 +119,3 @@ def test_feddbe_10d_the_vector_stays_with_its_client(federate):
     trained = np.isfinite(played.values["clients/diverged"][1:3]).any(axis=0)
     moved = played.clients["bias"].any(dim=1)
     np.testing.assert_array_equal(moved, trained)
-
-
-def test_feddbe_8_the_vector_is_scored_and_the_global_model_is_without(federate):
-    values = federate("feddbe", rounds=3).values
-    own, common = values["clients/pre/loss"], values["clients/global/loss"]
-    np.testing.assert_array_equal(own[:2], common[:2])
-    assert (own[2:] != common[2:]).all()

@@ -46,7 +46,7 @@ def quadratic(curvature, centre, **keys):
     }
 
 
-def test_feddyn_10a_the_uploads_of_round_1_are_fedproxs(make_fleet):
+def test_the_uploads_of_round_1_are_fedproxs(make_fleet):
     """All h_i are 0, and the anchor is w."""
     fleet, other = make_fleet(), make_fleet()
     model = fleet.setup.initial()
@@ -56,7 +56,7 @@ def test_feddyn_10a_the_uploads_of_round_1_are_fedproxs(make_fleet):
     assert torch.equal(fleet.state["dual"], found - model)
 
 
-def test_feddyn_10b_the_first_step_goes_twice_as_far(federate):
+def test_the_first_step_goes_twice_as_far(federate):
     """With all clients w¹ = θ̄ + (θ̄ − w⁰)."""
     played = federate({"name": "feddyn", "alpha": 0.3}, rounds=1)
     prox = {
@@ -70,7 +70,7 @@ def test_feddyn_10b_the_first_step_goes_twice_as_far(federate):
     assert played.values["average/weighted"].shape == (2,)
 
 
-def test_feddyn_10c_the_servers_drift_is_the_mean_of_the_clients(federate):
+def test_the_servers_drift_is_the_mean_of_the_clients(federate):
     """Also where some are absent, who keep their own to the last bit."""
     part = {"participation": {"fraction": 0.4}}
     ended = []
@@ -87,7 +87,7 @@ def test_feddyn_10c_the_servers_drift_is_the_mean_of_the_clients(federate):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("alpha_by", ["equal", "samples"])
-def test_feddyn_10d_it_finds_the_true_optimum_and_stays(federate, alpha_by):
+def test_it_finds_the_true_optimum_and_stays(federate, alpha_by):
     """f₁ = ½θ², f₂ = 3/2·(θ − 4)², α = 1, each minimised exactly.
 
     θ₁ = 0 and, from 3(θ − 4) + θ = 0, θ₂ = 3; θ̄ = 3/2 and w = 3, where f₁ + f₂ is
@@ -103,19 +103,7 @@ def test_feddyn_10d_it_finds_the_true_optimum_and_stays(federate, alpha_by):
     np.testing.assert_allclose(duals[1], 3, rtol=1e-6)
 
 
-@pytest.mark.slow
-def test_feddyn_10d_with_equal_curvature_it_comes_nearer_by_a_third(federate):
-    """c = (1, 5), α = ½: w = 4, 10/3, 28/9, 82/27, towards 3.
-
-    θ_i = (c_i + (w − h_i)/2)/(3/2), so in round 1 (2/3, 10/3), θ̄ = 2, h̄ = 2, w = 4.
-    """
-    method = quadratic([1.0, 1.0], [1.0, 5.0], alpha=0.5)
-    for rounds, expected in enumerate((4, 10 / 3, 28 / 9, 82 / 27), 1):
-        played = federate(method, SAME, rounds=rounds, training=EXACT)
-        np.testing.assert_allclose(played.server["model"], expected, rtol=1e-6)
-
-
-def test_feddyn_9_a_clients_own_strength_falls_with_its_samples(make_fleet):
+def test_a_clients_own_strength_falls_with_its_samples(make_fleet):
     """Of 6 and 2 samples, 4 on average: α_i = 0.3·4/6 and 0.3·4/2.
 
     One step from θ = 1 with h_i = −1 and w = 1, so at a distance of θ − (w − h_i) = −1
@@ -135,26 +123,3 @@ def test_feddyn_9_a_clients_own_strength_falls_with_its_samples(make_fleet):
     fleet._phases.clear()
     method.local_train(fleet, model, {"model": model})
     torch.testing.assert_close(fleet.losses - fleet.data_losses, term)
-
-
-def test_feddyn_3_a_model_travels_each_way(federate):
-    """θ̄, which is only scored, counts nothing."""
-    played = federate("feddyn", rounds=2)
-    width = played.prepared.setup.layout.width
-    assert (played.values["floats_down"][:-1] == width).all()
-    assert (played.values["clients/floats_up"][:-1] == width).all()
-
-
-def test_feddyn_8_the_last_average_is_scored(federate):
-    """With one parameter vector for all, θ̄ = w − h̄."""
-    played = federate("feddyn", rounds=2)
-    values = played.values
-    np.testing.assert_array_equal(
-        values["clients/pre/loss"], values["clients/global/loss"]
-    )
-    np.testing.assert_array_equal(
-        values["clients/average/loss"][0], values["clients/pre/loss"][0]
-    )
-    assert (values["clients/average/loss"][1:] != values["clients/pre/loss"][1:]).all()
-    norms = values["clients/recorded/dual_norm"][1]
-    np.testing.assert_allclose(norms, played.clients["dual"].norm(dim=1), rtol=1e-6)

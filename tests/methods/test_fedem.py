@@ -24,16 +24,8 @@ class Twins(FedEM):
         return {"model": setup.initial()}
 
 
-class Swapped(FedEM):
-    """FedEM of two components, with the draws the other way round."""
-
-    def server_state(self, setup):
-        first, second = super().server_state(setup)["model"].chunk(2)
-        return {"model": torch.cat([second, first])}
-
-
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
-def test_fedem_10a_one_component_is_fedavg(federate, momentum):
+def test_one_component_is_fedavg(federate, momentum):
     sections = {**PART, "training": {"momentum": momentum}}
     alone = federate({"name": "fedem", "components": 1}, **sections)
     average = federate("fedavg", **sections)
@@ -47,7 +39,7 @@ def test_fedem_10a_one_component_is_fedavg(federate, momentum):
 
 
 @pytest.mark.slow
-def test_fedem_10b_equal_components_stay_equal(federate):
+def test_equal_components_stay_equal(federate):
     played = federate({"name": "test_fedem:Twins", "components": 2})
     first, second = played.server["model"].chunk(2)
     assert torch.equal(first, second)
@@ -56,7 +48,7 @@ def test_fedem_10b_equal_components_stay_equal(federate):
     assert (other != 0.5).all()
 
 
-def test_fedem_10c_expectation_by_hand():
+def test_expectation_by_hand():
     """Losses (0, ln 3), (ln 3, 0), (0, ln 3) and π = (½, ½): q ∝ (1, ⅓), (⅓, 1), (1, ⅓).
     With π = (¼, ¾) the first is (¼, ¼): even.
     """
@@ -82,7 +74,7 @@ class Table(nn.Module):
         return self.logits[x[:, 0].long()]
 
 
-def test_fedem_4_loss_and_prediction_by_hand():
+def test_loss_and_prediction_by_hand():
     """Two classes, samples 0 of class 0 and 1 of class 1. Component 1 gives the right
     class ¾, component 2 ¼ and ½. Received as they are, q = (¾, ¼) and (3/5, 2/5).
     """
@@ -111,7 +103,7 @@ def test_fedem_4_loss_and_prediction_by_hand():
     assert predicted[:, 0].tolist() == pytest.approx(expected)
 
 
-def test_fedem_4_the_mixture_is_the_mean_of_q_over_a_clients_samples(federate):
+def test_the_mixture_is_the_mean_of_q_over_a_clients_samples(federate):
     """Against a loop; before it the received models are scored with the old mixture."""
     played = federate({"name": "fedem", "components": 3}, rounds=1)
     setup, samples = played.prepared.setup, played.prepared.resources.samples
@@ -127,36 +119,3 @@ def test_fedem_4_the_mixture_is_the_mean_of_q_over_a_clients_samples(federate):
         q = torch.stack(fits, dim=1)
         q = q / q.sum(dim=1, keepdim=True)
         torch.testing.assert_close(played.clients["mixture"][client], q.mean(dim=0))
-
-
-@pytest.mark.slow
-def test_fedem_10d_mixtures_sum_to_one_and_relabelling_permutes(federate):
-    played = federate({"name": "fedem", "components": 2}, **PART)
-    torch.testing.assert_close(played.clients["mixture"].sum(dim=1), torch.ones(5))
-    swapped = federate({"name": "test_fedem:Swapped", "components": 2}, **PART)
-    torch.testing.assert_close(
-        swapped.clients["mixture"], played.clients["mixture"].flip(1)
-    )
-    for one, other in zip(
-        swapped.server["model"].chunk(2),
-        reversed(played.server["model"].chunk(2)),
-        strict=True,
-    ):
-        torch.testing.assert_close(one, other)
-
-
-def test_fedem_9c_components_begin_as_different_draws(federate):
-    played = federate({"name": "fedem", "components": 2}, rounds=1)
-    setup = played.prepared.setup
-    first, second = played.prepared.method.server_state(setup)["model"].chunk(2)
-    assert torch.equal(first, setup.initial(0).chunk(2)[0])
-    assert torch.equal(second, setup.initial(1).chunk(2)[1])
-    assert not torch.equal(first, second)
-
-
-def test_fedem_3_floats(federate):
-    played = federate({"name": "fedem", "components": 2}, rounds=1)
-    width = played.prepared.setup.layout.width
-    assert width == 2 * (5 * 6 + 6 + 6 * 4 + 4)
-    assert (played.values["floats_down"][0] == width).all()
-    assert (played.values["clients/floats_up"][0] == width).all()

@@ -7,7 +7,6 @@ from torch.nn.functional import cross_entropy, one_hot
 
 from hpcfl.methods.base import Cohort
 from hpcfl.methods.fedgh import FedGH
-from hpcfl.methods.fedproto import features
 
 
 @pytest.fixture
@@ -35,7 +34,7 @@ def trained_head(make_fleet):
     return train
 
 
-def test_fedgh_10a_without_server_epochs_the_head_is_the_initial_one(federate):
+def test_without_server_epochs_the_head_is_the_initial_one(federate):
     """Bodies are those of local training that begins under g⁰ in every round."""
     still = {"name": "fedgh", "server_epochs": 0}
     played = federate(still, rounds=2)
@@ -51,7 +50,7 @@ def test_fedgh_10a_without_server_epochs_the_head_is_the_initial_one(federate):
     assert torch.equal(played.clients["body"], rows[:, layout.columns("body")])
 
 
-def test_fedgh_10b_one_step_of_the_head_by_hand(trained_head):
+def test_one_step_of_the_head_by_hand(trained_head):
     """One mean μ_k of each class and one full batch: row j moves by −η times the
     gradient, (η/K) Σ_k (1[j = k] − p_k(j)) μ_k, and bias j by the same without μ_k.
     """
@@ -65,17 +64,7 @@ def test_fedgh_10b_one_step_of_the_head_by_hand(trained_head):
     torch.testing.assert_close(moved_bias - bias, 0.5 / 4 * error.sum(dim=0))
 
 
-def test_fedgh_10c_permuting_clients_changes_nothing_in_full_batches(trained_head):
-    counts = [[1, 0, 0, 0], [9, 1, 0, 0], [0, 0, 2, 0]]  # four means, a batch of four
-    means = torch.randn(3, 4, 6, generator=torch.Generator().manual_seed(1))
-    order = [2, 0, 1]
-    found = trained_head(counts, means, server_epochs=5)[1]
-    other = trained_head([counts[i] for i in order], means[order], server_epochs=5)[1]
-    for one, another in zip(found, other, strict=True):
-        torch.testing.assert_close(one, another)
-
-
-def test_fedgh_5_means_of_classes_are_alike_whatever_their_samples(trained_head):
+def test_means_of_classes_are_alike_whatever_their_samples(trained_head):
     """Each client's mean of a class it holds is one sample; others are not looked at."""
     means = torch.randn(2, 4, 6, generator=torch.Generator().manual_seed(1))
     counts, keys = [[1, 9, 0, 0], [0, 5, 0, 0]], {"server_epochs": 1, "server_lr": 0.5}
@@ -90,19 +79,12 @@ def test_fedgh_5_means_of_classes_are_alike_whatever_their_samples(trained_head)
         torch.testing.assert_close(after, start - 0.5 * gradient)
 
 
-def test_fedgh_9c_without_uploads_the_head_stays(trained_head):
+def test_without_uploads_the_head_stays(trained_head):
     before, after = trained_head([[0, 0, 0, 0]], torch.ones(1, 4, 6))
     assert all(map(torch.equal, before, after))
 
 
-def test_fedgh_4_class_means_are_those_of_the_trained_model(make_fleet, rows_of):
-    fleet = make_fleet()
-    rows = rows_of(fleet)
-    sent = FedGH(name="fedgh").upload(fleet, {}, rows)["means"].tensor
-    assert torch.equal(sent, fleet.class_means(rows, features).flatten(1))
-
-
-def test_fedgh_3_floats(federate):
+def test_floats(federate):
     played = federate({"name": "fedgh", "server_epochs": 1}, rounds=1)
     assert (played.values["floats_down"][0] == 6 * 4 + 4).all()
     held = (played.prepared.setup.counts > 0).sum(dim=1)

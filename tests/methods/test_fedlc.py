@@ -6,7 +6,6 @@ from types import SimpleNamespace
 import pytest
 import torch
 from torch import nn
-from torch.nn.functional import cross_entropy
 
 from hpcfl.clients.losses import Batch
 from hpcfl.methods.fedlc import FedLC
@@ -14,21 +13,11 @@ from hpcfl.methods.fedlc import FedLC
 METHOD = FedLC(name="fedlc")
 
 
-def test_fedlc_10a_without_margins_it_is_fedavg(federate):
+def test_without_margins_it_is_fedavg(federate):
     assert federate({"name": "fedlc", "tau": 0.0}).digest == federate("fedavg").digest
 
 
-def test_fedlc_10b_equal_counts_leave_plain_cross_entropy(make_fleet):
-    """The same margin everywhere moves no softmax."""
-    fleet = make_fleet([[5, 5, 5, 5]])
-    (margin,) = METHOD.loss_variables(fleet, {})["margin"]
-    assert (margin == margin[0]).all() and margin[0] == pytest.approx(5**-0.25)
-    logits, y = torch.randn(6, 4), torch.tensor([0, 1, 2, 3, 0, 1])
-    found = METHOD.loss(nn.Identity(), Batch(logits, y), SimpleNamespace(margin=margin))
-    torch.testing.assert_close(found, cross_entropy(logits, y), rtol=0, atol=1e-6)
-
-
-def test_fedlc_10c_two_classes_by_hand(make_fleet):
+def test_two_classes_by_hand(make_fleet):
     """n = (16, 1), so margins 16^(−1/4) = ½ and 1; of logits 0 the loss is log(e^(−½) +
     e^(−1)) + ½ = 0.4741 for class 0 and half more for class 1. Absent classes count as
     e^(−100).
@@ -43,7 +32,7 @@ def test_fedlc_10c_two_classes_by_hand(make_fleet):
         assert found == pytest.approx(expected, abs=5e-5)
 
 
-def test_fedlc_10d_absent_classes_leave_their_row_alone(make_fleet):
+def test_absent_classes_leave_their_row_alone(make_fleet):
     fleet = make_fleet([[5, 4, 3, 0]])
     (margin,) = METHOD.loss_variables(fleet, {})["margin"]
     logits = torch.randn(12, 4, dtype=torch.float64, requires_grad=True)
@@ -53,15 +42,8 @@ def test_fedlc_10d_absent_classes_leave_their_row_alone(make_fleet):
     assert logits.grad[:, :3].abs().min() > 0
 
 
-def test_fedlc_9c_it_is_scored_without_margins(federate):
+def test_it_is_scored_without_margins(federate):
     """What comes down before round 1 is FedAvg's model, with FedAvg's numbers."""
     found, plain = (federate(name, rounds=1).values for name in ("fedlc", "fedavg"))
     assert (found["clients/pre/loss"][0] == plain["clients/pre/loss"][0]).all()
     assert (found["clients/post/loss"][0] != plain["clients/post/loss"][0]).all()
-
-
-def test_fedlc_3_a_model_travels_each_way(federate):
-    played = federate("fedlc", rounds=2)
-    width = played.prepared.setup.layout.width
-    assert (played.values["floats_down"][:-1] == width).all()
-    assert (played.values["clients/floats_up"][:-1] == width).all()

@@ -4,12 +4,11 @@ f.
 
 import math
 
-import numpy as np
 import pytest
 import torch
 
 from hpcfl.methods.fednh import FedNH, normalised_features
-from hpcfl.models.heads import CosineHead, spread
+from hpcfl.models.heads import CosineHead
 
 
 def prototypes(played):
@@ -21,7 +20,7 @@ def prototypes(played):
     )
 
 
-def test_fednh_5_prototypes_by_hand():
+def test_prototypes_by_hand():
     # d = 2, ρ = ½, V_0 = (1, 0). Clients: N_0 = (1, 3), unit means (0, 1) and (1, 0): Σ
     # = (3, 1), normalised (3, 1)/√10. ½(1, 0) + ½(3, 1)/√10 = (0.9743, 0.1581),
     # normalised. Class 1 is held by nobody: V_1 stays, not even normalised anew. The
@@ -36,21 +35,7 @@ def test_fednh_5_prototypes_by_hand():
     assert torch.equal(moved[1], old[1])
 
 
-def test_fednh_10_rows_of_v_are_unit_after_each_round(federate):
-    for rounds in (1, 2, 3):
-        moved, initial = prototypes(
-            federate({"name": "fednh", "rho": 0.5}, rounds=rounds)
-        )
-        torch.testing.assert_close(moved.norm(dim=1), torch.ones(4))
-        assert not torch.allclose(moved, initial)
-
-
-def test_fednh_10_rho_one_keeps_v(federate):
-    moved, initial = prototypes(federate({"name": "fednh", "rho": 1.0}))
-    assert torch.equal(moved, initial)
-
-
-def test_fednh_10_prototype_of_an_absent_class_stays_bit_for_bit(federate):
+def test_prototype_of_an_absent_class_stays_bit_for_bit(federate):
     moved, initial = prototypes(
         federate({"name": "fednh", "rho": 0.5}, [[5, 0, 3, 2], [1, 0, 0, 8]])
     )
@@ -58,32 +43,14 @@ def test_fednh_10_prototype_of_an_absent_class_stays_bit_for_bit(federate):
     assert (moved[[0, 2, 3]] != initial[[0, 2, 3]]).any(dim=1).all()
 
 
-def test_fednh_10_logits_stay_within_the_scale():
+def test_logits_stay_within_the_scale():
     head = CosineHead(6, 4, 30.0)
     assert head(1e3 * torch.randn(500, 6)).abs().max() <= 30 * (1 + 1e-6)
     assert (head(torch.zeros(2, 6)) == 0).all()  # a feature of zeros
 
 
-def test_fednh_10_initial_prototypes_are_orthonormal_where_they_fit(federate):
-    _, initial = prototypes(federate("fednh", rounds=1))
-    torch.testing.assert_close(initial @ initial.T, torch.eye(4), rtol=0, atol=1e-6)
-
-
-@pytest.mark.parametrize("width", [1, 2, 3, 5])
-def test_fednh_2_more_classes_than_features_are_spread_as_far_as_they_can(width):
-    """K = d + 1 unit vectors are farthest apart as a simplex, at distance √(2K/(K −
-    1)).
-    """
-    classes = width + 1
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        rows = spread(classes, width)
-    torch.testing.assert_close(rows.norm(dim=1), torch.ones(classes))
-    assert torch.pdist(rows).min() > 0.99 * math.sqrt(2 * classes / (classes - 1))
-
-
 @pytest.mark.parametrize("learn", [True, False])
-def test_fednh_9_trains_body_and_scale_and_averages_them_unweighted(federate, learn):
+def test_trains_body_and_scale_and_averages_them_unweighted(federate, learn):
     played = federate(
         {
             "name": "fednh",
@@ -108,7 +75,7 @@ def test_fednh_9_trains_body_and_scale_and_averages_them_unweighted(federate, le
     assert bool((trained[:, scale] != 1).all()) is learn
 
 
-def test_fednh_9_prototypes_follow_the_normalised_class_means_of_trained_clients(
+def test_prototypes_follow_the_normalised_class_means_of_trained_clients(
     federate,
 ):
     played = federate({"name": "fednh", "rho": 0.7}, rounds=1)
@@ -140,7 +107,7 @@ def _module_order(layout, row, model):
     return torch.cat([views[name].flatten() for name, _ in model.named_parameters()])
 
 
-def test_fednh_3_travels_prototypes_of_held_classes_only(federate):
+def test_travels_prototypes_of_held_classes_only(federate):
     counts = [[8, 3, 0, 0], [0, 9, 2, 1], [5, 5, 5, 5]]
     played = federate("fednh", counts, rounds=1)
     body = played.prepared.setup.layout.columns("body").stop
@@ -150,30 +117,7 @@ def test_fednh_3_travels_prototypes_of_held_classes_only(federate):
     assert played.values["floats_down"][0] == played.prepared.setup.layout.width
 
 
-def test_fednh_8_scores_the_global_model_before_training_and_the_local_one_after(
-    federate,
-):
-    played = federate("fednh", rounds=2)
-    assert FedNH.primary == "post"
-    np.testing.assert_array_equal(
-        played.values["clients/pre/loss"], played.values["clients/global/loss"]
-    )
-    assert (
-        played.values["clients/pre/loss"][:-1]
-        != played.values["clients/post/loss"][:-1]
-    ).all()
-
-
-def test_fednh_features_are_unit(make_fleet):
-    model = make_fleet(
-        hidden=(30,)
-    ).resources.kernel.module  # so wide that no sample leaves all units at 0
-    features = normalised_features(model, torch.randn(50, 5), None)
-    torch.testing.assert_close(features.norm(dim=1), torch.ones(50))
-    assert (normalised_features(model, torch.full((1, 5), 0.0), None).isfinite()).all()
-
-
-def test_fednh_4_prototypes_are_taken_in_evaluation_mode(make_fleet):
+def test_prototypes_are_taken_in_evaluation_mode(make_fleet):
     """Batch norm would otherwise see the pass's own statistics and move its running
     ones.
     """
@@ -197,7 +141,7 @@ def test_fednh_4_prototypes_are_taken_in_evaluation_mode(make_fleet):
 
 
 @pytest.mark.parametrize("name", ["fednh", "creff"])
-def test_fednh_4_prototypes_and_creffs_gradients_are_of_augmented_images(
+def test_prototypes_and_creffs_gradients_are_of_augmented_images(
     make_fleet, monkeypatch, name
 ):
     """As in the reference code (protocols.md C): the pass over a class's samples varies

@@ -17,9 +17,7 @@ def constant(model, batch, lane):
 
 @pytest.mark.parametrize("momentum", [0.0, 0.5, 0.9])
 @pytest.mark.parametrize("mu", [0.0, 0.1])
-def test_fednova_10c_the_effective_steps_are_the_weights_of_the_gradients(
-    make_fleet, momentum, mu
-):
+def test_the_effective_steps_are_the_weights_of_the_gradients(make_fleet, momentum, mu):
     """Of gradients that are all 1 the change is η times the sum of their weights.
 
     With τ = 2, 4 and 2 steps the closed formulas of momentum alone and of μ alone.
@@ -42,7 +40,7 @@ def test_fednova_10c_the_effective_steps_are_the_weights_of_the_gradients(
     np.testing.assert_allclose(effective, closed, rtol=1e-6)
 
 
-def test_fednova_4_five_steps_with_momentum_count_as_thirteen(make_fleet):
+def test_five_steps_with_momentum_count_as_thirteen(make_fleet):
     """Σ_t (1 − ρ^(5 − t + 1))/(1 − ρ) with ρ = 0.9: 1 + 1.9 + 2.71 + 3.439 + 4.0951."""
     fleet = make_fleet([[4, 0, 0, 0]], momentum=0.9, epochs=5)
     start = torch.zeros(1, fleet.layout.width)
@@ -51,7 +49,7 @@ def test_fednova_4_five_steps_with_momentum_count_as_thirteen(make_fleet):
     assert effective.item() == pytest.approx(13.1441, rel=1e-6)
 
 
-def test_fednova_10a_with_equal_steps_it_is_fedavg(federate):
+def test_with_equal_steps_it_is_fedavg(federate):
     for training in ({}, {"momentum": 0.5}):
         torch.testing.assert_close(
             federate("fednova", EQUAL, training=training).server["model"],
@@ -73,7 +71,7 @@ class Two(FedNova):
         return sum((p - lane.centre).square().sum() / 2 for p in model.parameters())
 
 
-def test_fednova_10b_by_hand(federate):
+def test_by_hand(federate):
     """η = ½, one step 0 → 2 and three 0 → 4 → 6 → 7, p = ½ each.
 
     τ_eff = (1 + 3)/2 = 2 and w = 2·½·(2/1 + 7/3) = 13/3, where FedAvg has 4.5. With a
@@ -91,7 +89,7 @@ def test_fednova_10b_by_hand(federate):
     np.testing.assert_allclose(played.server["model"], expected, rtol=1e-6)
 
 
-def test_fednova_10d_steps_that_follow_samples_make_it_fedavg_with_a_larger_step(
+def test_steps_that_follow_samples_make_it_fedavg_with_a_larger_step(
     federate,
 ):
     """τ = (2, 4, 2) ∝ N: w⁰ + |S|Στ²/(Στ)² = 3·24/64 times the uniform mean's change."""
@@ -103,7 +101,7 @@ def test_fednova_10d_steps_that_follow_samples_make_it_fedavg_with_a_larger_step
     assert any("FedAvg with uniform weights" in line for line in notes(nova))
 
 
-def test_fednova_9d_adam_counts_steps(federate):
+def test_adam_counts_steps(federate):
     """A client's momentum and proximal term are none of Adam's weights."""
     played = federate("fednova", COUNTS, rounds=1, training={"optimizer": "adam"})
     assert any("divided by the number of steps" in line for line in notes(played))
@@ -114,14 +112,7 @@ def test_fednova_9d_adam_counts_steps(federate):
     assert torch.equal(steps, effective) and steps[:, 0].tolist() == [2, 4, 2]
 
 
-def test_fednova_3_one_number_goes_up_beside_the_change(federate):
-    played = federate("fednova", rounds=2)
-    width = played.prepared.setup.layout.width
-    assert (played.values["floats_down"][:-1] == width).all()
-    assert (played.values["clients/floats_up"][:-1] == width + 1).all()
-
-
-def test_22_2_a_single_client_does_what_local_does(federate):
+def test_a_single_client_does_what_local_does(federate):
     one = [[6, 3, 2, 1]]
     torch.testing.assert_close(
         federate("fednova", one).server["model"],

@@ -42,7 +42,7 @@ def phases(federate, monkeypatch, **sections):
     return played, calls
 
 
-def test_fedrep_10a_first_only_the_head_moves_then_only_the_body(federate, monkeypatch):
+def test_first_only_the_head_moves_then_only_the_body(federate, monkeypatch):
     played, calls = phases(
         federate, monkeypatch, method={"name": "fedrep", "head_epochs": 2}, rounds=2
     )
@@ -61,18 +61,7 @@ def test_fedrep_10a_first_only_the_head_moves_then_only_the_body(federate, monke
 
 
 @pytest.mark.slow
-def test_fedrep_10b_the_server_never_has_a_head(federate):
-    played = federate("fedrep", participation={"fraction": 0.6})
-    head = played.prepared.setup.layout.columns("head")
-    assert torch.equal(
-        played.server["model"][head], played.prepared.setup.initial()[head]
-    )
-    body = head.start
-    assert (played.values["floats_down"][:-1] == body).all()
-
-
-@pytest.mark.slow
-def test_fedrep_10c_without_head_epochs_it_walks_with_fedbabu(federate):
+def test_without_head_epochs_it_walks_with_fedbabu(federate):
     part = {"participation": {"fraction": 0.6}}
     played, other = (
         federate({"name": "fedrep", "head_epochs": 0}, **part),
@@ -83,7 +72,7 @@ def test_fedrep_10c_without_head_epochs_it_walks_with_fedbabu(federate):
     assert torch.equal(played.server["model"], other.server["model"])
 
 
-def test_fedrep_9_batch_norm_of_the_body_stands_still_in_the_head_phase(make_fleet):
+def test_batch_norm_of_the_body_stands_still_in_the_head_phase(make_fleet):
     """The one step of the body's phase sees the body as it came, so its statistics are
     the same however long the head was trained before.
     """
@@ -102,7 +91,7 @@ def test_fedrep_9_batch_norm_of_the_body_stands_still_in_the_head_phase(make_fle
     assert not torch.equal(after[0], before)
 
 
-def test_fedrep_ala_blends_the_upper_layer_of_the_body(federate, monkeypatch):
+def test_ala_blends_the_upper_layer_of_the_body(federate, monkeypatch):
     """The interior columns between lower body and head: the own head and the received
     lower body stay as they are.
     """
@@ -128,7 +117,7 @@ def test_fedrep_ala_blends_the_upper_layer_of_the_body(federate, monkeypatch):
 
 
 @pytest.mark.slow
-def test_fedrep_9_epochs_are_not_split_between_the_phases_and_nobody_trains_at_the_end(
+def test_epochs_are_not_split_between_the_phases_and_nobody_trains_at_the_end(
     federate, monkeypatch, make_fleet
 ):
     """τ epochs on the head and then all of the experiment's on the body; two phases in

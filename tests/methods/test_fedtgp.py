@@ -7,7 +7,6 @@ import pytest
 import torch
 
 from hpcfl.methods.base import Cohort
-from hpcfl.methods.fedproto import features
 from hpcfl.methods.fedtgp import FedTGP, contrast, generated
 
 PART = {"participation": {"fraction": 0.6}}
@@ -25,7 +24,7 @@ def network_of(server):
     }
 
 
-def test_fedtgp_10a_lambda_zero_trains_as_local(federate):
+def test_lambda_zero_trains_as_local(federate):
     free = federate(
         {
             "name": "fedtgp",
@@ -39,7 +38,7 @@ def test_fedtgp_10a_lambda_zero_trains_as_local(federate):
     )
 
 
-def test_fedtgp_4_no_term_in_round_1_and_every_class_afterwards(federate):
+def test_no_term_in_round_1_and_every_class_afterwards(federate):
     """Clients know no prototype in round 1; then also those of classes that nobody
     holds.
     """
@@ -51,7 +50,7 @@ def test_fedtgp_4_no_term_in_round_1_and_every_class_afterwards(federate):
     assert played.server["present"].all()
 
 
-def test_fedtgp_10b_the_margin_is_the_largest_gap_to_the_nearest_class():
+def test_the_margin_is_the_largest_gap_to_the_nearest_class():
     """Class means (0, 0) and (3, 0), of which the first has two uploads: 3, at most the
     cap. A third class at (3, 4): gaps 3, 3 and 4.
     """
@@ -63,7 +62,7 @@ def test_fedtgp_10b_the_margin_is_the_largest_gap_to_the_nearest_class():
     assert method().margin(uploads[:2], labels[:2]) == 0  # no other class
 
 
-def test_fedtgp_10c_without_server_epochs_prototypes_are_constant(federate):
+def test_without_server_epochs_prototypes_are_constant(federate):
     still = {"name": "fedtgp", "server_epochs": 0}
     played = federate(still, rounds=2)
     first = method().server_state(played.prepared.setup)
@@ -73,7 +72,7 @@ def test_fedtgp_10c_without_server_epochs_prototypes_are_constant(federate):
 
 
 @pytest.mark.parametrize("margin", [0.0, 2.0])
-def test_fedtgp_10d_the_loss_of_an_upload_at_its_prototype(margin):
+def test_the_loss_of_an_upload_at_its_prototype(margin):
     """Distances 0 and D = 5, logits −m and −5: log(1 + e^{m − 5}); its gradient is
     finite there.
     """
@@ -84,7 +83,7 @@ def test_fedtgp_10d_the_loss_of_an_upload_at_its_prototype(margin):
     assert prototypes.grad.isfinite().all()
 
 
-def test_fedtgp_5_a_step_of_the_network_by_autograd(make_fleet):
+def test_a_step_of_the_network_by_autograd(make_fleet):
     """One full batch of the uploads of the classes that clients hold: every tensor of T
     moves by −η times its gradient; prototypes are what T then gives.
     """
@@ -107,18 +106,10 @@ def test_fedtgp_5_a_step_of_the_network_by_autograd(make_fleet):
     assert torch.equal(server["prototypes"], generated(after))
 
 
-def test_fedtgp_3_floats(federate):
+def test_floats(federate):
     played = federate({"name": "fedtgp", "server_epochs": 1}, rounds=2)
     down = played.values["floats_down"]
     assert down.tolist()[:2] == [4 / 32, 4 * 6 + 4 / 32]
     held = (played.prepared.setup.counts > 0).sum(dim=1)
     expected = (held * 6 + 4 / 32).tolist()
     np.testing.assert_allclose(played.values["clients/floats_up"][0], expected)
-
-
-def test_fedtgp_4_uploads_are_class_means_of_the_trained_models(make_fleet, rows_of):
-    fleet = make_fleet()
-    means = fleet.class_means(rows_of(fleet), features)
-    assert torch.equal(
-        method().upload(fleet, means)["prototypes"].tensor, means.flatten(1)
-    )

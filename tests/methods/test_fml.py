@@ -37,7 +37,7 @@ BATCH = Batch(
 
 
 @pytest.mark.slow
-def test_fml_10a_labels_alone_are_fedavg_and_local(federate):
+def test_labels_alone_are_fedavg_and_local(federate):
     played = federate(
         {
             "name": "fml",
@@ -52,7 +52,7 @@ def test_fml_10a_labels_alone_are_fedavg_and_local(federate):
     assert torch.equal(played.clients["head"], local.clients["model"])
 
 
-def test_fml_10b_equal_models_teach_nothing():
+def test_equal_models_teach_nothing():
     model = method().adapt(MLP((5,), 3, hidden=(4,)))
     for weight in (0.0, 0.25):
         loss = loss_of(model, BATCH, alpha=weight, beta=weight)
@@ -60,7 +60,7 @@ def test_fml_10b_equal_models_teach_nothing():
         torch.testing.assert_close(loss, expected)
 
 
-def test_fml_10c_divergences_by_hand():
+def test_divergences_by_hand():
     """¾ ln(¾/½) + ¼ ln(¼/½) = 0.1308; over two classes half of it."""
     teacher = torch.tensor([[0.75, 0.25]]).log()
     pupil = torch.tensor([[0.5, 0.5]]).log()
@@ -72,7 +72,7 @@ def test_fml_10c_divergences_by_hand():
 
 
 @pytest.mark.parametrize("detach", [True, False])
-def test_fml_4_gradients_are_those_of_both_models_steps(model, detach):
+def test_gradients_are_those_of_both_models_steps(model, detach):
     """Of v_i: α CE + (1 − α) KL(p_g ‖ p_l), with p_g constant; of the meme the same the
     other way round. Without ``detach`` each model has both divergences' gradients.
     """
@@ -101,7 +101,7 @@ def test_fml_4_gradients_are_those_of_both_models_steps(model, detach):
         torch.testing.assert_close(one, other)
 
 
-def test_fml_10d_own_models_never_leave(federate):
+def test_own_models_never_leave(federate):
     """The server's row is the memes' uniform mean, then the initial private model."""
     played = federate("fml", rounds=1)
     setup = played.prepared.setup
@@ -113,7 +113,7 @@ def test_fml_10d_own_models_never_leave(federate):
 
 
 @pytest.mark.slow
-def test_fml_8_own_model_is_scored_and_beside_it_the_global_one(federate):
+def test_own_model_is_scored_and_beside_it_the_global_one(federate):
     """With labels alone the columns are those of Local and of FedAvg."""
     values = federate(
         {
@@ -131,7 +131,7 @@ def test_fml_8_own_model_is_scored_and_beside_it_the_global_one(federate):
         )
 
 
-def test_fml_says_that_averaged_statistics_are_shared(federate):
+def test_says_that_averaged_statistics_are_shared(federate):
     part = {"rounds": 1, "model": {"name": "tiny:normalised"}}
     played = federate("fml", **part, training={"buffers": "average"})
     assert any("private models' statistics" in note for note in played.prepared.notes)

@@ -123,16 +123,6 @@ def is_as_a_layer_that_torch_does_not_know(frozen, unknown):
         np.testing.assert_array_equal(frozen.values[floats], unknown.values[floats])
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("model", MODELS)
-def test_lanes_beside_what_is_frozen_change_no_bit(federate, model):
-    digests = {
-        federate("ditto", model=named(model), runtime={"lanes": lanes}).digest
-        for lanes in (2, 5)
-    }
-    assert len(digests) == 1
-
-
 @pytest.mark.parametrize("lanes", [1, 3])
 def test_a_client_trains_as_by_torchs_own_optimiser(make_fleet, lanes):
     """One full batch, so that the order of samples does not matter."""

@@ -16,7 +16,7 @@ def method(**keys):
 
 
 @pytest.mark.slow
-def test_knn_per_10a_lambda_zero_is_fedavg(federate):
+def test_lambda_zero_is_fedavg(federate):
     half = {"participation": {"fraction": 0.6}}
     plain = federate({"name": "knn-per", "share": 0}, **half)
     mixed, average = federate("knn-per", **half), federate("fedavg", **half)
@@ -31,7 +31,7 @@ def test_knn_per_10a_lambda_zero_is_fedavg(federate):
     ).all()
 
 
-def test_knn_per_10b_the_nearest_of_its_own_samples_is_itself(make_fleet, rows_of):
+def test_the_nearest_of_its_own_samples_is_itself(make_fleet, rows_of):
     """With λ = 1, k = 1 and the training samples as test samples all are right."""
     fleet = make_fleet(hidden=())  # its features are the samples, which differ
     samples = fleet.resources.samples
@@ -44,7 +44,7 @@ def test_knn_per_10b_the_nearest_of_its_own_samples_is_itself(make_fleet, rows_o
     assert (right < count).any()
 
 
-def test_knn_per_10c_votes_by_hand():
+def test_votes_by_hand():
     """d = 2, σ = 1, δ² = (0, 2, 4): weights 1, e⁻¹, e⁻² of 1.503: 0.665, 0.245, 0.090."""
     store = torch.tensor([[0.0, 0], [1, 1], [2, 0]])
     labels, zero = torch.tensor([1, 0, 1]), torch.zeros(1, 2)
@@ -61,19 +61,7 @@ def test_knn_per_10c_votes_by_hand():
     assert two[0, 0] == pytest.approx(math.exp(-1) / (1 + math.exp(-1)))
 
 
-def test_knn_per_10d_permuting_the_store_changes_nothing():
-    generator = torch.Generator().manual_seed(0)
-    features, store = (torch.randn(9, 4, generator=generator) for _ in range(2))
-    labels, usable = torch.arange(9) % 3, torch.ones(9, 9, dtype=torch.bool)
-    order = torch.randperm(9, generator=generator)
-    own = method(neighbours=4)
-    torch.testing.assert_close(
-        own.votes(features, store[order], labels[order], usable, 3),
-        own.votes(features, store, labels, usable, 3),
-    )
-
-
-def test_knn_per_9_ties_far_samples_and_short_stores():
+def test_ties_far_samples_and_short_stores():
     """Of equally near ones the first counts; all similarities may underflow; fewer than k
     samples are all of them; what is no sample has no vote.
     """
@@ -88,7 +76,7 @@ def test_knn_per_9_ties_far_samples_and_short_stores():
     assert method().votes(x, equal, labels, second, 3).tolist() == [[1, 0, 0]]
 
 
-def test_knn_per_4_the_mix_is_of_probabilities(make_fleet, rows_of):
+def test_the_mix_is_of_probabilities(make_fleet, rows_of):
     """Against a loop over a client's samples, whose store is shorter than others'."""
     fleet = make_fleet()
     rows = rows_of(fleet)
@@ -116,7 +104,7 @@ def test_knn_per_4_the_mix_is_of_probabilities(make_fleet, rows_of):
     )
 
 
-def test_knn_per_9c_a_tuned_share_is_the_smallest_of_the_best():
+def test_a_tuned_share_is_the_smallest_of_the_best():
     """Samples 0 and 1 are each other's neighbours, of the same class, 2 and 3 of
     different ones. The model is wrong by log 3 on 0 and 1, which the neighbours outvote
     from 3/4 (1 − λ) < 1/4 (1 − λ) + λ on, λ > 1/3: 0.4. It is right on 2 and 3, which
@@ -138,7 +126,7 @@ def test_knn_per_9c_a_tuned_share_is_the_smallest_of_the_best():
     assert tuned([0]) == 0  # of which nothing is left
 
 
-def test_knn_per_9c_shares_are_each_clients_own(make_fleet, rows_of):
+def test_shares_are_each_clients_own(make_fleet, rows_of):
     fleet = make_fleet()
     rows = rows_of(fleet)
     own = method(share="tuned", neighbours=1)
@@ -152,7 +140,7 @@ def test_knn_per_9c_shares_are_each_clients_own(make_fleet, rows_of):
     assert len(set(expected)) > 1
 
 
-def test_knn_per_11_a_store_has_at_most_its_capacity(make_fleet, rows_of):
+def test_a_store_has_at_most_its_capacity(make_fleet, rows_of):
     fleet = make_fleet()
     stores = [
         method(capacity=capacity).client_model(fleet, {}, rows_of(fleet), False)
@@ -161,10 +149,3 @@ def test_knn_per_11_a_store_has_at_most_its_capacity(make_fleet, rows_of):
     assert stores[0].variables["held"].sum(dim=1).tolist() == [7] * 5
     # the largest client of the experiment has 20
     assert stores[1].variables["features"].shape == (5, 20, 6)
-
-
-def test_knn_per_3_floats(federate):
-    played = federate("knn-per", rounds=1)
-    width = played.prepared.setup.layout.width
-    assert (played.values["floats_down"][0] == width).all()
-    assert (played.values["clients/floats_up"][0] == width).all()

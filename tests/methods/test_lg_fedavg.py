@@ -16,7 +16,7 @@ class Apart(LGFedAvg):
         return slice(layout.width, layout.width)
 
 
-def test_lg_fedavg_10a_all_layers_are_fedavg(federate):
+def test_all_layers_are_fedavg(federate):
     whole, average = (
         federate(method, **HALF)
         for method in ({"name": "lg-fedavg", "layers": "all"}, "fedavg")
@@ -29,13 +29,13 @@ def test_lg_fedavg_10a_all_layers_are_fedavg(federate):
         )
 
 
-def test_lg_fedavg_10a_no_shared_layer_is_local(federate):
+def test_no_shared_layer_is_local(federate):
     apart = federate("test_lg_fedavg:Apart", **HALF)
     local = federate("local", **HALF)
     assert torch.equal(apart.clients["body"], local.clients["model"])
 
 
-def test_lg_fedavg_10b_bodies_stay_private(federate):
+def test_bodies_stay_private(federate):
     """Round 1 starts where FedAvg's does, so bodies and heads are those of FedAvg's
     local models; those who were not there keep the initial body.
     """
@@ -50,9 +50,7 @@ def test_lg_fedavg_10b_bodies_stay_private(federate):
     assert len(played.clients["body"][moved].unique(dim=0)) == 2
 
 
-def test_lg_fedavg_5_a_client_starts_from_its_body_under_the_shared_layers(
-    make_fleet, rows_of
-):
+def test_a_client_starts_from_its_body_under_the_shared_layers(make_fleet, rows_of):
     """Shared layers of clients with 3 and 1 samples, (1, …) and (5, …), weigh 3 : 1, so
     their mean is 2.
     """
@@ -71,7 +69,7 @@ def test_lg_fedavg_5_a_client_starts_from_its_body_under_the_shared_layers(
 
 
 @pytest.mark.parametrize("layers", [1, "output", 2])
-def test_lg_fedavg_3_only_the_shared_layers_are_counted_as_sent(federate, layers):
+def test_only_the_shared_layers_are_counted_as_sent(federate, layers):
     played = federate(
         {"name": "lg-fedavg", "layers": layers}, model={"hidden": [6, 5]}, rounds=1
     )

@@ -19,7 +19,7 @@ def softmax_step(x, y, weight, bias, lr, steps):
     return weight, bias
 
 
-def test_local_trains_by_plain_gradient_descent(federate):
+def test_trains_by_plain_gradient_descent(federate):
     played = federate(
         "local", model={"hidden": []}, training={"batch_size": 100, "lr": 0.2}, rounds=4
     )
@@ -40,7 +40,7 @@ def test_local_trains_by_plain_gradient_descent(federate):
         np.testing.assert_allclose(ended["head.bias"][client], bias, atol=1e-6)
 
 
-def test_local_10_other_clients_data_change_nothing(federate):
+def test_other_clients_data_change_nothing(federate):
     first = federate("local", [[8, 3, 0, 0], [0, 9, 2, 0], [1, 0, 6, 6]]).clients[
         "model"
     ]
@@ -51,7 +51,7 @@ def test_local_10_other_clients_data_change_nothing(federate):
     assert not torch.equal(first[1], other[1])
 
 
-def test_local_8_sends_nothing_and_is_scored_after_training(federate):
+def test_sends_nothing_and_is_scored_after_training(federate):
     played = federate("local")
     assert Local.primary == "post"
     assert played.server == {}
@@ -64,7 +64,7 @@ def test_local_8_sends_nothing_and_is_scored_after_training(federate):
     )
 
 
-def test_local_4_trains_only_in_rounds_of_its_cohort(federate):
+def test_trains_only_in_rounds_of_its_cohort(federate):
     played = federate("local", rounds=1, participation={"fraction": 0.4})
     untouched = (played.clients["model"] == played.prepared.setup.initial()).all(dim=1)
     assert untouched.sum() == 3

@@ -25,7 +25,7 @@ class Quadratic(MRMTL):
 
 
 @pytest.mark.slow
-def test_mr_mtl_10a_lambda_zero_is_local(federate):
+def test_lambda_zero_is_local(federate):
     free = federate({"name": "mr-mtl", "lam": 0.0}, **PART)
     local = federate("local", **PART)
     assert torch.equal(free.clients["model"], local.clients["model"])
@@ -33,7 +33,7 @@ def test_mr_mtl_10a_lambda_zero_is_local(federate):
     assert not torch.equal(pulled.clients["model"], local.clients["model"])
 
 
-def test_mr_mtl_10b_quadratics_by_hand(federate):
+def test_quadratics_by_hand(federate):
     """With λ = 1 the minimum of ½(θ − c_i)² + ½(θ − w̄)² is (c_i + w̄)/2, which one step
     of rate ½ reaches from anywhere: w_i = (0.5, 2.5) and w̄ = 1.5; then (1.25, 3.25) and
     2.25, then (1.625, 3.625) and 2.625; in the end w̄ = 3, w = (2, 4).
@@ -55,7 +55,7 @@ def test_mr_mtl_10b_quadratics_by_hand(federate):
 
 @pytest.mark.parametrize("weights", ["samples", "uniform"])
 @pytest.mark.parametrize("fraction", [1.0, 0.4])
-def test_mr_mtl_10c_the_anchor_is_the_mean_of_all_models(federate, weights, fraction):
+def test_the_anchor_is_the_mean_of_all_models(federate, weights, fraction):
     for rounds in (1, 3):
         played = federate(
             {"name": "mr-mtl", "weights": weights},
@@ -68,14 +68,7 @@ def test_mr_mtl_10c_the_anchor_is_the_mean_of_all_models(federate, weights, frac
         torch.testing.assert_close(played.server["model"], mean.float())
 
 
-def test_mr_mtl_3_floats(federate):
-    played = federate("mr-mtl", rounds=1)
-    width = played.prepared.setup.layout.width
-    assert (played.values["floats_down"][0] == width).all()
-    assert (played.values["clients/floats_up"][0] == width).all()
-
-
-def test_mr_mtl_8_own_models_are_scored_and_beside_them_the_mean(federate):
+def test_own_models_are_scored_and_beside_them_the_mean(federate):
     values = federate({"name": "mr-mtl", "lam": 0.0}).values
     local = federate("local").values
     for column in ("pre", "post"):

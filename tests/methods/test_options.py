@@ -15,7 +15,6 @@ from hpcfl.communication.communicator import OneProcess
 from hpcfl.communication.message import Mean
 from hpcfl.errors import RankFailure, UserError
 from hpcfl.experiment import config, plugins
-from hpcfl.methods.cwfedavg import CwFedAvg
 from hpcfl.methods.fedavg import FedAvg
 from hpcfl.methods.options import HOOKS, undeclared
 from hpcfl.simulation.prepare import prepare
@@ -42,20 +41,6 @@ def test_cwfedavg_with_averages_is_fedavg(federate):
 
 
 @pytest.mark.slow
-def test_class_wise_fedprox_without_a_pull_is_cwfedavg(federate):
-    assert (
-        federate(
-            {
-                "name": "fedprox",
-                "mu": 0.0,
-                "aggregation": "class-wise",
-            }
-        ).digest
-        == federate("cwfedavg").digest
-    )
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("name", MIXED)
 def test_class_wise_aggregation_changes_the_start_models(federate, name):
     average, class_wise = (
@@ -64,37 +49,6 @@ def test_class_wise_aggregation_changes_the_start_models(federate, name):
     assert "uploads" in class_wise.server and "uploads" not in average.server
     assert not torch.equal(class_wise.server["model"], average.server["model"])
     assert all(tensor.isfinite().all() for tensor in class_wise.server.values())
-
-
-@pytest.mark.parametrize(
-    "name",
-    [
-        "fedper",
-        "fedrep",
-        "fedrod",
-        "fedbabu",
-        "pfedme",
-        "fedcac",
-        "creff",
-        "cfl",
-        "ifca",
-        "scaffold",
-        "apfl",
-        "fedbn",
-        "fedadam",
-        "fedavgm",
-        "fedcp",
-        "feddbe",
-        "feddyn",
-        "fednova",
-        "fedpac",
-        "gpfl",
-        "q-ffl",
-    ],
-)
-def test_methods_that_do_not_average_a_whole_model_have_no_such_option(federate, name):
-    with pytest.raises(UserError, match=r"unknown key 'method\.aggregation'"):
-        federate({"name": name, "aggregation": "class-wise"})
 
 
 def refused(own: dict[str, str] | str, **sections) -> str:
@@ -164,13 +118,6 @@ class Knowing(FedAvg):
         return fleet.train(rows, variables=self.loss_variables(fleet, inbox))
 
 
-class Variation(CwFedAvg):
-    """Is class-wise by default and trains without the regulariser."""
-
-    def local_train(self, fleet, rows, inbox):
-        return fleet.train(rows)
-
-
 class Whole(FedAvg):
     """Plays a round by itself, and calls all hooks that ALA lives in."""
 
@@ -217,25 +164,11 @@ def test_hooks_that_may_leave_an_option_out_are_named():
     assert "Elsewhere.models = ('other',) has no 'model', whose statistics" in elsewhere
 
 
-def test_what_a_method_has_by_default_is_its_own_affair(federate):
-    """A variation of cwFedAvg may replace a hook that the option needs."""
-    name = f"{__name__}:Variation"
-    assert "uploads" in federate(name, rounds=1).server
-    assert "Variation.local_train" in refused({"name": name, "aggregation": "average"})
-
-
 @pytest.mark.parametrize("name", plugins.names("hpcfl.methods"))
 def test_built_in_methods_declare_the_options_that_they_have(name):
     for key in HOOKS:
         if key in kind(name).model_fields:
             assert undeclared(kind(name), key) is None, key
-
-
-def test_a_method_without_options_has_no_overlays():
-    for keys in ({}, {"ala": True}):
-        assert not config.parse(
-            {"method": {"name": "fedprox", **keys}}
-        ).method.overlays()
 
 
 @pytest.mark.slow

@@ -8,7 +8,7 @@ from test_pfedme import quadratic
 from hpcfl.methods.per_fedavg import PerFedAvg
 
 
-def test_per_fedavg_10a_alpha_zero_is_sgd_on_the_second_batches(make_fleet, rows_of):
+def test_alpha_zero_is_sgd_on_the_second_batches(make_fleet, rows_of):
     fleet, plain = make_fleet(), make_fleet()
     trained = PerFedAvg(name="per-fedavg", alpha=0.0, beta=0.2).local_train(
         fleet, rows_of(fleet), {}
@@ -28,7 +28,7 @@ def test_per_fedavg_10a_alpha_zero_is_sgd_on_the_second_batches(make_fleet, rows
     ("variant", "power"), [("first-order", 1), ("hessian-free", 2)]
 )
 @pytest.mark.parametrize("delta", [1e-3, 0.5])
-def test_per_fedavg_10b_on_a_quadratic(make_fleet, variant, power, delta):
+def test_on_a_quadratic(make_fleet, variant, power, delta):
     # f = ½aθ²: g = a(1 − αa)θ and c = a·g, so a step is θ(1 − βa(1 − αa)) or θ(1 − βa(1
     # − αa)²)
     a, alpha, beta = 2.0, 0.1, 0.3
@@ -46,7 +46,7 @@ def test_per_fedavg_10b_on_a_quadratic(make_fleet, variant, power, delta):
     )
 
 
-def test_per_fedavg_5_hessian_free_survives_a_tiny_gradient(make_fleet):
+def test_hessian_free_survives_a_tiny_gradient(make_fleet):
     """δg with δ = 1e-3 would vanish beside θ in float32; and no gradient at all is no
     step.
     """
@@ -68,7 +68,7 @@ def test_per_fedavg_5_hessian_free_survives_a_tiny_gradient(make_fleet):
 
 
 @pytest.mark.slow
-def test_per_fedavg_10c_evaluation_leaves_no_trace(federate):
+def test_evaluation_leaves_no_trace(federate):
     for model in ({"name": "mlp"}, {"name": "test_fedrep:Normed"}):
         scored, rarely = (
             federate("per-fedavg", rounds=3, model=model, evaluation={"every": every})
@@ -80,7 +80,7 @@ def test_per_fedavg_10c_evaluation_leaves_no_trace(federate):
         )
 
 
-def test_per_fedavg_9_is_scored_after_one_full_step_on_training_data(federate):
+def test_is_scored_after_one_full_step_on_training_data(federate):
     """With whole batches that is FedAvg's local model of round 1; the clients' test
     data play no part.
     """
@@ -98,27 +98,8 @@ def test_per_fedavg_9_is_scored_after_one_full_step_on_training_data(federate):
     )
 
 
-def test_per_fedavg_9_takes_as_many_steps_as_fedavg(make_fleet, rows_of):
-    for variant in ("first-order", "hessian-free"):
-        fleet = make_fleet([[24, 0, 0, 0]])  # 6 batches of 4
-        PerFedAvg(name="per-fedavg", variant=variant).local_train(
-            fleet, rows_of(fleet), {}
-        )
-        assert fleet.resources.lane_steps.computed == 6
-
-
-def test_per_fedavg_trains_clients_with_less_than_two_batches(make_fleet, rows_of):
-    fleet = make_fleet([[2, 1, 0, 0]])
-    assert not torch.equal(
-        PerFedAvg(name="per-fedavg").local_train(fleet, rows_of(fleet), {}),
-        rows_of(fleet),
-    )
-
-
 @pytest.mark.parametrize(("key", "score"), [("alpha", "pre"), ("beta", "post")])
-def test_per_fedavg_7_both_steps_are_the_learning_rate_of_the_round(
-    federate, key, score
-):
+def test_both_steps_are_the_learning_rate_of_the_round(federate, key, score):
     """One that is given does not decay: round 1 is the same, round 2 is not."""
     sections = {"rounds": 2, "training": {"lr": 0.2, "lr_decay": 0.5}}
     decays, given = (

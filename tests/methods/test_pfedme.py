@@ -17,18 +17,7 @@ def quadratic(curvature, centre=0.0):
     )
 
 
-def test_pfedme_10a_lambda_zero_never_moves_the_shared_model(federate):
-    played = federate({"name": "pfedme", "lam": 0.0})
-    assert torch.equal(played.server["model"], played.prepared.setup.initial())
-    assert (played.clients["personal"] != played.server["model"]).any(dim=1).all()
-
-
-def test_pfedme_10b_eta_lambda_one_makes_w_theta_after_every_batch(federate):
-    played = federate({"name": "pfedme", "lam": 10.0}, ONE, training={"lr": 0.1})
-    assert torch.equal(played.server["model"], played.clients["personal"][0])
-
-
-def test_pfedme_10c_many_inner_steps_reach_the_proximal_point(make_fleet):
+def test_many_inner_steps_reach_the_proximal_point(make_fleet):
     # f = ½a(θ − c)², a = 3, c = 2, λ = 5, w = −1: θ = (ac + λw)/(a + λ) = (6 − 5)/8 =
     # 0.125
     fleet = make_fleet([[4, 0, 0, 0]], lanes=1, lr=0.01)
@@ -47,7 +36,7 @@ def test_pfedme_10c_many_inner_steps_reach_the_proximal_point(make_fleet):
     np.testing.assert_allclose(message["model"].tensor, -0.94375, rtol=1e-5)
 
 
-def test_pfedme_4_by_hand(make_fleet):
+def test_by_hand(make_fleet):
     # f = ½·4·θ², w = 2, K = 2, η_p = 0.01, λ = 15, μ = 1, η = 0.02: θ₁ = 2 − 0.01(8 + 0
     # + 2) = 1.9;  θ₂ = 1.9 − 0.01(7.6 + 15(1.9 − 2) + 1.9) = 1.9 − 0.08 = 1.82; w = 2 −
     # 0.3·0.18 = 1.946
@@ -61,7 +50,7 @@ def test_pfedme_4_by_hand(make_fleet):
     np.testing.assert_allclose(message["model"].tensor, 1.946, rtol=1e-5)
 
 
-def test_pfedme_4_theta_starts_at_w_and_goes_on_from_batch_to_batch(make_fleet):
+def test_theta_starts_at_w_and_goes_on_from_batch_to_batch(make_fleet):
     # two batches of f = ½θ², K = 1, η_p = 0.1, λ = 1, η = 0.5, w = 1: θ = 1 − 0.1 =
     # 0.9, w = 1 − 0.5·0.1 = 0.95;  θ = 0.9 − 0.1(0.9 + (0.9 − 0.95)) = 0.815, w = 0.95
     # − 0.5·0.135 = 0.8825
@@ -79,7 +68,7 @@ def test_pfedme_4_theta_starts_at_w_and_goes_on_from_batch_to_batch(make_fleet):
     np.testing.assert_allclose(message["model"].tensor, 0.8825, rtol=1e-6)
 
 
-def test_pfedme_5_beta_steps_and_extrapolates(cohort):
+def test_beta_steps_and_extrapolates(cohort):
     # w = 1, average 3.5: β = 0.5 gives 2.25, β = 2 gives 6, β = 1 the average itself
     for beta, expected in ((0.5, 2.25), (2.0, 6.0), (1.0, 3.5)):
         server = {"model": torch.ones(1)}
@@ -89,31 +78,12 @@ def test_pfedme_5_beta_steps_and_extrapolates(cohort):
         assert server["model"].item() == expected
 
 
-def test_pfedme_9_scores_theta_of_a_copy_of_its_own(federate):
-    """θ is neither w_i nor the next w, and ``post`` is its score."""
-    played = federate("pfedme", ONE, rounds=2, training={"lr": 0.01})
-    assert PFedMe.primary == "post"
-    assert not torch.allclose(played.clients["personal"][0], played.server["model"])
-    values = played.values
-    assert values["clients/post/loss"][-2] == values["clients/pre/loss"][-1]
-    assert values["clients/pre/loss"][-1] != values["clients/global/loss"][-1]
-
-
-def test_pfedme_9_only_the_cohort_trains(federate):
-    played = federate(
-        "pfedme", rounds=1, training={"lr": 0.01}, participation={"fraction": 0.4}
-    )
-    moved = (played.clients["personal"] != played.prepared.setup.initial()).any(dim=1)
-    assert moved.sum() == 2
-    assert (np.isfinite(played.values["clients/post/loss"][0]) == moved.numpy()).all()
-
-
-def test_pfedme_9_warns_of_a_step_that_overshoots(federate):
+def test_warns_of_a_step_that_overshoots(federate):
     for lr, notes in ((0.05, 0), (0.1, 1)):
         prepared = federate("pfedme", rounds=1, training={"lr": lr}).prepared
         assert len(prepared.method.notes(prepared.setup)) == notes
 
 
-def test_pfedme_9_refuses_inner_steps_that_diverge(federate):
+def test_refuses_inner_steps_that_diverge(federate):
     with pytest.raises(UserError, match=r"personal_lr · lam = 3 must be below 2"):
         federate({"name": "pfedme", "personal_lr": 0.2})

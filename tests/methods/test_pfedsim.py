@@ -19,7 +19,7 @@ def setup(make_fleet):
     return make_fleet().setup
 
 
-def test_pfedsim_10a_a_warm_up_of_all_rounds_is_fedavg(federate):
+def test_a_warm_up_of_all_rounds_is_fedavg(federate):
     played = federate({"name": "pfedsim", "warmup": 1.0}, **PART)
     average = federate("fedavg", **PART)
     assert torch.equal(played.server["model"], average.server["model"])
@@ -31,7 +31,7 @@ def test_pfedsim_10a_a_warm_up_of_all_rounds_is_fedavg(federate):
         )
 
 
-def test_pfedsim_10b_weights_by_hand():
+def test_weights_by_hand():
     """ψ = (0.9999, ½, 0): −ln(1 − ψ) = 9.210, 0.693, 0, of 9.903: 0.930, 0.070, 0. A
     similarity of 1 counts as much as oneself.
     """
@@ -41,7 +41,7 @@ def test_pfedsim_10b_weights_by_hand():
     assert found[0, 2] == 0 and found[2].tolist() == [0, 0.5, 0.5]
 
 
-def test_pfedsim_5_similarity_by_hand():
+def test_similarity_by_hand():
     """Cosines of two classes' rows: 1 and 0 give ½, −1 and 1 give 0; lengths do not
     count, nor do rows of zeros.
     """
@@ -58,7 +58,7 @@ def test_pfedsim_5_similarity_by_hand():
     assert found.tolist() == expected
 
 
-def test_pfedsim_10c_clients_with_orthogonal_heads_keep_their_bodies(setup, rows_of):
+def test_clients_with_orthogonal_heads_keep_their_bodies(setup, rows_of):
     models = torch.randn(5, setup.layout.width)
     server = {"models": models, "similarity": torch.zeros(5, 5).double()}
     message = method().send(server, Audience(np.array([1, 4]), setup, 3))
@@ -67,24 +67,7 @@ def test_pfedsim_10c_clients_with_orthogonal_heads_keep_their_bodies(setup, rows
     assert torch.equal(message["head"], models[[1, 4], body.stop :])
 
 
-def test_pfedsim_10d_weights_sum_to_one_and_heads_are_the_own(setup):
-    generator = torch.Generator().manual_seed(0)
-    models = torch.randn(5, setup.layout.width, generator=generator)
-    alike = torch.rand(5, 5, generator=generator).double()
-    alike = (alike + alike.T).div(2).fill_diagonal_(0)
-    weights = attention(alike)
-    torch.testing.assert_close(weights.sum(dim=1), torch.ones(5).double())
-    assert (weights >= 0).all()
-    server = {"models": models, "similarity": alike}
-    ids = np.array([0, 3])
-    message = method().send(server, Audience(ids, setup, 3))
-    body = setup.layout.columns("body").stop
-    expected = weights[ids] @ models[:, :body].double()
-    torch.testing.assert_close(message["body"], expected.float())
-    assert torch.equal(message["head"], models[ids, body:])
-
-
-def test_pfedsim_5_only_pairs_that_meet_are_updated(setup):
+def test_only_pairs_that_meet_are_updated(setup):
     """Of clients 1 and 3; what is known of others stays, as do their models."""
     models = torch.zeros(5, setup.layout.width)
     before = torch.full((5, 5), 0.25).double()
@@ -108,7 +91,7 @@ def test_pfedsim_5_only_pairs_that_meet_are_updated(setup):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("warmup", "rounds"), [(0.0, 0), (0.5, 1), (0.67, 2)])
-def test_pfedsim_5_the_warm_ups_model_becomes_everybodys(federate, warmup, rounds):
+def test_the_warm_ups_model_becomes_everybodys(federate, warmup, rounds):
     """⌊share·3⌋ rounds are FedAvg's; in the next one all start from its model."""
     assert [
         method(warmup=warmup).warms_up(federate("fedavg").prepared.setup, round)
@@ -123,10 +106,3 @@ def test_pfedsim_5_the_warm_ups_model_becomes_everybodys(federate, warmup, round
     assert not np.allclose(
         played.values[column][rounds + 1], average.values[column][rounds + 1]
     )
-
-
-def test_pfedsim_3_floats(federate):
-    played = federate({"name": "pfedsim", "warmup": 0.5}, rounds=2)
-    width = played.prepared.setup.layout.width
-    assert (played.values["floats_down"][:2] == width).all()
-    assert (played.values["clients/floats_up"][:2] == width).all()
