@@ -29,11 +29,6 @@ from hpcfl.errors import UserError
 from hpcfl.experiment.plugins import nearest
 
 KEY = "adapter.names"
-# Python tries all ways in which an expression may match, and their number can be
-# unbounded. With these limits no name takes longer than half a second.
-LETTERS = 128  # of an expression, and of a name to match
-REPEATS = 3  # * + and {} in an expression, never behind a group
-CHOICES = 6  # | and ? in an expression
 
 
 @dataclass(frozen=True)
@@ -120,7 +115,7 @@ def renamed(tensors: Iterable[str], names: str | Rules) -> dict[str, list[Piece]
 
 def _pieces(tensor: str, rules: Sequence[_Rule]) -> dict[str, Piece]:
     """Return a tensor's pieces by the first matching rule."""
-    for rule in rules if len(tensor) <= LETTERS else ():
+    for rule in rules:
         pieces = rule.pieces(tensor)
         if pieces is not None:
             return pieces
@@ -144,26 +139,7 @@ def _rules(names: str | Rules) -> list[_Rule]:
 
 
 def _compiled(pattern: str) -> re.Pattern[str]:
-    """Compile a regular expression if its matching time is bounded. Raises UserError."""
-    # the pattern without escaped characters and sets
-    bare = re.sub(r"\\.", "x", pattern, flags=re.DOTALL)
-    bare = re.sub(r"\[\^?\]?[^\]]*\]", "x", bare)
-    repeats = len(re.findall(r"[*+{]", bare))
-    choices = len(re.findall(r"[|?]", bare.replace("(?:", "(")))
-    problem = ""
-    if len(pattern) > LETTERS:
-        problem = f"has {len(pattern)} letters; at most {LETTERS} are allowed"
-    elif re.search(r"\)[*+{]", bare):
-        problem = "repeats a group; only single letters and sets may be repeated"
-    elif re.search(r"\(\?[^:]", bare) or re.search(r"\\[1-9]", pattern):
-        problem = r"may have no groups but (…) and (?:…), and no \1"
-    elif repeats > REPEATS or choices > CHOICES:
-        problem = (
-            f"has {repeats} of * + {{}} and {choices} of | ?; at most {REPEATS} and "
-            f"{CHOICES} are allowed"
-        )
-    if problem:
-        raise UserError(f"{KEY}: '{pattern}' {problem}")
+    """Compile a regular expression. Raises UserError."""
     try:
         return re.compile(pattern)
     except (re.error, OverflowError) as error:

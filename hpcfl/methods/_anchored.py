@@ -9,7 +9,6 @@ minimise F_i alone.
 """
 
 from abc import abstractmethod
-from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -28,8 +27,8 @@ class Anchored(Blending):
     training.
     """
 
-    primary: ClassVar[str] = "post"
-    keeps: ClassVar[tuple[str, ...]] = ("ala",)
+    primary = "post"
+    keeps = ("ala",)
 
     @abstractmethod
     def strength(self) -> float:
@@ -75,8 +74,8 @@ class MixedAnchor(Anchored):
     z), up P.
     """
 
-    family: ClassVar[str] = "mixed on the server"
-    no_newcomers: ClassVar[str] = (
+    family = "mixed on the server"
+    no_newcomers = (
         "because what the server mixes for a client begins with what that client "
         "uploaded"
     )

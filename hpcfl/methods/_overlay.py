@@ -12,8 +12,6 @@ them:
 So the last overlay sees exactly the message that travels.
 """
 
-from typing import ClassVar
-
 from torch import Tensor
 
 from hpcfl.clients import Fleet
@@ -31,7 +29,7 @@ class Overlay:
         varying: as for a method, of the names in ``server_state``.
     """
 
-    varying: ClassVar[tuple[str, ...]] = ()
+    varying = ()
 
     def server_state(self, setup: Setup) -> State:
         """Return the overlay's part of the server's state before round 1."""

@@ -13,8 +13,7 @@ The cut is single linkage as in the paper; the published codes use complete link
 (methods-1.md §12, item 9). Averages are weighted by samples.
 """
 
-from collections.abc import Mapping
-from typing import Any, ClassVar, Literal
+from typing import Literal
 
 import torch
 from pydantic import Field, NonNegativeInt
@@ -38,9 +37,9 @@ class CFL(ServerModel):
     """
 
     reference = "Sattler et al., TNNLS 2020"
-    short: ClassVar[Mapping[str, Any]] = {"quiet_rounds": 0, "eps1": 10.0, "eps2": 0.0}
+    short = {"quiet_rounds": 0, "eps1": 10.0, "eps2": 0.0}
     family = "clusters of clients"
-    varying: ClassVar[tuple[str, ...]] = ("models", "norms")
+    varying = ("models", "norms")
     no_newcomers = "because its updates in the rounds of splitting would have said which cluster it is in"
     eps1: float = Field(
         0.4,

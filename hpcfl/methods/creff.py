@@ -15,9 +15,6 @@ Unlike FedNH's, the head has a bias exactly where the model's has one. The featu
 classes absent from the cohort stay unchanged.
 """
 
-from collections.abc import Mapping
-from typing import Any, ClassVar
-
 import torch
 from pydantic import Field, PositiveInt
 from torch import Tensor, nn
@@ -52,7 +49,7 @@ class CReFF(ServerModel):
     family = "one global model"
     reference = "Shang et al., IJCAI 2022"
     keeps = ("ala",)
-    short: ClassVar[Mapping[str, Any]] = {
+    short = {
         "features_each": 5,
         "match_steps": 3,
         "head_epochs": 3,

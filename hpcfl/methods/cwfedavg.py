@@ -13,8 +13,7 @@ the bias. A class without participants is left out of the mix; the code divides 
 code does not run with partial participation; here the formulas apply to the cohort.
 """
 
-from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field
 
@@ -32,7 +31,7 @@ class CwFedAvg(FedAvg):
 
     family = "mixed on the server"
     reference = "Lee & Choi, ICCV 2025"
-    short: ClassVar[Mapping[str, Any]] = {"layers": "all", "wdr": 1.0}
+    short = {"layers": "all", "wdr": 1.0}
     aggregation: Literal["average", "class-wise"] = Field(
         "class-wise", description="average is FedAvg"
     )

@@ -13,7 +13,7 @@ models' steps on the same mini-batch; here v_i has shuffles of its own. PFLlib r
 the larger of both models' accuracies.
 """
 
-from typing import ClassVar, Literal
+from typing import Literal
 
 from pydantic import Field, NonNegativeInt
 from torch import Tensor
@@ -36,8 +36,8 @@ class Ditto(FedAvg):
     reference = "Li et al., ICML 2021"
     keeps = ("ala", "aggregation")
     unheeded = ("optimizer", "momentum", "weight_decay")
-    models: ClassVar[tuple[str, ...]] = ("model", "personal")
-    inherited: ClassVar[tuple[str, ...]] = ("personal",)
+    models = ("model", "personal")
+    inherited = ("personal",)
     lam: float = Field(
         0.1,
         ge=0,

@@ -8,9 +8,6 @@ subset of the samples, not on a contiguous slice. Only participating clients sto
 result; the code overwrites all clients' models.
 """
 
-from collections.abc import Mapping
-from typing import Any, ClassVar
-
 from pydantic import Field, PositiveInt
 
 from hpcfl.methods.base import Layers, search
@@ -31,7 +28,7 @@ class FedALA(FedAvg):
 
     family = "blended by clients"
     reference = "Zhang et al., AAAI 2023"
-    short: ClassVar[Mapping[str, Any]] = {"most_epochs": 12, "share": 1.0}
+    short = {"most_epochs": 12, "share": 1.0}
     ala: bool = Field(True, description="without it this is FedAvg")
     eta: float = Field(
         1.0,

@@ -25,8 +25,7 @@ choices are (methods-3.md §10):
 * In a client's first round its old body is the initial one, as in their code.
 """
 
-from collections.abc import Mapping
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as functional
@@ -36,12 +35,11 @@ from torch import Tensor, nn
 from hpcfl.clients import Fleet, StepContext
 from hpcfl.clients.losses import Batch
 from hpcfl.communication.message import Inbox, Mean, Message
-from hpcfl.methods._shared_body import SharedBody
+from hpcfl.methods._shared_part import SharedBody
 from hpcfl.methods.base import Cohort, Setup, State, head_of, search
 from hpcfl.methods.fedproto import features
 from hpcfl.models import parts
 from hpcfl.rows import mixing
-from hpcfl.rows.layout import Group
 
 NONE = 1e-30  # a negligible weight beside any nonzero trace
 
@@ -56,11 +54,7 @@ class FedAS(SharedBody):
 
     primary = "post"
     reference = "Yang et al., CVPR 2024"
-    inherited: ClassVar[tuple[str, ...]] = ("model",)
-    trains: ClassVar[Mapping[Group, str]] = {
-        "body": "nothing would be shared",
-        "head": "nothing would be a client's own",
-    }
+    inherited = ("model",)
     align_epochs: NonNegativeInt = Field(
         1, description="epochs of the alignment to the own old features; 0 is without"
     )

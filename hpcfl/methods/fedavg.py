@@ -9,7 +9,7 @@ theirs up: ``w ← Σ_S N_i w_i / Σ_S N_i``. The result is ``pre``, before loca
 ``ServerModel``, the base of those whose clients start from a model of the server.
 """
 
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field
 from torch import Tensor, nn
@@ -35,13 +35,13 @@ class FedAvg(ServerModel):
     clients start from their mix of the class models (``options/class_wise.py``).
     """
 
-    keeps: ClassVar[tuple[str, ...]] = ("ala", "aggregation")
+    keeps = ("ala", "aggregation")
     aggregation: Literal["average", "class-wise"] = Field(
         "average",
         description="class-wise: clients get cwFedAvg's mix (output layer, WDR with λ = 10), not the mean",
     )
 
-    family: ClassVar[str] = "one global model"
+    family = "one global model"
     reference = "McMahan et al., AISTATS 2017"
 
     @property

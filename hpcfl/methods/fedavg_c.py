@@ -8,9 +8,6 @@ fine-tuning; its timings suggest about 14. A straggler does a part of both. So i
 ``pre`` has less fine-tuning, unless only the score uses it.
 """
 
-from collections.abc import Mapping
-from typing import Any, ClassVar
-
 from pydantic import Field, NonNegativeInt
 from torch import Tensor
 
@@ -29,7 +26,7 @@ class FedAvgC(FedAvg):
 
     reference = "baseline of Zhang et al., AAAI 2023"
     keeps = ("ala", "aggregation")
-    short: ClassVar[Mapping[str, Any]] = {"tune_epochs": 1}
+    short = {"tune_epochs": 1}
     tune_epochs: NonNegativeInt = Field(
         10,
         description="epochs of fine-tuning; 0 is the method without -C",

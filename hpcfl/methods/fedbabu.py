@@ -8,17 +8,15 @@ Its score is the column ``tuned``, the method's result. FedNH's and PFLlib's cod
 fine-tune each client's last local model instead, as here with ``tune_from = "local"``.
 """
 
-from collections.abc import Mapping
-from typing import Any, ClassVar, Literal
+from typing import Literal
 
 from pydantic import Field, NonNegativeInt
 from torch import Tensor
 
 from hpcfl.clients import Fleet
 from hpcfl.communication.message import Inbox
-from hpcfl.methods._shared_body import SharedBody
+from hpcfl.methods._shared_part import SharedBody
 from hpcfl.methods.base import Setup, State, search
-from hpcfl.rows.layout import Group
 
 
 class FedBABU(SharedBody):
@@ -29,9 +27,9 @@ class FedBABU(SharedBody):
     """
 
     primary = "tuned"
-    trains: ClassVar[Mapping[Group, str]] = {"body": "nothing would be shared"}
+    trains = {"body": "nothing would be shared"}
     reference = "Oh et al., ICLR 2022"
-    short: ClassVar[Mapping[str, Any]] = {"tune_epochs": 1, "tune_from": "local"}
+    short = {"tune_epochs": 1, "tune_from": "local"}
     tune_epochs: NonNegativeInt = Field(
         5,
         description="epochs of fine-tuning after the last round (FedNH 5, PFLlib 10)",

@@ -18,8 +18,7 @@ is computed in evaluation mode. The biases of both heads count, so that r_i = g 
 """
 
 import copy
-from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any
 
 import torch.nn.functional as functional
 from pydantic import Field
@@ -28,11 +27,11 @@ from torch import Tensor, nn
 from hpcfl.clients import Fleet, StepContext, evaluate_at
 from hpcfl.clients.losses import Batch
 from hpcfl.communication.message import Inbox, Message
-from hpcfl.methods._private_part import PrivatePart
+from hpcfl.methods._shared_part import PrivatePart
 from hpcfl.methods.base import ClientModel, State, head_of, search
 from hpcfl.methods.fedphp import WIDTHS, discrepancy
 from hpcfl.models import parts
-from hpcfl.rows.layout import Group, Layout
+from hpcfl.rows.layout import Layout
 
 EDGE = (
     1e-7  # distance of uniform numbers from 0 and 1, because their logarithms are taken
@@ -49,10 +48,8 @@ class FedCP(PrivatePart):
     """
 
     reference = "Zhang et al., KDD 2023"
-    trains: ClassVar[
-        Mapping[Group, str]
-    ] = {}  # head and gate are shared even without a trained body
-    short: ClassVar[Mapping[str, Any]] = {"noise": True}
+    trains = {}  # head and gate are shared even without a trained body
+    short = {"noise": True}
     lam: float = Field(
         5.0,
         ge=0,

@@ -15,8 +15,7 @@ authors' code averages m̂ over mini-batches, but with the weight 1 for the last
 its experiments. That is the formula here (methods-3.md §7, item 9).
 """
 
-from collections.abc import Mapping
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as functional
@@ -26,7 +25,7 @@ from torch import Tensor, nn
 from hpcfl.clients import Fleet
 from hpcfl.clients.losses import CROSS_ENTROPY, Batch
 from hpcfl.communication.message import Inbox, Mean, Message
-from hpcfl.methods._private_part import PrivatePart
+from hpcfl.methods._shared_part import PrivatePart
 from hpcfl.methods.base import (
     Audience,
     ClientModel,
@@ -38,7 +37,7 @@ from hpcfl.methods.base import (
 )
 from hpcfl.methods.fedproto import features
 from hpcfl.models import parts
-from hpcfl.rows.layout import Group, Layout
+from hpcfl.rows.layout import Layout
 
 
 class PersonalBias(nn.Module):
@@ -66,9 +65,7 @@ class FedDBE(PrivatePart):
         "its mean feature is that of the first round's clients, which all start from "
         "the initial model"
     )
-    trains: ClassVar[
-        Mapping[Group, str]
-    ] = {}  # the head is shared even without a trained body
+    trains = {}  # the head is shared even without a trained body
     kept = "bias"
     kappa: float = Field(
         50.0,

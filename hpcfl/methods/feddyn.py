@@ -17,8 +17,7 @@ paper has one α. Its limit on the gradient's norm includes the linear term;
 because the server adds h̄ for every α.
 """
 
-from collections.abc import Mapping
-from typing import Any, ClassVar, Literal
+from typing import Literal
 
 import torch
 from pydantic import Field
@@ -46,7 +45,7 @@ class FedDyn(ServerModel):
         "its server adds up how far clients move away from its model, and a client that "
         "is late moves away from another one"
     )
-    short: ClassVar[Mapping[str, Any]] = {"alpha_by": "samples"}
+    short = {"alpha_by": "samples"}
     weights: Literal["samples", "uniform"] = Field(
         "uniform", description="weights of the clients in averages"
     )

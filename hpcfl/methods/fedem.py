@@ -19,8 +19,7 @@ bounds their gradients together.
 """
 
 import copy
-from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from pydantic import Field, PositiveInt
@@ -58,7 +57,7 @@ class FedEM(ServerModel):
 
     family = "mixture of models"
     reference = "Marfoq et al., NeurIPS 2021"
-    short: ClassVar[Mapping[str, Any]] = {"components": 2}
+    short = {"components": 2}
     components: PositiveInt = Field(
         3,
         description="number L of components; 1 is FedAvg",

@@ -15,9 +15,6 @@ here. The server's mini-batches are as large as the clients'. Without any featur
 stays unchanged.
 """
 
-from collections.abc import Mapping
-from typing import Any, ClassVar
-
 import torch
 import torch.nn.functional as functional
 from pydantic import Field, NonNegativeInt
@@ -28,7 +25,7 @@ from hpcfl.clients import Fleet
 from hpcfl.clients.synthetic import batches, stochastic_descent
 from hpcfl.communication.message import Field as Sent
 from hpcfl.communication.message import Inbox, Message
-from hpcfl.methods._shared_head import SharedHead
+from hpcfl.methods._shared_part import SharedHead
 from hpcfl.methods.base import Cohort, State, head_of, search
 from hpcfl.methods.fedproto import features
 
@@ -41,7 +38,7 @@ class FedGH(SharedHead):
     """
 
     reference = "Yi et al., ACM MM 2023"
-    short: ClassVar[Mapping[str, Any]] = {"server_epochs": 3}
+    short = {"server_epochs": 3}
     server_lr: float = Field(
         0.01,
         gt=0,

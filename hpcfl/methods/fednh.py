@@ -14,8 +14,7 @@ The rows of V start orthonormal, which does not solve the text's eq. 1 (``protot
 before they are averaged, and weighted by class.
 """
 
-from collections.abc import Mapping
-from typing import Any, ClassVar, Literal
+from typing import Literal
 
 import torch
 import torch.nn.functional as functional
@@ -49,7 +48,7 @@ class FedNH(Method):
     family = "prototypes as head"
     primary = "post"
     reference = "Dai et al., AAAI 2023"
-    short: ClassVar[Mapping[str, Any]] = {"rho": 0.5}
+    short = {"rho": 0.5}
     weights: Literal["samples", "uniform"] = Field(
         "uniform", description="weights of the clients' bodies"
     )

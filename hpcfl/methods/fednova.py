@@ -20,9 +20,6 @@ not one. The server's momentum is one of parameters. The authors' is one of grad
 which differs if the learning rate falls.
 """
 
-from collections.abc import Mapping
-from typing import Any, ClassVar
-
 import torch
 from pydantic import Field
 from torch import Tensor
@@ -43,7 +40,7 @@ class FedNova(ServerModel):
     family = "one global model"
     reference = "Wang et al., NeurIPS 2020"
     keeps = ("ala",)
-    short: ClassVar[Mapping[str, Any]] = {"mu": 0.1, "server_momentum": 0.5}
+    short = {"mu": 0.1, "server_momentum": 0.5}
     mu: float = Field(
         0.0, ge=0, description="strength μ of FedProx's proximal term in local training"
     )

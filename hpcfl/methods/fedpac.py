@@ -22,8 +22,7 @@ products of the H_i, so that its matrix is never indefinite. The codes' workarou
 indefinite matrices are left out. A client outside the cohort keeps its head.
 """
 
-from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from pydantic import Field, NonNegativeInt
@@ -34,8 +33,7 @@ from hpcfl.clients.losses import CROSS_ENTROPY, Batch
 from hpcfl.communication.message import Field as Sent
 from hpcfl.communication.message import Inbox, Mean, Message
 from hpcfl.files import heartbeat
-from hpcfl.methods._private_part import PrivatePart
-from hpcfl.methods._shared_body import SharedBody
+from hpcfl.methods._shared_part import SharedBody
 from hpcfl.methods.base import Audience, Cohort, Setup, State, head_of, search
 from hpcfl.methods.fedproto import (
     aligned_loss,
@@ -47,7 +45,6 @@ from hpcfl.methods.fedproto import (
 )
 from hpcfl.models import parts
 from hpcfl.rows import mixing
-from hpcfl.rows.layout import Group
 
 LEAST_WEIGHT = 1e-3  # smallest weight of a head in a mix
 
@@ -64,8 +61,7 @@ class FedPAC(SharedBody):
     primary = "post"
     reference = "Xu et al., ICLR 2023"
     keeps = ("ala",)
-    short: ClassVar[Mapping[str, Any]] = {"head_lr": 0.1}
-    trains: ClassVar[Mapping[Group, str]] = PrivatePart.trains
+    short = {"head_lr": 0.1}
     lam: float = Field(
         1.0,
         ge=0,

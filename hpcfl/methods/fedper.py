@@ -14,7 +14,7 @@ averages the matrices A and keeps B and the classifier (adapters.md §4).
 from pydantic import Field
 from torch import Tensor
 
-from hpcfl.methods._private_part import PrivatePart
+from hpcfl.methods._shared_part import PrivatePart
 from hpcfl.rows import patterns
 from hpcfl.rows.layout import Layout
 

@@ -78,8 +78,8 @@ class FedPHP(FedAvg):
     reference = "Li et al., ECML-PKDD 2021"
     keeps = ("ala", "aggregation")
     needs_rounds: ClassVar[bool] = True
-    models: ClassVar[tuple[str, ...]] = ("model", "inherited")
-    inherited: ClassVar[tuple[str, ...]] = ("inherited",)
+    models = ("model", "inherited")
+    inherited = ("inherited",)
     mu: float = Field(
         0.9,
         ge=0,

@@ -16,8 +16,7 @@ constant and g·φ is part of the sum; each of these is missing in one known cod
 """
 
 import copy
-from collections.abc import Mapping
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as functional
@@ -27,10 +26,10 @@ from torch import Tensor, nn
 from hpcfl.clients import Fleet
 from hpcfl.clients.losses import Batch
 from hpcfl.communication.message import Inbox
-from hpcfl.methods._private_part import PrivatePart
+from hpcfl.methods._shared_part import PrivatePart
 from hpcfl.methods.base import ClientModel, head_of
 from hpcfl.models import parts
-from hpcfl.rows.layout import Group, Layout
+from hpcfl.rows.layout import Layout
 
 FLOOR = 1e-12  # smallest share, for absent classes
 
@@ -61,11 +60,9 @@ class FedRoD(PrivatePart):
     """
 
     primary = "post"
-    trains: ClassVar[
-        Mapping[Group, str]
-    ] = {}  # the generic head is shared even without a trained body
+    trains = {}  # the generic head is shared even without a trained body
     reference = "Chen & Chao, ICLR 2022"
-    short: ClassVar[Mapping[str, Any]] = {"personal": "hyper"}
+    short = {"personal": "hyper"}
     personal: Literal["linear", "hyper"] = Field(
         "linear", description="the personal head: a private layer, or a hypernetwork's"
     )

@@ -17,9 +17,6 @@ over coordinates too. The result is ``post``, as in FedProto. The next round's `
 scores the trained models with the new prototypes (methods-3.md §14).
 """
 
-from collections.abc import Mapping
-from typing import Any, ClassVar
-
 import torch
 import torch.nn.functional as functional
 from pydantic import Field, NonNegativeInt
@@ -46,7 +43,7 @@ class FedTGP(FedProto):
     """
 
     reference = "Zhang et al., AAAI 2024"
-    short: ClassVar[Mapping[str, Any]] = {"server_epochs": 3}
+    short = {"server_epochs": 3}
     lam: float = Field(
         10.0,
         ge=0,

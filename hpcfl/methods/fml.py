@@ -17,8 +17,7 @@ leave the meme without labels and v_i without a teacher. Both models are one row
 """
 
 import copy
-from collections.abc import Mapping
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import torch.nn.functional as functional
 from pydantic import Field
@@ -27,9 +26,9 @@ from torch import Tensor, nn
 from hpcfl.clients import Fleet
 from hpcfl.clients.losses import Batch
 from hpcfl.communication.message import Inbox
-from hpcfl.methods._private_part import PrivatePart
+from hpcfl.methods._shared_part import PrivatePart
 from hpcfl.methods.base import ClientModel, Setup, head_of, search
-from hpcfl.rows.layout import Group, Layout
+from hpcfl.rows.layout import Layout
 
 
 class FML(PrivatePart):
@@ -42,9 +41,7 @@ class FML(PrivatePart):
     primary = "post"
     family = "personal beside global"
     reference = "Shen et al., arXiv 2006.16765"
-    trains: ClassVar[
-        Mapping[Group, str]
-    ] = {}  # all trained parameters are in both models
+    trains = {}  # all trained parameters are in both models
     weights: Literal["samples", "uniform"] = Field(
         "uniform", description="weights of the clients' memes in the global model"
     )

@@ -19,8 +19,7 @@ Decay is a term of the loss, which is the same for plain steps. 10⁻¹² is add
 norm's root, because the root's slope at 0 is not a number.
 """
 
-from collections.abc import Mapping
-from typing import Any, ClassVar, cast
+from typing import Any, cast
 
 import torch
 import torch.nn.functional as functional
@@ -30,7 +29,7 @@ from torch import Tensor, nn
 from hpcfl.clients import Fleet
 from hpcfl.clients.losses import Batch
 from hpcfl.communication.message import Inbox
-from hpcfl.methods._private_part import PrivatePart
+from hpcfl.methods._shared_part import PrivatePart
 from hpcfl.methods.base import ClientModel, Setup, State, head_of, search
 from hpcfl.models import parts
 
@@ -68,7 +67,7 @@ class GPFL(PrivatePart):
     """
 
     reference = "Zhang et al., ICCV 2023"
-    short: ClassVar[Mapping[str, Any]] = {"lag": True}
+    short = {"lag": True}
     lam: float = Field(
         0.01,
         ge=0,

@@ -18,8 +18,7 @@ underflow. Of equally distant neighbours the first ones in the store count. No
 probability is below ``FLOOR``, because with λ = 1 losses would be infinite.
 """
 
-from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, Literal
 
 import torch
 from pydantic import Field, PositiveInt
@@ -46,7 +45,7 @@ class KNNPer(FedAvg):
 
     family = "one global model"
     reference = "Marfoq et al., ICML 2022"
-    short: ClassVar[Mapping[str, Any]] = {"neighbours": 3, "share": "tuned"}
+    short = {"neighbours": 3, "share": "tuned"}
     neighbours: PositiveInt = Field(
         10, description="number k of neighbours (the authors' script 7, FL-bench 5)"
     )

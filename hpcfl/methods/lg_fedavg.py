@@ -16,14 +16,11 @@ by samples, as the default here, so that a comparison with FedAvg isolates the m
 (methods-3.md §5).
 """
 
-from collections.abc import Mapping
-from typing import ClassVar
-
 from pydantic import Field
 
-from hpcfl.methods._shared_head import SharedHead
+from hpcfl.methods._shared_part import SharedHead
 from hpcfl.methods.base import Layers
-from hpcfl.rows.layout import Group, Layout
+from hpcfl.rows.layout import Layout
 
 
 class LGFedAvg(SharedHead):
@@ -34,7 +31,7 @@ class LGFedAvg(SharedHead):
     """
 
     reference = "Liang et al., arXiv 2001.01523"
-    trains: ClassVar[Mapping[Group, str]] = {"body": "nothing would be a client's own"}
+    trains = {"body": "nothing would be a client's own"}
     layers: Layers = Field(
         1,
         description='how many upper layers are shared, g (the authors 2 of 5); "all" is '

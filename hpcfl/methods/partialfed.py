@@ -16,8 +16,7 @@ decays each round, down to a floor because the draw overflows as T → 0. The cl
 PFLlib removed overwrites its learned strategy with each draw; here a_i accumulates.
 """
 
-from collections.abc import Mapping
-from typing import Any, ClassVar, Literal
+from typing import Literal
 
 import torch
 from pydantic import Field, NonNegativeInt
@@ -46,7 +45,7 @@ class PartialFed(FedAvg):
     family = "personal beside global"
     reference = "Sun et al., NeurIPS 2021"
     keeps = ("ala", "aggregation")
-    short: ClassVar[Mapping[str, Any]] = {"warmup": 1}
+    short = {"warmup": 1}
     unheeded = ("optimizer", "momentum", "weight_decay", "clip")
     draw: Literal["round", "batch"] = Field(
         "round", description="load before local training, or anew in every mini-batch"

@@ -14,8 +14,8 @@ Deviations (methods-2.md §1): the reference code adapts on test data, and twice
 relative to ‖g‖, because δg underflows for tiny gradients.
 """
 
-from collections.abc import Callable, Mapping
-from typing import Any, ClassVar, Literal
+from collections.abc import Callable
+from typing import Literal
 
 import torch
 from pydantic import Field
@@ -36,7 +36,7 @@ class PerFedAvg(FedAvg):
 
     reference = "Fallah et al., NeurIPS 2020"
     keeps = ("ala", "aggregation")
-    short: ClassVar[Mapping[str, Any]] = {"variant": "hessian-free"}
+    short = {"variant": "hessian-free"}
     unheeded = ("optimizer", "momentum", "weight_decay", "clip")
     variant: Literal["first-order", "hessian-free"] = Field(
         "first-order", description="how the second derivative is had"

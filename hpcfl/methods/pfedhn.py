@@ -19,8 +19,7 @@ code. There a client takes ``inner_steps`` = 50 mini-batches, each the first of 
 shuffle. Here it trains ``training.epochs`` unless this key is set.
 """
 
-from collections.abc import Mapping
-from typing import Any, ClassVar, Literal
+from typing import Literal
 
 import torch
 from pydantic import Field, NonNegativeInt, PositiveInt
@@ -49,10 +48,10 @@ class PFedHN(ServerModel):
 
     family = "made by the server"
     reference = "Shamsian et al., ICML 2021"
-    no_newcomers: ClassVar[str] = (
+    no_newcomers = (
         "because a client's model is made from an embedding that is learned with it"
     )
-    short: ClassVar[Mapping[str, Any]] = {"hidden": 8, "hidden_layers": 1}
+    short = {"hidden": 8, "hidden_layers": 1}
     weights: Literal["samples", "uniform"] = Field(
         "uniform", description="weights of the cohort's clients in the gradient"
     )

@@ -12,9 +12,6 @@ with w_i, so that w_i is scored. All clients train there, though only a cohort i
 averaged. Here θ, which is scored, is a row of its own, and only the cohort trains.
 """
 
-from collections.abc import Mapping
-from typing import Any, ClassVar
-
 import torch
 from pydantic import Field, PositiveInt, model_validator
 from torch import Tensor
@@ -37,7 +34,7 @@ class PFedMe(ServerModel):
     inherited = ("personal",)
     family = "personal beside global"
     reference = "Dinh et al., NeurIPS 2020"
-    short: ClassVar[Mapping[str, Any]] = {"lam": 5.0}
+    short = {"lam": 5.0}
     unheeded = ("optimizer", "momentum", "weight_decay", "clip")
     lam: float = Field(
         15.0,

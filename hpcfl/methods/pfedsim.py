@@ -17,8 +17,7 @@ warm-up hold w (methods-3.md §21). The warm-up depends on the number of rounds,
 finished run cannot be prolonged.
 """
 
-from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 import torch.nn.functional as functional
@@ -57,7 +56,7 @@ class PFedSim(ServerModel):
         "its clients' messages change after the warm-up, at the beginning of one round"
     )
     needs_rounds: ClassVar[bool] = True
-    short: ClassVar[Mapping[str, Any]] = {"warmup": 0.34}
+    short = {"warmup": 0.34}
     warmup: float = Field(
         0.5,
         ge=0,
@@ -66,7 +65,7 @@ class PFedSim(ServerModel):
         json_schema_extra=search([0.25, 0.5, 0.75], "around FL-bench"),
     )
 
-    varying: ClassVar[tuple[str, ...]] = ("models", "similarity")
+    varying = ("models", "similarity")
 
     def adapt(self, model: nn.Module) -> nn.Module:
         head_of(model, self.name, trained=True)

@@ -178,34 +178,7 @@ def _added(mask: Tensor) -> Tensor:
     return zeros.masked_fill(mask, -torch.inf)
 
 
-class _Layer(nn.Module):
-    """Common part of an encoder's and a decoder's layer."""
-
-    self_attn: nn.MultiheadAttention
-    dropout1: nn.Dropout
-    activation: Callable[[Tensor], Tensor]
-    linear1: nn.Linear
-    linear2: nn.Linear
-    dropout: nn.Dropout
-
-    def _attended(
-        self, x: Tensor, mask: Tensor | None, padding: Tensor | None, is_causal: bool
-    ) -> Tensor:
-        """Return the attention of a sequence to itself, after its dropout."""
-        result, _ = self.self_attn(x, x, x, padding, False, mask, is_causal=is_causal)
-        dropped: Tensor = self.dropout1(result)
-        return dropped
-
-    def _transformed(self, x: Tensor, dropout: nn.Module) -> Tensor:
-        """Apply the two linear layers and the dropout behind them."""
-        known = self.activation is functional.gelu
-        activation = gelu if known else self.activation
-        inner = self.dropout(activation(self.linear1(x)))
-        result: Tensor = dropout(self.linear2(inner))
-        return result
-
-
-class TransformerEncoderLayer(_Layer, nn.TransformerEncoderLayer):
+class TransformerEncoderLayer(nn.TransformerEncoderLayer):
     """torch's encoder layer, without its fused operator in evaluation mode."""
 
     def forward(
@@ -220,50 +193,25 @@ class TransformerEncoderLayer(_Layer, nn.TransformerEncoderLayer):
         x = src
         if self.norm_first:
             x = x + self._attended(self.norm1(x), *given)
-            return x + self._transformed(self.norm2(x), self.dropout2)
+            return x + self._transformed(self.norm2(x))
         x = self.norm1(x + self._attended(x, *given))
-        result: Tensor = self.norm2(x + self._transformed(x, self.dropout2))
+        result: Tensor = self.norm2(x + self._transformed(x))
         return result
 
-
-class TransformerDecoderLayer(_Layer, nn.TransformerDecoderLayer):
-    """torch's decoder layer, with the attention of this module."""
-
-    def forward(
-        self,
-        tgt: Tensor,
-        memory: Tensor,
-        tgt_mask: Tensor | None = None,
-        memory_mask: Tensor | None = None,
-        tgt_key_padding_mask: Tensor | None = None,
-        memory_key_padding_mask: Tensor | None = None,
-        tgt_is_causal: bool = False,
-        memory_is_causal: bool = False,
+    def _attended(
+        self, x: Tensor, mask: Tensor | None, padding: Tensor | None, is_causal: bool
     ) -> Tensor:
-        """Compute torch's forward pass, with torch's arguments and result."""
-        given = (tgt_mask, tgt_key_padding_mask, tgt_is_causal)
+        """Return the attention of a sequence to itself, after its dropout."""
+        result, _ = self.self_attn(x, x, x, padding, False, mask, is_causal=is_causal)
+        dropped: Tensor = self.dropout1(result)
+        return dropped
 
-        def attended_to_memory(x: Tensor) -> Tensor:
-            result = self.multihead_attn(
-                x,
-                memory,
-                memory,
-                memory_key_padding_mask,
-                False,
-                memory_mask,
-                is_causal=memory_is_causal,
-            )
-            dropped: Tensor = self.dropout2(result[0])
-            return dropped
-
-        x = tgt
-        if self.norm_first:
-            x = x + self._attended(self.norm1(x), *given)
-            x = x + attended_to_memory(self.norm2(x))
-            return x + self._transformed(self.norm3(x), self.dropout3)
-        x = self.norm1(x + self._attended(x, *given))
-        x = self.norm2(x + attended_to_memory(x))
-        result: Tensor = self.norm3(x + self._transformed(x, self.dropout3))
+    def _transformed(self, x: Tensor) -> Tensor:
+        """Apply the two linear layers and the dropout behind them."""
+        known = self.activation is functional.gelu
+        activation = gelu if known else self.activation
+        inner = self.dropout(activation(self.linear1(x)))
+        result: Tensor = self.dropout2(self.linear2(inner))
         return result
 
 
@@ -285,34 +233,4 @@ class TransformerEncoder(nn.TransformerEncoder):
         x = src
         for layer in self.layers:
             x = layer(x, mask, src_key_padding_mask, is_causal=bool(is_causal))
-        return x if self.norm is None else self.norm(x)
-
-
-class TransformerDecoder(nn.TransformerDecoder):
-    """torch's decoder, without its branches on the values of masks."""
-
-    def forward(
-        self,
-        tgt: Tensor,
-        memory: Tensor,
-        tgt_mask: Tensor | None = None,
-        memory_mask: Tensor | None = None,
-        tgt_key_padding_mask: Tensor | None = None,
-        memory_key_padding_mask: Tensor | None = None,
-        tgt_is_causal: bool | None = None,
-        memory_is_causal: bool = False,
-    ) -> Tensor:
-        """Compute torch's forward pass, with torch's arguments and result."""
-        x = tgt
-        for layer in self.layers:
-            x = layer(
-                x,
-                memory,
-                tgt_mask,
-                memory_mask,
-                tgt_key_padding_mask,
-                memory_key_padding_mask,
-                bool(tgt_is_causal),
-                memory_is_causal,
-            )
         return x if self.norm is None else self.norm(x)

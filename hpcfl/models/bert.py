@@ -9,7 +9,6 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from hpcfl.models.transformer import (
-    Block,
     Depth,
     Dropout,
     Heads,
@@ -121,20 +120,18 @@ class Bert(Transformer):
             tokens, positions, types, width, dropout, norm_eps, first_position
         )
 
-        def block() -> Block:
-            return Block(
-                width,
-                heads,
-                each,
-                hidden,
-                dropout,
-                norm_first=False,
-                attention_dropout=dropout,
-                inner_dropout=False,
-                norm_eps=norm_eps,
-            )
-
-        self.add_blocks(depth, block)
+        self.add_blocks(
+            depth,
+            width,
+            heads,
+            each,
+            hidden,
+            dropout,
+            norm_first=False,
+            attention_dropout=dropout,
+            inner_dropout=False,
+            norm_eps=norm_eps,
+        )
         self.pooler = Pooler(width, dropout)
         self.head = nn.Linear(width, classes)
 

@@ -6,7 +6,6 @@ from torch import Tensor, nn
 
 from hpcfl.models.attention import causal
 from hpcfl.models.transformer import (
-    Block,
     Depth,
     Dropout,
     Heads,
@@ -54,10 +53,7 @@ class CharTransformer(Transformer):
         self.embedding = Tokens(tokens, width)
         self.positions = Positions(shape[0], width, class_token=False, dropout=dropout)
 
-        def block() -> Block:
-            return Block(width, heads, head_width, hidden, dropout, bias=False)
-
-        self.add_blocks(depth, block)
+        self.add_blocks(depth, width, heads, head_width, hidden, dropout, bias=False)
         self.norm = nn.LayerNorm(width)
         self.head = nn.Linear(width, classes)
 

@@ -7,7 +7,6 @@ from torch import Tensor, nn
 
 from hpcfl.models.attention import causal, gelu_by_tanh
 from hpcfl.models.transformer import (
-    Block,
     Depth,
     Dropout,
     Heads,
@@ -60,19 +59,17 @@ class GPT(Transformer):
         self.wpe = Tokens(positions, width)
         self.dropout = nn.Dropout(dropout)
 
-        def block() -> Block:
-            return Block(
-                width,
-                heads,
-                each,
-                hidden,
-                dropout,
-                activation=gelu_by_tanh,
-                attention_dropout=dropout,
-                inner_dropout=False,
-            )
-
-        self.add_blocks(depth, block)
+        self.add_blocks(
+            depth,
+            width,
+            heads,
+            each,
+            hidden,
+            dropout,
+            activation=gelu_by_tanh,
+            attention_dropout=dropout,
+            inner_dropout=False,
+        )
         self.ln_f = nn.LayerNorm(width)
         self.head = nn.Linear(width, classes)
 

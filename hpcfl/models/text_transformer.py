@@ -4,7 +4,6 @@ from torch import Tensor, nn
 from torch.nn.functional import relu
 
 from hpcfl.models.transformer import (
-    Block,
     Depth,
     Dropout,
     Heads,
@@ -52,19 +51,17 @@ class TextTransformer(Transformer):
         self.embedding = Tokens(tokens, width)
         self.positions = Positions(shape[0], width, class_token=True, dropout=dropout)
 
-        def block() -> Block:
-            return Block(
-                width,
-                heads,
-                each,
-                hidden,
-                dropout,
-                norm_first=False,
-                activation=relu,
-                attention_dropout=dropout,
-            )
-
-        self.add_blocks(depth, block)
+        self.add_blocks(
+            depth,
+            width,
+            heads,
+            each,
+            hidden,
+            dropout,
+            norm_first=False,
+            activation=relu,
+            attention_dropout=dropout,
+        )
         self.head = nn.Linear(width, classes)
 
     def features(self, x: Tensor) -> Tensor:

@@ -3,7 +3,7 @@ their initialisation.
 """
 
 from collections.abc import Callable
-from typing import Annotated
+from typing import Annotated, Any
 
 import torch
 from pydantic import Field, PositiveInt
@@ -211,10 +211,11 @@ class Transformer(nn.Module):
     width: int
     _blocks: list[str]
 
-    def add_blocks(self, depth: int, make: Callable[[], Block]) -> None:
+    def add_blocks(self, depth: int, *sizes: Any, **how: Any) -> None:
+        """Add ``depth`` blocks; the other arguments are those of ``Block``."""
         self._blocks = [f"block{number}" for number in range(1, depth + 1)]
         for name in self._blocks:
-            block = make()
+            block = Block(*sizes, **how)
             self.add_module(name, block)
             self.width = block.width
 

@@ -9,7 +9,6 @@ from torch import Tensor, nn
 
 from hpcfl.errors import UserError
 from hpcfl.models.transformer import (
-    Block,
     Depth,
     Dropout,
     Heads,
@@ -88,12 +87,16 @@ class ViT(Transformer):
         self.patches = Patches(shape[0], patch, width)
         self.positions = Positions(patches, width, class_token=True, dropout=dropout)
 
-        def block() -> Block:
-            return Block(
-                width, heads, head_width, hidden, dropout, bias=bias, norm_eps=norm_eps
-            )
-
-        self.add_blocks(depth, block)
+        self.add_blocks(
+            depth,
+            width,
+            heads,
+            head_width,
+            hidden,
+            dropout,
+            bias=bias,
+            norm_eps=norm_eps,
+        )
         self.norm = nn.LayerNorm(width, norm_eps)
         self.head = nn.Linear(width, classes)
 

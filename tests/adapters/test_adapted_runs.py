@@ -94,35 +94,6 @@ def test_the_same_bits_on_any_ranks_in_any_lanes_and_after_a_resume(tmp_path, ad
         assert found.digest == whole
 
 
-def test_with_a_fixed_the_mean_of_corrections_is_the_correction_of_means(federate):
-    """FFA-LoRA: Σ p_i B_i A = (Σ p_i B_i) A."""
-    played = federate("local", adapter={**LORA, "train_a": False}, rounds=1)
-    layout, module = played.prepared.setup.layout, played.prepared.setup.build()
-    assert layout.width == P - 2 * 5
-    layer = lora.layers(module)["hidden1"]
-    ups = layout.split(played.clients["model"])["hidden1.B"]
-    assert not torch.equal(ups[0], ups[1])
-    of_means = ups.mean(dim=0) @ layer.A
-    torch.testing.assert_close((ups @ layer.A).mean(dim=0), of_means)
-
-
-@pytest.mark.parametrize(
-    ("adapter", "method", "words"),
-    [
-        ({"kind": "head"}, "fedper", "body is frozen .adapter.kind = 'head'."),
-        (
-            {**LORA, "targets": ["nothing"]},
-            "fedavg",
-            "adapter.targets: 'nothing' matches",
-        ),
-        ({"kind": "lor"}, "fedavg", "adapter.kind = 'lor': must be .*'lora'"),
-    ],
-)
-def test_what_cannot_be_adapted_is_one_line(adapter, method, words):
-    with pytest.raises(UserError, match=words):
-        prepared_with(adapter, method)
-
-
 def test_keys_that_are_not_read_are_said_and_those_of_other_kinds_refused():
     notes = prepared_with({"kind": "none", "rank": 4}).notes
     assert "adapter.rank: not read with adapter.kind = 'none'" in notes

@@ -9,7 +9,7 @@ from torch.nn.functional import cross_entropy
 
 from hpcfl import adapters
 from hpcfl.adapters import lora
-from hpcfl.clients.execution import BatchedKernel, SerialKernel, Work
+from hpcfl.clients.execution import BatchedKernel, Work
 from hpcfl.clients.losses import Batch, shared
 from hpcfl.errors import UserError
 from hpcfl.experiment.sections import Adapter
@@ -169,18 +169,6 @@ def test_a_words_embedding_is_corrected_but_the_paddings():
     torch.testing.assert_close(layer(tokens), expected)
 
 
-def test_with_full_rank_and_a_the_identity_b_moves_as_the_weight_would():
-    """r = in, A = I, α = r: ∂L/∂B = (∂L/∂y)ᵀ(xAᵀ) = (∂L/∂y)ᵀx = ∂L/∂W, bit for bit."""
-    layer, x = nn.Linear(5, 3), torch.randn(7, 5)
-    y = torch.tensor([0, 1, 2, 0, 1, 2, 0])
-    cross_entropy(layer(x), y).backward()
-    full = layer.weight.grad.clone()
-    lora.correct(layer, "a", Adapter(kind="lora", rank=5, alpha=5.0))
-    nn.init.eye_(layer.A)
-    cross_entropy(layer(x), y).backward()
-    assert torch.equal(layer.B.grad, full)
-
-
 class Words(nn.Module):
     def __init__(self, padding=None, words=9):
         super().__init__()
@@ -243,19 +231,6 @@ def gradients(kernel, lanes, names, x, y):
     return found
 
 
-def adapted_with_samples(kind, samples):
-    """A model with corrections that are not zero, and samples for three lanes."""
-    if kind == "mlp":
-        return moved(mlp(**LORA)), torch.randn(3, samples, 5)
-    if kind == "words":
-        module = adapters.adapt(Words(), Adapter(kind="lora", targets=["*"], rank=2))
-        return moved(module), torch.randint(9, (3, samples, 7))
-    sizes = {"width": 8, "depth": 1, "heads": 2, "head_width": 4, "hidden": 8}
-    vit = ViT((1, 8, 8), 4, **sizes, dropout=0.0)
-    module = adapters.adapt(vit, Adapter(kind="lora"))
-    return moved(module), torch.randn(3, samples, 1, 8, 8)
-
-
 def test_the_paddings_row_is_trained_in_no_lane():
     """Beside a correction, where ``adapter.train`` names the embedding itself."""
     keys = Adapter(kind="lora", targets=["words"], train=["words"], rank=2)
@@ -278,42 +253,3 @@ def test_a_table_of_the_base_is_not_copied_for_every_lane():
     tied.hidden.weight = tied.words.weight = nn.Parameter(torch.randn(6, 5))
     tied = held(adapters.adapt(tied, Adapter(kind="head")))
     assert list(shared(tied, 3)) == ["words.weight", "hidden.bias"]
-
-
-@pytest.mark.parametrize("samples", [1, 2, 16])
-@pytest.mark.parametrize("kind", ["mlp", "vit", "words"])
-def test_lanes_above_one_base_are_those_with_own_copies_of_it_and_alone(kind, samples):
-    torch.manual_seed(1)
-    module, x = adapted_with_samples(kind, samples)
-    own = copy.deepcopy(module)
-    for parameter in own.parameters():
-        parameter.requires_grad_(True)
-    module = held(module)
-    names = of_parameters(module).names
-    lanes = {
-        name: value.detach() + torch.randn(3, *value.shape)
-        for name, value in module.named_parameters()
-    }
-    base = {
-        name: value.detach().expand(3, *value.shape).clone()
-        for name, value in constants.collect(module).items()
-    }
-    before = {name: value.clone() for name, value in constants.collect(module).items()}
-    y = torch.randint(4, (3, samples))
-    together = gradients(BatchedKernel(module, 3), lanes, names, x, y)
-    copies = gradients(BatchedKernel(own, 3), {**lanes, **base}, names, x, y)
-    for lane in range(3):
-        one = slice(lane, lane + 1)
-        mine = {name: value[one].clone() for name, value in lanes.items()}
-        alone = gradients(BatchedKernel(module, 3), mine, names, x[one], y[one])
-        serial = gradients(
-            SerialKernel(copy.deepcopy(module)), mine, names, x[one], y[one]
-        )
-        for name in names:
-            assert torch.equal(together[name][one], alone[name])
-            assert torch.equal(together[name], copies[name])
-            torch.testing.assert_close(
-                together[name][one], serial[name], rtol=1e-4, atol=1e-6
-            )
-    for name, value in constants.collect(module).items():
-        assert torch.equal(value, before[name])

@@ -1,6 +1,5 @@
 """The base of an adapter from files."""
 
-import hashlib
 import json
 import os
 import tomllib
@@ -13,13 +12,11 @@ from safetensors.torch import save_file
 
 from hpcfl.adapters import base
 from hpcfl.adapters.published import PUBLISHED
-from hpcfl.commands.check import check_file
 from hpcfl.communication.communicator import OneProcess
 from hpcfl.errors import UserError
 from hpcfl.experiment import config
 from hpcfl.experiment.sections import Adapter
 from hpcfl.models.mlp import MLP
-from hpcfl.report import configuration
 from hpcfl.rows import constants
 from hpcfl.simulation.prepare import prepare, refuse_other_frozen
 
@@ -154,13 +151,6 @@ def test_long_names_of_tensors_are_shortened(saved):
     assert len(str(caught.value)) < 1000 and "\n" not in str(caught.value)
 
 
-def test_one_number_has_no_pieces(saved):
-    names = NAMES | {"b": ["hidden1.bias", "more"]}
-    file = saved({"net.0.weight": BODY["net.0.weight"], "b": torch.tensor(1.0)})
-    with pytest.raises(UserError, match=r"'b' is float32 \[\] and .*'hidden1.bias'"):
-        read(kind="head", base=file, names=names)
-
-
 def test_many_names_are_a_line_and_what_an_adapter_trains_may_be_missing(saved):
     more = {f"more{number}": torch.ones(1) for number in range(7)}
     found = read(
@@ -250,20 +240,6 @@ def test_another_base_is_refused_with_its_file_and_both_digests(saved, tmp_path)
     words = rf"read from .*base\.safetensors, .*{prepared.frozen}, now {other.frozen}"
     with pytest.raises(UserError, match=words):
         refuse_other_frozen(other, {"frozen": prepared.frozen}, tmp_path)
-
-
-@pytest.mark.slow
-def test_check_prints_which_file_it_is(saved, tmp_path, capsys):
-    path = saved()
-    digest = hashlib.sha256((tmp_path / "base.safetensors").read_bytes()).hexdigest()
-    table = tiny.table("fedavg", adapter={"kind": "head", "base": path, "names": NAMES})
-    lines = configuration.toml(config.parse(table))
-    (tmp_path / "base.toml").write_text(lines)
-    check_file(tmp_path / "base.toml", [], OneProcess(), whole=True)
-    printed = capsys.readouterr().out
-    assert printed.startswith("data ") and lines in printed
-    line = f"{path}: SHA-256 {digest}, 2 tensors, 36 parameters, float32\n"
-    assert line in printed
 
 
 def test_the_tutorials_experiment_is_valid():

@@ -3,8 +3,6 @@
 import pytest
 import tiny
 import torch
-from in_threads import on_ranks
-from playing import play_on
 from safetensors.torch import save_file
 from torch import nn
 
@@ -84,19 +82,6 @@ def test_they_do_not_move_and_no_client_has_any(federate, file, adapter, buffers
         assert torch.equal(base_of(played.prepared)[name], tensors[name])
     assert not [name for name in played.state if "buffers" in name]
     assert played.prepared.resources.buffers.width == 0
-
-
-@pytest.mark.slow
-def test_the_same_bits_on_any_ranks_in_any_lanes_and_after_a_resume(tmp_path, file):
-    def play(folder, rounds, ranks=None, **runtime):
-        model = {**NORMALISED, "init": str(file[0])}
-        given = table(LORA, model=model, rounds=rounds, runtime=runtime)
-        return play_on(ranks or OneProcess(), tmp_path / folder, given).digest
-
-    whole = play("whole", 2)
-    play("resumed", 1)
-    assert play("resumed", 2) == whole
-    assert on_ranks(3, lambda ranks: play("three", 2, ranks)) == whole
 
 
 def test_a_norm_that_trains_its_bias_has_statistics_of_each_client():

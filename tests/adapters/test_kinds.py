@@ -203,45 +203,6 @@ def test_a_masks_prompt_sees_nothing_of_the_sequence():
     assert prompt.with_prompt(None, 3) is None
 
 
-@pytest.mark.parametrize(
-    "name", ["text-transformer", "char-transformer", "bert", "gpt"]
-)
-def test_a_prompt_of_words_is_the_text_with_these_words_in_front(name):
-    """Where no place has a vector of its own, so that it does not matter which it is."""
-    shape, keys = BUILT_IN[name]
-    longer = models.build(Model(name=name, options=keys), (shape[0] + 2,), 4)
-    module, x = built(name), samples_of(name)
-    for one in (module, longer):
-        for key, value in one.named_parameters():
-            if "position" in key or key.startswith("wpe"):
-                nn.init.zeros_(value)
-    same = {
-        key: value
-        for key, value in module.state_dict().items()
-        if "position" not in key
-    }
-    longer.load_state_dict(same, strict=False)
-    adapted(module, kind="prompt", tokens=2)
-    words = torch.tensor([7, 2]).expand(len(x), 2)
-    with torch.no_grad():
-        if name == "bert":
-            vectors = module.embeddings(words)[0]
-        else:
-            embedding = module.wte if name == "gpt" else module.embedding
-            vectors = embedding(words)[0]
-        module.prompt.copy_(vectors)
-    text = torch.cat([words, x], dim=1)
-    if name == "bert":
-        # which reads a text's first token: that of the text, not of the prompt
-        seen = longer.eval().through_blocks(
-            longer.embeddings(text), (text == 0)[:, None, None] * -1e30
-        )
-        expected = longer.head(longer.pooler(seen[:, 2:]))
-    else:
-        expected = longer.eval()(text)
-    torch.testing.assert_close(module(x), expected, rtol=0, atol=2e-6)
-
-
 @every_transformer
 def test_every_built_in_transformer_reads_a_prompt(name):
     module, x = adapted(built(name), kind="prompt", tokens=3), samples_of(name)
@@ -254,16 +215,6 @@ def test_every_built_in_transformer_reads_a_prompt(name):
     # a sample's logits do not depend on what is beside it
     assert torch.equal(module(x[:1]).argmax(), after[:1].argmax())
     torch.testing.assert_close(module(x[:1]), after[:1])
-
-
-def test_a_prompt_leaves_a_causal_model_causal():
-    module = adapted(built("char-transformer"), kind="prompt", tokens=3)
-    x = samples_of("char-transformer")
-    changed = x.clone()
-    changed[:, 4] = (x[:, 4] + 1) % 9
-    before, after = module.of_each_token(x), module.of_each_token(changed)
-    assert torch.equal(before[:, :4], after[:, :4])
-    assert not torch.equal(before[:, 4], after[:, 4])
 
 
 @pytest.mark.parametrize(
@@ -305,26 +256,6 @@ def test_what_cannot_be_adapted_by_these_kinds_is_one_line(module, keys, words):
     with pytest.raises(UserError, match=words) as caught:
         adapted(module, **keys)
     assert "\n" not in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("adapter", "words"),
-    [
-        (
-            {"kind": "prompt", "targets": ["a"]},
-            "targets .* 'lora' and 'bottleneck', not",
-        ),
-        (
-            {"kind": "lora", "width": 3},
-            "width belongs to kind = 'bottleneck', not 'lora'",
-        ),
-        ({"kind": "bottleneck", "tokens": 3}, "tokens belongs to kind = 'prompt', not"),
-        ({"kind": "prompt", "tokens": 0}, "adapter.tokens = 0: must be"),
-    ],
-)
-def test_a_key_of_another_kind_is_refused(adapter, words):
-    with pytest.raises(UserError, match=words):
-        config.parse({"adapter": adapter, "method": {"name": "fedavg"}})
 
 
 # ------------------------------------------------------------------------------- runs

@@ -4,7 +4,6 @@ import pytest
 import tiny
 import torch
 from in_threads import on_ranks
-from made_up import run as made
 from playing import play_on
 
 from hpcfl.commands import needs
@@ -12,7 +11,6 @@ from hpcfl.commands.run import run
 from hpcfl.communication.communicator import OneProcess
 from hpcfl.errors import UserError
 from hpcfl.experiment import config
-from hpcfl.report.arrangement import arrange
 from hpcfl.rows import constants
 from hpcfl.simulation.prepare import prepare
 
@@ -66,17 +64,6 @@ def test_features_and_heads_that_methods_call_themselves_are_mixed(federate, met
     assert any(not torch.equal(played[name], value) for name, value in plain.items())
 
 
-@pytest.mark.parametrize("adapter", [{"kind": "none"}, {"kind": "head"}])
-def test_convolutions_and_batch_norm_are_mixed_too(federate, adapter):
-    model = {"name": "tiny:layered", "kind": "convolution"}
-    precision = {"precision": "bf16"}
-    played = federate(
-        "fedavg", model=model, adapter=adapter, rounds=1, runtime=precision
-    )
-    for value in played.state.values():
-        assert value.dtype == torch.float32 and value.isfinite().all()
-
-
 @pytest.mark.slow
 def test_a_model_taken_out_is_of_torchs_own_layers_in_float32(played):
     run = played("fedavg", adapter=LORA, rounds=1, runtime={"precision": "bf16"})
@@ -99,11 +86,3 @@ def test_rounding_to_tf32_is_the_same_run_and_to_bfloat16_another_one():
     same = [config.parse(table(kind)).fingerprint() for kind in ("exact", "tf32")]
     assert same[0] == same[1] != config.parse(table()).fingerprint()
     assert "runtime" not in config.identity(config.parse(table("tf32")).resolved())
-
-
-@pytest.mark.slow
-def test_tables_hold_both_precisions_apart():
-    one, other = made(), made(accuracy=(0.5, 0.6))
-    other.config["runtime"] = {"device": "cpu", "precision": "bf16"}
-    found = arrange([one, other])
-    assert found.rows == ["fedavg", "fedavg precision=bf16"]

@@ -5,13 +5,10 @@ import math
 import numpy as np
 import pytest
 import torch
+from by_hand import quadratic
 
-from hpcfl.commands import run as running
-from hpcfl.communication.communicator import OneProcess
 from hpcfl.communication.message import Pool
-from hpcfl.errors import UserError
-from hpcfl.experiment import config
-from hpcfl.methods.apple import Apple, combined, shares
+from hpcfl.methods.apple import Apple, shares
 
 CLIENTS = 5
 
@@ -52,31 +49,6 @@ def test_unit_relations_that_stay_are_local(started, training):
     assert torch.equal(fleet.state["relations"], torch.eye(CLIENTS))
 
 
-def test_gradient_of_relations_by_finite_differences(started):
-    """One full batch and μ = 0: the relations move by −η₂ ∂F_i/∂a_ij."""
-    relations = (
-        torch.rand(
-            CLIENTS,
-            CLIENTS,
-            generator=torch.Generator().manual_seed(1),
-            dtype=torch.float64,
-        )
-        / 2
-    )
-    fleet, cores = started(relations.clone(), dtype=torch.float64, batch_size=100)
-    itself = torch.eye(CLIENTS).bool()
-
-    def losses(relations):
-        return fleet.loss_of(combined(relations, itself, cores, cores))
-
-    method(relation_lr=0.25, mu=0.0).update(fleet, inbox_of(cores))
-    slopes = (relations - fleet.state["relations"]) / 0.25
-    for j in range(CLIENTS):
-        step = torch.zeros_like(relations).index_fill(1, torch.tensor([j]), 1e-5)
-        numeric = (losses(relations + step) - losses(relations - step)) / 2e-5
-        torch.testing.assert_close(slopes[:, j], numeric, rtol=1e-5, atol=1e-8)
-
-
 def test_the_pull_fades_without_lag(make_fleet):
     """3 rounds in all: L = 1 gives (cos(πr/3) + 1)/2 for r = 0, 1, 2."""
     fading = [method(period=1.0).fading(make_fleet(round=round)) for round in (1, 2, 3)]
@@ -103,23 +75,6 @@ def test_cores_of_absent_clients_stay_and_are_still_sent(federate):
     assert second.values["floats_down"][1] == (len(present) - 1) * width
 
 
-@pytest.mark.slow
-def test_cannot_be_prolonged(tmp_path):
-    def run(rounds):
-        table = {
-            "rounds": rounds,
-            "partition": {"clients": 4},
-            "method": {"name": "apple"},
-        }
-        running.run(config.parse(table), tmp_path / "run", OneProcess())
-
-    run(1)
-    with pytest.raises(
-        UserError, match="begun for 1 and every round depends on that number"
-    ):
-        run(2)
-
-
 def test_relations_begin_at_the_shares_of_samples_and_cores_alike(federate):
     played = federate(
         {"name": "apple", "relation_lr": 0.0},
@@ -142,9 +97,7 @@ def test_mixes_anew_for_every_mini_batch_by_hand(make_fleet):
     fleet = make_fleet(
         [[8, 0, 0, 0], [8, 0, 0, 0]], lanes=1, lr=0.1, dtype=torch.float64
     )
-    fleet.loss = lambda model, batch, lane: sum(
-        p.square().sum() / 2 for p in model.parameters()
-    )
+    fleet.loss = quadratic()
     width, expected = fleet.layout.width, []
     given = torch.tensor([[0.6, 0.5], [0.2, 0.9]], dtype=torch.float64)
     for i in range(2):

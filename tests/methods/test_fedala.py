@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from hpcfl.clients import Fleet, heads
+from hpcfl.clients import Fleet
 from hpcfl.methods.options.ala import AdaptiveLocalAggregation
 
 FEW = [[8, 3, 0, 0], [0, 9, 2, 0]]
@@ -207,19 +207,6 @@ def test_stops_where_the_last_ten_losses_vary_less_than_the_threshold(
     )
 
 
-def test_takes_the_population_standard_deviation_as_the_reference_code(activated):
-    fleet, g, upper = activated(rounds=1)
-    losses = alone(fleet, g, upper, 0, lambda losses: len(losses) == 11)[1][-10:]
-    between = (np.std(losses) + np.std(losses, ddof=1)) / 2
-    assert epochs_of(fleet, g, threshold=between, eta=5.0)[0] == 11
-
-
-@pytest.mark.parametrize("activation", ["round", "own"])
-def test_is_off_in_the_first_round_and_later_runs_one_epoch(activated, activation):
-    assert epochs_of(*activated(rounds=0)[:2], activation=activation) == [0, 0]
-    assert epochs_of(*activated(rounds=2)[:2], activation=activation) == [1, 1]
-
-
 def test_counts_the_federations_rounds_or_a_clients_own(activated):
     """Clients that took part never, once and five times: Algorithm 1 has all of them
     converge in round 2 and learn for one epoch in round 3, in rounds of their own they
@@ -297,24 +284,3 @@ def test_learns_by_cross_entropy_whatever_the_objective(activated):
         AdaptiveLocalAggregation().adapt(fleet, g)
         weights.append(fleet.state["ala.weights"])
     assert torch.equal(*weights) and (weights[0] != 0.5).any()
-
-
-def test_learns_from_a_random_subset_that_stays_for_the_phase(activated, monkeypatch):
-    """Not from a slice of neighbours, as the reference code; 20 of 40 samples, another
-    half in another round. Their features are computed once, so that all epochs see the
-    same ones.
-    """
-    pools, run_once = [], heads.run_once
-    monkeypatch.setattr(
-        heads,
-        "run_once",
-        lambda *given: pools.append(set(given[3][0])) or run_once(*given),
-    )
-    for rounds in (1, 2):
-        fleet, g, _ = activated(counts=[[40, 0, 0, 0]], rounds=rounds)
-        AdaptiveLocalAggregation(share=0.5, most_epochs=12, threshold=0.0).adapt(
-            fleet, g
-        )
-    halves = [pool for pool in pools if len(pool) > 2]  # two samples are for a trial
-    assert [len(half) for half in halves] == [20, 20] and halves[0] != halves[1]
-    assert np.ptp(list(halves[0])) > 20

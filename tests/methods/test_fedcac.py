@@ -5,7 +5,6 @@ import pytest
 import torch
 from torch import nn
 
-from hpcfl.methods import fedcac
 from hpcfl.methods.fedcac import FedCAC, critical, groups, overlaps
 from hpcfl.rows import layout
 
@@ -26,16 +25,8 @@ def aggregated(cohort, models, masks, ids=None, clients=None, round=1, beta=100.
     return method.send(server, cohort(torch.ones(clients, 1), round=round + 1))["model"]
 
 
-def test_empty_masks_are_fedavg(federate):
-    part = {"participation": {"fraction": 0.6}}
-    played, average = (
-        federate({"name": "fedcac", "tau": 0.0}, **part),
-        federate("fedavg", **part),
-    )
-    assert torch.equal(played.server["model"], average.server["model"])
-    np.testing.assert_array_equal(
-        played.values["clients/pre/loss"], average.values["clients/pre/loss"]
-    )
+def test_empty_masks_are_fedavg(equal_runs):
+    equal_runs({"name": "fedcac", "tau": 0.0}, "fedavg", columns=("pre",))
 
 
 def test_overlap_of_unequal_sizes_may_be_asymmetric_and_negative():
@@ -148,30 +139,3 @@ def test_clients_outside_keep_their_marked_entries(cohort):
         [9.0, 9.0],
         [9.0, 9.0],
     ]
-
-
-@pytest.mark.slow
-def test_what_moved_is_measured_from_the_blended_start(federate, monkeypatch):
-    """With ``ala`` a client starts from a blend of what came down and its own model."""
-    seen, marks = [], fedcac.critical
-    monkeypatch.setattr(
-        fedcac,
-        "critical",
-        lambda layout, before, after, share: (
-            seen.append(before) or marks(layout, before, after, share)
-        ),
-    )
-    starts, train = [], FedCAC.local_train
-    monkeypatch.setattr(
-        FedCAC,
-        "local_train",
-        lambda self, fleet, rows, inbox: (
-            starts.append(rows.clone()) or train(self, fleet, rows, inbox)
-        ),
-    )
-    federate({"name": "fedcac", "ala": True}, rounds=3)
-    assert len(seen) == 3 and all(
-        torch.equal(*pair) for pair in zip(seen, starts, strict=True)
-    )
-    played = federate({"name": "fedcac", "ala": True}, rounds=3)
-    assert (played.clients["ala.weights"] != 1).any()

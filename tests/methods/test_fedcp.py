@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from hpcfl.clients.losses import Batch, Lane
-from hpcfl.methods._private_part import PrivatePart
+from hpcfl.methods._shared_part import PrivatePart
 from hpcfl.methods.fedcp import FedCP, contexts, separated
 from hpcfl.methods.fedphp import WIDTHS, discrepancy
 from hpcfl.models.mlp import MLP

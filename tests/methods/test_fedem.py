@@ -2,7 +2,6 @@
 
 import math
 
-import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -10,42 +9,16 @@ from torch import nn
 from hpcfl.clients.losses import Batch, Lane
 from hpcfl.methods.fedem import FedEM, mixed, responsibilities
 
-PART = {"participation": {"fraction": 0.6}}
-
 
 def method(**keys):
     return FedEM(name="fedem", **keys)
 
 
-class Twins(FedEM):
-    """FedEM whose components begin as the same draw."""
-
-    def server_state(self, setup):
-        return {"model": setup.initial()}
-
-
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
-def test_one_component_is_fedavg(federate, momentum):
-    sections = {**PART, "training": {"momentum": momentum}}
-    alone = federate({"name": "fedem", "components": 1}, **sections)
-    average = federate("fedavg", **sections)
-    assert torch.equal(alone.server["model"], average.server["model"])
-    np.testing.assert_allclose(
-        alone.values["clients/pre/loss"],
-        average.values["clients/pre/loss"],
-        rtol=1e-5,
-    )
+def test_one_component_is_fedavg(equal_runs, momentum):
+    one = {"name": "fedem", "components": 1}
+    alone, _ = equal_runs(one, "fedavg", training={"momentum": momentum})
     assert (alone.clients["mixture"] == 1).all()
-
-
-@pytest.mark.slow
-def test_equal_components_stay_equal(federate):
-    played = federate({"name": "test_fedem:Twins", "components": 2})
-    first, second = played.server["model"].chunk(2)
-    assert torch.equal(first, second)
-    assert (played.clients["mixture"] == 0.5).all()
-    other = federate({"name": "fedem", "components": 2}).clients["mixture"]
-    assert (other != 0.5).all()
 
 
 def test_expectation_by_hand():

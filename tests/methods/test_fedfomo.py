@@ -5,7 +5,6 @@ import numpy as np
 import pytest
 import torch
 
-from hpcfl.clients import scoring
 from hpcfl.communication.message import Pool
 from hpcfl.methods.fedfomo import FedFomo
 
@@ -169,27 +168,3 @@ def test_affinity_sums_signed_usefulness(cohort):
     method().aggregate(server, cohort(np.ones((2, 2)), ids=[0, 2]), uplink)
     assert server["affinity"].tolist() == [[2, -4, 0], [0, 1, 0], [2, 0, -1]]
     assert server["uploaded"].tolist() == [True, False, True]
-
-
-def test_validation_loss_is_a_mean_over_samples_in_evaluation_mode(
-    make_fleet, rows_of, monkeypatch
-):
-    """Ten samples in blocks of four; batch norm in training mode would take each
-    block's own statistics.
-    """
-    monkeypatch.setattr(scoring, "BLOCK", 4)
-    fleet = make_fleet([[7, 3, 0, 0]], model={"name": "tiny:normalised", "hidden": 6})
-    samples, rows, kept = (
-        fleet.resources.samples,
-        rows_of(fleet),
-        fleet.state["buffers.model"].clone(),
-    )
-    samples.parts["validation"] = samples.train
-    model = fleet.setup.build().eval()
-    model.load_state_dict(fleet.layout.split(rows[0]), strict=False)
-    x, y = samples.take(samples.train[0])
-    found = fleet.loss_of(Pool(rows, torch.tensor([[0]])), "validation")
-    torch.testing.assert_close(
-        found[0, 0].float(), torch.nn.functional.cross_entropy(model(x), y)
-    )
-    assert torch.equal(fleet.state["buffers.model"], kept)

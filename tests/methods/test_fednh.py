@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from hpcfl.methods.fednh import FedNH, normalised_features
+from hpcfl.methods.fednh import FedNH
 from hpcfl.models.heads import CosineHead
 
 
@@ -33,14 +33,6 @@ def test_prototypes_by_hand():
     expected = torch.tensor([0.5 + 1.5 / math.sqrt(10), 0.5 / math.sqrt(10)])
     torch.testing.assert_close(moved[0], expected / expected.norm())
     assert torch.equal(moved[1], old[1])
-
-
-def test_prototype_of_an_absent_class_stays_bit_for_bit(federate):
-    moved, initial = prototypes(
-        federate({"name": "fednh", "rho": 0.5}, [[5, 0, 3, 2], [1, 0, 0, 8]])
-    )
-    assert torch.equal(moved[1], initial[1])
-    assert (moved[[0, 2, 3]] != initial[[0, 2, 3]]).any(dim=1).all()
 
 
 def test_logits_stay_within_the_scale():
@@ -115,48 +107,3 @@ def test_travels_prototypes_of_held_classes_only(federate):
         body + 1 + held * (6 + 1) for held in (2, 3, 4)
     ]
     assert played.values["floats_down"][0] == played.prepared.setup.layout.width
-
-
-def test_prototypes_are_taken_in_evaluation_mode(make_fleet):
-    """Batch norm would otherwise see the pass's own statistics and move its running
-    ones.
-    """
-    fleet = make_fleet(model={"name": "tiny:normalised", "hidden": 6})
-    row, kept = fleet.setup.initial(), fleet.state["buffers.model"].clone()
-    means = fleet.class_means(row, normalised_features)
-    assert torch.equal(fleet.state["buffers.model"], kept)
-    model = (
-        fleet.setup.build().eval()
-    )  # running statistics as before round 1: mean 0, variance 1
-    torch.nn.utils.vector_to_parameters(
-        _module_order(fleet.layout, row, model), model.parameters()
-    )
-    for client in range(5):
-        x, y = fleet.resources.samples.take(fleet.resources.samples.train[client])
-        for c in y.unique():
-            torch.testing.assert_close(
-                means[client, c],
-                normalised_features(model, x[y == c], None).detach().mean(0),
-            )
-
-
-@pytest.mark.parametrize("name", ["fednh", "creff"])
-def test_prototypes_and_creffs_gradients_are_of_augmented_images(
-    make_fleet, monkeypatch, name
-):
-    """As in the reference code (protocols.md C): the pass over a class's samples varies
-    them as training does.
-    """
-    fleet = make_fleet()
-    varied = []
-    monkeypatch.setattr(
-        fleet.resources.samples,
-        "vary",
-        lambda pool, seed, *key: varied.append(key) or pool,
-    )
-    fleet.class_means(
-        fleet.setup.initial(),
-        normalised_features,
-        draws=(2, 3) if name == "creff" else None,
-    )
-    assert varied == [("class means", 1, client) for client in range(5)]

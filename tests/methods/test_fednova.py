@@ -40,15 +40,6 @@ def test_the_effective_steps_are_the_weights_of_the_gradients(make_fleet, moment
     np.testing.assert_allclose(effective, closed, rtol=1e-6)
 
 
-def test_five_steps_with_momentum_count_as_thirteen(make_fleet):
-    """Σ_t (1 − ρ^(5 − t + 1))/(1 − ρ) with ρ = 0.9: 1 + 1.9 + 2.71 + 3.439 + 4.0951."""
-    fleet = make_fleet([[4, 0, 0, 0]], momentum=0.9, epochs=5)
-    start = torch.zeros(1, fleet.layout.width)
-    method = FedNova(name="fednova")
-    *_, effective = method.counted(fleet, start, {"model": start[0]})
-    assert effective.item() == pytest.approx(13.1441, rel=1e-6)
-
-
 def test_with_equal_steps_it_is_fedavg(federate):
     for training in ({}, {"momentum": 0.5}):
         torch.testing.assert_close(

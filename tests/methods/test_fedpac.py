@@ -5,7 +5,6 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from test_fedrep import phases
 
 from hpcfl.methods import fedpac
 from hpcfl.methods.fedpac import FedPAC, collaboration, objective, simplex_minimum
@@ -20,21 +19,12 @@ def some():
     return means, variances
 
 
-def test_without_both_its_ideas_it_is_fedrep(federate):
+def test_without_both_its_ideas_it_is_fedrep(equal_runs):
     """Each client's head, which then stays as it was trained, lies on the server."""
-    alone = {
-        "name": "fedpac",
-        "lam": 0.0,
-        "collaborate": False,
-    }
-    part = {"participation": {"fraction": 0.6}}
-    found = federate(alone, **part)
-    other = federate({"name": "fedrep", "head_epochs": 1}, **part)
-    assert torch.equal(found.server["model"], other.server["model"])
+    alone = {"name": "fedpac", "lam": 0.0, "collaborate": False}
+    fedrep = {"name": "fedrep", "head_epochs": 1}
+    found, other = equal_runs(alone, fedrep, columns=("pre", "post", "global"))
     assert torch.equal(found.server["heads"], other.clients["head"])
-    for column in ("pre", "post", "global"):
-        name = f"clients/{column}/loss"
-        np.testing.assert_array_equal(found.values[name], other.values[name])
 
 
 def test_two_clients_by_hand():
@@ -97,25 +87,6 @@ def test_mean_and_variance_by_hand():
     torch.testing.assert_close(found["variance"], variances)
 
 
-@pytest.mark.parametrize("head_lr", [None, 0.5])
-def test_first_only_the_head_moves_then_only_the_body(federate, monkeypatch, head_lr):
-    method = {
-        "name": "fedpac",
-        "head_lr": head_lr,
-        "head_epochs": 2,
-    }
-    method = {key: value for key, value in method.items() if value is not None}
-    played, calls = phases(federate, monkeypatch, method=method, rounds=2)
-    layout = played.prepared.setup.layout
-    body, head = layout.columns("body"), layout.columns("head")
-    for (start, fitted), (again, ended) in zip(calls[::2], calls[1::2], strict=True):
-        assert torch.equal(fitted, again)
-        assert torch.equal(start[:, body], fitted[:, body])
-        assert torch.equal(fitted[:, head], ended[:, head])
-        assert (start[:, head] != fitted[:, head]).any(dim=1).all()
-        assert (fitted[:, body] != ended[:, body]).any(dim=1).all()
-
-
 def test_prototypes_and_heads_of_the_cohort_alone(federate, cohort, arrived):
     """Client 1 alone holds class 2, and class 3 nobody: of class 1 (3·1 + 1·5)/4 = 2.
 
@@ -154,13 +125,3 @@ def test_traffic(federate):
     up = played.values["clients/floats_up"][:3]
     expected = [[width + 1 + 2 * held * 6 for held in (2, 2, 1)]] * 3
     np.testing.assert_array_equal(up, expected)
-
-
-@pytest.mark.slow
-def test_the_pull_is_to_the_global_class_means(federate):
-    """There are none in round 1; then λ changes what bodies become."""
-    one, other = ({"name": "fedpac", "lam": lam} for lam in (0.0, 5.0))
-    first = [federate(method, rounds=1).server["model"] for method in (one, other)]
-    torch.testing.assert_close(*first)
-    later = [federate(method, rounds=2).server["model"] for method in (one, other)]
-    assert not torch.allclose(*later)

@@ -8,7 +8,7 @@ import torch
 from torch.nn.functional import cross_entropy
 
 from hpcfl.clients.losses import Batch, Lane
-from hpcfl.methods.fedproto import FedProto, features, nearest
+from hpcfl.methods.fedproto import FedProto, nearest
 from hpcfl.models.mlp import MLP
 
 COUNTS = [[8, 3, 0, 0], [0, 9, 2, 0], [1, 0, 6, 0]]
@@ -44,12 +44,9 @@ def aggregate(arrived, cohort):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("fraction", [1.0, 0.4])
-def test_lambda_zero_trains_as_local(federate, fraction):
-    sections = {"participation": {"fraction": fraction}}
-    free = federate({"name": "fedproto", "lam": 0.0}, **sections).clients["model"]
-    assert torch.equal(free, federate("local", **sections).clients["model"])
-    assert not torch.equal(free, federate("fedproto", **sections).clients["model"])
+def test_lambda_zero_trains_as_local(equal_runs):
+    free = {"name": "fedproto", "lam": 0.0}
+    equal_runs(free, "local", server=(), clients=("model",))
 
 
 def test_no_term_in_round_1(federate):
@@ -82,36 +79,6 @@ def test_mean_over_clients_that_hold_the_class(aggregate):
     assert server["present"].tolist() == [True, True, False]
 
 
-def test_a_class_missing_from_a_round_keeps_its_prototype(aggregate):
-    server = {
-        "prototypes": torch.tensor([[1.0, 1], [2, 2], [3, 3]]),
-        "present": torch.tensor([True, True, False]),
-    }
-    aggregate(server, [[0, 0, 4]], torch.tensor([[0.0, 0, 0, 0, 9, 9]]))
-    assert (
-        server["prototypes"].tolist() == [[1, 1], [2, 2], [9, 9]]
-        and server["present"].all()
-    )
-
-
-def test_a_class_of_one_client_has_that_clients_mean(federate):
-    """Only client 0 holds class 0: its prototype is the mean over its training samples
-    under its final model.
-    """
-    played = federate(
-        {"name": "fedproto"}, [[8, 3, 0, 0], [0, 9, 2, 0], [0, 1, 6, 0]], rounds=1
-    )
-    samples = played.prepared.resources.samples
-    x, y = samples.take(samples.train[0])
-    model = played.prepared.setup.build()
-    row = played.prepared.setup.layout.split(played.clients["model"][0])
-    model.load_state_dict(row)
-    torch.testing.assert_close(
-        played.server["prototypes"][0], model.features(x[y == 0]).mean(0)
-    )
-    assert played.server["present"].tolist() == [True, True, True, False]
-
-
 def test_predicts_the_nearest_present_prototype():
     model, x = (
         MLP((2,), 3, hidden=(2,)),
@@ -135,20 +102,6 @@ def test_before_the_first_exchange_the_classifier_predicts():
     model, x = MLP((5,), 3, hidden=(4,)), torch.randn(6, 5)
     lane = Lane(prototypes=torch.zeros(3, 4), present=torch.zeros(3, dtype=torch.bool))
     assert torch.equal(nearest(model, x, lane), model(x))
-
-
-def test_prototypes_come_from_the_trained_model(make_fleet, rows_of):
-    """One extra pass after training; accumulating features while the model moves gives
-    others.
-    """
-    fleet = make_fleet()
-    fleet.state["model"] = rows_of(fleet)
-    inbox = {
-        "prototypes": torch.zeros(4 * 6),
-        "present": torch.zeros(4, dtype=torch.bool),
-    }
-    sent = method().update(fleet, inbox)["prototypes"].tensor
-    torch.testing.assert_close(sent, fleet.class_means(fleet.state["model"], features))
 
 
 def test_floats(federate):

@@ -2,6 +2,7 @@
 
 import numpy as np
 import torch
+from by_hand import quadratic
 
 
 def objective(fleet, client, row, anchor, mu):
@@ -40,9 +41,7 @@ def test_proximal_step_by_hand(make_fleet):
     # w = 2, anchor 0.5, F(w) = ½w², μ = 3, γ = 0.1: w − γ(w + μ(w − 0.5)) = 2 − 0.1(2 +
     # 4.5) = 1.35
     fleet = make_fleet([[1, 0, 0, 0]], lr=0.1, lanes=1)
-    fleet.loss = lambda model, batch, lane: sum(
-        p.square().sum() / 2 for p in model.parameters()
-    )
+    fleet.loss = quadratic()
     width = fleet.layout.width
     ended = fleet.train(
         torch.full((width,), 2.0), proximal=(3.0, torch.full((width,), 0.5))

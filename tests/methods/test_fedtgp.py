@@ -9,8 +9,6 @@ import torch
 from hpcfl.methods.base import Cohort
 from hpcfl.methods.fedtgp import FedTGP, contrast, generated
 
-PART = {"participation": {"fraction": 0.6}}
-
 
 def method(**keys):
     return FedTGP(name="fedtgp", **keys)
@@ -24,18 +22,9 @@ def network_of(server):
     }
 
 
-def test_lambda_zero_trains_as_local(federate):
-    free = federate(
-        {
-            "name": "fedtgp",
-            "lam": 0.0,
-            "server_epochs": 1,
-        },
-        **PART,
-    )
-    assert torch.equal(
-        free.clients["model"], federate("local", **PART).clients["model"]
-    )
+def test_lambda_zero_trains_as_local(equal_runs):
+    free = {"name": "fedtgp", "lam": 0.0, "server_epochs": 1}
+    equal_runs(free, "local", server=(), clients=("model",))
 
 
 def test_no_term_in_round_1_and_every_class_afterwards(federate):

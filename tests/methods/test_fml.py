@@ -112,25 +112,6 @@ def test_own_models_never_leave(federate):
     assert (played.values["clients/floats_up"][0] == width).all()
 
 
-@pytest.mark.slow
-def test_own_model_is_scored_and_beside_it_the_global_one(federate):
-    """With labels alone the columns are those of Local and of FedAvg."""
-    values = federate(
-        {
-            "name": "fml",
-            "alpha": 1.0,
-            "beta": 1.0,
-        }
-    ).values
-    average, local = federate(UNIFORM).values, federate("local").values
-    for column, others in (("pre", local), ("post", local), ("global", average)):
-        torch.testing.assert_close(
-            torch.from_numpy(values[f"clients/{column}/correct"]),
-            torch.from_numpy(others[f"clients/{column}/correct"]),
-            equal_nan=True,
-        )
-
-
 def test_says_that_averaged_statistics_are_shared(federate):
     part = {"rounds": 1, "model": {"name": "tiny:normalised"}}
     played = federate("fml", **part, training={"buffers": "average"})

@@ -123,32 +123,6 @@ def is_as_a_layer_that_torch_does_not_know(frozen, unknown):
         np.testing.assert_array_equal(frozen.values[floats], unknown.values[floats])
 
 
-@pytest.mark.parametrize("lanes", [1, 3])
-def test_a_client_trains_as_by_torchs_own_optimiser(make_fleet, lanes):
-    """One full batch, so that the order of samples does not matter."""
-    fleet = make_fleet(
-        lanes=lanes,
-        model=named("lora"),
-        batch_size=100,
-        epochs=3,
-    )
-    rows = fleet.setup.initial()
-    trained = fleet.train(rows)
-    samples = fleet.resources.samples
-    for client in range(len(fleet.ids)):
-        model = fleet.setup.build()
-        for name, tensor in fleet.layout.split(rows).items():
-            model.get_parameter(name).data.copy_(tensor)
-        optimiser = torch.optim.SGD(model.parameters(), lr=0.1)
-        x, y = samples.take(samples.train[client])
-        for _ in range(3):
-            optimiser.zero_grad()
-            torch.nn.functional.cross_entropy(model(x), y).backward()
-            optimiser.step()
-        for name, tensor in fleet.layout.split(trained[client]).items():
-            torch.testing.assert_close(tensor, model.get_parameter(name).data)
-
-
 class Pulled(FedAvg):
     """README's method of one's own, whose loss reads all parameters of its model."""
 

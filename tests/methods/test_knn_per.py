@@ -2,11 +2,10 @@
 
 import math
 
-import numpy as np
 import pytest
 import torch
 
-from hpcfl.methods.knn_per import KNNPer, features_and_logits
+from hpcfl.methods.knn_per import KNNPer
 
 EVERY = torch.ones(1, 3, dtype=torch.bool)
 
@@ -16,19 +15,10 @@ def method(**keys):
 
 
 @pytest.mark.slow
-def test_lambda_zero_is_fedavg(federate):
-    half = {"participation": {"fraction": 0.6}}
-    plain = federate({"name": "knn-per", "share": 0}, **half)
-    mixed, average = federate("knn-per", **half), federate("fedavg", **half)
-    assert plain.digest == mixed.digest == average.digest
-    for column in ("pre", "post", "global"):
-        key = f"clients/{column}/loss"
-        np.testing.assert_array_equal(plain.values[key], average.values[key])
-    key = "clients/global/loss"
-    np.testing.assert_array_equal(mixed.values[key], average.values[key])
-    assert (
-        mixed.values["clients/pre/loss"] != average.values["clients/pre/loss"]
-    ).all()
+def test_lambda_zero_is_fedavg(equal_runs):
+    columns = "pre", "post", "global"
+    equal_runs({"name": "knn-per", "share": 0}, "fedavg", columns=columns)
+    equal_runs("knn-per", "fedavg", columns=("global",))
 
 
 def test_the_nearest_of_its_own_samples_is_itself(make_fleet, rows_of):
@@ -124,20 +114,6 @@ def test_a_tuned_share_is_the_smallest_of_the_best():
     assert tuned([0, 1]) == 0.4
     assert tuned([2, 3]) == tuned([0, 1, 2, 3]) == 0
     assert tuned([0]) == 0  # of which nothing is left
-
-
-def test_shares_are_each_clients_own(make_fleet, rows_of):
-    fleet = make_fleet()
-    rows = rows_of(fleet)
-    own = method(share="tuned", neighbours=1)
-    model = own.client_model(fleet, {}, rows, False)
-    found, labels, held = fleet.outputs(rows, features_and_logits)
-    expected = [
-        own.tuned(found[i, :, :6], labels[i], held[i], found[i, :, 6:])
-        for i in range(5)
-    ]
-    assert model.variables["share"][:, 0].tolist() == pytest.approx(expected)
-    assert len(set(expected)) > 1
 
 
 def test_a_store_has_at_most_its_capacity(make_fleet, rows_of):

@@ -1,6 +1,5 @@
 """LG-FedAvg: methods-3.md §5."""
 
-import numpy as np
 import pytest
 import torch
 
@@ -16,38 +15,15 @@ class Apart(LGFedAvg):
         return slice(layout.width, layout.width)
 
 
-def test_all_layers_are_fedavg(federate):
-    whole, average = (
-        federate(method, **HALF)
-        for method in ({"name": "lg-fedavg", "layers": "all"}, "fedavg")
-    )
-    assert torch.equal(whole.server["model"], average.server["model"])
-    for column in ("pre", "post"):
-        np.testing.assert_array_equal(
-            whole.values[f"clients/{column}/loss"],
-            average.values[f"clients/{column}/loss"],
-        )
+def test_all_layers_are_fedavg(equal_runs):
+    whole = {"name": "lg-fedavg", "layers": "all"}
+    equal_runs(whole, "fedavg", columns=("pre", "post"))
 
 
 def test_no_shared_layer_is_local(federate):
     apart = federate("test_lg_fedavg:Apart", **HALF)
     local = federate("local", **HALF)
     assert torch.equal(apart.clients["body"], local.clients["model"])
-
-
-def test_bodies_stay_private(federate):
-    """Round 1 starts where FedAvg's does, so bodies and heads are those of FedAvg's
-    local models; those who were not there keep the initial body.
-    """
-    part = {"rounds": 1, "participation": {"fraction": 0.4}}
-    played, average = federate("lg-fedavg", **part), federate("fedavg", **part)
-    layout, initial = played.prepared.setup.layout, played.prepared.setup.initial()
-    body, head = layout.columns("body"), layout.columns("head")
-    assert torch.equal(played.server["model"][head], average.server["model"][head])
-    assert torch.equal(played.server["model"][body], initial[body])
-    moved = (played.clients["body"] != initial[body]).any(dim=1)
-    assert moved.sum() == 2
-    assert len(played.clients["body"][moved].unique(dim=0)) == 2
 
 
 def test_a_client_starts_from_its_body_under_the_shared_layers(make_fleet, rows_of):

@@ -5,8 +5,6 @@ import torch
 
 from hpcfl.methods.mr_mtl import MRMTL
 
-PART = {"participation": {"fraction": 0.6}}
-
 
 class Quadratic(MRMTL):
     """MR-MTL of f_i(θ) = ½‖θ − c_i‖² with c = (1, 5), from 0."""
@@ -25,12 +23,10 @@ class Quadratic(MRMTL):
 
 
 @pytest.mark.slow
-def test_lambda_zero_is_local(federate):
-    free = federate({"name": "mr-mtl", "lam": 0.0}, **PART)
-    local = federate("local", **PART)
-    assert torch.equal(free.clients["model"], local.clients["model"])
-    pulled = federate("mr-mtl", **PART)
-    assert not torch.equal(pulled.clients["model"], local.clients["model"])
+def test_lambda_zero_is_local(equal_runs):
+    free = {"name": "mr-mtl", "lam": 0.0}
+    columns = "pre", "post"
+    equal_runs(free, "local", server=(), clients=("model",), columns=columns)
 
 
 def test_quadratics_by_hand(federate):
@@ -66,15 +62,3 @@ def test_the_anchor_is_the_mean_of_all_models(federate, weights, fraction):
         shares = counts if weights == "samples" else torch.ones(5).double()
         mean = (shares / shares.sum()) @ played.clients["model"].double()
         torch.testing.assert_close(played.server["model"], mean.float())
-
-
-def test_own_models_are_scored_and_beside_them_the_mean(federate):
-    values = federate({"name": "mr-mtl", "lam": 0.0}).values
-    local = federate("local").values
-    for column in ("pre", "post"):
-        torch.testing.assert_close(
-            torch.from_numpy(values[f"clients/{column}/loss"]),
-            torch.from_numpy(local[f"clients/{column}/loss"]),
-            equal_nan=True,
-        )
-    assert (values["clients/global/loss"][1] != values["clients/pre/loss"][1]).all()

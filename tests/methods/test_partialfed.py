@@ -102,7 +102,7 @@ def test_strategy_batches_leave_the_model_as_it_is(make_fleet, rows_of):
 
 
 def test_strategy_follows_the_gradient(make_fleet, rows_of):
-    """Δa = −η_a ∂f(θ̂(a))/∂a, against central differences with the same Gumbel noise."""
+    """Δa = −η_a ∂f(θ̂(a))/∂a, against autograd with the same Gumbel noise."""
     counts = [[2, 1, 0, 1], [0, 0, 3, 1]]
     fleet = make_fleet(counts, dtype=torch.float64, batch_size=100)
     shared, own, layers = rows_of(fleet, 1), rows_of(fleet, 2), len(fleet.layout.layers)
@@ -131,61 +131,16 @@ def test_strategy_follows_the_gradient(make_fleet, rows_of):
         )
 
     for client in range(2):
-        for layer in range(layers):
-            for option in range(2):
-                shift = torch.zeros(layers, 2).double()
-                shift[layer, option] = 1e-6
-                slope = (
-                    objective(client, start[client] + shift)
-                    - objective(client, start[client] - shift)
-                ) / 2e-6
-                moved = (
-                    fleet.state["strategy"][client, layer, option]
-                    - start[client, layer, option]
-                )
-                assert abs(moved + slope) < 1e-6 and abs(slope) > 1e-5
-
-
-def test_draws_anew_in_every_batch(make_fleet, rows_of, monkeypatch):
-    """Ten samples are three batches an epoch: the steps of two epochs are counted from
-    0 to 5, with noise of their own.
-    """
-    fleet, counted, draws = make_fleet([[10, 0, 0, 0]], epochs=2), [], []
-    monkeypatch.setattr(
-        PartialFed,
-        "trains_strategy",
-        lambda self, index, offset: (
-            counted.append(int(index)),
-            trains_strategy(self, index, offset),
-        )[1],
-    )
-    monkeypatch.setattr(
-        partialfed, "gumbel", lambda inside: draws.append(inside) or gumbel(inside)
-    )
-    fleet.state = {"model": rows_of(fleet, 1), "strategy": torch.zeros(1, 2, 2)}
-    PartialFed(**method(draw="batch")).local_train(fleet, rows_of(fleet, 2), {})
-    assert counted == [0, 1, 2, 3, 4, 5]
-    assert (
-        torch.equal(torch.cat(draws), fleet.uniform("gumbel", 6, 2, 2)[0])
-        and len(torch.cat(draws).unique()) == 24
-    )
+        strategy = start[client].clone().requires_grad_()
+        (slope,) = torch.autograd.grad(objective(client, strategy), strategy)
+        moved = fleet.state["strategy"][client] - start[client]
+        torch.testing.assert_close(moved, -slope)
+        assert slope.abs().min() > 1e-5
 
 
 @pytest.mark.slow
-def test_warm_up_is_fedavg(federate):
-    part = {"participation": {"fraction": 0.6}}
-    warm, average = (
-        federate({"name": "partialfed", "warmup": 3}, **part),
-        federate("fedavg", **part),
-    )
-    assert torch.equal(warm.server["model"], average.server["model"])
-    np.testing.assert_array_equal(
-        warm.values["clients/pre/loss"][:-1], average.values["clients/pre/loss"][:-1]
-    )
-    assert not torch.equal(
-        federate({"name": "partialfed", "warmup": 1}, **part).server["model"],
-        average.server["model"],
-    )
+def test_warm_up_is_fedavg(equal_runs):
+    equal_runs({"name": "partialfed", "warmup": 3}, "fedavg")
 
 
 def test_shares_out_the_batches_evenly():

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from test_pfedme import quadratic
+from by_hand import quadratic
 
 from hpcfl.methods.per_fedavg import PerFedAvg
 
@@ -33,7 +33,7 @@ def test_on_a_quadratic(make_fleet, variant, power, delta):
     # − αa)²)
     a, alpha, beta = 2.0, 0.1, 0.3
     fleet = make_fleet([[3, 0, 0, 0]], lanes=1, dtype=torch.float64)
-    fleet.loss = quadratic(a)
+    fleet.loss = quadratic(0.0, a)
     method = PerFedAvg(
         name="per-fedavg", variant=variant, alpha=alpha, beta=beta, delta=delta
     )
@@ -52,7 +52,7 @@ def test_hessian_free_survives_a_tiny_gradient(make_fleet):
     """
     for scale, start in ((1e-8, 5.0), (0.0, 5.0)):
         fleet = make_fleet([[3, 0, 0, 0]], lanes=1)
-        fleet.loss = quadratic(scale)
+        fleet.loss = quadratic(0.0, scale)
         method = PerFedAvg(
             name="per-fedavg",
             variant="hessian-free",

@@ -104,19 +104,6 @@ def test_one_number_by_hand(setup):
     torch.testing.assert_close(server["embeddings"], moved)
 
 
-def test_embeddings_of_others_move_by_decay_and_momentum_only(setup):
-    """p ← p − η v, v ← ρ v + λ p, as torch's SGD with a gradient of 0."""
-    own = method()
-    server = own.server_state(setup)
-    values, momentum = server["embeddings"][3], torch.zeros(3)
-    for _ in range(2):
-        own.aggregate(server, cohort(setup, [0]), {"change": changes(setup, [0])})
-        momentum = 0.9 * momentum + 0.001 * values
-        values = values - 0.01 * momentum
-    torch.testing.assert_close(server["embeddings"][3], values)
-    torch.testing.assert_close(server["momentum.embeddings"][3], momentum)
-
-
 def test_a_step_is_torchs_of_the_clipped_gradient(setup):
     """The whole gradient is scaled to the norm of ``hyper_clip``, before the decay."""
     own, ids = method(hyper_clip=0.5), [0, 1]
@@ -166,16 +153,6 @@ def test_inner_steps_do_not_end_with_an_epoch(federate):
     played = federate(seven, [[5, 0, 0, 0], [6, 6, 0, 0]], rounds=1)
     gradients = played.values["clients/sample_gradients"][0]
     assert gradients[:2].tolist() == [28, 28]
-
-
-def test_a_step_is_the_first_batch_of_a_fresh_shuffle(federate):
-    """Two steps are two epochs that end after their first mini-batch."""
-    two = {"name": "pfedhn", **SMALL, "inner_steps": 2}
-    of_four = [[4, 0, 0, 0], [0, 4, 0, 0]]  # one mini-batch is all samples
-    played = federate(two, of_four, rounds=1)
-    epochs = {"name": "pfedhn", **SMALL}
-    longer = federate(epochs, of_four, rounds=1, training={"epochs": 2})
-    assert played.digest == longer.digest
 
 
 def test_a_large_hypernetwork_is_said(setup, monkeypatch):

@@ -3,25 +3,17 @@
 import numpy as np
 import pytest
 import torch
+from by_hand import quadratic
 
 from hpcfl.errors import UserError
 from hpcfl.methods.pfedme import PFedMe
-
-ONE = [[6, 3, 2, 1]]
-
-
-def quadratic(curvature, centre=0.0):
-    """The loss ½a‖θ − c‖²."""
-    return lambda model, batch, lane: sum(
-        curvature / 2 * (p - centre).square().sum() for p in model.parameters()
-    )
 
 
 def test_many_inner_steps_reach_the_proximal_point(make_fleet):
     # f = ½a(θ − c)², a = 3, c = 2, λ = 5, w = −1: θ = (ac + λw)/(a + λ) = (6 − 5)/8 =
     # 0.125
     fleet = make_fleet([[4, 0, 0, 0]], lanes=1, lr=0.01)
-    fleet.loss = quadratic(3.0, 2.0)
+    fleet.loss = quadratic(2.0, 3.0)
     fleet.state = {"personal": torch.zeros(1, fleet.layout.width)}
     method = PFedMe(
         name="pfedme",
@@ -41,7 +33,7 @@ def test_by_hand(make_fleet):
     # + 2) = 1.9;  θ₂ = 1.9 − 0.01(7.6 + 15(1.9 − 2) + 1.9) = 1.9 − 0.08 = 1.82; w = 2 −
     # 0.3·0.18 = 1.946
     fleet = make_fleet([[3, 0, 0, 0]], lanes=1, lr=0.02)
-    fleet.loss = quadratic(4.0)
+    fleet.loss = quadratic(0.0, 4.0)
     fleet.state = {"personal": torch.zeros(1, fleet.layout.width)}
     message = PFedMe(name="pfedme", inner_steps=2, mu=1.0).update(
         fleet, {"model": torch.full((fleet.layout.width,), 2.0)}
@@ -55,7 +47,7 @@ def test_theta_starts_at_w_and_goes_on_from_batch_to_batch(make_fleet):
     # 0.9, w = 1 − 0.5·0.1 = 0.95;  θ = 0.9 − 0.1(0.9 + (0.9 − 0.95)) = 0.815, w = 0.95
     # − 0.5·0.135 = 0.8825
     fleet = make_fleet([[8, 0, 0, 0]], lanes=1, lr=0.5)
-    fleet.loss = quadratic(1.0)
+    fleet.loss = quadratic()
     fleet.state["personal"] = torch.full((1, fleet.layout.width), 77.0)
     method = PFedMe(
         name="pfedme",

@@ -7,8 +7,6 @@ import torch
 from hpcfl.methods.base import Audience, Cohort
 from hpcfl.methods.pfedsim import PFedSim, attention, similarity
 
-PART = {"participation": {"fraction": 0.6}}
-
 
 def method(**keys):
     return PFedSim(name="pfedsim", **keys)
@@ -19,16 +17,10 @@ def setup(make_fleet):
     return make_fleet().setup
 
 
-def test_a_warm_up_of_all_rounds_is_fedavg(federate):
-    played = federate({"name": "pfedsim", "warmup": 1.0}, **PART)
-    average = federate("fedavg", **PART)
-    assert torch.equal(played.server["model"], average.server["model"])
+def test_a_warm_up_of_all_rounds_is_fedavg(equal_runs):
+    warm = {"name": "pfedsim", "warmup": 1.0}
+    played, average = equal_runs(warm, "fedavg")
     assert (played.server["models"] == average.server["model"]).all()
-    for column in ("pre", "post"):
-        np.testing.assert_array_equal(
-            played.values[f"clients/{column}/correct"],
-            average.values[f"clients/{column}/correct"],
-        )
 
 
 def test_weights_by_hand():
@@ -87,22 +79,3 @@ def test_only_pairs_that_meet_are_updated(setup):
     assert server["similarity"][1, 3] == similarity(heads)[0, 1]
     assert torch.equal(server["models"][ids], uploads)
     assert not server["models"][[0, 2, 4]].any() and (before == 0.25).all()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("warmup", "rounds"), [(0.0, 0), (0.5, 1), (0.67, 2)])
-def test_the_warm_ups_model_becomes_everybodys(federate, warmup, rounds):
-    """⌊share·3⌋ rounds are FedAvg's; in the next one all start from its model."""
-    assert [
-        method(warmup=warmup).warms_up(federate("fedavg").prepared.setup, round)
-        for round in (1, 2, 3, 4)
-    ] == [round <= rounds for round in (1, 2, 3, 4)]
-    played = federate({"name": "pfedsim", "warmup": warmup}, **PART)
-    average = federate("fedavg", **PART)
-    column = "clients/pre/loss"
-    np.testing.assert_allclose(
-        played.values[column][: rounds + 1], average.values[column][: rounds + 1]
-    )
-    assert not np.allclose(
-        played.values[column][rounds + 1], average.values[column][rounds + 1]
-    )

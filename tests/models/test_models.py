@@ -5,7 +5,6 @@ from their architectures.
 import pytest
 import torch
 from torch import nn
-from torch.func import functional_call, grad, vmap
 
 from hpcfl import models
 from hpcfl.errors import UserError
@@ -78,40 +77,12 @@ TOTALS = [
 NAMES = [
     " ".join(map(str, [*table.values(), classes])) for table, _, classes, _ in COUNTS
 ]
-SMALL = [  # cheap forms for numerical checks
-    ({"name": "mlp"}, (1, 6, 6)),
-    ({"name": "cnn"}, (1, 16, 16)),
-    ({"name": "lenet"}, (1, 28, 28)),
-    ({"name": "conv2cifar"}, (3, 16, 16)),
-    ({"name": "resnet8"}, (3, 8, 8)),
-    ({"name": "resnet18", "norm": "none"}, (3, 8, 8)),
-    ({"name": "fasttext", "vocabulary": 9}, (7,)),
-    ({"name": "spiral"}, (2,)),
-    (
-        {
-            "name": "vit",
-            "width": 8,
-            "depth": 1,
-            "hidden": 8,
-            "dropout": 0.0,
-        },
-        (3, 8, 8),
-    ),
-]
 
 
 def made(table, shape, classes, vocabulary=None):
     model = config.parse({"model": table, "method": {"name": "fedavg"}}).model
     torch.manual_seed(0)
     return models.build(model, shape, classes, vocabulary)
-
-
-def samples(table, *shape):
-    return (
-        torch.randint(0, 9, shape)
-        if table["name"] == "fasttext"
-        else torch.randn(shape)
-    )
 
 
 @pytest.mark.parametrize(
@@ -130,14 +101,6 @@ def test_parameters_are_those_of_the_papers(case, total):
     assert layout.columns("head") == layout.columns(1)
 
 
-def test_resnet_18_has_the_buffers_of_torchvision():
-    model = made({"name": "resnet18"}, (3, 64, 64), 200)
-    assert (
-        len(list(model.parameters())) == 62
-        and sum(buffer.numel() for buffer in model.buffers()) == 9_620
-    )
-
-
 @pytest.mark.slow
 def test_resnet_18_computes_what_torchvision_computes():
     from hpcfl.data.vision import torchvision
@@ -150,59 +113,6 @@ def test_resnet_18_computes_what_torchvision_computes():
         other.data = own.data  # the same order and shapes
     x = torch.randn(2, 3, 64, 64)
     torch.testing.assert_close(ours(x), theirs(x))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("table", "shape"),
-    SMALL,
-    ids=[" ".join(map(str, table.values())) for table, _ in SMALL],
-)
-def test_stacked_lanes_compute_what_one_model_computes(table, shape):
-    model, other = made(table, shape, 3), made(table, shape, 3)
-    for parameter in other.parameters():
-        parameter.data *= 1.1
-    x, y = samples(table, 2, 5, *shape), torch.tensor([0, 1, 2, 0, 1])
-    pairs = zip(model.state_dict().items(), other.state_dict().values(), strict=True)
-    stacked = {
-        name: torch.stack([one.float(), two.float()]) for (name, one), two in pairs
-    }
-    kept = {name for name, _ in model.named_parameters()}
-
-    def loss(free, fixed, batch):
-        return nn.functional.cross_entropy(
-            functional_call(model, {**free, **fixed}, batch), y
-        )
-
-    free = {name: value for name, value in stacked.items() if name in kept}
-    fixed = {name: value for name, value in stacked.items() if name not in kept}
-    gradients = vmap(grad(loss))(free, fixed, x)
-    for lane, single in enumerate((model, other)):
-        alone = torch.autograd.grad(
-            nn.functional.cross_entropy(single(x[lane]), y), list(single.parameters())
-        )
-        for (name, _), expected in zip(single.named_parameters(), alone, strict=True):
-            torch.testing.assert_close(
-                gradients[name][lane], expected, rtol=1e-3, atol=1e-4
-            )
-        torch.testing.assert_close(
-            single.head(single.features(x[lane])), single(x[lane])
-        )
-        assert single.features(x[lane]).shape == (5, single.head.in_features)
-
-
-def test_batch_norm_statistics_move_lane_by_lane():
-    model = made({"name": "resnet8"}, (3, 8, 8), 3)
-    stacked = {
-        name: torch.stack([tensor.float(), tensor.float()])
-        for name, tensor in model.state_dict().items()
-    }
-    x = torch.stack([torch.randn(4, 3, 8, 8), 2 + torch.randn(4, 3, 8, 8)])
-    vmap(lambda own, batch: functional_call(model, own, batch))(stacked, x)
-    means = stacked["stem.1.running_mean"]
-    model(x[1])
-    torch.testing.assert_close(means[1], model.get_buffer("stem.1.running_mean"))
-    assert not torch.allclose(means[0], means[1])
 
 
 def test_images_of_28_are_padded_for_lenet():
@@ -310,10 +220,3 @@ def test_simplex_rows_solve_fednhs_first_equation(classes, width):
     expected = {3: 3.0, 10: 20 / 9, 2: 4.0}[classes]
     torch.testing.assert_close(apart, torch.full_like(apart, expected))
     torch.testing.assert_close(rows.norm(dim=1), torch.ones(classes))
-
-
-def test_more_rows_than_a_simplex_has_are_spread():
-    torch.manual_seed(0)
-    rows = simplex(8, 3)
-    torch.manual_seed(0)
-    assert torch.equal(rows, spread(8, 3))

@@ -139,23 +139,6 @@ def test_masks_of_calls_layers_and_keys_differ():
             assert 0.3 < (one == other).double().mean() < 0.7
 
 
-def test_a_mask_has_the_layout_of_what_it_masks():
-    images = torch.rand(2, 3, 4, 4) + 1
-    channels_last = images.contiguous(memory_format=torch.channels_last)
-    masked = applied(nn.Dropout(0.5), channels_last)
-    assert masked.is_contiguous(memory_format=torch.channels_last)
-    assert torch.equal(masked, applied(nn.Dropout(0.5), images))
-
-
-def test_two_calls_draw_what_one_of_both_sizes_draws():
-    layer = RandomLayer()
-    with keyed([layer], keys(1)):
-        one = layer.uniform(10)
-    with keyed([layer], keys(1)):
-        both = torch.cat([layer.uniform(4), layer.uniform(2, 3).flatten()])
-    assert torch.equal(one, both) and one.min() >= 0 and one.max() < 1
-
-
 def test_a_module_outside_of_a_step_is_torchs_own():
     """Also one that was in steps before, and with the class that it came with."""
 

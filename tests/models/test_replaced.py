@@ -155,20 +155,6 @@ def test_dropped_weights_are_those_of_a_key():
         assert not layer(x, x, x)[1].any()
 
 
-@pytest.mark.parametrize("name", ["encoder layer", "decoder layer"])
-def test_every_dropout_of_a_layer_drops_in_training(name):
-    layer = replace_layers(LAYERS[name](dropout=0.5, batch_first=True))
-    x, memory = torch.randn(2, BATCH, TOKENS, WIDTH)
-    given = [x] if "encoder" in name else [x, memory]
-    random = random_layers(layer)
-    keys = torch.arange(2 * len(random), dtype=torch.int32).view(-1, 2)
-    with keyed(random, keys):
-        layer(*given)
-        unused = [type(part).__name__ for part in random if not part._drawn]
-    assert len(random) == {"encoder layer": 4, "decoder layer": 6}[name]
-    assert not unused
-
-
 def test_padding_of_an_embedding_has_no_gradient_and_keeps_its_vector():
     theirs, ours = pair(nn.Embedding(6, 4, padding_idx=2))
     tokens = torch.tensor([[1, 2, 2], [5, 2, 1]])

@@ -6,15 +6,13 @@ import numpy as np
 import pytest
 import tiny
 import torch
-from in_threads import on_ranks
-from playing import play_on
 from torch import nn
 
 from hpcfl import models
 from hpcfl.communication.communicator import OneProcess
 from hpcfl.errors import UserError
 from hpcfl.experiment import config
-from hpcfl.models.attention import causal, gelu
+from hpcfl.models.attention import causal
 from hpcfl.models.transformer import Block
 from hpcfl.simulation.prepare import prepare
 
@@ -108,21 +106,6 @@ def test_a_client_trains_alike_alone_and_beside_others(fleet_of, name):
     assert (expected - rows).abs().amax(dim=1).min() > 1e-3
 
 
-@every_case
-def test_ranks_and_a_resume_change_no_bit(experiment, tmp_path, name):
-    table = experiment(name, checkpoint={"every": 1})
-    whole = play_on(OneProcess(), tmp_path / "whole", table)
-    resumed = tmp_path / "resumed"
-    on_ranks(3, lambda rank: play_on(rank, resumed, {**table, "rounds": 1}))
-    ended = on_ranks(2, lambda rank: play_on(rank, resumed, table))
-    assert ended.digest == whole.digest
-
-
-def test_gelu_is_torchs_own():
-    x = torch.linspace(-9, 9, 1001)
-    torch.testing.assert_close(gelu(x), nn.functional.gelu(x), rtol=0, atol=1e-6)
-
-
 @pytest.mark.parametrize("norm_first", [True, False])
 def test_a_block_is_torchs_encoder_layer(norm_first):
     """With the same weights, in evaluation mode; ``in_proj`` is torch's name of qkv."""
@@ -144,17 +127,6 @@ def test_a_block_is_torchs_encoder_layer(norm_first):
         torch.testing.assert_close(block.eval()(x, given), expected, rtol=0, atol=2e-6)
 
 
-def test_a_later_token_changes_no_bit_before_it():
-    torch.manual_seed(0)
-    block, mask = Block(12, 3, 4, 7, 0.0), causal(6, torch.device("cpu"))
-    x = torch.randn(2, 6, 12)
-    changed = x.clone()
-    changed[:, 4] += 1
-    before, after = block(x, mask), block(changed, mask)
-    assert torch.equal(before[:, :4], after[:, :4])
-    assert (before[:, 4:] != after[:, 4:]).any(dim=2).all()
-
-
 def test_a_later_character_changes_no_bit_before_it():
     model = made("char-transformer", (6,), vocabulary=20).eval()
     x = torch.randint(0, 19, (2, 6))
@@ -164,15 +136,6 @@ def test_a_later_character_changes_no_bit_before_it():
     assert torch.equal(before[:, :4], after[:, :4])
     assert (before[:, 4:] != after[:, 4:]).any(dim=2).all()
     assert torch.equal(model.features(x), before[:, 5])
-
-
-def test_patches_are_those_of_a_convolution():
-    torch.manual_seed(0)
-    model = made("vit", (3, 8, 12), patch=4)
-    linear, x = model.patches.linear, torch.randn(2, 3, 8, 12)
-    kernels = linear.weight.view(-1, 3, 4, 4)
-    expected = nn.functional.conv2d(x, kernels, linear.bias, stride=4)
-    torch.testing.assert_close(model.patches(x), expected.flatten(2).transpose(1, 2))
 
 
 def made(name, shape, **keys):

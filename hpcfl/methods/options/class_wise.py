@@ -13,7 +13,7 @@ the paper's settings for CIFAR-10.
 """
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -118,7 +118,7 @@ class ClassWise(Overlay):
     distribution: Literal["true", "norm", "wdr"] = "wdr"
     layers: Layers = "output"
     strength: float = 5.0  # of the regulariser: λ/2 for the reported λ = 10
-    varying: ClassVar[tuple[str, ...]] = ("weights", "shares", "uploads")
+    varying = ("weights", "shares", "uploads")
 
     def server_state(self, setup: Setup) -> State:
         classwise = setup.initial()[None, setup.layout.columns(self.layers)]

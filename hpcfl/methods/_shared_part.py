@@ -1,0 +1,160 @@
+"""Bases of methods that average only a part of the model, b ← Σ_S p_i b_i.
+
+The server holds ``model`` [P], the shared part with the initial private part. A subclass
+divides a row in ``shared_part``, ``private_part`` and ``joined``. P_b is the number of
+parameters of the body.
+"""
+
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from hpcfl.clients import Fleet
+from hpcfl.communication.message import Field as Sent
+from hpcfl.communication.message import Inbox, Mean, Message
+from hpcfl.methods.base import Audience, ClientModel, Cohort, Setup, State
+from hpcfl.methods.fedavg import ServerModel
+from hpcfl.rows.layout import Layout
+
+
+class SharedBody(ServerModel):
+    """FedAvg of the body under the initial head h⁰, which is never sent.
+
+    Down P_b, up P_b. Clients start from (b, h⁰), unless a method overrides ``received``.
+    """
+
+    family = "a shared body"
+    # the upper layer of the body (methods-1.md §6)
+    blended_layers = "neck"
+    trains = {
+        "body": "nothing would be shared",
+        "head": "nothing would be a client's own",
+    }
+
+    def private(self, layout: Layout) -> slice:
+        """Return the columns that are never sent: all after the body's."""
+        return slice(layout.columns("body").stop, layout.width)
+
+    def shared_part(self, layout: Layout, rows: Tensor) -> Tensor:
+        """Return the shared columns of ``rows`` [..., P], [..., P_b]."""
+        return rows[..., : self.private(layout).start]
+
+    def private_part(self, layout: Layout, rows: Tensor) -> Tensor:
+        """Return the private columns of ``rows`` [..., P]."""
+        return rows[..., self.private(layout)]
+
+    def joined(self, layout: Layout, shared: Tensor, private: Tensor) -> Tensor:
+        """Join both parts into rows [..., P]."""
+        return torch.cat([shared, private], dim=-1)
+
+    def send(self, server: State, audience: Audience) -> Message:
+        layout = audience.layout
+        initial_head = self.private_part(layout, server["model"])
+        return {
+            "body": self.shared_part(layout, server["model"]),
+            # Clients compute the initial head from the seed, so it counts no floats.
+            "initial_head": Sent(initial_head, floats=0),
+        }
+
+    def under_initial_head(self, layout: Layout, inbox: Inbox) -> Tensor:
+        """Return the shared body under the initial head, ``[P]``, or ``[n, P]`` of
+        rows.
+        """
+        return self.joined(layout, inbox["body"], inbox["initial_head"])
+
+    def under_own_heads(self, layout: Layout, inbox: Inbox, heads: Tensor) -> Tensor:
+        """Return the shared body under each client's own ``heads`` [n, P − P_b], ``[n,
+        P]``.
+        """
+        bodies = inbox["body"].expand(len(heads), -1)
+        return self.joined(layout, bodies, heads)
+
+    def received(self, fleet: Fleet, inbox: Inbox) -> Tensor:
+        return self.under_initial_head(fleet.layout, inbox)
+
+    def other_models(
+        self, fleet: Fleet, inbox: Inbox, rows: Tensor, trained: bool
+    ) -> dict[str, ClientModel]:
+        if trained:
+            return {}
+        shared = rows
+        if rows.dim() == 2:  # each client has a model of its own
+            shared = self.under_initial_head(fleet.layout, inbox)
+        return {"global": ClientModel(shared)}
+
+    def upload(self, fleet: Fleet, inbox: Inbox, trained: Tensor) -> Message:
+        shared = self.shared_part(fleet.layout, trained)
+        return {"body": Mean(shared, self.shares(fleet))}
+
+    def aggregate(self, server: State, cohort: Cohort, uplink: State) -> None:
+        initial = self.private_part(cohort.layout, server["model"])
+        server["model"] = self.joined(cohort.layout, uplink["body"], initial)
+
+
+class PrivatePart(SharedBody):
+    """A shared body with a private part above or beside it.
+
+    Client: ``head`` [P_h]. Down P_b, up P_b.
+
+    Attributes:
+        kept: The name of the private columns in a client's state.
+    """
+
+    kept: ClassVar[str] = "head"
+
+    def client_state(self, setup: Setup) -> State:
+        return {
+            **super().client_state(setup),
+            self.kept: self.private_part(setup.layout, setup.initial()),
+        }
+
+    def received(self, fleet: Fleet, inbox: Inbox) -> Tensor:
+        """Return the received columns joined with each client's own columns, ``[n,
+        P]``.
+        """
+        return self.under_own_heads(fleet.layout, inbox, fleet.state[self.kept])
+
+    def store_state(self, fleet: Fleet, trained: Tensor) -> None:
+        super().store_state(fleet, trained)
+        fleet.state[self.kept] = self.private_part(fleet.layout, trained)
+
+
+class SharedHead(ServerModel):
+    """Shared upper layers g, with P_g parameters, above a private body.
+
+    Server: ``model`` [P], the initial body under g. Client: ``body`` [P − P_g], its own.
+    Down P_g, up P_g. Clients start from (b_i, g). There is no column ``global``, because
+    no body is shared.
+    """
+
+    family = "a shared head"
+
+    def shared(self, layout: Layout) -> slice:
+        """Return the shared columns, up to the last one."""
+        return layout.columns("head")
+
+    def client_state(self, setup: Setup) -> State:
+        start = self.shared(setup.layout).start
+        return {**super().client_state(setup), "body": setup.initial()[:start]}
+
+    def send(self, server: State, audience: Audience) -> Message:
+        return {"head": server["model"][self.shared(audience.layout)]}
+
+    def received(self, fleet: Fleet, inbox: Inbox) -> Tensor:
+        """Return each client's own body under the shared layers, ``[n, P]``."""
+        body = fleet.state["body"]
+        heads = inbox["head"].expand(len(body), -1)
+        return torch.cat([body, heads], dim=1)
+
+    def store_state(self, fleet: Fleet, trained: Tensor) -> None:
+        super().store_state(fleet, trained)
+        fleet.state["body"] = trained[:, : self.shared(fleet.layout).start]
+
+    def upload(self, fleet: Fleet, inbox: Inbox, trained: Tensor) -> Message:
+        heads = trained[:, self.shared(fleet.layout)]
+        return {"head": Mean(heads, self.shares(fleet))}
+
+    def aggregate(self, server: State, cohort: Cohort, uplink: State) -> None:
+        initial_body = server["model"][: self.shared(cohort.layout).start]
+        server["model"] = torch.cat([initial_body, uplink["head"]])

@@ -1,0 +1,32 @@
+"""Comparison of two methods that do the same."""
+
+import pytest
+import torch
+
+
+@pytest.fixture
+def equal_runs(federate):
+    """``equal_runs(one, other, …)`` plays two methods with some of the clients in each
+    round and returns both runs, which must have the same bits.
+
+    server, clients: the names of the state to compare. columns: the scores. exact: False
+    where two different products have to agree.
+    """
+
+    def check(
+        one, other, *, server=("model",), clients=(), columns=(), exact=True, **sections
+    ):
+        sections = {"participation": {"fraction": 0.6}, **sections}
+        first, second = federate(one, **sections), federate(other, **sections)
+        pairs = [(first.server[key], second.server[key]) for key in server]
+        pairs += [(first.clients[key], second.clients[key]) for key in clients]
+        for column in columns:
+            name = f"clients/{column}/loss"
+            losses = first.values[name], second.values[name]
+            pairs.append(tuple(map(torch.from_numpy, losses)))
+        tolerance = {"rtol": 0, "atol": 0} if exact else {}
+        for found, expected in pairs:
+            torch.testing.assert_close(found, expected, equal_nan=True, **tolerance)
+        return first, second
+
+    return check
