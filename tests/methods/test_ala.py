@@ -1,0 +1,257 @@
+"""Adaptive local aggregation: methods-1.md §6. v own old model, g received, Ω weights,
+ŵ = v + Ω⊙(g − v).
+"""
+
+import numpy as np
+import pytest
+import torch
+
+from hpcfl.clients import Fleet
+from hpcfl.methods.options.ala import AdaptiveLocalAggregation
+
+FEW = [[8, 3, 0, 0], [0, 9, 2, 0]]
+
+
+@pytest.fixture
+def activated(make_fleet, rows_of):
+    """A fleet whose clients have trained before: state with v, Ω, rounds; and a
+    received model g ``[P]``.
+    """
+
+    def make(counts=FEW, rounds=2, omega=0.5, layers=1, **keys):
+        fleet = make_fleet(
+            counts,
+            **{
+                "dtype": torch.float64,
+                "batch_size": 100,
+                "round": rounds + 1,
+                **keys,
+            },
+        )
+        upper = fleet.layout.columns(layers)
+        dtype = rows_of(fleet).dtype
+        fleet.state |= {
+            "model": rows_of(fleet, 1),
+            "ala.weights": torch.full(
+                (len(counts), upper.stop - upper.start), omega, dtype=dtype
+            ),
+            "ala.rounds": torch.full((len(counts), 1), rounds),
+        }
+        return fleet, rows_of(fleet, 2)[0], upper
+
+    return make
+
+
+def loss_of(fleet, client, row):
+    samples = fleet.resources.samples
+    x, y = samples.take(samples.train[client])
+    named = {name: tensor[0] for name, tensor in fleet.layout.stack(row[None]).items()}
+    return torch.nn.functional.cross_entropy(
+        torch.func.functional_call(fleet.resources.kernel.module, named, x), y
+    )
+
+
+def test_one_step_by_hand(make_fleet):
+    """A linear model of zeros as v and g = 1 in the biases: everything by hand for one
+    sample.
+
+    Ω = ½, so the biases are ½ and all weights 0: the logits are equal, p = ¼ each, h =
+    p − e_y for the biases. With η = 1 and Δ = 1, Ω of the biases becomes ½ − (p − e_y)
+    = ¼, and for class y ½ + ¾ → clipped to 1.
+    """
+    fleet = make_fleet(
+        [[0, 0, 1, 0]],
+        hidden=(),
+        batch_size=100,
+        round=3,
+    )
+    width = fleet.layout.width
+    g = torch.zeros(width)
+    g[-4:] = 1
+    fleet.state = {
+        "model": torch.zeros(1, width),
+        "ala.weights": torch.full((1, width), 0.5),
+        "ala.rounds": torch.full((1, 1), 2),
+    }
+    blended = AdaptiveLocalAggregation().adapt(fleet, g)
+    expected = torch.tensor([0.25, 0.25, 1.0, 0.25])
+    torch.testing.assert_close(fleet.state["ala.weights"][0, -4:], expected)
+    torch.testing.assert_close(blended[0, -4:], expected)
+    assert (fleet.state["ala.weights"][0, :-4] == 0.5).all()  # Δ = 0 there
+
+
+@pytest.mark.parametrize("rounds", [1, 2])
+def test_adapts_in_the_initial_stage_alone(activated, rounds):
+    """Afterwards Ω stays, and own and received model are blended by it."""
+    fleet, g, _ = activated(rounds=rounds)
+    other, _, _ = activated(rounds=rounds)
+    before, own = fleet.state["ala.weights"], fleet.state["model"]
+    initial = AdaptiveLocalAggregation(most_epochs=12, adaptation="initial")
+    blended = initial.adapt(fleet, g)
+    always = AdaptiveLocalAggregation(most_epochs=12).adapt(other, g)
+    if rounds == 1:  # the first activation is the same
+        assert torch.equal(blended, always)
+        assert not torch.equal(fleet.state["ala.weights"], before)
+        return
+    assert torch.equal(fleet.state["ala.weights"], before)
+    assert not torch.equal(other.state["ala.weights"], before)
+    upper = fleet.layout.columns(1)
+    received = fleet.rows(g)
+    by_hand = own[:, upper] + before * (received - own)[:, upper]
+    torch.testing.assert_close(blended[:, upper], by_hand)
+    below = slice(upper.start)
+    assert torch.equal(blended[:, below], received[:, below])
+
+
+@pytest.mark.parametrize("rounds", [1, 2])
+def test_ala_ends_when_it_has_converged_for_stragglers_too(activated, rounds):
+    """In a first activation, of many epochs, and in later ones."""
+    found = []
+    for pace in (None, np.zeros(len(FEW))):
+        fleet, g, _ = activated(rounds=rounds)
+        fleet.pace = pace
+        blended = AdaptiveLocalAggregation(most_epochs=30).adapt(fleet, g)
+        found.append((blended, fleet.state["ala.weights"]))
+        assert fleet.pace is pace
+    assert all(map(torch.equal, *found))
+
+
+def epochs_of(fleet, g, share=1.0, **keys):
+    """In how many mini-batches each client's blending weights learnt; one batch is one
+    epoch unless it is said.
+    """
+    count = torch.zeros(len(fleet.ids))
+    original = Fleet.train_by
+
+    def counting(self, step, *rest, **how):
+        def counted(context):
+            for weights in context.variables["own"]:
+                match = (fleet.state["model"][:, -weights.numel() :] == weights).all(1)
+                count[match] += 1
+            step(context)
+
+        return original(self, counted, *rest, **how)
+
+    Fleet.train_by = counting
+    try:
+        AdaptiveLocalAggregation(share=share, **keys).adapt(fleet, g)
+    finally:
+        Fleet.train_by = original
+    return count.tolist()
+
+
+def alone(fleet, g, upper, client, ended):
+    """Ω of one client and its losses, learnt by plain gradient descent with η = 5 until
+    ``ended`` of the losses.
+    """
+    v, omega, losses = (
+        fleet.state["model"][client],
+        torch.full((upper.stop - upper.start,), 0.5, dtype=torch.float64),
+        [],
+    )
+    while not ended(losses):
+        blended = torch.cat(
+            [g[: upper.start], v[upper] + omega * (g - v)[upper]]
+        ).requires_grad_()
+        loss = loss_of(fleet, client, blended)
+        (gradient,) = torch.autograd.grad(loss, blended)
+        omega = (omega - 5 * gradient[upper] * (g - v)[upper]).clamp(0, 1)
+        losses.append(float(loss.detach()))
+    return omega, losses
+
+
+@pytest.mark.parametrize("threshold", [0.05, 0.02, 0.005])
+def test_stops_where_the_last_ten_losses_vary_less_than_the_threshold(
+    activated, threshold
+):
+    fleet, g, upper = activated(rounds=1)
+    expected = [
+        alone(
+            fleet,
+            g,
+            upper,
+            client,
+            lambda losses: len(losses) > 10 and np.std(losses[-10:]) < threshold,
+        )
+        for client in range(2)
+    ]
+    assert epochs_of(fleet, g, threshold=threshold, eta=5.0) == [
+        len(losses) for _, losses in expected
+    ]
+    torch.testing.assert_close(
+        fleet.state["ala.weights"], torch.stack([omega for omega, _ in expected])
+    )
+
+
+def test_counts_the_federations_rounds_or_a_clients_own(activated):
+    """Clients that took part never, once and five times: Algorithm 1 has all of them
+    converge in round 2 and learn for one epoch in round 3, in rounds of their own they
+    copy, converge, and learn for one.
+    """
+    three = [*FEW, [1, 0, 6, 6]]
+    for round, activation, expected in (
+        (2, "round", [11, 11, 11]),
+        (3, "round", [1, 1, 1]),
+        (2, "own", [0, 11, 1]),
+        (3, "own", [0, 11, 1]),
+    ):
+        fleet, g, _ = activated(three, round=round)
+        fleet.state["ala.rounds"] = torch.tensor([[0], [1], [5]])
+        assert epochs_of(fleet, g, threshold=1e9, activation=activation) == expected
+        assert fleet.state["ala.rounds"].tolist() == [[1], [2], [6]]
+
+
+@pytest.mark.parametrize("lanes", [1, 2])
+def test_batch_norm_takes_each_batchs_statistics_and_forgets_them(activated, lanes):
+    """Ω moves along the gradient of the model in training mode, as in the authors'
+    code, also where batch norm lies in layers that are copied.
+    """
+    fleet, g, upper = activated(
+        dtype=torch.float32, lanes=lanes, model={"name": "tiny:normalised"}
+    )
+    v, module, buffers = (
+        fleet.state["model"],
+        fleet.resources.kernel.module,
+        fleet.buffers().clone(),
+    )
+    samples, learnt = fleet.resources.samples, []
+    for client in range(2):
+        x, y = samples.take(samples.train[client])
+        start = torch.cat(
+            [g[: upper.start], torch.lerp(v[client, upper], g[upper], 0.5)]
+        ).requires_grad_()
+        named = {
+            name: tensor[0] for name, tensor in fleet.layout.stack(start[None]).items()
+        }
+        loss = torch.nn.functional.cross_entropy(
+            torch.func.functional_call(module.train(), named, x), y
+        )
+        (slope,) = torch.autograd.grad(loss, start)
+        learnt.append((0.5 - 0.01 * slope[upper] * (g - v[client])[upper]).clamp(0, 1))
+    AdaptiveLocalAggregation(eta=0.01, share=1.0).adapt(fleet, g)
+    torch.testing.assert_close(
+        fleet.state["ala.weights"], torch.stack(learnt), rtol=1e-4, atol=1e-6
+    )
+    assert torch.equal(fleet.state["buffers.model"], buffers) and fleet.losses is None
+
+
+@pytest.mark.parametrize(
+    ("share", "samples"), [(1.0, [11, 1]), (0.8, [8, 1]), (0.05, [1, 1])]
+)
+def test_learns_from_a_share_of_the_data_at_least_one_sample(activated, share, samples):
+    fleet, g, _ = activated(counts=[[8, 3, 0, 0], [0, 1, 0, 0]], batch_size=1)
+    assert epochs_of(fleet, g, share=share) == samples  # one sample a batch
+
+
+def test_learns_by_cross_entropy_whatever_the_objective(activated):
+    """The loss inside ALA has no regulariser of the method it serves."""
+    weights = []
+    for objective in (
+        None,
+        lambda model, batch, lane: sum(p.square().sum() for p in model.parameters()),
+    ):
+        fleet, g, _ = activated()
+        fleet.loss = objective or fleet.loss
+        AdaptiveLocalAggregation().adapt(fleet, g)
+        weights.append(fleet.state["ala.weights"])
+    assert torch.equal(*weights) and (weights[0] != 0.5).any()

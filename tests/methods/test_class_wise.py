@@ -1,0 +1,303 @@
+"""Class-wise aggregation: methods-1.md §5. π̂ [M, K] class distributions, p [M] data
+shares, Q [K, M], A = Π·Q.
+"""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from torch.nn.functional import cross_entropy
+
+from hpcfl.clients.losses import Batch, Lane
+from hpcfl.communication import exchange
+from hpcfl.communication.communicator import OneProcess
+from hpcfl.communication.message import Mixture
+from hpcfl.communication.placement import place
+from hpcfl.experiment.config import parse
+from hpcfl.methods.options.class_wise import (
+    class_weights,
+    factors,
+    norm_distribution,
+    true_distribution,
+)
+from hpcfl.models.mlp import MLP
+from hpcfl.rows import mixing
+
+M, K = 7, 4
+
+
+def draw(clients=M, classes=K, seed=0):
+    """Random π̂ and p, float64."""
+    generator = torch.Generator().manual_seed(seed)
+    pi = (
+        torch.rand(clients, classes, generator=generator, dtype=torch.float64) ** 3
+        + 1e-4
+    )
+    p = torch.rand(clients, generator=generator, dtype=torch.float64) + 0.1
+    return pi / pi.sum(1, keepdim=True), p / p.sum()
+
+
+def matrix(pi, p):
+    return mixing_matrix(pi, class_weights(pi, p), p)
+
+
+def mixing_matrix(receivers, shares, p):
+    """A = Π·Q."""
+    mixes, shares = factors(receivers, shares, p)
+    return mixes @ shares
+
+
+def loop(pi, receivers, p, models):
+    """The paper's two steps, one client and one class at a time, in float64
+    (methods-1.md §5, item 5 with its pitfalls).
+    """
+    clients, classes = len(pi), len(pi[0])
+    mass = [sum(p[m] * pi[m][j] for m in range(clients)) for j in range(classes)]
+    of_class = {
+        j: sum(p[m] * pi[m][j] / mass[j] * models[m] for m in range(clients))
+        for j in range(classes)
+        if mass[j] > 0
+    }
+    starts = []
+    for own in receivers:
+        total = sum(own[j] for j in of_class)
+        starts.append(
+            sum(own[j] / total * of_class[j] for j in of_class)
+            if total > 0
+            else sum(p[m] * models[m] for m in range(clients))
+        )
+    return np.stack(starts)
+
+
+def method(**keys):
+    return parse({"method": {"name": "cwfedavg", **keys}}).method
+
+
+@pytest.fixture
+def setup(federate):
+    """What a method knows of clients with MLPs and these counts."""
+    return lambda counts: replace(
+        federate("local", rounds=1).prepared.setup,
+        counts=torch.as_tensor(counts).double(),
+    )
+
+
+def server_after(cw, cohort, models, setup, ids=None):
+    """The server's state after one aggregation of ``models`` [n, P]."""
+    upper = setup.layout.columns(cw.class_wise().layers)
+    overlay = cw.class_wise()
+    server = {**cw.server_state(setup), **overlay.server_state(setup)}
+    who = cohort(setup.counts if ids is None else setup.counts[ids], setup.layout, ids)
+    uplink = {
+        "model": mixing.average(who.weights, models),
+        "classwise": models[:, upper],
+    }
+    if cw.distribution == "true":
+        uplink["distribution"] = true_distribution(who.counts).float()
+    cw.aggregate(server, who, overlay.aggregate(server, who, uplink))
+    return server
+
+
+def sent(cw, server, receivers):
+    """The message to the receivers."""
+    return cw.class_wise().mixes(server, server["distributions"][receivers.ids])
+
+
+def starts_of(cw, server, receivers):
+    """What the receivers start from, [n, P]."""
+    return received(cw, sent(cw, server, receivers), len(receivers.ids))
+
+
+def received(cw, message, clients):
+    """The models that come down to so many clients by a message, [n, P]."""
+    inbox, _ = exchange.send(
+        OneProcess(),
+        place([1.0] * clients, 1),
+        np.arange(clients),
+        message,
+        torch.device("cpu"),
+    )
+    return cw.class_wise().receive(None, inbox)["model"]
+
+
+def test_by_hand():
+    # N = (2, 2), π_1 = (1, 0), π_2 = (½, ½): π̄ = (¾, ¼), so Q = [[½/¾, ¼/¾], [0, 1]] =
+    # [[⅔, ⅓], [0, 1]]. Client 1 starts from G_1 = ⅔w_1 + ⅓w_2, client 2 from ½G_1 +
+    # ½G_2 = ⅓w_1 + ⅔w_2.
+    pi, p = (
+        torch.tensor([[1, 0], [0.5, 0.5]]).double(),
+        torch.tensor([0.5, 0.5]).double(),
+    )
+    torch.testing.assert_close(
+        class_weights(pi, p), torch.tensor([[2 / 3, 1 / 3], [0, 1]]).double()
+    )
+    torch.testing.assert_close(
+        matrix(pi, p), torch.tensor([[2 / 3, 1 / 3], [1 / 3, 2 / 3]]).double()
+    )
+
+
+def regulariser(head, pi):
+    return (pi - norm_distribution(head)).square().sum().sqrt()
+
+
+def test_regularisers_gradient_in_closed_form_and_by_finite_differences():
+    head, pi = torch.randn(K, 8, dtype=torch.float64, requires_grad=True), draw()[0][0]
+    (gradient,) = torch.autograd.grad(regulariser(head, pi), head)
+    theta = head.detach()
+    norms = theta.norm(dim=1)
+    estimate = norms / norms.sum()
+    u = (estimate - pi) / (estimate - pi).norm()
+    closed = ((u - (u * estimate).sum()) / norms.sum() / norms)[:, None] * theta
+    torch.testing.assert_close(gradient, closed, rtol=1e-9, atol=1e-11)
+    assert torch.autograd.gradcheck(lambda weight: regulariser(weight, pi), head)
+
+
+@pytest.mark.parametrize(("half", "factor"), [(True, 0.5), (False, 1.0)])
+def test_loss_is_cross_entropy_plus_the_regulariser(half, factor):
+    model, lane = MLP((5,), K, hidden=(6,)).double(), Lane(distribution=draw()[0][0])
+    batch = Batch(torch.randn(9, 5, dtype=torch.float64), torch.randint(K, (9,)))
+    cw = method(wdr=10.0, wdr_half=half)
+    penalty = regulariser(model.head.weight, lane.distribution)
+    expected = cross_entropy(model(batch.x), batch.y) + factor * 10 * penalty
+    found = cw.objective(model, batch, lane)
+    torch.testing.assert_close(found, expected, rtol=1e-9, atol=0)
+
+
+@pytest.mark.parametrize("absent", [False, True])
+def test_matrix_against_the_paper_client_by_client(absent):
+    pi, p = draw()
+    if absent:
+        pi[:, 1] = 0
+        pi /= pi.sum(1, keepdim=True)
+    receivers = draw(5, seed=9)[0]  # partial participation: others than those who sent
+    models = torch.randn(M, 50, dtype=torch.float64)
+    expected = loop(pi.tolist(), receivers.tolist(), p.tolist(), models.numpy())
+    np.testing.assert_allclose(
+        mixing_matrix(receivers, class_weights(pi, p), p) @ models,
+        expected,
+        rtol=1e-12,
+        atol=1e-14,
+    )
+
+
+@pytest.mark.parametrize("distribution", ["true", "norm", "wdr"])
+@pytest.mark.parametrize("layers", ["all", "output", 1, 2])
+def test_sends_the_mix_of_class_wise_layers_and_the_average_of_others(
+    cohort, setup, distribution, layers
+):
+    counts, ids = (
+        np.random.default_rng(0).integers(0, 20, (M, K)) + 1,
+        np.array([0, 2, 3, 6]),
+    )
+    cw = method(distribution=distribution, layers=layers)
+    models = torch.randn(
+        len(ids), 64, generator=torch.Generator().manual_seed(1)
+    )  # 5·6 + 6 + 6·4 + 4
+    setup = setup(counts)
+    server = server_after(cw, cohort, models, setup, ids)
+    everyone = cohort(setup.counts, setup.layout)
+    received = starts_of(cw, server, everyone).double().numpy()
+
+    p = (counts[ids].sum(1) / counts[ids].sum()).tolist()
+    head = setup.layout.split(models.double())["head.weight"]
+    norms = head.norm(dim=2)
+    pi = (
+        torch.tensor(counts[ids] / counts[ids].sum(1, keepdims=True))
+        if distribution == "true"
+        else norms / norms.sum(1, True)
+    )
+    asked = torch.full((M, K), 1 / K).double()  # a client that was never seen
+    asked[ids] = pi
+    mixed = loop(pi.tolist(), asked.tolist(), p, models.double().numpy())
+    mean = np.repeat(
+        [np.average(models.double().numpy(), axis=0, weights=p)], M, axis=0
+    )
+    classwise = setup.layout.columns(layers)
+    expected = np.concatenate([mean[:, : classwise.start], mixed[:, classwise]], axis=1)
+    np.testing.assert_allclose(received, expected, atol=2e-6)
+    assert (layers in ("all", 2)) == (classwise.start == 0)  # two layers in all
+
+
+MANY = 4 * K + 1  # clients, of whose models class models are made
+
+
+def many(setup, absent=None):
+    """Counts of so many clients, of which none has the class ``absent``, and their
+    models [n, 64].
+    """
+    counts = np.random.default_rng(0).integers(1, 20, (MANY, K))
+    if absent is not None:
+        counts[:, absent] = 0
+    return setup(counts), torch.randn(
+        MANY, 64, generator=torch.Generator().manual_seed(1)
+    )
+
+
+@pytest.mark.parametrize("layers", ["all", "output"])
+@pytest.mark.parametrize("absent", [None, 2])
+def test_class_models_travel_without_a_change_of_what_arrives(
+    cohort, setup, layers, absent
+):
+    setup, models = many(setup, absent)
+    cw, everyone = (
+        method(distribution="true", layers=layers),
+        cohort(setup.counts, setup.layout),
+    )
+    server = server_after(cw, cohort, models, setup)
+    message = sent(cw, server, everyone)
+    assert (
+        isinstance(message["classwise"], Mixture)
+        and len(message["classwise"].rows) == K
+    )
+    classwise = setup.layout.columns(layers)
+    expected = mixing.mix(
+        mixing_matrix(server["distributions"], server["shares"], everyone.weights),
+        models,
+    )
+    starts = starts_of(cw, server, everyone)
+    assert torch.equal(starts[:, classwise], expected[:, classwise])
+    assert torch.equal(
+        starts[:, : classwise.start],
+        server["model"][: classwise.start].expand(MANY, -1),
+    )
+    for few in (
+        [3],
+        [0, 5, 16],
+    ):  # a client's start is the same whoever else is in the audience
+        assert torch.equal(
+            starts_of(cw, server, cohort(setup.counts[few], setup.layout, few)),
+            starts[few],
+        )
+
+
+def test_equal_distributions_train_like_fedavg(federate):
+    counts = [[4, 2, 2, 0], [8, 4, 4, 0], [2, 1, 1, 0]]
+    average = federate("fedavg", counts)
+    cw = federate(
+        {
+            "name": "cwfedavg",
+            "distribution": "true",
+            "layers": "all",
+        },
+        counts,
+    )
+    starts = starts_of(
+        cw.prepared.method, cw.server, cw.prepared.cohort(np.arange(3), 4)
+    )
+    torch.testing.assert_close(
+        starts, average.server["model"].expand(3, -1), rtol=0, atol=1e-6
+    )
+    np.testing.assert_allclose(
+        cw.values["clients/pre/loss"], average.values["clients/pre/loss"], rtol=1e-5
+    )
+
+
+@pytest.mark.parametrize(
+    ("distribution", "extra"), [("true", K), ("norm", 0), ("wdr", 0)]
+)
+def test_floats_that_travel(federate, distribution, extra):
+    played = federate({"name": "cwfedavg", "distribution": distribution}, rounds=1)
+    width = played.prepared.setup.layout.width
+    assert played.values["floats_down"][0] == width
+    assert (played.values["clients/floats_up"][0] == width + extra).all()
