@@ -1,12 +1,8 @@
-"""References to the specification lead somewhere: in code, comments, texts, names of
-tests and the specification itself.
+"""References to the specification lead somewhere: in code, comments, texts and the
+specification itself.
 
 They read ``methods-1.md §5, item 9``, ``protocols.md D2`` and ``heterogeneity.md H3``;
-within the specification its own sections and items are named alone. A test in
-``tests/methods`` begins with the item of the section that its module names,
-``test_cwfedavg_9_…``, or with a section and an item, ``test_16_1_…``; elsewhere a test
-may begin with parts of ``protocols.md``, ``test_d2_…``, or of ``heterogeneity.md``,
-``test_h3_…``, whichever its module names first.
+within the specification its own sections and items are named alone.
 """
 
 import re
@@ -38,8 +34,6 @@ CITED = re.compile(
     r"|(?P<file>[\w-]+\.md)"
     r"|§(?P<section>\d+(?:\.\d+)?)(?:,\s+item (?P<its>\d+))?|\bitem (?P<item>\d+)\b"
 )
-BEGINNING = re.compile(r"^def (test_(?:[a-z]+_){0,2}?(\d+[a-z]?)_(?:(\d+)_)?\w*)", re.M)
-PARTS = re.compile(r"^def (test_((?:[a-h]\d+_)+)\w*)", re.M)
 IN_PARTS = {
     "protocols.md": "B-F",
     "heterogeneity.md": "DH",
@@ -98,23 +92,6 @@ def cited(text, file=None, section=None):
             yield file, mark["section"] or section, mark["its"] or mark["item"]
 
 
-def of_names(text, methods):
-    """(name of a test, reference) of the tests in a module."""
-    if not methods:
-        named = [mark["book"] for mark in CITED.finditer(text) if mark["book"]]
-        book = f"{named[0]}.md" if named else "protocols.md"
-        return [
-            (name, (book, part.upper(), None))
-            for name, parts in PARTS.findall(text)
-            for part in parts.strip("_").split("_")
-        ]
-    file, section, _ = next(cited(text), (None, None, None))
-    return [
-        (name, (file, number, item) if item else (file, section, number))
-        for name, number, item in BEGINNING.findall(text)
-    ]
-
-
 def written():
     """Path and text of whatever is written for people or machines, but this file and
     the specification.
@@ -157,18 +134,6 @@ def test_references_within_the_specification_lead_to_a_section_and_item():
     ] == []
 
 
-@pytest.mark.slow
-def test_names_of_tests_lead_to_an_item_or_part():
-    found = [
-        (path, *named)
-        for path, text in written()
-        if path.startswith("tests/")
-        for named in of_names(text, methods=path.startswith("tests/methods/"))
-    ]
-    assert len(found) > 230
-    assert [named for named in found if named[2] not in THERE] == []
-
-
 @pytest.mark.parametrize(
     "text",
     [
@@ -184,21 +149,6 @@ def test_names_of_tests_lead_to_an_item_or_part():
 )
 def test_a_reference_that_leads_nowhere_is_found(text):
     assert not THERE.issuperset(cited(text))
-
-
-@pytest.mark.parametrize(
-    ("name", "methods"),
-    [
-        ("test_ditto_11_by_hand", True),
-        ("test_ditto_10d_by_hand", True),
-        ("test_16_5_by_hand", True),
-        ("test_d2_d8_by_hand", False),
-        ("test_h3_by_hand", False),
-    ],
-)
-def test_a_name_that_leads_nowhere_is_found(name, methods):
-    module = f'"""Ditto: methods-2.md §5."""\ndef {name}():'
-    assert not THERE.issuperset(reference for _, reference in of_names(module, methods))
 
 
 def test_the_specification_is_installed_with_the_package():

@@ -6,7 +6,8 @@ embedding start at zero, so that the model starts equal to its base. rsLoRA
 (Kalajdzievski, 2023) scales by s = α/√r.
 
 A layer remains the same object, with its parameters, names and hooks. Only its class
-changes to a subclass of torch's with the parameters ``A`` and ``B``.
+changes to a subclass of torch's with the parameters ``A`` and ``B``. A wrapper would
+change the names, and torch cannot remove a hook from a copied module, as merging needs.
 """
 
 import math

@@ -20,6 +20,9 @@ In the paper on images the prompt follows the class token, which makes no differ
 attention. Fully frozen layers are in evaluation mode, as in every model: here all but
 the head, so that they have no dropout. A prompt starts like other tokens, as a
 truncated normal of 0.02. Lester's starts uniformly within ±0.5 or as words.
+
+The model's class changes to a subclass, because torch has hooks around ``forward`` alone
+and none around ``through_blocks``.
 """
 
 from typing import Any

@@ -12,6 +12,8 @@ them:
 So the last overlay sees exactly the message that travels.
 """
 
+from typing import ClassVar
+
 from torch import Tensor
 
 from hpcfl.clients import Fleet
@@ -29,7 +31,7 @@ class Overlay:
         varying: as for a method, of the names in ``server_state``.
     """
 
-    varying = ()
+    varying: ClassVar[tuple[str, ...]] = ()
 
     def server_state(self, setup: Setup) -> State:
         """Return the overlay's part of the server's state before round 1."""

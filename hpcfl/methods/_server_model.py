@@ -24,7 +24,7 @@ class ServerModel(Blending):
     """
 
     inherited: ClassVar[tuple[str, ...]] = ()
-    keeps = ("ala",)
+    keeps: ClassVar[tuple[str, ...]] = ("ala",)
 
     def server_state(self, setup: Setup) -> State:
         return {"model": setup.initial()}

@@ -4,18 +4,30 @@ autocast.
 Mixed precision applies to the model and not to the step: to its forward pass, its
 features and its head. Their outputs are float32. So losses, scores and methods compute
 with float32 features and logits for every caller of the model.
+
+A module's class changes to one with a mixin, because torch's hooks cannot put a context
+around a forward pass, and a wrapper would change the names of all parameters.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_leaves
 
 # Layers that read their weights in products or look-ups, so that the weights may be
 # bfloat16. A norm has float32 inputs and needs float32 parameters.
-STORED = (nn.Linear, nn.modules.conv._ConvNd, nn.Embedding, nn.MultiheadAttention)
+STORED = (
+    nn.Linear,
+    nn.Conv1d,
+    nn.Conv2d,
+    nn.Conv3d,
+    nn.ConvTranspose1d,
+    nn.ConvTranspose2d,
+    nn.ConvTranspose3d,
+    nn.Embedding,
+    nn.MultiheadAttention,
+)
 
 
 class Mixed(nn.Module):
@@ -35,12 +47,13 @@ class MixedWithFeatures(Mixed):
             return _float32(plain.features(*arguments, **keywords))
 
 
-def _autocast(*given: Any) -> torch.autocast:
+def _autocast(arguments: Sequence[Any], keywords: dict[str, Any]) -> torch.autocast:
     """Return mixed precision on the device of the model's inputs."""
-    tensors = [leaf for leaf in tree_leaves(given) if isinstance(leaf, Tensor)]
+    given = [*arguments, *keywords.values()]
+    device = next(value.device for value in given if isinstance(value, Tensor))
     # The cache would reuse the bfloat16 form of a weight for other lanes and other
     # modes.
-    return torch.autocast(tensors[0].device.type, torch.bfloat16, cache_enabled=False)
+    return torch.autocast(device.type, torch.bfloat16, cache_enabled=False)
 
 
 def _float32(output: Any) -> Any:
@@ -52,8 +65,8 @@ def _float32(output: Any) -> Any:
 def mix(module: nn.Module) -> nn.Module:
     """Switch a module to mixed precision and return it."""
     for name in ("features", "head"):
-        part = module._modules.get(name)
-        if part is not None:
+        part = getattr(module, name, None)
+        if isinstance(part, nn.Module):
             _join(part, Mixed)
     has_features = hasattr(type(module), "features")
     _join(module, MixedWithFeatures if has_features else Mixed)
