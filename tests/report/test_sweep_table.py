@@ -12,7 +12,7 @@ from hpcfl.errors import UserError
 from hpcfl.report import metric_values, page, sweep_table, table_formats
 from hpcfl.report.arrangement import arrange
 from hpcfl.report.plots import curves
-from hpcfl.report.sweep_table import Reading
+from hpcfl.report.sweep_table import Reading, make
 from hpcfl.report.table_formats import Table
 from hpcfl.trained import loading
 from hpcfl.trained.run import Run
@@ -38,7 +38,7 @@ def columns(table: Table) -> list[str]:
 def test_mean_and_standard_deviation_over_seeds():
     """0.5, 0.6, 0.7: mean 60 %, sample standard deviation √(0.02/2), 10 %."""
     runs = [*seeds("fedavg", 0.5, 0.6, 0.7), *seeds("local", 0.5, 0.5, 0.65)]
-    grid = sweep_table.make(runs)
+    grid = make(runs)
     assert (rows(grid), columns(grid)) == (["fedavg", "local"], ["digits iid"])
     assert entry(grid) == (60, 10, 3, True)
     assert entry(grid, 1) == (55, 8.660254, 3, False)
@@ -52,9 +52,9 @@ def test_models_before_and_after_training_in_one_table_are_told():
     after.results.values.update(
         {"post/weighted": np.full(3, 0.8), "post/mean": np.full(3, 0.7)}
     )
-    [note] = sweep_table.make([run(), after]).notes
+    [note] = make([run(), after]).notes
     assert "pre (fedavg), post (local)" in note and "--metric post/weighted" in note
-    assert sweep_table.make([run(), after], reading=Reading("post/mean")).notes == []
+    assert make([run(), after], reading=Reading("post/mean")).notes == []
 
 
 def test_several_folders_and_the_notes_of_csv(make_run, capsys):
@@ -64,15 +64,6 @@ def test_several_folders_and_the_notes_of_csv(make_run, capsys):
     assert (
         len(shown.out.splitlines()) == 2
         and "note: other: left out, it stands at round 3" in shown.err
-    )
-
-
-def test_what_fresh_moved_aside_is_left_out_with_a_note(make_run, capsys):
-    folders = [make_run(name) for name in ("i", "i.20260101-120000")]
-    sweep_table.show(folders, form="markdown")
-    assert (
-        f"left out, as --fresh moved it aside: {folders[1]}; named alone it"
-        in capsys.readouterr().out
     )
 
 
@@ -90,7 +81,7 @@ def test_every_clients_own_numbers(make_run, capsys, at, rounds):
 
 
 def test_the_best_of_each_column():
-    grid = sweep_table.make(
+    grid = make(
         [
             run("a", accuracy=(0.5,)),
             run("b", accuracy=(0.6,)),
@@ -102,7 +93,7 @@ def test_the_best_of_each_column():
 
 
 def test_less_is_better_for_seconds():
-    grid = sweep_table.make(
+    grid = make(
         [run("a", accuracy=(0.1, 0.9)), run("b", accuracy=(0.9, 0.1))],
         (),
         (),
@@ -129,7 +120,7 @@ def test_less_is_better_for_seconds():
     ],
 )
 def test_metrics(metric, at, expected):
-    assert entry(sweep_table.make([run()], reading=Reading(metric, at)))[0] == expected
+    assert entry(make([run()], reading=Reading(metric, at)))[0] == expected
 
 
 def test_the_tail_is_the_mean_of_the_last_tenth_of_the_rounds():
@@ -140,7 +131,7 @@ def test_the_tail_is_the_mean_of_the_last_tenth_of_the_rounds():
         accuracy=tuple(0.9 if round == 5 else round / 100 for round in range(1, 22))
     )
     found = {
-        at: entry(sweep_table.make([long], reading=Reading(at=at)))[0]
+        at: entry(make([long], reading=Reading(at=at)))[0]
         for at in ("best", "last", "tail")
     }
     assert found == {
@@ -148,7 +139,7 @@ def test_the_tail_is_the_mean_of_the_last_tenth_of_the_rounds():
         "last": 21,
         "tail": 20,
     }
-    grid = sweep_table.make([long], reading=Reading(at="tail"))
+    grid = make([long], reading=Reading(at="tail"))
     assert (
         "weighted in % as mean of the last tenth of the rounds, of 5 clients"
         in table_formats.latex(grid)
@@ -158,7 +149,7 @@ def test_the_tail_is_the_mean_of_the_last_tenth_of_the_rounds():
 def test_a_number_that_only_some_runs_have_is_a_dash_for_the_others():
     one, other = run("fedavg"), run("local")
     one.results.values["global/weighted"] = np.array([0.1, 0.2, 0.3])
-    grid = sweep_table.make([other, one], reading=Reading("global/weighted"))
+    grid = make([other, one], reading=Reading("global/weighted"))
     assert "| local | – |" in table_formats.markdown(grid) and entry(grid, 1)[0] == 20
 
 
@@ -167,16 +158,16 @@ def test_numbers_of_different_clients_in_one_table_are_warned_of():
         run("fedavg", clients=10),
         [run("local", clients=100), run("ditto", clients=100)],
     )
-    grid = sweep_table.make([few, *many])
+    grid = make([few, *many])
     assert grid.notes == [
         "digits iid: these numbers cannot be compared, they are of 10 clients (fedavg) and "
         "of 100 clients (local, ditto)"
     ]
     assert "clients, one seed" not in table_formats.markdown(grid)
-    grid = sweep_table.make([few, run("local", dataset="mnist", clients=100)])
+    grid = make([few, run("local", dataset="mnist", clients=100)])
     assert grid.notes == []  # of different data anyway
     assert (
-        sweep_table.make([few, run("local", clients=np.nan)]).notes == []
+        make([few, run("local", clients=np.nan)]).notes == []
     )  # an older version's results
 
 
@@ -206,10 +197,10 @@ def test_validation_is_each_methods_own_column_on_held_out_samples():
         held_out("fedavg", "pre", 0.5, 0.8, 0.6),
         held_out("ditto", "post", 0.7, 0.4, 0.3),
     ]
-    grid = sweep_table.make(runs, reading=Reading("validation"))
+    grid = make(runs, reading=Reading("validation"))
     assert entry(grid, 0)[0] == 80 and entry(grid, 1)[0] == 70
     assert "pre (fedavg), post (ditto)" in grid.notes[0]
-    grid = sweep_table.make(runs, reading=Reading())
+    grid = make(runs, reading=Reading())
     assert entry(grid, 0)[0] == 20 and entry(grid, 1)[0] == 10
     assert "at each run's best round by validation samples" in table_formats.markdown(
         grid
@@ -217,14 +208,14 @@ def test_validation_is_each_methods_own_column_on_held_out_samples():
     with pytest.raises(
         UserError, match=r"holds out no training samples.*validation = 0"
     ):
-        sweep_table.make([run()], reading=Reading("validation"))
+        make([run()], reading=Reading("validation"))
 
 
 def test_of_runs_whose_best_rounds_are_chosen_otherwise_a_note_says_so():
-    grid = sweep_table.make([run("a"), held_out("b", "pre", 0.5, 0.4, 0.3)])
+    grid = make([run("a"), held_out("b", "pre", 0.5, 0.4, 0.3)])
     assert any("test (a), validation (b)" in note for note in grid.notes)
     assert "best round by test or validation samples" in grid.title
-    last = sweep_table.make(
+    last = make(
         [run("a"), held_out("b", "pre", 0.5, 0.4, 0.3)], reading=Reading(at="last")
     )
     assert not any("chosen" in note for note in last.notes)
@@ -236,11 +227,8 @@ def test_values_of_a_key_are_in_order():
     rates = {"fedavg": ("0.03", "0.1", "1e-05"), "local": ("0.01", "0.03", "10.0")}
     runs = [run(method, lr=float(rate)) for method, of in rates.items() for rate in of]
     ordered = [f"lr={rate}" for rate in ("1e-05", "0.01", "0.03", "0.1", "10.0")]
-    assert (
-        sweep_table.make(runs, ["method"], ["method.lr"]).texts.columns.tolist()
-        == ordered
-    )
-    grid = sweep_table.make(runs, ["method.lr"], ["method"])
+    assert make(runs, ["method"], ["method.lr"]).texts.columns.tolist() == ordered
+    grid = make(runs, ["method.lr"], ["method"])
     assert rows(grid) == ordered and columns(grid) == ["fedavg", "local"]
 
 
@@ -253,7 +241,7 @@ def test_values_of_a_key_are_in_order():
 )
 def test_unknown_metrics(metric, complaint):
     with pytest.raises(UserError, match=complaint):
-        sweep_table.make([run()], reading=Reading(metric))
+        make([run()], reading=Reading(metric))
 
 
 @pytest.mark.parametrize(
@@ -266,9 +254,9 @@ def test_a_score_that_was_not_asked_for_is_told_how_to_have(metric, score):
     played = replace(played, results=replace(played.results, header=header))
     words = rf'not recorded.*; evaluation\.scores = \["{score}"\] records it$'
     with pytest.raises(UserError, match=words):
-        sweep_table.make([played], reading=Reading(metric))
+        make([played], reading=Reading(metric))
     with pytest.raises(UserError, match=r"not recorded[^=]*$"):
-        sweep_table.make([played], reading=Reading("elsewhere/accuracy"))
+        make([played], reading=Reading("elsewhere/accuracy"))
 
 
 def test_of_many_names_the_nearest_five_are_told():
@@ -276,18 +264,18 @@ def test_of_many_names_the_nearest_five_are_told():
     more = {f"recorded/x{i}": np.zeros(3) for i in range(80)}
     one.results.values.update(more)
     with pytest.raises(UserError) as told:
-        sweep_table.make([one], reading=Reading("pre/weighed"))
+        make([one], reading=Reading("pre/weighed"))
     said = str(told.value)
     names = said.partition(" nearest: ")[2].split(", ")
     assert "did you mean 'pre/weighted'?" in said
     assert len(names) == 5 and names[0] == "pre/weighted"
     with pytest.raises(UserError) as told:
-        sweep_table.make([run()], rows=["method.nme"])
+        make([run()], rows=["method.nme"])
     assert "did you mean 'method.name'?" in str(told.value)
 
 
 def test_what_differs_becomes_rows_and_never_a_mean():
-    grid = sweep_table.make(
+    grid = make(
         [
             *seeds("fedprox", 0.5, 0.6, mu=0.1),
             *seeds("fedprox", 0.7, 0.8, mu=1.0),
@@ -299,7 +287,7 @@ def test_what_differs_becomes_rows_and_never_a_mean():
     with pytest.raises(
         UserError, match=r"differ in method.mu; add it to --rows or --columns"
     ):
-        sweep_table.make(
+        make(
             [*seeds("fedprox", 0.5, mu=0.1), *seeds("fedprox", 0.7, mu=1.0)],
             ["method.name"],
             ["data.dataset"],
@@ -307,7 +295,7 @@ def test_what_differs_becomes_rows_and_never_a_mean():
 
 
 def test_any_key_as_rows_and_columns():
-    grid = sweep_table.make(
+    grid = make(
         [*seeds("a", 0.5, 0.6), *seeds("b", 0.7, 0.8)], ["seed"], ["method.name"]
     )
     assert (rows(grid), columns(grid)) == (["seed=0", "seed=1"], ["a", "b"])
@@ -315,16 +303,16 @@ def test_any_key_as_rows_and_columns():
         UserError,
         match=r"'method.nam' is no key of these runs; did you mean 'method.name'\?",
     ):
-        sweep_table.make([run()], ["method.nam"], [])
+        make([run()], ["method.nam"], [])
 
 
 def test_unfinished_runs_are_left_out_and_named():
-    grid = sweep_table.make([run(), run("local", finished=False)])
+    grid = make([run(), run("local", finished=False)])
     assert rows(grid) == ["fedavg"] and grid.notes == [
         "local-0: left out, it stands at round 3 of 3"
     ]
     with pytest.raises(UserError, match="no run is finished yet; fedavg-0: left out"):
-        sweep_table.make([run(finished=False)])
+        make([run(finished=False)])
 
 
 def test_a_number_that_the_best_round_lacks_is_that_of_the_latest_round_before():
@@ -335,34 +323,28 @@ def test_a_number_that_the_best_round_lacks_is_that_of_the_latest_round_before()
     one.results.values["post/mean"] = np.array([0.3, 0.7, np.nan])
     other = run("local", accuracy=(0.9, 0.6, 0.5))
     other.results.values["post/mean"] = np.array([np.nan, 0.7, 0.8])
-    found = sweep_table.make([one, other], reading=Reading("post/mean"))
+    found = make([one, other], reading=Reading("post/mean"))
     assert entry(found)[0] == 70 and entry(found)[3]
     assert not entry(found, 1)[3] and "| local | – |" in table_formats.markdown(found)
-
-
-def test_a_run_that_is_there_twice_counts_once():
-    found = sweep_table.make([*seeds("a", 0.5, 0.7), run("a", 1, (0.1, 0.7))])
-    assert entry(found) == (60, 14.142136, 2, True)
-    assert "runs/a-1: left out, it is the same run as runs/a-1" in found.notes
 
 
 def test_numbers_of_different_data_stand_in_different_columns():
     small, large = run("a", accuracy=(0.5,)), run("b", accuracy=(0.6,))
     small.config["partition"]["clients"], large.config["partition"]["clients"] = 5, 20
-    found = sweep_table.make([small, large])
+    found = make([small, large])
     assert columns(found) == ["digits iid clients=5", "digits iid clients=20"]
 
 
 def test_seeds_with_partitions_of_their_own_are_not_noted():
     one, other = seeds("a", 0.5, 0.6)
     other.config["partition"]["seed"] = 2
-    assert sweep_table.make([one, other]).notes == []
-    assert sweep_table.make([one]).notes == []
+    assert make([one, other]).notes == []
+    assert make([one]).notes == []
 
 
 @pytest.fixture
 def grid():
-    return sweep_table.make(
+    return make(
         [*seeds("fedavg", 0.5, 0.6), *seeds("a|b_c", 0.7), run("x", finished=False)]
     )
 
@@ -422,24 +404,12 @@ def test_csv(grid):
 def test_what_is_missing_is_a_dash_in_every_format_and_never_bold():
     one, other = run("fedavg"), run("local", dataset="mnist")
     other.results.values["pre/weighted"] = np.full(3, np.nan)
-    found = sweep_table.make([one, other])
+    found = make([one, other])
     assert "| fedavg | **75.00** | – |\n| local | – | – |" in table_formats.markdown(
         found
     )
     assert r"fedavg & $\mathbf{75.00}$ & -- \\" in table_formats.latex(found)
     assert r"local & -- & -- \\" in table_formats.latex(found)
-
-
-def test_terminal(grid):
-    from rich.console import Console
-
-    console = Console(width=120, record=True)
-    console.print(table_formats.terminal(grid))
-    assert (
-        "55.00 ± 7.07" in (text := console.export_text())
-        and "left out" in text
-        and TITLE in text
-    )
 
 
 @pytest.mark.slow
@@ -450,12 +420,12 @@ def test_all_outputs_have_the_sample_standard_deviation_of_the_same_runs(tmp_pat
     runs = loading.list_runs(tmp_path / "runs")
     numbers = [metric_values.value(one, one.metric, "last").value for one in runs]
     expected = f"{100 * fmean(numbers):.2f} ± {100 * stdev(numbers):.2f}"
-    grid = sweep_table.make(runs, reading=Reading(at="last"))
+    grid = make(runs, reading=Reading(at="last"))
     assert grid.texts.iat[0, 0] == expected
     assert expected.replace("±", r"\pm") in table_formats.latex(grid)
     assert grid.numbers["std"].item() == pytest.approx(100 * stdev(numbers))
-    best = sweep_table.make(runs).texts.iat[0, 0]
-    tail = sweep_table.make(runs, reading=Reading(at="tail")).texts.iat[0, 0]
+    best = make(runs).texts.iat[0, 0]
+    tail = make(runs, reading=Reading(at="tail")).texts.iat[0, 0]
     html = page.render(runs)
     assert best in html and tail in html
     of_seeds = {
@@ -465,6 +435,6 @@ def test_all_outputs_have_the_sample_standard_deviation_of_the_same_runs(tmp_pat
     assert outcome._shown(of_seeds, runs[0].measure) == tail
     line = curves.over_axis(arrange(runs), runs[0].metric)
     assert line["std"].iloc[-1] == pytest.approx(100 * stdev(numbers))
-    alone = sweep_table.make(runs[:1])
+    alone = make(runs[:1])
     assert "±" not in alone.texts.iat[0, 0]
     assert outcome._shown({0: 0.5}, runs[0].measure) == "50.00"
