@@ -7,13 +7,12 @@ import inspect
 import io
 import re
 from collections.abc import Callable, Sequence
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hpcfl.errors import UserError
 from hpcfl.experiment import plugins
-from hpcfl.files import atomic, destination, output
+from hpcfl.files import atomic, destination
 from hpcfl.report import lines
 from hpcfl.report.arrangement import arrange
 from hpcfl.report.plots import curves, partition
@@ -56,7 +55,6 @@ def plot(
         UserError: A mistake in what was asked for.
         RunFailure: The file cannot be written.
     """
-    require_matplotlib()
     draw = plugins.find(KINDS, "--kind", kind)
     out = out or Path(f"{kind.rpartition(':')[2]}.png")
     _check_file(out)
@@ -96,31 +94,19 @@ def _format(path: Path) -> str:
     return path.suffix.removeprefix(".").lower()
 
 
-def require_matplotlib() -> None:
-    """Raise UserError where matplotlib is not installed."""
-    if find_spec("matplotlib") is None:
-        raise UserError(
-            "figures need matplotlib, which is not installed here: pip install matplotlib"
-        )
-
-
 def draw(folder: Path, runs: list[Run] | None = None) -> list[Path]:
     """Draw the figures of a run or a sweep into its folder and return their paths.
 
     The curves are called after the score that counts, mostly ``accuracy.png``; the
-    samples are in ``clients.png``. Without matplotlib nothing is drawn.
+    samples are in ``clients.png``.
 
     Args:
         folder: The run's or the sweep's.
-        runs: What ``load_all`` gave for it, if that was called already.
+        runs: What ``list_runs`` gave for it, if that was called already.
 
     Raises:
         UserError: There is no run in the folder.
     """
-    # Many compute nodes have just what training needs.
-    if find_spec("matplotlib") is None:
-        output.say("note: no figures, matplotlib is not installed here")
-        return []
     runs = runs or loading.list_runs(folder)
     score = re.sub(r"[^\w-]+", "_", runs[0].measure.score)
     paths = [folder / f"{score}.png"]

@@ -59,7 +59,6 @@ def write(folders: Sequence[Path], out: Path) -> None:
 
     Raises UserError if there is no run, or the file cannot be written.
     """
-    figures.require_matplotlib()
     destination.check_file(out)
     if not out.parent.is_dir():
         raise UserError(

@@ -3,8 +3,8 @@ of matplotlib.
 
 A kind of figure is a function ``plugin(runs, sheet, *, …)`` that returns a figure of
 matplotlib. Its keyword parameters are the options of ``hpcfl plot`` that it takes. It
-is called within ``house_style``, and imports matplotlib itself: many machines that
-train have none.
+is called within ``house_style``, and imports matplotlib itself, so that tables need no
+matplotlib.
 """
 
 import warnings

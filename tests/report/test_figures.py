@@ -90,17 +90,6 @@ def test_a_bad_request_is_one_line(
     assert [path.name for path in tmp_path.iterdir()] == ["run"]
 
 
-def test_without_matplotlib_it_says_so(make_run, monkeypatch, capsys):
-    monkeypatch.setattr(figures, "find_spec", lambda name: None)
-    run = str(make_run())
-    said = (
-        "figures need matplotlib, which is not installed here: pip install matplotlib"
-    )
-    for name in ("plot", "report"):
-        assert command([name, run], OneProcess()) == 2
-        assert said in capsys.readouterr().err
-
-
 def test_settings_of_matplotlib_are_those_of_the_house(make_run, tmp_path):
     """Whatever a ``matplotlibrc`` set when matplotlib was imported."""
     folder = str(make_run())
