@@ -19,7 +19,7 @@ from torch import Tensor
 
 from hpcfl.data.datasets import Dataset
 from hpcfl.data.partition import Groups
-from hpcfl.data.shifts import _drift, _groups
+from hpcfl.data.shifts import groups as grouping
 from hpcfl.data.shifts.base import Concept, Facts, Shift
 from hpcfl.experiment import sections
 
@@ -323,11 +323,10 @@ def draw(
         for place in range(len(own))
     ]
     _refuse_lonely_cells(own, facts)
-    cells = {
-        place: _groups.cells(shift, facts[place])
-        for place, shift in enumerate(own)
-        if shift.cells is not None
-    }
+    cells: dict[int, list[np.ndarray]] = {}  # by place of the second of two shifts
+    for place, shift in enumerate(own):
+        if shift.cells is not None:
+            cells[place] = grouping.deal_cells(shift, facts[place])
     drawn = [_drawn(shift, facts[place], cells) for place, shift in enumerate(own)]
     return Shifts(drawn, dataset.y.numpy())
 
@@ -352,10 +351,10 @@ def _drawn(
 ) -> DrawnShift:
     """Draw the groups of a shift; ``cells``: those of each second of two shifts."""
     concepts, group_of = _different(shift.concepts(facts))
-    place = next(
-        (place for place in (facts.place, facts.place + 1) if place in cells), None
-    )
-    has_untouched = shift.share is not None or place is not None or bool(shift.at)
+    own, dealt = "second", cells.get(facts.place)
+    if dealt is None:
+        own, dealt = "first", cells.get(facts.place + 1)
+    has_untouched = shift.share is not None or dealt is not None or bool(shift.at)
     if has_untouched and not concepts[0].plain:
         concepts = [Concept(shift.untouched), *concepts]
         group_of = np.array([0, *(group_of + 1)])
@@ -363,15 +362,14 @@ def _drawn(
     if has_untouched and groups == 1:
         raise facts.wrong("kind", f"'{shift.kind}' has no group but the untouched one")
     if shift.at:
-        followed = group_of[_drift.steps(shift, facts, groups)]
+        followed = group_of[grouping.list_steps(shift, facts, groups)]
         return DrawnShift(shift, facts, concepts, [1, *shift.at], followed)
-    if place is not None:
-        first = place > facts.place
-        numbers = _groups.of_cells(shift, facts, cells[place], first, groups)
+    if dealt is not None:
+        numbers = grouping.deal_within_cells(shift, facts, dealt, own, groups)
     elif shift.share is not None:
-        numbers = _groups.of_share(shift, facts, shift.share, groups)
+        numbers = grouping.deal_to_share(shift, facts, shift.share, groups)
     else:
-        numbers = _groups.of_all(shift, facts, groups)
+        numbers = grouping.deal_to_all(shift, facts, groups)
     return DrawnShift(shift, facts, concepts, [1], group_of[numbers][None])
 
 

@@ -3,7 +3,7 @@
 
 A shift is a validated section of the experiment file, a table of ``[[shift]]``. It
 gives a list of ``Concept``, one for each group; who is in which group, and from which
-round on, is the same for all kinds (``_groups.py``, ``_drift.py``), and so is when
+round on, is the same for all kinds (``groups.py``), and so is when
 samples are transformed (``hpcfl/data/shifted.py``).
 """
 

@@ -11,9 +11,9 @@ import torch
 from pydantic import Field, PositiveInt
 from torch import Tensor
 
-from hpcfl.data.shifts import _corruptions
-from hpcfl.data.shifts._corruptions import COLOURED, CONSTANTS, OF_BYTES, corrupt
+from hpcfl.data.shifts import corruptions
 from hpcfl.data.shifts.base import Concept, Facts, Shift, Transform, to_range
+from hpcfl.data.shifts.corruptions import COLOURED, CONSTANTS, OF_BYTES, corrupt
 
 Name = Literal[
     "gaussian-noise",
@@ -37,7 +37,7 @@ class Corruption(Shift):
     from 1 to 5, by group or by client (heterogeneity.md H3).
 
     Operations and constants are those of CIFAR-C, by the size of the images of
-    Tiny-ImageNet-C or ImageNet-C (``_corruptions.py``). Noise is drawn once for each
+    Tiny-ImageNet-C or ImageNet-C (``corruptions.py``). Noise is drawn once for each
     sample, keyed by its number, so every client that has the sample sees the same. FedRC
     (Guo et al., ICML 2024) gives 20 % of the clients a random corruption of a random
     severity each: ``corruption = "random"``, ``severity = "random"``, ``groups =
@@ -84,7 +84,7 @@ class Corruption(Shift):
             require_bytes(facts, "corruption", name)
         if name == "jpeg" and facts.shape[0] not in (1, 3):
             raise facts.wrong("corruption", "'jpeg' needs one channel or three")
-        c = _corruptions.constant(name, severity, facts.shape)
+        c = corruptions.constant(name, severity, facts.shape)
         change = partial(corrupt, name, c, facts.generator)
         return Concept(f"{name} {severity}", on_pixels(change, facts))
 
@@ -150,9 +150,9 @@ class Hue(Shift):
 
 
 def _turn_hue(share: float, x: np.ndarray, numbers: np.ndarray) -> np.ndarray:
-    hsv = _corruptions.to_hsv(x)
+    hsv = corruptions.to_hsv(x)
     hsv[..., 0] = (hsv[..., 0] + share) % 1
-    return _corruptions.from_hsv(hsv)
+    return corruptions.from_hsv(hsv)
 
 
 class Tint(Shift):

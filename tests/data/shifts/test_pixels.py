@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from hpcfl.data.shifts import pixels
-from hpcfl.data.shifts._corruptions import CONSTANTS
 from hpcfl.data.shifts.base import Facts
+from hpcfl.data.shifts.corruptions import CONSTANTS
 from hpcfl.data.shifts.pixels import Corruption, Hue, NoiseLevel, Tint
 from hpcfl.errors import UserError
 
