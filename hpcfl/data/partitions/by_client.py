@@ -9,15 +9,32 @@ does, these are the clients of ``[newcomers]``, and every client's samples are c
 """
 
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import numpy as np
-from pydantic import Field
+from pydantic import ConfigDict, Field
+from typing_extensions import TypedDict
 
-from hpcfl.data import owner_lists
+from hpcfl.data import checks
 from hpcfl.data.datasets import Dataset, Held
 from hpcfl.data.partitions.base import Draw, Scheme
 from hpcfl.errors import UserError
+from hpcfl.files import hdf5, untrusted_files, user_files
+from hpcfl.files.atomic import Damaged
 from hpcfl.rows import randomness
+
+MOST_BYTES = 1 << 28
+MAGIC = b"\x89HDF\r\n\x1a\n"  # an HDF5 file begins with it
+
+
+class Apart(TypedDict):
+    """A client's lists of samples in a file."""
+
+    __pydantic_config__ = ConfigDict(extra="forbid")  # type: ignore[misc]
+
+    train: list[int]
+    test: list[int]
 
 
 class ByClient(Scheme):
@@ -30,18 +47,19 @@ class ByClient(Scheme):
 
     def draw_from(self, dataset: Dataset) -> Draw:
         if self.lists is not None:
-            held = owner_lists.read(self.lists)
+            held = read_lists(self.lists)
             _refuse_impossible(held, len(dataset.y), self.lists)
             draw = self._drawn(held, self.lists)
             return replace(
-                draw, notes=[*draw.notes, *_uneven(held, len(dataset.y), self.lists)]
+                draw,
+                notes=[
+                    *draw.notes,
+                    *_describe_uneven(held, len(dataset.y), self.lists),
+                ],
             )
         if dataset.owners is None:
-            has = (
-                f"; it has {', '.join(map(repr, dataset.unread))}"
-                if dataset.unread
-                else ""
-            )
+            has = ", ".join(map(repr, dataset.unread))
+            has = f"; it has {has}" if has else ""
             raise UserError(
                 f"partition.scheme = 'by-client': '{dataset.name}' does not say whose its "
                 "samples are; set partition.lists, or bring data that do (an array 'client' in "
@@ -139,6 +157,55 @@ class ByClient(Scheme):
         return train, test
 
 
+def read_lists(path: str) -> list[Held]:
+    """Read each client's samples from a user's file, clients in the order of the file
+    (HDF5: of names).
+
+    JSON: ``{"ann": [0, 5, 6], …}``, or ``{"ann": {"train": [0, 5], "test": [6]}, …}``.
+    HDF5: a dataset for each client, or a group with the datasets ``train`` and ``test``,
+    plain as h5py writes an array. Raises UserError for anything else.
+    """
+    with checks.reading(path, "clients' lists of samples"):
+        content = user_files.read_bytes(Path(path).expanduser(), MOST_BYTES)
+        is_hdf5 = content.startswith(MAGIC)
+        listed = _read_hdf5(content) if is_hdf5 else untrusted_files.parsed(content)
+        if isinstance(listed, dict) and set(listed) in ({"train", "test"}, set()):
+            raise Damaged("it must hold clients by their names")
+        by_client = untrusted_files.checked(listed, dict[str, list[int] | Apart])
+        held = []
+        for name, own in by_client.items():
+            if isinstance(own, list):
+                held.append(Held(name, _sort_samples(name, own)))
+                continue
+            train = _sort_samples(name, own["train"])
+            held.append(Held(name, train, _sort_samples(name, own["test"])))
+        if len({client.test is None for client in held}) > 1:
+            raise Damaged("some clients have one list, others 'train' and 'test'")
+    return held
+
+
+def _read_hdf5(content: bytes) -> dict[str, Any]:
+    """Return the lists in an HDF5 file, nested as in JSON. Raises Damaged."""
+    arrays, _ = hdf5.decode(content)
+    by_client: dict[str, Any] = {}
+    for place, array in sorted(arrays.items()):
+        name, _, part = place.rpartition("/")
+        if name and part in ("train", "test"):
+            by_client.setdefault(name, {})[part] = array.tolist()
+        else:
+            by_client[place] = array.tolist()
+    return by_client
+
+
+def _sort_samples(name: str, numbers: list[int]) -> np.ndarray:
+    """Return sample numbers ascending, int64. Raises Damaged where one stands twice."""
+    samples = np.sort(np.array(numbers, np.int64))
+    repeated = samples[1:][samples[1:] == samples[:-1]]
+    if len(repeated):
+        raise Damaged(f"client '{name}' has sample {repeated[0]} twice")
+    return samples
+
+
 def _refuse_impossible(held: list[Held], samples: int, where: str) -> None:
     """Raise UserError for a client with a number that is no sample's, or with a sample
     in both its lists.
@@ -159,25 +226,18 @@ def _refuse_impossible(held: list[Held], samples: int, where: str) -> None:
             )
 
 
-def _uneven(held: list[Held], samples: int, where: str) -> list[str]:
+def _describe_uneven(held: list[Held], samples: int, where: str) -> list[str]:
     """Note the samples of the data set that several natural clients hold, or none of
     them.
     """
-    lists = []
-    for client in held:
-        lists.append(client.train)
-        if client.test is not None:
-            lists.append(client.test)
+    lists = [client.train for client in held]
+    lists += [client.test for client in held if client.test is not None]
     holders = np.bincount(np.concatenate(lists), minlength=samples)
-    counts = {
-        "several clients": int((holders > 1).sum()),
-        "no client": int((holders == 0).sum()),
-    }
     notes = []
-    for whom, count in counts.items():
-        if count:
+    for whom, is_so in (("several clients", holders > 1), ("no client", holders == 0)):
+        if is_so.any():
             notes.append(
-                f"{where}: {count:,} of {samples:,} samples are held by {whom}"
+                f"{where}: {is_so.sum():,} of {samples:,} samples are held by {whom}"
             )
     return notes
 

@@ -104,55 +104,35 @@ def test_lists_in_a_file(tmp_path, suffix):
 @pytest.mark.parametrize(
     ("content", "told"),
     [
-        ({}, "it must hold a list of sample numbers for each client, by its name"),
-        (
-            "[1, 2]",
-            "it must hold a list of sample numbers for each client, by its name",
-        ),
+        ({}, "it must hold clients by their names"),
+        ({"train": [0, 1], "test": [2, 3]}, "it must hold clients by their names"),
+        ("[1, 2]", "lists.json: cannot be read as clients' lists"),
         ("{", "not JSON"),
         ('{"a": [0, 1], "b": [2, 3], "a": [4, 5]}', "'a' stands twice"),
-        (
-            {"train": [0, 1], "test": [2, 3]},
-            "it holds 'train' and 'test' alone",
-        ),
-        (
-            {"a": [0, 1.5]},
-            r"client 'a' must have a list of sample numbers, 0, 1, …; it has \[0, 1\.5\]",
-        ),
-        ({"a": [0, True]}, "client 'a' must have a list of sample numbers"),
-        ({"a": [0, 2**62]}, "client 'a' must have a list of sample numbers"),
-        ({"a": "text"}, "client 'a' must have a list of sample numbers"),
-        (
-            {"a": {"train": [1]}},
-            "a list of sample numbers, or two called 'train' and 'test'",
-        ),
+        ({"a": [0, 1.5]}, "Input should be a valid integer"),
+        ({"a": [0, True]}, "Input should be a valid integer"),
+        ({"a": [0, 2**63]}, "cannot be read as clients' lists"),
+        ({"a": "text"}, "Input should be a valid list"),
+        ({"a": {"train": [1]}}, "cannot be read as clients' lists"),
+        ({"a": {"train": [1], "test": [2], "valid": [3]}}, "cannot be read as clients'"),
         ({"a": [3, 1, 3]}, "client 'a' has sample 3 twice"),
-        (
-            {"a": [0, 1], "b": {"train": [2], "test": [3]}},
-            "some clients have one list, others",
-        ),
-        (
-            {"a": [0, 1], "b": []},
-            r"client 'b' has 0 samples to train and 0 to test on, it needs at least one",
-        ),
+        ({"a": [0, 1], "b": {"train": [2], "test": [3]}}, "some clients have one list"),
+        ({"a": [0, 1], "b": []}, "client 'b' has 0 samples to train and 0 to test on"),
         ({"a": [0], "b": [1, 2]}, "client 'a' has 0 samples to train and 1 to test on"),
-        ({"a": [0, 1]}, r"partition\.clients = 2: .*lists\.json has only 1 clients"),
-        (
-            {"a": [0, 1], "b": [2, 12]},
-            r"lists\.json: client 'b' has sample 12; the data set's are 0 … 11",
-        ),
+        ({"a": [0, 1]}, "partition.clients = 2: "),
+        ({"a": [0, 1], "b": [2, 12]}, "client 'b' has sample 12; the data set's are 0 … 11"),
         ({"a": [-1, 1], "b": [2, 3]}, "client 'a' has sample -1"),
         (
             {"a": {"train": [0], "test": [0]}, "b": {"train": [1], "test": [2]}},
-            r"lists\.json: client 'a' has sample 0 to train and to test on",
+            "client 'a' has sample 0 to train and to test on",
         ),
     ],
-)
+)  # fmt: skip
 def test_lists_that_are_none_are_refused(tmp_path, content, told):
-    with pytest.raises(UserError, match=told):
-        partition.make(
-            plugin(clients=2, lists=write(tmp_path / "lists.json", content)), data()
-        )
+    path = write(tmp_path / "lists.json", content)
+    with pytest.raises(UserError) as caught:
+        partition.make(plugin(clients=2, lists=path), data())
+    assert told in str(caught.value) and path in str(caught.value)
 
 
 def test_samples_of_several_clients_and_of_none_are_noted(tmp_path):
@@ -175,11 +155,9 @@ def test_samples_of_several_clients_and_of_none_are_noted(tmp_path):
 def test_hdf5_that_is_not_plain_is_refused(tmp_path):
     with h5py.File(tmp_path / "lists.h5", "w") as file:
         file.create_dataset("a", data=np.arange(1000), compression="gzip")
-    with pytest.raises(
-        UserError, match=r"lists\.h5: cannot be used .*chunked or compressed"
-    ):
+    with pytest.raises(UserError, match=r"lists\.h5: .*chunked or compressed"):
         partition.make(plugin(clients=1, lists=str(tmp_path / "lists.h5")), data())
-    with pytest.raises(UserError, match=r"none\.h5: cannot be read \(No such file"):
+    with pytest.raises(UserError, match=r"none\.h5: no such file"):
         partition.make(plugin(clients=1, lists=str(tmp_path / "none.h5")), data())
 
 
