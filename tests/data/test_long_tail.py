@@ -30,7 +30,7 @@ def kept(of, imbalance, merged=False, order="index", seed=1):
 
 
 @pytest.mark.parametrize("imbalance", SIZES)
-def test_h6_the_sizes_of_long_tailed_cifar_10(imbalance):
+def test_the_sizes_of_long_tailed_cifar_10(imbalance):
     cifar = dataset(5000, 1000)
     chosen, note = kept(cifar, imbalance)
     train = chosen[chosen < 50_000]
@@ -39,26 +39,26 @@ def test_h6_the_sizes_of_long_tailed_cifar_10(imbalance):
     assert "the official test split is whole" in note
 
 
-def test_h6_what_a_larger_imbalance_keeps_a_smaller_one_keeps():
+def test_what_a_larger_imbalance_keeps_a_smaller_one_keeps():
     cifar = dataset(500, 10)
     assert set(kept(cifar, 100)[0]) < set(kept(cifar, 10)[0])
 
 
-def test_h6_merged_splits_are_cut_together():
+def test_merged_splits_are_cut_together():
     chosen, note = kept(dataset(60, 40), 100, merged=True)
     labels = dataset(60, 40).y[chosen]
     assert np.bincount(labels)[[0, 9]].tolist() == [100, 1]
     assert "each client's test samples have its own distribution" in note
 
 
-def test_h6_which_class_is_the_most_frequent_can_be_drawn():
+def test_which_class_is_the_most_frequent_can_be_drawn():
     toy = dataset(100, 10)
     sizes = np.bincount(toy.y[kept(toy, 10, order="random")[0]])
     assert sizes.tolist() != sorted(sizes, reverse=True)
     assert sorted(sizes) == sorted(np.bincount(toy.y[kept(toy, 10)[0]]))
 
 
-def test_h6_a_partition_deals_out_what_is_kept_and_1_is_none():
+def test_a_partition_deals_out_what_is_kept_and_1_is_none():
     toy = dataset(100, 0)
     none, even, tail = (
         partition.make(Iid(clients=3), toy, data=data)
@@ -69,7 +69,7 @@ def test_h6_a_partition_deals_out_what_is_kept_and_1_is_none():
     assert sorted(dealt) == kept(toy, 10, merged=True)[0].tolist()
 
 
-def test_h6_natural_clients_have_samples_of_their_own():
+def test_natural_clients_have_samples_of_their_own():
     table = {
         "data": {"imbalance": 10.0},
         "partition": {"scheme": "by-client"},

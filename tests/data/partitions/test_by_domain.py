@@ -36,7 +36,7 @@ def parts(draw):
 
 @pytest.mark.parametrize("inside", ["iid", "dirichlet"])
 @pytest.mark.parametrize("each", [1, 3])
-def test_h4_every_client_has_one_domain_and_domains_keep_their_sizes(inside, each):
+def test_every_client_has_one_domain_and_domains_keep_their_sizes(inside, each):
     scheme = plugin(
         clients=3 * each, clients_per_domain=each, inside=inside, beta=1.0, train=0.5
     )
@@ -53,7 +53,7 @@ def test_h4_every_client_has_one_domain_and_domains_keep_their_sizes(inside, eac
     assert held == SIZES
 
 
-def test_h4_inside_a_domain_clients_are_alike_or_differ_in_classes():
+def test_inside_a_domain_clients_are_alike_or_differ_in_classes():
     alike = plugin(clients=6, clients_per_domain=2).draw_from(data())
     sizes = [
         len(train) + len(test)
@@ -75,7 +75,7 @@ def test_h4_inside_a_domain_clients_are_alike_or_differ_in_classes():
 
 @pytest.mark.parametrize("fields", [{}, {"official_test": 90, "merges": False}])
 @pytest.mark.parametrize("inner", [Iid, Dirichlet])
-def test_h4_with_one_domain_it_is_the_inner_scheme_bitwise(inner, fields):
+def test_with_one_domain_it_is_the_inner_scheme_bitwise(inner, fields):
     keys = {
         "clients": 4,
         "seed": 5,
@@ -90,7 +90,7 @@ def test_h4_with_one_domain_it_is_the_inner_scheme_bitwise(inner, fields):
     assert parts(draw) != parts(scheme.model_copy(update={"seed": 6}).draw_from(one))
 
 
-def test_h4_a_domain_may_lack_the_last_classes():
+def test_a_domain_may_lack_the_last_classes():
     """Once all samples have an owner, one client is at the mean and nobody below."""
     few = replace(data(), y=LABELS % 2)
     split = partition.make(plugin(clients=3, inside="dirichlet"), few)
@@ -100,7 +100,7 @@ def test_h4_a_domain_may_lack_the_last_classes():
     assert sizes == [*SIZES.values()]
 
 
-def test_h4_what_cannot_be_dealt_out_is_refused(monkeypatch):
+def test_what_cannot_be_dealt_out_is_refused(monkeypatch):
     with pytest.raises(UserError, match="'toy' does not say which domains its samples"):
         partition.make(plugin(clients=3), replace(data(), owners=None))
     with pytest.raises(

@@ -14,7 +14,7 @@ LABELS = np.repeat(np.arange(100), 600)  # CIFAR-100, merged
 @pytest.mark.parametrize(
     ("beta", "reported"), [(0.01, 12), (0.1, 46), (0.5, 85), (1.0, 94)]
 )
-def test_d2_classes_per_client_are_those_of_cwfedavg_table_3(beta, reported):
+def test_classes_per_client_are_those_of_cwfedavg_table_3(beta, reported):
     held = []
     for seed in range(10):
         assignment = Dirichlet(beta=beta).assign(
@@ -24,20 +24,20 @@ def test_d2_classes_per_client_are_those_of_cwfedavg_table_3(beta, reported):
     assert abs(np.mean(held) - reported) <= 2
 
 
-def test_d2_all_samples_go_to_one_client_each_and_none_is_too_small():
+def test_all_samples_go_to_one_client_each_and_none_is_too_small():
     assignment = Dirichlet().assign(LABELS, 100, np.random.default_rng(0))
     assert sorted(np.concatenate(assignment.samples)) == list(range(len(LABELS)))
     assert min(map(len, assignment.samples)) >= 40
 
 
-def test_d2_a_client_at_the_mean_gets_no_more():
+def test_a_client_at_the_mean_gets_no_more():
     shares = dirichlet.shares_of(
         np.array([True, False, True]), 0.1, np.random.default_rng(0)
     )
     assert shares[1] == 0 and shares.sum() == pytest.approx(1)
 
 
-def test_d2_the_last_client_gets_the_rest_of_rounding(monkeypatch):
+def test_the_last_client_gets_the_rest_of_rounding(monkeypatch):
     """Even where its share is 0: cuts are the floors of cumulated shares, here 2.5, 5
     and 9.99… of ten samples.
     """
@@ -50,13 +50,13 @@ def test_d2_the_last_client_gets_the_rest_of_rounding(monkeypatch):
     assert sorted(np.concatenate(drawn.samples())) == list(range(10))
 
 
-def test_d2_shares_that_underflow_are_drawn_again():
+def test_shares_that_underflow_are_drawn_again():
     open_clients = np.arange(20) == 7
     shares = dirichlet.shares_of(open_clients, 1e-4, np.random.default_rng(0))
     assert shares.tolist() == open_clients.tolist()
 
 
-def test_d2_small_draws_are_redrawn_and_counted():
+def test_small_draws_are_redrawn_and_counted():
     labels = np.arange(100) % 10
     assert (
         Dirichlet(clients=20, beta=0.1)
@@ -66,7 +66,7 @@ def test_d2_small_draws_are_redrawn_and_counted():
     )
 
 
-def test_d2_giving_up_tells_the_numbers(monkeypatch):
+def test_giving_up_tells_the_numbers(monkeypatch):
     monkeypatch.setattr(dirichlet, "CAP", 20)
     with pytest.raises(
         UserError,
@@ -81,7 +81,7 @@ OFFICIAL = np.concatenate([np.repeat(np.arange(10), 500), np.repeat(np.arange(10
 
 
 @pytest.mark.parametrize("beta", [0.3, 1.0])
-def test_d3_the_training_split_is_dealt_out_and_all_are_tested_on_the_test_split(beta):
+def test_the_training_split_is_dealt_out_and_all_are_tested_on_the_test_split(beta):
     draw = DirichletMin(clients=20, beta=beta).draw(OFFICIAL, 10, 500)
     assert sorted(np.concatenate(draw.train)) == list(range(5000))
     assert all(test.tolist() == list(range(5000, 5500)) for test in draw.test)
@@ -92,13 +92,13 @@ def test_d3_the_training_split_is_dealt_out_and_all_are_tested_on_the_test_split
     assert 1 <= draw.attempts <= 3 and not draw.notes
 
 
-def test_d3_clients_with_one_class_swap_with_the_last_ones():
+def test_clients_with_one_class_swap_with_the_last_ones():
     chunks, held = list(range(6)), np.array([2, 1, 3, 0, 2, 2])
     assert swap(2, chunks, held) == [0, 5, 2, 4, 3, 1]  # 1 with 5, 3 with 4
     assert swap(1, chunks, held) == chunks == list(range(6))
 
 
-def test_d3_after_three_draws_the_last_one_counts_with_a_note():
+def test_after_three_draws_the_last_one_counts_with_a_note():
     draw = DirichletMin(clients=20, least_classes=10).draw(OFFICIAL, 10, 500)
     assert (
         draw.attempts == 3 and len(draw.notes) == 1 and "after 3 draws" in draw.notes[0]
@@ -106,7 +106,7 @@ def test_d3_after_three_draws_the_last_one_counts_with_a_note():
     assert sorted(np.concatenate(draw.train)) == list(range(5000))
 
 
-def test_d3_data_without_a_test_split_is_refused():
+def test_data_without_a_test_split_is_refused():
     with pytest.raises(
         UserError,
         match="'dirichlet-min' tests on the official test split; this data has none",

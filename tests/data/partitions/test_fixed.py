@@ -24,7 +24,7 @@ def counts(draw, labels, part, classes=10):
     [ClientDirichlet(clients=40), PathologicalPairs(clients=40)],
     ids=["client-dirichlet", "pathological-pairs"],
 )
-def test_d4_d5_fixed_numbers_from_the_official_splits(scheme):
+def test_fixed_numbers_from_the_official_splits(scheme):
     draw = scheme.draw(CIFAR, 10, 10_000)
     for part, each, low, high in (
         ("train", 500, 0, 50_000),
@@ -42,7 +42,7 @@ def test_d4_d5_fixed_numbers_from_the_official_splits(scheme):
     assert len(np.unique(np.concatenate(draw.train))) < 20_000  # clients share samples
 
 
-def test_d4_a_draw_of_one_client_does_not_depend_on_the_others():
+def test_a_draw_of_one_client_does_not_depend_on_the_others():
     few, many = (ClientDirichlet(clients=m).draw(CIFAR, 10, 10_000) for m in (2, 5))
     assert [held.tolist() for held in few.train] == [
         held.tolist() for held in many.train[:2]
@@ -52,7 +52,7 @@ def test_d4_a_draw_of_one_client_does_not_depend_on_the_others():
 @pytest.mark.parametrize(
     ("beta", "classes", "share"), [(0.1, 10, 0.66), (0.01, 100, 0.63)]
 )
-def test_d4_the_largest_share_is_that_of_the_public_code(beta, classes, share):
+def test_the_largest_share_is_that_of_the_public_code(beta, classes, share):
     generator = np.random.default_rng(0)
     scheme = ClientDirichlet(beta=beta)
     assert np.mean(
@@ -74,7 +74,7 @@ def test_d4_the_largest_share_is_that_of_the_public_code(beta, classes, share):
         ([0.04, 0.04, 0.04, 0.88], 10, [0, 0, 0, 10], [1, 0, 0, 9]),
     ],
 )
-def test_d4_both_rules_of_rounding(shares, samples, last_class, largest_remainder):
+def test_both_rules_of_rounding(shares, samples, last_class, largest_remainder):
     shares = np.array(shares)
     assert (
         ClientDirichlet(rounding="last-class").counts(shares, samples).tolist()
@@ -86,7 +86,7 @@ def test_d4_both_rules_of_rounding(shares, samples, last_class, largest_remainde
     )
 
 
-def test_d5_each_client_holds_its_own_two_classes_in_equal_numbers():
+def test_each_client_holds_its_own_two_classes_in_equal_numbers():
     draw = PathologicalPairs(clients=40, train_samples=300).draw(CIFAR, 10, 10_000)
     train, test = counts(draw, CIFAR, "train"), counts(draw, CIFAR, "test")
     assert ((train == 150) | (train == 0)).all() and ((train > 0).sum(1) == 2).all()
@@ -94,7 +94,7 @@ def test_d5_each_client_holds_its_own_two_classes_in_equal_numbers():
     assert len({tuple(row) for row in train > 0}) > 10  # drawn, not blocks
 
 
-def test_d6_groups_hold_their_dominant_classes_and_no_sample_twice():
+def test_groups_hold_their_dominant_classes_and_no_sample_twice():
     draw = Grouped(clients=20).draw(PATH, 9, 6300)
     for part, dominant, each in (("train", 400, 500), ("test", 80, 100)):
         held = counts(draw, PATH, part, 9)
@@ -105,7 +105,7 @@ def test_d6_groups_hold_their_dominant_classes_and_no_sample_twice():
         assert len(np.unique(everything)) == len(everything) == 20 * each
 
 
-def test_d6_groups_must_fit():
+def test_groups_must_fit():
     with pytest.raises(
         UserError,
         match=r"partition\.groups = \[6, 6, 8\]: must sum to partition\.clients = 10",
@@ -122,7 +122,7 @@ def test_d6_groups_must_fit():
     ],
     ids=lambda scheme: scheme.scheme,
 )
-def test_d7_too_few_samples_are_refused_unless_replacement_is_on(scheme):
+def test_too_few_samples_are_refused_unless_replacement_is_on(scheme):
     with pytest.raises(
         UserError,
         match=rf"'{scheme.scheme}': client \d.*asks for .* or set "
@@ -135,7 +135,7 @@ def test_d7_too_few_samples_are_refused_unless_replacement_is_on(scheme):
     assert [len(held) for held in draw.train] == [scheme.train_samples] * 3
 
 
-def test_d7_a_class_without_samples_cannot_be_replaced():
+def test_a_class_without_samples_cannot_be_replaced():
     with pytest.raises(
         UserError, match=r"asks for .* samples of 0; take fewer samples or clients$"
     ):
@@ -144,7 +144,7 @@ def test_d7_a_class_without_samples_cannot_be_replaced():
         )
 
 
-def test_d7_more_classes_than_there_are_is_refused():
+def test_more_classes_than_there_are_is_refused():
     with pytest.raises(
         UserError, match="classes_per_client = 11: the data has 10 classes"
     ):
@@ -161,7 +161,7 @@ def test_data_without_an_official_test_split_is_cut_at_random():
     )  # from all over
 
 
-def test_d4_replacement_is_for_classes_that_are_too_small_alone():
+def test_replacement_is_for_classes_that_are_too_small_alone():
     """A pool that suffices gives different samples also where replacement is on; a
     smaller one repeats some.
     """
@@ -173,7 +173,7 @@ def test_d4_replacement_is_for_classes_that_are_too_small_alone():
     assert len(small) == 7 and set(small) <= {0, 1, 2}
 
 
-def test_d6_what_is_not_dominant_comes_in_proportion_to_the_pool():
+def test_what_is_not_dominant_comes_in_proportion_to_the_pool():
     """Classes 3 to 8 for the first group: one with twice the samples is drawn twice as
     often.
     """

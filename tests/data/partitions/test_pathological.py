@@ -16,7 +16,7 @@ def held_classes(labels, assignment):
     return [np.unique(labels[held]).tolist() for held in assignment.samples]
 
 
-def test_d1_clients_fall_into_blocks():
+def test_clients_fall_into_blocks():
     labels = np.random.default_rng(0).permutation(np.repeat(np.arange(10), 600))
     assignment = assign(labels, 10, clients=20, per_client=2)
     assert held_classes(labels, assignment) == [
@@ -28,7 +28,7 @@ def test_d1_clients_fall_into_blocks():
     )
 
 
-def test_d1_a_class_is_dealt_out_in_stored_order_within_the_bounds():
+def test_a_class_is_dealt_out_in_stored_order_within_the_bounds():
     # 4 clients a class: a mean of 150, so 15 … 149 for all but the last
     labels = np.repeat(np.arange(10), 600)
     for seed in range(20):
@@ -47,7 +47,7 @@ def test_d1_a_class_is_dealt_out_in_stored_order_within_the_bounds():
         )
 
 
-def test_d1_cifar_100_has_ten_blocks_of_two():
+def test_cifar_100_has_ten_blocks_of_two():
     labels = np.repeat(np.arange(100), 600)
     assignment = assign(labels, 100, clients=20, per_client=10)
     assert held_classes(labels, assignment) == [
@@ -55,7 +55,7 @@ def test_d1_cifar_100_has_ten_blocks_of_two():
     ]
 
 
-def test_d1_ag_news_has_two_blocks_of_ten():
+def test_ag_news_has_two_blocks_of_ten():
     assignment = assign(np.repeat(np.arange(4), 31_900), 4, clients=20, per_client=2)
     assert (
         held_classes(np.repeat(np.arange(4), 31_900), assignment)
@@ -63,7 +63,7 @@ def test_d1_ag_news_has_two_blocks_of_ten():
     )
 
 
-def test_d1_a_small_class_is_dealt_out_by_the_least_of_a_client():
+def test_a_small_class_is_dealt_out_by_the_least_of_a_client():
     """40 samples of class 0 for 4 clients: a tenth of the mean is 1, but a client's
     least is ⌊min(40, N/2M)⌋/10 = 4.
     """
@@ -81,7 +81,7 @@ def test_d1_a_small_class_is_dealt_out_by_the_least_of_a_client():
     assert set(sizes) == set(range(4, 10))
 
 
-def test_d1_unused_classes_are_noted():
+def test_unused_classes_are_noted():
     labels = np.repeat(np.arange(10), 600)
     assignment = assign(labels, 10, clients=7, per_client=3)
     assert held_classes(labels, assignment) == [[0, 1, 2]] * 3 + [[3, 4, 5]] * 3 + [
@@ -92,14 +92,14 @@ def test_d1_unused_classes_are_noted():
     assert held_classes(labels, few) == [[0, 1], [2, 3], [4, 5]] and len(few.notes) == 1
 
 
-def test_d1_a_short_last_block_is_noted():
+def test_a_short_last_block_is_noted():
     labels = np.repeat(np.arange(10), 600)
     assignment = assign(labels, 10, clients=10, per_client=3)
     assert held_classes(labels, assignment)[-1] == [9]
     assert assignment.notes == ["clients 9 to 9 hold only 1 of 3 classes"]
 
 
-def test_d1_more_classes_than_there_are_is_refused():
+def test_more_classes_than_there_are_is_refused():
     with pytest.raises(
         UserError, match="classes_per_client = 11: the data has 10 classes"
     ):
@@ -120,6 +120,6 @@ def test_d1_more_classes_than_there_are_is_refused():
         ),
     ],
 )
-def test_d1_too_few_samples_are_refused_with_the_numbers(per_class, told):
+def test_too_few_samples_are_refused_with_the_numbers(per_class, told):
     with pytest.raises(UserError, match=told):
         assign(np.repeat(np.arange(10), per_class), 10, clients=20, per_client=2)

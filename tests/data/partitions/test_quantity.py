@@ -17,13 +17,13 @@ def sizes(**keys):
     return np.array([len(train) + len(test) for train, test in parts])
 
 
-def test_h5_largest_remainders_by_hand():
+def test_largest_remainders_by_hand():
     """Of 10 in proportion 1 : 2 : 4 exact are 1.43, 2.86 and 5.71: two are rounded up."""
     assert round_down(np.array([1.0, 2.0, 4.0]) / 7 * 10, 10).tolist() == [1, 3, 6]
     assert round_down(np.ones(4) / 4 * 10, 10).tolist() == [3, 3, 2, 2]
 
 
-def test_h5_the_laws_by_hand():
+def test_the_laws_by_hand():
     """Shares of 3,000 for five clients: i + 1 of 15, (i + 1)² of 55, and so on."""
     assert sizes(law="linear", clients=5).tolist() == [200, 400, 600, 800, 1000]
     square = 3000 * np.array([1, 4, 9, 16, 25]) / 55
@@ -36,7 +36,7 @@ def test_h5_the_laws_by_hand():
 
 @pytest.mark.parametrize("law", ["lognormal", "dirichlet", "power", "linear", "square"])
 @pytest.mark.parametrize("labels", ["iid", "dirichlet"])
-def test_h5_everybody_has_enough_and_every_sample_an_owner(law, labels):
+def test_everybody_has_enough_and_every_sample_an_owner(law, labels):
     scheme = Quantity(
         clients=10,
         law=law,
@@ -52,13 +52,13 @@ def test_h5_everybody_has_enough_and_every_sample_an_owner(law, labels):
     assert min(held) >= 5
 
 
-def test_h5_without_spread_sizes_are_those_of_iid_clients():
+def test_without_spread_sizes_are_those_of_iid_clients():
     assert set(sizes(sigma=0.0, clients=7)) == {428, 429}
     assert np.ptp(sizes(law="power", a=0.0, clients=7)) <= 1
     assert np.ptp(sizes(law="dirichlet", beta=1e9)) <= 3
 
 
-def test_h5_log_sizes_have_the_spread_and_a_client_keeps_its_draw():
+def test_log_sizes_have_the_spread_and_a_client_keeps_its_draw():
     generator = np.random.default_rng(0)
     many, one_more = (
         np.log(Quantity(clients=clients, sigma=0.3).weights(generator))
@@ -68,7 +68,7 @@ def test_h5_log_sizes_have_the_spread_and_a_client_keeps_its_draw():
     assert np.array_equal(one_more[:-1], many)
 
 
-def test_h5_classes_of_a_client_follow_its_own_proportions():
+def test_classes_of_a_client_follow_its_own_proportions():
     draw = Quantity(clients=10, labels="dirichlet", label_beta=0.05).draw(LABELS, 6, 0)
     shares = [
         np.bincount(LABELS[held], minlength=6).max() / len(held) for held in draw.train
@@ -81,11 +81,11 @@ def test_h5_classes_of_a_client_follow_its_own_proportions():
     assert np.mean(shares) < 0.3
 
 
-def test_h5_sizes_do_not_depend_on_the_classes():
+def test_sizes_do_not_depend_on_the_classes():
     assert np.array_equal(sizes(labels="iid"), sizes(labels="dirichlet"))
 
 
-def test_h5_a_client_with_too_few_is_an_error():
+def test_a_client_with_too_few_is_an_error():
     with pytest.raises(
         UserError, match="'exponential': a client has 0 of 3000 samples"
     ):

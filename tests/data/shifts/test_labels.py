@@ -20,7 +20,7 @@ def permutations(**keys):
     }
 
 
-def test_h2_the_kinds_of_permutations_by_hand():
+def test_the_kinds_of_permutations_by_hand():
     assert permutations(groups=3) == {
         "y": None,
         "y + 1": [1, 2, 3, 4, 0],
@@ -34,11 +34,11 @@ def test_h2_the_kinds_of_permutations_by_hand():
     }
 
 
-def test_h2_several_kinds_follow_one_another_as_in_fedrc():
+def test_several_kinds_follow_one_another_as_in_fedrc():
     assert list(permutations(how=["reverse", "shift"])) == ["y", "K − 1 − y", "y + 1"]
 
 
-def test_h2_random_permutations_are_bijections_that_their_group_keys():
+def test_random_permutations_are_bijections_that_their_group_keys():
     few, many = (
         permutations(how="random", groups=3),
         permutations(how="random", groups=6),
@@ -59,11 +59,11 @@ def test_h2_random_permutations_are_bijections_that_their_group_keys():
         ({"how": "swap", "swaps": [[1, 5]]}, r"swaps: \[1, 5\]: there are 5 classes"),
     ],
 )
-def test_h2_what_permutes_nothing_is_refused(keys, said):
+def test_what_permutes_nothing_is_refused(keys, said):
     with pytest.raises(UserError, match=f"shift.0.{said}"):
         permutations(**keys)
 
 
-def test_h2_swapping_twice_is_the_identity():
+def test_swapping_twice_is_the_identity():
     labels = np.array(permutations(how="swap", swaps=[[0, 3, 1, 2]])["0 ↔ 3, 1 ↔ 2"])
     assert labels[labels].tolist() == list(range(CLASSES))

@@ -35,14 +35,14 @@ def noisy(channels=3, side=16, n=2):
     return torch.randint(0, 256, (n, channels, side, side), dtype=torch.uint8)
 
 
-def test_h3_every_corruption_can_be_named_and_has_constants_for_every_size():
+def test_every_corruption_can_be_named_and_has_constants_for_every_size():
     assert set(typing.get_args(pixels.Name)) == set(CONSTANTS)
     for columns in CONSTANTS.values():
         assert [len(column) for column in columns] == [5, 5, 5]
 
 
 @pytest.mark.parametrize("name", CONSTANTS)
-def test_h3_every_corruption_gives_bytes_the_same_for_the_same_samples(name):
+def test_every_corruption_gives_bytes_the_same_for_the_same_samples(name):
     x = noisy()
     whole = corrupted(name, 5, x, numbers=[7, 9])
     assert whole.dtype == torch.uint8 and whole.shape == x.shape
@@ -51,18 +51,18 @@ def test_h3_every_corruption_gives_bytes_the_same_for_the_same_samples(name):
     assert torch.equal(alone[0], whole[1])
 
 
-def test_h3_severity_zero_is_clean():
+def test_severity_zero_is_clean():
     [concept] = Corruption(severity=0).concepts(facts(noisy()))
     assert concept.plain and concept.name == "clean"
 
 
-def test_h3_normal_noise_has_the_mean_and_the_deviation():
+def test_normal_noise_has_the_mean_and_the_deviation():
     x = corrupted("gaussian-noise", 1, grey(128, 1000)).double()
     assert abs(x.mean() - 128) < 0.1
     assert abs(x.std() / (255 * 0.08) - 1) < 0.01
 
 
-def test_h3_shot_noise_has_the_variance_of_photons():
+def test_shot_noise_has_the_variance_of_photons():
     """A Poisson number of mean c·x, divided by c, has variance x/c: of c = 60 and x =
     102/255 that is 0.4/60.
     """
@@ -70,21 +70,21 @@ def test_h3_shot_noise_has_the_variance_of_photons():
     assert abs(x.var() / (0.4 / 60) - 1) < 0.01
 
 
-def test_h3_shot_noise_of_floats_below_zero_is_that_of_zero():
+def test_shot_noise_of_floats_below_zero_is_that_of_zero():
     x = torch.rand(2, 3, 16, 16) - 0.5
     noise = corrupted("shot-noise", 1, x)
     assert torch.equal(noise, corrupted("shot-noise", 1, x.clamp(min=0)))
     assert not noise[x <= 0].any() and noise[x > 0].any()
 
 
-def test_h3_impulse_noise_is_salt_and_pepper_on_a_share_of_the_pixels():
+def test_impulse_noise_is_salt_and_pepper_on_a_share_of_the_pixels():
     x = corrupted("impulse-noise", 5, grey(128, 1000))
     salt, pepper = (float((x == value).double().mean()) for value in (255, 0))
     assert abs(salt - 0.135) < 0.002 and abs(pepper - 0.135) < 0.002
     assert torch.unique(x).tolist() == [0, 128, 255]
 
 
-def test_h3_contrast_keeps_the_mean_of_each_channel():
+def test_contrast_keeps_the_mean_of_each_channel():
     x = noisy(n=3)
     for severity in (1, 5):
         means = corrupted("contrast", severity, x).double().mean(dim=(2, 3))
@@ -92,13 +92,13 @@ def test_h3_contrast_keeps_the_mean_of_each_channel():
 
 
 @pytest.mark.parametrize("name", ["pixelate", "gaussian-blur", "defocus-blur"])
-def test_h3_what_averages_neighbours_leaves_a_constant_image(name):
+def test_what_averages_neighbours_leaves_a_constant_image(name):
     x = grey(77, 32, channels=3)
     for severity in range(1, 6):
         assert torch.equal(corrupted(name, severity, x), x)
 
 
-def test_h3_brightness_is_added_to_the_value_and_cut_off_at_white():
+def test_brightness_is_added_to_the_value_and_cut_off_at_white():
     """0.3 of white are 76.5: a pure red of 100 becomes one of 176 or 177, of 250 white."""
     red = grey(0, 8, channels=3)
     red[:, 0] = 100
@@ -108,7 +108,7 @@ def test_h3_brightness_is_added_to_the_value_and_cut_off_at_white():
     assert corrupted("brightness", 1, grey(51, 8)).unique().tolist() == [64]
 
 
-def test_h3_saturation_of_grey_stays_and_colour_fades():
+def test_saturation_of_grey_stays_and_colour_fades():
     red = grey(0, 8, channels=3)
     red[:, 0] = 200
     faded = corrupted("saturate", 2, red)
@@ -118,7 +118,7 @@ def test_h3_saturation_of_grey_stays_and_colour_fades():
     )
 
 
-def test_h3_random_corruptions_are_drawn_by_group_and_alike_ones_are_one():
+def test_random_corruptions_are_drawn_by_group_and_alike_ones_are_one():
     shift = Corruption(corruption="random", severity="random", groups="clients")
     names = [concept.name for concept in shift.concepts(facts(noisy(), clients=200))]
     assert 40 < len(set(names)) <= 55
@@ -131,7 +131,7 @@ def test_h3_random_corruptions_are_drawn_by_group_and_alike_ones_are_one():
     assert "saturate 3" not in {concept.name for concept in on_grey}
 
 
-def test_h3_noise_grows_from_client_to_client():
+def test_noise_grows_from_client_to_client():
     """The first of five has none, the last 0.1, the middle one half of that."""
     x = grey(128, 300)
     shift = NoiseLevel()
@@ -141,14 +141,14 @@ def test_h3_noise_grows_from_client_to_client():
         assert abs(float(noise.std()) - level) < 0.01 * level + 1e-12
 
 
-def test_h3_floats_are_not_cut_off():
+def test_floats_are_not_cut_off():
     x = torch.ones(1, 4, dtype=torch.float32)
     given = Facts(0, 1, 2, 0, (4,), torch.float32, 1.0, 10)
     noise = NoiseLevel(noise=1.0).concepts(given)[1].images(x, np.arange(1))
     assert noise.dtype == torch.float32 and noise.max() > 1
 
 
-def test_h3_a_tint_multiplies_channels_by_factors_of_its_group():
+def test_a_tint_multiplies_channels_by_factors_of_its_group():
     x = grey(100, 4, n=2, channels=3)
     first, second = (changed(Tint(c=0.5), x, group) for group in (0, 1))
     for tinted in (first, second):
@@ -158,7 +158,7 @@ def test_h3_a_tint_multiplies_channels_by_factors_of_its_group():
     assert not torch.equal(first, second)
 
 
-def test_h3_a_third_of_a_turn_makes_red_green():
+def test_a_third_of_a_turn_makes_red_green():
     red = grey(0, 2, channels=3)
     red[:, 0] = 200
     shift = Hue(groups=3)
@@ -186,6 +186,6 @@ def test_h3_a_third_of_a_turn_makes_red_green():
         (NoiseLevel(), torch.zeros(2, 5).long(), "these samples are text"),
     ],
 )
-def test_h3_images_that_cannot_be_changed_so_are_refused(shift, x, said):
+def test_images_that_cannot_be_changed_so_are_refused(shift, x, said):
     with pytest.raises(UserError, match=said):
         shift.concepts(facts(x))

@@ -20,13 +20,13 @@ def turned(x, angle, shape=None):
 SQUARE = torch.tensor([[[[1, 2], [3, 4]]]], dtype=torch.uint8)
 
 
-def test_h1_a_quarter_turn_goes_counter_clockwise():
+def test_a_quarter_turn_goes_counter_clockwise():
     assert turned(SQUARE, 90.0).tolist() == [[[[2, 4], [1, 3]]]]
     assert turned(SQUARE, 180.0).tolist() == [[[[4, 3], [2, 1]]]]
     assert turned(SQUARE, -90.0).tolist() == turned(SQUARE, 270.0).tolist()
 
 
-def test_h1_four_quarter_turns_are_none():
+def test_four_quarter_turns_are_none():
     x = torch.randint(0, 256, (3, 2, 5, 5), dtype=torch.uint8)
     result = x
     for _ in range(4):
@@ -34,14 +34,14 @@ def test_h1_four_quarter_turns_are_none():
     assert torch.equal(result, x) and result.is_contiguous()
 
 
-def test_h1_other_angles_keep_the_centre_and_bring_zeros_into_the_corners():
+def test_other_angles_keep_the_centre_and_bring_zeros_into_the_corners():
     x = torch.full((1, 1, 9, 9), 200, dtype=torch.uint8)
     result = turned(x, 45.0)
     assert result.dtype == torch.uint8 and result[0, 0, 4, 4] == 200
     assert result[0, 0, 0, 0] == 0 == result[0, 0, -1, -1]
 
 
-def test_h1_images_that_are_not_square_turn_by_half_turns_alone():
+def test_images_that_are_not_square_turn_by_half_turns_alone():
     x = torch.arange(6, dtype=torch.uint8).view(1, 1, 2, 3)
     assert turned(x, 180.0).tolist() == [[[[5, 4, 3], [2, 1, 0]]]]
     with pytest.raises(
@@ -50,7 +50,7 @@ def test_h1_images_that_are_not_square_turn_by_half_turns_alone():
         turned(x, 90.0)
 
 
-def test_h1_what_is_no_image_is_refused():
+def test_what_is_no_image_is_refused():
     with pytest.raises(
         UserError, match=r"'rotation' changes images; these samples have"
     ):
