@@ -6,7 +6,6 @@ import sys
 import numpy as np
 import pytest
 import torch
-from sklearn.datasets import load_digits
 from user_data import load
 
 from hpcfl import models
@@ -27,12 +26,6 @@ def test_digits_are_built_in(monkeypatch):
     assert digits.y.dtype == torch.int64 and digits.classes == 10
     values = digits.normalise(digits.x)
     assert values.dtype == torch.float32 and values.min() == -1 and values.max() == 1
-
-
-def test_digits_are_those_that_scikit_learn_gives():
-    digits, given = datasets.load(config.Data()), load_digits()
-    assert np.array_equal(digits.x.squeeze(1).numpy(), given.images)
-    assert np.array_equal(digits.y.numpy(), given.target)
 
 
 def test_names_are_the_files():

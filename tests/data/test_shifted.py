@@ -7,8 +7,7 @@ import torch
 
 from hpcfl.commands.run import run
 from hpcfl.communication.communicator import OneProcess
-from hpcfl.data import datasets, partition, shifted
-from hpcfl.data.shifts.rotation import Rotation
+from hpcfl.data import datasets, partition
 from hpcfl.errors import UserError
 from hpcfl.experiment import config
 from hpcfl.report import configuration
@@ -67,20 +66,6 @@ def test_ownership_does_not_know_of_shifts(scheme):
         for shifts in ([], [ROTATED, SWAPPED])
     ]
     assert same_lists(*partitions)
-
-
-def test_groups_are_blocks_or_drawn_and_newcomers_are_counted_among_themselves():
-    def group(assign, clients=8, newcomers=5):
-        shift = Rotation(assign=assign, angles=[0.0, 90.0, 180.0])
-        drawn = shifted.draw([shift], DIGITS, 1, clients, newcomers)
-        return drawn.groups().group.tolist()
-
-    assert group("blocks") == [0, 0, 0, 1, 1, 1, 2, 2, 0, 0, 1, 1, 2]
-    random = group("random")
-    assert random != group("blocks")
-    assert np.bincount(random[:8]).tolist() == [3, 3, 2]
-    assert np.bincount(random[8:]).tolist() == [2, 2, 1]
-    assert group("random", newcomers=2)[:8] == random[:8]
 
 
 @pytest.mark.parametrize(
@@ -336,51 +321,6 @@ def test_samples_follow_gradually_and_the_set_only_grows():
         before = follows
 
 
-@pytest.mark.parametrize(("who", "drifting"), [("all", 8), (0.5, 4), (0.3, 2)])
-def test_a_share_of_the_clients_drifts(who, drifting):
-    of = prepared({**SWAP, "at": [2], "who": who})
-    changed = [
-        not np.array_equal(labels_in(of, 2, client), labels_in(of, 1, client))
-        for client in range(8)
-    ]
-    assert sum(changed) == drifting
-
-
-def test_staggered_clients_drift_once_each_in_its_own_round():
-    of = prepared(
-        {**SWAP, "at": [2, 3, 4, 5], "who": "staggered"},
-        rounds=6,
-    )
-    [drawn] = of.data.shifts.drawn
-    assert drawn.followed.sum(axis=1).tolist() == [0, 2, 4, 6, 8]
-    assert (np.diff(drawn.followed, axis=0) >= 0).all()
-    assert of.data.split.groups.names[3] == "y, 1 ↔ 2 from round 2"
-
-
-def test_a_table_says_who_follows_what(tmp_path):
-    (tmp_path / "A.cp").write_text(
-        "0 0 0 0 0 0 0 0\n1 0 0 1 0 0 0 0\n0 2 0 1 0 0 0 0\n"
-    )
-    shift = {
-        "kind": "labels",
-        "how": "swap",
-        "swaps": [[1, 2], [3, 4]],
-        "at": [2, 3],
-        "table": str(tmp_path / "A.cp"),
-    }
-    of = prepared(shift, newcomers={"clients": 2})
-    [drawn] = of.data.shifts.drawn
-    assert drawn.followed[:, :4].tolist() == [[0, 0, 0, 0], [1, 0, 0, 1], [0, 2, 0, 1]]
-    assert drawn.followed[:, 8:].tolist() == drawn.followed[:, :2].tolist()
-    with pytest.raises(UserError, match=r"has the shape \[3, 8\]; expected \[2, 8\]"):
-        prepared({**shift, "at": [2]})
-    with pytest.raises(UserError, match="its numbers must be 0 … 1"):
-        prepared({**shift, "swaps": [[1, 2]]})
-    (tmp_path / "A.cp").write_text("0 x\n1\n")
-    with pytest.raises(UserError, match="must hold rows of as many whole numbers"):
-        prepared(shift)
-
-
 def test_scores_can_be_of_the_next_round():
     of = prepared({**SWAP, "at": [3], "score": "next"})
     now, before = raw(of, 0)[1].numpy(), raw(of, 0, "test")[1].numpy()
@@ -434,21 +374,6 @@ def test_images_and_labels_commute_bit_for_bit():
         for mine, theirs in zip(seen(one, client), seen(other, client), strict=True):
             assert torch.equal(mine, theirs)
     assert len(one.data.split.groups.names) == 4
-
-
-def test_cells_have_exact_sizes_and_the_rest_is_plain():
-    """FedRC's shares of 23 clients: ⌊4.6⌋, ⌊4.6⌋, ⌊9.2⌋, ⌊4.6⌋ = 4, 4, 9, 4; two are left."""
-    of = prepared(
-        {"kind": "corruption", "corruption": "contrast", "assign": "random"},
-        {"kind": "labels", "how": ["reverse", "shift"], "cells": CELLS},
-        clients=23,
-    )
-    corrupted, relabelled = (drawn.followed[0] > 0 for drawn in of.data.shifts.drawn)
-    pairs = [(False, False), (True, False), (False, True), (True, True)]
-    found = [int(((corrupted == a) & (relabelled == b)).sum()) for a, b in pairs]
-    assert found == [6, 4, 9, 4]
-    kinds = np.bincount(of.data.shifts.drawn[1].followed[0], minlength=3)
-    assert kinds.tolist() == [10, 7, 6]
 
 
 def test_cells_are_about_two_shifts():
