@@ -85,7 +85,6 @@ def _no_remembered_signals():
         signal.signal(number, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
-    signals._early.clear()
     for number, handler in before.items():
         signal.signal(number, handler)
 

@@ -22,8 +22,18 @@ STOP = (signal.SIGTERM, signal.SIGINT, signal.SIGXCPU, *WARNINGS)
 # the ranks got already.
 ECHO = 1.0
 
-# Names of the signals that the next StopRequest finds, and when they came.
-_early: list[tuple[str, float]] = []
+
+class Memory:
+    """A handler that keeps stop signals for the next StopRequest.
+
+    early: their names, and when they came.
+    """
+
+    def __init__(self) -> None:
+        self.early: list[tuple[str, float]] = []
+
+    def __call__(self, number: int, frame: FrameType | None) -> None:
+        self.early.append((signal.Signals(number).name, time.monotonic()))
 
 
 def remember() -> None:
@@ -32,13 +42,10 @@ def remember() -> None:
 
     Ctrl-C still ends it.
     """
+    memory = Memory()
     for number in STOP:
         if number != signal.SIGINT:
-            signal.signal(number, _keep)
-
-
-def _keep(number: int, frame: FrameType | None) -> None:
-    _early.append((signal.Signals(number).name, time.monotonic()))
+            signal.signal(number, memory)
 
 
 def ignore() -> None:
@@ -84,18 +91,20 @@ class StopRequest:
         if threading.current_thread() is not threading.main_thread():
             return self
         self._before = {number: signal.signal(number, self._handle) for number in STOP}
-        if _early and self.received is None:
-            self.received, self._received_at = _early[0]
-        _early.clear()
+        memory = self._before[signal.SIGTERM]
+        if isinstance(memory, Memory):
+            if memory.early and self.received is None:
+                self.received, self._received_at = memory.early[0]
+            memory.early.clear()
         return self
 
     def __exit__(self, error: type[BaseException] | None, *_: object) -> None:
         for number, handler in self._before.items():
             signal.signal(number, handler)
         ended_by_itself = error is None or issubclass(error, (RunFailure, UserError))
-        remembers = self._before.get(signal.SIGTERM) is _keep
-        if self.received and ended_by_itself and remembers:
-            _early.append((self.received, self._received_at))
+        memory = self._before.get(signal.SIGTERM)
+        if self.received and ended_by_itself and isinstance(memory, Memory):
+            memory.early.append((self.received, self._received_at))
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         if self.received is None:
