@@ -8,14 +8,10 @@ Another type or library may choose other kernels: what a run had is recorded, an
 that goes on with something else says so.
 """
 
-import ctypes
 import os
-import shlex
-import sys
 import warnings
 from collections.abc import Iterable
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, requires
 
 import torch
 
@@ -33,9 +29,6 @@ LISTS = (
 COUNT = "SLURM_GPUS_ON_NODE"
 NO_LIST = ("", "-1", "NoDevFiles")
 SHOWN = 12  # ranges of clients or cores that are written out
-# the wheels that a driver of this CUDA version runs, the newest first
-WHEELS = ((13, "cu130"), (12, "cu126"))
-WHEEL_INDEX = "https://download.pytorch.org/whl/"
 
 
 @dataclass(frozen=True)
@@ -181,57 +174,11 @@ def given() -> str | None:
 
 
 def _reason() -> str:
-    """Explain why torch sees no GPU, and suggest an installation."""
-    driver = _driver()
-    if driver is None:
-        return "no driver of NVIDIA is there (libcuda.so.1); ask for a node with a GPU, in Slurm by --gpus"
-    wheel = next((wheel for major, wheel in WHEELS if driver[0] >= major), None)
-    version = f"the driver runs CUDA {driver[0]}.{driver[1]}"
+    """Explain why torch sees no GPU."""
     build = "has no CUDA"
     if torch.version.cuda:
         build = f"was built for CUDA {torch.version.cuda}"
-    why = f"{version}, torch {torch.__version__} {build}"
-    if wheel is None:
-        return f"{why}; the driver is too old for torch"
-    return f"{why}; {_installs(wheel)}"
-
-
-def _installs(wheel: str) -> str:
-    """Return the pip command that installs torch from a ``wheel`` index within hpcfl's
-    version bounds.
-    """
-    try:
-        requirements = requires("hpcfl") or []
-    except PackageNotFoundError:  # a copy that is used without being installed
-        requirements = ["torch", "torchvision"]
-    needed = []
-    for requirement in requirements:
-        if requirement.startswith("torch") and ";" not in requirement:
-            needed.append(requirement)
-    return shlex.join(
-        [
-            sys.executable,
-            "-m",
-            "pip",
-            "install",
-            "--force-reinstall",
-            *needed,
-            "--index-url",
-            WHEEL_INDEX + wheel,
-        ]
-    )
-
-
-def _driver() -> tuple[int, int] | None:
-    """Return the version of CUDA that the installed driver runs, or None without a
-    driver.
-    """
-    version = ctypes.c_int()
-    try:
-        ctypes.CDLL("libcuda.so.1").cuDriverGetVersion(ctypes.byref(version))
-    except (OSError, AttributeError):
-        return None
-    return version.value // 1000, version.value % 1000 // 10
+    return f"torch {torch.__version__} {build}; nvidia-smi prints the driver's version"
 
 
 def list_ranks(

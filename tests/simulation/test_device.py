@@ -82,25 +82,11 @@ def test_auto_takes_the_cpu_where_there_is_no_gpu_and_none_was_given(
 
 
 @pytest.mark.parametrize("name", VARIABLES)
-@pytest.mark.parametrize(
-    ("driver", "line"),
-    [
-        (None, r"no driver of NVIDIA .*--gpus"),
-        (
-            (12, 4),
-            r"the driver runs CUDA 12\.4, torch .*; .*python\S* -m pip install --force-reinstall "
-            r"'torch<2\.\d+,>=2\.\d+' 'torchvision<.*' --index-url .*download\.pytorch\.org/whl/cu126",
-        ),
-        ((13, 0), r"runs CUDA 13\.0, .*whl/cu130"),
-        ((10, 2), "the driver is too old for torch"),
-    ],
-)
 def test_auto_does_not_fall_back_where_the_job_was_given_gpus(
-    no_gpu, monkeypatch, name, driver, line
+    no_gpu, monkeypatch, name
 ):
     monkeypatch.setenv(name, "1")
-    monkeypatch.setattr(device, "_driver", lambda: driver)
-    words = f"runtime.device = 'auto': the job has {name} = 1, but offers no GPU to torch: .*{line}"
+    words = f"runtime.device = 'auto': the job has {name} = 1, but offers no GPU to torch: torch "
     with pytest.raises(UserError, match=words) as found:
         device.choose_device(Runtime(), 0)
     assert "\n" not in str(found.value) and "runtime.device = 'cpu'" in str(found.value)
@@ -109,7 +95,7 @@ def test_auto_does_not_fall_back_where_the_job_was_given_gpus(
 
 def test_a_gpu_that_is_asked_for_has_to_be_there(no_gpu):
     with pytest.raises(
-        UserError, match="'cuda': this machine offers no GPU to torch: no driver"
+        UserError, match="'cuda': this machine offers no GPU to torch: torch "
     ):
         device.choose_device(Runtime(device="cuda"), 0)
 
