@@ -5,6 +5,7 @@ import json
 import shlex
 import traceback
 from collections.abc import Callable
+from contextlib import nullcontext
 from functools import wraps
 from pathlib import Path
 from typing import Any
@@ -179,6 +180,20 @@ def traced(action: Callable[..., None]) -> Callable[..., None]:
     return carry_out
 
 
+def quietly(action: Callable[..., None]) -> Callable[..., None]:
+    """Give a command the option --quiet: hpcfl prints errors only, and draws nothing."""
+
+    @click.option(
+        "-q", "--quiet", is_flag=True, help="Print errors only, and draw no figures."
+    )
+    @wraps(action)
+    def carry_out(*arguments: Any, quiet: bool, **options: Any) -> None:
+        with output.quiet() if quiet else nullcontext():
+            action(*arguments, **options)
+
+    return carry_out
+
+
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__)
 def cli() -> None:
@@ -192,6 +207,7 @@ def cli() -> None:
 @click.option(
     "--fresh", is_flag=True, help="Move an old results folder aside and start over."
 )
+@quietly
 @traced
 def run(
     communicator: Communicator,
@@ -215,6 +231,7 @@ def run(
 @OUT
 @click.option("--stage", hidden=True, help="Of a job of many: a rung, final, outcome.")
 @click.option("--cell", default="", hidden=True, help="Its run.")
+@quietly
 @traced
 def tune(
     communicator: Communicator,

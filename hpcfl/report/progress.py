@@ -27,7 +27,7 @@ from hpcfl.scores.metric_names import MetricName
 if TYPE_CHECKING:
     from hpcfl.simulation.prepare import Prepared
 
-PLAIN_INTERVAL = 5.0  # seconds between lines where the output is no terminal
+PLAIN_INTERVAL = 60.0  # seconds between lines where the output is no terminal
 LINE_INTERVAL = 0.2  # seconds between changes of a notebook's line
 
 

@@ -45,8 +45,7 @@ def test_a_new_file_runs_as_it_is(call, no_figures, kind, settings):
     assert call("new", kind, f"my_{kind}")[1].startswith(f"wrote my_{kind}.")
     small = ["rounds=1", "partition.beta=1.0", "training.batch_size=50", *settings]
     options = [word for setting in small for word in ("--set", setting)]
-    code, _, error = call("run", "tried.toml", *options)
-    assert (code, error) == (0, "")
+    assert call("run", "tried.toml", "--quiet", *options) == (0, "", "")
 
 
 def test_a_new_profile_is_submitted(call):

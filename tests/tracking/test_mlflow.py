@@ -1,0 +1,35 @@
+"""MLflow's runs, in a store of files that the small package has."""
+
+import pytest
+import tiny
+
+from hpcfl.commands.run import run
+from hpcfl.communication.communicator import OneProcess
+from hpcfl.experiment import config
+
+mlflow = pytest.importorskip("mlflow")
+pytestmark = [
+    pytest.mark.slow,
+    # of mlflow's own code and of packages that it imports
+    pytest.mark.filterwarnings("ignore"),
+]
+
+
+def test_a_run_has_each_round_once_also_after_an_interruption(tmp_path, monkeypatch):
+    address = (tmp_path / "store").as_uri()
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", address)
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
+    for rounds in (1, 3):
+        table = tiny.table(
+            "fedavg",
+            rounds=rounds,
+            runtime={"track": ["mlflow"]},
+            checkpoint={"every": 1},
+        )
+        run(config.parse(table), tmp_path / "run", OneProcess())
+    client = mlflow.MlflowClient(tracking_uri=address)
+    [experiment] = client.search_experiments(filter_string="name = 'hpcfl'")
+    [found] = client.search_runs([experiment.experiment_id])
+    assert found.info.status == "FINISHED" and found.data.params["rounds"] == "3"
+    history = client.get_metric_history(found.info.run_id, "pre/weighted")
+    assert [metric.step for metric in history] == [1, 2, 3, 4]
