@@ -9,7 +9,7 @@ import json
 import shlex
 import sys
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import submitit
@@ -19,18 +19,20 @@ from submitit.core.utils import (
     UncompletedJobError,
 )
 
-from hpcfl.cluster import batch, forecast, slurm
+from hpcfl.cluster import batch, slurm
 from hpcfl.cluster import profile as profiles
 from hpcfl.cluster.profile import Profile
 from hpcfl.cluster.submission_folder import Submissions
 from hpcfl.cluster.supervisor import Supervisor
 from hpcfl.cluster.tuning_jobs import Task, stages
-from hpcfl.commands import experiments, tune
-from hpcfl.communication.communicator import OneProcess
+from hpcfl.commands import experiments, needs, tune
+from hpcfl.communication.communicator import OneProcess, Process
 from hpcfl.errors import RunFailure, UserError
 from hpcfl.experiment import config
 from hpcfl.experiment.config import Config
 from hpcfl.files import atomic
+from hpcfl.report.text import plain
+from hpcfl.simulation.prepare import prepare
 from hpcfl.storage import run_folder
 from hpcfl.tuning import plan as plans
 from hpcfl.tuning.plan import Plan
@@ -85,7 +87,7 @@ def submit(
     lines += [f"{name}: refused, {error}" for name, error in refused.items()]
     lines += [f"{name}: in the queue as job {job}" for name, job in queued.items()]
     if dry_run and jobs:
-        forecast.show(jobs[0].config, profile.ranks)
+        _show_needs(jobs[0].config, profile.ranks)
         lines.append(script(profile, jobs, submissions))
     if dry_run or not jobs:
         return lines
@@ -136,7 +138,7 @@ def _submit_tuning(
         arrays = {_array(queued[name]) for name in waiting}
         if jobs and dry_run:
             if not after:
-                forecast.show(jobs[0].config, profile.ranks)
+                _show_needs(jobs[0].config, profile.ranks)
             lines.append(f"{stage.title}: {len(jobs)} jobs")
             lines.append(script(profile, jobs, submissions, after))
             arrays.add("THE_ONE_BEFORE")
@@ -409,3 +411,25 @@ def _check_threads(profile: Profile, configs: list[Config]) -> None:
                 f"runtime.threads = {one.runtime.threads} needs as many cores a rank, "
                 f"the profile has cores = {profile.cores}"
             )
+
+
+def _show_needs(config: Config, ranks: int) -> None:
+    """Print the needs of the server and of rank 1, which gets the largest clients.
+
+    ranks: the number of ranks of the job. The forecast is for CPUs, because the
+    submitting host may have no GPU; a GPU that trains more lanes at the same time needs
+    more. Raises UserError.
+    """
+    runtime = config.runtime.model_copy(update={"device": "cpu"})
+    config = config.model_copy(update={"runtime": runtime})
+    processes = [Process(rank, ranks) for rank in range(min(ranks, 2))]
+    prepared = [prepare(config, process) for process in processes]
+    server = needs.of_server(prepared[-1])
+    of_ranks = [needs.of_rank(of_process) for of_process in prepared]
+    ranks_needs = [replace(of_ranks[0], server=server), *of_ranks[1:]]
+    print(needs.describe_needs(prepared[0], ranks_needs))
+    print(needs.describe_model(prepared[0]))
+    if ranks > len(processes):
+        print(f"ranks 2 to {ranks - 1}: at most as much as rank 1")
+    for note in prepared[0].notes:
+        print(f"note: {plain(note)}")

@@ -30,7 +30,7 @@ from hpcfl.storage import sweep_folder, tune_folder
 from hpcfl.storage.tune_folder import COST, Result
 from hpcfl.trained import loading
 from hpcfl.trained.run import Run
-from hpcfl.tuning import halving, outcome, plan, search_results, spending
+from hpcfl.tuning import halving, outcome, plan, search_results
 from hpcfl.tuning.halving import Rung
 from hpcfl.tuning.plan import Candidate, Cell, Plan
 from hpcfl.tuning.search_results import Choice, name_step
@@ -294,7 +294,7 @@ class Player:
             for candidate in self.tuning.trials(method)
             for seed in self.tuning.section.search_seeds
         ]
-        return spending.refusal(self.tuning, method, sum(costs))
+        return plan.refusal(self.tuning, method, sum(costs))
 
     def plays_whole(self, cell: Cell) -> bool:
         """Return whether a run cannot continue with more rounds."""

@@ -18,7 +18,8 @@ from hpcfl.scores.metric_names import Measure
 from hpcfl.storage import sweep_folder, tune_folder
 from hpcfl.trained import loading
 from hpcfl.trained.run import Run
-from hpcfl.tuning import figure, halving, search_results, spending
+from hpcfl.tuning import figure, halving, search_results
+from hpcfl.tuning import plan as plans
 from hpcfl.tuning.plan import Cell, Plan
 from hpcfl.tuning.search_results import Choice
 
@@ -89,7 +90,7 @@ def describe_method(
     finals, finals_untuned: the test scores of the final runs with the chosen and the
     untuned configuration, by seed.
     """
-    budget = spending.search_budget(plan)
+    budget = plans.search_budget(plan)
     spent = search_results.sum_gradients(plan, folder, method)
     choice = search_results.choose(plan, folder, method)
     untuned = search_results.find_untuned(plan, folder, method)
@@ -193,7 +194,7 @@ def _print_table(
     if not console.is_terminal:
         console = stdout_console(width=160)
     unit = f" ({measure.unit})" if measure.unit else ""
-    budget = spending.search_budget(plan)
+    budget = plans.search_budget(plan)
     console.print(
         literal(
             f"{measure.score}{unit}; of {budget:,} gradients of samples for each search, "

@@ -12,8 +12,7 @@ import tiny
 from hpcfl.cli import command
 from hpcfl.communication.communicator import OneProcess
 from hpcfl.errors import UserError
-from hpcfl.experiment import config, experiment_file
-from hpcfl.experiment.sections import Participation
+from hpcfl.experiment import config
 
 GOOD = '[method]\nname = "cwfedavg"\n[training]\nlr = 0.1\n[partition]\nclients = 5\nbeta = 0.5\n'
 
@@ -278,46 +277,6 @@ def test_momentum_is_sgds(run):
     assert config.parse(with_protocol).training.momentum == 0
 
 
-@pytest.mark.parametrize(
-    ("own", "overrides", "found"),
-    [
-        ("model.hidden = [8]", ["model.name=cnn"], {"name": "cnn"}),
-        (
-            "model.head = 'cosine'\nmodel.hidden = [8]",
-            ["model.name=cnn"],
-            {"name": "cnn", "head": "cosine"},
-        ),
-        (
-            "model.name = 'cnn'",
-            ["model.hidden=[8]", "model.name=mlp"],
-            {"name": "mlp", "hidden": [8]},
-        ),
-        ("model.hidden = [8]", ["model.name=mlp"], {"name": "mlp", "hidden": [8]}),
-        (
-            "partition.beta = 0.3\npartition.clients = 4",
-            ["partition.scheme=iid"],
-            {"scheme": "iid", "clients": 4},
-        ),
-        (
-            "partition.beta = 0.3",
-            ["partition.scheme=dirichlet-min"],
-            {"scheme": "dirichlet-min", "beta": 0.3},
-        ),
-        (
-            "method.name = 'ditto'\nmethod.lam = 2",
-            ["method.name=fedavg"],
-            {"name": "fedavg"},
-        ),
-    ],
-)
-def test_another_plugin_replaces_the_keys_of_the_one_before(
-    tmp_path, own, overrides, found
-):
-    (tmp_path / "f.toml").write_text(own)
-    table = config.read(tmp_path / "f.toml", overrides)
-    assert table == {overrides[-1].split(".")[0]: found}
-
-
 def test_keys_that_no_plugin_has_stay_mistakes(run, tmp_path):
     (tmp_path / "f.toml").write_text("model.hiden = [8]\nmethod.name = 'fedavg'")
     assert (
@@ -363,26 +322,6 @@ def test_the_real_command_says_the_same(tmp_path):
     assert done.stderr.startswith(
         "hpcfl: f.toml: method.name = 'fedavgg' is unknown; did you mean 'fedavg'?"
     )
-
-
-def test_overrides_keep_their_types():
-    table = {}
-    for override in (
-        "a.b.c=1",
-        "a.x=0.5",
-        "word=fedavg",
-        "list=[1, 2]",
-        "yes=true",
-        'text="1"',
-    ):
-        experiment_file.assign(table, *experiment_file.split(override))
-    assert table == {
-        "a": {"b": {"c": 1}, "x": 0.5},
-        "word": "fedavg",
-        "list": [1, 2],
-        "yes": True,
-        "text": "1",
-    }
 
 
 def test_a_resolved_configuration_is_an_experiment_again():
@@ -447,24 +386,6 @@ def test_a_new_key_leaves_the_runs_before_it_what_they_were(
     table.setdefault(section, {})[key] = other
     changed = config.parse(table)
     assert changed.fingerprint() != parsed.fingerprint()
-
-
-@pytest.mark.parametrize(
-    ("fraction", "clients", "down", "up"),
-    [
-        (0.5, 5, 2, 3),
-        (0.1, 100, 10, 10),
-        (0.3, 10, 3, 3),
-        (0.01, 20, 1, 1),
-        (1.0, 7, 7, 7),
-    ],
-)
-def test_a_share_of_the_clients_is_rounded(fraction, clients, down, up):
-    counts = [
-        Participation(fraction=fraction, rounding=rounding).count(clients)
-        for rounding in ("down", "up")
-    ]
-    assert counts == [down, up]
 
 
 def test_a_configuration_is_frozen():

@@ -1,0 +1,25 @@
+import pytest
+
+from hpcfl.errors import UserError
+from hpcfl.experiment import user_code
+
+
+def fail():
+    raise ValueError("one\ntwo")
+
+
+def test_an_error_of_a_users_code_has_its_file_and_line():
+    line = fail.__code__.co_firstlineno + 1
+    with (
+        pytest.raises(
+            UserError, match=rf"test_user_code\.py:{line}: ValueError: one two"
+        ),
+        user_code.locate_errors(),
+    ):
+        fail()
+
+
+def test_definitions_are_found_in_users_files_alone():
+    line = fail.__code__.co_firstlineno
+    assert user_code.find_definition(fail).endswith(f"test_user_code.py:{line}")
+    assert user_code.find_definition(user_code.is_own) is None
