@@ -1,8 +1,5 @@
 """Data sets by name, their normalisation and the keys of [data]."""
 
-import subprocess
-import sys
-
 import numpy as np
 import pytest
 import torch
@@ -66,18 +63,6 @@ def test_unknown_names_get_the_nearest():
 def test_built_in_data_is_not_downloaded(tmp_path):
     with pytest.raises(UserError, match="'digits' is not downloaded: it is built in"):
         datasets.download("digits", tmp_path)
-
-
-@pytest.mark.slow
-def test_loading_does_not_import_torchvision():
-    code = (
-        "import sys; from hpcfl.experiment import config; from hpcfl.data import datasets; "
-        "datasets.load(config.Data())"
-    )
-    subprocess.run(
-        [sys.executable, "-c", f"{code}; assert 'torchvision' not in sys.modules"],
-        check=True,
-    )
 
 
 def test_a_part_of_the_samples_for_a_quick_try():

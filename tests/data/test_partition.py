@@ -29,7 +29,9 @@ def lists(split):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "scheme", [Pathological(), Dirichlet(), Iid()], ids=lambda scheme: scheme.scheme
+    "scheme",
+    [Pathological(), Dirichlet(beta=0.5), Iid()],
+    ids=lambda scheme: scheme.scheme,
 )
 def test_twenty_clients_share_the_digits(scheme):
     digits = datasets.load(config.Data())

@@ -153,22 +153,16 @@ def test_counts_are_of_the_labels_that_clients_know():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "shift",
-    [
-        {"kind": "rotation", "angles": [0, 360]},
-        {"kind": "rotation", "angles": [0, 90], "share": 0.01},
-        {"kind": "labels", "how": "swap", "swaps": [[1, 2]], "at": [9]},
-    ],
-    ids=["all angles 0", "nobody", "after the last round"],
-)
-def test_a_run_with_identities_alone_equals_one_without(tmp_path, no_figures, shift):
-    digests = []
-    for number, shifts in enumerate([[], [shift]]):
+def test_a_run_with_identities_alone_equals_one_without(tmp_path, no_figures):
+    """All angles 0, a share of no client, and a drift after the last round."""
+    rotation = {"kind": "rotation", "angles": [0, 360]}
+    share = {"kind": "rotation", "angles": [0, 90], "share": 0.01}
+    digests = set()
+    for number, shifts in enumerate([[], [rotation], [share], [{**SWAP, "at": [9]}]]):
         asked = experiment(*shifts, clients=4, rounds=2)
         run(asked, tmp_path / str(number), OneProcess())
-        digests.append(latest(tmp_path / str(number) / "checkpoints").digest)
-    assert digests[0] == digests[1]
+        digests.add(latest(tmp_path / str(number) / "checkpoints").digest)
+    assert len(digests) == 1
 
 
 def test_each_group_may_have_the_whole_data_set_dealt_out():
