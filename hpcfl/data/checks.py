@@ -18,7 +18,9 @@ TRIED = 10_000  # numbers of a column
 
 
 @contextmanager
-def reading(path: object, kind: str = "", missing: str = "") -> Iterator[None]:
+def refuse_unreadable(
+    path: object, kind: str = "", missing: str = ""
+) -> Iterator[None]:
     """Raise UserError with the path where a file cannot be read, for whatever reason: a
     damaged file makes its reader fail in any way.
 

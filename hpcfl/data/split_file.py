@@ -81,7 +81,7 @@ def read(
 
     Raises UserError where the file cannot be read or holds no partition.
     """
-    with checks.reading(path, "a partition file"):
+    with checks.refuse_unreadable(path, "a partition file"):
         sealed = user_files.read_bytes(path, MOST_BYTES)
         arrays, texts = hdf5.decode(hdf5.unseal(KIND, sealed))
         described = untrusted_files.parsed(texts.get(KIND, ""))

@@ -165,7 +165,7 @@ def read_lists(path: str) -> list[Held]:
     HDF5: a dataset for each client, or a group with the datasets ``train`` and ``test``,
     plain as h5py writes an array. Raises UserError for anything else.
     """
-    with checks.reading(path, "clients' lists of samples"):
+    with checks.refuse_unreadable(path, "clients' lists of samples"):
         content = user_files.read_bytes(Path(path).expanduser(), MOST_BYTES)
         is_hdf5 = content.startswith(MAGIC)
         listed = _read_hdf5(content) if is_hdf5 else untrusted_files.parsed(content)

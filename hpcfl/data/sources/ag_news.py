@@ -87,7 +87,7 @@ def _rows(path: Path, content: bytes) -> list[list[str]]:
     """Parse the rows of a csv file. Raises UserError where one does not begin with a
     class.
     """
-    with checks.reading(path, "csv"):
+    with checks.refuse_unreadable(path, "csv"):
         rows = list(csv.reader(io.StringIO(content.decode(), newline="")))
     for position, row in enumerate(rows, start=1):
         if not row or row[0] not in LABELS:

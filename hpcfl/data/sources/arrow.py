@@ -95,7 +95,7 @@ class ArrowColumns(Columns):
             for chunk in file.table[name].chunks:
                 if not len(chunk):
                     continue
-                with checks.reading(where):
+                with checks.refuse_unreadable(where):
                     values = _values(where, chunk, row)
                     if names and (values.min() < 0 or values.max() >= len(names)):
                         raise UserError(
@@ -216,7 +216,9 @@ def _read_class_names(file: File) -> dict[str, list[str]]:
     if metadata is None:
         return {}
     found = {}
-    with checks.reading(file.path, "Hugging Face's description of the columns"):
+    with checks.refuse_unreadable(
+        file.path, "Hugging Face's description of the columns"
+    ):
         described = untrusted_files.parsed(metadata)["info"]["features"]
         for column, feature in described.items():
             while isinstance(feature, list | dict) and "names" not in feature:

@@ -99,7 +99,7 @@ class CheckedFiles(Source):
         if file in self.further:
             remedy = f"it is {self.archive}{file}"
         expected = {**self.checksums, **self.further}[file]
-        with checks.reading(path, missing=remedy):
+        with checks.refuse_unreadable(path, missing=remedy):
             content = user_files.read_bytes(path, MOST_BYTES)
         checksum = _md5(content)
         if checksum != expected:

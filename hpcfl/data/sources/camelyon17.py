@@ -123,7 +123,7 @@ def _read_rows(path: Path) -> list[Any]:
     """
     import pandas  # takes a second to import and is needed here only
 
-    with checks.reading(path, "csv"):
+    with checks.refuse_unreadable(path, "csv"):
         content = user_files.read_bytes(path, METADATA_BYTES)
         frame = pandas.read_csv(
             io.BytesIO(content), dtype=str, usecols=list(COLUMNS), na_filter=False

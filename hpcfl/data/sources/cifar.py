@@ -28,7 +28,7 @@ class PickledBatches(CheckedFiles):
         for file in self.checksums:
             content = self.content(name, root, file)
             path = root / self.folder / file
-            with checks.reading(path, f"a batch of {name}"):
+            with checks.refuse_unreadable(path, f"a batch of {name}"):
                 batch = pickled.loaded(content, encoding="latin1")
                 images.append(batch["data"].reshape(-1, 3, 32, 32))
                 labels.append(np.array(batch[self.labels], dtype=np.int64))

@@ -94,7 +94,7 @@ def _to_texts(values: Any) -> np.ndarray:
 
 class Csv(TableSource):
     def open(self, root: Path) -> Columns:
-        with checks.reading(root, "csv"):
+        with checks.refuse_unreadable(root, "csv"):
             return _CsvColumns(root, user_files.read_bytes(root, MOST_BYTES))
 
 

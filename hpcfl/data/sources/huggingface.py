@@ -83,7 +83,7 @@ class HuggingFace(TableSource):
 
 def _list_folders(root: Path) -> list[Path]:
     """Return the folder of each client, in the order of names. Raises UserError."""
-    with checks.reading(root, "a folder"):
+    with checks.refuse_unreadable(root, "a folder"):
         entries = sorted(root.iterdir())
     folders = [path for path in entries if _is_saved(path)]
     if not 0 < len(folders) <= MOST_CLIENTS:
@@ -131,7 +131,7 @@ def _open_files(folder: Path, part: str | None, client: int) -> list[File]:
         path = folder / name
         ipc = arrow.import_pyarrow().ipc
         with (
-            checks.reading(path, "a stream of Arrow's"),
+            checks.refuse_unreadable(path, "a stream of Arrow's"),
             user_files.opened(path) as file,
         ):
             files.append(File(path, ipc.open_stream(file).read_all(), part, client))
@@ -140,7 +140,7 @@ def _open_files(folder: Path, part: str | None, client: int) -> list[File]:
 
 def _read_json(path: Path, form: type[Any]) -> Any:
     """Read a JSON file of this form. Raises UserError."""
-    with checks.reading(path, "Hugging Face's"):
+    with checks.refuse_unreadable(path, "Hugging Face's"):
         content = user_files.read_bytes(path, JSON_BYTES)
         return untrusted_files.checked(untrusted_files.parsed(content), form)
 

@@ -186,7 +186,7 @@ def _list_folders(folder: Path) -> list[Path]:
     """List the folders in a folder, by name. Raises UserError where there is none, or
     an image beside them.
     """
-    with checks.reading(folder, "a folder of images"):
+    with checks.refuse_unreadable(folder, "a folder of images"):
         paths = sorted(folder.iterdir())
     folders = [path for path in paths if path.is_dir()]
     for path in paths:
@@ -304,7 +304,10 @@ def _compute_statistics(
 def _read_owners(path: Path, root: Path, images: list[Image]) -> Owners:
     """Read the client of each image. Raises UserError where an image has none, or two."""
     by_file: dict[str, str] = {}
-    with checks.reading(path), path.open(encoding="utf-8-sig", newline="") as file:
+    with (
+        checks.refuse_unreadable(path),
+        path.open(encoding="utf-8-sig", newline="") as file,
+    ):
         rows = csv.DictReader(file, strict=True)
         if sorted(rows.fieldnames or []) != COLUMNS:
             raise UserError(f"{path}: the first line must be 'file,client'")

@@ -141,7 +141,7 @@ def _read_part(folder: Path, images: Path | None) -> list[User]:
     if len(paths) > MOST_FILES:
         raise UserError(f"{folder}: {len(paths):,} files, at most {MOST_FILES:,}")
     for path in paths:
-        with checks.reading(path, "one of LEAF's files"):
+        with checks.refuse_unreadable(path, "one of LEAF's files"):
             text = user_files.read_bytes(path, MOST_BYTES)
             content = _validate(text)
             for name in content.users:

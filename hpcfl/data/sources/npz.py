@@ -107,7 +107,7 @@ def read_arrays(path: Path) -> tuple[Arrays, tuple[str, ...]]:
             "classes is 'label', or what data.label names"
         )
     kind = "a .npz file without pickled objects"
-    with checks.reading(path, kind), user_files.opened(path) as file:
+    with checks.refuse_unreadable(path, kind), user_files.opened(path) as file:
         refuse_bombs(file)
         with np.load(file, allow_pickle=False) as content:
             names = content.files
@@ -260,7 +260,7 @@ def _list_folders(root: Path) -> list[Path]:
     none.
     """
     folders = []
-    with checks.reading(root, "a folder of clients"):
+    with checks.refuse_unreadable(root, "a folder of clients"):
         for path in sorted(root.iterdir()):
             if path.is_dir() and not path.name.startswith("."):
                 folders.append(path)

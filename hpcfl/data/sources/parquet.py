@@ -57,7 +57,7 @@ def _read(path: Path) -> Any:
     from next to nothing.
     """
     pyarrow = arrow.import_pyarrow()
-    with checks.reading(path, "a Parquet file"):
+    with checks.refuse_unreadable(path, "a Parquet file"):
         content = user_files.read_bytes(path, MOST_BYTES)
         file = pyarrow.parquet.ParquetFile(pyarrow.BufferReader(content))
         unpacked = 0

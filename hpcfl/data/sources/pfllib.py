@@ -87,7 +87,7 @@ def _read_config(root: Path) -> Config | None:
     path = root / CONFIG
     if not path.exists():
         return None
-    with checks.reading(path, "PFLlib's"):
+    with checks.refuse_unreadable(path, "PFLlib's"):
         content = user_files.read_bytes(path, CONFIG_BYTES)
         return untrusted_files.checked(untrusted_files.parsed(content), Config)
 
@@ -133,7 +133,7 @@ def _list_numbers(folder: Path) -> set[int]:
 
 def _read_arrays(path: Path) -> Arrays:
     """Read a client's samples of one part, x [n, …] and y int64 [n]. Raises UserError."""
-    with checks.reading(path, "a client of PFLlib's"):
+    with checks.refuse_unreadable(path, "a client of PFLlib's"):
         content = _read_pickle(path)
         samples = pickled.loaded(content)
         if not isinstance(samples, np.ndarray) or samples.shape != ():

@@ -28,7 +28,7 @@ FILE = "hpcfl-decoded.npy"
 
 def read(path: Path, *kinds: str, **form: Any) -> np.ndarray:
     """Return the pixels of a file, as ``decode`` does; links are followed."""
-    with checks.reading(path, "an image"), user_files.opened(path) as file:
+    with checks.refuse_unreadable(path, "an image"), user_files.opened(path) as file:
         return decode(file, str(path), *kinds, **form)
 
 
@@ -60,7 +60,7 @@ def decode(
     """
     from PIL import Image, ImageOps  # needed here only
 
-    with checks.reading(where, "an image"), warnings.catch_warnings():
+    with checks.refuse_unreadable(where, "an image"), warnings.catch_warnings():
         warnings.simplefilter("ignore", Image.DecompressionBombWarning)
         with Image.open(file, formats=kinds) as image:
             pixels = f"{image.width}×{image.height} pixels"

@@ -25,7 +25,7 @@ def read_numbers(name: str, path: Path) -> np.ndarray:
     Raises UserError.
     """
     advice = f"hpcfl datasets {name} says what is needed and where it is fetched"
-    with checks.reading(path, "lines of as many numbers each", advice):
+    with checks.refuse_unreadable(path, "lines of as many numbers each", advice):
         content = user_files.read_bytes(path, MOST_BYTES)
         return np.loadtxt(io.BytesIO(content), dtype=np.float32, ndmin=2)
 

@@ -108,7 +108,7 @@ def _read_rows(path: Path, wanted: str, columns: list[str]) -> list[list[str]]:
     columns: the patterns that they must match. wanted: what these are, for the message.
     Raises UserError.
     """
-    with checks.reading(path):
+    with checks.refuse_unreadable(path):
         lines = user_files.read_bytes(path, MOST_BYTES).decode().splitlines()
     rows = []
     for position, line in enumerate(lines, start=1):
