@@ -14,7 +14,7 @@ from torch import Tensor
 
 from hpcfl.clients.losses import Lanes, Tensors
 from hpcfl.experiment.sections import Training
-from hpcfl.rows import places
+from hpcfl.rows import mixing
 
 # Arguments and results of torch's _foreach_ functions.
 TensorList = tuple[Tensor, ...] | list[Tensor]
@@ -76,7 +76,7 @@ class Optimizer:
             # Indices gave copies; a slice gave views, which have changed.
             for kind in self._whole.keys() & CHANGED:
                 for tensor, part in zip(self._whole[kind], parts[kind], strict=True):
-                    places.index_copy(tensor, lanes, part)
+                    mixing.index_copy(tensor, lanes, part)
 
     def proximal_term(self) -> Tensor | None:
         """(strength/2)·‖w − anchor‖² of all lanes [L]; None without one."""

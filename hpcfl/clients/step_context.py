@@ -10,7 +10,7 @@ from torch import Tensor
 from hpcfl.clients.execution import Session
 from hpcfl.clients.losses import Batch, Lanes, Tensors, regularised
 from hpcfl.clients.optimizers import Optimizer
-from hpcfl.rows import pinned, places, randomness
+from hpcfl.rows import mixing, pinned, randomness
 
 
 class StepRandom:
@@ -63,7 +63,7 @@ class StepRandom:
         if isinstance(lanes, slice):
             self.taken[lanes].add_(1)
         else:
-            places.index_copy(self.taken, lanes, self.taken[lanes] + 1)
+            mixing.index_copy(self.taken, lanes, self.taken[lanes] + 1)
 
     def uniform(self, lanes: Lanes, purpose: str, shape: tuple[int, ...]) -> Tensor:
         """Numbers in [0, 1), ``[a, *shape]``, for the next step of these lanes.
@@ -258,7 +258,7 @@ class StepContext:
             layers = [parts[name] for parts in others_by_name]
             function(weights, gradients[name], *layers)
             if isinstance(self._lanes, Tensor):  # indices gave a copy
-                places.index_copy(
+                mixing.index_copy(
                     self._session.work.tensors[name], self._lanes, weights
                 )
 
@@ -300,7 +300,7 @@ class StepContext:
                 torch.split_with_sizes_copy(rows.contiguous(), widths, dim=1, out=flat)
                 return
         for name, part in self._split(rows).items():
-            places.index_copy(self._session.work.tensors[name], self._lanes, part)
+            mixing.index_copy(self._session.work.tensors[name], self._lanes, part)
 
     def _flat(self, tensors: Tensors) -> Tensor:
         parts = [tensors[name].flatten(1) for name in self._session.work.trained]

@@ -39,7 +39,7 @@ from hpcfl.clients.optimizers import Optimizer, Proximal
 from hpcfl.clients.resources import Resources
 from hpcfl.clients.step_context import StepContext, StepRandom
 from hpcfl.files import heartbeat
-from hpcfl.rows import constants, mixing, pinned, places, randomness
+from hpcfl.rows import constants, mixing, pinned, randomness
 from hpcfl.rows.declared import DeclaredTensors
 
 
@@ -127,7 +127,7 @@ class Trained:
         """
         for name in names:
             changed = self.changed.setdefault(name, before[name].clone())
-            places.index_copy(changed, lanes, trained[name])
+            mixing.index_copy(changed, lanes, trained[name])
 
 
 def train(
@@ -198,7 +198,7 @@ def train(
             with chunk.drawn_by_model():
                 record = chunk.train_epoch()
             chunk.end_epoch(record)
-        places.index_copy(trained.losses, lanes, chunk.finish())
+        mixing.index_copy(trained.losses, lanes, chunk.finish())
         # Assigned and not added: where memory did not hold the chunk, it begins anew.
         trained.sample_gradients[positions] = chunk.sample_gradients
         resources.setup.layout.write(chunk.tensors, trained.rows, lanes)
@@ -422,7 +422,7 @@ class Chunk:
         context._restore_models()
         for name, value in context.variables.items():
             if value is not given[name]:
-                places.index_copy(self.variables[name], lanes, value)
+                mixing.index_copy(self.variables[name], lanes, value)
                 self.assigned.add(name)
         return context.losses.expand(len(batch.y), 2)
 
@@ -505,7 +505,7 @@ class Chunk:
             sums = terms.cumsum(dim=0)[-1]
             last_objectives = losses[-1, :, :1]
             numbers_of_lanes = torch.cat([sums, last_objectives], dim=1)
-            places.index_copy(record, lanes, numbers_of_lanes)
+            mixing.index_copy(record, lanes, numbers_of_lanes)
         return record
 
     def drawn_by_model(self) -> AbstractContextManager[None]:

@@ -1,4 +1,4 @@
-"""MPI: the communicator of several ranks, and the choice of a process's communicator.
+"""MPI: the communicator of several ranks.
 
 Every exchange begins when all ranks have arrived. Waiting ranks poll with a short
 sleep: a Python signal handler cannot run inside a blocking MPI call, and idle ranks
@@ -24,18 +24,9 @@ from hpcfl.communication.communicator import (
     OneProcess,
     flush,
 )
-from hpcfl.communication.watchdog import UNTIL_TOLD, Watchdog
+from hpcfl.communication.watchdog import Watchdog
 from hpcfl.files import heartbeat, output
 
-# environment variables; a launcher of MPI ranks sets at least one of them
-LAUNCHED_BY = (
-    "PMI_RANK",
-    "PMIX_RANK",
-    "OMPI_COMM_WORLD_RANK",
-    "MPI_LOCALRANKID",
-    "SLURM_PROCID",
-    "PALS_RANKID",
-)
 SHORTEST_PAUSE = 5e-5  # seconds between two polls of the barrier
 # A pause is a share of the time waited so far, up to so many seconds: the longest of
 # these and the shortest.
@@ -291,24 +282,11 @@ def _route(owner: Array, size: int, row_bytes: int) -> tuple[Array, list[int]]:
     return order, (rows_of_each * row_bytes).tolist()
 
 
-def launched_world_size() -> int | None:
-    """Return the number of ranks that the launcher reports; None without a report."""
-    for name in ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "SLURM_NTASKS"):
-        if name in os.environ and (
-            name != "SLURM_NTASKS" or "SLURM_PROCID" in os.environ
-        ):
-            return int(os.environ[name])
-    return None
+def join(patience: float) -> Communicator:
+    """Return the communicator of a process that a launcher of MPI ranks has started.
 
-
-def connect(patience: float = UNTIL_TOLD) -> Communicator:
-    """Return the communicator of this process, of MPI if there are several ranks.
-
-    Call it before any heavy import: a rank that dies before MPI is initialised leaves
-    the others waiting. They end after ``patience`` seconds.
+    Ranks that do not meet end after ``patience`` seconds.
     """
-    if not any(name in os.environ for name in LAUNCHED_BY):
-        return OneProcess()
     with _giving_up(patience):
         mpi = _initialised()
         return World(mpi) if mpi.COMM_WORLD.size > 1 else OneProcess()

@@ -9,10 +9,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, NoReturn
 
+from hpcfl.communication.communicator import UNTIL_TOLD
+
 TAG = 77  # the tag of heartbeats, the only messages between two ranks
 LONGEST_PAUSE = 5.0  # seconds between two heartbeats of a rank that works
-# seconds of silence that count as a hang until ``allow`` says how many
-UNTIL_TOLD = 600.0
 NEVER = float("inf")
 
 

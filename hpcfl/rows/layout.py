@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from hpcfl.errors import UserError
 from hpcfl.experiment.plugins import nearest
-from hpcfl.rows import constants, places
+from hpcfl.rows import constants, mixing
 
 Group = str | int
 
@@ -199,7 +199,7 @@ class Layout:
         """
         for name, view in self.split(rows).items():
             if name in tensors:
-                places.index_copy(view, chosen, tensors[name])
+                mixing.index_copy(view, chosen, tensors[name])
 
 
 def _children(names: Iterable[str]) -> list[str]:

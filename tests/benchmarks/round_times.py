@@ -30,8 +30,7 @@ from hpcfl.clients.losses import Batch
 from hpcfl.clients.resources import LaneSteps
 from hpcfl.commands.run import PUBLISH_EVERY, check_world
 from hpcfl.communication.agreement import agreed
-from hpcfl.communication.communicator import Communicator
-from hpcfl.communication.mpi import connect
+from hpcfl.communication.communicator import Communicator, connect
 from hpcfl.errors import RunFailure, UserError
 from hpcfl.experiment import config, sweep
 from hpcfl.experiment.config import Config

@@ -205,16 +205,16 @@ def tell_connected(path: Path) -> None:
     """Let the campaign know when MPI has started: from here on a silent rank must be
     noticed.
     """
-    from hpcfl.communication import mpi
+    from hpcfl.communication import communicator
 
-    connect = mpi.connect
+    connect = communicator.connect
 
     def connected() -> Any:
         found = connect()
         path.touch()
         return found
 
-    mpi.connect = connected
+    communicator.connect = connected
 
 
 def _named(file: Any) -> Any:

@@ -8,8 +8,8 @@ import weakref
 import torch
 from on_gpu import epoch_seconds
 
-from hpcfl.clients.execution import BatchedKernel, batched, cuda_graphs
-from hpcfl.clients.execution.cuda_graphs import Captures, Graphed
+from hpcfl.clients.execution import cuda_graphs
+from hpcfl.clients.execution.cuda_graphs import Captures, Graphed, GraphKernel
 
 
 def test_a_step_that_is_a_graph_is_few_launches(on_gpu, samples):
@@ -119,12 +119,12 @@ def arguments(lanes, seed):
 def test_graphs_of_one_kernel_go_together(gpu, monkeypatch):
     """With one that goes torch frees what the others of its stream compute in."""
     monkeypatch.setattr(cuda_graphs, "SOON", 0)
-    monkeypatch.setattr(batched, "MOST", 4)
-    kernel, (weights, x) = BatchedKernel(torch.nn.Identity(), 2), arguments(2, 0)
+    monkeypatch.setattr(cuda_graphs, "MOST", 4)
+    kernel, (weights, x) = GraphKernel(torch.nn.Identity(), 2), arguments(2, 0)
     graphs_left = []
     for key in range(6):
-        graphed = kernel.graphed(key, lambda: product, "the function", [])
-        result, _ = graphed(2, weights, x)
+        graphed = kernel.prepare(key, lambda: product, "the function", [], 2)
+        result, _ = graphed(weights, x)
         assert torch.equal(result.cpu(), product(weights, x)[0].cpu())
         graphs_left.append(len(kernel._captures.graphs))
     assert graphs_left == [1, 2, 3, 4, 1, 2]
@@ -132,8 +132,8 @@ def test_graphs_of_one_kernel_go_together(gpu, monkeypatch):
 
 def test_graphs_end_without_the_collector_of_cycles(gpu, monkeypatch):
     monkeypatch.setattr(cuda_graphs, "SOON", 0)
-    kernel = BatchedKernel(torch.nn.Identity(), 2)
-    kernel.graphed(0, lambda: product, "the function", [])(2, *arguments(2, 0))
+    kernel = GraphKernel(torch.nn.Identity(), 2)
+    kernel.prepare(0, lambda: product, "the function", [], 2)(*arguments(2, 0))
     [graph] = kernel._captures.graphs.values()
     reference = weakref.ref(graph)
     gc.disable()

@@ -41,13 +41,17 @@ def choose(
         serially, because channels-last convolutions are faster than any batched form, and
         recurrent ones, because torch's own operator for a sequence is.
         On a GPU it stacks all models (``memory`` says how many fit).
-    replay: as for ``BatchedKernel``.
+    replay: as for ``GraphKernel``.
     most: the lanes of ``"auto"``, if not those of the rule.
     """
     widest = (most or by_rule(module, device)) if lanes == "auto" else int(lanes)
     if widest == 1:
         return SerialKernel(module)
-    return BatchedKernel(module, widest, replay, apart=lanes == "auto")
+    if device.type == "cpu":
+        return BatchedKernel(module, widest, apart=lanes == "auto")
+    from hpcfl.clients.execution.cuda_graphs import GraphKernel
+
+    return GraphKernel(module, widest, replay)
 
 
 def by_rule(module: nn.Module, device: torch.device) -> int:

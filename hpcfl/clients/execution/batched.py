@@ -2,8 +2,6 @@
 ``torch.func``.
 """
 
-import gc
-import sys
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from functools import partial
 
@@ -11,8 +9,6 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
-from hpcfl.clients.execution import cuda_graphs
-from hpcfl.clients.execution.cuda_graphs import Captures, Graphed
 from hpcfl.clients.execution.kernel import KEYS, Kernel, Session, Work
 from hpcfl.clients.execution.lane_independence import Function, SameBits
 from hpcfl.clients.execution.linear_stack import (
@@ -38,7 +34,7 @@ from hpcfl.clients.losses import (
 )
 from hpcfl.models.random import keyed, random_layers
 from hpcfl.models.replaced import side_by_side
-from hpcfl.rows import places
+from hpcfl.rows import mixing
 
 # ``functional_call(program, tensors, arguments)`` for each lane with its own ``tensors``
 # and ``arguments``, ``[L, …]`` by name and in order.
@@ -51,41 +47,19 @@ MOST = 16
 class BatchedKernel(Kernel):
     """All lanes in one call: ``vmap`` of the per-client loss over tensors ``[L, …]``.
 
-    On a GPU what computes gradients becomes a graph. Each call moves the buffers among
-    the tensors.
+    Each call moves the buffers among the tensors.
     """
 
-    def __init__(
-        self, module: nn.Module, widest: int, replay: bool = True, apart: bool = False
-    ):
-        """Args:
-        replay: whether a step that ran often on a GPU becomes a graph.
+    def __init__(self, module: nn.Module, widest: int, apart: bool = False):
+        """Begin with what is known of no loss.
+
         apart: whether a step or a prediction in which a lane's bits depend on the
-            others, on a CPU, is done for one lane after the other.
+        others is done for one lane after the other.
         """
         super().__init__(module, widest)
-        self._replay, self._apart = replay, apart
-        # The oldest use comes first.
-        self._functions: dict[Hashable, SameBits | Graphed] = {}
-        self._captures = Captures()
+        self._apart = apart
+        self._known: dict[Hashable, SameBits] = {}  # the oldest use first
         self._layers = find_linear_layers(module)
-
-    def narrow(self, failed: int) -> None:
-        super().narrow(failed)
-        lanes = self.widest
-        print(
-            f"hpcfl: the GPU's memory did not hold {failed} lanes; at most {lanes} from now on, which "
-            f"may change the last bits (with runtime.lanes = {lanes} from the beginning it does not)",
-            file=sys.stderr,
-        )
-        self.forget()  # graphs hold memory
-        gc.collect()  # and so may what the failed attempt left in cycles
-        torch.cuda.empty_cache()
-
-    def forget(self) -> None:
-        """Let go of all graphs, and of the memory on a GPU that they know."""
-        self._functions.clear()
-        self._captures.forget()
 
     def begin(self, work: Work) -> "BatchedSession":
         others = [name for name in work.tensors if name not in work.trained]
@@ -96,15 +70,9 @@ class BatchedKernel(Kernel):
         written = [place for place, name in enumerate(names) if name in buffers]
         kind = identity(work.loss), work.frozen, len(work.trained)
         key = (*kind, *names, *variable_names)
-        first = next(iter(work.tensors.values()))
         build = partial(self._gradients, work, names, variable_names)
-        compute: Function
-        if first.is_cuda:
-            graphed = self.graphed(key, build, in_words(work.loss), written)
-            graphed.begin()
-            compute = partial(graphed, len(first))
-        else:
-            compute = self.same_bits(key, build, bool(written))
+        lanes = len(next(iter(work.tensors.values())))
+        compute = self.prepare(key, build, in_words(work.loss), written, lanes)
         return BatchedSession(self, work, compute, names, variable_names, written)
 
     def _gradients(
@@ -126,10 +94,6 @@ class BatchedKernel(Kernel):
         leaves = [f"{layer}.{leaf}" for layer in layers for leaf in ("weight", "bias")]
         return layers if sorted(leaves) == sorted(names) else []
 
-    def computed_lanes(self, lanes: int, most: int) -> int:
-        on_gpu = next(self.module.parameters()).is_cuda
-        return cuda_graphs.width(lanes, most) if on_gpu else lanes
-
     @torch.no_grad()
     def predict(
         self, tensors: Tensors, x: Tensor, variables: Tensors, function: Predict
@@ -138,11 +102,8 @@ class BatchedKernel(Kernel):
         names, variable_names = list(tensors), sorted(variables)
         build = partial(self._prediction, function, names, variable_names)
         given = (*tensors.values(), x, *(variables[name] for name in variable_names))
-        if x.is_cuda:
-            # Blocks are large there: a graph of its own for each would only hold memory.
-            return build()(*given)[0]
         key = ("predict", identity(function), *names, *variable_names)
-        return self.same_bits(key, build, False)(*given)[0]
+        return self.prepare_prediction(key, build)(*given)[0]
 
     def _prediction(
         self, function: Predict, names: list[str], variable_names: list[str]
@@ -174,48 +135,35 @@ class BatchedKernel(Kernel):
         with side_by_side():
             return (call_lanes(Program(self.module, predict), swapped, (x, lanes)),)
 
-    def same_bits(
-        self, key: Hashable, build: Callable[[], Function], writes: bool
-    ) -> SameBits:
-        """Return the function for a CPU that ``build`` makes; equal keys stand for equal
-        functions.
-        """
-        known = self._functions.get(key)
-        if not isinstance(known, SameBits):
-            known = SameBits(build(), self._apart, writes, self.dependent)
-        self._remember(key, known, evicted=1)
-        return known
-
-    def graphed(
+    def prepare(
         self,
         key: Hashable,
         build: Callable[[], Function],
         what: str,
         written: Sequence[int],
-    ) -> Graphed:
-        """Return the function for a GPU with its captured graphs, as ``same_bits``."""
-        known = self._functions.get(key)
-        if not isinstance(known, Graphed):
-            captures = self._captures if self._replay else None
-            known = Graphed(build(), what, written, captures)
-        # Many at once, because with one graph all go and have to be captured anew.
-        self._remember(key, known, evicted=MOST // 2)
-        return known
-
-    def _remember(
-        self, key: Hashable, function: SameBits | Graphed, evicted: int
-    ) -> None:
-        """Put a function at the end of the least recently used ones.
+        most: int,
+    ) -> Function:
+        """Return the function that ``build`` makes, as this device runs it.
 
         Args:
-            evicted: how many of the oldest go where there are too many.
+            key: equal keys stand for equal functions.
+            what: names the function in a note.
+            written: positions of arguments that the function changes.
+            most: the most lanes of a call.
         """
-        self._functions.pop(key, None)
-        self._functions[key] = function
-        if len(self._functions) > MOST:
-            for oldest in list(self._functions)[:evicted]:
-                del self._functions[oldest]
-            self._captures.forget()
+        known = self._known.pop(key, None)
+        if known is None:
+            known = SameBits(build(), self._apart, bool(written), self.dependent)
+        self._known[key] = known
+        if len(self._known) > MOST:
+            del self._known[next(iter(self._known))]
+        return known
+
+    def prepare_prediction(
+        self, key: Hashable, build: Callable[[], Function]
+    ) -> Function:
+        """Return the prediction that ``build`` makes, as this device runs it."""
+        return self.prepare(key, build, "a prediction", (), 0)
 
 
 class BatchedSession(Session):
@@ -254,7 +202,7 @@ class BatchedSession(Session):
         if isinstance(lanes, Tensor):
             # Indices gave copies; a slice gave views, whose buffers moved in place.
             for place in self._written:
-                places.index_copy(tensors[self._names[place]], lanes, chosen[place])
+                mixing.index_copy(tensors[self._names[place]], lanes, chosen[place])
         return dict(zip(self.work.trained, parts, strict=True)), losses
 
 

@@ -16,14 +16,18 @@ from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from hpcfl.clients.execution.batched import BatchedKernel
 from hpcfl.clients.execution.lane_independence import Function
 from hpcfl.clients.execution.limits import is_full
 
+# Losses of which graphs are kept; a closure made anew in every round is a new one.
+MOST = 16
 # Calls before a function is captured, which takes as long as some tens of them.
 SOON = 3
 Result = TypeVar("Result")
@@ -305,6 +309,64 @@ class Graphed:
         if key not in self._buffers or len(self._buffers[key]) < wide:
             self._buffers[key] = _widened(like[:1], wide)
         return self._buffers[key][:wide]
+
+
+class GraphKernel(BatchedKernel):
+    """The kernel of a GPU, on which what computes gradients becomes a graph."""
+
+    def __init__(self, module: nn.Module, widest: int, replay: bool = True):
+        """``replay``: whether a step that ran often becomes a graph."""
+        super().__init__(module, widest)
+        self._replay = replay
+        self._functions: dict[Hashable, Graphed] = {}  # the oldest use first
+        self._captures = Captures()
+
+    def narrow(self, failed: int) -> None:
+        super().narrow(failed)
+        lanes = self.widest
+        print(
+            f"hpcfl: the GPU's memory did not hold {failed} lanes; at most {lanes} from now on, which "
+            f"may change the last bits (with runtime.lanes = {lanes} from the beginning it does not)",
+            file=sys.stderr,
+        )
+        self.forget()  # graphs hold memory
+        gc.collect()  # and so may what the failed attempt left in cycles
+        torch.cuda.empty_cache()
+
+    def forget(self) -> None:
+        """Let go of all graphs, and of the memory on a GPU that they know."""
+        self._functions.clear()
+        self._captures.forget()
+
+    def computed_lanes(self, lanes: int, most: int) -> int:
+        return width(lanes, most)
+
+    def prepare(
+        self,
+        key: Hashable,
+        build: Callable[[], Function],
+        what: str,
+        written: Sequence[int],
+        most: int,
+    ) -> Function:
+        graphed = self._functions.pop(key, None)
+        if graphed is None:
+            captures = self._captures if self._replay else None
+            graphed = Graphed(build(), what, written, captures)
+        graphed.begin()
+        self._functions[key] = graphed
+        if len(self._functions) > MOST:
+            # Many at once, because with one graph all go and have to be captured anew.
+            for oldest in list(self._functions)[: MOST // 2]:
+                del self._functions[oldest]
+            self._captures.forget()
+        return partial(graphed, most)
+
+    def prepare_prediction(
+        self, key: Hashable, build: Callable[[], Function]
+    ) -> Function:
+        # Blocks are large here: a graph of its own for each would only hold memory.
+        return build()
 
 
 def _widened(tensor: Tensor, wide: int) -> Tensor:

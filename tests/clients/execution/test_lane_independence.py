@@ -294,7 +294,7 @@ def test_every_layer_of_torch_is_known_here():
 @pytest.mark.filterwarnings("ignore:There is a performance drop")
 @pytest.mark.parametrize("name", ARGUMENTS)
 def test_a_lane_has_the_same_bits_beside_any_others_in_every_layer(name):
-    kernel = BatchedKernel(Around(name), LANES, replay=False, apart=True)
+    kernel = BatchedKernel(Around(name), LANES, apart=True)
     assert not depends_on_lanes(kernel)
 
 
@@ -302,7 +302,7 @@ def test_a_lane_has_the_same_bits_beside_any_others_in_every_layer(name):
 @pytest.mark.filterwarnings("ignore:There is a performance drop")
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_functions_of_known_operators_run_side_by_side(name):
-    kernel = BatchedKernel(Through(FUNCTIONS[name]), LANES, replay=False, apart=False)
+    kernel = BatchedKernel(Through(FUNCTIONS[name]), LANES, apart=False)
     assert not depends_on_lanes(kernel) and not kernel.dependent
 
 
@@ -310,7 +310,7 @@ def test_functions_of_known_operators_run_side_by_side(name):
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_functions_of_known_operators_run_side_by_side_in_bfloat16(name):
     module = mixed.mix(Through(FUNCTIONS[name]))
-    kernel = BatchedKernel(module, LANES, replay=False, apart=False)
+    kernel = BatchedKernel(module, LANES, apart=False)
     assert not depends_on_lanes(kernel) and not kernel.dependent
 
 
@@ -326,7 +326,7 @@ def test_functions_of_known_operators_run_side_by_side_in_bfloat16(name):
 )
 def test_layers_that_come_in_the_place_of_torchs_run_side_by_side(name):
     module = replace_layers(Around(name))
-    kernel = BatchedKernel(module, LANES, replay=False)
+    kernel = BatchedKernel(module, LANES)
     assert not depends_on_lanes(kernel) and not kernel.dependent
 
 
@@ -341,7 +341,7 @@ def test_every_operator_that_runs_side_by_side_is_compared_here():
         *map(Through, FUNCTIONS.values()),
         *map(Around, LAYERS_OF_LIST.split()),
     ]:
-        kernel = BatchedKernel(module, 1, replay=False)
+        kernel = BatchedKernel(module, 1)
         with seen:
             computed(kernel, models(module), 3, [0])
     assert not lane_independence.INDEPENDENT - seen.names
