@@ -17,7 +17,7 @@ def main() -> None:
     """
     output.guard()
     sys.unraisablehook = signals.pass_over_interrupts
-    from hpcfl.communication.communicator import connect
+    from hpcfl.communication.connection import connect
 
     communicator = (
         connect()

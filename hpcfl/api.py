@@ -18,7 +18,8 @@ from hpcfl.commands.experiments import (
     run_plan,
 )
 from hpcfl.commands.run import PREPARING, OnRound
-from hpcfl.communication.communicator import Communicator, Guest, connect
+from hpcfl.communication.communicator import Communicator, Guest
+from hpcfl.communication.connection import connect
 from hpcfl.errors import EXPECTED, Interrupted, RunFailure, UserError
 from hpcfl.experiment.config import Config, read
 from hpcfl.experiment.sections import Runtime

@@ -17,7 +17,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from hpcfl.communication.communicator import Communicator, connect
+from hpcfl.communication.communicator import Communicator
+from hpcfl.communication.connection import connect
 
 KEPT = Path(__file__).with_name("digests.json")
 # Its own keys take a minute of steps on a few numbers.

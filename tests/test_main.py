@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from hpcfl import __main__, cli
-from hpcfl.communication import communicator
+from hpcfl.communication import connection
 from hpcfl.files import output
 from hpcfl.simulation import signals
 
@@ -50,7 +50,7 @@ def test_a_signal_while_a_job_is_ended_changes_nothing(
         raise error
 
     monkeypatch.setattr(output, "guard", lambda: None)  # it takes stderr from capsys
-    monkeypatch.setattr(communicator, "connect", Rank)
+    monkeypatch.setattr(connection, "connect", Rank)
     monkeypatch.setattr(cli, "command", fail)
     with pytest.raises(Aborted) as aborted:
         __main__.main()

@@ -11,7 +11,8 @@ from typing import Any
 
 from hpcfl.clock.schedule import make_schedule
 from hpcfl.communication.agreement import agreed, require_equal
-from hpcfl.communication.communicator import Communicator, launched_world_size
+from hpcfl.communication.communicator import Communicator
+from hpcfl.communication.connection import launched_world_size
 from hpcfl.data.partition import Split
 from hpcfl.errors import Interrupted, RunFailure, UserError
 from hpcfl.experiment import measures, protocols, user_code

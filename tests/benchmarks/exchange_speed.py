@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from hpcfl.communication import exchange, placement
-from hpcfl.communication.communicator import connect
+from hpcfl.communication.connection import connect
 
 WIDTH, CLIENTS, REPEATS = 500_000, 50, 7  # of float32: 100 MB a rank
 

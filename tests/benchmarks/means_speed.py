@@ -17,7 +17,7 @@ import torch
 from server_step import peak_of_memory
 
 from hpcfl.communication import exchange
-from hpcfl.communication.communicator import connect
+from hpcfl.communication.connection import connect
 from hpcfl.communication.message import Mean, Message
 from hpcfl.communication.placement import place
 from hpcfl.rows import mixing

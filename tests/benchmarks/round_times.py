@@ -30,7 +30,8 @@ from hpcfl.clients.losses import Batch
 from hpcfl.clients.resources import LaneSteps
 from hpcfl.commands.run import PUBLISH_EVERY, check_world
 from hpcfl.communication.agreement import agreed
-from hpcfl.communication.communicator import Communicator, connect
+from hpcfl.communication.communicator import Communicator
+from hpcfl.communication.connection import connect
 from hpcfl.errors import RunFailure, UserError
 from hpcfl.experiment import config, sweep
 from hpcfl.experiment.config import Config

@@ -205,16 +205,16 @@ def tell_connected(path: Path) -> None:
     """Let the campaign know when MPI has started: from here on a silent rank must be
     noticed.
     """
-    from hpcfl.communication import communicator
+    from hpcfl.communication import connection
 
-    connect = communicator.connect
+    connect = connection.connect
 
     def connected() -> Any:
         found = connect()
         path.touch()
         return found
 
-    communicator.connect = connected
+    connection.connect = connected
 
 
 def _named(file: Any) -> Any:

@@ -2,19 +2,11 @@
 in a loss, losses of models, draws.
 """
 
-import numpy as np
 import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
 from hpcfl.clients import Pool, evaluate_at
-from hpcfl.clients.synthetic import (
-    batches,
-    fit,
-    gradient_descent,
-    stochastic_descent,
-)
-from hpcfl.models.mlp import MLP
 
 every_lanes = pytest.mark.parametrize("lanes", [1, 3, "auto"])
 
@@ -452,77 +444,3 @@ def test_head_gradients_are_those_of_autograd(make_fleet, rows_of, lanes):
             torch.testing.assert_close(
                 found[client, label], expected, rtol=1e-4, atol=1e-6
             )
-
-
-def test_gradient_descent_on_free_tensors():
-    """f = ½(z − 3)²: every step of rate r leaves (1 − r) of the distance."""
-    start = {"z": torch.tensor([7.0, 3.0])}
-    end = gradient_descent(
-        start, lambda free: 0.5 * (free["z"] - 3).square().sum(), 0.25, 3
-    )
-    assert end["z"].tolist() == pytest.approx([3 + 4 * 0.75**3, 3]) and start[
-        "z"
-    ].tolist() == [7, 3]
-
-
-def test_stochastic_descent_takes_a_step_for_each_batch():
-    """f_s = ½(z − x_s)² with rate ½ goes half of the way to each mini-batch's mean: from
-    0 to 1, the half of x = (1, 3), then to 4, between 1 and 7.
-    """
-    x = torch.tensor([1.0, 3.0, 7.0])
-
-    def loss(free, batch):
-        return 0.5 * (free["z"] - x[batch]).square().mean()
-
-    start = {"z": torch.zeros(())}
-    order = [torch.tensor([0, 1]), torch.tensor([2])]
-    assert stochastic_descent(start, loss, 0.5, order)["z"] == 4
-    assert stochastic_descent(start, loss, 0.5, []) == start
-
-
-def test_batches_are_every_sample_once_an_epoch_in_keyed_orders():
-    found = list(batches(7, 3, 2, 0, "head", 5))
-    assert [len(batch) for batch in found] == [3, 3, 1] * 2
-    first, second = torch.cat(found[:3]), torch.cat(found[3:])
-    assert first.sort().values.tolist() == second.sort().values.tolist() == [*range(7)]
-    assert not torch.equal(first, second)
-    again = list(batches(7, 3, 2, 0, "head", 5))
-    assert all(map(torch.equal, found, again))
-    other = list(batches(7, 3, 2, 0, "head", 6))
-    assert not all(map(torch.equal, found, other))
-
-
-def test_fit_trains_a_fresh_model_on_tensors(make_fleet):
-    """As torch's own SGD does on one full batch, from parameters keyed by seed and
-    round.
-    """
-    x, y = (
-        torch.randn(12, 5, generator=torch.Generator().manual_seed(0)),
-        torch.arange(12) % 3,
-    )
-    training = make_fleet(
-        lr=0.5,
-        batch_size=12,
-        epochs=3,
-        lr_decay=0.5,
-    ).setup.training
-
-    def build():
-        return MLP((5,), 3, hidden=())
-
-    fitted = [fit(build, x, y, 3, training, 0, round) for round in (1, 1, 2)]
-    assert torch.equal(fitted[0], fitted[1]) and not torch.allclose(
-        fitted[0], fitted[2]
-    )
-    untrained = fit(build, x, y, 3, training.model_copy(update={"lr": 1e-30}), 0, 1)
-    head = torch.nn.Linear(5, 3)
-    torch.nn.utils.vector_to_parameters(untrained, head.parameters())
-    optimizer = torch.optim.SGD(head.parameters(), lr=0.5)
-    for _ in range(3):
-        optimizer.zero_grad()
-        cross_entropy(head(x), y).backward()
-        optimizer.step()
-    reached = torch.nn.utils.parameters_to_vector(head.parameters())
-    np.testing.assert_allclose(
-        fitted[0].numpy(), reached.detach().numpy(), rtol=1e-4, atol=1e-6
-    )

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from hpcfl.communication.communicator import connect
+from hpcfl.communication.connection import connect
 
 WIDTH = (1 << 31) // 2 + 4096
 ENDS = [0, WIDTH // 2, WIDTH - 1]

@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 from hpcfl.cli import command
-from hpcfl.communication.communicator import connect
+from hpcfl.communication.connection import connect
 from hpcfl.report import run_end
 
 run_end.show_results = lambda folder, played: None

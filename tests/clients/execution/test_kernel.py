@@ -52,7 +52,7 @@ def convolutional(shape, classes):
 
 def clients(make_fleet, lanes, dtype=torch.float32, convolves=False, **training):
     """A fleet with one client that has no samples."""
-    name = "test_lanes:convolutional"
+    name = "test_kernel:convolutional"
     fleet = make_fleet(
         COUNTS,
         lanes=10_000_000 if lanes == "all" else lanes,
