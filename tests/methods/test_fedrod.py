@@ -68,6 +68,14 @@ def test_the_personal_loss_moves_the_personal_head_only(case):
             assert gradient is None or (gradient == 0).all()
 
 
+def test_generic_loss_by_hand(case):
+    """Logits plus log π: the floor leaves out the absent class."""
+    method, model, batch, lane = case
+    logits = (model(batch.x) + lane.distribution.log())[:, :3]
+    found = method.generic(model, model.features(batch.x), batch.y, lane)
+    torch.testing.assert_close(found, cross_entropy(logits, batch.y))
+
+
 def test_personal_loss_adds_both_heads(case):
     method, model, batch, lane = case
     logits = model(batch.x) + method.extra(model, model.features(batch.x), lane)
