@@ -113,7 +113,6 @@ def of_server(prepared: Prepared) -> int:
         received_bytes(entry, cohort_size(config))
         for entry in fields(messages.returned).values()
     )
-    received *= rounds_at_once(config)
     # A checkpoint is written from a copy of the state, while the next round is played.
     held = 2 * state + sent + received
     first = 2 * FLOAT * prepared.setup.layout.width
@@ -174,14 +173,6 @@ def kept_versions(config: Config) -> int:
     from them; 0 on a synchronous server.
     """
     return cohort_size(config) if config.time.mode == "asynchronous" else 0
-
-
-def rounds_at_once(config: Config) -> int:
-    """Return the most rounds whose uploads arrive together: 1 on a synchronous server."""
-    if config.time.mode != "asynchronous":
-        return 1
-    uploads = config.participation.count(config.partition.clients)
-    return 1 + cohort_size(config) // uploads
 
 
 def kept_bytes(prepared: Prepared) -> int:
