@@ -34,7 +34,6 @@ __all__ = ["Interrupted", "RunFailure", "UserError", "load", "load_all", "run"]
 # exit codes of a script that fails under mpiexec, as of the command
 CODES = ((UserError, 2), (Interrupted, 75), (RunFailure, 1))
 _connected: list[Communicator] = []  # the one, after the first call of ``run``
-_agreed: list[BaseException] = []  # errors of ``run``, which all ranks raise
 
 _one_run = threading.Lock()
 
@@ -102,8 +101,7 @@ def _noted_errors(communicator: Communicator) -> Iterator[None]:
     try:
         yield
     except EXPECTED as error:
-        if communicator.size > 1:
-            _agreed.append(error)
+        error.on_all_ranks = communicator.size > 1
         raise
 
 
@@ -177,7 +175,7 @@ def _end_job(
 
     An error of ``run`` occurs on all ranks: they leave together, and rank 0 reports it.
     """
-    if error in _agreed:
+    if isinstance(error, EXPECTED) and error.on_all_ranks:
         if communicator.is_server:
             output.complain(str(error))
         codes = [code for of_code, code in CODES if isinstance(error, of_code)]

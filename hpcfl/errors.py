@@ -32,7 +32,12 @@ SHORT_OF = (
 
 
 class _Shown(Exception):
-    """An error that a notebook shows as a command does."""
+    """An error that a notebook shows as a command does.
+
+    on_all_ranks: whether every rank of a job raises it.
+    """
+
+    on_all_ranks: bool = False
 
     def _render_traceback_(self) -> list[str]:
         """IPython's question how to show it: what ``explain`` says, line by line."""

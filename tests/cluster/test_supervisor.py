@@ -298,7 +298,7 @@ def test_requeues_without_a_new_checkpoint_are_counted(tmp_path, slurm, monkeypa
 
 def test_a_new_checkpoint_starts_the_count_again(tmp_path, slurm, monkeypatch):
     slurm(scontrol=REQUEUES)
-    for restart in range(6):
+    for restart in range(4):
         monkeypatch.setenv("SLURM_RESTART_COUNT", str(restart))
         checkpoint(tmp_path, 1 + restart // 2)
         assert supervise(tmp_path, "exit 75")[0] == REQUEUED
@@ -306,5 +306,5 @@ def test_a_new_checkpoint_starts_the_count_again(tmp_path, slurm, monkeypatch):
 
 def test_submitting_again_starts_the_count_again(tmp_path, slurm):
     slurm(scontrol=REQUEUES)
-    for _ in range(4):
+    for _ in range(3):
         assert supervise(tmp_path, "exit 75")[0] == REQUEUED
