@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     import pandas
 
 UNREACHED = "not reached"  # of what has no time because it never came
-# Where numbers are read, by ``Reading.at``.
+# The rounds in which numbers are read, by ``Reading.at``.
 ROUNDS = {
     "best": "at each run's best round by {best_by} samples",
     "last": "of the last round",
