@@ -1,0 +1,23 @@
+"""Pickles of arrays, lists, dictionaries, strings and numbers alone."""
+
+import os
+import pickle
+
+import numpy as np
+import pytest
+
+from hpcfl.data.sources import pickled
+
+
+@pytest.mark.parametrize(
+    "value", [np.arange(3), [1, "a", 0.5], {"x": np.float64(2)}, np.array([{}], object)]
+)
+@pytest.mark.parametrize("protocol", [3, 4])
+def test_values_come_back(value, protocol):
+    assert repr(pickled.loaded(pickle.dumps(value, protocol))) == repr(value)
+
+
+@pytest.mark.parametrize("value", [os.system, np.load, set, print])
+def test_anything_else_is_refused(value):
+    with pytest.raises(pickle.UnpicklingError, match="it asks for"):
+        pickled.loaded(pickle.dumps(value))
