@@ -65,7 +65,7 @@ class LowRankLinear(LowRank, nn.Linear):
 
     def forward(self, x: Tensor) -> Tensor:
         output: Tensor = super().forward(x)
-        dropout = self._modules.get("dropout")
+        dropout = getattr(self, "dropout", None)
         entering = x if dropout is None else dropout(x)
         low = self.factor * functional.linear(entering, self.A)
         return output + functional.linear(low, self.B)
@@ -203,7 +203,8 @@ def merge(module: nn.Module) -> nn.Module:
         corrected = layer.weight + layer.correction()
         layer.weight = Parameter(corrected, requires_grad=layer.weight.requires_grad)
         del layer.A, layer.B, layer.factor
-        layer._modules.pop("dropout", None)
+        if hasattr(layer, "dropout"):
+            del layer.dropout
         whole: nn.Module = layer
         whole.__class__ = plain[type(layer)]
     return module
