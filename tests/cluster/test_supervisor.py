@@ -21,7 +21,7 @@ REQUEUED = -9
 TOO_EARLY = (
     "trap 'exit 138' USR1; touch started; for i in $(seq 300); do sleep 0.1; done"
 )
-DEAF = "trap '' USR1; touch started; sleep 10"
+DEAF = "trap '' USR1; touch started; sleep 4"
 
 
 @pytest.fixture
