@@ -31,6 +31,8 @@ def test_the_speeds_are_those_that_were_measured(monkeypatch):
     assert table.render_short(measured) in README
     page = (benchmarks / "README.md").read_text(encoding="utf-8")
     assert table.render(measured) in page
+    details = (benchmarks / "details.md").read_text(encoding="utf-8")
+    assert table.render_details(measured) in details
 
 
 def test_a_benchmark_of_an_installed_package_has_a_table(monkeypatch):
@@ -40,7 +42,7 @@ def test_a_benchmark_of_an_installed_package_has_a_table(monkeypatch):
     measured = table.measured(ROOT / "results" / "benchmarks")
     measured["W1"] = {**measured["W1"], "commit": None}
     version = measured["W1"]["versions"]["hpcfl"]
-    assert f"hpcfl {version} as installed (W1)" in table.render(measured)
+    assert f"hpcfl {version} as installed (W1)" in table.render_details(measured)
 
 
 LINKED = sorted(set(re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", README)))

@@ -118,7 +118,7 @@ def write_commands(pages: Path) -> None:
         rows = []
         for option in command.params:
             record = option.get_help_record(context)
-            if record is not None:
+            if record is not None and isinstance(option, click.Option):
                 rows.append([f"`{record[0]}`", record[1]])
         if rows:
             parts.append(_table(["option", "meaning"], rows))
