@@ -34,7 +34,7 @@ SHELL = re.compile(r"[|>$;&]|^(?!hpcfl )")
 PAGES = sorted(path.relative_to(ROOT) for path in SITE.glob("*/*.md"))
 RUN = [
     path
-    for path in [Path("README.md"), *PAGES]
+    for path in [Path("README.md"), Path("CONTRIBUTING.md"), *PAGES]
     if BLOCK.search((ROOT / path).read_text())
 ]
 
