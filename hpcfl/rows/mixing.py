@@ -34,7 +34,7 @@ GPU_BLOCK_FLOATS = 1 << 25  # 256 MB, which keep a GPU busy
 # digits if computed from products
 CLOSE = 0.01
 HELD = 1 << 27  # the most bytes of results that wait for the caller
-# Of the thread that plays a run.
+# Settings of the thread that plays a run.
 _place = ContextVar("place", default=(torch.device("cpu"), 1, Scratch()))
 
 
