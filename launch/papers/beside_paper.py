@@ -6,7 +6,7 @@ RUNS, a folder or a packed file, has runs of ``launch/papers``, TABLE is a table
 in ``results/reported.csv``, and REFERENCE names the key that the table compares and the
 value beside which the others stand. Written are ``OUT/table-TABLE.csv``, a line for each
 finished run with its digest (a run that RUNS does not have keeps the line that it had),
-and the table in ``OUT/README.md``, between its two comments.
+and the table in the page of OUT that has its two comments.
 
 The paper reports best rounds (methods-1.md §7, item 8), so the difference and the places
 are theirs. Places go by the mean gain on the reference in the same runs, so that a cell
@@ -52,8 +52,9 @@ def main(runs: Path, number: str, reference: str, out: Path) -> None:
     of_a_run = [*keys, "seed"]
     frame = frame.drop_duplicates(of_a_run).sort_values(of_a_run)
     frame.to_csv(listed, index=False)
-    page = out / "README.md"
     begin = f"<!-- table {number}: written by launch/papers/beside_paper.py -->"
+    pages = sorted(out.glob("*.md"))
+    page = next(one for one in pages if begin in one.read_text(encoding="utf-8"))
     end = f"<!-- end of table {number} -->"
     before, _, rest = page.read_text(encoding="utf-8").partition(begin)
     _, _, after = rest.partition(end)
