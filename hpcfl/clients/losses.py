@@ -311,3 +311,18 @@ def _from_row(tensors: Iterable[tuple[str, Tensor]], row: Tensor) -> Tensors:
 def convolves(module: nn.Module) -> bool:
     """Return whether a model has convolutions."""
     return any(isinstance(part, nn.modules.conv._ConvNd) for part in module.modules())
+
+
+def is_fast_channels_last(module: nn.Module) -> bool:
+    """Return whether a CPU computes a model on images with the channels last.
+
+    oneDNN's gradient of a strided 1 x 1 convolution with less than eight input channels
+    writes past the end of its memory on processors without AVX-512 if channels are last
+    (torch 2.13). Models with such a layer keep the channels first.
+    """
+    for part in module.modules():
+        if not isinstance(part, nn.Conv2d) or part.in_channels >= 8:
+            continue
+        if part.kernel_size == (1, 1) and part.stride != (1, 1):
+            return False
+    return convolves(module)

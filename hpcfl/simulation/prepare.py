@@ -18,7 +18,7 @@ from hpcfl.clients.batch_plan import AskedTraining
 from hpcfl.clients.execution import choose
 from hpcfl.clients.fleet import Fleet, buffer_name
 from hpcfl.clients.heads import head_kernel
-from hpcfl.clients.losses import convolves
+from hpcfl.clients.losses import is_fast_channels_last
 from hpcfl.clients.resources import STATE_SHARE, Resources, Stopwatch, most_lanes
 from hpcfl.clients.samples import Samples
 from hpcfl.clients.setup import Setup
@@ -301,8 +301,8 @@ def _prepare(config: Config, process: Process, seat: Device) -> Prepared:
     placed = _placed(data.counts, config, process.size)
     own = placed.clients_of(process.rank)
     private = _private_state(hooks, setup, model)
-    convolving = convolves(model.template)
-    samples = data.select_samples(own.tolist(), seat.device, config, convolving)
+    channels_last = seat.device.type == "cpu" and is_fast_channels_last(model.template)
+    samples = data.select_samples(own.tolist(), seat.device, config, channels_last)
     resources = _make_resources(
         config=config,
         seat=seat,

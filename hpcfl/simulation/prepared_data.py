@@ -61,11 +61,14 @@ class ClientData:
         return zlib.crc32(self.dataset.x.contiguous().numpy().data)
 
     def select_samples(
-        self, clients: list[int], device: torch.device, config: Config, images: bool
+        self,
+        clients: list[int],
+        device: torch.device,
+        config: Config,
+        channels_last: bool,
     ) -> Samples:
-        """Return the samples of some clients on a device.
-
-        images: whether the model convolves.
+        """Return the samples of some clients on a device, images with channels last if
+        asked for.
         """
         return Samples(
             dataset=self.dataset,
@@ -73,7 +76,7 @@ class ClientData:
             train=self.train,
             test=self.split.test,
             device=device,
-            channels_last=device.type == "cpu" and images,
+            channels_last=channels_last,
             validation=self.validation,
             augment=config.data.augment,
             global_test=self.split.global_test,

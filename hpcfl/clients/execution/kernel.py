@@ -19,9 +19,9 @@ from hpcfl.clients.losses import (
     Loss,
     Predict,
     Tensors,
-    convolves,
     gradients_of,
     in_two,
+    is_fast_channels_last,
     samples_for,
     train_mode,
 )
@@ -162,7 +162,7 @@ class SerialKernel(Kernel):
 
     def __init__(self, module: nn.Module):
         super().__init__(module, widest=1)
-        self._channels_last = convolves(module)
+        self._channels_last = is_fast_channels_last(module)
 
     def lay_out(self, tensors: Tensors) -> Tensors:
         """Return a lane's tensors ``[1, …]`` with channels-last convolution weights,

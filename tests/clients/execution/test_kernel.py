@@ -9,6 +9,7 @@ from torch import nn
 from hpcfl.clients import buffer_name
 from hpcfl.clients.execution.batched import BatchedSession
 from hpcfl.clients.execution.kernel import SerialSession
+from hpcfl.clients.losses import is_fast_channels_last
 from hpcfl.rows.layout import of_buffers, to_row
 
 COUNTS = [
@@ -182,3 +183,12 @@ def test_scores_do_not_depend_on_lanes(make_fleet, rows_of, lanes):
     one, other = found
     assert torch.equal(one["accuracy"], other["accuracy"])
     assert torch.allclose(one["loss"], other["loss"], rtol=1e-9)
+
+
+def test_strided_convolutions_of_few_channels_keep_channels_first():
+    """oneDNN would write past the end of its memory without AVX-512."""
+    narrow = nn.Sequential(nn.Conv2d(3, 8, 1, stride=2), nn.Conv2d(8, 8, 3))
+    wide = nn.Sequential(nn.Conv2d(3, 8, 3, stride=2), nn.Conv2d(8, 8, 1, stride=2))
+    assert not is_fast_channels_last(narrow)
+    assert is_fast_channels_last(wide)
+    assert not is_fast_channels_last(nn.Linear(2, 2))
