@@ -8,7 +8,6 @@ from safetensors.torch import load_file
 from torch import nn
 
 from hpcfl import adapters, models
-from hpcfl.adapters import prompt
 from hpcfl.commands.export import export
 from hpcfl.communication.communicator import OneProcess
 from hpcfl.errors import UserError
@@ -74,21 +73,6 @@ def test_a_bottleneck_follows_every_block_and_begins_as_the_base_to_the_last_bit
     assert module.block1.W_down.abs().max() <= 8**-0.5
     assert module.block1.W_up.shape == (8, 3) and not module.block1.W_up.any()
     assert trained(module) == [*BEHIND_BLOCKS, *HEAD]
-
-
-def test_a_bottleneck_by_hand():
-    """y = x + (0, 1) = (2, -1); W_down y = (4, -3), of which ReLU leaves (4, 0), and W_up
-    makes (4, 8) of it: (6, 7).
-    """
-    module = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
-    adapted(module, kind="bottleneck", targets=["0"], width=2)
-    layer = module[0]
-    with torch.no_grad():
-        layer.weight.copy_(torch.eye(2))
-        layer.bias.copy_(torch.tensor([0.0, 1.0]))
-        layer.W_down.copy_(torch.tensor([[1.0, -2.0], [-1.0, 1.0]]))
-        layer.W_up.copy_(torch.tensor([[1.0, 0.0], [2.0, 5.0]]))
-    assert layer(torch.tensor([[2.0, -2.0]])).tolist() == [[6.0, 7.0]]
 
 
 class Own(nn.Module):
@@ -188,19 +172,6 @@ def test_a_prompt_by_hand(mask, expected):
     assert given.shape == (1, 2, 1)
     torch.testing.assert_close(given[0, :, 0], torch.tensor(expected))
     assert trained(module) == ["prompt", *HEAD]
-
-
-def test_a_masks_prompt_sees_nothing_of_the_sequence():
-    behind = prompt.with_prompt(causal(2, torch.device("cpu")), 2)
-    assert torch.equal(behind, causal(4, torch.device("cpu")))
-    pairs = torch.tensor([[0, 1.0], [2, 3]]).expand(5, 1, 2, 2)
-    rows = [[0, HIDDEN, HIDDEN], [0, 0, 1], [0, 2, 3]]
-    assert torch.equal(
-        prompt.with_prompt(pairs, 1), torch.tensor(rows).expand(5, 1, 3, 3)
-    )
-    padding = torch.tensor([[0, HIDDEN]]).expand(5, 1, 1, 2)
-    assert prompt.with_prompt(padding, 3)[4].tolist() == [[[0, 0, 0, 0, HIDDEN]]]
-    assert prompt.with_prompt(None, 3) is None
 
 
 @every_transformer

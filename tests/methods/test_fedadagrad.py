@@ -1,4 +1,4 @@
-"""FedAdagrad: methods-3.md §18; what it shares with FedAdam is tested there."""
+"""FedAdagrad: methods-3.md §18."""
 
 import pytest
 import torch
@@ -24,10 +24,3 @@ def test_two_rounds_by_hand():
     method.aggregate(server, None, {"model": before + 0.5})
     assert (server["model"] - before).item() == pytest.approx(0.070611, abs=1e-6)
     assert server["second"].item() == pytest.approx(0.500001)
-
-
-def test_it_begins_with_the_papers_second_moment(federate):
-    setup = federate("fedavg", rounds=1).prepared.setup
-    assert (
-        FedAdagrad(name="fedadagrad", tau=0.5).server_state(setup)["second"] == 0.25
-    ).all()

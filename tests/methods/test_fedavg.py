@@ -68,19 +68,3 @@ def test_one_full_batch_is_a_centralised_step(federate):
     )
     np.testing.assert_allclose(ended["head.weight"], weight, atol=1e-6)
     np.testing.assert_allclose(ended["head.bias"], bias, atol=1e-6)
-
-
-def test_scores_the_global_model_before_training(federate):
-    played = federate("fedavg", rounds=2)
-    np.testing.assert_array_equal(
-        played.values["clients/pre/loss"], played.values["clients/global/loss"]
-    )
-    assert not np.array_equal(
-        played.values["clients/pre/loss"][0], played.values["clients/post/loss"][0]
-    )
-    assert (
-        played.values["floats_down"][:-1] == played.prepared.setup.layout.width
-    ).all()
-    assert (
-        played.values["clients/floats_up"][:-1] == played.prepared.setup.layout.width
-    ).all()

@@ -9,12 +9,9 @@ from recorded import Recorded
 from hpcfl.communication.communicator import OneProcess
 from hpcfl.experiment import config
 from hpcfl.simulation.federation import Federation
-from hpcfl.simulation.participation import RoundPlan
 from hpcfl.simulation.prepare import prepare
-from hpcfl.simulation.round import COMPOSE, SEND, Round
 from hpcfl.simulation.round_schedule import make_untimed
 from hpcfl.simulation.signals import StopRequest
-from hpcfl.simulation.stages import play as play_stages
 from hpcfl.storage.checkpoint import Checkpoints
 
 pytestmark = pytest.mark.slow
@@ -199,23 +196,3 @@ def test_batch_norm_never_sees_a_single_sample(play):
         :, federation.prepared.resources.buffers.columns("stem.1.num_batches_tracked")
     ]
     assert (counted == 2).all() and np.isfinite(values["clients/train_loss"][0]).all()
-
-
-def test_received_statistics_replace_the_clients_own_but_for_counters(play):
-    federation, _ = play({"name": "resnet8"}, TINY_IMAGES, buffers="average")
-    everyone = np.arange(CLIENTS)
-    plan = RoundPlan(2, everyone, everyone, scored=True)
-    round = Round(plan, OneProcess(), federation.prepared, federation.server)
-    play_stages(round, [COMPOSE, SEND])
-    fleet = round.fleet(everyone)
-    fleet.state["buffers.model"] = torch.full_like(fleet.state["buffers.model"], 7.0)
-    round.observe(fleet, round.inbox)
-    columns = federation.prepared.resources.buffers.columns
-    assert (
-        fleet.state["buffers.model"][:, columns("stem.1.num_batches_tracked")] == 7
-    ).all()
-    expected = federation.server["buffers.model"][columns("stem.1.running_var")]
-    assert torch.equal(
-        fleet.state["buffers.model"][:, columns("stem.1.running_var")],
-        expected.expand(CLIENTS, -1),
-    )

@@ -101,39 +101,6 @@ def test_parameters_are_those_of_the_papers(case, total):
     assert layout.columns("head") == layout.columns(1)
 
 
-@pytest.mark.slow
-def test_resnet_18_computes_what_torchvision_computes():
-    from hpcfl.data.vision import torchvision
-
-    ours, theirs = (
-        made({"name": "resnet18"}, (3, 64, 64), 7).eval(),
-        torchvision.models.resnet18(num_classes=7).eval(),
-    )
-    for own, other in zip(ours.parameters(), theirs.parameters(), strict=True):
-        other.data = own.data  # the same order and shapes
-    x = torch.randn(2, 3, 64, 64)
-    torch.testing.assert_close(ours(x), theirs(x))
-
-
-def test_images_of_28_are_padded_for_lenet():
-    model = made({"name": "lenet"}, (3, 28, 28), 9)
-    x = torch.randn(2, 3, 28, 28)
-    same = made({"name": "lenet"}, (3, 32, 32), 9)
-    assert torch.equal(model(x), same(nn.functional.pad(x, (2, 2, 2, 2))))
-
-
-def test_fasttext_counts_padding_in_the_mean_and_never_moves_it():
-    model = made({"name": "fasttext", "vocabulary": 9}, (8,), 4)
-    x = torch.tensor([[3, 5, 0, 0, 0, 0, 0, 0]])
-    mean = (model.embedding.weight[3] + model.embedding.weight[5]) / 8
-    torch.testing.assert_close(model.features(x)[0], model.hidden(mean))
-    model(x).sum().backward()
-    assert (model.embedding.weight[0] == 0).all() and (
-        model.embedding.weight.grad[0] == 0
-    ).all()
-    assert (model.embedding.weight.grad[3] != 0).any()
-
-
 def test_a_vocabulary_left_out_is_that_of_the_data():
     assert made({"name": "fasttext"}, (200,), 4, 17).embedding.num_embeddings == 17
 
@@ -143,8 +110,6 @@ def test_a_vocabulary_left_out_is_that_of_the_data():
     [
         ({"name": "fasttext"}, (3, 32, 32), "needs token ids .* has the shape 3×32×32"),
         ({"name": "fasttext"}, (2,), "2 and no vocabulary"),
-        ({"name": "resnet8"}, (200,), "'resnet8' needs images .* has the shape 200"),
-        ({"name": "lenet"}, (200,), "'lenet' needs images"),
     ],
 )
 def test_other_samples_are_refused(table, shape, told):

@@ -6,14 +6,11 @@ import numpy as np
 import pytest
 import tiny
 import torch
-from torch import nn
 
 from hpcfl import models
 from hpcfl.communication.communicator import OneProcess
 from hpcfl.errors import UserError
 from hpcfl.experiment import config
-from hpcfl.models.attention import causal
-from hpcfl.models.transformer import Block
 from hpcfl.simulation.prepare import prepare
 
 COUNTS = [[4, 2, 0], [0, 5, 1], [2, 2, 0], [3, 3, 3], [1, 0, 0]]
@@ -104,38 +101,6 @@ def test_a_client_trains_alike_alone_and_beside_others(fleet_of, name):
     one = by_rule.train(rows, only=only)
     assert torch.equal(one[3], (expected if in_lanes else serial)[3])
     assert (expected - rows).abs().amax(dim=1).min() > 1e-3
-
-
-@pytest.mark.parametrize("norm_first", [True, False])
-def test_a_block_is_torchs_encoder_layer(norm_first):
-    """With the same weights, in evaluation mode; ``in_proj`` is torch's name of qkv."""
-    torch.manual_seed(0)
-    theirs = nn.TransformerEncoderLayer(
-        12, 3, 7, activation="gelu", batch_first=True, norm_first=norm_first
-    )
-    block = Block(12, 3, 4, 7, 0.1, norm_first=norm_first)
-    renamed = {
-        name.replace("self_attn.in_proj_", "attention.qkv.").replace(
-            "self_attn.out_proj", "attention.out"
-        ): tensor
-        for name, tensor in theirs.state_dict().items()
-    }
-    block.load_state_dict(renamed)
-    x, mask = torch.randn(2, 5, 12), causal(5, torch.device("cpu"))
-    for given in (None, mask):
-        expected = theirs.eval()(x, given)
-        torch.testing.assert_close(block.eval()(x, given), expected, rtol=0, atol=2e-6)
-
-
-def test_a_later_character_changes_no_bit_before_it():
-    model = made("char-transformer", (6,), vocabulary=20).eval()
-    x = torch.randint(0, 19, (2, 6))
-    changed = x.clone()
-    changed[:, 4] += 1
-    before, after = model.of_each_token(x), model.of_each_token(changed)
-    assert torch.equal(before[:, :4], after[:, :4])
-    assert (before[:, 4:] != after[:, 4:]).any(dim=2).all()
-    assert torch.equal(model.features(x), before[:, 5])
 
 
 def made(name, shape, **keys):

@@ -1,0 +1,21 @@
+"""Prompts."""
+
+import torch
+
+from hpcfl.adapters import prompt
+from hpcfl.models.attention import causal
+
+HIDDEN = -torch.inf
+
+
+def test_a_masks_prompt_sees_nothing_of_the_sequence():
+    behind = prompt.with_prompt(causal(2, torch.device("cpu")), 2)
+    assert torch.equal(behind, causal(4, torch.device("cpu")))
+    pairs = torch.tensor([[0, 1.0], [2, 3]]).expand(5, 1, 2, 2)
+    rows = [[0, HIDDEN, HIDDEN], [0, 0, 1], [0, 2, 3]]
+    assert torch.equal(
+        prompt.with_prompt(pairs, 1), torch.tensor(rows).expand(5, 1, 3, 3)
+    )
+    padding = torch.tensor([[0, HIDDEN]]).expand(5, 1, 1, 2)
+    assert prompt.with_prompt(padding, 3)[4].tolist() == [[[0, 0, 0, 0, HIDDEN]]]
+    assert prompt.with_prompt(None, 3) is None

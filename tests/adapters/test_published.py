@@ -1,0 +1,11 @@
+"""Rules for published files."""
+
+import pytest
+
+from hpcfl.adapters.names import renamed
+from hpcfl.adapters.published import PUBLISHED
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_rules_keep_the_limits(name):
+    assert renamed(["a"], name)["a"][0].tensor == "a"

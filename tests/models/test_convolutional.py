@@ -1,0 +1,13 @@
+"""The base of small image models."""
+
+import pytest
+
+from hpcfl.errors import UserError
+from hpcfl.models.cnn import plugin
+
+
+@pytest.mark.parametrize("shape", [(1, 8, 8), (3, 32, 15), (200,)])
+def test_other_samples_are_refused_with_their_shape(shape):
+    said = f"at least 16×16; .* shape {'×'.join(map(str, shape))};"
+    with pytest.raises(UserError, match=said):
+        plugin(shape, 10)
