@@ -183,6 +183,11 @@ def test_stops_where_the_last_ten_losses_vary_less_than_the_threshold(
     )
 
 
+def test_ends_after_the_most_epochs_at_the_latest(activated):
+    fleet, g, _ = activated(rounds=1)
+    assert epochs_of(fleet, g, threshold=0.0, most_epochs=12) == [12, 12]
+
+
 def test_counts_the_federations_rounds_or_a_clients_own(activated):
     """Clients that took part never, once and five times: Algorithm 1 has all of them
     converge in round 2 and learn for one epoch in round 3, in rounds of their own they

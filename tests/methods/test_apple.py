@@ -8,7 +8,7 @@ import torch
 from by_hand import quadratic
 
 from hpcfl.communication.message import Pool
-from hpcfl.methods.apple import Apple, shares
+from hpcfl.methods.apple import Apple, combined, shares
 
 CLIENTS = 5
 
@@ -91,8 +91,8 @@ def test_relations_begin_at_the_shares_of_samples_and_cores_alike(federate):
 
 
 def test_mixes_anew_for_every_mini_batch_by_hand(make_fleet):
-    """F = ½‖w‖², so ∇F = w = a₀C₀ + a₁C₁, over two batches with η₁ = 0.1, η₂ = 0.1/P
-    and μ = 0.
+    """F = ½‖w‖², so ∇F = w = a₀C₀ + a₁C₁, over two batches with η₁ = 0.1, η₂ = 0.1/P,
+    and μ = 3P, which pulls relations to the shares (½, ½). The mix is scored.
     """
     fleet = make_fleet(
         [[8, 0, 0, 0], [8, 0, 0, 0]], lanes=1, lr=0.1, dtype=torch.float64
@@ -106,16 +106,19 @@ def test_mixes_anew_for_every_mini_batch_by_hand(make_fleet):
             w = a[0] * c[0] + a[1] * c[1]
             slopes = [w * c[0], w * c[1]]
             c[i] -= 0.1 * 2 * a[i] * w
+            slopes = [slope + 3 * (x - 0.5) for slope, x in zip(slopes, a, strict=True)]
             a = [a[0] - 0.1 * slopes[0], a[1] - 0.1 * slopes[1]]
         expected.append((a, c[i]))
     fleet.state["relations"] = given.clone()
     cores = torch.tensor([[1.0], [-2.0]]).double().repeat(1, width)
-    core = method(relation_lr=0.1 / width, mu=0.0).update(fleet, inbox_of(cores))[
-        "core"
-    ]
+    own = method(relation_lr=0.1 / width, mu=3 * width)
+    core = own.update(fleet, inbox_of(cores))["core"]
     torch.testing.assert_close(
         fleet.state["relations"], torch.tensor([a for a, _ in expected]).double()
     )
     torch.testing.assert_close(
         core, torch.tensor([[c] for _, c in expected]).double().repeat(1, width)
     )
+    mixed = combined(fleet.state["relations"], torch.eye(2).bool(), core, cores)
+    fleet.score("mixed", mixed)
+    assert torch.equal(fleet.scores["mixed"]["loss"], fleet.scores["post"]["loss"])

@@ -171,6 +171,7 @@ def test_matrix_against_the_paper_client_by_client(absent):
         pi[:, 1] = 0
         pi /= pi.sum(1, keepdim=True)
     receivers = draw(5, seed=9)[0]  # partial participation: others than those who sent
+    receivers[0] = torch.eye(K)[1]  # who holds absent classes alone gets the average
     models = torch.randn(M, 50, dtype=torch.float64)
     expected = loop(pi.tolist(), receivers.tolist(), p.tolist(), models.numpy())
     np.testing.assert_allclose(
@@ -301,3 +302,7 @@ def test_floats_that_travel(federate, distribution, extra):
     width = played.prepared.setup.layout.width
     assert played.values["floats_down"][0] == width
     assert (played.values["clients/floats_up"][0] == width + extra).all()
+
+
+def test_a_client_without_samples_counts_all_classes_alike():
+    assert true_distribution(torch.zeros(1, K)).tolist() == [[1 / K] * K]

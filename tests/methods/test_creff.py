@@ -2,10 +2,12 @@
 
 import pytest
 import torch
+from torch import nn
 from torch.nn.functional import cross_entropy, one_hot
 
 from hpcfl.methods.base import Cohort
 from hpcfl.methods.creff import CReFF, mismatch
+from hpcfl.models.mlp import MLP
 
 QUICK = {
     "name": "creff",
@@ -110,6 +112,8 @@ def test_clients_send_the_gradients_of_their_classes(make_fleet, rows_of):
             else:
                 assert (sent[client, label] == 0).all()
     assert message["gradients"].floats.tolist() == [2 * 28, 3 * 28]
+    # a class is averaged over the clients that hold it, whatever their samples
+    assert message["gradients"].weights.tolist() == [[1, 1, 0, 0], [0, 1, 1, 1]]
 
 
 def test_fresh_head_learns_the_synthetic_features(make_fleet):
@@ -132,3 +136,25 @@ def test_fresh_head_learns_the_synthetic_features(make_fleet):
     assert torch.equal((features @ weight.T + bias).argmax(dim=1), labels)
     assert torch.equal(head, method.retrained(first, features))
     assert not torch.equal(head, method.retrained(second, features))
+
+
+@pytest.mark.slow
+def test_the_body_is_scored_under_the_retrained_head(federate):
+    played = federate(QUICK, rounds=2)
+    values, average = played.values, federate("fedavg", rounds=2).values
+    for column in ("pre", "global"):
+        assert (
+            values[f"clients/{column}/loss"] != average["clients/global/loss"]
+        ).all()
+    assert (values["floats_down"][:-1] == played.prepared.setup.layout.width + 28).all()
+
+
+def bias_free(shape, classes):
+    model = MLP(shape, classes, hidden=(6,))
+    model.head = nn.Linear(6, classes, bias=False)
+    return model
+
+
+def test_without_a_bias_the_fresh_head_has_none(federate):
+    played = federate(QUICK, rounds=1, model={"name": "test_creff:bias_free"})
+    assert played.server["head"].shape == (4 * 6,)

@@ -139,3 +139,17 @@ def test_clients_outside_keep_their_marked_entries(cohort):
         [9.0, 9.0],
         [9.0, 9.0],
     ]
+
+
+def test_a_mask_costs_a_bit_for_each_parameter(federate):
+    played = federate("fedcac", rounds=1)
+    width = played.prepared.setup.layout.width
+    assert (played.values["clients/floats_up"][0] == width + width / 32).all()
+
+
+def test_changes_are_measured_from_the_blended_start(make_fleet, rows_of):
+    fleet = make_fleet()
+    start, trained = rows_of(fleet), rows_of(fleet, 2)
+    inbox = {"model": fleet.setup.initial(), "start": start}
+    sent = FedCAC(name="fedcac", tau=0.5).upload(fleet, inbox, trained)["mask"].tensor
+    assert torch.equal(sent, critical(fleet.layout, start, trained, 0.5))

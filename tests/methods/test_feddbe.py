@@ -116,3 +116,11 @@ def test_the_vector_stays_with_its_client(federate):
     trained = np.isfinite(played.values["clients/diverged"][1:3]).any(axis=0)
     moved = played.clients["bias"].any(dim=1)
     np.testing.assert_array_equal(moved, trained)
+
+
+def test_models_are_scored_with_the_vector_and_the_global_one_without(federate):
+    """Vectors are 0 up to the end of round 1."""
+    values = federate("feddbe", rounds=3).values
+    own, common = values["clients/pre/loss"], values["clients/global/loss"]
+    np.testing.assert_array_equal(own[:2], common[:2])
+    assert (own[2:] != common[2:]).all()

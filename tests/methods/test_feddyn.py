@@ -123,3 +123,10 @@ def test_a_clients_own_strength_falls_with_its_samples(make_fleet):
     fleet._phases.clear()
     method.local_train(fleet, model, {"model": model})
     torch.testing.assert_close(fleet.losses - fleet.data_losses, term)
+
+
+def test_the_last_average_is_scored_beside_the_model(federate):
+    values = federate("feddyn", rounds=2).values
+    average, own = values["clients/average/loss"], values["clients/pre/loss"]
+    np.testing.assert_array_equal(average[0], own[0])
+    assert (average[1:] != own[1:]).all()

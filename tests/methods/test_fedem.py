@@ -8,6 +8,7 @@ from torch import nn
 
 from hpcfl.clients.losses import Batch, Lane
 from hpcfl.methods.fedem import FedEM, mixed, responsibilities
+from hpcfl.models.mlp import MLP
 
 
 def method(**keys):
@@ -92,3 +93,14 @@ def test_the_mixture_is_the_mean_of_q_over_a_clients_samples(federate):
         q = torch.stack(fits, dim=1)
         q = q / q.sum(dim=1, keepdim=True)
         torch.testing.assert_close(played.clients["mixture"][client], q.mean(dim=0))
+
+
+def test_components_begin_as_different_draws(make_fleet):
+    setup = make_fleet(model={"name": "test_fedem:two"}).setup
+    first, second = method(components=2).server_state(setup)["model"].chunk(2)
+    assert torch.equal(first, setup.initial().chunk(2)[0])
+    assert torch.equal(second, setup.initial(1).chunk(2)[1])
+
+
+def two(shape, classes):
+    return method(components=2).adapt(MLP(shape, classes, hidden=(6,)))

@@ -7,6 +7,7 @@ from torch.nn.functional import cross_entropy, one_hot
 
 from hpcfl.methods.base import Cohort
 from hpcfl.methods.fedgh import FedGH
+from hpcfl.methods.fedproto import features
 
 
 @pytest.fixture
@@ -89,3 +90,10 @@ def test_floats(federate):
     assert (played.values["floats_down"][0] == 6 * 4 + 4).all()
     held = (played.prepared.setup.counts > 0).sum(dim=1)
     assert played.values["clients/floats_up"][0].tolist() == (held * 7).tolist()
+
+
+def test_class_means_are_those_of_the_trained_model(make_fleet, rows_of):
+    fleet = make_fleet()
+    rows = rows_of(fleet)
+    sent = FedGH(name="fedgh").upload(fleet, {}, rows)["means"].tensor
+    assert torch.equal(sent, fleet.class_means(rows, features).flatten(1))

@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from hpcfl.methods.fednh import FedNH
+from hpcfl.methods.fednh import FedNH, normalised_features
 from hpcfl.models.heads import CosineHead
 
 
@@ -107,3 +107,14 @@ def test_travels_prototypes_of_held_classes_only(federate):
         body + 1 + held * (6 + 1) for held in (2, 3, 4)
     ]
     assert played.values["floats_down"][0] == played.prepared.setup.layout.width
+
+
+def test_prototypes_are_of_augmented_samples(make_fleet, monkeypatch):
+    fleet, varied = make_fleet(), []
+    monkeypatch.setattr(
+        fleet.resources.samples,
+        "vary",
+        lambda pool, seed, *key: varied.append(key) or pool,
+    )
+    fleet.class_means(fleet.setup.initial(), normalised_features)
+    assert varied == [("class means", 1, client) for client in range(5)]

@@ -5,10 +5,11 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from every_method import kind
 from torch.nn.functional import cross_entropy
 
 from hpcfl.clients.losses import Batch, Lane
-from hpcfl.methods.fedproto import FedProto, nearest
+from hpcfl.methods.fedproto import FedProto, features, nearest
 from hpcfl.models.mlp import MLP
 
 COUNTS = [[8, 3, 0, 0], [0, 9, 2, 0], [1, 0, 6, 0]]
@@ -56,7 +57,8 @@ def test_no_term_in_round_1(federate):
     )
 
 
-def test_loss_by_hand():
+@pytest.mark.parametrize("name", ["fedproto", "fedpac"])
+def test_loss_by_hand(name):
     model, x, y = MLP((5,), 3, hidden=(4,)), torch.randn(3, 5), torch.tensor([0, 2, 2])
     lane = Lane(prototypes=torch.randn(3, 4), present=torch.tensor([True, True, False]))
     # Only the first sample's class has a prototype; the mean is over 3 samples and 4
@@ -64,18 +66,23 @@ def test_loss_by_hand():
     expected = cross_entropy(model(x), y) + 0.5 * (
         model.features(x)[0] - lane.prototypes[0]
     ).square().sum() / (3 * 4)
-    torch.testing.assert_close(method(lam=0.5).loss(model, Batch(x, y), lane), expected)
+    found = kind(name)(name=name, lam=0.5).loss(model, Batch(x, y), lane)
+    torch.testing.assert_close(found, expected)
 
 
-def test_mean_over_clients_that_hold_the_class(aggregate):
+@pytest.mark.parametrize(
+    ("weights", "first"), [("uniform", [2.0, 3.0]), ("samples", [1.5, 2.5])]
+)
+def test_mean_over_clients_that_hold_the_class(aggregate, weights, first):
     server = prototypes()
     aggregate(
         server,
-        [[8, 0, 0], [2, 1, 0]],
+        [[6, 0, 0], [2, 1, 0]],
         torch.tensor([[1.0, 2, 0, 0, 0, 0], [3, 4, 5, 6, 0, 0]]),
+        weights=weights,
     )
     # a class that nobody holds keeps its own
-    assert server["prototypes"].tolist() == [[2, 3], [5, 6], [7, 7]]
+    assert server["prototypes"].tolist() == [first, [5, 6], [7, 7]]
     assert server["present"].tolist() == [True, True, False]
 
 
@@ -111,3 +118,13 @@ def test_floats(federate):
     assert values["floats_down"].tolist()[:2] == [4 / 32, 3 * 6 + 4 / 32]
     np.testing.assert_allclose(values["clients/floats_up"][0], 2 * 6 + 4 / 32)
     assert "classifier/mean" in values
+
+
+@pytest.mark.parametrize("name", ["fedproto", "fedtgp"])
+def test_prototypes_come_from_the_trained_model(make_fleet, rows_of, name):
+    fleet = make_fleet()
+    fleet.state["model"] = rows_of(fleet)
+    inbox = {"prototypes": torch.zeros(4, 6), "present": torch.zeros(4).bool()}
+    sent = kind(name)(name=name).update(fleet, inbox)["prototypes"].tensor
+    means = fleet.class_means(fleet.state["model"], features)
+    assert torch.equal(sent.view_as(means), means)

@@ -103,3 +103,10 @@ def test_who_rests_is_scored_with_the_cluster_of_its_training_data_too(
         assert torch.equal(
             fleet.scores["pre"]["loss"], rests.scores["expected"]["loss"]
         )
+
+
+def test_clusters_begin_as_different_draws(make_fleet):
+    setup = make_fleet().setup
+    models = method(clusters=3).server_state(setup)["models"]
+    for draw, model in enumerate(models):
+        assert torch.equal(model, setup.initial(draw))

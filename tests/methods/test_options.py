@@ -217,3 +217,123 @@ def test_ala_as_an_option_is_fedalas(federate, short_ala):
     )
     assert torch.equal(option.server["model"], method.server["model"])
     assert not torch.equal(option.server["model"], other.server["model"])
+
+
+# Values that the papers print, and what is chosen where their codes differ. ``primary``
+# is the score that a paper reports, of the received models ("pre") if it is not given.
+PRINTED = {
+    "apfl": {"alpha": 0.5, "adaptive": True, "primary": "post"},
+    "apple": {
+        "relation_lr": 0.01,
+        "mu": 0.1,
+        "period": 0.2,
+        "times_clients": True,
+        "primary": "post",
+    },
+    "cfl": {"eps1": 0.4, "eps2": 0.9, "quiet_rounds": 20, "linkage": "single"},
+    "creff": {
+        "features_each": 100,
+        "match_steps": 100,
+        "features_lr": 0.01,
+        "head_epochs": 300,
+        "head_lr": 0.01,
+    },
+    "cwfedavg": {
+        "distribution": "wdr",
+        "layers": "output",
+        "wdr": 10,
+        "wdr_half": True,
+    },
+    "ditto": {
+        "lam": 0.1,
+        "personal_epochs": 2,
+        "anchor": "received",
+        "primary": "post",
+    },
+    "diversifed": {"alpha": 1, "lam": 2, "tau": 1, "primary": "post"},
+    "fedadagrad": {"beta1": 0, "tau": 0.001},
+    "fedadam": {"beta1": 0.9, "beta2": 0.99, "tau": 0.001},
+    "fedala": {
+        "eta": 1,
+        "share": 0.8,
+        "layers": 1,
+        "threshold": 0.01,
+        "most_epochs": 100,
+        "activation": "round",
+    },
+    "fedamp": {
+        "alpha": 1000,
+        "lam": 1,
+        "sigma": 0.1,
+        "relative": False,
+        "cap": False,
+        "primary": "post",
+    },
+    "fedas": {"primary": "post"},
+    "fedavg-c": {"tune_epochs": 10, "tuned_upload": True},
+    "fedavgm": {"momentum": 0.9, "server_lr": 1, "nesterov": False},
+    "fedbabu": {"tune_epochs": 5, "tune_from": "global", "primary": "tuned"},
+    "fedcac": {"tau": 0.5, "beta": 100, "primary": "post"},
+    "fedcp": {"lam": 5, "noise": False},
+    "feddbe": {"kappa": 50, "initial": "keep"},
+    "feddyn": {"alpha": 0.01, "alpha_by": "equal", "weights": "uniform"},
+    "fedfomo": {"received": "all", "validation": 0.2, "primary": "post"},
+    "fedlc": {"tau": 1},
+    "fednh": {
+        "rho": 0.9,
+        "scale": 1,
+        "learn_scale": True,
+        "weights": "uniform",
+        "primary": "post",
+    },
+    "fednova": {"mu": 0, "server_momentum": 0, "weights": "samples"},
+    "fedpac": {
+        "lam": 1,
+        "head_epochs": 1,
+        "head_lr": None,
+        "collaborate": True,
+        "primary": "post",
+    },
+    "fedphp": {"mu": 0.9, "lam": 0.01, "variant": "original", "primary": "post"},
+    "fedproto": {"lam": 1, "weights": "uniform", "primary": "post"},
+    "fedprox": {"mu": 0.001},
+    "fedprox-c": {"mu": 0.001},
+    "fedrep": {"head_epochs": 5},
+    "fedrod": {"personal": "linear", "order": "together", "primary": "post"},
+    "fedtgp": {"primary": "post"},
+    "feduv": {"lam": 2.5, "mu": 0.5, "normalise": False, "detach_scale": False},
+    "fedyogi": {"beta1": 0.9, "beta2": 0.99, "tau": 0.001},
+    "fml": {"primary": "post"},
+    "gpfl": {"lam": 0.01, "mu": 0.1, "lag": False},
+    "ifca": {"weights": "samples"},
+    "local": {"primary": "post"},
+    "moon": {"mu": 5, "tau": 0.5},
+    "mr-mtl": {"primary": "post"},
+    "partialfed": {
+        "warmup": 20,
+        "temperature": 5,
+        "decay": 0.965,
+        "strategy_share": 0.2,
+        "draw": "round",
+        "primary": "post",
+    },
+    "per-fedavg": {"variant": "first-order", "alpha": None, "beta": None},
+    "pfedme": {
+        "lam": 15,
+        "personal_lr": 0.01,
+        "inner_steps": 5,
+        "beta": 1,
+        "mu": 0,
+        "primary": "post",
+    },
+    "pfedsim": {"primary": "post"},
+    "q-ffl": {"q": 1, "weights": "uniform"},
+    "scaffold": {"server_lr": 1, "weights": "uniform"},
+}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_method_by_its_name_alone_is_the_papers(name):
+    chosen = config.parse({"method": {"name": name}}).method
+    expected = {"primary": "pre", **PRINTED.get(name, {})}
+    assert {key: getattr(chosen, key) for key in expected} == expected

@@ -188,3 +188,9 @@ def test_scores_each_layer_as_the_strategy_prefers_it(federate):
             loads[loss][:-1], loads["clients/global/loss"][:-1]
         )
         np.testing.assert_allclose(keeps[loss], local[loss], rtol=1e-5)
+
+
+def test_a_cold_draw_stays_finite(federate):
+    """Far into a run the temperature rests on its floor."""
+    played = federate(method(temperature=5.0, decay=1e-20), rounds=3)
+    assert all(tensor.isfinite().all() for tensor in played.clients.values())

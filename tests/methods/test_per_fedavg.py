@@ -111,3 +111,11 @@ def test_both_steps_are_the_learning_rate_of_the_round(federate, key, score):
     assert (
         decays[f"clients/{score}/loss"][1] != given[f"clients/{score}/loss"][1]
     ).any()
+
+
+def test_clients_with_less_than_two_batches_train(make_fleet, rows_of):
+    fleet = make_fleet([[2, 1, 0, 0]])
+    rows = rows_of(fleet)
+    assert not torch.equal(
+        PerFedAvg(name="per-fedavg").local_train(fleet, rows, {}), rows
+    )

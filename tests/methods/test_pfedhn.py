@@ -160,3 +160,10 @@ def test_a_large_hypernetwork_is_said(setup, monkeypatch):
     wide = method(hidden=2_000_000)  # 64 parameters
     (note,) = wide.notes(setup)
     assert "GB on rank 0" in note
+
+
+def test_what_goes_up_is_the_start_minus_the_end(make_fleet, rows_of):
+    fleet = make_fleet()
+    start, end = rows_of(fleet), rows_of(fleet, 2)
+    sent = method().upload(fleet, {"model": start}, end)["change"]
+    assert torch.equal(sent, start - end)
