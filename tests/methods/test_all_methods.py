@@ -105,7 +105,10 @@ def test_renumbering_clients_permutes_the_results(federate, common_draws, name):
     first = federate(short(name), counts, rounds=2, training=whole)
     begun = first.prepared.hooks.initial_state("server_state", first.prepared.setup)
     for tensor in begun.values():
-        if len(tensor) == len(order) and (tensor != tensor[0]).any():
+        if (
+            len(tensor) == len(order) != tensor.shape[-1]
+            and (tensor != tensor[0]).any()
+        ):
             pytest.skip("clients begin with numbers of their own on the server")
     renumbered = [counts[client] for client in order]
     other = federate(short(name), renumbered, rounds=2, training=whole)

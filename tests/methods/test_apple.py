@@ -92,7 +92,7 @@ def test_relations_begin_at_the_shares_of_samples_and_cores_alike(federate):
 
 def test_mixes_anew_for_every_mini_batch_by_hand(make_fleet):
     """F = ½‖w‖², so ∇F = w = a₀C₀ + a₁C₁, over two batches with η₁ = 0.1, η₂ = 0.1/P,
-    and μ = 3P, which pulls relations to the shares (½, ½). The mix is scored.
+    and μ = 3P, which pulls relations to the shares (½, ½).
     """
     fleet = make_fleet(
         [[8, 0, 0, 0], [8, 0, 0, 0]], lanes=1, lr=0.1, dtype=torch.float64
@@ -119,6 +119,11 @@ def test_mixes_anew_for_every_mini_batch_by_hand(make_fleet):
     torch.testing.assert_close(
         core, torch.tensor([[c] for _, c in expected]).double().repeat(1, width)
     )
-    mixed = combined(fleet.state["relations"], torch.eye(2).bool(), core, cores)
-    fleet.score("mixed", mixed)
+
+
+def test_the_mix_is_scored(started):
+    fleet, cores = started()
+    core = method().update(fleet, inbox_of(cores))["core"]
+    itself = torch.eye(CLIENTS).bool()
+    fleet.score("mixed", combined(fleet.state["relations"], itself, core, cores))
     assert torch.equal(fleet.scores["mixed"]["loss"], fleet.scores["post"]["loss"])
