@@ -18,7 +18,6 @@ from hpcfl.errors import Interrupted, RunFailure, UserError
 from hpcfl.experiment import measures, protocols, user_code
 from hpcfl.experiment.config import PATHS, Config
 from hpcfl.files import output
-from hpcfl.files.atomic import Damaged
 from hpcfl.methods.base import State
 from hpcfl.report.progress import Progress
 from hpcfl.simulation import (
@@ -39,9 +38,9 @@ from hpcfl.simulation.round_schedule import RoundSchedule
 from hpcfl.simulation.signals import StopRequest
 from hpcfl.storage import provenance, results, run_folder
 from hpcfl.storage.checkpoint import Checkpoints, Restored
-from hpcfl.storage.forms import check_run
+from hpcfl.storage.forms import AnotherRun, check_run
 from hpcfl.storage.metrics import MetricsWriter
-from hpcfl.storage.run_folder import CHECKPOINTS, PARTITION, Claim
+from hpcfl.storage.run_folder import CHECKPOINTS, PARTITION, REMOVE_OTHERS, Claim
 from hpcfl.tracking.base import Tracking
 from hpcfl.tracking.base import check as check_trackers
 
@@ -190,8 +189,8 @@ def _begin(
     """On rank 0: make the folder this run's; return what a user should know before
     training goes on.
 
-    Raises UserError if the partition is of other data than the run began with, or the
-    preflight has decided otherwise, UserError or RunFailure if the
+    Raises UserError if the partition is another run's or of other data than the run
+    began with, or the preflight has decided otherwise, UserError or RunFailure if the
     folder cannot be written.
     """
     notes = [*prepared.notes, *schedule.notes, *([claim.note] if claim.note else [])]
@@ -221,20 +220,21 @@ def _begin(
 
 def _saved_split(path: Path, run: str, notes: list[str]) -> Split | None:
     """Read the partition of a run in a file. Return None if there is none or it is
-    damaged, and add to ``notes`` then.
+    damaged, and add to ``notes`` then. Raises UserError for the partition of another
+    run.
     """
     if not path.exists():
         return None
     try:
         saved = Split.load(path)
-        check_run(saved.run, run)
     except UserError as error:
         notes.append(f"{error}; it is written again")
-    except Damaged as error:
-        notes.append(f"{path}: {error}; it is written again")
-    else:
-        return saved
-    return None
+        return None
+    try:
+        check_run(saved.run, run)
+    except AnotherRun as error:
+        raise UserError(f"{path}: {error}; {REMOVE_OTHERS}") from None
+    return saved
 
 
 def _refuse_stopped(

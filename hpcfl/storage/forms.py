@@ -22,15 +22,19 @@ SHOWN = 200  # the most letters of a name from an untrusted file
 LONGEST = 255  # bytes of a file's name on nearly all file systems
 
 
+class AnotherRun(Damaged):
+    """A file of another run than that of its folder."""
+
+
 def check_run(written_by: object, run: str | None) -> None:
-    """Raise Damaged unless a file was ``written_by`` the run with the fingerprint ``run``.
+    """Raise AnotherRun unless a file was ``written_by`` the run with the fingerprint ``run``.
 
     Every file of a run names it by ``Config.fingerprint``; a user may copy files of
     another run into its folder. run: None if it is unknown.
     """
     if run is not None and written_by != run:
         other = str(written_by or "one that it does not name")[:SHOWN]
-        raise Damaged(f"of another run: {other}")
+        raise AnotherRun(f"of another run: {other}")
 
 
 def _fits(name: str) -> str:

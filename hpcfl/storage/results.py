@@ -17,7 +17,7 @@ from hpcfl.errors import UserError
 from hpcfl.files import hdf5, untrusted_files
 from hpcfl.files.atomic import Damaged
 from hpcfl.scores.metric_names import MetricName
-from hpcfl.storage.forms import Header, check_run
+from hpcfl.storage.forms import AnotherRun, Header, check_run
 
 KIND = "metrics"
 MERGED = "metrics.h5"
@@ -353,6 +353,19 @@ def read(folder: str | Path, run: str | None = None) -> Results:
 def list_rounds(folder: Path) -> list[Path]:
     """Return the paths of unmerged files of rounds, ascending."""
     return sorted((folder / ROUNDS).glob("*.h5"))
+
+
+def describe_others(folder: Path, run: str) -> list[str]:
+    """Return a line for each file of results in a folder that is of another run."""
+    lines = []
+    for path in (folder / MERGED, *list_rounds(folder)):
+        try:
+            check_run(load(path).header.get(RUN), run)
+        except AnotherRun as error:
+            lines.append(f"{path}: {error}")
+        except (FileNotFoundError, Damaged):
+            continue
+    return lines
 
 
 def load_all(

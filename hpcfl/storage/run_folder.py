@@ -41,6 +41,10 @@ EVIDENCE = (
 )
 FILES = (RUN, PARTITION, results.MERGED, FAILURE)
 FOLDERS = (results.ROUNDS, CHECKPOINTS)
+# what to do about a file of another run
+REMOVE_OTHERS = (
+    "move it out of this folder, or choose another --out, or --fresh to start over"
+)
 CELLS = "sweep.json"  # in the folder of a sweep, see ``sweep_folder.py``
 JOBS = "jobs"  # the submitted jobs, see ``cluster/submission_folder.py``
 NO_RESULTS = (LOCK, JOBS)  # other names that a folder may have before its first run
@@ -56,8 +60,9 @@ def examine(folder: Path, config: Config, fresh: bool) -> bool:
     state.
 
     Nothing is changed. With ``fresh`` the result is False for any run. Raises UserError
-    if the folder cannot be read, holds no run, or belongs to another configuration. It
-    is also raised for a run that cannot end after ``config.rounds`` rounds.
+    if the folder cannot be read, holds no run, belongs to another configuration or has
+    results of another run. It is also raised for a run that cannot end after
+    ``config.rounds`` rounds.
     """
     _refuse_strangers(folder)
     if fresh:
@@ -70,6 +75,8 @@ def examine(folder: Path, config: Config, fresh: bool) -> bool:
     run, checkpoints = config.fingerprint(), folder / CHECKPOINTS
     newest = _newest(checkpoints, run)
     _refuse_another(folder, config)
+    for line in results.describe_others(folder, run):
+        raise UserError(f"{line}; {REMOVE_OTHERS}")
     done, completed = newest.round if newest else 0, list[int]()
     with suppress(UserError):
         completed = results.read(folder, run).completed

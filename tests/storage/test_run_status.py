@@ -510,24 +510,32 @@ def theirs(tmp_path_factory):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("which", ["checkpoints", "metrics.h5", "partition.h5"])
-def test_files_of_another_run_count_as_damaged(theirs, calm, finished, capsys, which):
+@pytest.mark.parametrize("which", ["metrics.h5", "partition.h5"])
+def test_files_of_another_run_are_refused(theirs, finished, which):
     ours = finished("fedavg")
-    if which == "checkpoints":
-        shutil.copytree(theirs / which, ours / which, dirs_exist_ok=True)
-    else:
-        shutil.copyfile(theirs / which, ours / which)
-    other = r"of another run: fedavg on tiny:blobs, seed 7, [0-9a-f]{16}"
+    shutil.copyfile(theirs / which, ours / which)
+    other = rf"{which}: .*of another run: fedavg on tiny:blobs, seed 7, [0-9a-f]{{16}}"
     shown = loading.load_run(ours)
     if which == "metrics.h5":
-        assert re.search(rf"metrics\.h5: damaged, left out \({other}", shown.notes[0])
+        assert re.search(other, shown.notes[0])
         assert not shown.results.rounds.size
     if which == "partition.h5":
         with pytest.raises(UserError, match=other):
             loading.load_run(ours, ["tiny:blobs"]).models.model(0)
+    before = content(ours)
+    with pytest.raises(UserError, match=f"{other}.* --fresh"):
+        play(ours, "fedavg", rounds=5)
+    assert content(ours) == before
+
+
+@pytest.mark.slow
+def test_checkpoints_of_another_run_beside_own_ones_are_left_out(
+    theirs, calm, finished, capsys
+):
+    ours = finished("fedavg")
+    shutil.copytree(theirs / "checkpoints", ours / "checkpoints", dirs_exist_ok=True)
     assert play(ours, "fedavg", rounds=5)
-    if which != "partition.h5":
-        assert re.search(other, capsys.readouterr().out)
+    assert "of another run: fedavg on tiny:blobs, seed 7" in capsys.readouterr().out
     again = loading.load_run(ours).summary
     assert again.digest == loading.load_run(calm("fedavg", 5)).summary.digest
 
