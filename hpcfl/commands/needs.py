@@ -48,8 +48,8 @@ class RankNeeds:
     # models of the clients that train at the same time, with gradients and the
     # optimizer's state
     lanes: int
-    # state and messages of rank 0, as far as ``runtime.memory`` lets them lie in memory;
-    # 0 on the other ranks
+    # state and messages of rank 0, as far as ``runtime.memory`` lets them lie in memory,
+    # and the metrics of the run; 0 on the other ranks
     server: int = 0
 
 
@@ -94,7 +94,8 @@ def of_rank(prepared: Prepared) -> RankNeeds:
 
 def of_server(prepared: Prepared) -> int:
     """Return the bytes of rank 0's state, messages and checkpoint, which lie in files beyond
-    ``runtime.memory``, and of two models: the first one's row and module.
+    ``runtime.memory``, of two models: the first one's row and module, and of the run's
+    metrics, which are in memory twice while they are merged.
 
     The messages are those of a round of a small federation with the same model. What
     has a row for each of its clients there has one for each of all clients here. To be
@@ -116,7 +117,8 @@ def of_server(prepared: Prepared) -> int:
     # A checkpoint is written from a copy of the state, while the next round is played.
     held = 2 * state + sent + received
     first = 2 * FLOAT * prepared.setup.layout.width
-    return min(int(config.runtime.memory * 1e6), held) + first
+    _, metrics = of_disk(prepared)
+    return min(int(config.runtime.memory * 1e6), held) + first + 2 * metrics
 
 
 def scaled(size: int, rows: int, few: int, many: int) -> int:

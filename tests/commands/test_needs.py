@@ -10,12 +10,16 @@ from hpcfl.experiment import config
 from hpcfl.simulation import dry_round
 from hpcfl.simulation.prepare import prepare
 
-# The first model's row and module; the server's model and its checkpoint's copy, the
-# same model as a message, and the sums of all ranks and their mean.
-FEDAVG_SERVER = 2 * 2600 + 2 * 2600 + 2600 + 650 * (8 + 8 + 4)
+# Metrics in rounds 2, 4, 6, 8, 9 and the state after the last, of ten clients with ten
+# numbers each.
+METRICS = 6 * 10 * 10 * 8
+# Metrics while they are merged; the first model's row and module; the server's model
+# and its checkpoint's copy, the same model as a message, and the sums of all ranks and
+# their mean.
+FEDAVG_SERVER = 2 * METRICS + 2 * 2600 + 2 * 2600 + 2600 + 650 * (8 + 8 + 4)
 # FedAMP's server keeps every client's model and a byte that says who has sent one, all
 # of it twice; it sends each client one of its own, and four clients send theirs.
-FEDAMP_SERVER = 2 * 2600 + 2 * (10 * 2600 + 10) + 10 * 2600 + 4 * 2600
+FEDAMP_SERVER = 2 * METRICS + 2 * 2600 + 2 * (10 * 2600 + 10) + 10 * 2600 + 4 * 2600
 
 
 def prepared(method, time=None, **training):
@@ -77,9 +81,7 @@ def test_what_is_frozen_is_in_memory_once_and_in_no_row():
 def test_the_disk():
     checkpoint, metrics = needs.of_disk(prepared("local"))
     assert checkpoint == 10 * 2600
-    assert (
-        metrics == 6 * 10 * 10 * 8
-    )  # rounds 2, 4, 6, 8, 9 and the state after the last
+    assert metrics == METRICS
 
 
 def test_sizes_read_well():
