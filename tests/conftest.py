@@ -22,8 +22,8 @@ from hpcfl.clients.setup import Setup
 from hpcfl.commands.run import run
 from hpcfl.communication import exchange
 from hpcfl.communication.communicator import OneProcess
+from hpcfl.communication.exchange import place
 from hpcfl.communication.message import Message, fields
-from hpcfl.communication.placement import place
 from hpcfl.data import datasets
 from hpcfl.errors import UserError
 from hpcfl.experiment import config, sections

@@ -15,7 +15,7 @@ from torch.nn.functional import one_hot
 from hpcfl.clients.execution import Kernel
 from hpcfl.clients.losses import Predict, Tensors, selection
 from hpcfl.clients.samples import Samples
-from hpcfl.rows import pinned
+from hpcfl.rows import mixing
 from hpcfl.scores.base import Block, Score
 
 SMALLEST = 16  # samples in a padded rest; fewer take as long
@@ -100,7 +100,7 @@ def outputs(
     blocks = list(_blocks(pools, kernel.widest > 1))
     numbers = np.concatenate([positions.ravel() for _, positions in blocks])
     # All positions go to the device in one transfer.
-    on_device = pinned.on_device(torch.from_numpy(numbers), samples.device)
+    on_device = mixing.move_to_device(torch.from_numpy(numbers), samples.device)
     parts = on_device.split([positions.size for _, positions in blocks])
     for (lanes, positions), index in zip(blocks, parts, strict=True):
         x, y = samples.take(index.clamp(min=0))

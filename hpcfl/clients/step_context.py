@@ -10,7 +10,7 @@ from torch import Tensor
 from hpcfl.clients.execution import Session
 from hpcfl.clients.losses import Batch, Lanes, Tensors, regularised
 from hpcfl.clients.optimizers import Optimizer
-from hpcfl.rows import mixing, pinned, randomness
+from hpcfl.rows import mixing, randomness
 
 
 class StepRandom:
@@ -74,7 +74,7 @@ class StepRandom:
         if purpose not in self._tables:
             # For a whole epoch: one transfer instead of one a step.
             table = self._table(purpose, shape).float()
-            self._tables[purpose] = pinned.on_device(table, self._device)
+            self._tables[purpose] = mixing.move_to_device(table, self._device)
         table = self._tables[purpose]
         if table.shape[2:] != shape:
             raise ValueError(
@@ -89,7 +89,9 @@ class StepRandom:
         """
         if self._gradient not in self._key_tables:
             table = self._drawn_keys(self._gradient)
-            self._key_tables[self._gradient] = pinned.on_device(table, self._device)
+            self._key_tables[self._gradient] = mixing.move_to_device(
+                table, self._device
+            )
         table = self._key_tables[self._gradient]
         self._gradient += 1
         return self._of_step(table, lanes)

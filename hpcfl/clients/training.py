@@ -39,7 +39,7 @@ from hpcfl.clients.optimizers import Optimizer, Proximal
 from hpcfl.clients.resources import Resources
 from hpcfl.clients.step_context import StepContext, StepRandom
 from hpcfl.files import heartbeat
-from hpcfl.rows import constants, mixing, pinned, randomness
+from hpcfl.rows import constants, mixing, randomness
 from hpcfl.rows.declared import DeclaredTensors
 
 
@@ -351,7 +351,9 @@ class Chunk:
         self._random.begin(epoch)
         # One transfer for the whole epoch, and one for which the host does not wait.
         numbers = np.concatenate([plan.positions(orders), lengths])
-        on_device = pinned.on_device(torch.from_numpy(numbers), self.resources.device)
+        on_device = mixing.move_to_device(
+            torch.from_numpy(numbers), self.resources.device
+        )
         index, counts = on_device.tensor_split([-len(lengths)])
         results: list[tuple[BatchRun, Tensor]] = []
         for run, lanes, batches in self._gathered(plan, index):
@@ -382,7 +384,7 @@ class Chunk:
 
         record: the result of ``train_epoch``.
         """
-        ran = pinned.on_device(self._running, self.resources.device)[:, None]
+        ran = mixing.move_to_device(self._running, self.resources.device)[:, None]
         self._losses = torch.where(ran, record[:, :2], self._losses)
         self._last_objectives.append(record[:, 2])
         if self.task.until is not None:
@@ -497,7 +499,9 @@ class Chunk:
             groups.append(last_batches)
         for group in groups:
             numbers = [(lane, run.size) for run, _ in group for lane in run.lanes]
-            lanes, sizes = pinned.on_device(torch.tensor(numbers), device).unbind(dim=1)
+            lanes, sizes = mixing.move_to_device(torch.tensor(numbers), device).unbind(
+                dim=1
+            )
             losses = torch.cat([losses for _, losses in group], dim=1).to(record)
             # Added one by one in double precision: a sum may not depend on how many
             # steps a block holds.

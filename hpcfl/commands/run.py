@@ -21,13 +21,11 @@ from hpcfl.files import output
 from hpcfl.methods.base import State
 from hpcfl.report.progress import Progress
 from hpcfl.simulation import (
-    decisions,
     preflight,
     torch_settings,
 )
-from hpcfl.simulation.best import BestRound
 from hpcfl.simulation.device import list_ranks
-from hpcfl.simulation.federation import Federation, resume
+from hpcfl.simulation.federation import BestRound, Federation, resume
 from hpcfl.simulation.prepare import (
     Prepared,
     prepare_together,
@@ -208,7 +206,9 @@ def _begin(
         )
     if restored is not None:
         refuse_other_frozen(prepared, restored.meta, claim.folder)
-        decisions.refuse_others(prepared, schedule, restored.meta, claim.folder)
+        preflight.refuse_other_decisions(
+            prepared, schedule, restored.meta, claim.folder
+        )
     claim.begin()
     if restored is None or saved is None:
         replace(prepared.data.split, run=run).save(partition)
@@ -463,7 +463,7 @@ def _metrics_writer(
         "clients": prepared.data.split.names,
         "primary": prepared.method.primary,
         "scores": measures.describe(prepared.resources.scores),
-        "decisions": decisions.describe(prepared, schedule),
+        "decisions": preflight.describe_decisions(prepared, schedule),
     }
     static = {
         "train_counts": prepared.data.counts.long().numpy(),
@@ -490,7 +490,7 @@ def _meta(
         "run": config.fingerprint(),
         "rounds": config.rounds,
         "frozen": prepared.frozen,
-        "decisions": decisions.describe(prepared, schedule),
+        "decisions": preflight.describe_decisions(prepared, schedule),
         "versions": provenance.versions(),
         "processor": provenance.processor(),
         "arithmetic": provenance.arithmetic(),

@@ -26,7 +26,7 @@ from hpcfl.files import atomic
 from hpcfl.files.atomic import reason
 from hpcfl.report.text import plain
 from hpcfl.scores.metric_names import SECONDS, MetricName
-from hpcfl.simulation import decisions
+from hpcfl.simulation import preflight
 from hpcfl.trained import loading
 from hpcfl.trained.experiment import find_own_names
 from hpcfl.trained.run import Run
@@ -140,7 +140,9 @@ def compare(stored: Run, played: Run) -> tuple[list[str], bool]:
     digests = (stored.summary.digest, played.summary.digest)
     if not others:
         if digests[0] is not None and digests[0] != digests[1]:
-            changes = decisions.changes(there.get("decisions"), here.get("decisions"))
+            changes = preflight.list_changed_decisions(
+                there.get("decisions"), here.get("decisions")
+            )
             reasons = [f"{change} when the run began" for change in changes]
             return [
                 f"ANOTHER final state: {digests[0]} stored, {digests[1]} now",

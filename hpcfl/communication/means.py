@@ -13,7 +13,7 @@ from torch import Tensor
 
 from hpcfl.communication.communicator import Communicator
 from hpcfl.communication.message import Mean, dtype_name
-from hpcfl.rows import pinned, sums
+from hpcfl.rows import mixing, sums
 
 Kind = Sequence[Any]  # the result of ``kind``, or a copy from another rank
 Weights = Sequence[Any]  # the result of ``weights``, or a copy from another rank
@@ -63,7 +63,7 @@ def over_ranks(
     parts = {name: _part(own.get(name), one) for name, one in kinds.items()}
     totals = {name: _total_weights(told[name]) for name in kinds}
     magnitudes = {
-        name: pinned.on_host(sums.magnitudes(*part)).numpy()
+        name: mixing.move_to_host(sums.magnitudes(*part)).numpy()
         for name, part in parts.items()
     }
     units, added = {}, {}
@@ -76,7 +76,7 @@ def over_ranks(
             units[name] = sums.units(
                 torch.from_numpy(exponents), largest_weight, max(totals[name])
             )
-            own_sums = pinned.on_host(sums.sums(*part, units[name])).numpy()
+            own_sums = mixing.move_to_host(sums.sums(*part, units[name])).numpy()
             added[name] = communicator.reduce_sum(own_sums)
     return {
         name: _mean(torch.from_numpy(values), units[name], totals[name], kinds[name])

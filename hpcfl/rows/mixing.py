@@ -13,7 +13,7 @@ allocated by ``files.scratch``, where they may be larger than memory.
 import os
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextvars import ContextVar
 from functools import cache
@@ -25,7 +25,6 @@ from torch import Tensor
 
 from hpcfl.files import heartbeat
 from hpcfl.files.scratch import Scratch
-from hpcfl.rows import pinned
 
 Found = TypeVar("Found")
 BLOCK_FLOATS = 1 << 17  # of float64 in a block: 1 MB, which stays in a core's cache
@@ -214,7 +213,7 @@ def total(part: Callable[..., Tensor], *matrices: Tensor) -> Tensor:
 
     def work(columns: slice) -> Tensor:
         return part(
-            *(pinned.on_device(matrix[..., columns], device) for matrix in matrices)
+            *(move_to_device(matrix[..., columns], device) for matrix in matrices)
         )
 
     parts = on_all_cores(work, blocks(width, rows, device), device)
@@ -237,10 +236,10 @@ def _product(
     products = _empty(rows, len(matrix), dtype)
 
     def work(columns: slice) -> None:
-        block = pinned.on_device(rows[:, columns], device).double()
+        block = move_to_device(rows[:, columns], device).double()
         product = multiply(matrix, block)
         if product.device != products.device:
-            product = pinned.on_host(product.to(dtype))
+            product = move_to_host(product.to(dtype))
         products[:, columns] = product  # rounded while it is copied
 
     cuts = blocks(rows.shape[1], sum(matrix.shape), device)
@@ -356,3 +355,45 @@ def blocks(
     for start in range(0, width, step):
         yield slice(start, start + step)
         heartbeat.beat()  # reading rows from files may take long
+
+
+# Transfers pass through page-locked memory, which a GPU copies several times faster.
+
+
+def move_to_host(tensor: Tensor) -> Tensor:
+    """Return a tensor on the CPU unchanged, and a page-locked copy of one on a GPU."""
+    if not tensor.is_cuda:
+        return tensor
+    return torch.empty_like(
+        tensor, device="cpu", pin_memory=True, memory_format=torch.contiguous_format
+    ).copy_(tensor)
+
+
+def move_to_device(tensor: Tensor, device: torch.device) -> Tensor:
+    """Move a tensor to ``device``, without blocking the host.
+
+    A transfer from the CPU to a GPU passes through page-locked memory. A tensor that is
+    on the device already, or in page-locked memory, is moved directly.
+    """
+    if device.type == "cpu" or tensor.is_cuda or tensor.is_pinned():
+        return tensor.to(device)
+    staged = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True).copy_(
+        tensor
+    )
+    return staged.to(device, non_blocking=True)
+
+
+def stack_on_device(rows: Sequence[Tensor], device: torch.device) -> Tensor:
+    """Stack tensors ``[*shape]``, each on the CPU or on ``device``, into ``[n,
+    *shape]`` on ``device``.
+    """
+    if device.type == "cpu":
+        return torch.stack([move_to_host(row) for row in rows])
+    host = [row for row in rows if not row.is_cuda]
+    if not host:
+        return torch.stack(list(rows))
+    staged = torch.empty(
+        (len(host), *host[0].shape), dtype=host[0].dtype, pin_memory=True
+    )
+    arrived = iter(torch.stack(host, out=staged).to(device, non_blocking=True))
+    return torch.stack([row if row.is_cuda else next(arrived) for row in rows])

@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor
 
-from hpcfl.rows import mixing, pinned
+from hpcfl.rows import mixing
 
 # bits of a product in units: float64 has 53, and rounding by an anchor takes two
 PRODUCT_BITS = 51
@@ -89,7 +89,7 @@ def sums(rows: Tensor, weights: Tensor, units: Tensor) -> Tensor:
         weights: As for ``magnitudes``.
         units: The exponents from ``units``.
     """
-    units = pinned.on_device(units, rows.device)
+    units = mixing.move_to_device(units, rows.device)
     total = torch.zeros(units.shape, dtype=torch.int64, device=rows.device)
     # All blocks share this memory: new memory would cost more than the sums.
     scratch = torch.empty(0, dtype=torch.float64, device=rows.device)

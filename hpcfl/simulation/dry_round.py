@@ -24,8 +24,8 @@ from hpcfl.clients.heads import head_kernel
 from hpcfl.clients.resources import Resources, Stopwatch
 from hpcfl.clients.training import Task
 from hpcfl.communication.communicator import OneProcess
+from hpcfl.communication.exchange import Placement
 from hpcfl.communication.message import Mean, Message
-from hpcfl.communication.placement import Placement
 from hpcfl.errors import RankFailure, RunFailure, UserError, is_shortage
 from hpcfl.files import heartbeat
 from hpcfl.methods.base import Method, State

@@ -1,27 +1,28 @@
 """The rounds of a run: played one after the other, recorded, and saved in checkpoints."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
+import numpy as np
 from torch import Tensor
 
 from hpcfl.communication.communicator import Communicator
 from hpcfl.errors import Interrupted, RunFailure
 from hpcfl.methods.base import State
-from hpcfl.simulation.best import BestRound
+from hpcfl.scores.metric_names import Measure, MetricName
 from hpcfl.simulation.prepare import Prepared
 from hpcfl.simulation.round import FINAL_SCORING, Result, Round, conclude
 from hpcfl.simulation.round_schedule import RoundSchedule
 from hpcfl.simulation.signals import StopRequest
 from hpcfl.simulation.stages import on_this_rank, play
-from hpcfl.storage.checkpoint import Checkpoints, Restored, Schedule
+from hpcfl.storage.checkpoint import Best, Checkpoints, Restored, Schedule
+from hpcfl.storage.clients import ClientStore
 from hpcfl.storage.metrics import MetricsWriter
 
 # After a round every rank votes for one of these; the highest vote wins.
 CONTINUE, CHECKPOINT, STOP = 0, 1, 2
-
 
 Report = Callable[[Result], None]
 
@@ -54,8 +55,59 @@ def resume(
     return server
 
 
-def nobody(result: Result) -> None:
-    """Ignore a round (no-op observer)."""
+def ignore_result(result: Result) -> None:
+    """Do nothing with the result of a round."""
+
+
+class BestRound:
+    """The best round so far, and the state before it, from which a run makes its models.
+
+    Nothing is copied: neither the server nor the clients change a tensor of their
+    state, they make new ones. The state is saved with the next checkpoint. A resumed
+    run plays the rounds after that checkpoint again, and finds the same best one.
+    """
+
+    def __init__(self, column: str, measure: Measure, number: float | None) -> None:
+        """Args:
+        column, measure: what counts.
+        number: the best so far, None before any.
+        """
+        self._name = str(MetricName(measure.recorded, column))
+        self._measure = measure
+        self._number = number
+        self._before: Best | None = None
+        self._unwritten: Best | None = None
+
+    def before(
+        self, round: int, server: Mapping[str, Tensor] | None, clients: ClientStore
+    ) -> None:
+        """Take the state as it is before a round. ``server``: None but on rank 0."""
+        self._before = Best(
+            round - 1, np.nan, server and dict(server), clients.snapshot()
+        )
+
+    def improvement(self, values: Mapping[str, Any]) -> float | None:
+        """On rank 0: the number of a round with these ``values`` if it is the best so
+        far, else None.
+        """
+        number = float(values.get(self._name, np.nan))
+        if np.isnan(number):
+            return None
+        rank, best = self._measure.rank, self._number
+        if best is not None and rank(number) <= rank(best):
+            return None
+        return number
+
+    def keep(self, number: float) -> None:
+        """Mark the round whose state ``before`` received as the best."""
+        assert self._before is not None
+        self._number = number
+        self._unwritten = replace(self._before, number=number)
+
+    def take(self) -> Best | None:
+        """Return the best state, unless a checkpoint has it already."""
+        best, self._unwritten = self._unwritten, None
+        return best
 
 
 @dataclass
@@ -77,7 +129,7 @@ class Federation:
     checkpoints: Checkpoints
     metrics: MetricsWriter | None
     meta: dict[str, Any]
-    report: Report = nobody
+    report: Report = ignore_result
     best: BestRound | None = None
     due: Schedule = field(init=False)
     # the last rounds, until there is time to record them

@@ -6,7 +6,10 @@ numbers are keyed: a run computes the same with and without it.
 """
 
 import traceback
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 from torch import Tensor
@@ -24,6 +27,10 @@ from hpcfl.simulation import dry_round, score_check
 from hpcfl.simulation.hooks import MessageError
 from hpcfl.simulation.prepare import Prepared, Tried
 from hpcfl.simulation.round_schedule import RoundSchedule
+
+TRAINING = "clients train"
+ONE_BY_ONE = "one after the other"
+SIDE_BY_SIDE = "side by side"
 
 
 @dataclass(frozen=True)
@@ -362,3 +369,53 @@ def explain_idleness(prepared: Prepared) -> str:
         f"{str(training.drop_last).lower()}; the largest client has {most} training "
         "samples"
     )
+
+
+def describe_decisions(prepared: Prepared, schedule: RoundSchedule) -> dict[str, Any]:
+    """Return the decisions of the preflight that change the last bits of a run, by subject.
+
+    Every checkpoint stores them. ``asked`` has the settings that they depend on.
+    """
+    resources, config = prepared.resources, prepared.config
+    return {
+        "asked": [resources.device.type, config.runtime.lanes],
+        TRAINING: ONE_BY_ONE if prepared.tried.unbatched else SIDE_BY_SIDE,
+        **schedule.decisions(),
+    }
+
+
+def refuse_other_decisions(
+    prepared: Prepared,
+    schedule: RoundSchedule,
+    meta: Mapping[str, Any],
+    folder: Path,
+) -> None:
+    """Raise UserError if a run would continue with other decisions than it began with.
+
+    A run of an earlier version stored none. If the device or ``runtime.lanes`` is
+    another one, the user has asked for other decisions.
+
+    meta: the entries of a checkpoint of the run in ``folder``.
+    """
+    for change in list_changed_decisions(
+        meta.get("decisions"), describe_decisions(prepared, schedule)
+    ):
+        raise UserError(
+            f"{folder}: {change} when the run began; put back the code and the versions of "
+            "packages that it began with, or choose another --out or --fresh"
+        )
+
+
+def list_changed_decisions(before: object, now: object) -> list[str]:
+    """Return a text for each decision that differs between two starts with the same
+    settings.
+    """
+    if not isinstance(before, Mapping) or not isinstance(now, Mapping):
+        return []
+    if before.get("asked") != now.get("asked"):
+        return []
+    return [
+        f"{subject} {decision} now, and {before[subject]}"
+        for subject, decision in now.items()
+        if before.get(subject, decision) != decision
+    ]

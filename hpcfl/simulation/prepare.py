@@ -22,10 +22,10 @@ from hpcfl.clients.losses import is_fast_channels_last
 from hpcfl.clients.resources import STATE_SHARE, Resources, Stopwatch, most_lanes
 from hpcfl.clients.samples import Samples
 from hpcfl.clients.setup import Setup
-from hpcfl.communication import placement
+from hpcfl.communication import exchange
 from hpcfl.communication.agreement import agreed, require_equal
 from hpcfl.communication.communicator import Communicator, Process
-from hpcfl.communication.placement import Placement
+from hpcfl.communication.exchange import Placement
 from hpcfl.data.datasets import Dataset
 from hpcfl.data.partition import Split
 from hpcfl.errors import UserError
@@ -440,7 +440,7 @@ def _placed(counts: Tensor, config: Config, size: int) -> Placement:
     kinds = [(abs(2 * tail - batch_size), tail) for tail in tails]
     costs = [-(-count // batch_size) for count in samples]
     groups = [
-        placement.place(costs[group], size, kinds[group])
+        exchange.place(costs[group], size, kinds[group])
         for group in (slice(trained), slice(trained, None))
     ]
     return Placement(np.concatenate([group.owner for group in groups]), size)

@@ -14,8 +14,8 @@ from torch import Tensor
 
 from hpcfl.clients.fleet import Fleet
 from hpcfl.communication.communicator import Communicator
+from hpcfl.communication.exchange import Placement
 from hpcfl.communication.message import Message, fields
-from hpcfl.communication.placement import Placement
 from hpcfl.files import scratch
 from hpcfl.scores.base import Score, summarize
 from hpcfl.scores.metric_names import (

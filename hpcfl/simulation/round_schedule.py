@@ -122,7 +122,7 @@ class RoundSchedule:
         return {}
 
     def decisions(self) -> dict[str, str]:
-        """Return decisions that change the last bits, as ``decisions.describe``."""
+        """Return decisions that change the last bits, as ``preflight.describe_decisions``."""
         return {}
 
     def describe(self) -> list[str]:

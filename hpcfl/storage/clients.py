@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from hpcfl.files.scratch import Scratch
-from hpcfl.rows import pinned
+from hpcfl.rows import mixing
 from hpcfl.storage import digest
 
 CPU = torch.device("cpu")
@@ -38,7 +38,9 @@ class Row:
     @property
     def tensors(self) -> Mapping[str, Tensor]:
         """Return the state on the CPU."""
-        return {name: pinned.on_host(tensor) for name, tensor in self.state.items()}
+        return {
+            name: mixing.move_to_host(tensor) for name, tensor in self.state.items()
+        }
 
     @cached_property
     def digest(self) -> str:
@@ -168,7 +170,7 @@ class ClientStore:
             }
         rows = [self._written.get(client, self._template_row).state for client in ids]
         return {
-            name: pinned.stacked([row[name] for row in rows], device)
+            name: mixing.stack_on_device([row[name] for row in rows], device)
             for name in self.template
         }
 
@@ -191,7 +193,9 @@ class ClientStore:
         if stays:
             self._gpu_left -= size
         else:
-            state = {name: pinned.on_host(tensor) for name, tensor in state.items()}
+            state = {
+                name: mixing.move_to_host(tensor) for name, tensor in state.items()
+            }
         for position, client in enumerate(ids):
             row = {name: tensor.detach()[position] for name, tensor in state.items()}
             if stays:

@@ -19,7 +19,7 @@ from hpcfl.errors import UserError
 from hpcfl.experiment.config import fingerprint
 from hpcfl.files.atomic import Damaged
 from hpcfl.methods.base import State
-from hpcfl.simulation import decisions, preflight, torch_settings
+from hpcfl.simulation import preflight, torch_settings
 from hpcfl.simulation.participation import RoundPlan
 from hpcfl.simulation.prepare import (
     Prepared,
@@ -78,7 +78,9 @@ class RoundReplay:
         newest = manifests.latest(self.checkpoints)
         if newest is not None:
             refuse_other_frozen(prepared, newest.meta, self.folder)
-            decisions.refuse_others(prepared, schedule, newest.meta, self.folder)
+            preflight.refuse_other_decisions(
+                prepared, schedule, newest.meta, self.folder
+            )
         return prepared, schedule
 
     @property

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from hpcfl.communication import exchange, placement
+from hpcfl.communication import exchange
 from hpcfl.communication.connection import connect
 
 WIDTH, CLIENTS, REPEATS = 500_000, 50, 7  # of float32: 100 MB a rank
@@ -25,7 +25,7 @@ def main() -> None:
 
     world, workers = MPI.COMM_WORLD, MPI.COMM_WORLD.size - 1
     ids, counts = np.arange(CLIENTS * workers), [0] + [CLIENTS] * workers
-    placed = placement.Placement(
+    placed = exchange.Placement(
         np.random.default_rng(0).permutation(
             np.repeat(np.arange(1, world.size), CLIENTS)
         ),

@@ -18,8 +18,8 @@ from server_step import peak_of_memory
 
 from hpcfl.communication import exchange
 from hpcfl.communication.connection import connect
+from hpcfl.communication.exchange import place
 from hpcfl.communication.message import Mean, Message
-from hpcfl.communication.placement import place
 from hpcfl.rows import mixing
 
 CLIENTS, WIDTH, REPEATS = 100, 878_538, 9

@@ -9,8 +9,8 @@ import torch
 
 from hpcfl.communication import exchange
 from hpcfl.communication.communicator import OneProcess
+from hpcfl.communication.exchange import place
 from hpcfl.communication.message import Field, Mean, fields, only
-from hpcfl.communication.placement import place
 
 ROWS, SAMPLES = torch.tensor([[1.0, 2], [3, 6], [5, 1]]), torch.tensor([1, 2, 1])
 

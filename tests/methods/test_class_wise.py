@@ -12,8 +12,8 @@ from torch.nn.functional import cross_entropy
 from hpcfl.clients.losses import Batch, Lane
 from hpcfl.communication import exchange
 from hpcfl.communication.communicator import OneProcess
+from hpcfl.communication.exchange import place
 from hpcfl.communication.message import Mixture
-from hpcfl.communication.placement import place
 from hpcfl.experiment.config import parse
 from hpcfl.methods.options.class_wise import (
     class_weights,

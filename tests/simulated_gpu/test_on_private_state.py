@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from hpcfl.clients.resources import STATE_SHARE
-from hpcfl.rows import pinned
+from hpcfl.rows import mixing
 from hpcfl.simulation import prepare
 from hpcfl.storage.clients import ClientStore
 
@@ -81,14 +81,14 @@ def on_the_cpu(value):
 @pytest.mark.parametrize("share", [STATE_SHARE, 0])
 def test_a_federation_moves_no_private_state_while_it_fits(on_gpu, monkeypatch, share):
     monkeypatch.setattr(prepare, "STATE_SHARE", share)
-    moved, stacked = [], pinned.stacked
+    moved, stacked = [], mixing.stack_on_device
 
     def watched(rows, device):
         if device.type == "cuda" and not all(row.is_cuda for row in rows):
             moved.append(len(rows))
         return stacked(rows, device)
 
-    monkeypatch.setattr(pinned, "stacked", watched)
+    monkeypatch.setattr(mixing, "stack_on_device", watched)
     on_gpu("ditto", rounds=3)
     # what all five share at first; else once in each round and for the last scores
     assert moved == ([5] if share else [5, 5, 5, 5])

@@ -1,11 +1,26 @@
-"""What begins anew in each round (methods-1.md §2), and a rank that fails."""
+"""State that is reset in each round (methods-1.md §2), a failing rank, and the best round."""
+
+import contextlib
+import io
+import math
 
 import numpy as np
 import pytest
 import tiny
+import torch
 
+from hpcfl.commands.run import run
+from hpcfl.communication.communicator import OneProcess
 from hpcfl.errors import RankFailure, RunFailure
+from hpcfl.experiment import config
 from hpcfl.rows import mixing
+from hpcfl.scores.metric_names import Measure
+from hpcfl.simulation.federation import BestRound
+from hpcfl.storage.clients import ClientStore
+from hpcfl.storage.manifest import latest
+from hpcfl.trained import loading
+from hpcfl.trained.experiment import find_own_names
+from hpcfl.trained.models import predicted
 
 
 @pytest.mark.slow
@@ -43,3 +58,98 @@ def test_a_rank_without_room_for_what_the_server_sends_ends_the_job(
         RankFailure, match="round 2, what the server sends: /tmp: No space left"
     ):
         federate({"name": "cwfedavg", "layers": "all"}, tiny.FEW * 4)
+
+
+def play(folder, method, rounds=8, every=3, best=True, lr=0.3):
+    """A run whose test loss goes down and, with DiversiFed, up again after round 3."""
+    table = tiny.table(
+        method,
+        rounds=rounds,
+        checkpoint={"every": every, "best": best},
+        training={"lr": lr},
+        evaluation={"metric": "loss"},
+    )
+    with contextlib.redirect_stdout(io.StringIO()):
+        run(config.parse(table), folder, OneProcess())
+    return loading.load_run(folder, find_own_names(table))
+
+
+def best_state(run):
+    return latest(run.folder / "checkpoints").best
+
+
+@pytest.fixture(scope="module")
+def calm(tmp_path_factory):
+    """An undisturbed run of eight rounds, not to be changed."""
+    return play(tmp_path_factory.mktemp("calm") / "run", "diversifed")
+
+
+def models_are_those_that_were_scored(found):
+    best = found.summary.best["round"]
+    assert 2 < best <= 8 and best_state(found).round == best - 1
+    for one in found.models.of_clients(range(5), at="best"):
+        x, y = found.models.samples(one.clients)
+        assert (
+            float((predicted(one.module, x) == y).double().mean()) == one.recorded
+            and one.round == best
+        )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method, lr", [("fedcac", 0.3), ("cwfedavg", 0.8)])
+def test_models_of_the_best_round_are_those_that_were_scored(tmp_path, method, lr):
+    models_are_those_that_were_scored(play(tmp_path / "run", method, lr=lr))
+
+
+@pytest.mark.slow
+def test_best_state_is_that_of_a_run_that_ends_before_that_round(calm, tmp_path):
+    models_are_those_that_were_scored(calm)
+    kept = best_state(calm)
+    assert kept.round == 2  # neither of the two last checkpoints
+    short = play(tmp_path / "short", "diversifed", rounds=kept.round, best=False)
+    assert short.summary.digest == kept.digest
+    assert kept.meta["number"] == calm.summary.best["post"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("done", [1, 2, 3, 5])
+def test_a_continued_run_has_the_same_best_round(calm, tmp_path, done):
+    """From whichever checkpoint, before and after the best round."""
+    play(tmp_path / "run", "diversifed", rounds=done, every=1)
+    (tmp_path / "run" / "metrics.h5").unlink()  # the checkpoint alone knows
+    assert best_state(play(tmp_path / "run", "diversifed", every=2)) == best_state(calm)
+
+
+@pytest.mark.slow
+def test_no_best_state_is_kept_without_the_option(tmp_path):
+    found = play(tmp_path / "run", "diversifed", rounds=4, best=False)
+    assert best_state(found) is None
+    with pytest.raises(
+        Exception, match=r"is not kept, only that before .*checkpoint.best = true"
+    ):
+        found.model(client=0, at="best")
+
+
+@pytest.mark.slow
+def test_a_run_continues_without_a_damaged_best_state(calm, tmp_path):
+    found = play(tmp_path / "run", "diversifed", rounds=7)
+    newest = latest(found.folder / "checkpoints")
+    [server] = [shard.name for shard in newest.best.files if shard.ids is None]
+    (found.folder / "checkpoints" / server).write_bytes(b"damaged")
+    again = play(found.folder, "diversifed")
+    assert again.summary.digest == calm.summary.digest
+    assert best_state(again) is None  # none of the rounds that came is better
+
+
+def test_of_equal_rounds_the_first_is_the_best():
+    store = ClientStore([0], {"x": torch.zeros(1)})
+    watch = BestRound("pre", Measure("loss", "mean", "loss", "", "down"), None)
+    for round, (number, better) in enumerate(
+        [(math.nan, False), (2.0, True), (2.0, False), (1.0, True)], 1
+    ):
+        watch.before(round, None, store)
+        found = watch.improvement({"pre/loss": number})
+        assert (found is not None) == better
+        if better:
+            watch.keep(found)
+    assert watch.take().round == 3 and watch.take() is None

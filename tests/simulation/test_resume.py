@@ -12,7 +12,7 @@ from hpcfl.commands.run import run
 from hpcfl.communication.communicator import OneProcess
 from hpcfl.errors import UserError
 from hpcfl.experiment import config
-from hpcfl.simulation import decisions, preflight
+from hpcfl.simulation import preflight
 from hpcfl.storage import results
 from hpcfl.storage.manifest import latest
 from hpcfl.trained import loading
@@ -216,7 +216,9 @@ def test_a_resume_of_clients_one_by_one_stays_so(tmp_path, monkeypatch):
 
 def test_a_run_of_an_earlier_version_stored_no_decisions(tmp_path, monkeypatch):
     with monkeypatch.context() as patched:
-        patched.setattr(decisions, "describe", lambda prepared, schedule: None)
+        patched.setattr(
+            preflight, "describe_decisions", lambda prepared, schedule: None
+        )
         play(tmp_path, rounds=2)
     one_by_one(monkeypatch)
     play(tmp_path)
