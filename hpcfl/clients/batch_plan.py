@@ -1,6 +1,6 @@
-"""The mini-batches of an epoch, planned from nothing but how many samples each lane uses.
+"""The plan of an epoch's mini-batches, computed from the number of samples of each lane.
 
-Lanes are clients that train side by side, sorted by ``by_length``. First they do their
+Lanes are clients that train side by side, sorted by ``order_by_length``. First they do their
 full batches in lockstep, fewer and fewer lanes as clients run out; then their smaller
 last batches, grouped by size. So no batch is ever padded.
 """
@@ -61,7 +61,7 @@ class BatchPlan:
     blocks: list[list[BatchRun]]
 
     def positions(self, orders: Sequence[np.ndarray]) -> np.ndarray:
-        """All samples in the order in which they are gathered, one after the other."""
+        """Return all samples in the order in which they are gathered."""
         parts = [np.zeros(0, np.int64)]
         for block in self.blocks:
             for run in block:
@@ -75,7 +75,7 @@ def plan_epoch(
     """Plan an epoch.
 
     Args:
-        lengths: how many samples each lane uses, sorted as ``by_length`` does.
+        lengths: how many samples each lane uses, sorted as ``order_by_length`` does.
         lanes: which lanes take part, ascending.
         batch_size: samples of a full batch of one lane.
     """
@@ -87,7 +87,7 @@ def plan_epoch(
 def _full_batches(
     lengths: Sequence[int], lanes: Sequence[int], batch_size: int
 ) -> list[BatchRun]:
-    """Full batches in lockstep, at most ``BLOCK_SAMPLES`` samples a run where it can."""
+    """Return full batches in lockstep, at most ``BLOCK_SAMPLES`` samples a run where it can."""
     runs = []
     counts = [lengths[lane] // batch_size for lane in lanes]
     done = 0
@@ -193,8 +193,8 @@ class AskedTraining(NamedTuple):
         return self.epochs > 0 and length > 0
 
 
-def by_length(lengths: Sequence[int], batch_size: int) -> list[int]:
-    """Positions in ``lengths``, sorted by the number of full batches, then by the size
+def order_by_length(lengths: Sequence[int], batch_size: int) -> list[int]:
+    """Return positions in ``lengths``, sorted by the number of full batches, then by the size
     of the last one, the largest first.
     """
 

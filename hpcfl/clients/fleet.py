@@ -98,10 +98,10 @@ class Fleet:
             ``client_state``.
         counts: training samples of each class, float64 [n, classes].
         rounds: the number of the round, from 1, that keys the draws of each client,
-            int64 [n]. They differ where clients started from different models of a
-            server that waits for nobody.
+            int64 [n]. They differ between clients of an asynchronous server that
+            started from different models.
         scored: whether models are scored in this round.
-        loss: what ``train`` minimises unless told otherwise.
+        loss: the default objective of ``train``.
         scores: what ``score`` added up, by column.
         recorded: what ``record`` was given, [n] by name.
         tune_epochs: for how many epochs the models that clients start from are trained
@@ -475,7 +475,9 @@ class Fleet:
         pools = [self._chosen(round, client, most) for round, client in self._keys]
         found = resources.outputs(self.rows(rows), self.buffers(model), pools, function)
         size = max(map(len, pools)) if most is None else most
-        positions = torch.from_numpy(scoring.filled(pools, size)).to(resources.device)
+        positions = torch.from_numpy(scoring.pad_positions(pools, size)).to(
+            resources.device
+        )
         held = positions >= 0
         labels = resources.samples.y[positions.clamp(min=0)].where(held, 0)
         outputs = found[0].new_zeros(*held.shape, *found[0].shape[1:])

@@ -30,7 +30,7 @@ from hpcfl.clients.losses import (
     Lane,
     Loss,
     Tensors,
-    identity,
+    function_key,
     train_mode,
 )
 from hpcfl.clients.resources import Attempt, HeadKernel, Resources
@@ -71,7 +71,7 @@ def head_kernel(
     return HeadKernel(choose(head, device, lanes, replay, most=most), memory / COPIES)
 
 
-def fits(
+def can_use_features(
     resources: Resources,
     names: list[str],
     loss: Loss,
@@ -100,10 +100,10 @@ def fits(
         x, _ = samples.take(example)
         # Batch norm takes no single sample.
         x = torch.cat([x, x])
-        head.fits[key] = stand_for(resources.kernel.module, x, names, frozen)
+        head.fits[key] = features_suffice(resources.kernel.module, x, names, frozen)
     if not head.fits[key]:
         return False
-    known = *names, identity(loss)
+    known = *names, function_key(loss)
     if known not in head.losses:
         x, y = samples.take(example)
         lane = Lane(**{name: value[0] for name, value in variables.items()})
@@ -132,7 +132,7 @@ def reads_features_alone(
     return True
 
 
-def stand_for(
+def features_suffice(
     module: nn.Module, x: Tensor, names: list[str], frozen: Frozen = "evaluation"
 ) -> bool:
     """Return whether a model's features stand for its samples while ``names`` are
@@ -206,11 +206,11 @@ def attempts(
     """
     assert resources.head is not None
     with_heads = replace(resources, kernel=resources.head.kernel)
-    for group in _groups(resources, resources.head.memory, order, pools):
+    for group in _group_by_memory(resources, resources.head.memory, order, pools):
         yield from with_heads.attempts(group)
 
 
-def run_once(
+def compute_features(
     resources: Resources, rows: Tensor, buffers: Tensor, pools: list[np.ndarray]
 ) -> tuple[Resources, list[np.ndarray]]:
     """Compute the features of the lanes' samples once. Return resources that train
@@ -232,7 +232,7 @@ def run_once(
     )
 
 
-def heads(resources: Resources, rows: Tensor, lanes: Tensor) -> Tensors:
+def copy_heads(resources: Resources, rows: Tensor, lanes: Tensor) -> Tensors:
     """Copy the tensors above the features of some models, ``[L, *shape]`` by name.
 
     rows: ``[n, P]``, of which those at positions ``lanes`` [L] are copied.
@@ -246,11 +246,12 @@ def heads(resources: Resources, rows: Tensor, lanes: Tensor) -> Tensors:
     }
 
 
-def _groups(
+def _group_by_memory(
     resources: Resources, memory: float, order: list[int], pools: list[np.ndarray]
 ) -> list[list[int]]:
-    """Clients in groups whose features take so many bytes at most; one whose own take
-    more is alone.
+    """Return clients in groups whose features take at most ``memory`` bytes.
+
+    A client with larger features is a group of its own.
     """
     model = resources.kernel.module.eval()
     with torch.no_grad():
@@ -274,7 +275,7 @@ def _features(model: nn.Module, x: Tensor, lane: Any) -> Tensor:
 
 
 def outer_products(model: nn.Module, x: Tensor, lane: object) -> Tensor:
-    """p ⊗ (φ, 1) for each sample, ``[batch, K·(d + 1)]``: its gradient without the
+    """Return p ⊗ (φ, 1) for each sample, ``[batch, K·(d + 1)]``: its gradient without the
     label's − e_y ⊗ (φ, 1).
 
     With φ a sample's features [d], p its probabilities [K] and y its class, ∂CE/∂head =
@@ -290,7 +291,7 @@ def outer_products(model: nn.Module, x: Tensor, lane: object) -> Tensor:
 
 
 def gradients_from_means(outer: Tensor, layout: Layout) -> Tensor:
-    """Gradients ``[n, K, P_h]`` of the classes' mean cross-entropy from class means of
+    """Return gradients ``[n, K, P_h]`` of the classes' mean cross-entropy from class means of
     ``outer_products``.
 
     outer: the class means ``[n, K, K·(d + 1)]``. The columns of the result are those of

@@ -19,9 +19,10 @@ Lanes = slice | Tensor  # neighbouring lanes, or their indices [a]
 Frozen = Literal["evaluation", "training"]
 
 
-def selection(lanes: list[int], device: torch.device) -> Lanes:
-    """Neighbouring lanes as a slice, so that steps can change views in place; others as
-    indices.
+def index_lanes(lanes: list[int], device: torch.device) -> Lanes:
+    """Return neighbouring lanes as a slice, other lanes as indices.
+
+    A slice gives views, which steps change in place.
     """
     if lanes[-1] - lanes[0] == len(lanes) - 1:
         return slice(lanes[0], lanes[-1] + 1)
@@ -45,9 +46,7 @@ class Lane(SimpleNamespace):
     _regularisers: tuple[Tensor, ...] = ()
 
     def regulariser(self, term: Tensor) -> Tensor:
-        """``term`` itself, for the sum that the loss is, noted as no part of the data
-        loss.
-        """
+        """Return ``term`` for the loss, and exclude it from the recorded data loss."""
         self._regularisers = (*self._regularisers, term)
         return term
 
@@ -124,7 +123,7 @@ class Fit:
 CROSS_ENTROPY = Fit(default_prediction)
 
 
-def one_number(loss: Tensor) -> Tensor:
+def require_scalar(loss: Tensor) -> Tensor:
     """Return the loss itself. Raises TypeError if it is not a tensor with one
     number.
     """
@@ -141,19 +140,19 @@ def one_number(loss: Tensor) -> Tensor:
     return loss
 
 
-def in_two(loss: Tensor, lane: Lane) -> Tensor:
+def stack_data_term(loss: Tensor, lane: Lane) -> Tensor:
     """Return the loss and its data term, [2]. Only the loss has a gradient.
 
     Raises TypeError if the loss is not one number.
     """
-    data = one_number(loss).detach()
+    data = require_scalar(loss).detach()
     for term in lane._regularisers:
         data = data - term.detach()
     return torch.stack([loss, data])
 
 
 def regularised(losses: Tensor, terms: Tensor) -> Tensor:
-    """Losses and data terms [a, 2] of objectives that have further ``terms`` [a]."""
+    """Return losses and data terms [a, 2] of objectives that have further ``terms`` [a]."""
     return torch.stack([losses[:, 0] + terms, losses[:, 1]], dim=1)
 
 
@@ -176,7 +175,7 @@ def gradients_of(
     return [gradient.detach() for gradient in gradients]
 
 
-def identity(function: Loss | Predict) -> Hashable:
+def function_key(function: Loss | Predict) -> Hashable:
     """Return a key of a method's loss or prediction that is the same in every round.
 
     No other object can take its id while something under this key keeps it alive.
@@ -186,7 +185,7 @@ def identity(function: Loss | Predict) -> Hashable:
     )
 
 
-def in_words(function: Loss | Predict) -> str:
+def describe_function(function: Loss | Predict) -> str:
     """Return the name of a user's function for error messages, with its method."""
     name = getattr(function, "__qualname__", repr(function))
     owner = getattr(function, "__self__", None)
@@ -209,7 +208,7 @@ class Program(nn.Module):
 
 
 def train_mode(module: nn.Module, trained: list[str], frozen: Frozen) -> None:
-    """Training mode, but ``frozen`` for modules of whose parameters none is trained.
+    """Set training mode, and the mode ``frozen`` for modules without trained parameters.
 
     Their batch norm is frozen too in "evaluation" mode, and takes each batch's own
     statistics in "training". Where all parameters, or its statistics, are constants it is
@@ -229,7 +228,7 @@ def train_mode(module: nn.Module, trained: list[str], frozen: Frozen) -> None:
             part.eval()
 
 
-def shared(module: nn.Module, lanes: int) -> Tensors:
+def expand_constants(module: nn.Module, lanes: int) -> Tensors:
     """Return the constants of a module on a CPU as tensors ``[lanes, …]``, views of one
     set of values.
 

@@ -79,7 +79,7 @@ class Optimizer:
                     mixing.index_copy(tensor, lanes, part)
 
     def proximal_term(self) -> Tensor | None:
-        """(strength/2)·‖w − anchor‖² of all lanes [L]; None without one."""
+        """Return (strength/2)·‖w − anchor‖² of all lanes [L]; None without one."""
         if not self._anchors:
             return None
         weights = list(self._weights.values())
@@ -88,7 +88,7 @@ class Optimizer:
         return self._strength / 2 * _norms(gaps).square().sum(dim=1)
 
     def clipped(self, directions: list[Tensor]) -> list[Tensor]:
-        """Each lane's whole gradient scaled to a norm of at most ``training.clip``, as
+        """Return each lane's whole gradient scaled to a norm of at most ``training.clip``, as
         ``clip_grad_norm_`` of torch; the directions themselves without that key.
         """
         largest = self._training.clip
@@ -171,7 +171,7 @@ def _adam(parts: Parts, directions: TensorList, lr: float) -> None:
 
 
 def _norms(tensors: TensorList) -> Tensor:
-    """Each lane's norms of the ``tensors`` [a, …], a column each."""
+    """Return each lane's norms of the ``tensors`` [a, …], a column each."""
     norms = []
     for tensor in tensors:
         norms.append(torch.linalg.vector_norm(tensor.flatten(1), dim=1))
@@ -179,7 +179,7 @@ def _norms(tensors: TensorList) -> Tensor:
 
 
 def _per_lane(numbers: Tensor, like: Tensor) -> Tensor:
-    """Numbers [a] in the shape in which they spread over ``like`` [a, …]."""
+    """Return numbers [a] in a shape that broadcasts over ``like`` [a, …]."""
     return numbers.view(-1, *[1] * (like.dim() - 1))
 
 

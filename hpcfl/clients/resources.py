@@ -36,25 +36,25 @@ from hpcfl.scores.base import Score
 
 Found = TypeVar("Found")
 # of the memory, for lanes; the rest is for workspaces of libraries and fragments
-SHARE = 0.7
+LANE_SHARE = 0.7
 # For the private state of clients, whether they train or not. Rows that were replaced
 # stay as long as a checkpoint under way or the best round so far has them: at most four
 # times as much.
 STATE_SHARE = 0.05
 # Models of a lane that stay for a whole training: its weights, the copy of them that
 # graphs read, and its anchor if it has one.
-STAYING = 3
-SCORED = 2  # and of one that is scored: its own weights, a rest's copy
+KEPT_MODELS = 3
+SCORING_MODELS = 2  # and of one that is scored: its own weights, a rest's copy
 # Copies of the gradients that graphs retain between calls: in autograd's layout, in the
 # weights' layout, and in the input of the next step. Tensors that the forward pass saves
 # for the backward pass are counted separately.
-GRAPHS = 3
+GRADIENT_COPIES = 3
 # And of a lane that trains: a copy of its weights where lanes are not neighbours, the
 # gradients of the two plain steps that a replay is compared with, one for the
 # differences, one on the way to the optimiser; and what a step in a method's hands has
 # beside these, at most for Per-FedAvg without second derivatives.
-TRAINED = GRAPHS + 5 + 7
-MADE = 1  # of each slot that the optimiser keeps, what a step makes of it
+TRAINING_MODELS = GRADIENT_COPIES + 5 + 7
+SLOT_COPIES = 1  # of each slot that the optimiser keeps, what a step makes of it
 # Each client of a round, side by side or not, needs its received and its sent row, and
 # its private state before and after the round.
 ROWS = STATES = 2
@@ -72,7 +72,7 @@ class Stopwatch:
         self._since = self._last_lap = time.perf_counter()
 
     def lap(self) -> float:
-        """Seconds since the last call, whatever phases ran."""
+        """Return the seconds since the last call, in any phase."""
         before, self._last_lap = self._last_lap, time.perf_counter()
         return self._last_lap - before
 
@@ -140,8 +140,8 @@ class Attempt:
     """Work of some clients in one call of the kernel, as a block of ``with``.
 
     The block passes over the error of a GPU whose memory is full, unless there is one
-    client alone. So the work may leave nothing behind unless it ends. It is to be a
-    call of a function: what its variables held is free afterwards.
+    client alone. So the work may leave nothing behind unless it ends. It must be a
+    function call, so that its variables are freed afterwards.
 
     Attributes:
         clients: their positions.
@@ -199,7 +199,7 @@ class Resources:
         return [kernel.widest for kernel in self._kernels()]
 
     def limit_lanes(self, lanes: list[int]) -> None:
-        """At most so many lanes side by side, as ``lanes`` gives them."""
+        """Limit the lanes of each kernel to those in ``lanes``."""
         for kernel, most in zip(self._kernels(), lanes, strict=True):
             kernel.widest = min(kernel.widest, most)
 
@@ -233,7 +233,7 @@ class Resources:
         """
         results: list[Found] = []
         order: list[int] = []
-        for attempt in self.attempts(scoring.by_blocks(pools)):
+        for attempt in self.attempts(scoring.order_longest_first(pools)):
             with attempt:
                 results.append(work(attempt.clients))
                 order += attempt.clients
@@ -260,7 +260,7 @@ class Resources:
         lanes = torch.tensor(chunk, device=self.device)
         return scoring.outputs(
             kernel=self.kernel,
-            tensors=self.stacked(rows, buffers, lanes),
+            tensors=self.stack_models(rows, buffers, lanes),
             samples=self.samples,
             pools=[pools[position] for position in chunk],
             variables={key: value[lanes] for key, value in (variables or {}).items()},
@@ -294,7 +294,7 @@ class Resources:
         found = list(itertools.chain.from_iterable(chunks))
         return [found[position] for position in place.tolist()]
 
-    def stacked(self, rows: Tensor, buffers: Tensor, lanes: Tensor) -> Tensors:
+    def stack_models(self, rows: Tensor, buffers: Tensor, lanes: Tensor) -> Tensors:
         """Copy some models and their buffers into tensors ``[L, *shape]`` by name.
 
         They lie in memory as the kernel wants them. rows, buffers: of n models, ``[n,
@@ -306,7 +306,7 @@ class Resources:
         )
 
 
-def failure(error: BaseException) -> RunFailure | None:
+def explain_full_gpu(error: BaseException) -> RunFailure | None:
     """Return the error for a user whose GPU is full, or None for any other error."""
     if not is_full(error):
         return None
@@ -334,7 +334,7 @@ def most_lanes(
         beside the lanes.
     """
     frozen = constants.size(module)
-    free = SHARE * memory - frozen - clients * client_bytes(module, private)
+    free = LANE_SHARE * memory - frozen - clients * client_bytes(module, private)
     return max(1, int(free / lane_bytes(module, samples[:1], training, private)))
 
 
@@ -359,13 +359,15 @@ def lane_bytes(
     model = _model_bytes(module)
     batch = sample.expand(training.batch_size, *sample.shape[1:]).contiguous()
     kept = len(slots(training))
-    saved = _saved(module, batch)
-    trained = (TRAINED + MADE * kept) * model + 2 * saved
+    saved = _saved_bytes(module, batch)
+    trained = (TRAINING_MODELS + SLOT_COPIES * kept) * model + 2 * saved
     # 2: a layer's input and output
     scored = (
-        (GRAPHS + SCORED) * model + saved + 2 * _largest(module, sample) * scoring.BLOCK
+        (GRADIENT_COPIES + SCORING_MODELS) * model
+        + saved
+        + 2 * _largest_result_bytes(module, sample) * scoring.BLOCK
     )
-    return (STAYING + kept) * model + max(trained, scored) + private
+    return (KEPT_MODELS + kept) * model + max(trained, scored) + private
 
 
 def _model_bytes(module: nn.Module) -> int:
@@ -378,8 +380,8 @@ def _weights(module: nn.Module) -> list[Tensor]:
     return [*module.parameters(), *constants.collect(module).values()]
 
 
-def _saved(module: nn.Module, x: Tensor) -> int:
-    """Bytes that the forward pass on ``x`` keeps for the backward pass, beside the
+def _saved_bytes(module: nn.Module, x: Tensor) -> int:
+    """Return the bytes that the forward pass on ``x`` keeps for the backward pass, beside the
     parameters.
     """
     kept: dict[int, Tensor] = {}
@@ -407,8 +409,8 @@ def _saved(module: nn.Module, x: Tensor) -> int:
 
 
 @torch.no_grad()
-def _largest(module: nn.Module, sample: Tensor) -> int:
-    """Bytes of the largest result of any operation on the way of one sample through the
+def _largest_result_bytes(module: nn.Module, sample: Tensor) -> int:
+    """Return the bytes of the largest result of any operation on the way of one sample through the
     model.
     """
     module.eval()

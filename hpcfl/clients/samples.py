@@ -147,8 +147,8 @@ class Samples:
         return other
 
     def replaced(self, x: Tensor, y: Tensor) -> "Samples":
-        """Other samples ``x`` [count, width] of classes ``y`` [count], which are taken
-        as they are.
+        """Return other samples ``x`` [count, width] of classes ``y`` [count], without
+        normalisation or augmentation.
         """
         other = copy.copy(self)
         other.parts, other.x, other.y = {}, x, y
@@ -173,11 +173,11 @@ class Samples:
         return x, self.y[index]
 
     def vary(self, index: np.ndarray, seed: int, *key: int | str) -> np.ndarray:
-        """Positions for ``take`` of the same samples, each cropped and flipped at
+        """Return positions for ``take`` of the same samples, each cropped and flipped at
         random as the key decides.
 
-        They say how by lying beyond the samples: number of samples · variant +
-        position. Without ``augment`` they are ``index`` itself.
+        A position encodes its variant: number of samples · variant + position.
+        Without ``augment`` they are ``index`` itself.
         """
         if not self.augment:
             return index
@@ -198,7 +198,7 @@ class Samples:
 
 
 def draw_variants(count: int, generator: np.random.Generator) -> np.ndarray:
-    """Random variants for ``count`` images, uniform over 1 … ``VARIANTS``, int64
+    """Draw random variants for ``count`` images, uniform over 1 … ``VARIANTS``, int64
     [count].
     """
     return generator.integers(1, VARIANTS + 1, count)

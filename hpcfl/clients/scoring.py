@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn.functional import one_hot
 
 from hpcfl.clients.execution import Kernel
-from hpcfl.clients.losses import Predict, Tensors, selection
+from hpcfl.clients.losses import Predict, Tensors, index_lanes
 from hpcfl.clients.samples import Samples
 from hpcfl.rows import mixing
 from hpcfl.scores.base import Block, Score
@@ -26,9 +26,10 @@ BLOCK = 128
 Sums = dict[str, Tensor]  # by name of the score: float64 [n, its width], on the CPU
 
 
-def by_blocks(pools: list[np.ndarray]) -> list[int]:
-    """Positions in ``pools``, the longest first: the first lanes of a chunk still have
-    whole blocks.
+def order_longest_first(pools: list[np.ndarray]) -> list[int]:
+    """Return positions in ``pools``, the longest first.
+
+    The first lanes of a chunk then still have whole blocks when others have ended.
     """
     return sorted(range(len(pools)), key=lambda i: (-len(pools[i]), i))
 
@@ -49,7 +50,7 @@ def _padded(length: int) -> int:
 def _blocks(
     pools: list[np.ndarray], pads: bool
 ) -> Iterator[tuple[list[int], np.ndarray]]:
-    """Lanes and their next positions [a, b], −1 where padded: whole blocks, then rests
+    """Yield lanes and their next positions [a, b], −1 where padded: whole blocks, then rests
     of one size.
 
     Where no lane has anything, there is one block without samples.
@@ -58,7 +59,7 @@ def _blocks(
     for start in range(0, max(lengths) - BLOCK + 1, BLOCK):
         stop = start + BLOCK
         lanes = [lane for lane, length in enumerate(lengths) if length >= stop]
-        yield lanes, filled([pools[lane][start:stop] for lane in lanes], BLOCK)
+        yield lanes, pad_positions([pools[lane][start:stop] for lane in lanes], BLOCK)
     rests: dict[int, list[int]] = {}
     for lane, length in enumerate(lengths):
         size = length % BLOCK
@@ -66,12 +67,12 @@ def _blocks(
             rests.setdefault(size, []).append(lane)
     for size, lanes in sorted(rests.items()):
         parts = [pools[lane][lengths[lane] - size :] for lane in lanes]
-        yield lanes, filled(parts, size)
+        yield lanes, pad_positions(parts, size)
 
 
-def filled(parts: list[np.ndarray], size: int) -> np.ndarray:
-    """Positions of at most ``size`` samples each as rows [a, size], which are filled up
-    with −1.
+def pad_positions(parts: list[np.ndarray], size: int) -> np.ndarray:
+    """Return positions of at most ``size`` samples each as rows [a, size], padded with
+    −1.
     """
     positions = np.full((len(parts), size), -1)
     lengths = np.array([[len(part)] for part in parts])
@@ -105,19 +106,19 @@ def outputs(
     for (lanes, positions), index in zip(blocks, parts, strict=True):
         x, y = samples.take(index.clamp(min=0))
         x = x[None] if len(lanes) == 1 else x.view(*positions.shape, *x.shape[1:])
-        chosen = selection(lanes, samples.device)
+        chosen = index_lanes(lanes, samples.device)
         models = {name: tensor[chosen] for name, tensor in tensors.items()}
         values = {name: tensor[chosen] for name, tensor in variables.items()}
         output = kernel.predict(models, x, values, function)
         yield lanes, output, y.view(positions.shape), index.view(positions.shape) >= 0
 
 
-def added(total: Tensor | None, lanes: list[int], part: Tensor, count: int) -> Tensor:
-    """``part`` [a, …] added to the rows ``lanes`` of ``total`` [count, …]; None is
-    zeros.
-    """
+def add_rows(
+    total: Tensor | None, lanes: list[int], part: Tensor, count: int
+) -> Tensor:
+    """Add ``part`` [a, …] to the rows ``lanes`` of ``total`` [count, …]; None is zeros."""
     total = part.new_zeros(count, *part.shape[1:]) if total is None else total
-    total[selection(lanes, part.device)] += part
+    total[index_lanes(lanes, part.device)] += part
     return total
 
 
@@ -130,7 +131,7 @@ def score(
     """Sum ``scores`` over the blocks of a chunk of so many clients, logits as
     ``outputs`` yields them.
 
-    Raises TypeError for what are no logits [samples, classes].
+    Raises TypeError for other shapes than [samples, classes].
     """
     sums: Sums = {}
     for lanes, logits, y, mask in blocks:
@@ -142,7 +143,7 @@ def score(
         block = Block(logits, y, mask, classes)
         for name, metric in scores.items():
             sums_of_block = metric.sums(block).double()
-            sums[name] = added(sums.get(name), lanes, sums_of_block, clients)
+            sums[name] = add_rows(sums.get(name), lanes, sums_of_block, clients)
     widths = [part.shape[1] for part in sums.values()]
     # All at once, so that a device is waited for once.
     columns = torch.cat(list(sums.values()), dim=1).cpu().split(widths, dim=1)
@@ -162,7 +163,7 @@ def class_sums(
         member = (one_hot(y, classes) * mask[..., None]).double()
         values = torch.where(mask[..., None], output, 0).double()
         held = torch.einsum("lbk,lbd->lkd", member, values)
-        sums = added(sums, lanes, held, clients)
-        counts = added(counts, lanes, member.sum(dim=1), clients)
+        sums = add_rows(sums, lanes, held, clients)
+        counts = add_rows(counts, lanes, member.sum(dim=1), clients)
     assert sums is not None and counts is not None  # a chunk has a block at least
     return sums, counts

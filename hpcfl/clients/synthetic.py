@@ -86,8 +86,7 @@ def gradient_descent(
     lr: float,
     steps: int,
 ) -> Tensors:
-    """Plain gradient descent on tensors that belong to no model; returns them by name
-    after ``steps`` steps.
+    """Return tensors by name after ``steps`` steps of plain gradient descent.
 
     Args:
         start: where it begins, by name; it does not change.
@@ -106,8 +105,10 @@ def stochastic_descent(
     lr: float,
     batches: Iterable[Tensor],
 ) -> Tensors:
-    """``gradient_descent`` with a step for each of ``batches``, which the loss is given
-    beside the tensors: positions of samples, such as those of the function ``batches``.
+    """Return tensors after one step of gradient descent for each of ``batches``.
+
+    The loss receives the tensors and the batch: positions of samples, as from the
+    function ``batches``.
     """
     current = {name: tensor.clone() for name, tensor in start.items()}
     for batch in batches:
@@ -124,7 +125,7 @@ def stochastic_descent(
 def batches(
     count: int, size: int, epochs: int, seed: int, *key: int | str
 ) -> Iterator[Tensor]:
-    """Positions [at most ``size``] of the mini-batches of ``count`` samples, epoch after
+    """Yield positions [at most ``size``] of the mini-batches of ``count`` samples, epoch after
     epoch, each in an order of its own that the key decides.
     """
     for epoch in range(epochs):

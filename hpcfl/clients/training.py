@@ -19,9 +19,9 @@ from hpcfl.clients import heads
 from hpcfl.clients.batch_plan import (
     BatchPlan,
     BatchRun,
-    by_length,
     epoch_length,
     fewest_samples,
+    order_by_length,
     plan_epoch,
     pool_size,
 )
@@ -32,8 +32,8 @@ from hpcfl.clients.losses import (
     Lanes,
     Loss,
     Tensors,
+    index_lanes,
     regularised,
-    selection,
 )
 from hpcfl.clients.optimizers import Optimizer, Proximal
 from hpcfl.clients.resources import Resources
@@ -145,7 +145,7 @@ def train(
     """
     losses = torch.zeros(len(ids), 2, dtype=torch.float64, device=resources.device)
     trained = Trained(
-        rows=_copied(rows),
+        rows=_copy_rows(rows),
         buffers=buffers.clone(),
         losses=losses,
         changed={},
@@ -159,19 +159,21 @@ def train(
     lengths = _epoch_lengths(task, resources, pools)
     # As a list: a device is waited for once.
     trains = [True] * len(ids) if task.only is None else task.only.tolist()
-    order = [i for i in by_length(lengths, size) if lengths[i] and trains[i]]
-    features_once = bool(order) and _frozen_once(task, resources, variables)
+    order = [i for i in order_by_length(lengths, size) if lengths[i] and trains[i]]
+    features_once = bool(order) and _can_compute_features_once(
+        task, resources, variables
+    )
 
     def start_chunk(positions: list[int], lanes: Tensor) -> Chunk:
         chunk_resources = resources
         chunk_pools = [pools[i] for i in positions]
         if features_once:
-            chunk_resources, chunk_pools = heads.run_once(
+            chunk_resources, chunk_pools = heads.compute_features(
                 resources, trained.rows[lanes], trained.buffers[lanes], chunk_pools
             )
-            tensors = heads.heads(resources, trained.rows, lanes)
+            tensors = heads.copy_heads(resources, trained.rows, lanes)
         else:
-            tensors = resources.stacked(trained.rows, trained.buffers, lanes)
+            tensors = resources.stack_models(trained.rows, trained.buffers, lanes)
         clients = [
             Lane(int(ids[i]), int(task.rounds[i]), pool, lengths[i])
             for i, pool in zip(positions, chunk_pools, strict=True)
@@ -226,14 +228,18 @@ def _epoch_lengths(
     return [epoch_length(len(pool), size, fewest, task.steps) for pool in pools]
 
 
-def _frozen_once(task: Task, resources: Resources, variables: Tensors) -> bool:
+def _can_compute_features_once(
+    task: Task, resources: Resources, variables: Tensors
+) -> bool:
     """Return whether the layers below the head run once, before the first epoch."""
     if task.frozen == "training" and resources.buffers.width:
         return False  # what batch norm makes of a sample depends on its mini-batch
-    return heads.fits(resources, task.names, task.loss, variables, task.frozen)
+    return heads.can_use_features(
+        resources, task.names, task.loss, variables, task.frozen
+    )
 
 
-def _copied(rows: Tensor) -> Tensor:
+def _copy_rows(rows: Tensor) -> Tensor:
     """Copy ``rows``, which on the CPU may be larger than memory."""
     return (
         mixing.large_memory().copy(rows) if rows.device.type == "cpu" else rows.clone()
@@ -257,7 +263,7 @@ class Lane(NamedTuple):
 
 
 class Chunk:
-    """Clients side by side, a lane each, sorted by ``by_length``, from their first
+    """Clients side by side, a lane each, sorted by ``order_by_length``, from their first
     mini-batch to their last.
 
     Attributes:
@@ -291,7 +297,7 @@ class Chunk:
         if proximal is not None:
             strength, rows = proximal
             anchor = Proximal(strength, kernel.lay_out(setup.layout.stack(rows)))
-        # who forms a fleet sees to it that its clients have one learning rate
+        # all clients of a fleet have one learning rate
         (rate,) = {setup.learning_rate(lane.round) for lane in clients}
         self._optimizer = Optimizer(
             resources.training,
@@ -356,7 +362,7 @@ class Chunk:
         )
         index, counts = on_device.tensor_split([-len(lengths)])
         results: list[tuple[BatchRun, Tensor]] = []
-        for run, lanes, batches in self._gathered(plan, index):
+        for run, lanes, batches in self._gather_batches(plan, index):
             losses = []
             counted_before = self._session.samples
             for batch in batches:
@@ -375,7 +381,7 @@ class Chunk:
             results.append((run, torch.stack(losses)))
             # Frees the samples before those of the next block are gathered.
             del batch, batches
-        record = self._added(results)
+        record = self._sum_losses(results)
         record[:, :2].div_(counts.clamp(min=1)[:, None])
         return record
 
@@ -428,7 +434,7 @@ class Chunk:
                 self.assigned.add(name)
         return context.losses.expand(len(batch.y), 2)
 
-    def _gathered(
+    def _gather_batches(
         self, plan: BatchPlan, index: Tensor
     ) -> Iterator[tuple[BatchRun, Lanes, list[Batch]]]:
         """Yield the runs of a plan with their lanes and mini-batches, ``x`` [a, size,
@@ -441,10 +447,10 @@ class Chunk:
         start = 0
         for block in plan.blocks:
             stop = start + sum(run.samples for run in block)
-            yield from self._gathered_block(block, index[start:stop])
+            yield from self._gather_block(block, index[start:stop])
             start = stop
 
-    def _gathered_block(
+    def _gather_block(
         self, block: list[BatchRun], index: Tensor
     ) -> Iterator[tuple[BatchRun, Lanes, list[Batch]]]:
         x, y = self.resources.samples.take(index)
@@ -452,7 +458,7 @@ class Chunk:
         parts = zip(block, x.split(sizes), y.split(sizes), strict=True)
         for run, x_of_run, y_of_run in parts:
             self._count(run)
-            lanes = selection(run.lanes, self.resources.device)
+            lanes = index_lanes(run.lanes, self.resources.device)
             yield run, lanes, _cut(run, x_of_run, y_of_run)
 
     def _count(self, run: BatchRun) -> None:
@@ -480,8 +486,8 @@ class Chunk:
             for lane, order, key in zip(self.clients, shuffled, keys, strict=True)
         ]
 
-    def _added(self, results: list[tuple[BatchRun, Tensor]]) -> Tensor:
-        """Each lane's two sums over the samples of an epoch, and the last batch's
+    def _sum_losses(self, results: list[tuple[BatchRun, Tensor]]) -> Tensor:
+        """Return each lane's two sums over the samples of an epoch, and the last batch's
         objective, float64 [L, 3].
 
         A lane has one smaller last batch at most, so that all of these are added at

@@ -102,7 +102,7 @@ def of_server(prepared: Prepared) -> int:
     called on a rank that hosts clients.
     """
     config = prepared.config
-    messages = dry_round.watch(prepared)
+    messages = dry_round.record_second_round(prepared)
     few, many = messages.clients, prepared.setup.clients
     state = sum(
         scaled(tensor.nbytes, len(tensor) if tensor.dim() else 0, few, many)
@@ -209,8 +209,8 @@ def of_scores(prepared: Prepared) -> set[str]:
     return {
         part
         for name, score in prepared.resources.scores.items()
-        for part in score_check.numbers(
-            name, score, score_check.made_up(prepared.setup.classes)
+        for part in score_check.compute_numbers(
+            name, score, score_check.make_block(prepared.setup.classes)
         )
     }
 

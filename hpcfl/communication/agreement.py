@@ -42,26 +42,26 @@ def agreed(communicator: Ranks) -> Iterator[None]:
         failure = error
         if isinstance(error, UserError):
             failure = lack_of_memory(error) or error
-    told = (
+    report = (
         None
         if failure is None
         else [isinstance(failure, UserError), str(failure) or type(failure).__name__]
     )
-    first = _first(communicator.allgather(told))
+    first = _first(communicator.allgather(report))
     if failure is not None:
         raise failure
     if first:
         raise (UserError if first[0] else RunFailure)(first[1])
 
 
-def _first(told: list[list[Any] | None]) -> list[Any] | None:
+def _first(report: list[list[Any] | None]) -> list[Any] | None:
     """Return [is a UserError, message with the rank] of the lowest failing rank, if
     any.
     """
     return next(
         (
             [mine[0], f"rank {rank}: {mine[1]}"]
-            for rank, mine in enumerate(told)
+            for rank, mine in enumerate(report)
             if mine
         ),
         None,

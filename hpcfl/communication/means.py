@@ -46,7 +46,7 @@ def over_ranks(
     communicator: Communicator,
     own: Mapping[str, Mean],
     kinds: Mapping[str, Kind],
-    told: Mapping[str, Sequence[Weights]],
+    weights_by_rank: Mapping[str, Sequence[Weights]],
 ) -> dict[str, Tensor]:
     """Return the means by name, ``[width]`` or ``[k, width]``, on rank 0's CPU.
     Collective.
@@ -56,12 +56,12 @@ def over_ranks(
     Args:
         own: the means of this rank's clients; empty if it hosts none of the cohort.
         kinds: the ``kind`` of each mean.
-        told: the ``weights`` of each mean, from every rank that hosts clients of it.
+        weights_by_rank: the ``weights`` of each mean, from every rank that hosts clients of it.
     """
     if not kinds:
         return {}
     parts = {name: _part(own.get(name), one) for name, one in kinds.items()}
-    totals = {name: _total_weights(told[name]) for name in kinds}
+    totals = {name: _total_weights(weights_by_rank[name]) for name in kinds}
     magnitudes = {
         name: mixing.move_to_host(sums.magnitudes(*part)).numpy()
         for name, part in parts.items()
@@ -72,7 +72,7 @@ def over_ranks(
     with communicator.collective_block():
         for name, part in parts.items():
             exponents = communicator.allreduce_max_array(magnitudes[name])
-            largest_weight = max(largest for _, largest in told[name])
+            largest_weight = max(largest for _, largest in weights_by_rank[name])
             units[name] = sums.units(
                 torch.from_numpy(exponents), largest_weight, max(totals[name])
             )
@@ -85,9 +85,9 @@ def over_ranks(
     }
 
 
-def _total_weights(told: Sequence[Weights]) -> list[float]:
+def _total_weights(weights_by_rank: Sequence[Weights]) -> list[float]:
     """Return the sum of all ranks' weights for each of the k means."""
-    sums_of_ranks = [of_rank for of_rank, _ in told]
+    sums_of_ranks = [of_rank for of_rank, _ in weights_by_rank]
     return [sum(of_mean) for of_mean in zip(*sums_of_ranks, strict=True)]
 
 

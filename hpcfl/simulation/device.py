@@ -1,11 +1,10 @@
-"""The device a rank works on: which one, with how many ranks it is shared, and what it
-promises.
+"""The device of a rank: its choice, its sharing with other ranks, and its settings.
 
 On a GPU a run has the same bits for the same ranks, the same type of GPU and the same
 libraries: kernels add in a fixed order, algorithms are not chosen by a race, and
 products are of float32 numbers as they are unless ``runtime.precision`` says otherwise.
-Another type or library may choose other kernels: what a run had is recorded, and one
-that goes on with something else says so.
+Another type or library may choose other kernels. A run records its types and
+libraries, and a run that continues with others prints a note.
 """
 
 import os
@@ -59,7 +58,7 @@ def choose_device(runtime: Runtime, local_rank: int) -> torch.device:
     precision. Give torch the settings of a new process.
 
     ``auto`` takes GPU number ``local_rank`` modulo the node's GPUs, and the CPU where
-    there are none. A job that was given GPUs does not get the CPU unasked.
+    there are none. A job with assigned GPUs does not get the CPU unasked.
 
     Args:
         runtime: the section ``[runtime]``.
@@ -72,12 +71,16 @@ def choose_device(runtime: Runtime, local_rank: int) -> torch.device:
     wanted = runtime.device
     if wanted == "cpu":
         return torch.device("cpu")
-    if wanted == "auto" and not torch.cuda.is_available() and given() is None:
+    if (
+        wanted == "auto"
+        and not torch.cuda.is_available()
+        and describe_assigned_gpus() is None
+    ):
         return torch.device("cpu")
     if not torch.cuda.is_available():
         raise UserError(
-            f"runtime.device = '{wanted}': {given() or 'this machine'} offers no GPU to torch: "
-            f"{_reason()}; to train without, set runtime.device = 'cpu'"
+            f"runtime.device = '{wanted}': {describe_assigned_gpus() or 'this machine'} "
+            f"offers no GPU to torch: {_explain_missing_gpu()}; to train without, set runtime.device = 'cpu'"
         )
     count = torch.cuda.device_count()
     index = int(wanted.partition(":")[2] or local_rank % count)
@@ -94,17 +97,19 @@ def choose_device(runtime: Runtime, local_rank: int) -> torch.device:
             "compute mode must be Default (nvidia-smi -q -d COMPUTE says which it is), or "
             "NVIDIA's MPS must run"
         ) from error
-    _promise(runtime.precision)
+    _make_deterministic(runtime.precision)
     return device
 
 
-def found(device: torch.device, communicator: Communicator, precision: str) -> Device:
+def share_device_facts(
+    device: torch.device, communicator: Communicator, precision: str
+) -> Device:
     """Return the device with the facts that ranks exchange about theirs. Collective
     call.
 
     One GPU may be ``cuda:0`` of two ranks, and ``cuda:0`` of two ranks may be two GPUs.
     """
-    mine = [f"{communicator.host} {_number(device)}", kind(device, precision)]
+    mine = [f"{communicator.host} {_device_id(device)}", kind(device, precision)]
     numbers, kinds = zip(*communicator.allgather(mine), strict=True)
     sharing = numbers.count(mine[0])
     gpu_kinds = {kind_of_rank for kind_of_rank in kinds if kind_of_rank}
@@ -123,14 +128,14 @@ def kind(device: torch.device, precision: str) -> str:
     )
 
 
-def _number(device: torch.device) -> str:
+def _device_id(device: torch.device) -> str:
     """Return the UUID of a GPU, or of a MIG slice of one; "cpu" for the CPU."""
     if device.type != "cuda":
         return "cpu"
     return str(torch.cuda.get_device_properties(device).uuid)
 
 
-def _promise(precision: str) -> None:
+def _make_deterministic(precision: str) -> None:
     """Make torch compute the same bits in every call.
 
     Where torch has no deterministic kernel it warns.
@@ -161,7 +166,7 @@ def _promise(precision: str) -> None:
     )
 
 
-def given() -> str | None:
+def describe_assigned_gpus() -> str | None:
     """Return the start of a message about the variable that assigns GPUs to this
     process. Return None without such a variable.
     """
@@ -173,7 +178,7 @@ def given() -> str | None:
     return None
 
 
-def _reason() -> str:
+def _explain_missing_gpu() -> str:
     """Explain why torch sees no GPU."""
     build = "has no CUDA"
     if torch.version.cuda:

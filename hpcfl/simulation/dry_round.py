@@ -61,8 +61,8 @@ SERVER_HOOKS = (
 HEARTBEATS = 10  # of the server's step, after which it counts as working
 
 
-class Enough(Exception):
-    """Ends a long step of the server, which has worked so far."""
+class EnoughHeartbeats(Exception):
+    """Exception that ends a long server step early, after it has run without error."""
 
 
 # Errors of hooks that are no mistakes of the user. In a dry round all clients' messages
@@ -72,7 +72,7 @@ EXCUSED = (
     ValueError,
     ArithmeticError,
     AssertionError,
-    Enough,
+    EnoughHeartbeats,
     torch.linalg.LinAlgError,  # type: ignore[attr-defined]
 )
 
@@ -105,7 +105,7 @@ brief_fleet = partial(Fleet, adjust=train_briefly)
 
 
 def repeat_uploads(round: Round) -> None:
-    """Let the one client's message stand for those of all clients."""
+    """Repeat the one client's message for all clients."""
     if round.uploads is None:
         return
     clients = round.prepared.setup.clients
@@ -115,10 +115,10 @@ def repeat_uploads(round: Round) -> None:
 
 
 def aggregate_briefly(round: Round) -> None:
-    """Let the server take its step for all clients; end a long step early."""
+    """Run the server step for all clients; end a long step early."""
     if round.uploads is not None:
         everyone = np.arange(round.prepared.setup.clients)
-        with heartbeat.use_listener(impatient()):
+        with heartbeat.use_listener(limit_heartbeats()):
             take_step(round, everyone, round.uploads)
 
 
@@ -153,15 +153,15 @@ class Messages:
             self.returned = round.work.message
 
 
-def watch(prepared: Prepared) -> Messages:
+def record_second_round(prepared: Prepared) -> Messages:
     """Return the messages of the second round of a small federation, as
-    ``watch_two``.
+    ``record_two_rounds``.
     """
-    _, second = watch_two(prepared)
+    _, second = record_two_rounds(prepared)
     return second
 
 
-def watch_two(prepared: Prepared) -> list[Messages]:
+def record_two_rounds(prepared: Prepared) -> list[Messages]:
     """Return the messages of the first two rounds of a small federation.
 
     The second is the first whose messages build on those of clients. To be called on a
@@ -183,8 +183,9 @@ def watch_two(prepared: Prepared) -> list[Messages]:
 def play_on_clients(
     round: Round, stages: Sequence[Stage], observers: Sequence[Observer]
 ) -> None:
-    """Play a round of a small federation. All its messages are equal, which may be too
-    odd for the server's step: that one may fail.
+    """Play a round of a small federation, and ignore a failure of the server's step.
+
+    All messages are equal, and a server step may not accept such input.
 
     Raises RankFailure where something before that step cannot run.
     """
@@ -203,13 +204,13 @@ def _is_of_server(error: BaseException | None) -> bool:
     return hook_of(error) in SERVER_HOOKS and not is_failure
 
 
-def impatient() -> Callable[[], None]:
-    """Return a listener to heartbeats that raises Enough after HEARTBEATS of them."""
+def limit_heartbeats() -> Callable[[], None]:
+    """Return a listener to heartbeats that raises EnoughHeartbeats after HEARTBEATS of them."""
     numbers = itertools.count(1)
 
     def listen() -> None:
         if next(numbers) > HEARTBEATS:
-            raise Enough
+            raise EnoughHeartbeats
 
     return listen
 
@@ -232,7 +233,9 @@ def try_round(prepared: Prepared, lanes: int) -> tuple[BaseException | None, Obs
         ):
             warnings.simplefilter("ignore")
             small = shrink(prepared, lanes)
-            with _excusing(small.setup.clients < prepared.setup.clients):
+            with _tolerate_small_federation(
+                small.setup.clients < prepared.setup.clients
+            ):
                 server = small.hooks.initial_state("server_state", small.setup)
                 alone, rounds = OneProcess(), small.config.rounds
                 trained, scored = np.array([0]), np.array(small.store.ids)
@@ -241,9 +244,9 @@ def try_round(prepared: Prepared, lanes: int) -> tuple[BaseException | None, Obs
                 round = Round(first, alone, small, server, fleet_type)
                 play(round, DRY)
                 check_score(small, round.reports.numbers.columns)
-                nobody, newcomers = trained[:0], small.newcomer_ids
+                no_clients, newcomers = trained[:0], small.newcomer_ids
                 last = RoundPlan(
-                    rounds + 1, nobody, trained, True, newcomers, final=True
+                    rounds + 1, no_clients, trained, True, newcomers, final=True
                 )
                 play(Round(last, alone, small, server, brief_fleet), FINAL_SCORING)
     except RankFailure as failure:
@@ -256,8 +259,8 @@ def try_round(prepared: Prepared, lanes: int) -> tuple[BaseException | None, Obs
 
 
 @contextmanager
-def _excusing(fewer: bool) -> Iterator[None]:
-    """Pass over an error of the server in a block that may come of the small federation.
+def _tolerate_small_federation(fewer: bool) -> Iterator[None]:
+    """Ignore a server error in a block if the small federation may be its cause.
 
     fewer: whether the federation has fewer clients than the experiment.
     """

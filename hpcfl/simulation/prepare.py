@@ -1,6 +1,6 @@
-"""From a configuration to everything that a rank needs before the first round.
+"""The preparation of a rank before round 1: data, model, placement and initial state.
 
-Nothing is written: bad input that shows here has changed nothing.
+It writes no file.
 """
 
 import hashlib
@@ -8,7 +8,7 @@ import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -38,7 +38,7 @@ from hpcfl.rows import layout, mixing
 from hpcfl.scores.base import Score
 from hpcfl.scores.metric_names import Measure
 from hpcfl.simulation import torch_settings
-from hpcfl.simulation.device import Device, choose_device, found
+from hpcfl.simulation.device import Device, choose_device, share_device_facts
 from hpcfl.simulation.hooks import Hooks
 from hpcfl.simulation.prepared_data import (
     ClientData,
@@ -49,13 +49,10 @@ from hpcfl.simulation.prepared_model import ClientModel, prepare_model
 from hpcfl.storage import digest, provenance
 from hpcfl.storage.clients import ClientStore
 
-if TYPE_CHECKING:
-    pass
-
 
 @dataclass(frozen=True)
 class Tried:
-    """Observations of a dry round.
+    """Findings of the preflight that later stages use.
 
     Attributes:
         trainings: the local trainings that the method asks for in a round.
@@ -82,7 +79,7 @@ class Prepared:
         frozen: the digest of the values of what the model freezes; None where it
             freezes nothing.
         checksum: of all samples of the data set, on a rank beside others.
-        tried: what a dry round has shown.
+        tried: findings of the preflight.
     """
 
     config: Config
@@ -142,7 +139,7 @@ class Prepared:
         scored: bool,
         fleet_type: Callable[..., Fleet] = Fleet,
     ) -> Fleet:
-        """Those of the clients ``ids`` that live on this rank, with copies of their
+        """Return the fleet of this rank's clients among ``ids``, with copies of their
         private state.
         """
         local_ids = ids[self.store.hosts(ids)]
@@ -176,7 +173,7 @@ class Prepared:
         training = self.setup.training.model_copy(
             update={"epochs": self.config.newcomers.epochs, "warmup": 0}
         )
-        # their samples are as they are once everybody else has trained
+        # newcomers have their samples of the round after the last
         after = self.config.rounds + 1
         resources = replace(
             self.resources_in(after), setup=replace(self.setup, training=training)
@@ -200,19 +197,21 @@ def prepare_together(config: Config, communicator: Communicator) -> Prepared:
     """
     with agreed(communicator):
         device = choose_device(config.runtime, communicator.local_rank)
-    seat = found(device, communicator, config.runtime.precision)
+    rank_device = share_device_facts(device, communicator, config.runtime.precision)
     with agreed(communicator):
-        prepared = prepare(config, communicator, seat)
+        prepared = prepare(config, communicator, rank_device)
     require_equal(
         communicator,
         _checksums(prepared),
         "data and code must be the same on all hosts, and a plugin draws random numbers "
         "by hpcfl's keys alone",
     )
-    return replace(prepared, notes=[*prepared.notes, *_other_processors(communicator)])
+    return replace(
+        prepared, notes=[*prepared.notes, *_note_other_processors(communicator)]
+    )
 
 
-def _other_processors(communicator: Communicator) -> list[str]:
+def _note_other_processors(communicator: Communicator) -> list[str]:
     """Return a note if ranks compute with different last bits. Collective call."""
     if communicator.size == 1:
         return []
@@ -267,52 +266,64 @@ def refuse_other_frozen(
 
 
 @user_code.locate_errors()
-def prepare(config: Config, process: Process, seat: Device | None = None) -> Prepared:
+def prepare(
+    config: Config, process: Process, rank_device: Device | None = None
+) -> Prepared:
     """Load the data, draw the partition, build the model and the state before round 1.
 
-    process: which rank this is, of how many. seat: its device; without one, that of a
-    rank on its own. Raises UserError.
+    process: the rank and the number of ranks. rank_device: by default the device of a
+    single rank. Raises UserError.
     """
-    seat = take_seat(config, process, seat)
+    rank_device = set_up_process(config, process, rank_device)
     with torch_settings.unchanged("a module of yours"):
-        return _prepare(config, process, seat)
+        return _prepare(config, process, rank_device)
 
 
-def take_seat(config: Config, process: Process, seat: Device | None = None) -> Device:
+def set_up_process(
+    config: Config, process: Process, rank_device: Device | None = None
+) -> Device:
     """Give this process the settings of a run; return its device. Arguments as for
     ``prepare``.
     """
-    seat = seat or Device(choose_device(config.runtime, process.local_rank))
+    rank_device = rank_device or Device(
+        choose_device(config.runtime, process.local_rank)
+    )
     torch.set_num_threads(config.runtime.threads)
     memory = Scratch(config.runtime.memory * 1e6)
-    mixing.use_device(seat.device, _cores(config, process), memory)
-    return seat
+    mixing.use_device(rank_device.device, _count_blocks(config, process), memory)
+    return rank_device
 
 
-def _prepare(config: Config, process: Process, seat: Device) -> Prepared:
+def _prepare(config: Config, process: Process, rank_device: Device) -> Prepared:
     """Prepare on the device that was chosen."""
     method = cast(Method, config.method)
-    _refuse(config, method)
+    _refuse_unusable_keys(config, method)
     data = prepare_data(config, method)
-    scores = _scores(config, data.split)
+    scores = _select_scores(config, data.split)
     model = prepare_model(config, method, data.dataset)
     setup = _make_setup(config, model, data)
-    hooks = Hooks(method, _overlays(config, method, model))
-    placed = _placed(data.counts, config, process.size)
+    hooks = Hooks(method, _make_overlays(config, method, model))
+    placed = _place_clients(data.counts, config, process.size)
     own = placed.clients_of(process.rank)
     private = _private_state(hooks, setup, model)
-    channels_last = seat.device.type == "cpu" and is_fast_channels_last(model.template)
-    samples = data.select_samples(own.tolist(), seat.device, config, channels_last)
+    channels_last = rank_device.device.type == "cpu" and is_fast_channels_last(
+        model.template
+    )
+    samples = data.select_samples(
+        own.tolist(), rank_device.device, config, channels_last
+    )
     resources = _make_resources(
         config=config,
-        seat=seat,
+        rank_device=rank_device,
         setup=setup,
         model=model,
         samples=samples,
         scores=scores,
-        lanes=_lanes(config, seat, model, samples, data.dataset, private, placed),
+        lanes=_choose_lanes(
+            config, rank_device, model, samples, data.dataset, private, placed
+        ),
     )
-    store, newcomers = _stores(config, seat, own, private)
+    store, newcomers = _make_stores(config, rank_device, own, private)
     return Prepared(
         config=config,
         data=replace(data, dataset=data.dataset.without_samples()),
@@ -322,9 +333,11 @@ def _prepare(config: Config, process: Process, seat: Device) -> Prepared:
         resources=resources,
         store=store,
         newcomers=newcomers,
-        server=_state("server_state", hooks, setup) if process.is_server else {},
-        notes=_notes(config, method, model, data, setup, placed),
-        gpus=seat.kinds,
+        server=_initial_state("server_state", hooks, setup)
+        if process.is_server
+        else {},
+        notes=_list_notes(config, method, model, data, setup, placed),
+        gpus=rank_device.kinds,
         frozen=model.frozen,
         checksum=data.checksum() if process.size > 1 else None,
     )
@@ -346,7 +359,7 @@ def _make_setup(config: Config, model: ClientModel, data: ClientData) -> Setup:
 
 def _private_state(hooks: Hooks, setup: Setup, model: ClientModel) -> State:
     """Return the private state of a client before round 1."""
-    private = _state("client_state", hooks, setup)
+    private = _initial_state("client_state", hooks, setup)
     if model.buffers.width:
         for name in hooks.method.models:
             private[buffer_name(name)] = layout.to_row(model.buffers, model.template)
@@ -355,7 +368,7 @@ def _private_state(hooks: Hooks, setup: Setup, model: ClientModel) -> State:
 
 def _make_resources(
     config: Config,
-    seat: Device,
+    rank_device: Device,
     setup: Setup,
     model: ClientModel,
     samples: Samples,
@@ -363,21 +376,21 @@ def _make_resources(
     lanes: int | str,
 ) -> Resources:
     """Return the objects that train and score clients on this rank's device."""
-    template = model.template.to(seat.device)
-    given = template, seat.device, lanes, config.runtime.replay
+    template = model.template.to(rank_device.device)
+    given = template, rank_device.device, lanes, config.runtime.replay
     return Resources(
         setup=setup,
         samples=samples,
         kernel=choose(*given),
         buffers=model.buffers,
-        device=seat.device,
+        device=rank_device.device,
         stopwatch=Stopwatch(),
         scores=scores,
         head=head_kernel(*given, memory=1e6 * config.runtime.memory),
     )
 
 
-def _notes(
+def _list_notes(
     config: Config,
     method: Method,
     model: ClientModel,
@@ -391,13 +404,13 @@ def _notes(
         *model.notes,
         *list_data_notes(config, data),
         *method.notes(setup),
-        *_idle(placed),
+        *_note_idle_workers(placed),
     ]
 
 
-def _refuse(config: Config, method: Method) -> None:
-    """Raise UserError for newcomers of whom the method knows nothing, and options that
-    it leaves out.
+def _refuse_unusable_keys(config: Config, method: Method) -> None:
+    """Raise UserError for newcomers if the method has no model for them, and for options
+    that the method ignores.
     """
     refuse_without_effect(method, config.training)
     if config.newcomers.clients and method.no_newcomers:
@@ -407,8 +420,8 @@ def _refuse(config: Config, method: Method) -> None:
         )
 
 
-def _stores(
-    config: Config, seat: Device, own: np.ndarray, private: State
+def _make_stores(
+    config: Config, rank_device: Device, own: np.ndarray, private: State
 ) -> tuple[ClientStore, ClientStore]:
     """Return the initial private state of this rank's clients and of its newcomers.
     ``own`` has the ids of both.
@@ -419,13 +432,13 @@ def _stores(
             own[~new].tolist(),
             private,
             config.runtime.memory * 1e6,
-            STATE_SHARE * seat.memory,
+            STATE_SHARE * rank_device.memory,
         ),
         ClientStore(own[new].tolist(), private),
     )
 
 
-def _placed(counts: Tensor, config: Config, size: int) -> Placement:
+def _place_clients(counts: Tensor, config: Config, size: int) -> Placement:
     """Place clients on ``size`` ranks by their local steps, and the newcomers after
     them.
 
@@ -446,7 +459,7 @@ def _placed(counts: Tensor, config: Config, size: int) -> Placement:
     return Placement(np.concatenate([group.owner for group in groups]), size)
 
 
-def _idle(placed: Placement) -> list[str]:
+def _note_idle_workers(placed: Placement) -> list[str]:
     """Return a note if there are more ranks than can work."""
     if not (idle := len(placed.idle)):
         return []
@@ -455,7 +468,7 @@ def _idle(placed: Placement) -> list[str]:
     ]
 
 
-def _scores(config: Config, split: Split) -> dict[str, Score]:
+def _select_scores(config: Config, split: Split) -> dict[str, Score]:
     """Return the scores to compute, by name: the requested ones, and the default ones
     that can be computed.
 
@@ -477,7 +490,7 @@ def _scores(config: Config, split: Split) -> dict[str, Score]:
     return always | asked
 
 
-def _state(hook: str, hooks: Hooks, setup: Setup) -> State:
+def _initial_state(hook: str, hooks: Hooks, setup: Setup) -> State:
     """Return the state before round 1 that a hook declares.
 
     Raises UserError with the place of a user's hook.
@@ -489,7 +502,7 @@ def _state(hook: str, hooks: Hooks, setup: Setup) -> State:
         raise UserError(f"{place}: {error}" if place else str(error)) from None
 
 
-def _overlays(
+def _make_overlays(
     config: Config, method: Method, model: ClientModel
 ) -> tuple[Overlay, ...]:
     """Return the overlays of a run, the innermost first."""
@@ -506,7 +519,7 @@ def _overlays(
     return tuple(overlays)
 
 
-def _cores(config: Config, process: Process) -> int:
+def _count_blocks(config: Config, process: Process) -> int:
     """Return how many blocks of a product this rank computes at once. The server uses
     all its cores.
 
@@ -516,7 +529,7 @@ def _cores(config: Config, process: Process) -> int:
     return 1 if process.rank else len(os.sched_getaffinity(0)) // config.runtime.threads
 
 
-def _together(config: Config, placed: Placement) -> int:
+def _count_concurrent(config: Config, placed: Placement) -> int:
     """Return the most clients that may train at the same time on one rank."""
     hosted = np.bincount(placed.owner[: config.partition.clients]).max()
     cohort = config.participation.count(config.partition.clients)
@@ -525,9 +538,9 @@ def _together(config: Config, placed: Placement) -> int:
     return min(int(hosted), cohort)
 
 
-def _lanes(
+def _choose_lanes(
     config: Config,
-    seat: Device,
+    rank_device: Device,
     model: ClientModel,
     samples: Samples,
     dataset: Dataset,
@@ -542,10 +555,10 @@ def _lanes(
     if config.runtime.lanes != "auto" or samples.device.type != "cuda":
         return config.runtime.lanes
     return most_lanes(
-        module=model.template.to(seat.device),
+        module=model.template.to(rank_device.device),
         samples=dataset.normalise(dataset.x[:1].to(samples.device)),
         training=config.training,
-        memory=seat.memory - max(dataset.x.nbytes, samples.x.nbytes),
+        memory=rank_device.memory - max(dataset.x.nbytes, samples.x.nbytes),
         private=sum(tensor.nbytes for tensor in private.values()),
-        clients=_together(config, placed),
+        clients=_count_concurrent(config, placed),
     )

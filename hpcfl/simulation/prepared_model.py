@@ -1,4 +1,4 @@
-"""The model of an experiment: its builders, and the values that nobody trains."""
+"""The model of an experiment: its builders and its fixed values."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

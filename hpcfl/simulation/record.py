@@ -36,7 +36,7 @@ class Numbers:
 
     Every round computes the mean and the spread over clients of all scored and recorded
     numbers, and tables, figures and data frames find them by name. To add a number to
-    all methods, add an entry to ``values`` in ``numbers`` below.
+    all methods, add an entry to ``values`` in ``compute_numbers`` below.
 
     Attributes:
         values: the numbers, NaN where a client has none.
@@ -53,7 +53,7 @@ class Numbers:
 OfFleets = Sequence[tuple[np.ndarray, Numbers]]
 
 
-def finite(fleet: Fleet, uplink: Message) -> Tensor:
+def find_finite(fleet: Fleet, uplink: Message) -> Tensor:
     """Return whether each client's message, private state and loss are finite, bool [n]
     on the CPU.
     """
@@ -74,7 +74,9 @@ def finite(fleet: Fleet, uplink: Message) -> Tensor:
     return result
 
 
-def numbers(fleet: Fleet, uplink: Message | None, finite: Tensor | None) -> Numbers:
+def compute_numbers(
+    fleet: Fleet, uplink: Message | None, finite: Tensor | None
+) -> Numbers:
     """Return the numbers of a fleet's clients: scores, the method's records, and
     training statistics of participants.
 
@@ -120,7 +122,7 @@ def _losses(fleet: Fleet) -> NumbersByName:
     }
 
 
-def header(fleets: OfFleets, seconds: dict[str, float]) -> dict[str, Any]:
+def make_header(fleets: OfFleets, seconds: dict[str, float]) -> dict[str, Any]:
     """Return the JSON-able facts about this rank that ``gather`` needs on every rank.
 
     seconds: this rank's, by phase of the round.
@@ -143,7 +145,7 @@ class Gathered:
             other ranks.
         audience: ids of the clients that were sent to.
         clients: how many clients there are in all.
-        headers: what each rank said by ``header``, by rank.
+        headers: what each rank reported by ``make_header``, by rank.
         scores: the scores by name, which say how their numbers are summarised.
     """
 

@@ -30,7 +30,7 @@ PHASES = ("send", "gather", "aggregate", "checkpoint")  # phases timed on rank 0
 
 
 def no_vote() -> int:
-    """Return the vote of a rank that wants nothing done after the round."""
+    """Return the vote to continue without a checkpoint."""
     return 0
 
 
@@ -116,7 +116,7 @@ class Round:
         work: of this rank's participants (work).
         numbers: of this rank's clients, by fleet (work).
         reports: of all ranks (report).
-        uploads: what arrived, on rank 0; None where nobody sends (upload).
+        uploads: what arrived, on rank 0; None without uploads (upload).
     """
 
     inbox: Inbox
@@ -229,18 +229,18 @@ def work(round: Round) -> None:
             message = prepared.hooks.seal(participants, inboxes, returned)
         prepared.store.check_state(len(ids), participants.state)
     round.observe(observers, round.inbox_of(observers))
-    finite = record.finite(participants, message)
+    finite = record.find_finite(participants, message)
     round.fleets = [participants, observers]
     round.work = LocalWork(ids, message, participants.state, finite)
-    trained = record.numbers(participants, message, finite)
+    trained = record.compute_numbers(participants, message, finite)
     if prepared.config.participation.by_losses:
         trained.values["floats_up"] += 1
-    scored = record.numbers(observers, None, None)
+    scored = record.compute_numbers(observers, None, None)
     round.numbers = [(ids, trained), (observers.ids, scored)]
 
 
 def collect_reports(round: Round) -> None:
-    """Bring all clients' numbers to rank 0, and tell all ranks which clients diverged.
+    """Gather all clients' numbers on rank 0, and send the diverged ids to all ranks.
 
     Models follow in a stage of their own, because their number depends on it.
     """
@@ -249,7 +249,7 @@ def collect_reports(round: Round) -> None:
     report = [
         exchange.header(done.upload),
         diverged.tolist(),
-        record.header(round.numbers, dict(round.stopwatch.seconds)),
+        record.make_header(round.numbers, dict(round.stopwatch.seconds)),
         round.vote(),
     ]
     prepared, plan = round.prepared, round.plan
@@ -304,7 +304,7 @@ def store_state(round: Round) -> None:
 
 
 def aggregate(round: Round) -> None:
-    """Let the server take its step, on rank 0, unless nobody sent anything."""
+    """Let the server take its step, on rank 0, if a client has uploaded."""
     if round.uploads is not None:
         take_step(round, round.cohort, round.uploads)
 
@@ -320,14 +320,14 @@ def score_final(round: Round) -> None:
 
     There is no cohort: no client uploads, and private state stays as it is.
     """
-    nobody = round.fleet(round.plan.cohort)
+    no_participants = round.fleet(round.plan.cohort)
     observers = round.fleet(round.plan.audience)
     round.observe(observers, round.inbox, "finish")
-    round.fleets = [nobody, observers]
+    round.fleets = [no_participants, observers]
     round.work = LocalWork(
-        nobody.ids, {}, nobody.state, torch.ones(0, dtype=torch.bool)
+        no_participants.ids, {}, no_participants.state, torch.ones(0, dtype=torch.bool)
     )
-    round.numbers = [(observers.ids, record.numbers(observers, None, None))]
+    round.numbers = [(observers.ids, record.compute_numbers(observers, None, None))]
 
 
 def score_newcomers(round: Round) -> None:
@@ -354,7 +354,7 @@ def score_newcomers(round: Round) -> None:
         if name in columns:
             scores[columns[name]] = sums
     fleet.scores, fleet.recorded = scores, {}
-    numbers = fleet.ids, record.numbers(fleet, None, None)
+    numbers = fleet.ids, record.compute_numbers(fleet, None, None)
     round.numbers = [*round.numbers, numbers]
 
 

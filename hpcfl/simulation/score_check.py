@@ -19,7 +19,7 @@ CLIENTS, SAMPLES, SPARE = 3, 8, 2
 
 
 @contextmanager
-def trying(name: str, score: Score, function: str) -> Iterator[None]:
+def locate_score_errors(name: str, score: Score, function: str) -> Iterator[None]:
     """Raise an error inside the block as a UserError of a score's function, with its
     place in the user's code.
     """
@@ -60,14 +60,14 @@ def check(name: str, score: Score, classes: int, device: torch.device) -> None:
     """Compute sums, numbers and summary of a made-up block. Raises UserError if one
     fails or is malformed.
     """
-    block = made_up(classes, device)
-    with trying(name, score, "sums"):
+    block = make_block(classes, device)
+    with locate_score_errors(name, score, "sums"):
         check_additive(score, block, checked_sums(score.sums(block)))
     of_clients = {}
-    with trying(name, score, "number"):
-        for number, values in numbers(name, score, block).items():
+    with locate_score_errors(name, score, "number"):
+        for number, values in compute_numbers(name, score, block).items():
             of_clients[number] = checked_numbers(values)
-    with trying(name, score, "summary"):
+    with locate_score_errors(name, score, "summary"):
         summary = score.summary(name, of_clients)
         expected = set(score.described(name)["recorded"].values())
         floats = all(isinstance(number, float) for number in summary.values())
@@ -78,7 +78,7 @@ def check(name: str, score: Score, classes: int, device: torch.device) -> None:
             )
 
 
-def numbers(name: str, score: Score, block: Block) -> dict[str, Tensor]:
+def compute_numbers(name: str, score: Score, block: Block) -> dict[str, Tensor]:
     """Return the numbers that a score records for the clients of a block, by name,
     ``[clients]`` each.
 
@@ -88,7 +88,7 @@ def numbers(name: str, score: Score, block: Block) -> dict[str, Tensor]:
     return score.numbers(name, score.sums(block).double().cpu(), trained)
 
 
-def made_up(classes: int, device: torch.device | str = "cpu") -> Block:
+def make_block(classes: int, device: torch.device | str = "cpu") -> Block:
     """Make a reproducible block of CLIENTS × SAMPLES random logits that are partly
     right.
     """
@@ -109,17 +109,17 @@ def check_additive(score: Score, block: Block, whole: Tensor) -> None:
     whole: the score's sums of the whole block, ``[CLIENTS, width]``.
     """
     everyone, all_samples = slice(None), slice(None)
-    first_half = score.sums(part(block, everyone, slice(2)))
-    second_half = score.sums(part(block, everyone, slice(2, SAMPLES)))
+    first_half = score.sums(select_part(block, everyone, slice(2)))
+    second_half = score.sums(select_part(block, everyone, slice(2, SAMPLES)))
     require_close(
         first_half + second_half,
         whole,
         "those of two blocks do not add up to those of both in one; "
         "they must be sums over samples",
     )
-    counted = score.sums(part(block, everyone, slice(SAMPLES - SPARE)))
+    counted = score.sums(select_part(block, everyone, slice(SAMPLES - SPARE)))
     require_close(counted, whole, "they change with samples that block.mask leaves out")
-    first_client = score.sums(part(block, slice(1), all_samples))
+    first_client = score.sums(select_part(block, slice(1), all_samples))
     require_close(
         first_client, whole[:1], "those of one client depend on the clients beside it"
     )
@@ -134,7 +134,7 @@ def require_close(sums: Tensor, expected: Tensor, complaint: str) -> None:
         raise TypeError(complaint)
 
 
-def part(block: Block, clients: slice, samples: slice) -> Block:
+def select_part(block: Block, clients: slice, samples: slice) -> Block:
     """Return some clients and samples of a block, as a block."""
     logits, labels, mask = (
         tensor[clients, samples] for tensor in (block.logits, block.labels, block.mask)
@@ -148,7 +148,7 @@ def checked_sums(sums: Tensor) -> Tensor:
     """
     if not isinstance(sums, Tensor) or sums.dim() != 2 or len(sums) != CLIENTS:
         raise TypeError(
-            f"it returns {shown(sums)} for {CLIENTS} clients; expected [{CLIENTS}, width]"
+            f"it returns {describe_value(sums)} for {CLIENTS} clients; expected [{CLIENTS}, width]"
         )
     return sums
 
@@ -159,12 +159,12 @@ def checked_numbers(values: Tensor) -> np.ndarray:
     """
     if not isinstance(values, Tensor) or values.shape != (CLIENTS,):
         raise TypeError(
-            f"it returns {shown(values)} for {CLIENTS} clients; expected [{CLIENTS}]"
+            f"it returns {describe_value(values)} for {CLIENTS} clients; expected [{CLIENTS}]"
         )
     return values.double().numpy()
 
 
-def shown(value: object) -> str:
+def describe_value(value: object) -> str:
     """Return a tensor's shape, or another object's type, for a message."""
     if isinstance(value, Tensor):
         return f"a tensor of shape {list(value.shape)}"

@@ -1,7 +1,7 @@
 """Stages of a round, and the two ways in which a round can fail.
 
-A failure on one rank alone is a RankFailure and aborts the job: the other ranks go on
-and would wait for this one for ever. Whatever fails inside a stage fails in this way.
+An error inside a stage on one rank is a RankFailure and aborts the job, because the
+other ranks would wait for this rank for ever.
 
 Diverged clients are known to all ranks alike. Then all ranks raise the same RunFailure
 in the same stage. They leave in order, and the metrics of earlier rounds are kept.
@@ -37,9 +37,9 @@ class Stage:
     """One step of a round.
 
     Attributes:
-        name: tells it from the others of a round.
-        phase: under which its seconds are counted.
-        place: what a failure on this rank says of where it happened.
+        name: unique in a round.
+        phase: the stopwatch phase that counts its seconds.
+        place: the name of the stage in error messages.
         run: does the work; it reads and changes the round.
         collective: whether all ranks meet in it. Then all must play it, in the same
             order.
@@ -92,7 +92,7 @@ def on_this_rank(place: str) -> Iterator[None]:
         # A full disk is not the fault of the line that it stopped.
         line = None if isinstance(error, RunFailure) else user_code.find_line(error)
         where = f"{place}, {line}" if line else place
-        raise RankFailure(where) from (resources.failure(error) or error)
+        raise RankFailure(where) from (resources.explain_full_gpu(error) or error)
 
 
 def describe_clients(clients: np.ndarray) -> str:

@@ -25,7 +25,7 @@ from hpcfl.simulation.prepare import (
     Prepared,
     prepare,
     refuse_other_frozen,
-    take_seat,
+    set_up_process,
 )
 from hpcfl.simulation.round import FINAL_SCORING, FleetType, Round
 from hpcfl.simulation.round_schedule import RoundSchedule
@@ -131,7 +131,7 @@ class RoundReplay:
             UserError: there is no such client, or the state is not stored.
         """
         self._refuse_strangers(clients)
-        take_seat(self.prepared.config, OneProcess())
+        set_up_process(self.prepared.config, OneProcess())
         for start in range(0, len(clients), TOGETHER):
             ids = np.array(clients[start : start + TOGETHER])
             store = self._store(number, ids.tolist())

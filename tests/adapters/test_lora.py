@@ -10,7 +10,7 @@ from torch.nn.functional import cross_entropy
 from hpcfl import adapters
 from hpcfl.adapters import lora
 from hpcfl.clients.execution import BatchedKernel, Work
-from hpcfl.clients.losses import Batch, shared
+from hpcfl.clients.losses import Batch, expand_constants
 from hpcfl.errors import UserError
 from hpcfl.experiment.sections import Adapter
 from hpcfl.models.mlp import MLP
@@ -248,8 +248,8 @@ def test_the_paddings_row_is_trained_in_no_lane():
 
 def test_a_table_of_the_base_is_not_copied_for_every_lane():
     module = held(adapters.adapt(Words(), Adapter(kind="head")))
-    assert list(shared(module, 3)) == ["hidden.weight", "hidden.bias"]
+    assert list(expand_constants(module, 3)) == ["hidden.weight", "hidden.bias"]
     tied = Words()
     tied.hidden.weight = tied.words.weight = nn.Parameter(torch.randn(6, 5))
     tied = held(adapters.adapt(tied, Adapter(kind="head")))
-    assert list(shared(tied, 3)) == ["words.weight", "hidden.bias"]
+    assert list(expand_constants(tied, 3)) == ["words.weight", "hidden.bias"]

@@ -6,9 +6,9 @@ import pytest
 from hpcfl.clients import batch_plan
 from hpcfl.clients.batch_plan import (
     BatchRun,
-    by_length,
     epoch_length,
     fewest_samples,
+    order_by_length,
     plan_epoch,
 )
 from hpcfl.experiment.sections import Training
@@ -62,7 +62,7 @@ def test_each_sample_is_used_once_whatever_a_block_holds(monkeypatch, most):
 
 
 def test_lanes_are_sorted_by_full_batches_and_then_by_the_last_one():
-    assert by_length([3, 8, 9, 5, 8, 0], 4) == [2, 1, 4, 3, 0, 5]
+    assert order_by_length([3, 8, 9, 5, 8, 0], 4) == [2, 1, 4, 3, 0, 5]
 
 
 @pytest.mark.parametrize(

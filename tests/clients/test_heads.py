@@ -92,13 +92,13 @@ def without(fleet):
 @pytest.fixture
 def runs(monkeypatch):
     """How many samples each run of the frozen layers had."""
-    counted, run_once = [], heads.run_once
+    counted, run_once = [], heads.compute_features
 
     def counting(resources, rows, buffers, pools):
         counted.append(sum(map(len, pools)))
         return run_once(resources, rows, buffers, pools)
 
-    monkeypatch.setattr(heads, "run_once", counting)
+    monkeypatch.setattr(heads, "compute_features", counting)
     return counted
 
 
@@ -181,7 +181,7 @@ def test_what_moves_or_varies_below_the_head_runs_each_time(
     fleet.resources.samples.augment = augment
     groups = (params,) if isinstance(params, int) else params
     names = fleet.layout.members(groups)
-    assert not heads.fits(fleet.resources, names, fleet.loss, {})
+    assert not heads.can_use_features(fleet.resources, names, fleet.loss, {})
 
 
 @pytest.mark.parametrize("lanes", [1, "auto"])
@@ -301,7 +301,7 @@ def test_the_features_of_every_model_stand_for_samples(name):
     x = torch.randint(0, 30, (3, *shape)) if options else torch.randn(3, *shape)
     y = torch.tensor([0, 3, 1])
     names = [key for key, _ in module.named_parameters() if key.startswith("head.")]
-    assert heads.stand_for(module, x[:2], names)
+    assert heads.features_suffice(module, x[:2], names)
     tensors = {key: value.detach()[None] for key, value in module.named_parameters()}
     tensors |= {key: value.clone()[None] for key, value in module.named_buffers()}
     features = module.eval().features(x).detach()
@@ -352,4 +352,4 @@ def test_a_failure_decides_nothing(monkeypatch, error):
     module.head = nn.Linear(3, 2)
     monkeypatch.setattr(heads, "_is_head_of_features", fail)
     with pytest.raises(type(error)):
-        heads.stand_for(module, torch.ones(2, 4), ["head.weight"])
+        heads.features_suffice(module, torch.ones(2, 4), ["head.weight"])

@@ -285,7 +285,9 @@ def test_another_model_inside_a_loss_has_its_own_batch_norm(make_fleet, rows_of,
         x, _ = samples.take(samples.train[client])
         found = []
         for buffers in (given, statistics):
-            stacked = fleet.resources.stacked(rows, buffers, torch.tensor([client]))
+            stacked = fleet.resources.stack_models(
+                rows, buffers, torch.tensor([client])
+            )
             module.load_state_dict(
                 {name: tensor[0] for name, tensor in stacked.items()}
             )

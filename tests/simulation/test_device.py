@@ -159,7 +159,9 @@ class Two(OneProcess):
 def test_a_gpu_is_shared_by_those_who_see_the_same_one(gpus, host, number, sharing):
     """Whatever each calls it: under --gpus-per-task every rank has a cuda:0 of its own."""
     gpus("A")
-    found = device.found(torch.device("cuda", 0), Two(host, number), "exact")
+    found = device.share_device_facts(
+        torch.device("cuda", 0), Two(host, number), "exact"
+    )
     assert found.sharing == sharing and found.memory == 80e9 / sharing
     assert found.kinds[1] == "another kind" and found.kinds[0].startswith(
         "NVIDIA H200, CUDA"
@@ -167,9 +169,9 @@ def test_a_gpu_is_shared_by_those_who_see_the_same_one(gpus, host, number, shari
 
 
 def test_cpus_have_no_kind():
-    assert device.found(torch.device("cpu"), OneProcess(), "exact") == device.Device(
-        torch.device("cpu")
-    )
+    assert device.share_device_facts(
+        torch.device("cpu"), OneProcess(), "exact"
+    ) == device.Device(torch.device("cpu"))
 
 
 @pytest.mark.parametrize(

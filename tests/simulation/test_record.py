@@ -24,11 +24,17 @@ def test_healthy_clients_have_finite_messages_state_and_losses(
         "count": torch.zeros(5, 1, dtype=torch.int64),
     }
     uplink = {"model": torch.zeros(5, 3), "mask": torch.ones(5, 3, dtype=torch.bool)}
-    assert record.finite(fleet, uplink).all()
+    assert record.find_finite(fleet, uplink).all()
     uplink["model"][1, 2] = torch.nan
     fleet.state["private"][2, 0] = -torch.inf
     fleet.losses = torch.tensor([0.0, 0, 0, torch.nan, 0])
-    assert record.finite(fleet, uplink).tolist() == [True, False, False, False, True]
+    assert record.find_finite(fleet, uplink).tolist() == [
+        True,
+        False,
+        False,
+        False,
+        True,
+    ]
 
 
 def test_a_clients_numbers_and_their_summary_by_hand(federate):
@@ -225,6 +231,6 @@ def test_a_client_without_samples_has_no_training_loss(make_fleet):
     fleet = make_fleet()
     fleet.counts[1] = 0
     fleet.losses = fleet.data_losses = torch.zeros(5).double()
-    numbers = record.numbers(fleet, {}, torch.ones(5).bool()).values
+    numbers = record.compute_numbers(fleet, {}, torch.ones(5).bool()).values
     for name in ("train_loss", "data_loss"):
         assert np.isnan(numbers[name]).tolist() == [False, True, False, False, False]

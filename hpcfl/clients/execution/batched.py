@@ -25,12 +25,12 @@ from hpcfl.clients.losses import (
     Program,
     Tensors,
     default_prediction,
+    describe_function,
+    expand_constants,
+    function_key,
     gradients_of,
-    identity,
-    in_two,
-    in_words,
     samples_for,
-    shared,
+    stack_data_term,
 )
 from hpcfl.models.random import keyed, random_layers
 from hpcfl.models.replaced import side_by_side
@@ -68,11 +68,11 @@ class BatchedKernel(Kernel):
         variable_names = sorted([*work.variables, *drawn])
         buffers = {name for name, _ in self.module.named_buffers()}
         written = [place for place, name in enumerate(names) if name in buffers]
-        kind = identity(work.loss), work.frozen, len(work.trained)
+        kind = function_key(work.loss), work.frozen, len(work.trained)
         key = (*kind, *names, *variable_names)
         build = partial(self._gradients, work, names, variable_names)
         lanes = len(next(iter(work.tensors.values())))
-        compute = self.prepare(key, build, in_words(work.loss), written, lanes)
+        compute = self.prepare(key, build, describe_function(work.loss), written, lanes)
         return BatchedSession(self, work, compute, names, variable_names, written)
 
     def _gradients(
@@ -102,7 +102,7 @@ class BatchedKernel(Kernel):
         names, variable_names = list(tensors), sorted(variables)
         build = partial(self._prediction, function, names, variable_names)
         given = (*tensors.values(), x, *(variables[name] for name in variable_names))
-        key = ("predict", identity(function), *names, *variable_names)
+        key = ("predict", function_key(function), *names, *variable_names)
         return self.prepare_prediction(key, build)(*given)[0]
 
     def _prediction(
@@ -129,7 +129,9 @@ class BatchedKernel(Kernel):
             return function(model, samples_for(model, x), Lane(**lane))
 
         x, *values = given[len(names) :]
-        named = dict(zip(names, given, strict=False)) | shared(self.module, len(x))
+        named = dict(zip(names, given, strict=False)) | expand_constants(
+            self.module, len(x)
+        )
         swapped = {f"model.{name}": tensor for name, tensor in named.items()}
         lanes = dict(zip(variable_names, values, strict=True))
         with side_by_side():
@@ -226,7 +228,7 @@ class LossProgram(nn.Module):
             lane = Lane(**own)
             if self.loss == CROSS_ENTROPY:
                 return default_prediction(self.model, samples, lane)
-            return in_two(self.loss(self.model, Batch(samples, y), lane), lane)
+            return stack_data_term(self.loss(self.model, Batch(samples, y), lane), lane)
 
 
 class BatchedLoss:
@@ -258,7 +260,7 @@ class BatchedLoss:
         leaves = [tensor.detach().requires_grad_() for tensor in given[: self._trained]]
         frozen = given[self._trained : len(self._names)]
         named = dict(zip(self._names, [*leaves, *frozen], strict=True))
-        named |= shared(self._module, len(x))
+        named |= expand_constants(self._module, len(x))
         lanes = dict(zip(self._variable_names, variables, strict=True))
         swapped = {f"model.{name}": tensor for name, tensor in named.items()}
         with side_by_side():

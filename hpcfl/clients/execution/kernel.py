@@ -20,9 +20,9 @@ from hpcfl.clients.losses import (
     Predict,
     Tensors,
     gradients_of,
-    in_two,
     is_fast_channels_last,
     samples_for,
+    stack_data_term,
     train_mode,
 )
 from hpcfl.models.random import keyed, random_layers
@@ -228,7 +228,7 @@ class SerialSession(Session):
             lane = Lane(**own)
             samples = samples_for(module, batch.x[0])
             loss = self.work.loss(module, Batch(samples, batch.y[0]), lane)
-        values = in_two(loss, lane)
+        values = stack_data_term(loss, lane)
         parts = gradients_of(values[0], self._leaves)
         by_name = {}
         for name, gradient in zip(self.work.trained, parts, strict=True):

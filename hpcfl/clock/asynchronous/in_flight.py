@@ -108,8 +108,8 @@ class InFlight:
 
     def keep_made(self, fleet: Fleet, message: Message) -> None:
         """Keep what a fleet made until its clients arrive."""
-        finite = record.finite(fleet, message)
-        of_fleet = record.numbers(fleet, message, finite)
+        finite = record.find_finite(fleet, message)
+        of_fleet = record.compute_numbers(fleet, message, finite)
         rows: State = {}
         weights = {}
         for name, entry in fields(message).items():

@@ -237,7 +237,7 @@ class Arrivals:
     def numbers(self, own: np.ndarray, observers: Fleet) -> record.OfFleets:
         """Return the numbers of this rank's clients that arrive or are observed."""
         arrived = self.flights.numbers(own)
-        scored = record.numbers(observers, None, None)
+        scored = record.compute_numbers(observers, None, None)
         both = np.isin(observers.ids, own)
         if both.any():
             # what a client computed to be scored counts beside its training

@@ -18,7 +18,7 @@ from hpcfl.communication.agreement import agreed
 from hpcfl.communication.communicator import Communicator
 from hpcfl.communication.message import Field, Inbox, Message, Mixture, Pool, fields
 from hpcfl.errors import UserError, is_shortage
-from hpcfl.simulation.dry_round import brief_fleet, shrink, watch_two
+from hpcfl.simulation.dry_round import brief_fleet, record_two_rounds, shrink
 from hpcfl.simulation.prepare import Prepared
 
 AWAY = 0.01  # by which the models of a trial differ in every number
@@ -44,7 +44,7 @@ def refuse(prepared: Prepared) -> None:
     """
     method = prepared.method
     reasons = [method.only_synchronous]
-    for round in watch_two(prepared):
+    for round in record_two_rounds(prepared):
         reasons.append(needs_a_round(round.sent, round.returned))
     for reason in reasons:
         if reason:

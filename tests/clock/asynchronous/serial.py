@@ -76,9 +76,9 @@ def _trained(prepared: Prepared, job: Job, message: dict[str, Any]) -> Result:
     if job.share != 1:
         fleet.pace = np.array([job.share])
     returned = prepared.method.update(fleet, dict(message))
-    finite = record.finite(fleet, returned)
+    finite = record.find_finite(fleet, returned)
     assert finite.all()
-    of_fleet = record.numbers(fleet, returned, finite).values
+    of_fleet = record.compute_numbers(fleet, returned, finite).values
     return Result(
         {name: mean.tensor.clone() for name, mean in returned.items()},
         {name: float(mean.weights) for name, mean in returned.items()},
