@@ -104,7 +104,10 @@ def test_a_shared_model_is_scored_once_for_all(spiral, monkeypatch):
     monkeypatch.setattr(
         scoring,
         "score",
-        lambda **given: (counted.append(len(given["pools"])), real(**given))[1],
+        lambda blocks, clients, *given: (
+            counted.append(clients),
+            real(blocks, clients, *given),
+        )[1],
     )
     _, values = spiral("fedavg")
     assert counted == [
