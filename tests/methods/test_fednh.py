@@ -118,3 +118,8 @@ def test_prototypes_are_of_augmented_samples(make_fleet, monkeypatch):
     )
     fleet.class_means(fleet.setup.initial(), normalised_features)
     assert varied == [("class means", 1, client) for client in range(5)]
+
+
+def test_at_rho_one_prototypes_stay(federate):
+    moved, initial = prototypes(federate({"name": "fednh", "rho": 1.0}, rounds=1))
+    assert torch.equal(moved, initial)

@@ -167,3 +167,11 @@ def test_what_goes_up_is_the_start_minus_the_end(make_fleet, rows_of):
     start, end = rows_of(fleet), rows_of(fleet, 2)
     sent = method().upload(fleet, {"model": start}, end)["change"]
     assert torch.equal(sent, start - end)
+
+
+def test_a_step_is_the_first_batch_of_a_fresh_shuffle(federate):
+    """Of samples that fill one mini-batch two steps are two epochs."""
+    counts, keys = [[4, 0, 0, 0], [0, 4, 0, 0]], {"name": "pfedhn", **SMALL}
+    played = federate({**keys, "inner_steps": 2}, counts, rounds=1)
+    longer = federate(keys, counts, rounds=1, training={"epochs": 2})
+    assert played.digest == longer.digest

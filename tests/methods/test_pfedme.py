@@ -79,3 +79,15 @@ def test_warns_of_a_step_that_overshoots(federate):
 def test_refuses_inner_steps_that_diverge(federate):
     with pytest.raises(UserError, match=r"personal_lr · lam = 3 must be below 2"):
         federate({"name": "pfedme", "personal_lr": 0.2})
+
+
+def test_without_a_pull_the_shared_model_never_moves(federate):
+    played = federate({"name": "pfedme", "lam": 0.0}, rounds=1)
+    assert torch.equal(played.server["model"], played.prepared.setup.initial())
+    assert (played.clients["personal"] != played.server["model"]).any(dim=1).all()
+
+
+def test_a_pull_of_one_over_the_rate_makes_both_models_one(federate):
+    tied = {"name": "pfedme", "lam": 10.0}
+    played = federate(tied, [[6, 3, 2, 1]], rounds=1, training={"lr": 0.1})
+    assert torch.equal(played.server["model"], played.clients["personal"][0])
