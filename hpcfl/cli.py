@@ -29,7 +29,11 @@ PATH = click.Path(path_type=Path)
 FILE = click.argument("file", type=PATH)
 FOLDER = click.argument("folder", type=PATH)
 FOLDERS = click.argument(
-    "folders", nargs=-1, required=True, metavar="FOLDER…", type=PATH
+    "folders",
+    nargs=-1,
+    required=True,
+    metavar="FOLDER…",
+    type=PATH,
 )
 OVERRIDES = click.option(
     "--set",
@@ -270,7 +274,11 @@ def tune(
 @printing
 @on_server
 def show(
-    folder: Path, as_json: bool, bibtex: bool, time_to: float | None, explain: bool
+    folder: Path,
+    as_json: bool,
+    bibtex: bool,
+    time_to: float | None,
+    explain: bool,
 ) -> None:
     """Show what came out of the run or sweep in FOLDER, also while it is running."""
     from hpcfl.report import citation, tables

@@ -214,7 +214,11 @@ class Fleet:
         """
         draws = [
             randomness.generator(
-                self.setup.seed, "uniform", purpose, round, client
+                self.setup.seed,
+                "uniform",
+                purpose,
+                round,
+                client,
             ).random(shape)
             for round, client in self._keys
         ]
@@ -553,7 +557,11 @@ class Fleet:
         for label in np.unique(labels):
             of_class = pool[labels == label]
             random = randomness.generator(
-                self.setup.seed, "class draws", round, client, int(label)
+                self.setup.seed,
+                "class draws",
+                round,
+                client,
+                int(label),
             )
             drawn += [
                 of_class[random.permutation(len(of_class))[:size]] for _ in range(times)

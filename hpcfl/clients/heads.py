@@ -114,7 +114,12 @@ def can_use_features(
 
 
 def reads_features_alone(
-    module: nn.Module, head: nn.Module, x: Tensor, y: Tensor, loss: Loss, lane: Lane
+    module: nn.Module,
+    head: nn.Module,
+    x: Tensor,
+    y: Tensor,
+    loss: Loss,
+    lane: Lane,
 ) -> bool:
     """Return whether a loss can be computed from features and the layers above them.
 

@@ -279,7 +279,11 @@ class Resources:
         def run(chunk: list[int]) -> list[Tensor]:
             blocks: list[list[Tensor]] = [[] for _ in chunk]
             for lanes, output, *_ in self.run_chunk(
-                chunk, rows, buffers, pools, function
+                chunk,
+                rows,
+                buffers,
+                pools,
+                function,
             ):
                 for lane, of_lane in zip(lanes, output, strict=True):
                     blocks[lane].append(of_lane)

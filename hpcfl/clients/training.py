@@ -79,7 +79,11 @@ class Task:
         return whole_epochs.add(1).clamp(max=self.epochs)
 
     def pool(
-        self, seed: int, round: int, client: int, samples: np.ndarray
+        self,
+        seed: int,
+        round: int,
+        client: int,
+        samples: np.ndarray,
     ) -> np.ndarray:
         """Select the samples of a client's ``samples`` [n_i] that it trains on: all, or
         a random share for the phase.
@@ -88,7 +92,12 @@ class Task:
             return samples
         count = pool_size(len(samples), self.share)
         order = randomness.permutation(
-            len(samples), seed, "subset", self.phase, round, client
+            len(samples),
+            seed,
+            "subset",
+            self.phase,
+            round,
+            client,
         )
         chosen: np.ndarray = samples[np.sort(order[:count])]
         return chosen
@@ -115,7 +124,11 @@ class Trained:
     sample_gradients: np.ndarray
 
     def keep_variables(
-        self, names: set[str], trained: Tensors, before: Tensors, lanes: Tensor
+        self,
+        names: set[str],
+        trained: Tensors,
+        before: Tensors,
+        lanes: Tensor,
     ) -> None:
         """Keep the variables of some lanes that steps have assigned.
 
@@ -235,7 +248,11 @@ def _can_compute_features_once(
     if task.frozen == "training" and resources.buffers.width:
         return False  # what batch norm makes of a sample depends on its mini-batch
     return heads.can_use_features(
-        resources, task.names, task.loss, variables, task.frozen
+        resources,
+        task.names,
+        task.loss,
+        variables,
+        task.frozen,
     )
 
 

@@ -114,7 +114,11 @@ class Markov(Availability):
         if not self._is_on_first(client):
             means.reverse()
         uniforms = 1 - randomness.uniform(
-            self._seed, "period", client, skip=block * BLOCK, count=BLOCK
+            self._seed,
+            "period",
+            client,
+            skip=block * BLOCK,
+            count=BLOCK,
         )
         lengths = exact.exponentials(uniforms, means * (BLOCK // 2))
         changes = np.cumsum(np.maximum(lengths, 1)) + self._begins[client][block]

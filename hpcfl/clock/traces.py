@@ -138,7 +138,11 @@ def _positive(path: str, name: str, row: dict[str, Any], key: str) -> Decimal:
 
 
 def _times(
-    path: str, name: str, row: dict[str, Any], key: str, ticks: int
+    path: str,
+    name: str,
+    row: dict[str, Any],
+    key: str,
+    ticks: int,
 ) -> list[int]:
     """Return a list of seconds in a client's row, in ticks. Raises UserError."""
     numbers = row.get(key)

@@ -241,7 +241,13 @@ def _of_cell(
     command = batch.experiment(sys.executable, frozen, out)
     text = json.dumps(cell.config.resolved(), indent=1)
     return _job(
-        profile, submissions, cell.name, cell.config, out, command, {frozen: text}
+        profile,
+        submissions,
+        cell.name,
+        cell.config,
+        out,
+        command,
+        {frozen: text},
     )
 
 

@@ -35,7 +35,11 @@ def export(
             f"{folder}: is a sweep; export one of its runs, such as {run.folder}"
         )
     chosen = _chosen(
-        models=run.models, clients=clients, of_server=of_server, moment=moment, at=at
+        models=run.models,
+        clients=clients,
+        of_server=of_server,
+        moment=moment,
+        at=at,
     )
     for line in write(run.models, chosen, out, adapters):
         print(plain(line))

@@ -112,7 +112,11 @@ def run(
             with agreed(communicator):
                 if claim is not None:
                     metrics = _metrics_writer(
-                        claim, communicator, prepared, schedule, restored
+                        claim,
+                        communicator,
+                        prepared,
+                        schedule,
+                        restored,
                     )
             federation = _federation(
                 communicator=communicator,

@@ -241,7 +241,11 @@ class Player:
         self.say(f"{cell.name}: {place}: {cell.candidate.description}")
         folder = self.folder / tune_folder.SEARCH / cell.name
         after = self.played(
-            cell=cell, folder=folder, rounds=rounds, before=before, since=played
+            cell=cell,
+            folder=folder,
+            rounds=rounds,
+            before=before,
+            since=played,
         )
         self.keep(cell, name_step(number), after)
 
@@ -257,12 +261,21 @@ class Player:
         every = self.tuning.config(cell.candidate, cell.seed, 1).evaluation.every
         rounds = min(self.tuning.most, halving.measured_rounds(every))
         nothing = Result(
-            rounds=0, whole=rounds, gradients=0, score=None, rank=None, failure=None
+            rounds=0,
+            whole=rounds,
+            gradients=0,
+            score=None,
+            rank=None,
+            failure=None,
         )
         sweep = tune_folder.MEASURED if self.plays_whole(cell) else tune_folder.SEARCH
         folder = self.folder / sweep / cell.name
         after = self.played(
-            cell=cell, folder=folder, rounds=rounds, before=nothing, since=0
+            cell=cell,
+            folder=folder,
+            rounds=rounds,
+            before=nothing,
+            since=0,
         )
         self.keep(cell, COST, after)
         return after
@@ -304,7 +317,12 @@ class Player:
         return self.tuning.plays_whole(candidate.method)
 
     def played(
-        self, cell: Cell, folder: Path, rounds: int, before: Result, since: int
+        self,
+        cell: Cell,
+        folder: Path,
+        rounds: int,
+        before: Result,
+        since: int,
     ) -> Result:
         """Play a run up to ``rounds`` rounds and return its result. Collective call.
 
@@ -334,12 +352,21 @@ class Player:
         every = experiment.evaluation.every
         return self.share_result(
             lambda: self.judged(
-                folder=folder, rounds=rounds, before=before, since=since, every=every
+                folder=folder,
+                rounds=rounds,
+                before=before,
+                since=since,
+                every=every,
             )
         )
 
     def judged(
-        self, folder: Path, rounds: int, before: Result, since: int, every: int
+        self,
+        folder: Path,
+        rounds: int,
+        before: Result,
+        since: int,
+        every: int,
     ) -> Result:
         """Read the result of a played run from its folder. On rank 0."""
         played = loading.load_run(folder)
@@ -353,7 +380,11 @@ class Player:
         whole = before["whole"]
         if not since and before["rounds"] == 0:
             whole = halving.rounds_within(
-                self.tuning.section.budget, of_rounds, final, every, self.tuning.most
+                self.tuning.section.budget,
+                of_rounds,
+                final,
+                every,
+                self.tuning.most,
             )
         more = sum(of_rounds[since:]) + final if rounds > since else 0
         value = metric_values.value(played, metric_values.VALIDATION, "tail").value

@@ -97,7 +97,11 @@ class Communicator(Process, ABC):
 
     @abstractmethod
     def bcast_row(
-        self, row: Array | None, width: int, dtype: Any, empty: Empty = np.empty
+        self,
+        row: Array | None,
+        width: int,
+        dtype: Any,
+        empty: Empty = np.empty,
     ) -> Array:
         """Return rank 0's array [width] on every rank. Collective.
 
@@ -199,7 +203,11 @@ class OneProcess(Communicator):
         return number
 
     def bcast_row(
-        self, row: Array | None, width: int, dtype: Any, empty: Empty = np.empty
+        self,
+        row: Array | None,
+        width: int,
+        dtype: Any,
+        empty: Empty = np.empty,
     ) -> Array:
         assert row is not None
         return row

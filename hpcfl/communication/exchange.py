@@ -136,7 +136,11 @@ def send(
                 communicator.bcast_row(arrays.get(name), width, dtype, empty)
                 if shared
                 else communicator.scatter_rows(
-                    arrays.get(name), owner, width, dtype, empty
+                    arrays.get(name),
+                    owner,
+                    width,
+                    dtype,
+                    empty,
                 )
             )
             arrived[name] = mixing.move_to_device(torch.as_tensor(received), device)

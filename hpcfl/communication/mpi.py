@@ -121,7 +121,11 @@ class World(Communicator):
         return highest
 
     def bcast_row(
-        self, row: Array | None, width: int, dtype: Any, empty: Empty = np.empty
+        self,
+        row: Array | None,
+        width: int,
+        dtype: Any,
+        empty: Empty = np.empty,
     ) -> Array:
         row = empty(width, dtype) if row is None else row
         step = max(1, BLOCK_BYTES // row.itemsize)
@@ -198,7 +202,11 @@ class World(Communicator):
         return values if self.is_server else None
 
     def _move_row_by_row(
-        self, all_rows: Array | None, mine: Array, owner: Array, gathers: bool
+        self,
+        all_rows: Array | None,
+        mine: Array,
+        owner: Array,
+        gathers: bool,
     ) -> None:
         """Exchange the first row of every rank, then the second, and so on.
 

@@ -185,7 +185,11 @@ def _make(
                 f"{scheme.clients} clients share {len(labels)} samples"
             )
     mistake = split_file.describe_mistake(
-        draw.train, draw.test, len(labels), repeats=True, shares=True
+        draw.train,
+        draw.test,
+        len(labels),
+        repeats=True,
+        shares=True,
     )
     if mistake:
         raise UserError(

@@ -122,7 +122,11 @@ class Shifts:
         return self.changes[int(np.searchsorted(self.changes, round, "right")) - 1]
 
     def versions(
-        self, part: str, client: int, numbers: np.ndarray, round: int
+        self,
+        part: str,
+        client: int,
+        numbers: np.ndarray,
+        round: int,
     ) -> np.ndarray:
         """Return the versions of samples that a client has in a round, int64 [n].
 
@@ -189,7 +193,11 @@ class Shifts:
         return labels
 
     def counts(
-        self, part: Part, held: Sequence[np.ndarray], classes: int, round: int
+        self,
+        part: Part,
+        held: Sequence[np.ndarray],
+        classes: int,
+        round: int,
     ) -> np.ndarray:
         """Count samples per client and class as clients know them in a round, int64
         [clients, classes].

@@ -103,7 +103,11 @@ class ServerModel(Blending):
         return {"model": Mean(trained, self.shares(fleet))}
 
     def other_models(
-        self, fleet: Fleet, inbox: Inbox, rows: Tensor, trained: bool
+        self,
+        fleet: Fleet,
+        inbox: Inbox,
+        rows: Tensor,
+        trained: bool,
     ) -> dict[str, ClientModel]:
         """Return ``global``, the received model, before training if all clients
         received the same.

@@ -74,7 +74,11 @@ class SharedBody(ServerModel):
         return self.under_initial_head(fleet.layout, inbox)
 
     def other_models(
-        self, fleet: Fleet, inbox: Inbox, rows: Tensor, trained: bool
+        self,
+        fleet: Fleet,
+        inbox: Inbox,
+        rows: Tensor,
+        trained: bool,
     ) -> dict[str, ClientModel]:
         if trained:
             return {}

@@ -83,7 +83,11 @@ class APFL(ServerModel):
         return trained
 
     def client_model(
-        self, fleet: Fleet, inbox: Inbox, rows: Tensor, trained: bool
+        self,
+        fleet: Fleet,
+        inbox: Inbox,
+        rows: Tensor,
+        trained: bool,
     ) -> ClientModel:
         personal = fleet.state["personal"]
         mixed = torch.lerp(fleet.rows(rows), personal, fleet.state["alpha"])

@@ -107,7 +107,11 @@ class Apple(Method):
         return cores
 
     def client_model(
-        self, fleet: Fleet, inbox: Inbox, rows: Tensor, trained: bool
+        self,
+        fleet: Fleet,
+        inbox: Inbox,
+        rows: Tensor,
+        trained: bool,
     ) -> ClientModel:
         relations = fleet.state["relations"]
         cores = inbox["cores"].rows

@@ -337,7 +337,11 @@ class Method(MethodSection, ABC):
     # Scoring
 
     def client_model(
-        self, fleet: Fleet, inbox: Inbox, rows: Tensor, trained: bool
+        self,
+        fleet: Fleet,
+        inbox: Inbox,
+        rows: Tensor,
+        trained: bool,
     ) -> ClientModel:
         """Return THE model that each client would use now, which is scored as ``pre`` or
         ``post``.
@@ -355,7 +359,11 @@ class Method(MethodSection, ABC):
         return ClientModel(rows)
 
     def other_models(
-        self, fleet: Fleet, inbox: Inbox, rows: Tensor, trained: bool
+        self,
+        fleet: Fleet,
+        inbox: Inbox,
+        rows: Tensor,
+        trained: bool,
     ) -> dict[str, ClientModel]:
         """Return further models to score, by the name of their column; arguments as for
         ``client_model``.
@@ -380,7 +388,11 @@ class Method(MethodSection, ABC):
         return None
 
     def score(
-        self, fleet: Fleet, inbox: Inbox, rows: Tensor, trained: bool = False
+        self,
+        fleet: Fleet,
+        inbox: Inbox,
+        rows: Tensor,
+        trained: bool = False,
     ) -> None:
         """Score ``client_model`` as ``pre``, or as ``post`` if ``trained``, and
         ``other_models``; arguments as for ``client_model``.

@@ -106,12 +106,20 @@ class CReFF(ServerModel):
         return {**inbox, "rebalanced": rebalanced}
 
     def client_model(
-        self, fleet: Fleet, inbox: Inbox, rows: Tensor, trained: bool
+        self,
+        fleet: Fleet,
+        inbox: Inbox,
+        rows: Tensor,
+        trained: bool,
     ) -> ClientModel:
         return ClientModel(rows if trained else inbox["rebalanced"])
 
     def other_models(
-        self, fleet: Fleet, inbox: Inbox, rows: Tensor, trained: bool
+        self,
+        fleet: Fleet,
+        inbox: Inbox,
+        rows: Tensor,
+        trained: bool,
     ) -> dict[str, ClientModel]:
         return {} if trained else {"global": ClientModel(inbox["rebalanced"])}
 
@@ -167,7 +175,11 @@ class CReFF(ServerModel):
 
 
 def mismatch(
-    features: Tensor, labels: Tensor, classes: int, head: Tensor, wanted: Tensor
+    features: Tensor,
+    labels: Tensor,
+    classes: int,
+    head: Tensor,
+    wanted: Tensor,
 ) -> Tensor:
     """Return Σ_c Σ_rows 1 − cos between gradients of ``head`` [P_h] on ``features`` and
     those ``wanted``.

@@ -83,7 +83,11 @@ class Ditto(FedAvg):
         return trained
 
     def client_model(
-        self, fleet: Fleet, inbox: Inbox, rows: Tensor, trained: bool
+        self,
+        fleet: Fleet,
+        inbox: Inbox,
+        rows: Tensor,
+        trained: bool,
     ) -> ClientModel:
         return ClientModel(fleet.state["personal"], model="personal")
 

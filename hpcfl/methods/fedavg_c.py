@@ -53,7 +53,11 @@ class FedAvgC(FedAvg):
         return self.tuned(fleet, start, inbox) if self.tuned_upload else start
 
     def client_model(
-        self, fleet: Fleet, inbox: Inbox, rows: Tensor, trained: bool
+        self,
+        fleet: Fleet,
+        inbox: Inbox,
+        rows: Tensor,
+        trained: bool,
     ) -> ClientModel:
         return ClientModel(
             rows if trained or self.tuned_upload else self.tuned(fleet, rows, inbox)

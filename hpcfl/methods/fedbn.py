@@ -61,7 +61,11 @@ class FedBN(ServerModel):
         return rows.index_copy(1, columns, fleet.state["norm"])
 
     def other_models(
-        self, fleet: Fleet, inbox: Inbox, rows: Tensor, trained: bool
+        self,
+        fleet: Fleet,
+        inbox: Inbox,
+        rows: Tensor,
+        trained: bool,
     ) -> dict[str, ClientModel]:
         return {} if trained else {"global": ClientModel(inbox["model"])}
 

@@ -122,7 +122,11 @@ class FedCP(PrivatePart):
         return super().upload(fleet, inbox, sent)
 
     def client_model(
-        self, fleet: Fleet, inbox: Inbox, rows: Tensor, trained: bool
+        self,
+        fleet: Fleet,
+        inbox: Inbox,
+        rows: Tensor,
+        trained: bool,
     ) -> ClientModel:
         def both(model: nn.Module, x: Tensor, lane: Any) -> Tensor:
             return separated(model, parts(model).features(x), lane.context)

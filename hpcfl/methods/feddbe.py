@@ -130,7 +130,11 @@ class FedDBE(PrivatePart):
         super().aggregate(server, cohort, uplink)
 
     def client_model(
-        self, fleet: Fleet, inbox: Inbox, rows: Tensor, trained: bool
+        self,
+        fleet: Fleet,
+        inbox: Inbox,
+        rows: Tensor,
+        trained: bool,
     ) -> ClientModel:
         return ClientModel(rows, biased)
 

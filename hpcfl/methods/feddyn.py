@@ -121,7 +121,11 @@ class FedDyn(ServerModel):
         server["model"] = average + server["drift"]
 
     def other_models(
-        self, fleet: Fleet, inbox: Inbox, rows: Tensor, trained: bool
+        self,
+        fleet: Fleet,
+        inbox: Inbox,
+        rows: Tensor,
+        trained: bool,
     ) -> dict[str, ClientModel]:
         models = super().other_models(fleet, inbox, rows, trained)
         if not trained:

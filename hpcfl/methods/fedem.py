@@ -125,7 +125,11 @@ class FedEM(ServerModel):
         return torch.where(samples > 0, mean, mixture)
 
     def client_model(
-        self, fleet: Fleet, inbox: Inbox, rows: Tensor, trained: bool
+        self,
+        fleet: Fleet,
+        inbox: Inbox,
+        rows: Tensor,
+        trained: bool,
     ) -> ClientModel:
         return ClientModel(rows, mixed, {"mixture": fleet.state["mixture"]})
 

@@ -93,7 +93,11 @@ class FedNH(Method):
         return model
 
     def other_models(
-        self, fleet: Fleet, inbox: Inbox, rows: Tensor, trained: bool
+        self,
+        fleet: Fleet,
+        inbox: Inbox,
+        rows: Tensor,
+        trained: bool,
     ) -> dict[str, ClientModel]:
         return {} if trained else {"global": ClientModel(rows)}
 

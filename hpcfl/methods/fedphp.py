@@ -152,12 +152,20 @@ class FedPHP(FedAvg):
         return (self.mu * fleet.state["count"][:, 0] / expected).clamp(0, self.mu)
 
     def client_model(
-        self, fleet: Fleet, inbox: Inbox, rows: Tensor, trained: bool
+        self,
+        fleet: Fleet,
+        inbox: Inbox,
+        rows: Tensor,
+        trained: bool,
     ) -> ClientModel:
         return ClientModel(fleet.state["inherited"], model="inherited")
 
     def other_models(
-        self, fleet: Fleet, inbox: Inbox, rows: Tensor, trained: bool
+        self,
+        fleet: Fleet,
+        inbox: Inbox,
+        rows: Tensor,
+        trained: bool,
     ) -> dict[str, ClientModel]:
         return (
             {"trained": ClientModel(rows)}

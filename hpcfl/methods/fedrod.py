@@ -101,7 +101,11 @@ class FedRoD(PrivatePart):
         return self.residual(model, parts(model).features(batch.x), batch.y, lane)
 
     def generic(
-        self, model: nn.Module, features: Tensor, y: Tensor, lane: Any
+        self,
+        model: nn.Module,
+        features: Tensor,
+        y: Tensor,
+        lane: Any,
     ) -> Tensor:
         """Return loss (i) on ``features`` [batch, d]: cross-entropy balanced by the
         client's distribution.
@@ -111,7 +115,11 @@ class FedRoD(PrivatePart):
         )
 
     def residual(
-        self, model: nn.Module, features: Tensor, y: Tensor, lane: Any
+        self,
+        model: nn.Module,
+        features: Tensor,
+        y: Tensor,
+        lane: Any,
     ) -> Tensor:
         """Return loss (ii): cross-entropy of both heads' sum, with features and generic
         logits constant.
@@ -154,7 +162,11 @@ class FedRoD(PrivatePart):
         return trained
 
     def client_model(
-        self, fleet: Fleet, inbox: Inbox, rows: Tensor, trained: bool
+        self,
+        fleet: Fleet,
+        inbox: Inbox,
+        rows: Tensor,
+        trained: bool,
     ) -> ClientModel:
         def both(model: nn.Module, x: Tensor, lane: Any) -> Tensor:
             features = parts(model).features(x)
@@ -165,7 +177,11 @@ class FedRoD(PrivatePart):
         )
 
     def other_models(
-        self, fleet: Fleet, inbox: Inbox, rows: Tensor, trained: bool
+        self,
+        fleet: Fleet,
+        inbox: Inbox,
+        rows: Tensor,
+        trained: bool,
     ) -> dict[str, ClientModel]:
         return (
             {}

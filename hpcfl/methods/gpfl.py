@@ -146,13 +146,21 @@ class GPFL(PrivatePart):
         return {**super().loss_variables(fleet, inbox), **own}
 
     def client_model(
-        self, fleet: Fleet, inbox: Inbox, rows: Tensor, trained: bool
+        self,
+        fleet: Fleet,
+        inbox: Inbox,
+        rows: Tensor,
+        trained: bool,
     ) -> ClientModel:
         context = {"personal_context": inbox["personal_context"]}
         return ClientModel(rows, by_personal_view, context)
 
     def other_models(
-        self, fleet: Fleet, inbox: Inbox, rows: Tensor, trained: bool
+        self,
+        fleet: Fleet,
+        inbox: Inbox,
+        rows: Tensor,
+        trained: bool,
     ) -> dict[str, ClientModel]:
         if trained:
             return {}

@@ -71,7 +71,11 @@ class KNNPer(FedAvg):
         return model
 
     def client_model(
-        self, fleet: Fleet, inbox: Inbox, rows: Tensor, trained: bool
+        self,
+        fleet: Fleet,
+        inbox: Inbox,
+        rows: Tensor,
+        trained: bool,
     ) -> ClientModel:
         if self.share == 0:
             return ClientModel(rows)
@@ -139,7 +143,11 @@ class KNNPer(FedAvg):
         return histogram / weights.sum(dim=1, keepdim=True)
 
     def tuned(
-        self, features: Tensor, labels: Tensor, held: Tensor, logits: Tensor
+        self,
+        features: Tensor,
+        labels: Tensor,
+        held: Tensor,
+        logits: Tensor,
     ) -> float:
         """Return the λ of one client from its store: [S, d], [S], bool [S], logits [S,
         K].

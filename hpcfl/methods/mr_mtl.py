@@ -50,7 +50,11 @@ class MRMTL(Anchored):
         return {"anchor": server["model"]}
 
     def other_models(
-        self, fleet: Fleet, inbox: Inbox, rows: Tensor, trained: bool
+        self,
+        fleet: Fleet,
+        inbox: Inbox,
+        rows: Tensor,
+        trained: bool,
     ) -> dict[str, ClientModel]:
         return {} if trained else {"global": ClientModel(inbox["anchor"])}
 

@@ -155,7 +155,11 @@ class PartialFed(FedAvg):
         return torch.where(keeps > 0, fleet.state["model"], shared)
 
     def client_model(
-        self, fleet: Fleet, inbox: Inbox, rows: Tensor, trained: bool
+        self,
+        fleet: Fleet,
+        inbox: Inbox,
+        rows: Tensor,
+        trained: bool,
     ) -> ClientModel:
         if not self.adaptive(fleet):
             return ClientModel(rows)
@@ -187,7 +191,11 @@ def mix(layout: Layout, choice: Tensor, shared: Tensor, own: Tensor) -> Tensor:
 
 
 def slopes(
-    layout: Layout, choice: Tensor, gradient: Tensor, shared: Tensor, own: Tensor
+    layout: Layout,
+    choice: Tensor,
+    gradient: Tensor,
+    shared: Tensor,
+    own: Tensor,
 ) -> Tensor:
     """Return T·∂f/∂a [a, L, 2] from the ``gradient`` ∂f/∂θ̂ [a, P], through θ̂ and the
     softmax.

@@ -95,7 +95,11 @@ class PerFedAvg(FedAvg):
         return change * length / (2 * shift)
 
     def client_model(
-        self, fleet: Fleet, inbox: Inbox, rows: Tensor, trained: bool
+        self,
+        fleet: Fleet,
+        inbox: Inbox,
+        rows: Tensor,
+        trained: bool,
     ) -> ClientModel:
         return ClientModel(rows if trained else self.adapted(fleet, rows))
 

@@ -123,7 +123,11 @@ class PFedMe(ServerModel):
         server["model"] = torch.lerp(old, server["model"], self.beta)
 
     def client_model(
-        self, fleet: Fleet, inbox: Inbox, rows: Tensor, trained: bool
+        self,
+        fleet: Fleet,
+        inbox: Inbox,
+        rows: Tensor,
+        trained: bool,
     ) -> ClientModel:
         return ClientModel(fleet.state["personal"])
 

@@ -97,7 +97,11 @@ class PFedSim(ServerModel):
         return torch.cat([inbox["body"], inbox["head"]], dim=1)
 
     def other_models(
-        self, fleet: Fleet, inbox: Inbox, rows: Tensor, trained: bool
+        self,
+        fleet: Fleet,
+        inbox: Inbox,
+        rows: Tensor,
+        trained: bool,
     ) -> dict[str, ClientModel]:
         return {}
 

@@ -148,7 +148,11 @@ class MultiheadAttention(RandomLayer, nn.MultiheadAttention):
         return parts
 
     def _mask(
-        self, q: Tensor, k: Tensor, padding: Tensor | None, attention: Tensor | None
+        self,
+        q: Tensor,
+        k: Tensor,
+        padding: Tensor | None,
+        attention: Tensor | None,
     ) -> Tensor | None:
         """Return the sum of both masks for scores [batch, heads, tokens of q, tokens of
         k].
@@ -199,7 +203,11 @@ class TransformerEncoderLayer(nn.TransformerEncoderLayer):
         return result
 
     def _attended(
-        self, x: Tensor, mask: Tensor | None, padding: Tensor | None, is_causal: bool
+        self,
+        x: Tensor,
+        mask: Tensor | None,
+        padding: Tensor | None,
+        is_causal: bool,
     ) -> Tensor:
         """Return the attention of a sequence to itself, after its dropout."""
         result, _ = self.self_attn(x, x, x, padding, False, mask, is_causal=is_causal)

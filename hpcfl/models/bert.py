@@ -117,7 +117,13 @@ class Bert(Transformer):
         refuse_large("bert", vectors, width, depth, width, hidden)
         self.padding = padding
         self.embeddings = Embeddings(
-            tokens, positions, types, width, dropout, norm_eps, first_position
+            tokens,
+            positions,
+            types,
+            width,
+            dropout,
+            norm_eps,
+            first_position,
         )
 
         self.add_blocks(

@@ -19,7 +19,11 @@ class CosineHead(nn.Linear):
     """
 
     def __init__(
-        self, features: int, classes: int, scale: float, rows: Rows = "orthonormal"
+        self,
+        features: int,
+        classes: int,
+        scale: float,
+        rows: Rows = "orthonormal",
     ):
         """Initialise the rows by ``rows`` and the scale by ``scale``."""
         super().__init__(features, classes, bias=False)

@@ -89,7 +89,12 @@ class SelfAttention(nn.Module):
     """
 
     def __init__(
-        self, width: int, heads: int, head_width: int, dropout: float, bias: bool
+        self,
+        width: int,
+        heads: int,
+        head_width: int,
+        dropout: float,
+        bias: bool,
     ):
         super().__init__()
         self.heads = heads
@@ -144,7 +149,11 @@ class Block(nn.Module):
         self.norm_first, self.activation = norm_first, activation
         self.norm1 = nn.LayerNorm(width, norm_eps)
         self.attention = SelfAttention(
-            width, heads, head_width, attention_dropout, bias
+            width,
+            heads,
+            head_width,
+            attention_dropout,
+            bias,
         )
         self.norm2 = nn.LayerNorm(width, norm_eps)
         self.linear1 = nn.Linear(width, hidden)
@@ -236,7 +245,12 @@ class Transformer(nn.Module):
 
 
 def refuse_large(
-    name: str, tokens: int, width: int, depth: int, inner: int, hidden: int
+    name: str,
+    tokens: int,
+    width: int,
+    depth: int,
+    inner: int,
+    hidden: int,
 ) -> None:
     """Raise UserError for a transformer with too many parameters, before it is made.
 

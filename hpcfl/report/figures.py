@@ -133,7 +133,11 @@ def draw_moments(runs: list[Run], sheet: Sheet) -> "Figure":
         drawn.append(of_column.assign(panel=panel + title))
     unit = f" ({measure.unit})" if measure.unit else ""
     return curves.draw(
-        sheet, pandas.concat(drawn), measure, "rounds", f"test {measure.score}{unit}"
+        sheet,
+        pandas.concat(drawn),
+        measure,
+        "rounds",
+        f"test {measure.score}{unit}",
     )
 
 

@@ -88,7 +88,12 @@ def draw(
                 low, high = line["mean"] - line["std"], line["mean"] + line["std"]
                 opacity = 0.15 if most <= MANY else 0.04
                 place.fill_between(
-                    line["x"], low, high, color=look.color, alpha=opacity, linewidth=0
+                    line["x"],
+                    low,
+                    high,
+                    color=look.color,
+                    alpha=opacity,
+                    linewidth=0,
                 )
         place.set(title=sheet.title(title), xlabel=xlabel)
         if place.get_subplotspec().is_first_col():  # type: ignore[union-attr]

@@ -185,7 +185,11 @@ def _compare(arranged: Arrangement) -> "tuple[dict[str, pandas.Series], list[str
     for column in arranged.columns:
         try:
             compared = comparison.make_table(
-                arranged, column, Reference(reference), measure, "best"
+                arranged,
+                column,
+                Reference(reference),
+                measure,
+                "best",
             )
         except UserError as error:
             notes.append(f"no interval: {error}")

@@ -178,7 +178,11 @@ class Layout:
         return {
             name: rows[..., start : start + size].view(*lead, *shape)
             for name, start, size, shape in zip(
-                self.names, self.offsets, self.sizes, self.shapes, strict=False
+                self.names,
+                self.offsets,
+                self.sizes,
+                self.shapes,
+                strict=False,
             )
         }
 

@@ -246,7 +246,12 @@ def try_round(prepared: Prepared, lanes: int) -> tuple[BaseException | None, Obs
                 check_score(small, round.reports.numbers.columns)
                 no_clients, newcomers = trained[:0], small.newcomer_ids
                 last = RoundPlan(
-                    rounds + 1, no_clients, trained, True, newcomers, final=True
+                    rounds + 1,
+                    no_clients,
+                    trained,
+                    True,
+                    newcomers,
+                    final=True,
                 )
                 play(Round(last, alone, small, server, brief_fleet), FINAL_SCORING)
     except RankFailure as failure:

@@ -320,7 +320,13 @@ def _prepare(config: Config, process: Process, rank_device: Device) -> Prepared:
         samples=samples,
         scores=scores,
         lanes=_choose_lanes(
-            config, rank_device, model, samples, data.dataset, private, placed
+            config,
+            rank_device,
+            model,
+            samples,
+            data.dataset,
+            private,
+            placed,
         ),
     )
     store, newcomers = _make_stores(config, rank_device, own, private)

@@ -94,7 +94,11 @@ def prepare_data(config: Config, method: Method) -> ClientData:
         from hpcfl.data import shifted  # most experiments have no shift
 
         shifts = shifted.draw(
-            config.shift, dataset, scheme.seed, scheme.clients, newcomers
+            config.shift,
+            dataset,
+            scheme.seed,
+            scheme.clients,
+            newcomers,
         )
     replicas = shifts.replicas if shifts else None
     split = partition.make(scheme, dataset, newcomers, replicas, config.data)

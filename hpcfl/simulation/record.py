@@ -301,7 +301,11 @@ def gather(
             table[rows, names.index(name)] = values
     whole = communicator.gather_rows(table, owner)
     return Gathered(
-        table=whole, audience=audience, clients=clients, headers=headers, scores=scores
+        table=whole,
+        audience=audience,
+        clients=clients,
+        headers=headers,
+        scores=scores,
     )
 
 

@@ -373,7 +373,11 @@ COMPOSE = Stage("compose", "send", "what the server sends", compose)
 SEND = Stage("send", "send", "what the server sends", send, collective=True)
 WORK = Stage("work", "train", "local work", work)
 REPORT = Stage(
-    "report", "gather", "the clients' numbers", collect_reports, collective=True
+    "report",
+    "gather",
+    "the clients' numbers",
+    collect_reports,
+    collective=True,
 )
 REFUSE = Stage("refuse", "gather", "the clients' numbers", refuse_diverged)
 UPLOAD = Stage("upload", "gather", "uploads", collect_uploads, collective=True)

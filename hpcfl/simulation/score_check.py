@@ -128,7 +128,11 @@ def check_additive(score: Score, block: Block, whole: Tensor) -> None:
 def require_close(sums: Tensor, expected: Tensor, complaint: str) -> None:
     """Raise TypeError with a complaint unless sums are as expected."""
     close = torch.allclose(
-        sums.double(), expected.double(), rtol=1e-4, atol=1e-6, equal_nan=True
+        sums.double(),
+        expected.double(),
+        rtol=1e-4,
+        atol=1e-6,
+        equal_nan=True,
     )
     if not close:
         raise TypeError(complaint)

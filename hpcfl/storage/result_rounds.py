@@ -131,7 +131,11 @@ def counts(evaluation: dict[str, Any], results: Results) -> tuple[str, Measure]:
     )
     metric = evaluation["metric"]
     return column, resolve(metric, scores(results)) or Measure(
-        metric, "", metric, "", "up"
+        metric,
+        "",
+        metric,
+        "",
+        "up",
     )
 
 

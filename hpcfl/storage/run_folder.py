@@ -132,7 +132,11 @@ class Claim:
     """
 
     def __init__(
-        self, folder: Path, config: Config, fresh: bool, lock: FolderLock
+        self,
+        folder: Path,
+        config: Config,
+        fresh: bool,
+        lock: FolderLock,
     ) -> None:
         self.folder = folder
         self.note: str | None = (

@@ -102,7 +102,15 @@ def load_run(folder: Path, own: Collection[str] = ()) -> Run:
     column, measure = counts(config["evaluation"], results)
     summary = summarise(config, results, column, measure, status, notes)
     return Run(
-        folder, summary, config, results, column, measure.recorded, status, notes, own
+        folder,
+        summary,
+        config,
+        results,
+        column,
+        measure.recorded,
+        status,
+        notes,
+        own,
     )
 
 

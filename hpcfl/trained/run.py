@@ -210,7 +210,11 @@ class Run:
     def measure(self) -> Measure:
         """Return the measure of the primary metric: its score, unit and direction."""
         return resolve(self.metric, self.scores) or Measure(
-            self.metric, "", self.metric, "", "up"
+            self.metric,
+            "",
+            self.metric,
+            "",
+            "up",
         )
 
     def accuracy(self, column: str) -> np.ndarray:

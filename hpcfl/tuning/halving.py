@@ -72,7 +72,11 @@ def measured_rounds(every: int) -> int:
 
 
 def rounds_within(
-    budget: int, gradients: Sequence[int], final: int, every: int, most: int
+    budget: int,
+    gradients: Sequence[int],
+    final: int,
+    every: int,
+    most: int,
 ) -> int:
     """Return the number of rounds of a whole run that the budget allows.
 

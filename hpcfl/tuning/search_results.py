@@ -119,7 +119,11 @@ def find_last_result(plan: Plan, folder: Path, cell: Cell) -> Result | None:
 
 
 def _best(
-    plan: Plan, folder: Path, method: str, rung: int, count: int
+    plan: Plan,
+    folder: Path,
+    method: str,
+    rung: int,
+    count: int,
 ) -> list[Candidate]:
     """Return the ``count`` best candidates of a rung, by the mean over the search's
     seeds.

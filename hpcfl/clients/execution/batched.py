@@ -96,7 +96,11 @@ class BatchedKernel(Kernel):
 
     @torch.no_grad()
     def predict(
-        self, tensors: Tensors, x: Tensor, variables: Tensors, function: Predict
+        self,
+        tensors: Tensors,
+        x: Tensor,
+        variables: Tensors,
+        function: Predict,
     ) -> Tensor:
         self.module.eval()
         names, variable_names = list(tensors), sorted(variables)

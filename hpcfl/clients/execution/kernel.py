@@ -77,7 +77,11 @@ class Kernel(ABC):
 
     @abstractmethod
     def predict(
-        self, tensors: Tensors, x: Tensor, variables: Tensors, function: Predict
+        self,
+        tensors: Tensors,
+        x: Tensor,
+        variables: Tensors,
+        function: Predict,
     ) -> Tensor:
         """``function``'s output ``[L, batch, …]`` in evaluation mode.
 
@@ -184,7 +188,11 @@ class SerialKernel(Kernel):
 
     @torch.no_grad()
     def predict(
-        self, tensors: Tensors, x: Tensor, variables: Tensors, function: Predict
+        self,
+        tensors: Tensors,
+        x: Tensor,
+        variables: Tensors,
+        function: Predict,
     ) -> Tensor:
         self.bind(tensors, [])
         self.module.eval()

@@ -79,7 +79,11 @@ class _Observing:
     note: Callable[[Any, tuple[Any, ...], dict[str, Any], Any], object]
 
     def __torch_dispatch__(
-        self, operator: Any, types: Any, args: Any = (), kwargs: Any = None
+        self,
+        operator: Any,
+        types: Any,
+        args: Any = (),
+        kwargs: Any = None,
     ) -> Any:
         result = operator(*args, **(kwargs or {}))
         self.note(operator, args, kwargs or {}, result)
@@ -104,7 +108,11 @@ class SameBits:
     """
 
     def __init__(
-        self, function: Function, apart: bool, writes: bool, dependent: set[str]
+        self,
+        function: Function,
+        apart: bool,
+        writes: bool,
+        dependent: set[str],
     ):
         """Args:
         apart: whether a function in which a lane's bits depend on the lanes beside

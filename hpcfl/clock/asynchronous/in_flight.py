@@ -54,7 +54,11 @@ class InFlight:
     """
 
     def __init__(
-        self, calendar: Calendar, prepared: Prepared, last: int, state: State
+        self,
+        calendar: Calendar,
+        prepared: Prepared,
+        last: int,
+        state: State,
     ) -> None:
         """Set the last round that is played, and the state from ``state``."""
         self._calendar = calendar

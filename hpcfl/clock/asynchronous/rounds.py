@@ -63,7 +63,11 @@ def make_asynchronous(prepared: Prepared, communicator: Communicator) -> Calenda
     def make(clients: Clients) -> AsynchronousCalendar:
         timetable = AsynchronousTimetable(**vars(clients))
         return AsynchronousCalendar(
-            prepared, clients.draws, clients.duration, timetable, mixes=mixes
+            prepared,
+            clients.draws,
+            clients.duration,
+            timetable,
+            mixes=mixes,
         )
 
     return make_calendar(prepared, communicator, make)

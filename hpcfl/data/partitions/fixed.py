@@ -44,7 +44,12 @@ class FixedScheme(Scheme):
 
     @abstractmethod
     def deal(
-        self, part: str, pool: np.ndarray, labels: np.ndarray, classes: int, each: int
+        self,
+        part: str,
+        pool: np.ndarray,
+        labels: np.ndarray,
+        classes: int,
+        each: int,
     ) -> list[np.ndarray]:
         """Return the ``each`` samples that every client gets from ``pool``, int64
         [clients][each].
@@ -92,7 +97,12 @@ class SharedScheme(FixedScheme):
         return round_down(shares * samples, samples)
 
     def deal(
-        self, part: str, pool: np.ndarray, labels: np.ndarray, classes: int, each: int
+        self,
+        part: str,
+        pool: np.ndarray,
+        labels: np.ndarray,
+        classes: int,
+        each: int,
     ) -> list[np.ndarray]:
         by_class = [pool[labels == k] for k in range(classes)]
         drawn = []
@@ -188,7 +198,12 @@ class Grouped(FixedScheme):
     )
 
     def deal(
-        self, part: str, pool: np.ndarray, labels: np.ndarray, classes: int, each: int
+        self,
+        part: str,
+        pool: np.ndarray,
+        labels: np.ndarray,
+        classes: int,
+        each: int,
     ) -> list[np.ndarray]:
         if sum(self.groups) != self.clients or len(self.groups) > classes:
             raise UserError(
@@ -207,7 +222,11 @@ class Grouped(FixedScheme):
             inside = np.isin(labels, blocks[group])
             from_group = self._positions(inside, left, dominant, generator, client)
             from_others = self._positions(
-                ~inside, left, each - dominant, generator, client
+                ~inside,
+                left,
+                each - dominant,
+                generator,
+                client,
             )
             chosen = np.concatenate([from_group, from_others])
             left[chosen] = False

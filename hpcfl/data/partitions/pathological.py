@@ -69,7 +69,11 @@ class Pathological(MergedScheme):
 
 
 def _sizes(
-    k: int, samples: int, takers: int, least: float, generator: np.random.Generator
+    k: int,
+    samples: int,
+    takers: int,
+    least: float,
+    generator: np.random.Generator,
 ) -> np.ndarray:
     """Draw the number of samples of class ``k`` for each of the ``takers`` but the
     last, int64 [takers − 1].

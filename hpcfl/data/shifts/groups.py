@@ -65,7 +65,11 @@ def deal_cells(shift: Shift, facts: Facts) -> list[np.ndarray]:
 
 
 def deal_within_cells(
-    shift: Shift, facts: Facts, cells: list[np.ndarray], own: str, groups: int
+    shift: Shift,
+    facts: Facts,
+    cells: list[np.ndarray],
+    own: str,
+    groups: int,
 ) -> np.ndarray:
     """Return the group of each client by its cell: within each cell that a shift
     changes its groups 1, 2, … are of equal size.

@@ -112,7 +112,11 @@ class Camelyon17(DecodedPictures):
     def decode(self, entry: _Entry) -> tuple[np.ndarray, int, int, int]:
         """Decode the record of a patch."""
         image = pictures.read(
-            entry.path, "PNG", size=(SIDE, SIDE), resized=(SHRUNK, SHRUNK), by_area=True
+            entry.path,
+            "PNG",
+            size=(SIDE, SIDE),
+            resized=(SHRUNK, SHRUNK),
+            by_area=True,
         )
         return image, entry.tumor, entry.hospital, entry.slide
 

@@ -136,7 +136,11 @@ def draw(sheet: Sheet, scores: Rows, label: str) -> "Figure":
 
 
 def read_rows(
-    runs: list[Run], sheet: Sheet, metric: str, at: str, group: Sequence[str]
+    runs: list[Run],
+    sheet: Sheet,
+    metric: str,
+    at: str,
+    group: Sequence[str],
 ) -> Rows:
     """Return the rows of finished runs; what was left out joins the sheet's notes.
 
