@@ -12,9 +12,9 @@ from pathlib import Path
 from hpcfl.communication.communicator import OneProcess
 from hpcfl.experiment import config, plugins
 from hpcfl.simulation import preflight
-from hpcfl.simulation.participation import select
 from hpcfl.simulation.prepare import Prepared, prepare
 from hpcfl.simulation.round import TRAINING, Round, conclude
+from hpcfl.simulation.round_schedule import make_untimed
 from hpcfl.simulation.stages import play
 
 PAGE = Path(__file__).parents[2] / "hpcfl" / "methods" / "README.md"
@@ -75,14 +75,16 @@ def count(method: str) -> Traffic:
     alone = OneProcess()
     experiment = config.parse({**EXPERIMENT, "method": {"name": method}})
     prepared = preflight.run(prepare(experiment, alone), alone)
+    schedule = make_untimed(prepared, alone)
     for number in (1, 2):
-        plan = select(experiment, number)
-        round = Round(plan, alone, prepared, prepared.server)
+        round = Round(schedule.plan(number), alone, prepared, prepared.server)
         play(round, TRAINING)
-        values = conclude(round).values
+        result = conclude(round, schedule.times(number))
     model = prepared.setup.layout.width
-    up = float(values["clients/floats_up"].numbers.mean())
-    return Traffic(values["floats_down"] / model, up / model, _paper(method, prepared))
+    uploads = result.numbers.metrics.columns["clients/floats_up"]
+    down = result.costs["floats_down"]
+    up = float(uploads.mean())
+    return Traffic(down / model, up / model, _paper(method, prepared))
 
 
 def _paper(method: str, prepared: Prepared) -> tuple[str, float] | None:

@@ -61,7 +61,7 @@ def play(folder, *names, rounds=3, **sections):
     table = tiny.table(
         "fedavg",
         rounds=rounds,
-        runtime={"track": [f"test_base:{name}" for name in names]},
+        runtime={"track": [f"test_tracking_base:{name}" for name in names]},
         checkpoint={"every": 1},
         **sections,
     )
@@ -79,7 +79,7 @@ def test_it_is_told_every_round_in_a_thread_of_its_own(tmp_path):
         and told.thread is not threading.main_thread()
     )
     assert (
-        told.folder == tmp_path / "run" / "test_base:Told"
+        told.folder == tmp_path / "run" / "test_tracking_base:Told"
         and told.config["rounds"] == 3
     )
     for row, round in enumerate(told.rounds):
@@ -115,7 +115,7 @@ def test_one_that_fails_is_dropped_with_one_note(tmp_path, capsys):
     said = " ".join(capsys.readouterr().out.split())
     assert (
         said.count(
-            "note: runtime.track: test_base:Breaks failed and is left out "
+            "note: runtime.track: test_tracking_base:Breaks failed and is left out "
             "(ConnectionError: nobody there)"
         )
         == 1
@@ -126,19 +126,19 @@ def test_one_that_fails_is_dropped_with_one_note(tmp_path, capsys):
 def test_nobody_waits_for_one_that_hangs(tmp_path, monkeypatch):
     monkeypatch.setattr(base, "PATIENCE", 0.1)
     begun = time.monotonic()
-    with Tracking(["test_base:Hangs"], tmp_path, {}) as tracking:
+    with Tracking(["test_tracking_base:Hangs"], tmp_path, {}) as tracking:
         for round in range(1, 1000):
             tracking.round(round, {"pre/weighted": 0.5})
     assert time.monotonic() - begun < 30
     [note] = tracking.notes
     assert (
         note
-        == "runtime.track: test_base:Hangs was still writing after 0.1 s and is left behind"
+        == "runtime.track: test_tracking_base:Hangs was still writing after 0.1 s and is left behind"
     )
 
 
 def test_only_numbers_of_the_round_are_told(tmp_path):
-    with Tracking(["test_base:Told"], tmp_path, {}) as tracking:
+    with Tracking(["test_tracking_base:Told"], tmp_path, {}) as tracking:
         tracking.round(
             1,
             {
@@ -158,7 +158,7 @@ def test_unknown_ones_and_missing_packages_are_refused_before_round_1(tmp_path):
         base.check(["tensorbord"])
     with pytest.raises(
         UserError,
-        match=r"^runtime\.track = 'test_base:Missing': no_such_package is not "
+        match=r"^runtime\.track = 'test_tracking_base:Missing': no_such_package is not "
         r'installed; pip install "\.\[no_such_package\]" in the folder of hpcfl, or leave',
     ):
         play(tmp_path / "run", "Missing")
