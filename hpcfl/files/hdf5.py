@@ -77,12 +77,16 @@ def encode(datasets: dict[str, np.ndarray], attributes: dict[str, str]) -> memor
     )
     links = h5p.create(h5p.LINK_CREATE)
     links.set_create_intermediate_group(True)
+    timeless = h5p.create(h5p.DATASET_CREATE)
+    timeless.set_obj_track_times(False)  # a time would change the bytes
     with h5py.File(buffer, "w", libver=FORMAT) as file:
         for name, value in sorted(datasets.items()):
             array = np.asarray(value, order="C")
             kind = h5t.py_create(array.dtype, logical=True)
             space = h5s.create_simple(array.shape)
-            dataset = h5d.create(file.id, name.encode(), kind, space, lcpl=links)
+            dataset = h5d.create(
+                file.id, name.encode(), kind, space, dcpl=timeless, lcpl=links
+            )
             if array.size:
                 dataset.write(h5s.ALL, h5s.ALL, array)
         file.attrs.update(sorted(attributes.items()))
