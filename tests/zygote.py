@@ -221,9 +221,10 @@ def become(request: dict[str, Any], received: list[int]) -> None:
         # malloc gives is zeros.
         ctypes.CDLL(None).mallopt(M_PERTURB, 255)
     if os.environ.keys() & {"HPCFL_JOB", "HPCFL_NO_FIGURES"}:
-        # As where matplotlib is not installed: to draw the figures would take longer
-        # than to play the rounds.
-        sys.modules["matplotlib"] = None  # type: ignore[assignment]
+        # To draw the figures would take longer than to play the rounds.
+        from hpcfl.report import figures
+
+        figures.draw = lambda folder, runs=None: []
     if "HPCFL_JOB" in os.environ:
         # as MPICH and Open MPI tell it
         number = os.environ.get("PMI_RANK") or os.environ.get("OMPI_COMM_WORLD_RANK")

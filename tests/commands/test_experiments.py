@@ -27,7 +27,10 @@ method.name = ["local", "fedavg-c"]
 
 
 def test_check_names_once_what_has_no_source_in_any_cell(tmp_path, capsys):
-    (tmp_path / "sweep.toml").write_text(SWEEP)
+    (tmp_path / "sweep.toml").write_text(
+        "protocol = 'fedala'\n"
+        + SWEEP.replace("[model]", "[data]\ndataset = 'digits'\n[model]\nname = 'mlp'")
+    )
     check_file(tmp_path / "sweep.toml", [], OneProcess())
     printed = capsys.readouterr().out
     assert printed.count("note: method.tune_epochs = 10: FedALA does not print it") == 1

@@ -68,7 +68,8 @@ def test_accuracies_are_compared_seed_by_seed(tools):
 
 def test_the_page_has_the_tables_of_the_numbers(tools):
     compare, _ = tools
-    page = (RESULTS / "README.md").read_text(encoding="utf-8")
+    pages = [(RESULTS / name).read_text() for name in ("README.md", "details.md")]
+    page = "\n".join(pages)
     numbers = pandas.read_csv(compare.NUMBERS)
     assert compare.table(numbers, compare.PFLLIB) in page
     assert compare.table(numbers, compare.ALIKE) in page

@@ -54,7 +54,9 @@ def test_a_resumed_run_says_that_it_has_other_lanes_or_ranks(
     monkeypatch.setattr(
         command,
         "_meta",
-        lambda prepared, ranks: meta(prepared, SimpleNamespace(size=7)),
+        lambda prepared, schedule, ranks: meta(
+            prepared, schedule, SimpleNamespace(size=7)
+        ),
     )
     play(tmp_path, 2)
     shown = capfd.readouterr()
