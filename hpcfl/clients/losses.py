@@ -315,9 +315,9 @@ def convolves(module: nn.Module) -> bool:
 def is_fast_channels_last(module: nn.Module) -> bool:
     """Return whether a CPU computes a model on images with the channels last.
 
-    oneDNN's gradient of a strided 1 x 1 convolution with less than eight input channels
-    writes past the end of its memory on processors without AVX-512 if channels are last
-    (torch 2.13). Models with such a layer keep the channels first.
+    oneDNN's AVX2 gradient of a strided 1 x 1 convolution with three or four input
+    channels wrote past the end of its memory if channels were last (torch 2.13, AMD
+    EPYC); with eight it did not. Models with fewer than eight keep channels first.
     """
     for part in module.modules():
         if not isinstance(part, nn.Conv2d) or part.in_channels >= 8:

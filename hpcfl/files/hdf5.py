@@ -69,8 +69,8 @@ def encode(datasets: dict[str, np.ndarray], attributes: dict[str, str]) -> memor
 
     The bytes do not depend on the order of datasets and attributes. Raises RunFailure.
 
-    Datasets are made by h5py's low-level interface: ``create_dataset`` takes three times
-    as long, and a file of a short round has dozens of them.
+    Datasets are made by h5py's low-level interface: ``create_dataset`` takes twice as
+    long, and a file of a short round has dozens of them.
     """
     buffer = scratch.File(
         sum(value.nbytes + HEADER for value in datasets.values()) + HEADER

@@ -1,5 +1,6 @@
 """What HDF5 would do on behalf of a file is refused before any of it is done."""
 
+import io
 import os
 import zlib
 
@@ -230,3 +231,8 @@ def test_the_order_of_what_is_written_changes_no_byte():
     attributes = {f"{number}": "x" * number for number in range(20)}
     turned = dict(reversed(datasets.items())), dict(reversed(attributes.items()))
     assert bytes(hdf5.encode(datasets, attributes)) == bytes(hdf5.encode(*turned))
+
+
+def test_datasets_have_no_time_that_would_change_the_bytes():
+    with h5py.File(io.BytesIO(hdf5.encode({"x": np.zeros(2)}, {}))) as file:
+        assert not file["x"].id.get_create_plist().get_obj_track_times()
