@@ -2,11 +2,16 @@
 
 Every rank computes the placement by itself. The server's rows go to the ranks of the
 clients. The clients' rows come back in client order, or as their mean.
+
+A mean has the same bits for any number of ranks. Each rank adds its own clients' rows,
+so that one row travels for each rank and not for each client. The ranks first agree on
+the magnitude of each column, which fixes the column's unit. Then they add whole numbers
+of units (``rows/sums.py``).
 """
 
 import heapq
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
@@ -15,11 +20,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hpcfl.communication import means
 from hpcfl.communication.communicator import Array, Communicator, Empty
 from hpcfl.communication.message import (
     Field,
     Inbox,
+    Mean,
     Message,
     Mixture,
     composed,
@@ -27,7 +32,7 @@ from hpcfl.communication.message import (
     split,
     unwrap,
 )
-from hpcfl.rows import mixing
+from hpcfl.rows import mixing, sums
 
 
 @dataclass(frozen=True)
@@ -172,8 +177,8 @@ def header(message: Message) -> list[list[Any]]:
     """Return the JSON-able description of this rank's message that ``gather`` needs.
 
     Each entry has a name and a kind, which is the same on all ranks. The kind of a
-    field is its width and type, that of a Mean ``means.kind``. A Mean has this rank's
-    ``means.weights`` in third place.
+    field is its width and type, that of a Mean ``describe_mean``. A Mean has this rank's
+    ``sum_weights`` in third place.
     """
     rows, added = split(message)
     return [
@@ -182,7 +187,7 @@ def header(message: Message) -> list[list[Any]]:
             for name, field in rows.items()
         ),
         *(
-            [name, means.kind(mean), means.weights(mean)]
+            [name, describe_mean(mean), sum_weights(mean)]
             for name, mean in added.items()
         ),
     ]
@@ -223,7 +228,7 @@ def gather(
             if everyones is not None:
                 uplink[name] = torch.as_tensor(everyones).cpu()
     kinds_of_means = {name: kinds[name] for name in weights}
-    uplink |= means.over_ranks(communicator, added, kinds_of_means, weights)
+    uplink |= average_over_ranks(communicator, added, kinds_of_means, weights)
     return uplink if communicator.is_server else None
 
 
@@ -282,3 +287,111 @@ def _landing(device: torch.device, takes_gpu: bool) -> Empty:
 def _scratch(shape: Sequence[int], dtype: str) -> np.ndarray:
     """Allocate a receive buffer for uploads, which may be larger than memory."""
     return mixing.large_memory().empty(shape, getattr(torch, dtype)).numpy()
+
+
+Kind = Sequence[Any]  # the result of ``describe_mean``, or a copy from another rank
+Weights = Sequence[Any]  # the result of ``sum_weights``, or a copy from another rank
+
+
+def describe_mean(mean: Mean) -> list[Any]:
+    """Return the JSON-able description of a mean that is the same on all ranks.
+
+    It has a client's shape, the type, and the number of means. The number is None for a
+    single mean, which arrives as [width].
+    """
+    return [
+        list(mean.tensor.shape[1:]),
+        dtype_name(mean.tensor.dtype),
+        mean.weights.shape[1] if mean.weights.dim() == 2 else None,
+    ]
+
+
+def sum_weights(mean: Mean) -> list[Any]:
+    """Return this rank's sums of weights, one for each of the k means, and its largest
+    weight.
+
+    The result is JSON-able.
+    """
+    table = _table(mean).double()
+    return [table.sum(dim=0).tolist(), max([0.0, *table.flatten().tolist()])]
+
+
+def average_over_ranks(
+    communicator: Communicator,
+    own: Mapping[str, Mean],
+    kinds: Mapping[str, Kind],
+    weights_by_rank: Mapping[str, Sequence[Weights]],
+) -> dict[str, Tensor]:
+    """Return the means by name, ``[width]`` or ``[k, width]``, on rank 0's CPU.
+    Collective.
+
+    Other ranks return {}.
+
+    Args:
+        own: the means of this rank's clients; empty if it hosts none of the cohort.
+        kinds: the kind of each mean.
+        weights_by_rank: the weights of each mean, from every rank that hosts clients of it.
+    """
+    if not kinds:
+        return {}
+    parts = {name: _part(own.get(name), one) for name, one in kinds.items()}
+    totals = {name: _total_weights(weights_by_rank[name]) for name in kinds}
+    magnitudes = {
+        name: mixing.move_to_host(sums.magnitudes(*part)).numpy()
+        for name, part in parts.items()
+    }
+    units, added = {}, {}
+    # Ranks wait for each other once and not again before the sums: adding takes about as
+    # long on each of them, and less than another wait where models are small.
+    with communicator.collective_block():
+        for name, part in parts.items():
+            exponents = communicator.allreduce_max_array(magnitudes[name])
+            largest_weight = max(largest for _, largest in weights_by_rank[name])
+            units[name] = sums.units(
+                torch.from_numpy(exponents), largest_weight, max(totals[name])
+            )
+            own_sums = mixing.move_to_host(sums.sums(*part, units[name])).numpy()
+            added[name] = communicator.reduce_sum(own_sums)
+    return {
+        name: _mean(torch.from_numpy(values), units[name], totals[name], kinds[name])
+        for name, values in added.items()
+        if values is not None
+    }
+
+
+def _total_weights(weights_by_rank: Sequence[Weights]) -> list[float]:
+    """Return the sum of all ranks' weights for each of the k means."""
+    sums_of_ranks = [of_rank for of_rank, _ in weights_by_rank]
+    return [sum(of_mean) for of_mean in zip(*sums_of_ranks, strict=True)]
+
+
+def _table(mean: Mean) -> Tensor:
+    """Return the weights [n, k] on the CPU."""
+    weights = mean.weights
+    if weights.dim() == 1:
+        weights = weights[:, None]
+    return weights.cpu()
+
+
+def _part(mean: Mean | None, kind: Kind) -> tuple[Tensor, Tensor]:
+    """Return this rank's rows and weights [n, k].
+
+    n is 0 for a rank that hosts none of the cohort and has no ``mean``.
+    """
+    if mean is not None:
+        return mean.tensor.detach(), _table(mean)
+    shape, dtype, count = kind
+    no_rows = torch.empty(0, *shape, dtype=getattr(torch, dtype))
+    no_weights = torch.empty(0, count or 1)
+    return no_rows, no_weights
+
+
+def _mean(added: Tensor, units: Tensor, totals: Sequence[float], kind: Kind) -> Tensor:
+    """Return the mean, [k, width] or [width] as ``kind`` says, in the type of the rows.
+
+    added: the sums over all ranks in whole ``units``. totals: the sums of all weights
+    [k].
+    """
+    _, dtype, count = kind
+    found = sums.means(added, units, totals, getattr(torch, dtype))
+    return found[0] if count is None else found

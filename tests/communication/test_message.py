@@ -1,4 +1,4 @@
-"""Means over the clients of all ranks: what a Mean may be, and what arrives of it.
+"""Means in messages: what a Mean may be, and what arrives of it on rank 0.
 
 ``tests/mpi/test_ranks.py`` has several ranks.
 """
