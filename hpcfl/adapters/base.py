@@ -20,7 +20,7 @@ from hpcfl.adapters import adapt, names
 from hpcfl.adapters.names import Piece
 from hpcfl.errors import UserError
 from hpcfl.experiment.sections import Adapter
-from hpcfl.files import untrusted_files, user_files, values, wording
+from hpcfl.files import untrusted_files, wording
 from hpcfl.files.atomic import Damaged, reason
 from hpcfl.models.initial import form
 from hpcfl.rows.layout import of_parameters
@@ -104,7 +104,7 @@ def describe(base: str) -> list[str]:
             types = sorted({part.get_dtype() for part in slices})
         kinds = " and ".join(NAMED.get(kind, kind) for kind in types)
         try:
-            with user_files.opened(path) as file:
+            with untrusted_files.open_user_file(path) as file:
                 digest = untrusted_files.sha256(file)
         except (OSError, Damaged) as error:
             raise _unreadable(path, error) from None
@@ -158,7 +158,7 @@ def _refuse_nonfinite(
     file: str, name: str, pieces: Sequence[Piece], made: Tensor
 ) -> None:
     """Raise UserError for the first not-a-number or infinity in a parameter."""
-    place = values.describe_nonfinite(made.float().numpy())
+    place = wording.describe_nonfinite(made.float().numpy())
     if place:
         tensors = " and ".join(f"'{wording.shorten(piece.tensor)}'" for piece in pieces)
         raise UserError(
@@ -201,7 +201,9 @@ def _opened(base: str) -> Iterator[dict[str, Any]]:
         files: dict[str, Any] = {}
         for path in _paths(base):
             try:
-                user_files.opened(path).close()  # refuses pipes, which would block
+                untrusted_files.open_user_file(
+                    path
+                ).close()  # refuses pipes, which would block
                 file = stack.enter_context(safe_open(path, framework="pt"))
             except (OSError, SafetensorError) as error:
                 raise _unreadable(path, error) from None

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from hpcfl.errors import UserError
-from hpcfl.files import atomic, untrusted_files, user_files
+from hpcfl.files import atomic, untrusted_files
 from hpcfl.files.atomic import Damaged
 
 MOST_BYTES = 1 << 28
@@ -107,7 +107,7 @@ def _rows(path: str) -> list[tuple[str, dict[str, Any]]]:
     """Return the rows of a file by name, in its order. Raises UserError."""
     file = Path(path).expanduser()
     try:
-        table = untrusted_files.parsed(user_files.read_bytes(file, MOST_BYTES))
+        table = untrusted_files.parsed(untrusted_files.read_user_file(file, MOST_BYTES))
     except OSError as error:
         raise UserError(f"{path}: cannot be read ({atomic.reason(error)})") from None
     except Damaged as error:

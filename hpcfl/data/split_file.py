@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, JsonValue, PositiveInt
 
 from hpcfl.data import checks
 from hpcfl.experiment import plugins
-from hpcfl.files import hdf5, untrusted_files, user_files
+from hpcfl.files import hdf5, untrusted_files
 from hpcfl.files.atomic import Damaged
 
 KIND = "partition"
@@ -82,7 +82,7 @@ def read(
     Raises UserError where the file cannot be read or holds no partition.
     """
     with checks.refuse_unreadable(path, "a partition file"):
-        sealed = user_files.read_bytes(path, MOST_BYTES)
+        sealed = untrusted_files.read_user_file(path, MOST_BYTES)
         arrays, texts = hdf5.decode(hdf5.unseal(KIND, sealed))
         described = untrusted_files.parsed(texts.get(KIND, ""))
         attributes = untrusted_files.checked(described, Attributes)

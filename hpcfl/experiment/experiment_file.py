@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from hpcfl.errors import UserError
-from hpcfl.files import atomic, user_files
+from hpcfl.files import atomic, untrusted_files
 
 MOST_BYTES = 1_000_000  # of a file
 MOST_LEVELS = 10  # of tables and lists in each other
@@ -24,7 +24,7 @@ def parsed(path: str | Path) -> dict[str, Any]:
         raise UserError(f"{path}: is a folder; name an experiment file")
     kind = "JSON" if Path(path).suffix == ".json" else "TOML"
     try:
-        text = user_files.read_bytes(path, MOST_BYTES).decode()
+        text = untrusted_files.read_user_file(path, MOST_BYTES).decode()
         table = json.loads(text) if kind == "JSON" else tomllib.loads(text)
     except FileNotFoundError:
         raise UserError(f"{path}: no such experiment file") from None

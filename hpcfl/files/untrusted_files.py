@@ -1,13 +1,15 @@
-"""Safe reading of files that another user may have written.
+"""Safe reading of files, with bounded memory.
 
-All files in results folders and caches are opened here, with bounded memory. Links are
-not followed, because they can lead to any file of this user. Pipes and devices are
-refused, because they can block a reader for ever. Unexpected contents raise Damaged.
+Pipes and devices are refused, because they can block a reader for ever. Another user
+may have written the files in results folders and caches: links are not followed there,
+because they can lead to any file of this user, and unexpected contents raise Damaged.
+``open_user_file`` and ``read_user_file`` follow the links of files that this user names.
 """
 
 import hashlib
 import json
 import os
+import stat
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
@@ -17,7 +19,7 @@ from typing import Any, BinaryIO, NoReturn, TypeVar
 import pydantic
 from pydantic import JsonValue, TypeAdapter
 
-from hpcfl.files import heartbeat, user_files
+from hpcfl.files import heartbeat
 from hpcfl.files.atomic import Damaged, reason
 
 Form = TypeVar("Form")
@@ -47,7 +49,7 @@ def opened(path: Path, flags: int = os.O_RDONLY) -> Iterator[BinaryIO]:
 def descriptor(path: Path, flags: int = os.O_RDONLY) -> int:
     """Open a file like ``opened`` and return its descriptor, which the caller closes."""
     try:
-        return user_files.descriptor(path, flags | os.O_NOFOLLOW)
+        return _open_regular(path, flags | os.O_NOFOLLOW)
     except NotADirectoryError as error:
         raise FileNotFoundError(*error.args) from None
     except FileNotFoundError:
@@ -58,6 +60,21 @@ def descriptor(path: Path, flags: int = os.O_RDONLY) -> int:
             if os.path.islink(path)
             else reason(error)
         ) from None
+
+
+def _open_regular(path: str | Path, flags: int = os.O_RDONLY) -> int:
+    """Open a regular file and return its descriptor, which the caller closes.
+
+    flags: as for ``os.open``; links are followed unless the flags forbid it. Raises
+    OSError.
+    """
+    if "\0" in str(path):
+        raise OSError("a NUL in its name")
+    file = os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC, 0o666)
+    if not stat.S_ISREG(os.fstat(file).st_mode):
+        os.close(file)
+        raise OSError("not a regular file")
+    return file
 
 
 def read_bytes(path: Path, limit: int) -> bytes:
@@ -74,6 +91,20 @@ def read_bytes(path: Path, limit: int) -> bytes:
             return file.read()
         except (OSError, MemoryError) as error:
             raise Damaged(reason(error)) from None
+
+
+def open_user_file(path: str | Path) -> BinaryIO:
+    """Open a regular file for reading and follow links. Raises OSError."""
+    return open(_open_regular(path), "rb")
+
+
+def read_user_file(path: str | Path, limit: int) -> bytes:
+    """Return the content of a regular file of at most ``limit`` bytes. Raises OSError."""
+    with open_user_file(path) as file:
+        content = file.read(limit + 1)
+    if len(content) > limit:
+        raise OSError(f"longer than {limit:,} bytes")
+    return content
 
 
 def sha256(file: BinaryIO) -> str:

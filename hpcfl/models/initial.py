@@ -7,7 +7,7 @@ from safetensors.torch import load
 from torch import Tensor, nn
 
 from hpcfl.errors import UserError
-from hpcfl.files import untrusted_files, values, wording
+from hpcfl.files import untrusted_files, wording
 from hpcfl.files.atomic import Damaged
 
 LIMIT = 1 << 32  # largest file in bytes
@@ -44,7 +44,7 @@ def read(file: str, module: nn.Module) -> dict[str, Tensor]:
                 f"model.init = '{file}': '{name}' is {form(given[name])}, the model's "
                 f"{form(tensor)}"
             )
-        place = values.describe_nonfinite(given[name].float().numpy())
+        place = wording.describe_nonfinite(given[name].float().numpy())
         if place:
             raise UserError(
                 f"model.init = '{file}': '{name}'{place}; it must be finite"

@@ -13,7 +13,7 @@ from pathlib import Path, PurePosixPath
 from typing import BinaryIO
 
 from hpcfl.errors import UserError
-from hpcfl.files import atomic, scratch, user_files
+from hpcfl.files import atomic, scratch, untrusted_files
 from hpcfl.storage.forms import LONGEST
 from hpcfl.storage.results import MERGED
 from hpcfl.storage.run_folder import RUN
@@ -42,7 +42,7 @@ def unpacked(path: Path) -> Iterator[Path]:
     with scratch.temporary_folder() as folder:
         try:
             with (
-                user_files.opened(path) as source,
+                untrusted_files.open_user_file(path) as source,
                 tempfile.TemporaryFile(dir=folder) as content,
             ):
                 _decompress(source, content)

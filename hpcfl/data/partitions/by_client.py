@@ -20,7 +20,7 @@ from hpcfl.data import checks
 from hpcfl.data.datasets import Dataset, Held
 from hpcfl.data.partitions.base import Draw, Scheme
 from hpcfl.errors import UserError
-from hpcfl.files import hdf5, untrusted_files, user_files
+from hpcfl.files import hdf5, untrusted_files
 from hpcfl.files.atomic import Damaged
 from hpcfl.rows import randomness
 
@@ -166,7 +166,7 @@ def read_lists(path: str) -> list[Held]:
     plain as h5py writes an array. Raises UserError for anything else.
     """
     with checks.refuse_unreadable(path, "clients' lists of samples"):
-        content = user_files.read_bytes(Path(path).expanduser(), MOST_BYTES)
+        content = untrusted_files.read_user_file(Path(path).expanduser(), MOST_BYTES)
         is_hdf5 = content.startswith(MAGIC)
         listed = _read_hdf5(content) if is_hdf5 else untrusted_files.parsed(content)
         if isinstance(listed, dict) and set(listed) in ({"train", "test"}, set()):

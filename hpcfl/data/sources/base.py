@@ -15,7 +15,7 @@ import torch
 from hpcfl.data import checks
 from hpcfl.data.datasets import Dataset
 from hpcfl.errors import UserError
-from hpcfl.files import user_files
+from hpcfl.files import untrusted_files
 
 MOST_BYTES = 1 << 31  # of a file; the largest, SVHN's further digits, has 1.3 GB
 
@@ -100,7 +100,7 @@ class CheckedFiles(Source):
             remedy = f"it is {self.archive}{file}"
         expected = {**self.checksums, **self.further}[file]
         with checks.refuse_unreadable(path, missing=remedy):
-            content = user_files.read_bytes(path, MOST_BYTES)
+            content = untrusted_files.read_user_file(path, MOST_BYTES)
         checksum = _md5(content)
         if checksum != expected:
             raise UserError(

@@ -24,7 +24,7 @@ from hpcfl.data.datasets import Dataset, number_owners
 from hpcfl.data.sources import pictures
 from hpcfl.data.sources.pictures import DecodedPictures
 from hpcfl.errors import UserError
-from hpcfl.files import user_files
+from hpcfl.files import untrusted_files
 
 FOLDER = "camelyon17_v1.0"
 METADATA = "metadata.csv"
@@ -128,7 +128,7 @@ def _read_rows(path: Path) -> list[Any]:
     import pandas  # takes a second to import and is needed here only
 
     with checks.refuse_unreadable(path, "csv"):
-        content = user_files.read_bytes(path, METADATA_BYTES)
+        content = untrusted_files.read_user_file(path, METADATA_BYTES)
         frame = pandas.read_csv(
             io.BytesIO(content), dtype=str, usecols=list(COLUMNS), na_filter=False
         )

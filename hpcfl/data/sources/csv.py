@@ -19,7 +19,7 @@ from hpcfl.data.sources.base import MOST_BYTES
 from hpcfl.data.sources.features import Columns
 from hpcfl.data.sources.tabular import TableSource
 from hpcfl.errors import UserError
-from hpcfl.files import user_files
+from hpcfl.files import untrusted_files
 
 SEPARATORS = ";\t|"  # of other tables
 
@@ -95,7 +95,7 @@ def _to_texts(values: Any) -> np.ndarray:
 class Csv(TableSource):
     def open(self, root: Path) -> Columns:
         with checks.refuse_unreadable(root, "csv"):
-            return _CsvColumns(root, user_files.read_bytes(root, MOST_BYTES))
+            return _CsvColumns(root, untrusted_files.read_user_file(root, MOST_BYTES))
 
 
 plugin = Csv()

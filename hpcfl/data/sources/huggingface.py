@@ -21,7 +21,7 @@ from hpcfl.data.sources import arrow, pictures
 from hpcfl.data.sources.arrow import ArrowColumns, File
 from hpcfl.data.sources.tabular import CLIENT, TEST, TRAIN, TableSource
 from hpcfl.errors import UserError
-from hpcfl.files import untrusted_files, user_files, wording
+from hpcfl.files import untrusted_files, wording
 
 STATE, PARTS = "state.json", "dataset_dict.json"
 MOST_CLIENTS = 100_000
@@ -132,7 +132,7 @@ def _open_files(folder: Path, part: str | None, client: int) -> list[File]:
         ipc = arrow.import_pyarrow().ipc
         with (
             checks.refuse_unreadable(path, "a stream of Arrow's"),
-            user_files.opened(path) as file,
+            untrusted_files.open_user_file(path) as file,
         ):
             files.append(File(path, ipc.open_stream(file).read_all(), part, client))
     return files
@@ -141,7 +141,7 @@ def _open_files(folder: Path, part: str | None, client: int) -> list[File]:
 def _read_json(path: Path, form: type[Any]) -> Any:
     """Read a JSON file of this form. Raises UserError."""
     with checks.refuse_unreadable(path, "Hugging Face's"):
-        content = user_files.read_bytes(path, JSON_BYTES)
+        content = untrusted_files.read_user_file(path, JSON_BYTES)
         return untrusted_files.checked(untrusted_files.parsed(content), form)
 
 

@@ -34,7 +34,7 @@ from hpcfl.data.sources import ag_news, pictures
 from hpcfl.data.sources.base import MOST_BYTES, Source
 from hpcfl.data.sources.npz import MOST_CLASSES, describe_gaps
 from hpcfl.errors import UserError
-from hpcfl.files import user_files, values, wording
+from hpcfl.files import untrusted_files, wording
 
 MOST_FILES = 10_000
 SAMPLES = rb'(?<!\\)"x"\s*:\s*\['  # the key of a user's samples, in a file
@@ -142,7 +142,7 @@ def _read_part(folder: Path, images: Path | None) -> list[User]:
         raise UserError(f"{folder}: {len(paths):,} files, at most {MOST_FILES:,}")
     for path in paths:
         with checks.refuse_unreadable(path, "one of LEAF's files"):
-            text = user_files.read_bytes(path, MOST_BYTES)
+            text = untrusted_files.read_user_file(path, MOST_BYTES)
             content = _validate(text)
             for name in content.users:
                 if name in users:
@@ -212,7 +212,7 @@ def _read_samples(
     if len({len(row) for row in x}) > 1 or not x[0]:
         raise ValueError("samples must be lists of as many numbers each")
     array = np.array(x, float)  # it refuses texts
-    if place := values.describe_nonfinite(array):
+    if place := wording.describe_nonfinite(array):
         raise ValueError(f"x{place}")
     return array.astype(np.float32), classes
 

@@ -29,7 +29,7 @@ from hpcfl.data.datasets import (
 )
 from hpcfl.data.sources.base import Source
 from hpcfl.errors import UserError
-from hpcfl.files import user_files, values, wording
+from hpcfl.files import untrusted_files, wording
 
 MOST_CLASSES, MOST_TOKENS, MOST_CLIENTS = 100_000, 10_000_000, 100_000
 KEYS = ("x", "y", "classes", "client")  # arrays that are read
@@ -107,7 +107,10 @@ def read_arrays(path: Path) -> tuple[Arrays, tuple[str, ...]]:
             "classes is 'label', or what data.label names"
         )
     kind = "a .npz file without pickled objects"
-    with checks.refuse_unreadable(path, kind), user_files.opened(path) as file:
+    with (
+        checks.refuse_unreadable(path, kind),
+        untrusted_files.open_user_file(path) as file,
+    ):
         refuse_bombs(file)
         with np.load(file, allow_pickle=False) as content:
             names = content.files
@@ -194,7 +197,7 @@ def _describe_mistake(arrays: Arrays) -> str:
         )
     if x.dtype.kind not in f"f{integers}":
         return f"x must hold numbers; it is {x.dtype}"
-    if place := values.describe_nonfinite(x):
+    if place := wording.describe_nonfinite(x):
         return f"x{place}; x must hold neither NaN nor numbers beyond 3.4e+38"
     if x.dtype.kind in integers and x.min() < 0:
         return "x holds negative token ids"
@@ -318,7 +321,7 @@ def join_clients(
                 f"{path}: {form}, but {first} in {paths[0]}; all clients must have one type and "
                 "shape"
             )
-        if place := values.describe_nonfinite(x):
+        if place := wording.describe_nonfinite(x):
             raise UserError(f"{path}: x{place}")
     whole = {
         key: np.concatenate([arrays[key] for arrays in parts]) for key in ("x", "y")

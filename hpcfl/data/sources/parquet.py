@@ -19,7 +19,7 @@ from hpcfl.data.sources.base import MOST_BYTES
 from hpcfl.data.sources.npz import RATIO, UNPACKED
 from hpcfl.data.sources.tabular import TEST, TRAIN, TableSource
 from hpcfl.errors import UserError
-from hpcfl.files import user_files
+from hpcfl.files import untrusted_files
 
 MOST_FILES = 10_000
 # words in names of files; only the rows of the first two are taken
@@ -58,7 +58,7 @@ def _read(path: Path) -> Any:
     """
     pyarrow = arrow.import_pyarrow()
     with checks.refuse_unreadable(path, "a Parquet file"):
-        content = user_files.read_bytes(path, MOST_BYTES)
+        content = untrusted_files.read_user_file(path, MOST_BYTES)
         file = pyarrow.parquet.ParquetFile(pyarrow.BufferReader(content))
         unpacked = 0
         for group in range(file.metadata.num_row_groups):

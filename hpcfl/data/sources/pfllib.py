@@ -27,7 +27,7 @@ from hpcfl.data.sources import npz, pickled
 from hpcfl.data.sources.base import Source
 from hpcfl.data.sources.npz import MOST_CLIENTS, Arrays
 from hpcfl.errors import UserError
-from hpcfl.files import untrusted_files, user_files
+from hpcfl.files import untrusted_files
 
 PARTS = ("train", "test")
 CONFIG = "config.json"
@@ -88,7 +88,7 @@ def _read_config(root: Path) -> Config | None:
     if not path.exists():
         return None
     with checks.refuse_unreadable(path, "PFLlib's"):
-        content = user_files.read_bytes(path, CONFIG_BYTES)
+        content = untrusted_files.read_user_file(path, CONFIG_BYTES)
         return untrusted_files.checked(untrusted_files.parsed(content), Config)
 
 
@@ -152,7 +152,7 @@ def _read_pickle(path: Path) -> bytes:
     """Read the pickle in a .npz file of one array of objects without dimensions. Raises
     many kinds of exceptions.
     """
-    with user_files.opened(path) as file:
+    with untrusted_files.open_user_file(path) as file:
         npz.refuse_bombs(file)
         with zipfile.ZipFile(file) as archive:
             if archive.namelist() != [MEMBER]:

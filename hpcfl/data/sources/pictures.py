@@ -14,7 +14,7 @@ import numpy as np
 from hpcfl.data import checks
 from hpcfl.data.sources.base import Source, downloading
 from hpcfl.errors import UserError
-from hpcfl.files import atomic, user_files
+from hpcfl.files import atomic, untrusted_files
 
 if TYPE_CHECKING:
     from PIL.Image import Image as Picture
@@ -28,7 +28,10 @@ FILE = "hpcfl-decoded.npy"
 
 def read(path: Path, *kinds: str, **form: Any) -> np.ndarray:
     """Return the pixels of a file, as ``decode`` does; links are followed."""
-    with checks.refuse_unreadable(path, "an image"), user_files.opened(path) as file:
+    with (
+        checks.refuse_unreadable(path, "an image"),
+        untrusted_files.open_user_file(path) as file,
+    ):
         return decode(file, str(path), *kinds, **form)
 
 
@@ -131,7 +134,7 @@ class DecodedPictures(Source):
         place, sign = self.folder
         path = root / place / FILE
         try:
-            user_files.opened(path).close()
+            untrusted_files.open_user_file(path).close()
             mapped = np.lib.format.open_memmap(path, mode="c")
             if mapped.dtype == self.record and mapped.ndim == 1:
                 return mapped

@@ -12,7 +12,7 @@ from hpcfl.data import checks
 from hpcfl.data.datasets import AS_THEY_ARE, Dataset, Owners
 from hpcfl.data.sources.base import Source
 from hpcfl.errors import UserError
-from hpcfl.files import user_files
+from hpcfl.files import untrusted_files
 
 MOST_BYTES = 1 << 30  # of a text file
 SHARE = 0.75  # of a subject's windows of one class that are for training, as in PFLlib
@@ -26,7 +26,7 @@ def read_numbers(name: str, path: Path) -> np.ndarray:
     """
     advice = f"hpcfl datasets {name} says what is needed and where it is fetched"
     with checks.refuse_unreadable(path, "lines of as many numbers each", advice):
-        content = user_files.read_bytes(path, MOST_BYTES)
+        content = untrusted_files.read_user_file(path, MOST_BYTES)
         return np.loadtxt(io.BytesIO(content), dtype=np.float32, ndmin=2)
 
 
