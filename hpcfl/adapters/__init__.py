@@ -17,7 +17,7 @@ from torch import nn
 
 from hpcfl.errors import UserError
 from hpcfl.experiment.sections import Adapter
-from hpcfl.rows import patterns
+from hpcfl.rows import layout
 from hpcfl.rows.layout import of_parameters
 
 
@@ -38,7 +38,7 @@ def adapt(module: nn.Module, adapter: Adapter) -> nn.Module:
     known = [name for name, _ in module.named_parameters()]
     head = of_parameters(module).head_name
     trained |= {name for name in known if name.split(".")[0] == head}
-    trained |= set(patterns.matching(adapter.train, known, "adapter.train"))
+    trained |= set(layout.matching(adapter.train, known, "adapter.train"))
     for name, parameter in module.named_parameters():
         parameter.requires_grad_(name in trained)
     return module

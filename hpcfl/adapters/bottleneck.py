@@ -25,7 +25,7 @@ from hpcfl.errors import UserError
 from hpcfl.experiment.plugins import nearest
 from hpcfl.experiment.sections import Adapter
 from hpcfl.models.transformer import Block
-from hpcfl.rows import patterns
+from hpcfl.rows import layout
 from hpcfl.rows.layout import of_parameters
 
 TORCHS = (nn.TransformerEncoderLayer, nn.TransformerDecoderLayer)
@@ -75,7 +75,7 @@ def _targets(module: nn.Module, adapter: Adapter) -> list[str]:
         if name.split(".")[0] not in ("", head) and not unasked:
             possible[name] = layer
     if adapter.targets:
-        found = patterns.matching(adapter.targets, possible, "adapter.targets")
+        found = layout.matching(adapter.targets, possible, "adapter.targets")
         return [name for name in found if not _inside(name, found)]
     blocks = [
         name for name, layer in possible.items() if isinstance(layer, (Block, *TORCHS))

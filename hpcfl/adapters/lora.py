@@ -22,7 +22,7 @@ from hpcfl.errors import UserError
 from hpcfl.experiment.plugins import nearest
 from hpcfl.experiment.sections import Adapter
 from hpcfl.models.replaced import Embedding
-from hpcfl.rows import patterns
+from hpcfl.rows import layout
 from hpcfl.rows.layout import of_parameters
 
 # Layers with a correction if ``adapter.targets`` is empty: queries and values, or one
@@ -131,7 +131,7 @@ def _targets(module: nn.Module, adapter: Adapter) -> list[str]:
         if type(layer) in ADAPTED and not unasked and not in_head:
             possible.append(name)
     if adapter.targets:
-        return patterns.matching(adapter.targets, possible, "adapter.targets")
+        return layout.matching(adapter.targets, possible, "adapter.targets")
     found = [name for name in possible if name.rpartition(".")[2] in QUERIES_AND_VALUES]
     if not found:
         raise UserError(

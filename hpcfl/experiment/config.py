@@ -16,13 +16,7 @@ import pydantic
 from pydantic import AfterValidator, Field, PositiveInt, SerializeAsAny
 
 from hpcfl.errors import UserError
-from hpcfl.experiment import (
-    measures,
-    plugin_keys,
-    protocols,
-    user_code,
-    wrong_values,
-)
+from hpcfl.experiment import measures, plugins, protocols, user_code, wrong_values
 from hpcfl.experiment.experiment_file import assign, check_plain, parsed, split
 from hpcfl.experiment.sections import (
     Adapter,
@@ -329,17 +323,17 @@ def _section(place: str, kind: type[Section], given: Any) -> Section:
             f"{place} = {wrong_values.shorten(given)}: must be a table, [{place}]"
         )
     name = place.partition(".")[0]
-    if name not in plugin_keys.PLUGINS:
+    if name not in plugins.PLUGINS:
         return kind(**given)
     if place == "partition":
         given = _without_word(given)
     try:
-        return plugin_keys.section(place, given)
+        return plugins.make_section(place, given)
     except (UserError, pydantic.ValidationError):
         raise
     except Exception as error:
         # wrong arguments of its __init__ fail outside of its code
-        plugin = plugin_keys.find(place, given)
+        plugin = plugins.find_in_section(place, given)
         at = user_code.find_line(error) or user_code.find_definition(plugin)
         if at is None:
             raise
@@ -467,7 +461,7 @@ def read(path: str | Path, overrides: Iterable[str] = ()) -> dict[str, Any]:
         pairs = list(map(split, overrides))
         _refuse_swept(table, [key for key, _ in pairs])
         for key, value in sorted(
-            pairs, key=lambda pair: not plugin_keys.is_selector(pair[0])
+            pairs, key=lambda pair: not plugins.is_selector(pair[0])
         ):
             choose(table, key, value)
             check_plain(table, key)
@@ -508,11 +502,11 @@ def choose(table: dict[str, Any], key: str, value: Any) -> None:
     section, _, selector = key.partition(".")
     given = table.get(section)
     if (
-        plugin_keys.is_selector(key)
+        plugins.is_selector(key)
         and isinstance(given, dict)
         and given.get(selector) != value
     ):
-        for stale in plugin_keys.of_another(section, given, value):
+        for stale in plugins.list_stale_keys(section, given, value):
             given.pop(stale, None)
     assign(table, key, value)
 
@@ -526,6 +520,6 @@ def _fields_of(place: str, table: dict[str, Any]) -> Iterable[str]:
     """Return the valid keys of a section, or of the whole file for ""."""
     if not place:
         return [*Config.model_fields, *OF_MANY_RUNS]
-    if place.partition(".")[0] in plugin_keys.PLUGINS:
-        return plugin_keys.fields(place, table.get(place, {}))
+    if place.partition(".")[0] in plugins.PLUGINS:
+        return plugins.list_fields(place, table.get(place, {}))
     return SECTIONS[place].model_fields

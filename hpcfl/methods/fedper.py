@@ -15,8 +15,7 @@ from pydantic import Field
 from torch import Tensor
 
 from hpcfl.methods._shared_part import PrivatePart
-from hpcfl.rows import patterns
-from hpcfl.rows.layout import Layout
+from hpcfl.rows.layout import Layout, matching
 
 
 class FedPer(PrivatePart):
@@ -38,7 +37,7 @@ class FedPer(PrivatePart):
         """Return the names of the shared parameters, in the order of a row."""
         if self.shared is None:
             return layout.members(("body",))
-        return patterns.matching(self.shared, layout.names, "method.shared")
+        return matching(self.shared, layout.names, "method.shared")
 
     def private_names(self, layout: Layout) -> list[str]:
         """Return the names of the private parameters."""

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from hpcfl.errors import UserError
 from hpcfl.experiment import plugins, protocols
 from hpcfl.experiment.config import MIXED
-from hpcfl.experiment.plugin_keys import SELECTORS
+from hpcfl.experiment.plugins import SELECTORS
 from hpcfl.trained.run import Run
 
 if TYPE_CHECKING:

@@ -152,7 +152,7 @@ def _read_keys(kind: str, name: str) -> Keys:
     """Return the own keys of a plugin as JSON schemas, without the titles that pydantic
     makes of their names.
     """
-    from hpcfl.experiment.plugin_keys import fields_class
+    from hpcfl.experiment.plugins import fields_class
     from hpcfl.experiment.sections import Participation, Partition
 
     common = {

@@ -6,7 +6,7 @@ from typing import Any
 import tomli_w
 
 from hpcfl.experiment.config import SECTIONS, Config
-from hpcfl.experiment.plugin_keys import PLUGINS, fields_class
+from hpcfl.experiment.plugins import PLUGINS, fields_class
 from hpcfl.report.catalogue import Keys
 from hpcfl.report.listing import values
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from hpcfl.data import datasets
 from hpcfl.errors import UserError
-from hpcfl.experiment import plugin_keys, plugins
+from hpcfl.experiment import plugins
 from hpcfl.experiment.config import Config
 from hpcfl.experiment.protocols import Setting
 from hpcfl.experiment.sweep import configured, in_file_name
@@ -124,7 +124,7 @@ class Plan:
         """
         given = {**self.base.get("method", {}), "name": method}
         declared: dict[str, Range] = {}
-        for key, described in plugin_keys.fields("method", given).items():
+        for key, described in plugins.list_fields("method", given).items():
             extra = getattr(described, "json_schema_extra", None)
             if isinstance(extra, Mapping) and "search" in extra:
                 declared[f"method.{key}"] = list(extra["search"])

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from hpcfl.experiment import plugin_keys
+from hpcfl.experiment import plugins
 from hpcfl.models.mlp import plugin
 
 
@@ -16,7 +16,7 @@ def test_any_widths(hidden):
 
 
 def test_keys_are_checked_by_the_configuration():
-    keys = plugin_keys.fields_class("model", {"name": "mlp"})
+    keys = plugins.fields_class("model", {"name": "mlp"})
     assert list(keys.model_fields) == ["hidden"]
     assert keys.model_validate({"hidden": [16, 8]}).model_dump(mode="json") == {
         "hidden": [16, 8]

@@ -13,9 +13,15 @@ import torch
 from torch import nn
 
 from hpcfl.clients.execution.batched import BatchedKernel
-from hpcfl.clients.execution.kernel import Kernel, SerialKernel, Session, Work
+from hpcfl.clients.execution.kernel import (
+    Kernel,
+    SerialKernel,
+    Session,
+    Work,
+    is_batching_limit,
+    is_full,
+)
 from hpcfl.clients.execution.lane_independence import OperatorObserver
-from hpcfl.clients.execution.limits import is_batching_limit, is_full
 from hpcfl.clients.losses import convolves
 from hpcfl.models.replaced import is_recurrent
 

@@ -23,8 +23,8 @@ import torch
 from torch import Tensor, nn
 
 from hpcfl.clients.execution.batched import BatchedKernel
+from hpcfl.clients.execution.kernel import is_full
 from hpcfl.clients.execution.lane_independence import Function
-from hpcfl.clients.execution.limits import is_full
 
 # Losses of which graphs are kept; a closure made anew in every round is a new one.
 MOST = 16

@@ -1,7 +1,8 @@
 """The interface of kernels, and the serial kernel, the reference of all others.
 
 A ``Kernel`` runs the models of one module's kind. A ``Session`` of it computes the
-gradients of some lanes, mini-batch after mini-batch.
+gradients of some lanes, mini-batch after mini-batch. Two functions recognise errors of
+torch that are limits of batching, or of a GPU's memory.
 """
 
 from abc import ABC, abstractmethod
@@ -31,6 +32,28 @@ from hpcfl.models.random import keyed, random_layers
 # read as ``lane.NAME``.
 KEYS = "random layers"
 Keys = Callable[[Lanes], Tensor]
+
+# Parts of torch's messages about limits of ``vmap``.
+NAMED = (
+    "vmap",
+    "batching rule",
+    "functorch transform",
+    "got a batched tensor",
+    "batchedtensor",
+    "cannot access data pointer of tensor",
+)
+# Parts of torch's messages about code for one client that writes to a shared tensor, or
+# that reads the gradient of a batched tensor.
+CONSEQUENCES = (
+    "doesn't match the broadcast shape",
+    "does not require grad and does not have a grad_fn",
+    "a hook on a tensor that doesn't require gradient",
+    "stack expects each tensor to be equal size",
+    "from the 'sparse",
+)
+# Parts of the messages of CUDA's libraries about a full GPU. Torch's own allocator raises
+# a separate error.
+FULL = "out of memory", "ALLOC_FAILED"
 
 
 @dataclass(frozen=True)
@@ -242,3 +265,22 @@ class SerialSession(Session):
         for name, gradient in zip(self.work.trained, parts, strict=True):
             by_name[name] = gradient[None]
         return by_name, values.detach()[None]
+
+
+def is_batching_limit(error: BaseException) -> bool:
+    """Return whether an error is a known limit of ``torch.func.vmap``.
+
+    The list is closed. An unknown error must end a run: training clients one after the
+    other instead gives other last bits.
+    """
+    if type(error) not in (RuntimeError, NotImplementedError):
+        return False
+    words = str(error).lower()
+    return any(phrase in words for phrase in NAMED + CONSEQUENCES)
+
+
+def is_full(error: BaseException) -> bool:
+    """Return whether an error says that a GPU's memory is full."""
+    return isinstance(error, torch.OutOfMemoryError) or any(
+        words in str(error) for words in FULL
+    )
