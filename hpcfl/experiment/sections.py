@@ -303,6 +303,11 @@ class Adapter(Section):
     }
 
     @property
+    def is_used(self) -> bool:
+        """Return whether the model has an adapter, or a base from files."""
+        return self.kind != "none" or self.base is not None
+
+    @property
     def unread(self) -> list[str]:
         """Return the changed keys that the adapter's kind does not read."""
         if self.kind == "none":

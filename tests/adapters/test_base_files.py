@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import tiny
 import torch
+from playing import prepare_on
 from safetensors.torch import save_file
 
 from hpcfl.adapters import base
@@ -18,7 +19,7 @@ from hpcfl.experiment import config
 from hpcfl.experiment.sections import Adapter
 from hpcfl.models.mlp import MLP
 from hpcfl.rows import constants
-from hpcfl.simulation.prepare import prepare, refuse_other_frozen
+from hpcfl.simulation.prepare import refuse_other_frozen
 
 LORA = {"kind": "lora", "targets": ["hidden*"], "rank": 2}
 BODY = {
@@ -50,7 +51,7 @@ def prepared_with(model=None, **adapter):
     if model is not None:
         sections["model"] = model
     table = tiny.table("fedavg", **sections)
-    return prepare(config.parse(table), OneProcess())
+    return prepare_on(OneProcess(), table)
 
 
 def test_a_file_gives_the_base_and_the_seed_the_rest(saved):
