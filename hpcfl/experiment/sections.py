@@ -260,8 +260,8 @@ class Adapter(Section):
     )
     names: str | dict[str, str | list[str]] = Field(
         default_factory=dict,
-        description="names in the base: 'bert', 'roberta', 'gpt2', 'vit', or a table of regular "
-        "expressions and the model's names",
+        description="names in the base: 'bert', 'roberta', 'gpt2', 'vit', or a table of patterns, "
+        "such as 'encoder.*.q.*', and the model's names",
     )
     targets: list[str] = Field(
         default_factory=list,
