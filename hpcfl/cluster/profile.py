@@ -165,8 +165,9 @@ def _find(name: str) -> Path:
     }
     if name not in known:
         looked = " and ".join(str(folder.absolute()) for folder in folders())
+        hint = plugins.nearest(name, known) if known else ""
         raise UserError(
-            f"--profile {name}: no such profile in {looked}{plugins.nearest(name, known)}; "
-            f"hpcfl new profile {name} writes one, for --profile {name}.toml"
+            f"--profile {name}: no such profile in {looked}{hint}; hpcfl new profile "
+            f"{name} writes {name}.toml here, for --profile {name}.toml"
         )
     return known[name]

@@ -19,7 +19,6 @@ from submitit.core.utils import (
     UncompletedJobError,
 )
 
-from hpcfl.adapters import make_adapter
 from hpcfl.cluster import batch, slurm
 from hpcfl.cluster import profile as profiles
 from hpcfl.cluster.profile import Profile
@@ -64,7 +63,7 @@ def submit(
     them.
 
     With ``dry_run`` nothing is written or submitted. The needs of the ranks are printed
-    then, and batch scripts are the last of the lines. Raises UserError or RunFailure.
+    then, and ``describe_jobs``. Raises UserError or RunFailure.
     """
     profile = profiles.load(profile_name)
     table = config.read(file, overrides)
@@ -87,9 +86,11 @@ def submit(
     lines = [f"{complete} of {len(plan.cells)} complete"] if complete else []
     lines += [f"{name}: refused, {error}" for name, error in refused.items()]
     lines += [f"{name}: in the queue as job {job}" for name, job in queued.items()]
+    if dry_run and complete == len(plan.cells):
+        return [f"{lines[0]}, so nothing would be sent; choose another --out"]
     if dry_run and jobs:
         _show_needs(jobs[0].config, profile.ranks)
-        lines.append(script(profile, jobs, submissions))
+        lines += describe_jobs(profile, jobs, submissions)
     if dry_run or not jobs:
         return lines
     plan.record()
@@ -141,7 +142,7 @@ def _submit_tuning(
             if not after:
                 _show_needs(jobs[0].config, profile.ranks)
             lines.append(f"{stage.title}: {len(jobs)} jobs")
-            lines.append(script(profile, jobs, submissions, after))
+            lines += describe_jobs(profile, jobs, submissions, after)
             arrays.add("THE_ONE_BEFORE")
         elif jobs:
             _write(jobs, submissions)
@@ -207,19 +208,34 @@ def _open(
     return open_cells, refused
 
 
+def describe_jobs(
+    profile: Profile,
+    jobs: list[CellJob],
+    submissions: Submissions,
+    after: list[str] | None = None,
+) -> list[str]:
+    """Return the batch script of jobs on Slurm, and the command by which the first one
+    starts its ranks.
+
+    The arguments are those of ``script``.
+    """
+    command = shlex.join(jobs[0].supervisor.command)
+    launch = f"{jobs[0].name}: the job starts its ranks by\n{command}"
+    if profile.cluster != "slurm":
+        return [launch]
+    return [script(profile, jobs, submissions, after), launch]
+
+
 def script(
     profile: Profile,
     jobs: list[CellJob],
     submissions: Submissions,
     after: list[str] | None = None,
 ) -> str:
-    """Return the batch script that submitit will send; without Slurm, the start
-    command.
+    """Return the batch script that submitit will send.
 
     after: the jobs that have to end before.
     """
-    if profile.cluster != "slurm":
-        return shlex.join(jobs[0].supervisor.command)
     options = _options(profile, submissions.name, after)
     log = "%j"
     if len(jobs) > 1:
@@ -430,14 +446,14 @@ def _show_needs(config: Config, ranks: int) -> None:
     runtime = config.runtime.model_copy(update={"device": "cpu"})
     config = config.model_copy(update={"runtime": runtime})
     processes = [Process(rank, ranks) for rank in range(min(ranks, 2))]
-    adapter = make_adapter(config.adapter)
-    prepared = [prepare(config, process, adapter) for process in processes]
+    prepared = [prepare(config, process) for process in processes]
     server = needs.of_server(prepared[-1])
     of_ranks = [needs.of_rank(of_process) for of_process in prepared]
     ranks_needs = [replace(of_ranks[0], server=server), *of_ranks[1:]]
     print(needs.describe_needs(prepared[0], ranks_needs))
     print(needs.describe_model(prepared[0]))
     if ranks > len(processes):
-        print(f"ranks 2 to {ranks - 1}: at most as much as rank 1")
+        others = f"ranks 2 to {ranks - 1}" if ranks > 3 else "rank 2"
+        print(f"{others}: at most as much as rank 1")
     for note in prepared[0].notes:
         print(f"note: {plain(note)}")

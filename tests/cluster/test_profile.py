@@ -45,7 +45,7 @@ def test_unknown_name_is_answered_with_the_known(write):
 
 @pytest.mark.parametrize("name", ["cpu", "cpu.toml"])
 def test_a_missing_profile_is_answered_with_the_command_that_writes_one(write, name):
-    with pytest.raises(UserError, match=r"hpcfl new profile cpu writes one"):
+    with pytest.raises(UserError, match=r"hpcfl new profile cpu writes"):
         profile.load(name)
 
 

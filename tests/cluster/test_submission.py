@@ -110,7 +110,7 @@ def test_what_would_be_refused_is_not_sent(here):
 
 
 def test_a_dry_run_shows_the_script_and_writes_nothing(here, capsys):
-    (text,) = send(here, "slurm", out="two words; it's", dry_run=True)
+    text, launch = send(here, "slurm", out="two words; it's", dry_run=True)
     assert "#SBATCH --nodes=2" in text and "#SBATCH --array=0-1%2" in text
     last = text.strip().splitlines()[-1]
     assert shlex.split(last)[-1] == str(
@@ -119,6 +119,22 @@ def test_a_dry_run_shows_the_script_and_writes_nothing(here, capsys):
     said = capsys.readouterr().out
     assert "memory" in said and "ranks 2 to 3: at most as much as rank 1" in said
     assert not (here / "two words; it's").exists()
+    words = shlex.split(launch.splitlines()[-1])
+    assert words[:2] == ["srun", "--mpi=pmi2"]
+    assert words[-1] == str(here / "two words; it's" / "seed=0")
+
+
+def test_a_dry_run_without_slurm_shows_the_start_of_the_ranks(here):
+    (launch,) = send(here, "local", dry_run=True)
+    assert "mpiexec -n 2 " in launch
+
+
+def test_a_dry_run_of_what_is_complete_names_the_option_for_another_folder(
+    here, monkeypatch
+):
+    monkeypatch.setattr(submission, "_open", lambda plan, folder: ([], {}))
+    (line,) = send(here, "slurm", dry_run=True)
+    assert line.startswith("2 of 2 complete") and "--out" in line
 
 
 @pytest.mark.parametrize("seeds", ["[0]", "[0, 1]"])
@@ -130,7 +146,7 @@ def test_a_dry_run_shows_what_submitit_sends(here, monkeypatch, seeds):
         (here / name).chmod(0o755)
     monkeypatch.setenv("PATH", f"{here}{os.pathsep}{os.environ['PATH']}")
     overrides = (f"sweep.seed={seeds}",)
-    (shown,) = send(here, "slurm", *overrides, out="two words", dry_run=True)
+    shown, _ = send(here, "slurm", *overrides, out="two words", dry_run=True)
     send(here, "slurm", *overrides, out="two words")
     sent = (here / "two words" / "jobs" / "12_submission.sh").read_text()
     for text in (shown, sent):
