@@ -16,7 +16,14 @@ import pydantic
 from pydantic import AfterValidator, Field, PositiveInt, SerializeAsAny
 
 from hpcfl.errors import UserError
-from hpcfl.experiment import measures, plugins, protocols, user_code, wrong_values
+from hpcfl.experiment import (
+    measures,
+    plugins,
+    pretrained,
+    protocols,
+    user_code,
+    wrong_values,
+)
 from hpcfl.experiment.experiment_file import assign, check_plain, parsed, split
 from hpcfl.experiment.sections import (
     Adapter,
@@ -273,13 +280,17 @@ def checked(table: dict[str, Any]) -> tuple[Config | None, list[str]]:
     completed = tried(lambda: protocols.complete(table))
     if completed is None:
         completed = {key: value for key, value in table.items() if key != "protocol"}
-    table = completed
+    # keys that contradict a pretrained folder would be wrong in other lines, too
+    found = tried(partial(pretrained.complete, completed))
+    if found is None:
+        return None, mistakes
+    table = found
     sections = {
         place: tried(partial(_section, place, kind, table.get(place, {})), place)
         for place, kind in SECTIONS.items()
     }
     # the stand-in of a section with mistakes is not checked
-    found = {
+    valid = {
         place: section or SECTIONS[place].model_construct()
         for place, section in sections.items()
     }
@@ -287,7 +298,7 @@ def checked(table: dict[str, Any]) -> tuple[Config | None, list[str]]:
         place: tried(partial(_section, place, Shift, given), place)
         for place, given in _tables(table).items()
     }
-    everything: dict[str, Any] = {**table, **found}
+    everything: dict[str, Any] = {**table, **valid}
     if shifts:
         stand_in = Shift.model_construct(kind="")
         everything["shift"] = [shift or stand_in for shift in shifts.values()]
@@ -365,14 +376,6 @@ def _check_selection(participation: Participation, time: Time) -> None:
         )
 
 
-def _check_base(model: Model, adapter: Adapter) -> None:
-    """Raise UserError for names without their file, and for two files of one model."""
-    if adapter.names and adapter.base is None:
-        raise UserError("adapter.names: needs adapter.base, the file that has them")
-    if adapter.base is not None and model.init is not None:
-        raise UserError("model.init and adapter.base exclude each other")
-
-
 def _check_time(time: Time) -> None:
     """Raise UserError if a key of ``[time]`` needs another key that is missing."""
     if time.mode == "none":
@@ -413,7 +416,6 @@ def _check_samples(data: Data, partition: Partition) -> None:
 # checks of several sections, with the sections of each
 CHECKS: dict[Callable[..., Any], tuple[str, ...]] = {
     _check_samples: ("data", "partition"),
-    _check_base: ("model", "adapter"),
     measures.asked: ("evaluation",),
     measures.check_best_by: ("evaluation", "training"),
     _check_stragglers: ("participation", "training"),

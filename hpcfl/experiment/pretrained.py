@@ -1,0 +1,156 @@
+"""Keys of ``[model]`` and ``[adapter]`` that a pretrained folder determines.
+
+``config.json`` of the library transformers, beside the file of ``adapter.base``, has
+the sizes of the model. ``adapter_config.json`` of PEFT, in the folder ``adapter.init``,
+has those of an adapter. The experiment may repeat such a key, and must not contradict.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from hpcfl.errors import UserError
+from hpcfl.files import untrusted_files
+from hpcfl.files.atomic import Damaged, reason
+
+CONFIG, ADAPTER_CONFIG = "config.json", "adapter_config.json"
+# Keys that no tensor depends on: the experiment may set others than the file.
+FREE = ("dropout",)
+
+
+@dataclass(frozen=True)
+class Form:
+    """The keys of one type of published model.
+
+    Attributes:
+        model: The value of ``model.name``.
+        keys: The key of the file for each key of ``[model]``.
+        built_in: Values of the file that hpcfl's model has and cannot change.
+    """
+
+    model: str
+    keys: Mapping[str, str]
+    built_in: Mapping[str, Any] = field(default_factory=dict)
+
+
+ENCODER = {
+    "width": "hidden_size",
+    "depth": "num_hidden_layers",
+    "heads": "num_attention_heads",
+    "hidden": "intermediate_size",
+    "dropout": "hidden_dropout_prob",
+    "norm_eps": "layer_norm_eps",
+}
+BERT = {
+    **ENCODER,
+    "vocabulary": "vocab_size",
+    "positions": "max_position_embeddings",
+    "types": "type_vocab_size",
+    "padding": "pad_token_id",
+}
+GPT2 = {
+    "width": "n_embd",
+    "depth": "n_layer",
+    "heads": "n_head",
+    "hidden": "n_inner",
+    "dropout": "resid_pdrop",
+    "vocabulary": "vocab_size",
+    "positions": "n_positions",
+}
+EXACT = {"hidden_act": "gelu"}
+ABSOLUTE = {**EXACT, "position_embedding_type": "absolute"}
+TANH = {"activation_function": "gelu_new", "layer_norm_epsilon": 1e-5}
+# by the file's model_type, which is also the value of ``adapter.names``
+FORMS = {
+    "bert": Form("bert", BERT, ABSOLUTE),
+    "roberta": Form("bert", BERT, ABSOLUTE),
+    "gpt2": Form("gpt", GPT2, TANH),
+    "vit": Form("vit", {**ENCODER, "patch": "patch_size", "bias": "qkv_bias"}, EXACT),
+}
+
+
+def complete(table: dict[str, Any]) -> dict[str, Any]:
+    """Return the experiment's nested table with the keys that its pretrained folders
+    determine.
+
+    Raises UserError for a key that contradicts a folder, and for a folder whose model
+    hpcfl does not have.
+    """
+    adapter, model = table.get("adapter"), table.get("model", {})
+    if not isinstance(adapter, dict) or not isinstance(model, dict):
+        return table
+    if isinstance(base := adapter.get("base"), str):
+        table = table | _complete_model(Path(base), model, adapter)
+    return table
+
+
+def _complete_model(
+    base: Path, model: dict[str, Any], adapter: dict[str, Any]
+) -> dict[str, Any]:
+    """Return the sections that ``config.json`` beside a base completes.
+
+    A model of the user's own, and names of the user's own, need no such file.
+    """
+    path = (base if base.is_dir() else base.parent) / CONFIG
+    names, name = adapter.get("names"), model.get("name", "")
+    if isinstance(names, dict) or ":" in str(name) or not path.is_file():
+        return {}
+    content = _read(path)
+    kind = content.get("model_type")
+    form = FORMS.get(str(kind))
+    if form is None:
+        return {}
+    for key, value in form.built_in.items():
+        if content.get(key, value) != value:
+            raise UserError(
+                f"{path}: {key} = {content[key]!r}, and hpcfl's model '{form.model}' has "
+                f"{value!r} alone"
+            )
+    found = {
+        key: content[of] for key, of in form.keys.items() if content.get(of) is not None
+    }
+    if kind == "gpt2":
+        found.setdefault("hidden", 4 * _number(content, "n_embd", path))
+    if kind == "roberta":
+        found["first_position"] = _number(content, "pad_token_id", path) + 1
+    if kind == "vit":
+        heads = _number(content, "num_attention_heads", path)
+        found["head_width"] = _number(content, "hidden_size", path) // heads
+    named = _agree("adapter", adapter, {"names": kind}, path)
+    return {
+        "model": _agree("model", model, {"name": form.model, **found}, path),
+        "adapter": named,
+    }
+
+
+def _read(path: Path) -> dict[str, Any]:
+    """Read a JSON file with one object. Raises UserError."""
+    try:
+        content = untrusted_files.read_user_file(path, untrusted_files.JSON_LIMIT)
+        return untrusted_files.checked(untrusted_files.parsed(content), dict[str, Any])
+    except (OSError, Damaged) as error:
+        raise UserError(f"{path}: cannot be read as JSON ({reason(error)})") from None
+
+
+def _number(content: dict[str, Any], key: str, path: Path) -> int:
+    """Return a positive whole number of a file. Raises UserError."""
+    number = content.get(key)
+    if not isinstance(number, int) or number < 1:
+        raise UserError(f"{path}: {key} = {number!r}: must be a whole number above 0")
+    return number
+
+
+def _agree(
+    section: str, given: dict[str, Any], found: dict[str, Any], path: Path
+) -> dict[str, Any]:
+    """Return a section with the values of a file. Raises UserError for one key that has
+    another value.
+    """
+    for key, value in found.items():
+        if key not in FREE and given.get(key, value) != value:
+            raise UserError(
+                f"{section}.{key} = {given[key]!r}: contradicts {path}, which gives "
+                f"{value!r}; leave {section}.{key} out"
+            )
+    return found | given
