@@ -22,7 +22,7 @@ from hpcfl.communication.communicator import Communicator
 from hpcfl.errors import Diverged, UserError
 from hpcfl.experiment import config
 from hpcfl.experiment.sweep import in_file_name
-from hpcfl.files import atomic, destination
+from hpcfl.files import atomic, destination, output
 from hpcfl.report import metric_values
 from hpcfl.report.text import plain
 from hpcfl.scores.metric_names import SAMPLE_GRADIENTS, MetricName
@@ -237,7 +237,7 @@ class Player:
         goes_on = not self.plays_whole(cell)
         played = before["rounds"] if goes_on else 0
         rounds = halving.rounds_at(before["whole"], rung.share, played)
-        place = f"{where}, rounds {played + 1} to {rounds} of {before['whole']}"
+        place = f"{where}, up to round {rounds} of {before['whole']}"
         self.say(f"{cell.name}: {place}: {cell.candidate.description}")
         folder = self.folder / tune_folder.SEARCH / cell.name
         after = self.played(
@@ -527,4 +527,4 @@ class Player:
 
     def say(self, text: str) -> None:
         if self.communicator.is_server:
-            print(plain(text), flush=True)
+            output.say(plain(text))

@@ -10,7 +10,7 @@ from typing import Any
 
 from rich.table import Table
 
-from hpcfl.files import atomic
+from hpcfl.files import atomic, output
 from hpcfl.report import configuration, metric_values
 from hpcfl.report.search_spending import SPENT
 from hpcfl.report.text import literal, stdout_console
@@ -70,12 +70,13 @@ def tell(plan: Plan, folder: Path) -> None:
     _write_csv(folder / CURVE, points)
     _print_table(plan, rows, [finals, untuned], measure)
     for name in (TABLE, CURVE):
-        print(f"file: {folder / name}")
-    figure.write(folder / FIGURE, curves, measure)
-    print(f"figure: {folder / FIGURE}")
-    print(f"chosen: {folder / tune_folder.CHOSEN}")
+        output.say(f"file: {folder / name}")
+    if not output.is_quiet():
+        figure.write(folder / FIGURE, curves, measure)
+        output.say(f"figure: {folder / FIGURE}")
+    output.say(f"chosen: {folder / tune_folder.CHOSEN}")
     command = f"hpcfl table {folder} --rows method.name --at tail"
-    print(f"look further: {command}", flush=True)
+    output.say(f"look further: {command}")
 
 
 def describe_method(
