@@ -1,8 +1,4 @@
-"""``hpcfl.run``, which runs an experiment from Python.
-
-The module keeps the communicator and a lock, because MPI connects a process once and a
-script may call ``hpcfl.run`` again, also from another thread.
-"""
+"""``hpcfl.run``, which runs an experiment from Python."""
 
 import atexit
 import sys

@@ -17,6 +17,7 @@ from hpcfl.communication.message import (
     fields,
 )
 from hpcfl.experiment.config import Config
+from hpcfl.report.metric_values import name_measure
 from hpcfl.report.text import plain
 from hpcfl.rows import constants
 from hpcfl.rows.layout import Layout
@@ -240,7 +241,7 @@ def describe_model(prepared: Prepared) -> str:
     measure = prepared.measure
     direction = "highest" if measure.better == "up" else "lowest"
     scores = ", ".join(prepared.resources.scores)
-    chosen = f"the best round is that of the {direction} {measure.recorded}"
+    chosen = f"the best round has the {direction} {name_measure(measure)}"
     return (
         f"model: {name}, {parameters_text(prepared.setup.layout)}\n"
         f"scores: {plain(scores)}; {plain(chosen)}"

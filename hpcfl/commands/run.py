@@ -9,7 +9,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from hpcfl.adapters import make_adapter
 from hpcfl.clock.schedule import make_schedule
 from hpcfl.communication.agreement import agreed, require_equal
 from hpcfl.communication.communicator import Communicator
@@ -174,8 +173,7 @@ def _prepare(config: Config, communicator: Communicator, clash: list[str]) -> Pr
         with agreed(communicator):
             if communicator.is_server:
                 check_trackers(config.runtime.track)
-        adapter = make_adapter(config.adapter)
-        prepared = prepare_together(config, communicator, adapter)
+        prepared = prepare_together(config, communicator)
     except UserError as error:
         raise UserError(*clash, *error.args) from error.__cause__
     if clash:

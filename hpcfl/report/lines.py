@@ -5,7 +5,7 @@ experiment.
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from hpcfl.report.metric_values import At, resolve_metric
+from hpcfl.report.metric_values import At, name_measure, resolve_metric
 from hpcfl.report.sheet import Sheet, choose_looks
 from hpcfl.scores.metric_names import RECORDED, Measure, is_held_out, models_of
 from hpcfl.trained.run import Run
@@ -121,15 +121,12 @@ def name_scores(runs: Sequence[Run], metric: str) -> str:
         return (name.number if name.column == RECORDED else metric).replace("_", " ")
     samples = "validation" if is_held_out(name.column) else "test"
     unit = f" ({measure.unit})" if measure.unit else ""
-    kind = f", {measure.kind.replace('_', ' ')}"
-    if measure.kind in ("weighted", "mean"):
-        kind = ""
     columns = {models_of(of_run.column) for of_run in metrics}
     models = "each method's own models"
     if len(columns) == 1:
         [column] = columns
         models = MOMENTS.get(column, column)
-    return f"{samples} {measure.score}{unit}{kind}, {models}"
+    return f"{samples} {name_measure(measure)}{unit}, {models}"
 
 
 def name_rounds(runs: Sequence[Run], at: At) -> str:

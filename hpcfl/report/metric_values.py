@@ -76,6 +76,13 @@ def resolve_metric(run: Run, metric: str) -> Named:
     return Named(name, resolve(name.number, run.scores))
 
 
+def name_measure(measure: Measure) -> str:
+    """Return a measure as texts call it: its score, with its kind if that is unusual."""
+    kind = measure.kind.replace("_", " ")
+    is_usual = kind in ("weighted", "mean")
+    return measure.score if is_usual else f"{measure.score}, {kind}"
+
+
 def read_at(metric: str, at: At) -> At:
     """Return ``at``, but "last" for newcomers, which are scored once, after the last
     round.

@@ -80,7 +80,7 @@ def render(runs: list[Run], notes: Sequence[str] = ()) -> str:
         notes: Lines for the end of the page.
     """
     drawn = _choose_drawn(arrange(runs, unfinished=True))
-    names = [str(run.config["name"]).removesuffix(f"-{run.label}") for run in runs]
+    names = [_name_experiment(run) for run in runs]
     table, sentence, explanations = _tabulate(runs)
     return _read_template().render(
         title=_list_first(names),
@@ -93,6 +93,18 @@ def render(runs: list[Run], notes: Sequence[str] = ()) -> str:
         runs=runs,
         settings=_describe_settings(runs),
     )
+
+
+def _name_experiment(run: Run) -> str:
+    """Return the name of the experiment that a run is part of: the run's own, without
+    the end that a sweep or a tuning adds.
+    """
+    name = str(run.config["name"])
+    dashes = [place for place, letter in enumerate(name) if letter == "-"]
+    for dash in dashes:
+        if f"{run.label},".startswith(f"{name[dash + 1 :]},"):
+            return name[:dash]
+    return name
 
 
 def _read_template() -> "Template":
@@ -166,8 +178,8 @@ def _tabulate(runs: list[Run]) -> "tuple[pandas.DataFrame, str, list[str]]":
         f"Test {measure.score} of each method's own models in the best round{repeated}; "
         f"{len(finished)} of {len(runs)} runs are finished."
     )
-    for heading, of_heading in found.items():
-        notes += [f"{heading}: {of_heading.title}", *of_heading.notes]
+    for of_heading in found.values():
+        notes += [of_heading.title, *of_heading.notes]
     return table, sentence, list(dict.fromkeys(notes))
 
 
@@ -227,7 +239,9 @@ def _draw_curves(drawn: Arrangement) -> list[tuple[str, str]]:
 
 
 def _explain_ends(drawn: Arrangement) -> list[str]:
-    """Return a line on each run whose curve ends before its last round."""
+    """Return a line on each run whose curve ends before its last round, or before
+    others.
+    """
     ends = []
     for placed in drawn.placed:
         run = placed.run
@@ -239,7 +253,7 @@ def _explain_ends(drawn: Arrangement) -> list[str]:
                 f"{placed.row} ends at round {run.summary.rounds} of "
                 f"{run.config['rounds']}, {run.label} is {run.summary.state}{reason}"
             )
-    return ends
+    return ends + curves.explain_limits(drawn)
 
 
 def _list_events(runs: Sequence[Run]) -> list[str]:
@@ -286,7 +300,8 @@ def _describe_settings(runs: Sequence[Run]) -> dict[str, dict[str, str]]:
         recorded = {key: header[key] for key in ORIGIN if key in header}
         settings.append(protocols.flat(run.config))
         origins.append(protocols.flat(recorded))
-    texts = pandas.DataFrame(settings).drop(columns="name").map(_write_value)
+    texts = pandas.DataFrame(settings).drop(columns="name")
+    texts = texts.astype(object).fillna(MISSING).map(_write_value)
     texts = texts.sort_index(axis=1)
     frames = {
         "Keys in which the runs differ": texts.loc[:, texts.nunique() > 1],

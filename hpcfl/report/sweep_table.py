@@ -17,6 +17,7 @@ from hpcfl.report.comparison import Reference
 from hpcfl.report.metric_values import (
     VALIDATION,
     At,
+    name_measure,
     read_at,
     refuse_unknown,
     resolve_metric,
@@ -36,7 +37,7 @@ from hpcfl.report.text import (
     stdout_console,
     warn_of_other_clients,
 )
-from hpcfl.scores.metric_names import Measure, models_of
+from hpcfl.scores.metric_names import Measure, MetricName, models_of
 from hpcfl.trained import loading
 from hpcfl.trained.run import Run
 
@@ -254,8 +255,19 @@ def make(
         texts[SPENT] = [search_spending.share_text(shares[row]) for row in texts.index]
         best[SPENT] = False
         numbers[SPENT] = numbers["row"].map(shares)
-    title = f"{metric}{unit} {rounds}{_describe_entries(entries)}"
+    called = _name_metric(name, measure, metric)
+    title = f"{called}{unit} {rounds}{_describe_entries(entries)}"
     return Table(title, texts, best, numbers, notes)
+
+
+def _name_metric(name: MetricName, measure: Measure | None, metric: str) -> str:
+    """Return the part of a title on the number, with its column where that was given."""
+    if measure is None:
+        return metric
+    called = name_measure(measure)
+    if metric == VALIDATION:
+        return f"{called} on held-out samples"
+    return f"{called} ({metric})" if metric == str(name) else called
 
 
 def _is_lower_better(name: str, measure: Measure | None, target: float | None) -> bool:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     import pandas
 
 MISSING = "–"  # of what was not run, or has no such number
+LONGEST = 40  # letters of a row's name that are always shown
 
 
 @dataclass(frozen=True)
@@ -45,8 +46,10 @@ def terminal(table: Table) -> RenderableType:
 
 def cells_of(table: Table) -> RichTable:
     """Return rows and columns for a console of rich, the best numbers in bold."""
-    cells = RichTable(box=box.SIMPLE_HEAD)
-    cells.add_column("")
+    cells = RichTable(box=box.SIMPLE_HEAD, collapse_padding=True, pad_edge=False)
+    # A narrow terminal breaks numbers before it cuts the name of a row.
+    longest = max(len(plain(row)) for row in table.texts.index)
+    cells.add_column("", no_wrap=True, min_width=min(longest, LONGEST))
     for column in table.texts.columns:
         cells.add_column(literal(column), justify="right")
     for row, texts in table.texts.iterrows():

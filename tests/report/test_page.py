@@ -144,6 +144,18 @@ def test_numbers_of_held_out_samples_stand_beside_those_of_test_samples(sweep):
 
 
 @pytest.mark.slow
+def test_the_title_of_a_search_is_its_name_and_shorter_curves_have_a_reason(tmp_path):
+    for method, rounds in {"q-ffl": 12, "ditto": 4}.items():
+        label = f"{method},tuned"
+        folder = tmp_path / "final" / f"{label},seed=0"
+        made_up.folder(folder, method, 0, rounds=rounds, name=f"my-paper-{label}")
+    found = Outline(written(tmp_path / "final"))
+    assert found.texts["h1"] == ["my-paper"]
+    below_figure = found.texts["ul"][0]
+    assert "ditto ends at round 4" in below_figure and "q-ffl" not in below_figure
+
+
+@pytest.mark.slow
 def test_each_data_set_has_rows_of_its_own(tmp_path):
     for number, data in enumerate(({}, {"dataset": "digits", "samples": 500})):
         for method in ("fedavg", "ditto"):

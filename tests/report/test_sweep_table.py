@@ -141,7 +141,7 @@ def test_the_tail_is_the_mean_of_the_last_tenth_of_the_rounds():
     }
     grid = make([long], reading=Reading(at="tail"))
     assert (
-        "weighted in % as mean of the last tenth of the rounds, of 5 clients"
+        "accuracy in % as mean of the last tenth of the rounds, of 5 clients"
         in table_formats.latex(grid)
     )
 
@@ -350,7 +350,7 @@ def grid():
 
 
 TITLE = (
-    "weighted in % at each run's best round by test samples, of 5 clients, mean ± sample standard "
+    "accuracy in % at each run's best round by test samples, of 5 clients, mean ± sample standard "
     "deviation over 2 seeds"
 )
 

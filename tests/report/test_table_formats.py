@@ -26,6 +26,17 @@ def test_a_grid_on_a_terminal_is_text(grid, capsys):
     assert said.count(SHOWN) == 4 and "\x1b" not in said
 
 
+def test_a_narrow_terminal_shows_names_of_rows_whole(capsys):
+    name = "fed_select:FedSelect"
+    texts = pandas.DataFrame(
+        {f"column {n}": ["50.00 ± 1.00"] for n in range(4)}, [name]
+    )
+    Console(width=60).print(
+        table_formats.cells_of(Table("", texts, texts == "", texts))
+    )
+    assert name in capsys.readouterr().out
+
+
 def test_markdown_keeps_its_form(grid):
     lines = table_formats.markdown(grid).splitlines()
     assert len(lines) == 8

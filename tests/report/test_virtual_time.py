@@ -47,7 +47,7 @@ def test_a_table_at_equal_time_reads_the_last_round_that_was_there():
     ]
     cells, grid = texts(runs, at=25.0)
     assert cells == ["30.00", "55.00"]
-    assert "weighted in % by 25 s of the clients' own time" in grid.title
+    assert "accuracy in % by 25 s of the clients' own time" in grid.title
     assert grid.notes[-1] == "ended before 25 s: ditto"
     assert texts(runs, at=20.0)[0] == ["30.00", "55.00"]
     assert texts(runs, at=19.0)[0] == ["20.00", "55.00"]
@@ -71,7 +71,7 @@ def test_the_time_until_an_accuracy_is_reached():
     assert cells == ["15.0 ± 7.1", "not reached (1 of 2)", "not reached"]
     assert grid.best.iloc[:, 0].tolist() == [True, False, False]
     assert grid.title.startswith(
-        "weighted reaches 50 % after these seconds of the clients' own time"
+        "accuracy reaches 50 % after these seconds of the clients' own time"
     )
     assert time_to(runs[0], "pre/weighted", 50.0).round == 2
 

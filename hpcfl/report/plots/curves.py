@@ -9,7 +9,7 @@ import numpy as np
 
 from hpcfl.errors import UserError
 from hpcfl.experiment import plugins
-from hpcfl.report import lines
+from hpcfl.report import lines, search_spending
 from hpcfl.report.arrangement import (
     Arrangement,
     arrange,
@@ -122,6 +122,7 @@ def plugin(
             if np.isnan(_places(run, metric, x)).all():
                 raise UserError(f"{run.folder}: --x {x}: was not recorded")
         drawn = over_axis(arranged, metric, x)
+        sheet.notes += explain_limits(arranged)
     else:
         _refuse_unvaried(runs, x)
         arranged = arrange(runs, [*group, x] if group else (), options="--group")
@@ -183,6 +184,22 @@ def over_axis(
         }
         numbers.append(pandas.DataFrame(of_run))
     return lines.average(pandas.concat(numbers))
+
+
+def explain_limits(arranged: Arrangement) -> list[str]:
+    """Return a line on each curve that is complete and ends before others."""
+    most = max(run.config["rounds"] for run in arranged.runs)
+    spent = search_spending.find_shares(arranged)
+    reason = "the budget of its search" if spent else "rounds in its configuration"
+    shorter = {
+        placed.row: placed.run.config["rounds"]
+        for placed in arranged.placed
+        if placed.run.summary.finished and placed.run.config["rounds"] < most
+    }
+    return [
+        f"{row} ends at round {rounds}, the limit by {reason}"
+        for row, rounds in shorter.items()
+    ]
 
 
 def over_key(
