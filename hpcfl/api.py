@@ -1,4 +1,8 @@
-"""``hpcfl.run``, which runs an experiment from Python."""
+"""``hpcfl.run``, which runs an experiment from Python.
+
+The module keeps the communicator and a lock, because MPI connects a process once and a
+script may call ``hpcfl.run`` again, also from another thread.
+"""
 
 import atexit
 import sys

@@ -9,8 +9,9 @@ import tiny
 import torch
 from recorded import Recorded
 
+from hpcfl.adapters import make_adapter
 from hpcfl.clock.schedule import make_schedule
-from hpcfl.communication.communicator import Communicator, OneProcess
+from hpcfl.communication.communicator import Communicator, OneProcess, Process
 from hpcfl.experiment import config
 from hpcfl.simulation.federation import Federation, resume
 from hpcfl.simulation.prepare import Prepared, prepare
@@ -42,6 +43,12 @@ class Played:
         }
 
 
+def prepare_on(process: Process, table: dict[str, Any]) -> Prepared:
+    """Prepare an experiment with its adapter."""
+    experiment = config.parse(table)
+    return prepare(experiment, process, make_adapter(experiment.adapter))
+
+
 def play(
     folder: Path, method: str | dict[str, Any], *arguments: Any, **sections: Any
 ) -> Played:
@@ -53,7 +60,7 @@ def play_on(communicator: Communicator, folder: Path, table: dict[str, Any]) -> 
     """Collective. Play an experiment to its end, from its newest checkpoint if the
     folder has one. What is returned has all of it on rank 0.
     """
-    prepared = prepare(config.parse(table), communicator)
+    prepared = prepare_on(communicator, table)
     schedule = make_schedule(prepared, communicator)
     checkpoints = Checkpoints(folder / "checkpoints", communicator)
     restored = checkpoints.restore(prepared.store)

@@ -1,61 +1,28 @@
 """Adapters: trained parts of a model above one frozen base of all clients
 (``[adapter]``, adapters.md §3).
 
-An adapter only inserts its layers and selects the trained parameters by
-``requires_grad_``. A user's own module may do so as well; the adapter replaces its
-choice. Frozen parameters are then constants of the experiment (``rows/constants.py``)
-and lie in no row. Layouts, messages, means, checkpoints and methods need no code for
-them.
-
-The kinds "lora", "bottleneck" and "prompt" are files of this folder, whose ``insert``
-changes a model and returns the names of the trained parameters.
+``kinds.py`` inserts an adapter, and ``base.py`` reads the base from files. The engine
+receives both as a ``ModelAdapter`` and imports neither. Frozen parameters are constants
+of the experiment (``rows/constants.py``) and lie in no row. Layouts, messages, means,
+checkpoints and methods need no code for them.
 """
 
-import importlib
+from functools import partial
 
-from torch import nn
-
-from hpcfl.errors import UserError
 from hpcfl.experiment.sections import Adapter
-from hpcfl.rows import layout
-from hpcfl.rows.layout import of_parameters
+from hpcfl.simulation.prepared_model import ModelAdapter
 
 
-def adapt(module: nn.Module, adapter: Adapter) -> nn.Module:
-    """Insert an adapter into a module, freeze all but the adapter and the head, and
-    return the module.
+def make_adapter(adapter: Adapter) -> ModelAdapter | None:
+    """Return the adapter of an experiment for the engine; None without one.
 
-    Raises UserError where the module has no place for the adapter.
+    The modules of adapters are imported where an experiment asks for them.
     """
-    if adapter.kind == "none":
-        return module
-    trained = set[str]()  # kind "head": the head alone
-    if adapter.kind == "bias":
-        trained = _find_biases(module, adapter)
-    elif adapter.kind != "head":
-        file = importlib.import_module(f"{__name__}.{adapter.kind}")
-        trained = file.insert(module, adapter)
-    known = [name for name, _ in module.named_parameters()]
-    head = of_parameters(module).head_name
-    trained |= {name for name in known if name.split(".")[0] == head}
-    trained |= set(layout.matching(adapter.train, known, "adapter.train"))
-    for name, parameter in module.named_parameters():
-        parameter.requires_grad_(name in trained)
-    return module
+    if not adapter.is_used:
+        return None
+    from hpcfl.adapters import base, kinds
 
-
-def _find_biases(module: nn.Module, adapter: Adapter) -> set[str]:
-    """Return the names of the biases, and of layer norm's scales with
-    ``adapter.norms``.
-
-    Raises UserError where there is none.
-    """
-    names = set[str]()
-    for path, layer in module.named_modules():
-        is_norm = adapter.norms and isinstance(layer, nn.LayerNorm)
-        for name, _ in layer.named_parameters(recurse=False):
-            if "bias" in name or is_norm:
-                names.add(f"{path}.{name}" if path else name)
-    if not names:
-        raise UserError("adapter.kind = 'bias': the model has no biases")
-    return names
+    insert = partial(kinds.adapt, adapter=adapter)
+    if adapter.base is None:
+        return ModelAdapter(insert)
+    return ModelAdapter(insert, partial(base.read, adapter))

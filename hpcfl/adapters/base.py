@@ -8,15 +8,15 @@ errors are found before any memory is allocated.
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
-from hpcfl.adapters import adapt, names
+from hpcfl.adapters import names
+from hpcfl.adapters.kinds import adapt
 from hpcfl.adapters.names import Piece
 from hpcfl.errors import UserError
 from hpcfl.experiment.sections import Adapter
@@ -29,8 +29,7 @@ KEY = "adapter.base"
 NAMED = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16"}
 
 
-@dataclass(frozen=True)
-class Base:
+class Base(NamedTuple):
     """Tensors of a base from files.
 
     Attributes:

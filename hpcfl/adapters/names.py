@@ -1,11 +1,12 @@
 r"""Rules that map the names of a file's tensors to a model's names (``adapter.names``,
 adapters.md §3).
 
-A rule is a regular expression, which must match a whole name, and one or several new
-names:
+A rule is a pattern, which must match a whole name, and one or several new names:
 
-* ``\1`` in a name stands for the text of the first group, ``\1+1`` for the number after
-  it;
+* ``*`` in a pattern stands for one part of a dotted name, and ``**``, at most once, for
+  any number of parts, also none;
+* ``\1`` in a name stands for the text of the first of these, ``\1+1`` for the number
+  after it;
 * ``transposed NAME`` is a parameter whose transposed matrix the file has;
 * ``reshaped NAME`` is a parameter with the file's numbers in the same order and another
   shape;
@@ -29,6 +30,7 @@ from hpcfl.errors import UserError
 from hpcfl.experiment.plugins import nearest
 
 KEY = "adapter.names"
+WILDCARDS = ("*", "**")
 
 
 @dataclass(frozen=True)
@@ -66,24 +68,41 @@ class Piece:
 
 @dataclass(frozen=True)
 class _Rule:
-    """An expression and the new names of a matching tensor."""
+    """A pattern and the new names of a matching tensor."""
 
     number: int
-    expression: re.Pattern[str]
+    pattern: str
     names: list[str]
 
+    def match(self, tensor: str) -> list[str] | None:
+        """Return the texts that the wildcards stand for, or None without a match."""
+        pattern, parts = self.pattern.split("."), tensor.split(".")
+        if "**" in pattern and len(parts) >= len(pattern) - 1:
+            start = pattern.index("**")
+            stop = start + 1 + len(parts) - len(pattern)
+            parts[start:stop] = [".".join(parts[start:stop])]
+        if len(parts) != len(pattern):
+            return None
+        texts = []
+        for part, wanted in zip(parts, pattern, strict=True):
+            if wanted in WILDCARDS:
+                texts.append(part)
+            elif part != wanted:
+                return None
+        return texts
+
     def pieces(self, tensor: str) -> dict[str, Piece] | None:
-        """Return a tensor's pieces by the parameters' names, or None if the expression
-        does not match.
+        """Return a tensor's pieces by the parameters' names, or None if the pattern does
+        not match.
         """
-        match = self.expression.fullmatch(tensor)
-        if match is None:
+        texts = self.match(tensor)
+        if texts is None:
             return None
         found = {}
         for number, name in enumerate(self.names):
             change, _, plain = name.rpartition(" ")
             piece = Piece(tensor, self.number, change, number, len(self.names))
-            found[_filled(plain, match)] = piece
+            found[_filled(plain, texts)] = piece
         return found
 
 
@@ -130,54 +149,55 @@ def _rules(names: str | Rules) -> list[_Rule]:
         names = PUBLISHED[names]
     rules = []
     for number, (pattern, given) in enumerate(names.items()):
-        expression = _compiled(pattern)
+        wildcards = _count_wildcards(pattern)
         wanted = [given] if isinstance(given, str) else list(given)
         for name in wanted:
-            _check(name, expression)
-        rules.append(_Rule(number, expression, wanted))
+            _check(name, pattern, wildcards)
+        rules.append(_Rule(number, pattern, wanted))
     return rules
 
 
-def _compiled(pattern: str) -> re.Pattern[str]:
-    """Compile a regular expression. Raises UserError."""
-    try:
-        return re.compile(pattern)
-    except (re.error, OverflowError) as error:
+def _count_wildcards(pattern: str) -> int:
+    """Return the number of wildcards in a pattern. Raises UserError for an invalid
+    one.
+    """
+    parts = pattern.split(".")
+    is_odd = any("*" in part or "\\" in part for part in parts if part not in WILDCARDS)
+    if is_odd or parts.count("**") > 1:
         raise UserError(
-            f"{KEY}: '{pattern}' is no regular expression: {error}"
-        ) from None
+            f"{KEY}: '{pattern}': a pattern is a dotted name whose parts may be * for one "
+            "part and once ** for any parts, such as 'encoder.*.q.*'"
+        )
+    return sum(part in WILDCARDS for part in parts)
 
 
-def _check(name: str, expression: re.Pattern[str]) -> None:
-    """Raise UserError for a name that no match of the expression can produce."""
+def _check(name: str, pattern: str, wildcards: int) -> None:
+    """Raise UserError for a name that no match of the pattern can produce."""
     change, space, _ = name.rpartition(" ")
     if space and change not in ("transposed", "reshaped"):
         raise UserError(
             f"{KEY}: '{name}' must be a name, or 'transposed' or 'reshaped' and a name"
         )
     for group in re.findall(r"\\(\d)", name):
-        if int(group) > expression.groups:
+        if not 1 <= int(group) <= wildcards:
             raise UserError(
-                f"{KEY}: '{name}' has \\{group}, and '{expression.pattern}' only "
-                f"{expression.groups} groups"
+                f"{KEY}: '{name}' has \\{group}, and '{pattern}' has {wildcards} "
+                "wildcards"
             )
 
 
-def _filled(name: str, match: re.Match[str]) -> str:
-    """Fill the groups of a match into a name.
+def _filled(name: str, texts: Sequence[str]) -> str:
+    """Fill the texts of wildcards into a name.
 
     Raises UserError where ``+1`` follows a text that is no number.
     """
 
     def value(found: re.Match[str]) -> str:
-        group = match[int(found[1])] or ""
+        text = texts[int(found[1]) - 1]
         if not found[2]:
-            return group
-        if not group.isdecimal():
-            raise UserError(
-                f"{KEY}: '{name}' counts from '{group}', which is no number, for "
-                f"'{match.string}'"
-            )
-        return str(int(group) + 1)
+            return text
+        if not text.isdecimal():
+            raise UserError(f"{KEY}: '{name}' counts from '{text}', which is no number")
+        return str(int(text) + 1)
 
     return re.sub(r"\\(\d)(\+1)?", value, name)

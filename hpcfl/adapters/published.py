@@ -9,58 +9,58 @@ from collections.abc import Mapping, Sequence
 
 Rules = Mapping[str, str | Sequence[str]]
 
-_ENCODER = r"(?:\w+\.)?encoder\.layer\.(\d+)\."
-_EMBEDDINGS = r"(?:\w+\.)?embeddings\."
-# Norms in files converted from TensorFlow have gamma and beta.
-_WEIGHT = r"\.(?:weight|gamma)"
-_BIAS = r"\.(?:bias|beta)"
+_ENCODER = "**.encoder.layer.*"
 
 BERT: Rules = {
-    rf"{_ENCODER}attention\.self\.query\.(.*)": r"block\1+1.attention.qkv.\2",
-    rf"{_ENCODER}attention\.self\.key\.(.*)": r"block\1+1.attention.qkv.\2",
-    rf"{_ENCODER}attention\.self\.value\.(.*)": r"block\1+1.attention.qkv.\2",
-    rf"{_ENCODER}attention\.output\.dense\.(.*)": r"block\1+1.attention.out.\2",
-    rf"{_ENCODER}attention\.output\.LayerNorm{_WEIGHT}": r"block\1+1.norm1.weight",
-    rf"{_ENCODER}attention\.output\.LayerNorm{_BIAS}": r"block\1+1.norm1.bias",
-    rf"{_ENCODER}intermediate\.dense\.(.*)": r"block\1+1.linear1.\2",
-    rf"{_ENCODER}output\.dense\.(.*)": r"block\1+1.linear2.\2",
-    rf"{_ENCODER}output\.LayerNorm{_WEIGHT}": r"block\1+1.norm2.weight",
-    rf"{_ENCODER}output\.LayerNorm{_BIAS}": r"block\1+1.norm2.bias",
-    rf"{_EMBEDDINGS}LayerNorm{_WEIGHT}": "embeddings.LayerNorm.weight",
-    rf"{_EMBEDDINGS}LayerNorm{_BIAS}": "embeddings.LayerNorm.bias",
-    rf"{_EMBEDDINGS}(\w+_embeddings\.weight)": r"embeddings.\1",
-    r"(?:\w+\.)?pooler\.dense\.(.*)": r"pooler.dense.\1",
+    f"{_ENCODER}.attention.self.query.*": r"block\2+1.attention.qkv.\3",
+    f"{_ENCODER}.attention.self.key.*": r"block\2+1.attention.qkv.\3",
+    f"{_ENCODER}.attention.self.value.*": r"block\2+1.attention.qkv.\3",
+    f"{_ENCODER}.attention.output.dense.*": r"block\2+1.attention.out.\3",
+    # Norms in files converted from TensorFlow have gamma and beta.
+    f"{_ENCODER}.attention.output.LayerNorm.gamma": r"block\2+1.norm1.weight",
+    f"{_ENCODER}.attention.output.LayerNorm.beta": r"block\2+1.norm1.bias",
+    f"{_ENCODER}.attention.output.LayerNorm.*": r"block\2+1.norm1.\3",
+    f"{_ENCODER}.intermediate.dense.*": r"block\2+1.linear1.\3",
+    f"{_ENCODER}.output.dense.*": r"block\2+1.linear2.\3",
+    f"{_ENCODER}.output.LayerNorm.gamma": r"block\2+1.norm2.weight",
+    f"{_ENCODER}.output.LayerNorm.beta": r"block\2+1.norm2.bias",
+    f"{_ENCODER}.output.LayerNorm.*": r"block\2+1.norm2.\3",
+    "**.embeddings.LayerNorm.gamma": "embeddings.LayerNorm.weight",
+    "**.embeddings.LayerNorm.beta": "embeddings.LayerNorm.bias",
+    "**.embeddings.*.*": r"embeddings.\2.\3",
+    "**.pooler.dense.*": r"pooler.dense.\2",
 }
 
-_DECODER = r"(?:transformer\.)?h\.(\d+)\."
+_DECODER = "**.h.*"
 
 GPT2: Rules = {  # its layers have a class of their own, with matrices [in, out]
-    rf"{_DECODER}ln_([12])\.(.*)": r"block\1+1.norm\2.\3",
-    rf"{_DECODER}attn\.c_attn\.weight": r"transposed block\1+1.attention.qkv.weight",
-    rf"{_DECODER}attn\.c_attn\.bias": r"block\1+1.attention.qkv.bias",
-    rf"{_DECODER}attn\.c_proj\.weight": r"transposed block\1+1.attention.out.weight",
-    rf"{_DECODER}attn\.c_proj\.bias": r"block\1+1.attention.out.bias",
-    rf"{_DECODER}mlp\.c_fc\.weight": r"transposed block\1+1.linear1.weight",
-    rf"{_DECODER}mlp\.c_fc\.bias": r"block\1+1.linear1.bias",
-    rf"{_DECODER}mlp\.c_proj\.weight": r"transposed block\1+1.linear2.weight",
-    rf"{_DECODER}mlp\.c_proj\.bias": r"block\1+1.linear2.bias",
-    r"transformer\.(.*)": r"\1",
+    f"{_DECODER}.ln_1.*": r"block\2+1.norm1.\3",
+    f"{_DECODER}.ln_2.*": r"block\2+1.norm2.\3",
+    f"{_DECODER}.attn.c_attn.weight": r"transposed block\2+1.attention.qkv.weight",
+    f"{_DECODER}.attn.c_attn.bias": r"block\2+1.attention.qkv.bias",
+    f"{_DECODER}.attn.c_proj.weight": r"transposed block\2+1.attention.out.weight",
+    f"{_DECODER}.attn.c_proj.bias": r"block\2+1.attention.out.bias",
+    f"{_DECODER}.mlp.c_fc.weight": r"transposed block\2+1.linear1.weight",
+    f"{_DECODER}.mlp.c_fc.bias": r"block\2+1.linear1.bias",
+    f"{_DECODER}.mlp.c_proj.weight": r"transposed block\2+1.linear2.weight",
+    f"{_DECODER}.mlp.c_proj.bias": r"block\2+1.linear2.bias",
+    "transformer.**": r"\1",
 }
 
 VIT: Rules = {
-    rf"{_EMBEDDINGS}cls_token": "reshaped positions.token",
-    rf"{_EMBEDDINGS}position_embeddings": "reshaped positions.position",
+    "**.embeddings.cls_token": "reshaped positions.token",
+    "**.embeddings.position_embeddings": "reshaped positions.position",
     # a convolution with a stride equal to its kernel size
-    rf"{_EMBEDDINGS}patch_embeddings\.projection\.(.*)": r"reshaped patches.linear.\1",
-    rf"{_ENCODER}layernorm_before\.(.*)": r"block\1+1.norm1.\2",
-    rf"{_ENCODER}attention\.attention\.query\.(.*)": r"block\1+1.attention.qkv.\2",
-    rf"{_ENCODER}attention\.attention\.key\.(.*)": r"block\1+1.attention.qkv.\2",
-    rf"{_ENCODER}attention\.attention\.value\.(.*)": r"block\1+1.attention.qkv.\2",
-    rf"{_ENCODER}attention\.output\.dense\.(.*)": r"block\1+1.attention.out.\2",
-    rf"{_ENCODER}layernorm_after\.(.*)": r"block\1+1.norm2.\2",
-    rf"{_ENCODER}intermediate\.dense\.(.*)": r"block\1+1.linear1.\2",
-    rf"{_ENCODER}output\.dense\.(.*)": r"block\1+1.linear2.\2",
-    r"(?:\w+\.)?layernorm\.(.*)": r"norm.\1",
+    "**.embeddings.patch_embeddings.projection.*": r"reshaped patches.linear.\2",
+    f"{_ENCODER}.layernorm_before.*": r"block\2+1.norm1.\3",
+    f"{_ENCODER}.attention.attention.query.*": r"block\2+1.attention.qkv.\3",
+    f"{_ENCODER}.attention.attention.key.*": r"block\2+1.attention.qkv.\3",
+    f"{_ENCODER}.attention.attention.value.*": r"block\2+1.attention.qkv.\3",
+    f"{_ENCODER}.attention.output.dense.*": r"block\2+1.attention.out.\3",
+    f"{_ENCODER}.layernorm_after.*": r"block\2+1.norm2.\3",
+    f"{_ENCODER}.intermediate.dense.*": r"block\2+1.linear1.\3",
+    f"{_ENCODER}.output.dense.*": r"block\2+1.linear2.\3",
+    "**.layernorm.*": r"norm.\2",
 }
 
 # by the value of ``adapter.names``

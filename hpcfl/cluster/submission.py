@@ -19,6 +19,7 @@ from submitit.core.utils import (
     UncompletedJobError,
 )
 
+from hpcfl.adapters import make_adapter
 from hpcfl.cluster import batch, slurm
 from hpcfl.cluster import profile as profiles
 from hpcfl.cluster.profile import Profile
@@ -446,7 +447,8 @@ def _show_needs(config: Config, ranks: int) -> None:
     runtime = config.runtime.model_copy(update={"device": "cpu"})
     config = config.model_copy(update={"runtime": runtime})
     processes = [Process(rank, ranks) for rank in range(min(ranks, 2))]
-    prepared = [prepare(config, process) for process in processes]
+    adapter = make_adapter(config.adapter)
+    prepared = [prepare(config, process, adapter) for process in processes]
     server = needs.of_server(prepared[-1])
     of_ranks = [needs.of_rank(of_process) for of_process in prepared]
     ranks_needs = [replace(of_ranks[0], server=server), *of_ranks[1:]]

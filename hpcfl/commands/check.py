@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from hpcfl.adapters import make_adapter
 from hpcfl.clock.schedule import make_schedule
 from hpcfl.commands.run import allowed_silence, check_world
 from hpcfl.communication.agreement import agreed
@@ -36,7 +37,8 @@ def check_file(
         check_trackers(cells[0].config.runtime.track)
     first = cells[0].config
     communicator.watch(allowed_silence([first]))
-    prepared = prepare_together(first, communicator)
+    adapter = make_adapter(first.adapter)
+    prepared = prepare_together(first, communicator, adapter)
     prepared = preflight.run(prepared, communicator)
     schedule = make_schedule(prepared, communicator)
     prepared = preflight.note_idle_clients(prepared, schedule)

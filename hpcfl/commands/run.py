@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from hpcfl.adapters import make_adapter
 from hpcfl.clock.schedule import make_schedule
 from hpcfl.communication.agreement import agreed, require_equal
 from hpcfl.communication.communicator import Communicator
@@ -173,7 +174,8 @@ def _prepare(config: Config, communicator: Communicator, clash: list[str]) -> Pr
         with agreed(communicator):
             if communicator.is_server:
                 check_trackers(config.runtime.track)
-        prepared = prepare_together(config, communicator)
+        adapter = make_adapter(config.adapter)
+        prepared = prepare_together(config, communicator, adapter)
     except UserError as error:
         raise UserError(*clash, *error.args) from error.__cause__
     if clash:

@@ -376,6 +376,14 @@ def _check_selection(participation: Participation, time: Time) -> None:
         )
 
 
+def _check_base(model: Model, adapter: Adapter) -> None:
+    """Raise UserError for names without their file, and for two files of one model."""
+    if adapter.names and adapter.base is None:
+        raise UserError("adapter.names: needs adapter.base, the file that has them")
+    if adapter.base is not None and model.init is not None:
+        raise UserError("model.init and adapter.base exclude each other")
+
+
 def _check_time(time: Time) -> None:
     """Raise UserError if a key of ``[time]`` needs another key that is missing."""
     if time.mode == "none":
@@ -416,6 +424,7 @@ def _check_samples(data: Data, partition: Partition) -> None:
 # checks of several sections, with the sections of each
 CHECKS: dict[Callable[..., Any], tuple[str, ...]] = {
     _check_samples: ("data", "partition"),
+    _check_base: ("model", "adapter"),
     measures.asked: ("evaluation",),
     measures.check_best_by: ("evaluation", "training"),
     _check_stragglers: ("participation", "training"),

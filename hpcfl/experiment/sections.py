@@ -260,8 +260,8 @@ class Adapter(Section):
     )
     names: str | dict[str, str | list[str]] = Field(
         default_factory=dict,
-        description="names in the base: 'bert', 'roberta', 'gpt2', 'vit', or a table of regular "
-        "expressions and the model's names",
+        description="names in the base: 'bert', 'roberta', 'gpt2', 'vit', or a table of patterns, "
+        "such as 'encoder.*.q.*', and the model's names",
     )
     targets: list[str] = Field(
         default_factory=list,
@@ -301,6 +301,11 @@ class Adapter(Section):
         "prompt": ("tokens",),
         "bias": ("norms",),
     }
+
+    @property
+    def is_used(self) -> bool:
+        """Return whether the model has an adapter, or a base from files."""
+        return self.kind != "none" or self.base is not None
 
     @property
     def unread(self) -> list[str]:

@@ -1,7 +1,8 @@
 """The heartbeat of this rank, to be called regularly by everything that takes long.
 
 ``communication/watchdog.py`` sends the heartbeats to other ranks. The watchdog ends the
-job if a rank sends none.
+job if a rank sends none. The module keeps one listener, because MPI gives a process one
+set of ranks, and readers of files, products and users' hooks receive no communicator.
 """
 
 from collections.abc import Callable, Iterator

@@ -39,7 +39,6 @@ class Unfailing(io.FileIO):
 
 # whether ``say`` is suppressed; each thread has its own value
 _is_quiet: ContextVar[bool] = ContextVar("quiet", default=False)
-_below_stdout: list[Unfailing] = []  # the one, once ``guard`` was called
 
 
 def guard() -> None:
@@ -56,15 +55,17 @@ def guard() -> None:
     if out.fileno() in closed:
         out.failure = OSError(errno.EBADF, os.strerror(errno.EBADF))
     sys.stdout, sys.stderr = _text(out, sys.stdout), _text(err, sys.stderr)
-    _below_stdout[:] = [out]
 
 
 def failure() -> OSError | None:
-    """Return the first error of writing standard output; None without errors."""
-    if not _below_stdout:
+    """Return the first error of writing standard output; None without errors, and for
+    a stream that ``guard`` did not make.
+    """
+    raw = getattr(getattr(sys.stdout, "buffer", None), "raw", None)
+    if not isinstance(raw, Unfailing):
         return None
     sys.stdout.flush()
-    return _below_stdout[0].failure
+    return raw.failure
 
 
 @contextmanager

@@ -45,7 +45,7 @@ from hpcfl.simulation.prepared_data import (
     list_data_notes,
     prepare_data,
 )
-from hpcfl.simulation.prepared_model import ClientModel, prepare_model
+from hpcfl.simulation.prepared_model import ClientModel, ModelAdapter, prepare_model
 from hpcfl.storage import digest, provenance
 from hpcfl.storage.clients import ClientStore
 
@@ -189,9 +189,11 @@ class Prepared:
         )
 
 
-def prepare_together(config: Config, communicator: Communicator) -> Prepared:
+def prepare_together(
+    config: Config, communicator: Communicator, adapter: ModelAdapter | None = None
+) -> Prepared:
     """Prepare the experiment on every rank after the ranks have compared their GPUs.
-    Collective call.
+    Collective call. Arguments as for ``prepare``.
 
     Raises UserError, the same on all ranks.
     """
@@ -199,7 +201,7 @@ def prepare_together(config: Config, communicator: Communicator) -> Prepared:
         device = choose_device(config.runtime, communicator.local_rank)
     rank_device = share_device_facts(device, communicator, config.runtime.precision)
     with agreed(communicator):
-        prepared = prepare(config, communicator, rank_device)
+        prepared = prepare(config, communicator, adapter, rank_device)
     require_equal(
         communicator,
         _checksums(prepared),
@@ -267,16 +269,25 @@ def refuse_other_frozen(
 
 @user_code.locate_errors()
 def prepare(
-    config: Config, process: Process, rank_device: Device | None = None
+    config: Config,
+    process: Process,
+    adapter: ModelAdapter | None = None,
+    rank_device: Device | None = None,
 ) -> Prepared:
     """Load the data, draw the partition, build the model and the state before round 1.
 
-    process: the rank and the number of ranks. rank_device: by default the device of a
-    single rank. Raises UserError.
+    Args:
+        config: The experiment.
+        process: The rank and the number of ranks.
+        adapter: The adapter that the experiment asks for.
+        rank_device: By default the device of a single rank.
+
+    Raises:
+        UserError: The experiment is invalid.
     """
     rank_device = set_up_process(config, process, rank_device)
     with torch_settings.unchanged("a module of yours"):
-        return _prepare(config, process, rank_device)
+        return _prepare(config, process, adapter, rank_device)
 
 
 def set_up_process(
@@ -294,13 +305,18 @@ def set_up_process(
     return rank_device
 
 
-def _prepare(config: Config, process: Process, rank_device: Device) -> Prepared:
+def _prepare(
+    config: Config,
+    process: Process,
+    adapter: ModelAdapter | None,
+    rank_device: Device,
+) -> Prepared:
     """Prepare on the device that was chosen."""
     method = cast(Method, config.method)
     _refuse_unusable_keys(config, method)
     data = prepare_data(config, method)
     scores = _select_scores(config, data.split)
-    model = prepare_model(config, method, data.dataset)
+    model = prepare_model(config, method, data.dataset, adapter)
     setup = _make_setup(config, model, data)
     hooks = Hooks(method, _make_overlays(config, method, model))
     placed = _place_clients(data.counts, config, process.size)

@@ -19,6 +19,22 @@ from hpcfl.models.replaced import replace_layers
 from hpcfl.rows import constants, layout, randomness
 from hpcfl.storage import digest
 
+Build = Callable[[], nn.Module]
+
+
+@dataclass(frozen=True)
+class ModelAdapter:
+    """An adapter, which the caller of the engine makes from ``[adapter]``.
+
+    Attributes:
+        insert: inserts the adapter into a built model, freezes the rest, and returns it.
+        read: reads the initial model's tensors from files for a model without the
+            adapter, and returns them by name, with notes; None without files.
+    """
+
+    insert: Callable[[nn.Module], nn.Module]
+    read: Callable[[nn.Module], tuple[dict[str, Tensor], list[str]]] | None = None
+
 
 @dataclass(frozen=True)
 class ClientModel:
@@ -33,8 +49,8 @@ class ClientModel:
         notes: on the file.
     """
 
-    build: Callable[[], nn.Module]
-    build_initial: Callable[[], nn.Module]
+    build: Build
+    build_initial: Build
     frozen: str | None
     template: nn.Module
     parameters: layout.Layout
@@ -42,28 +58,34 @@ class ClientModel:
     notes: list[str]
 
 
-def prepare_model(config: Config, method: Method, dataset: Dataset) -> ClientModel:
+def prepare_model(
+    config: Config, method: Method, dataset: Dataset, adapter: ModelAdapter | None
+) -> ClientModel:
     """Build the model. Raises UserError.
 
     Frozen values are those of the draw of the initial model, because trained values may
     be computed from them.
+
+    adapter: the one that the experiment asks for; None without one.
     """
+    if config.adapter.is_used and adapter is None:
+        raise ValueError("the experiment has an adapter, which must be handed in")
     # taken out here, so that the function does not keep all samples
     shape, classes, vocabulary = dataset.shape, dataset.classes, dataset.vocabulary
 
     def built() -> nn.Module:
         return models.build(config.model, shape, classes, vocabulary)
 
-    given, notes = read_given(config, built)
+    given, notes = read_given(config, built, adapter)
 
     def fresh() -> nn.Module:
-        return complete_model(config, method, built())
+        return complete_model(config, method, built(), adapter)
 
     def first() -> nn.Module:
         module = built()
         if given:
             module.load_state_dict(given, strict=False)
-        return complete_model(config, method, module)
+        return complete_model(config, method, module, adapter)
 
     statistics = find_own_statistics(config, fresh, dataset)
 
@@ -97,7 +119,7 @@ def prepare_model(config: Config, method: Method, dataset: Dataset) -> ClientMod
     )
 
 
-def hold_built(build: Callable[[], nn.Module], frozen: dict[str, Tensor]) -> nn.Module:
+def hold_built(build: Build, frozen: dict[str, Tensor]) -> nn.Module:
     """Return a new model that holds the frozen values."""
     return constants.hold(build(), frozen)
 
@@ -115,13 +137,13 @@ def digest_fixed(frozen: dict[str, Tensor], given: dict[str, Tensor]) -> str | N
     return digest.of_tensors(content) if content else None
 
 
-def complete_model(config: Config, method: Method, module: nn.Module) -> nn.Module:
+def complete_model(
+    config: Config, method: Method, module: nn.Module, adapter: ModelAdapter | None
+) -> nn.Module:
     """Return a built model with its adapter, precision and the method's changes."""
-    if config.adapter.kind != "none":
-        from hpcfl import adapters
-
+    if adapter is not None:
         # The adapter comes first: what a method adds to the model is its own to train.
-        module = adapters.adapt(module, config.adapter)
+        module = adapter.insert(module)
     if config.runtime.precision == MIXED:
         from hpcfl.models import mixed
 
@@ -130,9 +152,7 @@ def complete_model(config: Config, method: Method, module: nn.Module) -> nn.Modu
     return replace_layers(method.adapt(module))
 
 
-def find_own_statistics(
-    config: Config, build: Callable[[], nn.Module], dataset: Dataset
-) -> set[str]:
+def find_own_statistics(config: Config, build: Build, dataset: Dataset) -> set[str]:
     """Return the names of a model's own buffers that its forward pass changes.
 
     Raises UserError where the model cannot be trained as it is.
@@ -154,28 +174,19 @@ def find_own_statistics(
 
 
 def read_given(
-    config: Config, build: Callable[[], nn.Module]
+    config: Config, build: Build, adapter: ModelAdapter | None
 ) -> tuple[dict[str, Tensor], list[str]]:
     """Read the initial model's tensors from files, with notes on them. ``build`` makes
     it without an adapter. Raises UserError.
     """
-    init, adapter = config.model.init, config.adapter
-    if adapter.base is None:
-        if adapter.names:
-            raise UserError("adapter.names: needs adapter.base, the file that has them")
-        if init is None:
+    with randomness.seeded(config.seed, *INITIAL):
+        if adapter is not None and adapter.read is not None:
+            return adapter.read(build())
+        if config.model.init is None:
             return {}, []
         from hpcfl.models import initial
 
-        with randomness.seeded(config.seed, *INITIAL):
-            return initial.read(init, build()), []
-    if init is not None:
-        raise UserError("model.init and adapter.base exclude each other")
-    from hpcfl.adapters import base
-
-    with randomness.seeded(config.seed, *INITIAL):
-        of_base = base.read(adapter, build())
-    return of_base.tensors, of_base.notes
+        return initial.read(config.model.init, build()), []
 
 
 def refuse_frozen(config: Config, method: Method, parameters: layout.Layout) -> None:

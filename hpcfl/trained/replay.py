@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from hpcfl.adapters import make_adapter
 from hpcfl.clock.schedule import make_schedule
 from hpcfl.communication.communicator import OneProcess
 from hpcfl.errors import UserError
@@ -73,7 +74,8 @@ class RoundReplay:
         """
         alone = OneProcess()
         config = experiment.read_again(self.folder, self._table, self._own)
-        prepared = preflight.run(prepare(config, alone), alone)
+        prepared = prepare(config, alone, make_adapter(config.adapter))
+        prepared = preflight.run(prepared, alone)
         schedule = make_schedule(prepared, alone)
         newest = manifests.latest(self.checkpoints)
         if newest is not None:

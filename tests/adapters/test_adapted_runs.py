@@ -5,16 +5,14 @@ import pytest
 import tiny
 import torch
 from in_threads import on_ranks
-from playing import play_on
+from playing import play_on, prepare_on
 from safetensors.torch import save_file
 
 from hpcfl.adapters import lora
 from hpcfl.clients.setup import INITIAL
 from hpcfl.communication.communicator import OneProcess
 from hpcfl.errors import UserError
-from hpcfl.experiment import config
 from hpcfl.rows import constants, randomness
-from hpcfl.simulation.prepare import prepare
 
 LORA = {"kind": "lora", "targets": ["hidden*"], "rank": 2}
 P = 2 * 5 + 2 * 6 + 4 * 6 + 4  # A [2, 5], B [6, 2] and the head of an MLP 5-6-4
@@ -26,7 +24,7 @@ def base_of(prepared):
 
 def prepared_with(adapter, method="fedavg", **sections):
     table = tiny.table(method, adapter=adapter, **sections)
-    return prepare(config.parse(table), OneProcess())
+    return prepare_on(OneProcess(), table)
 
 
 def test_the_base_is_the_model_that_is_drawn_without_an_adapter():

@@ -3,7 +3,7 @@
 import torch
 from torch import nn
 
-from hpcfl import adapters
+from hpcfl.adapters import kinds
 from hpcfl.experiment.sections import Adapter
 
 
@@ -12,7 +12,7 @@ def test_a_bottleneck_by_hand():
     makes (4, 8) of it: (6, 7).
     """
     module = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
-    adapters.adapt(module, Adapter(kind="bottleneck", targets=["0"], width=2))
+    kinds.adapt(module, Adapter(kind="bottleneck", targets=["0"], width=2))
     layer = module[0]
     with torch.no_grad():
         layer.weight.copy_(torch.eye(2))

@@ -3,15 +3,14 @@
 import pytest
 import tiny
 import torch
+from playing import prepare_on
 from safetensors.torch import save_file
 from torch import nn
 
 from hpcfl.clients.losses import train_mode
 from hpcfl.communication.communicator import OneProcess
-from hpcfl.experiment import config
 from hpcfl.rows import constants
 from hpcfl.rows.layout import of_buffers
-from hpcfl.simulation.prepare import prepare
 
 NORMALISED = {"name": "tiny:normalised"}
 LORA = {"kind": "lora", "targets": ["hidden*"], "rank": 2}
@@ -23,7 +22,7 @@ def table(adapter, model=NORMALISED, **sections):
 
 
 def prepared(adapter, **sections):
-    return prepare(config.parse(table(adapter, **sections)), OneProcess())
+    return prepare_on(OneProcess(), table(adapter, **sections))
 
 
 def base_of(prepared):

@@ -4,20 +4,20 @@ import numpy as np
 import pytest
 import tiny
 import torch
+from playing import prepare_on
 from safetensors.torch import load_file
 from torch import nn
 
-from hpcfl import adapters, models
+from hpcfl import models
+from hpcfl.adapters import kinds
 from hpcfl.commands.export import export
 from hpcfl.communication.communicator import OneProcess
 from hpcfl.errors import UserError
-from hpcfl.experiment import config
 from hpcfl.experiment.sections import Adapter, Model
 from hpcfl.models.attention import causal
 from hpcfl.models.mlp import MLP
 from hpcfl.rows import constants
 from hpcfl.rows.layout import of_parameters
-from hpcfl.simulation.prepare import prepare
 from hpcfl.storage import digest
 
 OF_IMAGES = {"width": 8, "depth": 2, "heads": 2, "hidden": 8}
@@ -52,7 +52,7 @@ def samples_of(name, count=3):
 
 def adapted(module, **keys):
     torch.manual_seed(5)
-    return adapters.adapt(module, Adapter(**keys))
+    return kinds.adapt(module, Adapter(**keys))
 
 
 def trained(module):
@@ -265,7 +265,7 @@ def fleet_of(sections):
         table = tiny.table(
             "fedavg", COUNTS, **sections, adapter=adapter, runtime={"lanes": lanes}
         )
-        prepared = prepare(config.parse(table), OneProcess())
+        prepared = prepare_on(OneProcess(), table)
         return prepared.fleet(np.arange(len(COUNTS)), 1, scored=True)
 
     return make

@@ -7,8 +7,7 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from hpcfl import adapters
-from hpcfl.adapters import lora
+from hpcfl.adapters import kinds, lora
 from hpcfl.clients.execution import BatchedKernel, Work
 from hpcfl.clients.losses import Batch, expand_constants
 from hpcfl.errors import UserError
@@ -23,7 +22,7 @@ LORA = {"kind": "lora", "targets": ["hidden*"], "rank": 2}
 
 def mlp(**keys):
     torch.manual_seed(3)
-    return adapters.adapt(MLP((5,), 4, hidden=(6, 7)), Adapter(**keys))
+    return kinds.adapt(MLP((5,), 4, hidden=(6, 7)), Adapter(**keys))
 
 
 def held(module):
@@ -75,9 +74,9 @@ def test_without_an_adapter_a_model_stays_what_it_is():
 
 def test_queries_and_values_are_corrected_by_default_and_norms_are_trained_if_asked():
     module = ViT((1, 8, 8), 4, width=8, depth=1, heads=2, head_width=4, hidden=8)
-    names = trained(adapters.adapt(copy.deepcopy(module), Adapter(kind="lora")))
+    names = trained(kinds.adapt(copy.deepcopy(module), Adapter(kind="lora")))
     assert names == ["block1.attention.qkv.A", "block1.attention.qkv.B", *HEAD]
-    biased = trained(adapters.adapt(module, Adapter(kind="bias", norms=True)))
+    biased = trained(kinds.adapt(module, Adapter(kind="bias", norms=True)))
     assert {"block1.norm1.weight", "norm.weight", "norm.bias"} <= set(biased)
     assert "block1.linear1.weight" not in biased
 
@@ -112,7 +111,7 @@ def test_a_layer_whose_weights_torchs_block_reads_is_no_target():
             self.head = nn.Linear(4, 2)
 
     with pytest.raises(UserError, match=r"'\*linear1' matches none"):
-        adapters.adapt(Net(), Adapter(kind="lora", targets=["*linear1"]))
+        kinds.adapt(Net(), Adapter(kind="lora", targets=["*linear1"]))
 
 
 def test_a_corrected_model_begins_as_its_base_to_the_last_bit():
@@ -183,7 +182,7 @@ class Words(nn.Module):
 def test_where_one_matrix_is_frozen_it_is_the_one_that_was_drawn():
     """Of a linear layer B is zero, of an embedding A."""
     keys = Adapter(kind="lora", targets=["words", "hidden"], rank=2, train_a=False)
-    module = adapters.adapt(Words(), keys)
+    module = kinds.adapt(Words(), keys)
     assert trained(module) == ["words.A", "hidden.B", *HEAD]
     tokens, y = torch.randint(9, (8, 3)), torch.arange(8) % 4
     before = copy.deepcopy(module.state_dict())
@@ -199,7 +198,7 @@ def test_a_weight_that_another_layer_has_too_is_merged_for_one_alone():
     tied.head = nn.Linear(5, 4)
     tied.hidden = nn.Linear(5, 5)
     tied.head.weight = tied.words.weight
-    module = adapters.adapt(tied, Adapter(kind="lora", targets=["words"], rank=2))
+    module = kinds.adapt(tied, Adapter(kind="lora", targets=["words"], rank=2))
     moved(module)
     tokens = torch.randint(4, (8, 3))
     before, base = module(tokens), module.head.weight.clone()
@@ -211,12 +210,12 @@ def test_a_weight_that_another_layer_has_too_is_merged_for_one_alone():
 def test_what_a_module_freezes_itself_is_trained_where_the_adapter_says_so():
     frozen = MLP((5,), 4, hidden=(6, 7)).requires_grad_(False)
     keys = Adapter(kind="head", train=["hidden2.bias"])
-    assert trained(adapters.adapt(copy.deepcopy(frozen), keys)) == [
+    assert trained(kinds.adapt(copy.deepcopy(frozen), keys)) == [
         "hidden2.bias",
         *HEAD,
     ]
     frozen.head.requires_grad_(True)
-    assert trained(adapters.adapt(frozen, Adapter())) == HEAD
+    assert trained(kinds.adapt(frozen, Adapter())) == HEAD
 
 
 def gradients(kernel, lanes, names, x, y):
@@ -234,7 +233,7 @@ def gradients(kernel, lanes, names, x, y):
 def test_the_paddings_row_is_trained_in_no_lane():
     """Beside a correction, where ``adapter.train`` names the embedding itself."""
     keys = Adapter(kind="lora", targets=["words"], train=["words"], rank=2)
-    module = moved(held(adapters.adapt(Words(padding=0), keys)))
+    module = moved(held(kinds.adapt(Words(padding=0), keys)))
     names = of_parameters(module).names
     assert "words.weight" in names
     lanes = {
@@ -247,9 +246,9 @@ def test_the_paddings_row_is_trained_in_no_lane():
 
 
 def test_a_table_of_the_base_is_not_copied_for_every_lane():
-    module = held(adapters.adapt(Words(), Adapter(kind="head")))
+    module = held(kinds.adapt(Words(), Adapter(kind="head")))
     assert list(expand_constants(module, 3)) == ["hidden.weight", "hidden.bias"]
     tied = Words()
     tied.hidden.weight = tied.words.weight = nn.Parameter(torch.randn(6, 5))
-    tied = held(adapters.adapt(tied, Adapter(kind="head")))
+    tied = held(kinds.adapt(tied, Adapter(kind="head")))
     assert list(expand_constants(tied, 3)) == ["words.weight", "hidden.bias"]

@@ -4,7 +4,7 @@ import pytest
 import tiny
 import torch
 from in_threads import on_ranks
-from playing import play_on
+from playing import play_on, prepare_on
 
 from hpcfl.commands import needs
 from hpcfl.commands.run import run
@@ -12,7 +12,6 @@ from hpcfl.communication.communicator import OneProcess
 from hpcfl.errors import UserError
 from hpcfl.experiment import config
 from hpcfl.rows import constants
-from hpcfl.simulation.prepare import prepare
 
 LORA = {"kind": "lora", "targets": ["hidden*"], "rank": 2}
 
@@ -23,7 +22,7 @@ def table(precision="bf16", method="fedavg", adapter=LORA, **sections):
 
 
 def prepared(*given, **sections):
-    return prepare(config.parse(table(*given, **sections)), OneProcess())
+    return prepare_on(OneProcess(), table(*given, **sections))
 
 
 def test_the_base_of_an_mlp_takes_30_bytes_instead_of_60_and_the_forecast_says_so():

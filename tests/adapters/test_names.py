@@ -15,8 +15,8 @@ def made(name, tensors, rules, shape=()):
 
 def test_the_first_rule_that_matches_as_a_whole_counts_and_the_rest_keeps_its_name():
     rules = {
-        r"layer\.(\d+)\.(w|b)": r"block\1+1.\2",
-        r"layer\..*": "never",
+        "layer.*.*": r"block\1+1.\2",
+        "layer.**": "never",
         "lay": "never",
         "old": [],
     }
@@ -25,6 +25,12 @@ def test_the_first_rule_that_matches_as_a_whole_counts_and_the_rest_keeps_its_na
     assert list(found) == ["block1.w", "block10.b", "layers", "head.weight"]
     assert [piece.tensor for piece in found["block10.b"]] == ["layer.09.b"]
     assert renamed(["a"], {})["a"][0].tensor == "a"
+
+
+def test_two_stars_stand_for_any_number_of_parts():
+    rules = {"**.h.*.w": r"block\2.\1", "skip.**": [], "a.**.z": r"\1"}
+    tensors = ["h.0.w", "x.y.h.1.w", "h.w", "skip", "skip.a.b", "a.z", "a.b.c.z"]
+    assert list(renamed(tensors, rules)) == ["block0.", "block1.x.y", "h.w", "", "b.c"]
 
 
 def test_queries_keys_and_values_are_joined_in_the_rules_order_and_split():
@@ -53,11 +59,14 @@ def test_a_matrix_is_transposed_and_numbers_get_another_shape_where_a_rule_says_
     ("rules", "words"),
     [
         ("brt", "adapter.names = 'brt'; did you mean 'bert'"),
-        ({"(": "a"}, "'.' is no regular expression: "),
-        ({"a": r"b\1"}, r"'b\\1' has \\1, and 'a' only 0 groups"),
-        ({"(.*)": r"b\1+1"}, "counts from 'w', which is no number, for 'w'"),
+        ({"w*": "a"}, r"'w\*': a pattern is a dotted name whose parts"),
+        ({r"w\.(.*)": "a"}, "a pattern is a dotted name whose parts"),
+        ({"**.**": "a"}, "a pattern is a dotted name whose parts"),
+        ({"a": r"b\1"}, r"'b\\1' has \\1, and 'a' has 0 wildcards"),
+        ({"*": r"b\0"}, r"'b\\0' has \\0, and '\*' has 1 wildcards"),
+        ({"*": r"b\1+1"}, "counts from 'w', which is no number"),
         ({"a": "turned b"}, "'transposed' or 'reshaped' and a name"),
-        ({".": "a"}, "both 'w' and 'x' become 'a' by one rule; two rules"),
+        ({"*": "a"}, "both 'w' and 'x' become 'a' by one rule; two rules"),
     ],
 )
 def test_a_rule_that_cannot_be_is_refused(rules, words):

@@ -7,8 +7,7 @@ import torch
 from safetensors.torch import load, load_file
 from torch import nn
 
-from hpcfl import adapters
-from hpcfl.adapters import peft
+from hpcfl.adapters import kinds, peft
 from hpcfl.commands.export import export
 from hpcfl.errors import UserError
 from hpcfl.experiment.sections import Adapter
@@ -41,7 +40,7 @@ class Net(nn.Module):
 
 def adapted(**keys):
     adapter = Adapter(kind="lora", rank=2, **keys)
-    module = adapters.adapt(Net(), adapter)
+    module = kinds.adapt(Net(), adapter)
     with torch.no_grad():
         for parameter in module.parameters():
             parameter.normal_()

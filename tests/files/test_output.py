@@ -1,5 +1,6 @@
 """What is printed where nobody can read it: the program goes on, and knows."""
 
+import io
 import shlex
 import subprocess
 import sys
@@ -69,7 +70,7 @@ def test_a_note_is_kept_of_a_failure_only(tmp_path, monkeypatch):
     with open("/dev/full", "wb", buffering=0) as full:
         raw = output.Unfailing(full.fileno(), "w", closefd=False)
         assert raw.write(b"lost") == 4
-    monkeypatch.setattr(output, "_below_stdout", [raw])
+    monkeypatch.setattr("sys.stdout", io.TextIOWrapper(io.BufferedWriter(raw)))
     output.keep_note(tmp_path)
     (note,) = tmp_path.iterdir()
     assert note.read_text().endswith(

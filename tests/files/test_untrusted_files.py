@@ -76,10 +76,10 @@ def test_no_more_is_read_than_allowed(tmp_path):
 
 def test_hashing_shows_that_the_rank_is_alive(tmp_path, monkeypatch):
     beats = []
-    monkeypatch.setattr(heartbeat, "_listener", lambda: beats.append(1))
     monkeypatch.setattr(untrusted_files, "CHUNK", 2)
     (tmp_path / "file").write_bytes(b"12345")
-    with untrusted_files.opened(tmp_path / "file") as file:
+    listening = heartbeat.use_listener(lambda: beats.append(1))
+    with listening, untrusted_files.opened(tmp_path / "file") as file:
         assert untrusted_files.sha256(file) == hashlib.sha256(b"12345").hexdigest()
     assert len(beats) == 3
 

@@ -3,8 +3,7 @@
 import torch
 from torch import nn
 
-from hpcfl import adapters
-from hpcfl.adapters import lora
+from hpcfl.adapters import kinds, lora
 from hpcfl.experiment.sections import Adapter
 from hpcfl.models import mixed
 from hpcfl.models.mlp import MLP
@@ -23,7 +22,7 @@ def held(kind, in_bfloat16=True):
     torch.manual_seed(3)
     module = {"vit": vit, "mlp": lambda: MLP((64,), 4, hidden=(24,))}[kind]()
     targets = ["hidden*"] if kind == "mlp" else []
-    module = adapters.adapt(module, Adapter(kind="lora", targets=targets, rank=2))
+    module = kinds.adapt(module, Adapter(kind="lora", targets=targets, rank=2))
     module = replace_layers(module)
     for layer in lora.layers(module).values():
         nn.init.normal_(layer.B, std=0.1)

@@ -1,0 +1,56 @@
+"""Insertion of an adapter of any kind into a model.
+
+An adapter only inserts its layers and selects the trained parameters by
+``requires_grad_``. A user's own module may do so as well; the adapter replaces its
+choice. The kinds "lora", "bottleneck" and "prompt" are files of this folder, whose
+``insert`` changes a model and returns the names of the trained parameters.
+"""
+
+import importlib
+
+from torch import nn
+
+from hpcfl.errors import UserError
+from hpcfl.experiment.sections import Adapter
+from hpcfl.rows import layout
+from hpcfl.rows.layout import of_parameters
+
+
+def adapt(module: nn.Module, adapter: Adapter) -> nn.Module:
+    """Insert an adapter into a module, freeze all but the adapter and the head, and
+    return the module.
+
+    Raises UserError where the module has no place for the adapter.
+    """
+    if adapter.kind == "none":
+        return module
+    trained = set[str]()  # kind "head": the head alone
+    if adapter.kind == "bias":
+        trained = _find_biases(module, adapter)
+    elif adapter.kind != "head":
+        file = importlib.import_module(f"{__package__}.{adapter.kind}")
+        trained = file.insert(module, adapter)
+    known = [name for name, _ in module.named_parameters()]
+    head = of_parameters(module).head_name
+    trained |= {name for name in known if name.split(".")[0] == head}
+    trained |= set(layout.matching(adapter.train, known, "adapter.train"))
+    for name, parameter in module.named_parameters():
+        parameter.requires_grad_(name in trained)
+    return module
+
+
+def _find_biases(module: nn.Module, adapter: Adapter) -> set[str]:
+    """Return the names of the biases, and of layer norm's scales with
+    ``adapter.norms``.
+
+    Raises UserError where there is none.
+    """
+    names = set[str]()
+    for path, layer in module.named_modules():
+        is_norm = adapter.norms and isinstance(layer, nn.LayerNorm)
+        for name, _ in layer.named_parameters(recurse=False):
+            if "bias" in name or is_norm:
+                names.add(f"{path}.{name}" if path else name)
+    if not names:
+        raise UserError("adapter.kind = 'bias': the model has no biases")
+    return names
