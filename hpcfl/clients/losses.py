@@ -301,10 +301,13 @@ def _from_row(tensors: Iterable[tuple[str, Tensor]], row: Tensor) -> Tensors:
         raise ValueError(
             f"a row of a model has {len(row)} numbers; expected {sum(sizes)}"
         )
-    return {
-        name: part.view(like[name].shape)
-        for name, part in zip(like, row.split(sizes), strict=True)
-    }
+    named = {}
+    for (name, tensor), part in zip(like.items(), row.split(sizes), strict=True):
+        named[name] = part.view(tensor.shape)
+        if tensor.dim() == 4 and not tensor.is_contiguous():
+            # Strides of other weights would make every later layer slower.
+            named[name] = named[name].clone(memory_format=torch.channels_last)
+    return named
 
 
 def convolves(module: nn.Module) -> bool:

@@ -6,6 +6,7 @@ import math
 import os
 import re
 import runpy
+import shutil
 import subprocess
 import tomllib
 from pathlib import Path
@@ -16,7 +17,7 @@ import pytest
 
 import hpcfl
 from hpcfl.experiment import plugins
-from hpcfl.report import metric_values
+from hpcfl.report import figures, metric_values
 from hpcfl.trained import loading, packed
 from hpcfl.tuning import plan
 
@@ -63,6 +64,13 @@ def test_the_shams_try_the_same(monkeypatch):
     assert len(tuning.section.methods) == 8 and len(tried) == 1
 
 
+def load_writer():
+    """The functions of ``write.py``, with few resamples."""
+    writer = runpy.run_path(str(TUNED / "write.py"))
+    writer["main"].__globals__["RESAMPLES"] = 99
+    return writer
+
+
 def rows_of(lines):
     """The cells of a page's only table, by method."""
     cells = [line.strip("| ").split(" | ") for line in lines if line.startswith("| ")]
@@ -90,12 +98,20 @@ def test_a_published_page_has_the_numbers_of_its_csv_and_of_all_settings(name):
     assert bold == int(more) + int(less)
 
 
-@pytest.fixture
-def packs(tmp_path):
+@pytest.fixture(scope="module")
+def played_packs(tmp_path_factory):
     """Final runs of three methods over two partitions, with a chosen rate and with one
     at which nobody learns.
     """
-    for name, lr in (("made", 0.1), ("made-untuned", 0.0001)):
+    folder = tmp_path_factory.mktemp("packs")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(figures, "draw", lambda folder: [])
+        play_packs(folder)
+    return folder
+
+
+def play_packs(folder):
+    for name, lr in (("made", 0.5), ("made-untuned", 0.0005)):
         runs = [
             hpcfl.run(
                 {
@@ -103,24 +119,29 @@ def packs(tmp_path):
                     "seed": seed,
                     "partition": {"clients": 3, "seed": seed + 1},
                     "model": {"hidden": [4]},
-                    "training": {"lr": lr},
+                    "training": {"lr": lr, "batch_size": 50},
                     "method": {"name": method},
                     "evaluation": {"tune_epochs": [5], "metric": "mean"},
                 },
-                out=tmp_path / f"{method},{name},seed={seed}",
+                out=folder / f"{method},{name},seed={seed}",
                 progress=False,
             )
             for method in ("fedavg", "local", "fedrep")
             for seed in (0, 1)
         ]
-        packed.write(runs, tmp_path / f"{name}.tar.xz")
+        packed.write(runs, folder / f"{name}.tar.xz")
+
+
+@pytest.fixture
+def packs(played_packs, tmp_path):
+    for pack in played_packs.glob("*.tar.xz"):
+        shutil.copy(pack, tmp_path)
     return tmp_path
 
 
 @pytest.mark.slow
 def test_a_settings_page_says_what_the_tables_say(packs):
-    write = runpy.run_path(str(TUNED / "write.py"))
-    write["main"]("made", packs)
+    load_writer()["main"]("made", packs)
     lines = (packs / "made.md").read_text(encoding="utf-8").splitlines()
     rows = rows_of(lines)
     assert rows.keys() == {"fedavg", "local", "fedrep"}
@@ -140,7 +161,7 @@ def test_a_settings_page_says_what_the_tables_say(packs):
 @pytest.mark.slow
 def test_the_settings_stand_beside_tuned_and_untuned_local(packs, monkeypatch):
     monkeypatch.syspath_prepend(str(TUNED))
-    runpy.run_path(str(TUNED / "write.py"))["main"]("made", packs)
+    load_writer()["main"]("made", packs)
     runpy.run_path(str(TUNED / "across.py"))["main"](packs, ["made"])
     page = rows_of((packs / "made.md").read_text(encoding="utf-8").splitlines())
     text = (packs / "settings.md").read_text(encoding="utf-8")
@@ -167,7 +188,7 @@ def share_hurt(runs, method):
 
 
 def test_a_correlation_leaves_out_what_one_side_lacks():
-    correlation = runpy.run_path(str(TUNED / "write.py"))["correlation"]
+    correlation = load_writer()["correlation"]
     first = pandas.DataFrame({0: [1.0, 2, 3, 9], 1: [1.0, 2, 3, 9]}, list("abcd"))
     second = pandas.DataFrame({0: [30.0, 2, 1], 1: [math.nan, 2, 1]}, list("abc"))
     assert correlation(first, second) == "-1.00 (-1.00 to -1.00)"
@@ -185,7 +206,7 @@ def test_a_settings_page_says_what_twice_the_rounds_change(packs, monkeypatch):
     runs = loading.list_runs(packs / "made-untuned.tar.xz")
     first = [run for run in runs if run.config["seed"] == 0]
     packed.write(first, packs / "made-twice.tar.xz")
-    write = runpy.run_path(str(TUNED / "write.py"))["main"]
+    write = load_writer()["main"]
     monkeypatch.setitem(write.__globals__, "verdicts", all_better)
     write("made", packs)
     *_, changed, ahead = (packs / "made.md").read_text("utf-8").splitlines()
