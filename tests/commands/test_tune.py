@@ -97,9 +97,7 @@ def again(fedavg_tuned, tmp_path, monkeypatch):
     return ended
 
 
-@pytest.mark.parametrize(
-    "path", ["chosen", "final", "untuned", "final/fedavg,tuned,seed=0", "tuned.csv"]
-)
+@pytest.mark.parametrize("path", ["chosen", "untuned", "final/fedavg,tuned,seed=0"])
 def test_a_tuning_goes_on_where_files_of_it_are_gone(again, tmp_path, path):
     table = (tmp_path / "runs" / "t" / "tuned.csv").read_text()
     assert again(path) == 0

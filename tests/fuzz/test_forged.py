@@ -144,12 +144,8 @@ def test_numbers_that_are_missing(tmp_path, look, name):
 
 @pytest.mark.parametrize(
     ("text", "plots"),
-    # Of the others the heatmap is a picture, and all else is drawn as SVG.
-    [
-        (r"$\frac{ 名前 \u202e", True),
-        (r"\$a$ {\bf %_^#&~ $", False),
-        ("m" * 200, False),
-    ],
+    # Of the other the heatmap is a picture, and all else is drawn as SVG.
+    [(r"$\frac{ 名前 \u202e", True), (r"\$a$ {\bf %_^#&~ $" + "m" * 200, False)],
 )
 def test_names_that_are_formulas_or_in_other_scripts(tmp_path, look, text, plots):
     look(made_up.spoilt(tmp_path, text), plots)
@@ -163,14 +159,13 @@ def test_a_name_of_any_length(tmp_path, look):
     look(folder)
 
 
-ODD = ["a\ud800b"], ["a\0b"], ["x" * 300], ["é" * 200], ["..", "a/b", ""]
-TOGETHER = [name for names in ODD for name in names]
+ODD = ["a\ud800b", "a\0b", "x" * 300, "é" * 200, "..", "a/b", ""]
 
 
 @pytest.mark.parametrize(
     ("names", "page"),
     # What the page draws is the same run each time.
-    [*((names, False) for names in ODD), (TOGETHER, True), (range(60_000), True)],
+    [([name], False) for name in ODD[:2]] + [(ODD, True), (range(60_000), False)],
 )
 def test_cells_of_any_name(tmp_path, look, names, page):
     made_up.folder(tmp_path / "sweep" / "begun", rounds=4, clients=5)

@@ -22,9 +22,11 @@ CASES = {
             "model": {"name": "tiny:zero_row", "hidden": 6},
         },
     ),
-    "one participant": (COUNTS, {"participation": {"fraction": 0.25}}),
+    "one participant, a head of zeros": (
+        COUNTS,
+        {"participation": {"fraction": 0.25}, "model": {"name": "tiny:zero_head"}},
+    ),
     "one client": ([[4, 4, 4, 4]], {}),
-    "a head of zeros": (COUNTS, {"model": {"name": "tiny:zero_head"}}),
 }
 TRAFFIC = re.compile(r"Down ([\w·]+)(?: \(.+?\))?, up ([\w·]+(?: \+ \d)?)[ .,]")
 

@@ -77,6 +77,7 @@ def test_several_threads_give_the_same_bits_with_a_client_alone_on_its_rank(
     text = DIGITS.replace("hidden = [16]", "hidden = [1024]").replace(
         "clients = 10", "clients = 3"
     )
+    text = text.replace("[partition]", "samples = 300\n[partition]")
     file.write_text(f"{text}[runtime]\nthreads = 2\n[sweep]\nmethod.name = {names}\n")
     for ranks in (2, 4):
         code, output = start(ranks, file, "--out", tmp_path / str(ranks)).wait()

@@ -52,7 +52,9 @@ def test_a_rank_that_ends_before_the_run_ends_the_job(script, how):
 
 
 def test_a_rank_that_fails_once_mpi_has_started_ends_the_job(tmp_path):
-    """A whole Python, which finalises MPI when it ends and waits there."""
+    """A whole Python, which finalises MPI when it ends and may wait there for the
+    others; they give up soon.
+    """
     played = subprocess.run(
         [MPIEXEC, "-n", "2", sys.executable, SCRIPT, "raises with MPI", tmp_path],
         env={**os.environ, "PYTHONPATH": PATHS},
@@ -61,7 +63,7 @@ def test_a_rank_that_fails_once_mpi_has_started_ends_the_job(tmp_path):
         timeout=120,
     )
     assert played.returncode not in (0, 2, 75)
-    assert "hpcfl: not all ranks have connected within 3 s" in played.stderr
+    assert "one rank has failed" in played.stderr and "done" not in played.stdout
 
 
 def test_a_rank_that_fails_after_a_run_ends_the_job_at_once(script):
@@ -72,4 +74,4 @@ def test_a_rank_that_fails_after_a_run_ends_the_job_at_once(script):
 
 def test_scripts_that_do_the_same_end_well(script):
     code, output, _ = script("all")
-    assert code == 0 and output.split() == ["done", "done"]
+    assert code == 0 and output.count("done") == 2
