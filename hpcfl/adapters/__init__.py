@@ -25,4 +25,13 @@ def make_adapter(adapter: Adapter) -> ModelAdapter | None:
     insert = partial(kinds.adapt, adapter=adapter)
     if adapter.base is None:
         return ModelAdapter(insert)
-    return ModelAdapter(insert, partial(base.read, adapter))
+    read = partial(base.read, adapter)
+    if adapter.init is None:
+        return ModelAdapter(insert, read)
+    from hpcfl.adapters import peft
+
+    start = peft.Start(adapter.init)
+    return ModelAdapter(
+        lambda module: start.fill(insert(module)),
+        lambda module: start.add_tensors(*read(module)),
+    )

@@ -17,16 +17,28 @@ under names that begin with ``base_model.model.``:
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import save
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save
 from torch import Tensor, nn
 
 from hpcfl.adapters import lora
+from hpcfl.errors import UserError
 from hpcfl.experiment.sections import Adapter
+from hpcfl.files import untrusted_files, wording
+from hpcfl.files.atomic import reason
 
 BASE = "base_model.model."  # prefix of the names of all tensors
+TENSORS = "adapter_model.safetensors"
+LEAVES = {
+    ".lora_A.weight": ".A",
+    ".lora_B.weight": ".B",
+    ".lora_embedding_A": ".A",
+    ".lora_embedding_B": ".B",
+}
 
 
 @dataclass(frozen=True)
@@ -82,9 +94,64 @@ def files(known: Corrections, adapter: Adapter) -> dict[str, bytes]:
     """Return the contents of a model's files by name."""
     config = json.dumps(_config(known, adapter), indent=1)
     return {
-        "adapter_model.safetensors": save(known.tensors, {"format": "pt"}),
+        TENSORS: save(known.tensors, {"format": "pt"}),
         "adapter_config.json": config.encode(),
     }
+
+
+class Start:
+    """The corrections with which all clients begin, from a folder of PEFT."""
+
+    def __init__(self, folder: str) -> None:
+        """Read the file. Raises UserError."""
+        self.key = f"adapter.init = '{folder}'"
+        try:
+            path = Path(folder) / TENSORS
+            untrusted_files.open_user_file(path).close()
+            tensors = load_file(path)
+        except (OSError, SafetensorError) as error:
+            raise UserError(
+                f"{self.key}: {TENSORS} cannot be read: {reason(error)}"
+            ) from None
+        self.tensors = {_own_name(name): tensor for name, tensor in tensors.items()}
+
+    def fill(self, module: nn.Module) -> nn.Module:
+        """Put the tensors into a model with corrections and return it. Raises UserError
+        where the file has others than the model.
+        """
+        own: dict[str, Tensor] = module.state_dict()
+        corrections = {
+            f"{name}.{leaf}" for name in lora.layers(module) for leaf in "AB"
+        }
+        missing = sorted(corrections - set(self.tensors))
+        unfit = [
+            name
+            for name, tensor in self.tensors.items()
+            if name not in own or own[name].shape != tensor.shape
+        ]
+        if missing or unfit:
+            names = wording.list_names([*missing, *unfit])
+            raise UserError(
+                f"{self.key}: the model and the file differ in {names}; layers and "
+                "shapes must be the same"
+            )
+        module.load_state_dict(self.tensors, strict=False)
+        return module
+
+    def add_tensors(
+        self, found: dict[str, Tensor], notes: list[str]
+    ) -> tuple[dict[str, Tensor], list[str]]:
+        """Add the tensors to those of the base, so that the run's digest has them."""
+        of_file = {f"adapter.{name}": tensor for name, tensor in self.tensors.items()}
+        return found | of_file, notes
+
+
+def _own_name(name: str) -> str:
+    """Return the name in the model of a tensor of PEFT's."""
+    own = name.removeprefix(BASE).replace(".base_layer.", ".")
+    for end, leaf in LEAVES.items():
+        own = own.removesuffix(end) + leaf if own.endswith(end) else own
+    return own
 
 
 def _config(known: Corrections, adapter: Adapter) -> dict[str, Any]:

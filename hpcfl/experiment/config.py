@@ -64,6 +64,7 @@ PATHS = (("data", "root"), ("data", "images"), ("partition", "file"))
 # a run's identity.
 ADDED = {
     ("data", "encode"): None,
+    ("adapter", "init"): None,
     ("participation", "rounding"): "down",
     ("method", "prototypes"): "orthonormal",
     ("method", "adaptation"): "always",
@@ -380,6 +381,8 @@ def _check_base(model: Model, adapter: Adapter) -> None:
     """Raise UserError for names without their file, and for two files of one model."""
     if adapter.names and adapter.base is None:
         raise UserError("adapter.names: needs adapter.base, the file that has them")
+    if adapter.init and adapter.base is None:
+        raise UserError("adapter.init: needs adapter.base, the model that it corrects")
     if adapter.base is not None and model.init is not None:
         raise UserError("model.init and adapter.base exclude each other")
 

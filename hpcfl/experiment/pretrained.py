@@ -82,6 +82,9 @@ def complete(table: dict[str, Any]) -> dict[str, Any]:
         return table
     if isinstance(base := adapter.get("base"), str):
         table = table | _complete_model(Path(base), model, adapter)
+    if isinstance(folder := adapter.get("init"), str):
+        completed = _complete_adapter(Path(folder), table["adapter"])
+        table = table | {"adapter": completed}
     return table
 
 
@@ -122,6 +125,22 @@ def _complete_model(
         "model": _agree("model", model, {"name": form.model, **found}, path),
         "adapter": named,
     }
+
+
+def _complete_adapter(folder: Path, adapter: dict[str, Any]) -> dict[str, Any]:
+    """Return ``[adapter]`` with the keys of the ``LoraConfig`` in a folder."""
+    path = folder / ADAPTER_CONFIG
+    content = _read(path)
+    if content.get("peft_type") != "LORA" or content.get("alpha_pattern"):
+        raise UserError(f"{path}: must be a LoRA (peft_type = 'LORA') of one alpha")
+    found = {"kind": "lora", "rank": _number(content, "r", path)}
+    found["scale"] = "alpha/sqrt(r)" if content.get("use_rslora") else "alpha/r"
+    renamed = {"alpha": "lora_alpha", "dropout": "lora_dropout"}
+    found |= {key: content[of] for key, of in renamed.items() if of in content}
+    targets = content.get("target_modules")
+    if isinstance(targets, list):  # ends of names; a text is an expression of PEFT
+        found["targets"] = [f"*{target}" for target in targets]
+    return _agree("adapter", adapter, found, path)
 
 
 def _read(path: Path) -> dict[str, Any]:

@@ -258,6 +258,11 @@ class Adapter(Section):
         description="safetensors file, or folder of such, with what is frozen; default: "
         "model.init, or drawn",
     )
+    init: str | None = Field(
+        None,
+        description="folder with an adapter of PEFT that all begin with, above the base; "
+        "its adapter_config.json sets kind, rank, alpha, scale and targets",
+    )
     names: str | dict[str, str | list[str]] = Field(
         default_factory=dict,
         description="names in the base: 'bert', 'roberta', 'gpt2', 'vit', or a table of patterns, "
@@ -311,7 +316,7 @@ class Adapter(Section):
     def unread(self) -> list[str]:
         """Return the changed keys that the adapter's kind does not read."""
         if self.kind == "none":
-            return sorted(changed(self) - {"base", "names"})
+            return sorted(changed(self) - {"base", "names", "init"})
         of_kinds = {key for keys in self.of_kind.values() for key in keys}
         of_others = of_kinds - set(self.of_kind.get(self.kind, ()))
         return sorted(changed(self) & of_others)

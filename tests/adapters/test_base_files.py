@@ -243,10 +243,17 @@ def test_another_base_is_refused_with_its_file_and_both_digests(saved, tmp_path)
         refuse_other_frozen(other, {"frozen": prepared.frozen}, tmp_path)
 
 
-def test_the_tutorials_experiment_is_valid():
+def test_the_tutorials_experiment_is_valid(tmp_path, monkeypatch):
     page = Path(__file__).parents[2] / "launch" / "site" / "tutorials" / "own-model.md"
     _, _, rest = page.read_text(encoding="utf-8").partition("# pretrained.toml\n")
-    experiment = config.parse(tomllib.loads(rest.partition("```")[0]))
+    table = tomllib.loads(rest.partition("```")[0])
+    monkeypatch.chdir(tmp_path)
+    folder = Path(table["adapter"]["base"])
+    folder.mkdir()
+    content = {"model_type": "bert", "hidden_size": 768, "vocab_size": 30522}
+    (folder / "config.json").write_text(json.dumps(content))
+    experiment = config.parse(table)
     assert experiment.adapter.names in PUBLISHED
+    assert experiment.model.options["vocabulary"] == 30522
     with pytest.raises(UserError, match=r"adapter\.base"):
         base.describe(str(experiment.adapter.base))

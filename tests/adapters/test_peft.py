@@ -3,14 +3,18 @@
 import json
 
 import pytest
+import tiny
 import torch
 from safetensors.torch import load, load_file
 from torch import nn
 
-from hpcfl.adapters import kinds, peft
+from hpcfl.adapters import kinds, make_adapter, peft
 from hpcfl.commands.export import export
+from hpcfl.communication.communicator import OneProcess
 from hpcfl.errors import UserError
+from hpcfl.experiment import config
 from hpcfl.experiment.sections import Adapter
+from hpcfl.simulation.prepare import prepare
 
 LORA = {"kind": "lora", "targets": ["hidden*"], "rank": 2}
 PREFIX = "base_model.model."
@@ -156,6 +160,57 @@ def test_base_and_corrections_of_a_run_are_its_merged_models(played, tmp_path):
         assert sorted(model) == sorted(merged)
         for key, value in merged.items():
             assert torch.equal(model[key], value), key
+
+
+def test_an_exported_adapter_is_the_start_of_another_run(played, tmp_path):
+    run = played("fedavg", rounds=2, adapter=LORA)
+    out = tmp_path / "out"
+    export(run.folder, [], True, None, "last", ["tiny:blobs"], out, True)
+    files = {"base": str(out / "base.safetensors"), "init": str(out / "global")}
+    started = prepare_with(files)
+    keys = started.config.adapter
+    assert (keys.kind, keys.rank, keys.alpha, keys.targets) == (
+        "lora",
+        2,
+        16.0,
+        ["*hidden1"],
+    )
+    tensors = load_file(out / "global" / "adapter_model.safetensors")
+    first = started.setup.layout.split(started.setup.initial())
+    for leaf, name in {"A": "lora_A", "B": "lora_B"}.items():
+        expected = tensors[f"{PREFIX}hidden1.{name}.weight"]
+        assert torch.equal(first[f"hidden1.{leaf}"], expected)
+    assert torch.equal(first["head.weight"], tensors[f"{PREFIX}head.weight"])
+    assert started.frozen != prepare_with({"base": files["base"], **LORA}).frozen
+
+
+def prepare_with(adapter):
+    parsed = config.parse(tiny.table("fedavg", adapter=adapter))
+    return prepare(parsed, OneProcess(), make_adapter(parsed.adapter))
+
+
+@pytest.mark.parametrize(
+    ("changes", "keys", "words"),
+    [
+        ({"peft_type": "IA3"}, {}, "LORA"),
+        ({}, {"rank": 3}, "adapter.rank = 3"),
+        ({"target_modules": ["head"]}, {"targets": ["hidden2"]}, "adapter.targets"),
+        ({"r": 1}, {}, "hidden1.A"),
+    ],
+)
+def test_an_adapter_that_does_not_fit_is_refused_in_one_line(
+    played, tmp_path, changes, keys, words
+):
+    run = played("fedavg", rounds=1, adapter=LORA)
+    out = tmp_path / "out"
+    export(run.folder, [], True, None, "last", ["tiny:blobs"], out, True)
+    file = out / "global" / "adapter_config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | changes))
+    files = {"base": str(out / "base.safetensors"), "init": str(out / "global")}
+    with pytest.raises(UserError) as refused:
+        prepare_with({**files, **keys})
+    (line,) = refused.value.args
+    assert words in line
 
 
 @pytest.mark.parametrize(
