@@ -37,7 +37,16 @@ LIBRARIES = ("torch", "numpy")
 # keys of [runtime] that change what is computed; others are this machine's own
 COMPUTED_BY = ("threads", "precision", "lanes")
 # sections that may name the user's own code
-PLAYED_BY = ("data", "partition", "model", "method", "evaluation")
+PLAYED_BY = (
+    "data",
+    "partition",
+    "shift",
+    "model",
+    "method",
+    "overlay",
+    "participation",
+    "evaluation",
+)
 # numbers that depend on the ranks and on the clock
 MEASURED = ("bytes_down", "bytes_up")
 
@@ -192,7 +201,7 @@ def _chosen(path: Path, sample: int, names: Sequence[str]) -> list[Run]:
 
 def _table(run: Run, root: Path | None, own: Collection[str]) -> dict[str, Any]:
     """Return the configuration that repeats a run here. Raises UserError."""
-    sections = [run.config[section] for section in PLAYED_BY]
+    sections = [run.config.get(section) for section in PLAYED_BY]
     unnamed = sorted(find_own_names(sections) - set(own))
     if unnamed:
         options = " ".join(f"--own {name}" for name in unnamed)

@@ -33,6 +33,7 @@ from hpcfl.experiment.sections import (
     MethodSection,
     Model,
     Newcomers,
+    OverlaySection,
     Participation,
     Partition,
     Runtime,
@@ -107,6 +108,10 @@ class Config(Section):
     model: Model
     adapter: Adapter = Adapter()
     method: SerializeAsAny[MethodSection]
+    overlay: list[SerializeAsAny[OverlaySection]] = Field(
+        default_factory=list,
+        description="your own changes of all messages, the innermost first",
+    )
     training: Training = Training()
     participation: SerializeAsAny[Participation] = Participation()
     time: Time = Time()
@@ -182,6 +187,8 @@ class Config(Section):
         table = self.model_dump(mode="json")
         for section in ("data", "model"):
             table[section] |= table[section].pop("options")
+        if not self.overlay:
+            del table["overlay"]  # which runs of earlier versions lack
         return table
 
     def fingerprint(self) -> str:
@@ -295,14 +302,15 @@ def checked(table: dict[str, Any]) -> tuple[Config | None, list[str]]:
         place: section or SECTIONS[place].model_construct()
         for place, section in sections.items()
     }
-    shifts = {
-        place: tried(partial(_section, place, Shift, given), place)
-        for place, given in _tables(table).items()
-    }
     everything: dict[str, Any] = {**table, **valid}
-    if shifts:
-        stand_in = Shift.model_construct(kind="")
-        everything["shift"] = [shift or stand_in for shift in shifts.values()]
+    nameless: dict[str, Any] = {"kind": ""}
+    listed: dict[str, list[Section]] = {}
+    for place, given in _tables(table).items():
+        name = place.partition(".")[0]
+        *_, kind = plugins.PLUGINS[name]
+        section = tried(partial(_section, place, kind, given), place)
+        listed.setdefault(name, []).append(section or kind.model_construct(**nameless))
+    everything |= listed
     config = tried(lambda: Config(**everything))
     for check, places in CHECKS.items():
         checkable = [sections[place] for place in places]
@@ -314,13 +322,16 @@ def checked(table: dict[str, Any]) -> tuple[Config | None, list[str]]:
 
 
 def _tables(table: dict[str, Any]) -> dict[str, Any]:
-    """Return the tables of ``[[shift]]`` by their place, ``shift.0`` and so on.
+    """Return the tables in LISTS by their place, ``shift.0`` and so on.
 
-    The result is empty if the key is no list.
+    A key that is no list has none.
     """
-    given = table.get("shift")
-    listed = given if isinstance(given, list) else []
-    return {f"shift.{position}": shift for position, shift in enumerate(listed)}
+    places = {}
+    for name in plugins.LISTS:
+        given = table.get(name)
+        for position, entry in enumerate(given if isinstance(given, list) else []):
+            places[f"{name}.{position}"] = entry
+    return places
 
 
 def _section(place: str, kind: type[Section], given: Any) -> Section:

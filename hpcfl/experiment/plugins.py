@@ -25,6 +25,7 @@ from hpcfl.experiment.sections import (
     Data,
     MethodSection,
     Model,
+    OverlaySection,
     Participation,
     Partition,
     Section,
@@ -36,6 +37,7 @@ from hpcfl.experiment.sections import (
 CONTRACTS = {
     "hpcfl.selection": "Selection",
     "hpcfl.methods": "Method",
+    "hpcfl.methods.overlays": "OwnOverlay",
     "hpcfl.data.partitions": "Scheme",
     "hpcfl.data.shifts": "Shift",
     "hpcfl.data.sources": "Source",
@@ -56,10 +58,13 @@ PLUGINS: dict[str, tuple[str, str, type[Section]]] = {
     "shift": ("kind", "hpcfl.data.shifts", Shift),
     "model": ("name", "hpcfl.models", Model),
     "method": ("name", "hpcfl.methods", MethodSection),
+    "overlay": ("kind", "hpcfl.methods.overlays", OverlaySection),
     "participation": ("select", "hpcfl.selection", Participation),
 }
+# the lists of tables among them, such as ``[[shift]]``
+LISTS = ("shift", "overlay")
 SELECTORS = {
-    section: key for section, (key, *_) in PLUGINS.items() if section != "shift"
+    section: key for section, (key, *_) in PLUGINS.items() if section not in LISTS
 }
 
 
@@ -248,7 +253,7 @@ def find_in_section(place: str, given: Mapping[str, Any]) -> Any:
     key, package, common = PLUGINS[place.partition(".")[0]]
     field = common.model_fields[key]
     if key not in given and field.is_required():
-        allowed = ", ".join(names(package))
+        allowed = ", ".join(names(package)) or "your own 'module:object'"
         raise UserError(f"'{place}.{key}' is missing; allowed: {allowed}")
     return find(package, f"{place}.{key}", given.get(key, field.default))
 

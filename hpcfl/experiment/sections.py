@@ -349,6 +349,14 @@ class MethodSection(Section):
     unheeded: ClassVar[tuple[str, ...]] = ()
 
 
+class OverlaySection(Section):
+    """The common key of overlays, tables of ``[[overlay]]``;
+    ``hpcfl/methods/overlays/base.py`` extends it, and overlays add keys.
+    """
+
+    kind: str = Field(description="your own 'module:Class'")
+
+
 class Training(Section):
     epochs: PositiveInt = Field(1, description="local epochs a round")
     batch_size: PositiveInt = Field(10, description="samples a mini-batch")

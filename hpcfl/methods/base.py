@@ -79,11 +79,12 @@ from hpcfl.clients.setup import Setup as Setup  # methods import it from here
 from hpcfl.communication.message import Inbox, Message
 from hpcfl.errors import UserError
 from hpcfl.experiment.sections import MethodSection
-from hpcfl.methods._overlay import Overlay as Overlay
 from hpcfl.methods._participants import Audience as Audience
 from hpcfl.methods._participants import ClientModel as ClientModel
 from hpcfl.methods._participants import Cohort as Cohort
 from hpcfl.methods._score_columns import score_models
+from hpcfl.methods.overlays.base import Overlay as Overlay
+from hpcfl.methods.overlays.base import OwnOverlay as OwnOverlay
 from hpcfl.rows.declared import NamedTensors
 from hpcfl.rows.layout import Group
 

@@ -2,7 +2,7 @@
 class distribution.
 
 Lee & Choi, "Class-wise federated averaging" (arXiv 2406.07800 v1; ICCV 2025);
-``options/class_wise.py`` has the server's step. The class distribution π̂_i of a client
+``overlays/class_wise.py`` has the server's step. The class distribution π̂_i of a client
 is the true one, π_i, or an estimate from the norms of the rows of its output layer. The
 weight distribution regulariser (WDR) λ‖π_i − π̂_i(w)‖₂ makes these norms follow the
 true one.
@@ -19,7 +19,7 @@ from pydantic import BeforeValidator, Field
 
 from hpcfl.methods.base import Layers, search
 from hpcfl.methods.fedavg import FedAvg
-from hpcfl.methods.options.class_wise import ClassWise
+from hpcfl.methods.overlays.class_wise import ClassWise
 
 
 class CwFedAvg(FedAvg):

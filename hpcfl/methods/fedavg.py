@@ -23,7 +23,7 @@ from hpcfl.methods._server_model import (
 from hpcfl.methods.base import Overlay, State, head_of
 
 if TYPE_CHECKING:
-    from hpcfl.methods.options.class_wise import ClassWise
+    from hpcfl.methods.overlays.class_wise import ClassWise
 
 
 class FedAvg(ServerModel):
@@ -32,7 +32,7 @@ class FedAvg(ServerModel):
     Server: ``model`` [P]. Client: none. Down P, up P.
 
     With ``aggregation = "class-wise"`` the models are averaged by class as well, and
-    clients start from their mix of the class models (``options/class_wise.py``).
+    clients start from their mix of the class models (``overlays/class_wise.py``).
     """
 
     keeps = ("ala", "aggregation")
@@ -51,7 +51,7 @@ class FedAvg(ServerModel):
 
     def class_wise(self) -> "ClassWise":
         """Return the class-wise aggregation with the method's settings."""
-        from hpcfl.methods.options.class_wise import ClassWise
+        from hpcfl.methods.overlays.class_wise import ClassWise
 
         return ClassWise()
 
@@ -83,7 +83,7 @@ class FedAvg(ServerModel):
         """Return the class models."""
         if not self.is_class_wise:
             return {}
-        from hpcfl.methods.options.class_wise import class_models
+        from hpcfl.methods.overlays.class_wise import class_models
 
         models = enumerate(class_models(server))
         return {f"class {label}": model for label, model in models}

@@ -6,7 +6,7 @@ from typing import Any
 import tomli_w
 
 from hpcfl.experiment.config import SECTIONS, Config
-from hpcfl.experiment.plugins import PLUGINS, fields_class
+from hpcfl.experiment.plugins import LISTS, PLUGINS, fields_class
 from hpcfl.report.catalogue import Keys
 from hpcfl.report.listing import values
 
@@ -64,10 +64,12 @@ def _sections(config: Config) -> Iterator[tuple[str, dict[str, Any], Keys]]:
     """
     table = config.resolved()
     top = {key: value for key, value in table.items() if key not in SECTIONS}
-    top["shift"] = [
-        {key: value for key, value in shift.items() if value is not None}
-        for shift in top["shift"]
-    ]
+    for name in LISTS:
+        tables = []
+        for given in top.get(name, []):
+            kept = {key: value for key, value in given.items() if value is not None}
+            tables.append(kept)
+        top[name] = tables
     yield "", top, Config.model_json_schema()["properties"]
     for section in SECTIONS:
         yield section, table[section], _schemas(config, section, table[section])

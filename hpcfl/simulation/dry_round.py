@@ -28,7 +28,7 @@ from hpcfl.communication.exchange import Placement
 from hpcfl.communication.message import Mean, Message
 from hpcfl.errors import RankFailure, RunFailure, UserError, is_shortage
 from hpcfl.files import heartbeat
-from hpcfl.methods.base import Method, State
+from hpcfl.methods.base import Method, Overlay, State
 from hpcfl.rows.declared import UnknownName
 from hpcfl.simulation.hooks import MessageError
 from hpcfl.simulation.participation import RoundPlan
@@ -345,6 +345,9 @@ def hook_of(error: BaseException | None) -> str:
         return error.hook
     for frame, _ in traceback.walk_tb(error.__traceback__):
         # The outermost one is the hook that the round called.
-        if isinstance(frame.f_locals.get("self"), Method):
+        owner = frame.f_locals.get("self")
+        if isinstance(owner, Method):
             return frame.f_code.co_name
+        if isinstance(owner, Overlay):
+            return f"{type(owner).__name__}.{frame.f_code.co_name}"
     return ""

@@ -6,6 +6,7 @@ from typing import Any
 
 from hpcfl.clients import Fleet
 from hpcfl.communication.message import Inbox, Mean, Message, fields
+from hpcfl.errors import UserError
 from hpcfl.methods.base import Audience, Cohort, Method, Overlay, Setup, State
 from hpcfl.rows.declared import (
     DeclaredTensors,
@@ -64,13 +65,18 @@ class Hooks:
         """Return the state before round 1 that a hook of the method and of the overlays
         declares: ``server_state`` or ``client_state``.
 
-        Raises UserError where the method declares other than tensors.
+        Raises UserError for other than tensors, and for a name that two of them declare.
         """
-        own: State = getattr(self.method, hook)(setup)
-        refuse_other_than_tensors(own, hook)
-        state = dict(own)
-        for overlay in self.overlays:
-            state |= getattr(overlay, hook)(setup)
+        state: State = {}
+        for owner in (self.method, *self.overlays):
+            own: State = getattr(owner, hook)(setup)
+            refuse_other_than_tensors(own, hook)
+            if taken := sorted(state.keys() & own.keys()):
+                raise UserError(
+                    f"{type(owner).__name__}.{hook}: another overlay or the method has "
+                    f"the name '{taken[0]}'; choose another one"
+                )
+            state |= own
         return state
 
     def compose(self, hook: str, state: State, audience: Audience) -> Message:

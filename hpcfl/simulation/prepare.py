@@ -32,7 +32,7 @@ from hpcfl.errors import UserError
 from hpcfl.experiment import measures, user_code
 from hpcfl.experiment.config import Config
 from hpcfl.files.scratch import Scratch
-from hpcfl.methods.base import Audience, Cohort, Method, Overlay, State
+from hpcfl.methods.base import Audience, Cohort, Method, Overlay, OwnOverlay, State
 from hpcfl.methods.options import refuse_without_effect
 from hpcfl.rows import layout, mixing
 from hpcfl.scores.base import Score
@@ -531,14 +531,14 @@ def _make_overlays(
     overlays = list(method.overlays())
     buffers, template = model.buffers, model.template
     if buffers.width and config.training.buffers == "average":
-        from hpcfl.methods.options.averaged_buffers import AveragedBuffers
+        from hpcfl.methods.overlays.averaged_buffers import AveragedBuffers
 
         # Only a client's "model" has statistics that travel.
         statistics = layout.to_row(buffers, template)
         averaged = layout.floating(buffers, template)
         name = buffer_name("model")
         overlays.append(AveragedBuffers(name, statistics, averaged, method.shares))
-    return tuple(overlays)
+    return *overlays, *cast(list[OwnOverlay], config.overlay)
 
 
 def _count_blocks(config: Config, process: Process) -> int:

@@ -9,6 +9,7 @@ from hpcfl.data.partition import Split
 from hpcfl.errors import UserError
 from hpcfl.experiment import config
 from hpcfl.experiment.config import Config
+from hpcfl.experiment.plugins import LISTS
 from hpcfl.files.atomic import Damaged
 from hpcfl.storage.forms import check_run
 from hpcfl.storage.run_folder import PARTITION, RUN
@@ -21,7 +22,8 @@ PLUGINS = (("method", "name"), ("model", "name"), ("data", "dataset"))
 def own_code(table: Mapping[str, Any]) -> list[str]:
     """Return the user's own plugins, ``module:object``, that a configuration names."""
     names = [str(table[section][key]) for section, key in PLUGINS]
-    names += [str(shift["kind"]) for shift in table.get("shift", [])]
+    for listed in LISTS:
+        names += [str(entry["kind"]) for entry in table.get(listed, [])]
     names.append(str(table["participation"].get("select", "")))
     return [name for name in names if ":" in name]
 

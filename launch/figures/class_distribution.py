@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from hpcfl.clients import StepContext
-from hpcfl.methods.options.class_wise import norm_distribution
+from hpcfl.methods.overlays.class_wise import norm_distribution
 from hpcfl.report.arrangement import arrange
 from hpcfl.report.metric_values import counts_of
 from hpcfl.report.sheet import Sheet, choose_looks, list_colours, make_look

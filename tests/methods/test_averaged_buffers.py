@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import torch
 
-from hpcfl.methods.options.averaged_buffers import AveragedBuffers
+from hpcfl.methods.overlays.averaged_buffers import AveragedBuffers
 
 NAME = "buffers.model"
 

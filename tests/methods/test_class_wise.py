@@ -15,7 +15,7 @@ from hpcfl.communication.communicator import OneProcess
 from hpcfl.communication.exchange import place
 from hpcfl.communication.message import Mixture
 from hpcfl.experiment.config import parse
-from hpcfl.methods.options.class_wise import (
+from hpcfl.methods.overlays.class_wise import (
     class_weights,
     factors,
     norm_distribution,

@@ -6,7 +6,7 @@ import tiny
 import torch
 
 from hpcfl.errors import UserError
-from hpcfl.methods.options.class_wise import class_models
+from hpcfl.methods.overlays.class_wise import class_models
 from hpcfl.trained import loading, replay
 from hpcfl.trained.models import predicted
 

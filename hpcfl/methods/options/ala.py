@@ -1,6 +1,10 @@
 """Adaptive local aggregation (ALA): learned weights blend the received model and a
 client's own.
 
+ALA is no overlay: a method goes on to read the received model, which an overlay would
+replace, as an anchor or in ``global``, and ALA stores the whole trained model, of which
+a message may have a part.
+
 Zhang et al., "FedALA: Adaptive local aggregation for personalized federated learning",
 AAAI 2023, eqs 4–7. A client with a model v of its own that receives a model g copies
 the lower layers of g and starts the upper ones at v + Ω⊙(g − v). It learns the weights

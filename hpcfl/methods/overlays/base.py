@@ -1,4 +1,4 @@
-"""Overlays: changes of all messages between a method's server and its clients.
+"""The contract of an overlay.
 
 A run has an ordered list of overlays, the innermost first. Each sees the final message
 of the method and of the overlays before it. ``simulation/hooks.py`` applies
@@ -9,7 +9,8 @@ them:
     upload:    method.update, then each overlay's ``upload``, in order
     aggregate: each overlay's ``aggregate``, in reverse order, then method.aggregate
 
-So the last overlay sees exactly the message that travels.
+So the last overlay sees exactly the message that travels. ``OwnOverlay`` is the base of
+those that an experiment names in ``[[overlay]]``; these come last.
 """
 
 from typing import ClassVar
@@ -19,6 +20,7 @@ from torch import Tensor
 from hpcfl.clients import Fleet
 from hpcfl.clients.setup import Setup
 from hpcfl.communication.message import Inbox, Message
+from hpcfl.experiment.sections import OverlaySection
 from hpcfl.methods._participants import Audience, Cohort
 
 State = dict[str, Tensor]
@@ -71,3 +73,11 @@ class Overlay:
         It runs on rank 0.
         """
         return uplink
+
+
+class OwnOverlay(OverlaySection, Overlay):
+    """An overlay of a user, named ``my_file:Class`` in a table of ``[[overlay]]``.
+
+    Its fields are further keys of the table. An overlay keeps nothing in itself:
+    ``server`` and ``fleet.state`` hold what changes.
+    """

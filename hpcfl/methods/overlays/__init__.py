@@ -1,0 +1,1 @@
+"""Overlays: changes of all messages between a method's server and its clients."""
