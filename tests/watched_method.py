@@ -18,7 +18,7 @@ class Watched(FedAvg):
 
     stacks: ClassVar[list[list[str]]] = []
 
-    def objective(self, model: nn.Module, batch: Batch, lane: Any) -> Tensor:
+    def loss(self, model: nn.Module, batch: Batch, lane: Any) -> Tensor:
         """Return FedAvg's loss, and keep the files of the frames above this call."""
         frame: FrameType | None = sys._getframe(1)
         files = []
@@ -26,4 +26,4 @@ class Watched(FedAvg):
             files.append(frame.f_code.co_filename)
             frame = frame.f_back
         Watched.stacks.append(files)
-        return super().objective(model, batch, lane)
+        return super().loss(model, batch, lane)

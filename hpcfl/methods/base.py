@@ -136,6 +136,9 @@ class Method(MethodSection, ABC):
     """A federated learning method. Subclass it in one file, with ``plugin =
     YourMethod`` at its end.
 
+    Every method has four hooks: ``send``, ``start``, ``update`` and ``aggregate``. A
+    ``ServerModel`` has all four already, in smaller parts. The other hooks are optional.
+
     Attributes:
         primary: the column in which the method's result is read.
         reference: the paper, for the table of methods.
@@ -183,87 +186,7 @@ class Method(MethodSection, ABC):
             "server_state or client_state"
         )
 
-    # Before round 1
-
-    def notes(self, setup: Setup) -> list[str]:
-        """Return lines for the user to read before the first round, such as one on a
-        doubtful choice of keys.
-        """
-        return []
-
-    def validation_share(self) -> float:
-        """Return the share of a client's training samples, in [0, 1), that is held out
-        for validation: neither trained on nor counted.
-        """
-        return 0.0
-
-    def adapt(self, model: nn.Module) -> nn.Module:
-        """Return the model of one client with the method's changes, such as further
-        blocks.
-        """
-        return model
-
-    def overlays(self) -> tuple[Overlay, ...]:
-        """Return the overlays of its messages that the method's keys ask for, the
-        innermost first.
-        """
-        return ()
-
-    def server_state(self, setup: Setup) -> State:
-        """Return the server's state before round 1, tensors by name.
-
-        ``aggregate`` may assign only these names, and a tensor keeps its type and shape.
-        Tensors without elements and those that ``varying`` names may change their
-        shape. A method with one model for all calls it ``model``.
-        """
-        return {}
-
-    def client_state(self, setup: Setup) -> State:
-        """Return the private state of ONE client before its first round, tensors by name.
-
-        In ``fleet.state`` they have a further first dimension, the clients.
-        """
-        return {}
-
-    # The loss
-
-    def loss(self, model: nn.Module, batch: Batch, lane: Any) -> Tensor:
-        """Return the loss of ONE client on one mini-batch.
-
-        It may read its arguments and constants of the run, such as the method's keys. A
-        number that changes must be a variable.
-
-        Args:
-            model: The client's module.
-            batch: Its samples ``batch.x`` and labels ``batch.y``.
-            lane: ``lane.NAME`` is the client's row of a variable of ``fleet.train``. A
-                penalty goes through ``lane.regulariser(term)``, which returns it: the
-                recorded ``data_loss`` is without it.
-
-        Returns:
-            A scalar.
-        """
-        return functional.cross_entropy(model(batch.x), batch.y)
-
-    def objective(self, model: nn.Module, batch: Batch, lane: Any) -> Tensor:
-        """Return the default objective of ``fleet.train``: ``loss`` with the terms of
-        options.
-        """
-        return self.loss(model, batch, lane)
-
-    def training_loss(self) -> Loss:
-        """Return what ``fleet.train`` minimises by default: ``objective``, or the
-        engine's cross-entropy where it equals that.
-        """
-        if type(self).loss is Method.loss and not self.adds_terms():
-            return CROSS_ENTROPY
-        return self.objective
-
-    def adds_terms(self) -> bool:
-        """Return whether ``objective`` is more than ``loss``."""
-        return type(self).objective is not Method.objective
-
-    # A round: the server sends, clients update, the server aggregates
+    # The four hooks that every method has
 
     @abstractmethod
     def send(self, server: State, audience: Audience) -> Message:
@@ -273,6 +196,15 @@ class Method(MethodSection, ABC):
             Tensors by name: ``[width]`` for all clients, or rows ``[n, width]`` in the
             order of ``audience.ids``. A ``Pool`` holds models of which each client picks
             some; each client receives its own weighted sum of a ``Mixture``.
+        """
+
+    @abstractmethod
+    def start(self, fleet: Fleet, inbox: Inbox) -> Tensor:
+        """Return the rows that local training starts from, ``[n, P]``, or ``[P]`` if they
+        are the same for all.
+
+        The engine calls it for observers too, to score their start; their state is
+        forgotten.
         """
 
     @abstractmethod
@@ -303,39 +235,49 @@ class Method(MethodSection, ABC):
                 ``Mean`` [width] or [k, width].
         """
 
-    # Parts of ``update``
+    # Optional: the state before round 1
+
+    def server_state(self, setup: Setup) -> State:
+        """Return the server's state before round 1, tensors by name.
+
+        ``aggregate`` may assign only these names, and a tensor keeps its type and shape.
+        Tensors without elements and those that ``varying`` names may change their
+        shape. A method with one model for all calls it ``model``.
+        """
+        return {}
+
+    def client_state(self, setup: Setup) -> State:
+        """Return the private state of ONE client before its first round, tensors by name.
+
+        In ``fleet.state`` they have a further first dimension, the clients.
+        """
+        return {}
+
+    # Optional: the loss, and the models that are scored
+
+    def loss(self, model: nn.Module, batch: Batch, lane: Any) -> Tensor:
+        """Return the loss of ONE client on one mini-batch.
+
+        It may read its arguments and constants of the run, such as the method's keys. A
+        number that changes must be a variable.
+
+        Args:
+            model: The client's module.
+            batch: Its samples ``batch.x`` and labels ``batch.y``.
+            lane: ``lane.NAME`` is the client's row of a variable of ``fleet.train``. A
+                penalty goes through ``lane.regulariser(term)``, which returns it: the
+                recorded ``data_loss`` is without it.
+
+        Returns:
+            A scalar.
+        """
+        return functional.cross_entropy(model(batch.x), batch.y)
 
     def prepare(self, fleet: Fleet, inbox: Inbox) -> Inbox:
         """Return the inbox for the hooks below: the message, with values that are
         computed from it once a call.
         """
         return inbox
-
-    def prepared(self, fleet: Fleet, inbox: Inbox) -> Inbox:
-        """Return what ``prepare`` returns, in which a missing name is an error that lists
-        the others.
-        """
-        named: Any = NamedTensors(self.prepare(fleet, inbox), "inbox")
-        return cast(Inbox, named)
-
-    @abstractmethod
-    def start(self, fleet: Fleet, inbox: Inbox) -> Tensor:
-        """Return the rows that local training starts from, ``[n, P]``, or ``[P]`` if they
-        are the same for all.
-
-        The engine calls it for observers too, to score their start; their state is
-        forgotten.
-        """
-
-    def shares(self, fleet: Fleet) -> Tensor:
-        """Return each client's weight in a ``Mean``, [n]: its samples, or 1 with
-        ``weights = "uniform"``.
-        """
-        if self.weights == "uniform":
-            return torch.ones_like(fleet.samples)
-        return fleet.samples
-
-    # Scoring
 
     def client_model(
         self,
@@ -371,6 +313,62 @@ class Method(MethodSection, ABC):
         """
         return {}
 
+    # Optional: after the last round
+
+    def finish(self, fleet: Fleet, inbox: Inbox) -> None:
+        """Score clients after the last round, from one more ``send``; their state is
+        forgotten.
+        """
+        self.observe(fleet, inbox)
+
+    def send_to_newcomers(self, server: State, audience: Audience) -> Message:
+        """Return the message to newcomers, clients that never took part; as ``send``.
+
+        Their ids follow those of the others, so ``server`` and ``audience.setup`` hold
+        nothing about them.
+        """
+        return self.send(server, audience)
+
+    def init_newcomers(self, fleet: Fleet, inbox: Inbox) -> None:
+        """Assign in ``fleet.state`` what newcomers take over from what came down,
+        before they are scored and trained.
+
+        With ``newcomers.epochs`` ``update`` then plays their only round, their round 1,
+        without an upload; else ``observe`` runs. Their state is forgotten.
+        """
+
+    # Optional, and rarely needed
+
+    def adapt(self, model: nn.Module) -> nn.Module:
+        """Return the model of one client with the method's changes, such as further
+        blocks.
+        """
+        return model
+
+    def overlays(self) -> tuple[Overlay, ...]:
+        """Return the overlays of its messages that the method's keys ask for, the
+        innermost first.
+        """
+        return ()
+
+    def validation_share(self) -> float:
+        """Return the share of a client's training samples, in [0, 1), that is held out
+        for validation: neither trained on nor counted.
+        """
+        return 0.0
+
+    def notes(self, setup: Setup) -> list[str]:
+        """Return lines for the user to read before the first round, such as one on a
+        doubtful choice of keys.
+        """
+        return []
+
+    def training_loss(self) -> Loss:
+        """Return what ``fleet.train`` minimises by default: ``loss``, or the engine's
+        cross-entropy where it equals that.
+        """
+        return CROSS_ENTROPY if type(self).loss is Method.loss else self.loss
+
     def server_models(self, server: State) -> State:
         """Return models [P] of the server that belong to no column, by name, such as
         "class 3" or "cluster 0".
@@ -387,6 +385,23 @@ class Method(MethodSection, ABC):
         the agreement of groups and clusters.
         """
         return None
+
+    # Helpers for hooks, which no method overrides
+
+    def shares(self, fleet: Fleet) -> Tensor:
+        """Return each client's weight in a ``Mean``, [n]: its samples, or 1 with
+        ``weights = "uniform"``.
+        """
+        if self.weights == "uniform":
+            return torch.ones_like(fleet.samples)
+        return fleet.samples
+
+    def prepared(self, fleet: Fleet, inbox: Inbox) -> Inbox:
+        """Return what ``prepare`` returns, in which a missing name is an error that lists
+        the others.
+        """
+        named: Any = NamedTensors(self.prepare(fleet, inbox), "inbox")
+        return cast(Inbox, named)
 
     def score(
         self,
@@ -414,34 +429,3 @@ class Method(MethodSection, ABC):
         """
         inbox = self.prepared(fleet, inbox)
         self.score(fleet, inbox, self.start(fleet, inbox))
-
-    # After the last round
-
-    def finish(self, fleet: Fleet, inbox: Inbox) -> None:
-        """Score clients after the last round, from one more ``send``; their state is
-        forgotten.
-        """
-        self.observe(fleet, inbox)
-
-    def send_to_newcomers(self, server: State, audience: Audience) -> Message:
-        """Return the message to newcomers, clients that never took part; as ``send``.
-
-        Their ids follow those of the others, so ``server`` and ``audience.setup`` hold
-        nothing about them.
-        """
-        return self.send(server, audience)
-
-    def init_newcomers(self, fleet: Fleet, inbox: Inbox) -> None:
-        """Assign in ``fleet.state`` what newcomers take over from what came down,
-        before ``train_newcomers``.
-        """
-
-    def train_newcomers(self, fleet: Fleet, inbox: Inbox) -> None:
-        """Play the one round of newcomers, their round 1: score as ``pre``, train, score
-        as ``post``.
-
-        Their state is the initial one, after ``init_newcomers``, and is forgotten.
-        ``training.epochs`` is ``newcomers.epochs``. By default it is an ordinary round
-        without an upload. If newcomers do not train, ``observe`` runs instead.
-        """
-        self.update(fleet, inbox)

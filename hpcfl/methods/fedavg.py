@@ -15,7 +15,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from hpcfl.clients import Fleet
-from hpcfl.clients.losses import Batch
+from hpcfl.clients.losses import Batch, Loss
 from hpcfl.communication.message import Inbox
 from hpcfl.methods._server_model import (
     ServerModel as ServerModel,
@@ -63,15 +63,14 @@ class FedAvg(ServerModel):
             head_of(model, self.name, trained=True)
         return super().adapt(model)
 
-    def objective(self, model: nn.Module, batch: Batch, lane: Any) -> Tensor:
+    def training_loss(self) -> Loss:
+        return self.class_wise_loss if self.is_class_wise else super().training_loss()
+
+    def class_wise_loss(self, model: nn.Module, batch: Batch, lane: Any) -> Tensor:
+        """Return ``loss`` with the regulariser of class-wise aggregation."""
         loss = self.loss(model, batch, lane)
-        if not self.is_class_wise:
-            return loss
         penalty = self.class_wise().penalty(model, lane)
         return loss if penalty is None else loss + lane.regulariser(penalty)
-
-    def adds_terms(self) -> bool:
-        return self.is_class_wise or type(self).objective is not FedAvg.objective
 
     def loss_variables(self, fleet: Fleet, inbox: Inbox) -> State:
         variables = super().loss_variables(fleet, inbox)

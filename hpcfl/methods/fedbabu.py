@@ -51,14 +51,10 @@ class FedBABU(SharedBody):
             fleet.state["local"] = trained
 
     def local_train(self, fleet: Fleet, rows: Tensor, inbox: Inbox) -> Tensor:
+        """Train the body; of newcomers also the head, as all clients do at the end."""
+        if (fleet.ids >= fleet.setup.clients).any():
+            return fleet.train(rows, phase="tune")
         return fleet.train(rows, params=("body",))
-
-    def train_newcomers(self, fleet: Fleet, inbox: Inbox) -> None:
-        """Fine-tune body and head of newcomers, as all clients do at the end."""
-        received = self.received(fleet, inbox)
-        self.score(fleet, inbox, received)
-        tuned = fleet.train(received, phase="tune")
-        self.score(fleet, inbox, tuned, trained=True)
 
     def finish(self, fleet: Fleet, inbox: Inbox) -> None:
         super().finish(fleet, inbox)

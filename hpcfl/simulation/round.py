@@ -364,7 +364,7 @@ def train_newcomers(round: Round, fleet: Fleet, inbox: Inbox) -> None:
     arrived = round.prepared.hooks.open(fleet, inbox)[-1]
     method.init_newcomers(fleet, arrived)
     if round.prepared.config.newcomers.epochs:
-        method.train_newcomers(fleet, arrived)
+        method.update(fleet, arrived)
     else:
         method.observe(fleet, arrived)
 

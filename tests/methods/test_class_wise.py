@@ -160,7 +160,7 @@ def test_loss_is_cross_entropy_plus_the_regulariser(half, factor):
     cw = method(wdr=10.0, wdr_half=half)
     penalty = regulariser(model.head.weight, lane.distribution)
     expected = cross_entropy(model(batch.x), batch.y) + factor * 10 * penalty
-    found = cw.objective(model, batch, lane)
+    found = cw.class_wise_loss(model, batch, lane)
     torch.testing.assert_close(found, expected, rtol=1e-9, atol=0)
 
 

@@ -14,7 +14,7 @@ from hpcfl.errors import RankFailure, UserError
 from hpcfl.experiment import config
 from hpcfl.methods.fedavg import FedAvg
 from hpcfl.report import sweep_table, tables
-from hpcfl.simulation import preflight
+from hpcfl.simulation import preflight, round
 from hpcfl.simulation.prepare import prepare
 from hpcfl.storage import results
 
@@ -186,7 +186,7 @@ def test_their_scoring_is_done_again_after_a_kill(tmp_path, monkeypatch):
     calm = play(tmp_path / "calm")
     with monkeypatch.context() as patch:
         patch.setattr(
-            FedAvg,
+            round,
             "train_newcomers",
             lambda *_: 1 / (not list((tmp_path / "hit").glob("checkpoints/m*"))),
         )

@@ -69,7 +69,7 @@ HOOKS: Mapping[str, tuple[str, ...]] = {
     "aggregation": (
         "send",
         "send_to_newcomers",
-        "objective",
+        "training_loss",
         "loss_variables",
         "local_train",
         "update",
