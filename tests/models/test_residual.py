@@ -1,12 +1,9 @@
 """Residual networks."""
 
-import pytest
 import torch
 from torch.nn.functional import relu
 
-from hpcfl.errors import UserError
 from hpcfl.models.residual import BasicBlock
-from hpcfl.models.resnet8 import plugin
 
 
 def test_a_block_adds_its_input():
@@ -20,8 +17,3 @@ def test_a_shortcut_is_a_convolution_where_shapes_differ():
     inner = block.norm2(block.conv2(relu(block.norm1(block.conv1(x)))))
     torch.testing.assert_close(block(x), relu(inner + block.shortcut(x)))
     assert block.shortcut[0].kernel_size == (1, 1)
-
-
-def test_only_images_fit():
-    with pytest.raises(UserError, match=r"needs images .* has the shape 200"):
-        plugin((200,), 4)

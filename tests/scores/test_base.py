@@ -4,7 +4,10 @@ import math
 
 import numpy as np
 import pytest
+import torch
+from counted import LABELS, PREDICTED, block_of
 
+from hpcfl.experiment import measures
 from hpcfl.scores.accuracy import Accuracy
 from hpcfl.scores.base import summarize
 from hpcfl.scores.loss import Loss
@@ -70,3 +73,12 @@ def test_mean_and_std_leave_out_who_has_no_number():
     numbers = np.array([1.0, NAN, 3.0])
     assert (summarize("mean", numbers), summarize("std", numbers)) == (2.0, 1.0)
     assert math.isnan(summarize("mean", np.array([NAN])))
+
+
+def test_sums_of_blocks_add_up():
+    whole = block_of((LABELS, PREDICTED))
+    first = block_of((LABELS[:2], PREDICTED[:2]))
+    rest = block_of((LABELS[2:], PREDICTED[2:]))
+    for score in measures.built_in().values():
+        added = score.sums(first) + score.sums(rest)
+        assert torch.allclose(score.sums(whole), added)

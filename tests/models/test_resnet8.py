@@ -1,0 +1,25 @@
+"""ResNet-8."""
+
+import pytest
+
+from hpcfl.errors import UserError
+from hpcfl.models.resnet8 import plugin
+from hpcfl.rows.layout import of_parameters
+
+
+def test_it_has_as_many_parameters_as_in_diversifeds_paper():
+    layout = of_parameters(plugin((3, 32, 32), 100))
+    assert layout.width == 1_258_404
+    layers = (layout.columns(count) for count in range(1, 6))
+    assert [layout.width - layer.start for layer in layers] == [
+        25_700,
+        25_700 + 919_040,
+        25_700 + 919_040 + 230_144,
+        25_700 + 919_040 + 230_144 + 73_984,
+        1_258_404,
+    ]
+
+
+def test_only_images_fit():
+    with pytest.raises(UserError, match=r"needs images .* has the shape 200"):
+        plugin((200,), 4)
