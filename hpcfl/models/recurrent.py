@@ -81,8 +81,10 @@ class _Recurrent(RandomLayer):
                 weights = self._weights(layer, reverse)
                 steps = x.flip(0) if reverse else x
                 output, state = self._direction(steps, state, weights)
+                if reverse:
+                    output = output.flip(0)
                 last.append(state)
-                outputs.append(output.flip(0) if reverse else output)
+                outputs.append(output)
             x = torch.cat(outputs, dim=2)
         return x, [torch.stack(states) for states in zip(*last, strict=True)]
 
@@ -162,7 +164,8 @@ class LSTM(_Recurrent, nn.LSTM):
     def _cell(self, input: Tensor, hidden: Tensor, state: list[Tensor]) -> list[Tensor]:
         gates = (input + hidden).unflatten(-1, (4, -1))
         opened, forget, _, output = _sigmoid(gates).unbind(-2)
-        cell = forget * state[1] + opened * torch.tanh(gates.select(-2, 2))
+        new = torch.tanh(gates.select(-2, 2))
+        cell = forget * state[1] + opened * new
         return [output * torch.tanh(cell), cell]
 
 
@@ -183,5 +186,6 @@ class GRU(_Recurrent, nn.GRU):
         inputs = input.unflatten(-1, (3, -1))
         hiddens = hidden.unflatten(-1, (3, -1))
         reset, update, _ = _sigmoid(inputs + hiddens).unbind(-2)
-        new = torch.tanh(inputs.select(-2, 2) + reset * hiddens.select(-2, 2))
+        of_input, of_hidden = inputs.select(-2, 2), hiddens.select(-2, 2)
+        new = torch.tanh(of_input + reset * of_hidden)
         return [new + update * (state[0] - new)]

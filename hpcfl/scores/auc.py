@@ -24,24 +24,27 @@ BINS = 2 * LARGEST * STEPS
 class AreaUnderCurve(Score):
     def sums(self, block: Block) -> Tensor:
         """Count the probabilities of right and of wrong classes in each step."""
-        log_p = block.logits.double().log_softmax(dim=2)[:, :, : block.classes]
+        log_p = block.logits.double().log_softmax(dim=2)
+        log_p = log_p[:, :, : block.classes]
         log_odds = log_p - torch.log(-torch.expm1(log_p))
         steps = (log_odds + LARGEST) * STEPS
-        bins = steps.nan_to_num(0).clamp(0, BINS - 1).long().flatten(1)
+        steps = steps.nan_to_num(0).clamp(0, BINS - 1)
+        bins = steps.long().flatten(1)
         classes = torch.arange(block.classes, device=bins.device)
         own_class = block.labels[:, :, None] == classes
         counted = block.mask[:, :, None]
-        positive = (own_class & counted).double().flatten(1)
-        negative = (~own_class & counted).double().flatten(1)
-        of_right = histogram(bins, positive, BINS)
-        of_wrong = histogram(bins, negative, BINS)
-        return torch.cat([of_right, of_wrong], dim=1)
+        of_right = own_class & counted
+        of_wrong = ~own_class & counted
+        right = histogram(bins, of_right.double().flatten(1), BINS)
+        wrong = histogram(bins, of_wrong.double().flatten(1), BINS)
+        return torch.cat([right, wrong], dim=1)
 
     def number(self, sums: Tensor, trained: Tensor) -> Tensor:
-        positive, negative = sums.chunk(2, dim=1)
-        below = negative.cumsum(dim=1) - negative
-        ordered = (positive * (below + negative / 2)).sum(dim=1)
-        return ordered / (positive.sum(dim=1) * negative.sum(dim=1))
+        right, wrong = sums.chunk(2, dim=1)
+        below = wrong.cumsum(dim=1) - wrong
+        ordered = right * (below + wrong / 2)
+        pairs = right.sum(dim=1) * wrong.sum(dim=1)
+        return ordered.sum(dim=1) / pairs
 
 
 plugin = AreaUnderCurve

@@ -43,14 +43,21 @@ def norm_distribution(head: Tensor) -> Tensor:
     Returns:
         π̂ [..., K]; 1/K if all weights are zero.
     """
-    norms = (head.square().sum(dim=-1) + FLOOR).sqrt()
+    squares = head.square().sum(dim=-1)
+    norms = (squares + FLOOR).sqrt()
     return norms / norms.sum(dim=-1, keepdim=True)
 
 
 def true_distribution(counts: Tensor) -> Tensor:
     """π [n, K] of training counts ``[n, K]``; uniform for a client without samples."""
     total = counts.sum(dim=1, keepdim=True)
-    return torch.where(total > 0, counts / total.clamp(min=1), 1 / counts.shape[1])
+    shares = counts / total.clamp(min=1)
+    return torch.where(total > 0, shares, 1 / counts.shape[1])
+
+
+def even_distributions(clients: int, setup: Setup) -> Tensor:
+    """Return π̂ [clients, K] with equal shares, float64."""
+    return torch.full((clients, setup.classes), 1 / setup.classes).double()
 
 
 def class_weights(distributions: Tensor, weights: Tensor) -> Tensor:
@@ -65,7 +72,8 @@ def class_weights(distributions: Tensor, weights: Tensor) -> Tensor:
     """
     mass = weights[:, None] * distributions
     total = mass.sum(dim=0, keepdim=True)
-    return torch.where(total > 0, mass / total.clamp(min=1e-300), 0).T
+    shares = mass / total.clamp(min=1e-300)
+    return torch.where(total > 0, shares, 0).T
 
 
 def factors(
@@ -88,7 +96,8 @@ def factors(
     held = shares.sum(dim=1) > 0
     of_held = torch.where(held, distributions, 0)
     total = of_held.sum(dim=1, keepdim=True)
-    mixes = torch.where(total > 0, of_held / total.clamp(min=1e-300), distributions)
+    among_held = of_held / total.clamp(min=1e-300)
+    mixes = torch.where(total > 0, among_held, distributions)
     class_shares = torch.where(held[:, None], shares, weights)
     return mixes, class_shares
 
@@ -122,13 +131,11 @@ class ClassWise(Overlay):
 
     def server_state(self, setup: Setup) -> State:
         classwise = setup.initial()[None, setup.layout.columns(self.layers)]
-        shape = setup.clients, setup.classes
-        even = torch.full(shape, 1 / setup.classes).double()
         return {
             "uploads": classwise.clone(),
             "weights": torch.ones(1).double(),
             "shares": torch.ones(setup.classes, 1).double(),
-            "distributions": even,
+            "distributions": even_distributions(setup.clients, setup),
         }
 
     def send(self, server: State, audience: Audience, message: Message) -> Message:
@@ -136,8 +143,7 @@ class ClassWise(Overlay):
         clients before their first round.
         """
         if audience.are_newcomers:
-            shape = len(audience.ids), audience.setup.classes
-            distributions = torch.full(shape, 1 / audience.setup.classes).double()
+            distributions = even_distributions(len(audience.ids), audience.setup)
         else:
             distributions = server["distributions"][audience.ids]
         others = {name: value for name, value in message.items() if name != "model"}
@@ -185,8 +191,9 @@ class ClassWise(Overlay):
             return None
         if not hasattr(lane, "distribution"):
             return None
-        difference = lane.distribution - norm_distribution(parts(model).head.weight)
-        distance: Tensor = (difference.square().sum() + FLOOR).sqrt()
+        estimate = norm_distribution(parts(model).head.weight)
+        squares = (lane.distribution - estimate).square()
+        distance: Tensor = (squares.sum() + FLOOR).sqrt()
         return self.strength * distance
 
     def upload(self, fleet: Fleet, inbox: Inbox, message: Message) -> Message:
@@ -219,9 +226,8 @@ class ClassWise(Overlay):
         server["weights"] = cohort.weights
         server["shares"] = class_weights(estimates, cohort.weights)
         server["uploads"] = uploads
-        server["distributions"] = server["distributions"].index_copy(
-            0, torch.from_numpy(cohort.ids), estimates
-        )
+        ids = torch.from_numpy(cohort.ids)
+        server["distributions"] = server["distributions"].index_copy(0, ids, estimates)
         return others
 
     def estimates(self, layout: Layout, counts: Tensor, models: Tensor) -> Tensor:
