@@ -34,10 +34,10 @@ def check_file(
     with agreed(communicator):
         check_world(communicator)
         cells = sweep.expand(config.read(file, overrides), str(file))
-        check_trackers(cells[0].config.runtime.track)
-    first = cells[0].config
+        first = cells[0].config
+        check_trackers(first.runtime.track)
+        adapter = make_adapter(first.adapter)
     communicator.watch(allowed_silence([first]))
-    adapter = make_adapter(first.adapter)
     prepared = prepare_together(first, communicator, adapter)
     prepared = preflight.run(prepared, communicator)
     schedule = make_schedule(prepared, communicator)

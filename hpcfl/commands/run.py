@@ -174,7 +174,7 @@ def _prepare(config: Config, communicator: Communicator, clash: list[str]) -> Pr
         with agreed(communicator):
             if communicator.is_server:
                 check_trackers(config.runtime.track)
-        adapter = make_adapter(config.adapter)
+            adapter = make_adapter(config.adapter)
         prepared = prepare_together(config, communicator, adapter)
     except UserError as error:
         raise UserError(*clash, *error.args) from error.__cause__
