@@ -45,7 +45,7 @@ Config = TypedDict(
     "Config",
     {
         "num_clients": PositiveInt,
-        "num_classes": PositiveInt,
+        "num_classes": NotRequired[PositiveInt],  # older generators do not write it
         "Size of samples for labels in clients": NotRequired[list[Counts] | None],
     },
 )
@@ -65,7 +65,7 @@ class PFLlib(Source):
         for part in PARTS:
             paths += [root / part / f"{client}.npz" for client in range(clients)]
         parts = [_read_arrays(path) for path in paths]
-        classes = None if config is None else config["num_classes"]
+        classes = None if config is None else config.get("num_classes")
         names = [str(client) for client in range(clients)]
         named_by = "the number in the file's name"
         dataset = npz.join_clients(root, paths, parts, names, named_by, classes)
@@ -73,7 +73,7 @@ class PFLlib(Source):
             return dataset
         _refuse_other_sizes(root, config.get(SIZES), parts)
         found = len(dataset.y.unique())
-        if found == classes:
+        if classes in (None, found):
             return dataset
         note = (
             f"{root / CONFIG}: says num_classes = {classes}, the files have samples of {found} "

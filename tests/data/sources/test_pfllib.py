@@ -259,6 +259,13 @@ def test_a_config_that_says_otherwise_is_refused(tmp_path, keys, told):
     assert told in refusal("pfllib", root)
 
 
+def test_the_folder_of_an_older_generator_has_the_classes_of_its_labels(tmp_path):
+    """PFLlib's own MNIST has no ``num_classes``."""
+    root = folder(tmp_path / "MNIST", [(X, Y)] * 2, [(X, Y)] * 2, num_clients=2)
+    data = load("pfllib", root)
+    assert data.classes == len(set(Y.tolist())) and not data.notes
+
+
 def test_more_classes_than_there_are_samples_of_are_noted(tmp_path):
     keys = {"num_clients": 2, "num_classes": 3}
     root = folder(tmp_path / "MNIST", [(X, Y)] * 2, [(X, Y)] * 2, **keys)
