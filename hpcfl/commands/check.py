@@ -1,5 +1,7 @@
 """``hpcfl check``: an experiment tried without a run, and described."""
 
+import difflib
+import inspect
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -49,6 +51,7 @@ def check_file(
     if ranks is None or values is None:
         return
     remarks = _find_unsourced([cell.config for cell in cells])
+    remarks += find_misspelt_hooks(type(prepared.method))
     blocks = [
         data_summary.describe_data(prepared, values, whole),
         _join([needs.describe_model(prepared), *_describe_base(first)]),
@@ -75,6 +78,24 @@ def _find_unsourced(configs: Iterable[Config]) -> list[str]:
     for experiment in configs:
         lines |= dict.fromkeys(protocols.unsourced(experiment.resolved()))
     return list(lines)
+
+
+def find_misspelt_hooks(method: type) -> list[str]:
+    """Return a line for each function of a user's own method that is nearly named as a
+    hook, and so is never called.
+    """
+    own = [kind for kind in method.__mro__ if not kind.__module__.startswith("hpcfl.")]
+    known = {name for kind in method.__mro__ if kind not in own for name in vars(kind)}
+    lines = []
+    for kind in own:
+        for name, function in vars(kind).items():
+            near = difflib.get_close_matches(name, known, n=1, cutoff=0.8)
+            if inspect.isfunction(function) and name not in known and near:
+                lines.append(
+                    f"{kind.__name__}.{name} is no hook and is not called by hpcfl; did "
+                    f"you mean '{near[0]}'?"
+                )
+    return lines
 
 
 def _describe_base(experiment: Config) -> list[str]:

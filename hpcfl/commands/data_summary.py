@@ -67,7 +67,8 @@ def describe_data(prepared: Prepared, values: ValueRange, whole: bool = False) -
     }
     if features:
         listed = list_entries([show_name(name) for name in features], whole)
-        facts["features"] = f"{len(features):,} columns: {listed}"
+        columns = "column" if len(features) == 1 else "columns"
+        facts["features"] = f"{len(features):,} {columns}: {listed}"
     newcomers = prepared.data.counts[clients:]
     if len(newcomers):
         trained = int(newcomers.sum())

@@ -37,6 +37,25 @@ def check(tmp_path, monkeypatch, capfd):
     return call
 
 
+OWN = """
+from hpcfl.methods.fedavg import FedAvg
+
+class Own(FedAvg):
+    def store_sate(self, fleet, trained):
+        return self.helper(trained)
+
+    def helper(self, trained):
+        return trained
+"""
+
+
+def test_a_function_that_is_nearly_named_as_a_hook_is_noted(check, tmp_path):
+    (tmp_path / "misspelt.py").write_text(OWN)
+    code, said, _ = check("--set", "method.name=misspelt:Own")
+    [note] = [line for line in said.splitlines() if "Own.store_sate" in line]
+    assert code == 0 and "'store_state'" in note and "Own.helper" not in said
+
+
 def test_the_data_come_first_and_only_changed_keys_are_printed(check):
     code, printed, _ = check("--set", "training.lr=0.25")
     assert code == 0
