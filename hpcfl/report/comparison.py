@@ -46,7 +46,7 @@ OPTIONAL = (
 NOTE = (
     "gain: a client's number less that under {reference}, mean over clients and then over "
     "{partitions} partitions, ± half of its 95 % interval; p: corrected by Holm; same: "
-    "within ± {margin:g} at the level of 5 %; hurt: clients with a gain below 0, by: their "
+    "within ± {margin:g} at the level of 5 %; hurt: clients with a gain below 0, hurt by: their "
     "mean gain; worst tenth: mean of the lowest gains; Gini: 0 where clients are alike"
 )
 ONE_PARTITION = "no interval: one partition alone has none; play other seeds"
@@ -213,9 +213,9 @@ def _write_cells(frame: "pandas.DataFrame", measure: Measure) -> "pandas.DataFra
     columns = {
         GAIN: write("gain", f"+{form}", factor) + " ± " + write("half", form, factor),
         "p": write("p", ".2g"),
-        "": frame["verdict"],
+        "verdict": frame["verdict"],
         "hurt %": write("hurt", ".1f", 100),
-        "by": write("loss", f"+{form}", factor),
+        "hurt by": write("loss", f"+{form}", factor),
         "worst tenth": write("worst_tenth", f"+{form}", factor),
         "Gini": write("gini", ".3f"),
     }
