@@ -7,7 +7,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 import tiny
-from every_method import NAMES, short
+from every_method import of_each_family, short
 
 from hpcfl.clock.workload import count_workload
 from hpcfl.communication.communicator import OneProcess
@@ -22,7 +22,7 @@ def counted(method, **sections):
     return count_workload(prepare(config.parse(table), OneProcess()))
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", of_each_family())
 def test_floats_are_those_that_a_run_records(federate, name):
     """A method whose clients send by the classes that they hold cannot be known so well
     beforehand: for it the count is of the right size.

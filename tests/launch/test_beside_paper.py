@@ -58,10 +58,10 @@ def out(beside_paper, monkeypatch, tmp_path):
 @pytest.mark.slow
 def test_the_papers_numbers_stand_beside_those_of_runs(beside_paper, out, tmp_path):
     """A line that a run had stays where its folder is not given again."""
-    runs = hpcfl.run(FILE | {"sweep": SWEEP}, out=tmp_path / "both")
+    runs = hpcfl.run(FILE | {"sweep": SWEEP}, out=tmp_path / "both", progress=False)
     beside_paper.main(tmp_path / "both", "I", LOCAL, out)
     only_fedavg = SWEEP | {"method": {"name": ["fedavg"]}}
-    hpcfl.run(FILE | {"sweep": only_fedavg}, out=tmp_path / "one")
+    hpcfl.run(FILE | {"sweep": only_fedavg}, out=tmp_path / "one", progress=False)
     beside_paper.main(tmp_path / "one", "I", LOCAL, out)
     with (out / "table-I.csv").open() as file:
         rows = list(csv.DictReader(file))
@@ -123,10 +123,11 @@ def test_cells_that_differ_in_more_stand_together_and_one_run_has_no_deviation(
     heading, _, _ = REPORTED.partition("\n")
     beside_paper.REPORTED.write_text(f"{heading}\n{cells}")
     grid = {"partition": {"clients": [5, 6]}, "training": {"lr": [0.1]}}
-    hpcfl.run(FILE | {"sweep": grid}, out=tmp_path / "grid")
+    hpcfl.run(FILE | {"sweep": grid}, out=tmp_path / "grid", progress=False)
     hpcfl.run(
         FILE | {"sweep": {"training": {"lr": [0.2]}, "partition": {"clients": [6]}}},
         out=tmp_path / "rate",
+        progress=False,
     )
     beside_paper.main(tmp_path / "grid", "I", "training.lr=0.1", out)
     beside_paper.main(tmp_path / "rate", "I", "training.lr=0.1", out)
