@@ -22,11 +22,10 @@ METHODS = {
     "diversifed": "best = true\n[method]\nname = 'diversifed'\n" + HALF,
     "fednh": "[method]\nname = 'fednh'\n[newcomers]\nclients = 2\nepochs = 1\n",
 }
-# each twice
 KINDS = {
-    "fedala": ["one rank", "all ranks", "SIGTERM", "SIGUSR1"],
-    "diversifed": ["SIGTERM", "one rank"],
-    "fednh": ["SIGUSR1", "all ranks"],
+    "fedala": ["one rank", "SIGTERM"],
+    "diversifed": ["SIGUSR1", "one rank"],
+    "fednh": ["all ranks"],
 }
 
 
