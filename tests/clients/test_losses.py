@@ -1,0 +1,89 @@
+"""Losses read other models: their values, layout, gradients and modes."""
+
+import pytest
+import torch
+from torch import nn
+
+from hpcfl.clients import evaluate_at
+from hpcfl.clients.losses import is_fast_channels_last
+
+
+def build(channels=8):
+    torch.manual_seed(0)
+    return nn.Sequential(
+        nn.Conv2d(channels, 4, 3), nn.BatchNorm2d(4), nn.Flatten(), nn.Linear(16, 2)
+    )
+
+
+def row_of(model):
+    parts = [parameter.detach().reshape(-1) for parameter in model.parameters()]
+    return torch.cat(parts)
+
+
+def lay_channels_last(model):
+    for parameter in model.parameters():
+        if parameter.dim() == 4:
+            parameter.data = parameter.data.contiguous(
+                memory_format=torch.channels_last
+            )
+    return model
+
+
+def test_another_model_has_the_values_of_its_row():
+    model, other, x = build(), build(), torch.randn(3, 8, 4, 4)
+    with torch.no_grad():
+        for parameter in other.parameters():
+            parameter += 1
+    found = evaluate_at(model, row_of(other), lambda one: one(x))
+    torch.testing.assert_close(found, other.eval()(x))
+
+
+def test_another_model_is_laid_out_in_memory_as_the_trained_one():
+    plain, last = build(), lay_channels_last(build())
+    row, x = row_of(plain), torch.randn(3, 8, 4, 4)
+    x_last = x.contiguous(memory_format=torch.channels_last)
+    strides = evaluate_at(last, row, lambda one: torch.tensor(one[0].weight.stride()))
+    assert tuple(strides) == last[0].weight.stride() != plain[0].weight.stride()
+    found = evaluate_at(last, row, lambda one: one(x_last))
+    expected = evaluate_at(plain, row, lambda one: one(x))
+    torch.testing.assert_close(found, expected)
+
+
+@pytest.mark.parametrize("layout", [build, lambda: lay_channels_last(build())])
+def test_a_gradient_reaches_the_row(layout):
+    model, x = layout(), torch.randn(3, 8, 4, 4)
+    row = row_of(model).requires_grad_()
+    evaluate_at(model, row, lambda one: one(x).square().sum()).backward()
+    model.eval()(x).square().sum().backward()
+    gradients = [parameter.grad.reshape(-1) for parameter in model.parameters()]
+    torch.testing.assert_close(row.grad, torch.cat(gradients))
+
+
+def test_another_model_is_evaluated_and_the_modes_stay():
+    model = build().train()
+    model[1].eval()
+    modes = [part.training for part in model.modules()]
+    assert not evaluate_at(
+        model, row_of(model), lambda one: torch.tensor(one[3].training)
+    )
+    assert [part.training for part in model.modules()] == modes
+
+
+def test_a_row_of_another_length_is_refused():
+    model = build()
+    with pytest.raises(ValueError, match="3 numbers"):
+        evaluate_at(model, torch.zeros(3), lambda one: one)
+
+
+@pytest.mark.parametrize(
+    ("layer", "fast"),
+    [
+        (nn.Linear(3, 2), False),
+        (nn.Conv2d(3, 4, 3), True),
+        (nn.Conv2d(3, 4, 1, stride=2), False),
+        (nn.Conv2d(8, 4, 1, stride=2), True),
+    ],
+    ids=str,
+)
+def test_convolutions_are_laid_out_channels_last_where_that_is_safe(layer, fast):
+    assert is_fast_channels_last(nn.Sequential(layer)) == fast
