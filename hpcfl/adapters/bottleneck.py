@@ -76,7 +76,8 @@ def _targets(module: nn.Module, adapter: Adapter) -> list[str]:
             possible[name] = layer
     if adapter.targets:
         found = layout.matching(adapter.targets, possible, "adapter.targets")
-        return [name for name in found if not _inside(name, found)]
+        inside = tuple(f"{name}." for name in found)
+        return [name for name in found if not name.startswith(inside)]
     blocks = [
         name for name, layer in possible.items() if isinstance(layer, (Block, *TORCHS))
     ]
@@ -86,11 +87,6 @@ def _targets(module: nn.Module, adapter: Adapter) -> list[str]:
             f"name the layers that bottlenecks follow{nearest('', possible)}"
         )
     return blocks
-
-
-def _inside(name: str, layers: list[str]) -> bool:
-    """Return whether a name belongs to a part of one of the layers."""
-    return any(name.startswith(f"{layer}.") for layer in layers)
 
 
 def _width(layer: nn.Module, name: str) -> int:

@@ -31,6 +31,7 @@ from hpcfl.experiment.plugins import nearest
 
 KEY = "adapter.names"
 WILDCARDS = ("*", "**")
+CHANGES = ("", "transposed", "reshaped")
 
 
 @dataclass(frozen=True)
@@ -101,6 +102,11 @@ class _Rule:
         found = {}
         for number, name in enumerate(self.names):
             change, _, plain = name.rpartition(" ")
+            if change not in CHANGES:
+                raise UserError(
+                    f"{KEY}: '{name}' must be a name, or 'transposed' or 'reshaped' and "
+                    "a name"
+                )
             piece = Piece(tensor, self.number, change, number, len(self.names))
             found[_filled(plain, texts)] = piece
         return found
@@ -149,18 +155,14 @@ def _rules(names: str | Rules) -> list[_Rule]:
         names = PUBLISHED[names]
     rules = []
     for number, (pattern, given) in enumerate(names.items()):
-        wildcards = _count_wildcards(pattern)
+        _check(pattern)
         wanted = [given] if isinstance(given, str) else list(given)
-        for name in wanted:
-            _check(name, pattern, wildcards)
         rules.append(_Rule(number, pattern, wanted))
     return rules
 
 
-def _count_wildcards(pattern: str) -> int:
-    """Return the number of wildcards in a pattern. Raises UserError for an invalid
-    one.
-    """
+def _check(pattern: str) -> None:
+    """Raise UserError for an invalid pattern."""
     parts = pattern.split(".")
     is_odd = any("*" in part or "\\" in part for part in parts if part not in WILDCARDS)
     if is_odd or parts.count("**") > 1:
@@ -168,32 +170,21 @@ def _count_wildcards(pattern: str) -> int:
             f"{KEY}: '{pattern}': a pattern is a dotted name whose parts may be * for one "
             "part and once ** for any parts, such as 'encoder.*.q.*'"
         )
-    return sum(part in WILDCARDS for part in parts)
-
-
-def _check(name: str, pattern: str, wildcards: int) -> None:
-    """Raise UserError for a name that no match of the pattern can produce."""
-    change, space, _ = name.rpartition(" ")
-    if space and change not in ("transposed", "reshaped"):
-        raise UserError(
-            f"{KEY}: '{name}' must be a name, or 'transposed' or 'reshaped' and a name"
-        )
-    for group in re.findall(r"\\(\d)", name):
-        if not 1 <= int(group) <= wildcards:
-            raise UserError(
-                f"{KEY}: '{name}' has \\{group}, and '{pattern}' has {wildcards} "
-                "wildcards"
-            )
 
 
 def _filled(name: str, texts: Sequence[str]) -> str:
     """Fill the texts of wildcards into a name.
 
-    Raises UserError where ``+1`` follows a text that is no number.
+    Raises UserError for a missing text, and where ``+1`` follows one that is no number.
     """
 
     def value(found: re.Match[str]) -> str:
-        text = texts[int(found[1]) - 1]
+        number = int(found[1])
+        if not 1 <= number <= len(texts):
+            raise UserError(
+                f"{KEY}: '{name}' has \\{number}, and its pattern {len(texts)} wildcards"
+            )
+        text = texts[number - 1]
         if not found[2]:
             return text
         if not text.isdecimal():

@@ -120,7 +120,6 @@ class PrivatePart(SharedBody):
         return self.under_own_heads(fleet.layout, inbox, fleet.state[self.kept])
 
     def store_state(self, fleet: Fleet, trained: Tensor) -> None:
-        super().store_state(fleet, trained)
         fleet.state[self.kept] = self.private_part(fleet.layout, trained)
 
 
@@ -152,7 +151,6 @@ class SharedHead(ServerModel):
         return torch.cat([body, heads], dim=1)
 
     def store_state(self, fleet: Fleet, trained: Tensor) -> None:
-        super().store_state(fleet, trained)
         fleet.state["body"] = trained[:, : self.shared(fleet.layout).start]
 
     def upload(self, fleet: Fleet, inbox: Inbox, trained: Tensor) -> Message:

@@ -119,7 +119,6 @@ class FedAS(SharedBody):
         return (of_samples / alike).sum()
 
     def store_state(self, fleet: Fleet, trained: Tensor) -> None:
-        super().store_state(fleet, trained)
         fleet.state["model"] = trained
 
     def traces(self, fleet: Fleet, rows: Tensor) -> Tensor:

@@ -46,7 +46,6 @@ class FedBABU(SharedBody):
         return state
 
     def store_state(self, fleet: Fleet, trained: Tensor) -> None:
-        super().store_state(fleet, trained)
         if self.tune_from == "local":
             fleet.state["local"] = trained
 

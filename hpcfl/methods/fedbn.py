@@ -70,7 +70,6 @@ class FedBN(ServerModel):
         return {} if trained else {"global": ClientModel(inbox["model"])}
 
     def store_state(self, fleet: Fleet, trained: Tensor) -> None:
-        super().store_state(fleet, trained)
         columns = fleet.layout.batch_norm.to(trained.device)
         fleet.state["norm"] = trained[:, columns]
 

@@ -92,7 +92,6 @@ class FedCP(PrivatePart):
     def loss_variables(self, fleet: Fleet, inbox: Inbox) -> State:
         received = self.received(fleet, inbox)
         return {
-            **super().loss_variables(fleet, inbox),
             "received": received,
             "context": contexts(fleet.layout, received),
         }

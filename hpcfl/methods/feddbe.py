@@ -105,7 +105,7 @@ class FedDBE(PrivatePart):
 
     def loss_variables(self, fleet: Fleet, inbox: Inbox) -> State:
         mean = inbox["mean"].expand(len(fleet.ids), -1)
-        return {**super().loss_variables(fleet, inbox), "mean": mean}
+        return {"mean": mean}
 
     def local_train(self, fleet: Fleet, rows: Tensor, inbox: Inbox) -> Tensor:
         if "mean" in inbox:

@@ -94,7 +94,6 @@ class FedEM(ServerModel):
 
     def loss_variables(self, fleet: Fleet, inbox: Inbox) -> State:
         return {
-            **super().loss_variables(fleet, inbox),
             "received": fleet.rows(self.received(fleet, inbox)),
             "mixture": fleet.state["mixture"],
             "statistics": fleet.buffers(),

@@ -97,8 +97,7 @@ class FedPAC(SharedBody):
         return aligned_loss(model, batch, lane, self.lam)
 
     def loss_variables(self, fleet: Fleet, inbox: Inbox) -> State:
-        variables = super().loss_variables(fleet, inbox)
-        return {**variables, **prototype_variables(fleet, inbox)}
+        return prototype_variables(fleet, inbox)
 
     def server_state(self, setup: Setup) -> State:
         state = super().server_state(setup)

@@ -132,7 +132,6 @@ class FedPHP(FedAvg):
         }
 
     def store_state(self, fleet: Fleet, trained: Tensor) -> None:
-        super().store_state(fleet, trained)
         kept = self.momentum(fleet)[:, None]
         fleet.state["inherited"] = torch.lerp(trained, fleet.state["inherited"], kept)
         fleet.keep_buffers(

@@ -134,7 +134,7 @@ class GPFL(PrivatePart):
         shares = fleet.counts / fleet.samples.clamp(min=1)[:, None]
         weighted = shares.to(seen)[..., None] * seen
         return {
-            **super().prepare(fleet, inbox),
+            **inbox,
             "embeddings": received,
             "global_context": seen.mean(dim=1),
             "personal_context": weighted.sum(dim=1),
@@ -142,8 +142,7 @@ class GPFL(PrivatePart):
 
     def loss_variables(self, fleet: Fleet, inbox: Inbox) -> State:
         names = ("embeddings", "global_context", "personal_context")
-        own = {name: inbox[name] for name in names}
-        return {**super().loss_variables(fleet, inbox), **own}
+        return {name: inbox[name] for name in names}
 
     def client_model(
         self,

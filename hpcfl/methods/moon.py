@@ -96,7 +96,6 @@ class Moon(FedAvg):
         }
 
     def store_state(self, fleet: Fleet, trained: Tensor) -> None:
-        super().store_state(fleet, trained)
         fleet.state["last"] = trained
 
 

@@ -80,7 +80,6 @@ class PartialFed(FedAvg):
         }
 
     def store_state(self, fleet: Fleet, trained: Tensor) -> None:
-        super().store_state(fleet, trained)
         fleet.state["model"] = trained
 
     def local_train(self, fleet: Fleet, rows: Tensor, inbox: Inbox) -> Tensor:

@@ -162,7 +162,6 @@ class PFedHN(ServerModel):
         )
 
     def store_state(self, fleet: Fleet, trained: Tensor) -> None:
-        super().store_state(fleet, trained)
         if self.head == "private":
             fleet.state["head"] = trained[:, self.generated(fleet.layout).stop :]
 

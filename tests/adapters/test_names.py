@@ -62,10 +62,10 @@ def test_a_matrix_is_transposed_and_numbers_get_another_shape_where_a_rule_says_
         ({"w*": "a"}, r"'w\*': a pattern is a dotted name whose parts"),
         ({r"w\.(.*)": "a"}, "a pattern is a dotted name whose parts"),
         ({"**.**": "a"}, "a pattern is a dotted name whose parts"),
-        ({"a": r"b\1"}, r"'b\\1' has \\1, and 'a' has 0 wildcards"),
-        ({"*": r"b\0"}, r"'b\\0' has \\0, and '\*' has 1 wildcards"),
+        ({"w": r"b\1"}, r"'b\\1' has \\1, and its pattern 0 wildcards"),
+        ({"*": r"b\0"}, r"'b\\0' has \\0, and its pattern 1 wildcards"),
         ({"*": r"b\1+1"}, "counts from 'w', which is no number"),
-        ({"a": "turned b"}, "'transposed' or 'reshaped' and a name"),
+        ({"w": "turned b"}, "'transposed' or 'reshaped' and a name"),
         ({"*": "a"}, "both 'w' and 'x' become 'a' by one rule; two rules"),
     ],
 )
