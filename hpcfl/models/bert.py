@@ -20,8 +20,6 @@ from hpcfl.models.transformer import (
     Transformer,
     Vocabulary,
     Width,
-    head_width,
-    refuse_large,
     refuse_long,
     token_count,
 )
@@ -109,12 +107,12 @@ class Bert(Transformer):
         padding: Padding = 0,
         norm_eps: NormEps = 1e-12,
     ):
-        super().__init__()
         tokens = token_count("bert", shape, vocabulary)
         refuse_long("bert", shape[0] + first_position, positions)
-        each = head_width("bert", width, heads)
         vectors = tokens + positions + types
-        refuse_large("bert", vectors, width, depth, width, hidden)
+        super().__init__(
+            "bert", vectors, width=width, depth=depth, heads=heads, hidden=hidden
+        )
         self.padding = padding
         self.embeddings = Embeddings(
             tokens,
@@ -127,11 +125,6 @@ class Bert(Transformer):
         )
 
         self.add_blocks(
-            depth,
-            width,
-            heads,
-            each,
-            hidden,
             dropout,
             norm_first=False,
             attention_dropout=dropout,

@@ -16,7 +16,6 @@ from hpcfl.models.transformer import (
     Transformer,
     Vocabulary,
     Width,
-    refuse_large,
     token_count,
 )
 
@@ -45,15 +44,21 @@ class CharTransformer(Transformer):
         hidden: Hidden = 256,
         dropout: Dropout = 0.1,
     ):
-        super().__init__()
-        tokens = token_count("char-transformer", shape, vocabulary)
-        vectors = tokens + shape[0]
-        inner = heads * head_width
-        refuse_large("char-transformer", vectors, width, depth, inner, hidden)
+        name = "char-transformer"
+        tokens = token_count(name, shape, vocabulary)
+        super().__init__(
+            name,
+            tokens + shape[0],
+            width=width,
+            depth=depth,
+            heads=heads,
+            hidden=hidden,
+            head_width=head_width,
+        )
         self.embedding = Tokens(tokens, width)
         self.positions = Positions(shape[0], width, class_token=False, dropout=dropout)
 
-        self.add_blocks(depth, width, heads, head_width, hidden, dropout, bias=False)
+        self.add_blocks(dropout, bias=False)
         self.norm = nn.LayerNorm(width)
         self.head = nn.Linear(width, classes)
 

@@ -17,8 +17,6 @@ from hpcfl.models.transformer import (
     Transformer,
     Vocabulary,
     Width,
-    head_width,
-    refuse_large,
     refuse_long,
     token_count,
 )
@@ -49,22 +47,22 @@ class GPT(Transformer):
         positions: Longest = 1024,
         padding: Padding = 0,
     ):
-        super().__init__()
         tokens = token_count("gpt", shape, vocabulary)
         refuse_long("gpt", shape[0], positions)
-        each = head_width("gpt", width, heads)
-        refuse_large("gpt", tokens + positions, width, depth, width, hidden)
+        super().__init__(
+            "gpt",
+            tokens + positions,
+            width=width,
+            depth=depth,
+            heads=heads,
+            hidden=hidden,
+        )
         self.padding = padding
         self.wte = Tokens(tokens, width)
         self.wpe = Tokens(positions, width)
         self.dropout = nn.Dropout(dropout)
 
         self.add_blocks(
-            depth,
-            width,
-            heads,
-            each,
-            hidden,
             dropout,
             activation=gelu_by_tanh,
             attention_dropout=dropout,

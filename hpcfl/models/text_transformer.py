@@ -13,8 +13,6 @@ from hpcfl.models.transformer import (
     Transformer,
     Vocabulary,
     Width,
-    head_width,
-    refuse_large,
     token_count,
 )
 
@@ -43,20 +41,20 @@ class TextTransformer(Transformer):
         hidden: Hidden = 2048,
         dropout: Dropout = 0.1,
     ):
-        super().__init__()
         name = "text-transformer"
-        each = head_width(name, width, heads)
         tokens = token_count(name, shape, vocabulary)
-        refuse_large(name, tokens + shape[0], width, depth, width, hidden)
+        super().__init__(
+            name,
+            tokens + shape[0],
+            width=width,
+            depth=depth,
+            heads=heads,
+            hidden=hidden,
+        )
         self.embedding = Tokens(tokens, width)
         self.positions = Positions(shape[0], width, class_token=True, dropout=dropout)
 
         self.add_blocks(
-            depth,
-            width,
-            heads,
-            each,
-            hidden,
             dropout,
             norm_first=False,
             activation=relu,

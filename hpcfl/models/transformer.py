@@ -54,16 +54,6 @@ def token_count(name: str, shape: tuple[int, ...], vocabulary: int | None) -> in
     return vocabulary
 
 
-def head_width(name: str, width: int, heads: int) -> int:
-    """Return the width of a head, where all share the width evenly. Raises UserError."""
-    if width % heads:
-        raise UserError(
-            f"model.heads = {heads} of model.name = '{name}' do not share "
-            f"model.width = {width} evenly"
-        )
-    return width // heads
-
-
 def refuse_long(name: str, tokens: int, longest: int) -> None:
     """Raise UserError for texts with more tokens than positions."""
     if tokens > longest:
@@ -217,16 +207,52 @@ class Transformer(nn.Module):
     """
 
     head: nn.Linear
-    width: int
-    _blocks: list[str]
 
-    def add_blocks(self, depth: int, *sizes: Any, **how: Any) -> None:
-        """Add ``depth`` blocks; the other arguments are those of ``Block``."""
+    def __init__(
+        self,
+        name: str,
+        vectors: int,
+        *,
+        width: int,
+        depth: int,
+        heads: int,
+        hidden: int,
+        head_width: int | None = None,
+    ):
+        """Set the sizes of the blocks, before anything is made.
+
+        Args:
+            name: The model's name, for errors.
+            vectors: The number of vectors, for positions and vocabulary together.
+            head_width: By default all heads share the width evenly.
+
+        Raises:
+            UserError: Heads do not share the width evenly, or there are too many
+                parameters.
+        """
+        super().__init__()
+        if head_width is None:
+            if width % heads:
+                raise UserError(
+                    f"model.heads = {heads} of model.name = '{name}' do not share "
+                    f"model.width = {width} evenly"
+                )
+            head_width = width // heads
+        inner = heads * head_width
+        parameters = vectors * width + depth * width * (4 * inner + 2 * hidden)
+        if parameters > MOST_PARAMETERS:
+            raise UserError(
+                f"model.name = '{name}': some {parameters:,} parameters with these sizes; "
+                f"at most {MOST_PARAMETERS:,} are allowed"
+            )
+        self.width = width
+        self._sizes = width, heads, head_width, hidden
         self._blocks = [f"block{number}" for number in range(1, depth + 1)]
+
+    def add_blocks(self, dropout: float, **how: Any) -> None:
+        """Add the blocks; the arguments are those of ``Block``."""
         for name in self._blocks:
-            block = Block(*sizes, **how)
-            self.add_module(name, block)
-            self.width = block.width
+            self.add_module(name, Block(*self._sizes, dropout, **how))
 
     def through_blocks(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         """Pass tokens [batch, tokens, width] and ``mask`` through all blocks."""
@@ -242,25 +268,3 @@ class Transformer(nn.Module):
         """Return logits [batch, classes]."""
         logits: Tensor = self.head(self.features(x))
         return logits
-
-
-def refuse_large(
-    name: str,
-    tokens: int,
-    width: int,
-    depth: int,
-    inner: int,
-    hidden: int,
-) -> None:
-    """Raise UserError for a transformer with too many parameters, before it is made.
-
-    Args:
-        tokens: The number of vectors, for positions and vocabulary together.
-        inner: The width of all heads together.
-    """
-    parameters = tokens * width + depth * width * (4 * inner + 2 * hidden)
-    if parameters > MOST_PARAMETERS:
-        raise UserError(
-            f"model.name = '{name}': some {parameters:,} parameters with these sizes; at "
-            f"most {MOST_PARAMETERS:,} are allowed"
-        )

@@ -18,7 +18,6 @@ from hpcfl.models.transformer import (
     Positions,
     Transformer,
     Width,
-    refuse_large,
 )
 
 
@@ -75,7 +74,6 @@ class ViT(Transformer):
         ] = False,
         norm_eps: NormEps = 1e-5,
     ):
-        super().__init__()
         if len(shape) != 3 or shape[1] % patch or shape[2] % patch:
             raise UserError(
                 "model.name = 'vit' needs images [channels, height, width] that are "
@@ -83,20 +81,19 @@ class ViT(Transformer):
                 f"{'×'.join(map(str, shape))}"
             )
         patches = (shape[1] // patch) * (shape[2] // patch)
-        refuse_large("vit", patches, width, depth, heads * head_width, hidden)
+        super().__init__(
+            "vit",
+            patches,
+            width=width,
+            depth=depth,
+            heads=heads,
+            hidden=hidden,
+            head_width=head_width,
+        )
         self.patches = Patches(shape[0], patch, width)
         self.positions = Positions(patches, width, class_token=True, dropout=dropout)
 
-        self.add_blocks(
-            depth,
-            width,
-            heads,
-            head_width,
-            hidden,
-            dropout,
-            bias=bias,
-            norm_eps=norm_eps,
-        )
+        self.add_blocks(dropout, bias=bias, norm_eps=norm_eps)
         self.norm = nn.LayerNorm(width, norm_eps)
         self.head = nn.Linear(width, classes)
 

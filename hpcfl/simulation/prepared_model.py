@@ -78,15 +78,13 @@ def prepare_model(
 
     given, notes = read_given(config, built, adapter)
 
-    def fresh() -> nn.Module:
-        return complete_model(config, method, built(), adapter)
-
-    def first() -> nn.Module:
+    def completed(values: dict[str, Tensor]) -> nn.Module:
         module = built()
-        if given:
-            module.load_state_dict(given, strict=False)
+        if values:
+            module.load_state_dict(values, strict=False)
         return complete_model(config, method, module, adapter)
 
+    fresh, first = partial(completed, {}), partial(completed, given)
     statistics = find_own_statistics(config, fresh, dataset)
 
     def of_base(module: nn.Module) -> dict[str, Tensor]:

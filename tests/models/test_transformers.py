@@ -123,7 +123,12 @@ def made(name, shape, **keys):
         ("vit", (3, 8, 6), {}, "a sample here has the shape 3×8×6"),
         ("char-transformer", (3, 8, 8), {}, "needs token ids .* 3×8×8 and no vocab"),
         ("text-transformer", (6,), {}, "6 and no vocabulary"),
-        ("text-transformer", (6,), {"heads": 3}, "do not share model.width = 8"),
+        (
+            "text-transformer",
+            (6,),
+            {"heads": 3, "vocabulary": 9},
+            "do not share model.width = 8",
+        ),
         ("vit", (3, 8, 8), {"width": 60_000, "depth": 999}, "at most 1,000,000,000"),
     ],
 )
