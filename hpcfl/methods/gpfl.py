@@ -63,7 +63,8 @@ class GPFL(PrivatePart):
     Server: ``model`` [P]: body, valve, embeddings, and the initial head. Client:
     ``head`` [P_h]; with ``lag`` also its ``embeddings`` [K·d]. Down and up P − P_h: the
     body, Kd and 2d² + 6d. ``pre`` and ``post`` score the personal view under the head,
-    ``global`` the cosines of the global view. With ``ala`` the embeddings are blended.
+    ``global`` the cosines of the global view. ``ala`` is refused, because the model's
+    own prediction does not read the embeddings, the layer that would be blended.
     """
 
     reference = "Zhang et al., ICCV 2023"

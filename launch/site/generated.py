@@ -71,7 +71,7 @@ def write_keys(pages: Path) -> None:
     }
     parts.append(_keys(top))
     for name, section in sections.items():
-        heading = "[[shift]]" if name == "shift" else f"[{name}]"
+        heading = f"[[{name}]]" if name in plugins.LISTS else f"[{name}]"
         shared = section.model_json_schema()["properties"]
         shared.pop("options", None)
         parts += [f"## {heading}", _keys(shared)]
