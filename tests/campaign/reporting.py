@@ -1,5 +1,5 @@
-"""The report of a campaign run in one or several parts: tables in README.md, everything
-in events.json.
+"""The report of a campaign run in one or several parts: a table in README.md, further
+ones in details.md, everything in events.json.
 """
 
 import json
@@ -16,9 +16,9 @@ from faults import LATE
 from hpcfl.storage import provenance
 
 PROMISE = """\
-After every fault the job had to end in time, `show`, `status`, `table`, the disk and the exit code had to
-agree, without a change or a traceback, and a refusal had to leave every byte as it was. Every run had to
-finish afterwards with the digest and all numbers of an undisturbed one, each round once."""
+After every fault the job had to end in time. `show`, `status`, `table`, the disk and the exit code
+had to agree. A refused command had to leave every byte as it was. Afterwards every run had to
+finish with the digest and all numbers of an undisturbed run."""
 
 
 def add(folder: Path, events: list[Event], seconds: float, command: str) -> None:
@@ -38,52 +38,76 @@ def add(folder: Path, events: list[Event], seconds: float, command: str) -> None
         }
     )
     file.write_text(json.dumps(parts, indent=1) + "\n")
-    (folder / "README.md").write_text(markdown(parts))
+    for name, text in {"README": summarise(parts), "details": detail(parts)}.items():
+        (folder / f"{name}.md").write_text("\n".join(text) + "\n")
 
 
-def markdown(parts: list[dict[str, Any]]) -> str:
+def summarise(parts: list[dict[str, Any]]) -> list[str]:
+    """Return the lines of the page with the table of faults."""
     events = [event for part in parts for event in part["events"]]
-    wrong = [event for event in events if event["wrong"]]
-    methods = ", ".join(
-        f"{name} {times}×" for name, times in sorted(_count(events, "method").items())
-    )
+    wrong = sum(bool(event["wrong"]) for event in events)
     late = sum(event["moment"] == LATE for event in events)
-    lines = [
-        f"# {len(events)} random faults, {len(wrong)} of them with a wrong outcome",
-        "",
-        PROMISE,
-        "",
-        f"Of these faults {late} came too late, when the run had ended; {len(events) - late} are left. "
-        "Only the commits below were put to them.",
+    return [
+        f"# Random faults: {len(events)} faults, {wrong} wrong outcomes",
         "",
         *_table(events),
         "",
+        PROMISE,
+        f"Of the {len(events)} faults {late} came when the run had ended already.",
+        "",
+        "## Measurement",
+        "",
+        f"    {parts[0]['command']}",
+        "",
+        "This command plays random faults at random moments and adds them to this page. The "
+        f"last part ran on {parts[-1]['cores']} cores of {parts[-1]['processor']} with Python "
+        f"{parts[-1]['python']}.",
+        "[Details](details.md) has the wrong outcomes, the moments, the methods, and all parts "
+        "with their commits.",
+    ]
+
+
+def detail(parts: list[dict[str, Any]]) -> list[str]:
+    """Return the lines of the page with wrong outcomes, moments, methods and parts."""
+    events = [event for part in parts for event in part["events"]]
+    methods = _count(events, "method")
+    return [
+        "# Random faults: details",
+        "",
+        "[The table of faults](README.md) has the kinds of faults.",
+        "",
+        "## Wrong outcomes",
+        "",
+        *(
+            f"* `--only {event['seed']}`: {event['method']}, {event['kind']} "
+            f"({event['moment']}, {event['detail']}): {'; '.join(event['wrong'])}"
+            for event in events
+            if event["wrong"]
+        ),
+        "",
+        "## Moments",
+        "",
         *_moments(events),
         "",
-        f"Methods: {methods}.",
+        "## Methods",
         "",
-        "| part | commit | faults | minutes |",
+        ", ".join(f"{name} {times}×" for name, times in sorted(methods.items())),
+        "",
+        "## Parts",
+        "",
+        "| Command | Commit | Faults | Minutes |",
         "| --- | --- | ---: | ---: |",
         *(
             f"| `{part['command']}` | {part['commit']} | {len(part['events'])} | "
             f"{part['seconds'] / 60:.0f} |"
             for part in parts
         ),
-        "",
-        f"On {parts[-1]['cores']} cores of {parts[-1]['processor']}, Python {parts[-1]['python']}.",
-        *(["", "## Wrong", ""] if wrong else []),
-        *(
-            f"* `--only {event['seed']}`: {event['method']}, {event['kind']} ({event['moment']}, "
-            f"{event['detail']}): {'; '.join(event['wrong'])}"
-            for event in wrong
-        ),
     ]
-    return "\n".join(lines) + "\n"
 
 
 def _table(events: list[dict[str, Any]]) -> list[str]:
     lines = [
-        "| fault | times | exit codes | slowest end | wrong |",
+        "| Fault | Times | Exit codes | Slowest end | Wrong |",
         "| --- | ---: | --- | ---: | ---: |",
     ]
     for kind in _count(events, "kind"):
@@ -102,7 +126,7 @@ def _moments(events: list[dict[str, Any]]) -> list[str]:
         event["moment"].partition(",")[0] for event in events if event["wrong"]
     )
     return [
-        "| moment | times | wrong |",
+        "| Moment | Times | Wrong |",
         "| --- | ---: | ---: |",
         *(
             f"| {moment} | {times} | {wrong[moment]} |"

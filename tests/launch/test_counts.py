@@ -10,13 +10,15 @@ import pytest
 from hpcfl.experiment import sections
 
 ROOT = Path(__file__).parents[2]
-PAGE = ROOT / "results" / "counts" / "README.md"
+FOLDER = ROOT / "results" / "counts"
+PAGE = FOLDER / "details.md"
 
 
 def test_the_page_has_what_is_counted():
     reported = pandas.read_csv(counts.REPORTED)
     page = PAGE.read_text("utf-8")
-    assert counts.HEAD in page
+    assert counts.DETAILS in page
+    assert (FOLDER / "README.md").read_text("utf-8") == f"{counts.HEAD}\n"
     assert counts.blended(reported) in page
     assert counts.operations(reported) in page
 
