@@ -9,7 +9,7 @@ from hpcfl.clock.durations import Devices, Work
 from hpcfl.clock.synchronous import SynchronousTimetable
 from hpcfl.experiment.sections import Time
 from hpcfl.selection.uniform import Uniform
-from hpcfl.simulation.participation import Draws
+from hpcfl.simulation.round_schedule import Draws
 
 
 @dataclass

@@ -13,9 +13,8 @@ from typing import Any, Protocol
 import numpy as np
 
 from hpcfl.clock.durations import Duration, describe_durations, in_seconds
-from hpcfl.simulation.participation import Draws
 from hpcfl.simulation.prepare import Prepared
-from hpcfl.simulation.round_schedule import RoundSchedule
+from hpcfl.simulation.round_schedule import Draws, RoundSchedule
 
 
 @dataclass(frozen=True)

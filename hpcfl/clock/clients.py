@@ -16,9 +16,8 @@ from hpcfl.communication.agreement import agreed
 from hpcfl.communication.communicator import Communicator
 from hpcfl.experiment.sections import Time
 from hpcfl.selection.base import LossReports, Selection
-from hpcfl.simulation.participation import Draws
 from hpcfl.simulation.prepare import Prepared
-from hpcfl.simulation.round_schedule import list_epoch_samples
+from hpcfl.simulation.round_schedule import Draws, list_epoch_samples
 
 
 @dataclass(frozen=True)
@@ -74,7 +73,7 @@ def describe_clients(prepared: Prepared, load: Workload) -> Clients:
         seed=config.seed,
         samples=samples,
         ticks=ticks,
-        told=LossReports(samples),
+        reports=LossReports(samples),
     )
     online = make_availability(config.time, clients, config.seed)
     return Clients(config.time, draws, duration, online)

@@ -14,8 +14,8 @@ from hpcfl.clock.durations import SECOND, Duration, epochs_of, share_of
 from hpcfl.communication.communicator import Communicator
 from hpcfl.errors import UserError
 from hpcfl.experiment.sections import Time
-from hpcfl.simulation.participation import Draws
 from hpcfl.simulation.prepare import Prepared
+from hpcfl.simulation.round_schedule import Draws
 
 
 def make_synchronous(prepared: Prepared, communicator: Communicator) -> Calendar:

@@ -29,10 +29,9 @@ from hpcfl.simulation.dry_round import (
     play_on_clients,
     shrink,
 )
-from hpcfl.simulation.participation import RoundPlan
 from hpcfl.simulation.prepare import Prepared
 from hpcfl.simulation.round import COMPOSE, SEND, Round, work
-from hpcfl.simulation.stages import Stage
+from hpcfl.simulation.stages import RoundPlan, Stage
 
 # of the client that trains: enough for methods that share a mini-batch out to 2 or 3
 SAMPLES = 6

@@ -244,9 +244,9 @@ def _common(
     if any(other != kinds[0] for other in kinds):
         raise ValueError(f"ranks send different messages: {kinds}")
     weights: dict[str, list[Any]] = {}
-    for name, _, *told in itertools.chain(*headers):
-        if told:
-            weights.setdefault(name, []).extend(told)
+    for name, _, *sums_of_rank in itertools.chain(*headers):
+        if sums_of_rank:
+            weights.setdefault(name, []).extend(sums_of_rank)
     return kinds[0] if kinds else {}, weights
 
 

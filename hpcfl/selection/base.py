@@ -31,7 +31,7 @@ class LossReports:
     Attributes:
         losses: float64 [clients], the mean loss of each client's last counted training
             on its own samples; NaN without a report.
-        heard: int64 [clients], the round of that report; 0 without one.
+        last_rounds: int64 [clients], the round of that report; 0 without one.
         times: int64 [clients], the number of its counted trainings.
         totals: the sum of samples times loss over the clients of each round.
     """
@@ -41,7 +41,7 @@ class LossReports:
         clients = len(samples)
         self._samples = samples
         self.losses = np.full(clients, np.nan)
-        self.heard = np.zeros(clients, np.int64)
+        self.last_rounds = np.zeros(clients, np.int64)
         self.times = np.zeros(clients, np.int64)
         self.totals: list[float] = []
         self._history: list[tuple[NDArray[np.int64], NDArray[np.float64]]] = []
@@ -60,7 +60,7 @@ class LossReports:
         losses = [np.zeros(0), *(losses for _, losses in self._history)]
         return np.concatenate(ids), np.concatenate(losses)
 
-    def hear(self, ids: NDArray[np.int64], losses: NDArray[np.float64]) -> None:
+    def add(self, ids: NDArray[np.int64], losses: NDArray[np.float64]) -> None:
         """Record the reports of the clients ``ids`` of the next round.
 
         A loss that is no number counts as 0. Otherwise a selection of large losses
@@ -68,7 +68,7 @@ class LossReports:
         """
         losses = np.nan_to_num(losses, nan=0.0, posinf=0.0, neginf=0.0)
         self.losses[ids] = losses
-        self.heard[ids] = self.rounds + 1
+        self.last_rounds[ids] = self.rounds + 1
         self.times[ids] += 1
         self.totals.append(fsum(self._samples[ids] * losses))
         self._history.append((ids, losses))
@@ -86,7 +86,7 @@ class Known:
         samples: int64 [clients], the samples of an epoch of each client.
         ticks: int64 [clients], the working microseconds of each client with all epochs;
             None without ``[time]``.
-        told: the clients' reports of their trainings so far; empty unless the selection
+        reports: the clients' reports of their trainings so far; empty unless the selection
             is ``by_losses``.
     """
 
@@ -95,7 +95,7 @@ class Known:
     candidates: np.ndarray
     samples: np.ndarray
     ticks: np.ndarray | None
-    told: LossReports
+    reports: LossReports
 
     @property
     def round(self) -> int:
@@ -146,7 +146,7 @@ class Selection(sections.Participation, ABC):
     attributes are its own keys in ``[participation]``.
 
     Attributes:
-        by_losses: whether it reads ``Known.told``. Clients then send the mean loss of
+        by_losses: whether it reads ``Known.reports``. Clients then send the mean loss of
             their training in addition to the method's message, one more float.
         by_time: whether it reads ``Known.ticks``.
     """

@@ -60,7 +60,7 @@ class Oort(Selection):
     )
 
     def choose(self, known: Known, count: int) -> np.ndarray:
-        explored = known.told.heard > 0
+        explored = known.reports.last_rounds > 0
         old = np.flatnonzero(known.candidates & explored)
         new = np.flatnonzero(known.candidates & ~explored)
         exploring = int(count * self.share(known.round) + 1e-9)
@@ -93,15 +93,15 @@ class Oort(Selection):
 
     def utilities(self, known: Known, old: np.ndarray) -> np.ndarray:
         """Return the utilities of the clients with the ids ``old``, [n]."""
-        told = known.told
-        gains = known.samples[old] * np.maximum(told.losses[old], 0)
+        reports = known.reports
+        gains = known.samples[old] * np.maximum(reports.losses[old], 0)
         ordered = np.sort(gains)
         clip = ordered[min(int(CLIP * len(ordered)), len(ordered) - 1)]
         width = max(ordered[-1] - ordered[0], 1e-4)
         learnt = (np.minimum(gains, clip) - ordered[0]) / width
         # rounded correctly, so that it is the same on every machine
         logarithm = float(Decimal(known.round).ln())
-        utilities = learnt + np.sqrt(0.1 * logarithm / told.heard[old])
+        utilities = learnt + np.sqrt(0.1 * logarithm / reports.last_rounds[old])
         assert known.ticks is not None
         slowness = self.limit(known) / known.ticks[old]
         for _ in range(self.penalty):
@@ -112,7 +112,7 @@ class Oort(Selection):
     def limit(self, known: Known) -> int:
         """Return T, the ticks within which a client is fast enough."""
         assert known.ticks is not None
-        totals = known.told.totals
+        totals = known.reports.totals
         share = self.preferred
         for end in range(2 * self.window, len(totals) + 1, self.window):
             middle = end - self.window

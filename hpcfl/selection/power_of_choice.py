@@ -19,8 +19,8 @@ class PowerOfChoice(BestOfDrawn):
 
     def choose(self, known: Known, count: int) -> np.ndarray:
         drawn = self.drawn(known, count)
-        never = known.told.heard == 0
-        losses = np.where(never, np.inf, known.told.losses)
+        never = known.reports.last_rounds == 0
+        losses = np.where(never, np.inf, known.reports.losses)
         return take_cheapest(drawn, -losses[drawn], count)
 
 

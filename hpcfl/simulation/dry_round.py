@@ -31,7 +31,6 @@ from hpcfl.files import heartbeat
 from hpcfl.methods.base import Method, Overlay, State
 from hpcfl.rows.declared import UnknownName
 from hpcfl.simulation.hooks import MessageError
-from hpcfl.simulation.participation import RoundPlan
 from hpcfl.simulation.prepare import Prepared
 from hpcfl.simulation.round import (
     COMPOSE,
@@ -44,7 +43,7 @@ from hpcfl.simulation.round import (
     Round,
     take_step,
 )
-from hpcfl.simulation.stages import Observer, Stage, on_this_rank, play
+from hpcfl.simulation.stages import Observer, RoundPlan, Stage, on_this_rank, play
 from hpcfl.storage.clients import ClientStore
 
 SAMPLES = 2  # of each client

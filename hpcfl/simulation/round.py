@@ -19,9 +19,8 @@ from hpcfl.communication.message import select as part_of
 from hpcfl.errors import Diverged
 from hpcfl.methods.base import State
 from hpcfl.simulation import record
-from hpcfl.simulation.participation import RoundPlan
 from hpcfl.simulation.prepare import Prepared
-from hpcfl.simulation.stages import Stage, describe_clients, on_this_rank
+from hpcfl.simulation.stages import RoundPlan, Stage, describe_clients, on_this_rank
 from hpcfl.storage.result_rounds import AFTER, BEFORE
 from hpcfl.storage.results import FINAL
 

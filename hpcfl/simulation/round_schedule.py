@@ -4,9 +4,13 @@ recorded of their times.
 A round's cohort follows from the experiment's seed, the round and the clients alone.
 Some selections also read the losses that clients reported in earlier rounds. All ranks
 then receive these losses, and checkpoints store them. The method does not see them.
+
+Each draw is a function of the seed and a key, usually the round. So every rank makes the
+same draws without communication, and so does a resumed run.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any, cast
 
 import numpy as np
@@ -16,17 +20,124 @@ from hpcfl.clients.batch_plan import epoch_length, fewest_samples
 from hpcfl.communication.agreement import agreed
 from hpcfl.communication.communicator import Communicator
 from hpcfl.errors import UserError
+from hpcfl.experiment import user_code
+from hpcfl.experiment.config import Config
 from hpcfl.methods.base import State
-from hpcfl.selection.base import LossReports, Selection
+from hpcfl.rows import randomness
+from hpcfl.selection.base import Known, LossReports, Selection
 from hpcfl.selection.uniform import Uniform
-from hpcfl.simulation.participation import Draws, RoundPlan, is_scored, no_clients
 from hpcfl.simulation.prepare import Prepared
 from hpcfl.simulation.record import Gathered
 from hpcfl.simulation.round import TRAINING, Round
-from hpcfl.simulation.stages import Stage
+from hpcfl.simulation.stages import RoundPlan, Stage, no_clients
 
 LOSS = "data_loss"  # the number of a client that selections read
 REHEARSED = 3  # rounds, before the first
+
+Key = tuple[int, ...]
+
+
+def is_scored(config: Config, number: int) -> bool:
+    """Return whether models are scored in a round."""
+    return number % config.evaluation.every == 0 or number == config.rounds
+
+
+@dataclass(frozen=True)
+class Draws:
+    """The draws of an experiment with so many clients.
+
+    Attributes:
+        samples, ticks, reports: as in ``Known``; values that the selection does not read
+            may be left out.
+    """
+
+    participation: Selection
+    clients: int
+    seed: int
+    samples: np.ndarray = field(default_factory=no_clients)
+    ticks: np.ndarray | None = None
+    reports: LossReports = field(default_factory=lambda: LossReports(no_clients()))
+
+    def choose(self, candidates: np.ndarray, count: int, key: Key) -> np.ndarray:
+        """Return at most ``count`` clients from the experiment's selection.
+
+        Args:
+            candidates: bool [clients], the clients that may be chosen.
+
+        Returns:
+            Ids. Raises UserError for other results of a user's own selection.
+        """
+        known = Known(
+            key, self.seed, candidates, self.samples, self.ticks, self.reports
+        )
+        with user_code.locate_errors():
+            chosen = self.participation.choose(known, count)
+        return self._checked(chosen, candidates, count)
+
+    def _checked(
+        self, returned: np.ndarray | Sequence[int], candidates: np.ndarray, count: int
+    ) -> np.ndarray:
+        """Return the selection's result as ids. Raises UserError."""
+        ids = np.asarray(returned)
+        if not ids.size and not candidates.any():
+            return no_clients()
+        if not ids.size:
+            problem = "no client"
+        elif ids.ndim != 1 or ids.dtype.kind not in "iu":
+            problem = f"{ids.dtype} of shape {ids.shape}, not a list of ids"
+        elif len(ids) > count:
+            problem = f"{len(ids)} clients, at most {count} are asked for"
+        elif ids.min() < 0 or ids.max() >= self.clients:
+            problem = f"an id outside 0 … {self.clients - 1}"
+        elif not candidates[ids].all():
+            problem = f"client {ids[~candidates[ids]][0]}, which is not available"
+        elif len(np.unique(ids)) < len(ids):
+            problem = "a client more than once"
+        else:
+            return ids.astype(np.int64, copy=False)
+        place = user_code.find_definition(type(self.participation))
+        where = f"{place}: " if place else ""
+        name = self.participation.select
+        raise UserError(f"{where}participation.select = '{name}': chose {problem}")
+
+    def staying(self, drawn: np.ndarray, key: Key) -> np.ndarray:
+        """Return the ids in ``drawn`` of clients that are not lost before they begin.
+
+        Each is lost with the probability ``participation.dropout``; at least one stays.
+        """
+        dropout = self.participation.dropout
+        if not dropout or not len(drawn):
+            return drawn
+        luck = self._uniform("dropout", key)[drawn]
+        left: np.ndarray = drawn[luck >= min(dropout, luck.max())]
+        return left
+
+    def epoch_shares(self, chosen: np.ndarray, key: Key) -> np.ndarray | None:
+        """Return the share of epochs of each ``chosen`` client's trainings, [n]; None
+        for all.
+
+        A share ``participation.stragglers`` of the chosen clients does a number of
+        epochs that is uniform in 1 … E. This follows FedProx's experiments (Li et al.,
+        MLSys 2020). One share holds for all trainings of a method in the round,
+        including those of heads or personal models. Stragglers are not left out of the
+        round.
+        """
+        stragglers = self.participation.stragglers
+        if not stragglers:
+            return None
+        luck = self._uniform("stragglers", key)
+        share = self._uniform("pace", key)
+        unlucky_first = np.argsort(luck[chosen], kind="stable")
+        # 1e-9: 0.29 · 100 is 28.999… in floating point
+        count = int(stragglers * len(chosen) + 1e-9)
+        slow = unlucky_first[:count]
+        shares = np.ones(len(chosen))
+        shares[slow] = share[chosen[slow]]
+        return shares
+
+    def _uniform(self, purpose: str, key: Key) -> np.ndarray:
+        """Return a number in [0, 1) for every client, [clients]."""
+        return randomness.uniform(self.seed, purpose, *key, skip=0, count=self.clients)
 
 
 class RoundSchedule:
@@ -46,7 +157,7 @@ class RoundSchedule:
         self.config = prepared.config
         self.draws = draws
         self.notes: list[str] = []
-        self.reports = draws.told if self.config.participation.by_losses else None
+        self.reports = draws.reports if self.config.participation.by_losses else None
         self._cohorts: list[np.ndarray] = []
 
     def cohort(self, number: int) -> np.ndarray:
@@ -171,7 +282,7 @@ class RoundSchedule:
                     "choose another --out or --fresh"
                 )
             if number > self.reports.rounds:
-                self.reports.hear(cohort, losses[first:end])
+                self.reports.add(cohort, losses[first:end])
             first = end
 
     def share_losses(
@@ -184,9 +295,9 @@ class RoundSchedule:
         if self.reports is None:
             return
         cohort = self.cohort(number)
-        told = numbers.select(LOSS, cohort) if communicator.is_server else None
-        losses = communicator.bcast_row(told, len(cohort), np.float64)
-        self.reports.hear(cohort, losses)
+        reported = numbers.select(LOSS, cohort) if communicator.is_server else None
+        losses = communicator.bcast_row(reported, len(cohort), np.float64)
+        self.reports.add(cohort, losses)
 
     def state(self) -> State:
         """Return the simulator's state after the last round, which checkpoints store
@@ -225,7 +336,7 @@ class RoundSchedule:
             return
         for number in range(1, min(rounds, REHEARSED) + 1):
             cohort = self.cohort(number)
-            self.reports.hear(cohort, np.ones(len(cohort)))
+            self.reports.add(cohort, np.ones(len(cohort)))
 
 
 def make_untimed(prepared: Prepared, communicator: Communicator) -> RoundSchedule:
@@ -241,7 +352,7 @@ def make_untimed(prepared: Prepared, communicator: Communicator) -> RoundSchedul
 
     def make() -> RoundSchedule:
         reports = LossReports(samples)
-        draws = Draws(selection, clients, seed, samples, told=reports)
+        draws = Draws(selection, clients, seed, samples, reports=reports)
         return RoundSchedule(prepared, draws)
 
     with agreed(communicator):

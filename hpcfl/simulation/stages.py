@@ -1,4 +1,4 @@
-"""Stages of a round, and the two ways in which a round can fail.
+"""The plan of a round, its stages, and the two ways in which a round can fail.
 
 An error inside a stage on one rank is a RankFailure and aborts the job, because the
 other ranks would wait for this rank for ever.
@@ -9,7 +9,7 @@ in the same stage. They leave in order, and the metrics of earlier rounds are ke
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -20,6 +20,60 @@ from hpcfl.experiment import user_code
 from hpcfl.simulation import torch_settings
 
 SHOWN = 10  # ids of clients that a message has
+
+
+def no_clients() -> np.ndarray:
+    """Return an empty array of ids."""
+    return np.zeros(0, np.int64)
+
+
+@dataclass(frozen=True)
+class RoundPlan:
+    """Participants of a round. Ids are ascending.
+
+    number: of the round, from 1.
+    cohort: ids [n] of the clients that train.
+    audience: ids [m] of the clients that get a message: the cohort, and the observers,
+        whose models are only scored.
+    scored: whether models are scored.
+    newcomers: ids of the clients that were never trained with and are scored after the
+        last round.
+    shares: of the epochs of each local training that each of the cohort does, [n]; None
+        where all do all.
+    final: whether it is the scoring after the last aggregation.
+    """
+
+    number: int
+    cohort: np.ndarray
+    audience: np.ndarray
+    scored: bool
+    newcomers: np.ndarray = field(default_factory=no_clients)
+    shares: np.ndarray | None = None
+    final: bool = False
+
+    @property
+    def name(self) -> str:
+        """Name of the round in messages."""
+        return "after the last round" if self.final else f"round {self.number}"
+
+    def pace(self, ids: np.ndarray) -> np.ndarray | None:
+        """Return the shares of some of the cohort, [k]. Return None where all do all
+        epochs.
+        """
+        if self.shares is None:
+            return None
+        return self.shares[np.searchsorted(self.cohort, ids)]
+
+    def only(self, ids: np.ndarray) -> "RoundPlan":
+        """Return the plan with these clients only, all of which are scored."""
+        trained = np.intersect1d(ids, self.cohort)
+        return replace(
+            self,
+            cohort=trained,
+            audience=ids,
+            scored=True,
+            shares=self.pace(trained),
+        )
 
 
 class Playable(Protocol):

@@ -21,7 +21,6 @@ from hpcfl.experiment.config import fingerprint
 from hpcfl.files.atomic import Damaged
 from hpcfl.methods.base import State
 from hpcfl.simulation import preflight, torch_settings
-from hpcfl.simulation.participation import RoundPlan
 from hpcfl.simulation.prepare import (
     Prepared,
     prepare,
@@ -30,7 +29,7 @@ from hpcfl.simulation.prepare import (
 )
 from hpcfl.simulation.round import FINAL_SCORING, FleetType, Round
 from hpcfl.simulation.round_schedule import RoundSchedule
-from hpcfl.simulation.stages import play
+from hpcfl.simulation.stages import RoundPlan, play
 from hpcfl.storage import checkpoint
 from hpcfl.storage import manifest as manifests
 from hpcfl.storage.clients import ClientStore

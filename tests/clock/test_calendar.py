@@ -10,10 +10,9 @@ from hpcfl.commands.run import run
 from hpcfl.communication.communicator import OneProcess
 from hpcfl.errors import UserError
 from hpcfl.experiment import config
-from hpcfl.simulation.participation import RoundPlan
 from hpcfl.simulation.prepare import prepare
 from hpcfl.simulation.round import TRAINING, Round
-from hpcfl.simulation.stages import play
+from hpcfl.simulation.stages import RoundPlan, play
 from hpcfl.storage.manifest import latest
 
 pytestmark = pytest.mark.slow

@@ -1,7 +1,7 @@
 """The fastest clients, by hand."""
 
 import pytest
-from selecting import TICKS, known, told
+from selecting import TICKS, known, report
 
 from hpcfl.selection.fastest import Fastest
 from hpcfl.selection.power_of_choice import PowerOfChoice
@@ -10,9 +10,9 @@ from hpcfl.selection.uniform import Uniform
 
 @pytest.mark.parametrize("kind", [Fastest, PowerOfChoice])
 def test_as_many_candidates_as_chosen_are_the_uniform_choice(kind):
-    losses = told({client: float(client) for client in range(6)})
+    losses = report({client: float(client) for client in range(6)})
     for round in range(1, 20):
-        facts = known(round=round, told=losses)
+        facts = known(round=round, reports=losses)
         chosen = kind(candidates=1.0).choose(facts, 3)
         assert set(chosen) == set(Uniform().choose(facts, 3))
 

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from selecting import known, told
+from selecting import known, report
 
 from hpcfl.selection.oort import Oort
 
@@ -14,8 +14,8 @@ def test_the_utilities_of_oort():
     round 2. A third of six clients is within the ticks number ⌊0.4 · 6⌋ = 2 of 10, 20,
     30, …, which is 30: client 0 with 50 and client 2 with 40 are slower.
     """
-    losses = told({0: 1.0, 1: 3.0}, {2: 2.0, 4: 4.0})
-    facts = known(round=3, told=losses)
+    losses = report({0: 1.0, 1: 3.0}, {2: 2.0, 4: 4.0})
+    facts = known(round=3, reports=losses)
     early, late = np.sqrt(0.1 * np.log(3)), np.sqrt(0.1 * np.log(3) / 2)
     expected = [
         early * (30 / 50) ** 2,
@@ -33,8 +33,8 @@ def test_oort_takes_only_who_is_nearly_as_good_as_the_last_of_the_best():
     """The utilities of the test above are 0.12, 1.0, 0.32, 1.23: of two the last is
     client 1, and nobody else has 95 % of its utility.
     """
-    losses = told({0: 1.0, 1: 3.0}, {2: 2.0, 4: 4.0})
-    facts = known(round=3, told=losses)
+    losses = report({0: 1.0, 1: 3.0}, {2: 2.0, 4: 4.0})
+    facts = known(round=3, reports=losses)
     assert set(Oort(preferred=0.4, explore=0.0).choose(facts, 2)) == {1, 4}
 
 
@@ -42,7 +42,7 @@ def test_oort_explores_a_share_and_fills_up():
     """0.9 of ten are nine new ones; where only clients 3 and 5 are new the others are
     those who took part, and the other way round.
     """
-    losses = told(
+    losses = report(
         {
             0: 1.0,
             1: 3.0,
@@ -50,7 +50,7 @@ def test_oort_explores_a_share_and_fills_up():
             4: 4.0,
         }
     )
-    chosen = Oort().choose(known(round=2, told=losses), 4)
+    chosen = Oort().choose(known(round=2, reports=losses), 4)
     assert len(set(chosen)) == 4 and {3, 5} <= set(chosen)
     first = Oort(explore=0.0).choose(known(), 4)
     assert len(set(first)) == 4
@@ -78,6 +78,6 @@ def test_the_pacer_lets_slower_clients_in_when_less_is_learnt():
     oort = Oort(window=2, preferred=0.45)
 
     def limits(upto):
-        return oort.limit(known(round=upto + 1, told=told(*rounds[:upto])))
+        return oort.limit(known(round=upto + 1, reports=report(*rounds[:upto])))
 
     assert [limits(upto) for upto in (0, 3, 4, 7, 8)] == [30, 30, 40, 40, 40]

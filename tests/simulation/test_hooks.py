@@ -12,10 +12,9 @@ from hpcfl.communication.message import Mean, fields
 from hpcfl.errors import RankFailure
 from hpcfl.experiment import config
 from hpcfl.methods.base import Overlay
-from hpcfl.simulation.participation import RoundPlan
 from hpcfl.simulation.prepare import prepare
 from hpcfl.simulation.round import FINAL_SCORING, TRAINING, Round
-from hpcfl.simulation.stages import play
+from hpcfl.simulation.stages import RoundPlan, play
 
 NORMALISED = {"name": "tiny:Normalised", "hidden": 6}
 BUFFERS = "buffers.model"

@@ -35,7 +35,6 @@ from hpcfl.communication.message import Field, Mean
 from hpcfl.methods.base import State
 from hpcfl.scores.metric_names import SAMPLE_GRADIENTS
 from hpcfl.simulation import record
-from hpcfl.simulation.participation import is_scored
 from hpcfl.simulation.prepare import Prepared
 from hpcfl.simulation.round import (
     REFUSE,
@@ -46,6 +45,7 @@ from hpcfl.simulation.round import (
     store_state,
     take_step,
 )
+from hpcfl.simulation.round_schedule import is_scored
 from hpcfl.simulation.stages import Stage
 
 # of an upload, the client's weight in each of the means, by their names' order

@@ -19,7 +19,7 @@ from hpcfl.clock.calendar import Job, Step
 from hpcfl.clock.durations import SECOND, Duration, epochs_of
 from hpcfl.errors import UserError
 from hpcfl.experiment.sections import Time
-from hpcfl.simulation.participation import Draws
+from hpcfl.simulation.round_schedule import Draws
 
 DEFAULT_BUFFER = 10
 # consecutive jobs per client without a counted upload after which the run fails
