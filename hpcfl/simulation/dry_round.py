@@ -7,7 +7,6 @@ kernel, messages and the round itself are the real ones.
 
 import itertools
 import math
-import traceback
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -28,10 +27,10 @@ from hpcfl.communication.exchange import Placement
 from hpcfl.communication.message import Mean, Message
 from hpcfl.errors import RankFailure, RunFailure, UserError, is_shortage
 from hpcfl.files import heartbeat
-from hpcfl.methods.base import Method, Overlay, State
+from hpcfl.methods.base import State
 from hpcfl.rows.declared import UnknownName
-from hpcfl.simulation.hooks import MessageError
-from hpcfl.simulation.prepare import Prepared
+from hpcfl.simulation.hooks import Hooks, find_called_hook
+from hpcfl.simulation.prepare import Prepared, Tried
 from hpcfl.simulation.round import (
     COMPOSE,
     FINAL_SCORING,
@@ -84,20 +83,6 @@ def train_briefly(task: Task, asked: list[AskedTraining] | None = None) -> Task:
         training = AskedTraining(task.epochs, task.batches, task.steps, task.share)
         asked.append(training)
     return replace(task, epochs=min(task.epochs, 1))
-
-
-@dataclass(frozen=True)
-class Observed:
-    """Observations of a dry round.
-
-    Attributes:
-        dependent: operators that were called and give a lane bits that depend on the
-            lanes beside it.
-        trainings: the local trainings that the method asks for in a round.
-    """
-
-    dependent: frozenset[str] = frozenset()
-    trainings: tuple[AskedTraining, ...] = ()
 
 
 brief_fleet = partial(Fleet, adjust=train_briefly)
@@ -191,16 +176,17 @@ def play_on_clients(
     try:
         play(round, stages, observers)
     except RankFailure as failure:
-        if not _is_of_server(failure.__cause__):
+        if not _is_of_server(failure.__cause__, round.prepared.hooks):
             raise
 
 
-def _is_of_server(error: BaseException | None) -> bool:
+def _is_of_server(error: BaseException | None, hooks: Hooks) -> bool:
     """Return whether a hook of the server raised an error that is no failure of the
     machine.
     """
-    is_failure = isinstance(error, RunFailure) or is_shortage(error)
-    return hook_of(error) in SERVER_HOOKS and not is_failure
+    if error is None or isinstance(error, RunFailure) or is_shortage(error):
+        return False
+    return find_called_hook(error, hooks) in SERVER_HOOKS
 
 
 def limit_heartbeats() -> Callable[[], None]:
@@ -214,7 +200,7 @@ def limit_heartbeats() -> Callable[[], None]:
     return listen
 
 
-def try_round(prepared: Prepared, lanes: int) -> tuple[BaseException | None, Observed]:
+def try_round(prepared: Prepared, lanes: int) -> tuple[BaseException | None, Tried]:
     """Play the round and the final scoring with at most ``lanes`` lanes; return the
     error that ended them, None without one, and what they show.
 
@@ -232,9 +218,8 @@ def try_round(prepared: Prepared, lanes: int) -> tuple[BaseException | None, Obs
         ):
             warnings.simplefilter("ignore")
             small = shrink(prepared, lanes)
-            with _tolerate_small_federation(
-                small.setup.clients < prepared.setup.clients
-            ):
+            fewer = small.setup.clients < prepared.setup.clients
+            with _tolerate_small_federation(fewer, prepared.hooks):
                 server = small.hooks.initial_state("server_state", small.setup)
                 alone, rounds = OneProcess(), small.config.rounds
                 trained, scored = np.array([0]), np.array(small.store.ids)
@@ -254,16 +239,17 @@ def try_round(prepared: Prepared, lanes: int) -> tuple[BaseException | None, Obs
                 )
                 play(Round(last, alone, small, server, brief_fleet), FINAL_SCORING)
     except RankFailure as failure:
-        return failure.__cause__, Observed()
+        return failure.__cause__, Tried()
     head = small.resources.head
     dependent = set(small.resources.kernel.dependent)
     if head:
         dependent |= head.kernel.dependent
-    return None, Observed(frozenset(dependent), tuple(dict.fromkeys(asked)))
+    trainings = tuple(dict.fromkeys(asked))
+    return None, Tried(trainings=trainings, dependent=tuple(sorted(dependent)))
 
 
 @contextmanager
-def _tolerate_small_federation(fewer: bool) -> Iterator[None]:
+def _tolerate_small_federation(fewer: bool, hooks: Hooks) -> Iterator[None]:
     """Ignore a server error in a block if the small federation may be its cause.
 
     fewer: whether the federation has fewer clients than the experiment.
@@ -276,7 +262,7 @@ def _tolerate_small_federation(fewer: bool) -> Iterator[None]:
         excused = fewer or isinstance(cause, EXCUSED)
         if isinstance(cause, UnknownName) or not excused:
             raise
-        if not _is_of_server(cause):
+        if not _is_of_server(cause, hooks):
             raise
 
 
@@ -334,19 +320,3 @@ def check_score(small: Prepared, columns: list[str]) -> None:
             f"evaluation.score = '{wanted}': {method.name} records {recorded}; "
             f"'method' takes its own, {method.primary}"
         )
-
-
-def hook_of(error: BaseException | None) -> str:
-    """Return the method's hook in which an exception was raised, or ""."""
-    if error is None:
-        return ""
-    if isinstance(error, MessageError):
-        return error.hook
-    for frame, _ in traceback.walk_tb(error.__traceback__):
-        # The outermost one is the hook that the round called.
-        owner = frame.f_locals.get("self")
-        if isinstance(owner, Method):
-            return frame.f_code.co_name
-        if isinstance(owner, Overlay):
-            return f"{type(owner).__name__}.{frame.f_code.co_name}"
-    return ""

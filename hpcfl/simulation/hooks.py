@@ -1,6 +1,8 @@
 """Calls of a method's hooks, with the overlays around its messages."""
 
-from collections.abc import Mapping
+import inspect
+import traceback
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -129,3 +131,28 @@ class Hooks:
         own: Any = NamedTensors(uplink, "uplink")
         self.method.aggregate(server, cohort, own)
         state.update(server)
+
+
+def find_hooks(error: BaseException, hooks: Hooks) -> Iterator[tuple[str, str]]:
+    """Yield the functions of a method and of overlays in which an error was raised, the
+    outermost first: their names and files. The name of an overlay's has its class.
+    """
+    for frame, _ in traceback.walk_tb(error.__traceback__):
+        code = frame.f_code
+        for owner in (hooks.method, *hooks.overlays):
+            function = getattr(type(owner), code.co_name, None)
+            if not inspect.isfunction(function):
+                continue
+            if inspect.unwrap(function).__code__ is code:
+                of_method = owner is hooks.method
+                prefix = "" if of_method else f"{type(owner).__name__}."
+                yield prefix + code.co_name, code.co_filename
+
+
+def find_called_hook(error: BaseException, hooks: Hooks) -> str:
+    """Return the hook that was called when an error was raised, or ""."""
+    if isinstance(error, MessageError):
+        return error.hook
+    for name, _ in find_hooks(error, hooks):
+        return name
+    return ""

@@ -6,7 +6,7 @@ numbers are keyed: a run computes the same with and without it.
 """
 
 import traceback
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -19,12 +19,11 @@ from hpcfl.clients.execution import SerialKernel, is_batching_limit
 from hpcfl.communication.communicator import Communicator
 from hpcfl.errors import RunFailure, UserError, is_shortage
 from hpcfl.experiment import plugins, user_code
-from hpcfl.methods.base import Method
 from hpcfl.models import usable
 from hpcfl.rows import randomness
 from hpcfl.rows.declared import UnknownName
 from hpcfl.simulation import dry_round, score_check
-from hpcfl.simulation.hooks import MessageError
+from hpcfl.simulation.hooks import Hooks, MessageError, find_called_hook, find_hooks
 from hpcfl.simulation.prepare import Prepared, Tried
 from hpcfl.simulation.round_schedule import RoundSchedule
 
@@ -34,24 +33,17 @@ SIDE_BY_SIDE = "side by side"
 
 
 @dataclass(frozen=True)
-class Verdict:
+class Verdict(Tried):
     """Findings of the preflight on a rank; a field is empty where there are none.
 
     mistake: one line on the error that ends the run.
     details: the traceback of the error.
     failed: whether the machine has failed and the experiment may be right.
-    unbatched: one line on what runs for one client but cannot be batched over several.
-    dependent: operators that were called and give clients side by side other bits on a
-        CPU.
-    trainings: the local trainings that the method asks for in a round.
     """
 
     mistake: str = ""
     details: str = ""
     failed: bool = False
-    unbatched: str = ""
-    dependent: tuple[str, ...] = ()
-    trainings: tuple[AskedTraining, ...] = ()
 
 
 Judged = tuple[Verdict, BaseException | None]  # with the exception behind a mistake
@@ -76,30 +68,33 @@ def run(prepared: Prepared, communicator: Communicator) -> Prepared:
             cause = cause or Elsewhere(mistaken.details)
             kind = RunFailure if mistaken.failed else UserError
             raise kind(mistaken.mistake) from cause
-    trainings = [AskedTraining(*one) for other in verdicts for one in other.trainings]
-    tried = Tried(tuple(dict.fromkeys(trainings)))
-    prepared = replace(prepared, tried=tried)
-    for other in verdicts:
-        if other.unbatched:
-            return train_one_by_one(prepared, other.unbatched)
-    dependent = {name for other in verdicts for name in other.dependent}
-    if not dependent:
-        return prepared
-    note = describe_dependent(sorted(dependent), prepared.config.runtime.lanes)
-    return replace(prepared, notes=[*prepared.notes, note])
+    tried = merge(verdicts)
+    notes, resources = list(prepared.notes), prepared.resources
+    if tried.unbatched:
+        kernel = SerialKernel(resources.kernel.module)
+        resources = replace(resources, kernel=kernel)
+        notes.append(
+            f"{tried.unbatched}; they train one after the other, as with "
+            "runtime.lanes = 1"
+        )
+    elif tried.dependent:
+        lanes = prepared.config.runtime.lanes
+        notes.append(describe_dependent(tried.dependent, lanes))
+    return replace(prepared, tried=tried, resources=resources, notes=notes)
 
 
-def train_one_by_one(prepared: Prepared, why: str) -> Prepared:
-    """Return the experiment with clients that train one after the other, and add a
-    note.
-    """
-    kernel = SerialKernel(prepared.resources.kernel.module)
-    note = f"{why}; they train one after the other, as with runtime.lanes = 1"
-    return replace(
-        prepared,
-        resources=replace(prepared.resources, kernel=kernel),
-        notes=[*prepared.notes, note],
-        tried=replace(prepared.tried, unbatched=True),
+def merge(verdicts: Sequence[Verdict]) -> Tried:
+    """Return the findings of all ranks as those of one."""
+    trainings: list[AskedTraining] = []
+    dependent: set[str] = set()
+    for verdict in verdicts:
+        trainings += [AskedTraining(*one) for one in verdict.trainings]
+        dependent |= set(verdict.dependent)
+    reasons = [verdict.unbatched for verdict in verdicts if verdict.unbatched]
+    return Tried(
+        trainings=tuple(dict.fromkeys(trainings)),
+        dependent=tuple(sorted(dependent)),
+        unbatched=reasons[0] if reasons else "",
     )
 
 
@@ -112,7 +107,9 @@ def judge(prepared: Prepared) -> Judged:
     resources = prepared.resources
     classes, device = prepared.setup.classes, resources.device
     try:
-        score_check.check_scores(resources.scores, classes, device)
+        # The built-in scores are known to work.
+        if any(":" in name for name in resources.scores):
+            score_check.check_scores(resources.scores, classes, device)
     except Exception as wrong:
         return end(wrong.__cause__ or wrong, str(wrong))
     if not prepared.store.ids:
@@ -120,8 +117,7 @@ def judge(prepared: Prepared) -> Judged:
     lanes = resources.kernel.widest
     error, seen = dry_round.try_round(prepared, lanes)
     if error is None:
-        dependent = tuple(sorted(seen.dependent))
-        return Verdict(dependent=dependent, trainings=seen.trainings), None
+        return Verdict(**vars(seen)), None
     alone: BaseException | None = error
     if lanes > 1 and not is_failure(error):
         alone, seen = dry_round.try_round(prepared, 1)
@@ -161,7 +157,7 @@ def end(cause: BaseException, text: str, failed: bool = False) -> Judged:
     if is_failure(cause):
         text, failed = describe_failure(cause), True
     details = "".join(traceback.format_exception(cause))
-    return Verdict(text, details, failed), cause
+    return Verdict(mistake=text, details=details, failed=failed), cause
 
 
 def is_failure(error: BaseException) -> bool:
@@ -193,7 +189,7 @@ def diagnose(prepared: Prepared, error: BaseException) -> tuple[str, BaseExcepti
     if known and not isinstance(error, UnknownName):
         return place_text(str(error), place), error
     name = f"method.name = '{prepared.method.name}'"
-    hook, method = find_hook(error), type(prepared.config.method)
+    hook, method = find_hook(error, prepared.hooks), type(prepared.method)
     for suspect in (getattr(method, hook, None), method, find_model_plugin(prepared)):
         place = place or user_code.find_definition(suspect)
     if isinstance(error, MessageError | UnknownName):
@@ -203,15 +199,14 @@ def diagnose(prepared: Prepared, error: BaseException) -> tuple[str, BaseExcepti
     return place_text(text, place), error
 
 
-def find_hook(error: BaseException) -> str:
-    """Return the outermost function of the user's method in which an error was raised,
-    or else the method's hook; "" for none.
+def find_hook(error: BaseException, hooks: Hooks) -> str:
+    """Return the outermost function of the user's method or overlay in which an error
+    was raised, or else the hook that was called; "" for none.
     """
-    for frame, _ in traceback.walk_tb(error.__traceback__):
-        of_method = isinstance(frame.f_locals.get("self"), Method)
-        if of_method and user_code.is_own(frame.f_code.co_filename):
-            return frame.f_code.co_name
-    return dry_round.hook_of(error)
+    for name, file in find_hooks(error, hooks):
+        if user_code.is_own(file):
+            return name
+    return find_called_hook(error, hooks)
 
 
 def diagnose_model(prepared: Prepared) -> tuple[str, BaseException] | None:
@@ -268,7 +263,7 @@ def describe_unbatched(error: BaseException) -> str:
     return f"{place}: cannot be batched over clients ({first_sentence})"
 
 
-def describe_dependent(operators: list[str], lanes: int | str) -> str:
+def describe_dependent(operators: Sequence[str], lanes: int | str) -> str:
     """Explain that ``operators`` give a client other last bits beside others, for this
     ``runtime.lanes``.
     """

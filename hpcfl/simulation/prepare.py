@@ -56,11 +56,15 @@ class Tried:
 
     Attributes:
         trainings: the local trainings that the method asks for in a round.
-        unbatched: whether the model cannot be batched over clients.
+        dependent: operators that were called and give a client other last bits beside
+            other clients.
+        unbatched: one line on what runs for one client but cannot be batched over
+            several; "" where all can.
     """
 
     trainings: tuple[AskedTraining, ...] = ()
-    unbatched: bool = False
+    dependent: tuple[str, ...] = ()
+    unbatched: str = ""
 
 
 @dataclass(frozen=True)
