@@ -27,7 +27,7 @@ from hpcfl.communication.connection import connect
 from hpcfl.errors import EXPECTED, Interrupted, RunFailure, UserError
 from hpcfl.experiment.config import Config, read
 from hpcfl.experiment.sections import Runtime
-from hpcfl.files import destination, output
+from hpcfl.files import atomic, output
 from hpcfl.simulation import torch_settings
 from hpcfl.trained.experiment import find_own_names
 from hpcfl.trained.loading import as_path, load, load_all
@@ -80,7 +80,7 @@ def run(
         raise UserError(
             f"on_round = {on_round!r} is no function; give one that takes (name, round, values)"
         )
-    destination.check_working_folder()
+    atomic.check_working_folder()
     folder = None if out is None else as_path("out", out)
     if not _one_run.acquire(blocking=False):
         raise UserError(

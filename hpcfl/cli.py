@@ -16,7 +16,7 @@ import numpy as np
 from hpcfl import __version__
 from hpcfl.communication.communicator import Communicator
 from hpcfl.errors import Interrupted, RunFailure, UserError
-from hpcfl.files import destination, output
+from hpcfl.files import atomic, output
 from hpcfl.files.atomic import reason
 from hpcfl.report.text import plain
 
@@ -77,7 +77,7 @@ def command(arguments: list[str], communicator: Communicator) -> int:
     RunFailure or Interrupted.
     """
     try:
-        destination.check_working_folder()
+        atomic.check_working_folder()
         code: int | None = cli.main(
             arguments or ["--help"],
             prog_name="hpcfl",

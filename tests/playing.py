@@ -17,8 +17,8 @@ from hpcfl.simulation.federation import Federation, resume
 from hpcfl.simulation.prepare import Prepared, prepare
 from hpcfl.simulation.round_schedule import RoundSchedule
 from hpcfl.simulation.signals import StopRequest
-from hpcfl.storage import digest
 from hpcfl.storage.checkpoint import Checkpoints
+from hpcfl.storage.clients import ClientDigests, digest_run, digest_tensors
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ def play_on(communicator: Communicator, folder: Path, table: dict[str, Any]) -> 
     store = prepared.store
     parts = communicator.allgather(_told(store.snapshot().digests))
     clients = [
-        digest.OfClients(np.array(ids, np.int64), template, dict(written))
+        ClientDigests(np.array(ids, np.int64), template, dict(written))
         for ids, template, written in parts
     ]
     return Played(
@@ -86,11 +86,11 @@ def play_on(communicator: Communicator, folder: Path, table: dict[str, Any]) -> 
         schedule,
         federation.server,
         store.get(store.ids),
-        digest.of_run(digest.of_tensors(federation.server), clients),
+        digest_run(digest_tensors(federation.server), clients),
         metrics.values() if metrics else {},
     )
 
 
-def _told(digests: digest.OfClients) -> list[Any]:
+def _told(digests: ClientDigests) -> list[Any]:
     """The digests of a rank's clients, JSON-able."""
     return [digests.ids.tolist(), digests.template, list(digests.written.items())]

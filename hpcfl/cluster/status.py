@@ -19,7 +19,7 @@ from hpcfl.cluster.submission_folder import Submissions
 from hpcfl.errors import UserError
 from hpcfl.files import output
 from hpcfl.report.text import duration, literal, stdout_console
-from hpcfl.storage import run_folder, run_status, sweep_folder, tune_folder
+from hpcfl.storage import run_folder, run_status, tune_folder
 from hpcfl.storage.results import Results
 from hpcfl.storage.run_status import Stage
 from hpcfl.trained import loading
@@ -97,7 +97,7 @@ def _cells(folder: Path, submissions: Submissions) -> Iterator[tuple[str, Path]]
     if run_folder.is_run(folder):
         yield next(iter(submissions.jobs), folder.resolve().name), folder
         return
-    if tune_folder.is_tuning(folder):
+    if run_folder.is_tuning(folder):
         for sweep in tune_folder.SWEEPS:
             yield from _cells_of(folder / sweep, [])
         return
@@ -109,8 +109,8 @@ def _cells_of(folder: Path, submitted: list[str]) -> Iterator[tuple[str, Path]]:
 
     submitted: the cells if the folder has no list. Raises UserError if there are none.
     """
-    planned = sweep_folder.cells(folder) or submitted
-    others = sweep_folder.there(folder)
+    planned = run_folder.read_cells(folder) or submitted
+    others = run_folder.list_runs(folder)
     if not planned and not others:
         raise UserError(f"{folder}: no run of hpcfl here")
     for name in dict.fromkeys([*planned, *others]):

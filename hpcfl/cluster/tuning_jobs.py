@@ -10,7 +10,7 @@ from pathlib import Path
 
 from hpcfl.commands import tune
 from hpcfl.errors import RunFailure, UserError
-from hpcfl.storage import tune_folder
+from hpcfl.storage import run_folder, tune_folder
 from hpcfl.trained import loading
 from hpcfl.tuning import search_results
 from hpcfl.tuning.plan import Candidate, Cell, Plan
@@ -85,7 +85,7 @@ def _of_rung(tuning: Plan, folder: Path, method: str, rung: int) -> list[Task]:
                 is not None
             ):
                 continue
-            place = f"{tune_folder.SEARCH}/{cell}"
+            place = f"{run_folder.SEARCH}/{cell}"
             name = f"{cell},{search_results.name_step(rung)}"
             tasks.append(Task(name, str(rung), cell, place, method))
     return tasks
@@ -103,7 +103,7 @@ def _final(tuning: Plan, folder: Path, method: str) -> list[Task]:
     """Return the tasks of a method's incomplete final runs."""
     cells = tune.cells_of(tuning, method)
     tasks = []
-    for sweep in (tune_folder.FINAL, tune_folder.UNTUNED):
+    for sweep in (run_folder.FINAL, run_folder.UNTUNED):
         for cell in cells[sweep]:
             place = f"{sweep}/{cell.name}"
             if not _is_complete(folder / place):

@@ -10,7 +10,7 @@ from hpcfl.clock.schedule import make_schedule
 from hpcfl.commands.run import allowed_silence, check_world
 from hpcfl.communication.agreement import agreed
 from hpcfl.communication.communicator import Communicator
-from hpcfl.experiment import config, protocols, sweep
+from hpcfl.experiment import config, experiment_file, sweep
 from hpcfl.experiment.config import Config
 from hpcfl.report.text import plain
 from hpcfl.simulation import preflight
@@ -76,7 +76,7 @@ def _find_unsourced(configs: Iterable[Config]) -> list[str]:
     """
     lines: dict[str, None] = {}
     for experiment in configs:
-        lines |= dict.fromkeys(protocols.unsourced(experiment.resolved()))
+        lines |= dict.fromkeys(experiment_file.unsourced(experiment.resolved()))
     return list(lines)
 
 

@@ -21,9 +21,9 @@ from hpcfl.communication.communicator import Communicator
 from hpcfl.data import datasets
 from hpcfl.errors import RunFailure, UserError
 from hpcfl.experiment import config, sweep
-from hpcfl.files import destination, output
+from hpcfl.files import atomic, output
 from hpcfl.report.text import plain
-from hpcfl.storage import manifest, run_folder, sweep_folder
+from hpcfl.storage import manifest, run_folder
 from hpcfl.storage.run_folder import RUN
 
 
@@ -57,7 +57,7 @@ class Plan:
             raise UserError(
                 f"{self.folder}: holds a single run, not a sweep; choose another --out or name"
             )
-        sweep_folder.record(self.folder, [cell.name for cell in self.cells])
+        run_folder.record_cells(self.folder, [cell.name for cell in self.cells])
 
 
 def make_plan(table: dict[str, Any], source: str, out: Path | None) -> Plan:
@@ -72,7 +72,7 @@ def make_plan(table: dict[str, Any], source: str, out: Path | None) -> Plan:
         PlannedCell(cell.name, place, cell.config)
         for cell, place in zip(cells, places, strict=True)
     ]
-    destination.check_folder(folder)
+    atomic.check_folder(folder)
     for cell in planned:
         datasets.find(cell.config.data.dataset)
     return Plan(folder, planned, is_sweep)
@@ -212,7 +212,7 @@ def report_complete(experiment: config.Config, folder: Path) -> None:
 def _tell_of_earlier_cells(plan: Plan) -> None:
     """Say that there are runs in the folder that the sweep has no more, if so."""
     cells = {cell.folder for cell in plan.cells}
-    earlier = [name for name in sweep_folder.there(plan.folder) if name not in cells]
+    earlier = [name for name in run_folder.list_runs(plan.folder) if name not in cells]
     if earlier:
         output.say(
             f"note: {plan.folder} also has runs that are not in this sweep any more, "

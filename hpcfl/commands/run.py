@@ -16,7 +16,7 @@ from hpcfl.communication.communicator import Communicator
 from hpcfl.communication.connection import launched_world_size
 from hpcfl.data.partition import Split
 from hpcfl.errors import Interrupted, RunFailure, UserError
-from hpcfl.experiment import measures, protocols, user_code
+from hpcfl.experiment import experiment_file, measures, user_code
 from hpcfl.experiment.config import PATHS, Config
 from hpcfl.files import output
 from hpcfl.methods.base import State
@@ -417,7 +417,7 @@ def computed_by(config: Config) -> dict[str, Any]:
     """Return the resolved configuration by dotted key, without keys that may differ from
     host to host and change no number.
     """
-    keys = protocols.flat(config.resolved())
+    keys = experiment_file.flat(config.resolved())
     for key in OF_HOST:
         keys.pop(key, None)
     # cuda:1 may be the device of a rank whose neighbour has cuda:0

@@ -22,11 +22,11 @@ from hpcfl.communication.communicator import Communicator
 from hpcfl.errors import Diverged, UserError
 from hpcfl.experiment import config
 from hpcfl.experiment.sweep import in_file_name
-from hpcfl.files import atomic, destination, output
+from hpcfl.files import atomic, output
 from hpcfl.report import metric_values
 from hpcfl.report.text import plain
 from hpcfl.scores.metric_names import SAMPLE_GRADIENTS, MetricName
-from hpcfl.storage import sweep_folder, tune_folder
+from hpcfl.storage import run_folder, tune_folder
 from hpcfl.storage.tune_folder import COST, Result
 from hpcfl.trained import loading
 from hpcfl.trained.run import Run
@@ -86,7 +86,7 @@ def tune_file(
 def folder_of(tuning: Plan, out: Path | None) -> Path:
     """Return the folder of a tuning's results. Raises UserError."""
     folder = out or Path("runs") / str(tuning.base.get("name", "experiment"))
-    destination.check_folder(folder)
+    atomic.check_folder(folder)
     return folder
 
 
@@ -114,7 +114,7 @@ def begin(
         for sweep, cells in cells_of(tuning, method).items():
             sweeps[sweep] += [cell.name for cell in cells]
     for sweep, names in sweeps.items():
-        sweep_folder.record(folder / sweep, names)
+        run_folder.record_cells(folder / sweep, names)
 
 
 def cells_of(tuning: Plan, method: str) -> dict[str, list[Cell]]:
@@ -128,11 +128,11 @@ def cells_of(tuning: Plan, method: str) -> dict[str, list[Cell]]:
     tried = [*tuning.trials(method), without]
     tuned = Candidate(method, TUNED, {})
     return {
-        tune_folder.SEARCH: [
+        run_folder.SEARCH: [
             Cell(one, seed) for one in tried for seed in section.search_seeds
         ],
-        tune_folder.FINAL: [Cell(tuned, seed) for seed in section.final_seeds],
-        tune_folder.UNTUNED: [Cell(without, seed) for seed in section.final_seeds],
+        run_folder.FINAL: [Cell(tuned, seed) for seed in section.final_seeds],
+        run_folder.UNTUNED: [Cell(without, seed) for seed in section.final_seeds],
     }
 
 
@@ -174,9 +174,7 @@ class Player:
             return
         method = self.tuning.method_of(part.cell)
         sweeps = cells_of(self.tuning, method)
-        names = (
-            tune_folder.SWEEPS[1:] if part.stage == "final" else [tune_folder.SEARCH]
-        )
+        names = tune_folder.SWEEPS[1:] if part.stage == "final" else [run_folder.SEARCH]
         cells = {cell.name: cell for name in names for cell in sweeps[name]}
         if part.cell not in cells:
             raise UserError(f"{self.folder}: '{part.cell}' is no run of this tuning")
@@ -239,7 +237,7 @@ class Player:
         rounds = halving.rounds_at(before["whole"], rung.share, played)
         place = f"{where}, up to round {rounds} of {before['whole']}"
         self.say(f"{cell.name}: {place}: {cell.candidate.description}")
-        folder = self.folder / tune_folder.SEARCH / cell.name
+        folder = self.folder / run_folder.SEARCH / cell.name
         after = self.played(
             cell=cell,
             folder=folder,
@@ -268,7 +266,7 @@ class Player:
             rank=None,
             failure=None,
         )
-        sweep = tune_folder.MEASURED if self.plays_whole(cell) else tune_folder.SEARCH
+        sweep = run_folder.MEASURED if self.plays_whole(cell) else run_folder.SEARCH
         folder = self.folder / sweep / cell.name
         after = self.played(
             cell=cell,
@@ -434,7 +432,7 @@ class Player:
         """
         experiment = self.final_experiment(cell)
         tuned = cell.candidate.label == TUNED
-        sweep = tune_folder.FINAL if tuned else tune_folder.UNTUNED
+        sweep = run_folder.FINAL if tuned else run_folder.UNTUNED
         try:
             run(experiment, self.folder / sweep / cell.name, self.communicator)
         except Diverged as error:

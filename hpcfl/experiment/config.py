@@ -17,10 +17,10 @@ from pydantic import AfterValidator, Field, PositiveInt, SerializeAsAny
 
 from hpcfl.errors import UserError
 from hpcfl.experiment import (
+    experiment_file,
     measures,
     plugins,
     pretrained,
-    protocols,
     user_code,
     wrong_values,
 )
@@ -285,7 +285,7 @@ def checked(table: dict[str, Any]) -> tuple[Config | None, list[str]]:
             mistakes.extend(error.args)
         return None
 
-    completed = tried(lambda: protocols.complete(table))
+    completed = tried(lambda: experiment_file.complete(table))
     if completed is None:
         completed = {key: value for key, value in table.items() if key != "protocol"}
     # keys that contradict a pretrained folder would be wrong in other lines, too
@@ -510,9 +510,9 @@ def _refuse_swept(table: dict[str, Any], keys: Iterable[str]) -> None:
     The override would have no effect.
     """
     sweep = table.get("sweep")
-    axes = protocols.flat(sweep) if isinstance(sweep, dict) else {}
+    axes = experiment_file.flat(sweep) if isinstance(sweep, dict) else {}
     linked = [
-        [set(protocols.flat(case)) for case in axis]
+        [set(experiment_file.flat(case)) for case in axis]
         for axis in axes.values()
         if isinstance(axis, list)
         and axis

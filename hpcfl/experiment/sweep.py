@@ -19,9 +19,8 @@ from typing import Any
 
 from hpcfl.errors import UserError
 from hpcfl.experiment.config import LONGEST, Config, checked, choose, parse
-from hpcfl.experiment.experiment_file import check_plain
+from hpcfl.experiment.experiment_file import Setting, check_plain, flat
 from hpcfl.experiment.plugins import is_selector
-from hpcfl.experiment.protocols import Setting, flat
 
 MOST_CELLS = 10_000
 

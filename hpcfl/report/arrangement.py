@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from hpcfl.errors import UserError
-from hpcfl.experiment import plugins, protocols
+from hpcfl.experiment import experiment_file, plugins
 from hpcfl.experiment.config import MIXED
 from hpcfl.experiment.plugins import SELECTORS
 from hpcfl.trained.run import Run
@@ -183,7 +183,7 @@ def setting_of(run: Run) -> Setting:
     experiment; mixed precision makes one and is called ``precision``.
     """
     setting = {}
-    for key, content in protocols.flat(run.config).items():
+    for key, content in experiment_file.flat(run.config).items():
         if not key.startswith(IGNORED):
             setting[key] = content
         elif key == "runtime.precision" and content == MIXED:
@@ -201,7 +201,7 @@ def origin(run: Run) -> Setting:
     """Return the recorded software, machine and settings that may change a run's
     numbers, by dotted key.
     """
-    known = protocols.flat({**run.results.header, **run.config})
+    known = experiment_file.flat({**run.results.header, **run.config})
     return {key: known[key] for key in known if key.startswith(ORIGIN)}
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from hpcfl.errors import UserError
 from hpcfl.experiment import plugins
-from hpcfl.files import atomic, destination
+from hpcfl.files import atomic
 from hpcfl.report import lines
 from hpcfl.report.arrangement import arrange
 from hpcfl.report.plots import curves, partition
@@ -87,7 +87,7 @@ def _check_file(out: Path) -> None:
         raise UserError(f"--out {out}: its name must end with one of {allowed}")
     if not out.parent.is_dir():
         raise UserError(f"--out {out}: there is no folder {out.parent}")
-    destination.check_file(out)
+    atomic.check_file(out)
 
 
 def _format(path: Path) -> str:

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from hpcfl import __version__
 from hpcfl.errors import RunFailure, UserError
-from hpcfl.experiment import protocols
-from hpcfl.files import atomic, destination
+from hpcfl.experiment import experiment_file
+from hpcfl.files import atomic
 from hpcfl.report import comparison, figures, lines, sweep_table
 from hpcfl.report.arrangement import Arrangement, arrange
 from hpcfl.report.comparison import Reference
@@ -26,7 +26,7 @@ from hpcfl.report.sheet import Sheet, house_style
 from hpcfl.report.sweep_table import Reading
 from hpcfl.report.table_formats import MISSING
 from hpcfl.report.text import plain, shorten
-from hpcfl.storage import run_folder, sweep_folder
+from hpcfl.storage import run_folder
 from hpcfl.trained import loading
 from hpcfl.trained.run import Run
 
@@ -59,7 +59,7 @@ def write(folders: Sequence[Path], out: Path) -> None:
 
     Raises UserError if there is no run, or the file cannot be written.
     """
-    destination.check_file(out)
+    atomic.check_file(out)
     if not out.parent.is_dir():
         raise UserError(
             f"--out {out}: there is no folder {out.parent}; choose another --out"
@@ -282,7 +282,7 @@ def _list_waiting(folders: Sequence[Path]) -> list[str]:
         sweeps |= {file.parent for file in folder.glob(f"**/{run_folder.CELLS}")}
     waiting = []
     for sweep in sorted(sweeps):
-        for cell in sweep_folder.cells(sweep):
+        for cell in run_folder.read_cells(sweep):
             if not run_folder.is_run(sweep / cell):
                 waiting.append(cell)
     return [f"{len(waiting)} not begun: {', '.join(waiting)}"] if waiting else []
@@ -298,8 +298,8 @@ def _describe_settings(runs: Sequence[Run]) -> dict[str, dict[str, str]]:
     for run in runs:
         header = run.results.header
         recorded = {key: header[key] for key in ORIGIN if key in header}
-        settings.append(protocols.flat(run.config))
-        origins.append(protocols.flat(recorded))
+        settings.append(experiment_file.flat(run.config))
+        origins.append(experiment_file.flat(recorded))
     texts = pandas.DataFrame(settings).drop(columns="name")
     texts = texts.astype(object).fillna(MISSING).map(_write_value)
     texts = texts.sort_index(axis=1)

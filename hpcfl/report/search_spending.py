@@ -7,7 +7,7 @@ from hpcfl.files import untrusted_files
 from hpcfl.files.atomic import Damaged
 from hpcfl.report.arrangement import Arrangement
 from hpcfl.report.table_formats import MISSING
-from hpcfl.storage import tune_folder
+from hpcfl.storage import run_folder, tune_folder
 from hpcfl.trained.run import Run
 
 SPENT = "spent/budget"  # the heading of the budgets that a row's search took
@@ -39,7 +39,7 @@ def share_text(share: float) -> str:
 def _find_share(run: Run) -> float | None:
     """Return the share of one run, None where it is no final run of a tuning."""
     sweep = run.folder.parent
-    if sweep.name != tune_folder.FINAL or not tune_folder.is_tuning(sweep.parent):
+    if sweep.name != run_folder.FINAL or not run_folder.is_tuning(sweep.parent):
         return None
     table = sweep.parent / tune_folder.TABLE
     try:

@@ -46,8 +46,8 @@ from hpcfl.simulation.prepared_data import (
     prepare_data,
 )
 from hpcfl.simulation.prepared_model import ClientModel, ModelAdapter, prepare_model
-from hpcfl.storage import digest, provenance
-from hpcfl.storage.clients import ClientStore
+from hpcfl.storage import provenance
+from hpcfl.storage.clients import ClientStore, digest_tensors
 
 
 @dataclass(frozen=True)
@@ -245,9 +245,7 @@ def _checksums(prepared: Prepared) -> dict[str, str | int | None]:
         "data.dataset, the samples": prepared.checksum,
         "partition, the samples of each client": indices.hexdigest(),
         f"{model}, frozen or given parameters": prepared.frozen,
-        "the first private state of a client": digest.of_tensors(
-            prepared.store.template
-        ),
+        "the first private state of a client": digest_tensors(prepared.store.template),
     }
 
 

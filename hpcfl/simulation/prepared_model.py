@@ -17,7 +17,7 @@ from hpcfl.methods.base import Method
 from hpcfl.models import usable
 from hpcfl.models.replaced import replace_layers
 from hpcfl.rows import constants, layout, randomness
-from hpcfl.storage import digest
+from hpcfl.storage.clients import digest_tensors
 
 Build = Callable[[], nn.Module]
 
@@ -132,7 +132,7 @@ def digest_fixed(frozen: dict[str, Tensor], given: dict[str, Tensor]) -> str | N
         name: value.contiguous().flatten().view(torch.uint8)
         for name, value in fixed.items()
     }
-    return digest.of_tensors(content) if content else None
+    return digest_tensors(content) if content else None
 
 
 def complete_model(

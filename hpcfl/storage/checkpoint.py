@@ -22,8 +22,15 @@ from hpcfl.errors import UserError
 from hpcfl.files import atomic
 from hpcfl.files.atomic import Damaged
 from hpcfl.rows import mixing
-from hpcfl.storage import digest, manifest
-from hpcfl.storage.clients import ClientStore, Row, Snapshot
+from hpcfl.storage import manifest
+from hpcfl.storage.clients import (
+    ClientDigests,
+    ClientStore,
+    Row,
+    Snapshot,
+    digest_run,
+    digest_tensors,
+)
 from hpcfl.storage.manifest import Manifest, Shard
 
 # the largest share of a run's time for automatically scheduled checkpoints
@@ -244,7 +251,7 @@ class Checkpoints:
         return known or manifest.write_clients(self.folder, ids, rows)
 
     def _server_shard(self, state: dict[str, Tensor]) -> Shard:
-        server_digest = digest.of_tensors(state)
+        server_digest = digest_tensors(state)
         known = self._known(None, [server_digest])
         return known or manifest.write_server(self.folder, state, server_digest)
 
@@ -292,12 +299,10 @@ class Checkpoints:
         files = [shard for part in parts for shard in _shards(part["files"])]
         server = next(shard for shard in files if shard.ids is None)
         clients = [
-            digest.OfClients(
-                self._hosted[rank], part["template"], dict(part["clients"])
-            )
+            ClientDigests(self._hosted[rank], part["template"], dict(part["clients"]))
             for rank, part in enumerate(parts)
         ]
-        of_run = digest.of_run(server.digests[0], clients)
+        of_run = digest_run(server.digests[0], clients)
         return Manifest(round, of_run, meta, files, best)
 
     def _clean(self) -> None:

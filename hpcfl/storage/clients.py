@@ -1,7 +1,9 @@
 """The private state of one rank's clients: on the GPU up to a limit, then in memory up
-to another, then in files in $TMPDIR.
+to another, then in files in $TMPDIR. Digests, hexadecimal SHA-256, identify states.
 """
 
+import hashlib
+import json
 import weakref
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,11 +16,61 @@ from torch import Tensor
 
 from hpcfl.files.scratch import Scratch
 from hpcfl.rows import mixing
-from hpcfl.storage import digest
 
 CPU = torch.device("cpu")
 SLAB_BYTES = 1 << 24  # of the rows that are allocated at once
 ALIGNED = 16  # bytes, the strictest alignment of a dtype
+
+
+def digest_tensors(tensors: Mapping[str, Tensor]) -> str:
+    """Return the digest of CPU tensors, over the name, dtype, shape and bytes of each.
+
+    The names are sorted.
+    """
+    digest = hashlib.sha256()
+    for name in sorted(tensors):
+        array = tensors[name].numpy()
+        header = json.dumps([name, array.dtype.name, array.shape])
+        digest.update(header.encode())
+        digest.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
+    return digest.hexdigest()
+
+
+@dataclass(frozen=True)
+class ClientDigests:
+    """Digests of clients' states, most of which may be the template's.
+
+    Attributes:
+        ids: The clients, int64 [n], ascending.
+        template: The digest of all clients that are not ``written``.
+        written: The digests of the others, by id.
+    """
+
+    ids: np.ndarray
+    template: str
+    written: Mapping[int, str]
+
+
+def digest_run(server: str, clients: Sequence[ClientDigests]) -> str:
+    """Return the digest of a run: over the server's digest and then the clients' by id.
+
+    Each digest counts 32 bytes. clients: those of each rank.
+    """
+    all_ids = np.sort(np.concatenate([part.ids for part in clients]), kind="stable")
+    rows = np.empty((len(all_ids), 32), np.uint8)
+    for part in clients:
+        all_rows = np.searchsorted(all_ids, part.ids)
+        rows[all_rows] = _decode(part.template)
+        written_rows = np.searchsorted(all_ids, list(part.written))
+        rows[written_rows] = _decode("".join(part.written.values()))
+    digest = hashlib.sha256(bytes.fromhex(server))
+    digest.update(rows.data)
+    return digest.hexdigest()
+
+
+def _decode(digests: str) -> np.ndarray:
+    """Return digests one after the other as bytes, uint8 [n, 32]."""
+    return np.frombuffer(bytes.fromhex(digests), np.uint8).reshape(-1, 32)
 
 
 class Row:
@@ -45,7 +97,7 @@ class Row:
     @cached_property
     def digest(self) -> str:
         """Return the SHA-256 of the state, computed once."""
-        return digest.of_tensors(self.tensors)
+        return digest_tensors(self.tensors)
 
 
 class RowMemory:
@@ -97,10 +149,10 @@ class Snapshot(Mapping[int, Row]):
     template: Row
 
     @property
-    def digests(self) -> digest.OfClients:
+    def digests(self) -> ClientDigests:
         """Return the digests of all rows; each is computed once."""
         written = {client: row.digest for client, row in self.written.items()}
-        return digest.OfClients(self.ids, self.template.digest, written)
+        return ClientDigests(self.ids, self.template.digest, written)
 
     def __getitem__(self, client: int) -> Row:
         if not _among(np.array([client]), self.ids).all():

@@ -1,4 +1,5 @@
-"""The folder of one run: its identity, its availability, and starting it over.
+"""The folder of one run: its identity, its availability, and starting it over; and the
+folders of sweeps and tunings, in which such folders are.
 
 It contains ``run.json`` (the identity and the resolved configuration),
 ``partition.h5``, ``metrics.h5``, ``rounds/``, ``checkpoints/``,
@@ -8,18 +9,18 @@ It contains ``run.json`` (the identity and the resolved configuration),
 import json
 import re
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from hpcfl.errors import Interrupted, RunFailure, UserError
-from hpcfl.experiment import protocols
+from hpcfl.experiment import experiment_file
 from hpcfl.experiment.config import Config, identity
 from hpcfl.files import atomic, untrusted_files
 from hpcfl.files.atomic import Damaged
 from hpcfl.storage import manifest, results
-from hpcfl.storage.forms import RunFile
+from hpcfl.storage.forms import FileName, RunFile
 from hpcfl.storage.lock import NAME as LOCK
 from hpcfl.storage.lock import FolderLock
 from hpcfl.storage.manifest import Manifest
@@ -45,7 +46,10 @@ FOLDERS = (results.ROUNDS, CHECKPOINTS)
 REMOVE_OTHERS = (
     "move it out of this folder, or choose another --out, or --fresh to start over"
 )
-CELLS = "sweep.json"  # in the folder of a sweep, see ``sweep_folder.py``
+CELLS = "sweep.json"  # the names of all cells, in the folder of a sweep
+# the folder of a tuning has the first, and sweeps of these names, see ``tune_folder.py``
+TUNE = "tune.json"
+SEARCH, FINAL, UNTUNED, MEASURED = "search", "final", "untuned", "measured"
 JOBS = "jobs"  # the submitted jobs, see ``cluster/submission_folder.py``
 NO_RESULTS = (LOCK, JOBS)  # other names that a folder may have before its first run
 
@@ -319,8 +323,8 @@ def _refuse_another(folder: Path, config: Config) -> None:
         return
     if run_file is None:
         return
-    begun = protocols.flat(identity(run_file["config"]))
-    asked = protocols.flat(identity(config.resolved()))
+    begun = experiment_file.flat(identity(run_file["config"]))
+    asked = experiment_file.flat(identity(config.resolved()))
     if differences := _differences(begun, asked):
         raise UserError(
             f"{folder}: belongs to another configuration ({'; '.join(differences)}); "
@@ -369,3 +373,53 @@ def _aside(folder: Path) -> Path:
         *(f"{folder.name}.{stamp}-{n}" for n in range(2, 100)),
     ]
     return next(path for name in names if not (path := folder.with_name(name)).exists())
+
+
+def record_cells(folder: Path, cells: Sequence[str]) -> None:
+    """Write the names of a sweep's cells into its folder, made if missing.
+
+    Raises RunFailure.
+    """
+    with atomic.explained(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+    atomic.write(folder / CELLS, json.dumps(list(cells), indent=1).encode())
+
+
+def list_runs(folder: Path) -> list[str]:
+    """Return the names of the runs in the folder, except those that ``--fresh`` moved
+    aside.
+    """
+    if not folder.is_dir():
+        return []
+    return sorted(
+        entry.name
+        for entry in folder.iterdir()
+        if is_run(entry) and not is_aside(entry.name)
+    )
+
+
+def read_cells(folder: Path) -> list[str]:
+    """Return the names of the sweep's cells; none without a readable list."""
+    try:
+        return untrusted_files.read_json(folder / CELLS, list[FileName])
+    except (FileNotFoundError, Damaged):
+        return []
+
+
+def is_tuning(folder: Path) -> bool:
+    """Return whether a folder is that of a tuning."""
+    return (folder / TUNE).is_file()
+
+
+def leaves_out(folder: Path, run: Path) -> bool:
+    """Return whether tables of ``folder`` skip a run below it: a tuning's trial or
+    reference.
+
+    A table of the sweep's own folder includes the run.
+    """
+    inside = run.relative_to(folder).parts
+    for depth, name in enumerate(inside):
+        tuning = folder.joinpath(*inside[:depth])
+        if name in (SEARCH, UNTUNED, MEASURED) and is_tuning(tuning):
+            return True
+    return False

@@ -24,12 +24,10 @@ from typing_extensions import TypedDict  # pydantic needs this one before Python
 from hpcfl.errors import UserError
 from hpcfl.files import atomic, untrusted_files
 from hpcfl.files.atomic import Damaged
-from hpcfl.storage.run_folder import CELLS, RUN
+from hpcfl.storage.run_folder import CELLS, FINAL, MEASURED, RUN, SEARCH, TUNE, UNTUNED
 
-TUNE = "tune.json"
-SEARCH, FINAL, UNTUNED = "search", "final", "untuned"
 SWEEPS = SEARCH, FINAL, UNTUNED
-MEASURED, RESULTS, CHOSEN = "measured", "results", "chosen"
+RESULTS, CHOSEN = "results", "chosen"
 TABLE = "tuned.csv"  # a line for each method when the tuning has ended
 UNCHECKED = "unchecked"  # a file of a new tuning, until its budget is known to suffice
 COST = "cost"  # the step that measures the cost of a run
@@ -52,25 +50,6 @@ class Result(TypedDict):
     score: float | None
     rank: float | None
     failure: str | None
-
-
-def is_tuning(folder: Path) -> bool:
-    """Return whether a folder is that of a tuning."""
-    return (folder / TUNE).is_file()
-
-
-def leaves_out(folder: Path, run: Path) -> bool:
-    """Return whether tables of ``folder`` skip a run below it: a tuning's trial or
-    reference.
-
-    A table of the sweep's own folder includes the run.
-    """
-    inside = run.relative_to(folder).parts
-    for depth, name in enumerate(inside):
-        tuning = folder.joinpath(*inside[:depth])
-        if name in (SEARCH, UNTUNED, MEASURED) and is_tuning(tuning):
-            return True
-    return False
 
 
 def is_unchecked(folder: Path) -> bool:

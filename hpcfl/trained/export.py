@@ -24,11 +24,11 @@ from hpcfl.adapters import lora, peft
 from hpcfl.clients.setup import INITIAL, Setup
 from hpcfl.errors import UserError
 from hpcfl.experiment import plugins, user_code
-from hpcfl.files import atomic, destination
+from hpcfl.files import atomic
 from hpcfl.models import mixed
 from hpcfl.models.replaced import restore_layers
 from hpcfl.rows import constants, randomness
-from hpcfl.storage import digest
+from hpcfl.storage.clients import digest_tensors
 from hpcfl.trained.models import Models, Trained, predicted
 from hpcfl.trained.module import PREDICTION, Predicting
 
@@ -45,7 +45,7 @@ def export(
     if the folder is not empty or there are no corrections; RunFailure if it cannot be
     written.
     """
-    destination.check_folder(out)
+    atomic.check_folder(out)
     with atomic.explained(out):
         if out.exists() and any(out.iterdir()):
             raise UserError(f"{out}: is there already; choose another --out")
@@ -199,7 +199,7 @@ def _about(models: Models, model: Trained, program: str | None) -> dict[str, Any
         "classes": prepared.setup.classes,
         "constructor": _constructor(models, model.module),
         "digest": model.digest,
-        "sha256": digest.of_tensors(model.module.state_dict()),
+        "sha256": digest_tensors(model.module.state_dict()),
         "configuration": models.table,
         "hpcfl": __version__,
     }

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from hpcfl.errors import UserError
 from hpcfl.experiment.config import fingerprint
-from hpcfl.storage import packed_runs, run_folder, run_status, tune_folder
+from hpcfl.storage import packed_runs, run_folder, run_status
 from hpcfl.storage import results as recorded
 from hpcfl.storage.result_rounds import counts
 from hpcfl.storage.results import Results
@@ -125,8 +125,8 @@ def list_runs(folder: Path, own: Collection[str] = ()) -> list[Run]:
     """
     if not folder.is_dir() and not packed_runs.is_packed(folder):
         raise UserError(f"{folder}: no such folder")
-    if tune_folder.is_tuning(folder):
-        folder = folder / tune_folder.FINAL
+    if run_folder.is_tuning(folder):
+        folder = folder / run_folder.FINAL
     return runs_in([folder], own) or [load_run(folder, own)]
 
 
@@ -145,7 +145,7 @@ def runs_below(
         """List a folder and those below it, without those that a tuning tried."""
         found: list[Path] = []
         for place in sorted(folder.glob("**/")):
-            left_out = tune_folder.leaves_out(folder, place)
+            left_out = run_folder.leaves_out(folder, place)
             (tried if left_out else found).append(place)
         return found
 
@@ -203,7 +203,7 @@ def _packed(paths: Sequence[Path]) -> tuple[list[Run], list[Path]]:
     runs: list[Run] = []
     folders = []
     for path in paths:
-        if not packed_runs.is_packed(path):
+        if path.is_dir() or not packed_runs.is_packed(path):
             folders.append(path)
             continue
         with packed_runs.unpacked(path) as folder:

@@ -22,7 +22,7 @@ import numpy as np
 from hpcfl.errors import RunFailure, UserError
 from hpcfl.experiment import measures
 from hpcfl.experiment.config import PATHS
-from hpcfl.files import atomic, destination
+from hpcfl.files import atomic
 from hpcfl.scores.base import Ratio
 from hpcfl.scores.metric_names import NO_SCORES, held_out, tuned
 from hpcfl.storage import result_rounds, results, run_folder
@@ -40,7 +40,7 @@ def write(runs: Sequence[Run], out: Path) -> list[str]:
     Raises:
         UserError: No run is finished, two have one name, or the file cannot be written.
     """
-    destination.check_file(out)
+    atomic.check_file(out)
     if not out.name.endswith(SUFFIX):
         raise UserError(f"--out {out}: its name must end with {SUFFIX}")
     finished = [run for run in runs if run.summary.finished]

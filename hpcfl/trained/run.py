@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hpcfl.errors import UserError
-from hpcfl.experiment import measures, plugins, protocols
+from hpcfl.experiment import experiment_file, measures, plugins
 from hpcfl.scores.metric_names import (
     FLOATS_UP,
     SECONDS,
@@ -247,7 +247,7 @@ class Run:
         summary = self.summary
         best, last, tail = summary.best, summary.last, summary.tail
         return {
-            **protocols.flat(self.config),
+            **experiment_file.flat(self.config),
             "state": summary.state,
             "played": summary.rounds,
             "column": self.score,

@@ -15,7 +15,7 @@ from hpcfl.report import configuration, metric_values
 from hpcfl.report.search_spending import SPENT
 from hpcfl.report.text import literal, stdout_console
 from hpcfl.scores.metric_names import Measure
-from hpcfl.storage import sweep_folder, tune_folder
+from hpcfl.storage import run_folder, tune_folder
 from hpcfl.trained import loading
 from hpcfl.trained.run import Run
 from hpcfl.tuning import figure, halving, search_results
@@ -50,8 +50,8 @@ def chosen_text(plan: Plan, choice: Choice) -> str:
 def tell(plan: Plan, folder: Path) -> None:
     """Write the table, the curve and its figure, and print the table."""
     methods = plan.section.methods
-    finals = test_scores(plan, folder / tune_folder.FINAL)
-    untuned = test_scores(plan, folder / tune_folder.UNTUNED)
+    finals = test_scores(plan, folder / run_folder.FINAL)
+    untuned = test_scores(plan, folder / run_folder.UNTUNED)
     measure = measure_of(folder)
     rows, curves = [], {}
     for method in methods:
@@ -156,13 +156,13 @@ def test_scores(plan: Plan, sweep: Path) -> dict[str, dict[int, float]]:
 
 
 def _runs(sweep: Path) -> list[Run]:
-    return [loading.load_run(sweep / name) for name in sweep_folder.there(sweep)]
+    return [loading.load_run(sweep / name) for name in run_folder.list_runs(sweep)]
 
 
 def measure_of(folder: Path) -> Measure:
     """Return the measure of the primary metric."""
-    for name in sweep_folder.there(folder / tune_folder.SEARCH):
-        return loading.load_run(folder / tune_folder.SEARCH / name).measure
+    for name in run_folder.list_runs(folder / run_folder.SEARCH):
+        return loading.load_run(folder / run_folder.SEARCH / name).measure
     return Measure("accuracy", "", "accuracy", "", "up")
 
 

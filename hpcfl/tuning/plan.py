@@ -15,7 +15,7 @@ from hpcfl.data import datasets
 from hpcfl.errors import UserError
 from hpcfl.experiment import plugins
 from hpcfl.experiment.config import Config
-from hpcfl.experiment.protocols import Setting
+from hpcfl.experiment.experiment_file import Setting
 from hpcfl.experiment.sweep import configured, in_file_name
 from hpcfl.rows import randomness
 from hpcfl.tuning import halving

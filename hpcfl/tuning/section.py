@@ -14,7 +14,7 @@ from pydantic import (
 
 from hpcfl.errors import UserError
 from hpcfl.experiment import wrong_values
-from hpcfl.experiment.protocols import Setting, flat
+from hpcfl.experiment.experiment_file import Setting, flat
 from hpcfl.experiment.sections import Section, Seed
 
 

@@ -26,7 +26,7 @@ import pandas
 from scipy.stats import t as student
 
 from hpcfl.experiment import experiment_file
-from hpcfl.experiment.protocols import flat
+from hpcfl.experiment.experiment_file import flat
 from hpcfl.report import metric_values
 from hpcfl.trained import loading
 from hpcfl.trained.run import Run

@@ -18,7 +18,7 @@ from hpcfl.models.attention import causal
 from hpcfl.models.mlp import MLP
 from hpcfl.rows import constants
 from hpcfl.rows.layout import of_parameters
-from hpcfl.storage import digest
+from hpcfl.storage.clients import digest_tensors
 
 OF_IMAGES = {"width": 8, "depth": 2, "heads": 2, "hidden": 8}
 SMALL = {**OF_IMAGES, "vocabulary": 9}
@@ -279,7 +279,7 @@ def test_clients_train_alike_alone_and_beside_others_above_a_base_that_stays(
     assert fleet.setup.layout.width == P[adapter["kind"]]
     assert fleet.resources.kernel.widest > 1
     base = constants.collect(fleet.resources.kernel.module)
-    before = digest.of_tensors(base)
+    before = digest_tensors(base)
     rows = fleet.setup.initial().repeat(len(COUNTS), 1)
     together = fleet.train(rows)
     below = fleet.setup.layout.columns("body")
@@ -290,7 +290,7 @@ def test_clients_train_alike_alone_and_beside_others_above_a_base_that_stays(
         assert torch.equal(alone[client], together[client])
     serial = fleet_of(adapter, 1).train(rows)
     torch.testing.assert_close(serial, together, rtol=0, atol=1e-6)
-    assert digest.of_tensors(base) == before
+    assert digest_tensors(base) == before
 
 
 @pytest.mark.slow

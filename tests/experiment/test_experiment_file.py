@@ -1,4 +1,11 @@
-from hpcfl.experiment import experiment_file
+import csv
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from hpcfl.errors import UserError
+from hpcfl.experiment import config, experiment_file, sweep
 
 
 def test_overrides_keep_their_types():
@@ -19,3 +26,388 @@ def test_overrides_keep_their_types():
         "yes": True,
         "text": "1",
     }
+
+
+ROOT = Path(__file__).parents[2]
+PAPERS = sorted((ROOT / "launch" / "papers").glob("*.toml"))
+ACCURACIES = ("acc", "acc_approx", "acc_joining_clients_only", "GM", "PM(V)", "PM(L)")
+
+
+def parsed(protocol, method="fedavg", dataset="cifar-10", **keys):
+    table = {"protocol": protocol}
+    for key, value in {"method.name": method, "data.dataset": dataset, **keys}.items():
+        experiment_file.assign(table, key, value)
+    return config.parse(table).resolved()
+
+
+def resolved(protocol, **keys):
+    return experiment_file.flat(parsed(protocol, **keys))
+
+
+@pytest.mark.parametrize(
+    ("protocol", "expected"),
+    [
+        (
+            "cwfedavg",
+            {
+                "rounds": 1000,
+                "partition.clients": 20,
+                "partition.scheme": "dirichlet",
+                "partition.beta": 0.1,
+                "partition.train": 0.75,
+                "training.epochs": 1,
+                "training.batch_size": 10,
+                "training.optimizer": "sgd",
+                "training.lr": 0.005,
+                "participation.fraction": 1.0,
+                "evaluation.metric": "weighted",
+                "model.name": "cnn",
+            },
+        ),
+        (
+            "fedala",
+            {
+                "rounds": 2000,
+                "training.lr": 0.005,
+                "training.batch_size": 10,
+                "model.name": "cnn",
+            },
+        ),
+        (
+            "diversifed",
+            {
+                "rounds": 500,
+                "partition.clients": 40,
+                "partition.scheme": "pathological-pairs",
+                "partition.train_samples": 500,
+                "partition.test_samples": 100,
+                "partition.classes_per_client": 2,
+                "training.epochs": 10,
+                "training.batch_size": 100,
+                "training.optimizer": "adam",
+                "training.lr": 0.001,
+                "evaluation.metric": "mean",
+                "model.name": "lenet",
+            },
+        ),
+        (
+            "fednh",
+            {
+                "rounds": 200,
+                "partition.clients": 100,
+                "partition.scheme": "dirichlet-min",
+                "partition.beta": 0.3,
+                "participation.fraction": 0.1,
+                "training.epochs": 5,
+                "training.batch_size": 64,
+                "training.lr": 0.01,
+                "training.lr_decay": 0.99,
+                "training.momentum": 0.9,
+                "training.weight_decay": 1e-5,
+                "training.clip": 10.0,
+                "data.augment": True,
+                "data.normalise": "statistics",
+                "model.name": "conv2cifar",
+                "method.weights": "uniform",
+                "evaluation.metric": "pm_l",
+                "evaluation.score": "post",
+                "evaluation.every": 1,
+                "evaluation.clients": "cohort",
+            },
+        ),
+    ],
+)
+def test_a_protocol_sets_everything_at_once(protocol, expected):
+    found = resolved(protocol)
+    assert {key: found[key] for key in expected} == expected
+
+
+@pytest.mark.parametrize(
+    ("protocol", "keys", "expected"),
+    [
+        ("fedala", {"dataset": "mnist"}, {"training.lr": 0.1}),
+        (
+            "fedala",
+            {"dataset": "ag-news"},
+            {"training.lr": 0.1, "model.name": "fasttext"},
+        ),
+        (
+            "fedala",
+            {"dataset": "tiny-imagenet", "model.name": "resnet18"},
+            {"training.lr": 0.1, "model.norm": "batch"},
+        ),
+        (
+            "fedala",
+            {"dataset": "cifar-100", "partition.scheme": "pathological"},
+            {"partition.classes_per_client": 10},
+        ),
+        ("cwfedavg", {"dataset": "mnist"}, {"training.lr": 0.005}),
+        (
+            "cwfedavg",
+            {"dataset": "cifar-100", "method": "cwfedavg"},
+            {"method.wdr": 1000.0},
+        ),
+        (
+            "cwfedavg",
+            {"dataset": "tiny-imagenet", "method": "cwfedavg"},
+            {"method.wdr": 2000.0},
+        ),
+        (
+            "cwfedavg",
+            {"dataset": "cifar-100", "method": "ifca"},
+            {"method.clusters": 8},
+        ),
+        (
+            "diversifed",
+            {"dataset": "fashion-mnist"},
+            {"model.name": "mlp", "model.hidden": [64], "partition.train_samples": 300},
+        ),
+        (
+            "diversifed",
+            {"dataset": "cifar-100"},
+            {"model.name": "resnet8", "partition.train_samples": 500},
+        ),
+        (
+            "diversifed",
+            {"dataset": "pathmnist"},
+            {
+                "partition.scheme": "grouped",
+                "partition.clients": 20,
+                "model.name": "lenet",
+            },
+        ),
+        (
+            "diversifed",
+            {"method": "diversifed"},
+            {"method.tau": 1.0, "method.lam": 2.0},
+        ),
+        (
+            "diversifed",
+            {
+                "method": "diversifed",
+                "partition.scheme": "client-dirichlet",
+                "partition.beta": 0.5,
+            },
+            {"method.tau": 0.7},
+        ),
+        (
+            "diversifed",
+            {"method": "per-fedavg"},
+            {
+                "training.lr": 0.001,
+                "training.plain_lr": 0.005,
+                "method.alpha": None,
+                "method.beta": None,
+            },
+        ),
+        (
+            "diversifed",
+            {"method": "pfedme"},
+            {"training.plain_lr": 0.005, "method.personal_lr": 0.09},
+        ),
+        ("diversifed", {"training.optimizer": "sgd"}, {"training.plain_lr": None}),
+        (
+            "diversifed",
+            {"method": "fedcac", "dataset": "cifar-100"},
+            {"method.tau": 0.4, "method.beta": 170.0},
+        ),
+        (
+            "fednh",
+            {"dataset": "tiny-imagenet"},
+            {
+                "model.name": "resnet18",
+                "model.norm": "group",
+                "training.weight_decay": 1e-3,
+            },
+        ),
+        (
+            "fednh",
+            {"dataset": "tiny-imagenet", "method": "fednh"},
+            {"model.norm": "none", "method.scale": 20.0},
+        ),
+        (
+            "fednh",
+            {"method": "fednh"},
+            {"method.scale": 1.0, "method.rho": 0.9, "evaluation.score": "method"},
+        ),
+        (
+            "fednh",
+            {"method": "ditto"},
+            {
+                "method.lam": 0.75,
+                "method.personal_epochs": 5,
+                "method.anchor": "trained",
+            },
+        ),
+        (
+            "fednh",
+            {"method": "fedbabu"},
+            {"method.tune_from": "local", "evaluation.clients": "all"},
+        ),
+        (
+            "fednh",
+            {"method": "local"},
+            {"rounds": 20, "participation.fraction": 1.0, "training.lr_decay": 0.99},
+        ),
+        (
+            "fednh",
+            {"method": "fedrod"},
+            {"method.personal": "hyper", "method.order": "separate"},
+        ),
+        (
+            "fednh",
+            {"method": "fedrod", "dataset": "tiny-imagenet"},
+            {"method.personal": "linear"},
+        ),
+    ],
+)
+def test_values_follow_data_model_and_method(protocol, keys, expected):
+    found = resolved(protocol, **keys)
+    assert {key: found[key] for key in expected} == expected
+
+
+@pytest.mark.parametrize(
+    ("protocol", "keys", "word"),
+    [
+        ("cwfedavg", {"method": "cwfedavg", "dataset": "ag-news"}, "method.wdr = 10.0"),
+        (
+            "cwfedavg",
+            {"method": "cwfedavg", "dataset": "ag-news", "method.wdr": 3.0},
+            None,
+        ),
+        ("cwfedavg", {"method": "cwfedavg", "dataset": "cifar-10"}, None),
+        ("diversifed", {"method": "diversifed"}, "method.tau = 1.0"),
+        (
+            "diversifed",
+            {"method": "diversifed", "partition.scheme": "client-dirichlet"},
+            None,
+        ),
+        ("diversifed", {"method": "per-fedavg"}, "training.plain_lr = 0.005"),
+        (
+            "diversifed",
+            {"method": "fedcac", "dataset": "fashion-mnist"},
+            "method.beta = 100.0",
+        ),
+        ("fedala", {"method": "fedprox-c"}, "method.tune_epochs = 10"),
+    ],
+)
+def test_values_without_a_source_are_named(protocol, keys, word):
+    found = experiment_file.unsourced(parsed(protocol, **keys))
+    assert len(found) == bool(word) and (word or "") in "".join(found)
+
+
+def test_the_users_keys_win():
+    found = resolved(
+        "fednh",
+        **{
+            "rounds": 7,
+            "training.lr": 0.5,
+            "partition.scheme": "iid",
+            "model.name": "mlp",
+            "evaluation.metric": "mean",
+        },
+    )
+    assert (found["rounds"], found["training.lr"], found["model.name"]) == (
+        7,
+        0.5,
+        "mlp",
+    )
+    assert (
+        found["partition.scheme"] == "iid"
+        and "partition.beta" not in found
+        and found["partition.clients"] == 100
+    )
+
+
+def test_a_protocol_is_no_part_of_a_runs_identity():
+    by_name = config.parse(
+        {
+            "protocol": "fedala",
+            "method": {"name": "fedavg"},
+            "data": {"dataset": "cifar-10"},
+        }
+    )
+    by_hand = by_name.resolved() | {"protocol": None}
+    assert config.parse(by_hand).fingerprint() == by_name.fingerprint()
+
+
+def test_unknown_protocols_get_the_nearest():
+    with pytest.raises(
+        UserError, match="protocol = 'fedal' is unknown; did you mean 'fedala'"
+    ):
+        config.parse({"protocol": "fedal", "method": {"name": "fedavg"}})
+
+
+@pytest.fixture(scope="module")
+def cells():
+    """Every cell of every file of the papers, validated, by dotted key."""
+    return {
+        path.stem: [
+            experiment_file.flat(cell.config.resolved())
+            for cell in sweep.expand(config.read(path), path.name)
+        ]
+        for path in PAPERS
+    }
+
+
+def reported():
+    """The accuracies in results/reported.csv; their settings are written as ``--set``
+    takes them.
+    """
+    with open(ROOT / "results" / "reported.csv", newline="") as file:
+        return [row for row in csv.DictReader(file) if row["metric"] in ACCURACIES]
+
+
+def wanted(row):
+    setting = dict(experiment_file.split(part) for part in row["setting"].split())
+    return (
+        setting | {"method.distribution": "true"}
+        if setting.get("method.distribution") is True
+        else setting
+    )
+
+
+def test_the_reported_accuracies_are_all_there():
+    assert len(PAPERS) == 33
+    assert Counter(row["paper"] for row in reported()) == {
+        "cwfedavg": 120,
+        "cwfedavg-iccv": 45,
+        "diversifed": 247,
+        "fedala": 246,
+        "fednh": 195,
+    }
+
+
+@pytest.mark.slow
+def test_every_reported_accuracy_is_a_cell_of_its_papers_files(cells):
+    missing = []
+    for row in reported():
+        setting, own = (
+            wanted(row),
+            [
+                cell
+                for name, some in cells.items()
+                if name.startswith(row["paper"])
+                for cell in some
+            ],
+        )
+        if not any(
+            all(cell.get(key) == value for key, value in setting.items())
+            for cell in own
+        ):
+            missing.append((row["paper"], row["table"], row["setting"]))
+    assert not missing
+
+
+@pytest.mark.slow
+def test_all_runs_of_a_file_are_different(cells):
+    for name, some in cells.items():
+        identities = [
+            repr(
+                sorted(
+                    (key, repr(value)) for key, value in cell.items() if key != "name"
+                )
+            )
+            for cell in some
+        ]
+        assert len(set(identities)) == len(identities), name

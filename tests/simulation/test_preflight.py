@@ -20,7 +20,7 @@ from hpcfl.experiment import config, plugins
 from hpcfl.methods.fedavg import FedAvg
 from hpcfl.simulation import dry_round, preflight, score_check
 from hpcfl.simulation.prepare import Prepared, prepare
-from hpcfl.storage import digest
+from hpcfl.storage.clients import digest_tensors
 
 FILE = Path(mistakes.__file__)
 EXPERIMENT = """
@@ -384,9 +384,9 @@ def everything(prepared) -> list[object]:
     resources, store = prepared.resources, prepared.store
     module = dict(resources.kernel.module.state_dict())
     return [
-        digest.of_tensors(prepared.server),
+        digest_tensors(prepared.server),
         {client: row.digest for client, row in store.snapshot().items()},
-        digest.of_tensors(module),
+        digest_tensors(module),
         [module.training for module in resources.kernel.module.modules()],
         dict(resources.stopwatch.seconds),
         vars(resources.lane_steps).copy(),

@@ -9,9 +9,9 @@ import torch
 
 from hpcfl.errors import RunFailure, UserError
 from hpcfl.files import atomic
-from hpcfl.storage import checkpoint, digest, manifest
+from hpcfl.storage import checkpoint, manifest
 from hpcfl.storage.checkpoint import Checkpoints, Schedule
-from hpcfl.storage.clients import ClientStore
+from hpcfl.storage.clients import ClientStore, digest_tensors
 from hpcfl.storage.manifest import latest
 
 TEMPLATE = {
@@ -91,9 +91,7 @@ def load(communicator, folder):
 
 
 def same(one, other):
-    return one.keys() == other.keys() and digest.of_tensors(one) == digest.of_tensors(
-        other
-    )
+    return one.keys() == other.keys() and digest_tensors(one) == digest_tensors(other)
 
 
 def names(folder, start):
@@ -142,7 +140,7 @@ def test_digest_is_that_of_the_state(tmp_path, alone):
     checkpoints = Checkpoints(tmp_path, alone)
     checkpoints.start(1, {"m": torch.ones(2)}, clients, {})
     server, row = (
-        bytes.fromhex(digest.of_tensors(state))
+        bytes.fromhex(digest_tensors(state))
         for state in ({"m": torch.ones(2)}, {"a": torch.zeros(1)})
     )
     expected = hashlib.sha256(server + row + row).hexdigest()

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from hpcfl.storage import clients, digest
-from hpcfl.storage.clients import ClientStore
+from hpcfl.storage import clients
+from hpcfl.storage.clients import ClientDigests, ClientStore, digest_run, digest_tensors
 
 
 @pytest.fixture
@@ -71,7 +71,7 @@ def test_digest_changes_with_the_client_only():
     after = store.snapshot()
     assert before[1] is after[1]
     assert before[0].digest == before[1].digest != after[0].digest
-    assert after[0].digest == digest.of_tensors({"row": torch.zeros(2)})
+    assert after[0].digest == digest_tensors({"row": torch.zeros(2)})
 
 
 def test_no_clients_and_no_state():
@@ -114,24 +114,24 @@ def test_put_refuses_what_does_not_fit(ids, state):
     ],
 )
 def test_digest_sees_name_shape_dtype_and_every_bit(other):
-    assert digest.of_tensors(other) != digest.of_tensors({"a": torch.zeros(4)})
+    assert digest_tensors(other) != digest_tensors({"a": torch.zeros(4)})
 
 
 def of_clients(written):
-    return digest.OfClients(np.array(sorted(written)), "33" * 32, written)
+    return ClientDigests(np.array(sorted(written)), "33" * 32, written)
 
 
 def test_digest_ignores_order_and_strides():
     square = torch.arange(4.0).reshape(2, 2)
-    assert digest.of_tensors({"a": square.T, "b": square}) == digest.of_tensors(
+    assert digest_tensors({"a": square.T, "b": square}) == digest_tensors(
         {"b": square, "a": square.T.contiguous()}
     )
     assert (
-        digest.of_run("00" * 32, [of_clients({2: "22" * 32, 1: "11" * 32})])
-        == digest.of_run(
+        digest_run("00" * 32, [of_clients({2: "22" * 32, 1: "11" * 32})])
+        == digest_run(
             "00" * 32, [of_clients({2: "22" * 32}), of_clients({1: "11" * 32})]
         )
-        != digest.of_run("00" * 32, [of_clients({1: "22" * 32, 2: "11" * 32})])
+        != digest_run("00" * 32, [of_clients({1: "22" * 32, 2: "11" * 32})])
     )
 
 

@@ -13,9 +13,9 @@ import killed_writer
 import pytest
 import torch
 
-from hpcfl.storage import digest, metrics
+from hpcfl.storage import metrics
 from hpcfl.storage.checkpoint import Checkpoints
-from hpcfl.storage.clients import ClientStore
+from hpcfl.storage.clients import ClientStore, digest_run, digest_tensors
 
 KILLS = 25
 
@@ -74,8 +74,8 @@ def test_kill_at_any_moment(tmp_path, writer, alone):
         server, rows = killed_writer.state(restored.round)
         assert torch.equal(restored.server["model"], server["model"])
         assert torch.equal(clients.get(clients.ids)["row"], rows["row"])
-        assert restored.digest == digest.of_run(
-            digest.of_tensors(server),
+        assert restored.digest == digest_run(
+            digest_tensors(server),
             [clients.snapshot().digests],
         )
         recorded = metrics.read(tmp_path)

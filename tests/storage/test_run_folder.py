@@ -12,7 +12,7 @@ import tiny
 
 from hpcfl.errors import UserError
 from hpcfl.experiment import config
-from hpcfl.storage import run_folder, sweep_folder
+from hpcfl.storage import run_folder
 
 CONFIG = config.parse(tiny.table("fedavg"))
 
@@ -80,7 +80,7 @@ def test_strangers_files_are_not_touched(tmp_path):
 
 
 def test_the_folder_of_a_sweep_is_said_to_be_one(tmp_path):
-    sweep_folder.record(tmp_path, ["seed=0", "seed=1"])
+    run_folder.record_cells(tmp_path, ["seed=0", "seed=1"])
     claim(tmp_path / "seed=0")
     before = content(tmp_path)
     for fresh in (False, True):
