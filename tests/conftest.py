@@ -142,11 +142,11 @@ def tried_both_ways(monkeypatch):
     """
     train, tried = training.train, []
 
-    def train_both_ways(task, resources, *given):
-        trained = train(task, resources, *given)
-        if training._can_compute_features_once(task, resources, given[-1]):
+    def train_both_ways(task, resources, start):
+        trained = train(task, resources, start)
+        if training.LocalTraining(task, resources, start).features_once:
             tried.append(task.phase)
-            on_samples = train(task, replace(resources, head=None), *given)
+            on_samples = train(task, replace(resources, head=None), start)
             for one, other in zip(_numbers(trained), _numbers(on_samples), strict=True):
                 torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
         return trained

@@ -234,11 +234,8 @@ class Fleet:
         Raises ValueError for shapes that do not fit, and for a phase that was trained
         before.
         """
-        task = self._task(options)
-        task = self.adjust(task) if self.adjust else task
-        trained = training.train(
-            task, self.resources, self.ids, *self._given(rows, options)
-        )
+        task = self._adjusted(self._task(options))
+        trained = training.train(task, self.resources, self._start(rows, options))
         self._keep(trained, options)
         return trained.rows
 
@@ -266,14 +263,11 @@ class Fleet:
         """
         task = self._task(options)
         task = replace(task, step=step, batches=batches, frozen=frozen)
-        task = self.adjust(task) if self.adjust else task
-        trained = training.train(
-            task, self.resources, self.ids, *self._given(rows, options)
-        )
+        start = self._start(rows, options)
+        trained = training.train(self._adjusted(task), self.resources, start)
         self._keep(trained, options)
-        variables = {**(options.get("variables") or {}), **trained.changed}
-        changed: Any = NamedTensors(variables, "variables")
-        return trained.rows, changed
+        variables: Any = NamedTensors(start.variables | trained.changed, "variables")
+        return trained.rows, variables
 
     @contextmanager
     def trial(self) -> Iterator[None]:
@@ -602,12 +596,17 @@ class Fleet:
         self._phases.add(task.phase)
         return task
 
-    def _given(
-        self, rows: Tensor, options: TrainOptions
-    ) -> tuple[Tensor, Tensor, Tensors]:
-        """Return rows, buffers and variables as ``training.train`` takes them."""
-        buffers = self.buffers(options.get("model", "model"))
-        return self.rows(rows), buffers, self._variables(options.get("variables"))
+    def _adjusted(self, task: training.Task) -> training.Task:
+        return self.adjust(task) if self.adjust else task
+
+    def _start(self, rows: Tensor, options: TrainOptions) -> training.Start:
+        """Return the clients before a training."""
+        return training.Start(
+            ids=self.ids,
+            rows=self.rows(rows),
+            buffers=self.buffers(options.get("model", "model")),
+            variables=self._variables(options.get("variables")),
+        )
 
     def _keep(self, trained: training.Trained, options: TrainOptions) -> None:
         """Keep the buffers, losses and counts of a training."""

@@ -36,7 +36,7 @@ from hpcfl.clients.losses import (
     regularised,
 )
 from hpcfl.clients.optimizers import Optimizer, Proximal
-from hpcfl.clients.resources import Resources
+from hpcfl.clients.resources import Attempt, Resources
 from hpcfl.clients.step_context import StepContext, StepRandom
 from hpcfl.files import heartbeat
 from hpcfl.rows import constants, mixing, randomness
@@ -68,6 +68,10 @@ class Task:
     frozen: Frozen = "evaluation"  # the mode of layers of which nothing is trained
     # None: a step of the optimiser on the loss
     step: Callable[[StepContext], None] | None = None
+
+    def step_size(self, resources: Resources) -> int:
+        """Return the samples of a full step of one client."""
+        return resources.training.batch_size * self.batches
 
     def epochs_of(self, clients: Sequence[int]) -> Tensor:
         """Return the epochs of the clients at these positions, int64 [L]. A client does
@@ -104,6 +108,23 @@ class Task:
 
 
 @dataclass(frozen=True)
+class Start:
+    """Clients before a local training.
+
+    Attributes:
+        ids: of the clients, [n].
+        rows: their models, ``[n, P]``.
+        buffers: their batch-norm statistics, ``[n, B]``.
+        variables: what losses and steps read, ``[n, …]`` by name.
+    """
+
+    ids: np.ndarray
+    rows: Tensor
+    buffers: Tensor
+    variables: Tensors
+
+
+@dataclass(frozen=True)
 class Trained:
     """Results of a local training of n clients, in new tensors.
 
@@ -123,122 +144,136 @@ class Trained:
     changed: Tensors
     sample_gradients: np.ndarray
 
-    def keep_variables(
-        self,
-        names: set[str],
-        trained: Tensors,
-        before: Tensors,
-        lanes: Tensor,
-    ) -> None:
-        """Keep the variables of some lanes that steps have assigned.
 
-        Args:
-            names: of these variables.
-            trained: of the lanes, ``[L, …]`` by name.
-            before: of all clients before the training, ``[n, …]`` by name.
-            lanes: positions of the lanes' clients, [L].
-        """
-        for name in names:
-            changed = self.changed.setdefault(name, before[name].clone())
-            mixing.index_copy(changed, lanes, trained[name])
+def train(task: Task, resources: Resources, start: Start) -> Trained:
+    """Train clients locally. The tensors of ``start`` do not change."""
+    training = LocalTraining(task, resources, start)
+    for attempt in training.attempts():
+        with attempt:
+            training.train_chunk(attempt.clients)
+    constants.refuse_changed(resources.kernel.module)
+    return training.trained
 
 
-def train(
-    task: Task,
-    resources: Resources,
-    ids: np.ndarray,
-    rows: Tensor,
-    buffers: Tensor,
-    variables: Tensors,
-) -> Trained:
-    """Train clients ``ids`` [n] from ``rows`` [n, P], ``buffers`` [n, B] and
-    ``variables`` [n, …] by name.
+class LocalTraining:
+    """A local training of n clients, whose chunks train one after the other.
 
-    The given tensors do not change.
+    Clients are named by their positions in ``start.ids``.
+
+    Attributes:
+        pools: the samples that each client trains on.
+        lengths: how many of them an epoch uses.
+        order: the clients that train, sorted by ``order_by_length``.
+        features_once: whether the layers below the head run once, before the first
+            epoch.
+        trained: the results so far.
     """
-    losses = torch.zeros(len(ids), 2, dtype=torch.float64, device=resources.device)
-    trained = Trained(
-        rows=_copy_rows(rows),
-        buffers=buffers.clone(),
-        losses=losses,
-        changed={},
-        sample_gradients=np.zeros(len(ids), np.int64),
-    )
-    pools = [
-        task.pool(resources.seed, round, client, resources.samples.train[client])
-        for round, client in zip(task.rounds.tolist(), ids.tolist(), strict=True)
-    ]
-    size = resources.training.batch_size * task.batches
-    lengths = _epoch_lengths(task, resources, pools)
-    # As a list: a device is waited for once.
-    trains = [True] * len(ids) if task.only is None else task.only.tolist()
-    order = [i for i in order_by_length(lengths, size) if lengths[i] and trains[i]]
-    features_once = bool(order) and _can_compute_features_once(
-        task, resources, variables
-    )
 
-    def start_chunk(positions: list[int], lanes: Tensor) -> Chunk:
-        chunk_resources = resources
-        chunk_pools = [pools[i] for i in positions]
-        if features_once:
-            chunk_resources, chunk_pools = heads.compute_features(
-                resources, trained.rows[lanes], trained.buffers[lanes], chunk_pools
-            )
-            tensors = heads.copy_heads(resources, trained.rows, lanes)
-        else:
-            tensors = resources.stack_models(trained.rows, trained.buffers, lanes)
-        clients = [
-            Lane(int(ids[i]), int(task.rounds[i]), pool, lengths[i])
-            for i, pool in zip(positions, chunk_pools, strict=True)
-        ]
-        proximal = None
-        if task.proximal is not None:
-            strength, anchors = task.proximal
-            proximal = strength, anchors[lanes]
-        return Chunk(
-            task=task,
-            resources=chunk_resources,
-            clients=clients,
-            epochs=task.epochs_of(positions),
-            size=size,
-            tensors=tensors,
-            variables={name: value[lanes] for name, value in variables.items()},
-            proximal=proximal,
+    def __init__(self, task: Task, resources: Resources, start: Start) -> None:
+        self.task, self.resources, self.start = task, resources, start
+        self.pools = self._select_pools()
+        fewest = fewest_samples(resources.training, resources.buffers.width > 0)
+        self.lengths = self._count_used(task.batches * fewest)
+        self.order = self._order_clients()
+        self.features_once = bool(self.order) and _can_compute_features_once(
+            task, resources, start.variables
+        )
+        clients, device = len(start.ids), resources.device
+        self.trained = Trained(
+            rows=_copy_rows(start.rows),
+            buffers=start.buffers.clone(),
+            losses=torch.zeros(clients, 2, dtype=torch.float64, device=device),
+            changed={},
+            sample_gradients=np.zeros(clients, np.int64),
         )
 
-    def train_chunk(positions: list[int]) -> None:
-        lanes = torch.tensor(positions, device=resources.device)
-        chunk = start_chunk(positions, lanes)
+    def _select_pools(self) -> list[np.ndarray]:
+        pools = []
+        rounds, ids = self.task.rounds.tolist(), self.start.ids.tolist()
+        for round, client in zip(rounds, ids, strict=True):
+            samples = self.resources.samples.train[client]
+            pools.append(self.task.pool(self.resources.seed, round, client, samples))
+        return pools
+
+    def _count_used(self, fewest: int) -> list[int]:
+        size, steps = self.task.step_size(self.resources), self.task.steps
+        return [epoch_length(len(pool), size, fewest, steps) for pool in self.pools]
+
+    def _order_clients(self) -> list[int]:
+        trains = [length > 0 for length in self.lengths]
+        if self.task.only is not None:
+            # As a list: a device is waited for once.
+            asked = self.task.only.tolist()
+            trains = [one and other for one, other in zip(trains, asked, strict=True)]
+        size = self.task.step_size(self.resources)
+        return [i for i in order_by_length(self.lengths, size) if trains[i]]
+
+    def attempts(self) -> Iterator[Attempt]:
+        """Yield attempts for as many clients as may train side by side."""
+        if self.features_once:
+            return heads.attempts(self.resources, self.order, self.pools)
+        return self.resources.attempts(self.order)
+
+    def train_chunk(self, positions: list[int]) -> None:
+        """Train clients side by side from their first mini-batch to their last."""
+        lanes = torch.tensor(positions, device=self.resources.device)
+        chunk = self.start_chunk(positions, lanes)
         while chunk.begin_epoch():
             with chunk.drawn_by_model():
                 record = chunk.train_epoch()
             chunk.end_epoch(record)
-        mixing.index_copy(trained.losses, lanes, chunk.finish())
         # Assigned and not added: where memory did not hold the chunk, it begins anew.
-        trained.sample_gradients[positions] = chunk.sample_gradients
-        resources.setup.layout.write(chunk.tensors, trained.rows, lanes)
-        resources.buffers.write(chunk.tensors, trained.buffers, lanes)
-        trained.keep_variables(chunk.assigned, chunk.variables, variables, lanes)
+        self.trained.sample_gradients[positions] = chunk.sample_gradients
+        self.store(chunk, lanes)
 
-    attempts = resources.attempts(order)
-    if features_once:
-        attempts = heads.attempts(resources, order, pools)
-    for attempt in attempts:
-        with attempt:
-            train_chunk(attempt.clients)
-    constants.refuse_changed(resources.kernel.module)
-    return trained
+    def start_chunk(self, positions: list[int], lanes: Tensor) -> "Chunk":
+        """Return the chunk of clients; ``lanes`` are their positions on the device."""
+        resources, trained = self.resources, self.trained
+        pools = [self.pools[i] for i in positions]
+        if self.features_once:
+            tensors = heads.copy_heads(resources, trained.rows, lanes)
+            resources, pools = heads.compute_features(
+                resources, trained.rows[lanes], trained.buffers[lanes], pools
+            )
+        else:
+            tensors = resources.stack_models(trained.rows, trained.buffers, lanes)
+        anchors = None
+        if self.task.proximal is not None:
+            _, rows = self.task.proximal
+            anchors = rows[lanes]
+        variables = self.start.variables.items()
+        models = LaneModels(
+            tensors=tensors,
+            variables={name: value[lanes] for name, value in variables},
+            anchors=anchors,
+        )
+        return Chunk(self.task, resources, self.list_lanes(positions, pools), models)
 
+    def list_lanes(self, positions: list[int], pools: list[np.ndarray]) -> list["Lane"]:
+        """Return the lanes of a chunk's clients, which have the samples ``pools``."""
+        epochs = self.task.epochs_of(positions).tolist()
+        lanes = []
+        for place, position in enumerate(positions):
+            lane = Lane(
+                client=int(self.start.ids[position]),
+                round=int(self.task.rounds[position]),
+                pool=pools[place],
+                length=self.lengths[position],
+                epochs=epochs[place],
+            )
+            lanes.append(lane)
+        return lanes
 
-def _epoch_lengths(
-    task: Task, resources: Resources, pools: list[np.ndarray]
-) -> list[int]:
-    """Return how many of its samples each client uses in an epoch, [n]."""
-    size = resources.training.batch_size * task.batches
-    fewest = task.batches * fewest_samples(
-        resources.training, resources.buffers.width > 0
-    )
-    return [epoch_length(len(pool), size, fewest, task.steps) for pool in pools]
+    def store(self, chunk: "Chunk", lanes: Tensor) -> None:
+        """Store the results of a chunk whose clients have the positions ``lanes``."""
+        trained, models = self.trained, chunk.models
+        mixing.index_copy(trained.losses, lanes, chunk.finish())
+        self.resources.setup.layout.write(models.tensors, trained.rows, lanes)
+        self.resources.buffers.write(models.tensors, trained.buffers, lanes)
+        for name in chunk.assigned:
+            before = self.start.variables[name]
+            changed = trained.changed.setdefault(name, before.clone())
+            mixing.index_copy(changed, lanes, models.variables[name])
 
 
 def _can_compute_features_once(
@@ -271,12 +306,28 @@ class Lane(NamedTuple):
         round: which keys its draws.
         pool: the positions of its samples.
         length: how many of them an epoch uses.
+        epochs: how many epochs it does at most.
     """
 
     client: int
     round: int
     pool: np.ndarray
     length: int
+    epochs: int
+
+
+@dataclass(frozen=True)
+class LaneModels:
+    """The models of a chunk's lanes; steps change the tensors in place.
+
+    Attributes:
+        tensors, variables: of the lanes, ``[L, …]`` by name.
+        anchors: rows of the proximal term, [L, P]; None without one.
+    """
+
+    tensors: Tensors
+    variables: Tensors
+    anchors: Tensor | None
 
 
 class Chunk:
@@ -284,10 +335,9 @@ class Chunk:
     mini-batch to their last.
 
     Attributes:
-        clients: of each lane.
-        epochs: how many epochs each lane does at most, int64 [L].
+        lanes: the clients.
+        models: of the lanes.
         size: samples of a full step of one lane.
-        tensors, variables: of the lanes, ``[L, …]`` by name; steps change them in place.
         assigned: the names of the variables that steps have changed.
         sample_gradients: how many gradients of samples each lane computed, int64 [L].
     """
@@ -296,65 +346,64 @@ class Chunk:
         self,
         task: Task,
         resources: Resources,
-        clients: list[Lane],
-        epochs: Tensor,
-        size: int,
-        tensors: Tensors,
-        variables: Tensors,
-        proximal: tuple[float, Tensor] | None,
-    ):
-        """``proximal`` is the strength, and the lanes' anchors [L, P]."""
-        self.task, self.resources, self.clients = task, resources, clients
-        self.epochs, self.size = epochs, size
-        self.tensors, self.variables = tensors, variables
+        lanes: list[Lane],
+        models: LaneModels,
+    ) -> None:
+        self.task, self.resources = task, resources
+        self.lanes, self.models = lanes, models
+        self.size = task.step_size(resources)
         self.assigned: set[str] = set()
-        self.sample_gradients = np.zeros(len(clients), np.int64)
-        kernel, setup = resources.kernel, resources.setup
-        anchor = None
-        if proximal is not None:
-            strength, rows = proximal
-            anchor = Proximal(strength, kernel.lay_out(setup.layout.stack(rows)))
-        # all clients of a fleet have one learning rate
-        (rate,) = {setup.learning_rate(lane.round) for lane in clients}
-        self._optimizer = Optimizer(
-            resources.training,
-            rate,
-            {name: tensors[name] for name in task.names},
-            anchor,
-        )
-        layers = len(kernel.random_layers)
-        self._random = StepRandom(
-            seed=resources.seed,
-            rounds=[lane.round for lane in clients],
-            clients=[lane.client for lane in clients],
-            steps=[-(-lane.length // size) for lane in clients],
-            device=resources.device,
-            phase=task.phase,
-            layers=layers,
-        )
-        self._session = kernel.begin(
+        self.sample_gradients = np.zeros(len(lanes), np.int64)
+        self._optimizer = self._make_optimizer()
+        layers = len(resources.kernel.random_layers)
+        self._random = self._make_random(layers)
+        self._session = resources.kernel.begin(
             Work(
-                tensors=tensors,
+                tensors=models.tensors,
                 trained=task.names,
                 loss=task.loss,
-                variables=variables,
+                variables=models.variables,
                 frozen=task.frozen,
                 keys=self._random.keys if layers else None,
             )
         )
         self._counts_steps = bool(layers) or task.step is not None
         self._epoch = -1
-        self._running = torch.ones(len(clients), dtype=torch.bool)
+        self._epochs = torch.tensor([lane.epochs for lane in lanes])
+        self._running = torch.ones(len(lanes), dtype=torch.bool)
         self._losses = torch.zeros(
-            len(clients), 2, dtype=torch.float64, device=resources.device
+            len(lanes), 2, dtype=torch.float64, device=resources.device
         )
         # each lane's objective in the last mini-batch, by epoch
         self._last_objectives: list[Tensor] = []
 
+    def _make_optimizer(self) -> Optimizer:
+        resources, setup = self.resources, self.resources.setup
+        anchor = None
+        if self.task.proximal is not None and self.models.anchors is not None:
+            strength, _ = self.task.proximal
+            rows = setup.layout.stack(self.models.anchors)
+            anchor = Proximal(strength, resources.kernel.lay_out(rows))
+        # all clients of a fleet have one learning rate
+        (rate,) = {setup.learning_rate(lane.round) for lane in self.lanes}
+        moving = {name: self.models.tensors[name] for name in self.task.names}
+        return Optimizer(resources.training, rate, moving, anchor)
+
+    def _make_random(self, layers: int) -> StepRandom:
+        return StepRandom(
+            seed=self.resources.seed,
+            rounds=[lane.round for lane in self.lanes],
+            clients=[lane.client for lane in self.lanes],
+            steps=[-(-lane.length // self.size) for lane in self.lanes],
+            device=self.resources.device,
+            phase=self.task.phase,
+            layers=layers,
+        )
+
     def begin_epoch(self) -> bool:
         """Begin the next epoch; return False where no lane does one more."""
         self._epoch += 1
-        self._running &= self.epochs > self._epoch
+        self._running &= self._epochs > self._epoch
         return self._epoch < self.task.epochs and bool(self._running.any())
 
     def train_epoch(self) -> Tensor:
@@ -384,7 +433,9 @@ class Chunk:
             counted_before = self._session.samples
             for batch in batches:
                 if self.task.step is None:
-                    variables = {key: of[lanes] for key, of in self.variables.items()}
+                    variables = {
+                        key: of[lanes] for key, of in self.models.variables.items()
+                    }
                     gradients, loss = self._session.gradients(lanes, batch, variables)
                     self._optimizer.step(lanes, gradients)
                 else:
@@ -412,7 +463,7 @@ class Chunk:
         self._last_objectives.append(record[:, 2])
         if self.task.until is not None:
             history = torch.stack(self._last_objectives, dim=1)
-            self._running &= ~self.task.until(history, self.variables).cpu()
+            self._running &= ~self.task.until(history, self.models.variables).cpu()
 
     def finish(self) -> Tensor:
         """Return each lane's mean objective and data term in its last epoch, float64
@@ -431,7 +482,7 @@ class Chunk:
         assert self.task.step is not None
         x_parts = batch.x.tensor_split(self.task.batches, dim=1)
         y_parts = batch.y.tensor_split(self.task.batches, dim=1)
-        given = {name: value[lanes] for name, value in self.variables.items()}
+        given = {name: value[lanes] for name, value in self.models.variables.items()}
         context = StepContext(
             variables=DeclaredTensors(given, "context.variables", "fleet.train_by"),
             index=self._random.taken[
@@ -447,7 +498,7 @@ class Chunk:
         context._restore_models()
         for name, value in context.variables.items():
             if value is not given[name]:
-                mixing.index_copy(self.variables[name], lanes, value)
+                mixing.index_copy(self.models.variables[name], lanes, value)
                 self.assigned.add(name)
         return context.losses.expand(len(batch.y), 2)
 
@@ -492,15 +543,15 @@ class Chunk:
         """
         seed, samples = self.resources.seed, self.resources.samples
         keys = [
-            (self.task.phase, lane.round, lane.client, epoch) for lane in self.clients
+            (self.task.phase, lane.round, lane.client, epoch) for lane in self.lanes
         ]
-        sizes = [len(lane.pool) for lane in self.clients]
+        sizes = [len(lane.pool) for lane in self.lanes]
         shuffled = randomness.permutations(
             sizes, seed, [("shuffle", *key) for key in keys]
         )
         return [
             samples.vary(lane.pool[order[: lane.length]], seed, *key)
-            for lane, order, key in zip(self.clients, shuffled, keys, strict=True)
+            for lane, order, key in zip(self.lanes, shuffled, keys, strict=True)
         ]
 
     def _sum_losses(self, results: list[tuple[BatchRun, Tensor]]) -> Tensor:
@@ -515,7 +566,7 @@ class Chunk:
                 [batches, a, 2].
         """
         device = self.resources.device
-        record = torch.zeros(len(self.clients), 3, dtype=torch.float64, device=device)
+        record = torch.zeros(len(self.lanes), 3, dtype=torch.float64, device=device)
         groups = [[result] for result in results if result[0].size == self.size]
         last_batches = results[len(groups) :]
         if last_batches:
@@ -544,7 +595,7 @@ class Chunk:
         """
         if self.resources.kernel.widest > 1:
             return nullcontext()
-        (lane,) = self.clients
+        (lane,) = self.lanes
         key = self.task.phase, lane.round, lane.client, self._epoch
         return randomness.seeded(self.resources.seed, "model", *key)
 

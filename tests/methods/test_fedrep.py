@@ -30,10 +30,9 @@ def phases(federate, monkeypatch, **sections):
     """
     calls, original = [], training.train
 
-    def train(*given, **named):
-        rows = named["rows"] if "rows" in named else given[3]
-        ended = original(*given, **named)
-        calls.append((rows.clone(), ended.rows.clone()))
+    def train(task, resources, start):
+        ended = original(task, resources, start)
+        calls.append((start.rows.clone(), ended.rows.clone()))
         return ended
 
     monkeypatch.setattr(training, "train", train)
