@@ -6,7 +6,8 @@ Augmentation is a random crop and flip of an image. How an image is changed is i
 """
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -27,6 +28,39 @@ _OFFSETS = 2 * PADDING + 1
 VARIANTS = _OFFSETS**2 * 2
 
 
+# by the first of the rounds in which they hold, by part and by client
+Pools = dict[int, dict[str, dict[int, np.ndarray]]]
+
+
+@dataclass(frozen=True)
+class Assigned:
+    """Numbers [n] in the data set of the samples of each client of an experiment, by id.
+
+    Attributes:
+        train, test: for training and tests.
+        validation: held out for the method; None where nothing is.
+        selection: held out to choose best rounds on; None where nothing is.
+        global_test: whether all clients are tested on the same samples.
+    """
+
+    train: Sequence[np.ndarray]
+    test: Sequence[np.ndarray]
+    validation: Sequence[np.ndarray] | None = None
+    selection: Sequence[np.ndarray] | None = None
+    global_test: bool = False
+
+    @property
+    def parts(self) -> dict[str, Sequence[np.ndarray]]:
+        """The samples by the name of their part."""
+        nothing = [part[:0] for part in self.train]
+        return {
+            "train": self.train,
+            "test": self.test,
+            "validation": nothing if self.validation is None else self.validation,
+            "selection": nothing if self.selection is None else self.selection,
+        }
+
+
 class Samples:
     """The training, test and validation samples of a rank's clients.
 
@@ -34,14 +68,10 @@ class Samples:
     client's *pools*: NumPy positions [n] among the samples of this rank.
 
     clients: the ids of the rank's clients.
-    train, test, validation, selection: positions [n] in the data set for each client of
-        the experiment, by id. ``validation`` is for the method, on ``selection`` best
-        rounds are chosen; without them nothing is held out.
     channels_last: whether batches of images are laid out channels-last, as convolutions
         on a CPU run faster.
     augment: whether ``vary`` makes training images differ.
     normalise: what makes of the data set's samples [n, *shape] what a model takes.
-    global_test: whether all clients are tested on the same samples.
     shifts: what clients see instead of the samples of the data set, if anything; pools
         are those of one round then, at first of round 1 (see ``select_round``).
     """
@@ -50,45 +80,18 @@ class Samples:
         self,
         dataset: Dataset,
         clients: Sequence[int],
-        train: Sequence[np.ndarray],
-        test: Sequence[np.ndarray],
+        assigned: Assigned,
         device: torch.device,
-        channels_last: bool,
-        validation: Sequence[np.ndarray] | None = None,
+        *,
+        channels_last: bool = False,
         augment: bool = False,
-        global_test: bool = False,
-        selection: Sequence[np.ndarray] | None = None,
         shifts: "Shifts | None" = None,
     ):
-        nothing = [part[:0] for part in train]
-        parts = {
-            "train": train,
-            "test": test,
-            "validation": nothing if validation is None else validation,
-            "selection": nothing if selection is None else selection,
-        }
-        self.selects = selection is not None
-        changes = shifts.changes if shifts else [1]
-        wanted = []
-        for round in changes:
-            for name, part in parts.items():
-                for client in clients:
-                    held = np.asarray(part[client])
-                    if shifts:
-                        held = shifts.versions(name, client, held, round)
-                    wanted.append(held)
-        chosen, position = np.unique(
-            np.concatenate([*wanted, np.zeros(0, np.int64)]), return_inverse=True
-        )
-        pools = iter(np.split(position, np.cumsum([len(part) for part in wanted])))
-        # by the first of the rounds in which they hold
-        self._parts = {
-            round: {name: {client: next(pools) for client in clients} for name in parts}
-            for round in changes
-        }
-        self.parts = self._parts[1]
+        self.selects = assigned.selection is not None
+        self.global_test = assigned.global_test
+        versions, self._pools = _number_pools(clients, assigned.parts, shifts)
+        self.parts = self._pools[1]
         self._shifts = shifts
-        versions = chosen.astype(np.int64)
         # which image a version has, where some share one
         self._image: Tensor | None = None
         if shifts:
@@ -101,7 +104,7 @@ class Samples:
             self.x, self.y = dataset.x[index].to(device), dataset.y[index].to(device)
         self.device = device
         self.classes = dataset.classes
-        self.augment, self.global_test = augment, global_test
+        self.augment = augment
         self.normalise: Callable[[Tensor], Tensor] = dataset.normalise
         self._channels_last = channels_last and self.x.dim() == 4
 
@@ -120,10 +123,10 @@ class Samples:
 
     def select_round(self, round: int) -> "Samples":
         """Return the same samples with the pools of a round."""
-        if self._shifts is None or len(self._parts) == 1:
+        if self._shifts is None or len(self._pools) == 1:
             return self
         other = copy.copy(self)
-        other.parts = self._parts[self._shifts.latest(round)]
+        other.parts = self._pools[self._shifts.latest(round)]
         return other
 
     def tested_alike(self, clients: Sequence[int]) -> np.ndarray:
@@ -195,6 +198,34 @@ class Samples:
             .double()
             .cpu()
         )
+
+
+def _number_pools(
+    clients: Sequence[int],
+    parts: Mapping[str, Sequence[np.ndarray]],
+    shifts: "Shifts | None",
+) -> tuple[np.ndarray, Pools]:
+    """Return the samples that some clients use in any round, int64 [count], and each
+    client's pools, which are positions among them.
+    """
+    rounds = shifts.changes if shifts else [1]
+    wanted = []
+    for round in rounds:
+        for name, part in parts.items():
+            for client in clients:
+                held = np.asarray(part[client])
+                if shifts:
+                    held = shifts.versions(name, client, held, round)
+                wanted.append(held)
+    chosen, position = np.unique(
+        np.concatenate([*wanted, np.zeros(0, np.int64)]), return_inverse=True
+    )
+    numbered = iter(np.split(position, np.cumsum([len(part) for part in wanted])))
+    pools = {
+        round: {name: {client: next(numbered) for client in clients} for name in parts}
+        for round in rounds
+    }
+    return chosen.astype(np.int64), pools
 
 
 def draw_variants(count: int, generator: np.random.Generator) -> np.ndarray:

@@ -11,7 +11,7 @@ from hpcfl.clients.execution import choose
 from hpcfl.clients.fleet import Fleet
 from hpcfl.clients.losses import Batch, Tensors
 from hpcfl.clients.resources import Resources, Stopwatch
-from hpcfl.clients.samples import Samples
+from hpcfl.clients.samples import Assigned, Samples
 from hpcfl.clients.setup import Setup
 from hpcfl.data.datasets import Dataset
 from hpcfl.experiment.sections import Training
@@ -42,14 +42,9 @@ def fit(
     with randomness.seeded(seed, "synthetic", round):
         module = build()
     device = x.device
-    samples = Samples(
-        dataset=Dataset("synthetic", x, y, classes, scale=1.0, mean=(0.0,), std=(1.0,)),
-        clients=[0],
-        train=[np.arange(len(y))],
-        test=[np.zeros(0, np.int64)],
-        device=device,
-        channels_last=False,
-    )
+    dataset = Dataset("synthetic", x, y, classes, scale=1.0, mean=(0.0,), std=(1.0,))
+    assigned = Assigned(train=[np.arange(len(y))], test=[np.zeros(0, np.int64)])
+    samples = Samples(dataset, [0], assigned, device)
     setup = Setup(
         layout=of_parameters(module),
         counts=samples.counts(0)[None],

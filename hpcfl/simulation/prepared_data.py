@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hpcfl.clients.samples import Samples
+from hpcfl.clients.samples import Assigned, Samples
 from hpcfl.data import datasets, partition
 from hpcfl.data.datasets import Dataset
 from hpcfl.data.partition import Split
@@ -70,17 +70,20 @@ class ClientData:
         """Return the samples of some clients on a device, images with channels last if
         asked for.
         """
-        return Samples(
-            dataset=self.dataset,
-            clients=clients,
+        assigned = Assigned(
             train=self.train,
             test=self.split.test,
-            device=device,
-            channels_last=channels_last,
             validation=self.validation,
-            augment=config.data.augment,
-            global_test=self.split.global_test,
             selection=self.selection,
+            global_test=self.split.global_test,
+        )
+        return Samples(
+            self.dataset,
+            clients,
+            assigned,
+            device,
+            channels_last=channels_last,
+            augment=config.data.augment,
             shifts=self.shifts,
         )
 

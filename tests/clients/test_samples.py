@@ -2,7 +2,13 @@ import numpy as np
 import pytest
 import torch
 
-from hpcfl.clients.samples import VARIANTS, Samples, crop_and_flip, draw_variants
+from hpcfl.clients.samples import (
+    VARIANTS,
+    Assigned,
+    Samples,
+    crop_and_flip,
+    draw_variants,
+)
 from hpcfl.data.datasets import Dataset
 
 IMAGES = torch.arange(1, 1 + 3 * 2 * 5 * 6, dtype=torch.uint8).view(3, 2, 5, 6)
@@ -61,15 +67,9 @@ def samples():
         generator=torch.Generator().manual_seed(0),
     )
     data = Dataset("images", x, torch.arange(20) % 2, 2)
-    return lambda augment: Samples(
-        dataset=data,
-        clients=[0],
-        train=[np.arange(16)],
-        test=[np.arange(16, 20)],
-        device=torch.device("cpu"),
-        channels_last=False,
-        augment=augment,
-    )
+    assigned = Assigned(train=[np.arange(16)], test=[np.arange(16, 20)])
+    device = torch.device("cpu")
+    return lambda augment: Samples(data, [0], assigned, device, augment=augment)
 
 
 def test_training_images_vary_with_the_key_and_labels_stay(samples):
