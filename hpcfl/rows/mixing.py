@@ -33,7 +33,8 @@ GPU_BLOCK_FLOATS = 1 << 25  # 256 MB, which keep a GPU busy
 # digits if computed from products
 CLOSE = 0.01
 HELD = 1 << 27  # the most bytes of results that wait for the caller
-# Settings of the thread that plays a run.
+# Settings of the thread that plays a run. Products are computed at many places, which
+# would all have to hand them on.
 _place = ContextVar("place", default=(torch.device("cpu"), 1, Scratch()))
 
 
@@ -130,7 +131,9 @@ def index_copy(whole: Tensor, index: slice | Tensor, rows: Tensor) -> None:
     """Set ``whole[index] = rows`` in place, along the first dimension.
 
     With equal indices a GPU would keep a random one of the rows. torch's deterministic
-    kernels sort the indices first and need about thirty launches instead of one.
+    kernels sort the indices first and need about thirty launches instead of one. The
+    indices here are distinct, so both kernels give the same bits. torch offers the
+    choice between them as a setting of the process alone, which is put back at once.
 
     index: a slice, or distinct indices [k].
     """

@@ -38,6 +38,7 @@ BACKENDS = {
 }
 ERRORS = {"divide": "warn", "over": "warn", "under": "ignore", "invalid": "warn"}
 
+# Settings of torch belong to the process, so its threads must take turns.
 _thread = threading.RLock()
 
 

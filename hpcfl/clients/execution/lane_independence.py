@@ -14,6 +14,10 @@ losses and predictions alike. A trial with some numbers could succeed by chance,
 the second formula applies only for some sizes.
 ``tests/clients/execution/test_lane_independence.py`` compares bits for every operator
 here and for all layers of torch.
+
+``OperatorObserver`` imports a private module of torch, which has no public way to see the
+operators of a backward pass with their arguments: ``TorchFunctionMode`` sees the calls
+of Python alone, and the profiler records no arguments.
 """
 
 from collections.abc import Callable, Iterator
