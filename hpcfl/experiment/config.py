@@ -20,7 +20,6 @@ from hpcfl.experiment import (
     experiment_file,
     measures,
     plugins,
-    pretrained,
     user_code,
     wrong_values,
 )
@@ -265,6 +264,18 @@ def parse(table: dict[str, Any], source: str = "configuration") -> Config:
     return config
 
 
+def _complete_from_folder(table: dict[str, Any]) -> dict[str, Any]:
+    """Return the nested table with the keys that a pretrained folder determines.
+
+    Raises UserError for keys that contradict the folder.
+    """
+    if "adapter" not in table:
+        return table
+    from hpcfl.experiment import pretrained  # most experiments have no adapter
+
+    return pretrained.complete(table)
+
+
 def checked(table: dict[str, Any]) -> tuple[Config | None, list[str]]:
     """Return the configuration of a nested table, or None and a line for each mistake.
 
@@ -289,7 +300,7 @@ def checked(table: dict[str, Any]) -> tuple[Config | None, list[str]]:
     if completed is None:
         completed = {key: value for key, value in table.items() if key != "protocol"}
     # keys that contradict a pretrained folder would be wrong in other lines, too
-    found = tried(partial(pretrained.complete, completed))
+    found = tried(partial(_complete_from_folder, completed))
     if found is None:
         return None, mistakes
     table = found
