@@ -5,7 +5,7 @@ and mistakes.
 import torch
 
 from hpcfl.scores.base import Score
-from hpcfl.scores.macro_f1 import MacroF1
+from hpcfl.scores.built_in import MacroF1
 
 
 class Surprise(Score):

@@ -33,8 +33,8 @@ from hpcfl.experiment.plugins import nearest
 from hpcfl.rows import randomness
 from hpcfl.rows.declared import DeclaredTensors, NamedTensors
 from hpcfl.rows.layout import Group, Layout
-from hpcfl.scores import loss as cross_entropy
 from hpcfl.scores.base import Score
+from hpcfl.scores.built_in import Loss as CrossEntropy
 from hpcfl.scores.metric_names import held_out
 
 BUFFERS = "buffers."
@@ -339,7 +339,7 @@ class Fleet:
         nothing was picked. The loss of a client without samples is 0.
         """
         if isinstance(models, Tensor):
-            scores = {"loss": cross_entropy.plugin()}
+            scores = {"loss": CrossEntropy()}
             total, samples = self._sums(
                 on=on,
                 rows=models,

@@ -8,10 +8,8 @@ import torch
 from counted import LABELS, PREDICTED, block_of
 
 from hpcfl.experiment import measures
-from hpcfl.scores.accuracy import Accuracy
 from hpcfl.scores.base import summarize
-from hpcfl.scores.loss import Loss
-from hpcfl.scores.macro_f1 import MacroF1
+from hpcfl.scores.built_in import Accuracy, Loss, MacroF1
 
 NAN = math.nan
 

@@ -8,7 +8,7 @@ import torch
 from hpcfl.communication.communicator import OneProcess
 from hpcfl.errors import UserError
 from hpcfl.experiment import config
-from hpcfl.scores.pm_l import PML
+from hpcfl.scores.built_in import PML
 from hpcfl.simulation.federation import Federation
 from hpcfl.simulation.prepare import prepare
 from hpcfl.simulation.round_schedule import make_untimed

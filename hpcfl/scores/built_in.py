@@ -1,0 +1,251 @@
+"""The built-in scores, by the names in ``families.toml``."""
+
+from abc import abstractmethod
+from collections.abc import Mapping
+
+import torch
+import torch.nn.functional as functional
+from torch import Tensor
+
+from hpcfl.scores.base import KINDS, Block, Numbers, Ratio, Score, histogram
+
+TOP = 5
+CONFIDENCE_BINS = 15
+LARGEST = 16  # log-odds
+STEPS = 64  # for each of them
+ODDS_BINS = 2 * LARGEST * STEPS
+
+
+class Accuracy(Ratio):
+    """Accuracy: the share of a client's test samples that are predicted correctly
+    (protocols.md E2).
+
+    The run records ``correct`` and ``total`` for each client. For the round it records
+    ``COLUMN/weighted``, Σ correct / Σ total over clients. ``COLUMN/mean``,
+    ``COLUMN/std`` and ``COLUMN/worst_tenth`` are recorded without the score's name.
+    """
+
+    part = "correct"
+    summaries = ("weighted", *KINDS)
+
+    def sums(self, block: Block) -> Tensor:
+        return torch.stack([block.right.double().sum(dim=1), block.samples], dim=1)
+
+    def summary(self, name: str, numbers: Mapping[str, Numbers]) -> dict[str, float]:
+        correct, total = numbers["correct"], numbers["total"]
+        scored = total > 0  # False for NaN
+        weighted = (
+            float(correct[scored].sum() / total[scored].sum())
+            if scored.any()
+            else float("nan")
+        )
+        return {"weighted": weighted, **super().summary(name, numbers)}
+
+    def recorded_as(self, name: str, kind: str) -> str:
+        return kind
+
+
+class BalancedAccuracy(Score):
+    """Balanced accuracy: the mean recall over the classes that a client has among its test
+    samples.
+
+    The score is ``1/|C| · Σ_{c ∈ C} correct_c / tested_c``, with C the classes with
+    test samples. See Brodersen et al., "The balanced accuracy and its posterior
+    distribution", ICPR 2010, here for any number of classes. scikit-learn has it as
+    ``balanced_accuracy_score``.
+    """
+
+    def sums(self, block: Block) -> Tensor:
+        return torch.cat([block.right_by_class, block.tested_by_class], dim=1)
+
+    def number(self, sums: Tensor, trained: Tensor) -> Tensor:
+        correct, tested = sums.chunk(2, dim=1)
+        return (correct / tested).nanmean(dim=1)
+
+
+class MacroF1(Score):
+    """Macro F1: the mean F1 (of precision and recall) over the classes that a client has
+    in its test set.
+
+    The score is ``1/|C| · Σ_{c ∈ C} 2·correct_c / (predicted_c + tested_c)``, with C
+    the classes with test samples. It is the mean of the classes' F1, not the F1 of mean
+    precision and recall. Opitz & Burst, "Macro F1 and macro F1", arXiv 1911.03347,
+    compare both. A class of C that is never predicted counts with 0.
+
+    scikit-learn's ``f1_score(average="macro")`` is the same number with ``labels`` set
+    to C. Without ``labels``, its mean includes predicted classes without test samples
+    as 0, which counts such mistakes twice.
+    """
+
+    def sums(self, block: Block) -> Tensor:
+        return torch.cat(
+            [block.right_by_class, block.predicted_by_class, block.tested_by_class],
+            dim=1,
+        )
+
+    def number(self, sums: Tensor, trained: Tensor) -> Tensor:
+        correct, predicted, tested = sums.chunk(3, dim=1)
+        f1 = 2 * correct / (predicted + tested)
+        return torch.where(tested > 0, f1, torch.nan).nanmean(dim=1)
+
+
+class Top5(Ratio):
+    """Top-5 accuracy: the share of a client's test samples whose class is among the five
+    with the largest logits.
+
+    Classes with a logit equal to that of the sample's class do not count against it.
+    With five classes or fewer the score is 1.
+    """
+
+    part = "correct_top5"
+
+    def sums(self, block: Block) -> Tensor:
+        own = block.logits.gather(2, block.labels[:, :, None])
+        larger = (block.logits > own).sum(dim=2)
+        right = (larger < TOP) & block.mask
+        return torch.stack([right.double().sum(dim=1), block.samples], dim=1)
+
+
+class Loss(Ratio):
+    """Loss: the mean cross-entropy of a client's test samples, in nats.
+
+    ``clients/COLUMN/loss`` is the sum over a client's samples and
+    ``clients/COLUMN/total`` their number. ``COLUMN/loss`` is the mean over clients of
+    their mean losses.
+    """
+
+    unit = "nats"
+    better = "down"
+    part = "loss"
+
+    def sums(self, block: Block) -> Tensor:
+        logits, labels = block.logits.flatten(0, 1), block.labels.flatten()
+        losses = functional.cross_entropy(logits, labels, reduction="none")
+        summed = (
+            torch.where(block.mask, losses.view_as(block.mask), 0).double().sum(dim=1)
+        )
+        return torch.stack([summed, block.samples], dim=1)
+
+
+class CalibrationError(Score):
+    """Expected calibration error: the difference between a client's model's confidence and
+    its accuracy.
+
+    The score is ``Σ_b |right_b − confidence_b| / n`` over 15 bins of the largest
+    softmax probability, ``((b−1)/15, b/15]``. The sums run over the n test samples in
+    each bin (Guo et al., "On calibration of modern neural networks", ICML 2017, eq. 3).
+    """
+
+    better = "down"
+
+    def sums(self, block: Block) -> Tensor:
+        confidence = block.logits.double().softmax(dim=2).amax(dim=2)
+        bins = (confidence * CONFIDENCE_BINS).ceil().long().clamp(
+            1, CONFIDENCE_BINS
+        ) - 1
+        counted = block.mask.double()
+        right = histogram(bins, block.right.double(), CONFIDENCE_BINS)
+        confident = histogram(bins, confidence * counted, CONFIDENCE_BINS)
+        samples = histogram(bins, counted, CONFIDENCE_BINS)
+        return torch.cat([right, confident, samples], dim=1)
+
+    def number(self, sums: Tensor, trained: Tensor) -> Tensor:
+        right, confidence, counted = sums.chunk(3, dim=1)
+        return (right - confidence).abs().sum(dim=1) / counted.sum(dim=1)
+
+
+class AreaUnderCurve(Score):
+    """Area under the ROC curve of a client's model, micro-averaged one class against the
+    rest.
+
+    A pair consists of a probability for a sample's own class and one for a wrong class,
+    over all test samples of a client. The score is the share of pairs in which the
+    former is larger; equal ones count half.
+
+    It is scikit-learn's ``roc_auc_score(average="micro")`` of one-hot labels, as PFLlib
+    reports it, up to rounding. Sums over samples have no room for sorted probabilities.
+    So the log-odds are counted in steps of 1/64 between −16 and 16, and pairs within a
+    step count half.
+    """
+
+    def sums(self, block: Block) -> Tensor:
+        """Count the probabilities of right and of wrong classes in each step."""
+        log_p = block.logits.double().log_softmax(dim=2)
+        log_p = log_p[:, :, : block.classes]
+        log_odds = log_p - torch.log(-torch.expm1(log_p))
+        steps = (log_odds + LARGEST) * STEPS
+        steps = steps.nan_to_num(0).clamp(0, ODDS_BINS - 1)
+        bins = steps.long().flatten(1)
+        classes = torch.arange(block.classes, device=bins.device)
+        own_class = block.labels[:, :, None] == classes
+        counted = block.mask[:, :, None]
+        of_right = own_class & counted
+        of_wrong = ~own_class & counted
+        right = histogram(bins, of_right.double().flatten(1), ODDS_BINS)
+        wrong = histogram(bins, of_wrong.double().flatten(1), ODDS_BINS)
+        return torch.cat([right, wrong], dim=1)
+
+    def number(self, sums: Tensor, trained: Tensor) -> Tensor:
+        right, wrong = sums.chunk(2, dim=1)
+        below = wrong.cumsum(dim=1) - wrong
+        ordered = right * (below + wrong / 2)
+        pairs = right.sum(dim=1) * wrong.sum(dim=1)
+        return ordered.sum(dim=1) / pairs
+
+
+class Personalised(Score):
+    """Accuracy with the client's own class weights α: Σ_c α_c · correct_c / Σ_c α_c ·
+    tested_c.
+
+    The score is NaN if all weights are zero. Dai et al., "Tackling data heterogeneity
+    in federated learning with class prototypes", AAAI 2023.
+    """
+
+    shared_test = True
+
+    @abstractmethod
+    def weights(self, trained: Tensor) -> Tensor:
+        """Return α [n, classes] from the numbers of training samples ``trained`` [n,
+        classes].
+        """
+
+    def sums(self, block: Block) -> Tensor:
+        return torch.cat([block.right_by_class, block.tested_by_class], dim=1)
+
+    def number(self, sums: Tensor, trained: Tensor) -> Tensor:
+        correct, tested = sums.chunk(2, dim=1)
+        alpha = self.weights(trained)
+        return (alpha * correct).sum(dim=1) / (alpha * tested).sum(dim=1)
+
+
+class PML(Personalised):
+    """PM(L): accuracy on a shared test set, each class weighted by its share of the
+    client's training samples.
+
+    The score comes from FedNH; see protocols.md E2.
+    """
+
+    def weights(self, trained: Tensor) -> Tensor:
+        return trained / trained.sum(dim=1, keepdim=True)
+
+
+class PMV(Personalised):
+    """PM(V): accuracy on a shared test set, restricted to the classes that the client
+    trains on (FedNH; protocols.md E2).
+    """
+
+    def weights(self, trained: Tensor) -> Tensor:
+        return (trained > 0).double()
+
+
+plugins = {
+    "accuracy": Accuracy,
+    "auc": AreaUnderCurve,
+    "balanced_accuracy": BalancedAccuracy,
+    "ece": CalibrationError,
+    "loss": Loss,
+    "macro_f1": MacroF1,
+    "pm_l": PML,
+    "pm_v": PMV,
+    "top5": Top5,
+}

@@ -1,0 +1,123 @@
+"""Every built-in score on predictions that can be counted by hand, and against
+scikit-learn.
+"""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from counted import block_of, block_of_one, check, draw, number
+from sklearn import metrics
+
+from hpcfl.scores.built_in import PMV
+
+
+def test_four_of_six_are_right():
+    check("accuracy", 4 / 6)
+
+
+def test_outputs_that_are_no_class_are_wrong_and_belong_to_none():
+    block = block_of(([0, 1], [0, 5]), outputs=6)
+    assert number("accuracy", block) == number("macro_f1", block) == [0.5]
+    assert block.predicted_by_class.tolist() == [[1, 0, 0, 0]]
+
+
+def test_a_class_without_test_samples_does_not_count():
+    check("balanced_accuracy", (2 / 3 + 1 / 2 + 1 / 1) / 3)
+
+
+def test_the_balanced_accuracy_is_scikit_learns():
+    labels, predicted = draw(0)
+    block = block_of((labels.tolist(), predicted.tolist()), classes=5)
+    with pytest.warns(UserWarning, match="y_pred contains classes not in y_true"):
+        expected = metrics.balanced_accuracy_score(labels, predicted)
+    assert number("balanced_accuracy", block) == pytest.approx([expected])
+
+
+def test_f1_is_twice_the_correct_over_predicted_and_tested():
+    check("macro_f1", (4 / 5 + 2 / 4 + 2 / 2) / 3)
+
+
+def test_a_class_that_is_never_predicted_has_an_f1_of_zero():
+    """F1 of class 0 is 4 / (3 + 2)."""
+    block = block_of(([0, 0, 1], [0, 0, 0]))
+    assert number("macro_f1", block) == pytest.approx([(4 / 5 + 0) / 2])
+
+
+def test_macro_f1_is_scikit_learns_over_the_classes_that_are_there():
+    """Its default takes class 4 into the mean too, with 0."""
+    labels, predicted = draw(0)
+    block = block_of((labels.tolist(), predicted.tolist()), classes=5)
+    there = np.unique(labels)
+    of_there = metrics.f1_score(labels, predicted, average="macro", labels=there)
+    of_all = metrics.f1_score(labels, predicted, average="macro")
+    assert number("macro_f1", block) == pytest.approx([of_there])
+    assert of_there == pytest.approx(5 / 4 * of_all)
+
+
+def test_all_of_four_classes_are_among_five():
+    check("top5", 1)
+
+
+def test_five_classes_of_seven_are_enough():
+    """Logits 6 … 0 of classes 0 … 6: classes 0 to 4 are among the first five."""
+    logits = torch.arange(6, -1, -1.0).expand(7, 7)
+    block = block_of_one(logits, torch.arange(7))
+    assert number("top5", block) == pytest.approx([5 / 7])
+
+
+def test_cross_entropies_of_four_right_and_two_wrong():
+    whole = math.log(math.e + 3)  # of logits 1 for the prediction, else 0
+    check("loss", (4 * (whole - 1) + 2 * whole) / 6, where_all_is_right=whole - 1)
+
+
+def test_the_loss_is_scikit_learns():
+    random = np.random.default_rng(0)
+    labels = random.integers(0, 5, 40)
+    logits = torch.from_numpy(random.standard_normal((40, 5)))
+    expected = metrics.log_loss(labels, logits.softmax(dim=1), labels=range(5))
+    assert number("loss", block_of_one(logits, labels)) == pytest.approx([expected])
+
+
+def test_confidences_in_one_bin():
+    """Every largest probability is e/(e + 3) = 0.475."""
+    confidence = math.e / (math.e + 3)
+    check("ece", 4 / 6 - confidence, where_all_is_right=1 - confidence)
+
+
+def test_calibration_is_by_bins():
+    """Two classes, confidences 0.55 and 0.65 in two bins: right once of one, and once
+    of two: |1 − 0.55| and |1 − 1.3|, over three samples.
+    """
+    odds = [math.log(0.55 / 0.45), math.log(0.65 / 0.35), math.log(0.65 / 0.35)]
+    logits = torch.tensor([[odd, 0.0] for odd in odds], dtype=torch.float64)
+    block = block_of_one(logits, [0, 0, 1])
+    assert number("ece", block) == pytest.approx([(0.45 + 0.3) / 3])
+
+
+def test_pairs_in_order_and_equal_pairs():
+    """Of the 6 right classes 4 are large, of the 18 wrong ones 2: of the 108 pairs 4·16
+    are in order, 4·2 + 2·16 are equal.
+    """
+    check("auc", (64 + 40 / 2) / 108)
+
+
+def test_the_area_is_scikit_learns_but_for_its_steps():
+    generator = torch.Generator().manual_seed(0)
+    labels = torch.randint(3, (200,), generator=generator)
+    logits = torch.randn(200, 3, generator=generator, dtype=torch.float64)
+    logits += torch.nn.functional.one_hot(labels, 3)
+    expected = metrics.roc_auc_score(
+        np.eye(3)[labels], logits.softmax(dim=1), average="micro"
+    )
+    found = number("auc", block_of_one(logits, labels))
+    assert found == pytest.approx([expected], abs=1e-4)
+
+
+def test_e2_pm_v_is_the_mean_recall_of_the_classes_held():
+    """Of ten test samples of each class."""
+    correct = torch.tensor([[8.0, 5.0, 0.0], [2.0, 2.0, 10.0]])
+    sums = torch.cat([correct, torch.full((2, 3), 10.0)], dim=1).double()
+    trained = torch.tensor([[30.0, 10.0, 0.0], [0.0, 0.0, 7.0]]).double()
+    assert PMV().number(sums, trained).tolist() == pytest.approx([13 / 20, 1.0])
