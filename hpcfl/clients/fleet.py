@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hpcfl.clients import heads, scoring, training
+from hpcfl.clients import heads, training
 from hpcfl.clients.losses import (
     Frozen,
     Loss,
@@ -25,6 +25,8 @@ from hpcfl.clients.losses import (
     default_prediction,
 )
 from hpcfl.clients.resources import Resources
+from hpcfl.clients.scoring import Sums, class_sums, pad_positions
+from hpcfl.clients.scoring import score as sum_scores
 from hpcfl.clients.setup import Setup
 from hpcfl.clients.step_context import StepContext
 from hpcfl.communication.message import Pool
@@ -84,6 +86,45 @@ class TrainOptions(TypedDict, total=False):
 
 
 @dataclass
+class Scoring:
+    """The scoring of the models of a fleet.
+
+    Attributes:
+        is_due: whether models are scored in this round.
+        tune_epochs: for how many epochs the models that clients start from are trained
+            at scoring, to be scored after each of these (``Method.score``).
+        scores_starts: whether ``Method.score`` scores the models that clients start
+            from; False where that is done at another time than their training.
+    """
+
+    is_due: bool
+    tune_epochs: Sequence[int] = ()
+    scores_starts: bool = True
+
+
+@dataclass
+class Results:
+    """The results of the calls of a fleet.
+
+    Attributes:
+        sample_gradients: how many gradients of samples each client has computed, int64
+            [n] on the host: one for each sample of each mini-batch that a gradient was
+            taken of, whichever parameters it is by. Those of a ``trial`` count, too.
+        scores: the sums of ``score``, by column.
+        recorded: the numbers of ``record``, [n] by name.
+        losses, data_losses: each client's mean objective in the last epoch of the last
+            training, with the proximal term at its end, and the data term alone,
+            float64 [n]; None before any.
+    """
+
+    sample_gradients: np.ndarray
+    scores: dict[str, Sums] = field(default_factory=dict)
+    recorded: Tensors = field(default_factory=dict)
+    losses: Tensor | None = None
+    data_losses: Tensor | None = None
+
+
+@dataclass
 class Fleet:
     """n clients of one rank, for one call of a method's ``update``, ``observe`` or
     ``finish``.
@@ -100,24 +141,12 @@ class Fleet:
         rounds: the number of the round, from 1, that keys the draws of each client,
             int64 [n]. They differ between clients of an asynchronous server that
             started from different models.
-        scored: whether models are scored in this round.
+        scoring: whether and how models are scored.
         loss: the default objective of ``train``.
-        scores: what ``score`` added up, by column.
-        recorded: what ``record`` was given, [n] by name.
-        tune_epochs: for how many epochs the models that clients start from are trained
-            at scoring, to be scored after each of these (``Method.score``).
-        scores_starts: whether ``Method.score`` scores the models that clients start
-            from; False where that is done at another time than their training.
+        results: of the calls so far.
         pace: of each client the share that it does of the epochs of each training of
             the round, [n] in [0, 1], though at least one of them; None where all do
             all.
-        losses, data_losses: each client's mean objective in the last epoch of the last
-            training, with the proximal term at its end, and the data term alone,
-            float64 [n]; None before any.
-        sample_gradients: how many gradients of samples each client has computed, int64
-            [n] on the host: one for each sample of each mini-batch that a gradient was
-            taken of, whichever parameters it is by. What a ``trial`` computes counts,
-            too.
         adjust: changes each training before it begins, such as to fewer epochs; None
             for no change.
     """
@@ -126,24 +155,18 @@ class Fleet:
     state: MutableMapping[str, Tensor]
     counts: Tensor
     rounds: np.ndarray
-    scored: bool
+    scoring: Scoring
     loss: Loss
     resources: Resources
-    scores: dict[str, scoring.Sums] = field(default_factory=dict)
-    recorded: Tensors = field(default_factory=dict)
-    tune_epochs: Sequence[int] = ()
-    scores_starts: bool = True
+    results: Results = field(init=False)
     pace: np.ndarray | None = None
-    losses: Tensor | None = None
-    data_losses: Tensor | None = None
-    sample_gradients: np.ndarray = field(init=False)
     adjust: Callable[[training.Task], training.Task] | None = None
     _phases: set[str] = field(default_factory=set)
     _in_trial: bool = False
 
     def __post_init__(self) -> None:
         self.state = _declared(self.state)
-        self.sample_gradients = np.zeros(len(self.ids), np.int64)
+        self.results = Results(np.zeros(len(self.ids), np.int64))
 
     @property
     def setup(self) -> Setup:
@@ -278,14 +301,15 @@ class Fleet:
         records and counts made in it stay. Whatever else training leaves in a fleet has
         to be put back here, too.
         """
-        state, losses, pace = self.state, (self.losses, self.data_losses), self.pace
+        results, state, pace = self.results, self.state, self.pace
+        losses = results.losses, results.data_losses
         was_in_trial = self._in_trial
         self.state, self.pace, self._in_trial = _declared(state), None, True
         try:
             yield
         finally:
-            self.state, (self.losses, self.data_losses) = state, losses
-            self.pace, self._in_trial = pace, was_in_trial
+            results.losses, results.data_losses = losses
+            self.state, self.pace, self._in_trial = state, pace, was_in_trial
 
     def score(
         self,
@@ -308,7 +332,7 @@ class Fleet:
                 classes]; by default ``model(x)``.
             model, variables: as for ``train``.
         """
-        if not self.scored:
+        if not self.scoring.is_due:
             return
         columns = [column] if isinstance(column, str) else list(column)
         parts = {"test": columns}
@@ -324,7 +348,7 @@ class Fleet:
                     variables=self._variables(variables),
                     scores=self.resources.scores,
                 )
-                self.scores |= dict.fromkeys(names, sums)
+                self.results.scores |= dict.fromkeys(names, sums)
 
     def loss_of(
         self,
@@ -368,7 +392,7 @@ class Fleet:
         model: str,
         variables: Tensors,
         scores: Mapping[str, Score],
-    ) -> scoring.Sums:
+    ) -> Sums:
         """Return the sums of ``scores`` on each client's samples. ``on`` is one of
         ``Samples.parts``.
         """
@@ -387,10 +411,10 @@ class Fleet:
         _, firsts, place = np.unique(alike, return_index=True, return_inverse=True)
         given = self.rows(rows), self.buffers(model), pools, predict, variables
 
-        def score_chunk(positions: list[int]) -> scoring.Sums:
+        def score_chunk(positions: list[int]) -> Sums:
             blocks = resources.run_chunk(firsts[positions].tolist(), *given)
             classes = resources.samples.classes
-            return scoring.score(blocks, len(positions), classes, scores)
+            return sum_scores(blocks, len(positions), classes, scores)
 
         distinct = [pools[first] for first in firsts]
         chunks, order = resources.map_chunks(distinct, score_chunk)
@@ -403,7 +427,8 @@ class Fleet:
         """Record a number of each client, ``values`` [n], as ``recorded/NAME``, and its
         mean over clients.
         """
-        self.recorded[name] = self._of_each_client(f"the recorded '{name}'", values)
+        values = self._of_each_client(f"the recorded '{name}'", values)
+        self.results.recorded[name] = values
 
     def class_means(
         self,
@@ -442,7 +467,7 @@ class Fleet:
         def average_chunk(clients: list[int]) -> Tensor:
             blocks = resources.run_chunk(clients, *given)
             classes = resources.samples.classes
-            sums, counts = scoring.class_sums(blocks, len(clients), classes)
+            sums, counts = class_sums(blocks, len(clients), classes)
             return sums / counts.clamp(min=1)[..., None]
 
         means, order = resources.map_chunks(pools, average_chunk)
@@ -473,9 +498,7 @@ class Fleet:
         pools = [self._chosen(round, client, most) for round, client in self._keys]
         found = resources.outputs(self.rows(rows), self.buffers(model), pools, function)
         size = max(map(len, pools)) if most is None else most
-        positions = torch.from_numpy(scoring.pad_positions(pools, size)).to(
-            resources.device
-        )
+        positions = torch.from_numpy(pad_positions(pools, size)).to(resources.device)
         held = positions >= 0
         labels = resources.samples.y[positions.clamp(min=0)].where(held, 0)
         outputs = found[0].new_zeros(*held.shape, *found[0].shape[1:])
@@ -497,7 +520,7 @@ class Fleet:
         if draws is not None:
             times, size = draws
             taken = times * taken.clip(max=size)
-        self.sample_gradients += taken.sum(axis=1).astype(np.int64)
+        self.results.sample_gradients += taken.sum(axis=1).astype(np.int64)
         return heads.gradients_from_means(
             self.class_means(rows, heads.outer_products, model, draws),
             self.layout,
@@ -611,8 +634,9 @@ class Fleet:
     def _keep(self, trained: training.Trained, options: TrainOptions) -> None:
         """Keep the buffers, losses and counts of a training."""
         self.keep_buffers(options.get("model", "model"), trained.buffers)
-        self.losses, self.data_losses = trained.losses.unbind(dim=1)
-        self.sample_gradients += trained.sample_gradients
+        results = self.results
+        results.losses, results.data_losses = trained.losses.unbind(dim=1)
+        results.sample_gradients += trained.sample_gradients
 
     def _list_names(self, params: Sequence[Group]) -> list[str]:
         """Return the names of the parameters in groups. Raises UserError where all are

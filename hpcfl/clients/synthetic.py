@@ -8,7 +8,7 @@ import torch.nn.functional as functional
 from torch import Tensor, nn
 
 from hpcfl.clients.execution import choose
-from hpcfl.clients.fleet import Fleet
+from hpcfl.clients.fleet import Fleet, Scoring
 from hpcfl.clients.losses import Batch, Tensors
 from hpcfl.clients.resources import Resources, Stopwatch
 from hpcfl.clients.samples import Assigned, Samples
@@ -68,7 +68,7 @@ def fit(
         state={},
         counts=setup.counts,
         rounds=np.array([round]),
-        scored=False,
+        scoring=Scoring(is_due=False),
         loss=_cross_entropy,
         resources=resources,
     )

@@ -12,7 +12,7 @@ def score_models(fleet: Fleet, models: dict[str, ClientModel], trained: bool) ->
     Before training its fine-tuned forms are scored, too.
     """
     own = next(iter(models.values()))
-    if not trained and 0 in fleet.tune_epochs:
+    if not trained and 0 in fleet.scoring.tune_epochs:
         models = models | {metric_names.tuned(0): own}
     for columns, model in _group_columns(models):
         fleet.score(columns, model.rows, model.predict, model.model, model.variables)
@@ -29,7 +29,7 @@ def _score_tuned(fleet: Fleet, model: ClientModel) -> None:
     with the optimiser, rate and mini-batches of ``[training]``. Each number of epochs
     starts anew, in a phase of its own.
     """
-    for epochs in fleet.tune_epochs:
+    for epochs in fleet.scoring.tune_epochs:
         if not epochs:
             continue
         column = metric_names.tuned(epochs)

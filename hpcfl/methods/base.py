@@ -416,7 +416,7 @@ class Method(MethodSection, ABC):
         Nothing is done in a round that is not scored. Every method counts the same
         clients: in ``pre`` the whole audience, in ``post`` those that trained.
         """
-        if not fleet.scored or not (trained or fleet.scores_starts):
+        if not fleet.scoring.is_due or not (trained or fleet.scoring.scores_starts):
             return
         given = fleet, inbox, rows, trained
         with fleet.trial():

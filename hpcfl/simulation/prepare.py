@@ -16,7 +16,7 @@ from torch import Tensor
 
 from hpcfl.clients.batch_plan import AskedTraining
 from hpcfl.clients.execution import choose
-from hpcfl.clients.fleet import Fleet, buffer_name
+from hpcfl.clients.fleet import Fleet, Scoring, buffer_name
 from hpcfl.clients.heads import head_kernel
 from hpcfl.clients.losses import is_fast_channels_last
 from hpcfl.clients.resources import STATE_SHARE, Resources, Stopwatch, most_lanes
@@ -153,10 +153,9 @@ class Prepared:
             state=state,
             counts=self.data.counts_in(round)[local_ids],
             rounds=np.full(len(local_ids), round),
-            scored=scored,
+            scoring=Scoring(scored, self.config.evaluation.tune_epochs),
             loss=self.method.training_loss(),
             resources=self.resources_in(round),
-            tune_epochs=self.config.evaluation.tune_epochs,
         )
 
     @property
@@ -187,7 +186,7 @@ class Prepared:
             state=self.newcomers.get(ids.tolist(), resources.device),
             counts=self.data.counts_in(after)[ids],
             rounds=np.ones(len(ids), np.int64),
-            scored=True,
+            scoring=Scoring(is_due=True),
             loss=self.method.training_loss(),
             resources=resources,
         )

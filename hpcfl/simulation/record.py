@@ -61,8 +61,8 @@ def find_finite(fleet: Fleet, uplink: Message) -> Tensor:
     for entry in fields(uplink).values():
         if not entry.shared:
             tensors.append(entry.tensor)
-    if fleet.losses is not None:
-        tensors.append(fleet.losses[:, None])
+    if fleet.results.losses is not None:
+        tensors.append(fleet.results.losses[:, None])
     result = torch.ones(len(fleet.ids), dtype=torch.bool)
     for tensor in tensors:
         if not tensor.is_floating_point() or not tensor.numel():
@@ -83,14 +83,16 @@ def compute_numbers(
     uplink, finite: what participants send, and which of them did not diverge, bool [n];
         None for observers.
     """
-    result = Numbers(columns=list(fleet.scores), recorded=list(fleet.recorded))
-    result.values[SAMPLE_GRADIENTS] = fleet.sample_gradients.astype(np.float64)
-    for column, sums in fleet.scores.items():
+    result = Numbers(
+        columns=list(fleet.results.scores), recorded=list(fleet.results.recorded)
+    )
+    result.values[SAMPLE_GRADIENTS] = fleet.results.sample_gradients.astype(np.float64)
+    for column, sums in fleet.results.scores.items():
         for name, score in fleet.resources.scores.items():
             of_score = score.numbers(name, sums[name], fleet.counts)
             for number, values in of_score.items():
                 result.values[str(MetricName(number, column))] = values.numpy()
-    for name, values in fleet.recorded.items():
+    for name, values in fleet.results.recorded.items():
         on_host = values.detach().double().cpu()
         result.values[str(MetricName(name, RECORDED))] = on_host.numpy()
     if uplink is not None and finite is not None:
@@ -114,7 +116,10 @@ def _losses(fleet: Fleet) -> NumbersByName:
     samples.
     """
     empty = fleet.samples.cpu() == 0
-    losses = {"train_loss": fleet.losses, "data_loss": fleet.data_losses}
+    losses = {
+        "train_loss": fleet.results.losses,
+        "data_loss": fleet.results.data_losses,
+    }
     return {
         name: values.cpu().masked_fill(empty, torch.nan).numpy()
         for name, values in losses.items()

@@ -349,10 +349,10 @@ def score_newcomers(round: Round) -> None:
             train_newcomers(round, fleet, inbox)
     columns = {"pre": BEFORE, "post": AFTER}
     scores = {}
-    for name, sums in fleet.scores.items():
+    for name, sums in fleet.results.scores.items():
         if name in columns:
             scores[columns[name]] = sums
-    fleet.scores, fleet.recorded = scores, {}
+    fleet.results.scores, fleet.results.recorded = scores, {}
     numbers = fleet.ids, record.compute_numbers(fleet, None, None)
     round.numbers = [*round.numbers, numbers]
 

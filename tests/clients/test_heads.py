@@ -125,7 +125,7 @@ def test_the_head_trained_on_features_is_the_head_trained_on_samples(
         np.maximum(1, (how.get("share", 1) * once.samples.numpy()).astype(int))
     )
     torch.testing.assert_close(one, other, rtol=0, atol=1e-9)
-    torch.testing.assert_close(once.losses, each.losses)
+    torch.testing.assert_close(once.results.losses, each.results.losses)
     body = once.layout.columns("body")
     assert torch.equal(one[:, body], rows[:, body]) and not torch.equal(one, rows)
 

@@ -155,10 +155,10 @@ def outputs(fleet, rows):
     """What models give on the samples of their clients, one of which has none to train
     on.
     """
-    fleet.scored = True
+    fleet.scoring.is_due = True
     fleet.score("post", rows)
     return {
-        "loss": fleet.scores["post"]["loss"],
+        "loss": fleet.results.scores["post"]["loss"],
         "means": fleet.class_means(rows, features),
     }
 

@@ -16,25 +16,25 @@ def of_clients(played):
 def test_an_epoch_is_a_gradient_of_each_sample(make_fleet, rows_of, lanes):
     fleet = make_fleet(COUNTS, lanes=lanes)
     fleet.train(rows_of(fleet), epochs=2)
-    assert fleet.sample_gradients.tolist() == (2 * SAMPLES).tolist()
+    assert fleet.results.sample_gradients.tolist() == (2 * SAMPLES).tolist()
     fleet.train(
         rows_of(fleet), phase="once more", only=torch.tensor([True, False, True])
     )
-    assert fleet.sample_gradients.tolist() == [33, 8, 39]
+    assert fleet.results.sample_gradients.tolist() == [33, 8, 39]
 
 
 def test_a_share_of_the_samples_and_few_steps_are_fewer_gradients(make_fleet, rows_of):
     """Half of 11, 4 and 13 samples are 5, 2 and 6, of which one step takes at most 4."""
     fleet = make_fleet(COUNTS, batch_size=4)
     fleet.train(rows_of(fleet), share=0.5, steps=1)
-    assert fleet.sample_gradients.tolist() == [4, 2, 4]
+    assert fleet.results.sample_gradients.tolist() == [4, 2, 4]
 
 
 def test_what_a_trial_computes_counts(make_fleet, rows_of):
     fleet = make_fleet(COUNTS)
     with fleet.trial():
         fleet.train(rows_of(fleet))
-    assert fleet.sample_gradients.tolist() == SAMPLES.tolist()
+    assert fleet.results.sample_gradients.tolist() == SAMPLES.tolist()
 
 
 def test_class_gradients_of_the_head_count_each_sample_that_was_drawn(
@@ -43,10 +43,10 @@ def test_class_gradients_of_the_head_count_each_sample_that_was_drawn(
     """Three draws of at most five samples of each class: of 8 and 3 samples 5 and 3."""
     fleet = make_fleet(COUNTS)
     fleet.head_gradients(rows_of(fleet))
-    assert fleet.sample_gradients.tolist() == SAMPLES.tolist()
+    assert fleet.results.sample_gradients.tolist() == SAMPLES.tolist()
     fleet.head_gradients(rows_of(fleet), draws=(3, 5))
     of_draws = [3 * (5 + 3), 3 * 4, 3 * (1 + 5 + 5)]
-    assert fleet.sample_gradients.tolist() == (SAMPLES + of_draws).tolist()
+    assert fleet.results.sample_gradients.tolist() == (SAMPLES + of_draws).tolist()
 
 
 # by hand, for each sample of a client that trains for one epoch

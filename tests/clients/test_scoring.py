@@ -21,8 +21,8 @@ def test_score_against_a_loop(make_fleet, rows_of, lanes):
     fleet = make_fleet(lanes=lanes)
     rows = rows_of(fleet)
     fleet.score("pre", rows)
-    correct, total = fleet.scores["pre"]["accuracy"].T
-    loss, same = fleet.scores["pre"]["loss"].T
+    correct, total = fleet.results.scores["pre"]["accuracy"].T
+    loss, same = fleet.results.scores["pre"]["loss"].T
     assert torch.equal(total, same)
     samples = fleet.resources.samples
     for client in range(5):
@@ -42,7 +42,9 @@ def test_one_row_stands_for_all_clients(make_fleet, rows_of, lanes):
     row = rows_of(fleet)[0]
     fleet.score("one", row)
     fleet.score("all", row.repeat(5, 1))
-    assert torch.equal(fleet.scores["one"]["loss"], fleet.scores["all"]["loss"])
+    assert torch.equal(
+        fleet.results.scores["one"]["loss"], fleet.results.scores["all"]["loss"]
+    )
 
 
 @every_kernel
@@ -56,14 +58,16 @@ def test_a_prediction_of_ones_own_sees_the_lanes_variables(make_fleet, rows_of, 
         variables={"wanted": torch.nn.functional.one_hot(wanted, 4).float()},
     )
     held = fleet.counts[torch.arange(5), wanted] > 0
-    assert torch.equal(fleet.scores["constant"]["accuracy"][:, 0], 20.0 * held.double())
+    assert torch.equal(
+        fleet.results.scores["constant"]["accuracy"][:, 0], 20.0 * held.double()
+    )
 
 
 def test_rounds_that_are_not_scored_cost_nothing(make_fleet, rows_of):
     fleet = make_fleet()
-    fleet.scored = False
+    fleet.scoring.is_due = False
     fleet.score("pre", rows_of(fleet), lambda model, x, lane: pytest.fail("was scored"))
-    assert fleet.scores == {}
+    assert fleet.results.scores == {}
 
 
 def test_a_model_of_two_names_is_scored_once(make_fleet, rows_of, monkeypatch):
@@ -76,7 +80,7 @@ def test_a_model_of_two_names_is_scored_once(make_fleet, rows_of, monkeypatch):
     )
     fleet.score(("pre", "global"), rows_of(fleet))
     often = len(scored)
-    assert fleet.scores["global"] is fleet.scores["pre"] and often == 1
+    assert fleet.results.scores["global"] is fleet.results.scores["pre"] and often == 1
     fleet.score("post", rows_of(fleet))
     assert len(scored) == 2 * often
 
@@ -103,7 +107,7 @@ def test_clients_are_scored_in_lockstep_and_as_one_by_one(
         means = fleet.class_means(
             rows_of(fleet), lambda model, x, lane: model.features(x)
         )
-        found.append((fleet.scores["post"]["loss"], means, blocks))
+        found.append((fleet.results.scores["post"]["loss"], means, blocks))
     assert found[0][2] == [(5, 32), (2, 32), (4, 16), (1, 32), (4, 16)]
     for one, other in zip(found[0][:2], found[1][:2], strict=True):
         torch.testing.assert_close(one, other)
@@ -116,7 +120,7 @@ def test_rows_that_are_changed_in_place_are_scored_anew(make_fleet, rows_of):
     rows *= 2
     fleet.score("after", rows)
     assert not torch.equal(
-        fleet.scores["after"]["loss"], fleet.scores["before"]["loss"]
+        fleet.results.scores["after"]["loss"], fleet.results.scores["before"]["loss"]
     )
 
 

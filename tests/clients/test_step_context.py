@@ -131,7 +131,7 @@ def test_a_move_is_the_same_as_rows_and_gradient(make_fleet, rows_of, lanes):
                 fleet.train_by(
                     step, rows, batches=2, epochs=2, variables={"anchor": anchor}
                 )[0],
-                fleet.losses,
+                fleet.results.losses,
             )
         )
     assert all(torch.equal(one, two) for one, two in zip(*found, strict=True))
@@ -272,7 +272,7 @@ def test_another_model_inside_a_loss_has_its_own_batch_norm(make_fleet, rows_of,
         params=("head",),
         variables=variables,
     )
-    assert (fleet.losses == 0).all()
+    assert (fleet.results.losses == 0).all()
     fleet.train(
         rows,
         loss=loss,
@@ -292,7 +292,7 @@ def test_another_model_inside_a_loss_has_its_own_batch_norm(make_fleet, rows_of,
                 {name: tensor[0] for name, tensor in stacked.items()}
             )
             found.append(module.features(x).detach())
-        assert float(fleet.losses[client]) == pytest.approx(
+        assert float(fleet.results.losses[client]) == pytest.approx(
             float((found[0] - found[1]).abs().sum()), rel=1e-4
         )
     assert make_fleet().buffers().shape == (5, 0)

@@ -42,7 +42,7 @@ def test_every_batch_is_a_real_batch(make_fleet, rows_of, lanes, size):
     fleet.train(rows_of(fleet), loss=batch_size)
     for client, samples in enumerate(map(sum, COUNTS)):
         batches = [size] * (samples // size) + [samples % size] * (samples % size > 0)
-        assert fleet.losses[client] == pytest.approx(
+        assert fleet.results.losses[client] == pytest.approx(
             sum(b * b for b in batches) / samples
         )
 
@@ -58,7 +58,7 @@ def test_a_smaller_last_batch_can_be_dropped(make_fleet, rows_of, lanes):
     )
     fleet.train(rows_of(fleet), loss=batch_size)
     for client, samples in enumerate(map(sum, COUNTS)):
-        assert fleet.losses[client] == (4 if samples >= 4 else 0)
+        assert fleet.results.losses[client] == (4 if samples >= 4 else 0)
     fleet = make_fleet(
         COUNTS,
         lanes=lanes,
@@ -78,7 +78,7 @@ def test_an_epoch_sees_each_of_a_clients_own_samples_once(make_fleet, rows_of, l
     samples = fleet.resources.samples
     for client in range(5):
         x, _ = samples.take(samples.train[client])
-        assert fleet.losses[client] == pytest.approx(
+        assert fleet.results.losses[client] == pytest.approx(
             float(x.mean()), rel=1e-4, abs=1e-6
         )
 
@@ -93,7 +93,7 @@ def test_how_many_samples_are_gathered_at_once_does_not_matter(
     for samples in (batch_plan.BLOCK_SAMPLES, most):
         monkeypatch.setattr(batch_plan, "BLOCK_SAMPLES", samples)
         fleet = make_fleet(COUNTS, lanes=lanes, batch_size=4)
-        found.append((fleet.train(rows_of(fleet), epochs=2), fleet.losses))
+        found.append((fleet.train(rows_of(fleet), epochs=2), fleet.results.losses))
     assert all(map(torch.equal, *found))
 
 
@@ -109,7 +109,7 @@ def test_each_client_does_its_own_share_of_the_epochs(make_fleet, rows_of, lanes
         assert torch.equal(
             trained[client], alike.train(rows_of(alike), epochs=epochs)[client]
         )
-        assert fleet.losses[client] == alike.losses[client]
+        assert fleet.results.losses[client] == alike.results.losses[client]
 
 
 @every_kernel
@@ -196,7 +196,7 @@ def test_a_share_of_the_samples_is_fixed_for_the_phase(make_fleet, rows_of, lane
     fleet = make_fleet(COUNTS, lanes=lanes, batch_size=100)
     rows, seen = rows_of(fleet), []
     fleet.train(rows, loss=batch_size, share=0.5)
-    assert fleet.losses.tolist() == [5, 2, 6, 1, 14]  # ⌊half⌋, at least one
+    assert fleet.results.losses.tolist() == [5, 2, 6, 1, 14]  # ⌊half⌋, at least one
 
     def until(losses, lane):  # sees the mean input of every epoch
         seen.append(losses)
@@ -291,7 +291,7 @@ def test_a_loss_sees_the_lanes_variables(make_fleet, rows_of, lanes):
         ),
         variables={"mine": torch.arange(10.0).view(5, 2)},
     )
-    assert fleet.losses.tolist() == [1, 5, 9, 13, 17]
+    assert fleet.results.losses.tolist() == [1, 5, 9, 13, 17]
 
 
 @every_kernel
@@ -304,7 +304,7 @@ def test_variables_may_be_called_like_options(make_fleet, rows_of, lanes):
         ),
         variables={"steps": torch.arange(10.0).view(5, 2)},
     )
-    assert fleet.losses.tolist() == [1, 5, 9, 13, 17]
+    assert fleet.results.losses.tolist() == [1, 5, 9, 13, 17]
 
 
 @pytest.mark.parametrize(

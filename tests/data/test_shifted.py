@@ -134,10 +134,10 @@ def test_one_model_is_scored_once_for_each_group(monkeypatch):
     fleet = of.fleet(np.arange(6), 1, scored=True)
     row = of.setup.initial()
     fleet.score("pre", row)
-    at_once = fleet.scores["pre"]
+    at_once = fleet.results.scores["pre"]
     monkeypatch.setattr(of.resources.samples, "global_test", False)
     fleet.score("post", row)
-    for name, sums in fleet.scores["post"].items():
+    for name, sums in fleet.results.scores["post"].items():
         assert torch.equal(sums, at_once[name]) and len(sums) == 6
 
 
@@ -211,7 +211,7 @@ def test_where_one_model_fits_all_groups_a_method_gets_the_numbers_of_one(federa
             view[3:, sigma] = view[3:].clone()  # clients 3, 4, 5 are in group 1
     for fleet, start in zip(fleets, (rows, permuted), strict=True):
         fleet.score("post", fleet.train(start, epochs=3))
-    one, other = (fleet.scores["post"]["accuracy"] for fleet in fleets)
+    one, other = (fleet.results.scores["post"]["accuracy"] for fleet in fleets)
     assert counts[0].shape == counts[1].shape and torch.equal(one, other)
 
 

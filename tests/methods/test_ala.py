@@ -237,7 +237,10 @@ def test_batch_norm_takes_each_batchs_statistics_and_forgets_them(activated, lan
     torch.testing.assert_close(
         fleet.state["ala.weights"], torch.stack(learnt), rtol=1e-4, atol=1e-6
     )
-    assert torch.equal(fleet.state["buffers.model"], buffers) and fleet.losses is None
+    assert (
+        torch.equal(fleet.state["buffers.model"], buffers)
+        and fleet.results.losses is None
+    )
 
 
 @pytest.mark.parametrize(

@@ -126,4 +126,6 @@ def test_the_mix_is_scored(started):
     core = method().update(fleet, inbox_of(cores))["core"]
     itself = torch.eye(CLIENTS).bool()
     fleet.score("mixed", combined(fleet.state["relations"], itself, core, cores))
-    assert torch.equal(fleet.scores["mixed"]["loss"], fleet.scores["post"]["loss"])
+    assert torch.equal(
+        fleet.results.scores["mixed"]["loss"], fleet.results.scores["post"]["loss"]
+    )

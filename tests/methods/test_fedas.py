@@ -97,7 +97,7 @@ def test_traces_by_hand(make_fleet, rows_of, kind):
         torch.testing.assert_close(
             found[client], expected / (batches if kind == "mean" else 1)
         )
-    assert fleet.state == state and fleet.losses is None
+    assert fleet.state == state and fleet.results.losses is None
 
 
 def test_bodies_weigh_by_traces(make_fleet):

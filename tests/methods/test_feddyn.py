@@ -122,7 +122,7 @@ def test_a_clients_own_strength_falls_with_its_samples(make_fleet):
     fleet.state["dual"] = -torch.ones(2, len(model))
     fleet._phases.clear()
     method.local_train(fleet, model, {"model": model})
-    torch.testing.assert_close(fleet.losses - fleet.data_losses, term)
+    torch.testing.assert_close(fleet.results.losses - fleet.results.data_losses, term)
 
 
 def test_the_last_average_is_scored_beside_the_model(federate):

@@ -69,5 +69,7 @@ def test_the_recorded_data_loss_is_without_the_proximal_term(make_fleet, rows_of
         [objective(fleet, client, start[client], anchor, 0.0) for client in range(5)]
     )
     fleet, ended = trained(2)
-    torch.testing.assert_close(fleet.data_losses, expected)
-    torch.testing.assert_close(fleet.losses, expected + 1.5 * ended.square().sum(dim=1))
+    torch.testing.assert_close(fleet.results.data_losses, expected)
+    torch.testing.assert_close(
+        fleet.results.losses, expected + 1.5 * ended.square().sum(dim=1)
+    )

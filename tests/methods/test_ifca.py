@@ -101,7 +101,8 @@ def test_who_rests_is_scored_with_the_cluster_of_its_training_data_too(
     rests.score("expected", models[chosen[:, 0]])
     for fleet in (plays, rests):
         assert torch.equal(
-            fleet.scores["pre"]["loss"], rests.scores["expected"]["loss"]
+            fleet.results.scores["pre"]["loss"],
+            rests.results.scores["expected"]["loss"],
         )
 
 

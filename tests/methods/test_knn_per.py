@@ -28,9 +28,9 @@ def test_the_nearest_of_its_own_samples_is_itself(make_fleet, rows_of):
     samples.parts["test"] = samples.train
     own = method(share=1.0, neighbours=1)
     own.score(fleet, {"model": rows_of(fleet)[0]}, rows_of(fleet)[0])
-    right, count = fleet.scores["pre"]["accuracy"].T
+    right, count = fleet.results.scores["pre"]["accuracy"].T
     assert torch.equal(right, count) and torch.equal(count, fleet.samples)
-    right, count = fleet.scores["global"]["accuracy"].T
+    right, count = fleet.results.scores["global"]["accuracy"].T
     assert (right < count).any()
 
 
@@ -90,7 +90,10 @@ def test_the_mix_is_of_probabilities(make_fleet, rows_of):
         near = weights[y[nearest] == label].sum() / weights.sum()
         loss -= (0.25 * near + 0.75 * probabilities[label]).log()
     torch.testing.assert_close(
-        fleet.scores["mixed"]["loss"][client, 0].float(), loss, rtol=1e-4, atol=1e-4
+        fleet.results.scores["mixed"]["loss"][client, 0].float(),
+        loss,
+        rtol=1e-4,
+        atol=1e-4,
     )
 
 

@@ -27,7 +27,7 @@ def test_healthy_clients_have_finite_messages_state_and_losses(
     assert record.find_finite(fleet, uplink).all()
     uplink["model"][1, 2] = torch.nan
     fleet.state["private"][2, 0] = -torch.inf
-    fleet.losses = torch.tensor([0.0, 0, 0, torch.nan, 0])
+    fleet.results.losses = torch.tensor([0.0, 0, 0, torch.nan, 0])
     assert record.find_finite(fleet, uplink).tolist() == [
         True,
         False,
@@ -230,7 +230,7 @@ def test_what_a_methods_own_steps_add_is_in_the_training_loss(federate, method, 
 def test_a_client_without_samples_has_no_training_loss(make_fleet):
     fleet = make_fleet()
     fleet.counts[1] = 0
-    fleet.losses = fleet.data_losses = torch.zeros(5).double()
+    fleet.results.losses = fleet.results.data_losses = torch.zeros(5).double()
     numbers = record.compute_numbers(fleet, {}, torch.ones(5).bool()).values
     for name in ("train_loss", "data_loss"):
         assert np.isnan(numbers[name]).tolist() == [False, True, False, False, False]

@@ -214,7 +214,7 @@ class Arrivals:
         if (versions != first).any():
             started = versions.tolist()
             inbox = stack_inboxes([self.flights.inboxes[one] for one in started])
-        fleet.scores_starts = False
+        fleet.scoring.scores_starts = False
         fleet.pace = shares_of(jobs)
         with round.on_clients(fleet):
             inboxes = self.prepared.hooks.open(fleet, inbox)

@@ -160,14 +160,14 @@ def _made(
     ids = np.array(clients)
     fleet = small.fleet(ids, 1, True, brief_fleet)
     fleet.rounds = ids + 1
-    fleet.scores_starts = False
+    fleet.scoring.scores_starts = False
     inboxes = small.hooks.open(fleet, inbox)
     returned = small.method.update(fleet, inboxes.pop())
     uploads = fields(small.hooks.seal(fleet, inboxes, returned))
     made = {f"upload {name}": entry.tensor for name, entry in uploads.items()}
     made |= {f"private {name}": rows for name, rows in fleet.state.items()}
-    for column, sums in fleet.scores.items():
+    for column, sums in fleet.results.scores.items():
         made |= {f"{column} {name}": of_score for name, of_score in sums.items()}
-    if fleet.losses is not None:
-        made["losses"] = fleet.losses
+    if fleet.results.losses is not None:
+        made["losses"] = fleet.results.losses
     return made

@@ -86,7 +86,9 @@ def test_stacked_and_serial_agree(make_fleet, rows_of, keys, dtype, tolerance):
     )
     assert one.dtype == dtype
     assert ((one - many).norm(dim=1) / one.norm(dim=1)).max() < tolerance
-    torch.testing.assert_close(serial.losses, stacked.losses, rtol=1e-4, atol=1e-6)
+    torch.testing.assert_close(
+        serial.results.losses, stacked.results.losses, rtol=1e-4, atol=1e-6
+    )
 
 
 @every_optimizer
@@ -96,7 +98,7 @@ def test_lanes_beside_do_not_change_a_bit(make_fleet, rows_of, keys):
         fleet = make_fleet(COUNTS, lanes=lanes, **keys)
         results.append(fleet.train(rows_of(fleet), epochs=2))
         fleet.score("post", results[-1])
-        results.append(fleet.scores["post"]["loss"])
+        results.append(fleet.results.scores["post"]["loss"])
     assert all(torch.equal(rows, results[0]) for rows in results[2::2])
     assert all(torch.equal(losses, results[1]) for losses in results[3::2])
 
@@ -182,8 +184,8 @@ def test_buffers_of_batch_norm_stay_with_the_client_and_agree(
     for fleet in fleets:
         fleet.score("post", one)
     torch.testing.assert_close(
-        fleets[0].scores["post"]["loss"],
-        fleets[1].scores["post"]["loss"],
+        fleets[0].results.scores["post"]["loss"],
+        fleets[1].results.scores["post"]["loss"],
         rtol=1e-4,
         atol=1e-4,
     )

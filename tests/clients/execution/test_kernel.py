@@ -80,7 +80,11 @@ def train(
     trained = fleet.train(
         rows, epochs=2, proximal=None if proximal is None else (proximal, rows.flip(0))
     )
-    return trained, fleet.losses, fleet.state.get(buffer_name("model"), torch.zeros(0))
+    return (
+        trained,
+        fleet.results.losses,
+        fleet.state.get(buffer_name("model"), torch.zeros(0)),
+    )
 
 
 def worst(ours, theirs):
@@ -183,7 +187,7 @@ def test_scores_do_not_depend_on_lanes(make_fleet, rows_of, lanes):
     for width in (1, lanes):
         fleet = clients(make_fleet, width, torch.float64)
         fleet.score("post", rows_of(fleet))
-        found.append(fleet.scores["post"])
+        found.append(fleet.results.scores["post"])
     one, other = found
     assert torch.equal(one["accuracy"], other["accuracy"])
     assert torch.allclose(one["loss"], other["loss"], rtol=1e-9)

@@ -414,15 +414,15 @@ def test_clients_on_fewer_ranks_have_the_same_bits(
     fleet = make_fleet(**how)
     rows = rows_of(fleet)
     fleet.score("pre", rows)
-    whole, losses = fleet.train(rows, epochs=3), fleet.losses
+    whole, losses = fleet.train(rows, epochs=3), fleet.results.losses
     for few in ([0], [1, 2], [3, 4]):
         part = make_fleet(**how)
         chosen = torch.isin(torch.arange(5), torch.tensor(few))
         assert torch.equal(part.train(rows, epochs=3, only=chosen)[few], whole[few])
-        assert torch.equal(part.losses[few], losses[few])
+        assert torch.equal(part.results.losses[few], losses[few])
     first = make_fleet(tiny.COUNTS[:1], **how)
     first.score("pre", rows[:1])
-    one, many = (scored.scores["pre"]["loss"] for scored in (first, fleet))
+    one, many = (scored.results.scores["pre"]["loss"] for scored in (first, fleet))
     assert torch.equal(one, many[:1])
     kernel = fleet.resources.kernel
     assert kernel.widest > 1 and bool(kernel.dependent) == (name != "padded")

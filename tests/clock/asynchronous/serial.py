@@ -72,7 +72,7 @@ def play(prepared: Prepared, calendar: Calendar, units_of: Any) -> Serial:
 def _trained(prepared: Prepared, job: Job, message: dict[str, Any]) -> Result:
     """What a client makes in a fleet of its own."""
     fleet = prepared.fleet(np.array([job.client]), job.version + 1, scored=True)
-    fleet.scores_starts = False
+    fleet.scoring.scores_starts = False
     if job.share != 1:
         fleet.pace = np.array([job.share])
     returned = prepared.method.update(fleet, dict(message))
