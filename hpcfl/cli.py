@@ -118,7 +118,7 @@ def on_server(action: Callable[..., None]) -> Callable[..., None]:
     @click.pass_obj
     @wraps(action)
     def carry_out(communicator: Communicator, /, **arguments: Any) -> None:
-        from hpcfl.communication.agreement import agreed
+        from hpcfl.communication.communicator import agreed
 
         with agreed(communicator):
             if communicator.is_server:

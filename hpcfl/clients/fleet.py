@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hpcfl.clients import heads, training
+from hpcfl.clients import heads, scoring, training
 from hpcfl.clients.losses import (
     Frozen,
     Loss,
@@ -25,8 +25,7 @@ from hpcfl.clients.losses import (
     default_prediction,
 )
 from hpcfl.clients.resources import Resources
-from hpcfl.clients.scoring import Sums, class_sums, pad_positions
-from hpcfl.clients.scoring import score as sum_scores
+from hpcfl.clients.scoring import Sums
 from hpcfl.clients.setup import Setup
 from hpcfl.clients.step_context import StepContext
 from hpcfl.communication.message import Pool
@@ -414,7 +413,7 @@ class Fleet:
         def score_chunk(positions: list[int]) -> Sums:
             blocks = resources.run_chunk(firsts[positions].tolist(), *given)
             classes = resources.samples.classes
-            return sum_scores(blocks, len(positions), classes, scores)
+            return scoring.score(blocks, len(positions), classes, scores)
 
         distinct = [pools[first] for first in firsts]
         chunks, order = resources.map_chunks(distinct, score_chunk)
@@ -467,7 +466,7 @@ class Fleet:
         def average_chunk(clients: list[int]) -> Tensor:
             blocks = resources.run_chunk(clients, *given)
             classes = resources.samples.classes
-            sums, counts = class_sums(blocks, len(clients), classes)
+            sums, counts = scoring.class_sums(blocks, len(clients), classes)
             return sums / counts.clamp(min=1)[..., None]
 
         means, order = resources.map_chunks(pools, average_chunk)
@@ -498,7 +497,9 @@ class Fleet:
         pools = [self._chosen(round, client, most) for round, client in self._keys]
         found = resources.outputs(self.rows(rows), self.buffers(model), pools, function)
         size = max(map(len, pools)) if most is None else most
-        positions = torch.from_numpy(pad_positions(pools, size)).to(resources.device)
+        positions = torch.from_numpy(scoring.pad_positions(pools, size)).to(
+            resources.device
+        )
         held = positions >= 0
         labels = resources.samples.y[positions.clamp(min=0)].where(held, 0)
         outputs = found[0].new_zeros(*held.shape, *found[0].shape[1:])

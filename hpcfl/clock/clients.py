@@ -12,8 +12,7 @@ from hpcfl.clock.availability import Availability, make_availability
 from hpcfl.clock.calendar import Calendar
 from hpcfl.clock.durations import Duration, Work, draw_devices
 from hpcfl.clock.workload import Workload, count_workload
-from hpcfl.communication.agreement import agreed
-from hpcfl.communication.communicator import Communicator
+from hpcfl.communication.communicator import Communicator, agreed
 from hpcfl.experiment.sections import Time
 from hpcfl.selection.base import LossReports, Selection
 from hpcfl.simulation.prepare import Prepared

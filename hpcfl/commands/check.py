@@ -8,8 +8,7 @@ from pathlib import Path
 from hpcfl.adapters import make_adapter
 from hpcfl.clock.schedule import make_schedule
 from hpcfl.commands.run import allowed_silence, check_world
-from hpcfl.communication.agreement import agreed
-from hpcfl.communication.communicator import Communicator
+from hpcfl.communication.communicator import Communicator, agreed
 from hpcfl.experiment import config, experiment_file, sweep
 from hpcfl.experiment.config import Config
 from hpcfl.report.text import plain

@@ -16,8 +16,7 @@ from hpcfl.commands.run import (
     require_same_settings,
     run,
 )
-from hpcfl.communication.agreement import agreed
-from hpcfl.communication.communicator import Communicator
+from hpcfl.communication.communicator import Communicator, agreed
 from hpcfl.data import datasets
 from hpcfl.errors import RunFailure, UserError
 from hpcfl.experiment import config, sweep

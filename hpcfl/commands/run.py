@@ -11,8 +11,7 @@ from typing import Any
 
 from hpcfl.adapters import make_adapter
 from hpcfl.clock.schedule import make_schedule
-from hpcfl.communication.agreement import agreed, require_equal
-from hpcfl.communication.communicator import Communicator
+from hpcfl.communication.communicator import Communicator, agreed, require_equal
 from hpcfl.communication.connection import launched_world_size
 from hpcfl.data.partition import Split
 from hpcfl.errors import Interrupted, RunFailure, UserError

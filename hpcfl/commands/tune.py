@@ -17,8 +17,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from hpcfl.commands.run import allowed_silence, check_world, run
-from hpcfl.communication.agreement import agreed
-from hpcfl.communication.communicator import Communicator
+from hpcfl.communication.communicator import Communicator, agreed
 from hpcfl.errors import Diverged, UserError
 from hpcfl.experiment import config
 from hpcfl.experiment.sweep import in_file_name

@@ -18,8 +18,7 @@ from typing import Any
 import numpy as np
 
 from hpcfl.commands.experiments import run_one
-from hpcfl.communication.agreement import agreed
-from hpcfl.communication.communicator import Communicator
+from hpcfl.communication.communicator import Communicator, agreed
 from hpcfl.errors import Interrupted, RunFailure, UserError
 from hpcfl.experiment import config, plugins
 from hpcfl.files import atomic

@@ -1,17 +1,22 @@
-"""The contract of a communicator, and the communicator of a single process.
+"""The contract of a communicator, the communicator of a single process, and the
+agreement of all ranks on failures and settings.
 
 Rank 0 is the server; the other ranks are workers; a single process is both. The
 communicator of several ranks is in ``mpi.py``.
 """
 
+import hashlib
+import json
 import os
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any, NoReturn
 
 import numpy as np
+
+from hpcfl.errors import RunFailure, UserError, lack_of_memory
 
 # an array of NumPy or a contiguous tensor of torch, which may be on a GPU if
 # ``takes_gpu``
@@ -21,6 +26,7 @@ Empty = Callable[
 ]  # of (shape, name of the dtype): an array to receive into
 
 
+SHOWN = 100  # characters of a value in a message
 # seconds of silence that count as a hang until ``watch`` says how many
 UNTIL_TOLD = 600.0
 
@@ -253,3 +259,76 @@ def flush() -> None:
     """Flush standard output and error, which an immediate exit would lose."""
     sys.stdout.flush()
     sys.stderr.flush()
+
+
+@contextmanager
+def agreed(communicator: Communicator) -> Iterator[None]:
+    """Raise an exception on all ranks if the block fails on any. Collective.
+
+    A failing rank raises its own exception. The other ranks raise the first failure
+    with its rank and message: a UserError for a UserError, else a RunFailure. A lack of
+    memory is a RunFailure even if it looks like bad input.
+    """
+    failure: Exception | None = None
+    try:
+        yield
+    except Exception as error:
+        failure = error
+        if isinstance(error, UserError):
+            failure = lack_of_memory(error) or error
+    report = (
+        None
+        if failure is None
+        else [isinstance(failure, UserError), str(failure) or type(failure).__name__]
+    )
+    first = _first(communicator.allgather(report))
+    if failure is not None:
+        raise failure
+    if first:
+        raise (UserError if first[0] else RunFailure)(first[1])
+
+
+def _first(report: list[list[Any] | None]) -> list[Any] | None:
+    """Return [is a UserError, message with the rank] of the lowest failing rank, if
+    any.
+    """
+    for rank, mine in enumerate(report):
+        if mine:
+            return [mine[0], f"rank {rank}: {mine[1]}"]
+    return None
+
+
+def require_equal(
+    communicator: Communicator, settings: Mapping[str, Any], advice: str
+) -> None:
+    """Raise UserError on all ranks if a setting differs between ranks. Collective.
+
+    The message names the first key that differs, with two values and their ranks.
+
+    Args:
+        communicator: The communicator of the ranks.
+        settings: JSON-able values by key.
+        advice: The end of the message.
+    """
+    text = json.dumps(settings, sort_keys=True)
+    digest = hashlib.sha256(text.encode()).hexdigest()
+    if len(set(communicator.allgather(digest))) == 1:
+        return
+    everyones = communicator.allgather(dict(settings))
+    for rank, other in enumerate(everyones):
+        keys = everyones[0].keys() | other.keys()
+        # a key such as seed before those that have its value as their default
+        for key in sorted(keys, key=lambda key: (key.count("."), key)):
+            if everyones[0].get(key) != other.get(key):
+                first, second = _shown(everyones[0], key), _shown(other, key)
+                raise UserError(
+                    f"{key}: {first} on rank 0, {second} on rank {rank}; {advice}"
+                )
+
+
+def _shown(settings: Mapping[str, Any], key: str) -> str:
+    """Return a value as text of limited length."""
+    if key not in settings:
+        return "no value"
+    text = json.dumps(settings[key])
+    return text if len(text) <= SHOWN else f"{text[:SHOWN]} …"

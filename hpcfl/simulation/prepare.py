@@ -23,8 +23,12 @@ from hpcfl.clients.resources import STATE_SHARE, Resources, Stopwatch, most_lane
 from hpcfl.clients.samples import Samples
 from hpcfl.clients.setup import Setup
 from hpcfl.communication import exchange
-from hpcfl.communication.agreement import agreed, require_equal
-from hpcfl.communication.communicator import Communicator, Process
+from hpcfl.communication.communicator import (
+    Communicator,
+    Process,
+    agreed,
+    require_equal,
+)
 from hpcfl.communication.exchange import Placement
 from hpcfl.data.datasets import Dataset
 from hpcfl.data.partition import Split

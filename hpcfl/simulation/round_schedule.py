@@ -17,8 +17,7 @@ import numpy as np
 import torch
 
 from hpcfl.clients.batch_plan import epoch_length, fewest_samples
-from hpcfl.communication.agreement import agreed
-from hpcfl.communication.communicator import Communicator
+from hpcfl.communication.communicator import Communicator, agreed
 from hpcfl.errors import UserError
 from hpcfl.experiment import user_code
 from hpcfl.experiment.config import Config

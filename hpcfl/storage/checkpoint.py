@@ -17,7 +17,7 @@ from typing import Any, Literal
 import numpy as np
 from torch import Tensor
 
-from hpcfl.communication.agreement import Ranks, agreed
+from hpcfl.communication.communicator import Communicator, agreed
 from hpcfl.errors import UserError
 from hpcfl.files import atomic
 from hpcfl.files.atomic import Damaged
@@ -92,7 +92,7 @@ class Checkpoints:
     def __init__(
         self,
         folder: str | Path,
-        communicator: Ranks,
+        communicator: Communicator,
         keep: int = 2,
         run: str | None = None,
     ) -> None:

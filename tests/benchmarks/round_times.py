@@ -29,8 +29,7 @@ from hpcfl.clients.execution import SerialKernel, Work
 from hpcfl.clients.losses import Batch
 from hpcfl.clients.resources import LaneSteps
 from hpcfl.commands.run import PUBLISH_EVERY, check_world
-from hpcfl.communication.agreement import agreed
-from hpcfl.communication.communicator import Communicator
+from hpcfl.communication.communicator import Communicator, agreed
 from hpcfl.communication.connection import connect
 from hpcfl.errors import RunFailure, UserError
 from hpcfl.experiment import config, sweep

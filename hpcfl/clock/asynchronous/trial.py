@@ -14,8 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hpcfl.communication.agreement import agreed
-from hpcfl.communication.communicator import Communicator
+from hpcfl.communication.communicator import Communicator, agreed
 from hpcfl.communication.message import Field, Inbox, Message, Mixture, Pool, fields
 from hpcfl.errors import UserError, is_shortage
 from hpcfl.simulation.dry_round import brief_fleet, record_two_rounds, shrink
