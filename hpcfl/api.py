@@ -25,11 +25,11 @@ from hpcfl.commands.run import PREPARING, OnRound
 from hpcfl.communication.communicator import Communicator, Guest
 from hpcfl.communication.connection import connect
 from hpcfl.errors import EXPECTED, Interrupted, RunFailure, UserError
+from hpcfl.experiment import plugins
 from hpcfl.experiment.config import Config, read
 from hpcfl.experiment.sections import Runtime
 from hpcfl.files import atomic, output
 from hpcfl.simulation import torch_settings
-from hpcfl.trained.experiment import find_own_names
 from hpcfl.trained.loading import as_path, load, load_all
 from hpcfl.trained.run import Run
 
@@ -94,7 +94,7 @@ def run(
             plan = agree_on_plan(lambda: _plan(config, folder), fresh, communicator)
             run_plan(plan, fresh, communicator, on_round)
             table = plan.cells[0].config.resolved()
-            return load(plan.folder, find_own_names(table))
+            return load(plan.folder, plugins.find_own_names(table))
     finally:
         _one_run.release()
 

@@ -28,6 +28,7 @@ from hpcfl.data import datasets
 from hpcfl.errors import UserError
 from hpcfl.experiment import config, sections
 from hpcfl.experiment.config import Training
+from hpcfl.experiment.plugins import find_own_names
 from hpcfl.methods.base import Cohort
 from hpcfl.methods.options import Blending
 from hpcfl.report import figures
@@ -35,7 +36,6 @@ from hpcfl.rows import layout
 from hpcfl.simulation import signals
 from hpcfl.simulation.prepare import prepare
 from hpcfl.trained import loading
-from hpcfl.trained.experiment import find_own_names
 from hpcfl.trained.run import Run
 
 # What takes minutes by itself begins at once: two files that mostly wait for Slurm, two
@@ -258,7 +258,7 @@ def arrived():
         ids = np.arange(len(next(iter(fields(message).values())).tensor))
         placed = place([1.0] * len(ids), 1)
         return exchange.gather(
-            OneProcess(), placed, ids, message, [exchange.header(message)]
+            OneProcess(), placed, ids, message, [exchange.make_header(message)]
         )
 
     return gather

@@ -221,10 +221,11 @@ def _number_pools(
         np.concatenate([*wanted, np.zeros(0, np.int64)]), return_inverse=True
     )
     numbered = iter(np.split(position, np.cumsum([len(part) for part in wanted])))
-    pools = {
-        round: {name: {client: next(numbered) for client in clients} for name in parts}
-        for round in rounds
-    }
+    pools: Pools = {}
+    for round in rounds:
+        pools[round] = {}
+        for name in parts:
+            pools[round][name] = {client: next(numbered) for client in clients}
     return chosen.astype(np.int64), pools
 
 

@@ -21,13 +21,13 @@ from hpcfl.commands.experiments import run_one
 from hpcfl.communication.communicator import Communicator, agreed
 from hpcfl.errors import Interrupted, RunFailure, UserError
 from hpcfl.experiment import config, plugins
+from hpcfl.experiment.plugins import find_own_names
 from hpcfl.files import atomic
 from hpcfl.files.atomic import reason
 from hpcfl.report.text import plain
 from hpcfl.scores.metric_names import SECONDS, MetricName
 from hpcfl.simulation import preflight
 from hpcfl.trained import loading
-from hpcfl.trained.experiment import find_own_names
 from hpcfl.trained.run import Run
 
 # entries of the header that the last bits of results depend on

@@ -105,51 +105,29 @@ def send(
 
     message: None on the other ranks.
     """
-    message = {
-        name: _lighter(value, communicator.size)
-        if isinstance(value, Mixture)
-        else value
-        for name, value in (message or {}).items()
-    }
-    outgoing, _ = split(message)
-    arrays = {
-        name: _array(field.tensor, communicator.takes_gpu)
-        for name, field in outgoing.items()
-    }
-    owner, arrived, empty = (
-        placement.owner[ids],
-        {},
-        _landing(device, communicator.takes_gpu),
-    )
+    lighter: dict[str, Any] = {}
+    for name, value in (message or {}).items():
+        if isinstance(value, Mixture):
+            value = _lighter(value, communicator.size)
+        lighter[name] = value
+    outgoing, _ = split(lighter)
+    rows, header = {}, []
+    for name, field in outgoing.items():
+        rows[name] = _array(field.tensor, communicator.takes_gpu)
+        dtype = dtype_name(field.tensor.dtype)
+        header.append([name, field.shared, field.tensor.shape[-1], dtype])
+    owner, arrived = placement.owner[ids], {}
+    empty = _landing(device, communicator.takes_gpu)
     with communicator.collective_block():
-        header, of_two = communicator.bcast(
-            [
-                [
-                    [
-                        name,
-                        field.shared,
-                        field.tensor.shape[-1],
-                        dtype_name(field.tensor.dtype),
-                    ]
-                    for name, field in outgoing.items()
-                ],
-                composed(message),
-            ]
-        )
+        header, of_two = communicator.bcast([header, composed(lighter)])
         for name, shared, width, dtype in header:
-            received = (
-                communicator.bcast_row(arrays.get(name), width, dtype, empty)
-                if shared
-                else communicator.scatter_rows(
-                    arrays.get(name),
-                    owner,
-                    width,
-                    dtype,
-                    empty,
-                )
-            )
+            own = rows.get(name)
+            if shared:
+                received = communicator.bcast_row(own, width, dtype, empty)
+            else:
+                received = communicator.scatter_rows(own, owner, width, dtype, empty)
             arrived[name] = mixing.move_to_device(torch.as_tensor(received), device)
-    return unwrap(arrived, of_two), floats(message)
+    return unwrap(arrived, of_two), floats(lighter)
 
 
 def floats(message: Message) -> float:
@@ -173,7 +151,7 @@ def _lighter(mixture: Mixture, size: int) -> Mixture | Field:
     return mixture if models < own else Field(mixture.mixed())
 
 
-def header(message: Message) -> list[list[Any]]:
+def make_header(message: Message) -> list[list[Any]]:
     """Return the JSON-able description of this rank's message that ``gather`` needs.
 
     Each entry has a name and a kind, which is the same on all ranks. The kind of a
@@ -181,16 +159,13 @@ def header(message: Message) -> list[list[Any]]:
     ``sum_weights`` in third place.
     """
     rows, added = split(message)
-    return [
-        *(
-            [name, [field.tensor.shape[1], dtype_name(field.tensor.dtype)]]
-            for name, field in rows.items()
-        ),
-        *(
-            [name, describe_mean(mean), sum_weights(mean)]
-            for name, mean in added.items()
-        ),
-    ]
+    header: list[list[Any]] = []
+    for name, field in rows.items():
+        kind = [field.tensor.shape[1], dtype_name(field.tensor.dtype)]
+        header.append([name, kind])
+    for name, mean in added.items():
+        header.append([name, describe_mean(mean), sum_weights(mean)])
+    return header
 
 
 def gather(
@@ -209,7 +184,7 @@ def gather(
     Args:
         message: the messages of this rank's clients, in the order of ``ids``; empty
             where it hosts none of them.
-        headers: the ``header`` of every rank's message, by rank.
+        headers: the ``make_header`` of every rank's message, by rank.
 
     Raises:
         ValueError: ranks send different fields.

@@ -363,3 +363,19 @@ def list_stale_keys(section: str, given: dict[str, Any], name: Any) -> set[str]:
     except UserError:
         return set()
     return keys - keys_of_other
+
+
+def find_own_names(value: Any) -> set[str]:
+    """Return the texts in a nested table that may name a user's own plugin.
+
+    The lists of a sweep count as well.
+    """
+    if isinstance(value, str):
+        return {value} if ":" in value else set()
+    if isinstance(value, Mapping):
+        value = list(value.values())
+    names: set[str] = set()
+    if isinstance(value, list):
+        for entry in value:
+            names |= find_own_names(entry)
+    return names

@@ -475,15 +475,15 @@ def _place_clients(counts: Tensor, config: Config, size: int) -> Placement:
     steps also have about as many samples.
     """
     trained, batch_size = config.partition.clients, config.training.batch_size
-    samples = counts.sum(dim=1).int().tolist()
-    tails = [count % batch_size for count in samples]
-    kinds = [(abs(2 * tail - batch_size), tail) for tail in tails]
-    costs = [-(-count // batch_size) for count in samples]
-    groups = [
-        exchange.place(costs[group], size, kinds[group])
-        for group in (slice(trained), slice(trained, None))
-    ]
-    return Placement(np.concatenate([group.owner for group in groups]), size)
+    kinds, costs = [], []
+    for count in counts.sum(dim=1).int().tolist():
+        tail = count % batch_size
+        kinds.append((abs(2 * tail - batch_size), tail))
+        costs.append(-(-count // batch_size))
+    owners = []
+    for group in (slice(trained), slice(trained, None)):
+        owners.append(exchange.place(costs[group], size, kinds[group]).owner)
+    return Placement(np.concatenate(owners), size)
 
 
 def _note_idle_workers(placed: Placement) -> list[str]:

@@ -10,10 +10,9 @@ from torch import Tensor
 
 from hpcfl.clients.samples import Assigned, Samples
 from hpcfl.data import datasets, partition
-from hpcfl.data.datasets import Dataset
+from hpcfl.data.datasets import Dataset, hold_out
 from hpcfl.data.partition import Split
 from hpcfl.data.partitions.base import Scheme
-from hpcfl.data.validation import hold_out
 from hpcfl.experiment.config import Config
 from hpcfl.methods.base import Method
 

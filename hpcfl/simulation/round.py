@@ -246,7 +246,7 @@ def collect_reports(round: Round) -> None:
     done = round.work
     diverged = done.ids[~done.finite.numpy()]
     report = [
-        exchange.header(done.upload),
+        exchange.make_header(done.upload),
         diverged.tolist(),
         record.make_header(round.numbers, dict(round.stopwatch.seconds)),
         round.vote(),

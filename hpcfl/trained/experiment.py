@@ -28,22 +28,6 @@ def own_code(table: Mapping[str, Any]) -> list[str]:
     return [name for name in names if ":" in name]
 
 
-def find_own_names(value: Any) -> set[str]:
-    """Return the texts in a nested table that may name a user's own plugin.
-
-    The lists of a sweep count as well.
-    """
-    if isinstance(value, str):
-        return {value} if ":" in value else set()
-    if isinstance(value, Mapping):
-        value = list(value.values())
-    names: set[str] = set()
-    if isinstance(value, list):
-        for entry in value:
-            names |= find_own_names(entry)
-    return names
-
-
 def read_again(folder: Path, table: Mapping[str, Any], own: Collection[str]) -> Config:
     """Return the experiment of the run in a folder, to be prepared on this machine.
 

@@ -57,7 +57,7 @@ def main() -> None:
             placed,
             ids,
             uplink,
-            communicator.allgather(exchange.header(uplink)),
+            communicator.allgather(exchange.make_header(uplink)),
         )
 
     found: dict[str, list[float]] = {"bare": [], "ours": []}

@@ -40,7 +40,7 @@ def main() -> None:
 
     def move(message: Message) -> dict[str, torch.Tensor] | None:
         message = message if len(own) else {}
-        headers = communicator.allgather(exchange.header(message))
+        headers = communicator.allgather(exchange.make_header(message))
         return exchange.gather(communicator, placed, ids, message, headers)
 
     def gathered() -> torch.Tensor | None:

@@ -77,7 +77,11 @@ def arrived(prepared: Prepared, models: torch.Tensor) -> State:
     if isinstance(method, ServerModel):
         message = method.upload(prepared.fleet(everyone, 2, scored=False), {}, models)
     return exchange.gather(
-        OneProcess(), prepared.placement, everyone, message, [exchange.header(message)]
+        OneProcess(),
+        prepared.placement,
+        everyone,
+        message,
+        [exchange.make_header(message)],
     )
 
 

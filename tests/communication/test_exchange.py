@@ -30,7 +30,7 @@ def test_fields_keep_their_type_order_and_values(dtype):
     assert inbox["own"].dtype == inbox["shared"].dtype == dtype
     assert floats == 2 + 4
     back = exchange.gather(
-        ALONE, PLACED, IDS, {"own": own}, [exchange.header({"own": own})]
+        ALONE, PLACED, IDS, {"own": own}, [exchange.make_header({"own": own})]
     )
     assert torch.equal(back["own"], own) and back["own"].dtype == dtype
 

@@ -86,6 +86,10 @@ def test_those_who_are_left_out_do_not_count(arrived):
 def test_with_nobody_left_there_is_no_mean():
     left = only({"mean": Mean(ROWS, SAMPLES)}, torch.zeros(3, dtype=torch.bool))
     found = exchange.gather(
-        OneProcess(), place([1.0], 1), np.zeros(0, int), left, [exchange.header(left)]
+        OneProcess(),
+        place([1.0], 1),
+        np.zeros(0, int),
+        left,
+        [exchange.make_header(left)],
     )
     assert found["mean"].isnan().all()

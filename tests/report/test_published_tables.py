@@ -15,9 +15,9 @@ from hpcfl.api import run
 from hpcfl.commands.verify import PLAYED_BY, verify
 from hpcfl.communication.communicator import OneProcess
 from hpcfl.experiment import sections
+from hpcfl.experiment.plugins import find_own_names
 from hpcfl.storage.packed_runs import SUFFIX, unpacked
 from hpcfl.trained import loading, packed
-from hpcfl.trained.experiment import find_own_names
 
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "results"

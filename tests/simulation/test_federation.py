@@ -13,13 +13,13 @@ from hpcfl.commands.run import run
 from hpcfl.communication.communicator import OneProcess
 from hpcfl.errors import RankFailure, RunFailure
 from hpcfl.experiment import config
+from hpcfl.experiment.plugins import find_own_names
 from hpcfl.rows import mixing
 from hpcfl.scores.metric_names import Measure
 from hpcfl.simulation.federation import BestRound
 from hpcfl.storage.clients import ClientStore
 from hpcfl.storage.manifest import latest
 from hpcfl.trained import loading
-from hpcfl.trained.experiment import find_own_names
 from hpcfl.trained.models import predicted
 
 
