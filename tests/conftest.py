@@ -30,7 +30,7 @@ from hpcfl.experiment import config, sections
 from hpcfl.experiment.config import Training
 from hpcfl.experiment.plugins import find_own_names
 from hpcfl.methods.base import Cohort
-from hpcfl.methods.options import Blending
+from hpcfl.methods.fedavg import ServerModel
 from hpcfl.report import figures
 from hpcfl.rows import layout
 from hpcfl.simulation import signals
@@ -108,9 +108,9 @@ def short_ala(monkeypatch):
     """The first adaptive local aggregation ends after few epochs instead of when its
     loss stands still.
     """
-    settings = Blending.adaptive_aggregation
+    settings = ServerModel.adaptive_aggregation
     monkeypatch.setattr(
-        Blending,
+        ServerModel,
         "adaptive_aggregation",
         lambda self: replace(settings(self), most_epochs=5),
     )

@@ -19,7 +19,7 @@ The first matching rule applies. A tensor without a matching rule keeps its name
 """
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -67,51 +67,6 @@ class Piece:
         return tensor
 
 
-@dataclass(frozen=True)
-class _Rule:
-    """A pattern and the new names of a matching tensor."""
-
-    number: int
-    pattern: str
-    names: list[str]
-
-    def match(self, tensor: str) -> list[str] | None:
-        """Return the texts that the wildcards stand for, or None without a match."""
-        pattern, parts = self.pattern.split("."), tensor.split(".")
-        if "**" in pattern and len(parts) >= len(pattern) - 1:
-            start = pattern.index("**")
-            stop = start + 1 + len(parts) - len(pattern)
-            parts[start:stop] = [".".join(parts[start:stop])]
-        if len(parts) != len(pattern):
-            return None
-        texts = []
-        for part, wanted in zip(parts, pattern, strict=True):
-            if wanted in WILDCARDS:
-                texts.append(part)
-            elif part != wanted:
-                return None
-        return texts
-
-    def pieces(self, tensor: str) -> dict[str, Piece] | None:
-        """Return a tensor's pieces by the parameters' names, or None if the pattern does
-        not match.
-        """
-        texts = self.match(tensor)
-        if texts is None:
-            return None
-        found = {}
-        for number, name in enumerate(self.names):
-            change, _, plain = name.rpartition(" ")
-            if change not in CHANGES:
-                raise UserError(
-                    f"{KEY}: '{name}' must be a name, or 'transposed' or 'reshaped' and "
-                    "a name"
-                )
-            piece = Piece(tensor, self.number, change, number, len(self.names))
-            found[_filled(plain, texts)] = piece
-        return found
-
-
 def renamed(tensors: Iterable[str], names: str | Rules) -> dict[str, list[Piece]]:
     """Return the pieces of each parameter, by the parameters' names.
 
@@ -138,26 +93,57 @@ def renamed(tensors: Iterable[str], names: str | Rules) -> dict[str, list[Piece]
     return found
 
 
-def _pieces(tensor: str, rules: Sequence[_Rule]) -> dict[str, Piece]:
-    """Return a tensor's pieces by the first matching rule."""
-    for rule in rules:
-        pieces = rule.pieces(tensor)
-        if pieces is not None:
-            return pieces
+def _pieces(tensor: str, rules: Mapping[str, Sequence[str]]) -> dict[str, Piece]:
+    """Return a tensor's pieces by the parameters' names, by the first matching rule.
+
+    Raises UserError for a name that no match can produce.
+    """
+    for rule, (pattern, names) in enumerate(rules.items()):
+        texts = _match(pattern, tensor)
+        if texts is None:
+            continue
+        found = {}
+        for number, name in enumerate(names):
+            change, _, plain = name.rpartition(" ")
+            if change not in CHANGES:
+                raise UserError(
+                    f"{KEY}: '{name}' must be a name, or 'transposed' or 'reshaped' and "
+                    "a name"
+                )
+            piece = Piece(tensor, rule, change, number, len(names))
+            found[_filled(plain, texts)] = piece
+        return found
     return {tensor: Piece(tensor, len(rules))}
 
 
-def _rules(names: str | Rules) -> list[_Rule]:
-    """Return the rules after checking each. Raises UserError."""
+def _match(pattern: str, tensor: str) -> list[str] | None:
+    """Return the texts that the wildcards stand for, or None without a match."""
+    wanted, parts = pattern.split("."), tensor.split(".")
+    if "**" in wanted and len(parts) >= len(wanted) - 1:
+        start = wanted.index("**")
+        stop = start + 1 + len(parts) - len(wanted)
+        parts[start:stop] = [".".join(parts[start:stop])]
+    if len(parts) != len(wanted):
+        return None
+    texts = []
+    for part, name in zip(parts, wanted, strict=True):
+        if name in WILDCARDS:
+            texts.append(part)
+        elif part != name:
+            return None
+    return texts
+
+
+def _rules(names: str | Rules) -> dict[str, Sequence[str]]:
+    """Return the new names by pattern, after checking the patterns. Raises UserError."""
     if isinstance(names, str):
         if names not in PUBLISHED:
             raise UserError(f"{KEY} = '{names}'{nearest(names, PUBLISHED)}")
         names = PUBLISHED[names]
-    rules = []
-    for number, (pattern, given) in enumerate(names.items()):
+    rules = dict[str, Sequence[str]]()
+    for pattern, given in names.items():
         _check(pattern)
-        wanted = [given] if isinstance(given, str) else list(given)
-        rules.append(_Rule(number, pattern, wanted))
+        rules[pattern] = [given] if isinstance(given, str) else given
     return rules
 
 

@@ -15,12 +15,12 @@ from torch import Tensor
 
 from hpcfl.clients import Fleet
 from hpcfl.communication.message import Inbox, Message
+from hpcfl.methods._server_model import Proximal, ServerModel
 from hpcfl.methods.base import Audience, Cohort, Setup, State
-from hpcfl.methods.options import Blending
 from hpcfl.rows import mixing
 
 
-class Anchored(Blending):
+class Anchored(ServerModel):
     """State and traffic of methods with an anchor.
 
     Client: ``model`` [P]. Down P (the anchor z), up P. The result is ``post``, after
@@ -34,36 +34,31 @@ class Anchored(Blending):
     def strength(self) -> float:
         """Return the strength of the proximal term."""
 
-    @abstractmethod
-    def upload(self, fleet: Fleet, own: Tensor, trained: Tensor) -> Message:
-        """Return the clients' message after training.
-
-        Args:
-            own: The clients' models [n, P] before the round.
-            trained: The clients' models [n, P] after it.
-        """
-
     def client_state(self, setup: Setup) -> State:
         return {**super().client_state(setup), "model": setup.initial()}
+
+    def prepare(self, fleet: Fleet, inbox: Inbox) -> Inbox:
+        """Add the clients' ``own`` models [n, P] before training."""
+        return {**inbox, "own": fleet.state["model"]}
+
+    def received(self, fleet: Fleet, inbox: Inbox) -> Tensor:
+        """Return the anchor, or the clients' own models before there is one."""
+        model: Tensor = inbox["anchor" if "anchor" in inbox else "own"]
+        return model
 
     def start(self, fleet: Fleet, inbox: Inbox) -> Tensor:
         """Return the clients' own models ``[n, P]``; with ``ala`` blended with the
         anchor.
         """
-        own = fleet.state["model"]
-        return self.blended(fleet, own, inbox.get("anchor", own))
+        return self.blended(fleet, inbox["own"], self.received(fleet, inbox))
 
-    def update(self, fleet: Fleet, inbox: Inbox) -> Message:
-        own = fleet.state["model"]
-        start = self.start(fleet, inbox)
-        self.score(fleet, inbox, start)
-        proximal = None
-        if "anchor" in inbox:
-            proximal = self.strength(), inbox["anchor"]
-        trained = fleet.train(start, proximal=proximal)
+    def proximal_term(self, fleet: Fleet, inbox: Inbox) -> Proximal | None:
+        if "anchor" not in inbox:
+            return None
+        return self.strength(), inbox["anchor"]
+
+    def store_state(self, fleet: Fleet, trained: Tensor) -> None:
         fleet.state["model"] = trained
-        self.score(fleet, inbox, trained, trained=True)
-        return self.upload(fleet, own, trained)
 
 
 class MixedAnchor(Anchored):
@@ -110,7 +105,7 @@ class MixedAnchor(Anchored):
         matrix[torch.arange(len(receivers)), receivers] = 1 - beta.sum(dim=1)
         return {"anchor": mixing.mix(matrix, models)}
 
-    def upload(self, fleet: Fleet, own: Tensor, trained: Tensor) -> Message:
+    def upload(self, fleet: Fleet, inbox: Inbox, trained: Tensor) -> Message:
         return {"model": trained}
 
     def aggregate(self, server: State, cohort: Cohort, uplink: State) -> None:

@@ -1,33 +1,54 @@
 """Base of all methods whose clients start from a model of the server and return theirs."""
 
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
+from pydantic import Field
 from torch import Tensor
 
 from hpcfl.clients import Fleet
 from hpcfl.communication.message import Inbox, Mean, Message
-from hpcfl.methods.base import Audience, ClientModel, Cohort, Setup, State
-from hpcfl.methods.options import Blending
+from hpcfl.methods.base import Audience, ClientModel, Cohort, Method, Setup, State
+from hpcfl.rows.layout import Group
+
+if TYPE_CHECKING:
+    from hpcfl.methods.options.ala import AdaptiveLocalAggregation
 
 Proximal = tuple[float, Tensor]
 
 
-class ServerModel(Blending):
+class ServerModel(Method):
     """Hooks of ``update`` with defaults; a method overrides the hooks in which it
     differs.
 
-    Server: ``model`` [P]. Client: none. Down P, up P.
+    Server: ``model`` [P]. Client: none; with ``ala`` its last ``model`` and the state of
+    ``AdaptiveLocalAggregation``. Down P, up P.
 
     Attributes:
+        blended_layers: The layers that ``ala`` blends.
         inherited: Names of private models [P] that a newcomer initialises with the
             received model.
     """
 
+    blended_layers: ClassVar[Group] = 1
     inherited: ClassVar[tuple[str, ...]] = ()
     keeps: ClassVar[tuple[str, ...]] = ("ala",)
 
+    ala: bool = Field(
+        False,
+        description="blend own model and what comes down by FedALA's module (s = 0.8, p = 1) before training",
+    )
+
+    def adaptive_aggregation(self) -> "AdaptiveLocalAggregation":
+        """Return ALA with the method's settings."""
+        from hpcfl.methods.options.ala import AdaptiveLocalAggregation
+
+        return AdaptiveLocalAggregation(layers=self.blended_layers)
+
     def server_state(self, setup: Setup) -> State:
         return {"model": setup.initial()}
+
+    def client_state(self, setup: Setup) -> State:
+        return self.adaptive_aggregation().client_state(setup) if self.ala else {}
 
     def send(self, server: State, audience: Audience) -> Message:
         return {"model": server["model"]}
@@ -57,6 +78,14 @@ class ServerModel(Blending):
         """
         received = self.received(fleet, inbox)
         return self.blended(fleet, received, received)
+
+    def blended(self, fleet: Fleet, start: Tensor, received: Tensor) -> Tensor:
+        """Return the models that training starts from: ``start``, or with ``ala`` the
+        blends of the clients' own models and ``received``.
+        """
+        if not self.ala:
+            return start
+        return self.adaptive_aggregation().adapt(fleet, received)
 
     def local_train(self, fleet: Fleet, rows: Tensor, inbox: Inbox) -> Tensor:
         """Train the clients' models locally.

@@ -19,7 +19,7 @@ from torch import Tensor
 from hpcfl.clients import Fleet
 from hpcfl.communication.message import Inbox, Mean, Message
 from hpcfl.methods._anchored import Anchored
-from hpcfl.methods.base import Audience, ClientModel, Cohort, Setup, State, search
+from hpcfl.methods.base import Audience, Cohort, State, search
 
 
 class MRMTL(Anchored):
@@ -30,6 +30,7 @@ class MRMTL(Anchored):
 
     family = "personal models"
     reference = "Liu et al., NeurIPS 2022"
+    inherited = ("model",)
     lam: float = Field(
         0.1,
         ge=0,
@@ -43,23 +44,11 @@ class MRMTL(Anchored):
     def strength(self) -> float:
         return self.lam
 
-    def server_state(self, setup: Setup) -> State:
-        return {"model": setup.initial()}
-
     def send(self, server: State, audience: Audience) -> Message:
         return {"anchor": server["model"]}
 
-    def other_models(
-        self,
-        fleet: Fleet,
-        inbox: Inbox,
-        rows: Tensor,
-        trained: bool,
-    ) -> dict[str, ClientModel]:
-        return {} if trained else {"global": ClientModel(inbox["anchor"])}
-
-    def upload(self, fleet: Fleet, own: Tensor, trained: Tensor) -> Message:
-        return {"change": Mean(trained - own, self.shares(fleet))}
+    def upload(self, fleet: Fleet, inbox: Inbox, trained: Tensor) -> Message:
+        return {"change": Mean(trained - inbox["own"], self.shares(fleet))}
 
     def aggregate(self, server: State, cohort: Cohort, uplink: State) -> None:
         everybody = cohort.setup.counts.sum()
@@ -67,10 +56,6 @@ class MRMTL(Anchored):
             everybody = cohort.shares.new_tensor(cohort.setup.clients)
         share = float(cohort.shares.sum() / everybody)
         server["model"] = server["model"] + share * uplink["change"]
-
-    def init_newcomers(self, fleet: Fleet, inbox: Inbox) -> None:
-        """Initialise a newcomer's model with the mean."""
-        fleet.state["model"] = fleet.rows(inbox["anchor"]).clone()
 
 
 plugin = MRMTL

@@ -12,7 +12,7 @@ import numpy as np
 
 from hpcfl.clients import StepContext
 from hpcfl.errors import UserError
-from hpcfl.methods.options import Blending
+from hpcfl.methods.fedavg import ServerModel
 from hpcfl.report.arrangement import arrange
 from hpcfl.report.sheet import Sheet, choose_looks, whole_numbers
 from hpcfl.trained.recorder import step_recorder
@@ -73,7 +73,7 @@ def losses(run: Run, client: int) -> dict[int, np.ndarray]:
     again = run.models.replay
     method = again.prepared.method
     by_round: dict[int, np.ndarray] = {}
-    if not isinstance(method, Blending) or not method.ala:
+    if not isinstance(method, ServerModel) or not method.ala:
         raise UserError(
             f"{run.folder}: {method.name} does not learn how to blend models"
         )

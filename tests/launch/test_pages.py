@@ -129,7 +129,14 @@ def test_the_reference_has_the_hooks_as_they_are_called():
     """By their arguments without a default, and what a derived method hands on."""
     chapter = HOOKS.partition("| Hook |")[2].partition("| Argument |")[0]
     hooks = dict(re.findall(r"`(\w+)\((self, .*?)\)`", chapter))
-    assert {"update", "start", "store_state", "local_train", "send", "aggregate"} <= hooks.keys()
+    assert {
+        "update",
+        "start",
+        "store_state",
+        "local_train",
+        "send",
+        "aggregate",
+    } <= hooks.keys()
     for name, arguments in hooks.items():
         parameters = inspect.signature(getattr(FedAvg, name)).parameters.values()
         assert arguments == ", ".join(

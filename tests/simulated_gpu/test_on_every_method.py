@@ -13,7 +13,7 @@ from on_gpu import CHOSEN, PLAYED
 from hpcfl.clients import StepContext, scoring
 from hpcfl.clients.execution import cuda_graphs
 from hpcfl.experiment import plugins
-from hpcfl.methods.options import Blending
+from hpcfl.methods.fedavg import ServerModel
 
 # Of five clients, of whom each round leaves out another one with six samples (seed 3): four
 # lanes take a step, two a second one of two samples, so that two graphs are enough.
@@ -53,9 +53,9 @@ def test_a_method_ends_as_on_the_cpu(
     monkeypatch.setattr(
         cuda_graphs.Graphed, "_checked", lambda self, graph, tensors: graph(tensors)
     )
-    settings = Blending.adaptive_aggregation
+    settings = ServerModel.adaptive_aggregation
     monkeypatch.setattr(
-        Blending,
+        ServerModel,
         "adaptive_aggregation",
         lambda self: replace(settings(self), most_epochs=2),
     )

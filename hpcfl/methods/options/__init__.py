@@ -1,6 +1,6 @@
 """Options that many methods can have, each by a key of ``[method]``.
 
-``ala = true`` (``ala.py``) is a key of the methods that derive from ``Blending``, and
+``ala = true`` (``ala.py``) is a key of the methods that derive from ``ServerModel``, and
 ``aggregation = "class-wise"`` (``class_wise.py``) of those that derive from ``FedAvg``.
 The messages of an option are an overlay. Its part in local training lies in hooks of the
 base classes. A class that overrides such a hook may leave the option out, so it declares
@@ -8,59 +8,11 @@ in ``keeps`` the options that still work.
 """
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, ClassVar
 
-from pydantic import Field
-from torch import Tensor
-
-from hpcfl.clients import Fleet
 from hpcfl.errors import UserError
 from hpcfl.experiment import user_code
 from hpcfl.experiment.sections import Training
-from hpcfl.methods.base import Method, Setup, State
-from hpcfl.rows.layout import Group
-
-if TYPE_CHECKING:
-    from hpcfl.methods.options.ala import AdaptiveLocalAggregation
-
-
-class Blending(Method):
-    """A method whose clients can blend their own model with the received one.
-
-    ``ServerModel`` and ``Anchored`` derive from it. ``blended`` is called in their
-    ``start``; their ``update`` assigns the trained model to ``fleet.state["model"]``.
-
-    Attributes:
-        blended_layers: the layers that ``ala`` blends.
-    """
-
-    blended_layers: ClassVar[Group] = 1
-
-    ala: bool = Field(
-        False,
-        description="blend own model and what comes down by FedALA's module (s = 0.8, p = 1) before training",
-    )
-
-    def adaptive_aggregation(self) -> "AdaptiveLocalAggregation":
-        """Return ALA with the method's settings."""
-        from hpcfl.methods.options.ala import AdaptiveLocalAggregation
-
-        return AdaptiveLocalAggregation(layers=self.blended_layers)
-
-    def client_state(self, setup: Setup) -> State:
-        state = super().client_state(setup)
-        if not self.ala:
-            return state
-        return {**state, **self.adaptive_aggregation().client_state(setup)}
-
-    def blended(self, fleet: Fleet, start: Tensor, received: Tensor) -> Tensor:
-        """Return the models that training starts from: ``start``, or with ``ala`` the
-        blends of the clients' own models and ``received``.
-        """
-        if not self.ala:
-            return start
-        return self.adaptive_aggregation().adapt(fleet, received)
-
+from hpcfl.methods.base import Method
 
 # By key: the hooks of the base classes in which the option does its work, or whose work
 # it replaces.

@@ -10,7 +10,7 @@ AAAI 2023, eqs 4–7. A client with a model v of its own that receives a model g
 the lower layers of g and starts the upper ones at v + Ω⊙(g − v). It learns the weights
 Ω, one in [0, 1] for each parameter, on its own samples before local training. Only the
 model that training starts from is replaced, so that other methods than FedALA can have
-it too (``ala = true``, ``Blending``).
+it too (``ala = true``, ``ServerModel``).
 """
 
 from dataclasses import dataclass
