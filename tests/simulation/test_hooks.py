@@ -9,9 +9,10 @@ import torch
 
 from hpcfl.communication.communicator import OneProcess
 from hpcfl.communication.message import Mean, fields
-from hpcfl.errors import RankFailure
+from hpcfl.errors import RankFailure, UserError
 from hpcfl.experiment import config
 from hpcfl.methods.base import Overlay
+from hpcfl.simulation.hooks import find_called_hook
 from hpcfl.simulation.prepare import prepare
 from hpcfl.simulation.round import FINAL_SCORING, TRAINING, Round
 from hpcfl.simulation.stages import RoundPlan, play
@@ -171,3 +172,28 @@ def test_an_overlay_assigns_on_the_server_in_aggregate_alone():
     with pytest.raises(RankFailure) as failure:
         play_round(prepared_with(Assigning()))
     assert "'aggregate' alone" in str(failure.value.__cause__)
+
+
+class Clash(Overlay):
+    def server_state(self, setup):
+        return {"model": setup.initial()}
+
+
+def test_a_name_of_the_methods_state_is_refused_in_an_overlay():
+    prepared = prepared_with()
+    hooks = replace(prepared.hooks, overlays=(Clash(),))
+    with pytest.raises(UserError, match=r"Clash\.server_state: .* the name 'model'"):
+        hooks.initial_state("server_state", prepared.setup)
+
+
+class Failing(Overlay):
+    def receive(self, fleet, inbox):
+        return inbox["nothing"]
+
+
+def test_a_failure_in_an_overlay_is_named():
+    prepared = prepared_with(Failing())
+    with pytest.raises(RankFailure) as failure:
+        play_round(prepared)
+    error = failure.value.__cause__
+    assert find_called_hook(error, prepared.hooks) == "Failing.receive"
