@@ -20,7 +20,7 @@ from hpcfl.scores.metric_names import (
     models_of,
     resolve,
 )
-from hpcfl.storage import result_rounds
+from hpcfl.storage import metrics
 from hpcfl.trained.run import Run
 
 # the name for the number that counts, in the column that counts in each run, but on
@@ -28,7 +28,7 @@ from hpcfl.trained.run import Run
 VALIDATION = "validation"
 
 
-# The round in which a number is read: "best", "last" or "tail" (see ``storage/result_rounds.py``),
+# The round in which a number is read: "best", "last" or "tail" (see ``storage/metrics.py``),
 # or after so many seconds of the clients' own time.
 At = str | float
 
@@ -222,7 +222,7 @@ def of_clients(run: Run, column: str, measure: Measure, at: At) -> np.ndarray:
     slot: At = "last" if is_of_newcomers(column) else at
     positions = _positions(run, column, of_round, slot)
     where_read = run.results.select_rounds(positions)
-    numbers = result_rounds.compute_client_scores(where_read, column, measure.score)
+    numbers = metrics.compute_client_scores(where_read, column, measure.score)
     if numbers is None or not positions:
         clients = len(counts_of(run, "test"))
         return np.full(clients, np.nan)
@@ -248,7 +248,7 @@ def _positions(run: Run, column: str, numbers: np.ndarray, at: At) -> list[int]:
         return last
     best = run.summary.best
     best_round = best["round"] if best else None
-    return result_rounds.positions(run.results.rounds, numbers, best_round, at)
+    return metrics.positions(run.results.rounds, numbers, best_round, at)
 
 
 def _recorded(run: Run) -> list[MetricName]:

@@ -92,7 +92,7 @@ class Reading:
             name such as ``macro_f1_std``; "" for the one that counts in the first run;
             "validation" for the one that counts in each, on held-out training samples.
         at: Where it is read in a run: "best", "last" or "tail" (see
-            ``storage/result_rounds.py``), or after so many seconds of the clients' own time.
+            ``storage/metrics.py``), or after so many seconds of the clients' own time.
         target: In place of the number the seconds of the clients' own time until it is
             as good as this, in the unit in which it is shown.
     """

@@ -25,7 +25,7 @@ from hpcfl.report.text import (
     warn_of_other_clients,
 )
 from hpcfl.scores.metric_names import CLIENTS, MetricName, held_out
-from hpcfl.storage.result_rounds import AFTER, BEFORE
+from hpcfl.storage.metrics import AFTER, BEFORE
 from hpcfl.trained.loading import is_sweep, list_runs
 from hpcfl.trained.run import Run
 

@@ -21,7 +21,7 @@ from hpcfl.methods.base import State
 from hpcfl.simulation import record
 from hpcfl.simulation.prepare import Prepared
 from hpcfl.simulation.stages import RoundPlan, Stage, describe_clients, on_this_rank
-from hpcfl.storage.result_rounds import AFTER, BEFORE
+from hpcfl.storage.metrics import AFTER, BEFORE
 from hpcfl.storage.results import FINAL
 
 FleetType = Callable[..., Fleet]

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from hpcfl.scores.metric_names import MetricName
-from hpcfl.storage.result_rounds import compute_entry_scores
+from hpcfl.storage.metrics import compute_entry_scores
 from hpcfl.storage.results import GROUP, Metrics, Results
 
 if TYPE_CHECKING:

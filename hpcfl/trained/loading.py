@@ -13,7 +13,7 @@ from hpcfl.errors import UserError
 from hpcfl.experiment.config import fingerprint
 from hpcfl.storage import packed_runs, run_folder, run_status
 from hpcfl.storage import results as recorded
-from hpcfl.storage.result_rounds import counts
+from hpcfl.storage.metrics import counts
 from hpcfl.storage.results import Results
 from hpcfl.storage.run_status import RunStatus
 from hpcfl.trained.run import Run, summarise

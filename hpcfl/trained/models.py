@@ -17,7 +17,7 @@ from hpcfl.experiment.plugins import nearest
 from hpcfl.scores.metric_names import MetricName
 from hpcfl.simulation import torch_settings
 from hpcfl.storage.manifest import damaged, name_after
-from hpcfl.storage.result_rounds import AFTER, BEFORE, compute_client_scores
+from hpcfl.storage.metrics import AFTER, BEFORE, compute_client_scores
 from hpcfl.storage.results import Results
 from hpcfl.trained.module import module
 from hpcfl.trained.recorder import ModelRecorder

@@ -25,7 +25,7 @@ from hpcfl.experiment.config import PATHS
 from hpcfl.files import atomic
 from hpcfl.scores.base import Ratio
 from hpcfl.scores.metric_names import NO_SCORES, held_out, tuned
-from hpcfl.storage import result_rounds, results, run_folder
+from hpcfl.storage import metrics, results, run_folder
 from hpcfl.storage.packed_runs import SUFFIX
 from hpcfl.storage.results import DIGEST, MERGED, Results
 from hpcfl.trained.run import Run
@@ -77,9 +77,7 @@ def _of_table(run: Run, config: dict[str, Any]) -> Results:
             continue
         numbers = recorded.series(name).astype(float)
         for at in ("best", "last", "tail"):
-            kept |= set(
-                result_rounds.positions(recorded.rounds, numbers, best_round, at)
-            )
+            kept |= set(metrics.positions(recorded.rounds, numbers, best_round, at))
     rows = sorted(kept)
     epochs = run.config["evaluation"].get("tune_epochs", [])
     columns = (run.score, held_out(run.score), *map(tuned, epochs))

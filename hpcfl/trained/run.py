@@ -22,7 +22,7 @@ from hpcfl.scores.metric_names import (
     held_out,
     resolve,
 )
-from hpcfl.storage.result_rounds import AFTER, BEFORE, find_result_rounds, scores
+from hpcfl.storage.metrics import AFTER, BEFORE, find_result_rounds, scores
 from hpcfl.storage.results import DIGEST, Results
 from hpcfl.storage.run_status import RunStatus
 

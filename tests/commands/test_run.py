@@ -12,7 +12,7 @@ from hpcfl.commands.run import run
 from hpcfl.communication.communicator import OneProcess
 from hpcfl.errors import RankFailure, RunFailure
 from hpcfl.experiment import config
-from hpcfl.storage import metrics
+from hpcfl.storage import results
 from hpcfl.trained import loading
 
 
@@ -63,7 +63,7 @@ def test_what_is_left_of_it_goes_on(tmp_path, monkeypatch, strike):
     left = tmp_path / ("moved" if strike is rename else "run")
     play(left, 3)
     play(tmp_path / "undisturbed", 3)
-    found, expected = metrics.read(left), metrics.read(tmp_path / "undisturbed")
+    found, expected = results.read(left), results.read(tmp_path / "undisturbed")
     assert found.rounds.tolist() == expected.rounds.tolist()
     one, other = (
         loading.load_run(place).summary for place in (left, tmp_path / "undisturbed")

@@ -10,7 +10,7 @@ import pytest
 from hpcfl.experiment import config, sweep
 from hpcfl.report import sweep_table
 from hpcfl.report.sweep_table import Reading
-from hpcfl.storage.result_rounds import counts
+from hpcfl.storage.metrics import counts
 from hpcfl.storage.results import Results
 from hpcfl.storage.run_status import RunStatus, Stage
 from hpcfl.trained.run import Run, summarise

@@ -13,7 +13,7 @@ import killed_writer
 import pytest
 import torch
 
-from hpcfl.storage import metrics
+from hpcfl.storage import results
 from hpcfl.storage.checkpoint import Checkpoints
 from hpcfl.storage.clients import ClientStore, digest_run, digest_tensors
 
@@ -78,7 +78,7 @@ def test_kill_at_any_moment(tmp_path, writer, alone):
             digest_tensors(server),
             [clients.snapshot().digests],
         )
-        recorded = metrics.read(tmp_path)
+        recorded = results.read(tmp_path)
         assert (
             recorded.rounds.tolist()
             == recorded.values["round"].tolist()

@@ -1,4 +1,5 @@
 import errno
+import json
 import os
 import threading
 import time
@@ -10,8 +11,8 @@ import pytest
 from hpcfl.errors import RunFailure, UserError
 from hpcfl.experiment import config
 from hpcfl.files import atomic
-from hpcfl.storage import metrics, results
-from hpcfl.storage.metrics import MetricsWriter
+from hpcfl.storage import results
+from hpcfl.storage.metrics import MetricsWriter, find_result_rounds
 
 CONFIG = config.parse({"name": "x" * 200, "method": {"name": "fedavg"}}).resolved()
 HEADER = {
@@ -37,7 +38,7 @@ def test_everything_comes_back(tmp_path):
         writer.record(round, values(round))
         if round == 2:
             writer.merge()
-    read = metrics.read(tmp_path)
+    read = results.read(tmp_path)
     assert read.header == HEADER
     assert read.static.keys() == STATIC.keys() and np.array_equal(
         read.static["train/0"], np.arange(5)
@@ -49,9 +50,9 @@ def test_everything_comes_back(tmp_path):
         "clients/pre/loss"
     ].shape == (3, 2)
     writer.record(4, {"final": 1})
-    assert metrics.read(tmp_path).completed == [3]
+    assert results.read(tmp_path).completed == [3]
     writer.merge()
-    assert metrics.read(tmp_path).completed == [3]
+    assert results.read(tmp_path).completed == [3]
     assert os.listdir(tmp_path / "rounds") == []
 
 
@@ -72,7 +73,7 @@ def test_short_rounds_share_a_file_and_none_is_lost(tmp_path):
     ]
     writer.record(4, {"a": 4})
     for _ in range(2):
-        read = metrics.read(tmp_path)
+        read = results.read(tmp_path)
         assert (
             read.rounds.tolist()
             == read.values["a"].tolist()
@@ -91,7 +92,7 @@ def test_missing_names_are_nan_or_minus_one(tmp_path):
     writer.record(1, {"a": 1.0, "clients/b": np.array([1, 2], np.uint8)})
     writer.merge()
     writer.record(2, {"c": True})
-    read = metrics.read(tmp_path).values
+    read = results.read(tmp_path).values
     assert np.array_equal(read["a"], [1.0, np.nan], equal_nan=True)
     assert read["clients/b"].tolist() == [[1, 2], [-1, -1]]
     assert read["c"].tolist() == [-1, 1]
@@ -102,10 +103,10 @@ def test_newest_record_of_a_round_replaces_all_of_it(tmp_path):
     for round in range(4):
         writer.record(round, {"a": 1, "old": 1})
     writer = MetricsWriter(tmp_path, {}, {})
-    assert metrics.read(tmp_path).rounds.tolist() == [0, 1, 2, 3]
+    assert results.read(tmp_path).rounds.tolist() == [0, 1, 2, 3]
     writer.record(2, {"a": 2})
     for _ in range(2):
-        read = metrics.read(tmp_path)
+        read = results.read(tmp_path)
         assert read.rounds.tolist() == [0, 1, 2, 3]
         assert read.values["a"].tolist() == [1, 1, 2, 1]
         assert read.values["old"].tolist() == [1, 1, -1, 1]
@@ -118,9 +119,9 @@ def test_round_merged_but_not_yet_removed_counts_once(tmp_path):
     left = (tmp_path / "rounds" / "00000001.h5").read_bytes()
     writer.merge()
     (tmp_path / "rounds" / "00000001.h5").write_bytes(left)
-    assert metrics.read(tmp_path).rounds.tolist() == [1]
+    assert results.read(tmp_path).rounds.tolist() == [1]
     writer.merge()
-    assert metrics.read(tmp_path).rounds.tolist() == [1]
+    assert results.read(tmp_path).rounds.tolist() == [1]
 
 
 def test_prolonged_several_times_all_ends_are_remembered(tmp_path):
@@ -130,7 +131,7 @@ def test_prolonged_several_times_all_ends_are_remembered(tmp_path):
         writer.merge()
     writer = MetricsWriter(tmp_path, HEADER, STATIC)
     writer.record(6, {"final": 0})
-    read = metrics.read(tmp_path)
+    read = results.read(tmp_path)
     assert (
         read.completed == [2, 5]
         and read.rounds.tolist() == [3, 6]
@@ -158,7 +159,7 @@ def test_damaged_file_is_reported_and_set_aside(tmp_path, file, left, damage):
     writer.record(2, values(2))
     writer.record(3, values(3))
     (tmp_path / file).write_bytes(damage((tmp_path / file).read_bytes()))
-    read = metrics.read(tmp_path)
+    read = results.read(tmp_path)
     assert read.rounds.tolist() == left
     writer = MetricsWriter(tmp_path, HEADER, {})
     assert (
@@ -168,7 +169,7 @@ def test_damaged_file_is_reported_and_set_aside(tmp_path, file, left, damage):
     )
     assert read.notes == writer.notes
     assert (tmp_path / f"{file}.damaged").exists()
-    read = metrics.read(tmp_path)
+    read = results.read(tmp_path)
     assert read.rounds.tolist() == left and not read.notes and read.header == HEADER
 
 
@@ -183,7 +184,7 @@ def test_flipped_bits_never_crash(tmp_path):
         broken = bytearray(data)
         broken[place] ^= 1 << random.integers(8)
         path.write_bytes(broken)
-        assert metrics.read(tmp_path).rounds.size <= 1
+        assert results.read(tmp_path).rounds.size <= 1
 
 
 def test_reader_holds_the_file_open_while_it_is_merged(tmp_path):
@@ -194,7 +195,7 @@ def test_reader_holds_the_file_open_while_it_is_merged(tmp_path):
         writer.record(2, values(2))
         writer.merge()
         assert reader["rounds"][()].tolist() == [1]
-    assert metrics.read(tmp_path).rounds.tolist() == [1, 2]
+    assert results.read(tmp_path).rounds.tolist() == [1, 2]
 
 
 @pytest.mark.slow
@@ -213,7 +214,7 @@ def test_reading_while_writing_sees_all_rounds_published_so_far(tmp_path):
     thread.start()
     while thread.is_alive():
         before = published[0]
-        rounds = metrics.read(tmp_path).rounds.tolist()
+        rounds = results.read(tmp_path).rounds.tolist()
         if rounds != list(range(len(rounds))) or len(rounds) < before:
             failures.append((before, rounds))
     thread.join()
@@ -223,7 +224,7 @@ def test_reading_while_writing_sees_all_rounds_published_so_far(tmp_path):
 def test_folder_without_results(tmp_path):
     for folder in (tmp_path, tmp_path / "missing"):
         with pytest.raises(UserError, match="no results here"):
-            metrics.read(folder)
+            results.read(folder)
 
 
 def test_full_disk_leaves_what_was_there(small_disk):
@@ -232,10 +233,10 @@ def test_full_disk_leaves_what_was_there(small_disk):
     with pytest.raises(RunFailure, match="No space left on device"):
         for round in range(2, 9):
             writer.record(round, {"clients/a": np.zeros(50_000)})
-    assert metrics.read(small_disk).rounds.tolist() == [1, 2]
+    assert results.read(small_disk).rounds.tolist() == [1, 2]
     with pytest.raises(RunFailure, match=r"metrics.h5: No space left on device"):
         writer.merge()
-    assert metrics.read(small_disk).rounds.tolist() == [1, 2]
+    assert results.read(small_disk).rounds.tolist() == [1, 2]
 
 
 def test_failed_merge_keeps_the_rounds(tmp_path, monkeypatch):
@@ -248,7 +249,7 @@ def test_failed_merge_keeps_the_rounds(tmp_path, monkeypatch):
     monkeypatch.setattr(atomic.os, "fsync", fail)
     with pytest.raises(RunFailure, match="Input/output error"):
         writer.merge()
-    assert metrics.read(tmp_path).rounds.tolist() == [1]
+    assert results.read(tmp_path).rounds.tolist() == [1]
 
 
 @pytest.mark.slow
@@ -268,4 +269,98 @@ def test_merging_a_long_run_is_quick(tmp_path):
     start = time.process_time()
     writer.merge()
     assert time.process_time() - start < 1  # 0.1 s on an idle core
-    assert metrics.read(tmp_path).rounds.size == 2050
+    assert results.read(tmp_path).rounds.size == 2050
+
+
+NAN = np.nan
+
+
+@pytest.mark.parametrize(
+    ("rounds", "numbers", "expected"),
+    [
+        ([1, 2, 3], [0.5, 0.7, 0.6], (1, 2, [2])),
+        (
+            [1, 2, 3],
+            [0.7, 0.7, NAN],
+            (0, 1, [1]),
+        ),  # of equals the first; the last that has a number
+        (
+            range(1, 22),
+            [*range(20), 0],
+            (19, 20, [18, 19, 20]),
+        ),  # a tenth of 21 is 2.1: rounds after 18
+        (
+            [10, 20, 30, 31],
+            [0.1, 0.2, 0.3, NAN],
+            (2, 2, [2]),
+        ),  # scored every tenth round
+    ],
+)
+def test_result_rounds_by_hand(rounds, numbers, expected):
+    found = find_result_rounds(np.array(rounds), np.array(numbers, float), float)
+    assert (found.best, found.last, found.tail) == expected
+
+
+def test_the_best_is_the_lowest_where_less_is_better():
+    assert (
+        find_result_rounds(
+            np.array([1, 2]), np.array([0.5, 0.7]), lambda number: -number
+        ).best
+        == 0
+    )
+
+
+def test_nothing_is_known_of_no_numbers():
+    assert find_result_rounds(np.array([1, 2]), np.array([NAN, NAN]), float) is None
+
+
+def test_the_metrics_say_what_came_out(tmp_path):
+    """Rounds 1 to 10 and the models after them, of five clients before and two after
+    local training.
+    """
+    header = {
+        "config": {
+            "name": "x",
+            "seed": 0,
+            "rounds": 10,
+            "data": {"dataset": "digits"},
+            "partition": {},
+            "model": {"name": "mlp"},
+            "method": {"name": "local"},
+            "evaluation": {"score": "method", "metric": "weighted"},
+        },
+        "primary": "post",
+    }
+    writer = MetricsWriter(tmp_path, header, {})
+    for round in range(1, 11):
+        writer.record(
+            round,
+            {"post/weighted": 0.9 if round == 4 else round / 20, "post/clients": 2.0},
+        )
+    writer.conclude(
+        11,
+        {
+            "pre/weighted": 0.8,
+            "pre/clients": 5.0,
+            "final": 1,
+        },
+    )
+    with h5py.File(tmp_path / "metrics.h5") as file:
+        assert json.loads(file.attrs["outcome"]) == {
+            "name": "post/weighted",
+            "best": {
+                "rounds": [4, 4],
+                "value": 0.9,
+                "clients": 2,
+            },
+            "last": {
+                "rounds": [10, 10],
+                "value": 0.5,
+                "clients": 2,
+            },
+            "tail": {
+                "rounds": [10, 10],
+                "value": 0.5,
+                "clients": 2,
+            },
+        }
