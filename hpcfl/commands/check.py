@@ -2,6 +2,7 @@
 
 import difflib
 import inspect
+import itertools
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -83,18 +84,23 @@ def find_misspelt_hooks(method: type) -> list[str]:
     """Return a line for each function of a user's own method that is nearly named as a
     hook, and so is never called.
     """
-    own = [kind for kind in method.__mro__ if not kind.__module__.startswith("hpcfl.")]
-    known = {name for kind in method.__mro__ if kind not in own for name in vars(kind)}
+    own = list(itertools.takewhile(_is_of_user, method.__mro__))
+    known = {name for kind in method.__mro__[len(own) :] for name in vars(kind)}
     lines = []
     for kind in own:
         for name, function in vars(kind).items():
             near = difflib.get_close_matches(name, known, n=1, cutoff=0.8)
-            if inspect.isfunction(function) and name not in known and near:
+            is_hook = name in known or name.startswith("_")
+            if inspect.isfunction(function) and not is_hook and near:
                 lines.append(
                     f"{kind.__name__}.{name} is no hook and is not called by hpcfl; did "
                     f"you mean '{near[0]}'?"
                 )
     return lines
+
+
+def _is_of_user(kind: type) -> bool:
+    return not kind.__module__.startswith("hpcfl.")
 
 
 def _describe_base(experiment: Config) -> list[str]:
