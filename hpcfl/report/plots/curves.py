@@ -190,14 +190,14 @@ def explain_limits(arranged: Arrangement) -> list[str]:
     """Return a line on each curve that is complete and ends before others."""
     most = max(run.config["rounds"] for run in arranged.runs)
     spent = search_spending.find_shares(arranged)
-    reason = "the budget of its search" if spent else "rounds in its configuration"
+    limit = "the budget of its search allows" if spent else "its configuration has"
     shorter = {
         placed.row: placed.run.config["rounds"]
         for placed in arranged.placed
         if placed.run.summary.finished and placed.run.config["rounds"] < most
     }
     return [
-        f"{row} ends at round {rounds}, the limit by {reason}"
+        f"{row} ends at round {rounds}: {limit} no more"
         for row, rounds in shorter.items()
     ]
 
