@@ -235,8 +235,9 @@ def identity(resolved: Mapping[str, Any]) -> dict[str, Any]:
     for section, key in PATHS:
         table[section].pop(key, None)
     for (section, key), default in ADDED.items():
-        if table[section].get(key) == default:
-            table[section].pop(key, None)
+        keys = table.get(section, {})  # archives of earlier versions lack sections
+        if keys.get(key) == default:
+            keys.pop(key, None)
     return table
 
 

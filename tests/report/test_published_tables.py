@@ -22,7 +22,7 @@ from hpcfl.trained import loading, packed
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "results"
 TABLES = sorted(RESULTS.rglob(f"*{SUFFIX}"))
-LOOKED_AT = 24  # runs of a table: reading all of a thousand takes a minute
+LOOKED_AT = 6  # runs of a table: reading all of a thousand takes a minute
 AT_MOST = 200_000  # samples of a run over all its rounds: more take minutes
 
 
