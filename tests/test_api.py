@@ -199,7 +199,7 @@ def test_without_progress_only_the_callback_is_heard(tmp_path, capsys):
     assert hpcfl.run(TABLE, out=out, on_round=on_round, progress=False).summary.finished
     assert capsys.readouterr() == ("heard 1\nheard 2\nheard 3\n", "")
     hpcfl.run(TABLE, out=out, progress=False)  # complete, which it would say
-    assert capsys.readouterr() == ("", "")
+    assert capsys.readouterr() == ("", "") and not list(out.glob("*.png"))
 
 
 @pytest.mark.slow

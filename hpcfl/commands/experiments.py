@@ -223,15 +223,16 @@ def _show_results(plan: Plan, played: bool, communicator: Communicator) -> None:
     """Print what came out, on rank 0: the results are safe, so a report that fails is
     no failure of the run.
 
-    The other ranks do not wait for it, and leave with the same code whatever becomes of
-    it.
+    A quiet run neither prints nor draws. The other ranks do not wait for rank 0, and
+    leave with the same code whatever becomes of the report.
     """
     if not communicator.is_server:
         return
     try:
-        from hpcfl.report import run_end
+        if not output.is_quiet():
+            from hpcfl.report import run_end
 
-        run_end.show_results(plan.folder, played)
+            run_end.show_results(plan.folder, played)
     except Exception as error:
         output.say(
             f"note: the results are complete, but their report failed ({type(error).__name__}: "

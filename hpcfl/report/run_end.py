@@ -4,17 +4,14 @@ import shlex
 from pathlib import Path
 
 from hpcfl.files import output
+from hpcfl.report import figures, sweep_table, tables
+from hpcfl.trained import loading
 
 
 def show_results(folder: Path, played: bool) -> None:
     """Print the results in a folder; draw figures if anything was ``played`` now, or if
-    there are none. A quiet run neither prints nor draws.
+    there are none.
     """
-    if output.is_quiet():
-        return
-    from hpcfl.report import figures, sweep_table, tables
-    from hpcfl.trained import loading
-
     runs = loading.list_runs(folder)
     if len(runs) > len({run.summary.method for run in runs}):
         sweep_table.show([folder])

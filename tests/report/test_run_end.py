@@ -2,7 +2,6 @@
 
 import pytest
 
-from hpcfl.files import output
 from hpcfl.report import run_end
 
 
@@ -13,13 +12,6 @@ def test_a_run_ends_with_its_table_and_figures(make_run, capsys):
     said = capsys.readouterr().out
     assert "▸before" in said and f"figure: {folder / 'accuracy.png'}" in said
     assert (folder / "clients.png").exists()
-
-
-def test_a_quiet_run_ends_without_them(make_run, capsys):
-    folder = make_run()
-    with output.quiet():
-        run_end.show_results(folder, played=True)
-    assert capsys.readouterr().out == "" and not list(folder.glob("*.png"))
 
 
 def test_runs_that_differ_in_more_than_their_method_end_with_their_means(
