@@ -1,9 +1,9 @@
 """Options that many methods can have, each by a key of ``[method]``.
 
 ``ala = true`` (``ala.py``) is a key of the methods that derive from ``ServerModel``, and
-``aggregation = "class-wise"`` (``class_wise.py``) of those that derive from ``FedAvg``.
-The messages of an option are an overlay. Its part in local training lies in hooks of the
-base classes. A class that overrides such a hook may leave the option out, so it declares
+``aggregation = "class-wise"`` (``overlays/class_wise.py``) of those that derive from
+``FedAvg``. The messages of the second are an overlay. An option's part in local training
+lies in hooks of the base classes. A class that overrides such a hook may leave the option out, so it declares
 in ``keeps`` the options that still work.
 """
 
