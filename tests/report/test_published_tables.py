@@ -48,7 +48,7 @@ def check(table, need_data, capsys):
     chosen = min(runs, key=samples)
     if samples(chosen) > AT_MOST:
         pytest.skip(f"takes minutes: hpcfl verify {table} --sample 1")
-    own = find_own_names([chosen.config[section] for section in PLAYED_BY])
+    own = find_own_names([chosen.config.get(section) for section in PLAYED_BY])
     need_data(sections.Data(**{**chosen.config["data"], "root": None}))
     verify(table, 1, [chosen.label], None, own, OneProcess())
     assert capsys.readouterr().out.splitlines()[-1].startswith(f"{chosen.label}: ")
