@@ -43,7 +43,7 @@ def check_file(
     prepared = prepare_together(first, communicator, adapter)
     prepared = preflight.run(prepared, communicator)
     schedule = make_schedule(prepared, communicator)
-    prepared = preflight.note_idle_clients(prepared, schedule)
+    prepared = preflight.add_notes(prepared, schedule)
     from hpcfl.commands import data_summary, needs
 
     ranks = needs.of_ranks(prepared, communicator)

@@ -82,7 +82,7 @@ def run(
         prepared = _prepare(config, communicator, clash)
         prepared = preflight.run(prepared, communicator)
         schedule = make_schedule(prepared, communicator)
-        prepared = preflight.note_idle_clients(prepared, schedule)
+        prepared = preflight.add_notes(prepared, schedule)
         hosted = prepared.placement.clients_of(communicator.rank).tolist()
         ranks = list_ranks(communicator, prepared.resources.device, hosted)
         introduced = communicator.introduce(ranks)

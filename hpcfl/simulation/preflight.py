@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from torch import Tensor
+from torch import Tensor, nn
 
 from hpcfl.clients.batch_plan import AskedTraining, fewest_samples
 from hpcfl.clients.execution import SerialKernel, is_batching_limit
@@ -30,6 +30,10 @@ from hpcfl.simulation.round_schedule import RoundSchedule
 TRAINING = "clients train"
 ONE_BY_ONE = "one after the other"
 SIDE_BY_SIDE = "side by side"
+GRADIENT = 6  # operations of a sample's gradient for each parameter of a linear layer
+# Operations of a round below which a server and two workers took longer than one process
+# (20 and 100 clients, models with one hidden layer, two cores).
+SHORT_ROUND = 5e9
 
 
 @dataclass(frozen=True)
@@ -279,6 +283,13 @@ def describe_dependent(operators: Sequence[str], lanes: int | str) -> str:
     )
 
 
+def add_notes(prepared: Prepared, schedule: RoundSchedule) -> Prepared:
+    """Return the experiment with notes on idle clients and on short rounds. Raises
+    UserError where no client ever takes a step.
+    """
+    return note_short_rounds(note_idle_clients(prepared, schedule))
+
+
 def note_idle_clients(prepared: Prepared, schedule: RoundSchedule) -> Prepared:
     """Return the experiment with notes on clients that never take a step.
 
@@ -314,6 +325,33 @@ def note_idle_clients(prepared: Prepared, schedule: RoundSchedule) -> Prepared:
             f"{explain_idleness(prepared)}"
         )
     return replace(prepared, notes=[*prepared.notes, *notes])
+
+
+def note_short_rounds(prepared: Prepared) -> Prepared:
+    """Return the experiment with a note where its rounds are so short that one process
+    is faster than ranks on CPUs, which wait for each other in every round.
+
+    Only models of linear layers are judged, whose operations follow from their size.
+    """
+    on_gpu = prepared.resources.device.type == "cuda"
+    if prepared.placement.size == 1 or on_gpu:
+        return prepared
+    for part in prepared.resources.kernel.module.modules():
+        has_parameters = any(True for _ in part.parameters(recurse=False))
+        if has_parameters and not isinstance(part, nn.Linear):
+            return prepared
+    setup = prepared.setup
+    cohort = prepared.config.participation.count(setup.clients)
+    samples = cohort * float(setup.counts.sum()) / setup.clients
+    epochs = sum(asked.epochs * asked.share for asked in prepared.tried.trainings)
+    operations = GRADIENT * setup.layout.width * samples * epochs
+    if operations > SHORT_ROUND:
+        return prepared
+    note = (
+        f"a round has about {operations / 1e9:.1g} billion operations, so few that "
+        "one process is faster than several ranks; start it without mpiexec or srun"
+    )
+    return replace(prepared, notes=[*prepared.notes, note])
 
 
 def find_stepping(prepared: Prepared) -> np.ndarray:
