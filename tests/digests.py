@@ -11,6 +11,7 @@ change what is computed writes the file anew and says why.
 
 import contextlib
 import io
+import argparse
 import json
 import sys
 from pathlib import Path
@@ -93,11 +94,16 @@ def name_of(case: tuple[str, str, float]) -> str:
     return " ".join(map(str, case))
 
 
-def main(arguments: list[str]) -> int:
+def main() -> int:
     """Play all cases, then compare or write; the exit code."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    how = parser.add_mutually_exclusive_group()
+    how.add_argument("--add", action="store_true", help="play and write new cases only")
+    how.add_argument("--write", action="store_true", help="write all cases anew")
+    options = parser.parse_args()
     world = connect()
     kept = json.loads(KEPT.read_text(encoding="utf-8"))["digests"]
-    known = kept if arguments == ["--add"] else {}
+    known = kept if options.add else {}
     digests = dict(known)
     with TemporaryDirectory() as place:
         folder = Path(world.bcast(place))
@@ -106,7 +112,8 @@ def main(arguments: list[str]) -> int:
                 digests[name_of(case)] = digest_of(case, folder / str(number), world)
     code = 0
     if world.is_server:
-        code = write(digests) if arguments else compare(digests)
+        writes = options.add or options.write
+        code = write(digests) if writes else compare(digests)
     code = world.bcast(code)
     world.finalize()
     return code
@@ -143,4 +150,4 @@ def compare(digests: dict[str, str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main())
