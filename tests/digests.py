@@ -9,9 +9,9 @@ compared; ``--write`` adds a platform with the same digests. A change that is me
 change what is computed writes the file anew and says why.
 """
 
+import argparse
 import contextlib
 import io
-import argparse
 import json
 import sys
 from pathlib import Path
