@@ -1,6 +1,5 @@
 """Checks of a user's module: parameters, layers and state that hpcfl cannot train."""
 
-import traceback
 from collections.abc import Iterator
 from typing import Any
 
@@ -163,20 +162,5 @@ def explained(error: Exception, name: str, plugin: object, x: Tensor) -> UserErr
     kind = "" if x.is_floating_point() else " token ids"
     return UserError(
         f"{where}model.name = '{name}' fails on {len(x)} samples, {size}{kind}"
-        f"{_failing_layer(error)}: {user_code.describe_error(error)}"
+        f": {user_code.describe_error(error)}"
     )
-
-
-def _failing_layer(error: Exception) -> str:
-    """Return the innermost module that an exception passed through, as text.
-
-    The text is "" for none below the model itself.
-    """
-    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
-    owners = [frame.f_locals.get("self") for frame in frames]
-    modules = [owner for owner in owners if isinstance(owner, nn.Module)]
-    if not modules:
-        return ""
-    names = {id(part): name for name, part in modules[0].named_modules()}
-    name = names.get(id(modules[-1]))
-    return f", in {_place(name, modules[-1])}" if name else ""

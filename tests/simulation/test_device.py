@@ -188,8 +188,9 @@ def test_ranges(numbers, text):
     assert device.describe_ranges(numbers) == text
 
 
-def test_one_process_is_server_and_worker():
+def test_one_process_is_server_and_worker(monkeypatch):
     alone = OneProcess()
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 1)
     (line,) = device.list_ranks(alone, torch.device("cpu"), range(5))
     cores = device.describe_ranges(os.sched_getaffinity(0))
     assert line == (
