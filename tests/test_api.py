@@ -184,13 +184,6 @@ def test_errors_have_names_at_the_top_level():
 
 
 @pytest.mark.slow
-def test_fresh_starts_over(tmp_path):
-    hpcfl.run(TABLE, out=tmp_path / "run")
-    hpcfl.run(TABLE, out=tmp_path / "run", fresh=True)
-    assert len(list(tmp_path.iterdir())) == 2
-
-
-@pytest.mark.slow
 def test_without_progress_only_the_callback_is_heard(tmp_path, capsys):
     def on_round(name, round, values):
         print(f"heard {round}")

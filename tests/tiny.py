@@ -321,10 +321,6 @@ class Diverges(FedAvg):
         return lane.factor * super().loss(model, batch, lane)
 
 
-class Sham(FedAvg):
-    """FedAvg under another name."""
-
-
 class DivergesInRows(Diverges):
     """The same, whose models travel to the server one by one."""
 

@@ -156,20 +156,6 @@ def test_features_take_no_more_memory_than_they_may(make_fleet, rows_of, runs):
     assert runs == [20, 22, 8]
 
 
-def test_a_client_gets_the_same_bits_whoever_trains_beside_it(
-    make_fleet, rows_of, runs
-):
-    together = fleet_of(make_fleet, "plain")
-    rows = rows_of(together)
-    trained = together.train(rows, **HEAD)
-    for client in range(len(COUNTS)):
-        alone = fleet_of(make_fleet, "plain")
-        only = torch.arange(len(COUNTS)) == client
-        assert torch.equal(
-            alone.train(rows, only=only, **HEAD)[client], trained[client]
-        )
-
-
 @pytest.mark.parametrize(
     ("params", "augment"),
     [(("all",), False), (("body",), False), (2, False), (("head",), True)],
@@ -182,25 +168,6 @@ def test_what_moves_or_varies_below_the_head_runs_each_time(
     groups = (params,) if isinstance(params, int) else params
     names = fleet.layout.members(groups)
     assert not heads.can_use_features(fleet.resources, names, fleet.loss, {})
-
-
-@pytest.mark.parametrize("lanes", [1, "auto"])
-def test_layers_that_the_model_freezes_run_once_in_every_training(
-    make_fleet, lanes, runs
-):
-    """With all below the head frozen, "all" is the head."""
-    model = {"name": "tiny:head_only"}
-    once, each = (
-        make_fleet(COUNTS, lanes=lanes, model=model, epochs=3) for _ in range(2)
-    )
-    for fleet in (once, each):
-        row = to_row(fleet.resources.buffers, fleet.setup.build())
-        fleet.state["buffers.model"] = row.repeat(len(COUNTS), 1)
-    rows = once.setup.initial()
-    one, other = once.train(rows), without(each).train(rows)
-    assert sum(runs) == sum(map(sum, COUNTS))
-    torch.testing.assert_close(one, other)
-    assert not torch.equal(one[0], rows)
 
 
 def reads_samples(model, batch, lane):

@@ -69,6 +69,15 @@ def test_another_model_is_evaluated_and_the_modes_stay():
     assert [part.training for part in model.modules()] == modes
 
 
+def test_another_model_may_have_statistics_of_its_own():
+    model, x = build(), torch.randn(3, 8, 4, 4)
+    other = build()
+    other[1].running_mean += 1
+    statistics = torch.cat([buffer.reshape(-1) for buffer in other.buffers()])
+    found = evaluate_at(model, row_of(model), lambda one: one(x), statistics)
+    torch.testing.assert_close(found, other.eval()(x))
+
+
 def test_a_row_of_another_length_is_refused():
     model = build()
     with pytest.raises(ValueError, match="3 numbers"):

@@ -221,11 +221,6 @@ def test_watching_ends_when_nobody_can_see_it(sweep, queue, monkeypatch):
     status.show(sweep, watch=True)
 
 
-def test_watching_ends_when_nothing_is_under_way(sweep, capsys):
-    status.show(sweep, watch=True)
-    assert "1 finished, 1 waiting" in capsys.readouterr().out
-
-
 @pytest.mark.slow
 def test_watching_while_a_job_runs(sweep, queue, monkeypatch, capsys):
     """It finishes between two looks."""

@@ -1,12 +1,9 @@
-import gc
 import os
 import signal
 import sys
 
 import pytest
-import tiny
 
-import hpcfl
 from hpcfl.commands.check import check_file
 from hpcfl.commands.experiments import run_file
 from hpcfl.communication.communicator import OneProcess
@@ -90,19 +87,3 @@ def test_a_folder_that_cannot_be_used_shows_before_anything_begins(tmp_path, out
     with pytest.raises(UserError, match="choose another --out"):
         run_file(file, [], tmp_path / out, False, OneProcess())
     assert os.listdir(tmp_path) == ["grid.toml"]
-
-
-@pytest.mark.slow
-def test_runs_in_one_process_leave_nothing_behind(tmp_path):
-    """By all objects there are, while Python does not look for cycles by itself."""
-    table = tiny.table("fedavg")
-    gc.disable()
-    try:
-        left = []
-        for number in range(4):
-            hpcfl.run({**table, "name": "again"}, out=tmp_path / str(number))
-            left.append(len(gc.get_objects()))
-    finally:
-        gc.enable()
-    # a run draws two figures of thousands of objects; the first ones fill caches
-    assert max(left[2:]) - min(left[2:]) < 100

@@ -141,18 +141,6 @@ def regulariser(head, pi):
     return (pi - norm_distribution(head)).square().sum().sqrt()
 
 
-def test_regularisers_gradient_in_closed_form_and_by_finite_differences():
-    head, pi = torch.randn(K, 8, dtype=torch.float64, requires_grad=True), draw()[0][0]
-    (gradient,) = torch.autograd.grad(regulariser(head, pi), head)
-    theta = head.detach()
-    norms = theta.norm(dim=1)
-    estimate = norms / norms.sum()
-    u = (estimate - pi) / (estimate - pi).norm()
-    closed = ((u - (u * estimate).sum()) / norms.sum() / norms)[:, None] * theta
-    torch.testing.assert_close(gradient, closed, rtol=1e-9, atol=1e-11)
-    assert torch.autograd.gradcheck(lambda weight: regulariser(weight, pi), head)
-
-
 @pytest.mark.parametrize(("half", "factor"), [(True, 0.5), (False, 1.0)])
 def test_loss_is_cross_entropy_plus_the_regulariser(half, factor):
     model, lane = MLP((5,), K, hidden=(6,)).double(), Lane(distribution=draw()[0][0])

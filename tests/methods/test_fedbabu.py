@@ -31,14 +31,6 @@ def test_without_fine_tuning_the_result_is_the_global_model(federate):
     assert (tuned["clients/tuned/loss"][-1] != tuned["clients/global/loss"][-1]).all()
 
 
-def test_fine_tuning_moves_body_and_head(federate, monkeypatch):
-    played, calls = phases(federate, monkeypatch, method="fedbabu", rounds=1)
-    head = played.prepared.setup.layout.columns("head")
-    start, ended = calls[-1]
-    assert (start[:, head] != ended[:, head]).any(dim=1).all()
-    assert (start[:, : head.start] != ended[:, : head.start]).any(dim=1).all()
-
-
 def test_fine_tunes_the_global_model_also_of_clients_never_sampled(
     federate, monkeypatch
 ):

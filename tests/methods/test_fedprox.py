@@ -17,22 +17,6 @@ def objective(fleet, client, row, anchor, mu):
     )
 
 
-def test_proximal_gradient_against_finite_differences(make_fleet, rows_of):
-    fleet = make_fleet(dtype=torch.float64, batch_size=100, lr=0.01)
-    rows, anchor, mu = rows_of(fleet, 1), rows_of(fleet, 2)[0], 0.7
-    direction = (rows - fleet.train(rows, proximal=(mu, anchor))) / 0.01
-    step = 1e-6
-    for client in range(2):
-        for place in range(0, fleet.layout.width, 5):
-            shift = torch.zeros_like(anchor)
-            shift[place] = step
-            difference = (
-                objective(fleet, client, rows[client] + shift, anchor, mu)
-                - objective(fleet, client, rows[client] - shift, anchor, mu)
-            ) / (2 * step)
-            assert abs(difference - direction[client, place]) < 1e-7
-
-
 def test_mu_zero_is_fedavg(federate):
     assert federate({"name": "fedprox", "mu": 0.0}).digest == federate("fedavg").digest
 

@@ -46,16 +46,6 @@ def gradients(model, value):
     )
 
 
-def test_a_uniform_distribution_leaves_plain_cross_entropy(case):
-    method, model, batch, _ = case
-    features = model.features(batch.x)
-    even = SimpleNamespace(distribution=floored_distribution(torch.ones(1, 4))[0])
-    plain = cross_entropy(model(batch.x), batch.y)
-    torch.testing.assert_close(
-        method.generic(model, features, batch.y, even), plain, rtol=0, atol=1e-6
-    )
-
-
 def test_the_personal_loss_moves_the_personal_head_only(case):
     method, model, batch, lane = case
     found = gradients(

@@ -52,14 +52,6 @@ def test_labels_alone_are_fedavg_and_local(federate):
     assert torch.equal(played.clients["head"], local.clients["model"])
 
 
-def test_equal_models_teach_nothing():
-    model = method().adapt(MLP((5,), 3, hidden=(4,)))
-    for weight in (0.0, 0.25):
-        loss = loss_of(model, BATCH, alpha=weight, beta=weight)
-        expected = 2 * weight * cross_entropy(model(BATCH.x), BATCH.y)
-        torch.testing.assert_close(loss, expected)
-
-
 def test_divergences_by_hand():
     """¾ ln(¾/½) + ¼ ln(¼/½) = 0.1308; over two classes half of it."""
     teacher = torch.tensor([[0.75, 0.25]]).log()

@@ -1,7 +1,6 @@
 """Local: methods-1.md §4.1."""
 
 import numpy as np
-import torch
 
 from hpcfl.methods.local import Local
 
@@ -40,17 +39,6 @@ def test_trains_by_plain_gradient_descent(federate):
         np.testing.assert_allclose(ended["head.bias"][client], bias, atol=1e-6)
 
 
-def test_other_clients_data_change_nothing(federate):
-    first = federate("local", [[8, 3, 0, 0], [0, 9, 2, 0], [1, 0, 6, 6]]).clients[
-        "model"
-    ]
-    other = federate("local", [[8, 3, 0, 0], [4, 0, 0, 7], [1, 0, 6, 6]]).clients[
-        "model"
-    ]
-    assert torch.equal(first[[0, 2]], other[[0, 2]])
-    assert not torch.equal(first[1], other[1])
-
-
 def test_sends_nothing_and_is_scored_after_training(federate):
     played = federate("local")
     assert Local.primary == "post"
@@ -62,9 +50,3 @@ def test_sends_nothing_and_is_scored_after_training(federate):
     assert np.array_equal(
         played.values["clients/post/loss"][:-1], played.values["clients/pre/loss"][1:]
     )
-
-
-def test_trains_only_in_rounds_of_its_cohort(federate):
-    played = federate("local", rounds=1, participation={"fraction": 0.4})
-    untouched = (played.clients["model"] == played.prepared.setup.initial()).all(dim=1)
-    assert untouched.sum() == 3

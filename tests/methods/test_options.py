@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import tiny
 import torch
-from every_method import NAMES, kind, short
+from every_method import NAMES, kind, of_each_family, short
 
 from hpcfl.communication.communicator import OneProcess
 from hpcfl.communication.message import Mean
@@ -21,7 +21,7 @@ from hpcfl.simulation.prepare import prepare
 
 MIXED = [
     name
-    for name in NAMES
+    for name in of_each_family()
     if issubclass(kind(name), FedAvg) and name not in ("fedavg", "cwfedavg")
 ]
 

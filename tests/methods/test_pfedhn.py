@@ -47,34 +47,6 @@ def changes(setup, ids, width=None):
     return torch.randn(len(ids), width or setup.layout.width, generator=generator)
 
 
-@pytest.mark.parametrize("layers", [0, 2])
-def test_the_gradient_is_a_directional_derivative(setup, layers):
-    """⟨∇, d⟩ = mean of ⟨Δ_i, (θ_i(φ + εd) − θ_i(φ − εd))/2ε⟩ for a direction d, in double
-    precision.
-    """
-    own, ids = method(hidden_layers=layers), [0, 2, 3]
-    server = {name: tensor.double() for name, tensor in own.server_state(setup).items()}
-    delta = changes(setup, ids).double()
-    gradients = own.gradients(server, cohort(setup, ids), delta)
-    generator = torch.Generator().manual_seed(3)
-    direction = {
-        name: torch.randn(tensor.shape, generator=generator).double()
-        for name, tensor in phi(server).items()
-    }
-    assert gradients.keys() == direction.keys()
-
-    def made(step):
-        moved = {
-            name: tensor + step * direction[name]
-            for name, tensor in phi(server).items()
-        }
-        return own.weights_of_rows(moved)[ids] @ moved["output"]
-
-    slope = (delta * (made(1e-5) - made(-1e-5)) / 2e-5).sum() / len(ids)
-    found = sum((gradients[name] * direction[name]).sum() for name in direction)
-    torch.testing.assert_close(found, slope, rtol=1e-4, atol=1e-6)
-
-
 def test_one_number_by_hand(setup):
     """e = h = 1 and no further layer, which only hands e on: θ = W e + b, so ∇W = Δ e,
     ∇b = Δ and ∇e = ⟨W, Δ⟩, by a rate of ½ without momentum and decay.

@@ -9,25 +9,6 @@ from hpcfl.errors import UserError
 from hpcfl.methods.pfedme import PFedMe
 
 
-def test_many_inner_steps_reach_the_proximal_point(make_fleet):
-    # f = ½a(θ − c)², a = 3, c = 2, λ = 5, w = −1: θ = (ac + λw)/(a + λ) = (6 − 5)/8 =
-    # 0.125
-    fleet = make_fleet([[4, 0, 0, 0]], lanes=1, lr=0.01)
-    fleet.loss = quadratic(2.0, 3.0)
-    fleet.state = {"personal": torch.zeros(1, fleet.layout.width)}
-    method = PFedMe(
-        name="pfedme",
-        lam=5.0,
-        inner_steps=300,
-        personal_lr=0.1,
-    )
-    start = torch.full((fleet.layout.width,), -1.0)
-    message = method.update(fleet, {"model": start})
-    np.testing.assert_allclose(fleet.state["personal"], 0.125, rtol=1e-5)
-    # w_i ← w − ηλ(w − θ) = −1 − 0.05·(−1.125) = −0.94375
-    np.testing.assert_allclose(message["model"].tensor, -0.94375, rtol=1e-5)
-
-
 def test_by_hand(make_fleet):
     # f = ½·4·θ², w = 2, K = 2, η_p = 0.01, λ = 15, μ = 1, η = 0.02: θ₁ = 2 − 0.01(8 + 0
     # + 2) = 1.9;  θ₂ = 1.9 − 0.01(7.6 + 15(1.9 − 2) + 1.9) = 1.9 − 0.08 = 1.82; w = 2 −

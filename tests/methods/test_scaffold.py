@@ -65,15 +65,6 @@ def test_without_controls_the_first_round_is_fedavgs(federate):
     )
 
 
-def test_a_single_clients_control_is_the_servers(federate):
-    """So nothing is corrected, and it is FedAvg."""
-    played = federate("scaffold", ONE)
-    torch.testing.assert_close(played.clients["control"][0], played.server["control"])
-    torch.testing.assert_close(
-        played.server["model"], federate("fedavg", ONE).server["model"]
-    )
-
-
 def test_the_servers_control_is_the_mean_of_the_clients(federate):
     """With uniform weights also where only some take part: both move by the same
     changes.

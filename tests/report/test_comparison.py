@@ -169,17 +169,6 @@ def test_a_table_beside_a_reference_in_every_format(runs):
 
 
 @pytest.mark.slow
-def test_one_partition_alone_says_what_it_lacks(runs):
-    first = [run for run in runs if run.config["seed"] == 0]
-    sheets = [
-        sweep_table.compare(some, (), (), Reading(at="tail"), Reference("local"))[0]
-        for some in (first, runs)
-    ]
-    said = [comparison.ONE_PARTITION in sheet.notes for sheet in sheets]
-    assert said == [True, False]
-
-
-@pytest.mark.slow
 def test_a_row_that_is_none_and_a_number_that_is_no_clients(runs):
     with pytest.raises(UserError, match="--against lokal: no row of this table"):
         sweep_table.compare(runs, (), (), Reading(), Reference("lokal"))

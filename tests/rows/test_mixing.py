@@ -195,15 +195,6 @@ def test_a_lanes_product_has_the_same_bits_whatever_lanes_are_beside_it(transpos
         assert torch.equal(mixing.by_lane(matrix[first:last], rows), whole[first:last])
 
 
-def test_the_type_of_a_product():
-    rows = torch.randn(2, 9)
-    assert mixing.mix(torch.eye(2), rows, torch.float64).dtype == torch.float64
-    assert (
-        mixing.combine(torch.eye(2), rows.double(), torch.float32).dtype
-        == torch.float32
-    )
-
-
 def test_equal_models_mix_to_themselves_bit_for_bit():
     for clients in (1, 3, 7, 20, 100):
         weights = torch.rand(clients, dtype=torch.float64)
@@ -213,13 +204,6 @@ def test_equal_models_mix_to_themselves_bit_for_bit():
             mixing.combine(weights[None], model.repeat(clients, 1), model.dtype)[0],
             model,
         )
-
-
-def test_average_by_hand():
-    weights = torch.tensor([0.25, 0.75]).double()
-    assert mixing.average(
-        weights, torch.tensor([[0.0, 4.0], [4.0, -4.0]])
-    ).tolist() == [3.0, -2.0]
 
 
 def test_average_keeps_what_float32_sums_would_lose():

@@ -403,19 +403,9 @@ def everything(prepared) -> list[object]:
     [
         *(
             (name, {"model": {"name": "resnet8"}})
-            for name in (
-                "fedavg",
-                "fedala",
-                "cwfedavg",
-                "per-fedavg",
-                "creff",
-                "fedproto",
-            )
+            for name in ("cwfedavg", "creff", "fedproto")
         ),
-        *(
-            (name, {"model": {"name": "cnn"}})
-            for name in ("fedavg", "pfedme", "fedfomo", "fednh")
-        ),
+        *((name, {"model": {"name": "cnn"}}) for name in ("fedavg", "pfedme")),
         (
             {
                 "name": "fedprox",

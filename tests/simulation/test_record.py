@@ -135,20 +135,6 @@ def test_a_methods_own_column_may_come_at_the_end_only(federate):
     assert "tuned/weighted" in federate("fedbabu", evaluation={"score": "tuned"}).values
 
 
-@pytest.mark.parametrize(("clients", "before"), [("all", 5), ("cohort", 2)])
-def test_a_column_says_of_how_many_clients_it_is(federate, clients, before):
-    """Five clients of which two train: who is asked counts before training, who trained
-    after it.
-    """
-    values = federate(
-        "fedavg", participation={"fraction": 0.4}, evaluation={"clients": clients}
-    ).values
-    assert values["pre/clients"].tolist() == [before] * 4
-    assert values["post/clients"][:-1].tolist() == [2.0] * 3 and np.isnan(
-        values["post/clients"][-1]
-    )
-
-
 def full_batch(federate, method, **keys):
     """One round of one full batch: the recorded losses are those of the models that
     training starts from.

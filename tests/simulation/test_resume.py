@@ -106,58 +106,6 @@ def test_a_damaged_checkpoint_is_reported_and_the_one_before_used(
     assert results.read(folder).rounds.tolist() == list(range(1, 6))
 
 
-def test_more_rounds_than_at_first_is_the_same_run(calm, half):
-    folder = half()
-    first = digest(folder)
-    assert play(folder) == digest(calm()) != first
-
-
-def test_fewer_rounds_than_done_are_refused(half):
-    with pytest.raises(
-        UserError,
-        match="rounds = 1: this run has done 2 already; ask for more, or --fresh",
-    ):
-        play(half(), rounds=1)
-
-
-def test_another_configuration_is_refused_saying_what_differs_and_fresh_moves_the_old_one_aside(
-    half, tmp_path
-):
-    folder = half()
-    old = digest(folder)
-    files = sorted(path.name for path in folder.iterdir())
-    with pytest.raises(
-        UserError,
-        match=r"belongs to another configuration \(training.lr: 0.1 there, 0.05 "
-        r"here\); .*--fresh",
-    ):
-        play(folder, rounds=2, training={"lr": 0.05})
-    assert sorted(path.name for path in folder.iterdir()) == files
-    assert (
-        play(
-            folder,
-            rounds=2,
-            training={"lr": 0.05},
-            fresh=True,
-        )
-        != old
-    )
-    (aside,) = (path for path in tmp_path.iterdir() if path != folder)
-    assert aside.name.startswith("run.") and latest(aside / "checkpoints").digest == old
-
-
-@pytest.mark.parametrize(
-    "sections",
-    [
-        {"runtime": {"lanes": 3, "hang_after": 5.0}},
-        {"name": "other"},
-        {"checkpoint": {"every": 1}},
-    ],
-)
-def test_where_and_how_fast_it_runs_is_not_the_runs_identity(calm, half, sections):
-    assert play(half(), **sections) == digest(calm())
-
-
 @pytest.mark.parametrize("method", ["fedrep", "apfl"])
 def test_a_model_that_freezes_some_parameters_goes_on_with_them(tmp_path, method):
     lora = {"model": {"name": "tiny:lora"}}

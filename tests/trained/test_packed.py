@@ -148,40 +148,11 @@ def test_what_cannot_be_packed(tmp_path):
         packed.write([done, done], tmp_path / "x.tar.xz")
 
 
-@pytest.mark.parametrize(
-    ("name", "kind"),
-    [
-        ("../run.json", tarfile.REGTYPE),
-        ("/x/run.json", tarfile.REGTYPE),
-        ("x/evil.py", tarfile.REGTYPE),
-        ("x/y/run.json", tarfile.REGTYPE),
-        ("x/run.json", tarfile.SYMTYPE),
-        ("x", tarfile.DIRTYPE),
-    ],
-)
-def test_anything_else_in_an_archive_is_refused(tmp_path, name, kind):
-    path = tmp_path / "evil.tar.xz"
-    with tarfile.open(path, "w:xz") as archive:
-        entry = tarfile.TarInfo(name)
-        entry.type = kind
-        entry.size = 2 if kind == tarfile.REGTYPE else 0
-        archive.addfile(entry, io.BytesIO(b"{}"))
-    with pytest.raises(UserError, match="is no file of a run"):
-        loading.runs_below([path])
-
-
-def test_a_damaged_or_huge_archive_is_refused(runs, tmp_path, monkeypatch):
+def test_a_huge_archive_is_refused(runs, tmp_path, monkeypatch):
     path = tmp_path / "x.tar.xz"
     packed.write(loading.runs_below([runs])[0], path)
     monkeypatch.setattr("hpcfl.storage.packed_runs.MOST_BYTES", 1000)
     with pytest.raises(UserError, match="more than packed runs may"):
-        loading.runs_below([path])
-    monkeypatch.undo()
-    path.write_bytes(path.read_bytes()[:-200])
-    with pytest.raises(UserError, match="cannot be read as packed runs"):
-        loading.runs_below([path])
-    path.write_bytes(b"no archive")
-    with pytest.raises(UserError, match="cannot be read as packed runs"):
         loading.runs_below([path])
 
 
@@ -243,6 +214,14 @@ HOSTILE = {
     "negative size": lambda whole, members: forged(b"\xff" * 12),
     "huge size": lambda whole, members: forged(b"\x80" + b"\x7f" * 11),
     "huge header": lambda whole, members: forged(b"07777777777\0", tarfile.XHDTYPE),
+    "above": lambda whole, members: as_archive(("../run.json", b"{}", tarfile.REGTYPE)),
+    "at the root": lambda whole, members: as_archive(
+        ("/x/run.json", b"{}", tarfile.REGTYPE)
+    ),
+    "code": lambda whole, members: as_archive(("x/evil.py", b"{}", tarfile.REGTYPE)),
+    "deep": lambda whole, members: as_archive(("x/y/run.json", b"{}", tarfile.REGTYPE)),
+    "link": lambda whole, members: as_archive(("x/run.json", b"", tarfile.SYMTYPE)),
+    "folder": lambda whole, members: as_archive(("x", b"", tarfile.DIRTYPE)),
     "zeros": lambda whole, members: lzma.compress(bytes(1 << 24)),
 }
 

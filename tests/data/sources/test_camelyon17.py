@@ -6,7 +6,6 @@ import pytest
 from PIL import Image
 from user_data import load, refusal
 
-from hpcfl.data import datasets
 from hpcfl.data.sources import camelyon17
 
 
@@ -57,13 +56,6 @@ def test_hospitals_are_clients(tmp_path, patches):
     assert data.owners.names == ("0", "4") and data.owners.of.tolist() == [1, 0, 1]
     slides = load("camelyon17", tmp_path, clients="slide").owners
     assert slides.names == ("0", "7", "20") and slides.of.tolist() == [0, 2, 1]
-
-
-def test_images_that_were_fetched_are_decoded_once(tmp_path, patches, monkeypatch):
-    first = load("camelyon17", tmp_path)
-    datasets.download("camelyon17", tmp_path)
-    monkeypatch.setattr(camelyon17.Camelyon17, "decode", None)
-    assert load("camelyon17", tmp_path).x.equal(first.x)
 
 
 @pytest.mark.parametrize(

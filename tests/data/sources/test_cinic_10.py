@@ -5,7 +5,7 @@ import pytest
 from PIL import Image
 from user_data import load, refusal
 
-from hpcfl.data import datasets, partition
+from hpcfl.data import partition
 from hpcfl.data.partitions.by_client import plugin as by_client
 from hpcfl.data.sources import cinic_10
 
@@ -46,14 +46,6 @@ def test_the_validation_part_may_be_trained_on(cinic):
     data = load("cinic-10", cinic, valid=True)
     assert len(data.y) == 60 and data.official_test == 20
     assert [red % 10 for red in reds(data)] == [0] * 20 + [1] * 20 + [2] * 20
-
-
-def test_images_are_decoded_once_where_they_are_downloaded(cinic, monkeypatch):
-    first = load("cinic-10", cinic)
-    datasets.download("cinic-10", cinic)
-    monkeypatch.setattr(cinic_10.Cinic10, "decode", None)
-    assert load("cinic-10", cinic).x.equal(first.x)
-    assert load("cinic-10", cinic, valid=True).official_test == 20
 
 
 def test_files_that_are_not_whole_are_named(cinic):
