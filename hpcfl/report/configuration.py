@@ -22,8 +22,8 @@ def toml(config: Config) -> str:
     blocks = []
     for section, table, schemas in _sections(config):
         lines = [f"[{section}]"] if section else []
-        # a table within the section ends the section's own keys
-        for key in sorted(table, key=lambda key: isinstance(table[key], dict)):
+        # tables within the section end the section's own keys
+        for key in sorted(table, key=lambda key: _holds_tables(table[key])):
             lines.append(f"# {_meaning(schemas[key])}")
             if table[key] is None:
                 lines.append(f"# {key} is not set")
@@ -33,6 +33,12 @@ def toml(config: Config) -> str:
             lines.append(text.removeprefix(f"[{section}]\n").rstrip())
         blocks.append("\n".join(lines))
     return "\n\n".join(blocks)
+
+
+def _holds_tables(value: Any) -> bool:
+    """Return whether TOML writes a value as a table or as tables."""
+    first = value[0] if isinstance(value, list) and value else value
+    return isinstance(first, dict)
 
 
 def changed_keys(config: Config) -> str:
