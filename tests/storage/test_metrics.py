@@ -2,7 +2,6 @@ import errno
 import json
 import os
 import threading
-import time
 
 import h5py
 import numpy as np
@@ -250,26 +249,6 @@ def test_failed_merge_keeps_the_rounds(tmp_path, monkeypatch):
     with pytest.raises(RunFailure, match="Input/output error"):
         writer.merge()
     assert results.read(tmp_path).rounds.tolist() == [1]
-
-
-@pytest.mark.slow
-def test_merging_a_long_run_is_quick(tmp_path):
-    names = [
-        f"clients/{kind}/{name}"
-        for kind in ("pre", "post")
-        for name in ("correct", "loss", "count", "seconds")
-    ]
-    rounds = np.arange(2000)
-    columns = {name: np.zeros((2000, 100)) for name in names}
-    before = results.Results(rounds=rounds, values=columns)
-    (tmp_path / "metrics.h5").write_bytes(results.encode(before))
-    writer = MetricsWriter(tmp_path, {}, {})
-    for round in range(2000, 2050):
-        writer.record(round, {name: np.zeros(100) for name in names})
-    start = time.process_time()
-    writer.merge()
-    assert time.process_time() - start < 1  # 0.1 s on an idle core
-    assert results.read(tmp_path).rounds.size == 2050
 
 
 NAN = np.nan
