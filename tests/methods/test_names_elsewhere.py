@@ -12,7 +12,7 @@ PAGE = Path(data.__file__).parent / "names.md"
 def test_every_method_has_a_row_and_none_is_said_to_be_lacking():
     _, methods = PAGE.read_text(encoding="utf-8").split("## Methods\n")
     methods, _ = methods.split("## Data sets\n")
-    table, lacking = methods.split("Theirs that hpcfl lacks:\n")
+    table, lacking = methods.split("hpcfl lacks these methods:\n")
     rows = re.findall(r"^\| `(.+?)` \| (.+) \| (.+) \|$", table, re.MULTILINE)
     assert [row[0] for row in rows] == list(plugins.names("hpcfl.methods"))
     theirs = set(re.findall("`(.+?)`", str([row[1:] for row in rows])))

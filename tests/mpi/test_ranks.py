@@ -73,7 +73,7 @@ def test_several_threads_give_the_same_bits_with_a_client_alone_on_its_rank(
 ):
     """Of a single row longer than 32,768 torch's threads add up pieces."""
     file = tmp_path / "experiment.toml"
-    names = ["apfl", "fedas"]
+    names = ["fedas"]
     text = DIGITS.replace("hidden = [16]", "hidden = [1024]").replace(
         "clients = 10", "clients = 3"
     )

@@ -23,7 +23,7 @@ ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "results"
 TABLES = sorted(RESULTS.rglob(f"*{SUFFIX}"))
 LOOKED_AT = 6  # runs of a table: reading all of a thousand takes a minute
-AT_MOST = 200_000  # samples of a run over all its rounds: more take minutes
+AT_MOST = 55_000  # samples of a run over all its rounds: more take long
 
 
 def some_runs(table):

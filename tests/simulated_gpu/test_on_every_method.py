@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import tiny
 import torch
+from every_method import of_each_family
 from on_gpu import CHOSEN, PLAYED
 
 from hpcfl.clients import StepContext, scoring
@@ -45,8 +46,8 @@ CASES = [
 def test_a_method_ends_as_on_the_cpu(
     on_gpu, federate, samples, monkeypatch, name, options, model, training, apart
 ):
-    """Four of five clients take part in each of two rounds; all are scored. Every step
-    is a graph.
+    """Four of five clients take part in each round, two rounds of one method of each
+    family; all are scored. Every step is a graph.
     """
     monkeypatch.setattr(cuda_graphs, "SOON", 0)
     # test_on_graphs.py compares
@@ -61,7 +62,9 @@ def test_a_method_ends_as_on_the_cpu(
     )
     if apart:
         monkeypatch.setattr(scoring, "BLOCK", CLASS_TESTED)
-    rounds = 1 if model in ROUNDED else 2
+    chosen = (name, options, model, training) in CHOSEN
+    again = (chosen or name in of_each_family()) and model not in ROUNDED
+    rounds = 2 if again else 1
     sections = {
         **samples(model),
         "rounds": rounds,
@@ -70,7 +73,6 @@ def test_a_method_ends_as_on_the_cpu(
         "participation": {"fraction": 0.8},
     }
     method = {"name": name, **options}
-    chosen = (name, options, model, training) in CHOSEN
     counts = COUNTS if chosen else ONE_STEP
     seen = on_gpu(method, counts, **sections, runtime={"lanes": 2} if apart else {})
     plain = federate(
