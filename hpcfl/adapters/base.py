@@ -200,9 +200,8 @@ def _opened(base: str) -> Iterator[dict[str, Any]]:
         files: dict[str, Any] = {}
         for path in _paths(base):
             try:
-                untrusted_files.open_user_file(
-                    path
-                ).close()  # refuses pipes, which would block
+                # A pipe, which would block, is refused.
+                untrusted_files.open_user_file(path).close()
                 file = stack.enter_context(safe_open(path, framework="pt"))
             except (OSError, SafetensorError) as error:
                 raise _unreadable(path, error) from None

@@ -113,6 +113,9 @@ class Start:
             raise UserError(
                 f"{self.key}: {TENSORS} cannot be read: {reason(error)}"
             ) from None
+        for name, tensor in tensors.items():
+            if place := wording.describe_nonfinite(tensor.float().numpy()):
+                raise UserError(f"{self.key}: '{wording.shorten(name)}'{place}")
         self.tensors = {_own_name(name): tensor for name, tensor in tensors.items()}
 
     def fill(self, module: nn.Module) -> nn.Module:

@@ -5,7 +5,7 @@ import json
 import pytest
 import tiny
 import torch
-from safetensors.torch import load, load_file
+from safetensors.torch import load, load_file, save_file
 from torch import nn
 
 from hpcfl.adapters import kinds, make_adapter, peft
@@ -162,11 +162,17 @@ def test_base_and_corrections_of_a_run_are_its_merged_models(played, tmp_path):
             assert torch.equal(model[key], value), key
 
 
-def test_an_exported_adapter_is_the_start_of_another_run(played, tmp_path):
-    run = played("fedavg", rounds=2, adapter=LORA)
+@pytest.fixture
+def exported(played, tmp_path):
+    """A folder with an adapter that was trained, and the keys that begin with it."""
+    run = played("fedavg", rounds=1, adapter=LORA)
     out = tmp_path / "out"
     export(run.folder, [], True, None, "last", ["tiny:blobs"], out, True)
-    files = {"base": str(out / "base.safetensors"), "init": str(out / "global")}
+    return out, {"base": str(out / "base.safetensors"), "init": str(out / "global")}
+
+
+def test_an_exported_adapter_is_the_start_of_another_run(exported):
+    out, files = exported
     started = prepare_with(files)
     keys = started.config.adapter
     assert (keys.kind, keys.rank, keys.alpha, keys.targets) == (
@@ -199,18 +205,27 @@ def prepare_with(adapter):
     ],
 )
 def test_an_adapter_that_does_not_fit_is_refused_in_one_line(
-    played, tmp_path, changes, keys, words
+    exported, changes, keys, words
 ):
-    run = played("fedavg", rounds=1, adapter=LORA)
-    out = tmp_path / "out"
-    export(run.folder, [], True, None, "last", ["tiny:blobs"], out, True)
+    out, files = exported
     file = out / "global" / "adapter_config.json"
     file.write_text(json.dumps(json.loads(file.read_text()) | changes))
-    files = {"base": str(out / "base.safetensors"), "init": str(out / "global")}
     with pytest.raises(UserError) as refused:
         prepare_with({**files, **keys})
     (line,) = refused.value.args
     assert words in line
+
+
+def test_an_adapter_that_is_not_finite_is_refused_in_one_line(exported):
+    out, files = exported
+    file = out / "global" / "adapter_model.safetensors"
+    tensors = load_file(file)
+    tensors[f"{PREFIX}hidden1.lora_A.weight"][1, 0] = float("nan")
+    save_file(tensors, file)
+    with pytest.raises(UserError) as refused:
+        prepare_with(files)
+    (line,) = refused.value.args
+    assert "hidden1" in line and "[1, 0] is nan" in line
 
 
 @pytest.mark.parametrize(
