@@ -11,6 +11,7 @@ from recorded import Recorded
 
 from hpcfl.adapters import make_adapter
 from hpcfl.clock.schedule import make_schedule
+from hpcfl.commands import experiments
 from hpcfl.communication.communicator import Communicator, OneProcess, Process
 from hpcfl.experiment import config
 from hpcfl.simulation.federation import Federation, resume
@@ -54,6 +55,12 @@ def play(
 ) -> Played:
     """Play it in a new folder; the arguments are those of ``tiny.table``."""
     return play_on(OneProcess(), folder, tiny.table(method, *arguments, **sections))
+
+
+def run_table(table: dict[str, Any], folder: Path) -> None:
+    """Run the experiment of a table in this process, as ``hpcfl run`` does."""
+    plan = experiments.make_plan(table, "experiment.toml", folder)
+    experiments.run_plan(plan, False, OneProcess())
 
 
 def play_on(communicator: Communicator, folder: Path, table: dict[str, Any]) -> Played:

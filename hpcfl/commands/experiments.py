@@ -97,22 +97,6 @@ def run_file(
     return run_plan(plan, fresh, communicator, on_round)
 
 
-def run_table(
-    table: dict[str, Any],
-    source: str,
-    out: Path | None,
-    fresh: bool,
-    communicator: Communicator,
-    on_round: OnRound | None = None,
-) -> Path:
-    """Run the experiment of a file's ``table``; return the results folder. Collective.
-
-    ``source`` names the table in messages. Raises what ``run_plan`` raises.
-    """
-    plan = agree_on_plan(lambda: make_plan(table, source, out), fresh, communicator)
-    return run_plan(plan, fresh, communicator, on_round)
-
-
 def agree_on_plan(
     read: Callable[[], Plan], fresh: bool, communicator: Communicator
 ) -> Plan:

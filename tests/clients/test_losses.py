@@ -8,10 +8,10 @@ from hpcfl.clients import evaluate_at
 from hpcfl.clients.losses import is_fast_channels_last
 
 
-def build(channels=8):
+def build():
     torch.manual_seed(0)
     return nn.Sequential(
-        nn.Conv2d(channels, 4, 3), nn.BatchNorm2d(4), nn.Flatten(), nn.Linear(16, 2)
+        nn.Conv2d(8, 4, 3), nn.BatchNorm2d(4), nn.Flatten(), nn.Linear(16, 2)
     )
 
 
@@ -21,12 +21,7 @@ def row_of(model):
 
 
 def lay_channels_last(model):
-    for parameter in model.parameters():
-        if parameter.dim() == 4:
-            parameter.data = parameter.data.contiguous(
-                memory_format=torch.channels_last
-            )
-    return model
+    return model.to(memory_format=torch.channels_last)
 
 
 def test_another_model_has_the_values_of_its_row():
@@ -79,9 +74,8 @@ def test_another_model_may_have_statistics_of_its_own():
 
 
 def test_a_row_of_another_length_is_refused():
-    model = build()
     with pytest.raises(ValueError, match="3 numbers"):
-        evaluate_at(model, torch.zeros(3), lambda one: one)
+        evaluate_at(build(), torch.zeros(3), lambda one: one)
 
 
 @pytest.mark.parametrize(
@@ -92,7 +86,6 @@ def test_a_row_of_another_length_is_refused():
         (nn.Conv2d(3, 4, 1, stride=2), False),
         (nn.Conv2d(8, 4, 1, stride=2), True),
     ],
-    ids=str,
 )
 def test_convolutions_are_laid_out_channels_last_where_that_is_safe(layer, fast):
     assert is_fast_channels_last(nn.Sequential(layer)) == fast

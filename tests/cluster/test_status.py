@@ -7,10 +7,10 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from playing import run_table
 
 from hpcfl.cluster import slurm, status
 from hpcfl.cluster.slurm import Queued
-from hpcfl.commands.experiments import run_table
 from hpcfl.commands.run import run
 from hpcfl.communication.communicator import OneProcess
 from hpcfl.errors import RunFailure, UserError
@@ -245,7 +245,7 @@ def test_cells_of_a_sweep_go_on_after_a_failure(tmp_path, no_figures, capsys):
             RunFailure,
             match=r"1 of 3 cells failed, first tiny_Diverges: round 2: client 1 diverged",
         ):
-            run_table(table, "s.toml", tmp_path / "out", False, OneProcess())
+            run_table(table, tmp_path / "out")
         assert [cell.state for cell in status.look(tmp_path / "out")] == [
             "finished",
             "failed",

@@ -7,8 +7,8 @@ from types import SimpleNamespace
 import pytest
 import tiny
 import torch
+from playing import run_table
 
-from hpcfl.commands.experiments import run_table
 from hpcfl.communication.communicator import OneProcess
 from hpcfl.errors import UserError
 from hpcfl.experiment.sections import Runtime
@@ -207,7 +207,7 @@ def test_a_sweep_says_it_once_for_all_cells(tmp_path, no_figures, capsys):
         {"partition.counts": tiny.COUNTS[:n], "partition.clients": n} for n in (3, 5)
     ]
     table = tiny.table("fedavg", sweep={"cases": cases, "seed": [0, 1]})
-    run_table(table, "s.toml", tmp_path / "out", False, OneProcess())
+    run_table(table, tmp_path / "out")
     said = [
         line.partition("cpu, ")[2]
         for line in capsys.readouterr().out.splitlines()

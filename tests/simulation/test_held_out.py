@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 import tiny
+from playing import run_table
 
 from hpcfl.api import load, load_all
-from hpcfl.commands.experiments import run_table
 from hpcfl.communication.communicator import OneProcess
 from hpcfl.errors import UserError
 from hpcfl.experiment import config, measures
@@ -103,7 +103,7 @@ def test_rates_are_chosen_in_one_table_that_no_test_sample_decides(
         training=HELD_OUT,
         sweep={"method.name": ["ditto", "fedavg"], "training.lr": rates},
     )
-    run_table(table, "s3", tmp_path / "rates", False, OneProcess())
+    run_table(table, tmp_path / "rates")
     capsys.readouterr()
     rows, columns = ["training.lr"], ["method"]
     sweep_table.show(

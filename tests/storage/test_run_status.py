@@ -418,11 +418,12 @@ def test_a_finished_run_may_lose_its_checkpoints_to_save_room(finished):
 def test_a_report_that_fails_does_not_fail_the_run_and_is_made_by_the_same_command(
     tmp_path, monkeypatch, capsys
 ):
-    from hpcfl.commands.experiments import run_table
+    from playing import run_table
+
     from hpcfl.report import figures
 
     def run():
-        run_table(tiny.table("fedavg"), "x.toml", tmp_path / "run", False, OneProcess())
+        run_table(tiny.table("fedavg"), tmp_path / "run")
         return capsys.readouterr().out
 
     with monkeypatch.context() as broken:
