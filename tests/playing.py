@@ -57,10 +57,13 @@ def play(
     return play_on(OneProcess(), folder, tiny.table(method, *arguments, **sections))
 
 
-def run_table(table: dict[str, Any], folder: Path) -> None:
+def run_table(table, folder):
     """Run the experiment of a table in this process, as ``hpcfl run`` does."""
-    plan = experiments.make_plan(table, "experiment.toml", folder)
-    experiments.run_plan(plan, False, OneProcess())
+    alone = OneProcess()
+    plan = experiments.agree_on_plan(
+        lambda: experiments.make_plan(table, "", folder), False, alone
+    )
+    experiments.run_plan(plan, False, alone)
 
 
 def play_on(communicator: Communicator, folder: Path, table: dict[str, Any]) -> Played:
