@@ -67,14 +67,55 @@ def launcher(profile: Profile) -> list[str]:
     if profile.mpi == "mpiexec":
         return ["mpiexec", "-n", str(profile.ranks)]
     binding = ["--gpu-bind=none"] if profile.gpus_per_node else []
+    placement = []
+    if profile.has_server_apart:
+        placement = [f"--ntasks={profile.ranks}", "--distribution=cyclic"]
     return [
         "srun",
         f"--mpi={profile.mpi}",
+        *placement,
         "--wait=10",
         "--kill-on-bad-exit=0",
         f"--cpus-per-task={profile.cores}",
         "--cpu-bind=cores",
         *binding,
+    ]
+
+
+def is_final(profile: Profile) -> bool:
+    """Return whether the profile forbids that a job continues by itself."""
+    return profile.options.get("no-requeue") is True
+
+
+def describe_interpreter(profile: Profile) -> list[str]:
+    """Return a line on a relative interpreter of jobs; none for an absolute path."""
+    name = profile.interpreter
+    if "/" in name:
+        return []
+    source = "PATH" if profile.python else "the environment that setup activates"
+    return [f"interpreter: {name} of {source}; the key python names another"]
+
+
+def describe_gpus(profile: Profile) -> list[str]:
+    """Return a line on the workers of each GPU; none without GPUs or on one node."""
+    gpus, ranks = profile.gpus_per_node, profile.ranks_per_node
+    if not gpus or profile.nodes == 1:
+        return []
+    if profile.has_server_apart:
+        workers = (ranks - 1) // gpus
+        plural = "s" if workers > 1 else ""
+        return [
+            f"GPUs: {workers} worker{plural} on each; srun places {profile.ranks} ranks in "
+            f"turn on {profile.nodes} nodes, so the first node also has the server, on "
+            "GPU 0"
+        ]
+    if ranks % gpus:
+        return [
+            f"GPUs: {ranks} ranks a node on {gpus} GPUs, so some GPUs have more work than "
+            f"others; set ranks_per_node = {gpus}, or {gpus + 1} where srun starts the ranks"
+        ]
+    return [
+        f"GPUs: {ranks // gpus} ranks on each; the server has the place of a worker"
     ]
 
 
@@ -95,7 +136,13 @@ def script(chosen: Options, setup: Sequence[str], command: Sequence[str]) -> str
     It ends with ``exec``, so that ``command`` itself receives Slurm's warning.
     """
     lines = [f"#SBATCH {shlex.quote(flag)}" for flag in flags(chosen)]
-    return "\n".join(["#!/bin/bash", *lines, *setup, f"exec {shlex.join(command)}", ""])
+    words = f"exec {shlex.join(command)}"
+    return "\n".join(["#!/bin/bash", *lines, *setup, words, ""])
+
+
+def checked(setup: Sequence[str]) -> list[str]:
+    """Return the lines of ``setup`` such that a job ends where one of them fails."""
+    return ["set -e", *setup] if setup else []
 
 
 def supervised(python: str, supervisor: Supervisor) -> list[str]:

@@ -2,8 +2,10 @@
 ``--profile``.
 """
 
+import math
 import os
 import re
+import sys
 import tomllib
 from pathlib import Path
 from typing import Annotated, Literal
@@ -20,7 +22,29 @@ WORD = r"^[\w.,@:+/=-]+$"  # has nothing special to a shell
 LINE = r"^[^\x00-\x1f\x7f]*$"
 OPTION = r"^[a-z][a-z-]*$"
 MEMORY = r"^\d+[KMGT]?$"
-LIMIT = rf"^{TIME.pattern}$"
+UNLIMITED = ("unlimited", "infinite", "-1")  # sbatch's words for no time limit
+LIMIT = rf"^(?:{TIME.pattern}|(?i:{'|'.join(UNLIMITED)}))$"
+ACTIVATES = re.compile(r"\bactivate\b")  # as in conda activate, source bin/activate
+# Options that a profile sets by a key of its own, or that hpcfl sets.
+OWN_OPTIONS = {
+    "partition": "the key partition",
+    "account": "the key account",
+    "qos": "the key qos",
+    "constraint": "the key constraint",
+    "nodes": "the key nodes",
+    "ntasks": "the keys nodes and ranks_per_node",
+    "ntasks-per-node": "the key ranks_per_node",
+    "cpus-per-task": "the key cores",
+    "gpus-per-node": "the key gpus_per_node",
+    "mem": "the key memory",
+    "time": "the key time",
+    "signal": "the key warning",
+    "array": "the key at_once",
+    "job-name": "the name of the experiment",
+    "output": "--out",
+    "open-mode": "nothing: hpcfl needs append",
+    "dependency": "nothing: hpcfl sets it",
+}
 Word = Annotated[str, Field(pattern=WORD)]
 Line = Annotated[str, Field(pattern=LINE)]
 Option = Annotated[str, Field(pattern=OPTION)]
@@ -45,7 +69,7 @@ class Profile(Section):
     ranks_per_node: PositiveInt = Field(
         2,
         description="MPI ranks a node; with GPUs one a GPU, and one more "
-        "for the server",
+        "for the server, which then is on the first node alone",
     )
     gpus_per_node: NonNegativeInt = Field(
         0, description="GPUs a node, shared out by node-local rank"
@@ -71,6 +95,12 @@ class Profile(Section):
     setup: list[Line] = Field(
         default_factory=list,
         description="shell commands to run first, e.g. 'module load mpich'",
+    )
+    python: str | None = Field(
+        None,
+        pattern=LINE,
+        description="the interpreter of the job; by default python of the environment "
+        "that setup activates, otherwise the one that submits",
     )
     warning: PositiveInt = Field(
         120,
@@ -102,14 +132,56 @@ class Profile(Section):
             return memory
         return re.sub(r"(?<=[KMGT])B$", "", memory.upper())
 
+    @field_validator("options")
+    @classmethod
+    def _refuse_own(cls, options: dict[str, object]) -> dict[str, object]:
+        """Refuse options that would stand twice in a batch script."""
+        for name in options.keys() & OWN_OPTIONS.keys():
+            raise ValueError(f"leave {name} out; set {OWN_OPTIONS[name]} instead")
+        return options
+
+    @property
+    def has_server_apart(self) -> bool:
+        """Return whether the first node alone has the rank that no GPU needs.
+
+        Workers on every GPU are then as many. ``srun`` can place ranks so, ``mpiexec``
+        cannot.
+        """
+        workers = self.ranks_per_node - 1
+        return (
+            self.starts_by_srun
+            and self.nodes > 1
+            and 0 < self.gpus_per_node <= workers
+            and workers % self.gpus_per_node == 0
+        )
+
+    @property
+    def starts_by_srun(self) -> bool:
+        """Return whether ``srun`` starts the ranks."""
+        return self.cluster == "slurm" and self.mpi != "mpiexec"
+
     @property
     def ranks(self) -> int:
         """Return the number of MPI ranks of a job."""
-        return 1 if self.cluster == "debug" else self.nodes * self.ranks_per_node
+        if self.cluster == "debug":
+            return 1
+        if self.has_server_apart:
+            return self.nodes * (self.ranks_per_node - 1) + 1
+        return self.nodes * self.ranks_per_node
 
     @property
-    def seconds(self) -> int:
-        """Return the time limit in seconds, as sbatch reads it."""
+    def interpreter(self) -> str:
+        """Return the Python of a job, which is to be quoted for the shell."""
+        if self.python is not None:
+            return os.path.expanduser(self.python)
+        activates = any(ACTIVATES.search(line) for line in self.setup)
+        return "python" if activates and self.cluster == "slurm" else sys.executable
+
+    @property
+    def seconds(self) -> float:
+        """Return the time limit in seconds, as sbatch reads it; infinity without one."""
+        if self.time.lower() in UNLIMITED:
+            return math.inf
         parts = TIME.fullmatch(self.time)
         assert parts is not None  # the field's pattern
         days, *units = parts.groups()
@@ -117,7 +189,8 @@ class Profile(Section):
         if days is None and len(given) < 3:
             given = [0, *given]  # starts with minutes
         hours, minutes, seconds = [*given, 0, 0][:3]
-        return ((24 * int(days or 0) + hours) * 60 + minutes) * 60 + seconds
+        total = ((24 * int(days or 0) + hours) * 60 + minutes) * 60 + seconds
+        return total or math.inf  # sbatch reads 0 as no limit
 
 
 def folders() -> list[Path]:
@@ -147,7 +220,7 @@ def load(name: str) -> Profile:
         raise UserError(f"{path}: cannot be read ({error})") from None
     if profile.cluster == "slurm" and profile.seconds <= profile.warning:
         raise UserError(
-            f"{path}: time = '{profile.time}' is {profile.seconds} s, but a job needs "
+            f"{path}: time = '{profile.time}' is {profile.seconds:g} s, but a job needs "
             f"more than warning = {profile.warning} s"
         )
     return profile

@@ -7,7 +7,6 @@ job does not read the experiment file, which may be edited while jobs wait.
 
 import json
 import shlex
-import sys
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -41,6 +40,10 @@ from hpcfl.tuning.plan import Plan
 UNLIMITED = (
     10**6
 )  # submitit's own limit on requeues; ours counts those without progress
+# submitit spells sbatch's options with '_', except for this one; another spelling would
+# send the option twice
+SPELT_AS_SBATCH = ("open-mode",)
+LONGEST = 10**6  # minutes that a job without Slurm may take
 
 
 @dataclass(frozen=True)
@@ -224,7 +227,8 @@ def describe_jobs(
     launch = f"{jobs[0].name}: the job starts its ranks by\n{command}"
     if profile.cluster != "slurm":
         return [launch]
-    return [script(profile, jobs, submissions, after), launch]
+    lines = [script(profile, jobs, submissions, after), launch]
+    return [*lines, *batch.describe_interpreter(profile), *batch.describe_gpus(profile)]
 
 
 def script(
@@ -243,12 +247,11 @@ def script(
         log = "%A_%a"
         at_once = min(len(jobs), profile.at_once)
         options["array"] = f"0-{len(jobs) - 1}%{at_once}"
-    # submitit adds these two, and the variable
+    # submitit adds this option and the variable
     options |= {"output": str(submissions.folder / f"{log}_0_log.out")}
-    options |= {"wckey": "submitit"}
-    setup = [*profile.setup, "export SUBMITIT_EXECUTOR=slurm"]
+    setup = [*batch.checked(profile.setup), "export SUBMITIT_EXECUTOR=slurm"]
     command = ["-u", "-m", "submitit.core._submit", str(submissions.folder)]
-    return batch.script(options, setup, [sys.executable, *command])
+    return batch.script(options, setup, [profile.interpreter, *command])
 
 
 def _of_cell(
@@ -256,7 +259,7 @@ def _of_cell(
 ) -> CellJob:
     """Return the job of a cell whose results go to ``out``."""
     frozen = submissions.frozen(cell.name)
-    command = batch.experiment(sys.executable, frozen, out)
+    command = batch.experiment(profile.interpreter, frozen, out)
     text = json.dumps(cell.config.resolved(), indent=1)
     return _job(
         profile,
@@ -282,7 +285,7 @@ def _of_task(
     config: an approximation of the configuration that it plays.
     """
     frozen = submissions.frozen("tune")
-    command = batch.tuning(sys.executable, frozen, folder, task.stage, task.cell)
+    command = batch.tuning(profile.interpreter, frozen, folder, task.stage, task.cell)
     text = json.dumps(tuning.table, indent=1)
     named = config.model_copy(update={"name": f"{submissions.name}-{task.name}"})
     return _job(
@@ -315,13 +318,15 @@ def _job(
         str(submissions.record(name)),
         profile.warning,
         profile.max_requeues,
-        [str(again)],
+        [] if batch.is_final(profile) else [str(again)],
     )
     options = batch.options(profile, config.name) | {
         "output": str(submissions.folder / "%j.log")
     }
     text = batch.script(
-        options, profile.setup, batch.supervised(sys.executable, supervisor)
+        options,
+        batch.checked(profile.setup),
+        batch.supervised(profile.interpreter, supervisor),
     )
     return CellJob(name, config, supervisor, {**files, again: text})
 
@@ -336,12 +341,12 @@ def _options(profile: Profile, name: str, after: list[str] | None) -> batch.Opti
     return options
 
 
-def _python() -> str:
+def _python(profile: Profile) -> str:
     """Return the start of Python in a batch script.
 
     It uses ``exec``, so that the process itself receives Slurm's warning.
     """
-    return f"exec {shlex.quote(sys.executable)}"
+    return f"exec {shlex.quote(profile.interpreter)}"
 
 
 def _send(
@@ -356,15 +361,16 @@ def _send(
     Raises RunFailure.
     """
     executor = submitit.SlurmExecutor(
-        submissions.folder, max_num_timeout=UNLIMITED, python=_python()
+        submissions.folder, max_num_timeout=UNLIMITED, python=_python(profile)
     )
     options = _options(profile, submissions.name, after)
     executor.update_parameters(
-        # submitit spells sbatch's options with '_'
         additional_parameters={
-            key.replace("-", "_"): value for key, value in options.items()
+            key if key in SPELT_AS_SBATCH else key.replace("-", "_"): value
+            for key, value in options.items()
         },
-        setup=profile.setup or None,
+        wckey=None,  # submitit sends one unless told otherwise
+        setup=batch.checked(profile.setup) or None,
         use_srun=False,
         stderr_to_stdout=True,
         array_parallelism=profile.at_once,
@@ -398,7 +404,9 @@ def _run_here(profile: Profile, job: CellJob, submissions: Submissions) -> str:
             )
         else:
             executor = submitit.LocalExecutor(submissions.folder)
-            executor.update_parameters(timeout_min=max(1, profile.seconds // 60))
+            executor.update_parameters(
+                timeout_min=int(min(LONGEST, max(1, profile.seconds // 60)))
+            )
             executor.submit(job.supervisor).result()
     except (UserError, RunFailure) as error:
         return f"{job.name}: failed, {error}"

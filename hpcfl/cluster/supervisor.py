@@ -60,9 +60,9 @@ class Supervisor:
     record: str  # file of the cell's ``Record``
     warning: float  # seconds between Slurm's signal and the end of the job
     max_requeues: int  # without a new checkpoint
-    again: list[
-        str
-    ]  # a batch script and its arguments, for a job that follows this one
+    # a batch script and its arguments, for a job that follows this one; empty where no
+    # job may continue by itself
+    again: list[str]
     _warned: float | None = None  # when the first warning came, by the monotonic clock
 
     def __call__(self) -> None:
@@ -174,6 +174,11 @@ class Supervisor:
             if code is None
             else (f"by the warning before the ranks could take it ({_ending(code)})")
         )
+        if not self.again:
+            raise RunFailure(
+                f"job {job} stopped {when}, and its profile has no-requeue; the same "
+                "command continues"
+            )
         # printed first: Slurm may end this process during the requeue
         _say(f"job {job} stopped {when}")
         if (
@@ -278,7 +283,7 @@ def main() -> None:
         metavar="WORDS",
         type=shlex.split,
         help="this batch script and its arguments, quoted, submitted again where requeueing "
-        "is impossible",
+        "is impossible; empty: the job is not continued",
     )
     parser.add_argument(
         "--warning",

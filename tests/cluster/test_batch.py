@@ -77,6 +77,11 @@ def test_no_requeue_replaces_requeue():
             "srun --mpi=pmix --wait=10 --kill-on-bad-exit=0 --cpus-per-task=1"
             " --cpu-bind=cores --gpu-bind=none",
         ),
+        (
+            Profile(nodes=3, ranks_per_node=5, gpus_per_node=4),
+            "srun --mpi=pmi2 --ntasks=13 --distribution=cyclic --wait=10"
+            " --kill-on-bad-exit=0 --cpus-per-task=1 --cpu-bind=cores --gpu-bind=none",
+        ),
         (Profile(mpi="mpiexec", nodes=2, ranks_per_node=4), "mpiexec -n 8"),
         (Profile(cluster="local"), "mpiexec -n 2"),
         (Profile(cluster="local", ranks_per_node=1), ""),
@@ -85,6 +90,25 @@ def test_no_requeue_replaces_requeue():
 )
 def test_what_starts_the_ranks(profile, line):
     assert shlex.join(batch.launcher(profile)) == line
+
+
+@pytest.mark.parametrize(
+    ("nodes", "ranks", "mpi", "said"),
+    [
+        (1, 5, "pmi2", ""),
+        (3, 5, "pmi2", "1 worker on each; srun places 13 ranks"),
+        (3, 9, "pmi2", "2 workers on each"),
+        (3, 5, "mpiexec", "more work"),
+        (3, 6, "pmi2", "more work"),
+        (3, 4, "pmi2", "1 ranks on each"),
+    ],
+)
+def test_work_of_each_gpu(nodes, ranks, mpi, said):
+    profile = Profile(nodes=nodes, ranks_per_node=ranks, gpus_per_node=4, mpi=mpi)
+    assert said in "".join(batch.describe_gpus(profile))
+    assert bool(said) == bool(batch.describe_gpus(profile))
+    if "more work" in said:
+        assert not profile.has_server_apart
 
 
 @pytest.mark.parametrize("name", ODD)

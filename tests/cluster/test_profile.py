@@ -1,5 +1,7 @@
 """Profiles: found by name, checked once, and nothing hostile gets through."""
 
+import math
+import sys
 from pathlib import Path
 
 import pytest
@@ -66,7 +68,8 @@ def test_unknown_key_is_answered_with_the_valid_ones(write):
         ("time = 'tomorrow'", "time = 'tomorrow'"),
         ("time = '0:10'", "is 10 s, but a job needs more than warning = 120 s"),
         ("time = '1:2:3:4'", "must match pattern"),
-        ("time = 'UNLIMITED'", "must match pattern"),
+        ("time = 'FOREVER'", "must match pattern"),
+        ("[options]\nnodes = 2", "leave nodes out; set the key nodes instead"),
         ("time = true", "time"),
         ("memory = '64GiB'", "must match pattern"),
         ("memory = '1.5T'", "must match pattern"),
@@ -100,6 +103,10 @@ def test_bad_values_get_one_line(write, text, complaint):
         ("7-0", 604800),
         ("7-1:30", 610200),
         ("2-01:00:00", 176400),
+        ("UNLIMITED", math.inf),
+        ("infinite", math.inf),
+        (-1, math.inf),
+        ("0", math.inf),
     ],
 )
 def test_seconds_of_a_time_limit(text, seconds):
@@ -112,3 +119,18 @@ def test_seconds_of_a_time_limit(text, seconds):
 )
 def test_forms_of_memory(text, taken):
     assert Profile(memory=text).memory == taken
+
+
+@pytest.mark.parametrize(
+    ("keys", "python"),
+    [
+        ({}, sys.executable),
+        ({"setup": ["module load mpich"]}, sys.executable),
+        ({"setup": ["module load mpich", "source ~/fl/bin/activate"]}, "python"),
+        ({"setup": ["conda activate fl"], "cluster": "local"}, sys.executable),
+        ({"setup": ["conda activate fl"], "python": "/opt/python3"}, "/opt/python3"),
+        ({"python": "~/python3"}, str(Path.home() / "python3")),
+    ],
+)
+def test_interpreter_of_a_job(keys, python):
+    assert Profile(**keys).interpreter == python

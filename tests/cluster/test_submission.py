@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from hpcfl.cluster import slurm, submission
+from hpcfl.cluster import profile, slurm, submission
 from hpcfl.cluster.submission import submit
 from hpcfl.errors import RunFailure, UserError
 
@@ -55,9 +55,7 @@ def forked(zygote, monkeypatch):
     has to know.
     """
     monkeypatch.setenv("PATH", zygote.path)
-    monkeypatch.setattr(
-        submission, "sys", SimpleNamespace(executable=str(zygote.python))
-    )
+    monkeypatch.setattr(profile, "sys", SimpleNamespace(executable=str(zygote.python)))
 
 
 def send(here, name, *overrides, out="out", dry_run=False):
@@ -110,7 +108,7 @@ def test_what_would_be_refused_is_not_sent(here):
 
 
 def test_a_dry_run_shows_the_script_and_writes_nothing(here, capsys):
-    text, launch = send(here, "slurm", out="two words; it's", dry_run=True)
+    text, launch, *_ = send(here, "slurm", out="two words; it's", dry_run=True)
     assert "#SBATCH --nodes=2" in text and "#SBATCH --array=0-1%2" in text
     last = text.strip().splitlines()[-1]
     assert shlex.split(last)[-1] == str(
@@ -137,31 +135,40 @@ def test_a_dry_run_of_what_is_complete_names_the_option_for_another_folder(
     assert line.startswith("2 of 2 complete") and "--out" in line
 
 
-@pytest.mark.parametrize("seeds", ["[0]", "[0, 1]"])
-def test_a_dry_run_shows_what_submitit_sends(here, monkeypatch, seeds):
+@pytest.mark.parametrize(
+    ("seeds", "setup"), [("[0]", ""), ("[0, 1]", "setup = ['conda activate fl']")]
+)
+def test_a_dry_run_shows_what_submitit_sends(here, monkeypatch, seeds, setup):
     """Slurm's programs are stand-ins here: submitit keeps the script of job 12."""
+    (here / "slurm" / "profiles" / "slurm.toml").write_text(f"nodes = 2\n{setup}")
     programs = {"srun": "true", "squeue": "true", "sbatch": "echo Submitted job 12"}
     for name, command in programs.items():
         (here / name).write_text(f"#!/bin/bash\n{command}\n")
         (here / name).chmod(0o755)
     monkeypatch.setenv("PATH", f"{here}{os.pathsep}{os.environ['PATH']}")
     overrides = (f"sweep.seed={seeds}",)
-    shown, _ = send(here, "slurm", *overrides, out="two words", dry_run=True)
+    shown, launch, *_ = send(here, "slurm", *overrides, out="two words", dry_run=True)
     send(here, "slurm", *overrides, out="two words")
     sent = (here / "two words" / "jobs" / "12_submission.sh").read_text()
     for text in (shown, sent):
         assert text.startswith("#!/bin/bash\n")
-    assert split_script(shown) == split_script(sent)
+    options, commands = split_script(sent)
+    assert (options, commands) == split_script(shown)
+    names = [option.partition("=")[0] for option in options]
+    assert sorted(set(names)) == names and "--wckey" not in names
+    assert (["set", "-e"] in commands) == bool(setup)
+    # the environment that setup activates has its own interpreter
+    assert ("python" in commands[-1]) == (" python -u" in launch) == bool(setup)
 
 
 def split_script(text):
-    """The options of a batch script, and its commands."""
+    """The sorted options of a batch script, and its commands."""
     lines = [line for line in map(str.strip, text.splitlines()) if line]
-    options = {
+    options = sorted(
         " ".join(shlex.split(line.removeprefix("#SBATCH")))
         for line in lines
         if "#SBATCH" in line
-    }
+    )
     return options, [shlex.split(line) for line in lines if not line.startswith("#")]
 
 

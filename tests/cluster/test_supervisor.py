@@ -55,6 +55,7 @@ def run_supervisor(
     warning: float = 60,
     max_requeues: int = 1,
     launcher: str = "bash",
+    again: str = "again.sbatch 'two words' b",
 ) -> "subprocess.Popen[str]":
     return subprocess.Popen(
         [
@@ -66,7 +67,7 @@ def run_supervisor(
             "--record",
             "out.requeues",
             "--again",
-            "again.sbatch 'two words' b",
+            again,
             "--warning",
             str(warning),
             "--max-requeues",
@@ -218,6 +219,14 @@ def test_without_any_command_it_says_what_to_do(tmp_path, slurm):
         and "neither scontrol nor sbatch works" in said
         and "the same command continues" in said
     )
+
+
+def test_a_job_that_may_not_be_requeued_ends(tmp_path, slurm):
+    slurm(scontrol=REQUEUES, sbatch="echo 8")
+    process = run_supervisor(tmp_path, "exit 75", again="")
+    said = process.communicate(timeout=60)[1]
+    assert process.returncode == 1 and "no-requeue; the same command continues" in said
+    assert calls(tmp_path) == []
 
 
 def test_a_cancelled_job_stays_cancelled(tmp_path, slurm):
