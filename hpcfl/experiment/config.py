@@ -26,6 +26,8 @@ from hpcfl.experiment import (
 from hpcfl.experiment.experiment_file import assign, check_plain, parsed, split
 from hpcfl.experiment.sections import (
     Adapter,
+    AggregationSection,
+    AttackSection,
     Checkpoint,
     Data,
     Evaluation,
@@ -41,6 +43,7 @@ from hpcfl.experiment.sections import (
     Shift,
     Time,
     Training,
+    TransformSection,
     changed,
 )
 
@@ -111,6 +114,13 @@ class Config(Section):
         default_factory=list,
         description="your own changes of all messages, the innermost first",
     )
+    transform: list[SerializeAsAny[TransformSection]] = Field(
+        default_factory=list,
+        description="changes of the clients' updates before they are sent, in this order",
+    )
+    compression: SerializeAsAny[TransformSection] | None = None
+    aggregation: SerializeAsAny[AggregationSection] | None = None
+    attack: SerializeAsAny[AttackSection] | None = None
     training: Training = Training()
     participation: SerializeAsAny[Participation] = Participation()
     time: Time = Time()
@@ -118,6 +128,12 @@ class Config(Section):
     evaluation: Evaluation = Evaluation()
     checkpoint: Checkpoint = Checkpoint()
     runtime: Runtime = Runtime()
+
+    @property
+    def changes_updates(self) -> bool:
+        """Return whether a section changes the clients' updates or their mean."""
+        given = (getattr(self, section) for section in OPTIONAL)
+        return bool(self.transform) or any(one is not None for one in given)
 
     @property
     def needs_rounds(self) -> bool:
@@ -186,8 +202,9 @@ class Config(Section):
         table = self.model_dump(mode="json")
         for section in ("data", "model"):
             table[section] |= table[section].pop("options")
-        if not self.overlay:
-            del table["overlay"]  # which runs of earlier versions lack
+        for section in (*OPTIONAL, "overlay", "transform"):
+            if not table[section]:
+                del table[section]  # which runs of earlier versions lack
         return table
 
     def fingerprint(self) -> str:
@@ -208,6 +225,13 @@ SECTIONS: dict[str, type[Section]] = {
     "evaluation": Evaluation,
     "checkpoint": Checkpoint,
     "runtime": Runtime,
+}
+
+# Sections that an experiment lacks unless its file has them, and that no defaults fill.
+OPTIONAL: dict[str, type[Section]] = {
+    "compression": TransformSection,
+    "aggregation": AggregationSection,
+    "attack": AttackSection,
 }
 
 
@@ -305,13 +329,17 @@ def checked(table: dict[str, Any]) -> tuple[Config | None, list[str]]:
     if found is None:
         return None, mistakes
     table = found
+    kinds = SECTIONS | {
+        place: kind for place, kind in OPTIONAL.items() if place in table
+    }
     sections = {
         place: tried(partial(_section, place, kind, table.get(place, {})), place)
-        for place, kind in SECTIONS.items()
+        for place, kind in kinds.items()
     }
     # the stand-in of a section with mistakes is not checked
     valid = {
-        place: section or SECTIONS[place].model_construct()
+        place: section
+        or (kinds[place].model_construct() if place in SECTIONS else None)
         for place, section in sections.items()
     }
     everything: dict[str, Any] = {**table, **valid}
@@ -325,7 +353,7 @@ def checked(table: dict[str, Any]) -> tuple[Config | None, list[str]]:
     everything |= listed
     config = tried(lambda: Config(**everything))
     for check, places in CHECKS.items():
-        checkable = [sections[place] for place in places]
+        checkable = [sections.get(place) for place in places]
         if None not in checkable:
             tried(partial(check, *checkable))
     if config is None or mistakes:
@@ -568,4 +596,4 @@ def _fields_of(place: str, table: dict[str, Any]) -> Iterable[str]:
         return [*Config.model_fields, *OF_MANY_RUNS]
     if place.partition(".")[0] in plugins.PLUGINS:
         return plugins.list_fields(place, table.get(place, {}))
-    return SECTIONS[place].model_fields
+    return (SECTIONS | OPTIONAL)[place].model_fields

@@ -22,6 +22,8 @@ from pydantic import BaseModel
 from hpcfl.errors import UserError
 from hpcfl.experiment import user_code
 from hpcfl.experiment.sections import (
+    AggregationSection,
+    AttackSection,
     Data,
     MethodSection,
     Model,
@@ -30,19 +32,22 @@ from hpcfl.experiment.sections import (
     Partition,
     Section,
     Shift,
+    TransformSection,
 )
 
-# The base class of a user's own object, in the ``base`` of each package; a model is any
-# callable.
+# The base class of a user's own object, by package; a model is any callable.
 CONTRACTS = {
-    "hpcfl.selection": "Selection",
-    "hpcfl.methods": "Method",
-    "hpcfl.methods.overlays": "OwnOverlay",
-    "hpcfl.data.partitions": "Scheme",
-    "hpcfl.data.shifts": "Shift",
-    "hpcfl.data.sources": "Source",
-    "hpcfl.scores": "Score",
-    "hpcfl.tracking": "Tracker",
+    "hpcfl.selection": "hpcfl.selection.base.Selection",
+    "hpcfl.methods": "hpcfl.methods.base.Method",
+    "hpcfl.methods.overlays": "hpcfl.methods.overlays.base.OwnOverlay",
+    "hpcfl.updates.transforms": "hpcfl.updates.base.Transform",
+    "hpcfl.updates.rules": "hpcfl.updates.base.Rule",
+    "hpcfl.updates.attacks": "hpcfl.updates.base.Attack",
+    "hpcfl.data.partitions": "hpcfl.data.partitions.base.Scheme",
+    "hpcfl.data.shifts": "hpcfl.data.shifts.base.Shift",
+    "hpcfl.data.sources": "hpcfl.data.sources.base.Source",
+    "hpcfl.scores": "hpcfl.scores.base.Score",
+    "hpcfl.tracking": "hpcfl.tracking.base.Tracker",
 }
 # The line by which a module of a package declares itself one of its plugins.
 PLUGIN_LINE = re.compile(r"^(plugin = |def plugin\()", re.MULTILINE)
@@ -59,10 +64,14 @@ PLUGINS: dict[str, tuple[str, str, type[Section]]] = {
     "model": ("name", "hpcfl.models", Model),
     "method": ("name", "hpcfl.methods", MethodSection),
     "overlay": ("kind", "hpcfl.methods.overlays", OverlaySection),
+    "transform": ("kind", "hpcfl.updates.transforms", TransformSection),
+    "compression": ("kind", "hpcfl.updates.transforms", TransformSection),
+    "aggregation": ("rule", "hpcfl.updates.rules", AggregationSection),
+    "attack": ("kind", "hpcfl.updates.attacks", AttackSection),
     "participation": ("select", "hpcfl.selection", Participation),
 }
 # the lists of tables among them, such as ``[[shift]]``
-LISTS = ("shift", "overlay")
+LISTS = ("shift", "overlay", "transform")
 SELECTORS = {
     section: key for section, (key, *_) in PLUGINS.items() if section not in LISTS
 }
@@ -231,8 +240,9 @@ def _misfit(package: str, thing: Any) -> str | None:
             if callable(thing)
             else f"is {kind}; expected a class or function that makes the model"
         )
-    contract = getattr(importlib.import_module(f"{package}.base"), CONTRACTS[package])
-    whole = f"{contract.__module__}.{contract.__name__}"
+    whole = CONTRACTS[package]
+    module, _, name = whole.rpartition(".")
+    contract = getattr(importlib.import_module(module), name)
     if package == "hpcfl.data.sources":
         return (
             None

@@ -357,6 +357,43 @@ class OverlaySection(Section):
     kind: str = Field(description="your own 'module:Class'")
 
 
+class TransformSection(Section):
+    """The common key of transforms of the clients' updates, ``[compression]`` and tables
+    of ``[[transform]]``; ``hpcfl/updates/base.py`` extends it, and transforms add keys.
+    """
+
+    kind: str = Field(description="what happens to an update before it is sent")
+
+
+class AggregationSection(Section):
+    """The common keys of aggregation rules; ``hpcfl/updates/base.py`` extends it, and
+    rules add keys.
+    """
+
+    rule: str = Field(
+        "mean", description="how the server combines the clients' updates"
+    )
+
+
+class AttackSection(Section):
+    """The common keys of attacks; ``hpcfl/updates/base.py`` extends it, and attacks add
+    keys.
+    """
+
+    kind: str = Field(description="what attackers send, or train on")
+    share: Share | None = Field(None, description="share of the clients that attack")
+    clients: list[NonNegativeInt] | None = Field(
+        None, description="the numbers of the clients that attack, instead of a share"
+    )
+    since: PositiveInt = Field(1, description="first round with an attack")
+
+    @model_validator(mode="after")
+    def _attackers(self) -> Self:
+        if (self.share is None) == (self.clients is None):
+            raise ValueError("give either share or clients, the clients that attack")
+        return self
+
+
 class Training(Section):
     epochs: PositiveInt = Field(1, description="local epochs a round")
     batch_size: PositiveInt = Field(10, description="samples a mini-batch")

@@ -5,7 +5,7 @@ from typing import Any
 
 import tomli_w
 
-from hpcfl.experiment.config import SECTIONS, Config
+from hpcfl.experiment.config import OPTIONAL, SECTIONS, Config
 from hpcfl.experiment.plugins import LISTS, PLUGINS, fields_class
 from hpcfl.report.catalogue import Keys
 from hpcfl.report.listing import values
@@ -69,7 +69,8 @@ def _sections(config: Config) -> Iterator[tuple[str, dict[str, Any], Keys]]:
     their values, and their schemas by key.
     """
     table = config.resolved()
-    top = {key: value for key, value in table.items() if key not in SECTIONS}
+    sections = [*SECTIONS, *(name for name in OPTIONAL if name in table)]
+    top = {key: value for key, value in table.items() if key not in sections}
     for name in LISTS:
         tables = []
         for given in top.get(name, []):
@@ -77,7 +78,7 @@ def _sections(config: Config) -> Iterator[tuple[str, dict[str, Any], Keys]]:
             tables.append(kept)
         top[name] = tables
     yield "", top, Config.model_json_schema()["properties"]
-    for section in SECTIONS:
+    for section in sections:
         yield section, table[section], _schemas(config, section, table[section])
 
 

@@ -126,10 +126,13 @@ class Hooks:
         for overlay in self.overlays:
             varying |= set(overlay.varying)
         server: Any = DeclaredTensors(state, "server", "server_state", varying)
+        arrived: State | None = uplink
         for overlay in reversed(self.overlays):
-            uplink = overlay.aggregate(server, cohort, uplink)
-        own: Any = NamedTensors(uplink, "uplink")
-        self.method.aggregate(server, cohort, own)
+            if arrived is not None:
+                arrived = overlay.aggregate(server, cohort, arrived)
+        if arrived is not None:
+            own: Any = NamedTensors(arrived, "uplink")
+            self.method.aggregate(server, cohort, own)
         state.update(server)
 
 

@@ -7,6 +7,7 @@ import hashlib
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -543,7 +544,19 @@ def _make_overlays(
         averaged = layout.floating(buffers, template)
         name = buffer_name("model")
         overlays.append(AveragedBuffers(name, statistics, averaged, method.shares))
-    return *overlays, *cast(list[OwnOverlay], config.overlay)
+    overlays += cast(list[OwnOverlay], config.overlay)
+    if config.changes_updates:
+        from hpcfl.updates.overlay import make_updates
+
+        inner = Hooks(method, tuple(overlays))
+        overlays.append(
+            make_updates(
+                config,
+                compose=partial(inner.compose, "send"),
+                initial=partial(inner.initial_state, "server_state"),
+            )
+        )
+    return tuple(overlays)
 
 
 def _count_blocks(config: Config, process: Process) -> int:

@@ -8,8 +8,8 @@ from typing import Any
 from hpcfl.data.partition import Split
 from hpcfl.errors import UserError
 from hpcfl.experiment import config
-from hpcfl.experiment.config import Config
-from hpcfl.experiment.plugins import LISTS
+from hpcfl.experiment.config import OPTIONAL, Config
+from hpcfl.experiment.plugins import LISTS, SELECTORS
 from hpcfl.files.atomic import Damaged
 from hpcfl.storage.forms import check_run
 from hpcfl.storage.run_folder import PARTITION, RUN
@@ -25,6 +25,9 @@ def own_code(table: Mapping[str, Any]) -> list[str]:
     for listed in LISTS:
         names += [str(entry["kind"]) for entry in table.get(listed, [])]
     names.append(str(table["participation"].get("select", "")))
+    for section in OPTIONAL:
+        given = table.get(section, {})
+        names.append(str(given.get(SELECTORS.get(section), "")))
     return [name for name in names if ":" in name]
 
 

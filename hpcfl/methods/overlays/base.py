@@ -67,8 +67,9 @@ class Overlay:
         """
         return message
 
-    def aggregate(self, server: State, cohort: Cohort, uplink: State) -> State:
-        """Return the uplink for the steps inside; may assign names in ``server``.
+    def aggregate(self, server: State, cohort: Cohort, uplink: State) -> State | None:
+        """Return the uplink for the steps inside, or None to skip them in this round;
+        may assign names in ``server``.
 
         It runs on rank 0.
         """

@@ -1,0 +1,1 @@
+"""Changes of the clients' updates: transforms, attacks and aggregation rules."""

@@ -1,0 +1,1 @@
+"""Attacks on the clients' updates, one file for each."""

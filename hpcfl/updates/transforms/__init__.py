@@ -1,0 +1,1 @@
+"""Transforms of the clients' updates, one file for each."""

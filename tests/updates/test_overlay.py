@@ -1,0 +1,154 @@
+"""Changes of clients' updates in whole runs."""
+
+from functools import partial
+
+import pytest
+import tiny
+import torch
+from in_threads import on_ranks
+from playing import play_on, run_table
+
+from hpcfl.communication.communicator import OneProcess
+from hpcfl.errors import UserError
+from hpcfl.experiment import config
+from hpcfl.simulation.prepare import prepare
+
+UNIFORM = {"name": "fedavg", "weights": "uniform"}
+HALVE = {"kind": "own_updates:Halve"}
+LARGEST = {"rule": "own_updates:Largest"}
+
+
+def play_alone(folder, method=UNIFORM, **sections):
+    return play_on(OneProcess(), folder, tiny.table(method, **sections))
+
+
+def is_the_same_elsewhere(folder, method=UNIFORM, **sections):
+    """Whether a run ends with the same digest on two and three ranks and after a
+    resume; on one rank it is returned as well.
+    """
+    alone = play_alone(folder / "alone", method, **sections)
+    play_alone(folder / "resumed", method, **sections, rounds=2)
+    digests = {play_alone(folder / "resumed", method, **sections).digest}
+    table = tiny.table(method, **sections)
+    for size in (2, 3):
+        on_rank = partial(play_on, folder=folder / f"{size}", table=table)
+        digests.add(on_ranks(size, lambda rank: on_rank(rank).digest))  # noqa: B023
+    return digests == {alone.digest}, alone
+
+
+@pytest.mark.parametrize(
+    "sections",
+    [
+        {"aggregation": {"rule": "mean"}},
+        {"transform": [{"kind": "own_updates:Identity"}]},
+        {"compression": {"kind": "own_updates:Identity"}},
+    ],
+)
+def test_sections_without_an_effect_keep_the_bits(tmp_path, sections):
+    plain = play_alone(tmp_path / "plain", "fedavg")
+    same, played = is_the_same_elsewhere(tmp_path, "fedavg", **sections)
+    assert same and played.digest == plain.digest
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", ["fedavg", "fedper", "ditto"])
+def test_all_parts_are_the_same_on_any_number_of_ranks_and_resumed(tmp_path, method):
+    same, played = is_the_same_elsewhere(
+        tmp_path,
+        {"name": method, "weights": "uniform"},
+        compression=HALVE,
+        aggregation=LARGEST,
+        attack={"kind": "own_updates:Negate", "clients": [1]},
+        participation={"fraction": 0.6},
+    )
+    assert same
+    assert played.server["update.rule.last"].any()
+    assert played.clients["update.0.rest"].any(dim=1).sum() >= 3
+
+
+def test_an_attack_that_knows_the_honest_changes_rounds_from_its_first_on(tmp_path):
+    attack = {"kind": "own_updates:Imitate", "clients": [0, 4], "since": 2}
+    same, played = is_the_same_elsewhere(tmp_path, attack=attack)
+    assert same
+    plain = play_alone(tmp_path / "plain")
+    assert plain.digest != played.digest
+    first = play_alone(tmp_path / "first", attack=attack, rounds=1)
+    unchanged = play_alone(tmp_path / "one", rounds=1).server["model"]
+    torch.testing.assert_close(first.server["model"], unchanged)
+
+
+def test_the_rule_gets_the_updates_and_the_method_their_sum(tmp_path):
+    """With one client the largest update is its own."""
+    counts = [[8, 3, 0, 0]]
+    plain = play_on(OneProcess(), tmp_path / "a", tiny.table("fedavg", counts))
+    table = tiny.table(UNIFORM, counts, aggregation=LARGEST, rounds=1)
+    one = play_on(OneProcess(), tmp_path / "b", table)
+    assert one.server["update.rule.last"].norm() > 0.01
+    before = one.prepared.setup.initial()
+    expected = before.double() + one.server["update.rule.last"].double()
+    assert torch.equal(one.server["model"], expected.float())
+    assert plain.server["model"].shape == expected.shape
+
+
+def test_a_skipped_round_keeps_the_servers_state(tmp_path):
+    sections = {"aggregation": {**LARGEST, "least": 4}}
+    played = play_alone(tmp_path, participation={"dropout": 0.7}, **sections)
+    assert played.server["update.skipped"].item() == 3
+    assert torch.equal(played.server["model"], played.prepared.setup.initial())
+
+
+def test_bits_are_counted_and_memory_adds_up(tmp_path):
+    played = play_alone(tmp_path, compression=HALVE, rounds=1)
+    width = played.prepared.setup.layout.width
+    assert (played.values["clients/floats_up"][0] == 5 * width / 32).all()
+    half = played.clients["update.0.rest"].mean(dim=0)
+    torch.testing.assert_close(played.server["update.0.total"], half)
+
+
+@pytest.mark.parametrize("method", ["fedamp", "fedproto", "mr-mtl", "ifca", "fednova"])
+def test_an_upload_that_is_no_mean_of_what_was_received_is_named(tmp_path, method):
+    table = tiny.table(method, aggregation={"rule": "mean"}, rounds=1)
+    with pytest.raises(UserError, match="the clients' upload '") as error:
+        run_table(table, tmp_path)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("sections", "words"),
+    [
+        ({"aggregation": {"rule": "meen"}}, "rule = 'meen' is unknown.*'mean'"),
+        ({"aggregation": {"rule": "own_updates:Halve"}}, "a subclass of .*base.Rule"),
+        ({"transform": [{"kind": "none-such"}]}, "transform.0.kind = 'none-such'"),
+        ({"compression": {}}, "'compression.kind' is missing"),
+        ({"compression": {**HALVE, "k": 1}}, "unknown key 'compression.k'"),
+        ({"attack": {"kind": "own_updates:Negate"}}, "either share or clients"),
+        (
+            {"attack": {"kind": "own_updates:Negate", "clients": [5]}},
+            "clients from 0 to 4",
+        ),
+        ({"aggregation": {**LARGEST, "least": 6}}, "needs 6 clients"),
+        ({"aggregation": LARGEST, "method": {"name": "fedavg"}}, "set method.weights"),
+        ({"compression": HALVE, "time": {"mode": "asynchronous"}}, "'synchronous'"),
+        (
+            {
+                "compression": HALVE,
+                "attack": {"kind": "own_updates:Imitate", "share": 0.2},
+            },
+            "feedback = false",
+        ),
+    ],
+)
+def test_a_mistake_is_one_line(sections, words):
+    method = sections.pop("method", UNIFORM)
+    with pytest.raises(UserError, match=words) as error:
+        prepare(config.parse(tiny.table(method, **sections)), OneProcess())
+    assert "\n" not in str(error.value)
+
+
+def test_sections_belong_to_the_identity_where_they_are_given():
+    plain = config.parse(tiny.table("fedavg"))
+    assert not {"transform", "compression", "aggregation"} & plain.resolved().keys()
+    given = config.parse(tiny.table("fedavg", compression=HALVE))
+    assert given.resolved()["compression"] == HALVE
+    assert given.fingerprint() != plain.fingerprint()
+    assert config.parse(given.resolved()).fingerprint() == given.fingerprint()
