@@ -708,7 +708,7 @@ def report(folders: tuple[Path, ...], out: Path) -> None:
 @click.option(
     "--x",
     metavar="AXIS",
-    help="Of curves: rounds, seconds, virtual, floats, or a key such as training.lr.",
+    help="Of curves: rounds, seconds, virtual, floats, bits, or a key such as training.lr.",
 )
 @METRIC
 @click.option(

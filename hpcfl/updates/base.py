@@ -47,6 +47,7 @@ class Context:
         round: its number, from 1.
         ids: the clients of the rows [n], ascending.
         clients: the number of all clients M.
+        weight: on rank 0 of the rows' clients together, as a share of that of all clients.
         layers: the columns of each layer, which cover all P columns in order.
         memory: what the plug-in remembers, by the names of its ``list_memory``: rows
             [n, P] of the clients, or one row [P] of the server. It may assign them.
@@ -58,6 +59,7 @@ class Context:
     clients: int
     layers: Sequence[slice] = ()
     memory: MutableMapping[str, Tensor] = field(default_factory=dict)
+    weight: float = 1.0
 
     def only(self, clients: np.ndarray) -> "Context":
         """Return the context of some of the rows, bool [n], without a memory."""

@@ -81,8 +81,13 @@ class Updates(Overlay):
     def upload(self, fleet: Fleet, inbox: Inbox, message: Message) -> Message:
         """Return the message with the transformed updates."""
         means = check_upload(inbox, message)
+        bits = torch.zeros(len(fleet.ids)).double()
+        for mean in means.values():
+            floats = torch.as_tensor(mean.logical_floats()).double().cpu()
+            bits += FLOAT_BITS * floats
         widths = {name: mean.tensor.shape[1] for name, mean in means.items()}
         if not means or not self._has_effect(sum(widths.values())):
+            fleet.record("bits_up", bits)
             return message
         own = [mean.tensor - inbox[name] for name, mean in means.items()]
         updates = join(own)
@@ -95,16 +100,13 @@ class Updates(Overlay):
         )
         if self.attack is not None and not self.attack.needs_honest:
             updates = self._forge(updates, None, context)
-        floats = torch.zeros(len(fleet.ids)).double()
-        for mean in means.values():
-            floats += torch.as_tensor(mean.logical_floats()).double().cpu()
-        bits = FLOAT_BITS * floats
         columns = find_columns(inbox, widths)
         for number, transform in enumerate(self.transforms):
             names = transform.list_memory()
             memory = Memory(fleet.state, number, names, columns)
             updates = transform.apply(updates, context.remembering(memory))
             bits = transform.count_bits(updates, bits)
+        fleet.record("bits_up", bits)
         weights = next(iter(means.values())).weights
         sent: dict[str, Mean | Field] = {}
         for name, rows in split_columns(updates, widths).items():
@@ -136,6 +138,7 @@ class Updates(Overlay):
             round=cohort.round,
             ids=cohort.ids,
             clients=cohort.setup.clients,
+            weight=find_weight(cohort),
             layers=find_layers(cohort.layout, widths),
         )
         columns = find_columns(before, widths)
@@ -307,6 +310,12 @@ def _find_problem(name: str, entry: Field | Mean, inbox: Inbox) -> str:
     if entry.tensor.shape[1:] != received.shape:
         return "has another shape than what was received"
     return ""
+
+
+def find_weight(cohort: Cohort) -> float:
+    """Return the weight of a cohort as a share of that of all clients."""
+    of_all = cohort.setup.clients if cohort.uniform else cohort.setup.counts.sum()
+    return float(cohort.shares.sum() / of_all)
 
 
 def memory_name(plugin: int | str, name: str) -> str:

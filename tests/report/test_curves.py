@@ -70,7 +70,7 @@ def test_a_score_over_a_key(made_runs):
     ):
         curves.plugin(found, Sheet(7), x="method.name")
     with pytest.raises(
-        UserError, match=r"--x lr: .*floats, partition.seed, seed, training.lr$"
+        UserError, match=r"--x lr: .*floats, bits, partition.seed, seed, training.lr$"
     ):
         curves.plugin(found, Sheet(7), x="lr")
 

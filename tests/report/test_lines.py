@@ -53,6 +53,10 @@ def test_what_was_spent_until_the_models_were_there():
     )
     assert mean([before], "floats")["x"].tolist() == [0, 40, 90]
     assert mean([after], "floats")["x"].tolist() == [40, 90, 120]
+    assert mean([before], "bits")["x"].tolist() == [0, 32 * 40, 32 * 90]
+    # to those that take part
+    before.results.values["recorded/bits_down"] = np.full(3, 100.0)
+    assert mean([before], "bits")["x"].tolist() == [0, 420, 840 + 320]
 
 
 def test_numbers_that_nobody_can_draw_are_left_out():

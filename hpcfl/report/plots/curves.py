@@ -1,5 +1,5 @@
-"""A score over rounds, over the seconds or floats that they cost, or over a key of the
-configuration.
+"""A score over rounds, over the seconds, floats or bits that they cost, or over a key of
+the configuration.
 """
 
 from collections.abc import Callable, Sequence
@@ -28,13 +28,21 @@ from hpcfl.report.metric_values import (
 )
 from hpcfl.report.sheet import Sheet, whole_numbers
 from hpcfl.report.text import shorten
-from hpcfl.scores.metric_names import FLOATS_UP, SECONDS, Measure, MetricName, models_of
+from hpcfl.scores.metric_names import (
+    FLOATS_UP,
+    RECORDED,
+    SECONDS,
+    Measure,
+    MetricName,
+    models_of,
+)
 from hpcfl.trained.run import Run
 
 if TYPE_CHECKING:
     import pandas
     from matplotlib.figure import Figure
 
+FLOAT_BITS = 32
 DECADES = 100  # keys whose values differ by this factor are drawn on a logarithmic axis
 
 
@@ -54,6 +62,24 @@ def _seconds(run: Run, column: str) -> np.ndarray:
 
 def _floats(run: Run, column: str) -> np.ndarray:
     """Return the floats to and from a client until the models of a column existed, [T]."""
+    down = run.results.series(MetricName("floats_down"))
+    travelled: np.ndarray = _spent(down, column) + _spent(_floats_up(run), column)
+    return travelled
+
+
+def _bits(run: Run, column: str) -> np.ndarray:
+    """Return the bits to and from a client until the models of a column existed, [T]."""
+    down = FLOAT_BITS * run.results.series(MetricName("floats_down"))
+    # the mean over those that take part, without clients that are only scored
+    of_cohort = run.results.series(MetricName("bits_down", RECORDED))
+    down = np.where(np.isnan(of_cohort), down, of_cohort)
+    up = FLOAT_BITS * _floats_up(run)
+    travelled: np.ndarray = _spent(down, column) + _spent(up, column)
+    return travelled
+
+
+def _floats_up(run: Run) -> np.ndarray:
+    """Return the mean floats from a client in each round, [T]."""
     import pandas
 
     recorded = run.results.metrics
@@ -63,9 +89,7 @@ def _floats(run: Run, column: str) -> np.ndarray:
         # the mean is over senders: it is NaN for clients that sent nothing
         sent = pandas.Series(recorded.columns[FLOATS_UP]).groupby(recorded.rounds)
         up = sent.mean().reindex(rounds).fillna(0.0).to_numpy()
-    down = run.results.series(MetricName("floats_down"))
-    travelled: np.ndarray = _spent(down, column) + _spent(up, column)
-    return travelled
+    return up
 
 
 def _spent(cost: np.ndarray, column: str) -> np.ndarray:
@@ -94,6 +118,7 @@ AXES: dict[str, tuple[str, Callable[[Run, str], np.ndarray]]] = {
     "seconds": ("seconds, scoring included", _seconds),
     "virtual": ("seconds of the clients' own time", find_virtual_seconds),
     "floats": ("floats to and from a client that takes part in all rounds", _floats),
+    "bits": ("bits to and from a client that takes part in all rounds", _bits),
 }
 
 

@@ -1,0 +1,60 @@
+"""QSGD: each entry as one of 2s + 1 levels of the update's norm (Alistarh, Grubic, Li,
+Tomioka, Vojnovic, NeurIPS 2017).
+"""
+
+import torch
+from pydantic import Field, PositiveInt
+from torch import Tensor
+
+from hpcfl.rows import mixing
+from hpcfl.updates.base import Context
+from hpcfl.updates.compression import WORD, Compression
+from hpcfl.updates.rounding import round_randomly
+
+
+def quantise(updates: Tensor, levels: int, uniforms: Tensor) -> Tensor:
+    """Return rows [n, P] rounded to whole multiples of ‖v‖₂/levels at random.
+
+    The expectation of a row is the row. A row of zeros stays zero.
+
+    Args:
+        uniforms: numbers in [0, 1), float64 [n, P].
+    """
+    exact = updates.double()
+    norms = mixing.row_sums(exact.square()).sqrt()[:, None]
+    divisors = torch.where(norms > 0, norms, 1)
+    positions = (levels * exact.abs() / divisors).clamp(max=levels)
+    rounded = round_randomly(positions, uniforms)
+    return (exact.sign() * norms * rounded / levels).to(updates.dtype)
+
+
+def count_quantised_bits(width: int, levels: int) -> int:
+    """Return the bits of a quantised row of ``width`` numbers: a code of fixed length
+    for each, and the norm.
+    """
+    return width * (2 * levels).bit_length() + WORD
+
+
+class Qsgd(Compression):
+    """The code has a fixed length; the paper's has fewer bits on average."""
+
+    is_biased = False
+
+    levels: PositiveInt = Field(
+        7, description="s, the levels of an absolute value above 0; 7 take 4 bits"
+    )
+
+    def compress(self, updates: Tensor, context: Context) -> Tensor:
+        sent = []
+        for row, client in zip(updates, context.ids.tolist(), strict=True):
+            drawn = context.random_of("qsgd", client).random((1, len(row)))
+            uniforms = torch.from_numpy(drawn).to(row.device)
+            sent.append(quantise(row[None], self.levels, uniforms))
+        return torch.cat(sent)
+
+    def count_bits(self, updates: Tensor, bits: Tensor) -> Tensor:
+        of_row = count_quantised_bits(updates.shape[1], self.levels)
+        return torch.full_like(bits, of_row)
+
+
+plugin = Qsgd

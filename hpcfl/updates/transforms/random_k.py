@@ -1,0 +1,68 @@
+"""k entries of an update at positions that all clients of a round share."""
+
+from typing import Self
+
+import numpy as np
+import torch
+from pydantic import Field, model_validator
+from torch import Tensor
+
+from hpcfl.updates.base import Context
+from hpcfl.updates.compression import WORD, Sparse
+
+SEED = 64  # bits of the seed that the positions follow from
+
+
+def draw_positions(width: int, k: int, random: np.random.Generator) -> Tensor:
+    """Return k different positions below ``width``, ascending, int64 [k]."""
+    drawn = random.choice(width, k, replace=False, shuffle=False)
+    return torch.from_numpy(drawn).sort().values
+
+
+def keep_positions(updates: Tensor, positions: Tensor, factor: float) -> Tensor:
+    """Return rows [n, P] with ``factor`` times the entries at ``positions`` [k], and 0
+    elsewhere.
+    """
+    positions = positions.to(updates.device)
+    kept = torch.zeros_like(updates)
+    kept[:, positions] = updates[:, positions] * factor
+    return kept
+
+
+class RandomK(Sparse):
+    """The positions follow from a seed, so that none is sent."""
+
+    scaled: bool = Field(
+        True,
+        description="multiply what is sent by P/k, which makes it unbiased; with error "
+        "feedback it must be false",
+    )
+
+    @model_validator(mode="after")
+    def _contracts(self) -> Self:
+        if self.scaled and self.remembers:
+            raise ValueError(
+                "feedback needs scaled = false: random-k with the factor P/k does not "
+                "contract"
+            )
+        return self
+
+    @property
+    def remembers(self) -> bool | str:
+        return not self.scaled if self.feedback is None else self.feedback
+
+    def compress(self, updates: Tensor, context: Context) -> Tensor:
+        width = updates.shape[1]
+        k = self.count_entries(width)
+        positions = draw_positions(width, k, context.random("random-k"))
+        return keep_positions(updates, positions, width / k if self.scaled else 1.0)
+
+    def count_bits(self, updates: Tensor, bits: Tensor) -> Tensor:
+        k = self.count_entries(updates.shape[1])
+        return torch.full_like(bits, WORD * k + SEED)
+
+    def keeps_norm(self) -> bool:
+        return not self.scaled and not self.remembers
+
+
+plugin = RandomK

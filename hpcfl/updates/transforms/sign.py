@@ -1,0 +1,33 @@
+"""The signs of an update, times its mean absolute value (Karimireddy, Rebjock, Stich,
+Jaggi, ICML 2019).
+"""
+
+import torch
+from torch import Tensor
+
+from hpcfl.rows import mixing
+from hpcfl.updates.base import Context
+from hpcfl.updates.compression import WORD, Compression
+
+
+def keep_signs(updates: Tensor) -> Tensor:
+    """Return (‖v‖₁/P)·sign(v) for each row v of ``updates`` [n, P], with sign(0) = +1."""
+    sums = mixing.row_sums(updates.double().abs())
+    means = (sums / updates.shape[1]).to(updates.dtype)[:, None]
+    return torch.where(updates < 0, -means, means)
+
+
+class Sign(Compression):
+    """Each sign takes one bit, and the mean absolute value 32."""
+
+    def compress(self, updates: Tensor, context: Context) -> Tensor:
+        return keep_signs(updates)
+
+    def count_bits(self, updates: Tensor, bits: Tensor) -> Tensor:
+        return torch.full_like(bits, updates.shape[1] + WORD)
+
+    def keeps_norm(self) -> bool:
+        return not self.remembers
+
+
+plugin = Sign

@@ -1,0 +1,34 @@
+"""Rounding at random and sums modulo 2^bits."""
+
+import pytest
+import torch
+
+from hpcfl.updates.rounding import centre, count_bits, round_randomly
+
+
+def test_a_value_is_rounded_up_where_the_draw_is_below_its_fraction():
+    values = torch.tensor([2.4, 2.4, -2.4, -2.4, 3.0, -3.0]).double()
+    uniforms = torch.tensor([0.39, 0.41, 0.59, 0.61, 0.0, 0.0]).double()
+    # −2.4 is −3 + 0.6
+    assert round_randomly(values, uniforms).tolist() == [3, 2, -2, -3, 3, -3]
+
+
+def test_sums_are_centred_modulo_a_power_of_two():
+    sums = torch.tensor([7, 8, -8, -9, 15, 16, 5 + 4])
+    assert centre(sums, 4).tolist() == [7, -8, -8, 7, -1, 0, -7]
+    assert centre(sums[-1:], 5).tolist() == [9]
+
+
+def test_sums_modulo_equal_plain_sums_where_the_bits_suffice():
+    rows = torch.randint(-1000, 1001, (100, 50))
+    residues = rows.remainder(1 << 18).sum(dim=0)
+    assert torch.equal(centre(residues, 18), rows.sum(dim=0))
+    whole = torch.full((100, 1), 1000)
+    assert centre(whole.sum(dim=0), 17).item() == 100_000 - (1 << 17)
+
+
+@pytest.mark.parametrize(("largest", "bits"), [(100_000, 18), (7, 4), (8, 5), (0, 1)])
+def test_the_fewest_bits_hold_the_largest_sum_and_one_less_does_not(largest, bits):
+    assert count_bits(largest) == bits
+    assert largest <= 2 ** (bits - 1) - 1
+    assert bits == 1 or largest > 2 ** (bits - 2) - 1
