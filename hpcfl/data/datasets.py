@@ -226,9 +226,11 @@ def find(name: str) -> Any:
     return plugins.find(_PACKAGE, "data.dataset", name)
 
 
-def load(data: sections.Data) -> Dataset:
+def load(data: sections.Data, seed: int = 0) -> Dataset:
     """Load the data set of the section ``[data]``, from ``data.file``, ``data.root``,
     or else $HPCFL_DATA.
+
+    seed: the partition's, by which ``data.redraw`` draws the samples.
 
     Raises UserError for an unknown name, a missing root, a missing or damaged file, and
     keys that do not fit the data set.
@@ -236,7 +238,7 @@ def load(data: sections.Data) -> Dataset:
     source = find(data.dataset)
     place = _place(data, source)
     whole = _checked(source.read(data.dataset, place, **data.options), data.dataset)
-    dataset = _sampled(whole, data.samples)
+    dataset = _sampled(whole, data.samples, seed if data.redraw else 0)
     if data.augment and len(dataset.shape) != 3:
         raise UserError(
             f"data.augment = true: '{data.dataset}' has no images to crop and flip"
@@ -324,13 +326,13 @@ def _statistics(
     return tuple(mean.tolist()), tuple(std.tolist())
 
 
-def _sampled(dataset: Dataset, wanted: int | None) -> Dataset:
+def _sampled(dataset: Dataset, wanted: int | None, seed: int) -> Dataset:
     """Choose so many of a data set's training samples and as large a share of its test
     samples.
 
-    Of each class there is its share, to within one sample. Which samples these are
-    depends on the data set alone, so that all seeds and methods have the same. Raises
-    UserError where there are fewer.
+    Of each class there is its share, to within one sample. The draw depends on the data
+    set and ``seed`` alone, so all methods have the same samples. Raises UserError where
+    there are fewer.
     """
     samples = len(dataset.y)
     trained = samples - dataset.official_test
@@ -343,7 +345,7 @@ def _sampled(dataset: Dataset, wanted: int | None) -> Dataset:
         )
     parts = [np.arange(trained), np.arange(trained, samples)]
     share = wanted / trained
-    _, drawn = hold_out(parts, dataset.y.numpy(), share, seed=0, purpose="data.samples")
+    _, drawn = hold_out(parts, dataset.y.numpy(), share, seed, purpose="data.samples")
     chosen = np.concatenate(drawn)
     note = f"data.samples = {wanted}: only these of {trained:,} samples are used"
     if dataset.official_test:

@@ -67,6 +67,7 @@ PATHS = (("data", "root"), ("data", "images"), ("partition", "file"))
 # a run's identity.
 ADDED = {
     ("data", "encode"): None,
+    ("data", "redraw"): False,
     ("adapter", "init"): None,
     ("participation", "rounding"): "down",
     ("method", "prototypes"): "orthonormal",
@@ -460,7 +461,17 @@ def _check_time(time: Time) -> None:
 
 
 def _check_samples(data: Data, partition: Partition) -> None:
-    """Raise UserError for a part of a data set whose clients have samples of their own."""
+    """Raise UserError for a part of a data set that cannot be drawn or dealt out."""
+    if data.redraw and data.samples is None:
+        raise UserError(
+            "data.redraw = true: there is nothing to draw; set data.samples, the number of "
+            "training samples"
+        )
+    if data.redraw and partition.file is not None:
+        raise UserError(
+            f"data.redraw = true: partition.file = '{partition.file}' deals out the samples of "
+            "one draw; leave out one of the two keys"
+        )
     if partition.scheme != "by-client":
         return
     if data.imbalance > 1:

@@ -73,6 +73,11 @@ class Data(Section):
         description="for a quick try only so many training samples, of all where there is no "
         "official split, and as large a share of the test samples",
     )
+    redraw: bool = Field(
+        False,
+        description="draw data.samples by the partition's seed, so that each partition has "
+        "samples of its own; otherwise all partitions have the same",
+    )
     imbalance: float = Field(
         1.0,
         ge=1,

@@ -89,8 +89,8 @@ class ClientData:
 
 def prepare_data(config: Config, method: Method) -> ClientData:
     """Load the data set and split it over clients. Raises UserError."""
-    dataset = datasets.load(config.data)
     scheme, newcomers = cast(Scheme, config.partition), config.newcomers.clients
+    dataset = datasets.load(config.data, scheme.seed)
     shifts = None
     if config.shift:
         from hpcfl.data import shifted  # most experiments have no shift

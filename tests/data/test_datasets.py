@@ -85,6 +85,29 @@ def test_a_part_of_the_samples_for_a_quick_try():
     )
 
 
+def test_a_part_that_each_partition_draws_anew():
+    """Seed 0 is the draw of all partitions without ``data.redraw``."""
+    data = config.Data(samples=200, redraw=True)
+    fixed = datasets.load(config.Data(samples=200), seed=3)
+    draws = [datasets.load(data, seed) for seed in (0, 3, 4)]
+    assert draws[0].x.equal(fixed.x)
+    assert datasets.load(data, 3).x.equal(draws[1].x)
+    assert not draws[1].x.equal(draws[2].x)
+    counts = [np.bincount(draw.y) for draw in draws]
+    assert all(np.ptp(of_class) <= 1 for of_class in np.transpose(counts))
+    assert {len(draw.y) for draw in draws} == {200}
+
+
+@pytest.mark.parametrize(
+    "data, partition",
+    [({}, {}), ({"samples": 200}, {"file": "partition.h5"})],
+)
+def test_a_part_that_cannot_be_drawn_anew(data, partition):
+    table = {"method": {"name": "fedavg"}, "partition": partition}
+    with pytest.raises(UserError, match=r"^configuration: data.redraw = true: "):
+        config.parse({**table, "data": {**data, "redraw": True}})
+
+
 def test_a_part_of_samples_without_an_official_split():
     part = datasets.load(config.Data(samples=200))
     assert (len(part.y), part.official_test) == (200, 0)
