@@ -21,8 +21,9 @@ suppress_warnings = ["toc.not_included"]  # details, which their result pages li
 
 html_theme = "furo"
 html_title = "hpcfl"
-html_static_path = ["site.css"]
+html_static_path = ["site.css", "site.js"]
 html_css_files = ["site.css"]
+html_js_files = [("site.js", {"defer": "defer"})]
 html_copy_source = False
 html_show_search_summary = False  # a browser fetches no page for it from a disk
 

@@ -1,0 +1,6 @@
+/* Scroll the contents in the margin to the current page. */
+const current = document.querySelector(".sidebar-tree .current-page");
+const margin = document.querySelector(".sidebar-scroll");
+if (current && margin) {
+    margin.scrollTop += current.getBoundingClientRect().top - margin.clientHeight / 2;
+}
