@@ -28,6 +28,7 @@ from hpcfl.report.inference import (
 from hpcfl.report.metric_values import At, counts_of, of_clients, own_column
 from hpcfl.report.search_spending import SPENT
 from hpcfl.report.table_formats import MISSING, Table
+from hpcfl.report.text import list_first
 from hpcfl.scores.metric_names import Measure
 
 if TYPE_CHECKING:
@@ -44,13 +45,18 @@ OPTIONAL = (
     (SPENT, SPENT, ".2f"),
 )
 NOTE = (
-    "gain: a client's number less that under {reference}, mean over clients and then over "
-    "{partitions} partitions, ± half of its 95 % interval; p: corrected by Holm; same: "
-    "within ± {margin:g} at the level of 5 %; hurt: clients with a gain below 0, hurt by: their "
-    "mean gain; worst tenth: mean of the lowest gains; Gini: 0 where clients are alike"
+    "gain: a client's {score} minus its {score} under {reference}, mean over clients and "
+    "then over partitions ({partitions}), ± half of its 95 % interval; better, worse and "
+    "same (within ± {margin:g}) are decided at the level of 5 %, with Holm's correction"
+)
+# the columns that a table has and a page has not
+COLUMNS = (
+    "p: with Holm's correction; hurt: clients with a gain below 0; hurt by: their mean "
+    "gain; worst tenth: mean of the lowest tenth of the gains; Gini: 0 where all clients "
+    "have the same number"
 )
 ONE_PARTITION = "no interval: one partition alone has none; play other seeds"
-UNMATCHED = "{column}: {row} left out, it shares no repetition with {reference}"
+UNMATCHED = "{column}: left out, no seed in common with {reference}: {rows}"
 
 
 @dataclass(frozen=True)
@@ -133,13 +139,13 @@ def make_table(
     """
     rows = arranged.column(column)
     reference = find_row(against.row, list(rows))
-    gains, notes = {}, []
+    gains, unmatched = {}, []
     for row in arranged.rows:
         if row == reference or row not in rows:
             continue
         found = gains_of(rows[row], rows[reference], measure, at, models)
         if found is None:
-            notes.append(UNMATCHED.format(column=column, row=row, reference=reference))
+            unmatched.append(row)
         else:
             gains[row] = found
     if not gains:
@@ -155,14 +161,21 @@ def make_table(
     best.loc[numbers["verdict"] == "better", GAIN] = True
     numbers.insert(0, "column", column)
     counts = sorted({of_row.interval.partitions for of_row in gains.values()})
-    if counts[-1] == 1:
-        notes.insert(0, ONE_PARTITION)
     note = NOTE.format(
+        score=measure.score,
         reference=reference,
         partitions=" to ".join(map(str, dict.fromkeys((counts[0], counts[-1])))),
         margin=against.margin,
     )
-    return Table(title, texts, best, numbers.reset_index(), [note, *notes])
+    notes = [note, COLUMNS]
+    if counts[-1] == 1:
+        notes.append(ONE_PARTITION)
+    if unmatched:
+        rows_text = list_first(unmatched)
+        notes.append(
+            UNMATCHED.format(column=column, reference=reference, rows=rows_text)
+        )
+    return Table(title, texts, best, numbers.reset_index(), notes)
 
 
 def tabulate(
@@ -210,8 +223,9 @@ def _write_cells(frame: "pandas.DataFrame", measure: Measure) -> "pandas.DataFra
         return numbers.map(lambda one: MISSING if math.isnan(one) else f"{one:{form}}")
 
     factor = measure.factor
+    half = (" ± " + write("half", form, factor)).mask(frame["half"].isna(), "")
     columns = {
-        GAIN: write("gain", f"+{form}", factor) + " ± " + write("half", form, factor),
+        GAIN: write("gain", f"+{form}", factor) + half,
         "p": write("p", ".2g"),
         "verdict": frame["verdict"],
         "hurt %": write("hurt", ".1f", 100),

@@ -195,6 +195,9 @@ def _compare(arranged: Arrangement) -> "tuple[dict[str, pandas.Series], list[str
     gains: dict[tuple[str, str], str] = {}
     notes = []
     for column in arranged.columns:
+        if reference not in arranged.column(column):
+            notes.append(f"{column}: no gain, {reference} was not run on these data")
+            continue
         try:
             compared = comparison.make_table(
                 arranged,
@@ -206,7 +209,7 @@ def _compare(arranged: Arrangement) -> "tuple[dict[str, pandas.Series], list[str
         except UserError as error:
             notes.append(f"no interval: {error}")
             continue
-        notes += compared.notes
+        notes += [note for note in compared.notes if note != comparison.COLUMNS]
         for row, verdict in compared.numbers.set_index("row")["verdict"].items():
             gain = compared.texts.at[row, comparison.GAIN]
             gains[column, row] = f"{gain}, {verdict}" if verdict else gain
