@@ -53,19 +53,17 @@ OWN = click.option(
 METRIC = click.option(
     "--metric",
     metavar="NAME",
-    help="A recorded number; default the accuracy that counts. validation: the same on "
+    help="A recorded number; default: the primary metric. validation: the primary metric on "
     "training samples that training.validation held out.",
 )
 AT_HELP = (
-    "Read it in a run's best round, its last one, or as mean of the last tenth of the "
-    "rounds."
+    "Read the number in each run's best round, in its last round, or as mean of the last "
+    "tenth of the rounds."
 )
 AT_CHOICE = click.Choice(["best", "last", "tail"])
-EXPLAIN = click.option(
-    "--explain", is_flag=True, help="Say of every number what it is."
-)
+EXPLAIN = click.option("--explain", is_flag=True, help="Explain every number.")
 BIBTEX = click.option(
-    "--bibtex", is_flag=True, help="Print what to cite, for a bibliography."
+    "--bibtex", is_flag=True, help="Print the BibTeX entries to cite."
 )
 
 
@@ -261,14 +259,14 @@ def tune(
     "--json",
     "as_json",
     is_flag=True,
-    help="Print one JSON object; of a sweep's folder one for each run in it.",
+    help="Print one JSON object; for a sweep, one object for each run.",
 )
 @BIBTEX
 @click.option(
     "--time-to",
     type=float,
     metavar="NUMBER",
-    help="Say when what counts was as good as this, as it is shown, on the clients' own clock.",
+    help="Print the virtual time at which the primary metric reached NUMBER (85 for 85 %).",
 )
 @EXPLAIN
 @printing
@@ -280,7 +278,7 @@ def show(
     time_to: float | None,
     explain: bool,
 ) -> None:
-    """Show what came out of the run or sweep in FOLDER, also while it is running."""
+    """Show the results of the run or sweep in FOLDER, also while it is running."""
     from hpcfl.report import citation, tables
     from hpcfl.trained import loading
 
@@ -336,7 +334,7 @@ def _listing(kind: str, what: str) -> None:
         "--json",
         "as_json",
         is_flag=True,
-        help="Print a list of JSON objects, or the one.",
+        help="Print a list of JSON objects, or the object of NAME.",
     )
     @printing
     @on_server
@@ -429,12 +427,12 @@ def submit(
 @cli.command()
 @FOLDER
 @click.option(
-    "--watch", is_flag=True, help="Keep it on the screen until nothing is under way."
+    "--watch", is_flag=True, help="Refresh the output until no run or job is active."
 )
 @printing
 @on_server
 def status(folder: Path, watch: bool) -> None:
-    """Show how far the runs in FOLDER have come."""
+    """Show the progress of the runs in FOLDER."""
     from hpcfl.cluster.status import show
 
     show(folder, watch)
@@ -448,29 +446,29 @@ def status(folder: Path, watch: bool) -> None:
     multiple=True,
     type=click.IntRange(0),
     metavar="N",
-    help="The model of client N; may be given several times.",
+    help="Write the model of client N; may be given several times.",
 )
 @click.option(
-    "--all", "everyone", is_flag=True, help="The models of all clients that have one."
+    "--all", "everyone", is_flag=True, help="Write the models of all clients."
 )
 @click.option(
     "--global",
     "of_server",
     is_flag=True,
-    help="The server's: the global model, or its class or cluster models.",
+    help="Write the server's models: the global model, or those of classes or clusters.",
 )
 @click.option(
     "--moment",
     metavar="COLUMN",
-    help="As it was scored in this column, pre or post local "
-    "training, or another of the method's; default the one that counts.",
+    help="Write the models that were scored in this column, such as pre (before local "
+    "training) or post (after it); default: the method's primary column.",
 )
 @click.option(
     "--at",
     default="last",
     type=click.Choice(["last", "best"]),
     show_default=True,
-    help="In which of the rounds that scored it.",
+    help="Write the models of this round.",
 )
 @OWN
 @click.option(
@@ -483,7 +481,7 @@ def status(folder: Path, watch: bool) -> None:
     "--adapter",
     "adapters",
     is_flag=True,
-    help="Of [adapter] kind = 'lora' what is trained alone, in files of PEFT, and the base once.",
+    help="For [adapter] kind = 'lora': write only the trained tensors, in PEFT's format, and the base once.",
 )
 @on_server
 def export(
@@ -510,13 +508,13 @@ def export(
     "--rows",
     default="",
     metavar="KEY,…",
-    help="Keys of the configuration; default the method.",
+    help="Keys of the configuration; default: the method.",
 )
 @click.option(
     "--columns",
     default="",
     metavar="KEY,…",
-    help="Keys of the configuration; default data set and partition.",
+    help="Keys of the configuration; default: data set and partition.",
 )
 @METRIC
 @click.option(
@@ -530,20 +528,20 @@ def export(
     "--at-virtual",
     type=click.FloatRange(0),
     metavar="SECONDS",
-    help="Read it in the last round that was over by then on the clients' own clock ([time]).",
+    help="Read the number in the last round that ended by this virtual time ([time]).",
 )
 @click.option(
     "--time-to",
     type=float,
     metavar="NUMBER",
-    help="In place of it the seconds on the clients' own clock until it is as good as this, as it "
-    "is shown (85 for 85 %).",
+    help="Show instead the virtual seconds until the number reaches NUMBER, in the unit of the "
+    "table (85 for 85 %).",
 )
 @click.option(
     "--against",
     default="",
     metavar="ROW",
-    help="Show the clients' gains of each row beside this one, such as local or fedavg, with "
+    help="Show the clients' gains of each row over this one, such as local or fedavg, with "
     "95 % intervals over partitions.",
 )
 @click.option(
@@ -557,20 +555,20 @@ def export(
     default=0.5,
     show_default=True,
     type=click.FloatRange(0, min_open=True),
-    help="With --against: a difference below it counts as none, as it is shown (points of accuracy).",
+    help="With --against: smaller differences count as none, in the unit of the table (points of accuracy).",
 )
 @click.option(
     "--power",
     type=click.FloatRange(0, min_open=True),
     metavar="DIFFERENCE",
-    help="With --against: say how many partitions it takes to see so large a difference.",
+    help="With --against: print the number of partitions that a difference of this size needs.",
 )
 @click.option(
     "--format",
     "form",
     default="terminal",
     type=click.Choice(["terminal", "markdown", "csv", "latex", "clients"]),
-    help="clients: a CSV with every client's own numbers in every run.",
+    help="Format of the table; clients is a CSV with every client's numbers in every run.",
 )
 @EXPLAIN
 @printing
@@ -620,19 +618,19 @@ def table(
     default=3,
     show_default=True,
     type=click.IntRange(1),
-    help="How many runs, chosen at random.",
+    help="Number of runs, chosen at random.",
 )
 @click.option(
     "--run",
     "names",
     multiple=True,
     metavar="NAME",
-    help="This run instead; may be given several times.",
+    help="Verify this run; may be given several times.",
 )
 @click.option(
     "--root",
     type=PATH,
-    help="Where data sets lie here; default $HPCFL_DATA.",
+    help="Folder that holds the data sets; default $HPCFL_DATA.",
 )
 @OWN
 @traced
@@ -644,10 +642,10 @@ def verify(
     root: Path | None,
     own: tuple[str, ...],
 ) -> None:
-    """Play runs of a folder, or of a packed file, again and compare what comes out.
+    """Play runs of a folder or of a packed file again and compare the results.
 
-    On the same arithmetic the final state and every number must be the same, on
-    whatever ranks; else the exit code is 1.
+    On the same arithmetic the final state and every number must be the same, on any
+    number of ranks; else the exit code is 1.
     """
     from hpcfl.commands.verify import verify
 
@@ -660,14 +658,14 @@ def verify(
     "--out",
     required=True,
     type=PATH,
-    help="The file to write, NAME.tar.xz, in place of what is there.",
+    help="The file to write, NAME.tar.xz; an old file is replaced.",
 )
 @on_server
 def pack(folders: tuple[Path, ...], out: Path) -> None:
     """Pack the finished runs below FOLDER… into one file to publish beside a table.
 
-    It holds what table, report and plot read of them, and what verify needs to play
-    each again: configuration, digest, clients' numbers, versions, processor, commit.
+    The file holds everything that table, report, plot and verify need: configuration,
+    digest, clients' numbers, versions, processor, commit.
     """
     from hpcfl.trained import loading, packed
 
@@ -683,13 +681,11 @@ def pack(folders: tuple[Path, ...], out: Path) -> None:
     default=Path("report.html"),
     show_default=True,
     type=PATH,
-    help="The file to write, in place of what is there.",
+    help="The file to write; an old file is replaced.",
 )
 @on_server
 def report(folders: tuple[Path, ...], out: Path) -> None:
-    """All there is to say of the runs below FOLDER… on one page for a browser, which
-    needs no network.
-    """
+    """Write one page for a browser about the runs below FOLDER…; it needs no network."""
     from hpcfl.report import page
 
     page.write(folders, out)
@@ -703,12 +699,13 @@ def report(folders: tuple[Path, ...], out: Path) -> None:
     default="curves",
     show_default=True,
     metavar="NAME",
-    help="curves, clients, gains, partition, or your own MODULE:FUNCTION.",
+    help="Kind of figure: curves, clients, gains, partition, or your own MODULE:FUNCTION.",
 )
 @click.option(
     "--x",
     metavar="AXIS",
-    help="Of curves: rounds, seconds, virtual, floats, bits, or a key such as training.lr.",
+    help="Horizontal axis of curves: rounds, seconds, virtual, floats, bits, or a "
+    "key such as training.lr.",
 )
 @METRIC
 @click.option(
@@ -717,18 +714,20 @@ def report(folders: tuple[Path, ...], out: Path) -> None:
     help=AT_HELP,
 )
 @click.option(
-    "--group", metavar="KEY,…", help="Keys that make a line or row; default the method."
+    "--group",
+    metavar="KEY,…",
+    help="Keys that make a line or row; default: the method.",
 )
 @click.option(
     "--against",
     metavar="ROW",
-    help="Of gains: the row that clients are compared with; default local.",
+    help="Row with which gains compare clients; default: local.",
 )
 @click.option(
     "--client",
     type=click.IntRange(0),
     metavar="N",
-    help="For kinds that show one client.",
+    help="Client, for kinds of figure that show one.",
 )
 @OWN
 @click.option(
@@ -737,7 +736,7 @@ def report(folders: tuple[Path, ...], out: Path) -> None:
     show_default=True,
     type=click.FloatRange(2, 40),
     metavar="INCHES",
-    help="Width on paper: letters have their size there. A column is 3.3 inches wide, or so.",
+    help="Width of the figure on paper, in inches; a column has about 3.3.",
 )
 @click.option(
     "--out",
@@ -754,11 +753,11 @@ def plot(
     own: tuple[str, ...],
     **options: Any,
 ) -> None:
-    """Draw the runs below FOLDERs, a colour a method.
+    """Draw the runs below FOLDER…, with one colour for each method.
 
-    curves are means over seeds with a band of a sample standard deviation; clients and
-    gains show the clients of all seeds, partition those of the first. More kinds, such
-    as the papers' own figures, are functions in launch/figures.
+    Curves are means over seeds with a band of one sample standard deviation. Clients
+    and gains show the clients of all seeds, partition those of the first. More kinds,
+    such as the papers' own figures, are functions in launch/figures.
     """
     from hpcfl.report.figures import plot
 
