@@ -52,7 +52,7 @@ PAGES = {
     "methods": PACKAGE / "methods" / "README.md",
 }
 TABLES = {
-    "datasets": "| name | | licence |\n|---|---|---|",
+    "datasets": "| name | content | licence |\n|---|---|---|",
     "methods": "| name | paper | idea |\n|---|---|---|",
 }
 

@@ -193,7 +193,7 @@ def operations(reported: pandas.DataFrame) -> str:
             "operations, and with them the server's percentage of these, are left out, because the "
             "paper does not say what it counts.",
             "",
-            "| model | clients | what | paper | here | |",
+            "| model | clients | count | paper | here | difference |",
             "|---|---:|---|---:|---:|---:|",
             *lines,
         ]

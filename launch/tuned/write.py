@@ -52,7 +52,7 @@ TITLES = {
     "hurt": "hurt ± 95 %",
     TUNED: "after 5 epochs",
     "beside_fedavg": "beside FedAvg's ± 95 %",
-    "verdict": "",
+    "verdict": "verdict",
     "beside_untuned_local": "beside untuned Local ± 95 %",
     "spent": "spent/budget",
 }
