@@ -2,5 +2,6 @@
 const current = document.querySelector(".sidebar-tree .current-page");
 const margin = document.querySelector(".sidebar-scroll");
 if (current && margin) {
-    margin.scrollTop += current.getBoundingClientRect().top - margin.clientHeight / 2;
+    const top = current.getBoundingClientRect().top - margin.clientHeight / 2;
+    margin.scrollBy({top, behavior: "instant"});
 }
