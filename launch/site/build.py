@@ -85,12 +85,12 @@ CHAPTERS: dict[str, tuple[str, ...]] = {
         "Experiment files of the papers: launch/papers/README",
     ),
     "Project": (
-        "README",
+        "Read me: README",
         "CONTRIBUTING",
         "CHANGELOG",
         "SECURITY",
-        "hpcfl/README",
-        "tests/README",
+        "Map of the package: hpcfl/README",
+        "Map of the tests: tests/README",
     ),
 }
 
