@@ -334,8 +334,11 @@ def _find_mixed(
 def _find_varied_within(
     frame: "pandas.DataFrame", keys: Sequence[str], used: Sequence[str]
 ) -> list[str]:
-    """Return those of ``keys`` in which runs differ that agree in all of ``used``."""
+    """Return those of ``keys`` in which runs differ that agree in all of ``used``, the
+    most frequent first; of equally frequent ones first those that name a plugin.
+    """
     varied = [key for key in _find_varied(frame, keys) if key not in used]
+    varied.sort(key=lambda key: key not in PLUGINS)
     if not varied:
         return []
     entries = frame.groupby(list(used), sort=False)
