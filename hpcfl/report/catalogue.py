@@ -1,5 +1,5 @@
-"""The built-in methods, models, partition schemes, shifts, selections, scores and data
-sets, as their files describe themselves.
+"""The built-in methods, models, partition schemes, shifts, selections, rules, attacks,
+scores and data sets, as their files describe themselves.
 
 Reading that off the code means importing torch, so it is kept in ``catalogue.json``. A
 file that is not in it yet is read when it is asked for. ``python -m
@@ -26,6 +26,8 @@ PACKAGES = {
     "partitions": "hpcfl.data.partitions",
     "shifts": "hpcfl.data.shifts",
     "selections": "hpcfl.selection",
+    "rules": "hpcfl.updates.rules",
+    "attacks": "hpcfl.updates.attacks",
     "scores": "hpcfl.scores",
     "datasets": "hpcfl.data.sources",
 }
@@ -36,6 +38,8 @@ NAMED_BY = {
     "partitions": "partition.scheme",
     "shifts": "shift.kind",
     "selections": "participation.select",
+    "rules": "aggregation.rule",
+    "attacks": "attack.kind",
     "scores": "evaluation.scores",
     "datasets": "data.dataset",
 }
@@ -60,9 +64,9 @@ TABLES = {
 def entries(kind: str) -> list[Entry]:
     """Return the entries of one of PACKAGES, in the order of names.
 
-    Each has ``name`` and ``description``; methods, models, partitions, shifts
-    and selections have ``keys``, their own keys as JSON schemas by name, of shifts with
-    those of all kinds.
+    Each has ``name`` and ``description``; methods, models, partitions, shifts,
+    selections, rules and attacks have ``keys``, their own keys as JSON schemas by name,
+    of shifts, rules and attacks with those of all kinds.
 
     * methods: ``reference``, ``family``, ``primary`` column;
     * scores: ``unit``, ``better``, ``summaries``, ``by_default``;
@@ -159,6 +163,8 @@ def _read_keys(kind: str, name: str) -> Keys:
         "methods": {"name"},
         "partitions": set(Partition.model_fields),
         "selections": set(Participation.model_fields),
+        "rules": {"rule"},
+        "attacks": {"kind"},
     }.get(kind, set())
     place, _, selector = NAMED_BY[kind].partition(".")
     schema = fields_class(place, {selector: name}).model_json_schema()

@@ -1,5 +1,5 @@
 """Output of ``hpcfl methods``, ``models``, ``partitions``, ``shifts``, ``selections``,
-``scores`` and ``datasets``.
+``rules``, ``attacks``, ``scores`` and ``datasets``.
 """
 
 import json
@@ -31,6 +31,8 @@ COLUMNS = {
     "partitions": ("description",),
     "shifts": ("description",),
     "selections": ("description",),
+    "rules": ("description",),
+    "attacks": ("description",),
     "scores": ("unit", "better", "description"),
     "datasets": ("files", "licence", "description"),
 }

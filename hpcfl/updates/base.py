@@ -183,6 +183,14 @@ class Attack(AttackSection, ABC):
         order = randomness.permutation(clients, seed, "attackers")
         return np.sort(order[:count])
 
+    def find_problem(self, attackers: int, honest: int) -> str:
+        """Return why so many attackers cannot forge updates in a round with so many
+        honest clients, "" if they can.
+
+        It is checked before round 1 where all clients take part in every round.
+        """
+        return ""
+
     @abstractmethod
     def forge(self, updates: Tensor, honest: Tensor | None, context: Context) -> Tensor:
         """Return what the attackers send in place of their own ``updates``, [m, P].

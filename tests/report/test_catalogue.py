@@ -12,7 +12,17 @@ def test_the_stored_catalogue_is_what_the_code_says():
 
 
 @pytest.mark.parametrize(
-    "kind", ["models", "partitions", "shifts", "selections", "scores", "datasets"]
+    "kind",
+    [
+        "models",
+        "partitions",
+        "shifts",
+        "selections",
+        "rules",
+        "attacks",
+        "scores",
+        "datasets",
+    ],
 )
 def test_entries_are_what_the_code_says(kind):
     assert catalogue.entries(kind) == json.loads(json.dumps(catalogue.described(kind)))

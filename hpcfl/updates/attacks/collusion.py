@@ -1,0 +1,213 @@
+"""Attacks in which all attackers send one update, computed from the honest ones.
+
+ALIE: Baruch, Baruch & Goldberg, "A little is enough", NeurIPS 2019; the deviation has
+n − f − 1 in its denominator, and the honest updates are known. Inner product: Xie,
+Koyejo & Gupta, "Fall of empires", UAI 2019. Min-max and min-sum: Shejwalkar &
+Houmansadr, "Manipulating the Byzantine", NDSS 2021; their largest γ is computed in
+closed form, because the published search cannot pass 20.
+"""
+
+from abc import abstractmethod
+from statistics import NormalDist
+from typing import ClassVar, Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from hpcfl.updates.base import Attack, Context
+from hpcfl.updates.columns import compute_mean, compute_squares, join_blocks, sum_blocks
+
+Direction = Literal["unit", "std", "sign"]
+
+
+def compute_deviation(honest: Tensor) -> Tensor:
+    """Return the standard deviation of each coordinate over h honest rows, with h − 1
+    in its denominator, float64 [P].
+    """
+    return join_blocks(lambda block: block.std(dim=0), honest)
+
+
+def find_quantile(clients: int, attackers: int) -> float:
+    """Return ALIE's z, at least 0.
+
+    s = ⌊n/2 + 1⌋ − f honest clients are needed for a majority, and z = Φ⁻¹((n − f −
+    s)/(n − f)). Raises ValueError for f > ⌊n/2⌋, where z is infinite.
+    """
+    needed = clients // 2 + 1 - attackers
+    honest = clients - attackers
+    if needed < 1:
+        raise ValueError(
+            f"{attackers} attackers of {clients} clients are a majority without others"
+        )
+    share = (honest - needed) / honest
+    return max(0.0, NormalDist().inv_cdf(share)) if share > 0 else 0.0
+
+
+def compute_direction(honest: Tensor, mean: Tensor, kind: Direction) -> Tensor:
+    """Return the direction p [P] in which the mean μ of the honest rows is changed:
+    −μ/‖μ‖, −σ or −sign μ.
+    """
+    if kind == "std":
+        return -compute_deviation(honest)
+    if kind == "sign":
+        return -mean.sign()
+    norm = mean.norm()
+    return -mean / norm if norm > 0 else -mean
+
+
+def find_largest_step(
+    honest: Tensor, mean: Tensor, direction: Tensor, by_sum: bool
+) -> float:
+    """Return the largest γ with which μ + γp is no farther from the honest rows than
+    they are from each other.
+
+    The distance is the largest one, or with ``by_sum`` the sum of squared distances to
+    all honest rows. Both conditions are quadratic in γ: γ²‖p‖² + 2γb + c ≤ 0.
+    """
+    length = float(direction.square().sum())
+    if not length:
+        return 0.0
+    squares = compute_squares(honest)
+    products, distances = _compare(honest, mean, direction)
+    if by_sum:
+        length *= len(honest)
+        half = products.sum()[None]
+        constant = (distances.sum() - squares.sum(dim=1).max())[None]
+    else:
+        half, constant = products, distances - squares.max()
+    # μ lies among the honest rows, so that γ = 0 fulfils the conditions but for rounding
+    root = (half.square() - length * constant.clamp(max=0)).sqrt()
+    return float(((root - half) / length).min())
+
+
+def _compare(honest: Tensor, mean: Tensor, direction: Tensor) -> tuple[Tensor, Tensor]:
+    """Return p·(μ − Δ_i) and ‖μ − Δ_i‖² of each honest row, float64 [h]."""
+
+    def compare(block: Tensor, middle: Tensor, along: Tensor) -> Tensor:
+        differences = middle - block
+        return torch.stack([differences @ along, differences.square().sum(dim=1)])
+
+    products, distances = sum_blocks(compare, honest, mean, direction)
+    return products, distances
+
+
+def forge_within_spread(honest: Tensor, attackers: int, z: float | None) -> Tensor:
+    """Return ALIE's update μ − zσ, float64 [P]. z: None for ``find_quantile``."""
+    if z is None:
+        z = find_quantile(len(honest) + attackers, attackers)
+    return compute_mean(honest) - z * compute_deviation(honest)
+
+
+def forge_opposite(honest: Tensor, factor: float) -> Tensor:
+    """Return the inner-product attack's update −εμ, float64 [P]."""
+    return -factor * compute_mean(honest)
+
+
+def forge_farthest(honest: Tensor, kind: Direction, by_sum: bool) -> Tensor:
+    """Return the update μ + γp of min-max, or with ``by_sum`` of min-sum, float64 [P]."""
+    mean = compute_mean(honest)
+    direction = compute_direction(honest, mean, kind)
+    return mean + find_largest_step(honest, mean, direction, by_sum) * direction
+
+
+class Collusion(Attack):
+    """The base of attacks in which all attackers send one update.
+
+    They send their own updates in a round in which the attack is impossible.
+    """
+
+    needs_honest = True
+
+    def forge(self, updates: Tensor, honest: Tensor | None, context: Context) -> Tensor:
+        assert honest is not None
+        if self.find_problem(len(updates), len(honest)):
+            return updates
+        forged = self.forge_one(honest, len(updates))
+        return forged.to(updates.dtype).expand_as(updates)
+
+    @abstractmethod
+    def forge_one(self, honest: Tensor, attackers: int) -> Tensor:
+        """Return the update [P] of all attackers, float64."""
+
+
+class LittleIsEnough(Collusion):
+    """ALIE: μ − zσ, which lies within the spread of the honest updates.
+
+    Baruch, Baruch & Goldberg, NeurIPS 2019.
+    """
+
+    kind: str = "alie"
+    z: float | None = Field(
+        None,
+        ge=0,
+        description="z, the deviations from the mean; default: the most that a majority hides",
+    )
+
+    def find_problem(self, attackers: int, honest: int) -> str:
+        if honest < 2:
+            return f"it needs 2 honest clients in a round, here {honest}"
+        most = (attackers + honest) // 2
+        if self.z is None and attackers > most:
+            return (
+                f"z is infinite with {attackers} attackers of {attackers + honest} clients "
+                f"in a round; take at most {most}, or give z"
+            )
+        return ""
+
+    def forge_one(self, honest: Tensor, attackers: int) -> Tensor:
+        return forge_within_spread(honest, attackers, self.z)
+
+
+class InnerProduct(Collusion):
+    """The reversed mean −εμ of the honest updates.
+
+    Xie, Koyejo & Gupta, UAI 2019.
+    """
+
+    kind: str = "ipm"
+    factor: float = Field(0.5, gt=0, description="ε, times the mean of honest updates")
+
+    def forge_one(self, honest: Tensor, attackers: int) -> Tensor:
+        return forge_opposite(honest, self.factor)
+
+
+class MinMax(Collusion):
+    """The farthest μ + γp whose largest distance to honest updates is no larger than
+    theirs to each other.
+
+    Shejwalkar & Houmansadr, NDSS 2021.
+    """
+
+    by_sum: ClassVar[bool] = False
+    kind: str = "min-max"
+    direction: Direction = Field(
+        "unit", description="p: −μ/‖μ‖, −σ or −sign μ of the honest updates"
+    )
+
+    def find_problem(self, attackers: int, honest: int) -> str:
+        if self.direction == "std" and honest < 2:
+            return f"direction = 'std' needs 2 honest clients in a round, here {honest}"
+        return ""
+
+    def forge_one(self, honest: Tensor, attackers: int) -> Tensor:
+        return forge_farthest(honest, self.direction, self.by_sum)
+
+
+class MinSum(MinMax):
+    """The farthest μ + γp whose summed squared distances to honest updates are no larger
+    than theirs to each other.
+
+    Shejwalkar & Houmansadr, NDSS 2021.
+    """
+
+    by_sum = True
+    kind: str = "min-sum"
+
+
+plugins = {
+    "alie": LittleIsEnough,
+    "ipm": InnerProduct,
+    "min-max": MinMax,
+    "min-sum": MinSum,
+}

@@ -1,0 +1,121 @@
+"""Computations on the rows of a round's updates, over blocks of columns.
+
+Rows lie in memory or in files, in any floating-point type. A block has a fixed number
+of columns and is converted to float64 on the rank's device. Sums over blocks run in the
+order of the columns. So the bits depend neither on the number of ranks nor on the
+number of cores, and no computation holds more than a few blocks beside the rows.
+"""
+
+from collections.abc import Callable, Iterator
+
+import torch
+from torch import Tensor
+
+from hpcfl.files import heartbeat
+from hpcfl.rows import mixing
+
+COLUMNS = 4096  # of a block
+
+
+def sum_blocks(part: Callable[..., Tensor], *matrices: Tensor) -> Tensor:
+    """Return the sum of ``part(*blocks)`` over blocks of the same columns of all
+    matrices ``[n, P]`` or ``[P]``, on the CPU.
+    """
+    return sum(_map_blocks(part, matrices), torch.zeros((), dtype=torch.float64))
+
+
+def join_blocks(part: Callable[..., Tensor], *matrices: Tensor) -> Tensor:
+    """Return the results ``[columns]`` of ``part(*blocks)``, one after the other, as a
+    float64 row ``[P]`` on the CPU.
+    """
+    row = torch.empty(matrices[0].shape[-1], dtype=torch.float64)
+    start = 0
+    for block in _map_blocks(part, matrices):
+        row[start : start + len(block)] = block
+        start += len(block)
+    return row
+
+
+def _map_blocks(
+    part: Callable[..., Tensor], matrices: tuple[Tensor, ...]
+) -> Iterator[Tensor]:
+    device, _, _ = mixing.place()
+
+    def work(columns: slice) -> Tensor:
+        blocks = []
+        for matrix in matrices:
+            block = mixing.move_to_device(matrix[..., columns], device)
+            blocks.append(block.double())
+        return part(*blocks).cpu()
+
+    cuts = _cut(matrices[0].shape[-1])
+    yield from mixing.on_all_cores(work, cuts, device)
+
+
+def _cut(width: int) -> Iterator[slice]:
+    for start in range(0, width, COLUMNS):
+        yield slice(start, start + COLUMNS)
+        heartbeat.beat()  # reading rows from files may take long
+
+
+def find_median(block: Tensor) -> Tensor:
+    """Return the median of each column of a block ``[n, columns]``; for even n the mean
+    of the two middle values.
+    """
+    ordered = block.sort(dim=0).values
+    upper = len(block) // 2
+    lower = (len(block) - 1) // 2
+    return (ordered[lower] + ordered[upper]) / 2
+
+
+def compute_mean(rows: Tensor, chosen: Tensor | None = None) -> Tensor:
+    """Return the mean of rows, float64 [P].
+
+    chosen: positions [m] of the rows that count; None for all.
+    """
+
+    def average(block: Tensor) -> Tensor:
+        return (block if chosen is None else block[chosen.to(block.device)]).mean(dim=0)
+
+    return join_blocks(average, rows)
+
+
+def compute_weighted_mean(rows: Tensor, weights: Tensor) -> Tensor:
+    """Return Σ w_i Δ_i / Σ w_i, float64 [P], for weights ``[n]``."""
+
+    def average(block: Tensor) -> Tensor:
+        factors = weights.to(block.device, torch.float64)
+        return factors @ block / factors.sum()
+
+    return join_blocks(average, rows)
+
+
+def compute_squares(rows: Tensor) -> Tensor:
+    """Return the squared distances between all pairs of rows, float64 [n, n].
+
+    They are computed from products, ‖a‖² + ‖b‖² − 2ab. The median of each column is
+    subtracted first, so that close rows do not lose their digits.
+    """
+
+    def products_of(block: Tensor) -> Tensor:
+        shifted = block - find_median(block)
+        return shifted @ shifted.T
+
+    products = sum_blocks(products_of, rows)
+    sizes = products.diagonal()
+    squares = sizes[:, None] + sizes - 2 * products
+    squares = (squares + squares.T) / 2
+    return squares.clamp(min=0).fill_diagonal_(0)
+
+
+def compute_norms(rows: Tensor, centre: Tensor | None = None) -> Tensor:
+    """Return the Euclidean norm of each row, or its distance to ``centre`` [P], float64
+    [n].
+    """
+    if centre is None:
+        return sum_blocks(lambda block: block.square().sum(dim=1), rows).sqrt()
+
+    def squares_of(block: Tensor, middle: Tensor) -> Tensor:
+        return (block - middle).square().sum(dim=1)
+
+    return sum_blocks(squares_of, rows, centre).sqrt()

@@ -1,0 +1,39 @@
+"""Mixing of updates before a rule, which makes honest rows more alike.
+
+Nearest-neighbour mixing: Allouah et al., "Fixing by mixing", AISTATS 2023. Bucketing:
+Karimireddy, He & Jaggi, "Byzantine-robust learning on heterogeneous datasets via
+bucketing", ICLR 2022.
+"""
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from hpcfl.rows import mixing
+from hpcfl.updates.columns import compute_squares
+
+
+def mix_nearest(rows: Tensor, tolerated: int) -> Tensor:
+    """Return for each row the mean of its n − f nearest rows, itself included, float64
+    [n, P].
+    """
+    squares = compute_squares(rows).fill_diagonal_(-1)
+    nearest = squares.argsort(dim=1, stable=True)[:, : len(rows) - tolerated]
+    return _average(rows, list(nearest))
+
+
+def mix_buckets(rows: Tensor, order: np.ndarray, size: int) -> Tensor:
+    """Return the means of groups of ``size`` rows, float64 [⌈n/size⌉, P]. The last group
+    may be smaller.
+
+    order: the rows' positions [n], shuffled.
+    """
+    return _average(rows, list(torch.from_numpy(order).split(size)))
+
+
+def _average(rows: Tensor, groups: list[Tensor]) -> Tensor:
+    """Return the mean of each group of positions, float64 [groups, P]."""
+    matrix = torch.zeros(len(groups), len(rows), dtype=torch.float64)
+    for weights, group in zip(matrix, groups, strict=True):
+        weights[group] = 1 / len(group)
+    return mixing.mix(matrix, rows, torch.float64)

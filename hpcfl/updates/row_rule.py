@@ -1,0 +1,97 @@
+"""The base of rules that need each client's update as a row on rank 0."""
+
+from abc import abstractmethod
+from math import ceil
+from typing import ClassVar, Literal, Self
+
+import torch
+from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
+from torch import Tensor
+
+from hpcfl.updates import premixing
+from hpcfl.updates.base import Context, Rule, SkippedRound
+
+
+class RowRule(Rule):
+    """A rule of rows, with the keys that all of them share.
+
+    Attributes:
+        needs_f: whether the rule reads ``f``.
+    """
+
+    needs_f: ClassVar[bool] = False
+
+    f: NonNegativeInt | None = Field(
+        None, description="number of bad clients in a round that are tolerated"
+    )
+    mixing: Literal["none", "nnm", "bucketing"] = Field(
+        "none",
+        description="before the rule: nnm replaces each update by the mean of its n − f nearest "
+        "ones, bucketing averages random groups",
+    )
+    bucket: PositiveInt = Field(
+        2, description="bucketing: updates in a group, the last may have fewer"
+    )
+
+    @model_validator(mode="after")
+    def _has_f(self) -> Self:
+        needed_by = f"rule = '{self.rule}'" if self.needs_f else ""
+        if self.mixing == "nnm":
+            needed_by = "mixing = 'nnm'"
+        if needed_by and self.f is None:
+            raise ValueError(f"{needed_by} needs f, the bad clients that it tolerates")
+        return self
+
+    @property
+    def tolerated(self) -> int:
+        """The number of bad clients that are tolerated."""
+        return self.f or 0
+
+    def find_problem(self, clients: int) -> str:
+        if self.mixing == "nnm" and clients <= 2 * self.tolerated:
+            return (
+                f"mixing = 'nnm' with f = {self.f} needs more than {2 * self.tolerated} "
+                f"clients in a round, here {clients}"
+            )
+        rows = clients
+        if self.mixing == "bucketing":
+            rows = ceil(clients / self.bucket)
+        least = self.count_least()
+        if rows >= least:
+            return ""
+        of_bucket = f", which make {rows} buckets" if rows < clients else ""
+        return f"with f = {self.f} it needs {least} rows in a round, here {clients}{of_bucket}"
+
+    def count_least(self) -> int:
+        """Return the least number of rows that the rule can combine."""
+        return 1
+
+    def combine(self, updates: Tensor, weights: Tensor, context: Context) -> Tensor:
+        """Return the combined update of the finite rows."""
+        finite = find_finite(updates)
+        if not finite.all():
+            updates, weights = updates[finite], weights[finite]
+        if problem := self.find_problem(len(updates)):
+            raise SkippedRound(problem)
+        if self.mixing == "nnm":
+            updates = premixing.mix_nearest(updates, self.tolerated)
+        if self.mixing == "bucketing":
+            order = context.random("buckets").permutation(len(updates))
+            updates = premixing.mix_buckets(updates, order, self.bucket)
+            weights = weights.new_ones(len(updates))
+        return self.combine_rows(updates, weights, context)
+
+    @abstractmethod
+    def combine_rows(self, rows: Tensor, weights: Tensor, context: Context) -> Tensor:
+        """Return the combined update [P], float64, of finite rows that are enough.
+
+        Args:
+            rows: Updates, mixed if the experiment asks for it, [n, P].
+            weights: Of the rows, float64 [n].
+            context: As for ``combine``; its ids are those before the mixing.
+        """
+
+
+def find_finite(rows: Tensor) -> Tensor:
+    """Return which rows [n, P] have finite numbers only, bool [n]."""
+    return torch.stack([row.isfinite().all() for row in rows])

@@ -1,0 +1,119 @@
+"""Rules that move a centre towards the rows.
+
+The geometric median is that of RFA: Pillutla, Kakade & Harchaoui, "Robust aggregation
+for federated learning", IEEE TSP 2022. Centred clipping: Karimireddy, He & Jaggi,
+"Learning from history for Byzantine robust optimization", ICML 2021.
+
+Other codes differ. RFA's code has ν = 1e−5 and 4 steps as defaults. byzfl starts from
+zero with ν = 0.1.
+"""
+
+from functools import partial
+
+from pydantic import Field, PositiveInt
+from torch import Tensor
+
+from hpcfl.updates.base import Context
+from hpcfl.updates.columns import (
+    compute_norms,
+    compute_weighted_mean,
+    join_blocks,
+)
+from hpcfl.updates.row_rule import RowRule
+
+
+def compute_geometric_median(
+    rows: Tensor, weights: Tensor, steps: int, smallest: float
+) -> Tensor:
+    """Return the result of smoothed Weiszfeld steps from the weighted mean, float64 [P].
+
+    A step is v ← Σ w_i Δ_i / Σ w_i with w_i = p_i/max(ν, ‖v − Δ_i‖).
+
+    Args:
+        rows: Δ [n, P].
+        weights: p [n].
+        steps: The number of steps.
+        smallest: ν, the smallest distance that counts.
+    """
+    centre = compute_weighted_mean(rows, weights)
+    for _ in range(steps):
+        distances = compute_norms(rows, centre)
+        factors = weights.double() / distances.clamp(min=smallest)
+        centre = compute_weighted_mean(rows, factors)
+    return centre
+
+
+def clip_around(rows: Tensor, centre: Tensor, radius: float, steps: int) -> Tensor:
+    """Return the centre [P] after steps of centred clipping, float64.
+
+    A step is v ← v + (1/n) Σ (Δ_i − v)·τ/max(τ, ‖Δ_i − v‖).
+
+    Args:
+        rows: Δ [n, P].
+        centre: v before the steps.
+        radius: τ.
+        steps: The number of steps.
+    """
+    for _ in range(steps):
+        factors = radius / compute_norms(rows, centre).clamp(min=radius)
+        shares = factors / len(rows)
+        centre = join_blocks(partial(_move, shares), rows, centre)
+    return centre
+
+
+def _move(shares: Tensor, block: Tensor, centre: Tensor) -> Tensor:
+    """Return the centre [columns] plus Σ_i shares_i (Δ_i − centre)."""
+    return centre + shares.to(block.device) @ (block - centre)
+
+
+def compute_clipped_mean(rows: Tensor, weights: Tensor, bound: float) -> Tensor:
+    """Return the weighted mean of the rows, each clipped to the norm ``bound``, float64
+    [P].
+    """
+    factors = bound / compute_norms(rows).clamp(min=bound)
+    shares = (weights.double() / weights.double().sum()) * factors
+    return join_blocks(lambda block: shares.to(block.device) @ block, rows)
+
+
+class GeometricMedian(RowRule):
+    """The geometric median by smoothed Weiszfeld steps from the weighted mean.
+
+    Pillutla, Kakade & Harchaoui, IEEE TSP 2022 (RFA).
+    """
+
+    is_weighted = True
+    rule: str = "geometric-median"
+    steps: PositiveInt = Field(3, description="R, the number of Weiszfeld steps")
+    smallest: float = Field(
+        1e-6, gt=0, description="ν, the smallest distance in a division"
+    )
+
+    def combine_rows(self, rows: Tensor, weights: Tensor, context: Context) -> Tensor:
+        return compute_geometric_median(rows, weights, self.steps, self.smallest)
+
+
+class CenteredClip(RowRule):
+    """Steps of a centre towards the updates, each clipped to a radius around it.
+
+    Karimireddy, He & Jaggi, ICML 2021. The centre is the server's state: a round starts
+    from the centre of the round before, round 1 from zero.
+    """
+
+    rule: str = "centered-clip"
+    radius: float = Field(10.0, gt=0, description="τ, the most that an update counts")
+    steps: PositiveInt = Field(1, description="L, the number of steps in a round")
+
+    def list_memory(self) -> tuple[str, ...]:
+        return ("centre",)
+
+    def combine_rows(self, rows: Tensor, weights: Tensor, context: Context) -> Tensor:
+        centre = context.memory["centre"].double()
+        centre = clip_around(rows, centre, self.radius, self.steps)
+        context.memory["centre"] = centre.float()
+        return centre
+
+
+plugins: dict[str, type[RowRule]] = {
+    "geometric-median": GeometricMedian,
+    "centered-clip": CenteredClip,
+}

@@ -1,0 +1,67 @@
+"""Rules that treat each coordinate by itself (Yin, Chen, Ramchandran & Bartlett,
+"Byzantine-robust distributed learning", ICML 2018).
+"""
+
+import math
+
+from pydantic import Field
+from torch import Tensor
+
+from hpcfl.updates.base import Context
+from hpcfl.updates.columns import find_median, join_blocks
+from hpcfl.updates.row_rule import RowRule
+
+ROUNDING = 1e-9  # 0.29 · 100 is below 29 in floating point
+
+
+def compute_median(rows: Tensor) -> Tensor:
+    """Return the median of each coordinate of rows [n, P], float64 [P]."""
+    return join_blocks(find_median, rows)
+
+
+def compute_trimmed_mean(rows: Tensor, share: float) -> Tensor:
+    """Return the mean of each coordinate without the ⌊share·n⌋ smallest and largest
+    values, float64 [P].
+    """
+    removed = math.floor(share * len(rows) + ROUNDING)
+    last = len(rows) - removed
+
+    def average(block: Tensor) -> Tensor:
+        ordered = block.sort(dim=0).values
+        return ordered[removed:last].mean(dim=0)
+
+    return join_blocks(average, rows)
+
+
+class Median(RowRule):
+    """The median of each coordinate; of an even number of values the mean of the two in
+    the middle.
+
+    Yin, Chen, Ramchandran & Bartlett, ICML 2018.
+    """
+
+    rule: str = "median"
+
+    def combine_rows(self, rows: Tensor, weights: Tensor, context: Context) -> Tensor:
+        return compute_median(rows)
+
+
+class TrimmedMean(RowRule):
+    """The mean of each coordinate without its smallest and largest values.
+
+    Yin, Chen, Ramchandran & Bartlett, ICML 2018.
+    """
+
+    rule: str = "trimmed-mean"
+    trim: float = Field(
+        0.1,
+        ge=0,
+        lt=0.5,
+        description="β, the share of the values that is left out at each end",
+    )
+
+    def combine_rows(self, rows: Tensor, weights: Tensor, context: Context) -> Tensor:
+        return compute_trimmed_mean(rows, self.trim)
+
+
+plugins = {"median": Median, "trimmed-mean": TrimmedMean}

@@ -1,0 +1,149 @@
+"""Rules that choose rows by the distances to their neighbours.
+
+Krum and multi-Krum: Blanchard, El Mhamdi, Guerraoui & Stainer, "Machine learning with
+adversaries", NeurIPS 2017. Bulyan: El Mhamdi, Guerraoui & Rouault, "The hidden
+vulnerability of distributed learning in Byzantium", ICML 2018.
+
+Other codes differ. byzfl scores n − f − 1 neighbours. Repositories of epfml square the
+distance twice and add up the chosen rows. A code of Bulyan's author selects by
+multi-Krum means and distances that are not squared.
+"""
+
+import torch
+from pydantic import Field, PositiveInt
+from torch import Tensor
+
+from hpcfl.updates.base import Context
+from hpcfl.updates.columns import (
+    compute_mean,
+    compute_squares,
+    find_median,
+    join_blocks,
+)
+from hpcfl.updates.row_rule import RowRule
+
+
+def score_rows(squares: Tensor, neighbours: int) -> Tensor:
+    """Return Krum's score of each row, float64 [n]: the sum of the squared distances
+    [n, n] to its nearest ``neighbours`` other rows.
+    """
+    others = squares.clone().fill_diagonal_(torch.inf)
+    return others.sort(dim=1).values[:, :neighbours].sum(dim=1)
+
+
+def choose_krum(rows: Tensor, tolerated: int) -> int:
+    """Return the position of the row with the least score. The first of equal rows
+    wins.
+    """
+    return int(rank_rows(rows, tolerated)[0])
+
+
+def rank_rows(rows: Tensor, tolerated: int) -> Tensor:
+    """Return the positions of the rows, those with the least Krum scores first, int64
+    [n].
+    """
+    neighbours = len(rows) - tolerated - 2
+    scores = score_rows(compute_squares(rows), neighbours)
+    return scores.argsort(stable=True)
+
+
+def compute_multi_krum(rows: Tensor, tolerated: int, chosen: int) -> Tensor:
+    """Return the mean of the ``chosen`` rows with the least Krum scores, which are
+    computed once, float64 [P].
+    """
+    best = rank_rows(rows, tolerated)[:chosen]
+    return compute_mean(rows, best.sort().values)
+
+
+def select_repeatedly(squares: Tensor, tolerated: int, count: int) -> list[int]:
+    """Return the positions of ``count`` rows by repeated Krum without replacement, in
+    the order of their selection.
+
+    Scores are computed anew from the n′ remaining rows, with n′ − f − 2 neighbours, at
+    least one.
+    """
+    remaining = torch.arange(len(squares))
+    selected = []
+    for _ in range(count):
+        among = squares[remaining[:, None], remaining]
+        neighbours = max(1, len(remaining) - tolerated - 2)
+        best = int(score_rows(among, neighbours).argmin())
+        selected.append(int(remaining[best]))
+        remaining = torch.cat([remaining[:best], remaining[best + 1 :]])
+    return selected
+
+
+def compute_bulyan(rows: Tensor, tolerated: int) -> Tensor:
+    """Return Bulyan's result, float64 [P].
+
+    n − 2f rows are selected by repeated Krum. The result is, for each coordinate, the
+    mean of the n − 4f selected values that are nearest to their median.
+    """
+    count = len(rows) - 2 * tolerated
+    squares = compute_squares(rows)
+    selected = torch.tensor(sorted(select_repeatedly(squares, tolerated, count)))
+    nearest = count - 2 * tolerated
+
+    def average(block: Tensor) -> Tensor:
+        values = block[selected.to(block.device)]
+        distances = (values - find_median(values)).abs()
+        order = distances.argsort(dim=0, stable=True)
+        return values.gather(0, order[:nearest]).mean(dim=0)
+
+    return join_blocks(average, rows)
+
+
+class Krum(RowRule):
+    """The update with the least sum of squared distances to its n − f − 2 nearest
+    others.
+
+    Blanchard, El Mhamdi, Guerraoui & Stainer, NeurIPS 2017.
+    """
+
+    needs_f = True
+    rule: str = "krum"
+
+    def count_least(self) -> int:
+        return 2 * self.tolerated + 3
+
+    def combine_rows(self, rows: Tensor, weights: Tensor, context: Context) -> Tensor:
+        return rows[choose_krum(rows, self.tolerated)].double()
+
+
+class MultiKrum(Krum):
+    """The mean of the m updates with the least Krum scores.
+
+    Blanchard, El Mhamdi, Guerraoui & Stainer, NeurIPS 2017.
+    """
+
+    rule: str = "multi-krum"
+    m: PositiveInt | None = Field(
+        None, description="number of updates in the mean; default: n − f"
+    )
+
+    def count_least(self) -> int:
+        return max(super().count_least(), self.m or 0)
+
+    def combine_rows(self, rows: Tensor, weights: Tensor, context: Context) -> Tensor:
+        chosen = self.m or len(rows) - self.tolerated
+        return compute_multi_krum(rows, self.tolerated, chosen)
+
+
+class Bulyan(RowRule):
+    """Repeated Krum, then for each coordinate the mean of the values nearest to the
+    median.
+
+    El Mhamdi, Guerraoui & Rouault, ICML 2018.
+    """
+
+    needs_f = True
+    rule: str = "bulyan"
+
+    def count_least(self) -> int:
+        return 4 * self.tolerated + 3
+
+    def combine_rows(self, rows: Tensor, weights: Tensor, context: Context) -> Tensor:
+        return compute_bulyan(rows, self.tolerated)
+
+
+plugins = {"krum": Krum, "multi-krum": MultiKrum, "bulyan": Bulyan}

@@ -1,0 +1,81 @@
+"""All rules beside all attacks: on made-up updates each pair, in whole runs each rule
+and each attack once.
+"""
+
+from functools import partial
+from itertools import product
+
+import numpy as np
+import pytest
+import tiny
+import torch
+from in_threads import on_ranks
+from playing import play_on
+
+from hpcfl.communication.communicator import OneProcess
+from hpcfl.experiment import plugins
+from hpcfl.rows import mixing
+from hpcfl.updates.base import Context
+
+# keys without a default, or with one that would not show in few rounds
+KEYS = {
+    "krum": {"f": 1},
+    "multi-krum": {"f": 1, "mixing": "nnm"},
+    "bulyan": {"f": 1},
+    "geometric-median": {"mixing": "bucketing"},
+    "centered-clip": {"radius": 0.5},
+}
+RULES, ATTACKS = (
+    plugins.names(f"hpcfl.updates.{kind}") for kind in ("rules", "attacks")
+)
+COUNTS = [[8, 4, 0, 0], [0, 8, 4, 0], [0, 0, 8, 4], [4, 0, 0, 8]] * 2
+
+
+class Memory(dict):
+    """A server's rows, zeros at first."""
+
+    def __missing__(self, name):
+        return torch.zeros(9000)
+
+
+def find(kind, name):
+    return plugins.find(f"hpcfl.updates.{kind}", "key", name)
+
+
+@pytest.mark.parametrize(("rule", "attack"), [*product(RULES, ATTACKS)])
+def test_each_pair_is_finite_and_the_same_on_any_cores(rule, attack):
+    generator = torch.Generator().manual_seed(3)
+    own = torch.randn(8, 9000, generator=generator)
+    attacker = find("attacks", attack)(kind=attack, clients=[6, 7])
+    combined = []
+    for cores in (1, 2):
+        mixing.use_device(torch.device("cpu"), cores)
+        context = Context(1, 2, np.arange(8), 8, memory=Memory())
+        last = context.only(np.arange(8) >= 6)
+        forged = attacker.forge(own[6:], own[:6], last)
+        updates = torch.cat([own[:6], forged])
+        combine = find("rules", rule)(rule=rule, **KEYS.get(rule, {})).combine
+        combined.append(combine(updates, torch.ones(8).double(), context))
+    mixing.use_device(torch.device("cpu"))
+    assert combined[0].isfinite().all()
+    assert torch.equal(*combined)
+
+
+@pytest.mark.parametrize("place", range(max(len(RULES), len(ATTACKS))))
+def test_runs_are_the_same_on_any_number_of_ranks(tmp_path, place):
+    """Also after a resume, in every other run."""
+    rule, attack = RULES[place % len(RULES)], ATTACKS[place % len(ATTACKS)]
+    method = {"name": ["fedavg", "ditto"][place % 2], "weights": "uniform"}
+    table = tiny.table(
+        method,
+        COUNTS,
+        rounds=2,
+        aggregation={"rule": rule, **KEYS.get(rule, {})},
+        attack={"kind": attack, "clients": [6]},
+    )
+    if place % 2:
+        play_on(OneProcess(), tmp_path / "alone", {**table, "rounds": 1})
+    alone = play_on(OneProcess(), tmp_path / "alone", table)
+    elsewhere = partial(play_on, folder=tmp_path / "ranks", table=table)
+    assert on_ranks(3, lambda rank: elsewhere(rank).digest) == alone.digest
+    assert all(tensor.isfinite().all() for tensor in alone.state.values())
