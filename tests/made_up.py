@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hpcfl.experiment import config, measures
+from hpcfl.experiment import config, experiment_file, measures
 from hpcfl.storage import results, run_folder
 from hpcfl.storage.metrics import MetricsWriter
 from hpcfl.storage.results import Results
@@ -223,7 +223,7 @@ def spoilt(path: Path, text: str) -> Path:
             ]
             header = {
                 **found.header,
-                "run": config.fingerprint(there["config"]),
+                "run": experiment_file.fingerprint(there["config"]),
                 "commit": f"{text} {method}",
                 "versions": {text: text},
                 "command": [text],
@@ -288,7 +288,7 @@ def make_run(tmp_path: Path):
         writer = MetricsWriter(
             folder,
             {
-                "run": config.fingerprint(resolved),
+                "run": experiment_file.fingerprint(resolved),
                 "config": resolved,
                 "primary": primary,
             },

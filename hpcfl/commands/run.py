@@ -16,7 +16,8 @@ from hpcfl.communication.connection import launched_world_size
 from hpcfl.data.partition import Split
 from hpcfl.errors import Interrupted, RunFailure, UserError
 from hpcfl.experiment import experiment_file, measures, user_code
-from hpcfl.experiment.config import PATHS, Config
+from hpcfl.experiment.config import Config
+from hpcfl.experiment.experiment_file import PATHS
 from hpcfl.files import output
 from hpcfl.methods.base import State
 from hpcfl.report.progress import Progress

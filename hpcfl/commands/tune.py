@@ -19,7 +19,7 @@ import numpy as np
 from hpcfl.commands.run import allowed_silence, check_world, run
 from hpcfl.communication.communicator import Communicator, agreed
 from hpcfl.errors import Diverged, UserError
-from hpcfl.experiment import config
+from hpcfl.experiment import config, experiment_file
 from hpcfl.experiment.sweep import in_file_name
 from hpcfl.files import atomic, output
 from hpcfl.report import metric_values
@@ -103,7 +103,7 @@ def begin(
         as for ``tune_folder.begin``.
     """
     table = tuning.table
-    identity = config.identifying(table)
+    identity = experiment_file.identifying(table)
     identity["tune"].pop("overspend")
     tune_folder.begin(folder, identity | {"rounds": tuning.most}, unchecked)
     if not whole:

@@ -5,9 +5,7 @@ line of a ``UserError``: the file, the key, the value, the allowed values and th
 nearest valid name.
 """
 
-import hashlib
-import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
@@ -23,7 +21,13 @@ from hpcfl.experiment import (
     user_code,
     wrong_values,
 )
-from hpcfl.experiment.experiment_file import assign, check_plain, parsed, split
+from hpcfl.experiment.experiment_file import (
+    assign,
+    check_plain,
+    fingerprint,
+    parsed,
+    split,
+)
 from hpcfl.experiment.sections import (
     Adapter,
     AggregationSection,
@@ -50,29 +54,9 @@ from hpcfl.experiment.sections import (
 Made = TypeVar("Made")
 MOST_SHIFTS = 10
 LONGEST = 200  # bytes of a folder's name; file systems take 255
-DIGITS = 16  # of a digest in a fingerprint
 
 # Sections of a file that make many runs; a single run's configuration lacks them.
 OF_MANY_RUNS = ("sweep", "tune")
-# Keys outside a run's identity: they change place, speed and length of a run, and no
-# result of a round.
-NOT_IDENTITY = ("name", "protocol", "runtime", "checkpoint", "rounds")
-# The value of ``runtime.precision`` that belongs to a run's identity: rounding to 8 bits
-# changes more than last bits.
-MIXED = "bf16"
-# Paths, by section and key: the same data may lie elsewhere. The path of a user's own
-# data, ``data.file``, belongs to the identity all the same.
-PATHS = (("data", "root"), ("data", "images"), ("partition", "file"))
-# Keys that earlier versions lack, with their defaults. The default value does not change
-# a run's identity.
-ADDED = {
-    ("data", "encode"): None,
-    ("data", "redraw"): False,
-    ("adapter", "init"): None,
-    ("participation", "rounding"): "down",
-    ("method", "prototypes"): "orthonormal",
-    ("method", "adaptation"): "always",
-}
 
 
 def _short(name: str) -> str:
@@ -209,7 +193,7 @@ class Config(Section):
         return table
 
     def fingerprint(self) -> str:
-        """Return the configuration's fingerprint, as from the function ``fingerprint``."""
+        """Return the configuration's fingerprint, as from ``experiment_file``."""
         return fingerprint(self.resolved())
 
 
@@ -234,48 +218,6 @@ OPTIONAL: dict[str, type[Section]] = {
     "aggregation": AggregationSection,
     "attack": AttackSection,
 }
-
-
-def identifying(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a copy of a configuration's table without the keys in NOT_IDENTITY.
-
-    MIXED precision of ``[runtime]`` stays.
-    """
-    table = {
-        key: dict(value) if isinstance(value, dict) else value
-        for key, value in given.items()
-        if key not in NOT_IDENTITY
-    }
-    if given.get("runtime", {}).get("precision") == MIXED:
-        table["runtime"] = {"precision": MIXED}
-    return table
-
-
-def identity(resolved: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the identity of a run: a reduced resolved configuration.
-
-    It lacks NOT_IDENTITY, PATHS and defaults of ADDED, but keeps MIXED precision.
-    """
-    table = identifying(resolved)
-    for section, key in PATHS:
-        table[section].pop(key, None)
-    for (section, key), default in ADDED.items():
-        keys = table.get(section, {})  # archives of earlier versions lack sections
-        if keys.get(key) == default:
-            keys.pop(key, None)
-    return table
-
-
-def fingerprint(resolved: Mapping[str, Any]) -> str:
-    """Return one line that names a run in its files, the same for the same identity.
-
-    It has method, data set and seed for readers, and the beginning of the identity's
-    SHA-256.
-    """
-    text = json.dumps(identity(resolved), sort_keys=True)
-    digest = hashlib.sha256(text.encode()).hexdigest()[:DIGITS]
-    method, dataset = resolved["method"]["name"], resolved["data"]["dataset"]
-    return f"{method} on {dataset}, seed {resolved['seed']}, {digest}"
 
 
 def parse(table: dict[str, Any], source: str = "configuration") -> Config:
@@ -348,7 +290,7 @@ def checked(table: dict[str, Any]) -> tuple[Config | None, list[str]]:
     listed: dict[str, list[Section]] = {}
     for place, given in _tables(table).items():
         name = place.partition(".")[0]
-        *_, kind = plugins.PLUGINS[name]
+        kind = plugins.find_common_keys(name)
         section = tried(partial(_section, place, kind, given), place)
         listed.setdefault(name, []).append(section or kind.model_construct(**nameless))
     everything |= listed

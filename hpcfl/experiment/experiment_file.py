@@ -1,5 +1,6 @@
 """An experiment file as a nested table, read with size limits and changed by dotted
-keys; and the settings of papers as its defaults, such as ``protocol = "fedala"``.
+keys; the settings of papers as its defaults, such as ``protocol = "fedala"``; and the
+identity of a run.
 
 Each file in ``papers/`` is a list of rules: where the experiment has the values in
 ``when``, those in ``then`` are its defaults. Later rules win over earlier ones, and the
@@ -7,6 +8,7 @@ user's own keys win over all. The sources are protocols.md B, C, E1 and the
 hyperparameters that the papers print for their baselines.
 """
 
+import hashlib
 import json
 import tomllib
 from collections.abc import Callable, Mapping
@@ -22,6 +24,26 @@ MOST_LEVELS = 10  # of tables and lists in each other
 MOST_BITS = 64  # of an integer
 Setting = dict[str, Any]  # dotted key → value
 FOLDER = Path(__file__).with_name("papers")
+DIGITS = 16  # of a digest in a fingerprint
+# Keys outside a run's identity: they change place, speed and length of a run, and no
+# result of a round.
+NOT_IDENTITY = ("name", "protocol", "runtime", "checkpoint", "rounds")
+# The value of ``runtime.precision`` that belongs to a run's identity: rounding to 8 bits
+# changes more than last bits.
+MIXED = "bf16"
+# Paths, by section and key: the same data may lie elsewhere. The path of a user's own
+# data, ``data.file``, belongs to the identity all the same.
+PATHS = (("data", "root"), ("data", "images"), ("partition", "file"))
+# Keys that earlier versions lack, with their defaults. The default value does not change
+# a run's identity.
+ADDED = {
+    ("data", "encode"): None,
+    ("data", "redraw"): False,
+    ("adapter", "init"): None,
+    ("participation", "rounding"): "down",
+    ("method", "prototypes"): "orthonormal",
+    ("method", "adaptation"): "always",
+}
 
 
 def parsed(path: str | Path) -> dict[str, Any]:
@@ -187,3 +209,45 @@ def _with_defaults(table: dict[str, Any], defaults: Setting) -> dict[str, Any]:
         elif isinstance(result.setdefault(section, {}), dict):
             result[section].setdefault(key, value)
     return result
+
+
+def identifying(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a copy of a configuration's table without the keys in NOT_IDENTITY.
+
+    MIXED precision of ``[runtime]`` stays.
+    """
+    table = {
+        key: dict(value) if isinstance(value, dict) else value
+        for key, value in given.items()
+        if key not in NOT_IDENTITY
+    }
+    if given.get("runtime", {}).get("precision") == MIXED:
+        table["runtime"] = {"precision": MIXED}
+    return table
+
+
+def identity(resolved: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the identity of a run: a reduced resolved configuration.
+
+    It lacks NOT_IDENTITY, PATHS and defaults of ADDED, but keeps MIXED precision.
+    """
+    table = identifying(resolved)
+    for section, key in PATHS:
+        table[section].pop(key, None)
+    for (section, key), default in ADDED.items():
+        keys = table.get(section, {})  # archives of earlier versions lack sections
+        if keys.get(key) == default:
+            keys.pop(key, None)
+    return table
+
+
+def fingerprint(resolved: Mapping[str, Any]) -> str:
+    """Return one line that names a run in its files, the same for the same identity.
+
+    It has method, data set and seed for readers, and the beginning of the identity's
+    SHA-256.
+    """
+    text = json.dumps(identity(resolved), sort_keys=True)
+    digest = hashlib.sha256(text.encode()).hexdigest()[:DIGITS]
+    method, dataset = resolved["method"]["name"], resolved["data"]["dataset"]
+    return f"{method} on {dataset}, seed {resolved['seed']}, {digest}"

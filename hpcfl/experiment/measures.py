@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 from hpcfl.errors import UserError
 from hpcfl.experiment import plugins, user_code
-from hpcfl.experiment.sections import Evaluation, Training
 from hpcfl.scores.metric_names import Described, Measure, held_out, resolve, score_of
 
 if TYPE_CHECKING:
+    from hpcfl.experiment.sections import Evaluation, Training
     from hpcfl.scores.base import Score
 
 PACKAGE = "hpcfl.scores"
@@ -37,7 +37,7 @@ def built_in(names: Iterable[str] | None = None) -> "dict[str, Score]":
     return found
 
 
-def asked(evaluation: Evaluation) -> "dict[str, Score]":
+def asked(evaluation: "Evaluation") -> "dict[str, Score]":
     """Return the scores that the section ``[evaluation]`` names, by name.
 
     They are those of ``scores`` and ``metric``. Raises UserError for unknown names and
@@ -64,7 +64,7 @@ def _may_mean(metric: str) -> list[str]:
     ]
 
 
-def measure(evaluation: Evaluation, scores: "Mapping[str, Score]") -> Measure:
+def measure(evaluation: "Evaluation", scores: "Mapping[str, Score]") -> Measure:
     """Return the number of ``evaluation.metric``, which selects the best round.
 
     Raises UserError for a name of no score, and for a standard deviation.
@@ -103,7 +103,7 @@ def chosen_in(config: Mapping[str, Any], column: str) -> str:
     return held_out(column) if best_by(config) == "validation" else column
 
 
-def check_best_by(evaluation: Evaluation, training: Training) -> None:
+def check_best_by(evaluation: "Evaluation", training: "Training") -> None:
     """Raise UserError if the best round needs held-out samples that do not exist."""
     if evaluation.best_by == "validation" and not training.validation:
         raise UserError(

@@ -14,26 +14,15 @@ from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from types import ModuleType
-from typing import Any, cast
-
-import pydantic
-from pydantic import BaseModel
+from typing import TYPE_CHECKING, Any, cast
 
 from hpcfl.errors import UserError
 from hpcfl.experiment import user_code
-from hpcfl.experiment.sections import (
-    AggregationSection,
-    AttackSection,
-    Data,
-    MethodSection,
-    Model,
-    OverlaySection,
-    Participation,
-    Partition,
-    Section,
-    Shift,
-    TransformSection,
-)
+
+if TYPE_CHECKING:
+    from pydantic import BaseModel
+
+    from hpcfl.experiment.sections import Section
 
 # The base class of a user's own object, by package; a model is any callable.
 CONTRACTS = {
@@ -56,19 +45,20 @@ MOST = 60  # the most words that an error lists
 AS_FILES = (
     "hpcfl.scores",
 )  # packages whose built-in names keep ``_``, like the metrics in the results
-# The key that names the plugin, the package of the plugins and their common keys.
-PLUGINS: dict[str, tuple[str, str, type[Section]]] = {
-    "data": ("dataset", "hpcfl.data.sources", Data),
-    "partition": ("scheme", "hpcfl.data.partitions", Partition),
-    "shift": ("kind", "hpcfl.data.shifts", Shift),
-    "model": ("name", "hpcfl.models", Model),
-    "method": ("name", "hpcfl.methods", MethodSection),
-    "overlay": ("kind", "hpcfl.methods.overlays", OverlaySection),
-    "transform": ("kind", "hpcfl.updates.transforms", TransformSection),
-    "compression": ("kind", "hpcfl.updates.transforms", TransformSection),
-    "aggregation": ("rule", "hpcfl.updates.rules", AggregationSection),
-    "attack": ("kind", "hpcfl.updates.attacks", AttackSection),
-    "participation": ("select", "hpcfl.selection", Participation),
+# The key that names the plugin, the package of the plugins and the class of their
+# common keys in ``sections``, which readers of results do not need.
+PLUGINS = {
+    "data": ("dataset", "hpcfl.data.sources", "Data"),
+    "partition": ("scheme", "hpcfl.data.partitions", "Partition"),
+    "shift": ("kind", "hpcfl.data.shifts", "Shift"),
+    "model": ("name", "hpcfl.models", "Model"),
+    "method": ("name", "hpcfl.methods", "MethodSection"),
+    "overlay": ("kind", "hpcfl.methods.overlays", "OverlaySection"),
+    "transform": ("kind", "hpcfl.updates.transforms", "TransformSection"),
+    "compression": ("kind", "hpcfl.updates.transforms", "TransformSection"),
+    "aggregation": ("rule", "hpcfl.updates.rules", "AggregationSection"),
+    "attack": ("kind", "hpcfl.updates.attacks", "AttackSection"),
+    "participation": ("select", "hpcfl.selection", "Participation"),
 }
 # the lists of tables among them, such as ``[[shift]]``
 LISTS = ("shift", "overlay", "transform")
@@ -255,13 +245,22 @@ def _misfit(package: str, thing: Any) -> str | None:
     return f"does not define {', '.join(missing)}" if missing else None
 
 
+def find_common_keys(section: str) -> "type[Section]":
+    """Return the class of the common keys of a section that names a plugin."""
+    from hpcfl.experiment import sections
+
+    *_, name = PLUGINS[section]
+    return cast("type[Section]", getattr(sections, name))
+
+
 def find_in_section(place: str, given: Mapping[str, Any]) -> Any:
     """Return the plugin that a section names.
 
     place: the section, or ``shift.0`` for a table of ``[[shift]]``. Raises UserError.
     """
-    key, package, common = PLUGINS[place.partition(".")[0]]
-    field = common.model_fields[key]
+    section = place.partition(".")[0]
+    key, package, _ = PLUGINS[section]
+    field = find_common_keys(section).model_fields[key]
     if key not in given and field.is_required():
         allowed = ", ".join(names(package)) or "your own 'module:object'"
         raise UserError(f"'{place}.{key}' is missing; allowed: {allowed}")
@@ -269,7 +268,7 @@ def find_in_section(place: str, given: Mapping[str, Any]) -> Any:
 
 
 @cache
-def _options(make: Callable[..., Any], *first: str) -> type[BaseModel]:
+def _options(make: Callable[..., Any], *first: str) -> "type[BaseModel]":
     """Return a section with a callable's parameters after the ``first`` ones as keys.
 
     The keys have the parameters' types, defaults and constraints. Each callable's
@@ -277,6 +276,10 @@ def _options(make: Callable[..., Any], *first: str) -> type[BaseModel]:
     TypeError for other first parameters, and the exceptions of inspect and pydantic for
     types that no file can hold.
     """
+    import pydantic
+
+    from hpcfl.experiment.sections import Section
+
     signature = inspect.signature(make, eval_str=True)
     parameters = list(signature.parameters.values())
     if tuple(signature.parameters)[: len(first)] != first:
@@ -295,50 +298,54 @@ def _options(make: Callable[..., Any], *first: str) -> type[BaseModel]:
     return pydantic.create_model("Options", __base__=Section, **fields)
 
 
-def _own_keys(make: Callable[..., Any], first: list[str], what: str) -> type[BaseModel]:
+def _own_keys(
+    make: Callable[..., Any], first: list[str], what: str
+) -> "type[BaseModel]":
     """Return the section of the own keys of ``make``.
 
     Raises UserError with the required signature of ``what`` the user named.
     """
+    from pydantic import PydanticUserError
+
     try:
         return _options(make, *first)
-    except (TypeError, ValueError, NameError, pydantic.PydanticUserError) as error:
+    except (TypeError, ValueError, NameError, PydanticUserError) as error:
         raise UserError(
             f"{what} must be called as ({', '.join(first)}, *, own keys) with types "
             f"that a file can hold: {' '.join(str(error).split())}"
         ) from None
 
 
-def make_section(place: str, given: Mapping[str, Any]) -> Section:
+def make_section(place: str, given: Mapping[str, Any]) -> "Section":
     """Return a section that names a plugin, with the plugin's own keys.
 
     place: as for ``find_in_section``. Raises UserError, or pydantic's ValidationError for wrong
     values.
     """
     if place not in ("data", "model"):
-        return cast(Section, find_in_section(place, given)(**given))
-    *_, common = PLUGINS[place]
+        return cast("Section", find_in_section(place, given)(**given))
+    common = find_common_keys(place)
     shared = {key: value for key, value in given.items() if key in common.model_fields}
     own = {key: value for key, value in given.items() if key not in shared}
     options = fields_class(place, given)(**own).model_dump()
     return common(**{**shared, "options": options})
 
 
-def fields_class(place: str, given: Mapping[str, Any]) -> type[BaseModel]:
+def fields_class(place: str, given: Mapping[str, Any]) -> "type[BaseModel]":
     """Return the class whose fields are the own keys of a section's plugin.
 
     For a data set they are the parameters of its source's ``read``, for a model those
     of the callable that makes it. Raises UserError.
     """
     plugin = find_in_section(place, given)
+    if place not in ("data", "model"):
+        return cast("type[BaseModel]", plugin)
+    key = SELECTORS[place]
+    name = given.get(key, find_common_keys(place).model_fields[key].default)
+    called = f"{place}.{key} = '{name}'"
     if place == "data":
-        name = given.get("dataset", Data.model_fields["dataset"].default)
-        called = f"data.dataset = '{name}': read"
-        return _own_keys(plugin.read, ["name", "root"], called)
-    if place == "model":
-        name = given.get("name", Model.model_fields["name"].default)
-        return _own_keys(plugin, ["shape", "classes"], f"model.name = '{name}'")
-    return cast(type[BaseModel], plugin)
+        return _own_keys(plugin.read, ["name", "root"], f"{called}: read")
+    return _own_keys(plugin, ["shape", "classes"], called)
 
 
 def list_fields(place: str, given: Mapping[str, Any]) -> dict[str, Any]:
@@ -349,8 +356,7 @@ def list_fields(place: str, given: Mapping[str, Any]) -> dict[str, Any]:
     own = fields_class(place, given).model_fields
     if place not in ("data", "model"):
         return dict(own)
-    *_, common = PLUGINS[place]
-    shared = {**common.model_fields, **own}
+    shared = {**find_common_keys(place).model_fields, **own}
     del shared["options"]
     return shared
 

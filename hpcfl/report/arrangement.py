@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from hpcfl.errors import UserError
 from hpcfl.experiment import experiment_file, plugins
-from hpcfl.experiment.config import MIXED
+from hpcfl.experiment.experiment_file import MIXED
 from hpcfl.experiment.plugins import SELECTORS
 from hpcfl.trained.run import Run
 

@@ -6,7 +6,12 @@ from typing import Any
 import tomli_w
 
 from hpcfl.experiment.config import OPTIONAL, SECTIONS, Config
-from hpcfl.experiment.plugins import LISTS, PLUGINS, fields_class
+from hpcfl.experiment.plugins import (
+    LISTS,
+    PLUGINS,
+    fields_class,
+    find_common_keys,
+)
 from hpcfl.report.catalogue import Keys
 from hpcfl.report.listing import values
 
@@ -89,7 +94,8 @@ def _schemas(config: Config, section: str, table: dict[str, Any]) -> Keys:
         own = fields_class(section, table).model_json_schema()
         schemas = schemas | own.get("properties", {})
         # a plugin's own class may repeat this key without its description and default
-        selector, _, common = PLUGINS[section]
+        selector, *_ = PLUGINS[section]
+        common = find_common_keys(section)
         schemas[selector] = common.model_json_schema()["properties"][selector]
     return schemas
 

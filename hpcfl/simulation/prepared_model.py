@@ -12,7 +12,8 @@ from hpcfl.clients.setup import INITIAL
 from hpcfl.data.datasets import Dataset
 from hpcfl.errors import UserError
 from hpcfl.experiment import plugins
-from hpcfl.experiment.config import MIXED, Config
+from hpcfl.experiment.config import Config
+from hpcfl.experiment.experiment_file import MIXED
 from hpcfl.methods.base import Method
 from hpcfl.models import usable
 from hpcfl.models.replaced import replace_layers

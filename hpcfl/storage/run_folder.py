@@ -12,11 +12,11 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hpcfl.errors import Interrupted, RunFailure, UserError
 from hpcfl.experiment import experiment_file
-from hpcfl.experiment.config import Config, identity
+from hpcfl.experiment.experiment_file import identity
 from hpcfl.files import atomic, untrusted_files
 from hpcfl.files.atomic import Damaged
 from hpcfl.storage import manifest, results
@@ -24,6 +24,9 @@ from hpcfl.storage.forms import FileName, RunFile
 from hpcfl.storage.lock import NAME as LOCK
 from hpcfl.storage.lock import FolderLock
 from hpcfl.storage.manifest import Manifest
+
+if TYPE_CHECKING:
+    from hpcfl.experiment.config import Config
 
 RUN = "run.json"
 FORMAT = 3  # of a run's folder, all of its files together
@@ -59,7 +62,7 @@ def is_run(folder: Path) -> bool:
     return any((folder / name).exists() for name in (RUN, results.MERGED))
 
 
-def examine(folder: Path, config: Config, fresh: bool) -> bool:
+def examine(folder: Path, config: "Config", fresh: bool) -> bool:
     """Return whether the run of ``config`` is complete in the folder, with an intact
     state.
 
@@ -138,7 +141,7 @@ class Claim:
     def __init__(
         self,
         folder: Path,
-        config: Config,
+        config: "Config",
         fresh: bool,
         lock: FolderLock,
     ) -> None:
@@ -194,7 +197,7 @@ class Claim:
 
 
 @contextmanager
-def claim(folder: Path, config: Config, fresh: bool) -> Iterator[Claim | None]:
+def claim(folder: Path, config: "Config", fresh: bool) -> Iterator[Claim | None]:
     """Lock the folder, made if missing, for this process inside the block.
 
     The block receives None if the run is complete by now. A failure inside the block
@@ -313,7 +316,7 @@ def _refuse_strangers(folder: Path) -> None:
         )
 
 
-def _refuse_another(folder: Path, config: Config) -> None:
+def _refuse_another(folder: Path, config: "Config") -> None:
     """Refuse a folder whose ``run.json`` has another configuration. Raises UserError."""
     try:
         run_file = read(folder)

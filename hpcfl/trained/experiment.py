@@ -7,7 +7,7 @@ from typing import Any
 
 from hpcfl.data.partition import Split
 from hpcfl.errors import UserError
-from hpcfl.experiment import config
+from hpcfl.experiment import config, experiment_file
 from hpcfl.experiment.config import OPTIONAL, Config
 from hpcfl.experiment.plugins import LISTS, SELECTORS
 from hpcfl.files.atomic import Damaged
@@ -54,7 +54,7 @@ def read_again(folder: Path, table: Mapping[str, Any], own: Collection[str]) -> 
         )
     partition = folder / PARTITION
     try:
-        check_run(Split.load(partition).run, config.fingerprint(table))
+        check_run(Split.load(partition).run, experiment_file.fingerprint(table))
     except Damaged as error:
         raise UserError(f"{partition}: {error}") from None
     wanted: dict[str, Any] = deepcopy(dict(table))

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hpcfl.errors import UserError
-from hpcfl.experiment.config import fingerprint
+from hpcfl.experiment.experiment_file import fingerprint
 from hpcfl.storage import packed_runs, run_folder, run_status
 from hpcfl.storage import results as recorded
 from hpcfl.storage.metrics import counts

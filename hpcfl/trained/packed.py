@@ -21,7 +21,7 @@ import numpy as np
 
 from hpcfl.errors import RunFailure, UserError
 from hpcfl.experiment import measures
-from hpcfl.experiment.config import PATHS
+from hpcfl.experiment.experiment_file import PATHS
 from hpcfl.files import atomic
 from hpcfl.scores.base import Ratio
 from hpcfl.scores.metric_names import NO_SCORES, held_out, tuned

@@ -17,7 +17,7 @@ from hpcfl.adapters import make_adapter
 from hpcfl.clock.schedule import make_schedule
 from hpcfl.communication.communicator import OneProcess
 from hpcfl.errors import UserError
-from hpcfl.experiment.config import fingerprint
+from hpcfl.experiment.experiment_file import fingerprint
 from hpcfl.files.atomic import Damaged
 from hpcfl.methods.base import State
 from hpcfl.simulation import preflight, torch_settings

@@ -10,7 +10,7 @@ from hpcfl.commands import needs
 from hpcfl.commands.run import run
 from hpcfl.communication.communicator import OneProcess
 from hpcfl.errors import UserError
-from hpcfl.experiment import config
+from hpcfl.experiment import config, experiment_file
 from hpcfl.rows import constants
 
 LORA = {"kind": "lora", "targets": ["hidden*"], "rank": 2}
@@ -84,4 +84,6 @@ def test_a_run_does_not_go_on_in_another_precision(played):
 def test_rounding_to_tf32_is_the_same_run_and_to_bfloat16_another_one():
     same = [config.parse(table(kind)).fingerprint() for kind in ("exact", "tf32")]
     assert same[0] == same[1] != config.parse(table()).fingerprint()
-    assert "runtime" not in config.identity(config.parse(table("tf32")).resolved())
+    assert "runtime" not in experiment_file.identity(
+        config.parse(table("tf32")).resolved()
+    )

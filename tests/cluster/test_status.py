@@ -14,7 +14,8 @@ from hpcfl.cluster.slurm import Queued
 from hpcfl.commands.run import run
 from hpcfl.communication.communicator import OneProcess
 from hpcfl.errors import RunFailure, UserError
-from hpcfl.experiment.config import fingerprint, parse
+from hpcfl.experiment.config import parse
+from hpcfl.experiment.experiment_file import fingerprint
 from hpcfl.files import output
 from hpcfl.storage import results
 from hpcfl.storage.lock import FolderLock

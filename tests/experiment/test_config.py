@@ -12,7 +12,7 @@ import tiny
 from hpcfl.cli import command
 from hpcfl.communication.communicator import OneProcess
 from hpcfl.errors import UserError
-from hpcfl.experiment import config
+from hpcfl.experiment import config, experiment_file
 
 GOOD = '[method]\nname = "cwfedavg"\n[training]\nlr = 0.1\n[partition]\nclients = 5\nbeta = 0.5\n'
 
@@ -381,7 +381,7 @@ def test_a_new_key_leaves_the_runs_before_it_what_they_were(
     parsed = config.parse(tiny.table(method))
     before = parsed.resolved()
     del before[section][key]
-    assert config.fingerprint(before) == parsed.fingerprint()
+    assert experiment_file.fingerprint(before) == parsed.fingerprint()
     table = tiny.table(method)
     table.setdefault(section, {})[key] = other
     changed = config.parse(table)

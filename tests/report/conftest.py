@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from made_up import make_run
 
-from hpcfl.experiment import config
+from hpcfl.experiment import config, experiment_file
 from hpcfl.storage.metrics import MetricsWriter
 from hpcfl.storage.run_folder import FORMAT
 from hpcfl.trained.loading import list_runs
@@ -29,7 +29,7 @@ def made_runs(tmp_path):
                 resolved = config.parse(table | (keys or {})).resolved()
                 counts = np.full((3, 2), 5) + seed % partitions * np.array([1, -1])
                 described = {
-                    "run": config.fingerprint(resolved),
+                    "run": experiment_file.fingerprint(resolved),
                     "config": resolved,
                     "primary": "pre",
                 }

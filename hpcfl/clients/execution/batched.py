@@ -108,7 +108,8 @@ class LinearStack:
             logits.requires_grad_()
             log_shares = logits.log_softmax(dim=2)
             losses, slope = cross_entropy(log_shares, given[self._parameters + 1])
-            (slope,) = torch.autograd.grad(log_shares, logits, slope)
+            # A slope apart from the loss would make torch import sympy, for a second.
+            (slope,) = torch.autograd.grad((log_shares * slope).sum(), logits)
         gradients: dict[int, Tensor] = {}
         for level in reversed(range(self._lowest, len(self._places))):
             weight, bias = self._places[level]

@@ -8,7 +8,7 @@ from user_data import load, refusal
 from hpcfl.data import datasets
 from hpcfl.data.sources import features
 from hpcfl.data.sources.features import looks_like_identifier
-from hpcfl.experiment import config
+from hpcfl.experiment import config, experiment_file
 
 
 @pytest.fixture
@@ -83,9 +83,9 @@ def test_encode_left_out_is_no_part_of_the_identity(patients):
     without = config.parse(table).resolved()
     stored = {**without, "data": {**without["data"]}}
     del stored["data"]["encode"]
-    assert config.fingerprint(stored) == config.fingerprint(without)
+    assert experiment_file.fingerprint(stored) == experiment_file.fingerprint(without)
     table["data"]["encode"] = "one-hot"
-    assert config.parse(table).fingerprint() != config.fingerprint(stored)
+    assert config.parse(table).fingerprint() != experiment_file.fingerprint(stored)
 
 
 def test_numbers_that_float32_cannot_tell_apart_are_refused(tmp_path):
