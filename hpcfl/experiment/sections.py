@@ -378,6 +378,11 @@ class AggregationSection(Section):
     rule: str = Field(
         "mean", description="how the server combines the clients' updates"
     )
+    secure: bool = Field(
+        False,
+        description="simulated secure aggregation: the server learns the sum of the "
+        "updates alone, as whole numbers modulo 2^bits",
+    )
 
 
 class AttackSection(Section):

@@ -546,16 +546,13 @@ def _make_overlays(
         overlays.append(AveragedBuffers(name, statistics, averaged, method.shares))
     overlays += cast(list[OwnOverlay], config.overlay)
     if config.changes_updates:
-        from hpcfl.updates.overlay import make_updates
+        from hpcfl.updates.downloads import list_makers
 
-        inner = Hooks(method, tuple(overlays))
-        overlays.append(
-            make_updates(
-                config,
-                compose=partial(inner.compose, "send"),
-                initial=partial(inner.initial_state, "server_state"),
-            )
-        )
+        for make in list_makers(config):
+            inner = Hooks(method, tuple(overlays))
+            compose = partial(inner.compose, "send")
+            initial = partial(inner.initial_state, "server_state")
+            overlays.append(make(config, compose, initial))
     return tuple(overlays)
 
 

@@ -49,6 +49,7 @@ class Context:
         clients: the number of all clients M.
         weight: on rank 0 of the rows' clients together, as a share of that of all clients.
         layers: the columns of each layer, which cover all P columns in order.
+        numbers: of the round, by the names of ``list_numbers``; a plug-in assigns them.
         memory: what the plug-in remembers, by the names of its ``list_memory``: rows
             [n, P] of the clients, or one row [P] of the server. It may assign them.
     """
@@ -60,6 +61,7 @@ class Context:
     layers: Sequence[slice] = ()
     memory: MutableMapping[str, Tensor] = field(default_factory=dict)
     weight: float = 1.0
+    numbers: MutableMapping[str, float] = field(default_factory=dict)
 
     def only(self, clients: np.ndarray) -> "Context":
         """Return the context of some of the rows, bool [n], without a memory."""
@@ -115,6 +117,12 @@ class Transform(TransformSection, ABC):
 
     def list_server_memory(self) -> tuple[str, ...]:
         """Return the names of rows [P] that the server remembers, zeros at first."""
+        return ()
+
+    def list_numbers(self) -> tuple[str, ...]:
+        """Return the names of the numbers of a round that ``finish`` makes. They are
+        recorded as ``aggregation/NAME``.
+        """
         return ()
 
     def finish(self, result: Tensor, context: Context) -> Tensor:

@@ -36,6 +36,15 @@ class Compression(Transform):
         "differences from an estimate; default true where the kind is biased",
     )
 
+    downloads: Literal["whole", "qsgd"] = Field(
+        "whole",
+        description="what the server sends: the whole model, or its quantised changes "
+        "since the client's last round",
+    )
+    download_levels: PositiveInt = Field(
+        7, description="with downloads = 'qsgd': levels above 0; 7 take 4 bits"
+    )
+
     @abstractmethod
     def compress(self, updates: Tensor, context: Context) -> Tensor:
         """Return compressed rows [n, P]. A row must not depend on the other rows, and

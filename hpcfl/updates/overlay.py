@@ -58,6 +58,9 @@ class Updates(Overlay):
             for name in transform.list_server_memory():
                 names.append(memory_name(number, name))
         state = self._zeros(names, setup)
+        for number, transform in enumerate(self.transforms):
+            for name in transform.list_numbers():
+                state[memory_name(number, name)] = torch.zeros(1).double()
         if self._needs_rows:
             state[SKIPPED] = torch.zeros(1, dtype=torch.int64)
         return state
@@ -156,6 +159,9 @@ class Updates(Overlay):
             names_of_server = transform.list_server_memory()
             memory = Memory(server, number, names_of_server, columns)
             result = transform.finish(result, context.remembering(memory))
+            for name in transform.list_numbers():
+                value = torch.tensor([context.numbers[name]]).double()
+                server[memory_name(number, name)] = value
         changes = split_columns(result.double(), widths)
         return {
             name: (before[name].double() + changes[name]).to(before[name].dtype)
@@ -213,10 +219,14 @@ class Updates(Overlay):
         return updates.index_copy(0, positions, forged)
 
 
+Compose = Callable[[State, Audience], Message]
+Initial = Callable[[Setup], State]
+
+
 def make_updates(
     config: Config,
-    compose: Callable[[State, Audience], Message],
-    initial: Callable[[Setup], State],
+    compose: Compose,
+    initial: Initial,
 ) -> Updates:
     """Return the overlay of an experiment; the arguments are attributes of it.
 
@@ -225,6 +235,10 @@ def make_updates(
     transforms = list(config.transform)
     if config.compression is not None:
         transforms.append(config.compression)
+    if config.aggregation is not None and config.aggregation.secure:
+        from hpcfl.updates.secure import make_secure_sum
+
+        transforms.append(make_secure_sum(config))
     overlay = Updates(
         transforms=tuple(cast(list[Transform], transforms)),
         rule=cast(Rule, config.aggregation or MeanRule()),

@@ -1,15 +1,43 @@
 """The weighted mean, an exact sum on any number of ranks."""
 
+from typing import Self
+
+from pydantic import Field, model_validator
 from torch import Tensor
 
+from hpcfl.experiment.sections import changed
 from hpcfl.rows import sums
 from hpcfl.updates.base import Context, Rule
+from hpcfl.updates.rounding import MOST_BITS
 
 
 class Mean(Rule):
     needs_rows = False
     is_weighted = True
     allows_noise = True
+
+    clip: float | None = Field(
+        None, gt=0, description="with secure: the largest norm of an update"
+    )
+    step: float = Field(
+        1e-3, gt=0, description="with secure: γ, a unit of the whole numbers"
+    )
+    bits: int | None = Field(
+        None,
+        ge=2,
+        le=MOST_BITS,
+        description="with secure: bits of each whole number, by default as many as "
+        "suffice",
+    )
+
+    @model_validator(mode="after")
+    def _keys_of_secure_sums(self) -> Self:
+        if self.secure and self.clip is None:
+            raise ValueError("secure needs clip, the largest norm of an update")
+        unread = sorted(changed(self) & {"step", "bits", "clip"})
+        if unread and not self.secure:
+            raise ValueError(f"{unread[0]} needs secure = true")
+        return self
 
     def combine(self, updates: Tensor, weights: Tensor, context: Context) -> Tensor:
         return sums.mean(updates, weights)

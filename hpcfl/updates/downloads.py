@@ -1,0 +1,138 @@
+"""Downloads: their bits, and their compression.
+
+The server counts its versions, one for each round in which clients take part. A client
+that has an earlier version receives the changes since then, each of them quantised once
+for all clients. A client that has none, or for which the changes would take more bits,
+receives the whole version. So all clients of a round start from the same version.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import cast
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from hpcfl.clients import Fleet
+from hpcfl.communication.message import Field, Inbox, Message, fields
+from hpcfl.errors import UserError
+from hpcfl.experiment.config import Config
+from hpcfl.methods.base import Audience, Cohort, Overlay, Setup, State
+from hpcfl.rows import randomness
+from hpcfl.updates.compression import WORD, Compression
+from hpcfl.updates.overlay import (
+    Compose,
+    Initial,
+    find_widths,
+    join,
+    make_updates,
+    split_columns,
+)
+from hpcfl.updates.transforms.qsgd import count_quantised_bits, quantise
+
+BITS = "download.bits"  # the entry with the bits of each client's download
+SENT, NUMBER, VERSIONS = "download.sent", "download.number", "download.versions"
+
+
+@dataclass(frozen=True)
+class Downloads(Overlay):
+    """Changes of the server's message that are quantised.
+
+    Server: ``download.sent`` [W], the last version, ``download.number`` [1], its number,
+    and ``download.versions`` [M], the number of the version that each client has, 0
+    for none.
+
+    Attributes:
+        levels: those of QSGD.
+        compose: makes the message that the server would send, of its state.
+        initial: makes the server's state before round 1.
+        seed: the experiment's.
+    """
+
+    levels: int
+    compose: Compose
+    initial: Initial
+    seed: int
+
+    def server_state(self, setup: Setup) -> State:
+        everyone = Audience(np.arange(setup.clients), setup, 1)
+        widths = find_widths(self.compose(self.initial(setup), everyone))
+        return {
+            SENT: torch.zeros(sum(widths.values())),
+            NUMBER: torch.zeros(1, dtype=torch.int64),
+            VERSIONS: torch.zeros(setup.clients, dtype=torch.int64),
+        }
+
+    def send(self, server: State, audience: Audience, message: Message) -> Message:
+        if audience.are_newcomers or not message:
+            return message
+        widths = find_widths(message)
+        if others := sorted(fields(message).keys() - widths.keys()):
+            raise UserError(
+                f"compression.downloads = 'qsgd': '{others[0]}' is not sent to all "
+                "clients alike; take 'whole'"
+            )
+        version = self._make_version(server, audience.round, message)
+        bits = self.count_bits(server, audience.ids, sum(widths.values()))
+        sent: dict[str, Field] = {BITS: Field(bits[:, None], floats=bits / WORD)}
+        for name, part in split_columns(version, widths).items():
+            sent[name] = Field(part, floats=0)
+        return sent
+
+    def receive(self, fleet: Fleet, inbox: Inbox) -> Inbox:
+        return {name: value for name, value in inbox.items() if name != BITS}
+
+    def upload(self, fleet: Fleet, inbox: Inbox, message: Message) -> Message:
+        if BITS in inbox:
+            fleet.record("bits_down", inbox[BITS][:, 0])
+        return message
+
+    def aggregate(self, server: State, cohort: Cohort, uplink: State) -> State:
+        audience = Audience(cohort.ids, cohort.setup, cohort.round)
+        message = self.compose(server, audience)
+        if not message:
+            return uplink
+        server[SENT] = self._make_version(server, cohort.round, message)
+        server[NUMBER] = server[NUMBER] + 1
+        versions = server[VERSIONS].clone()
+        versions[torch.from_numpy(cohort.ids)] = server[NUMBER]
+        server[VERSIONS] = versions
+        return uplink
+
+    def _make_version(self, server: State, round: int, message: Message) -> Tensor:
+        """Return the version [W] of a round: the last one plus the quantised change."""
+        widths = find_widths(message)
+        entries = fields(message)
+        whole = join([entries[name].tensor for name in widths])
+        if not server[NUMBER].item():
+            return whole
+        last = server[SENT]
+        random = randomness.generator(self.seed, "updates", "download", round)
+        uniforms = torch.from_numpy(random.random((1, len(whole))))
+        return last + quantise((whole - last)[None], self.levels, uniforms)[0]
+
+    def count_bits(self, server: State, ids: np.ndarray, width: int) -> Tensor:
+        """Return the bits of the download of each client in ``ids``, float64 [n]."""
+        versions = server[VERSIONS][torch.from_numpy(ids)]
+        changes = server[NUMBER] + 1 - versions
+        bits = changes * count_quantised_bits(width, self.levels)
+        has_none = versions == 0
+        return bits.clamp(max=WORD * width).masked_fill(has_none, WORD * width).double()
+
+
+def list_makers(
+    config: Config,
+) -> list[Callable[[Config, Compose, Initial], Overlay]]:
+    """Return the functions that make the overlays of an experiment, the innermost
+    first.
+    """
+    if getattr(config.compression, "downloads", "whole") == "whole":
+        return [make_updates]
+    return [make_downloads, make_updates]
+
+
+def make_downloads(config: Config, compose: Compose, initial: Initial) -> Downloads:
+    """Return the overlay of an experiment with ``compression.downloads = "qsgd"``."""
+    section = cast(Compression, config.compression)
+    return Downloads(section.download_levels, compose, initial, config.seed)
