@@ -364,6 +364,7 @@ for kind, what in {
     "partitions": "partition schemes",
     "shifts": "kinds of [[shift]], what else sets clients apart",
     "selections": "selections, who of the clients takes part",
+    "transforms": "kinds of [compression] and [[transform]], changes of updates",
     "rules": "aggregation rules, how the server combines updates",
     "attacks": "attacks, what hostile clients send or train on",
     "scores": "scores",

@@ -1,5 +1,5 @@
-"""The built-in methods, models, partition schemes, shifts, selections, rules, attacks,
-scores and data sets, as their files describe themselves.
+"""The built-in methods, models, partition schemes, shifts, selections, transforms,
+rules, attacks, scores and data sets, as their files describe themselves.
 
 Reading that off the code means importing torch, so it is kept in ``catalogue.json``. A
 file that is not in it yet is read when it is asked for. ``python -m
@@ -26,6 +26,7 @@ PACKAGES = {
     "partitions": "hpcfl.data.partitions",
     "shifts": "hpcfl.data.shifts",
     "selections": "hpcfl.selection",
+    "transforms": "hpcfl.updates.transforms",
     "rules": "hpcfl.updates.rules",
     "attacks": "hpcfl.updates.attacks",
     "scores": "hpcfl.scores",
@@ -38,6 +39,7 @@ NAMED_BY = {
     "partitions": "partition.scheme",
     "shifts": "shift.kind",
     "selections": "participation.select",
+    "transforms": "compression.kind",
     "rules": "aggregation.rule",
     "attacks": "attack.kind",
     "scores": "evaluation.scores",
@@ -65,8 +67,8 @@ def entries(kind: str) -> list[Entry]:
     """Return the entries of one of PACKAGES, in the order of names.
 
     Each has ``name`` and ``description``; methods, models, partitions, shifts,
-    selections, rules and attacks have ``keys``, their own keys as JSON schemas by name,
-    of shifts, rules and attacks with those of all kinds.
+    selections, transforms, rules and attacks have ``keys``, their own keys as JSON
+    schemas by name, of shifts, transforms, rules and attacks with those of all kinds.
 
     * methods: ``reference``, ``family``, ``primary`` column;
     * scores: ``unit``, ``better``, ``summaries``, ``by_default``;
@@ -163,6 +165,7 @@ def _read_keys(kind: str, name: str) -> Keys:
         "methods": {"name"},
         "partitions": set(Partition.model_fields),
         "selections": set(Participation.model_fields),
+        "transforms": {"kind"},
         "rules": {"rule"},
         "attacks": {"kind"},
     }.get(kind, set())

@@ -1,5 +1,5 @@
 """Output of ``hpcfl methods``, ``models``, ``partitions``, ``shifts``, ``selections``,
-``rules``, ``attacks``, ``scores`` and ``datasets``.
+``transforms``, ``rules``, ``attacks``, ``scores`` and ``datasets``.
 """
 
 import json
@@ -31,6 +31,7 @@ COLUMNS = {
     "partitions": ("description",),
     "shifts": ("description",),
     "selections": ("description",),
+    "transforms": ("description",),
     "rules": ("description",),
     "attacks": ("description",),
     "scores": ("unit", "better", "description"),

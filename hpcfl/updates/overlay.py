@@ -259,6 +259,12 @@ def check_sections(config: Config, overlay: Updates) -> None:
             "which [transform], [compression], [attack] and [aggregation] do not "
             "support; take 'synchronous'"
         )
+    for place, transform in enumerate(config.transform):
+        if getattr(transform, "downloads", "whole") != "whole":
+            raise UserError(
+                f"transform.{place}.downloads: [compression] alone changes downloads; "
+                "put this table there"
+            )
     rule, attack = overlay.rule, overlay.attack
     key = f"aggregation.rule = '{rule.rule}'"
     weights = getattr(config.method, "weights", "uniform")

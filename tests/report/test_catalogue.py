@@ -18,6 +18,7 @@ def test_the_stored_catalogue_is_what_the_code_says():
         "partitions",
         "shifts",
         "selections",
+        "transforms",
         "rules",
         "attacks",
         "scores",

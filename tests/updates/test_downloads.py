@@ -2,14 +2,18 @@
 
 import numpy as np
 import pytest
+import tiny
 import torch
 from test_overlay import is_the_same_elsewhere
 
 from hpcfl.clients.setup import Setup
+from hpcfl.communication.communicator import OneProcess
 from hpcfl.errors import UserError
+from hpcfl.experiment import config
 from hpcfl.experiment.sections import Training
 from hpcfl.methods.base import Audience, Cohort
 from hpcfl.rows.layout import Layout
+from hpcfl.simulation.prepare import prepare
 from hpcfl.updates.downloads import Downloads
 
 SETUP = Setup(
@@ -101,3 +105,10 @@ def test_a_message_to_each_client_is_named(server):
     message = {"model": MODELS[1], "mix": MODELS[:3]}
     with pytest.raises(UserError, match="'qsgd': 'mix' is not"):
         overlay.send(state, Audience(np.arange(3), SETUP, 1), message)
+
+
+def test_a_transform_of_uploads_changes_no_downloads():
+    transform = {"kind": "qsgd", "downloads": "qsgd"}
+    table = tiny.table("fedavg", transform=[transform])
+    with pytest.raises(UserError, match=r"transform\.0\.downloads"):
+        prepare(config.parse(table), OneProcess())
