@@ -8,7 +8,7 @@ job does not read the experiment file, which may be edited while jobs wait.
 import json
 import shlex
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import submitit
@@ -25,7 +25,7 @@ from hpcfl.cluster.profile import Profile
 from hpcfl.cluster.submission_folder import Submissions
 from hpcfl.cluster.supervisor import Supervisor
 from hpcfl.cluster.tuning_jobs import Task, stages
-from hpcfl.commands import experiments, needs, tune
+from hpcfl.commands import cell_data, experiments, needs, tune
 from hpcfl.communication.communicator import OneProcess, Process
 from hpcfl.errors import RunFailure, UserError
 from hpcfl.experiment import config
@@ -94,6 +94,7 @@ def submit(
         return [f"{lines[0]}, so nothing would be sent; choose another --out"]
     if dry_run and jobs:
         _show_needs(jobs[0].config, profile.ranks)
+        cell_data.try_data({job.name: job.config for job in jobs}, jobs[0].config)
         lines += describe_jobs(profile, jobs, submissions)
     if dry_run or not jobs:
         return lines
@@ -459,8 +460,7 @@ def _show_needs(config: Config, ranks: int) -> None:
     prepared = [prepare(config, process, adapter) for process in processes]
     server = needs.of_server(prepared[-1])
     of_ranks = [needs.of_rank(of_process) for of_process in prepared]
-    ranks_needs = [replace(of_ranks[0], server=server), *of_ranks[1:]]
-    print(needs.describe_needs(prepared[0], ranks_needs))
+    print(needs.describe_needs(prepared[0], needs.Needs(of_ranks, server)))
     print(needs.describe_model(prepared[0]))
     if ranks > len(processes):
         others = f"ranks 2 to {ranks - 1}" if ranks > 3 else "rank 2"

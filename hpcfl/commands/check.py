@@ -29,9 +29,9 @@ def check_file(
     """Prepare and try an experiment without running it; print its data, model, needs
     and keys. Collective.
 
-    Of a sweep all cells are checked for valid configurations, and the first one is
-    prepared. whole: print every key and all entries of long lists. Raises UserError or
-    RunFailure, on all ranks.
+    Of a sweep all cells are checked for valid configurations, all data sets are read and
+    all partitions drawn, and the first cell is prepared. whole: print every key and all
+    entries of long lists. Raises UserError or RunFailure, on all ranks.
     """
     with agreed(communicator):
         check_world(communicator)
@@ -44,18 +44,21 @@ def check_file(
     prepared = preflight.run(prepared, communicator)
     schedule = make_schedule(prepared, communicator)
     prepared = preflight.add_notes(prepared, schedule)
-    from hpcfl.commands import data_summary, needs
+    from hpcfl.commands import cell_data, data_summary, needs
 
-    ranks = needs.of_ranks(prepared, communicator)
+    of_job = needs.of_job(prepared, communicator)
     values = data_summary.find_range(prepared, communicator)
-    if ranks is None or values is None:
+    with agreed(communicator):
+        if communicator.is_server:
+            cell_data.try_data({cell.name: cell.config for cell in cells}, first)
+    if of_job is None or values is None:
         return
     remarks = _find_unsourced([cell.config for cell in cells])
     remarks += find_misspelt_hooks(type(prepared.method))
     blocks = [
         data_summary.describe_data(prepared, values, whole),
         _join([needs.describe_model(prepared), *_describe_base(first)]),
-        _join([needs.describe_needs(prepared, ranks), *schedule.describe()]),
+        _join([needs.describe_needs(prepared, of_job), *schedule.describe()]),
         describe_keys(first, whole),
         _join(
             f"note: {plain(note)}"

@@ -1,7 +1,6 @@
 """Memory and disk space that an experiment needs, computed without training."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import ceil
 
 from torch import Tensor
@@ -17,6 +16,7 @@ from hpcfl.communication.message import (
     fields,
 )
 from hpcfl.experiment.config import Config
+from hpcfl.files import scratch
 from hpcfl.report.metric_values import name_measure
 from hpcfl.report.text import plain
 from hpcfl.rows import constants
@@ -49,21 +49,41 @@ class RankNeeds:
     # models of the clients that train at the same time, with gradients and the
     # optimizer's state
     lanes: int
-    # state and messages of rank 0, as far as ``runtime.memory`` lets them lie in memory,
-    # and the metrics of the run; 0 on the other ranks
-    server: int = 0
 
 
-def of_ranks(prepared: Prepared, communicator: Communicator) -> list[RankNeeds] | None:
-    """Return the needs of all ranks, by rank; None on all but rank 0. Collective."""
-    needs = of_rank(prepared)
-    server = of_server(prepared) if prepared.store.ids else None
-    together = communicator.gather([vars(needs), server])
+@dataclass(frozen=True)
+class ServerNeeds:
+    """Bytes that rank 0 needs as the server.
+
+    Attributes:
+        memory: state and messages, as far as ``runtime.memory`` lets them lie in
+            memory, and the metrics of the run.
+        files: the rest of them, and the largest file of a checkpoint, in $TMPDIR.
+        state: the server's state in each checkpoint.
+    """
+
+    memory: int
+    files: int
+    state: int
+
+
+@dataclass(frozen=True)
+class Needs:
+    """The needs of a job: of its ranks, and of the server on rank 0 beside them."""
+
+    ranks: list[RankNeeds]
+    server: ServerNeeds
+
+
+def of_job(prepared: Prepared, communicator: Communicator) -> Needs | None:
+    """Return the needs of all ranks; None on all but rank 0. Collective."""
+    server = vars(of_server(prepared)) if prepared.store.ids else None
+    together = communicator.gather([vars(of_rank(prepared)), server])
     if together is None:
         return None
     ranks = [RankNeeds(**fields) for fields, _ in together]
-    told = [server for _, server in together if server is not None]
-    return [replace(ranks[0], server=told[0]), *ranks[1:]]
+    servers = [server for _, server in together if server is not None]
+    return Needs(ranks, ServerNeeds(**servers[0]))
 
 
 def of_rank(prepared: Prepared) -> RankNeeds:
@@ -93,10 +113,10 @@ def of_rank(prepared: Prepared) -> RankNeeds:
     )
 
 
-def of_server(prepared: Prepared) -> int:
-    """Return the bytes of rank 0's state, messages and checkpoint, which lie in files beyond
-    ``runtime.memory``, of two models: the first one's row and module, and of the run's
-    metrics, which are in memory twice while they are merged.
+def of_server(prepared: Prepared) -> ServerNeeds:
+    """Return the needs of rank 0's state, messages and checkpoint, which lie in files
+    beyond ``runtime.memory``, of two models: the first one's row and module, and of the
+    run's metrics, which are in memory twice while they are merged.
 
     The messages are those of a round of a small federation with the same model. What
     has a row for each of its clients there has one for each of all clients here. To be
@@ -118,8 +138,13 @@ def of_server(prepared: Prepared) -> int:
     # A checkpoint is written from a copy of the state, while the next round is played.
     held = 2 * state + sent + received
     first = 2 * FLOAT * prepared.setup.layout.width
-    _, metrics = of_disk(prepared)
-    return min(int(config.runtime.memory * 1e6), held) + first + 2 * metrics
+    in_memory = min(int(config.runtime.memory * 1e6), held)
+    encoded = state if state > scratch.LARGE else 0
+    return ServerNeeds(
+        memory=in_memory + first + 2 * metrics_bytes(prepared),
+        files=held - in_memory + encoded,
+        state=state,
+    )
 
 
 def scaled(size: int, rows: int, few: int, many: int) -> int:
@@ -188,21 +213,20 @@ def client_bytes(prepared: Prepared) -> int:
     return sum(tensor.nbytes for tensor in prepared.store.template.values())
 
 
-def of_disk(prepared: Prepared) -> tuple[int, int]:
-    """Return the bytes of one checkpoint and of the metrics of the whole run.
+def checkpoint_bytes(prepared: Prepared, server: ServerNeeds) -> int:
+    """Return the bytes of one checkpoint."""
+    return server.state + prepared.config.partition.clients * client_bytes(prepared)
 
-    The server's state may still grow by the uploads that it keeps.
-    """
+
+def metrics_bytes(prepared: Prepared) -> int:
+    """Return the bytes of the metrics of the whole run."""
     config = prepared.config
-    server = sum(tensor.nbytes for tensor in prepared.server.values())
-    clients = config.partition.clients * client_bytes(prepared)
-    state = server + kept_bytes(prepared) + clients
     entries = config.rounds * config.participation.count(config.partition.clients)
     if config.evaluation.clients == "all":
         scored = ceil(config.rounds / config.evaluation.every) + 1
         entries = max(entries, scored * config.partition.clients)
     numbers = COLUMNS * len(of_scores(prepared)) + NUMBERS
-    return state, entries * numbers * 8
+    return entries * numbers * 8
 
 
 def of_scores(prepared: Prepared) -> set[str]:
@@ -216,21 +240,30 @@ def of_scores(prepared: Prepared) -> set[str]:
     }
 
 
-def describe_needs(prepared: Prepared, ranks: Sequence[RankNeeds]) -> str:
-    """Return a table of the ranks' memory, by rank, and a line about the disk."""
+def describe_needs(prepared: Prepared, needs: Needs) -> str:
+    """Return a table of the ranks' memory, by rank, and lines about $TMPDIR and the
+    disk.
+    """
     lines = [
         "memory, beside Python, torch and activations",
         "".join(f"{heading:>{CELL}}" for heading in HEADINGS),
     ]
-    for rank, needs in enumerate(ranks):
-        sizes = [size for name, size in vars(needs).items() if name != "clients"]
-        cells = [str(rank), str(needs.clients)]
+    for rank, of_rank in enumerate(needs.ranks):
+        sizes = [size for name, size in vars(of_rank).items() if name != "clients"]
+        sizes.append(0 if rank else needs.server.memory)
+        cells = [str(rank), str(of_rank.clients)]
         cells += map(size_text, [*sizes, sum(sizes)])
         lines.append("".join(f"{cell:>{CELL}}" for cell in cells))
-    checkpoint, metrics = of_disk(prepared)
+    if needs.server.files:
+        lines.append(
+            f"$TMPDIR of rank 0: {size_text(needs.server.files)} beyond "
+            f"runtime.memory = {prepared.config.runtime.memory:g}"
+        )
+    checkpoint = checkpoint_bytes(prepared, needs.server)
     kept = prepared.config.checkpoint.keep + 1  # with the one that is being written
     lines.append(
-        f"disk: {size_text(checkpoint)} a checkpoint, {kept} at most; metrics {size_text(metrics)}"
+        f"disk: {size_text(checkpoint)} a checkpoint, {kept} at most; "
+        f"metrics {size_text(metrics_bytes(prepared))}"
     )
     return "\n".join(lines)
 

@@ -61,11 +61,14 @@ def magnitudes(rows: Tensor, weights: Tensor) -> Tensor:
     for number, columns, block, _ in _blocks(rows, weights):
         so_far = largest[number, columns]
         torch.maximum(so_far, block.abs().amax(dim=0), out=so_far)
-    # float64 holds all of them. Reading the exponent off its bits is much faster than
-    # ``frexp``.
-    bits = largest.double().view(torch.int64)
-    exponents = (bits >> MANTISSA) - (BIAS - 1)
-    return exponents.clamp_(min=LOWEST).to(torch.int16)
+    exponents = torch.empty(largest.shape, dtype=torch.int16, device=rows.device)
+    for columns in mixing.blocks(largest.shape[1], len(largest), rows.device):
+        # float64 holds all of them. Reading the exponent off its bits is much faster
+        # than ``frexp``.
+        bits = largest[:, columns].double().view(torch.int64)
+        of_block = (bits >> MANTISSA) - (BIAS - 1)
+        exponents[:, columns] = of_block.clamp_(min=LOWEST)
+    return exponents
 
 
 def units(magnitudes: Tensor, largest: float, total: float) -> Tensor:

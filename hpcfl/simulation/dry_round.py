@@ -219,7 +219,7 @@ def try_round(prepared: Prepared, lanes: int) -> tuple[BaseException | None, Tri
             warnings.simplefilter("ignore")
             small = shrink(prepared, lanes)
             fewer = small.setup.clients < prepared.setup.clients
-            with _tolerate_small_federation(fewer, prepared.hooks):
+            with _tolerate_small_federation(fewer, prepared):
                 server = small.hooks.initial_state("server_state", small.setup)
                 alone, rounds = OneProcess(), small.config.rounds
                 trained, scored = np.array([0]), np.array(small.store.ids)
@@ -249,10 +249,12 @@ def try_round(prepared: Prepared, lanes: int) -> tuple[BaseException | None, Tri
 
 
 @contextmanager
-def _tolerate_small_federation(fewer: bool, hooks: Hooks) -> Iterator[None]:
+def _tolerate_small_federation(fewer: bool, prepared: Prepared) -> Iterator[None]:
     """Ignore a server error in a block if the small federation may be its cause.
 
-    fewer: whether the federation has fewer clients than the experiment.
+    Without a state for the small federation, that for all clients of the experiment
+    ``prepared`` is made, and its error raised if there is one. fewer: whether the
+    federation has fewer clients than the experiment.
     """
     try:
         with on_this_rank("before round 1"):
@@ -262,8 +264,10 @@ def _tolerate_small_federation(fewer: bool, hooks: Hooks) -> Iterator[None]:
         excused = fewer or isinstance(cause, EXCUSED)
         if isinstance(cause, UnknownName) or not excused:
             raise
-        if not _is_of_server(cause, hooks):
+        if cause is None or not _is_of_server(cause, prepared.hooks):
             raise
+        if find_called_hook(cause, prepared.hooks) == "server_state":
+            prepared.hooks.initial_state("server_state", prepared.setup)
 
 
 def shrink(prepared: Prepared, lanes: int, samples: int = SAMPLES) -> Prepared:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from hpcfl.communication.communicator import Communicator
+from hpcfl.communication.communicator import Communicator, agreed
 from hpcfl.errors import Interrupted, RunFailure
 from hpcfl.methods.base import State
 from hpcfl.scores.metric_names import Measure, MetricName
@@ -38,13 +38,14 @@ def resume(
 
     Raises UserError if the schedule cannot.
     """
-    done, server, simulator = 0, prepared.server, State()
+    done, simulator = 0, State()
     if restored is not None:
         done = restored.round
-        if restored.server is not None:
-            server, simulator = schedule.split_state(restored.server)
-            # the state before round 1, whose matrices are of no more use
-            prepared.server.clear()
+    if restored is not None and restored.server is not None:
+        server, simulator = schedule.split_state(restored.server)
+    else:
+        with agreed(communicator):
+            server = prepared.server
     schedule.begin(
         prepared=prepared,
         communicator=communicator,

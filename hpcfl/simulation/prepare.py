@@ -7,7 +7,7 @@ import hashlib
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -82,7 +82,7 @@ class Prepared:
         store: private state of this rank's clients, the one thing here that rounds
             change.
         newcomers: the same of its newcomers, which does not change.
-        server: the server's state before round 1; empty on workers.
+        is_server: whether this rank is the server.
         notes: lines that a user should read before round 1.
         gpus: types and libraries of all ranks.
         frozen: the digest of the values of what the model freezes; None where it
@@ -99,7 +99,7 @@ class Prepared:
     resources: Resources
     store: ClientStore
     newcomers: ClientStore
-    server: State
+    is_server: bool
     notes: list[str]
     gpus: tuple[str, ...]
     frozen: str | None
@@ -110,6 +110,18 @@ class Prepared:
     def method(self) -> Method:
         """The method of the experiment."""
         return self.hooks.method
+
+    @cached_property
+    def server(self) -> State:
+        """The server's state before round 1, made when first asked for; empty on
+        workers.
+
+        It may be as large as the models of all clients. Raises UserError.
+        """
+        if not self.is_server:
+            return {}
+        with user_code.locate_errors(), torch_settings.unchanged("a module of yours"):
+            return _initial_state("server_state", self.hooks, self.setup)
 
     @property
     def measure(self) -> Measure:
@@ -361,9 +373,7 @@ def _prepare(
         resources=resources,
         store=store,
         newcomers=newcomers,
-        server=_initial_state("server_state", hooks, setup)
-        if process.is_server
-        else {},
+        is_server=process.is_server,
         notes=_list_notes(config, method, model, data, setup, placed),
         gpus=rank_device.kinds,
         frozen=model.frozen,

@@ -87,10 +87,14 @@ class ClientData:
         )
 
 
-def prepare_data(config: Config, method: Method) -> ClientData:
-    """Load the data set and split it over clients. Raises UserError."""
+def prepare_data(
+    config: Config, method: Method, dataset: Dataset | None = None
+) -> ClientData:
+    """Load the data set, unless it is given, and split it over clients. Raises
+    UserError.
+    """
     scheme, newcomers = cast(Scheme, config.partition), config.newcomers.clients
-    dataset = datasets.load(config.data, scheme.seed)
+    dataset = dataset or datasets.load(config.data, scheme.seed)
     shifts = None
     if config.shift:
         from hpcfl.data import shifted  # most experiments have no shift

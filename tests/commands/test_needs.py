@@ -7,6 +7,7 @@ import tiny
 from hpcfl.commands import needs
 from hpcfl.communication.communicator import OneProcess
 from hpcfl.experiment import config
+from hpcfl.files import scratch
 from hpcfl.simulation import dry_round
 from hpcfl.simulation.prepare import prepare
 
@@ -22,7 +23,7 @@ FEDAVG_SERVER = 2 * METRICS + 2 * 2600 + 2 * 2600 + 2600 + 650 * (8 + 8 + 4)
 FEDAMP_SERVER = 2 * METRICS + 2 * 2600 + 2 * (10 * 2600 + 10) + 10 * 2600 + 4 * 2600
 
 
-def prepared(method, time=None, **training):
+def prepared(method, time=None, memory=8000.0, **training):
     table = {
         "rounds": 9,
         "partition": {"scheme": "iid", "clients": 10},
@@ -32,31 +33,34 @@ def prepared(method, time=None, **training):
         "participation": {"fraction": 0.4},
         "evaluation": {"every": 2},
         "time": time or {},
+        "runtime": {"memory": memory},
     }
     return prepare(config.parse(table), OneProcess())
 
 
 def test_what_the_single_process_needs():
-    (of_rank,) = needs.of_ranks(prepared("fedavg"), OneProcess())
-    assert of_rank == needs.RankNeeds(
-        clients=10,
-        samples=1797 * (64 + 8),
-        client_state=0,
-        rows=2 * 4 * 2600,
-        lanes=4 * 2 * 2600,
-        server=FEDAVG_SERVER,
-    )
+    job = needs.of_job(prepared("fedavg"), OneProcess())
+    assert job.ranks == [
+        needs.RankNeeds(
+            clients=10,
+            samples=1797 * (64 + 8),
+            client_state=0,
+            rows=2 * 4 * 2600,
+            lanes=4 * 2 * 2600,
+        )
+    ]
+    assert job.server == needs.ServerNeeds(FEDAVG_SERVER, files=0, state=2600)
 
 
 def test_the_server_holds_rows_where_rows_travel():
-    assert needs.of_server(prepared("fedamp")) == FEDAMP_SERVER
+    assert needs.of_server(prepared("fedamp")).memory == FEDAMP_SERVER
 
 
 def test_clients_of_large_models_are_counted_in_a_smaller_federation(monkeypatch):
     """Two clients are played with, ten are counted."""
     monkeypatch.setattr(dry_round, "FLOATS", 2 * 650)
-    assert needs.of_server(prepared("fedamp")) == FEDAMP_SERVER
-    assert needs.of_server(prepared("fedavg")) == FEDAVG_SERVER
+    assert needs.of_server(prepared("fedamp")).memory == FEDAMP_SERVER
+    assert needs.of_server(prepared("fedavg")).memory == FEDAVG_SERVER
 
 
 def test_private_state_and_the_optimisers():
@@ -79,9 +83,25 @@ def test_what_is_frozen_is_in_memory_once_and_in_no_row():
 
 
 def test_the_disk():
-    checkpoint, metrics = needs.of_disk(prepared("local"))
-    assert checkpoint == 10 * 2600
-    assert metrics == METRICS
+    local = prepared("local")
+    server = needs.of_server(local)
+    assert needs.checkpoint_bytes(local, server) == 10 * 2600
+    assert needs.metrics_bytes(local) == METRICS
+
+
+def test_the_server_needs_files_beyond_its_memory(monkeypatch):
+    """All of state, copy and messages; a large state is encoded in a file, too."""
+    little = prepared("fedamp", memory=0.01)
+    held, state = FEDAMP_SERVER - 2 * METRICS - 2 * 2600, 10 * 2600 + 10
+    assert needs.of_server(little).files == held - 10_000
+    monkeypatch.setattr(scratch, "LARGE", state - 1)
+    assert needs.of_server(little).files == held - 10_000 + state
+
+
+def test_no_server_state_is_made_to_say_what_a_job_needs():
+    large = prepared("fedamp")
+    needs.of_job(large, OneProcess())
+    assert "server" not in vars(large)
 
 
 def test_sizes_read_well():
@@ -103,7 +123,7 @@ def test_what_is_in_flight_is_forecast():
     )
     assert needs.kept_versions(waits.config) == 0
     assert needs.kept_versions(races.config) == 5
-    before, after = (needs.of_disk(one)[0] for one in (waits, races))
+    before, after = (needs.of_server(one).state for one in (waits, races))
     assert after - before == 5 * 2600
     most = min(10, 5 + races.config.participation.count(10))
     assert needs.of_rank(races).rows == most * (3 * 2600) + 5 * 2600

@@ -1,0 +1,50 @@
+"""The data of every cell of a sweep, tried before any cell runs."""
+
+import json
+from collections.abc import Mapping
+from typing import cast
+
+from hpcfl.data import datasets
+from hpcfl.data.partitions.base import Scheme
+from hpcfl.errors import UserError
+from hpcfl.experiment import user_code
+from hpcfl.experiment.config import Config
+from hpcfl.files import heartbeat
+from hpcfl.methods.base import Method
+from hpcfl.simulation.prepared_data import prepare_data
+
+
+@user_code.locate_errors()
+def try_data(cells: Mapping[str, Config], prepared: Config) -> None:
+    """Read the data of all cells and draw their partitions, once for all seeds.
+
+    cells: by name. prepared: a configuration whose data are known to be right. Raises
+    UserError with the name of a cell whose data are missing or cannot be split.
+    """
+    untried = {_describe(config): name for name, config in reversed([*cells.items()])}
+    untried.pop(_describe(prepared), None)
+    dataset, read = None, None
+    for section, other in sorted(untried):
+        config = cells[name := untried[section, other]]
+        heartbeat.beat()
+        try:
+            if section != read:
+                seed = cast(Scheme, config.partition).seed
+                dataset, read = datasets.load(config.data, seed), section
+            prepare_data(config, cast(Method, config.method), dataset)
+        except UserError as error:
+            raise UserError(*(f"{name}: {line}" for line in error.args)) from error
+
+
+def _describe(config: Config) -> tuple[str, str]:
+    """Return as text the section [data], and all other keys on which the samples of
+    clients depend, but the seed.
+    """
+    table = config.resolved()
+    rest = {name: table[name] for name in ("partition", "shift", "newcomers")}
+    rest["partition"] = {**table["partition"], "seed": None}
+    held_out = (
+        config.training.validation,
+        cast(Method, config.method).validation_share(),
+    )
+    return json.dumps(table["data"]), json.dumps([rest, held_out])

@@ -1,0 +1,50 @@
+"""The server's state of a small federation, which stands for that of all clients."""
+
+import pytest
+import tiny
+import torch
+
+from hpcfl.communication.communicator import OneProcess
+from hpcfl.errors import UserError
+from hpcfl.experiment import config
+from hpcfl.methods.fedavg import FedAvg
+from hpcfl.simulation import dry_round, preflight
+from hpcfl.simulation.prepare import prepare
+
+
+class NeedsFive(FedAvg):
+    """Declares the state of five clients."""
+
+    def server_state(self, setup):
+        seen = torch.zeros(setup.clients)
+        seen[4] = 1.0
+        return {**super().server_state(setup), "seen": seen}
+
+
+class Mistaken(FedAvg):
+    """Declares no tensor."""
+
+    def server_state(self, setup):
+        return {"model": None}
+
+
+@pytest.fixture
+def small(monkeypatch):
+    """Two clients are tried, whatever the experiment has."""
+    monkeypatch.setattr(dry_round, "FLOATS", 0)
+
+
+def test_a_state_that_needs_all_clients_is_not_refused(small):
+    prepared = prepare(
+        config.parse(tiny.table("test_dry_round:NeedsFive")), OneProcess()
+    )
+    assert prepared.setup.clients >= 5
+    preflight.run(prepared, OneProcess())
+
+
+def test_a_mistake_in_the_state_is_found_before_the_state_is_made(small):
+    prepared = prepare(
+        config.parse(tiny.table("test_dry_round:Mistaken")), OneProcess()
+    )
+    with pytest.raises(UserError, match="server_state"):
+        preflight.run(prepared, OneProcess())
