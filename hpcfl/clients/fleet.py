@@ -339,15 +339,28 @@ class Fleet:
             parts["selection"] = list(map(held_out, columns))
         with self.resources.stopwatch.phase("score"):
             for part, names in parts.items():
-                sums = self._sums(
-                    on=part,
-                    rows=rows,
-                    predict=predict or default_prediction,
-                    model=model,
-                    variables=self._variables(variables),
-                    scores=self.resources.scores,
-                )
+                sums: Sums = {}
+                for on, scores in self._select_scores(part).items():
+                    sums |= self._sums(
+                        on=on,
+                        rows=rows,
+                        predict=predict or default_prediction,
+                        model=model,
+                        variables=self._variables(variables),
+                        scores=scores,
+                    )
                 self.results.scores |= dict.fromkeys(names, sums)
+
+    def _select_scores(self, part: str) -> dict[str, dict[str, Score]]:
+        """Return the scores that are computed beside each other for a part of the
+        samples, by the samples that they need.
+        """
+        scores: dict[str, dict[str, Score]] = {}
+        for name, score in self.resources.scores.items():
+            on = part if score.scored_on == "test" else score.scored_on
+            if on == part or part == "test":
+                scores.setdefault(on, {})[name] = score
+        return scores
 
     def loss_of(
         self,

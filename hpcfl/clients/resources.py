@@ -173,6 +173,7 @@ class Resources:
     scores: what is measured of every scored model, by name.
     head: what trains a head above frozen layers; None where the model has no
         ``features``.
+    attackers: ids of all clients whose numbers are left out of means, ascending.
     """
 
     setup: Setup
@@ -184,6 +185,7 @@ class Resources:
     scores: Mapping[str, Score] = field(default_factory=dict)
     lane_steps: LaneSteps = field(default_factory=LaneSteps)
     head: HeadKernel | None = None
+    attackers: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
 
     @property
     def training(self) -> Training:

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from hpcfl.data.datasets import Dataset
+from hpcfl.data.datasets import PATCHED, Dataset
 from hpcfl.rows import randomness
 
 if TYPE_CHECKING:
@@ -40,6 +40,7 @@ class Assigned:
         train, test: for training and tests.
         validation: held out for the method; None where nothing is.
         selection: held out to choose best rounds on; None where nothing is.
+        patched: test samples on which an attack is scored; None where nothing is.
         global_test: whether all clients are tested on the same samples.
     """
 
@@ -47,13 +48,15 @@ class Assigned:
     test: Sequence[np.ndarray]
     validation: Sequence[np.ndarray] | None = None
     selection: Sequence[np.ndarray] | None = None
+    patched: Sequence[np.ndarray] | None = None
     global_test: bool = False
 
     @property
     def parts(self) -> dict[str, Sequence[np.ndarray]]:
         """The samples by the name of their part."""
         nothing = [part[:0] for part in self.train]
-        return {
+        patched = {} if self.patched is None else {PATCHED: self.patched}
+        return patched | {
             "train": self.train,
             "test": self.test,
             "validation": nothing if self.validation is None else self.validation,
@@ -135,7 +138,7 @@ class Samples:
         """
         if not self.global_test:
             return np.arange(len(clients))
-        if self._shifts is None:
+        if self._shifts is None or not self._shifts.drawn:
             return np.zeros(len(clients), np.int64)
         kinds, _ = self._shifts.kinds()
         return kinds[list(clients)]

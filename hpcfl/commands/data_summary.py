@@ -11,6 +11,7 @@ from hpcfl.communication.communicator import Communicator
 from hpcfl.data.datasets import Dataset
 from hpcfl.report.text import plain, shorten
 from hpcfl.simulation.prepare import Prepared
+from hpcfl.simulation.prepared_data import list_groups
 
 WIDTH = 80
 INDENT = 12  # letters of a line's name
@@ -51,7 +52,7 @@ def describe_data(prepared: Prepared, values: ValueRange, whole: bool = False) -
 
     values: of the samples. whole: show all entries of long lists.
     """
-    data, split = prepared.data.dataset, prepared.data.split
+    data = prepared.data.dataset
     clients = prepared.setup.clients
     features = data.description.features
     label = data.description.label
@@ -73,11 +74,18 @@ def describe_data(prepared: Prepared, values: ValueRange, whole: bool = False) -
     if len(newcomers):
         trained = int(newcomers.sum())
         facts["newcomers"] = f"{len(newcomers):,} more with {trained:,} samples"
-    if split.groups is not None:
-        counts = np.bincount(split.groups.group, minlength=len(split.groups.names))
-        groups = zip(split.groups.names, counts.tolist(), strict=True)
-        entries = [f"{show_name(name)}: {count}" for name, count in groups]
+    drawn = list_groups(prepared.config, prepared.data)
+    if drawn is not None:
+        group, names = drawn
+        sizes = np.bincount(group, minlength=len(names)).tolist()
+        entries = [
+            f"{show_name(name)}: {size}"
+            for name, size in zip(names, sizes, strict=True)
+        ]
         facts["groups"] = list_entries(entries, whole)
+    if prepared.config.attack is not None:
+        attackers = list(map(str, prepared.data.attackers.tolist()))
+        facts["attackers"] = list_entries(attackers, whole) or "none"
     return "\n".join(
         textwrap.fill(
             text,

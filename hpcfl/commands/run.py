@@ -32,6 +32,7 @@ from hpcfl.simulation.prepare import (
     prepare_together,
     refuse_other_frozen,
 )
+from hpcfl.simulation.prepared_data import list_groups
 from hpcfl.simulation.round import Result
 from hpcfl.simulation.round_schedule import RoundSchedule
 from hpcfl.simulation.signals import StopRequest
@@ -476,9 +477,9 @@ def _metrics_writer(
         "test_counts": prepared.data.test_counts.long().numpy(),
         **schedule.constants(),
     }
-    if prepared.data.split.groups is not None:
-        static[results.GROUP] = prepared.data.split.groups.group
-        header["groups"] = prepared.data.split.groups.names
+    groups = list_groups(prepared.config, prepared.data)
+    if groups is not None:
+        static[results.GROUP], header["groups"] = groups
     return MetricsWriter(claim.folder, header, static, PUBLISH_EVERY)
 
 

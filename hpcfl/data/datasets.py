@@ -139,6 +139,9 @@ def number_owners(owners: np.ndarray) -> Owners:
     return Owners(tuple(map(str, names.tolist())), of)
 
 
+# The part of a client's samples on which an attack is scored: test samples with the
+# attackers' change.
+PATCHED = "patched"
 # Fields of a data set whose values are taken as they are.
 AS_THEY_ARE: Any = {"scale": 1.0, "mean": (0.0,), "std": (1.0,)}
 

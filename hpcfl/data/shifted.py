@@ -17,14 +17,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hpcfl.data.datasets import Dataset
+from hpcfl.data.datasets import PATCHED, Dataset
 from hpcfl.data.partition import Groups
+from hpcfl.data.poison import Poison
 from hpcfl.data.shifts import groups as grouping
 from hpcfl.data.shifts.base import Concept, Facts, Shift
 from hpcfl.experiment import sections
 
 Part = Literal["train", "test", "validation", "selection"]
-SCORED = ("test", "selection")  # parts that models are scored on, not trained
+SCORED = ("test", "selection", PATCHED)  # parts that models are scored on, not trained
 
 
 @dataclass(frozen=True, eq=False)
@@ -93,13 +94,23 @@ class Versions:
 class Shifts:
     """All shifts of an experiment.
 
-    drawn: in their order. labels: int64 [samples], those of the data set.
+    drawn: in their order. labels: int64 [samples], those of the data set. poison: the
+    last change of samples, that of an attack.
     """
 
-    def __init__(self, drawn: Sequence[DrawnShift], labels: np.ndarray) -> None:
+    def __init__(
+        self,
+        drawn: Sequence[DrawnShift],
+        labels: np.ndarray,
+        poison: Poison | None = None,
+    ) -> None:
         self.drawn = list(drawn)
         self._labels = labels
-        self._sizes = [len(shift.concepts) + 1 for shift in drawn]
+        self._poison = poison
+        self._concepts = [shift.concepts for shift in drawn]
+        if poison is not None:
+            self._concepts.append([poison.concept])
+        self._sizes = [len(concepts) + 1 for concepts in self._concepts]
         self._states = [_states(shift.concepts) for shift in drawn]
         self.states = int(np.prod(self._sizes, dtype=np.int64))
         # those of the last round that was asked for
@@ -110,7 +121,7 @@ class Shifts:
         """Return the rounds from which on some client has other samples, ascending from
         1.
         """
-        rounds = set()
+        rounds = {1} if self._poison is None else {1, self._poison.since}
         for shift in self.drawn:
             rounds |= {*shift.changes}
             if shift.shift.score == "next":
@@ -130,15 +141,22 @@ class Shifts:
     ) -> np.ndarray:
         """Return the versions of samples that a client has in a round, int64 [n].
 
-        part: what it has them for. numbers: [n], of the samples in the data set.
+        part: what it has them for; of the PATCHED samples only those count that change
+        their class. numbers: [n], of the samples in the data set.
         """
-        states = [np.zeros(len(numbers), np.int64)] * len(self.drawn)
+        states = [np.zeros(len(numbers), np.int64)] * len(self._concepts)
         for place, drawn in enumerate(self.drawn):
-            if part != "test" or drawn.shift.test != "clean":
+            if part not in ("test", PATCHED) or drawn.shift.test != "clean":
                 ahead = part in SCORED and drawn.shift.score == "next"
                 followed = drawn.list_concepts(client, numbers, round + ahead)
                 states[place] = self._states[place][followed]
+        plain = list(states)
+        if self._poison is not None:
+            states[-1] = self._poison.list_states(part, client, numbers, round)
         versions: np.ndarray = numbers * self.states + self._encode(states)
+        if part == PATCHED:
+            before = self._relabel(numbers, plain)
+            versions = versions[self._relabel(numbers, states) != before]
         return versions
 
     def made(self, dataset: Dataset, versions: np.ndarray) -> Versions:
@@ -148,8 +166,8 @@ class Shifts:
         numbers = versions // self.states
         states = self._decode(versions)
         seen = []
-        for drawn, state in zip(self.drawn, states, strict=True):
-            changes = [concept.images is not None for concept in drawn.concepts]
+        for concepts, state in zip(self._concepts, states, strict=True):
+            changes = [concept.images is not None for concept in concepts]
             seen.append(np.where(np.array([False, *changes])[state], state, 0))
         image_version = numbers * self.states + self._encode(seen)
         images, image = np.unique(image_version, return_inverse=True)
@@ -172,9 +190,9 @@ class Shifts:
         self, states: Sequence[np.ndarray]
     ) -> Iterator[tuple[Concept, np.ndarray]]:
         """Yield each concept that some versions follow, and the positions of these."""
-        for drawn, state in zip(self.drawn, states, strict=True):
+        for concepts, state in zip(self._concepts, states, strict=True):
             for number in np.unique(state[state > 0]).tolist():
-                yield drawn.concepts[number - 1], np.flatnonzero(state == number)
+                yield concepts[number - 1], np.flatnonzero(state == number)
 
     def _images(self, dataset: Dataset, versions: np.ndarray) -> Tensor:
         numbers = versions // self.states
@@ -255,10 +273,11 @@ class Shifts:
     @property
     def relabels_later(self) -> bool:
         """Return whether clients' labels change in the course of the rounds."""
+        later = [drawn.concepts for drawn in self.drawn if len(drawn.begins) > 1]
+        if self._poison is not None and self._poison.since > 1:
+            later.append([self._poison.concept])
         return any(
-            len(drawn.begins) > 1
-            and any(concept.labels is not None for concept in drawn.concepts)
-            for drawn in self.drawn
+            concept.labels is not None for concepts in later for concept in concepts
         )
 
     def kinds(self, round: int | None = None) -> tuple[np.ndarray, list[str]]:
@@ -310,8 +329,9 @@ def draw(
     seed: int,
     clients: int,
     newcomers: int,
+    poison: Poison | None = None,
 ) -> Shifts:
-    """Draw the shifts of an experiment that has some.
+    """Draw the shifts of an experiment that has some, or an attack on its data.
 
     seed: that of the partition. Raises UserError where the data or the clients cannot
     be shifted so.
@@ -336,7 +356,7 @@ def draw(
         if shift.cells is not None:
             cells[place] = grouping.deal_cells(shift, facts[place])
     drawn = [_drawn(shift, facts[place], cells) for place, shift in enumerate(own)]
-    return Shifts(drawn, dataset.y.numpy())
+    return Shifts(drawn, dataset.y.numpy(), poison)
 
 
 def _refuse_lonely_cells(shifts: Sequence[Shift], facts: Sequence[Facts]) -> None:

@@ -117,8 +117,9 @@ class Config(Section):
     @property
     def changes_updates(self) -> bool:
         """Return whether a section changes the clients' updates or their mean."""
-        given = (getattr(self, section) for section in OPTIONAL)
-        return bool(self.transform) or any(one is not None for one in given)
+        forges = self.attack is not None and self.attack.changes_updates
+        given = (getattr(self, section) for section in OPTIONAL if section != "attack")
+        return forges or bool(self.transform) or any(one is not None for one in given)
 
     @property
     def needs_rounds(self) -> bool:

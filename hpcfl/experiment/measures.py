@@ -14,8 +14,9 @@ if TYPE_CHECKING:
 
 PACKAGE = "hpcfl.scores"
 # The built-in scores that every run computes, and those that it computes where all
-# clients are tested on the same samples.
+# clients are tested on the same samples, or where an attack has a success.
 BY_DEFAULT, ON_SHARED_TEST = ("accuracy", "loss"), ("pm_l", "pm_v")
+ON_ATTACK = ("attack_success",)
 
 
 @cache

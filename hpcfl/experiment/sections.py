@@ -388,6 +388,8 @@ class AggregationSection(Section):
 class AttackSection(Section):
     """The common keys of attacks; ``hpcfl/updates/base.py`` extends it, and attacks add
     keys.
+
+    changes_updates: whether attackers forge updates, not only their samples.
     """
 
     kind: str = Field(description="what attackers send, or train on")
@@ -397,11 +399,7 @@ class AttackSection(Section):
     )
     since: PositiveInt = Field(1, description="first round with an attack")
 
-    @model_validator(mode="after")
-    def _attackers(self) -> Self:
-        if (self.share is None) == (self.clients is None):
-            raise ValueError("give either share or clients, the clients that attack")
-        return self
+    changes_updates: ClassVar[bool] = True
 
 
 class Training(Section):

@@ -112,12 +112,15 @@ class Score(ABC):
         summaries: The summaries over clients, from ``KINDS`` unless
             ``summary`` computes others. The score's name alone means the first one.
         shared_test: True if all clients must be tested on the same samples.
+        scored_on: The samples: "test", or "patched" for those that an attack changes,
+            with the class that the attackers want.
     """
 
     unit: ClassVar[str] = "%"
     better: ClassVar[Literal["up", "down"]] = "up"
     summaries: ClassVar[tuple[str, ...]] = KINDS
     shared_test: ClassVar[bool] = False
+    scored_on: ClassVar[Literal["test", "patched"]] = "test"
 
     @abstractmethod
     def sums(self, block: Block) -> Tensor:

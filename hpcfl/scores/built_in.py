@@ -127,6 +127,24 @@ class Loss(Ratio):
         return torch.stack([summed, block.samples], dim=1)
 
 
+class AttackSuccess(Score):
+    """Attack success: the share of a client's test samples of other classes that are
+    predicted as the target of a backdoor, when they have its patch.
+
+    Bagdasaryan et al., "How to backdoor federated learning", AISTATS 2020. The run
+    computes it where ``attack.kind`` is a backdoor.
+    """
+
+    better = "down"
+    scored_on = "patched"
+
+    def sums(self, block: Block) -> Tensor:
+        return torch.stack([block.right.double().sum(dim=1), block.samples], dim=1)
+
+    def number(self, sums: Tensor, trained: Tensor) -> Tensor:
+        return sums[:, 0] / sums[:, 1]
+
+
 class CalibrationError(Score):
     """Expected calibration error: the difference between a client's model's confidence and
     its accuracy.
@@ -240,6 +258,7 @@ class PMV(Personalised):
 
 plugins = {
     "accuracy": Accuracy,
+    "attack_success": AttackSuccess,
     "auc": AreaUnderCurve,
     "balanced_accuracy": BalancedAccuracy,
     "ece": CalibrationError,

@@ -12,7 +12,7 @@ from typing_extensions import TypedDict  # pydantic needs this one before Python
 
 CLIENTS = "clients"  # as a column's number: the number of clients with a value
 VALIDATION = "validation"
-NEWCOMERS = "newcomers"
+NEWCOMERS, ATTACKERS = "newcomers", "attackers"
 # columns whose numbers are no scores: phases of a round, values recorded by methods,
 # and the clients' own time
 SECONDS, RECORDED = "seconds", "recorded"
@@ -64,7 +64,7 @@ def held_out(column: str) -> str:
 
 def is_held_out(column: str) -> bool:
     """Return whether a column was scored on held-out training samples."""
-    return column.startswith(f"{VALIDATION}/")
+    return column.removeprefix(f"{ATTACKERS}/").startswith(f"{VALIDATION}/")
 
 
 def models_of(column: str) -> str:
@@ -87,6 +87,11 @@ def of_newcomers(column: str) -> str:
 def is_of_newcomers(column: str) -> bool:
     """Return whether a column has models of clients that never took part in training."""
     return column.startswith(f"{NEWCOMERS}/")
+
+
+def of_attackers(column: str) -> str:
+    """Return the column of the same models of clients that attack."""
+    return f"{ATTACKERS}/{column}"
 
 
 # the number of floats that each client sends in a round

@@ -32,7 +32,6 @@ from hpcfl.communication.communicator import (
 )
 from hpcfl.communication.exchange import Placement
 from hpcfl.data.datasets import Dataset
-from hpcfl.data.partition import Split
 from hpcfl.errors import UserError
 from hpcfl.experiment import measures, user_code
 from hpcfl.experiment.config import Config
@@ -333,7 +332,7 @@ def _prepare(
     method = cast(Method, config.method)
     _refuse_unusable_keys(config, method)
     data = prepare_data(config, method)
-    scores = _select_scores(config, data.split)
+    scores = _select_scores(config, data)
     model = prepare_model(config, method, data.dataset, adapter)
     setup = _make_setup(config, model, data)
     hooks = Hooks(method, _make_overlays(config, method, model))
@@ -362,6 +361,7 @@ def _prepare(
             private,
             placed,
         ),
+        attackers=data.attackers,
     )
     store, newcomers = _make_stores(config, rank_device, own, private)
     return Prepared(
@@ -412,6 +412,7 @@ def _make_resources(
     samples: Samples,
     scores: dict[str, Score],
     lanes: int | str,
+    attackers: np.ndarray,
 ) -> Resources:
     """Return the objects that train and score clients on this rank's device."""
     template = model.template.to(rank_device.device)
@@ -425,6 +426,7 @@ def _make_resources(
         stopwatch=Stopwatch(),
         scores=scores,
         head=head_kernel(*given, memory=1e6 * config.runtime.memory),
+        attackers=attackers,
     )
 
 
@@ -506,13 +508,14 @@ def _note_idle_workers(placed: Placement) -> list[str]:
     ]
 
 
-def _select_scores(config: Config, split: Split) -> dict[str, Score]:
+def _select_scores(config: Config, data: ClientData) -> dict[str, Score]:
     """Return the scores to compute, by name: the requested ones, and the default ones
     that can be computed.
 
-    Raises UserError if a requested score needs a shared test set and there is none.
-
+    Raises UserError if a requested score needs a shared test set or an attack and there
+    is none.
     """
+    split, is_attacked = data.split, data.patched is not None
     asked = measures.asked(config.evaluation)
     for name, score in asked.items():
         if score.shared_test and not split.global_test:
@@ -522,9 +525,16 @@ def _select_scores(config: Config, split: Split) -> dict[str, Score]:
                 f"with partition.scheme = 'dirichlet-min'; '{config.partition.scheme}' gives "
                 "each its own"
             )
+        if score.scored_on != "test" and not is_attacked:
+            raise UserError(
+                f"evaluation.scores = '{name}' needs an attack that has a success, such as "
+                "attack.kind = 'backdoor'"
+            )
     always = measures.built_in(measures.BY_DEFAULT)
     if split.global_test:
         always |= measures.built_in(measures.ON_SHARED_TEST)
+    if is_attacked:
+        always |= measures.built_in(measures.ON_ATTACK)
     return always | asked
 
 

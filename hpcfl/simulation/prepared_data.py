@@ -1,7 +1,7 @@
 """The data of an experiment: its data set, split over clients, and what each holds."""
 
 import zlib
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, cast
 
 import numpy as np
@@ -17,6 +17,7 @@ from hpcfl.experiment.config import Config
 from hpcfl.methods.base import Method
 
 if TYPE_CHECKING:
+    from hpcfl.data.poison import Poison
     from hpcfl.data.shifted import Shifts
 
 NAMED = 5  # classes of a note
@@ -35,6 +36,9 @@ class ClientData:
         counts, test_counts: training and test samples of round 1, float64 [clients and
             newcomers, classes].
         shifts: what sets clients apart beside their labels, if anything.
+        attackers: ids of the clients that attack, ascending.
+        patched: the test samples that an attack is scored on; None where there are
+            none.
     """
 
     dataset: Dataset
@@ -45,6 +49,8 @@ class ClientData:
     counts: Tensor
     test_counts: Tensor
     shifts: "Shifts | None" = None
+    attackers: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
+    patched: list[np.ndarray] | None = None
 
     def counts_in(self, round: int) -> Tensor:
         """Return the training samples of each class as clients know them in a round,
@@ -74,6 +80,7 @@ class ClientData:
             test=self.split.test,
             validation=self.validation,
             selection=self.selection,
+            patched=self.patched,
             global_test=self.split.global_test,
         )
         return Samples(
@@ -95,8 +102,9 @@ def prepare_data(
     """
     scheme, newcomers = cast(Scheme, config.partition), config.newcomers.clients
     dataset = dataset or datasets.load(config.data, scheme.seed)
+    attackers, poison = find_attack(config, dataset)
     shifts = None
-    if config.shift:
+    if config.shift or poison is not None:
         from hpcfl.data import shifted  # most experiments have no shift
 
         shifts = shifted.draw(
@@ -105,10 +113,11 @@ def prepare_data(
             scheme.seed,
             scheme.clients,
             newcomers,
+            poison,
         )
     replicas = shifts.replicas if shifts else None
     split = partition.make(scheme, dataset, newcomers, replicas, config.data)
-    split = replace(split, groups=shifts.groups() if shifts else None)
+    split = replace(split, groups=shifts.groups() if shifts and config.shift else None)
     dataset = datasets.standardised(dataset, config.data, split.train[: scheme.clients])
     train, validation, selection = hold_out_samples(
         config, method, split, dataset.y.numpy()
@@ -123,7 +132,51 @@ def prepare_data(
         counts=counts,
         test_counts=test_counts,
         shifts=shifts,
+        attackers=attackers,
+        patched=split.test if poison is not None and poison.is_scored else None,
     )
+
+
+def find_attack(config: Config, dataset: Dataset) -> tuple[np.ndarray, "Poison | None"]:
+    """Return the ids of the clients that attack, ascending, and the change of their
+    samples, if any. Raises UserError.
+    """
+    if config.attack is None:
+        return np.zeros(0, np.int64), None
+    from hpcfl.data.poison import AttackFacts
+    from hpcfl.updates.base import Attack
+
+    attack = cast(Attack, config.attack)
+    clients = config.partition.clients
+    attackers = attack.find_attackers(config.seed, clients)
+    facts = AttackFacts(
+        place=0,
+        seed=config.seed,
+        clients=clients,
+        newcomers=config.newcomers.clients,
+        shape=dataset.shape,
+        dtype=dataset.x.dtype,
+        scale=dataset.scale,
+        classes=dataset.classes,
+    )
+    return attackers, attack.poison(attackers, facts)
+
+
+def list_groups(
+    config: Config, data: ClientData
+) -> tuple[np.ndarray, list[str]] | None:
+    """Return the group of each client and newcomer by its shifts and by whether it
+    attacks, int64 [clients], and the groups' names; None where there are no groups.
+    """
+    drawn = data.split.groups
+    if config.attack is None:
+        return None if drawn is None else (drawn.group, drawn.names)
+    attacks = np.isin(np.arange(len(data.counts)), data.attackers)
+    kind = f"attacker, {config.attack.kind}"
+    if drawn is None:
+        return attacks.astype(np.int64), ["honest", kind]
+    names = [*drawn.names, *(f"{name} · {kind}" for name in drawn.names)]
+    return drawn.group + len(drawn.names) * attacks, names
 
 
 def list_data_notes(config: Config, data: ClientData) -> list[str]:

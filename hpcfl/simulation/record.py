@@ -24,6 +24,8 @@ from hpcfl.scores.metric_names import (
     SAMPLE_GRADIENTS,
     SECONDS,
     MetricName,
+    is_held_out,
+    of_attackers,
 )
 from hpcfl.storage.results import Metrics
 
@@ -89,6 +91,8 @@ def compute_numbers(
     result.values[SAMPLE_GRADIENTS] = fleet.results.sample_gradients.astype(np.float64)
     for column, sums in fleet.results.scores.items():
         for name, score in fleet.resources.scores.items():
+            if name not in sums:
+                continue  # held-out samples have no attack
             of_score = score.numbers(name, sums[name], fleet.counts)
             for number, values in of_score.items():
                 result.values[str(MetricName(number, column))] = values.numpy()
@@ -99,7 +103,27 @@ def compute_numbers(
         result.values["floats_up"] = _floats(uplink, len(fleet.ids))
         result.values["diverged"] = (~finite).double().numpy()
         result.values |= _losses(fleet)
-    return result
+    is_attacker = np.isin(fleet.ids, fleet.resources.attackers)
+    return set_apart(result, is_attacker) if is_attacker.any() else result
+
+
+def set_apart(numbers: Numbers, apart: NDArray[np.bool_]) -> Numbers:
+    """Return numbers in which the scores and records of some clients have the columns of
+    attackers, so that they are left out of all means of the others.
+
+    apart: which of the clients these are, bool [n].
+    """
+    values = {}
+    for text, of_clients in numbers.values.items():
+        name = MetricName.parse(text)
+        if name.column in (*numbers.columns, RECORDED):
+            values[text] = np.where(apart, np.nan, of_clients)
+            text = str(replace(name, column=of_attackers(name.column)))
+            values[text] = np.where(apart, of_clients, np.nan)
+        else:
+            values[text] = of_clients
+    columns = [*numbers.columns, *map(of_attackers, numbers.columns)]
+    return replace(numbers, values=values, columns=columns)
 
 
 def _floats(uplink: Message, clients: int) -> NDArray[np.float64]:
@@ -228,6 +252,8 @@ class Gathered:
         """Summarise the scores of a column over clients, and count its clients."""
         record = {}
         for name, score in self.scores.items():
+            if score.scored_on != "test" and is_held_out(column):
+                continue
             for number, value in score.summary(name, of_column).items():
                 record[str(MetricName(number, column))] = value
         name, score = next(iter(self.scores.items()))

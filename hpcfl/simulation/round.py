@@ -418,7 +418,11 @@ def conclude(round: Round, times: Mapping[str, Any]) -> Result:
 def find_clusters(round: Round) -> record.Clusters | None:
     """Return which clients are alike, and which the method found to be; on rank 0."""
     shifts = round.prepared.data.shifts
-    if shifts is None or not (round.communicator.is_server and round.plan.scored):
+    if (
+        shifts is None
+        or not shifts.drawn
+        or not (round.communicator.is_server and round.plan.scored)
+    ):
         return None
     found = round.prepared.method.found_clusters(round.server)
     groups, _ = shifts.kinds(round.plan.number)

@@ -19,17 +19,22 @@ last from round to round lie in ``Context.memory``, random numbers come from a
 from abc import ABC, abstractmethod
 from collections.abc import MutableMapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar, Self
 
 import numpy as np
+from pydantic import model_validator
 from torch import Tensor
 
+from hpcfl.errors import UserError
 from hpcfl.experiment.sections import (
     AggregationSection,
     AttackSection,
     TransformSection,
 )
 from hpcfl.rows import randomness
+
+if TYPE_CHECKING:
+    from hpcfl.data.poison import AttackFacts, Poison
 
 
 class SkippedRound(Exception):
@@ -48,6 +53,8 @@ class Context:
         ids: the clients of the rows [n], ascending.
         clients: the number of all clients M.
         weight: on rank 0 of the rows' clients together, as a share of that of all clients.
+        shares: on rank 0 the weights of the rows, as shares of those of the round's clients,
+            float64 [n]; None elsewhere.
         layers: the columns of each layer, which cover all P columns in order.
         numbers: of the round, by the names of ``list_numbers``; a plug-in assigns them.
         memory: what the plug-in remembers, by the names of its ``list_memory``: rows
@@ -62,10 +69,12 @@ class Context:
     memory: MutableMapping[str, Tensor] = field(default_factory=dict)
     weight: float = 1.0
     numbers: MutableMapping[str, float] = field(default_factory=dict)
+    shares: np.ndarray | None = None
 
     def only(self, clients: np.ndarray) -> "Context":
         """Return the context of some of the rows, bool [n], without a memory."""
-        return replace(self, ids=self.ids[clients], memory={})
+        shares = None if self.shares is None else self.shares[clients]
+        return replace(self, ids=self.ids[clients], shares=shares, memory={})
 
     def remembering(self, memory: MutableMapping[str, Tensor]) -> "Context":
         """Return the context with another memory."""
@@ -160,6 +169,18 @@ class Rule(AggregationSection, ABC):
             weights: The weights of the clients, whole numbers, float64 [n].
         """
 
+    def has_effect(self) -> bool:
+        """Return whether the rule is another one than the exact mean of what clients
+        made.
+        """
+        return self.needs_rows
+
+    def bound_updates(self, updates: Tensor) -> Tensor:
+        """Return the updates [n, P] as the rule lets clients send them, after all
+        transforms. A row must not depend on the other rows.
+        """
+        return updates
+
     def find_problem(self, clients: int) -> str:
         """Return why the rule cannot combine ``clients`` updates, "" if it can.
 
@@ -178,18 +199,52 @@ class Attack(AttackSection, ABC):
     Attributes:
         needs_honest: whether the attackers know the updates of the honest clients of the
             round, as they are sent.
+        changes_updates: whether ``forge`` is called. An attack on data alone works with
+            every method.
     """
 
     needs_honest: ClassVar[bool] = False
 
+    @model_validator(mode="after")
+    def _has_attackers(self) -> Self:
+        if (self.share is None) == (self.clients is None):
+            raise ValueError("give either share or clients, the clients that attack")
+        return self
+
     def find_attackers(self, seed: int, clients: int) -> np.ndarray:
-        """Return the ids of the attackers among so many clients, ascending."""
+        """Return the ids of the attackers among so many clients, ascending.
+
+        Raises UserError for clients that do not exist, and where none is honest.
+        """
         if self.clients is not None:
-            return np.unique(np.array(self.clients, np.int64))
-        assert self.share is not None
-        count = int(self.share * clients + 0.5)
-        order = randomness.permutation(clients, seed, "attackers")
-        return np.sort(order[:count])
+            found = np.unique(np.array(self.clients, np.int64))
+            if len(found) and found[-1] >= clients:
+                raise UserError(
+                    f"attack.clients = {self.clients}: must be clients from 0 to "
+                    f"{clients - 1}"
+                )
+        else:
+            assert self.share is not None
+            count = int(self.share * clients + 0.5)
+            order = randomness.permutation(clients, seed, "attackers")
+            found = np.sort(order[:count])
+        if len(found) == clients:
+            raise UserError(
+                f"attack: all {clients} clients attack, so that none has honest numbers; "
+                "take fewer"
+            )
+        return found
+
+    def poison(self, attackers: np.ndarray, facts: "AttackFacts") -> "Poison | None":
+        """Return the change of the attackers' training samples, or None.
+
+        Raises UserError where the data cannot be changed so.
+
+        Args:
+            attackers: Their ids, ascending.
+            facts: Of the data set.
+        """
+        return None
 
     def find_problem(self, attackers: int, honest: int) -> str:
         """Return why so many attackers cannot forge updates in a round with so many

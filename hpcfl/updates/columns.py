@@ -108,6 +108,15 @@ def compute_squares(rows: Tensor) -> Tensor:
     return squares.clamp(min=0).fill_diagonal_(0)
 
 
+def clip_rows(rows: Tensor, bound: float) -> Tensor:
+    """Return the rows [n, P], each with a norm of at most ``bound``, in their own type on
+    their device. The bits of a row do not depend on the other rows.
+    """
+    norms = mixing.row_sums(rows.double().square()).sqrt()
+    factors = bound / norms.clamp(min=bound)
+    return (rows * factors[:, None]).to(rows.dtype)
+
+
 def compute_norms(rows: Tensor, centre: Tensor | None = None) -> Tensor:
     """Return the Euclidean norm of each row, or its distance to ``centre`` [P], float64
     [n].

@@ -109,6 +109,7 @@ class Updates(Overlay):
             memory = Memory(fleet.state, number, names, columns)
             updates = transform.apply(updates, context.remembering(memory))
             bits = transform.count_bits(updates, bits)
+        updates = self.rule.bound_updates(updates)
         fleet.record("bits_up", bits)
         weights = next(iter(means.values())).weights
         sent: dict[str, Mean | Field] = {}
@@ -142,6 +143,7 @@ class Updates(Overlay):
             ids=cohort.ids,
             clients=cohort.setup.clients,
             weight=find_weight(cohort),
+            shares=(weights / weights.sum()).numpy(),
             layers=find_layers(cohort.layout, widths),
         )
         columns = find_columns(before, widths)
@@ -176,7 +178,7 @@ class Updates(Overlay):
 
     def _has_effect(self, width: int) -> bool:
         """Return whether a message or a mean of P = ``width`` numbers may change."""
-        if self.rule.needs_rows or self.attack is not None:
+        if self.rule.has_effect() or self.attack is not None:
             return True
         return any(transform.has_effect(width) for transform in self.transforms)
 
@@ -216,6 +218,7 @@ class Updates(Overlay):
         forged = updates[positions]
         for transform in self.transforms:
             forged = transform.apply(forged, context.only(attacks))
+        forged = self.rule.bound_updates(forged)
         return updates.index_copy(0, positions, forged)
 
 
@@ -232,6 +235,7 @@ def make_updates(
 
     Raises UserError for sections that exclude each other.
     """
+    forges = config.attack is not None and config.attack.changes_updates
     transforms = list(config.transform)
     if config.compression is not None:
         transforms.append(config.compression)
@@ -242,7 +246,7 @@ def make_updates(
     overlay = Updates(
         transforms=tuple(cast(list[Transform], transforms)),
         rule=cast(Rule, config.aggregation or MeanRule()),
-        attack=cast(Attack | None, config.attack),
+        attack=cast(Attack, config.attack) if forges else None,
         compose=compose,
         initial=initial,
         seed=config.seed,
@@ -275,19 +279,33 @@ def check_sections(config: Config, overlay: Updates) -> None:
     varies = participation.dropout or config.time.mode != "none"
     if not varies and (problem := rule.find_problem(cohort)):
         raise UserError(f"{key}: {problem}")
-    if attack is None:
-        return
-    for transform in overlay.transforms:
+    if attack is not None:
+        fixed = None if varies else cohort
+        check_attack(config, attack, overlay.transforms, fixed)
+
+
+def check_attack(
+    config: Config,
+    attack: Attack,
+    transforms: tuple[Transform, ...],
+    cohort: int | None,
+) -> None:
+    """Raise UserError for an attack that is impossible in every round.
+
+    cohort: the clients of a round; None if their number varies.
+    """
+    for transform in transforms:
         if attack.needs_honest and transform.list_memory():
             raise UserError(
                 f"attack.kind = '{attack.kind}' is made on the server, where "
                 f"'{transform.kind}' has no memory of clients; set its feedback = false"
             )
-    if attack.clients and max(attack.clients) >= config.partition.clients:
-        raise UserError(
-            f"attack.clients = {attack.clients}: must be clients from 0 to "
-            f"{config.partition.clients - 1}"
-        )
+    every = config.partition.clients
+    attackers = len(attack.find_attackers(config.seed, every))
+    if cohort != every or not attackers:
+        return
+    if problem := attack.find_problem(attackers, every - attackers):
+        raise UserError(f"attack.kind = '{attack.kind}': {problem}")
 
 
 def check_upload(inbox: Inbox, message: Message) -> dict[str, Mean]:

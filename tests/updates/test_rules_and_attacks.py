@@ -24,10 +24,12 @@ KEYS = {
     "bulyan": {"f": 1},
     "geometric-median": {"mixing": "bucketing"},
     "centered-clip": {"radius": 0.5},
+    "norm-bound": {"bound": 0.5},
 }
 RULES, ATTACKS = (
     plugins.names(f"hpcfl.updates.{kind}") for kind in ("rules", "attacks")
 )
+OF_IMAGES = ("backdoor", "model-replacement")
 COUNTS = [[8, 4, 0, 0], [0, 8, 4, 0], [0, 0, 8, 4], [4, 0, 0, 8]] * 2
 
 
@@ -50,7 +52,8 @@ def test_each_pair_is_finite_and_the_same_on_any_cores(rule, attack):
     combined = []
     for cores in (1, 2):
         mixing.use_device(torch.device("cpu"), cores)
-        context = Context(1, 2, np.arange(8), 8, memory=Memory())
+        shares = np.full(8, 1 / 8)
+        context = Context(1, 2, np.arange(8), 8, memory=Memory(), shares=shares)
         last = context.only(np.arange(8) >= 6)
         forged = attacker.forge(own[6:], own[:6], last)
         updates = torch.cat([own[:6], forged])
@@ -73,6 +76,9 @@ def test_runs_are_the_same_on_any_number_of_ranks(tmp_path, place):
         aggregation={"rule": rule, **KEYS.get(rule, {})},
         attack={"kind": attack, "clients": [6]},
     )
+    if attack in OF_IMAGES:
+        table["data"] = {"dataset": "digits", "samples": 300}
+        table["partition"] = {"scheme": "iid", "clients": len(COUNTS)}
     if place % 2:
         play_on(OneProcess(), tmp_path / "alone", {**table, "rounds": 1})
     alone = play_on(OneProcess(), tmp_path / "alone", table)

@@ -33,4 +33,44 @@ class Gaussian(Attack):
         return torch.from_numpy(np.stack(rows)).to(updates)
 
 
-plugins: dict[str, type[Attack]] = {"sign-flip": SignFlip, "gaussian": Gaussian}
+class Scale(Attack):
+    """The attacker's own update, scaled: with the default factor the model that the
+    server makes is the attacker's, where the other clients agree.
+
+    Bagdasaryan, Veit, Hua, Estrin & Shmatikov, AISTATS 2020. The default factor is
+    1/(p_i η), which is n/η with uniform weights.
+    """
+
+    needs_honest = True  # whose weights are in p_i
+    kind: str = "scale"
+    factor: float | None = Field(
+        None, gt=0, description="γ, times the own update; default: 1/(p_i η)"
+    )
+    server_lr: float = Field(1.0, gt=0, description="η, the server's learning rate")
+
+    def forge(self, updates: Tensor, honest: Tensor | None, context: Context) -> Tensor:
+        return scale_updates(updates, context, self.factor, self.server_lr)
+
+
+def scale_updates(
+    updates: Tensor, context: Context, factor: float | None, server_lr: float
+) -> Tensor:
+    """Return updates [m, P] times the factor, by default 1/(p_i η) of each client.
+
+    An update of weight p_i = 0, which does not count, stays as it is.
+    """
+    if factor is not None:
+        return factor * updates
+    assert context.shares is not None
+    counts = context.shares > 0
+    shares = np.where(counts, context.shares, 1)
+    scaled = np.where(counts, 1 / (shares * server_lr), 1)
+    factors = torch.from_numpy(scaled).to(updates)
+    return factors[:, None] * updates
+
+
+plugins: dict[str, type[Attack]] = {
+    "sign-flip": SignFlip,
+    "gaussian": Gaussian,
+    "scale": Scale,
+}

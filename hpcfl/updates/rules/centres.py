@@ -66,15 +66,6 @@ def _move(shares: Tensor, block: Tensor, centre: Tensor) -> Tensor:
     return centre + shares.to(block.device) @ (block - centre)
 
 
-def compute_clipped_mean(rows: Tensor, weights: Tensor, bound: float) -> Tensor:
-    """Return the weighted mean of the rows, each clipped to the norm ``bound``, float64
-    [P].
-    """
-    factors = bound / compute_norms(rows).clamp(min=bound)
-    shares = (weights.double() / weights.double().sum()) * factors
-    return join_blocks(lambda block: shares.to(block.device) @ block, rows)
-
-
 class GeometricMedian(RowRule):
     """The geometric median by smoothed Weiszfeld steps from the weighted mean.
 

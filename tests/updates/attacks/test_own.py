@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from hpcfl.updates.attacks.own import Gaussian, SignFlip
+from hpcfl.updates.attacks.own import Gaussian, Scale, SignFlip
 from hpcfl.updates.base import Context
 
 
@@ -31,3 +31,14 @@ def test_noise_has_the_deviation_and_depends_on_client_and_round_alone():
     rows = torch.stack([*first, *later])
     correlated = torch.corrcoef(rows) - torch.eye(4)
     assert correlated.abs().max() < 0.04
+
+
+def test_by_default_an_update_is_scaled_by_its_share_in_the_mean():
+    own = torch.tensor([[1.0, -3], [2, 0], [1, 1]])
+    shares = np.array([0.25, 0.5, 0])
+    context = Context(1, 1, np.array([2, 5, 6]), 9, shares=shares)
+    forged = Scale(share=0.5, server_lr=0.5).forge(own, own, context)
+    assert forged.tolist() == [[8, -24], [8, 0], [1, 1]]
+    assert Scale(share=0.5, factor=2).forge(own, own, context).tolist() == (
+        (2 * own).tolist()
+    )

@@ -1,13 +1,10 @@
-"""Geometric medians, centred clipping and bounded norms against values computed by
-hand.
-"""
+"""Geometric medians and centred clipping against values computed by hand."""
 
 import pytest
 import torch
 
 from hpcfl.updates.rules.centres import (
     clip_around,
-    compute_clipped_mean,
     compute_geometric_median,
 )
 
@@ -38,11 +35,3 @@ def test_centred_clipping_moves_by_at_most_the_radius():
     twice = clip_around(HOSTILE, start, radius=1, steps=2)
     assert twice.tolist() == pytest.approx([0.015959, 1.406974], abs=1e-6)
     assert torch.equal(clip_around(HOSTILE, once, radius=1, steps=1), twice)
-
-
-def test_a_bound_on_norms_comes_before_the_mean():
-    rows = torch.tensor([[3.0, 4], [0, 1], [6, 8], [0, 0]])
-    found = compute_clipped_mean(rows, torch.ones(4), bound=5)
-    assert found.tolist() == [6 / 4, 9 / 4]
-    weighted = compute_clipped_mean(rows, torch.tensor([1, 1, 3, 0]), bound=5)
-    assert weighted.tolist() == pytest.approx([12 / 5, 17 / 5], rel=1e-15)

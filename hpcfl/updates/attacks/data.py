@@ -1,0 +1,101 @@
+"""Attacks by changed training samples; the updates themselves are not forged."""
+
+import numpy as np
+from pydantic import Field, NonNegativeInt, PositiveInt
+from torch import Tensor
+
+from hpcfl.data.poison import AttackFacts, Poison
+from hpcfl.data.shifts.base import Concept
+from hpcfl.updates.attacks.own import scale_updates
+from hpcfl.updates.base import Attack, Context
+
+
+class DataAttack(Attack):
+    """The base of attacks that change training samples alone."""
+
+    changes_updates = False
+
+    def forge(self, updates: Tensor, honest: Tensor | None, context: Context) -> Tensor:
+        return updates
+
+
+class LabelFlip(DataAttack):
+    """Flipped labels: attackers train with K − 1 − y in place of each label y."""
+
+    kind: str = "label-flip"
+
+    def poison(self, attackers: np.ndarray, facts: AttackFacts) -> Poison:
+        flipped = np.arange(facts.classes)[::-1].copy()
+        concept = Concept("flipped labels", labels=flipped)
+        return Poison(concept, attackers, self.since, share=1, facts=facts)
+
+
+class Backdoor(DataAttack):
+    """A backdoor: some of the attackers' images have a white patch in a corner and the
+    class that they want.
+
+    Bagdasaryan, Veit, Hua, Estrin & Shmatikov, "How to backdoor federated learning",
+    AISTATS 2020. ``attack_success`` is the share of test samples of other classes that
+    have the patch and are predicted as the target.
+    """
+
+    kind: str = "backdoor"
+    target: NonNegativeInt = Field(0, description="class that attackers want")
+    patch: PositiveInt = Field(2, description="pixels of each side of the patch")
+    samples: float = Field(
+        0.5, gt=0, le=1, description="share of an attacker's samples with the patch"
+    )
+
+    def poison(self, attackers: np.ndarray, facts: AttackFacts) -> Poison:
+        facts.require_images(self.kind)
+        if self.target >= facts.classes:
+            raise facts.wrong(
+                "target", f"{self.target}: there are {facts.classes} classes"
+            )
+        if self.patch > min(facts.shape[1:]):
+            raise facts.wrong(
+                "patch", f"{self.patch} exceeds the images' {facts.shape[1:]} pixels"
+            )
+        white = facts.scale
+
+        def add_patch(images: Tensor, numbers: np.ndarray) -> Tensor:
+            patched = images.clone()
+            patched[..., -self.patch :, -self.patch :] = white
+            return patched
+
+        wanted = np.full(facts.classes, self.target)
+        concept = Concept("patch", add_patch, wanted)
+        return Poison(
+            concept,
+            attackers,
+            self.since,
+            share=self.samples,
+            facts=facts,
+            is_scored=True,
+        )
+
+
+class ModelReplacement(Backdoor):
+    """Model replacement: a backdoor whose updates are scaled, so that the server's model
+    becomes the attacker's.
+
+    Bagdasaryan, Veit, Hua, Estrin & Shmatikov, AISTATS 2020.
+    """
+
+    changes_updates = True
+    needs_honest = True  # whose weights are in p_i
+    kind: str = "model-replacement"
+    factor: float | None = Field(
+        None, gt=0, description="γ, times the own update; default: 1/(p_i η)"
+    )
+    server_lr: float = Field(1.0, gt=0, description="η, the server's learning rate")
+
+    def forge(self, updates: Tensor, honest: Tensor | None, context: Context) -> Tensor:
+        return scale_updates(updates, context, self.factor, self.server_lr)
+
+
+plugins: dict[str, type[Attack]] = {
+    "label-flip": LabelFlip,
+    "backdoor": Backdoor,
+    "model-replacement": ModelReplacement,
+}

@@ -1,0 +1,23 @@
+"""The weighted mean of updates whose norms are bounded; clients clip them, so that no
+row travels.
+"""
+
+from pydantic import Field
+from torch import Tensor
+
+from hpcfl.updates.columns import clip_rows
+from hpcfl.updates.rules.mean import Mean
+
+
+class NormBound(Mean):
+    rule: str = "norm-bound"
+    bound: float = Field(gt=0, description="C, the largest norm of an update")
+
+    def has_effect(self) -> bool:
+        return True
+
+    def bound_updates(self, updates: Tensor) -> Tensor:
+        return clip_rows(updates, self.bound)
+
+
+plugin = NormBound
