@@ -4,14 +4,18 @@ Any of them may fail: some sites have no Slurm commands on compute nodes.
 """
 
 import os
+import re
 import shutil
 import subprocess
+import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 
 TIMEOUT = 20  # seconds for an answer of the controller
 # Prefixes of environment variables that a new job inherits from this one, unless Slurm
 # sets them anew.
+# squeue's [days-][hours:]minutes:seconds
+TIME_LEFT = re.compile(r"\s*(?:(\d+)-)?(?:(\d+):)?(\d+):(\d+)\|")
 OF_THIS_JOB = ("SLURM_ARRAY_", "SLURM_RESTART_COUNT")
 
 
@@ -84,6 +88,21 @@ def jobs(ids: Iterable[str]) -> dict[str, Queued] | None:
                 state, reason, int(restarts) if restarts.isdigit() else 0
             )
     return queue
+
+
+def seconds_left() -> float | None:
+    """Return the seconds until this process's job reaches its time limit; None outside
+    jobs, without a limit, and where that is unknown.
+    """
+    if (job := os.environ.get("SLURM_JOB_ID")) is None:
+        return None
+    query = ["squeue", "--noheader", f"--jobs={job}", "--Format=TimeLeft:|"]
+    answer = TIME_LEFT.match(_ask(query) or "")
+    if answer is not None:
+        days, hours, minutes, seconds = (int(unit or 0) for unit in answer.groups())
+        return ((24 * days + hours) * 60 + minutes) * 60.0 + seconds
+    end = os.environ.get("SLURM_JOB_END_TIME", "")  # releases before 23.02 lack it
+    return float(end) - time.time() if end.isdecimal() else None
 
 
 def requeue(job: str) -> bool:

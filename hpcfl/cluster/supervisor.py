@@ -10,6 +10,7 @@ batch script can end with this command as well.
 
 import argparse
 import json
+import math
 import os
 import shlex
 import signal
@@ -35,6 +36,9 @@ CONTINUE = 75  # exit code: stopped early, the same command continues
 RESERVE = 30.0  # seconds that requeueing itself may take
 TICK = 0.2  # seconds between two checks of the ranks
 REASON_BYTES = 10_000  # the most bytes that are read of the ranks' failure reason
+# By so much a stop may take longer than the longest round and the last checkpoint did.
+MARGIN = 1.1
+LOSS = 0.1  # the largest share of a time limit that may be lost without a line about it
 REPEAT = 5.0  # seconds after which the warning is passed on again
 WARNINGS = (signal.SIGUSR2, signal.SIGTERM, signal.SIGXCPU)
 
@@ -51,6 +55,18 @@ class Record(TypedDict, total=False):
     fruitless: int  # starts one after the other that found no new checkpoint
 
 
+class Pace(TypedDict):
+    """The file ``CELL.requeues.pace``, which rank 0 writes after each checkpoint.
+
+    Attributes:
+        round: Seconds of the longest round.
+        checkpoint: Seconds of the last checkpoint.
+    """
+
+    round: float
+    checkpoint: float
+
+
 @dataclass
 class Supervisor:
     """The callable of a job; submitit pickles it and calls it in the job."""
@@ -63,7 +79,13 @@ class Supervisor:
     # a batch script and its arguments, for a job that follows this one; empty where no
     # job may continue by itself
     again: list[str]
-    _warned: float | None = None  # when the first warning came, by the monotonic clock
+    # by the monotonic clock: when the first warning came, when requeueing has to begin
+    # after it, and when the job reaches its time limit
+    _warned: float | None = None
+    _too_late_at: float = math.inf
+    _end: float = math.inf
+    _limit: float = math.inf  # seconds from the start until then
+    _is_pace_told: bool = False
 
     def __call__(self) -> None:
         """Return when the run is complete; leave with code 75 when the job is requeued.
@@ -92,10 +114,19 @@ class Supervisor:
         """Return the file in which a failing rank writes its reason."""
         return Path(f"{self.record}.reason").absolute()
 
+    @property
+    def _pace_file(self) -> Path:
+        """Return the file in which rank 0 writes its ``Pace``, also for later jobs."""
+        return Path(f"{self.record}.pace").absolute()
+
     def _start(self) -> "subprocess.Popen[bytes]":
         """Start the ranks. Raises RunFailure if the program is missing."""
         self._reason_file.unlink(missing_ok=True)
-        environment = {**os.environ, output.REASON: str(self._reason_file)}
+        environment = {
+            **os.environ,
+            output.REASON: str(self._reason_file),
+            output.PACE: str(self._pace_file),
+        }
         with atomic.explained(Path(self.command[0])):
             return subprocess.Popen(self.command, env=environment)
 
@@ -114,8 +145,12 @@ class Supervisor:
         A warning is passed on repeatedly, because a launcher that is still starting the
         ranks loses it.
         """
-        last_sent = 0.0
-        while process.poll() is None and not self._too_late():
+        last_sent = last_look = 0.0
+        self._limit = self._find_end()
+        while process.poll() is None and time.monotonic() < self._too_late_at:
+            if time.monotonic() - last_look > REPEAT:
+                self._warn_in_time()
+                last_look = time.monotonic()
             if self._warned is not None and time.monotonic() - last_sent > REPEAT:
                 process.send_signal(
                     signal.SIGUSR1
@@ -126,13 +161,42 @@ class Supervisor:
 
     def _warn(self, number: int, frame: FrameType | None) -> None:
         """Handle a signal of Slurm."""
+        self._stop(self.warning)
+
+    def _stop(self, seconds: float) -> None:
+        """Let the ranks stop, as the job ends in so many seconds, unless they do already."""
         if self._warned is None:
             self._warned = time.monotonic()
+            self._too_late_at = self._warned + max(seconds / 2, seconds - RESERVE)
 
-    def _too_late(self) -> bool:
-        """Return whether the time left after a warning is needed for requeueing."""
-        patience = max(self.warning / 2, self.warning - RESERVE)
-        return self._warned is not None and time.monotonic() - self._warned > patience
+    def _find_end(self) -> float:
+        """Find the time of the job's end and return the seconds until then."""
+        left = slurm.seconds_left()
+        left = math.inf if left is None else left
+        self._end = time.monotonic() + left
+        return left
+
+    def _warn_in_time(self) -> None:
+        """Stop the ranks before Slurm's warning if a round and a checkpoint take longer,
+        but not more than half of the job.
+
+        The limit may have been changed since the start, so Slurm is asked again.
+        """
+        try:
+            pace = untrusted_files.read_json(self._pace_file, Pace)
+        except (FileNotFoundError, Damaged):
+            return
+        needed = MARGIN * (pace["round"] + pace["checkpoint"]) + RESERVE
+        if not self._is_pace_told:
+            self._is_pace_told = True
+            for line in describe_pace(pace, needed, self.warning, self._limit):
+                _say(line)
+        is_near = needed > self._end - time.monotonic()
+        if self._warned is None and self.warning < needed < self._limit / 2 and is_near:
+            left = self._find_end()
+            if needed > left:
+                _say(f"the time limit is {left:.0f} s away; stopping after this round")
+                self._stop(left)
 
     def _count_start(self) -> None:
         """Count the latest requeues without a new checkpoint. Raises RunFailure for too
@@ -204,6 +268,31 @@ class Supervisor:
                 "the same command continues"
             )
         raise SystemExit(CONTINUE)
+
+
+def describe_pace(pace: Pace, needed: float, warning: float, limit: float) -> list[str]:
+    """Return lines for a warning that is too short, and for a time limit of which a stop
+    takes much.
+
+    needed: seconds from a warning to the end of a job. limit: seconds from its start to
+    its time limit, infinity where that is unknown.
+    """
+    lines = []
+    if needed > warning:
+        effect = "a warning of Slurm loses the rounds since the last checkpoint"
+        if needed < limit / 2 < math.inf:
+            effect = f"this job stops itself {needed:.0f} s before its time limit"
+        lines.append(
+            f"a round takes up to {pace['round']:.0f} s and a checkpoint "
+            f"{pace['checkpoint']:.0f} s; set warning = {math.ceil(needed / 60) * 60} in "
+            f"the profile (now {warning:g}); {effect}"
+        )
+    if max(needed, warning) > LOSS * limit:
+        lines.append(
+            f"a stop takes {max(needed, warning):.0f} of the job's {limit:.0f} s; a longer "
+            "time limit or more ranks lose less"
+        )
+    return lines
 
 
 def progress(folder: Path) -> int:

@@ -26,6 +26,10 @@ from hpcfl.simulation.prepare import Prepared
 
 Sent = Tensor | Field | Pool | Mixture | Mean
 FLOAT = 4  # bytes
+# bytes a second that a rank copies, hashes and writes: more than the 140 MB measured on
+# the disk of a virtual machine, less than a parallel file system
+WRITING = 2e8
+SHORT = 10  # seconds of a checkpoint that need no line
 # float64 numbers of a client and round beside its scores: losses, floats sent,
 # divergence
 NUMBERS = 4
@@ -218,6 +222,14 @@ def checkpoint_bytes(prepared: Prepared, server: ServerNeeds) -> int:
     return server.state + prepared.config.partition.clients * client_bytes(prepared)
 
 
+def checkpoint_seconds(prepared: Prepared, needs: Needs) -> float:
+    """Return an estimate of the seconds of a checkpoint, that of its slowest rank."""
+    client = client_bytes(prepared)
+    sizes = [of_rank.clients * client for of_rank in needs.ranks]
+    sizes[0] += needs.server.state
+    return max(sizes) / WRITING
+
+
 def metrics_bytes(prepared: Prepared) -> int:
     """Return the bytes of the metrics of the whole run."""
     config = prepared.config
@@ -265,6 +277,12 @@ def describe_needs(prepared: Prepared, needs: Needs) -> str:
         f"disk: {size_text(checkpoint)} a checkpoint, {kept} at most; "
         f"metrics {size_text(metrics_bytes(prepared))}"
     )
+    seconds = checkpoint_seconds(prepared, needs)
+    if seconds > SHORT:
+        lines.append(
+            f"time: about {seconds:.0f} s a checkpoint at {size_text(WRITING)} a second and "
+            "rank; a job on Slurm needs that and a round as its warning"
+        )
     return "\n".join(lines)
 
 

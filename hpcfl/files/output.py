@@ -4,6 +4,7 @@ lost and results are not.
 
 import errno
 import io
+import json
 import os
 import sys
 import time
@@ -19,6 +20,8 @@ from hpcfl.files import atomic
 NOTE = "output.txt"  # in a run's folder: a note that its output could not be written
 # The variable with the path of the file for the failure reason of a supervised job.
 REASON = "HPCFL_REASON"
+# The variable with the path of the file for the pace of a supervised job.
+PACE = "HPCFL_PACE"
 
 
 class Unfailing(io.FileIO):
@@ -136,3 +139,13 @@ def _text(raw: Unfailing, like: TextIO | None) -> TextIO:
         line_buffering=getattr(like, "line_buffering", False)
         or getattr(like, "write_through", False),
     )
+
+
+def keep_pace(round: float, checkpoint: float) -> None:
+    """Write the seconds of a job's longest round and of its last checkpoint for its
+    supervisor, if it has one. A full disk is ignored.
+    """
+    if path := os.environ.get(PACE):
+        with suppress(RunFailure):
+            text = json.dumps({"round": round, "checkpoint": checkpoint})
+            atomic.write(Path(path), text.encode(), durable=False)

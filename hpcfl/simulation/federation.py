@@ -1,5 +1,6 @@
 """The rounds of a run: played one after the other, recorded, and saved in checkpoints."""
 
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -10,6 +11,7 @@ from torch import Tensor
 
 from hpcfl.communication.communicator import Communicator, agreed
 from hpcfl.errors import Interrupted, RunFailure
+from hpcfl.files import output
 from hpcfl.methods.base import State
 from hpcfl.scores.metric_names import Measure, MetricName
 from hpcfl.simulation.prepare import Prepared
@@ -133,6 +135,7 @@ class Federation:
     report: Report = ignore_result
     best: BestRound | None = None
     due: Schedule = field(init=False)
+    _longest: float = 0.0  # seconds of a round, with what it waited for checkpoints
     # the last rounds, until there is time to record them
     _unrecorded: list[Result] = field(default_factory=list)
 
@@ -148,6 +151,7 @@ class Federation:
         """
         rounds = self.prepared.config.rounds
         for number in range(done + 1, rounds + 1):
+            begun = time.monotonic()
             self.remember_state(number)
             try:
                 vote = self.play_round(number, request)
@@ -159,6 +163,7 @@ class Federation:
             last = vote == STOP or number == rounds
             if last or vote == CHECKPOINT:
                 self.checkpoint(number, wait=last)
+            self._longest = max(self._longest, time.monotonic() - begun)
             if vote == STOP:
                 left = "" if number < rounds else ", before the final scoring"
                 raise Interrupted(
@@ -309,4 +314,6 @@ class Federation:
         stopwatch = self.prepared.resources.stopwatch
         with stopwatch.phase("checkpoint"), self.due.waiting():
             self.checkpoints.finish()
-        self.due.finished(self.checkpoints.written_in)
+        cost = self.due.finished(self.checkpoints.written_in)
+        if cost is not None and self.communicator.is_server:
+            output.keep_pace(self._longest, cost)

@@ -11,6 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from hpcfl.cluster import supervisor
+from hpcfl.cluster.supervisor import Supervisor
+
 pytestmark = pytest.mark.slow  # they need the zygote, which takes seconds to start
 
 RANKS = "trap 'exit 75' USR1; touch started; for i in $(seq 300); do sleep 0.1; done"
@@ -317,3 +320,77 @@ def test_submitting_again_starts_the_count_again(tmp_path, slurm):
     slurm(scontrol=REQUEUES)
     for _ in range(3):
         assert supervise(tmp_path, "exit 75")[0] == REQUEUED
+
+
+class Ranks:
+    """A stand-in for the ranks' launcher, by a clock that only sleeping moves."""
+
+    def __init__(self, ends: float) -> None:
+        self.now, self.ends, self.signals = 0.0, ends, []
+        self.returncode = None
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+    def poll(self) -> int | None:
+        if self.now > self.ends:
+            self.returncode = 0
+        return self.returncode
+
+    def send_signal(self, number: int) -> None:
+        self.signals.append(self.now)
+        self.returncode = 75
+
+
+@pytest.mark.parametrize(
+    ("limit", "checkpoint", "stops", "said"),
+    [
+        # 1.1 · (20 + 200) s and 30 s for the requeue are 272 s
+        (4000, 200, 4000 - 272, "set warning = 300"),
+        (1000, 200, 1000 - 272, "a stop takes 272 of the job's 1000 s"),
+        (500, 200, None, "loses the rounds since the last checkpoint"),
+        (None, 200, None, "loses the rounds since the last checkpoint"),
+        (1000, 1, None, ""),  # Slurm's warning is early enough
+    ],
+)
+def test_a_stop_is_asked_for_as_early_as_it_needs(
+    tmp_path, monkeypatch, capfd, limit, checkpoint, stops, said
+):
+    ranks = Ranks(ends=limit or 1000)
+    left = (lambda: limit - ranks.now) if limit else (lambda: None)
+    monkeypatch.setattr(supervisor.slurm, "seconds_left", left)
+    monkeypatch.setattr(supervisor, "time", ranks)
+    watching = Supervisor([], "", str(tmp_path / "record"), 60, 1, ["again"])
+    pace = {"round": 20, "checkpoint": checkpoint}
+    (tmp_path / "record.pace").write_text(json.dumps(pace))
+    code = watching._watch(ranks)
+    if stops is None:
+        assert code == 0 and ranks.signals == []
+    else:
+        assert code == 75 and 0 <= ranks.signals[0] - stops <= 6
+    printed = capfd.readouterr().err
+    assert said in printed and bool(said) == bool(printed)
+
+
+@pytest.mark.parametrize(
+    ("answer", "seconds"),
+    [
+        ("0:40|", 40),
+        ("1-02:03:04|", 93784),
+        ("10:00:01|", 36001),
+        ("UNLIMITED|", None),
+        ("", None),
+    ],
+)
+def test_seconds_until_the_time_limit(slurm, monkeypatch, answer, seconds):
+    monkeypatch.delenv("SLURM_JOB_END_TIME", raising=False)
+    slurm(squeue=f"echo '{answer}'")
+    assert supervisor.slurm.seconds_left() == seconds
+    monkeypatch.setenv("SLURM_JOB_END_TIME", str(int(time.time()) + 1000))
+    if not answer:
+        assert 990 < supervisor.slurm.seconds_left() <= 1000
+    monkeypatch.delenv("SLURM_JOB_ID")
+    assert supervisor.slurm.seconds_left() is None

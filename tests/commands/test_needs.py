@@ -2,6 +2,8 @@
 2,600 bytes.
 """
 
+import dataclasses
+
 import tiny
 
 from hpcfl.commands import needs
@@ -127,3 +129,15 @@ def test_what_is_in_flight_is_forecast():
     assert after - before == 5 * 2600
     most = min(10, 5 + races.config.participation.count(10))
     assert needs.of_rank(races).rows == most * (3 * 2600) + 5 * 2600
+
+
+def test_the_slowest_rank_decides_how_long_a_checkpoint_takes(monkeypatch):
+    """At 2,600 bytes a second; FedAMP has a model of each client and of its server."""
+    monkeypatch.setattr(needs, "WRITING", 2600.0)
+    local, amp = prepared("local"), prepared("fedamp")
+    of_rank, server = needs.of_rank(local), needs.ServerNeeds(0, 0, 13_000)
+    idle = dataclasses.replace(of_rank, clients=0)
+    ranks = needs.Needs([idle, of_rank], server)
+    assert needs.checkpoint_seconds(local, ranks) == 10
+    text = needs.describe_needs(amp, needs.of_job(amp, OneProcess()))
+    assert "about 20 s a checkpoint" in text

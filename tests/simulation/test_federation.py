@@ -2,6 +2,7 @@
 
 import contextlib
 import io
+import json
 import math
 
 import numpy as np
@@ -14,6 +15,7 @@ from hpcfl.communication.communicator import OneProcess
 from hpcfl.errors import RankFailure, RunFailure
 from hpcfl.experiment import config
 from hpcfl.experiment.plugins import find_own_names
+from hpcfl.files import output
 from hpcfl.rows import mixing
 from hpcfl.scores.metric_names import Measure
 from hpcfl.simulation.federation import BestRound
@@ -153,3 +155,12 @@ def test_of_equal_rounds_the_first_is_the_best():
         if better:
             watch.keep(found)
     assert watch.take().round == 3 and watch.take() is None
+
+
+def test_the_supervisor_of_a_job_is_told_what_rounds_and_checkpoints_take(
+    federate, monkeypatch, tmp_path
+):
+    monkeypatch.setenv(output.PACE, str(tmp_path / "pace"))
+    federate("fedavg", checkpoint={"every": 1})
+    pace = json.loads((tmp_path / "pace").read_text())
+    assert pace.keys() == {"round", "checkpoint"} and min(pace.values()) > 0
