@@ -14,7 +14,8 @@ from hpcfl.experiment import config, experiment_file, sweep
 from hpcfl.experiment.config import Config
 from hpcfl.report.text import plain
 from hpcfl.simulation import preflight
-from hpcfl.simulation.prepare import prepare_together
+from hpcfl.simulation.prepare import Prepared, prepare_together
+from hpcfl.simulation.round_schedule import RoundSchedule
 from hpcfl.tracking.base import check as check_trackers
 
 NAMED = 3  # cells of a sweep
@@ -59,6 +60,7 @@ def check_file(
         data_summary.describe_data(prepared, values, whole),
         _join([needs.describe_model(prepared), *_describe_base(first)]),
         _join([needs.describe_needs(prepared, of_job), *schedule.describe()]),
+        _join(describe_overlays(prepared, schedule)),
         describe_keys(first, whole),
         _join(
             f"note: {plain(note)}"
@@ -104,6 +106,14 @@ def find_misspelt_hooks(method: type) -> list[str]:
 
 def _is_of_user(kind: type) -> bool:
     return not kind.__module__.startswith("hpcfl.")
+
+
+def describe_overlays(prepared: Prepared, schedule: RoundSchedule) -> list[str]:
+    """Return the lines of a run's overlays."""
+    lines = []
+    for overlay in prepared.hooks.overlays:
+        lines += overlay.describe(prepared.config.rounds, schedule.cohort)
+    return lines
 
 
 def _describe_base(experiment: Config) -> list[str]:

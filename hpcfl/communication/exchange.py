@@ -168,6 +168,20 @@ def make_header(message: Message) -> list[list[Any]]:
     return header
 
 
+def make_empty_uplink(header: Sequence[list[Any]]) -> dict[str, Tensor]:
+    """Return what arrives on rank 0 from a cohort without clients: no rows, and zeros
+    in place of means.
+
+    header: the ``make_header`` of a client's message, in which each client has a single
+    row for each mean.
+    """
+    uplink = {}
+    for name, (size, dtype, *_), *_ in header:
+        shape = size if isinstance(size, list) else [0, size]
+        uplink[name] = torch.zeros(shape, dtype=getattr(torch, dtype))
+    return uplink
+
+
 def gather(
     communicator: Communicator,
     placement: Placement,

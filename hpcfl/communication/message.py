@@ -112,11 +112,15 @@ class Mean:
         weights: the weight of each client, a whole number such as its samples: ``[n]``,
             or ``[n, k]`` for k means, also over the same rows ``[n, width]``.
         floats: as for a ``Field``; by default the size of a client's tensor.
+        change_of: the name of the received value that the rows are changes of; None if
+            they are new values of what was received under the entry's own name. Only
+            ``hpcfl.updates`` reads it.
     """
 
     tensor: Tensor
     weights: Tensor
     floats: float | Tensor | None = None
+    change_of: str | None = None
     shared = False  # as for a Field: clients have rows of their own
 
     def __post_init__(self) -> None:

@@ -41,6 +41,7 @@ from hpcfl.experiment.sections import (
     OverlaySection,
     Participation,
     Partition,
+    Privacy,
     Runtime,
     Section,
     Seed,
@@ -106,6 +107,7 @@ class Config(Section):
     compression: SerializeAsAny[TransformSection] | None = None
     aggregation: SerializeAsAny[AggregationSection] | None = None
     attack: SerializeAsAny[AttackSection] | None = None
+    privacy: Privacy | None = None
     training: Training = Training()
     participation: SerializeAsAny[Participation] = Participation()
     time: Time = Time()
@@ -126,7 +128,9 @@ class Config(Section):
         """Return whether a round depends on the number of rounds, which must not change
         then.
         """
-        return self.method.needs_rounds or self.training.schedule == "cosine"
+        spends_epsilon = self.privacy is not None and self.privacy.epsilon is not None
+        depends = self.method.needs_rounds or self.training.schedule == "cosine"
+        return depends or spends_epsilon
 
     @property
     def notes(self) -> list[str]:
@@ -218,6 +222,7 @@ OPTIONAL: dict[str, type[Section]] = {
     "compression": TransformSection,
     "aggregation": AggregationSection,
     "attack": AttackSection,
+    "privacy": Privacy,
 }
 
 
@@ -302,7 +307,8 @@ def checked(table: dict[str, Any]) -> tuple[Config | None, list[str]]:
             tried(partial(check, *checkable))
     if config is None or mistakes:
         return None, mistakes
-    return _with_assignment(_with_partition_seed(config)), []
+    config = _with_assignment(_with_partition_seed(config))
+    return _with_equal_weights(config), []
 
 
 def _tables(table: dict[str, Any]) -> dict[str, Any]:
@@ -369,6 +375,16 @@ def _check_selection(participation: Participation, time: Time) -> None:
             f"{key}: goes by the losses that clients tell, and with time.mode = "
             "'asynchronous' who starts when must be known before anybody trains; take "
             "'uniform' or 'fastest'"
+        )
+    if participation.scheme == "poisson" and participation.select != "uniform":
+        raise UserError(
+            f"{key}: participation.scheme = 'poisson' draws each client by itself; take "
+            "'uniform'"
+        )
+    if participation.scheme == "poisson" and time.mode != "none":
+        raise UserError(
+            "participation.scheme = 'poisson': a round with virtual time waits for a "
+            "fixed number of clients; set time.mode = 'none'"
         )
 
 
@@ -458,6 +474,18 @@ def _with_partition_seed(config: Config) -> Config:
         return config
     partition = config.partition.model_copy(update={"seed": (config.seed + 1) % 2**63})
     return config.model_copy(update={"partition": partition})
+
+
+def _with_equal_weights(config: Config) -> Config:
+    """Return the configuration with ``method.weights = "uniform"`` where ``[privacy]``
+    is given and the file has no weights.
+    """
+    method = config.method
+    known = "weights" in type(method).model_fields
+    if config.privacy is None or not known or "weights" in method.model_fields_set:
+        return config
+    method = method.model_copy(update={"weights": "uniform"})
+    return config.model_copy(update={"method": method})
 
 
 def _with_assignment(config: Config) -> Config:

@@ -41,6 +41,7 @@ ADDED = {
     ("data", "redraw"): False,
     ("adapter", "init"): None,
     ("participation", "rounding"): "down",
+    ("participation", "scheme"): "fixed",
     ("method", "prototypes"): "orthonormal",
     ("method", "adaptation"): "always",
 }

@@ -402,6 +402,87 @@ class AttackSection(Section):
     changes_updates: ClassVar[bool] = True
 
 
+class Privacy(Section):
+    """Differential privacy of what clients upload (``updates/updates.md``, U1)."""
+
+    unit: Literal["client"] = Field(
+        description="whose data the guarantee hides: all data of a client"
+    )
+    clip: float | None = Field(
+        None,
+        gt=0,
+        description="largest norm C of a client's update; default: no clip",
+    )
+    clip_per: Literal["update", "layer"] = Field(
+        "update",
+        description="clip whole updates, or each of their L layers to C/√L",
+    )
+    noise: float | None = Field(
+        None,
+        ge=0,
+        le=1e6,
+        description="noise multiplier σ: the deviation of the noise is σC; default: 0, or "
+        "calibrated for epsilon",
+    )
+    epsilon: float | None = Field(
+        None,
+        gt=0,
+        le=1e6,
+        description="the ε that all rounds together may cost, instead of noise",
+    )
+    delta: float = Field(1e-5, gt=0, lt=1, description="the probability δ beside ε")
+    accountant: Literal["rdp", "pld"] = Field(
+        "rdp",
+        description="Rényi divergences, or privacy loss distributions, which are tighter "
+        "and take seconds",
+    )
+    local: bool = Field(
+        False, description="each client adds the noise itself, and the server adds none"
+    )
+    adaptive_clip: bool = Field(
+        False, description="let the clip follow a quantile of the clients' norms"
+    )
+    clip_quantile: float = Field(
+        0.5, gt=0, lt=1, description="adaptive_clip: the quantile γ"
+    )
+    clip_rate: float = Field(
+        0.2,
+        gt=0,
+        le=10,
+        description="adaptive_clip: the step η of the clip's logarithm",
+    )
+    clip_noise: float | None = Field(
+        None,
+        gt=0,
+        le=1e6,
+        description="adaptive_clip: deviation σ_b of the noise on the number of updates "
+        "below the clip; default: a 20th of the expected cohort",
+    )
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if self.noise is not None and self.epsilon is not None:
+            raise ValueError(
+                "noise and epsilon exclude each other; leave one of them out"
+            )
+        needs_clip = {
+            "noise": bool(self.noise),
+            "epsilon": self.epsilon is not None,
+            "adaptive_clip": self.adaptive_clip,
+        }
+        for key, is_set in needs_clip.items():
+            if is_set and self.clip is None:
+                raise ValueError(f"{key} needs clip, the largest norm of an update")
+        if self.local and self.adaptive_clip:
+            raise ValueError("local and adaptive_clip exclude each other")
+        if self.local and self.epsilon is not None:
+            raise ValueError(
+                "local needs noise instead of epsilon: clients take part in different "
+                "numbers of rounds"
+            )
+        return self
+
+
 class Training(Section):
     epochs: PositiveInt = Field(1, description="local epochs a round")
     batch_size: PositiveInt = Field(10, description="samples a mini-batch")
@@ -494,6 +575,11 @@ class Participation(Section):
     )
     fraction: float = Field(
         1.0, gt=0, le=1, description="share of clients drawn each round, at least one"
+    )
+    scheme: Literal["fixed", "poisson"] = Field(
+        "fixed",
+        description="as many clients in every round, or each client by itself with the "
+        "probability fraction; such a round may have no client",
     )
     rounding: Literal["down", "up"] = Field(
         "down",

@@ -62,6 +62,11 @@ class Cohort:
         return self.setup.layout
 
     @property
+    def share_of_clients(self) -> float:
+        """Share of all clients that the cohort has, n/M."""
+        return len(self.ids) / self.setup.clients
+
+    @property
     def shares(self) -> Tensor:
         """Relative weight of each client in an average, float64 [n]: its samples N_i,
         or 1 if uniform.

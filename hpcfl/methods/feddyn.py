@@ -115,7 +115,7 @@ class FedDyn(ServerModel):
         return trained
 
     def aggregate(self, server: State, cohort: Cohort, uplink: State) -> None:
-        share = len(cohort.ids) / cohort.setup.clients
+        share = cohort.share_of_clients
         average = uplink["model"]
         server["drift"] = server["drift"] + share * (average - server["model"])
         server["model"] = average + server["drift"]

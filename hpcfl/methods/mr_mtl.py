@@ -48,13 +48,13 @@ class MRMTL(Anchored):
         return {"anchor": server["model"]}
 
     def upload(self, fleet: Fleet, inbox: Inbox, trained: Tensor) -> Message:
-        return {"change": Mean(trained - inbox["own"], self.shares(fleet))}
+        change = trained - inbox["own"]
+        return {"change": Mean(change, self.shares(fleet), change_of="anchor")}
 
     def aggregate(self, server: State, cohort: Cohort, uplink: State) -> None:
-        everybody = cohort.setup.counts.sum()
-        if cohort.uniform:
-            everybody = cohort.shares.new_tensor(cohort.setup.clients)
-        share = float(cohort.shares.sum() / everybody)
+        share = cohort.share_of_clients
+        if not cohort.uniform:
+            share = float(cohort.shares.sum() / cohort.setup.counts.sum())
         server["model"] = server["model"] + share * uplink["change"]
 
 

@@ -72,7 +72,7 @@ class Scaffold(ServerModel):
         self.score(fleet, inbox, trained, trained=True)
         return {
             **self.upload(fleet, inbox, trained),
-            "control": Mean(change, self.shares(fleet)),
+            "control": Mean(change, self.shares(fleet), change_of="control"),
         }
 
     def corrected(
@@ -105,7 +105,7 @@ class Scaffold(ServerModel):
         return trained, (start - trained) / (rate * after["steps"]) - control
 
     def aggregate(self, server: State, cohort: Cohort, uplink: State) -> None:
-        share = len(cohort.ids) / cohort.setup.clients
+        share = cohort.share_of_clients
         server["model"] = torch.lerp(server["model"], uplink["model"], self.server_lr)
         server["control"] = server["control"] + share * uplink["control"]
 

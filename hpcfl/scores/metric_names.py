@@ -14,10 +14,14 @@ CLIENTS = "clients"  # as a column's number: the number of clients with a value
 VALIDATION = "validation"
 NEWCOMERS, ATTACKERS = "newcomers", "attackers"
 # columns whose numbers are no scores: phases of a round, values recorded by methods,
-# and the clients' own time
+# the clients' own time, and changes of updates
 SECONDS, RECORDED = "seconds", "recorded"
 TIME, STALENESS, PARTICIPATION = "time", "staleness", "participation"
-NO_SCORES = SECONDS, RECORDED, TIME, STALENESS, PARTICIPATION
+PRIVACY, AGGREGATION = "privacy", "aggregation"
+NO_SCORES = (
+    *(SECONDS, RECORDED, TIME, STALENESS, PARTICIPATION),
+    *(PRIVACY, AGGREGATION),
+)
 # the number of sample gradients of a client in a round; without a client, the sum over
 # clients
 SAMPLE_GRADIENTS = "sample_gradients"

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import Any
 
 import numpy as np
 import torch
@@ -22,6 +23,7 @@ from hpcfl.clients.fleet import BUFFERS, Fleet
 from hpcfl.clients.heads import head_kernel
 from hpcfl.clients.resources import Resources, Stopwatch
 from hpcfl.clients.training import Task
+from hpcfl.communication import exchange
 from hpcfl.communication.communicator import OneProcess
 from hpcfl.communication.exchange import Placement
 from hpcfl.communication.message import Mean, Message
@@ -210,6 +212,12 @@ def try_round(prepared: Prepared, lanes: int) -> tuple[BaseException | None, Tri
     device = prepared.resources.device
     devices = [device] if device.type == "cuda" else []
     asked: list[AskedTraining] = []
+    header: list[list[Any]] = []
+
+    def note_uploads(stage: str, round: Round) -> None:
+        if stage == "work":
+            header.extend(exchange.make_header(round.work.message))
+
     try:
         with (
             torch.random.fork_rng(devices),
@@ -226,7 +234,7 @@ def try_round(prepared: Prepared, lanes: int) -> tuple[BaseException | None, Tri
                 first = RoundPlan(1, trained, scored, scored=True)
                 fleet_type = partial(Fleet, adjust=partial(train_briefly, asked=asked))
                 round = Round(first, alone, small, server, fleet_type)
-                play(round, DRY)
+                play(round, DRY, [note_uploads])
                 check_score(small, round.reports.numbers.columns)
                 no_clients, newcomers = trained[:0], small.newcomer_ids
                 last = RoundPlan(
@@ -245,7 +253,7 @@ def try_round(prepared: Prepared, lanes: int) -> tuple[BaseException | None, Tri
     if head:
         dependent |= head.kernel.dependent
     trainings = tuple(dict.fromkeys(asked))
-    return None, Tried(trainings=trainings, dependent=tuple(sorted(dependent)))
+    return None, Tried(trainings, tuple(sorted(dependent)), uploads=header)
 
 
 @contextmanager

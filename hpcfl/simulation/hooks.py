@@ -130,10 +130,19 @@ class Hooks:
         for overlay in reversed(self.overlays):
             if arrived is not None:
                 arrived = overlay.aggregate(server, cohort, arrived)
+        for overlay in reversed(self.overlays):
+            cohort = overlay.show_cohort(cohort)
         if arrived is not None:
             own: Any = NamedTensors(arrived, "uplink")
             self.method.aggregate(server, cohort, own)
         state.update(server)
+
+    def measure(self, state: State, round: int) -> dict[str, float]:
+        """Return the overlays' numbers of a round to record. Runs on rank 0."""
+        numbers: dict[str, float] = {}
+        for overlay in self.overlays:
+            numbers |= overlay.measure(state, round)
+        return numbers
 
 
 def find_hooks(error: BaseException, hooks: Hooks) -> Iterator[tuple[str, str]]:

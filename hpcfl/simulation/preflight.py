@@ -95,10 +95,12 @@ def merge(verdicts: Sequence[Verdict]) -> Tried:
         trainings += [AskedTraining(*one) for one in verdict.trainings]
         dependent |= set(verdict.dependent)
     reasons = [verdict.unbatched for verdict in verdicts if verdict.unbatched]
+    uploads = [verdict.uploads for verdict in verdicts if verdict.uploads]
     return Tried(
         trainings=tuple(dict.fromkeys(trainings)),
         dependent=tuple(sorted(dependent)),
         unbatched=reasons[0] if reasons else "",
+        uploads=uploads[0] if uploads else (),
     )
 
 
@@ -303,8 +305,8 @@ def note_idle_clients(prepared: Prepared, schedule: RoundSchedule) -> Prepared:
     present = find_participants(prepared, schedule)
     if not present.any():
         raise UserError(
-            f"no client takes part in any of the {rounds} rounds: set a longer "
-            "time.deadline, or less of time.least and time.availability"
+            f"no client takes part in any of the {rounds} rounds: raise "
+            "participation.fraction or time.deadline, or lower time.least"
         )
     if not (steps[:clients] & present).any():
         raise UserError(f"no client ever takes a step: {explain_idleness(prepared)}")

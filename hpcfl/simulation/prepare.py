@@ -5,7 +5,7 @@ It writes no file.
 
 import hashlib
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -64,11 +64,13 @@ class Tried:
             other clients.
         unbatched: one line on what runs for one client but cannot be batched over
             several; "" where all can.
+        uploads: the ``make_header`` of a client's message.
     """
 
     trainings: tuple[AskedTraining, ...] = ()
     dependent: tuple[str, ...] = ()
     unbatched: str = ""
+    uploads: Sequence[list[Any]] = ()
 
 
 @dataclass(frozen=True)
@@ -563,7 +565,15 @@ def _make_overlays(
         statistics = layout.to_row(buffers, template)
         averaged = layout.floating(buffers, template)
         name = buffer_name("model")
-        overlays.append(AveragedBuffers(name, statistics, averaged, method.shares))
+        overlays.append(
+            AveragedBuffers(
+                name,
+                statistics,
+                averaged,
+                method.shares,
+                sends_counters=config.privacy is None,
+            )
+        )
     overlays += cast(list[OwnOverlay], config.overlay)
     if config.changes_updates:
         from hpcfl.updates.downloads import list_makers

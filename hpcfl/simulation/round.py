@@ -303,9 +303,16 @@ def store_state(round: Round) -> None:
 
 
 def aggregate(round: Round) -> None:
-    """Let the server take its step, on rank 0, if a client has uploaded."""
-    if round.uploads is not None:
-        take_step(round, round.cohort, round.uploads)
+    """Let the server take its step, on rank 0, if a client has uploaded.
+
+    With ``[privacy]`` the server adds noise also in a round without uploads.
+    """
+    uploads = round.uploads
+    if uploads is None and round.prepared.config.privacy is not None:
+        header = round.prepared.tried.uploads
+        uploads = exchange.make_empty_uplink(header)
+    if uploads is not None and round.communicator.is_server:
+        take_step(round, round.cohort, uploads)
 
 
 def take_step(round: Round, cohort: np.ndarray, uplink: State) -> None:
@@ -405,6 +412,8 @@ def conclude(round: Round, times: Mapping[str, Any]) -> Result:
     costs["seconds/round"] = round.stopwatch.lap()
     round.stopwatch.seconds.clear()
     costs |= times
+    if communicator.is_server and not plan.final:
+        costs |= round.prepared.hooks.measure(round.server, plan.number)
     return Result(
         number=plan.number,
         vote=round.reports.vote,

@@ -102,14 +102,24 @@ class Draws:
     def staying(self, drawn: np.ndarray, key: Key) -> np.ndarray:
         """Return the ids in ``drawn`` of clients that are not lost before they begin.
 
-        Each is lost with the probability ``participation.dropout``; at least one stays.
+        Each is lost with the probability ``participation.dropout``. At least one of a
+        cohort of fixed size stays.
         """
         dropout = self.participation.dropout
         if not dropout or not len(drawn):
             return drawn
         luck = self._uniform("dropout", key)[drawn]
-        left: np.ndarray = drawn[luck >= min(dropout, luck.max())]
+        if self.participation.scheme == "fixed":
+            dropout = min(dropout, luck.max())
+        left: np.ndarray = drawn[luck >= dropout]
         return left
+
+    def draw_independently(self, key: Key) -> np.ndarray:
+        """Return the ids of clients, each of which is drawn by itself with the
+        probability ``participation.fraction``. There may be none.
+        """
+        luck = self._uniform("poisson", key)
+        return np.flatnonzero(luck < self.participation.fraction)
 
     def epoch_shares(self, chosen: np.ndarray, key: Key) -> np.ndarray | None:
         """Return the share of epochs of each ``chosen`` client's trainings, [n]; None
@@ -175,13 +185,17 @@ class RoundSchedule:
         """Choose the clients of a round.
 
         Of M clients ⌊ρM⌋ are drawn, at least one. ρ is ``participation.fraction``
-        (protocols.md E2). Each drawn client drops out with the probability
+        (protocols.md E2). With ``participation.scheme = "poisson"`` each is drawn by
+        itself. Each drawn client drops out with the probability
         ``participation.dropout`` and receives nothing in this round. The client with
         the luckiest draw always stays.
         """
         clients = self.draws.clients
-        count = self.config.participation.count(clients)
-        drawn = self.draws.choose(np.ones(clients, bool), count, (number,))
+        if self.config.participation.scheme == "poisson":
+            drawn = self.draws.draw_independently((number,))
+        else:
+            count = self.config.participation.count(clients)
+            drawn = self.draws.choose(np.ones(clients, bool), count, (number,))
         return np.sort(self.draws.staying(drawn, (number,)))
 
     def epoch_shares(self, number: int) -> np.ndarray | None:

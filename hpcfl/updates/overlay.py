@@ -5,7 +5,8 @@ same name. Each client sends its update, the difference of both. On rank 0 the r
 the rule is added to what was sent, and the sum takes the place of the mean.
 """
 
-from collections.abc import Callable, Iterator, Mapping, MutableMapping
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from typing import cast
@@ -21,18 +22,21 @@ from hpcfl.experiment.config import Config
 from hpcfl.methods.base import Audience, Cohort, Overlay, Setup, State
 from hpcfl.rows.layout import Layout
 from hpcfl.updates.base import Attack, Context, Rule, SkippedRound, Transform
+from hpcfl.updates.privacy import ClientPrivacy, make_privacy
 from hpcfl.updates.rules.mean import Mean as MeanRule
 
 # the entry with the clients' weights, beside updates that travel as rows
 WEIGHTS = "weights of updates"
 MEMORY = "update."  # the beginning of names in the clients' and the server's state
-SKIPPED = MEMORY + "skipped"
+SKIPPED, UPLOADS = MEMORY + "skipped", MEMORY + "uploads"
+CLIP, BELOW = MEMORY + "clip", MEMORY + "below clip"
+CHANGE = ":"  # in the name of an upload, before that of the value that it changes
 FLOAT_BITS = 32
 
 
 @dataclass(frozen=True)
 class Updates(Overlay):
-    """Transforms, an attack and a rule.
+    """Transforms, an attack, a rule, and the privacy of clients.
 
     Server and client: ``update.PLUGIN.NAME`` [W] for each row that a plug-in remembers.
     W is the width of all floating-point values that the server sends to all clients
@@ -48,6 +52,7 @@ class Updates(Overlay):
     transforms: tuple[Transform, ...]
     rule: Rule
     attack: Attack | None
+    privacy: ClientPrivacy | None
     compose: Callable[[State, Audience], Message]
     initial: Callable[[Setup], State]
     seed: int
@@ -63,6 +68,10 @@ class Updates(Overlay):
                 state[memory_name(number, name)] = torch.zeros(1).double()
         if self._needs_rows:
             state[SKIPPED] = torch.zeros(1, dtype=torch.int64)
+        if self._adapts_clip:
+            state[CLIP] = torch.tensor([self._first_clip] * 2).double()
+        if self.privacy is not None and self.privacy.section.local:
+            state[UPLOADS] = torch.zeros(setup.clients, dtype=torch.int64)
         return state
 
     def client_state(self, setup: Setup) -> State:
@@ -81,6 +90,15 @@ class Updates(Overlay):
         width = sum(find_widths(sent).values())
         return {name: torch.zeros(width) for name in names}
 
+    def send(self, server: State, audience: Audience, message: Message) -> Message:
+        """Return the message with the adaptive clip, if there is one."""
+        if not self._adapts_clip:
+            return message
+        return {**message, CLIP: server[CLIP][:1]}
+
+    def receive(self, fleet: Fleet, inbox: Inbox) -> Inbox:
+        return {name: value for name, value in inbox.items() if name != CLIP}
+
     def upload(self, fleet: Fleet, inbox: Inbox, message: Message) -> Message:
         """Return the message with the transformed updates."""
         means = check_upload(inbox, message)
@@ -92,8 +110,6 @@ class Updates(Overlay):
         if not means or not self._has_effect(sum(widths.values())):
             fleet.record("bits_up", bits)
             return message
-        own = [mean.tensor - inbox[name] for name, mean in means.items()]
-        updates = join(own)
         context = Context(
             seed=self.seed,
             round=fleet.round,
@@ -101,28 +117,39 @@ class Updates(Overlay):
             clients=fleet.setup.clients,
             layers=find_layers(fleet.layout, widths),
         )
+        updates = join([find_update(mean, name, inbox) for name, mean in means.items()])
         if self.attack is not None and not self.attack.needs_honest:
             updates = self._forge(updates, None, context)
-        columns = find_columns(inbox, widths)
+        received = [mean.change_of or name for name, mean in means.items()]
+        columns = find_columns(inbox, received)
         for number, transform in enumerate(self.transforms):
             names = transform.list_memory()
             memory = Memory(fleet.state, number, names, columns)
             updates = transform.apply(updates, context.remembering(memory))
             bits = transform.count_bits(updates, bits)
         updates = self.rule.bound_updates(updates)
-        fleet.record("bits_up", bits)
         weights = next(iter(means.values())).weights
-        sent: dict[str, Mean | Field] = {}
-        for name, rows in split_columns(updates, widths).items():
-            counted: float | Tensor = bits / FLOAT_BITS if not sent else 0.0
-            sent[name] = (
-                Field(rows, counted)
-                if self._needs_rows
-                else Mean(rows, weights, counted)
-            )
+        added: dict[str, Mean | Field] = {}
+        if self.privacy is not None and self.privacy.section.clip is not None:
+            clip = float(inbox[CLIP]) if self._adapts_clip else self._first_clip
+            updates, norms = self.privacy.clip(updates, clip, context)
+            below = (norms <= clip).double()
+            fleet.record("clipped", 1 - below)
+            if self._adapts_clip:
+                added[BELOW] = Mean(below[:, None].to(updates.device), weights)
+        fleet.record("bits_up", bits)
+        entries = split_columns(updates, widths)
         if self._needs_rows:
-            sent[WEIGHTS] = Field(weights.double()[:, None], floats=0)
-        return sent
+            added[WEIGHTS] = Field(weights.double()[:, None], floats=0)
+        for number, (name, mean) in enumerate(means.items()):
+            counted: float | Tensor = 0.0 if number else bits / FLOAT_BITS
+            wire = f"{name}{CHANGE}{mean.change_of}" if mean.change_of else name
+            added[wire] = (
+                Field(entries[name], counted)
+                if self._needs_rows
+                else Mean(entries[name], weights, counted)
+            )
+        return added
 
     def aggregate(self, server: State, cohort: Cohort, uplink: State) -> State | None:
         """Return the sums of what was sent and of the combined updates, by name; None
@@ -130,33 +157,34 @@ class Updates(Overlay):
         """
         arrived = dict(uplink)
         weights = arrived.pop(WEIGHTS, torch.ones(len(cohort.ids), 1).double())[:, 0]
+        below = arrived.pop(BELOW, torch.zeros(1))
         names = sorted(arrived)
         widths = {name: arrived[name].shape[-1] for name in names}
         if not names or not self._has_effect(sum(widths.values())):
             return uplink
         sent = self.compose(server, Audience(cohort.ids, cohort.setup, cohort.round))
         before = {name: entry.tensor for name, entry in fields(sent).items()}
-        updates = join([arrived[name] for name in names])
         context = Context(
             seed=self.seed,
             round=cohort.round,
             ids=cohort.ids,
             clients=cohort.setup.clients,
-            weight=find_weight(cohort),
+            weight=find_weight(self.show_cohort(cohort)),
             shares=(weights / weights.sum()).numpy(),
             layers=find_layers(cohort.layout, widths),
         )
-        columns = find_columns(before, widths)
-        result = updates
-        if self._needs_rows:
-            memory = Memory(server, "rule", self.rule.list_memory(), columns)
-            try:
-                updates = self._forge_knowingly(updates, context)
-                remembering = context.remembering(memory)
-                result = self.rule.combine(updates, weights, remembering)
-            except SkippedRound:
-                server[SKIPPED] = server[SKIPPED] + 1
-                return None
+        received = [name.rpartition(CHANGE)[2] for name in names]
+        columns = find_columns(before, received)
+        updates = join([arrived[name] for name in names])
+        clip = float(server[CLIP][0]) if self._adapts_clip else self._first_clip
+        try:
+            result = self._combine(server, updates, weights, context, columns, clip)
+        except SkippedRound:
+            server[SKIPPED] = server[SKIPPED] + 1
+            return None
+        if self.privacy is not None:
+            result = self.privacy.release(result, len(cohort.ids), clip, cohort.round)
+            self._remember(server, cohort, clip, below.item())
         for number, transform in reversed([*enumerate(self.transforms)]):
             names_of_server = transform.list_server_memory()
             memory = Memory(server, number, names_of_server, columns)
@@ -164,11 +192,85 @@ class Updates(Overlay):
             for name in transform.list_numbers():
                 value = torch.tensor([context.numbers[name]]).double()
                 server[memory_name(number, name)] = value
-        changes = split_columns(result.double(), widths)
-        return {
-            name: (before[name].double() + changes[name]).to(before[name].dtype)
-            for name in names
-        }
+        combined: State = {}
+        for name, change in split_columns(result.double(), widths).items():
+            own, is_change, of = name.partition(CHANGE)
+            start = before[of if is_change else own]
+            if not is_change:
+                change = start.double() + change
+            combined[own] = change.to(start.dtype)
+        return combined
+
+    def _combine(
+        self,
+        server: State,
+        updates: Tensor,
+        weights: Tensor,
+        context: Context,
+        columns: Tensor,
+        clip: float,
+    ) -> Tensor:
+        """Return the rule's result [P] for what arrived, rows [n, P] or their mean [P].
+        Raises SkippedRound.
+        """
+        if not self._needs_rows:
+            return updates
+        if not len(updates):
+            return updates.new_zeros(updates.shape[1])
+        updates = self._forge_knowingly(updates, context, clip)
+        memory = Memory(server, "rule", self.rule.list_memory(), columns)
+        return self.rule.combine(updates, weights, context.remembering(memory))
+
+    def _remember(
+        self, server: State, cohort: Cohort, clip: float, below: float
+    ) -> None:
+        """Store the next clip, and which clients have uploaded with local noise.
+
+        below: the share of clients below the clip.
+        """
+        assert self.privacy is not None
+        if self._adapts_clip:
+            count = round(below * len(cohort.ids))
+            half = len(cohort.ids) / 2
+            following = self.privacy.next_clip(clip, count - half, cohort.round)
+            server[CLIP] = torch.tensor([following, clip]).double()
+        if UPLOADS in server:
+            ids = torch.from_numpy(cohort.ids)
+            ones = torch.ones_like(ids)
+            server[UPLOADS] = server[UPLOADS].index_add(0, ids, ones)
+
+    def show_cohort(self, cohort: Cohort) -> Cohort:
+        if self.privacy is None or not self.privacy.has_effect:
+            return cohort
+        return self.privacy.show_cohort(cohort)
+
+    def measure(self, server: State, round: int) -> dict[str, float]:
+        numbers: dict[str, float] = {}
+        if SKIPPED in server:
+            numbers["aggregation/skipped"] = float(server[SKIPPED])
+        for number, transform in enumerate(self.transforms):
+            for name in transform.list_numbers():
+                value = server[memory_name(number, name)]
+                numbers[f"aggregation/{name}"] = float(value)
+        if self.privacy is None:
+            return numbers
+        clip = float(server[CLIP][1]) if self._adapts_clip else self._first_clip
+        uploads = int(server[UPLOADS].max()) if UPLOADS in server else round
+        return numbers | self.privacy.measure(clip, uploads)
+
+    def describe(self, rounds: int, cohort: Callable[[int], np.ndarray]) -> list[str]:
+        return [] if self.privacy is None else self.privacy.describe(rounds, cohort)
+
+    @property
+    def _first_clip(self) -> float:
+        """Return the clip of round 1, infinite without one."""
+        given = self.privacy and self.privacy.section.clip
+        return given or math.inf
+
+    @property
+    def _adapts_clip(self) -> bool:
+        """Return whether the clip follows the clients' norms."""
+        return self.privacy is not None and self.privacy.section.adaptive_clip
 
     @property
     def _needs_rows(self) -> bool:
@@ -179,6 +281,8 @@ class Updates(Overlay):
     def _has_effect(self, width: int) -> bool:
         """Return whether a message or a mean of P = ``width`` numbers may change."""
         if self.rule.has_effect() or self.attack is not None:
+            return True
+        if self.privacy is not None and self.privacy.has_effect:
             return True
         return any(transform.has_effect(width) for transform in self.transforms)
 
@@ -201,9 +305,11 @@ class Updates(Overlay):
         forged = self.attack.forge(updates[positions], honest, own)
         return updates.index_copy(0, positions, forged.to(updates.dtype))
 
-    def _forge_knowingly(self, updates: Tensor, context: Context) -> Tensor:
+    def _forge_knowingly(
+        self, updates: Tensor, context: Context, clip: float
+    ) -> Tensor:
         """Return the updates [n, P] on rank 0 with those of attackers that know the
-        honest ones. The forged updates pass through the transforms.
+        honest ones. The forged updates pass through the transforms and the clip.
 
         A round without attackers or without honest clients forges nothing.
         """
@@ -219,6 +325,8 @@ class Updates(Overlay):
         for transform in self.transforms:
             forged = transform.apply(forged, context.only(attacks))
         forged = self.rule.bound_updates(forged)
+        if self.privacy is not None and math.isfinite(clip):
+            forged, _ = self.privacy.clip(forged, clip, context.only(attacks))
         return updates.index_copy(0, positions, forged)
 
 
@@ -243,10 +351,12 @@ def make_updates(
         from hpcfl.updates.secure import make_secure_sum
 
         transforms.append(make_secure_sum(config))
+    rule = cast(Rule, config.aggregation or MeanRule())
     overlay = Updates(
         transforms=tuple(cast(list[Transform], transforms)),
-        rule=cast(Rule, config.aggregation or MeanRule()),
+        rule=rule,
         attack=cast(Attack, config.attack) if forges else None,
+        privacy=make_privacy(config, rule),
         compose=compose,
         initial=initial,
         seed=config.seed,
@@ -338,9 +448,9 @@ def _find_problem(name: str, entry: Field | Mean, inbox: Inbox) -> str:
     """Return why an entry of an upload has no update, "" if it has one."""
     if not isinstance(entry, Mean):
         return "is each client's own"
-    if name not in inbox:
+    if (entry.change_of or name) not in inbox:
         return "was not received"
-    received = inbox[name]
+    received = inbox[entry.change_of or name]
     if not isinstance(received, Tensor) or received.dim() != 1:
         return "was received with a value for each client"
     if entry.tensor.dim() != 2 or entry.weights.dim() != 1:
@@ -350,10 +460,16 @@ def _find_problem(name: str, entry: Field | Mean, inbox: Inbox) -> str:
     return ""
 
 
+def find_update(mean: Mean, name: str, inbox: Inbox) -> Tensor:
+    """Return the updates of an entry, [n, width]."""
+    return mean.tensor if mean.change_of else mean.tensor - inbox[name]
+
+
 def find_weight(cohort: Cohort) -> float:
     """Return the weight of a cohort as a share of that of all clients."""
-    of_all = cohort.setup.clients if cohort.uniform else cohort.setup.counts.sum()
-    return float(cohort.shares.sum() / of_all)
+    if cohort.uniform:
+        return cohort.share_of_clients
+    return float(cohort.shares.sum() / cohort.setup.counts.sum())
 
 
 def memory_name(plugin: int | str, name: str) -> str:
@@ -403,21 +519,21 @@ def find_widths(sent: Mapping[str, object]) -> dict[str, int]:
         tensor = value.tensor if isinstance(value, Field) else value
         if not isinstance(tensor, Tensor) or tensor.dim() != 1:
             continue
-        if tensor.is_floating_point():
+        if tensor.is_floating_point() and name != CLIP:
             widths[name] = len(tensor)
     return widths
 
 
-def find_columns(sent: Mapping[str, object], uploaded: Mapping[str, int]) -> Tensor:
-    """Return the columns of the uploaded entries among those of all that was sent,
-    int64 [P].
+def find_columns(sent: Mapping[str, object], received: Iterable[str]) -> Tensor:
+    """Return the columns of received values among those of all that was sent, int64
+    [P].
     """
-    parts, start = [], 0
+    columns: dict[str, Tensor] = {}
+    start = 0
     for name, width in find_widths(sent).items():
-        if name in uploaded:
-            parts.append(torch.arange(start, start + width))
+        columns[name] = torch.arange(start, start + width)
         start += width
-    return torch.cat(parts)
+    return torch.cat([columns[name] for name in received])
 
 
 def find_layers(layout: Layout, widths: Mapping[str, int]) -> list[slice]:

@@ -1,5 +1,6 @@
 """Batch-norm statistics that are averaged."""
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import torch
@@ -22,6 +23,9 @@ def test_received_statistics_replace_the_clients_own_but_for_counters():
         "model": 0
     }
     assert fleet.state[NAME].tolist() == [[5, 7], [5, 9]]
+    quiet = replace(overlay, sends_counters=False)
+    received = {NAME: torch.tensor([0.0, 3])}
+    assert quiet.upload(fleet, received, {})[NAME].tensor.tolist() == [[5, 3], [5, 3]]
     server = overlay.server_state(None)
     assert overlay.aggregate(server, None, {NAME: initial + 1, "model": 0}) == {
         "model": 0

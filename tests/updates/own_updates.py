@@ -2,6 +2,7 @@
 
 import torch
 
+from hpcfl.methods.fedavg import FedAvg
 from hpcfl.updates.base import Attack, Rule, SkippedRound, Transform
 
 
@@ -70,3 +71,11 @@ class Imitate(Attack):
         for row, client in zip(forged, context.ids.tolist(), strict=True):
             row[0] = context.random_of("imitate", client).random()
         return forged
+
+
+class Counting(FedAvg):
+    """FedAvg whose server counts the clients of a round."""
+
+    def aggregate(self, server, cohort, uplink):
+        super().aggregate(server, cohort, uplink)
+        assert len(cohort.ids)

@@ -26,12 +26,15 @@ class AveragedBuffers(Overlay):
         initial: the buffers before round 1, [width].
         averaged: bool [width], False for counters, which stay with the client.
         shares: the method's function of this name, the weights of the average.
+        sends_counters: whether clients upload their counters, and not the received ones,
+            which would take up a clip of updates.
     """
 
     name: str
     initial: Tensor
     averaged: Tensor
     shares: Callable[[Fleet], Tensor]
+    sends_counters: bool = True
 
     def server_state(self, setup: Setup) -> State:
         return {self.name: self.initial.clone()}
@@ -48,7 +51,11 @@ class AveragedBuffers(Overlay):
         return self._without_buffers(inbox)
 
     def upload(self, fleet: Fleet, inbox: Inbox, message: Message) -> Message:
-        mean = Mean(fleet.state[self.name], self.shares(fleet))
+        rows = fleet.state[self.name]
+        if not self.sends_counters:
+            averaged = self.averaged.to(rows.device)
+            rows = torch.where(averaged, rows, inbox[self.name])
+        mean = Mean(rows, self.shares(fleet))
         return {**message, self.name: mean}
 
     def aggregate(self, server: State, cohort: Cohort, uplink: State) -> State:

@@ -13,8 +13,10 @@ So the last overlay sees exactly the message that travels. ``OwnOverlay`` is the
 those that an experiment names in ``[[overlay]]``; these come last.
 """
 
+from collections.abc import Callable
 from typing import ClassVar
 
+import numpy as np
 from torch import Tensor
 
 from hpcfl.clients import Fleet
@@ -74,6 +76,23 @@ class Overlay:
         It runs on rank 0.
         """
         return uplink
+
+    def show_cohort(self, cohort: Cohort) -> Cohort:
+        """Return the cohort as the method's ``aggregate`` may see it."""
+        return cohort
+
+    def measure(self, server: State, round: int) -> dict[str, float]:
+        """Return numbers of a round to record by name, after its ``aggregate``."""
+        return {}
+
+    def describe(self, rounds: int, cohort: Callable[[int], np.ndarray]) -> list[str]:
+        """Return lines for ``hpcfl check``.
+
+        Args:
+            rounds: The number of rounds of the run.
+            cohort: Returns the ids of the clients that train in a round.
+        """
+        return []
 
 
 class OwnOverlay(OverlaySection, Overlay):

@@ -1,0 +1,172 @@
+"""The privacy loss ε of a run, computed by ``dp-accounting``.
+
+A client's updates are clipped to norm C, and noise of deviation σC is added to their
+sum. The cohort decides the event of a round (updates.md, U1). The package's warnings
+about excluded orders go to the debug log.
+"""
+
+import logging
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, Literal
+
+from hpcfl.errors import UserError
+
+LOWEST, GUESS = 0.3, 1.0  # multipliers with which the search for one begins
+PRECISION = 1_000_000  # to whose inverse a calibrated multiplier is rounded up
+
+
+@dataclass(frozen=True)
+class Guarantee:
+    """The cohorts and the accountant of a run.
+
+    Attributes:
+        cohort: "poisson", "fixed", or "local" for noise that each client adds itself.
+        clients: the number of all clients.
+        size: the expected number of clients of a round.
+        accountant: the method of composition.
+        delta: the probability δ.
+    """
+
+    cohort: Literal["poisson", "fixed", "local"]
+    clients: int
+    size: float
+    accountant: Literal["rdp", "pld"]
+    delta: float
+
+    @property
+    def replaces_one(self) -> bool:
+        """Return whether neighbouring data differ by a replaced client, and not by one
+        that is added or removed.
+        """
+        return self.cohort == "fixed" and self.size < self.clients
+
+    def describe_sampling(self) -> str:
+        """Return the sampling and the adjacency in words."""
+        if self.cohort == "local":
+            return (
+                "noise on each client, no amplification; adjacency: replace one upload"
+            )
+        if self.cohort == "poisson":
+            rate = self.size / self.clients
+            return f"Poisson with q = {rate:g}; adjacency: add or remove one client"
+        if not self.replaces_one:
+            return "all clients in each round; adjacency: add or remove one client"
+        return (
+            f"{self.size:g} of {self.clients} clients without replacement; adjacency: "
+            "replace one client"
+        )
+
+    def epsilon(self, sigma: float, rounds: int) -> float:
+        """Return ε after some rounds with the noise multiplier σ.
+
+        With local noise the rounds are those in which one client takes part.
+        """
+        if rounds == 0:
+            return 0.0
+        if sigma == 0:
+            return math.inf
+        if self.accountant == "pld":
+            return _compose(self, sigma, rounds)
+        orders, divergences = _find_curve(self, sigma)
+        rdp = import_library().rdp
+        found: float = rdp.compute_epsilon(orders, rounds * divergences, self.delta)[0]
+        return found
+
+    def calibrate(self, epsilon: float, rounds: int) -> float:
+        """Return the least noise multiplier σ that costs at most ε in some rounds."""
+        library = import_library()
+
+        def event_of(sigma: float) -> Any:
+            return library.SelfComposedDpEvent(self.event(sigma), rounds)
+
+        with _debug_log():
+            sigma = library.calibrate_dp_mechanism(
+                self.make_accountant,
+                event_of,
+                epsilon,
+                self.delta,
+                library.LowerEndpointAndGuess(LOWEST, GUESS),
+                tol=1 / PRECISION,
+            )
+        return math.ceil(float(sigma) * PRECISION) / PRECISION
+
+    def event(self, sigma: float) -> Any:
+        """Return the event of one round."""
+        library = import_library()
+        if self.cohort == "local":
+            return library.GaussianDpEvent(sigma / 2)
+        if self.cohort == "poisson":
+            gaussian = library.GaussianDpEvent(sigma)
+            return library.PoissonSampledDpEvent(self.size / self.clients, gaussian)
+        if not self.replaces_one:
+            return library.GaussianDpEvent(sigma)
+        return library.SampledWithoutReplacementDpEvent(
+            self.clients, int(self.size), library.GaussianDpEvent(sigma / 2)
+        )
+
+    def make_accountant(self) -> Any:
+        """Return an accountant without any event."""
+        library = import_library()
+        if self.accountant == "pld":
+            return library.pld.PLDAccountant()
+        relations = library.NeighboringRelation
+        relation = relations.ADD_OR_REMOVE_ONE
+        if self.replaces_one:
+            relation = relations.REPLACE_ONE
+        return library.rdp.RdpAccountant(neighboring_relation=relation)
+
+
+@cache
+def _find_curve(guarantee: Guarantee, sigma: float) -> tuple[Any, Any]:
+    """Return the orders and the Rényi divergences of one round."""
+    accountant = guarantee.make_accountant()
+    with _debug_log():
+        accountant.compose(guarantee.event(sigma), 1)
+    return accountant.orders, accountant.rdp
+
+
+@cache
+def _compose(guarantee: Guarantee, sigma: float, rounds: int) -> float:
+    """Return ε of some rounds by composition of their privacy loss distributions."""
+    accountant = guarantee.make_accountant()
+    with _debug_log():
+        accountant.compose(guarantee.event(sigma), rounds)
+    found: float = accountant.get_epsilon(guarantee.delta)
+    return found
+
+
+def import_library() -> Any:
+    """Return the module ``dp_accounting``, which is imported where it is used.
+
+    Raises UserError if it is not installed.
+    """
+    try:
+        import dp_accounting
+        import dp_accounting.pld
+        import dp_accounting.rdp
+    except ImportError as error:
+        raise UserError(
+            f"[privacy] needs the package dp-accounting ({error}); install it with "
+            "pip install 'hpcfl[privacy]'"
+        ) from None
+    return dp_accounting
+
+
+@contextmanager
+def _debug_log() -> Iterator[None]:
+    """Send the library's warnings to hpcfl's debug log inside the block."""
+    library, own = logging.getLogger("absl"), logging.getLogger("hpcfl")
+
+    def pass_on(record: logging.LogRecord) -> bool:
+        own.debug(record.getMessage())
+        return False
+
+    library.addFilter(pass_on)
+    try:
+        yield
+    finally:
+        library.removeFilter(pass_on)

@@ -1,0 +1,60 @@
+"""The privacy loss of a run."""
+
+import math
+
+import pytest
+
+from hpcfl.updates.accounting import Guarantee
+
+DELTA = 1e-5
+POISSON = Guarantee("poisson", 1000, 100, "rdp", DELTA)
+FIXED = Guarantee("fixed", 1000, 100, "rdp", DELTA)
+
+
+@pytest.mark.parametrize(
+    ("guarantee", "sigma", "rounds", "epsilon"),
+    [
+        (Guarantee("poisson", 1000, 10, "rdp", DELTA), 1.1, 1000, 1.711770),
+        (POISSON, 1.0, 100, 7.903850),
+        (FIXED, 2.0, 100, 14.053750),
+        (Guarantee("local", 7, 7, "rdp", DELTA), 4.0, 10, 8.0794),
+        (Guarantee("local", 7, 7, "pld", DELTA), 4.0, 10, 7.5113),
+        (Guarantee("fixed", 50, 50, "rdp", DELTA), 2.0, 10, 8.0794),
+    ],
+)
+def test_epsilon_equals_the_table(guarantee, sigma, rounds, epsilon):
+    assert guarantee.epsilon(sigma, rounds) == pytest.approx(epsilon, rel=1e-3)
+
+
+@pytest.mark.slow
+def test_distributions_are_tighter_than_divergences():
+    for size, sigma, rounds, expected in [
+        (10, 1.1, 1000, 1.515370),
+        (100, 1.0, 100, 7.046603),
+    ]:
+        tight = Guarantee("poisson", 1000, size, "pld", DELTA)
+        epsilon = tight.epsilon(sigma, rounds)
+        assert epsilon == pytest.approx(expected, rel=1e-3)
+        loose = Guarantee("poisson", 1000, size, "rdp", DELTA)
+        assert epsilon < loose.epsilon(sigma, rounds)
+
+
+@pytest.mark.slow
+def test_a_calibrated_multiplier_costs_what_was_asked_for():
+    sigma = POISSON.calibrate(8.0, 100)
+    assert sigma == pytest.approx(0.993726, abs=1e-5)
+    assert POISSON.epsilon(sigma, 100) == pytest.approx(8.0, abs=1e-3)
+    assert POISSON.epsilon(sigma, 100) <= 8.0
+
+
+def test_no_round_costs_nothing_and_no_noise_everything():
+    assert POISSON.epsilon(1.0, 0) == 0
+    assert POISSON.epsilon(0.0, 1) == math.inf
+    assert 0 < POISSON.epsilon(1.0, 1) < POISSON.epsilon(1.0, 2)
+
+
+def test_the_adjacency_follows_from_the_cohort():
+    assert FIXED.replaces_one and not POISSON.replaces_one
+    assert not Guarantee("fixed", 50, 50, "rdp", DELTA).replaces_one
+    assert "q = 0.1" in POISSON.describe_sampling()
+    assert "replace one client" in FIXED.describe_sampling()

@@ -1,0 +1,251 @@
+"""The clip of updates and the noise on their sum."""
+
+import math
+from functools import partial
+
+import numpy as np
+import playing
+import pytest
+import tiny
+import torch
+from in_threads import on_ranks
+from playing import play_on, prepare_on, run_table
+
+from hpcfl.communication.communicator import OneProcess
+from hpcfl.errors import UserError
+from hpcfl.experiment import config
+from hpcfl.experiment.sections import Privacy
+from hpcfl.simulation import preflight
+from hpcfl.simulation.prepare import prepare
+from hpcfl.updates.accounting import Guarantee
+from hpcfl.updates.base import Context
+from hpcfl.updates.privacy import (
+    ClientPrivacy,
+    clip_updates,
+    count_most_rounds,
+    move_clip,
+    split_noise,
+)
+
+WHOLE = [slice(0, 2)]
+UNIFORM = {"name": "fedavg", "weights": "uniform"}
+CLIENT = {"unit": "client"}
+
+
+def make(sigma=1.0, size=4.0, **keys):
+    """The privacy of ``size`` clients out of 40 with clip 2."""
+    guarantee = Guarantee("poisson", 40, size, "rdp", 1e-5)
+    return ClientPrivacy(
+        Privacy(**CLIENT, clip=2.0, **keys), sigma, guarantee, 5, False
+    )
+
+
+def play_alone(folder, method="fedavg", **sections):
+    return play_on(OneProcess(), folder, tiny.table(method, **sections))
+
+
+def test_the_clip_by_hand():
+    updates = torch.tensor([[3.0, 4], [0, 1], [6, 8], [0, 0], [math.nan, 1]])
+    clipped, norms = clip_updates(updates, 5.0, WHOLE)
+    expected = [[3, 4], [0, 1], [3, 4], [0, 0], [0, 0]]
+    torch.testing.assert_close(clipped, torch.tensor(expected).float())
+    assert norms.tolist() == [5, 1, 10, 0, 0]
+    alone, _ = clip_updates(updates[2:3], 5.0, WHOLE)
+    assert torch.equal(alone, clipped[2:3])
+
+
+def test_layers_are_clipped_by_themselves():
+    """Of norm 5 in two layers each gets 5/√2."""
+    layers = [slice(0, 2), slice(2, 3)]
+    clipped, norms = clip_updates(torch.tensor([[6.0, 8, 1]]), 5.0, layers)
+    bound = 5 / math.sqrt(2)
+    torch.testing.assert_close(clipped, torch.tensor([[0.6 * bound, 0.8 * bound, 1.0]]))
+    assert norms.item() == pytest.approx(math.sqrt(101))
+
+
+@pytest.mark.parametrize(
+    ("clip", "expected", "below", "following"),
+    [
+        (2.5, 4, 2, 2.5),
+        (3.5, 4, 3, 3.329303),
+        (0.5, 4, 0, 0.552585),
+        (3.5, 5, 3, 3.362763),
+    ],
+)
+def test_the_adaptive_clip_by_hand(clip, expected, below, following):
+    """Four clients, of whom ``below`` have a norm within the clip."""
+    privacy = make(adaptive_clip=True).section
+    moved = move_clip(clip, below - 2, privacy, expected, 0.0)
+    assert moved == pytest.approx(following, abs=1e-6)
+
+
+def test_the_noise_is_split_between_model_and_count():
+    assert split_noise(1.0, 5.0) == pytest.approx(1.005038, abs=1e-6)
+    assert split_noise(2.0, 5.0) == pytest.approx(2.041241, abs=1e-6)
+    assert split_noise(0.0, 5.0) == 0
+    adaptive = make(size=100.0, adaptive_clip=True)
+    assert adaptive.model_sigma == pytest.approx(1.005038, abs=1e-6)
+    assert make().model_sigma == 1
+
+
+def test_the_noise_of_a_round_is_keyed_and_has_its_deviation():
+    """σC/4 in each number of a sum over the expected four."""
+    privacy, zeros = make(sigma=1.5), torch.zeros(10_000)
+    one, same, other = (privacy.release(zeros, 3, 2.0, round) for round in (1, 1, 2))
+    deviation = 1.5 * 2 / 4
+    assert torch.equal(one, same)
+    for noise in (one, other):
+        assert abs(noise.mean()) < 4 * deviation / 100
+        assert noise.std() == pytest.approx(deviation, rel=0.03)
+    assert abs(np.corrcoef(one, other)[0, 1]) < 0.04
+
+
+def test_a_sum_is_divided_by_the_expected_cohort():
+    mean = torch.tensor([4.0])
+    assert make(sigma=0.0).release(mean, 3, 2.0, 1).tolist() == [3]
+    assert make(local=True).release(mean, 3, 2.0, 1).tolist() == [3]
+
+
+def test_local_noise_is_each_clients_own():
+    context = Context(5, 1, np.array([2, 7]), 40)
+    privacy, zeros = make(local=True), torch.zeros(2, 5000)
+    noise, norms = privacy.clip(zeros, 2.0, context)
+    assert norms.tolist() == [0, 0]
+    assert noise.std(dim=1).tolist() == pytest.approx([2, 2], rel=0.05)
+    assert abs(np.corrcoef(noise)[0, 1]) < 0.06
+    alone, _ = privacy.clip(zeros[1:], 2.0, context.only(np.array([False, True])))
+    assert torch.equal(alone[0], noise[1])
+
+
+def test_the_largest_number_of_rounds_of_one_client():
+    cohorts = [np.array([0, 2]), np.array([2]), np.zeros(0, np.int64)]
+    assert count_most_rounds(map(np.copy, cohorts)) == 2
+    assert count_most_rounds(map(np.copy, [])) == 0
+
+
+def test_privacy_without_clip_and_noise_keeps_the_bits(tmp_path):
+    plain = play_alone(tmp_path / "plain", UNIFORM)
+    private = play_alone(tmp_path / "private", privacy=CLIENT)
+    assert private.digest == plain.digest
+    assert "privacy/epsilon" not in private.values
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", ["fedper", "ditto", "mr-mtl", "scaffold"])
+def test_a_private_run_is_the_same_on_any_number_of_ranks_and_resumed(tmp_path, method):
+    sections = {
+        "privacy": {**CLIENT, "clip": 0.2, "noise": 0.15, "adaptive_clip": True},
+        "participation": {"fraction": 0.6},
+    }
+    alone = play_alone(tmp_path / "alone", method, **sections)
+    play_alone(tmp_path / "resumed", method, **sections, rounds=2)
+    digests = {play_alone(tmp_path / "resumed", method, **sections).digest}
+    table = tiny.table(method, **sections)
+    for size in (2, 3):
+        play = partial(play_on, folder=tmp_path / f"{size}", table=table)
+        digests.add(on_ranks(size, lambda rank: play(rank).digest))  # noqa: B023
+    assert digests == {alone.digest}
+    clips = alone.values["privacy/clip"]
+    assert clips[0] == pytest.approx(0.2) and len(set(clips[:3].tolist())) == 3
+    assert (np.diff(alone.values["privacy/epsilon"][:3]) > 0).all()
+    assert 0 <= alone.values["recorded/clipped"][0] <= 1
+
+
+def test_a_round_moves_the_model_by_at_most_the_clip(tmp_path):
+    played = play_alone(tmp_path, privacy={**CLIENT, "clip": 0.01}, rounds=1)
+    moved = played.server["model"] - played.prepared.setup.initial()
+    assert 0.001 < moved.norm() <= 0.01 * 1.0001
+    assert played.values["recorded/clipped"][0] == 1
+
+
+def test_an_empty_cohort_gets_noise_alone(tmp_path, monkeypatch):
+    """The cohorts are [], [3], [], [], [1]. Only the preflight shows what clients send."""
+    monkeypatch.setattr(
+        playing,
+        "prepare_on",
+        lambda *given: preflight.run(prepare_on(*given), given[0]),
+    )
+    table = tiny.table(
+        "mr-mtl",
+        privacy={**CLIENT, "clip": 1.0, "noise": 0.5},
+        participation={"scheme": "poisson", "fraction": 0.1},
+        rounds=5,
+    )
+    first = play_on(OneProcess(), tmp_path / "first", {**table, "rounds": 1})
+    assert not len(first.schedule.cohort(1))
+    (overlay,) = first.prepared.hooks.overlays
+    before = first.prepared.setup.initial()
+    noise = overlay.privacy.release(torch.zeros(len(before)), 0, 1.0, 1)
+    moved = first.server["model"] - before
+    # w̄ moves by the expected share of clients, half a client of five
+    torch.testing.assert_close(moved, (0.1 * noise).float(), rtol=1e-4, atol=1e-6)
+    digests = set()
+    for size in (1, 3):
+        play = partial(play_on, folder=tmp_path / f"{size}", table=table)
+        digests.add(on_ranks(size, lambda rank: play(rank).digest))  # noqa: B023
+    assert len(digests) == 1
+
+
+@pytest.mark.parametrize(
+    ("sections", "words"),
+    [
+        ({"privacy": {}}, "'privacy.unit' is missing"),
+        ({"privacy": {"unit": "clients"}}, "privacy.unit = 'clients'"),
+        ({"privacy": {**CLIENT, "noise": 1.0}}, "noise needs clip"),
+        ({"privacy": {"epsilon": 1.0, "noise": 1.0}}, "exclude each other"),
+        ({"privacy": {"clip": 1.0, "local": True, "epsilon": 1.0}}, "instead of eps"),
+        ({"privacy": {"local": True, "adaptive_clip": True, "clip": 1.0}}, "exclude"),
+        ({"method": {"name": "fedavg", "weights": "samples"}}, "weights = 'uniform'"),
+        ({"participation": {"select": "power-of-choice"}}, "take 'uniform'"),
+        (
+            {"participation": {"scheme": "poisson", "select": "power-of-choice"}},
+            "each client by itself",
+        ),
+        (
+            {"participation": {"scheme": "poisson"}, "time": {"mode": "synchronous"}},
+            "fixed number",
+        ),
+        ({"time": {"mode": "asynchronous"}}, "take 'synchronous'"),
+        (
+            {"time": {"mode": "synchronous", "over_selection": 2.0}},
+            "leave both out",
+        ),
+        (
+            {
+                "privacy": {"accountant": "pld"},
+                "participation": {"fraction": 0.4},
+            },
+            "take 'rdp'",
+        ),
+        (
+            {"privacy": {"clip": 1.0, "noise": 0.5, "adaptive_clip": True}},
+            r"below 2·clip_noise = 0.5",
+        ),
+        (
+            {"aggregation": {"rule": "own_updates:Largest"}},
+            "take 'mean', or set privacy.local = true",
+        ),
+    ],
+)
+def test_a_mistake_is_one_line(sections, words):
+    privacy = sections.pop("privacy", None)
+    privacy = {**CLIENT, **privacy} if privacy else privacy
+    privacy = CLIENT if privacy is None else privacy
+    method = sections.pop("method", "fedavg")
+    table = tiny.table(method, privacy=privacy, **sections)
+    with pytest.raises(UserError, match=words) as error:
+        prepare(config.parse(table), OneProcess())
+    assert "\n" not in str(error.value)
+
+
+def test_a_server_that_reads_the_cohort_is_refused(tmp_path):
+    table = tiny.table("own_updates:Counting", privacy={**CLIENT, "clip": 1.0})
+    with pytest.raises(UserError, match=r"reads cohort\.ids.*\[privacy\]") as error:
+        run_table(table, tmp_path)
+    assert "\n" not in str(error.value)
+
+
+def test_the_section_sets_equal_weights():
+    given = config.parse(tiny.table("fedavg", privacy=CLIENT))
+    assert given.method.weights == "uniform"
+    assert config.parse(given.resolved()).fingerprint() == given.fingerprint()
