@@ -9,6 +9,7 @@ import digests
 import numpy as np
 import pytest
 import tiny
+from every_method import of_each_family
 from in_threads import on_ranks
 from playing import play, play_on
 
@@ -55,19 +56,14 @@ def test_a_federation_in_one_process_ends_as_a_run_does(tmp_path):
 
 
 @pytest.mark.slow
-def test_lanes_and_scores_after_tuning_change_no_bit(played, federate):
-    """Two lanes instead of all and everybody scored after no epoch and after one, in the
-    same federation, in the last round and after it: the state and all other numbers
-    stay as they are.
+@pytest.mark.parametrize("played", of_each_family(), indirect=True)
+def test_scores_after_tuning_change_no_bit(played, federate):
+    """All clients are scored after no epoch and after one, in the last round and after
+    it: the state and all other numbers stay as they are.
     """
     (method, counts, sections), plain = digests.arguments_of(played[0]), played[1]
-    changed = federate(
-        method,
-        counts,
-        **sections,
-        runtime={"lanes": 2},
-        evaluation={"every": 3, "tune_epochs": [0, 1]},
-    )
+    evaluation = {"every": 3, "tune_epochs": [0, 1]}
+    changed = federate(method, counts, **sections, evaluation=evaluation)
     assert changed.digest == plain.digest
     for number, values in plain.values.items():
         timed = number.startswith("seconds")
@@ -91,10 +87,13 @@ def test_lanes_and_scores_after_tuning_change_no_bit(played, federate):
 
 
 @pytest.mark.slow
-def test_three_ranks_and_a_resume_alone_change_no_bit(played, tmp_path):
-    """The ranks are threads here; ``mpi/test_ranks.py`` starts some."""
+def test_three_ranks_two_lanes_and_a_resume_alone_change_no_bit(played, tmp_path):
+    """The ranks are threads here; ``mpi/test_ranks.py`` starts some. A client that
+    would train beside all others trains beside one.
+    """
     (method, counts, sections), plain = digests.arguments_of(played[0]), played[1]
-    table = tiny.table(method, counts, **sections, checkpoint={"every": 1})
+    changes = {"checkpoint": {"every": 1}, "runtime": {"lanes": 2}}
+    table = tiny.table(method, counts, **sections, **changes)
     ranks = on_ranks(3, lambda rank: play_on(rank, tmp_path, table))
     assert ranks.digest == plain.digest
     is_recorded_alike(ranks, plain, slice(None))
