@@ -249,13 +249,17 @@ def merge(parts: Sequence[Results]) -> Results:
     rounds = np.concatenate([np.empty(0, np.int64), *(part.rounds for part in kept)])
     order = np.argsort(rounds)
     metrics = _concatenate([part.metrics for part in kept]).select_rounds(order)
-    completed = {number for part in parts for number in part.completed}
-    for part in parts:
-        completed |= set((part.rounds[~part.played] - 1).tolist())
+    completed = set[int]().union(*map(find_completed, parts))
     first = parts[0] if parts else Results()
     return replace(
         first, rounds=rounds[order], values=metrics, completed=sorted(completed)
     )
+
+
+def find_completed(part: Results) -> set[int]:
+    """Return the numbers of rounds after which a file's run was scored to the end."""
+    scored_last = part.rounds[~part.played] - 1
+    return {*part.completed, *scored_last.tolist()}
 
 
 def _check_together(parts: Sequence[Results]) -> None:
@@ -355,17 +359,24 @@ def list_rounds(folder: Path) -> list[Path]:
     return sorted((folder / ROUNDS).glob("*.h5"))
 
 
-def describe_others(folder: Path, run: str) -> list[str]:
-    """Return a line for each file of results in a folder that is of another run."""
-    lines = []
+def examine(folder: Path, run: str) -> tuple[list[str], list[int]]:
+    """Return a line for each file of results in a folder that is of another run, and
+    what ``Results.completed`` of this run has.
+
+    Damaged files and files that vanish meanwhile count as missing.
+    """
+    others, completed = [], set[int]()
     for path in (folder / MERGED, *list_rounds(folder)):
         try:
-            check_run(load(path).header.get(RUN), run)
+            found = load(path)
+            check_run(found.header.get(RUN), run)
         except AnotherRun as error:
-            lines.append(f"{path}: {error}")
+            others.append(f"{path}: {error}")
         except (FileNotFoundError, Damaged):
             continue
-    return lines
+        else:
+            completed |= find_completed(found)
+    return others, sorted(completed)
 
 
 def load_all(

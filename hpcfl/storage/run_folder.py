@@ -82,11 +82,10 @@ def examine(folder: Path, config: "Config", fresh: bool) -> bool:
     run, checkpoints = config.fingerprint(), folder / CHECKPOINTS
     newest = _newest(checkpoints, run)
     _refuse_another(folder, config)
-    for line in results.describe_others(folder, run):
-        raise UserError(f"{line}; {REMOVE_OTHERS}")
-    done, completed = newest.round if newest else 0, list[int]()
-    with suppress(UserError):
-        completed = results.read(folder, run).completed
+    others, completed = results.examine(folder, run)
+    if others:
+        raise UserError(f"{others[0]}; {REMOVE_OTHERS}")
+    done = newest.round if newest else 0
     if is_finished(config.rounds, done, completed):
         whole = manifest.latest(checkpoints, run, verified=True)
         return is_finished(config.rounds, whole.round if whole else 0, completed)
