@@ -110,9 +110,12 @@ def _is_of_user(kind: type) -> bool:
 
 def describe_overlays(prepared: Prepared, schedule: RoundSchedule) -> list[str]:
     """Return the lines of a run's overlays."""
-    lines = []
+    rounds, lines = prepared.config.rounds, []
+    uploads = {}
+    for name, (size, *_), *_ in prepared.tried.uploads:
+        uploads[name] = size[-1] if isinstance(size, list) else size
     for overlay in prepared.hooks.overlays:
-        lines += overlay.describe(prepared.config.rounds, schedule.cohort)
+        lines += overlay.describe(rounds, schedule.cohort, uploads)
     return lines
 
 

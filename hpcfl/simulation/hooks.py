@@ -137,6 +137,15 @@ class Hooks:
             self.method.aggregate(server, cohort, own)
         state.update(server)
 
+    def notes(self, setup: Setup) -> list[str]:
+        """Return lines of the method and of the overlays for the user to read before
+        round 1.
+        """
+        lines = self.method.notes(setup)
+        for overlay in self.overlays:
+            lines = [*lines, *overlay.notes()]
+        return lines
+
     def measure(self, state: State, round: int) -> dict[str, float]:
         """Return the overlays' numbers of a round to record. Runs on rank 0."""
         numbers: dict[str, float] = {}

@@ -376,7 +376,7 @@ def _prepare(
         store=store,
         newcomers=newcomers,
         is_server=process.is_server,
-        notes=_list_notes(config, method, model, data, setup, placed),
+        notes=_list_notes(config, hooks, model, data, setup, placed),
         gpus=rank_device.kinds,
         frozen=model.frozen,
         checksum=data.checksum() if process.size > 1 else None,
@@ -434,7 +434,7 @@ def _make_resources(
 
 def _list_notes(
     config: Config,
-    method: Method,
+    hooks: Hooks,
     model: ClientModel,
     data: ClientData,
     setup: Setup,
@@ -445,7 +445,7 @@ def _list_notes(
         *config.notes,
         *model.notes,
         *list_data_notes(config, data),
-        *method.notes(setup),
+        *hooks.notes(setup),
         *_note_idle_workers(placed),
     ]
 

@@ -56,7 +56,6 @@ class Context:
         shares: on rank 0 the weights of the rows, as shares of those of the round's clients,
             float64 [n]; None elsewhere.
         layers: the columns of each layer, which cover all P columns in order.
-        numbers: of the round, by the names of ``list_numbers``; a plug-in assigns them.
         memory: what the plug-in remembers, by the names of its ``list_memory``: rows
             [n, P] of the clients, or one row [P] of the server. It may assign them.
     """
@@ -68,7 +67,6 @@ class Context:
     layers: Sequence[slice] = ()
     memory: MutableMapping[str, Tensor] = field(default_factory=dict)
     weight: float = 1.0
-    numbers: MutableMapping[str, float] = field(default_factory=dict)
     shares: np.ndarray | None = None
 
     def only(self, clients: np.ndarray) -> "Context":
@@ -126,12 +124,6 @@ class Transform(TransformSection, ABC):
 
     def list_server_memory(self) -> tuple[str, ...]:
         """Return the names of rows [P] that the server remembers, zeros at first."""
-        return ()
-
-    def list_numbers(self) -> tuple[str, ...]:
-        """Return the names of the numbers of a round that ``finish`` makes. They are
-        recorded as ``aggregation/NAME``.
-        """
         return ()
 
     def finish(self, result: Tensor, context: Context) -> Tensor:

@@ -6,7 +6,7 @@ for all clients. A client that has none, or for which the changes would take mor
 receives the whole version. So all clients of a round start from the same version.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import cast
 
@@ -65,7 +65,7 @@ class Downloads(Overlay):
         }
 
     def send(self, server: State, audience: Audience, message: Message) -> Message:
-        if audience.are_newcomers or not message:
+        if audience.are_newcomers or not (message and len(audience.ids)):
             return message
         widths = find_widths(message)
         if others := sorted(fields(message).keys() - widths.keys()):
@@ -91,7 +91,7 @@ class Downloads(Overlay):
     def aggregate(self, server: State, cohort: Cohort, uplink: State) -> State:
         audience = Audience(cohort.ids, cohort.setup, cohort.round)
         message = self.compose(server, audience)
-        if not message:
+        if not (message and len(cohort.ids)):
             return uplink
         server[SENT] = self._make_version(server, cohort.round, message)
         server[NUMBER] = server[NUMBER] + 1
@@ -99,6 +99,18 @@ class Downloads(Overlay):
         versions[torch.from_numpy(cohort.ids)] = server[NUMBER]
         server[VERSIONS] = versions
         return uplink
+
+    def describe(
+        self,
+        rounds: int,
+        cohort: Callable[[int], np.ndarray],
+        uploads: Mapping[str, int],
+    ) -> list[str]:
+        bits = count_quantised_bits(1, self.levels) - WORD
+        return [
+            f"downloads: {bits} bits a number for each change since a client's version, "
+            f"or {WORD} bits a number for the whole version"
+        ]
 
     def _make_version(self, server: State, round: int, message: Message) -> Tensor:
         """Return the version [W] of a round: the last one plus the quantised change."""

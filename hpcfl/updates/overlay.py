@@ -24,12 +24,14 @@ from hpcfl.rows.layout import Layout
 from hpcfl.updates.base import Attack, Context, Rule, SkippedRound, Transform
 from hpcfl.updates.privacy import ClientPrivacy, make_privacy
 from hpcfl.updates.rules.mean import Mean as MeanRule
+from hpcfl.updates.secure import SecureSum, make_secure_sum
 
 # the entry with the clients' weights, beside updates that travel as rows
 WEIGHTS = "weights of updates"
 MEMORY = "update."  # the beginning of names in the clients' and the server's state
 SKIPPED, UPLOADS = MEMORY + "skipped", MEMORY + "uploads"
 CLIP, BELOW = MEMORY + "clip", MEMORY + "below clip"
+SECURE = MEMORY + "secure"  # wrapped coordinates, and what rounding adds to a norm
 CHANGE = ":"  # in the name of an upload, before that of the value that it changes
 FLOAT_BITS = 32
 
@@ -53,6 +55,7 @@ class Updates(Overlay):
     rule: Rule
     attack: Attack | None
     privacy: ClientPrivacy | None
+    secure: SecureSum | None
     compose: Callable[[State, Audience], Message]
     initial: Callable[[Setup], State]
     seed: int
@@ -63,11 +66,10 @@ class Updates(Overlay):
             for name in transform.list_server_memory():
                 names.append(memory_name(number, name))
         state = self._zeros(names, setup)
-        for number, transform in enumerate(self.transforms):
-            for name in transform.list_numbers():
-                state[memory_name(number, name)] = torch.zeros(1).double()
         if self._needs_rows:
             state[SKIPPED] = torch.zeros(1, dtype=torch.int64)
+        if self.secure is not None:
+            state[SECURE] = torch.zeros(2).double()
         if self._adapts_clip:
             state[CLIP] = torch.tensor([self._first_clip] * 2).double()
         if self.privacy is not None and self.privacy.section.local:
@@ -137,6 +139,9 @@ class Updates(Overlay):
             fleet.record("clipped", 1 - below)
             if self._adapts_clip:
                 added[BELOW] = Mean(below[:, None].to(updates.device), weights)
+        if self.secure is not None:
+            updates = self.secure.encode(updates, context)
+            bits = self.secure.count_bits(updates)
         fleet.record("bits_up", bits)
         entries = split_columns(updates, widths)
         if self._needs_rows:
@@ -182,16 +187,19 @@ class Updates(Overlay):
         except SkippedRound:
             server[SKIPPED] = server[SKIPPED] + 1
             return None
+        rounding = 0.0
+        if self.secure is not None:
+            result, wrapped = self.secure.decode(result, len(cohort.ids))
+            rounding = self.secure.find_rounding(len(result))
+            server[SECURE] = torch.tensor([wrapped, rounding]).double()
         if self.privacy is not None:
-            result = self.privacy.release(result, len(cohort.ids), clip, cohort.round)
+            bound = clip + rounding
+            result = self.privacy.release(result, len(cohort.ids), bound, cohort.round)
             self._remember(server, cohort, clip, below.item())
         for number, transform in reversed([*enumerate(self.transforms)]):
             names_of_server = transform.list_server_memory()
             memory = Memory(server, number, names_of_server, columns)
             result = transform.finish(result, context.remembering(memory))
-            for name in transform.list_numbers():
-                value = torch.tensor([context.numbers[name]]).double()
-                server[memory_name(number, name)] = value
         combined: State = {}
         for name, change in split_columns(result.double(), widths).items():
             own, is_change, of = name.partition(CHANGE)
@@ -244,22 +252,50 @@ class Updates(Overlay):
             return cohort
         return self.privacy.show_cohort(cohort)
 
+    def notes(self) -> list[str]:
+        return [] if self.secure is None else self.secure.notes()
+
     def measure(self, server: State, round: int) -> dict[str, float]:
         numbers: dict[str, float] = {}
         if SKIPPED in server:
             numbers["aggregation/skipped"] = float(server[SKIPPED])
-        for number, transform in enumerate(self.transforms):
-            for name in transform.list_numbers():
-                value = server[memory_name(number, name)]
-                numbers[f"aggregation/{name}"] = float(value)
+        rounding = 0.0
+        if self.secure is not None:
+            wrapped, rounding = server[SECURE].tolist()
+            numbers["aggregation/wrapped"] = wrapped
         if self.privacy is None:
             return numbers
         clip = float(server[CLIP][1]) if self._adapts_clip else self._first_clip
         uploads = int(server[UPLOADS].max()) if UPLOADS in server else round
-        return numbers | self.privacy.measure(clip, uploads)
+        return numbers | self.privacy.measure(clip, uploads, rounding)
 
-    def describe(self, rounds: int, cohort: Callable[[int], np.ndarray]) -> list[str]:
-        return [] if self.privacy is None else self.privacy.describe(rounds, cohort)
+    def describe(
+        self,
+        rounds: int,
+        cohort: Callable[[int], np.ndarray],
+        uploads: Mapping[str, int],
+    ) -> list[str]:
+        lines = []
+        if self.transforms:
+            others = WEIGHTS, BELOW
+            widths = [uploads[name] for name in uploads if name not in others]
+            lines.append(self._describe_bits(sum(widths)))
+        if self.secure is not None:
+            lines.append(self.secure.describe())
+        if self.privacy is not None:
+            lines += self.privacy.describe(rounds, cohort)
+        return lines
+
+    def _describe_bits(self, width: int) -> str:
+        """Return a line on the bits of an update of P = ``width`` numbers."""
+        plain = float(FLOAT_BITS * width)
+        bits, row = torch.tensor([plain]).double(), torch.ones(1, width)
+        for transform in self.transforms:
+            bits = transform.count_bits(row, bits)
+        return (
+            f"uploads: {bits.item():,.0f} bits of a client in a round, "
+            f"{plain / bits.item():.3g} times fewer than {plain:,.0f} of float32"
+        )
 
     @property
     def _first_clip(self) -> float:
@@ -283,6 +319,8 @@ class Updates(Overlay):
         if self.rule.has_effect() or self.attack is not None:
             return True
         if self.privacy is not None and self.privacy.has_effect:
+            return True
+        if self.secure is not None:
             return True
         return any(transform.has_effect(width) for transform in self.transforms)
 
@@ -347,16 +385,13 @@ def make_updates(
     transforms = list(config.transform)
     if config.compression is not None:
         transforms.append(config.compression)
-    if config.aggregation is not None and config.aggregation.secure:
-        from hpcfl.updates.secure import make_secure_sum
-
-        transforms.append(make_secure_sum(config))
     rule = cast(Rule, config.aggregation or MeanRule())
     overlay = Updates(
         transforms=tuple(cast(list[Transform], transforms)),
         rule=rule,
         attack=cast(Attack, config.attack) if forges else None,
         privacy=make_privacy(config, rule),
+        secure=make_secure_sum(config),
         compose=compose,
         initial=initial,
         seed=config.seed,

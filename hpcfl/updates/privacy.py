@@ -135,7 +135,7 @@ class ClientPrivacy:
         Args:
             mean: The mean over the clients of the round.
             clients: Their number.
-            clip: The clip of the round.
+            clip: The largest norm of an update in the sum.
         """
         result = mean.double() * (clients / self.expected)
         if self.section.local or not self.sigma:
@@ -157,13 +157,19 @@ class ClientPrivacy:
         expected = self.expected / cohort.setup.clients
         return PrivateCohort(**vars(cohort), expected_share=expected)
 
-    def measure(self, clip: float, rounds: int) -> dict[str, float]:
+    def measure(
+        self, clip: float, rounds: int, rounding: float = 0.0
+    ) -> dict[str, float]:
         """Return the numbers to record after some rounds: ε, C and the noise.
 
-        rounds: those in which a client took part, with local noise.
+        Args:
+            clip: C of the last round.
+            rounds: The rounds in which a client took part, with local noise.
+            rounding: What secure sums add to the norm of a clipped update.
         """
         epsilon = self.guarantee.epsilon(self.sigma, rounds)
-        numbers = {"privacy/noise": self.model_sigma * clip}
+        bound = clip if self.section.local else clip + rounding
+        numbers = {"privacy/noise": self.model_sigma * bound}
         if math.isfinite(clip):
             numbers["privacy/clip"] = clip
         if math.isfinite(epsilon):
@@ -283,11 +289,6 @@ def refuse_uncovered(config: Config, section: Privacy, rule: Rule) -> None:
         raise UserError(
             "time.over_selection and time.availability make a cohort depend on the "
             "clients, which [privacy] does not cover; leave both out"
-        )
-    if rule.secure:
-        raise UserError(
-            "aggregation.secure = true: rounding raises the norm of a clipped update, "
-            "which [privacy] does not count; leave out one of the two"
         )
     if not (section.local or rule.allows_noise):
         raise UserError(

@@ -5,17 +5,17 @@ up modulo a power of two. The masks of real clients cancel in this sum (Bonawitz
 CCS 2017), so that the simulation needs none.
 """
 
-from math import ceil
+from dataclasses import dataclass
+from math import ceil, sqrt
 from typing import cast
 
 import torch
-from pydantic import Field
 from torch import Tensor
 
 from hpcfl.errors import UserError
 from hpcfl.experiment.config import Config
-from hpcfl.rows import mixing
-from hpcfl.updates.base import Attack, Context, Transform
+from hpcfl.updates.base import Attack, Context
+from hpcfl.updates.columns import clip_rows
 from hpcfl.updates.rounding import (
     MOST_BITS,
     centre,
@@ -24,42 +24,78 @@ from hpcfl.updates.rounding import (
 )
 from hpcfl.updates.rules.mean import Mean
 
-WRAPPED = "wrapped"
 
-
-class SecureSum(Transform):
-    """The last transform of a run with ``aggregation.secure``.
+@dataclass(frozen=True)
+class SecureSum:
+    """The rounding of updates to whole numbers, and their sum modulo 2^bits.
 
     Clients send whole numbers in float64, whose mean over the cohort is exact.
+
+    Attributes:
+        clip: the largest norm C of an update.
+        step: γ, a unit of the whole numbers.
+        bits: of each whole number.
+        clients: the most clients in a round.
     """
 
-    clip: float = Field(gt=0)
-    step: float = Field(gt=0)
-    bits: int = Field(ge=2, le=MOST_BITS)
+    clip: float
+    step: float
+    bits: int
+    clients: int
 
-    def apply(self, updates: Tensor, context: Context) -> Tensor:
+    def encode(self, updates: Tensor, context: Context) -> Tensor:
+        """Return the whole numbers that clients send, float64 [n, P]."""
         sent = []
         for row, client in zip(updates, context.ids.tolist(), strict=True):
-            exact = row[None].double()
-            norm = mixing.row_sums(exact.square()).sqrt()
-            clipped = exact * (self.clip / norm.clamp(min=self.clip))
+            clipped = clip_rows(row[None].double(), self.clip)
             drawn = context.random_of("secure sum", client).random((1, len(row)))
             uniforms = torch.from_numpy(drawn).to(row.device)
             sent.append(round_randomly(clipped / self.step, uniforms))
         return torch.cat(sent)
 
-    def count_bits(self, updates: Tensor, bits: Tensor) -> Tensor:
-        return torch.full_like(bits, self.bits * updates.shape[1])
+    def count_bits(self, updates: Tensor) -> Tensor:
+        """Return the bits of each row, float64 [n]."""
+        return torch.full((len(updates),), float(self.bits * updates.shape[1])).double()
 
-    def list_numbers(self) -> tuple[str, ...]:
-        return (WRAPPED,)
+    def decode(self, mean: Tensor, clients: int) -> tuple[Tensor, int]:
+        """Return the mean update [P] that the server learns of so many clients, and how
+        many coordinates of the sum wrapped around.
 
-    def finish(self, result: Tensor, context: Context) -> Tensor:
-        clients = len(context.ids)
-        total = (result * clients).round().long()
+        mean: of the whole numbers.
+        """
+        clients = max(1, clients)
+        total = (mean * clients).round().long()
         received = centre(total, self.bits)
-        context.numbers[WRAPPED] = float((received != total).sum())
-        return received.double() * self.step / clients
+        wrapped = int((received != total).sum())
+        return received.double() * self.step / clients, wrapped
+
+    def find_rounding(self, width: int) -> float:
+        """Return how much rounding may add to the norm of an update of ``width``
+        numbers.
+        """
+        return self.step * sqrt(width)
+
+    @property
+    def sufficient(self) -> int:
+        """Return the fewest bits with which no sum of a round wraps around."""
+        return count_sufficient_bits(self.clients, self.clip, self.step)
+
+    def describe(self) -> str:
+        """Return a line for ``hpcfl check``."""
+        return (
+            f"secure sums: whole numbers of {self.bits} bits; {self.sufficient} bits "
+            f"suffice for {self.clients} updates with norms up to {self.clip:g} in steps "
+            f"of {self.step:g}"
+        )
+
+    def notes(self) -> list[str]:
+        """Return a line where sums may wrap around."""
+        if self.bits >= self.sufficient:
+            return []
+        return [
+            f"aggregation.bits = {self.bits}: sums of {self.clients} updates may wrap "
+            f"around; {self.sufficient} bits suffice"
+        ]
 
 
 def count_sufficient_bits(clients: int, clip: float, step: float) -> int:
@@ -67,15 +103,16 @@ def count_sufficient_bits(clients: int, clip: float, step: float) -> int:
     return count_bits(clients * ceil(clip / step))
 
 
-def make_secure_sum(config: Config) -> SecureSum:
-    """Return the transform of an experiment with ``aggregation.secure``.
+def make_secure_sum(config: Config) -> SecureSum | None:
+    """Return the rounding of an experiment; None without ``aggregation.secure``.
 
     Raises UserError for sections that need more than a sum without weights, and for
     whole numbers of too many bits.
     """
     rule, attack = config.aggregation, cast(Attack | None, config.attack)
+    if rule is None or not rule.secure:
+        return None
     if not isinstance(rule, Mean):
-        assert rule is not None
         raise UserError(
             f"aggregation.rule = '{rule.rule}' needs each client's update, and with "
             "aggregation.secure the server has their sum alone; take rule = 'mean'"
@@ -91,7 +128,9 @@ def make_secure_sum(config: Config) -> SecureSum:
             "which aggregation.secure hides; take another attack"
         )
     assert rule.clip is not None
-    clients = config.participation.count(config.partition.clients)
+    participation, clients = config.participation, config.partition.clients
+    if participation.scheme == "fixed":
+        clients = participation.count(clients)
     sufficient = count_sufficient_bits(clients, rule.clip, rule.step)
     bits = sufficient if rule.bits is None else rule.bits
     if bits > MOST_BITS:
@@ -99,4 +138,9 @@ def make_secure_sum(config: Config) -> SecureSum:
             f"aggregation.step = {rule.step}: the whole numbers have {bits} bits, and at "
             f"most {MOST_BITS} are exact; take a larger step or a smaller clip"
         )
-    return SecureSum(kind="secure-sum", clip=rule.clip, step=rule.step, bits=bits)
+    if config.privacy is not None and bits < sufficient:
+        raise UserError(
+            f"aggregation.bits = {bits}: with [privacy] no sum may wrap around; "
+            f"{sufficient} bits suffice"
+        )
+    return SecureSum(clip=rule.clip, step=rule.step, bits=bits, clients=clients)

@@ -16,36 +16,34 @@ from hpcfl.updates.secure import SecureSum, count_sufficient_bits
 CONTEXT = Context(seed=3, round=1, ids=np.arange(4), clients=4)
 
 
-def add(transform, updates):
+def add(secure, updates):
     """Return the server's update, and how many coordinates wrapped around."""
-    sent = transform.apply(updates, CONTEXT)
-    result = transform.finish(sent.mean(dim=0), CONTEXT)
-    return result, CONTEXT.numbers["wrapped"]
+    sent = secure.encode(updates, CONTEXT)
+    result, wrapped = secure.decode(sent.mean(dim=0), len(updates))
+    return result.tolist(), wrapped
 
 
 def test_updates_are_clipped_and_added_as_whole_numbers():
     """(3, 4), (0, 1) and twice (6, 8) clipped to 5 have the sum (9, 13)."""
-    transform = SecureSum(kind="secure-sum", clip=5.0, step=0.25, bits=9)
+    secure = SecureSum(clip=5.0, step=0.25, bits=9, clients=4)
     updates = torch.tensor([[3.0, 4], [0, 1], [6, 8], [6, 8]])
-    result, wrapped = add(transform, updates)
-    assert result.tolist() == [9 / 4, 13 / 4] and wrapped == 0
+    assert add(secure, updates) == ([9 / 4, 13 / 4], 0)
 
 
 def test_sums_wrap_around_where_bits_are_too_few():
     """9 and 13 are 36 and 52 units of 0.25: modulo 64 centred 36 − 64 and 52 − 64."""
-    transform = SecureSum(kind="secure-sum", clip=5.0, step=0.25, bits=6)
+    secure = SecureSum(clip=5.0, step=0.25, bits=6, clients=4)
     updates = torch.tensor([[3.0, 4], [0, 1], [6, 8], [6, 8]])
-    result, wrapped = add(transform, updates)
-    assert result.tolist() == [-28 / 16, -12 / 16] and wrapped == 2
+    assert add(secure, updates) == ([-28 / 16, -12 / 16], 2)
 
 
 def test_the_mean_of_many_rounds_is_the_mean_of_the_updates():
-    transform = SecureSum(kind="secure-sum", clip=10.0, step=0.5, bits=10)
+    secure = SecureSum(clip=10.0, step=0.5, bits=10, clients=4)
     updates = torch.tensor([[0.3, -0.7], [0.1, 0.0], [-1.2, 0.5], [0.2, 0.2]])
     rows = []
     for round in range(500):
         context = Context(seed=0, round=round, ids=np.arange(4), clients=4)
-        rows.append(transform.apply(updates, context).mean(dim=0) * transform.step)
+        rows.append(secure.encode(updates, context).mean(dim=0) * secure.step)
     drawn = torch.stack(rows)
     error = (drawn.mean(dim=0) - updates.mean(dim=0)).abs()
     assert (error <= 4 * drawn.std(dim=0) / 500**0.5).all()
@@ -72,6 +70,47 @@ def test_a_run_is_near_the_plain_one_and_the_same_elsewhere(tmp_path):
     assert set(sent[~np.isnan(sent)]) == {bits * width}
 
 
+def test_too_few_bits_are_noted_and_wrapped_coordinates_recorded(tmp_path):
+    """Sums of up to 5·⌈1/0.01⌉ = 500 units need 10 bits."""
+    section = {"secure": True, "clip": 1.0, "step": 0.01, "bits": 4}
+    played = play_alone(tmp_path, aggregation=section, rounds=1)
+    assert any("10 bits suffice" in note for note in played.prepared.notes)
+    wrapped = played.values["aggregation/wrapped"][0]
+    assert 0 < wrapped <= len(played.server["model"])
+    enough = play_alone(tmp_path / "b", aggregation={**section, "bits": 10}, rounds=1)
+    assert enough.values["aggregation/wrapped"][0] == 0
+    assert not any("suffice" in note for note in enough.prepared.notes)
+
+
+def test_noise_covers_the_norm_of_rounded_updates(tmp_path):
+    played = play_alone(
+        tmp_path,
+        aggregation={"secure": True, "clip": 1.0, "step": 0.01},
+        privacy={"unit": "client", "clip": 0.5, "noise": 2.0},
+        rounds=1,
+    )
+    width = len(played.server["model"])
+    noise = 2.0 * (0.5 + 0.01 * width**0.5)
+    assert played.values["privacy/noise"][0] == pytest.approx(noise)
+    assert played.values["privacy/clip"][0] == 0.5
+
+
+def test_check_counts_bits():
+    table = tiny.table(
+        UNIFORM,
+        aggregation={"secure": True, "clip": 1.0},
+        compression={"kind": "sign", "downloads": "qsgd"},
+    )
+    prepared = prepare(config.parse(table), OneProcess())
+    lines = []
+    for overlay in prepared.hooks.overlays:
+        lines += overlay.describe(3, lambda round: np.arange(5), {"model": 968})
+    text = "\n".join(lines)
+    # 968 + 32 bits instead of 32 · 968, and sums of 5000 units
+    assert "1,000 bits" in text and "31 times" in text
+    assert "14 bits suffice" in text and "4 bits a number" in text
+
+
 @pytest.mark.parametrize(
     ("sections", "words"),
     [
@@ -84,6 +123,13 @@ def test_a_run_is_near_the_plain_one_and_the_same_elsewhere(tmp_path):
         (
             {"aggregation": {"secure": True, "clip": 1.0, "step": 1e-16}},
             "at most 48 are exact",
+        ),
+        (
+            {
+                "aggregation": {"secure": True, "clip": 1.0, "bits": 4},
+                "privacy": {"unit": "client"},
+            },
+            "14 bits suffice",
         ),
         (
             {"aggregation": {"secure": True, "rule": "own_updates:Largest"}},

@@ -13,7 +13,7 @@ So the last overlay sees exactly the message that travels. ``OwnOverlay`` is the
 those that an experiment names in ``[[overlay]]``; these come last.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import ClassVar
 
 import numpy as np
@@ -81,16 +81,26 @@ class Overlay:
         """Return the cohort as the method's ``aggregate`` may see it."""
         return cohort
 
+    def notes(self) -> list[str]:
+        """Return lines for the user to read before the first round."""
+        return []
+
     def measure(self, server: State, round: int) -> dict[str, float]:
         """Return numbers of a round to record by name, after its ``aggregate``."""
         return {}
 
-    def describe(self, rounds: int, cohort: Callable[[int], np.ndarray]) -> list[str]:
+    def describe(
+        self,
+        rounds: int,
+        cohort: Callable[[int], np.ndarray],
+        uploads: Mapping[str, int],
+    ) -> list[str]:
         """Return lines for ``hpcfl check``.
 
         Args:
             rounds: The number of rounds of the run.
             cohort: Returns the ids of the clients that train in a round.
+            uploads: The width of each entry of a client's message.
         """
         return []
 
