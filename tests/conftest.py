@@ -132,7 +132,7 @@ def need_data():
 @pytest.fixture
 def no_figures(monkeypatch):
     """A run draws none at its end, which takes longer than a tiny run."""
-    monkeypatch.setattr(figures, "draw", lambda folder: [])
+    monkeypatch.setattr(figures, "draw", lambda folder, runs=None: [])
 
 
 @pytest.fixture
