@@ -243,7 +243,10 @@ def tune(
     stage: str | None,
     cell: str,
 ) -> None:
-    """Tune every method in FILE with the same budget, or continue where that stands."""
+    """Tune every method in FILE with the same budget.
+
+    The same command continues a search that was stopped.
+    """
     from hpcfl.simulation import signals
 
     signals.remember()  # before the imports that take seconds
@@ -278,7 +281,7 @@ def show(
     time_to: float | None,
     explain: bool,
 ) -> None:
-    """Show the results of the run or sweep in FOLDER, also while it is running."""
+    """Show the results of a run or sweep, also while it runs."""
     from hpcfl.report import citation, tables
     from hpcfl.trained import loading
 
@@ -304,8 +307,9 @@ def show(
 def check(
     communicator: Communicator, file: Path, overrides: tuple[str, ...], whole: bool
 ) -> None:
-    """Check the experiment in FILE without a run; print its data, model, needs and
-    changed keys.
+    """Check the experiment in FILE without a run.
+
+    It prints data, model, needs and the keys that differ from their defaults.
     """
     from hpcfl.commands.check import check_file
 
@@ -319,7 +323,7 @@ def check(
 @click.argument("name")
 @on_server
 def new(kind: str, name: str) -> None:
-    """Write a commented file NAME to start from, which runs as it is."""
+    """Write a commented file to start from; it runs as it is."""
     from hpcfl.commands.new import write_new
 
     for line in write_new(kind, name):
@@ -354,7 +358,10 @@ def _listing(kind: str, what: str) -> None:
 
     if kind == "methods":
         show_listing = BIBTEX(show_listing)
-    description = f"List the {what}, or show one: NAME, or your own MODULE:OBJECT."
+    description = (
+        f"List the {what}.\n\n"
+        "With NAME, or your own MODULE:OBJECT, show that one with its keys."
+    )
     cli.command(kind, help=description)(show_listing)
 
 
@@ -362,11 +369,11 @@ for kind, what in {
     "methods": "methods",
     "models": "models",
     "partitions": "partition schemes",
-    "shifts": "kinds of [[shift]], what else sets clients apart",
-    "selections": "selections, who of the clients takes part",
-    "transforms": "kinds of [compression] and [[transform]], changes of updates",
-    "rules": "aggregation rules, how the server combines updates",
-    "attacks": "attacks, what hostile clients send or train on",
+    "shifts": "kinds of [[shift]], differences between clients",
+    "selections": "rules that select the clients of a round",
+    "transforms": "kinds of [compression] and [[transform]]",
+    "rules": "rules by which the server combines updates",
+    "attacks": "attacks of hostile clients",
     "scores": "scores",
     "datasets": "data sets",
 }.items():
@@ -375,7 +382,7 @@ for kind, what in {
 
 @cli.group()
 def data() -> None:
-    """Files of data sets."""
+    """Download data sets."""
 
 
 @data.command()
@@ -418,8 +425,9 @@ def submit(
     out: Path | None,
     dry_run: bool,
 ) -> None:
-    """Send the experiment in FILE to a cluster, a sweep as an array of jobs, a tuning as
-    arrays that wait for each other.
+    """Send the experiment in FILE to a Slurm cluster.
+
+    A sweep is an array of jobs, a tuning a chain of arrays.
     """
     from hpcfl.cluster.submission import submit
 
@@ -498,7 +506,10 @@ def export(
     out: Path,
     adapters: bool,
 ) -> None:
-    """Write trained models of the run in FOLDER to files that are used without hpcfl."""
+    """Write trained models of the run in FOLDER to files.
+
+    The files are used without hpcfl.
+    """
     from hpcfl.commands.export import export
 
     chosen = None if everyone else clients
@@ -591,8 +602,9 @@ def table(
     form: str,
     explain: bool,
 ) -> None:
-    """Print the runs below FOLDER… as rows × columns, mean ± sample standard deviation
-    over seeds.
+    """Print a table of runs, with mean ± deviation over seeds.
+
+    The deviation is that of a sample.
     """
     from hpcfl.report.comparison import Reference
     from hpcfl.report.sweep_table import Reading, show
@@ -645,7 +657,7 @@ def verify(
     root: Path | None,
     own: tuple[str, ...],
 ) -> None:
-    """Play runs of a folder or of a packed file again and compare the results.
+    """Play runs again and compare the results.
 
     On the same arithmetic the final state and every number must be the same, on any
     number of ranks; else the exit code is 1.
@@ -665,7 +677,7 @@ def verify(
 )
 @on_server
 def pack(folders: tuple[Path, ...], out: Path) -> None:
-    """Pack the finished runs below FOLDER… into one file to publish beside a table.
+    """Pack finished runs into one file to publish beside a table.
 
     The file holds everything that table, report, plot and verify need: configuration,
     digest, clients' numbers, versions, processor, commit.
@@ -688,7 +700,7 @@ def pack(folders: tuple[Path, ...], out: Path) -> None:
 )
 @on_server
 def report(folders: tuple[Path, ...], out: Path) -> None:
-    """Write one page for a browser about the runs below FOLDER…; it needs no network."""
+    """Write a page about runs for a browser; it needs no network."""
     from hpcfl.report import page
 
     page.write(folders, out)
@@ -756,7 +768,7 @@ def plot(
     own: tuple[str, ...],
     **options: Any,
 ) -> None:
-    """Draw the runs below FOLDER…, with one colour for each method.
+    """Draw a figure of runs, with one colour for each method.
 
     Curves are means over seeds with a band of one sample standard deviation. Clients
     and gains show the clients of all seeds, partition those of the first. More kinds,
