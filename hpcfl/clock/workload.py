@@ -71,8 +71,8 @@ def count_workload(prepared: Prepared) -> Workload:
     sample_ms = prepared.config.time.sample_ms
     if not pass_operations and sample_ms is None:
         raise UserError(
-            f"time.sample_ms: nobody can count the operations of model.name = "
-            f"'{prepared.config.model.name}'; give the milliseconds for which a device "
+            f"time.sample_ms: the operations of model.name = "
+            f"'{prepared.config.model.name}' cannot be counted; give the milliseconds for which a device "
             "trains on one sample"
         )
     passes = Fraction(epochs)

@@ -40,4 +40,7 @@ def write_new(kind: str, name: str) -> list[str]:
         raise UserError(f"{path}: exists already; choose another name") from None
     except OSError as error:
         raise UserError(f"{path}: cannot be written ({error.strerror})") from None
-    return [f"wrote {path}", command.format(name=name, file=path.name, cls=cls)]
+    return [
+        f"wrote {path}",
+        "next: " + command.format(name=name, file=path.name, cls=cls),
+    ]

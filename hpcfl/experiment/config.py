@@ -357,8 +357,8 @@ def _check_stragglers(participation: Participation, training: Training) -> None:
     """Raise UserError if no client can do fewer local epochs than others."""
     if (share := participation.stragglers) and training.epochs == 1:
         raise UserError(
-            f"participation.stragglers = {share}: of one local epoch nobody does fewer; set "
-            "training.epochs to more than 1"
+            f"participation.stragglers = {share}: no client can do less than one local "
+            "epoch; set training.epochs to more than 1"
         )
 
 

@@ -620,7 +620,7 @@ class Time(Section):
     mode: Literal["none", "synchronous", "asynchronous"] = Field(
         "none",
         description="none: there is no time; synchronous: a round waits for its clients; "
-        "asynchronous: the server waits for nobody",
+        "asynchronous: the server takes a step whenever enough uploads have arrived",
     )
     devices: Literal["equal", "lognormal", "zipf", "pareto", "classes", "file"] = Field(
         "lognormal", description="how fast clients are"

@@ -30,7 +30,7 @@ NormEps = Annotated[
     float, Field(gt=0, le=1, description="what layer norm adds to variances")
 ]
 Padding = Annotated[
-    int, Field(ge=0, description="the token that fills up texts, which nobody reads")
+    int, Field(ge=0, description="the token that fills up texts; models ignore it")
 ]
 Longest = Annotated[
     int, Field(ge=1, le=1 << 20, description="tokens of a text, at most")

@@ -130,7 +130,8 @@ class Layout:
         if isinstance(group, int):
             if not 1 <= group <= len(self.layers):
                 raise UserError(
-                    f"layers = {group}: this model has 1 to {len(self.layers)} upper layers"
+                    f"method.layers = {group}: this model has {len(self.layers)} layers; choose 1 to "
+                    f"{len(self.layers)}"
                 )
             return slice(self.layers[-group].start, self.width)
         if group == "all":

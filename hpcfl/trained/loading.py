@@ -166,13 +166,13 @@ def runs_below(
     if aside:
         more = f" and {len(aside) - 1} more" if len(aside) > 1 else ""
         notes.append(
-            f"left out, as --fresh moved it aside: {aside[0]}{more}; named alone it "
-            "counts"
+            f"left out, moved aside by --fresh: {aside[0]}{more}; name the folder "
+            "alone to include it"
         )
     if tried:
         notes.append(
-            f"left out: what was tried in a tuning, {tried[0]} and others; named alone "
-            "they count"
+            f"left out: the runs of a search, such as {tried[0]}; name their folder "
+            "alone to include them"
         )
     return [*packed, *(load_run(place, own) for place in current)], notes
 

@@ -45,8 +45,8 @@ def test_members_of_a_union_are_in_row_order(layout):
     [
         ("haed", "layer group 'haed' is unknown; did you mean 'head'?"),
         ("hidden", "layer group 'hidden' is unknown"),
-        (0, "layers = 0: this model has 1 to 3 upper layers"),
-        (4, "layers = 4: this model has 1 to 3 upper layers"),
+        (0, "method.layers = 0: this model has 3 layers"),
+        (4, "method.layers = 4: this model has 3 layers"),
     ],
 )
 def test_unknown_groups_are_named_with_what_is_there(layout, group, message):

@@ -67,13 +67,13 @@ def needs_a_round(sent: Message, returned: Message) -> str:
             return f"its server needs each client's own '{name}' and not their mean"
         if entry.weights.dim() == 2:
             return (
-                f"a mean of '{name}' is of some of a round's clients alone, and of those "
-                "that have arrived it may be of nobody"
+                f"only some of a round's clients contribute to the mean of '{name}', and "
+                "possibly none of those that have arrived"
             )
         if name not in down or down[name].tensor.shape != entry.tensor.shape[1:]:
             return (
-                f"its server gets a '{name}' that it has not sent, so that nobody knows "
-                "what a late one is a change of"
+                f"its server receives a '{name}' that it has not sent, so a late upload "
+                "has no start to be a change from"
             )
     return ""
 

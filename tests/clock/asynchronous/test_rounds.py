@@ -202,8 +202,8 @@ REFUSED = {
     "scaffold": "changes from the server's control of one round",
     "cfl": "sends clients a 'models' of their own",
     "fedgh": "needs each client's own 'means'",
-    "fednova": "gets a 'change' that it has not sent",
-    "fedproto": "some of a round's clients alone",
+    "fednova": "receives a 'change' that it has not sent",
+    "fedproto": "only some of a round's clients",
 }
 
 
