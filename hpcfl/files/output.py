@@ -142,8 +142,8 @@ def _text(raw: Unfailing, like: TextIO | None) -> TextIO:
 
 
 def keep_pace(round: float, checkpoint: float) -> None:
-    """Write the seconds of a job's longest round and of its last checkpoint for its
-    supervisor, if it has one. A full disk is ignored.
+    """Write the seconds of a job's longest round, and those that the checkpoint of a stop
+    takes after it, for the job's supervisor, if it has one. A full disk is ignored.
     """
     if path := os.environ.get(PACE):
         with suppress(RunFailure):

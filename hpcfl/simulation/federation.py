@@ -40,14 +40,14 @@ def resume(
 
     Raises UserError if the schedule cannot.
     """
-    done, simulator = 0, State()
-    if restored is not None:
-        done = restored.round
-    if restored is not None and restored.server is not None:
-        server, simulator = schedule.split_state(restored.server)
-    else:
+    done, server, simulator = 0, State(), State()
+    if restored is None:
         with agreed(communicator):
             server = prepared.server
+    else:
+        done = restored.round
+        if restored.server is not None:
+            server, simulator = schedule.split_state(restored.server)
     schedule.begin(
         prepared=prepared,
         communicator=communicator,
@@ -135,7 +135,9 @@ class Federation:
     report: Report = ignore_result
     best: BestRound | None = None
     due: Schedule = field(init=False)
-    _longest: float = 0.0  # seconds of a round, with what it waited for checkpoints
+    # seconds of the longest round, and of copying the state for the last checkpoint
+    _longest: float = 0.0
+    _copied_in: float = 0.0
     # the last rounds, until there is time to record them
     _unrecorded: list[Result] = field(default_factory=list)
 
@@ -158,12 +160,12 @@ class Federation:
             except RunFailure:
                 self.save_metrics(number)
                 raise
+            self._longest = max(self._longest, time.monotonic() - begun)
             # The checkpoint of an earlier round was written during this one.
             self.finish_checkpoint()
             last = vote == STOP or number == rounds
             if last or vote == CHECKPOINT:
                 self.checkpoint(number, wait=last)
-            self._longest = max(self._longest, time.monotonic() - begun)
             if vote == STOP:
                 left = "" if number < rounds else ", before the final scoring"
                 raise Interrupted(
@@ -279,6 +281,7 @@ class Federation:
         checkpoint as well. Collective call.
         """
         self.record_rounds()
+        begun = time.monotonic()
         stopwatch = self.prepared.resources.stopwatch
         with stopwatch.phase("checkpoint"), self.due.waiting():
             if self.metrics is not None:
@@ -290,6 +293,7 @@ class Federation:
             with on_this_rank(f"round {number}, checkpoint"):
                 self.checkpoints.start(number, server, self.prepared.store, meta, best)
             self.due.begun()
+        self._copied_in = time.monotonic() - begun
         if wait:
             self.finish_checkpoint()
 
@@ -314,6 +318,9 @@ class Federation:
         stopwatch = self.prepared.resources.stopwatch
         with stopwatch.phase("checkpoint"), self.due.waiting():
             self.checkpoints.finish()
-        cost = self.due.finished(self.checkpoints.written_in)
-        if cost is not None and self.communicator.is_server:
-            output.keep_pace(self._longest, cost)
+        written_in = self.checkpoints.written_in
+        if self.due.finished(written_in) and self.communicator.is_server:
+            under_way = 0.0  # the rest of an earlier checkpoint
+            if self.prepared.config.checkpoint.every != "auto":
+                under_way = max(0.0, written_in - self._longest)
+            output.keep_pace(self._longest, self._copied_in + written_in + under_way)

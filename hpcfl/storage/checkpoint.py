@@ -465,18 +465,18 @@ class Schedule:
         """Record that a checkpoint is under way."""
         self._under_way = True
 
-    def finished(self, written_in: float) -> float | None:
-        """Record that the checkpoint under way is finished, and return the seconds that
-        it cost; None if no checkpoint was under way.
+    def finished(self, written_in: float) -> bool:
+        """Record that the checkpoint under way, if any, is finished; return whether there
+        was one.
 
         written_in: the seconds of writing it beside training.
         """
         if not self._under_way:
-            return None
+            return False
         self._cost, self._waited, self._under_way = (
             self._waited + written_in,
             0.0,
             False,
         )
         self._finished = self._clock()
-        return self._cost
+        return True
