@@ -3,6 +3,7 @@
 import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import cast
 
 import numpy as np
 import torch
@@ -12,6 +13,7 @@ from hpcfl.data.datasets import Dataset
 from hpcfl.report.text import plain, shorten
 from hpcfl.simulation.prepare import Prepared
 from hpcfl.simulation.prepared_data import list_groups
+from hpcfl.updates.base import Attack
 
 WIDTH = 80
 INDENT = 12  # letters of a line's name
@@ -84,8 +86,7 @@ def describe_data(prepared: Prepared, values: ValueRange, whole: bool = False) -
         ]
         facts["groups"] = list_entries(entries, whole)
     if prepared.config.attack is not None:
-        attackers = list(map(str, prepared.data.attackers.tolist()))
-        facts["attackers"] = list_entries(attackers, whole) or "none"
+        facts["attackers"] = describe_attackers(prepared, whole)
     return "\n".join(
         textwrap.fill(
             text,
@@ -96,6 +97,19 @@ def describe_data(prepared: Prepared, values: ValueRange, whole: bool = False) -
         )
         for name, text in facts.items()
     )
+
+
+def describe_attackers(prepared: Prepared, whole: bool) -> str:
+    """Return the number of attackers, what they do and know, and their ids."""
+    attack = cast(Attack, prepared.config.attack)
+    ids = list(map(str, prepared.data.attackers.tolist()))
+    clients = prepared.setup.clients
+    facts = [f"{len(ids)} of {clients}, {attack.kind} from round {attack.since} on"]
+    if attack.needs_honest:
+        facts.append("they know the honest updates of their round")
+    if ids and (numbers := attack.describe(len(ids), clients - len(ids))):
+        facts.append(f"{numbers} where all clients take part")
+    return f"{'; '.join(facts)}: {list_entries(ids, whole) or 'none'}"
 
 
 def list_entries(entries: Sequence[str], whole: bool) -> str:

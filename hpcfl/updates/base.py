@@ -161,6 +161,12 @@ class Rule(AggregationSection, ABC):
             weights: The weights of the clients, whole numbers, float64 [n].
         """
 
+    def describe(self, clients: int) -> str:
+        """Return what the rule does with the updates of so many clients, for ``check``:
+        a clause whose subject is the rule.
+        """
+        return "is a rule of your own"
+
     def has_effect(self) -> bool:
         """Return whether the rule is another one than the exact mean of what clients
         made.
@@ -243,6 +249,12 @@ class Attack(AttackSection, ABC):
         honest clients, "" if they can.
 
         It is checked before round 1 where all clients take part in every round.
+        """
+        return ""
+
+    def describe(self, attackers: int, honest: int) -> str:
+        """Return the numbers of the attack in a round of all clients, for ``check``; ""
+        for none.
         """
         return ""
 

@@ -47,15 +47,33 @@ class RowRule(Rule):
         """The number of bad clients that are tolerated."""
         return self.f or 0
 
+    def count_rows(self, clients: int) -> int:
+        """Return how many rows the mixing makes of so many updates."""
+        return ceil(clients / self.bucket) if self.mixing == "bucketing" else clients
+
+    def describe(self, clients: int) -> str:
+        rows = self.count_rows(clients)
+        text = self.describe_rows(rows)
+        if self.mixing == "nnm":
+            nearest = clients - self.tolerated
+            return f"{text}, after each becomes the mean of its {nearest} nearest"
+        if self.mixing == "bucketing":
+            return (
+                f"{text}, each the mean of at most {self.bucket} of {clients} updates"
+            )
+        return text
+
+    @abstractmethod
+    def describe_rows(self, rows: int) -> str:
+        """Return what the rule does with so many rows: a clause without subject."""
+
     def find_problem(self, clients: int) -> str:
         if self.mixing == "nnm" and clients <= 2 * self.tolerated:
             return (
                 f"mixing = 'nnm' with f = {self.f} needs more than {2 * self.tolerated} "
                 f"clients in a round, here {clients}"
             )
-        rows = clients
-        if self.mixing == "bucketing":
-            rows = ceil(clients / self.bucket)
+        rows = self.count_rows(clients)
         least = self.count_least()
         if rows >= least:
             return ""

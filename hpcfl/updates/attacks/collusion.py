@@ -155,6 +155,12 @@ class LittleIsEnough(Collusion):
             )
         return ""
 
+    def describe(self, attackers: int, honest: int) -> str:
+        if self.find_problem(attackers, honest):
+            return ""
+        z = find_quantile(attackers + honest, attackers) if self.z is None else self.z
+        return f"z = {z:.4g}"
+
     def forge_one(self, honest: Tensor, attackers: int) -> Tensor:
         return forge_within_spread(honest, attackers, self.z)
 

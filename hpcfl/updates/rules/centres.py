@@ -79,6 +79,11 @@ class GeometricMedian(RowRule):
         1e-6, gt=0, description="ν, the smallest distance in a division"
     )
 
+    def describe_rows(self, rows: int) -> str:
+        return (
+            f"takes {self.steps} steps from the mean of {rows} updates to their median"
+        )
+
     def combine_rows(self, rows: Tensor, weights: Tensor, context: Context) -> Tensor:
         return compute_geometric_median(rows, weights, self.steps, self.smallest)
 
@@ -93,6 +98,12 @@ class CenteredClip(RowRule):
     rule: str = "centered-clip"
     radius: float = Field(10.0, gt=0, description="τ, the most that an update counts")
     steps: PositiveInt = Field(1, description="L, the number of steps in a round")
+
+    def describe_rows(self, rows: int) -> str:
+        return (
+            f"moves the last round's centre {self.steps} times, by {rows} updates that are "
+            f"clipped to {self.radius:g} around it"
+        )
 
     def list_memory(self) -> tuple[str, ...]:
         return ("centre",)

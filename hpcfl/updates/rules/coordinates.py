@@ -19,11 +19,16 @@ def compute_median(rows: Tensor) -> Tensor:
     return join_blocks(find_median, rows)
 
 
+def count_trimmed(rows: int, share: float) -> int:
+    """Return ⌊share·rows⌋, the number of values that are left out at each end."""
+    return math.floor(share * rows + ROUNDING)
+
+
 def compute_trimmed_mean(rows: Tensor, share: float) -> Tensor:
     """Return the mean of each coordinate without the ⌊share·n⌋ smallest and largest
     values, float64 [P].
     """
-    removed = math.floor(share * len(rows) + ROUNDING)
+    removed = count_trimmed(len(rows), share)
     last = len(rows) - removed
 
     def average(block: Tensor) -> Tensor:
@@ -42,6 +47,9 @@ class Median(RowRule):
 
     rule: str = "median"
 
+    def describe_rows(self, rows: int) -> str:
+        return f"takes the median of {rows} values of each coordinate"
+
     def combine_rows(self, rows: Tensor, weights: Tensor, context: Context) -> Tensor:
         return compute_median(rows)
 
@@ -59,6 +67,12 @@ class TrimmedMean(RowRule):
         lt=0.5,
         description="β, the share of the values that is left out at each end",
     )
+
+    def describe_rows(self, rows: int) -> str:
+        middle = rows - 2 * count_trimmed(rows, self.trim)
+        return (
+            f"takes the mean of the middle {middle} of {rows} values of each coordinate"
+        )
 
     def combine_rows(self, rows: Tensor, weights: Tensor, context: Context) -> Tensor:
         return compute_trimmed_mean(rows, self.trim)

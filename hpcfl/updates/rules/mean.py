@@ -39,6 +39,9 @@ class Mean(Rule):
             raise ValueError(f"{unread[0]} needs secure = true")
         return self
 
+    def describe(self, clients: int) -> str:
+        return f"takes the weighted mean of {clients} updates"
+
     def combine(self, updates: Tensor, weights: Tensor, context: Context) -> Tensor:
         return sums.mean(updates, weights)
 

@@ -109,6 +109,10 @@ class Krum(RowRule):
     def combine_rows(self, rows: Tensor, weights: Tensor, context: Context) -> Tensor:
         return rows[choose_krum(rows, self.tolerated)].double()
 
+    def describe_rows(self, rows: int) -> str:
+        nearest = rows - self.tolerated - 2
+        return f"takes the one of {rows} updates that is nearest to {nearest} others"
+
 
 class MultiKrum(Krum):
     """The mean of the m updates with the least Krum scores.
@@ -124,8 +128,19 @@ class MultiKrum(Krum):
     def count_least(self) -> int:
         return max(super().count_least(), self.m or 0)
 
+    def count_chosen(self, rows: int) -> int:
+        """Return m, the number of rows in the mean."""
+        return self.m or rows - self.tolerated
+
+    def describe_rows(self, rows: int) -> str:
+        chosen, nearest = self.count_chosen(rows), rows - self.tolerated - 2
+        return (
+            f"takes the mean of the {chosen} of {rows} updates that are nearest to "
+            f"{nearest} others"
+        )
+
     def combine_rows(self, rows: Tensor, weights: Tensor, context: Context) -> Tensor:
-        chosen = self.m or len(rows) - self.tolerated
+        chosen = self.count_chosen(len(rows))
         return compute_multi_krum(rows, self.tolerated, chosen)
 
 
@@ -141,6 +156,13 @@ class Bulyan(RowRule):
 
     def count_least(self) -> int:
         return 4 * self.tolerated + 3
+
+    def describe_rows(self, rows: int) -> str:
+        selected = rows - 2 * self.tolerated
+        return (
+            f"selects {selected} of {rows} updates by repeated Krum, and takes the mean of "
+            f"the {rows - 4 * self.tolerated} middle values of each coordinate"
+        )
 
     def combine_rows(self, rows: Tensor, weights: Tensor, context: Context) -> Tensor:
         return compute_bulyan(rows, self.tolerated)

@@ -13,6 +13,9 @@ class NormBound(Mean):
     rule: str = "norm-bound"
     bound: float = Field(gt=0, description="C, the largest norm of an update")
 
+    def describe(self, clients: int) -> str:
+        return f"clips each of {clients} updates to a norm of {self.bound:g}"
+
     def has_effect(self) -> bool:
         return True
 
