@@ -276,10 +276,20 @@ class Updates(Overlay):
         uploads: Mapping[str, int],
     ) -> list[str]:
         lines = []
+        others = WEIGHTS, BELOW
+        width = sum(uploads[name] for name in uploads if name not in others)
+        clients = len(cohort(1))
         if self.transforms:
-            others = WEIGHTS, BELOW
-            widths = [uploads[name] for name in uploads if name not in others]
-            lines.append(self._describe_bits(sum(widths)))
+            lines.append(self._describe_bits(width))
+        if self.rule.has_effect():
+            text = self.rule.describe(clients)
+            lines.append(f"aggregation.rule = '{self.rule.rule}' {text}")
+        if self._needs_rows:
+            size = clients * width * FLOAT_BITS / 8e6
+            lines.append(
+                f"each client's update travels to rank 0: {clients} × {width:,} numbers, "
+                f"{size:,.1f} MB in a round"
+            )
         if self.secure is not None:
             lines.append(self.secure.describe())
         if self.privacy is not None:

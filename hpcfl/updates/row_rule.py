@@ -56,7 +56,10 @@ class RowRule(Rule):
         text = self.describe_rows(rows)
         if self.mixing == "nnm":
             nearest = clients - self.tolerated
-            return f"{text}, after each becomes the mean of its {nearest} nearest"
+            return (
+                f"{text}, after each becomes the mean of its {nearest} nearest in float64, "
+                "which takes twice their memory"
+            )
         if self.mixing == "bucketing":
             return (
                 f"{text}, each the mean of at most {self.bucket} of {clients} updates"

@@ -8,6 +8,7 @@ from hpcfl.communication.communicator import OneProcess
 from hpcfl.data import datasets
 from hpcfl.experiment import config
 from hpcfl.simulation.prepare import prepare
+from hpcfl.simulation.prepared_data import list_groups
 
 DIGITS = datasets.load(config.Data())
 SHIFTED = {"kind": "labels", "groups": 2, "share": 0.5}
@@ -109,3 +110,14 @@ def test_an_attack_comes_after_the_shifts():
 def test_a_backdoor_that_the_data_cannot_have_is_refused(keys, key):
     with pytest.raises(Exception, match=f"attack.{key}"):
         prepared({"kind": "backdoor", **keys})
+
+
+def test_groups_of_results_tell_attackers_from_others():
+    of = prepared({"kind": "sign-flip"})
+    group, names = list_groups(of.config, of.data)
+    assert group.tolist() == [0, 1, 0, 0, 1, 0] and len(names) == 2
+    shifted = prepared({"kind": "sign-flip"}, shift=[SHIFTED])
+    group, names = list_groups(shifted.config, shifted.data)
+    assert (group % 2).tolist() == shifted.data.split.groups.group.tolist()
+    assert (group >= 2).tolist() == [False, True, False, False, True, False]
+    assert len(names) == 4

@@ -71,3 +71,17 @@ def test_rules_that_tolerate_bad_clients_need_their_number():
     for rule, keys in [(Krum, {}), (Bulyan, {}), (Median, {"mixing": "nnm"})]:
         with pytest.raises(ValueError, match="needs f"):
             rule(**keys)
+
+
+@pytest.mark.parametrize(
+    ("rule", "numbers"),
+    [
+        (MultiKrum(f=2), ["16", "18", "14"]),
+        (Bulyan(f=2), ["14", "18", "10"]),
+        (Median(mixing="bucketing", bucket=4), ["5", "18"]),
+        (Median(mixing="nnm", f=3), ["18", "15"]),
+    ],
+)
+def test_a_rule_describes_its_numbers_for_18_clients(rule, numbers):
+    words = rule.describe(18).replace(",", "").split()
+    assert [number for number in numbers if number not in words] == []

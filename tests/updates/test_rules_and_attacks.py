@@ -13,8 +13,10 @@ from in_threads import on_ranks
 from playing import play_on
 
 from hpcfl.communication.communicator import OneProcess
-from hpcfl.experiment import plugins
+from hpcfl.errors import UserError
+from hpcfl.experiment import config, plugins
 from hpcfl.rows import mixing
+from hpcfl.simulation.prepare import prepare
 from hpcfl.updates.base import Context
 
 # keys without a default, or with one that would not show in few rounds
@@ -85,3 +87,38 @@ def test_runs_are_the_same_on_any_number_of_ranks(tmp_path, place):
     elsewhere = partial(play_on, folder=tmp_path / "ranks", table=table)
     assert on_ranks(3, lambda rank: elsewhere(rank).digest) == alone.digest
     assert all(tensor.isfinite().all() for tensor in alone.state.values())
+
+
+UNIFORM = {"name": "fedavg", "weights": "uniform"}
+
+
+@pytest.mark.parametrize(
+    ("method", "sections", "words"),
+    [
+        (UNIFORM, {"aggregation": {"rule": "krum"}}, "aggregation.*needs f"),
+        (UNIFORM, {"aggregation": {"rule": "krum", "f": 3}}, "needs 9 rows"),
+        ("fedavg", {"aggregation": {"rule": "median"}}, "method.weights = 'uniform'"),
+        (UNIFORM, {"aggregation": {"rule": "norm-bound"}}, "aggregation.bound"),
+        (UNIFORM, {"attack": {"kind": "alie", "share": 0.8}}, "z is infinite"),
+        (UNIFORM, {"attack": {"kind": "alie", "share": 0.9, "z": 1.0}}, "2 honest"),
+        (UNIFORM, {"attack": {"kind": "ipm", "share": 1.0}}, "all 8 clients attack"),
+        (UNIFORM, {"attack": {"kind": "ipm", "clients": [8]}}, "from 0 to 7"),
+        (UNIFORM, {"attack": {"kind": "backdoor", "share": 0.2}}, "images"),
+        (UNIFORM, {"evaluation": {"scores": ["attack-success"]}}, "an attack"),
+    ],
+)
+def test_a_mistake_is_one_line(method, sections, words):
+    with pytest.raises(UserError, match=words) as error:
+        prepare(config.parse(tiny.table(method, COUNTS, **sections)), OneProcess())
+    assert "\n" not in str(error.value)
+
+
+def test_rounds_with_too_few_rows_are_counted(tmp_path):
+    table = tiny.table(
+        UNIFORM,
+        COUNTS,
+        aggregation={"rule": "krum", "f": 2},
+        participation={"dropout": 0.5},
+    )
+    played = play_on(OneProcess(), tmp_path, table)
+    assert played.values["aggregation/skipped"][:3].tolist() == [1, 2, 3]

@@ -8,7 +8,7 @@ from pydantic import Field
 from torch import Tensor
 
 from hpcfl.updates.base import Context
-from hpcfl.updates.columns import find_median, join_blocks
+from hpcfl.updates.columns import find_median, join_blocks, sort_columns
 from hpcfl.updates.row_rule import RowRule
 
 ROUNDING = 1e-9  # 0.29 · 100 is below 29 in floating point
@@ -32,7 +32,7 @@ def compute_trimmed_mean(rows: Tensor, share: float) -> Tensor:
     last = len(rows) - removed
 
     def average(block: Tensor) -> Tensor:
-        ordered = block.sort(dim=0).values
+        ordered = sort_columns(block)
         return ordered[removed:last].mean(dim=0)
 
     return join_blocks(average, rows)
