@@ -95,9 +95,9 @@ def classes_held(reported: pandas.DataFrame, data: Path) -> str:
             "## cwFedAvg, version 1, Table 3: classes that a client of CIFAR-100 holds",
             "",
             f"Classes among a client's training and test samples, mean over 20 clients and {len(SEEDS)} "
-            "draws; β of the Dirichlet law. ± is the standard deviation over draws, in the last "
-            "column the standard error of our mean, which does not know the chance and the "
-            "rounding in the paper's number.",
+            "draws; β of the Dirichlet law. ± is the standard deviation over draws. In the last "
+            "column it is the standard error of our mean; the paper's own chance and rounding "
+            "are not in it.",
             "",
             "| β | paper | here | difference |",
             "|---|---:|---:|---:|",
@@ -122,10 +122,10 @@ def floats(reported: pandas.DataFrame) -> str:
         [
             "## FedALA, Table 3: parameters that travel for one client in a round",
             "",
-            "In models Σ, counted in a round that is played: α is the body's share of a model,"
-            f" M = {traffic.CLIENTS} the clients, as the text has it. A client of FedFomo or APPLE has "
-            "its own model, which is not sent here, so that one Σ less travels. The table's times, "
-            "which are its machine's, are left out.",
+            "The unit is a model, Σ, counted in a round that is played. α is the body's share of a "
+            f"model, and M = {traffic.CLIENTS} the number of clients. A client of FedFomo or APPLE "
+            "has its own model already, so one Σ less travels here. The table's times are left "
+            "out, because they are those of its machine.",
             "",
             "| method | paper | that is | here |",
             "|---|---|---:|---:|",

@@ -33,12 +33,12 @@ from hpcfl.trained import loading
 REFERENCE = "local"
 HEADING = """# The tuned table: its settings side by side
 
-What clients gain beside training alone, in points of accuracy with intervals of 95 %
-over twelve partitions, which in *rotated* and *permuted* deal out the same images;
-**bold** holds after Holm's correction within a setting. Methods
-stand in the order of their mean rank over the settings. The range behind a correlation
-holds the middle 95 % of its values over draws of the partitions; it is narrower than an
-interval of 95 %. What follows: [README](README.md).
+Gains of clients over training alone, in points of accuracy, with intervals of 95 % over
+twelve partitions. In *rotated* and *permuted* all partitions have the same images.
+**Bold** gains hold after Holm's correction within a setting. Methods are in the order of
+their mean rank over the settings. The range behind a correlation holds the middle 95 %
+of its values over draws of the partitions; it is narrower than an interval of 95 %.
+[README](README.md) has the conclusions.
 """
 OWN = "## Own models"
 AFTER = """## Start models after five epochs

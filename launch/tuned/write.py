@@ -30,19 +30,24 @@ DATA = {
 }
 LEGEND = """Mean accuracy over clients and twelve partitions in %, as mean of the last tenth of the
 rounds. {data}
-*Own models* are those that a method is read by: `pre` and `post` a client's own
-training in a round, or `tuned` after it at the end; `pre` of FedAvg-C and FedProx-C is
-after the fine-tuning with which their clients start a round (`method.tune_epochs`), of
-Per-FedAvg after one step. Gains are in points, of each client, with intervals of 95 %
-(`hpcfl table --against`): *by tuning* beside the same method as it is by itself, *beside
-Local* beside training alone, *hurt* the share of clients who have less than that. *After
-5 epochs* are everybody's start models after five epochs of plain training at scoring,
-with the rate chosen for the own models, beside FedAvg's; "better" and "worse" hold after
-Holm's correction. *Beside untuned Local* has training alone at the file's rate as the
-reference. All intervals are conditional on one search. *Spent/budget* is of the search's
-gradients. The range behind a correlation holds the middle 95 % of its values over
-draws of the partitions; it is narrower than an interval of 95 %, and knows nothing of
-other methods or another search. What follows: [README](README.md)."""
+Gains are in points, of each client, with intervals of 95 % (`hpcfl table --against`).
+All intervals are conditional on one search.
+
+* *Own models*: the models that a method is judged by. `pre` and `post` are those before
+  and after a client's training in a round, `tuned` those after the last round. `pre` of
+  FedAvg-C and FedProx-C is after the fine-tuning at the start of a round
+  (`method.tune_epochs`), `pre` of Per-FedAvg after one step.
+* *By tuning*: gain over the same method without tuning.
+* *Beside Local*: gain over training alone. *Hurt*: the share of clients that lose.
+* *After 5 epochs*: the start models of all clients after five epochs of plain training
+  at scoring, with the rate chosen for the own models. *Beside FedAvg's*: gain over
+  FedAvg's. *Verdict*: better or worse after Holm's correction.
+* *Beside untuned Local*: gain over training alone at the file's rate.
+* *Spent/budget*: gradients of the search.
+
+The range behind a correlation holds the middle 95 % of its values over draws of the
+partitions. It is narrower than an interval of 95 %, and it does not cover other methods
+or another search. [README](README.md) has the conclusions."""
 TITLES = {
     "method": "method",
     "column": "own models",

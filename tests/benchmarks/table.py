@@ -366,7 +366,7 @@ def render_short(results: dict[str, dict]) -> str:
         f"{alone:.3f} of its time with one process against one, {two:.2f} with two "
         "workers against two processes. hpcfl is not faster there.",
         *missed(results),
-        f"* Of {len(gpu)} measures on a GPU {len(unmeasured)} have not been taken yet.",
+        f"* {len(unmeasured)} of {len(gpu)} measures on a GPU have not been taken yet.",
     ]
     return "\n".join(["", *lines, "", ""])
 

@@ -53,7 +53,7 @@ def summarise(parts: list[dict[str, Any]]) -> list[str]:
         *_table(events),
         "",
         PROMISE,
-        f"Of the {len(events)} faults {late} came when the run had ended already.",
+        f"{late} of the {len(events)} faults came after the end of the run.",
         "",
         "## Measurement",
         "",
