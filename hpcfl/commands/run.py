@@ -157,12 +157,25 @@ def _examine(
         if communicator.is_server:
             try:
                 complete = run_folder.examine(folder, config, fresh)
+            except run_folder.OtherLength as error:
+                clash = [*error.args, *_describe_cost(config, error.begun_for)]
             except UserError as error:
                 clash = list(error.args)
             if complete:
                 run_folder.tidy(folder)
     complete, clash = communicator.bcast([complete, clash])
     return complete, clash
+
+
+def _describe_cost(config: Config, begun_for: int) -> list[str]:
+    """Return a line on the ε of ``config.rounds`` with the noise of ``begun_for``
+    rounds, where a run has a target ε.
+    """
+    if config.privacy is None or config.privacy.epsilon is None:
+        return []
+    from hpcfl.updates.privacy import describe_cost
+
+    return [describe_cost(config, begun_for)]
 
 
 def _prepare(config: Config, communicator: Communicator, clash: list[str]) -> Prepared:

@@ -412,10 +412,14 @@ def describe_decisions(prepared: Prepared, schedule: RoundSchedule) -> dict[str,
     Every checkpoint stores them. ``asked`` has the settings that they depend on.
     """
     resources, config = prepared.resources, prepared.config
+    of_overlays: dict[str, str] = {}
+    for overlay in prepared.hooks.overlays:
+        of_overlays |= overlay.list_decisions()
     return {
         "asked": [resources.device.type, config.runtime.lanes],
         TRAINING: ONE_BY_ONE if prepared.tried.unbatched else SIDE_BY_SIDE,
         **schedule.decisions(),
+        **of_overlays,
     }
 
 

@@ -57,6 +57,18 @@ JOBS = "jobs"  # the submitted jobs, see ``cluster/submission_folder.py``
 NO_RESULTS = (LOCK, JOBS)  # other names that a folder may have before its first run
 
 
+class OtherLength(UserError):
+    """Error for a run that was begun for another number of rounds.
+
+    Attributes:
+        begun_for: that number.
+    """
+
+    def __init__(self, line: str, begun_for: int) -> None:
+        super().__init__(line)
+        self.begun_for = begun_for
+
+
 def is_run(folder: Path) -> bool:
     """Return whether a folder holds readable parts of a run."""
     return any((folder / name).exists() for name in (RUN, results.MERGED))
@@ -94,11 +106,12 @@ def examine(folder: Path, config: "Config", fresh: bool) -> bool:
             f"rounds = {config.rounds}: this run has done {done} already; "
             "ask for more, or --fresh"
         )
-    begun_for = newest.meta.get("rounds") if newest else config.rounds
+    begun_for = int(newest.meta.get("rounds", 0)) if newest else config.rounds
     if config.needs_rounds and begun_for != config.rounds:
-        raise UserError(
+        raise OtherLength(
             f"rounds = {config.rounds}: this run was begun for {begun_for} and every round "
-            "depends on that number; choose another --out or name, or --fresh"
+            "depends on that number; choose another --out or name, or --fresh",
+            begun_for,
         )
     return False
 

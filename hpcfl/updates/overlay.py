@@ -267,7 +267,12 @@ class Updates(Overlay):
             return numbers
         clip = float(server[CLIP][1]) if self._adapts_clip else self._first_clip
         uploads = int(server[UPLOADS].max()) if UPLOADS in server else round
-        return numbers | self.privacy.measure(clip, uploads, rounding)
+        return numbers | self.privacy.measure(clip, round, uploads, rounding)
+
+    def list_decisions(self) -> dict[str, str]:
+        if self.privacy is None or self.privacy.section.epsilon is None:
+            return {}
+        return {"the calibrated noise multiplier is": f"{self.privacy.sigma:g}"}
 
     def describe(
         self,

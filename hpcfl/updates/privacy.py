@@ -82,6 +82,7 @@ class ClientPrivacy:
         guarantee: the cohorts and the accountant.
         seed: the experiment's.
         drops: whether clients of a round may be lost, so that the sum has fewer.
+        rounds: the number of rounds of the run.
     """
 
     section: Privacy
@@ -89,6 +90,7 @@ class ClientPrivacy:
     guarantee: Guarantee
     seed: int
     drops: bool
+    rounds: int
 
     @property
     def expected(self) -> float:
@@ -158,21 +160,28 @@ class ClientPrivacy:
         return PrivateCohort(**vars(cohort), expected_share=expected)
 
     def measure(
-        self, clip: float, rounds: int, rounding: float = 0.0
+        self, clip: float, round: int, uploads: int, rounding: float = 0.0
     ) -> dict[str, float]:
-        """Return the numbers to record after some rounds: ε, C and the noise.
+        """Return the numbers to record after a round: ε, C and the noise.
+
+        Privacy loss distributions take seconds for each ε, so that they give that of the
+        last round alone.
 
         Args:
-            clip: C of the last round.
-            rounds: The rounds in which a client took part, with local noise.
+            clip: C of the round.
+            round: Its number.
+            uploads: The number of rounds that count, with local noise those of one
+                client.
             rounding: What secure sums add to the norm of a clipped update.
         """
-        epsilon = self.guarantee.epsilon(self.sigma, rounds)
         bound = clip if self.section.local else clip + rounding
-        numbers = {"privacy/noise": self.model_sigma * bound}
+        noise = self.model_sigma * bound if self.sigma else 0.0
+        numbers = {"privacy/noise": noise}
         if math.isfinite(clip):
             numbers["privacy/clip"] = clip
-        if math.isfinite(epsilon):
+        is_last = round == self.rounds
+        if self.sigma and (is_last or self.section.accountant == "rdp"):
+            epsilon = self.guarantee.epsilon(self.sigma, uploads)
             numbers["privacy/epsilon"] = epsilon
         return numbers
 
@@ -236,17 +245,8 @@ def make_privacy(config: Config, rule: Rule) -> ClientPrivacy | None:
     if section is None:
         return None
     refuse_uncovered(config, section, rule)
-    participation, clients = config.participation, config.partition.clients
-    size: float = participation.count(clients)
-    if participation.scheme == "poisson":
-        size = participation.fraction * clients
-    guarantee = Guarantee(
-        cohort="local" if section.local else participation.scheme,
-        clients=clients,
-        size=size,
-        accountant=section.accountant,
-        delta=section.delta,
-    )
+    participation = config.participation
+    guarantee = find_guarantee(config, section)
     if section.accountant == "pld" and guarantee.replaces_one:
         raise UserError(
             "privacy.accountant = 'pld' knows no cohorts of a fixed size; take 'rdp', or "
@@ -260,7 +260,9 @@ def make_privacy(config: Config, rule: Rule) -> ClientPrivacy | None:
     excludes = config.training.on_divergence == "exclude"
     varies = participation.scheme == "poisson" or participation.dropout
     drops = bool(varies or excludes or config.time.mode != "none")
-    privacy = ClientPrivacy(section, sigma, guarantee, config.seed, drops)
+    privacy = ClientPrivacy(
+        section, sigma, guarantee, config.seed, drops, config.rounds
+    )
     most = 2 * privacy.count_noise
     if section.adaptive_clip and sigma >= most:
         raise UserError(
@@ -268,6 +270,36 @@ def make_privacy(config: Config, rule: Rule) -> ClientPrivacy | None:
             "of the adaptive clip; raise privacy.clip_noise or the cohort"
         )
     return privacy
+
+
+def find_guarantee(config: Config, section: Privacy) -> Guarantee:
+    """Return the cohorts and the accountant of an experiment."""
+    participation, clients = config.participation, config.partition.clients
+    size: float = participation.count(clients)
+    if participation.scheme == "poisson":
+        size = participation.fraction * clients
+    return Guarantee(
+        cohort="local" if section.local else participation.scheme,
+        clients=clients,
+        size=size,
+        accountant=section.accountant,
+        delta=section.delta,
+    )
+
+
+def describe_cost(config: Config, begun_for: int) -> str:
+    """Return a line on the ε of ``config.rounds`` with the noise that was calibrated for
+    ``begun_for`` rounds.
+    """
+    section = config.privacy
+    assert section is not None and section.epsilon is not None
+    guarantee = find_guarantee(config, section)
+    sigma = guarantee.calibrate(section.epsilon, begun_for)
+    cost = guarantee.epsilon(sigma, config.rounds)
+    return (
+        f"privacy.epsilon = {section.epsilon:g} is spent after {begun_for} rounds; "
+        f"{config.rounds} rounds with the same noise would cost ε = {cost:.4g}"
+    )
 
 
 def refuse_uncovered(config: Config, section: Privacy, rule: Rule) -> None:

@@ -17,6 +17,7 @@ from hpcfl.experiment import config
 from hpcfl.experiment.sections import Privacy
 from hpcfl.simulation import preflight
 from hpcfl.simulation.prepare import prepare
+from hpcfl.trained import loading
 from hpcfl.updates.accounting import Guarantee
 from hpcfl.updates.base import Context
 from hpcfl.updates.privacy import (
@@ -35,9 +36,8 @@ CLIENT = {"unit": "client"}
 def make(sigma=1.0, size=4.0, **keys):
     """The privacy of ``size`` clients out of 40 with clip 2."""
     guarantee = Guarantee("poisson", 40, size, "rdp", 1e-5)
-    return ClientPrivacy(
-        Privacy(**CLIENT, clip=2.0, **keys), sigma, guarantee, 5, False
-    )
+    section = Privacy(**CLIENT, clip=2.0, **keys)
+    return ClientPrivacy(section, sigma, guarantee, 5, False, 10)
 
 
 def play_alone(folder, method="fedavg", **sections):
@@ -123,10 +123,25 @@ def test_the_largest_number_of_rounds_of_one_client():
     assert count_most_rounds(map(np.copy, [])) == 0
 
 
+def is_the_same_elsewhere(folder, method, **sections):
+    """Whether a run ends with the same digest on two and three ranks and after a
+    resume; the run on one rank is returned as well.
+    """
+    alone = play_alone(folder / "alone", method, **sections)
+    play_alone(folder / "resumed", method, **sections, rounds=2)
+    digests = {play_alone(folder / "resumed", method, **sections).digest}
+    table = tiny.table(method, **sections)
+    for size in (2, 3):
+        play = partial(play_on, folder=folder / f"{size}", table=table)
+        digests.add(on_ranks(size, lambda rank: play(rank).digest))  # noqa: B023
+    return digests == {alone.digest}, alone
+
+
+@pytest.mark.slow
 def test_privacy_without_clip_and_noise_keeps_the_bits(tmp_path):
     plain = play_alone(tmp_path / "plain", UNIFORM)
-    private = play_alone(tmp_path / "private", privacy=CLIENT)
-    assert private.digest == plain.digest
+    same, private = is_the_same_elsewhere(tmp_path, "fedavg", privacy=CLIENT)
+    assert same and private.digest == plain.digest
     assert "privacy/epsilon" not in private.values
 
 
@@ -137,14 +152,8 @@ def test_a_private_run_is_the_same_on_any_number_of_ranks_and_resumed(tmp_path, 
         "privacy": {**CLIENT, "clip": 0.2, "noise": 0.15, "adaptive_clip": True},
         "participation": {"fraction": 0.6},
     }
-    alone = play_alone(tmp_path / "alone", method, **sections)
-    play_alone(tmp_path / "resumed", method, **sections, rounds=2)
-    digests = {play_alone(tmp_path / "resumed", method, **sections).digest}
-    table = tiny.table(method, **sections)
-    for size in (2, 3):
-        play = partial(play_on, folder=tmp_path / f"{size}", table=table)
-        digests.add(on_ranks(size, lambda rank: play(rank).digest))  # noqa: B023
-    assert digests == {alone.digest}
+    same, alone = is_the_same_elsewhere(tmp_path, method, **sections)
+    assert same
     clips = alone.values["privacy/clip"]
     assert clips[0] == pytest.approx(0.2) and len(set(clips[:3].tolist())) == 3
     assert (np.diff(alone.values["privacy/epsilon"][:3]) > 0).all()
@@ -243,6 +252,38 @@ def test_a_server_that_reads_the_cohort_is_refused(tmp_path):
     with pytest.raises(UserError, match=r"reads cohort\.ids.*\[privacy\]") as error:
         run_table(table, tmp_path)
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.slow
+def test_a_target_is_spent_after_the_rounds_of_the_file(tmp_path):
+    sections = {
+        "privacy": {**CLIENT, "clip": 1.0, "epsilon": 8.0},
+        "participation": {"scheme": "poisson", "fraction": 0.5},
+    }
+    run_table(tiny.table("fedavg", **sections), tmp_path)
+    run = loading.load_run(tmp_path, {"tiny:Counts", "tiny:blobs"})
+    assert run.results.series("privacy/epsilon")[2] == pytest.approx(8.0, abs=1e-3)
+    assert "the calibrated noise multiplier is" in run.results.header["decisions"]
+    with pytest.raises(UserError, match="5 rounds with the same noise would cost ε = "):
+        run_table(tiny.table("fedavg", **sections, rounds=5), tmp_path)
+
+
+def test_distributions_give_the_last_epsilon_alone():
+    tight = make(accountant="pld")
+    assert "privacy/epsilon" not in tight.measure(2.0, 3, 3)
+    assert "privacy/epsilon" not in make(sigma=0.0).measure(2.0, 10, 10)
+    loose = make().measure(2.0, 3, 3)
+    assert loose["privacy/clip"] == 2 and loose["privacy/noise"] == 2
+    assert loose["privacy/epsilon"] == make().guarantee.epsilon(1.0, 3)
+
+
+def test_check_says_what_the_section_means():
+    lines = " ".join(make().describe(10, lambda number: np.arange(4)))
+    for words in ("ε = ", "Poisson with q = 0.1", "clip 2", "joint privacy", "one run"):
+        assert words in lines
+    local = make(sigma=4.0, local=True)
+    cohorts = [np.array([0]), np.array([0, 1])]
+    assert "after 2 rounds" in local.describe(2, lambda number: cohorts[number - 1])[0]
 
 
 def test_the_section_sets_equal_weights():

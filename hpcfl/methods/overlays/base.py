@@ -89,6 +89,12 @@ class Overlay:
         """Return numbers of a round to record by name, after its ``aggregate``."""
         return {}
 
+    def list_decisions(self) -> dict[str, str]:
+        """Return decisions that change the run's numbers, by subject. A resumed run must
+        make the same ones.
+        """
+        return {}
+
     def describe(
         self,
         rounds: int,
