@@ -34,6 +34,9 @@ PLUGIN_SECTIONS = {
     "model": "models",
     "method": "methods",
     "participation": "selections",
+    "compression": "transforms",
+    "aggregation": "rules",
+    "attack": "attacks",
 }
 KEYS = """# Configuration keys
 
