@@ -284,7 +284,7 @@ class Updates(Overlay):
         others = WEIGHTS, BELOW
         width = sum(uploads[name] for name in uploads if name not in others)
         clients = len(cohort(1))
-        if self.transforms:
+        if self.transforms or self.secure is not None:
             lines.append(self._describe_bits(width))
         if self.rule.has_effect():
             text = self.rule.describe(clients)
@@ -307,6 +307,8 @@ class Updates(Overlay):
         bits, row = torch.tensor([plain]).double(), torch.ones(1, width)
         for transform in self.transforms:
             bits = transform.count_bits(row, bits)
+        if self.secure is not None:
+            bits = self.secure.count_bits(row)
         return (
             f"uploads: {bits.item():,.0f} bits of a client in a round, "
             f"{plain / bits.item():.3g} times fewer than {plain:,.0f} of float32"

@@ -96,19 +96,24 @@ def test_noise_covers_the_norm_of_rounded_updates(tmp_path):
 
 
 def test_check_counts_bits():
-    table = tiny.table(
-        UNIFORM,
-        aggregation={"secure": True, "clip": 1.0},
-        compression={"kind": "sign", "downloads": "qsgd"},
-    )
+    compression = {"kind": "sign", "downloads": "qsgd"}
+    # 968 + 32 bits instead of 32 · 968
+    text = describe(compression=compression)
+    assert "1,000 bits" in text and "31 times" in text and "4 bits a number" in text
+    # sums of 5000 units, with 14 bits for each number whatever was compressed
+    secure = {"secure": True, "clip": 1.0}
+    text = describe(compression=compression, aggregation=secure)
+    assert "14 bits suffice" in text and f"{14 * 968:,} bits" in text
+
+
+def describe(**sections):
+    """Return the lines of ``hpcfl check`` on updates of 968 numbers."""
+    table = tiny.table(UNIFORM, **sections)
     prepared = prepare(config.parse(table), OneProcess())
     lines = []
     for overlay in prepared.hooks.overlays:
         lines += overlay.describe(3, lambda round: np.arange(5), {"model": 968})
-    text = "\n".join(lines)
-    # 968 + 32 bits instead of 32 · 968, and sums of 5000 units
-    assert "1,000 bits" in text and "31 times" in text
-    assert "14 bits suffice" in text and "4 bits a number" in text
+    return "\n".join(lines)
 
 
 @pytest.mark.parametrize(
