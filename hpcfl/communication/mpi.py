@@ -32,11 +32,13 @@ SHORTEST_PAUSE = 5e-5  # seconds between two polls of the barrier
 # these and the shortest.
 PAUSES = ((0.05, 2e-3), (0.005, 2e-2))
 CHECK_EVERY = 0.02  # seconds between two checks for silent ranks
-BLOCK_BYTES = 1 << 28  # the most that one broadcast moves, as MPI counts in 32 bits
+# the most that one call moves: before version 4 MPI counts in 32 bits, also the sum
+# over all ranks
+BLOCK_BYTES = 1 << 28
 # bytes of sums that are added at once, so that they stay in a core's cache
 PIECE_BYTES = 1 << 19
 # Rows of this size or more travel straight from place to place, one at a time; smaller
-# ones travel all together, copied into the order of ranks.
+# ones travel in blocks of clients, copied into the order of ranks.
 WIDE_BYTES = 1 << 16
 
 
@@ -145,41 +147,21 @@ class World(Communicator):
         empty: Empty = np.empty,
     ) -> Array:
         mine = empty((int((owner == self.rank).sum()), width), dtype)
-        row_bytes = width * mine.itemsize
         with self._exchange():
-            if row_bytes >= WIDE_BYTES:
-                self._move_row_by_row(rows, mine, owner, gathers=False)
-            else:
-                order, sizes = _route(owner, self.size, row_bytes)
-                packed = None
-                if rows is not None:
-                    packed = [_settled(rows[order]), sizes, None, self._mpi.BYTE]
-                self._world.Scatterv(packed, [mine, self._mpi.BYTE], root=0)
-        self.bytes_sent += len(owner) * row_bytes
+            self._move(rows, mine, owner, gathers=False)
+        self.bytes_sent += len(owner) * width * mine.itemsize
         return mine
 
     def gather_rows(
         self, rows: Array, owner: Array, empty: Empty = np.empty
     ) -> Array | None:
-        width = rows.shape[1]
-        row_bytes = width * rows.itemsize
-        everyones = None
+        width, everyones = rows.shape[1], None
         if self.is_server:
             dtype = str(rows.dtype).removeprefix("torch.")
             everyones = empty((len(owner), width), dtype)
         with self._exchange():
-            if row_bytes >= WIDE_BYTES:
-                self._move_row_by_row(everyones, rows, owner, gathers=True)
-            else:
-                order, sizes = _route(owner, self.size, row_bytes)
-                packed = place = None
-                if everyones is not None:
-                    packed = np.empty_like(everyones)
-                    place = [packed, sizes, None, self._mpi.BYTE]
-                self._world.Gatherv([rows, self._mpi.BYTE], place, root=0)
-                if everyones is not None:
-                    everyones[order] = packed
-        self.bytes_received += len(owner) * row_bytes
+            self._move(everyones, rows, owner, gathers=True)
+        self.bytes_received += len(owner) * width * rows.itemsize
         return everyones
 
     def allreduce_max_array(self, values: np.ndarray) -> np.ndarray:
@@ -201,6 +183,57 @@ class World(Communicator):
         self.bytes_received += values.nbytes * (self.size - 1)
         return values if self.is_server else None
 
+    def _move(
+        self,
+        all_rows: Array | None,
+        mine: Array,
+        owner: Array,
+        gathers: bool,
+    ) -> None:
+        """Exchange the rows of all ranks.
+
+        Args:
+            all_rows: rank 0's ``[n, width]``; None elsewhere.
+            mine: this rank's rows, ``[its own, width]``.
+            owner: the rank of each row, [n].
+            gathers: whether ``mine`` goes to rank 0; else it comes from there.
+        """
+        row_bytes = mine.shape[1] * mine.itemsize
+        if row_bytes >= WIDE_BYTES:
+            self._move_row_by_row(all_rows, mine, owner, gathers)
+            return
+        step, done = max(1, BLOCK_BYTES // max(1, row_bytes)), 0
+        for start in range(0, len(owner), step):
+            block = slice(start, start + step)
+            count = int((owner[block] == self.rank).sum())
+            rows = None if all_rows is None else all_rows[block]
+            self._move_block(rows, mine[done : done + count], owner[block], gathers)
+            done += count
+
+    def _move_block(
+        self,
+        all_rows: Array | None,
+        mine: Array,
+        owner: Array,
+        gathers: bool,
+    ) -> None:
+        """Exchange rows through a copy in the order of ranks. Arguments as for
+        ``_move``.
+        """
+        inner, outer, packed = [mine, self._mpi.BYTE], None, None
+        order = np.argsort(owner, kind="stable")
+        if all_rows is not None:
+            packed = np.empty_like(all_rows) if gathers else _settled(all_rows[order])
+            row_bytes = mine.shape[1] * mine.itemsize
+            sizes = (np.bincount(owner, minlength=self.size) * row_bytes).tolist()
+            outer = [packed, sizes, None, self._mpi.BYTE]
+        if not gathers:
+            self._world.Scatterv(outer, inner, root=0)
+            return
+        self._world.Gatherv(inner, outer, root=0)
+        if all_rows is not None:
+            all_rows[order] = packed
+
     def _move_row_by_row(
         self,
         all_rows: Array | None,
@@ -208,17 +241,12 @@ class World(Communicator):
         owner: Array,
         gathers: bool,
     ) -> None:
-        """Exchange the first row of every rank, then the second, and so on.
+        """Exchange the first row of every rank, then the second, and so on. Arguments as
+        for ``_move``.
 
         Rows move straight to their place and are not copied in rank order first. All
         exchanges are under way at once, except for arrays that may be on a GPU: some
         MPI libraries take GPU memory only in blocking calls.
-
-        Args:
-            all_rows: rank 0's ``[n, width]``; None elsewhere.
-            mine: this rank's rows, ``[its own, width]``.
-            owner: the rank of each row, [n].
-            gathers: whether ``mine`` goes to rank 0; else it comes from there.
         """
         positions = [np.flatnonzero(owner == rank) for rank in range(self.size)]
         row = self._mpi.BYTE.Create_contiguous(mine.shape[1] * mine.itemsize).Commit()
@@ -279,15 +307,6 @@ def _settled(rows: Array) -> Array:
 
         torch.cuda.synchronize(rows.device)
     return rows
-
-
-def _route(owner: Array, size: int, row_bytes: int) -> tuple[Array, list[int]]:
-    """Return the positions [n] of rows in rank order, and the bytes of each rank's
-    rows.
-    """
-    order = np.argsort(owner, kind="stable")
-    rows_of_each = np.bincount(owner, minlength=size)
-    return order, (rows_of_each * row_bytes).tolist()
 
 
 def join(patience: float) -> Communicator:

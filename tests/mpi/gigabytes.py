@@ -1,22 +1,28 @@
-"""Two ranks send each other rows that together have more bytes than 32 bits can count."""
+"""Two ranks send each other rows that together have more bytes than 32 bits can count:
+``COUNT`` of ``WIDTH`` bytes each.
+"""
+
+import os
 
 import numpy as np
 
 from hpcfl.communication.connection import connect
 
-WIDTH = (1 << 31) // 2 + 4096
+COUNT, WIDTH = int(os.environ["COUNT"]), int(os.environ["WIDTH"])
 ENDS = [0, WIDTH // 2, WIDTH - 1]
 
 world = connect()
-rows, owner = None, np.array([1, 1])
+rows, owner = None, np.ones(COUNT, np.int64)
+marks = (np.arange(COUNT)[:, None] + [1, 2, 3]) % 100
 if world.is_server:
-    rows = np.zeros((2, WIDTH), np.uint8)
-    rows[:, ENDS] = [[1, 2, 3], [4, 5, 6]]
+    rows = np.zeros((COUNT, WIDTH), np.uint8)
+    rows[:, ENDS] = marks
 mine = world.scatter_rows(rows, owner, WIDTH, "uint8")
-assert mine.shape == ((0, WIDTH) if world.is_server else (2, WIDTH))
+del rows
+assert mine.shape == ((0, WIDTH) if world.is_server else (COUNT, WIDTH))
 mine[:, ENDS] *= 2
 doubled = world.gather_rows(mine, owner)
 if doubled is not None:
-    assert doubled[:, ENDS].tolist() == [[2, 4, 6], [8, 10, 12]]
-    assert doubled.sum() == 2 * (1 + 2 + 3 + 4 + 5 + 6)
+    assert (doubled[:, ENDS] == 2 * marks).all()
+    assert doubled.sum() == 2 * marks.sum()
 world.end(0)

@@ -13,11 +13,18 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
+import pytest
 from zygote import PATHS, Zygote
 
 from hpcfl.storage.manifest import latest
 
 MPIEXEC = Path(sys.executable).with_name("mpiexec")
+GIGABYTES_PROGRAM = str(Path(__file__).with_name("gigabytes.py"))
+# rows that together have more bytes than 32 bits can count: two, and many narrow ones
+GIGABYTES = [
+    {"COUNT": "2", "WIDTH": str((1 << 30) + 4096)},
+    {"COUNT": "36000", "WIDTH": "60000"},
+]
 PATIENCE = (
     280  # seconds; generous, because a loaded machine takes long to start processes
 )
@@ -139,3 +146,14 @@ def wait_for_round(job: Job, folder: Path, least: int) -> None:
     while job.process.poll() is None and round_of(folder) < least:
         assert time.monotonic() < deadline
         time.sleep(0.01)
+
+
+def need_memory(gigabytes: int) -> None:
+    """Skip the test on a machine with less free memory."""
+    available = next(
+        int(line.split()[1])
+        for line in Path("/proc/meminfo").read_text().splitlines()
+        if "MemAvailable" in line
+    )
+    if available < gigabytes << 20:
+        pytest.skip(f"needs {gigabytes} GB of memory")

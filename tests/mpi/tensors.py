@@ -15,6 +15,8 @@ assert callable(exchange._array) and callable(
 mpi.WIDE_BYTES = int(os.environ["WIDE_BYTES"])
 assert mpi.PIECE_BYTES
 mpi.PIECE_BYTES = 64  # every sum has several pieces
+assert mpi.BLOCK_BYTES
+mpi.BLOCK_BYTES = 100  # every exchange of rows has several blocks
 assert callable(mpi.reaches_gpus)
 mpi.reaches_gpus = lambda kinds: True  # so that they take the ways of those, too
 exchange._array = lambda tensor, takes_gpu: tensor.detach().contiguous()

@@ -19,7 +19,7 @@ from hpcfl.storage import results
 
 pytestmark = pytest.mark.mpi
 
-NOTING, STOPPING, UNREPORTED, WARNED, WRAPPED, GIGABYTES = (
+NOTING, STOPPING, UNREPORTED, WARNED, WRAPPED = (
     str(Path(__file__).with_name(f"{name}.py"))
     for name in (
         "noting",
@@ -27,7 +27,6 @@ NOTING, STOPPING, UNREPORTED, WARNED, WRAPPED, GIGABYTES = (
         "unreported",
         "warned",
         "wrapped",
-        "gigabytes",
     )
 )
 
@@ -312,13 +311,9 @@ def test_worlds_of_one_rank_each_are_refused(start, experiment, tmp_path):
     assert not (tmp_path / "out").exists()
 
 
-def test_more_than_two_gigabytes_in_one_exchange(start, tmp_path):
-    available = next(
-        int(line.split()[1])
-        for line in Path("/proc/meminfo").read_text().splitlines()
-        if "MemAvailable" in line
-    )
-    if available < 12 << 20:
-        pytest.skip("needs 12 GB of memory")
-    code, output = start(2, program=(GIGABYTES,)).wait()
+@pytest.mark.slow
+@pytest.mark.parametrize("rows", jobs.GIGABYTES, ids=["wide", "narrow"])
+def test_more_than_two_gigabytes_in_one_exchange(start, rows):
+    jobs.need_memory(12)
+    code, output = start(2, program=(jobs.GIGABYTES_PROGRAM,), **rows).wait()
     assert code == 0, output

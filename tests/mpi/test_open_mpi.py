@@ -45,8 +45,8 @@ def start_open_mpi(start):
     ]
     mpiexec = str(Path(ompi_info).with_name("mpiexec"))
     environment = {"MPI4PY_LIBMPI": str(library), **SETTINGS}
-    return lambda ranks, *arguments: start(
-        ranks, *arguments, launcher=(mpiexec,), **environment
+    return lambda ranks, *arguments, **given: start(
+        ranks, *arguments, launcher=(mpiexec,), **environment, **given
     )
 
 
@@ -85,3 +85,12 @@ def test_a_mistake_ends_with_2_and_one_line(start_open_mpi, experiment, tmp_path
     assert code == 2, output
     assert output.count("did you mean 'fedavg'") == 1
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("rows", jobs.GIGABYTES, ids=["wide", "narrow"])
+def test_more_than_two_gigabytes_in_one_exchange(start_open_mpi, rows):
+    """Open MPI 5 counts in 32 bits, and so does a call the bytes of all ranks."""
+    jobs.need_memory(12)
+    code, output = start_open_mpi(2, program=(jobs.GIGABYTES_PROGRAM,), **rows).wait()
+    assert code == 0, output
