@@ -39,6 +39,8 @@ REASON_BYTES = 10_000  # the most bytes that are read of the ranks' failure reas
 # By so much a stop may take longer than the longest round and the last checkpoint did.
 MARGIN = 1.1
 LOSS = 0.1  # the largest share of a time limit that may be lost without a line about it
+LEAVING = 15.0  # seconds until ranks receive a warning, and for them to leave
+EARLY = 60.0  # seconds by which Slurm may signal the time limit earlier than asked
 REPEAT = 5.0  # seconds after which the warning is passed on again
 WARNINGS = (signal.SIGUSR2, signal.SIGTERM, signal.SIGXCPU)
 
@@ -160,8 +162,10 @@ class Supervisor:
         return process.returncode
 
     def _warn(self, number: int, frame: FrameType | None) -> None:
-        """Handle a signal of Slurm."""
-        self._stop(self.warning)
+        """Handle a signal of Slurm, of the time limit or of a preemption."""
+        left = self._end - time.monotonic()
+        of_limit = self.warning < left < self.warning + EARLY
+        self._stop(left if of_limit else self.warning)
 
     def _stop(self, seconds: float) -> None:
         """Let the ranks stop, as the job ends in so many seconds, unless they do already."""
@@ -186,7 +190,7 @@ class Supervisor:
             pace = untrusted_files.read_json(self._pace_file, Pace)
         except (FileNotFoundError, Damaged):
             return
-        needed = MARGIN * (pace["round"] + pace["checkpoint"]) + RESERVE
+        needed = MARGIN * (pace["round"] + pace["checkpoint"]) + LEAVING + RESERVE
         if not self._is_pace_told:
             self._is_pace_told = True
             for line in describe_pace(pace, needed, self.warning, self._limit):

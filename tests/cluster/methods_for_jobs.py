@@ -7,6 +7,7 @@ from pathlib import Path
 
 from pydantic import Field
 
+from hpcfl.files import atomic
 from hpcfl.methods.fedavg import FedAvg
 
 
@@ -27,3 +28,24 @@ class Slow(FedAvg):
         if cohort.round >= self.since and Path("slow").exists():
             time.sleep(self.pause)
         super().aggregate(server, cohort, uplink)
+
+
+class Large(Slow):
+    """``Slow`` with a server's state that takes ``seconds`` to be written."""
+
+    seconds: float = 30.0
+
+    def server_state(self, setup):
+        atomic.write = _slowed(atomic.write, self.seconds)
+        return super().server_state(setup)
+
+
+def _slowed(write, seconds):
+    """``atomic.write`` that waits before files of a server."""
+
+    def slow(path, data, durable=True):
+        if path.name.startswith("server-") and Path("slow").exists():
+            time.sleep(seconds)
+        write(path, data, durable)
+
+    return write if write.__name__ == "slow" else slow

@@ -348,9 +348,9 @@ class Ranks:
 @pytest.mark.parametrize(
     ("limit", "checkpoint", "stops", "said"),
     [
-        # 1.1 · (20 + 200) s and 30 s for the requeue are 272 s
-        (4000, 200, 4000 - 272, "set warning = 300"),
-        (1000, 200, 1000 - 272, "a stop takes 272 of the job's 1000 s"),
+        # 1.1 · (20 + 200) s, and 45 s to leave and for the requeue, are 287 s
+        (4000, 200, 4000 - 287, "set warning = 300"),
+        (1000, 200, 1000 - 287, "a stop takes 287 of the job's 1000 s"),
         (500, 200, None, "loses the rounds since the last checkpoint"),
         (None, 200, None, "loses the rounds since the last checkpoint"),
         (1000, 1, None, ""),  # Slurm's warning is early enough
@@ -363,7 +363,7 @@ def test_a_stop_is_asked_for_as_early_as_it_needs(
     left = (lambda: limit - ranks.now) if limit else (lambda: None)
     monkeypatch.setattr(supervisor.slurm, "seconds_left", left)
     monkeypatch.setattr(supervisor, "time", ranks)
-    watching = Supervisor([], "", str(tmp_path / "record"), 60, 1, ["again"])
+    watching = Supervisor([], "", str(tmp_path / "record"), 70, 1, ["again"])
     pace = {"round": 20, "checkpoint": checkpoint}
     (tmp_path / "record.pace").write_text(json.dumps(pace))
     code = watching._watch(ranks)
@@ -394,3 +394,26 @@ def test_seconds_until_the_time_limit(slurm, monkeypatch, answer, seconds):
         assert 990 < supervisor.slurm.seconds_left() <= 1000
     monkeypatch.delenv("SLURM_JOB_ID")
     assert supervisor.slurm.seconds_left() is None
+
+
+@pytest.mark.parametrize(
+    ("left", "patience"), [(100, 70), (None, 30), (500, 30), (50, 30)]
+)
+def test_a_signal_of_the_time_limit_may_come_early(
+    tmp_path, monkeypatch, left, patience
+):
+    """Slurm sends it up to a minute early; other signals are of a preemption."""
+    ranks = Ranks(ends=1000)
+    ranks.send_signal = lambda number: None
+    monkeypatch.setattr(supervisor.slurm, "seconds_left", lambda: left)
+    monkeypatch.setattr(supervisor, "time", ranks)
+    watching = Supervisor([], "", str(tmp_path / "record"), 60, 1, ["again"])
+    sleep = ranks.sleep
+
+    def warn_first(seconds):
+        watching._warn(signal.SIGUSR2, None)
+        ranks.sleep = sleep
+
+    ranks.sleep = warn_first
+    assert watching._watch(ranks) is None
+    assert 0 <= ranks.now - patience < 1
