@@ -157,22 +157,6 @@ def test_alternating_periods_are_the_sums_of_their_lengths():
             assert on.period(2, edges[number + 1] - 1) == expected
 
 
-def test_exponential_lengths_are_those_of_exact_arithmetic():
-    """At random, and 10⁻¹² above and below the middle of two whole numbers, where a
-    library's logarithm cannot tell.
-    """
-    uniforms = 1 - np.random.default_rng(1).random(300)
-    means = [Decimal(10) ** (number % 16) for number in range(300)]
-    middle = Decimal(10**6) + Decimal("0.5")
-    for beside in (Decimal("1e-12"), Decimal("-1e-12")):
-        means.append((middle + beside) / exact.CONTEXT.ln(Decimal(2)))
-    found = exact.exponentials(np.append(uniforms, [0.5, 0.5]), means)
-    assert found[-2:].tolist() == [10**6 + 1, 10**6]
-    for place in range(300):
-        logarithm = exact.CONTEXT.ln(Decimal(float(uniforms[place])))
-        assert found[place] == exact.whole(-means[place] * logarithm)
-
-
 def test_clients_are_on_at_ascending_ticks():
     online = OnlineClients(Traced([([(0, 10)], 30), ([(5, 20)], 30)]), 2)
     everybody = np.array([True, True])

@@ -2,13 +2,11 @@
 
 import json
 from fractions import Fraction
-from statistics import NormalDist
 
 import numpy as np
 import pytest
 
 from hpcfl.clients.training import Task
-from hpcfl.clock import exact
 from hpcfl.clock.durations import (
     Devices,
     Duration,
@@ -21,7 +19,6 @@ from hpcfl.clock.durations import (
 )
 from hpcfl.errors import UserError
 from hpcfl.experiment.sections import Time
-from hpcfl.rows import randomness
 
 MEDIAN = 10**9  # picoseconds in a millisecond
 
@@ -31,17 +28,6 @@ def paces(clients, **keys):
     drawn = draw_devices(Time(**keys), clients, 3, 1.0)
     assert all(type(number) is int for number in drawn.pace + drawn.down + drawn.up)
     return np.array(drawn.pace) / MEDIAN
-
-
-def test_a_normal_number_is_one():
-    random = randomness.generator(1, "test")
-    drawn = sorted(float(exact.normal(random)) for _ in range(1000))
-    places = (np.arange(1000) + 0.5) / 1000
-    expected = np.array([NormalDist().inv_cdf(place) for place in places])
-    # Kolmogorov-Smirnov, whose 0.001 quantile is 1.95/√n
-    found = np.array([NormalDist().cdf(number) for number in drawn])
-    assert np.abs(found - places).max() < 1.95 / np.sqrt(1000)
-    assert np.abs(np.array(drawn) - expected)[100:-100].max() < 0.25
 
 
 def test_lognormal_devices_have_the_median_and_the_spread_of_the_keys():

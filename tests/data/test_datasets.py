@@ -9,7 +9,6 @@ from hpcfl import models
 from hpcfl.communication.communicator import OneProcess
 from hpcfl.data import datasets
 from hpcfl.data.datasets import hold_out
-from hpcfl.data.sources.base import Source
 from hpcfl.errors import UserError
 from hpcfl.experiment import config
 from hpcfl.report import configuration
@@ -158,24 +157,6 @@ def test_keys_of_a_data_set_are_keys_of_its_section():
 def test_a_data_set_without_keys_has_the_sections_alone():
     resolved = config.parse({"method": {"name": "fedavg"}}).resolved()
     assert set(resolved["data"]) == set(config.Data.model_fields) - {"options"}
-
-
-class Misread(Source):
-    """It does not name its parameters as all do."""
-
-    def read(self, called, place):
-        raise AssertionError
-
-
-misread = Misread()
-
-
-def test_a_source_that_is_read_otherwise_is_told():
-    table = {"method": {"name": "fedavg"}, "data": {"dataset": f"{__name__}:misread"}}
-    with pytest.raises(
-        UserError, match=r"read must be called as \(name, root, \*, own"
-    ):
-        config.parse(table)
 
 
 def test_keys_that_do_not_fit_the_data_are_refused(tmp_path):

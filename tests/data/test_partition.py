@@ -5,7 +5,6 @@ import pytest
 import torch
 
 from hpcfl.data import datasets, partition
-from hpcfl.data.partitions.base import Assignment, Draw, MergedScheme, Scheme
 from hpcfl.data.partitions.dirichlet import Dirichlet
 from hpcfl.data.partitions.iid import Iid
 from hpcfl.data.partitions.pathological import Pathological
@@ -82,36 +81,6 @@ def test_a_client_without_samples_on_one_side_is_refused(clients, train):
         partition.make(Iid(clients=clients, train=train), TOY)
 
 
-def test_a_shared_sample_is_refused():
-    class Greedy(MergedScheme):
-        scheme: str = "greedy"
-
-        def assign(self, labels, classes, generator):
-            return Assignment([np.arange(10), np.arange(9, 20)])
-
-    with pytest.raises(
-        UserError, match="'greedy' gave a sample to more than one client"
-    ):
-        partition.make(Greedy(clients=2), TOY)
-
-
-def test_a_scheme_may_keep_the_official_splits_apart():
-    class Official(Scheme):
-        scheme: str = "official"
-
-        def draw(self, labels, classes, official_test):
-            end = len(labels) - official_test
-            return Draw(
-                np.array_split(np.arange(end), self.clients),
-                [np.arange(end, len(labels))] * self.clients,
-            )
-
-    split = partition.make(
-        Official(clients=2), dataset(np.arange(12) % 3, official_test=4)
-    )
-    assert lists(split) == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10, 11], [8, 9, 10, 11]]
-
-
 def test_a_file_gives_back_what_was_saved(tmp_path):
     path = tmp_path / "p.h5"
     split = partition.make(Pathological(clients=2, classes_per_client=1), TOY)
@@ -178,23 +147,3 @@ def test_partitions_are_the_same_if_samples_and_labels_are(tmp_path):
     assert not one.same(
         replace(one, train=[*one.train, one.test[0]], test=one.test[1:])
     )
-
-
-@pytest.mark.parametrize(
-    ("train", "told"),
-    [
-        ([0, 120], "client 0: no sample 120 among 120"),
-        ([3, 9], "client 0: sample 9 is to train and to test on"),
-    ],
-)
-def test_a_scheme_that_draws_no_partition_is_refused(train, told):
-    class Broken(Scheme):
-        scheme: str = "broken"
-
-        def draw(self, labels, classes, official_test):
-            return Draw([np.array(train)], [np.array([9])])
-
-    with pytest.raises(
-        UserError, match=f"partition.scheme = 'broken' draws no partition: {told}"
-    ):
-        partition.make(Broken(clients=1), TOY)

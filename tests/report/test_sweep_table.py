@@ -5,15 +5,13 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from made_up import folder, run, seeds
+from made_up import run, seeds
 
 from hpcfl.errors import UserError
-from hpcfl.report import metric_values, page, sweep_table, table_formats
+from hpcfl.report import sweep_table, table_formats
 from hpcfl.report.sweep_table import Reading, make
 from hpcfl.report.table_formats import Table
-from hpcfl.trained import loading
 from hpcfl.trained.run import Run
-from hpcfl.tuning import outcome
 
 
 def entry(table: Table, row: int = 0, column: int = 0) -> tuple:
@@ -310,58 +308,10 @@ def test_numbers_of_different_data_stand_in_different_columns():
     assert columns(found) == ["digits iid clients=5", "digits iid clients=20"]
 
 
-def test_seeds_with_partitions_of_their_own_are_not_noted():
-    one, other = seeds("a", 0.5, 0.6)
-    other.config["partition"]["seed"] = 2
-    assert make([one, other]).notes == []
-    assert make([one]).notes == []
-
-
 @pytest.fixture
 def grid():
     return make(
         [*seeds("fedavg", 0.5, 0.6), *seeds("a|b_c", 0.7), run("x", finished=False)]
-    )
-
-
-TITLE = (
-    "accuracy in % at each run's best round by test samples, of 5 clients, mean ± sample standard "
-    "deviation over 2 seeds"
-)
-
-
-def test_markdown(grid):
-    assert table_formats.markdown(grid) == "\n".join(
-        [
-            TITLE,
-            "",
-            "|  | digits iid |",
-            "| --- | ---: |",
-            "| fedavg | 55.00 ± 7.07 |",
-            "| a\\|b_c | **70.00 (1)** |",
-            "",
-            "x-0: left out, it stands at round 3 of 3",
-            "",
-            f"digits iid: {sweep_table.ONE_PARTITION}",
-        ]
-    )
-
-
-def test_latex(grid):
-    assert table_formats.latex(grid) == "\n".join(
-        [
-            f"% {TITLE}",
-            r"\begin{tabular}{lr}",
-            r"\toprule",
-            r" & digits iid \\",
-            r"\midrule",
-            r"fedavg & $55.00 \pm 7.07$ \\",
-            r"a|b\_c & $\mathbf{70.00 (1)}$ \\",
-            r"\bottomrule",
-            r"\end{tabular}",
-            "% x-0: left out, it stands at round 3 of 3",
-            f"% digits iid: {sweep_table.ONE_PARTITION}",
-        ]
     )
 
 
@@ -385,23 +335,3 @@ def test_what_is_missing_is_a_dash_in_every_format_and_never_bold():
     )
     assert r"fedavg & $\mathbf{75.00}$ & -- \\" in table_formats.latex(found)
     assert r"local & -- & -- \\" in table_formats.latex(found)
-
-
-@pytest.mark.slow
-def test_all_outputs_have_the_sample_standard_deviation_of_the_same_runs(tmp_path):
-    """Three runs: the table, the page and the tuning's table."""
-    for seed in range(3):
-        folder(tmp_path / "runs" / f"fedavg-{seed}", "fedavg", seed)
-    runs = loading.list_runs(tmp_path / "runs")
-    best = make(runs).texts.iat[0, 0]
-    tail = make(runs, reading=Reading(at="tail")).texts.iat[0, 0]
-    html = page.render(runs)
-    assert best in html and tail in html
-    of_seeds = {
-        one.config["seed"]: metric_values.value(one, one.metric, "tail").value
-        for one in runs
-    }
-    assert outcome._shown(of_seeds, runs[0].measure) == tail
-    alone = make(runs[:1])
-    assert "±" not in alone.texts.iat[0, 0]
-    assert outcome._shown({0: 0.5}, runs[0].measure) == "50.00"

@@ -73,25 +73,6 @@ def test_the_tail_is_the_mean_that_counts(make_run):
     assert moved.row()["tail"] == 0.7 != run.row()["tail"]
 
 
-def test_what_fresh_moved_aside_is_a_row_only_where_it_is_the_one_folder(
-    make_run, tmp_path
-):
-    make_run("i")
-    aside = make_run("i.20260101-120000")
-    for folders in (
-        tmp_path / "*",
-        f"{tmp_path}/i*",
-        tmp_path,
-        [tmp_path / "i", aside],
-    ):
-        assert hpcfl.load_all(folders).index.tolist() == [f"{tmp_path}/i"]
-    assert (
-        hpcfl.load_all(aside).index.tolist()
-        == hpcfl.load_all(f"{aside}*").index.tolist()
-        == [str(aside)]
-    )
-
-
 def test_no_run_at_all_is_one_line(tmp_path):
     with pytest.raises(UserError, match=r"nothing.*: no run of hpcfl"):
         hpcfl.load_all(f"{tmp_path}/nothing*")

@@ -121,15 +121,6 @@ def test_a_run_that_is_to_go_on_is_not_finished_any_more(make_run):
     assert (found.finished, found.state, found.rounds) == (False, "stopped", 3)
 
 
-def test_a_run_prints_as_three_lines(make_run):
-    lines = repr(loading.load_run(make_run())).splitlines()
-    assert lines[0].endswith("run: fedavg on digits")
-    assert lines[1:] == [
-        "finished, 3 of 3 rounds",
-        "best pre/weighted 0.7500 in round 2, chosen on test samples",
-    ]
-
-
 def test_a_score_that_was_not_recorded_is_an_error(make_run):
     run = loading.load_run(make_run())
     assert np.isnan(run.accuracy("post")).tolist() == [False, False, False, True]

@@ -4,16 +4,13 @@ import sys
 
 import numpy as np
 import pytest
-import tiny
 import torch
-from every_method import NAMES, short
+from every_method import short
 from safetensors.torch import load_file
 
 from hpcfl.commands.export import export
 from hpcfl.errors import UserError
 from hpcfl.rows import constants
-from hpcfl.trained.models import predicted
-from hpcfl.trained.module import Predicting
 
 MODELS = ["normalised", "Branching", "head_only", "lora", "tied"]
 OWN = ["tiny:blobs", *(f"tiny:{name}" for name in MODELS)]
@@ -43,51 +40,12 @@ def files_predict_what_was_recorded(run, out):
         assert right == about["correct"] == recorded[client]
 
 
-# Methods whose clients predict by the forward of a module, of which each is written
-# down as the others: the model's own, and one with another head.
-PLAIN = ["fedavg", "fednh"]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", NAMES)
-def test_models_have_the_recorded_accuracy_in_every_method(played, tmp_path, name):
-    """Of all columns, with batch norm and absent clients, after steps so long that
-    models are far from each other; as files where a method predicts in its own way.
-    """
-    fraction = 1.0 if name == "apple" else 0.6
-    # A step of Per-FedAvg takes three mini-batches, each of two samples at least.
-    counts = tiny.COUNTS if name == "per-fedavg" else tiny.FEW
-    run = played(
-        short(name),
-        counts,
-        rounds=2,
-        model={"name": "tiny:normalised"},
-        training={"lr": 0.5},
-        participation={"fraction": fraction},
-    )
-    columns = {
-        key.removesuffix("/weighted")
-        for key in run.results.values
-        if key.endswith("/weighted")
-    }
-    for column in columns:
-        for one in run.models.of_clients(range(5), column):
-            x, y = run.models.samples(one.clients)
-            right = float((predicted(one.module, x) == y).double().mean())
-            assert right == one.recorded
-            own_way = isinstance(one.module, Predicting)
-    if own_way or name in PLAIN:
-        files_predict_what_was_recorded(run, tmp_path / "out")
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "model"),
     [
-        ("fedavg", "head_only"),
         ("fedrod", "head_only"),
         ("fedproto", "lora"),
-        ("fedrep", "lora"),
         ("fedavg", "tied"),
     ],
 )

@@ -4,7 +4,7 @@ import copy
 
 import pytest
 
-from hpcfl.errors import RunFailure, UserError
+from hpcfl.errors import RunFailure
 from hpcfl.storage import tune_folder
 from hpcfl.storage.tune_folder import Result
 from hpcfl.tuning import plan, search_results
@@ -103,19 +103,3 @@ def test_nobody_goes_on_before_all_are_through(tuning, tmp_path):
 def test_where_no_run_came_to_an_end_nothing_is_chosen(tuning, tmp_path):
     keep(tuning, tmp_path, 0, dict.fromkeys(range(4), (None, 0.5)))
     assert search_results.choose(tuning, tmp_path, "fedavg") is None
-
-
-def test_a_folder_of_another_tuning_is_refused(tuning, tmp_path):
-    other = copy.deepcopy(TABLE)
-    other["tune"]["trials"] = 5
-    with pytest.raises(UserError, match="holds another tuning, which differs in tune"):
-        tune_folder.begin(tmp_path, plan.read(other, "t.toml").table)
-    tune_folder.begin(tmp_path, tuning.table)
-
-
-def test_a_damaged_result_is_named(tuning, tmp_path):
-    name = Cell(tuning.trials("fedavg")[0], 7).name
-    path = tmp_path / tune_folder.RESULTS / f"{name},rung=0.json"
-    path.write_text('{"rounds": -1}')
-    with pytest.raises(UserError, match=r"damaged.*delete it"):
-        search_results.select_candidates(tuning, tmp_path, "fedavg", 1)

@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 
-from hpcfl.data.partitions.base import round_down
 from hpcfl.data.partitions.quantity import Quantity
 from hpcfl.errors import UserError
 
@@ -15,12 +14,6 @@ def sizes(**keys):
     draw = Quantity(**{"clients": 10, **keys}).draw(LABELS, 6, 0)
     parts = zip(draw.train, draw.test, strict=True)
     return np.array([len(train) + len(test) for train, test in parts])
-
-
-def test_largest_remainders_by_hand():
-    """Of 10 in proportion 1 : 2 : 4 exact are 1.43, 2.86 and 5.71: two are rounded up."""
-    assert round_down(np.array([1.0, 2.0, 4.0]) / 7 * 10, 10).tolist() == [1, 3, 6]
-    assert round_down(np.ones(4) / 4 * 10, 10).tolist() == [3, 3, 2, 2]
 
 
 def test_the_laws_by_hand():

@@ -1,0 +1,31 @@
+"""Who makes the schedule refuses what no round can have."""
+
+import pytest
+import tiny
+
+from hpcfl.clock.schedule import make_schedule
+from hpcfl.communication.communicator import OneProcess
+from hpcfl.errors import UserError
+from hpcfl.experiment import config
+from hpcfl.simulation.prepare import prepare
+
+SYNCHRONOUS = {"mode": "synchronous"}
+
+
+def calendar(**sections):
+    table = tiny.table("fedavg", **sections)
+    return make_schedule(prepare(config.parse(table), OneProcess()), OneProcess())
+
+
+def test_what_cannot_be_is_refused_before_round_1(tmp_path):
+    file = tmp_path / "on.json"
+    file.write_text('[{"active": [], "inactive": [], "finish_time": 9}]')
+    time = {
+        "availability": "file",
+        "availability_file": str(file),
+        **SYNCHRONOUS,
+    }
+    with pytest.raises(UserError, match="no client comes on any more"):
+        calendar(time=time)
+    with pytest.raises(UserError, match=r"time\.availability = .file.: give its name"):
+        calendar(time={"availability": "file", **SYNCHRONOUS})

@@ -1,0 +1,91 @@
+"""The contracts of partition schemes and of sources."""
+
+import numpy as np
+import pytest
+from test_partition import TOY, dataset, lists
+
+from hpcfl.data import partition
+from hpcfl.data.partitions.base import (
+    Assignment,
+    Draw,
+    MergedScheme,
+    Scheme,
+    round_down,
+)
+from hpcfl.data.sources.base import Source
+from hpcfl.errors import UserError
+from hpcfl.experiment import config
+
+
+def test_largest_remainders_by_hand():
+    """Of 10 in proportion 1 : 2 : 4 exact are 1.43, 2.86 and 5.71: two are rounded up."""
+    assert round_down(np.array([1.0, 2.0, 4.0]) / 7 * 10, 10).tolist() == [1, 3, 6]
+    assert round_down(np.ones(4) / 4 * 10, 10).tolist() == [3, 3, 2, 2]
+
+
+def test_a_shared_sample_is_refused():
+    class Greedy(MergedScheme):
+        scheme: str = "greedy"
+
+        def assign(self, labels, classes, generator):
+            return Assignment([np.arange(10), np.arange(9, 20)])
+
+    with pytest.raises(
+        UserError, match="'greedy' gave a sample to more than one client"
+    ):
+        partition.make(Greedy(clients=2), TOY)
+
+
+def test_a_scheme_may_keep_the_official_splits_apart():
+    class Official(Scheme):
+        scheme: str = "official"
+
+        def draw(self, labels, classes, official_test):
+            end = len(labels) - official_test
+            return Draw(
+                np.array_split(np.arange(end), self.clients),
+                [np.arange(end, len(labels))] * self.clients,
+            )
+
+    split = partition.make(
+        Official(clients=2), dataset(np.arange(12) % 3, official_test=4)
+    )
+    assert lists(split) == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10, 11], [8, 9, 10, 11]]
+
+
+@pytest.mark.parametrize(
+    ("train", "told"),
+    [
+        ([0, 120], "client 0: no sample 120 among 120"),
+        ([3, 9], "client 0: sample 9 is to train and to test on"),
+    ],
+)
+def test_a_scheme_that_draws_no_partition_is_refused(train, told):
+    class Broken(Scheme):
+        scheme: str = "broken"
+
+        def draw(self, labels, classes, official_test):
+            return Draw([np.array(train)], [np.array([9])])
+
+    with pytest.raises(
+        UserError, match=f"partition.scheme = 'broken' draws no partition: {told}"
+    ):
+        partition.make(Broken(clients=1), TOY)
+
+
+class Misread(Source):
+    """It does not name its parameters as all do."""
+
+    def read(self, called, place):
+        raise AssertionError
+
+
+misread = Misread()
+
+
+def test_a_source_that_is_read_otherwise_is_told():
+    table = {"method": {"name": "fedavg"}, "data": {"dataset": f"{__name__}:misread"}}
+    with pytest.raises(
+        UserError, match=r"read must be called as \(name, root, \*, own"
+    ):
+        config.parse(table)

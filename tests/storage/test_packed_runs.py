@@ -1,0 +1,107 @@
+"""Archives of packed runs: nothing else is read from one."""
+
+import gzip
+import io
+import lzma
+import random
+import tarfile
+
+import pytest
+from made_up import folder
+
+from hpcfl import cli
+from hpcfl.communication.communicator import OneProcess
+from hpcfl.errors import UserError
+from hpcfl.trained import loading, packed
+
+
+def as_archive(*members):
+    """The bytes of an archive of members (name, content, type)."""
+    content = io.BytesIO()
+    with tarfile.open(fileobj=content, mode="w:xz") as archive:
+        for name, data, kind in members:
+            entry = tarfile.TarInfo(name)
+            entry.type, entry.size = kind, len(data)
+            archive.addfile(entry, io.BytesIO(data))
+    return content.getvalue()
+
+
+def forged(size, kind=tarfile.REGTYPE):
+    """An archive whose one header states a size, 12 bytes."""
+    entry = tarfile.TarInfo("a/run.json")
+    entry.type = kind
+    header = bytearray(entry.tobuf(tarfile.USTAR_FORMAT))
+    header[124:136] = size
+    header[148:156] = b" " * 8
+    header[148:156] = b"%06o\0 " % sum(header[:512])
+    return lzma.compress(bytes(header) + b"{}".ljust(512, b"\0"))
+
+
+@pytest.fixture(scope="module")
+def archive(tmp_path_factory):
+    """The bytes of an archive of one run, and its members."""
+    place = tmp_path_factory.mktemp("archive")
+    packed.write([loading.load_run(folder(place / "one"))], place / "x.tar.xz")
+    with tarfile.open(place / "x.tar.xz") as read:
+        members = [
+            (entry.name, read.extractfile(entry).read(), entry.type) for entry in read
+        ]
+    return (place / "x.tar.xz").read_bytes(), members
+
+
+HOSTILE = {
+    "empty": lambda whole, members: as_archive(),
+    "nothing": lambda whole, members: b"",
+    "text": lambda whole, members: b"no archive",
+    "gzip": lambda whole, members: gzip.compress(whole),
+    "plain": lambda whole, members: lzma.decompress(whole),
+    "cut": lambda whole, members: whole[:-40],
+    "cut in the end": lambda whole, members: whole[:-1],
+    "twice": lambda whole, members: whole + whole,
+    "duplicate": lambda whole, members: as_archive(*members, members[0]),
+    "no metrics": lambda whole, members: as_archive(members[0]),
+    "no run.json": lambda whole, members: as_archive(members[1]),
+    "other metrics": lambda whole, members: as_archive(
+        members[0], (members[1][0], b"x" * 999, members[1][2])
+    ),
+    "long name": lambda whole, members: as_archive(
+        ("x" * 300 + "/run.json", b"{}", tarfile.REGTYPE)
+    ),
+    "longer name": lambda whole, members: as_archive(
+        ("x" * 99_999 + "/run.json", b"{}", tarfile.REGTYPE)
+    ),
+    "negative size": lambda whole, members: forged(b"\xff" * 12),
+    "huge size": lambda whole, members: forged(b"\x80" + b"\x7f" * 11),
+    "huge header": lambda whole, members: forged(b"07777777777\0", tarfile.XHDTYPE),
+    "above": lambda whole, members: as_archive(("../run.json", b"{}", tarfile.REGTYPE)),
+    "at the root": lambda whole, members: as_archive(
+        ("/x/run.json", b"{}", tarfile.REGTYPE)
+    ),
+    "code": lambda whole, members: as_archive(("x/evil.py", b"{}", tarfile.REGTYPE)),
+    "deep": lambda whole, members: as_archive(("x/y/run.json", b"{}", tarfile.REGTYPE)),
+    "link": lambda whole, members: as_archive(("x/run.json", b"", tarfile.SYMTYPE)),
+    "folder": lambda whole, members: as_archive(("x", b"", tarfile.DIRTYPE)),
+    "zeros": lambda whole, members: lzma.compress(bytes(1 << 24)),
+}
+
+
+@pytest.mark.parametrize("kind", HOSTILE)
+def test_a_hostile_archive_is_one_line(tmp_path, capsys, archive, kind):
+    path = tmp_path / "x.tar.xz"
+    path.write_bytes(HOSTILE[kind](*archive))
+    assert cli.command(["table", str(path)], OneProcess()) == 2
+    said = capsys.readouterr()
+    assert said.out == "" and said.err.count("\n") == 1
+    assert f"{path}: cannot be read as packed runs" in said.err
+    assert [entry.name for entry in tmp_path.iterdir()] == ["x.tar.xz"]
+
+
+def test_flipped_bits_are_refused(tmp_path, archive):
+    path = tmp_path / "x.tar.xz"
+    whole, _ = archive
+    for place in random.Random(7).sample(range(len(whole)), 100):
+        flipped = bytearray(whole)
+        flipped[place] ^= 1 << place % 8
+        path.write_bytes(flipped)
+        with pytest.raises(UserError, match="cannot be read as packed runs"):
+            loading.runs_below([path])

@@ -1,0 +1,18 @@
+"""The experiment of a run, which is read again from its folder."""
+
+import pytest
+
+from hpcfl.errors import UserError
+from hpcfl.trained import loading
+
+
+@pytest.mark.slow
+def test_looking_imports_no_code_that_only_the_folder_names(played):
+    run = loading.load_run(
+        played("fedavg", model={"name": "tiny:normalised"}).folder, own=["tiny:blobs"]
+    )
+    with pytest.raises(
+        UserError,
+        match=r"your own tiny:normalised.*--own tiny:normalised.*own=.'tiny:normalised'",
+    ):
+        run.model(client=0)

@@ -1,0 +1,45 @@
+"""A client's model as a module, whose forward is the scored prediction."""
+
+import pytest
+import tiny
+from every_method import NAMES, short
+from test_trained_export import files_predict_what_was_recorded
+
+from hpcfl.trained.models import predicted
+from hpcfl.trained.module import Predicting
+
+# Methods whose clients predict by the forward of a module, of which each is written
+# down as the others: the model's own, and one with another head.
+PLAIN = ["fedavg", "fednh"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", NAMES)
+def test_models_have_the_recorded_accuracy_in_every_method(played, tmp_path, name):
+    """Of all columns, with batch norm and absent clients, after steps so long that
+    models are far from each other; as files where a method predicts in its own way.
+    """
+    fraction = 1.0 if name == "apple" else 0.6
+    # A step of Per-FedAvg takes three mini-batches, each of two samples at least.
+    counts = tiny.COUNTS if name == "per-fedavg" else tiny.FEW
+    run = played(
+        short(name),
+        counts,
+        rounds=2,
+        model={"name": "tiny:normalised"},
+        training={"lr": 0.5},
+        participation={"fraction": fraction},
+    )
+    columns = {
+        key.removesuffix("/weighted")
+        for key in run.results.values
+        if key.endswith("/weighted")
+    }
+    for column in columns:
+        for one in run.models.of_clients(range(5), column):
+            x, y = run.models.samples(one.clients)
+            right = float((predicted(one.module, x) == y).double().mean())
+            assert right == one.recorded
+            own_way = isinstance(one.module, Predicting)
+    if own_way or name in PLAIN:
+        files_predict_what_was_recorded(run, tmp_path / "out")

@@ -1,0 +1,35 @@
+"""Rounds of a run that are played again."""
+
+import pytest
+import torch
+
+from hpcfl.errors import UserError
+from hpcfl.trained import replay
+
+
+@pytest.mark.slow
+def test_a_few_clients_at_a_time_give_the_same_models(played, monkeypatch):
+    run = played("fedavg")
+    whole = [one.module.state_dict() for one in run.models.of_clients(range(5), "post")]
+    monkeypatch.setattr(replay, "TOGETHER", 2)
+    for one, other in zip(run.models.of_clients(range(5), "post"), whole, strict=True):
+        assert all(
+            torch.equal(tensor, other[name])
+            for name, tensor in one.module.state_dict().items()
+        )
+
+
+@pytest.mark.slow
+def test_only_rounds_whose_state_is_kept_can_be_looked_at(played):
+    run = played(
+        "fedavg", rounds=4, evaluation={"score": "post"}, checkpoint={"every": 9}
+    )
+    assert run.models.replay.rounds == {1, 4, 5}
+    for manifest in (run.folder / "checkpoints").glob("manifest-*3.json"):
+        manifest.unlink()
+    with pytest.raises(
+        UserError,
+        match=r"the state before round 4 is not kept, only that before 1, 5.*"
+        r"every = 1 with checkpoint.keep = 2 this one",
+    ):
+        run.model(client=0)

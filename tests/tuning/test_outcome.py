@@ -1,0 +1,29 @@
+"""What a tuning prints of its final runs."""
+
+import pytest
+from made_up import folder
+
+from hpcfl.report import metric_values, page
+from hpcfl.report.sweep_table import Reading, make
+from hpcfl.trained import loading
+from hpcfl.tuning import outcome
+
+
+@pytest.mark.slow
+def test_all_outputs_have_the_sample_standard_deviation_of_the_same_runs(tmp_path):
+    """Three runs: the table, the page and the tuning's table."""
+    for seed in range(3):
+        folder(tmp_path / "runs" / f"fedavg-{seed}", "fedavg", seed)
+    runs = loading.list_runs(tmp_path / "runs")
+    best = make(runs).texts.iat[0, 0]
+    tail = make(runs, reading=Reading(at="tail")).texts.iat[0, 0]
+    html = page.render(runs)
+    assert best in html and tail in html
+    of_seeds = {
+        one.config["seed"]: metric_values.value(one, one.metric, "tail").value
+        for one in runs
+    }
+    assert outcome._shown(of_seeds, runs[0].measure) == tail
+    alone = make(runs[:1])
+    assert "±" not in alone.texts.iat[0, 0]
+    assert outcome._shown({0: 0.5}, runs[0].measure) == "50.00"
