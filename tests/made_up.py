@@ -10,10 +10,10 @@ import pytest
 
 from hpcfl.experiment import config, experiment_file, measures
 from hpcfl.storage import results, run_folder
-from hpcfl.storage.metrics import MetricsWriter
+from hpcfl.storage.metrics import MetricsWriter, counts
 from hpcfl.storage.results import Results
 from hpcfl.storage.run_status import RunStatus, Stage
-from hpcfl.trained.run import Run, Summary
+from hpcfl.trained.run import Run, Summary, summarise
 
 PHASES = ("round", "train", "score", "send", "gather", "aggregate", "checkpoint")
 STARTS = [
@@ -97,6 +97,18 @@ def run(
     )
 
 
+def summed_up(
+    path: Path, resolved: dict[str, Any], results: Results, finished: bool = True
+) -> Run:
+    """A run of a resolved configuration with these results."""
+    stage = Stage.FINISHED if finished else Stage.PLAYING
+    done = int(results.played.sum())
+    status = RunStatus(stage, done, done, None, [], False, None)
+    column, measure = counts(resolved["evaluation"], results)
+    summary = summarise(resolved, results, column, measure, status, [])
+    return Run(path, summary, resolved, results, column, measure.recorded, status)
+
+
 def changed(of: Run, values: dict[str, np.ndarray]) -> Run:
     """The run with other recorded values."""
     return replace(of, results=replace(of.results, values=values))
@@ -135,7 +147,7 @@ def folder(
         np.random.default_rng(seed),
         np.random.default_rng([seed, *method.encode()]),
     )
-    counts = np.stack(
+    held = np.stack(
         [
             dealt.multinomial(100, dealt.dirichlet(np.full(10, 0.1)))
             for _ in range(clients)
@@ -183,7 +195,7 @@ def folder(
     }
     recorded = Results(
         described,
-        {"train_counts": counts, "test_counts": counts // 3 + 1},
+        {"train_counts": held, "test_counts": held // 3 + 1},
         numbers,
         values,
         [rounds] if finished else [],

@@ -1,10 +1,11 @@
-"""Federations with ``runtime.precision = "bf16"``: another run, exact as any."""
+"""Federations with ``runtime.precision = "bf16"``. That they are exact as any holds in
+``test_adapted_runs.py``.
+"""
 
 import pytest
 import tiny
 import torch
-from in_threads import on_ranks
-from playing import play_on, prepare_on
+from playing import prepare_on
 
 from hpcfl.commands import needs
 from hpcfl.commands.run import run
@@ -34,21 +35,6 @@ def test_the_base_of_an_mlp_takes_30_bytes_instead_of_60_and_the_forecast_says_s
     assert lanes[1] - lanes[0] == 60
     assert torch.equal(half.setup.initial(), exact.setup.initial())
     assert half.frozen != exact.frozen
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("adapter", [LORA, {"kind": "none"}])
-def test_the_same_bits_on_any_ranks_in_any_lanes_and_after_a_resume(tmp_path, adapter):
-    def play(folder, rounds, precision="bf16", ranks=None, **runtime):
-        given = table(precision, adapter=adapter, rounds=rounds, runtime=runtime)
-        return play_on(ranks or OneProcess(), tmp_path / folder, given).digest
-
-    whole = play("whole", 3)
-    assert play("two lanes", 3, lanes=2) == whole
-    play("resumed", 1)
-    assert play("resumed", 3) == whole
-    assert on_ranks(3, lambda ranks: play("three", 3, ranks=ranks)) == whole
-    assert play("exact", 3, precision="exact") != whole
 
 
 @pytest.mark.slow

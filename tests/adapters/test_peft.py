@@ -195,25 +195,26 @@ def prepare_with(adapter):
     return prepare(parsed, OneProcess(), make_adapter(parsed.adapter))
 
 
-@pytest.mark.parametrize(
-    ("changes", "keys", "words"),
-    [
+def refusal(adapter):
+    """The one line by which an adapter is refused."""
+    with pytest.raises(UserError) as refused:
+        prepare_with(adapter)
+    (line,) = refused.value.args
+    return line
+
+
+def test_an_adapter_that_does_not_fit_is_refused_in_one_line(exported):
+    out, files = exported
+    file = out / "global" / "adapter_config.json"
+    stored = json.loads(file.read_text())
+    for changes, keys, words in (
         ({"peft_type": "IA3"}, {}, "LORA"),
         ({}, {"rank": 3}, "adapter.rank = 3"),
         ({"target_modules": ["head"]}, {"targets": ["hidden2"]}, "adapter.targets"),
         ({"r": 1}, {}, "hidden1.A"),
-    ],
-)
-def test_an_adapter_that_does_not_fit_is_refused_in_one_line(
-    exported, changes, keys, words
-):
-    out, files = exported
-    file = out / "global" / "adapter_config.json"
-    file.write_text(json.dumps(json.loads(file.read_text()) | changes))
-    with pytest.raises(UserError) as refused:
-        prepare_with({**files, **keys})
-    (line,) = refused.value.args
-    assert words in line
+    ):
+        file.write_text(json.dumps(stored | changes))
+        assert words in refusal({**files, **keys})
 
 
 def test_an_adapter_that_is_not_finite_is_refused_in_one_line(exported):
@@ -222,10 +223,7 @@ def test_an_adapter_that_is_not_finite_is_refused_in_one_line(exported):
     tensors = load_file(file)
     tensors[f"{PREFIX}hidden1.lora_A.weight"][1, 0] = float("nan")
     save_file(tensors, file)
-    with pytest.raises(UserError) as refused:
-        prepare_with(files)
-    (line,) = refused.value.args
-    assert "hidden1.lora_A.weight'[1, 0] is nan" in line
+    assert "hidden1.lora_A.weight'[1, 0] is nan" in refusal(files)
 
 
 @pytest.mark.parametrize(

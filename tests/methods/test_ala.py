@@ -5,6 +5,7 @@
 import numpy as np
 import pytest
 import torch
+from by_hand import loss_of
 
 from hpcfl.clients import Fleet
 from hpcfl.methods.options.ala import AdaptiveLocalAggregation
@@ -40,15 +41,6 @@ def activated(make_fleet, rows_of):
         return fleet, rows_of(fleet, 2)[0], upper
 
     return make
-
-
-def loss_of(fleet, client, row):
-    samples = fleet.resources.samples
-    x, y = samples.take(samples.train[client])
-    named = {name: tensor[0] for name, tensor in fleet.layout.stack(row[None]).items()}
-    return torch.nn.functional.cross_entropy(
-        torch.func.functional_call(fleet.resources.kernel.module, named, x), y
-    )
 
 
 def test_one_step_by_hand(make_fleet):
@@ -214,24 +206,13 @@ def test_batch_norm_takes_each_batchs_statistics_and_forgets_them(activated, lan
     fleet, g, upper = activated(
         dtype=torch.float32, lanes=lanes, model={"name": "tiny:normalised"}
     )
-    v, module, buffers = (
-        fleet.state["model"],
-        fleet.resources.kernel.module,
-        fleet.buffers().clone(),
-    )
-    samples, learnt = fleet.resources.samples, []
+    v, buffers, learnt = fleet.state["model"], fleet.buffers().clone(), []
     for client in range(2):
-        x, y = samples.take(samples.train[client])
         start = torch.cat(
             [g[: upper.start], torch.lerp(v[client, upper], g[upper], 0.5)]
         ).requires_grad_()
-        named = {
-            name: tensor[0] for name, tensor in fleet.layout.stack(start[None]).items()
-        }
-        loss = torch.nn.functional.cross_entropy(
-            torch.func.functional_call(module.train(), named, x), y
-        )
-        (slope,) = torch.autograd.grad(loss, start)
+        fleet.resources.kernel.module.train()
+        (slope,) = torch.autograd.grad(loss_of(fleet, client, start), start)
         learnt.append((0.5 - 0.01 * slope[upper] * (g - v[client])[upper]).clamp(0, 1))
     AdaptiveLocalAggregation(eta=0.01, share=1.0).adapt(fleet, g)
     torch.testing.assert_close(

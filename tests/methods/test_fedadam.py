@@ -1,18 +1,23 @@
-"""FedAdam: Reddi et al., Algorithm 2."""
+"""FedAdam: Reddi et al., Algorithm 2; and FedYogi, which differs in v alone."""
 
+import pytest
 import torch
+from every_method import kind
 
-from hpcfl.methods.fedadam import FedAdam
 
-
-def test_two_rounds_by_hand():
+@pytest.mark.parametrize(
+    ("name", "second", "later"),
+    [("fedadam", 1.1875, 0.890625), ("fedyogi", 1.25, 1.25)],
+)
+def test_two_rounds_by_hand(name, second, later):
     """β₁ = 0.5, β₂ = 0.75, τ = 0.5, η = 0.1, w = 1, so v = 0.25 at first.
 
-    Round 1, mean model 3: Δ = 2, m = 0.5·2 = 1, v = 0.75·0.25 + 0.25·4 = 1.1875,
-    w = 1 + 0.1·1/(√1.1875 + 0.5). Round 2, mean model w: Δ = 0, m = 0.5, v = 0.890625.
+    Round 1, mean model 3: Δ = 2, m = 0.5·2 = 1, FedAdam's v = 0.75·0.25 + 0.25·4 =
+    1.1875, FedYogi's 0.25 + 0.25·4, w = 1 + 0.1·1/(√v + 0.5). Round 2, mean model w:
+    Δ = 0, m = 0.5, FedAdam's v = 0.890625, and FedYogi's stays.
     """
-    method = FedAdam(
-        name="fedadam",
+    method = kind(name)(
+        name=name,
         beta1=0.5,
         beta2=0.75,
         tau=0.5,
@@ -24,21 +29,21 @@ def test_two_rounds_by_hand():
         "second": torch.tensor([0.25]),
     }
     method.aggregate(server, None, {"model": torch.tensor([3.0])})
-    first = 1 + 0.1 / (1.1875**0.5 + 0.5)
+    first = 1 + 0.1 / (second**0.5 + 0.5)
     torch.testing.assert_close(
         server,
         {
             "model": torch.tensor([first]),
             "first": torch.tensor([1.0]),
-            "second": torch.tensor([1.1875]),
+            "second": torch.tensor([second]),
         },
     )
     method.aggregate(server, None, {"model": server["model"].clone()})
     torch.testing.assert_close(
         server,
         {
-            "model": torch.tensor([first + 0.1 * 0.5 / (0.890625**0.5 + 0.5)]),
+            "model": torch.tensor([first + 0.1 * 0.5 / (later**0.5 + 0.5)]),
             "first": torch.tensor([0.5]),
-            "second": torch.tensor([0.890625]),
+            "second": torch.tensor([later]),
         },
     )

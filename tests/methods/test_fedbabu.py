@@ -2,6 +2,7 @@
 
 import numpy as np
 import torch
+from by_hand import loss_of
 from test_fedrep import phases
 
 
@@ -59,15 +60,7 @@ def test_fine_tuning_uses_the_next_rounds_learning_rate(federate, monkeypatch):
             "lr_decay": 0.5,
         },
     )
-    samples, layout, module = (
-        played.prepared.resources.samples,
-        played.prepared.setup.layout,
-        played.prepared.setup.build(),
-    )
-    x, y = samples.take(samples.train[0])
     start = calls[-1][0][0].requires_grad_()
-    loss = torch.nn.functional.cross_entropy(
-        torch.func.functional_call(module, layout.split(start), x), y
-    )
-    (gradient,) = torch.autograd.grad(loss, start)
+    fleet = played.prepared.fleet(np.arange(1), 3, scored=False)
+    (gradient,) = torch.autograd.grad(loss_of(fleet, 0, start), start)
     torch.testing.assert_close(calls[-1][1][0], (start - 0.025 * gradient).detach())

@@ -2,19 +2,7 @@
 
 import numpy as np
 import torch
-from by_hand import quadratic
-
-
-def objective(fleet, client, row, anchor, mu):
-    """F(w) + (μ/2)‖w − anchor‖² on all of a client's samples, float64."""
-    samples = fleet.resources.samples
-    x, y = samples.take(samples.train[client])
-    named = {name: tensor[0] for name, tensor in fleet.layout.stack(row[None]).items()}
-    logits = torch.func.functional_call(fleet.resources.kernel.module, named, x)
-    return (
-        torch.nn.functional.cross_entropy(logits, y)
-        + mu / 2 * (row - anchor).square().sum()
-    )
+from by_hand import loss_of, quadratic
 
 
 def test_mu_zero_is_fedavg(federate):
@@ -48,9 +36,8 @@ def test_the_recorded_data_loss_is_without_the_proximal_term(make_fleet, rows_of
         )
 
     fleet, start = trained(1)
-    anchor = torch.zeros(fleet.layout.width).double()
     expected = torch.stack(
-        [objective(fleet, client, start[client], anchor, 0.0) for client in range(5)]
+        [loss_of(fleet, client, start[client]) for client in range(5)]
     )
     fleet, ended = trained(2)
     torch.testing.assert_close(fleet.results.data_losses, expected)

@@ -12,23 +12,3 @@ def test_the_second_moment_by_hand():
     method = FedYogi(name="fedyogi", beta2=0.75)
     second = method.second(torch.tensor([0.25, 1, 2]), torch.tensor([4, 0.25, 2]))
     torch.testing.assert_close(second, torch.tensor([1.25, 0.9375, 2]))
-
-
-def test_a_round_by_hand():
-    """β₁ = 0.5, τ = 0.5, η = 0.1, w = 1, mean model 3: m = 1, v = 0.25 + 0.25·4 = 1.25."""
-    method = FedYogi(
-        name="fedyogi",
-        beta1=0.5,
-        beta2=0.75,
-        tau=0.5,
-        server_lr=0.1,
-    )
-    server = {
-        "model": torch.tensor([1.0]),
-        "first": torch.zeros(1),
-        "second": torch.tensor([0.25]),
-    }
-    method.aggregate(server, None, {"model": torch.tensor([3.0])})
-    torch.testing.assert_close(
-        server["model"], torch.tensor([1 + 0.1 / (1.25**0.5 + 0.5)])
-    )

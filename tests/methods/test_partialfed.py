@@ -3,11 +3,10 @@
 import numpy as np
 import pytest
 import torch
+from by_hand import loss_of
 
-from hpcfl.methods import partialfed
 from hpcfl.methods.partialfed import PartialFed, by_layer
 
-gumbel, trains_strategy = partialfed.gumbel, PartialFed.trains_strategy
 FAR = 1e4  # a logit so large that the draw is exact
 
 
@@ -124,11 +123,7 @@ def test_strategy_follows_the_gradient(make_fleet, rows_of):
             by_layer(fleet.layout, choice[..., 0]) * shared[client]
             + by_layer(fleet.layout, choice[..., 1]) * own[client]
         )
-        named = {name: tensor[0] for name, tensor in fleet.layout.stack(mixed).items()}
-        x, y = fleet.resources.samples.take(fleet.resources.samples.train[client])
-        return torch.nn.functional.cross_entropy(
-            torch.func.functional_call(fleet.resources.kernel.module, named, x), y
-        )
+        return loss_of(fleet, client, mixed[0])
 
     for client in range(2):
         strategy = start[client].clone().requires_grad_()

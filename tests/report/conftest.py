@@ -1,62 +1,53 @@
-"""Folders of runs, made by hand: what they say is known to the last number."""
-
-import json
+"""Runs that were never played: what they say is known to the last number."""
 
 import made_up
 import numpy as np
 import pytest
 from made_up import make_run
 
-from hpcfl.experiment import config, experiment_file
-from hpcfl.storage.metrics import MetricsWriter
-from hpcfl.storage.run_folder import FORMAT
-from hpcfl.trained.loading import list_runs
+from hpcfl.experiment import config
+from hpcfl.storage.results import Results
 
 __all__ = ["make_run"]
 OWN = np.array([0.2, 0.4, 0.9])  # of three clients with ten test samples each
+NAN = np.nan
 
 
 @pytest.fixture
 def made_runs(tmp_path):
     """``made_runs(method=[numbers by seed])``: runs of two rounds; a number is added in
-    round 2.
+    round 2. All runs of a test are returned, in the order of their names.
     """
+    made = {}
 
     def make(finished=True, partitions=1, keys=None, **methods):
+        rounds = 2 + finished
         for method, numbers in methods.items():
             for seed, number in enumerate(numbers):
                 table = {"rounds": 2, "seed": seed, "method": {"name": method}}
-                resolved = config.parse(table | (keys or {})).resolved()
                 counts = np.full((3, 2), 5) + seed % partitions * np.array([1, -1])
-                described = {
-                    "run": experiment_file.fingerprint(resolved),
-                    "config": resolved,
-                    "primary": "pre",
+                own = np.array([OWN, OWN + number, 3 * [NAN]])
+                values = {
+                    "pre/weighted": own.mean(axis=1),
+                    "pre/mean": own.mean(axis=1),
+                    "seconds/round": np.array([2.0, 2.0, 1.0]),
+                    "floats_down": np.full(3, 100.0),
+                    "clients/floats_up": np.array([[50, NAN, 50]] * 2 + [3 * [NAN]]),
+                    "clients/pre/correct": 10 * own,
+                    "clients/pre/total": np.full((3, 3), 10.0),
+                    "final": np.array([0, 0, 1]),
                 }
-                folder = tmp_path / f"{method},seed={seed}"
-                parts = {"train_counts": counts, "test_counts": counts}
-                writer = MetricsWriter(folder, described, parts)
-                for round, own in ((1, OWN), (2, OWN + number)):
-                    recorded = {
-                        "pre/weighted": own.mean(),
-                        "pre/mean": own.mean(),
-                        "seconds/round": 2.0,
-                        "floats_down": 100.0,
-                        "clients/floats_up": np.array([50.0, np.nan, 50.0]),
-                        "clients/pre/correct": 10 * own,
-                        "clients/pre/total": np.full(3, 10.0),
-                    }
-                    writer.record(round, recorded)
-                if finished:
-                    last = {"final": 1, "floats_down": 100.0, "seconds/round": 1.0}
-                    writer.record(3, last)
-                    writer.merge()
-                content = {"format": FORMAT, "config": resolved}
-                (folder / "run.json").write_text(json.dumps(content))
-        # in arrays that a test may change
-        return [
-            made_up.changed(run, dict(run.results.values))
-            for run in list_runs(tmp_path)
-        ]
+                results = Results(
+                    {"primary": "pre"},
+                    {"train_counts": counts, "test_counts": counts},
+                    np.arange(1, rounds + 1),
+                    {name: series[:rounds] for name, series in values.items()},
+                )
+                name = f"{method},seed={seed}"
+                resolved = config.parse(table | (keys or {})).resolved()
+                made[name] = made_up.summed_up(
+                    tmp_path / name, resolved, results, finished
+                )
+        return [made[name] for name in sorted(made)]
 
     return make

@@ -4,18 +4,11 @@ E2.
 
 import pytest
 import torch
+from playing import play_on
 
 from hpcfl.communication.communicator import OneProcess
 from hpcfl.errors import UserError
-from hpcfl.experiment import config
 from hpcfl.scores.built_in import PML
-from hpcfl.simulation.federation import Federation
-from hpcfl.simulation.prepare import prepare
-from hpcfl.simulation.round_schedule import make_untimed
-from hpcfl.simulation.signals import StopRequest
-from hpcfl.storage.checkpoint import Checkpoints
-from hpcfl.storage.metrics import MetricsWriter
-from hpcfl.storage.results import read
 
 
 def test_e2_personalised_accuracies_are_the_papers():
@@ -32,9 +25,7 @@ def test_e2_personalised_accuracies_are_the_papers():
 
 @pytest.fixture
 def spiral(tmp_path):
-    """``spiral(method, …)``: two rounds on the spiral, tested globally; what was
-    prepared and recorded.
-    """
+    """``spiral(method, …)``: two rounds on the spiral, tested globally."""
 
     def run(method, scheme="dirichlet-min", **evaluated):
         table = {
@@ -46,31 +37,20 @@ def spiral(tmp_path):
             "training": {"batch_size": 50, "lr": 0.1},
             "evaluation": evaluated,
         }
-        alone = OneProcess()
-        prepared = prepare(config.parse(table), alone)
-        Federation(
-            alone,
-            prepared,
-            prepared.server,
-            make_untimed(prepared, alone),
-            Checkpoints(tmp_path / "checkpoints", alone),
-            MetricsWriter(tmp_path, {}, {}),
-            {},
-            lambda result: None,
-        ).run(0, StopRequest(lambda: None))
-        return prepared, read(tmp_path).values
+        return play_on(OneProcess(), tmp_path, table)
 
     return run
 
 
 @pytest.mark.slow
 def test_e2_a_global_test_set_gives_personalised_accuracies(spiral):
-    prepared, values = spiral("local", metric="pm_l")
+    played = spiral("local", metric="pm_l")
+    prepared, values = played.prepared, played.values
     assert (
         prepared.data.split.global_test
         and prepared.data.test_counts.tolist() == [[100] * 6] * 6
     )
-    models = prepared.store.get(prepared.store.ids)["model"]
+    models = played.clients["model"]
     samples, module = prepared.resources.samples, prepared.setup.build().eval()
     x, y = samples.take(samples.test[0])
     for client, row in enumerate(models):
@@ -106,7 +86,7 @@ def test_a_shared_model_is_scored_once_for_all(spiral, monkeypatch):
             real(blocks, clients, *given),
         )[1],
     )
-    _, values = spiral("fedavg")
+    values = spiral("fedavg").values
     assert counted == [
         1,
         6,
@@ -140,5 +120,5 @@ def test_personalised_accuracy_needs_a_global_test_set(spiral):
 
 @pytest.mark.slow
 def test_local_test_sets_have_no_personalised_accuracies(spiral):
-    _, values = spiral("fedavg", scheme="iid")
+    values = spiral("fedavg", scheme="iid").values
     assert "post/weighted" in values and not [name for name in values if "pm_" in name]

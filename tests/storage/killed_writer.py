@@ -10,24 +10,13 @@ import sys
 
 import torch
 
+from hpcfl.communication.communicator import OneProcess
 from hpcfl.storage.checkpoint import Checkpoints
 from hpcfl.storage.clients import ClientStore
 from hpcfl.storage.metrics import MetricsWriter
 
 CLIENTS = 6
 TEMPLATE = {"row": torch.zeros(500)}
-
-
-class Alone:
-    rank, size, is_server = 0, 1, True
-
-    def gather(self, value):
-        return [value]
-
-    allgather = gather
-
-    def bcast(self, value):
-        return value
 
 
 def state(round):
@@ -45,7 +34,7 @@ def state(round):
 
 def run(folder):
     checkpoints, clients = (
-        Checkpoints(f"{folder}/checkpoints", Alone()),
+        Checkpoints(f"{folder}/checkpoints", OneProcess()),
         ClientStore(range(CLIENTS), TEMPLATE),
     )
     restored = checkpoints.restore(clients)

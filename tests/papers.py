@@ -1,0 +1,26 @@
+"""The experiment files of the papers."""
+
+from pathlib import Path
+
+from hpcfl.experiment import config, sweep
+
+PAPERS = sorted((Path(__file__).parents[1] / "launch" / "papers").glob("*.toml"))
+
+
+def find_repetitions(table):
+    """Return the axis of a sweep along which experiments are repeated."""
+    for values in table["sweep"].values():
+        if isinstance(values, list) and "seed" in str(values[0]):
+            return values
+    return table["sweep"]["seed"]
+
+
+def read_paper(path):
+    """Return the cells of a paper's file, and how often it repeats each experiment: of
+    its repetitions two.
+    """
+    table = config.read(path)
+    repeats = "seed" in str(table.get("sweep"))
+    if repeats:
+        del find_repetitions(table)[2:]
+    return sweep.expand(table, path.name), 1 + repeats
