@@ -83,10 +83,8 @@ def test_a_source_must_return_a_data_set():
     ("shape", "is_noted"),
     [
         ((4, 28, 28, 3), True),
-        ((4, 32, 48, 1), True),
         ((4, 3, 28, 28), False),
         ((4, 1, 28, 1), False),
-        ((4, 9, 3, 256), False),
     ],
 )
 def test_images_with_their_channels_last_are_noted(shape, is_noted):
@@ -101,7 +99,6 @@ def test_images_with_their_channels_last_are_noted(shape, is_noted):
     [
         (("Ann", "ann"), True),
         (("1", "1.0"), True),
-        (("01", "1"), True),
         (("1e2", "100"), True),
         (("1", "2", "nan", "NA"), False),
         (("a1", "a01"), False),

@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-import tiny
 import torch
 
 from hpcfl.commands.run import run
@@ -192,27 +191,6 @@ def test_the_partition_file_says_who_is_in_which_group(tmp_path):
         {**ROTATED, "replicate": True}, {**SWAPPED, "groups": 3}
     ).data.split
     assert not other.same(again)
-
-
-def test_where_one_model_fits_all_groups_a_method_gets_the_numbers_of_one(federate):
-    """Local models do not care: with the rows of the initial head permuted as the labels
-    are, each client has the same accuracy as without shifts.
-    """
-    of = shared({"kind": "labels", "groups": 2})
-    plain = shared()
-    counts = (plain.data.counts.numpy(), of.data.counts.numpy())
-    sigma = (np.arange(tiny.CLASSES) + 1) % tiny.CLASSES
-    ids = np.arange(6)
-    fleets = [one.fleet(ids, 1, scored=True) for one in (plain, of)]
-    rows = plain.setup.initial().repeat(6, 1)
-    permuted = rows.clone()
-    for name, view in of.setup.layout.split(permuted).items():
-        if name.startswith("head"):
-            view[3:, sigma] = view[3:].clone()  # clients 3, 4, 5 are in group 1
-    for fleet, start in zip(fleets, (rows, permuted), strict=True):
-        fleet.score("post", fleet.train(start, epochs=3))
-    one, other = (fleet.results.scores["post"]["accuracy"] for fleet in fleets)
-    assert counts[0].shape == counts[1].shape and torch.equal(one, other)
 
 
 @pytest.mark.slow

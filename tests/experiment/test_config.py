@@ -3,8 +3,6 @@ written.
 """
 
 import os
-import subprocess
-import sys
 
 import pytest
 import tiny
@@ -307,21 +305,6 @@ def test_slurms_tasks_outside_a_step_do_not_count(run, no_figures, monkeypatch):
     monkeypatch.setenv("SLURM_NTASKS", "4")
     monkeypatch.delenv("SLURM_PROCID", raising=False)
     assert run("--set", "rounds=1", "--set", "training.batch_size=500")[0] == 0
-
-
-@pytest.mark.slow
-def test_the_real_command_says_the_same(tmp_path):
-    (tmp_path / "f.toml").write_text('[method]\nname = "fedavgg"\n')
-    done = subprocess.run(
-        [sys.executable, "-m", "hpcfl", "run", "f.toml"],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 2 and done.stdout == ""
-    assert done.stderr.startswith(
-        "hpcfl: f.toml: method.name = 'fedavgg' is unknown; did you mean 'fedavg'?"
-    )
 
 
 def test_a_resolved_configuration_is_an_experiment_again():

@@ -75,12 +75,10 @@ def method(**keys):
 
 
 @pytest.fixture
-def setup(federate):
+def setup(make_fleet):
     """What a method knows of clients with MLPs and these counts."""
-    return lambda counts: replace(
-        federate("local", rounds=1).prepared.setup,
-        counts=torch.as_tensor(counts).double(),
-    )
+    known = make_fleet().setup
+    return lambda counts: replace(known, counts=torch.as_tensor(counts).double())
 
 
 def server_after(cw, cohort, models, setup, ids=None):

@@ -27,8 +27,3 @@ def test_without_ala_is_fedavg(federate):
     assert (
         federate({"name": "fedala", "ala": False}).digest == federate("fedavg").digest
     )
-
-
-@pytest.mark.slow
-def test_fedavg_with_ala_is_fedala(federate):
-    assert federate({"name": "fedavg", "ala": True}).digest == federate("fedala").digest

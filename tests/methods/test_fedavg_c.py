@@ -45,10 +45,8 @@ def test_mu_zero_makes_fedprox_c_fedavg_c(federate):
 @pytest.mark.parametrize(
     ("method", "options", "model"),
     [
-        ("fedavg", {}, "mlp"),
-        ("fedprox", {}, "test_fedrep:Normed"),
+        ("fedprox", {"aggregation": "class-wise"}, "test_fedrep:Normed"),
         ("fedavg", {"ala": True}, "mlp"),
-        ("fedprox", {"aggregation": "class-wise"}, "mlp"),
     ],
 )
 def test_a_fine_tuned_model_that_is_only_scored_leaves_the_method_as_it_is(

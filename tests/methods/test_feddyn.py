@@ -10,7 +10,7 @@ SAME = [[4, 0, 0, 0], [0, 4, 0, 0]]  # two clients of four samples, one full bat
 EXACT = {
     "batch_size": 4,
     "lr": 0.25,
-    "epochs": 80,
+    "epochs": 30,
 }  # until the minimum is reached
 
 
@@ -86,16 +86,15 @@ def test_the_servers_drift_is_the_mean_of_the_clients(federate):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("alpha_by", ["equal", "samples"])
-def test_it_finds_the_true_optimum_and_stays(federate, alpha_by):
+def test_it_finds_the_true_optimum_and_stays(federate):
     """f₁ = ½θ², f₂ = 3/2·(θ − 4)², α = 1, each minimised exactly.
 
     θ₁ = 0 and, from 3(θ − 4) + θ = 0, θ₂ = 3; θ̄ = 3/2 and w = 3, where f₁ + f₂ is
     least: θ + 3(θ − 4) = 0. Then h = (0, 3): θ₁ = (w − h₁)/2 = 3/2, θ₂ = (12 + w −
     h₂)/4 = 3; h = (−3/2, 3), h̄ = 3/4 and w = 9/4 + 3/4 = 3 again.
     """
-    method = quadratic([1.0, 3.0], [0.0, 4.0], alpha=1.0, alpha_by=alpha_by)
-    for rounds in (1, 3, 2):
+    method = quadratic([1.0, 3.0], [0.0, 4.0], alpha=1.0)
+    for rounds in (1, 2):
         played = federate(method, SAME, rounds=rounds, training=EXACT)
         np.testing.assert_allclose(played.server["model"], 3, rtol=1e-6)
     duals = played.clients["dual"]

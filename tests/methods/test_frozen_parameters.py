@@ -1,10 +1,12 @@
-"""Models that freeze some of their parameters, in every method: alone and in lanes."""
+"""Models that freeze some of their parameters, in a method of each family: alone and in
+lanes. ``test_all_methods.py`` has one in every method.
+"""
 
 import numpy as np
 import pytest
 import tiny
 import torch
-from every_method import NAMES, of_each_family, short
+from every_method import of_each_family, short
 
 from hpcfl.clients.losses import CROSS_ENTROPY
 from hpcfl.communication.communicator import OneProcess
@@ -37,16 +39,14 @@ REFUSED = {
         for model in ("body_only", "bias_alone")
     },
 }
-FAMILIES = of_each_family()
-# Every method plays one model, one method of each family a second one, a few all.
+# One method of each family plays two models, a few all.
 OTHERS = [
     (name, model)
-    for name in ("fedavg", "fedbabu", "fedala", "partialfed")
+    for name in ("fedbabu", "fedala", "partialfed")
     for model in ("body_only", "bias_only", "bias_alone")
 ]
 CASES = [
-    *((name, "lora") for name in NAMES),
-    *((name, "head_only") for name in FAMILIES),
+    *((name, model) for name in of_each_family() for model in ("lora", "head_only")),
     *OTHERS,
 ]
 PLAYED = [case for case in CASES if case not in REFUSED]
@@ -70,34 +70,28 @@ def test_a_method_that_needs_what_is_frozen_says_so(case):
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "model"), PLAYED)
 def test_what_is_frozen_never_moves(federate, tried_both_ways, name, model):
-    """Nor do the statistics of a batch norm that is frozen. Of one method of each family
-    lanes are like one by one.
+    """Nor do the statistics of a batch norm that is frozen, and lanes are like one by
+    one.
     """
 
     def play(lanes, **keys):
         frozen = named(model, **keys)
-        return federate(
-            short(name),
-            tiny.FEW,
-            rounds=2,
-            model=frozen,
-            runtime={"lanes": lanes},
-        )
+        runtime = {"lanes": lanes}
+        return federate(short(name), tiny.FEW, rounds=2, model=frozen, runtime=runtime)
 
     played = play(lanes=1 if model == "lora" else 2)
     stands_still(played, name, model)
     if model == "head_only":  # so that all trainings are of the head alone
         loss = played.prepared.method.training_loss()
         assert tried_both_ways or loss != CROSS_ENTROPY
-    if model == "lora" and name in FAMILIES:
+    if model == "lora":
         is_as_a_layer_that_torch_does_not_know(played, play(lanes=1, unknown=True))
-    if name in FAMILIES:
-        other = play(lanes=2 if model == "lora" else 1)
-        stands_still(other, name, model)
-        for column in ("clients/pre/loss", "clients/post/loss"):
-            np.testing.assert_allclose(
-                other.values[column], played.values[column], rtol=2e-3, atol=2e-4
-            )
+    other = play(lanes=2 if model == "lora" else 1)
+    stands_still(other, name, model)
+    for column in ("clients/pre/loss", "clients/post/loss"):
+        np.testing.assert_allclose(
+            other.values[column], played.values[column], rtol=2e-3, atol=2e-4
+        )
 
 
 def stands_still(played, name, model):

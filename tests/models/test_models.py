@@ -48,17 +48,6 @@ COUNTS = [  # model table, shape, classes, parameters of each layer
         [48 * 128 + 128, 128 + 65 * 128, *[328_704] * 6, 256, 1_290],
     ),
 ]
-TOTALS = [
-    50_890,
-    582_026,
-    62_006,
-    61_921,
-    11_279_112,
-    11_271_232,
-    11_263_424,
-    3_157_508,
-    1_988_490,
-]
 NAMES = [
     " ".join(map(str, [*table.values(), classes])) for table, _, classes, _ in COUNTS
 ]
@@ -70,15 +59,12 @@ def made(table, shape, classes, vocabulary=None):
     return models.build(model, shape, classes, vocabulary)
 
 
-@pytest.mark.parametrize(
-    ("case", "total"), list(zip(COUNTS, TOTALS, strict=True)), ids=NAMES
-)
-def test_parameters_are_those_of_the_papers(case, total):
-    table, shape, classes, layers = case
+@pytest.mark.parametrize(("table", "shape", "classes", "layers"), COUNTS, ids=NAMES)
+def test_parameters_are_those_of_the_papers(table, shape, classes, layers):
     model = made(table, shape, classes)
     assert [
         sum(p.numel() for p in layer.parameters()) for layer in model.children()
-    ] == layers and sum(layers) == total
+    ] == layers
     layout = of_parameters(model)  # the upper p layers of protocols.md B4
     assert [
         layout.width - layout.columns(p).start for p in range(1, len(layers) + 1)

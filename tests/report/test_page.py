@@ -6,7 +6,6 @@ import base64
 import json
 import re
 import shutil
-from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -120,27 +119,6 @@ def test_a_page_of_one_partition_says_that_it_has_no_interval(tmp_path):
     shutil.rmtree(tmp_path / "sweep" / "ditto")
     alone = Outline(written(tmp_path / "sweep")).texts["li"]
     assert any("no interval:" in text for text in alone)
-
-
-@pytest.mark.slow
-def test_numbers_of_held_out_samples_stand_beside_those_of_test_samples(sweep):
-    runs = [run for run in loading.list_runs(sweep) if run.summary.finished]
-    held_out = []
-    for run in runs:
-        values = {
-            f"validation/{name}": numbers / 2
-            for name, numbers in run.results.values.items()
-            if name.startswith(f"{run.score}/")
-        }
-        results = replace(run.results, values={**run.results.values, **values})
-        chosen = replace(run.summary, best_by="validation")
-        held_out.append(replace(run, results=results, summary=chosen))
-    found = Outline(page.render(held_out))
-    table = sweep_table.make(held_out, reading=Reading("validation"))
-    assert set(table.texts.iloc[:, 0]) <= set(found.texts["td"])
-    heading = "accuracy on held-out samples (%)"
-    assert heading in found.texts["th"]
-    assert heading not in Outline(page.render(runs)).texts["th"]
 
 
 @pytest.mark.slow

@@ -8,7 +8,6 @@ from hpcfl.report.sheet import (
     Sheet,
     choose_looks,
     list_colours,
-    make_look,
     whole_numbers,
 )
 
@@ -66,13 +65,6 @@ def test_variants_of_a_method_have_its_colour_beside_others_and_several_when_alo
     assert len(pairs) == 3
     variants = choose_looks({f"lr={number}": "fedprox" for number in range(8)})
     assert len({look.color for look in variants.values()}) == 8
-
-
-def test_classes_have_looks_of_their_own():
-    classes = len(list_colours())
-    assert (
-        len({colors.to_hex(make_look(number).color) for number in range(classes)}) == 68
-    )
 
 
 def test_a_single_round_has_one_tick():

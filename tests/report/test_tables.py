@@ -1,5 +1,3 @@
-from dataclasses import replace
-
 import made_up
 import pytest
 
@@ -52,13 +50,6 @@ def test_the_legend_has_three_lines_and_says_more_when_asked(make_run, capsys):
     assert "on test samples" in " ".join(legend)
     tables.show(folder, explain=True)
     assert "floats: to and from a client in a round" in capsys.readouterr().out
-
-
-def test_the_state_is_said_to_be_a_checksum(make_run, capsys):
-    folder = make_run("fedavg")
-    run = tables.list_runs(folder)[0]
-    tables.show(folder, [replace(run, summary=replace(run.summary, digest="abc"))])
-    assert "state: abc (checksum of all models)" in capsys.readouterr().out
 
 
 def test_numbers_of_held_out_samples_have_a_line(make_run, capsys):

@@ -15,8 +15,6 @@ import pytest
 import hpcfl
 from hpcfl.cli import command
 from hpcfl.communication.communicator import OneProcess
-from hpcfl.report import figures
-from hpcfl.report.sheet import Sheet
 from hpcfl.trained import loading
 
 NAME = "own_scores:Surprise"
@@ -124,25 +122,6 @@ def test_table_has_no_other_scores(folder, unimportable, capsys):
     assert "not recorded; did you mean" in capsys.readouterr().err
 
 
-@pytest.mark.slow
-def test_the_figure_is_of_it(folder, unimportable):
-    assert [path.name for path in figures.draw(folder)] == [
-        "own_scores_Surprise.png",
-        "clients.png",
-    ]
-    before, _ = figures.draw_moments(loading.list_runs(folder), Sheet(7)).axes
-    assert before.get_ylabel().split() == f"test {NAME} (bits)".split()
-    values = loading.load_run(folder).results.values[f"pre/{NAME}"]
-    assert before.lines[0].get_ydata().tolist() == values[np.isfinite(values)].tolist()
-
-
-def test_status_shows_it(folder, unimportable, capsys, monkeypatch):
-    monkeypatch.setenv("COLUMNS", "200")
-    assert command(["status", str(folder)], OneProcess()) == 0
-    last = loading.load_run(folder).summary.last["pre"]
-    assert f"{last:.4g} bits" in capsys.readouterr().out
-
-
 @pytest.fixture
 def call(tmp_path, monkeypatch, capfd):
     """``call(command, "key=value", …)`` on the experiment in an empty folder: code,
@@ -170,11 +149,6 @@ def test_check_names_the_scores_and_what_is_best(call):
     assert line.startswith(f"scores: accuracy, loss, macro_f1, {NAME};")
     assert line.endswith(f" lowest {NAME}")
     assert 'scores = [ "macro_f1", "loss",' in " ".join(" ".join(shown).split())
-    assert 3 * 3 * (2 * 5 + 4) * 8 == 1008 and any(
-        line.endswith("metrics 1.01 kB") for line in shown
-    )
-    _, shown, _ = call("check", "evaluation.scores=[]", "evaluation.metric=mean")
-    assert any(line.endswith(f"metrics {3 * 3 * 10 * 8} B") for line in shown)
 
 
 MISTAKES = [
@@ -227,14 +201,10 @@ MISTAKES = [
 
 
 @pytest.mark.parametrize(("name", "fragment", "words"), MISTAKES)
-@pytest.mark.parametrize("key", ["metric", "scores"])
 def test_a_mistake_is_one_line_and_nothing_is_written(
-    call, tmp_path, name, fragment, words, key
+    call, tmp_path, name, fragment, words
 ):
-    asked = f'["own_scores:{name}"]' if key == "scores" else f"own_scores:{name}"
-    code, shown, said = call(
-        "run" if key == "scores" else "check", f"evaluation.{key}={asked}"
-    )
+    code, shown, said = call("run", f'evaluation.scores=["own_scores:{name}"]')
     assert (code, shown, len(said)) == (2, [], 1), said
     line = FILE.read_text()[: FILE.read_text().index(fragment)].count("\n") + 1
     assert words in said[0] and f"{FILE}:{line}: " in said[0], said

@@ -17,7 +17,7 @@ from hpcfl.storage import results
 from hpcfl.storage.checkpoint import Checkpoints
 from hpcfl.storage.clients import ClientStore, digest_run, digest_tensors
 
-KILLS = 25
+KILLS = 15
 
 
 @pytest.fixture

@@ -6,8 +6,6 @@ import torch
 from PIL import Image
 from user_data import load, refusal
 
-from hpcfl.commands.run import run
-from hpcfl.communication.communicator import OneProcess
 from hpcfl.data import partition
 from hpcfl.data.partitions.by_client import plugin as by_client
 from hpcfl.data.vision import torchvision
@@ -183,24 +181,3 @@ def test_statistics_are_those_of_the_training_images(tmp_path):
     assert data.mean == pytest.approx([5 / 255] * 3)
     assert data.std == pytest.approx([5 / 255] * 3)
     assert data.normalise(data.x)[:2, 0, 0, 0].tolist() == pytest.approx([-1, 1])
-
-
-@pytest.mark.parametrize("scheme", ["by-client", "iid"])
-def test_a_run_of_an_image_folder(tmp_path, scheme):
-    files = [
-        f"c{c}/{word}/{n}.png" for c in range(2) for word in "ab" for n in range(8)
-    ]
-    table = {
-        "rounds": 1,
-        "data": {
-            "dataset": "image-folder",
-            "file": str(write(tmp_path / "images", *files, mode="L")),
-            "clients": "folder",
-            "normalise": "statistics",
-        },
-        "partition": {"scheme": scheme, "clients": 2},
-        "model": {"name": "mlp", "hidden": [4]},
-        "method": {"name": "fedavg"},
-    }
-    run(config.parse(table), tmp_path / "run", OneProcess(), False)
-    assert (tmp_path / "run" / "run.json").exists()
