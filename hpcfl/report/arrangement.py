@@ -52,6 +52,8 @@ OF_DATA = ("data.", "partition.")  # keys that set the data
 # keys that bring others with them: where runs differ in one, it is this that sets them
 # apart
 PLUGINS = tuple(f"{section}.{key}" for section, key in SELECTORS.items())
+# those of sections whose other keys would be less telling
+FIRST = ("aggregation.rule", "attack.kind", "compression.kind")
 # columns of the frame that are no keys: a number for each experiment and seed, the
 # checksum of the final state, and the labels
 EXPERIMENT, DIGEST, ROW, COLUMN = "experiment", "digest", "row", "column"
@@ -335,10 +337,10 @@ def _find_varied_within(
     frame: "pandas.DataFrame", keys: Sequence[str], used: Sequence[str]
 ) -> list[str]:
     """Return those of ``keys`` in which runs differ that agree in all of ``used``, the
-    most frequent first; of equally frequent ones first those that name a plugin.
+    most frequent first; of equally frequent ones FIRST first.
     """
     varied = [key for key in _find_varied(frame, keys) if key not in used]
-    varied.sort(key=lambda key: key not in PLUGINS)
+    varied.sort(key=lambda key: key not in FIRST)
     if not varied:
         return []
     entries = frame.groupby(list(used), sort=False)

@@ -129,3 +129,12 @@ def test_the_note_on_one_partition_names_the_columns_that_have_one():
     assert notes == [f"mnist iid: {sweep_table.ONE_PARTITION}"]
     shared[0].config["partition"]["seed"] = shared[1].config["partition"]["seed"] = 7
     assert len(sweep_table.make([*seeds("a", 0.5, 0.6), *shared]).notes) == 2
+
+
+def test_a_rule_names_rows_before_its_own_keys():
+    runs = [run(), run()]
+    for one, given in zip(
+        runs, ({"rule": "mean"}, {"rule": "krum", "f": 4}), strict=True
+    ):
+        one.config["aggregation"] = given
+    assert arrange(runs).rows == ["fedavg rule=mean", "fedavg rule=krum"]
