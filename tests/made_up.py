@@ -3,6 +3,7 @@
 import json
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -107,6 +108,23 @@ def summed_up(
     column, measure = counts(resolved["evaluation"], results)
     summary = summarise(resolved, results, column, measure, status, [])
     return Run(path, summary, resolved, results, column, measure.recorded, status)
+
+
+def of_clients(
+    accuracies: Any, counts: np.ndarray, samples: float = 10.0
+) -> SimpleNamespace:
+    """What tables read of a run with clients' accuracies [T, M] on so many samples each."""
+    right = samples * np.array(accuracies, float)
+    means = np.nanmean(right, axis=1) / samples
+    values = {
+        "clients/pre/correct": right,
+        "clients/pre/total": np.full(right.shape, samples),
+        "pre/mean": means,
+    }
+    rounds = np.arange(1, len(right) + 1)
+    recorded = Results(static={"test_counts": counts}, rounds=rounds, values=values)
+    best = SimpleNamespace(best={"round": int(np.nanargmax(means)) + 1})
+    return SimpleNamespace(results=recorded, score="pre", folder="run", summary=best)
 
 
 def changed(of: Run, values: dict[str, np.ndarray]) -> Run:

@@ -1,10 +1,8 @@
 """Rows beside a reference, on invented runs."""
 
-from types import SimpleNamespace
-
+import made_up
 import numpy as np
 import pytest
-from made_up import folder
 
 from hpcfl.errors import UserError
 from hpcfl.report import comparison, sweep_table, table_formats
@@ -12,7 +10,6 @@ from hpcfl.report.arrangement import Placed
 from hpcfl.report.comparison import Reference, gains_of, gini
 from hpcfl.report.sweep_table import Reading
 from hpcfl.scores.metric_names import Measure
-from hpcfl.storage.results import Results
 from hpcfl.trained import loading
 
 ACCURACY = Measure("accuracy", "mean", "mean", "%", "up")
@@ -21,21 +18,7 @@ COUNTS = np.full((4, 2), 5)
 
 def placed(accuracies, seed=0, partition=None, counts=COUNTS):
     """A run of one round with four clients, ten test samples each."""
-    right = 10 * np.array([accuracies], float)
-    values = {
-        "clients/pre/correct": right,
-        "clients/pre/total": np.full(right.shape, 10.0),
-        "pre/mean": right.mean(axis=1) / 10,
-    }
-    results = Results(
-        static={"test_counts": counts}, rounds=np.array([1]), values=values
-    )
-    run = SimpleNamespace(
-        results=results,
-        score="pre",
-        folder="made-up",
-        summary=SimpleNamespace(best={"round": 1}),
-    )
+    run = made_up.of_clients([accuracies], counts)
     return Placed(run, {"seed": seed, "partition.seed": partition})
 
 
@@ -148,7 +131,7 @@ def runs(tmp_path):
     """Three methods, four partitions; ``fedprox`` has fedavg's very numbers."""
     for seed in range(4):
         for method in ("fedavg", "local"):
-            folder(tmp_path / f"{method}-{seed}", method, seed)
+            made_up.folder(tmp_path / f"{method}-{seed}", method, seed)
     return loading.runs_below([tmp_path])[0]
 
 

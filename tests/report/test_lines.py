@@ -15,16 +15,6 @@ def mean(runs, axis):
     return curves.over_axis(arrange(runs), "weighted", axis)
 
 
-def test_the_mean_and_its_deviation_over_repetitions():
-    found = mean(
-        [run(seed=0, accuracy=(0.2, 0.4, 0.6)), run(seed=1, accuracy=(0.4, 0.4, 0.8))],
-        "rounds",
-    )
-    assert found["x"].tolist() == [0, 1, 2] and set(found["runs"]) == {2}
-    assert found["mean"].tolist() == pytest.approx([30, 40, 70])
-    assert found["std"].tolist() == pytest.approx([200**0.5, 0, 200**0.5])
-
-
 def test_rounds_count_that_all_repetitions_have():
     long, short = (
         run(seed=0, accuracy=(0.2, 0.4, 0.6)),

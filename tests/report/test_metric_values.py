@@ -1,34 +1,17 @@
 """Numbers of clients at the moments of a run, on invented runs of six clients."""
 
-from types import SimpleNamespace
-
+import made_up
 import numpy as np
 
 from hpcfl.report.metric_values import of_clients
 from hpcfl.scores.metric_names import Measure
-from hpcfl.storage.results import Results
 
 ACCURACY = Measure("accuracy", "mean", "mean", "%", "up")
 COUNTS = np.full((6, 2), 10)
 
 
-def run(accuracies, column="pre", counts=COUNTS):
-    """A run of T rounds: ``accuracies`` [T, 6], of 20 test samples each."""
-    right = 20 * np.array(accuracies, float)
-    values = {
-        f"clients/{column}/correct": right,
-        f"clients/{column}/total": np.full(right.shape, 20.0),
-        f"{column}/mean": np.nanmean(right, axis=1) / 20,
-    }
-    results = Results(
-        static={"test_counts": counts},
-        rounds=np.arange(1, len(right) + 1),
-        values=values,
-    )
-    best = {"round": int(np.nanargmax(np.nanmean(right, axis=1))) + 1}
-    return SimpleNamespace(
-        results=results, score=column, summary=SimpleNamespace(best=best)
-    )
+def run(accuracies):
+    return made_up.of_clients(accuracies, COUNTS)
 
 
 LOW = np.array([0.1, 0.2, 0.3, 0.4, 0.5, 0.6])
@@ -51,11 +34,11 @@ def test_each_moment_reads_its_rounds():
 
 
 def test_a_score_that_is_a_mean_over_samples_is_read_as_one():
-    """The loss is recorded as a client's sum over its 20 samples; the best round is the
+    """The loss is recorded as a client's sum over its 10 samples; the best round is the
     accuracy's.
     """
     made = run([LOW, LOW + STEPS, LOW])
-    made.results.values["clients/pre/loss"] = np.array([LOW, 2 * LOW, 3 * LOW]) * 20
+    made.results.values["clients/pre/loss"] = np.array([LOW, 2 * LOW, 3 * LOW]) * 10
     made.results.values["pre/loss"] = np.array([1.0, 2.0, 3.0])
     found = of_clients(
         made, "pre", Measure("loss", "mean", "loss", "nats", "down"), "best"
