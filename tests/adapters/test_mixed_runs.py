@@ -60,7 +60,6 @@ def test_a_model_taken_out_is_of_torchs_own_layers_in_float32(played):
         assert value.dtype == torch.float32
 
 
-@pytest.mark.slow
 def test_a_run_does_not_go_on_in_another_precision(played):
     began = played("fedavg", adapter=LORA, rounds=1, runtime={"precision": "bf16"})
     with pytest.raises(UserError, match=r"runtime\.precision"):

@@ -26,7 +26,6 @@ def lists(split):
     return [held.tolist() for held in (*split.train, *split.test)]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "scheme",
     [Pathological(), Dirichlet(beta=0.5), Iid()],

@@ -193,7 +193,6 @@ def test_the_partition_file_says_who_is_in_which_group(tmp_path):
     assert not other.same(again)
 
 
-@pytest.mark.slow
 def test_a_cluster_found_for_each_group_has_index_one(federate):
     """Identical clients but for their labels, and a model for each group to begin with."""
     found = federate(

@@ -49,7 +49,6 @@ def test_without_a_share_of_its_own_it_is_fedavg(equal_runs):
     equal_runs(alone, "fedavg", exact=False, columns=("pre", "post"))
 
 
-@pytest.mark.slow
 def test_with_all_of_its_own_it_is_local(federate):
     own = federate({"name": "apfl", "alpha": 1.0, "adaptive": False})
     local = federate("local")

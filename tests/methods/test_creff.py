@@ -138,7 +138,6 @@ def test_fresh_head_learns_the_synthetic_features(make_fleet):
     assert not torch.equal(head, method.retrained(second, features))
 
 
-@pytest.mark.slow
 def test_the_body_is_scored_under_the_retrained_head(federate):
     played = federate(QUICK, rounds=2)
     values, average = played.values, federate("fedavg", rounds=2).values

@@ -22,7 +22,6 @@ def test_the_shared_model_is_fedavgs(equal_runs, momentum):
     equal_runs("ditto", "fedavg", training={"momentum": momentum})
 
 
-@pytest.mark.slow
 def test_is_pulled_to_the_received_model_not_to_the_trained_one(federate):
     """In round 1 v = w, so the first personal step feels no proximal term whatever λ
     is.

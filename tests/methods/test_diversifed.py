@@ -59,7 +59,6 @@ def test_pitfalls():
     assert torch.equal(same, torch.eye(4).double())
 
 
-@pytest.mark.slow
 def test_lambda_zero_is_local(equal_runs):
     still, columns = {"name": "diversifed", "lam": 0.0}, ("pre", "post")
     equal_runs(still, "local", server=(), clients=("model",), columns=columns)

@@ -20,7 +20,6 @@ def steps(count, changes, **keys):
     return found
 
 
-@pytest.mark.slow
 def test_without_momentum_it_is_fedavg(equal_runs):
     equal_runs({"name": "fedavgm", "momentum": 0.0}, "fedavg")
 

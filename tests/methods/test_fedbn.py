@@ -38,7 +38,6 @@ def test_the_first_rounds_other_layers_are_fedavgs(federate):
     assert not torch.allclose(*other)
 
 
-@pytest.mark.slow
 def test_without_batch_norm_it_is_fedavg_and_says_so(equal_runs):
     played, _ = equal_runs("fedbn", "fedavg", columns=("pre",))
     assert any("no batch norm" in note for note in played.prepared.notes)

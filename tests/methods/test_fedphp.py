@@ -13,7 +13,6 @@ from hpcfl.methods.fedphp import FedPHP, discrepancy
 ONE = [[6, 3, 2, 1]]
 
 
-@pytest.mark.slow
 def test_lambda_zero_walks_with_fedavg(equal_runs):
     equal_runs({"name": "fedphp", "lam": 0.0}, "fedavg", training={"momentum": 0.9})
 

@@ -44,7 +44,6 @@ def aggregate(arrived, cohort):
     return step
 
 
-@pytest.mark.slow
 def test_lambda_zero_trains_as_local(equal_runs):
     free = {"name": "fedproto", "lam": 0.0}
     equal_runs(free, "local", server=(), clients=("model",))

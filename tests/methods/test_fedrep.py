@@ -1,6 +1,5 @@
 """FedRep: methods-2.md §2."""
 
-import pytest
 import tiny
 import torch
 from torch import nn
@@ -59,7 +58,6 @@ def test_first_only_the_head_moves_then_only_the_body(federate, monkeypatch):
     assert torch.equal(played.clients["head"], calls[-1][1][:, head])
 
 
-@pytest.mark.slow
 def test_without_head_epochs_it_walks_with_fedbabu(federate):
     part = {"participation": {"fraction": 0.6}}
     played, other = (
@@ -115,7 +113,6 @@ def test_ala_blends_the_upper_layer_of_the_body(federate, monkeypatch):
     assert torch.equal(played.clients["model"], calls[5][1])
 
 
-@pytest.mark.slow
 def test_epochs_are_not_split_between_the_phases_and_nobody_trains_at_the_end(
     federate, monkeypatch, make_fleet
 ):

@@ -19,7 +19,6 @@ def draw(*shape):
     )
 
 
-@pytest.mark.slow
 def test_without_regularisers_it_is_fedavg(equal_runs):
     plain, average = equal_runs({"name": "feduv", "lam": 0.0, "mu": 0.0}, "fedavg")
     assert plain.digest == average.digest

@@ -22,7 +22,6 @@ class Quadratic(MRMTL):
         return sum(away) / 2
 
 
-@pytest.mark.slow
 def test_lambda_zero_is_local(equal_runs):
     free = {"name": "mr-mtl", "lam": 0.0}
     columns = "pre", "post"

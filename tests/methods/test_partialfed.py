@@ -133,7 +133,6 @@ def test_strategy_follows_the_gradient(make_fleet, rows_of):
         assert slope.abs().min() > 1e-5
 
 
-@pytest.mark.slow
 def test_warm_up_is_fedavg(equal_runs):
     equal_runs({"name": "partialfed", "warmup": 3}, "fedavg")
 

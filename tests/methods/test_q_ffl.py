@@ -57,7 +57,6 @@ def test_no_power_is_too_small(moved):
     assert found == pytest.approx(0.5e-10 / 5, rel=1e-5)
 
 
-@pytest.mark.slow
 def test_q_of_zero_is_fedavg_with_uniform_weights(equal_runs):
     equal_runs({"name": "q-ffl", "q": 0.0}, UNIFORM, exact=False)
 

@@ -29,7 +29,6 @@ def test_a_curve_is_the_mean_over_seeds_with_a_band_of_one_standard_deviation(
     assert all(float(tick).is_integer() for tick in figure.axes[0].get_xticks())
 
 
-@pytest.mark.slow
 def test_models_before_training_cost_what_the_rounds_before_did(made_runs):
     found = made_runs(fedavg=[0.1])
     assert line(curves.plugin(found, Sheet(7), x="seconds")) == [[0, 50], [2, 60]]
@@ -55,7 +54,6 @@ def test_held_out_samples_of_each_methods_own_models(made_runs):
     )
 
 
-@pytest.mark.slow
 def test_a_score_over_a_key(made_runs):
     made_runs(fedavg=[0.0, 0.02], keys={"training": {"lr": 0.1}})
     found = made_runs(local=[0.1], keys={"training": {"lr": 0.2}})

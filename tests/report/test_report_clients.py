@@ -1,7 +1,6 @@
 """The figure of clients' own numbers."""
 
 import numpy as np
-import pytest
 
 from hpcfl.report.plots import clients
 from hpcfl.report.sheet import Sheet
@@ -9,7 +8,6 @@ from hpcfl.report.sheet import Sheet
 OWN = np.array([0.2, 0.4, 0.9])  # numbers of the three clients in round 1
 
 
-@pytest.mark.slow
 def test_clients_have_dots_and_rows_are_in_the_order_of_their_means(made_runs):
     found = made_runs(fedavg=[0.0, 0.1], local=[0.1, 0.1])
     figure = clients.plugin(found, Sheet(7))

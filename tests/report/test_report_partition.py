@@ -1,13 +1,11 @@
 """The figure of a partition."""
 
 import numpy as np
-import pytest
 
 from hpcfl.report.plots import partition
 from hpcfl.report.sheet import Sheet
 
 
-@pytest.mark.slow
 def test_of_several_partitions_it_is_said_which_is_drawn(made_runs):
     found = made_runs(fedavg=[0.0, 0.1], partitions=2)
     whole = "training samples by client and class (30 in total)"

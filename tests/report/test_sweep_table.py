@@ -62,7 +62,6 @@ def test_several_folders_and_the_notes_of_csv(make_run, capsys):
     )
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("at", "rounds"), [("best", {2}), ("last", {4})])
 def test_every_clients_own_numbers(make_run, capsys, at, rounds):
     folders = [make_run("a-fedavg"), make_run("b-fedavg")]

@@ -42,7 +42,6 @@ def spiral(tmp_path):
     return run
 
 
-@pytest.mark.slow
 def test_e2_a_global_test_set_gives_personalised_accuracies(spiral):
     played = spiral("local", metric="pm_l")
     prepared, values = played.prepared, played.values
@@ -73,7 +72,6 @@ def test_e2_a_global_test_set_gives_personalised_accuracies(spiral):
     )
 
 
-@pytest.mark.slow
 def test_a_shared_model_is_scored_once_for_all(spiral, monkeypatch):
     from hpcfl.clients import scoring
 
@@ -118,7 +116,6 @@ def test_personalised_accuracy_needs_a_global_test_set(spiral):
             spiral("fedavg", scheme="iid", **asked)
 
 
-@pytest.mark.slow
 def test_local_test_sets_have_no_personalised_accuracies(spiral):
     values = spiral("fedavg", scheme="iid").values
     assert "post/weighted" in values and not [name for name in values if "pm_" in name]

@@ -44,7 +44,6 @@ def test_where_nothing_is_readable_one_line_says_so(make_run, tmp_path):
             loading.list_runs(empty / "nothing")
 
 
-@pytest.mark.slow
 def test_below_folders_what_fresh_moved_aside_is_left_out_and_named(make_run, tmp_path):
     run, aside = make_run("i"), make_run("i.20260101-120000")
     again = make_run("i.20260101-120000-2")

@@ -19,7 +19,6 @@ def test_a_few_clients_at_a_time_give_the_same_models(played, monkeypatch):
         )
 
 
-@pytest.mark.slow
 def test_only_rounds_whose_state_is_kept_can_be_looked_at(played):
     run = played(
         "fedavg", rounds=4, evaluation={"score": "post"}, checkpoint={"every": 9}

@@ -71,7 +71,6 @@ def test_a_stragglers_model_is_trained_again_for_as_many_epochs(played):
         assert accuracy(run, one) == one.recorded
 
 
-@pytest.mark.slow
 def test_the_global_model_is_the_servers(played):
     run = played(
         "fedavg", participation={"fraction": 0.5}, evaluation={"clients": "cohort"}

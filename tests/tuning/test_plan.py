@@ -151,7 +151,6 @@ MISTAKES = [
 ]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("of_file, of_section, said", MISTAKES)
 def test_a_mistake_is_one_line(of_file, of_section, said):
     with pytest.raises(UserError, match=said):
