@@ -66,6 +66,7 @@ def test_each_pair_is_finite_and_the_same_on_any_cores(rule, attack):
     assert torch.equal(*combined)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("place", range(max(len(RULES), len(ATTACKS))))
 def test_runs_are_the_same_on_any_number_of_ranks(tmp_path, place):
     """Also after a resume, in every other run."""

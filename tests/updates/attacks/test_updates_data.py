@@ -36,6 +36,7 @@ def test_means_are_of_honest_clients_alone(tmp_path, method):
     assert not np.isnan(losses).any()
 
 
+@pytest.mark.slow
 def test_a_later_attack_changes_no_earlier_round(tmp_path):
     attacked = play(tmp_path / "a", {"kind": "label-flip", "since": 3}, rounds=3)
     plain = play(tmp_path / "b", {"kind": "label-flip", "since": 4}, rounds=3)
@@ -44,6 +45,7 @@ def test_a_later_attack_changes_no_earlier_round(tmp_path):
     assert attacked.digest != plain.digest
 
 
+@pytest.mark.slow
 def test_a_backdoor_succeeds_and_more_so_with_model_replacement(tmp_path):
     success = {}
     for kind in ("label-flip", "backdoor", "model-replacement"):
