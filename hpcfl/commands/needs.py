@@ -23,6 +23,7 @@ from hpcfl.rows import constants
 from hpcfl.rows.layout import Layout
 from hpcfl.simulation import dry_round, score_check
 from hpcfl.simulation.prepare import Prepared
+from hpcfl.storage import manifest
 
 Sent = Tensor | Field | Pool | Mixture | Mean
 FLOAT = 4  # bytes
@@ -30,6 +31,8 @@ FLOAT = 4  # bytes
 # the disk of a virtual machine, less than a parallel file system
 WRITING = 2e8
 SHORT = 10  # seconds of a checkpoint that need no line
+MANY = 1000  # files of a checkpoint that need a line, and how many are advised
+FEW = 300
 # float64 numbers of a client and round beside its scores: losses, floats sent,
 # divergence
 NUMBERS = 4
@@ -222,6 +225,14 @@ def checkpoint_bytes(prepared: Prepared, server: ServerNeeds) -> int:
     return server.state + prepared.config.partition.clients * client_bytes(prepared)
 
 
+def checkpoint_files(prepared: Prepared, needs: Needs, megabytes: int) -> int:
+    """Return the most files of a checkpoint, where a file may have so many megabytes."""
+    if not (client := client_bytes(prepared)):
+        return 1
+    in_file = manifest.count_in_group(client, megabytes << 20)
+    return 1 + sum(ceil(of_rank.clients / in_file) for of_rank in needs.ranks)
+
+
 def checkpoint_seconds(prepared: Prepared, needs: Needs) -> float:
     """Return an estimate of the seconds of a checkpoint, that of its slowest rank."""
     client = client_bytes(prepared)
@@ -272,11 +283,17 @@ def describe_needs(prepared: Prepared, needs: Needs) -> str:
             f"runtime.memory = {prepared.config.runtime.memory:g}"
         )
     checkpoint = checkpoint_bytes(prepared, needs.server)
+    files = checkpoint_files(prepared, needs, prepared.config.checkpoint.file_size)
     kept = prepared.config.checkpoint.keep + 1  # with the one that is being written
     lines.append(
-        f"disk: {size_text(checkpoint)} a checkpoint, {kept} at most; "
+        f"disk: {size_text(checkpoint)} a checkpoint in at most {files:,} "
+        f"file{'s' if files > 1 else ''}, {kept} checkpoints at most; "
         f"metrics {size_text(metrics_bytes(prepared))}"
     )
+    in_file = ceil(sum(of_rank.clients for of_rank in needs.ranks) / FEW)
+    if files > MANY and in_file <= manifest.GROUP_CLIENTS:
+        fewer = ceil(in_file * client_bytes(prepared) / (1 << 20))
+        lines.append(f"files: checkpoint.file_size = {fewer} makes about {FEW} of them")
     seconds = checkpoint_seconds(prepared, needs)
     if seconds > SHORT:
         lines.append(

@@ -100,6 +100,7 @@ def run(
             communicator,
             config.checkpoint.keep,
             config.fingerprint(),
+            config.checkpoint.file_size << 20,
         )
         stack.callback(checkpoints.close)
         restored = None if fresh else checkpoints.restore(prepared.store)

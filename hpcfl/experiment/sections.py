@@ -842,6 +842,11 @@ class Checkpoint(Section):
         description="keep the state before the best round too, so that its models can "
         "be had; needs as much memory again",
     )
+    file_size: PositiveInt = Field(
+        64,
+        description="megabytes of clients' state in a file; larger files are fewer, and each is "
+        "written again as a whole when the state of one of its clients changes",
+    )
 
 
 class Runtime(Section):

@@ -95,15 +95,18 @@ class Checkpoints:
         communicator: Communicator,
         keep: int = 2,
         run: str | None = None,
+        group_bytes: int = manifest.GROUP_BYTES,
     ) -> None:
         """Set the folder, which is made when needed and belongs to this object alone.
 
         keep: the number of checkpoints that stay in the folder. run: the fingerprint of
-        their run; checkpoints of another run count as damaged.
+        their run; checkpoints of another run count as damaged. group_bytes: the most
+        bytes of a file with more than one client.
         """
         self.folder = Path(folder)
         self._communicator = communicator
         self._keep, self._run = keep, run
+        self._group_bytes = group_bytes
         self._kept: list[
             Manifest
         ] = []  # rank 0: the checkpoints in the folder, oldest first
@@ -235,7 +238,7 @@ class Checkpoints:
     ) -> dict[str, Any]:
         files = [
             self._clients_shard(group, rows.written)
-            for group in manifest.group_clients(rows)
+            for group in manifest.group_clients(rows, self._group_bytes)
         ]
         if server is not None:
             files.append(self._server_shard(server))

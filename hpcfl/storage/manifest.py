@@ -32,8 +32,9 @@ if TYPE_CHECKING:
 FORMAT = 2
 PATTERN = "manifest-*.json"
 LIMIT = 256 << 20  # bytes, enough for 2,800,000 clients with state
-# The limits of a group. Every group is a file, which is written again when one of its
-# clients changes: larger groups make fewer files, smaller ones rewrite less.
+# The limits of a group, the second one unless ``checkpoint.file_size`` says otherwise.
+# Every group is a file, which is written again when one of its clients changes: larger
+# groups make fewer files, smaller ones rewrite less.
 GROUP_CLIENTS = 64
 GROUP_BYTES = 64 << 20
 
@@ -273,7 +274,14 @@ def content_key(
     return (None if ids is None else tuple(ids), *digests)
 
 
-def group_clients(rows: "Snapshot") -> Iterator[list[int]]:
+def count_in_group(size: int, group_bytes: int) -> int:
+    """Return the most clients of a group, each of which has ``size`` bytes of state."""
+    return max(1, min(GROUP_CLIENTS, group_bytes // max(1, size)))
+
+
+def group_clients(
+    rows: "Snapshot", group_bytes: int = GROUP_BYTES
+) -> Iterator[list[int]]:
     """Yield the ids of a rank's clients, ascending, in groups of bounded size.
 
     Each group becomes one file. Clients without own state are left out. They count for
@@ -282,8 +290,7 @@ def group_clients(rows: "Snapshot") -> Iterator[list[int]]:
     file is not made for nearly every row. The span halves when the number of clients
     with state doubles, and only then do all groups change.
     """
-    size = rows.template.size
-    most = max(1, min(GROUP_CLIENTS, GROUP_BYTES // max(1, size)))
+    most = count_in_group(rows.template.size, group_bytes)
     written = np.array(sorted(rows.written), np.int64)
     clients_per_written = len(rows.ids) // max(1, len(written))
     span = most * _power_of_two_below(clients_per_written)

@@ -141,3 +141,15 @@ def test_the_slowest_rank_decides_how_long_a_checkpoint_takes(monkeypatch):
     assert needs.checkpoint_seconds(local, ranks) == 10
     text = needs.describe_needs(amp, needs.of_job(amp, OneProcess()))
     assert "about 20 s a checkpoint" in text
+
+
+def test_many_files_of_a_checkpoint_are_noted(monkeypatch):
+    """Clients of 2,600 bytes, 403 of which fill a megabyte; 64 at most are in a file."""
+    local = prepared("local")
+    (of_rank,) = needs.of_job(local, OneProcess()).ranks
+    many = dataclasses.replace(of_rank, clients=9_000)
+    job = needs.Needs([of_rank, many], needs.ServerNeeds(0, 0, 0))
+    assert needs.checkpoint_files(local, job, 64) == 1 + 1 + 141
+    monkeypatch.setattr(needs, "MANY", 100)
+    assert "checkpoint.file_size = 1 makes" in needs.describe_needs(local, job)
+    assert needs.checkpoint_files(prepared("fedavg"), job, 64) == 1

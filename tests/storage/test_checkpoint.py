@@ -410,6 +410,8 @@ def test_groups_are_bounded_and_leave_out_who_never_wrote():
     for client in range(5):
         big.put([client], {"a": row})
     assert list(manifest.group_clients(big.snapshot())) == [[0, 1], [2, 3], [4]]
+    twice = manifest.group_clients(big.snapshot(), 2 * manifest.GROUP_BYTES)
+    assert list(twice) == [[0, 1, 2, 3], [4]]
     nobody = ClientStore([], {"a": torch.zeros(1)})
     assert list(manifest.group_clients(nobody.snapshot())) == []
 
