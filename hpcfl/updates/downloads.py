@@ -14,14 +14,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hpcfl.clients import Fleet
-from hpcfl.communication.message import Field, Inbox, Message, fields
+from hpcfl.communication.message import Field, Message, fields
 from hpcfl.errors import UserError
 from hpcfl.experiment.config import Config
 from hpcfl.methods.base import Audience, Cohort, Overlay, Setup, State
 from hpcfl.rows import randomness
 from hpcfl.updates.compression import WORD, Compression
 from hpcfl.updates.overlay import (
+    DOWNLOAD,
     Compose,
     Initial,
     find_widths,
@@ -31,7 +31,6 @@ from hpcfl.updates.overlay import (
 )
 from hpcfl.updates.transforms.qsgd import count_quantised_bits, quantise
 
-BITS = "download.bits"  # the entry with the bits of each client's download
 SENT, NUMBER, VERSIONS = "download.sent", "download.number", "download.versions"
 
 
@@ -75,18 +74,10 @@ class Downloads(Overlay):
             )
         version = self._make_version(server, audience.round, message)
         bits = self.count_bits(server, audience.ids, sum(widths.values()))
-        sent: dict[str, Field] = {BITS: Field(bits[:, None], floats=bits / WORD)}
+        sent: dict[str, Field] = {DOWNLOAD: Field(bits[:, None], floats=bits / WORD)}
         for name, part in split_columns(version, widths).items():
             sent[name] = Field(part, floats=0)
         return sent
-
-    def receive(self, fleet: Fleet, inbox: Inbox) -> Inbox:
-        return {name: value for name, value in inbox.items() if name != BITS}
-
-    def upload(self, fleet: Fleet, inbox: Inbox, message: Message) -> Message:
-        if BITS in inbox:
-            fleet.record("bits_down", inbox[BITS][:, 0])
-        return message
 
     def aggregate(self, server: State, cohort: Cohort, uplink: State) -> State:
         audience = Audience(cohort.ids, cohort.setup, cohort.round)

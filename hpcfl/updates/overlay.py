@@ -32,6 +32,7 @@ MEMORY = "update."  # the beginning of names in the clients' and the server's st
 SKIPPED, UPLOADS = MEMORY + "skipped", MEMORY + "uploads"
 CLIP, BELOW = MEMORY + "clip", MEMORY + "below clip"
 SECURE = MEMORY + "secure"  # wrapped coordinates, and what rounding adds to a norm
+DOWNLOAD = "download.bits"  # the entry with the bits of each client's download
 CHANGE = ":"  # in the name of an upload, before that of the value that it changes
 FLOAT_BITS = 32
 
@@ -93,21 +94,26 @@ class Updates(Overlay):
         return {name: torch.zeros(width) for name in names}
 
     def send(self, server: State, audience: Audience, message: Message) -> Message:
-        """Return the message with the adaptive clip, if there is one."""
-        if not self._adapts_clip:
-            return message
-        return {**message, CLIP: server[CLIP][:1]}
+        """Return the message with its bits, and with the adaptive clip if there is
+        one.
+        """
+        sent = dict(message)
+        if self._adapts_clip:
+            sent[CLIP] = server[CLIP][:1]
+        if DOWNLOAD not in sent:
+            bits = count_message_bits(fields(sent).values(), len(audience.ids))
+            sent[DOWNLOAD] = Field(bits[:, None], floats=0)
+        return sent
 
     def receive(self, fleet: Fleet, inbox: Inbox) -> Inbox:
-        return {name: value for name, value in inbox.items() if name != CLIP}
+        own = CLIP, DOWNLOAD
+        return {name: value for name, value in inbox.items() if name not in own}
 
     def upload(self, fleet: Fleet, inbox: Inbox, message: Message) -> Message:
         """Return the message with the transformed updates."""
         means = check_upload(inbox, message)
-        bits = torch.zeros(len(fleet.ids)).double()
-        for mean in means.values():
-            floats = torch.as_tensor(mean.logical_floats()).double().cpu()
-            bits += FLOAT_BITS * floats
+        fleet.record("bits_down", inbox[DOWNLOAD][:, 0])
+        bits = count_message_bits(means.values(), len(fleet.ids))
         widths = {name: mean.tensor.shape[1] for name, mean in means.items()}
         if not means or not self._has_effect(sum(widths.values())):
             fleet.record("bits_up", bits)
@@ -468,6 +474,15 @@ def check_attack(
         return
     if problem := attack.find_problem(attackers, every - attackers):
         raise UserError(f"attack.kind = '{attack.kind}': {problem}")
+
+
+def count_message_bits(entries: Iterable[Field | Mean], clients: int) -> Tensor:
+    """Return the bits that each client sends or receives, float64 [n] on the CPU."""
+    bits = torch.zeros(clients).double()
+    for entry in entries:
+        floats = torch.as_tensor(entry.logical_floats(), device="cpu").double()
+        bits += FLOAT_BITS * floats
+    return bits
 
 
 def check_upload(inbox: Inbox, message: Message) -> dict[str, Mean]:

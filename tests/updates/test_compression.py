@@ -146,7 +146,9 @@ def test_whole_updates_have_the_bits_of_a_plain_run(tmp_path, compression):
     whole = play_alone(tmp_path / "a", "fedavg", rounds=2, compression=compression)
     assert torch.equal(plain.server["model"], whole.server["model"])
     width = len(plain.server["model"])
-    assert (whole.values["clients/recorded/bits_up"][:2] == 32 * width).all()
+    for way in ("up", "down"):
+        bits = whole.values[f"clients/recorded/bits_{way}"]
+        assert (bits[:2] == 32 * width).all()
 
 
 def test_a_memory_survives_rounds_without_its_client(tmp_path):
@@ -197,9 +199,11 @@ def test_a_mistake_is_one_line(section, words):
 
 
 def test_virtual_time_counts_the_bits():
-    table = tiny.table("fedavg", compression={"kind": "top-k", "k": 5})
+    compression = {"kind": "top-k", "k": 5, "downloads": "qsgd"}
+    table = tiny.table("fedavg", compression=compression)
     prepared = prepare(config.parse(table), OneProcess())
     work = count_workload(prepared).work
     width = prepared.setup.layout.width
     assert work.floats_up == Fraction(5 * (32 + (width - 1).bit_length()), 32)
-    assert work.floats_down == width
+    # of a client that took part in the round before
+    assert work.floats_down == Fraction(4 * width + 32, 32)
