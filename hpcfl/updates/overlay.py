@@ -29,7 +29,7 @@ from hpcfl.updates.secure import SecureSum, make_secure_sum
 # the entry with the clients' weights, beside updates that travel as rows
 WEIGHTS = "weights of updates"
 MEMORY = "update."  # the beginning of names in the clients' and the server's state
-SKIPPED, UPLOADS = MEMORY + "skipped", MEMORY + "uploads"
+SKIPPED, RELEASES = MEMORY + "skipped", MEMORY + "releases"
 CLIP, BELOW = MEMORY + "clip", MEMORY + "below clip"
 SECURE = MEMORY + "secure"  # wrapped coordinates, and what rounding adds to a norm
 DOWNLOAD = "download.bits"  # the entry with the bits of each client's download
@@ -73,8 +73,9 @@ class Updates(Overlay):
             state[SECURE] = torch.zeros(2).double()
         if self._adapts_clip:
             state[CLIP] = torch.tensor([self._first_clip] * 2).double()
-        if self.privacy is not None and self.privacy.section.local:
-            state[UPLOADS] = torch.zeros(setup.clients, dtype=torch.int64)
+        if self.privacy is not None and self.privacy.has_effect:
+            counted = setup.clients if self.privacy.section.local else 1
+            state[RELEASES] = torch.zeros(counted, dtype=torch.int64)
         return state
 
     def client_state(self, setup: Setup) -> State:
@@ -238,7 +239,8 @@ class Updates(Overlay):
     def _remember(
         self, server: State, cohort: Cohort, clip: float, below: float
     ) -> None:
-        """Store the next clip, and which clients have uploaded with local noise.
+        """Store the next clip, and the number of noisy sums, or with local noise of
+        uploads of each client.
 
         below: the share of clients below the clip.
         """
@@ -248,10 +250,11 @@ class Updates(Overlay):
             half = len(cohort.ids) / 2
             following = self.privacy.next_clip(clip, count - half, cohort.round)
             server[CLIP] = torch.tensor([following, clip]).double()
-        if UPLOADS in server:
-            ids = torch.from_numpy(cohort.ids)
-            ones = torch.ones_like(ids)
-            server[UPLOADS] = server[UPLOADS].index_add(0, ids, ones)
+        if RELEASES in server:
+            local = self.privacy.section.local
+            places = torch.from_numpy(cohort.ids if local else np.zeros(1, np.int64))
+            ones = torch.ones_like(places)
+            server[RELEASES] = server[RELEASES].index_add(0, places, ones)
 
     def show_cohort(self, cohort: Cohort) -> Cohort:
         if self.privacy is None or not self.privacy.has_effect:
@@ -272,8 +275,8 @@ class Updates(Overlay):
         if self.privacy is None:
             return numbers
         clip = float(server[CLIP][1]) if self._adapts_clip else self._first_clip
-        uploads = int(server[UPLOADS].max()) if UPLOADS in server else round
-        return numbers | self.privacy.measure(clip, round, uploads, rounding)
+        releases = int(server[RELEASES].max()) if RELEASES in server else 0
+        return numbers | self.privacy.measure(clip, round, releases, rounding)
 
     def list_decisions(self) -> dict[str, str]:
         if self.privacy is None or self.privacy.section.epsilon is None:
@@ -304,7 +307,7 @@ class Updates(Overlay):
         if self.secure is not None:
             lines.append(self.secure.describe())
         if self.privacy is not None:
-            lines += self.privacy.describe(rounds, cohort)
+            lines += self.privacy.describe(rounds if uploads else 0, cohort)
         return lines
 
     def _describe_bits(self, width: int) -> str:

@@ -160,7 +160,7 @@ class ClientPrivacy:
         return PrivateCohort(**vars(cohort), expected_share=expected)
 
     def measure(
-        self, clip: float, round: int, uploads: int, rounding: float = 0.0
+        self, clip: float, round: int, releases: int, rounding: float = 0.0
     ) -> dict[str, float]:
         """Return the numbers to record after a round: ε, C and the noise.
 
@@ -170,8 +170,8 @@ class ClientPrivacy:
         Args:
             clip: C of the round.
             round: Its number.
-            uploads: The number of rounds that count, with local noise those of one
-                client.
+            releases: The number of noisy sums so far, with local noise the largest
+                number of uploads of one client.
             rounding: What secure sums add to the norm of a clipped update.
         """
         bound = clip if self.section.local else clip + rounding
@@ -181,7 +181,7 @@ class ClientPrivacy:
             numbers["privacy/clip"] = clip
         is_last = round == self.rounds
         if self.sigma and (is_last or self.section.accountant == "rdp"):
-            epsilon = self.guarantee.epsilon(self.sigma, uploads)
+            epsilon = self.guarantee.epsilon(self.sigma, releases)
             numbers["privacy/epsilon"] = epsilon
         return numbers
 

@@ -160,6 +160,26 @@ def test_a_private_run_is_the_same_on_any_number_of_ranks_and_resumed(tmp_path, 
     assert 0 <= alone.values["recorded/clipped"][0] <= 1
 
 
+def test_a_method_without_uploads_costs_nothing(tmp_path):
+    privacy = {**CLIENT, "clip": 1.0, "noise": 1.0}
+    played = play_alone(tmp_path, "local", privacy=privacy, rounds=1)
+    assert played.values["privacy/epsilon"][0] == 0
+
+
+def test_local_noise_counts_the_uploads_of_each_client(tmp_path):
+    """Two of five clients in each of three rounds."""
+    played = play_alone(
+        tmp_path,
+        privacy={**CLIENT, "clip": 1.0, "noise": 8.0, "local": True},
+        participation={"fraction": 0.4},
+    )
+    counts = played.server["update.releases"]
+    assert counts.sum() == 6
+    (overlay,) = played.prepared.hooks.overlays
+    expected = overlay.privacy.guarantee.epsilon(8.0, int(counts.max()))
+    assert played.values["privacy/epsilon"][2] == expected
+
+
 def test_a_round_moves_the_model_by_at_most_the_clip(tmp_path):
     played = play_alone(tmp_path, privacy={**CLIENT, "clip": 0.01}, rounds=1)
     moved = played.server["model"] - played.prepared.setup.initial()
