@@ -431,8 +431,8 @@ def check_sections(config: Config, overlay: Updates) -> None:
     if config.time.mode == "asynchronous":
         raise UserError(
             "time.mode = 'asynchronous': late updates are changes of other models, "
-            "which [transform], [compression], [attack] and [aggregation] do not "
-            "support; take 'synchronous'"
+            "which [privacy], [transform], [compression], [attack] and [aggregation] do "
+            "not support; take 'synchronous'"
         )
     for place, transform in enumerate(config.transform):
         if getattr(transform, "downloads", "whole") != "whole":
@@ -498,9 +498,9 @@ def check_upload(inbox: Inbox, message: Message) -> dict[str, Mean]:
     for name, entry in fields(message).items():
         if problem := _find_problem(name, entry, inbox):
             raise UserError(
-                f"the clients' upload '{name}' {problem}; [transform], [compression], "
-                "[attack] and [aggregation] need means of what the clients received "
-                "under the same name"
+                f"the clients' upload '{name}' {problem}; [privacy], [transform], "
+                "[compression], [attack] and [aggregation] need means of what the clients "
+                "received under the same name; take another method"
             )
         assert isinstance(entry, Mean)
         means[name] = entry
