@@ -1,30 +1,17 @@
 #!/usr/bin/env bash
-# Everything there is to see on one GPU, meant for ten minutes: the tests that need one, the rows of one GPU of
-# results/benchmarks/gpu.json and of the READMEs' tables, and a profile of training.
-# CIFAR-10 is looked for in $HPCFL_DATA. Ends with 2 where there is no GPU, with 1 where a test or a row failed.
-# Usage: HPCFL_DATA=… bash tests/benchmarks/gpu.sh [--pfl PYTHON]
-#   --pfl: an interpreter with the package pfl, for the row against pfl-research.
+# The first hour on a GPU: numbers first, then the tests that need one. Nothing is installed, downloaded or written
+# into the checkout. Ends with 2 where PYTHON lacks packages or a GPU, with 1 where a row failed.
+# Usage: bash tests/benchmarks/gpu.sh --python PYTHON --out DIR [--hours HOURS]
+#   --python: an interpreter that has torch with CUDA and hpcfl's dependencies; hpcfl itself is this checkout
+#   --out: the folder of gpu.json, gpu.md, log.txt and all other output
 set -euo pipefail
 
-source "$(dirname -- "${BASH_SOURCE[0]}")/../../launch/environment.sh"
-
-cd -- "$project"
-python - <<'CHECK'
-import sys
-from hpcfl.errors import UserError
-from hpcfl.experiment.sections import Runtime
-from hpcfl.simulation.device import choose_device
-try:
-    choose_device(Runtime(device="cuda"), 0)
-except UserError as error:
-    print(f"gpu.sh: {error}", file=sys.stderr)
-    sys.exit(2)
-CHECK
-failed=0
-echo "Running: python -m pytest -m gpu tests"
-python -m pytest -q -m gpu tests || failed=1
-echo "Running: python tests/benchmarks/rounds.py --device cuda $*"
-python tests/benchmarks/rounds.py --device cuda "$@" || failed=1
-echo "Running: python tests/benchmarks/profile_round.py --device cuda"
-python tests/benchmarks/profile_round.py --device cuda || failed=1
-exit "$failed"
+project="$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")/../.." && pwd)"
+if [[ "${1:-}" != --python || -z "${2:-}" ]]; then
+    sed -n '2,6s/^# //p' "${BASH_SOURCE[0]}" >&2
+    exit 2
+fi
+python="$2"
+shift 2
+export PYTHONPATH="$project${PYTHONPATH:+:$PYTHONPATH}" PYTHONDONTWRITEBYTECODE=1
+exec "$python" "$project/tests/benchmarks/first_hour.py" "$@"
