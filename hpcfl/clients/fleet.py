@@ -109,6 +109,7 @@ class Results:
         sample_gradients: how many gradients of samples each client has computed, int64
             [n] on the host: one for each sample of each mini-batch that a gradient was
             taken of, whichever parameters it is by. Those of a ``trial`` count, too.
+        scoring_gradients: those of them that scores took, int64 [n].
         scores: the sums of ``score``, by column.
         recorded: the numbers of ``record``, [n] by name.
         losses, data_losses: each client's mean objective in the last epoch of the last
@@ -117,6 +118,7 @@ class Results:
     """
 
     sample_gradients: np.ndarray
+    scoring_gradients: np.ndarray
     scores: dict[str, Sums] = field(default_factory=dict)
     recorded: Tensors = field(default_factory=dict)
     losses: Tensor | None = None
@@ -165,7 +167,8 @@ class Fleet:
 
     def __post_init__(self) -> None:
         self.state = _declared(self.state)
-        self.results = Results(np.zeros(len(self.ids), np.int64))
+        counts = np.zeros(len(self.ids), np.int64)
+        self.results = Results(counts, counts.copy())
 
     @property
     def setup(self) -> Setup:

@@ -419,9 +419,12 @@ class Method(MethodSection, ABC):
         if not fleet.scoring.is_due or not (trained or fleet.scoring.scores_starts):
             return
         given = fleet, inbox, rows, trained
+        before = fleet.results.sample_gradients.copy()
         with fleet.trial():
             own = {"post" if trained else "pre": self.client_model(*given)}
             score_models(fleet, own | self.other_models(*given), trained)
+        taken = fleet.results.sample_gradients - before
+        fleet.results.scoring_gradients += taken
 
     def observe(self, fleet: Fleet, inbox: Inbox) -> None:
         """Score observers, the clients outside the cohort; what happens to their state

@@ -25,6 +25,8 @@ NO_SCORES = (
 # the number of sample gradients of a client in a round; without a client, the sum over
 # clients
 SAMPLE_GRADIENTS = "sample_gradients"
+# those of them that were computed for scores alone; only rounds with any have the number
+SCORING_GRADIENTS = "scoring_sample_gradients"
 
 
 @dataclass(frozen=True)

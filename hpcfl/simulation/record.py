@@ -22,6 +22,7 @@ from hpcfl.scores.metric_names import (
     CLIENTS,
     RECORDED,
     SAMPLE_GRADIENTS,
+    SCORING_GRADIENTS,
     SECONDS,
     MetricName,
     is_held_out,
@@ -89,6 +90,12 @@ def compute_numbers(
         columns=list(fleet.results.scores), recorded=list(fleet.results.recorded)
     )
     result.values[SAMPLE_GRADIENTS] = fleet.results.sample_gradients.astype(np.float64)
+    # Observers are scored and nothing else.
+    is_observer = uplink is None
+    results = fleet.results
+    of_scores = results.sample_gradients if is_observer else results.scoring_gradients
+    if of_scores.any():
+        result.values[SCORING_GRADIENTS] = of_scores.astype(np.float64)
     for column, sums in fleet.results.scores.items():
         for name, score in fleet.resources.scores.items():
             if name not in sums:
@@ -242,8 +249,9 @@ class Gathered:
             record[str(mean)] = summarize("mean", values)
             record[str(std)] = summarize("std", values)
         # Whole numbers below 2^53, so that no order of adding changes the sum.
-        gradients = by_column[""][SAMPLE_GRADIENTS]
-        record[SAMPLE_GRADIENTS] = float(np.nansum(gradients))
+        for number in (SAMPLE_GRADIENTS, SCORING_GRADIENTS):
+            if number in by_column[""]:
+                record[number] = float(np.nansum(by_column[""][number]))
         for phase in ("train", "score"):
             record[str(MetricName(phase, SECONDS))] = self._slowest(phase)
         return record

@@ -72,6 +72,22 @@ def test_gradients_of_a_round_by_hand(federate, method):
     assert played.values["sample_gradients"].tolist() == [28 * each, 28 * each, 0]
 
 
+def test_gradients_of_scores_are_counted_apart(federate):
+    """In round 2 and after it start models are tuned for three epochs in all."""
+    played = federate(
+        "fedavg",
+        COUNTS,
+        rounds=2,
+        evaluation={"every": 2, "tune_epochs": [0, 1, 2]},
+    )
+    every, scores = (
+        played.values[f"{number}sample_gradients"].tolist()
+        for number in ("", "scoring_")
+    )
+    assert every == [28, 4 * 28, 3 * 28]
+    assert np.nan_to_num(scores).tolist() == [0, 3 * 28, 3 * 28]
+
+
 def test_tuning_at_scoring_counts_for_those_who_only_are_scored(federate):
     """One of three clients takes part, whose start model is tuned for three epochs in
     every round; the others are tuned where they are scored, in round 2 and after it.
@@ -86,6 +102,11 @@ def test_tuning_at_scoring_counts_for_those_who_only_are_scored(federate):
     trained = np.isfinite(played.values["clients/train_loss"])
     first, second, final = of_clients(played)
     assert trained.sum(axis=1).tolist() == [1, 1, 0]
+    of_scores = played.values["clients/scoring_sample_gradients"]
+    assert np.isnan(of_scores[0]).all()
+    # the client that takes part tunes its start model to train from it, not for a score
+    assert np.nan_to_num(of_scores[1]).tolist() == (3 * SAMPLES * ~trained[1]).tolist()
+    assert of_scores[2].tolist() == final.tolist()
     assert np.nan_to_num(first).tolist() == (4 * SAMPLES * trained[0]).tolist()
     assert second.tolist() == (SAMPLES * (3 + trained[1])).tolist()
     assert final.tolist() == (3 * SAMPLES).tolist()

@@ -33,7 +33,7 @@ from hpcfl.communication import exchange
 from hpcfl.communication.communicator import Communicator
 from hpcfl.communication.message import Field, Mean
 from hpcfl.methods.base import State
-from hpcfl.scores.metric_names import SAMPLE_GRADIENTS
+from hpcfl.scores.metric_names import SAMPLE_GRADIENTS, SCORING_GRADIENTS
 from hpcfl.simulation import record
 from hpcfl.simulation.prepare import Prepared
 from hpcfl.simulation.round import (
@@ -50,6 +50,7 @@ from hpcfl.simulation.stages import Stage
 
 # of an upload, the client's weight in each of the means, by their names' order
 WEIGHTS = "weights of arrivals"
+GRADIENTS = {SAMPLE_GRADIENTS, SCORING_GRADIENTS}
 
 
 def make_asynchronous(prepared: Prepared, communicator: Communicator) -> Calendar:
@@ -245,9 +246,10 @@ class Arrivals:
         both = np.isin(observers.ids, own)
         if both.any():
             # what a client computed to be scored counts beside its training
-            counted = scored.values[SAMPLE_GRADIENTS]
-            counted[both] += arrived.values[SAMPLE_GRADIENTS]
-            arrived.values[SAMPLE_GRADIENTS] = counted[both]
+            for name in arrived.values.keys() & scored.values.keys() & GRADIENTS:
+                counted = scored.values[name]
+                counted[both] += np.nan_to_num(arrived.values[name])
+                arrived.values[name] = counted[both]
         return [(own, arrived), (observers.ids, scored)]
 
     def store(self, round: Round) -> None:
