@@ -6,6 +6,7 @@ the files of the rung before. It ends at once if its configuration does not go o
 """
 
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 
 from hpcfl.commands import tune
@@ -49,15 +50,20 @@ def stages(tuning: Plan, folder: Path) -> list[Stage]:
     """Return the remaining stages in order. A stage may have no tasks left."""
     methods = tuning.section.methods
     count = max(len(tuning.rungs(method)) for method in methods)
+    of_searches = list(product(tuning.searches, methods))
     found = []
     for rung in range(count):
         tasks = [
             task
-            for method in methods
-            for task in _of_rung(tuning, folder, method, rung)
+            for search, method in of_searches
+            for task in _of_rung(search, folder, method, rung)
         ]
         found.append(Stage(f"rung {rung + 1} of {count}", tasks))
-    finals = [task for method in methods for task in _final(tuning, folder, method)]
+    finals = [
+        task
+        for search, method in of_searches
+        for task in _final(search, folder, method)
+    ]
     found.append(Stage("final runs", finals))
     is_open = any(stage.tasks for stage in found)
     last = []
@@ -75,7 +81,7 @@ def _of_rung(tuning: Plan, folder: Path, method: str, rung: int) -> list[Task]:
         return []
     candidates = _may_go_on(tuning, folder, method, rung)
     if rung == 0:
-        candidates = [*candidates, tuning.untuned(method)]
+        candidates = [*candidates, *tuning.references(method)]
     tasks = []
     for candidate in candidates:
         for seed in tuning.section.search_seeds:
@@ -104,7 +110,7 @@ def _final(tuning: Plan, folder: Path, method: str) -> list[Task]:
     cells = tune.cells_of(tuning, method)
     tasks = []
     for sweep in (run_folder.FINAL, run_folder.UNTUNED):
-        for cell in cells[sweep]:
+        for cell in cells.get(sweep, []):
             place = f"{sweep}/{cell.name}"
             if not _is_complete(folder / place):
                 tasks.append(Task(cell.name, "final", cell.name, place, method))

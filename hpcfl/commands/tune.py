@@ -9,7 +9,7 @@ or as many jobs at once, which are told their part.
 
 import math
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from pathlib import Path
 from typing import Any, TypeVar
@@ -24,7 +24,7 @@ from hpcfl.experiment.sweep import in_file_name
 from hpcfl.files import atomic, output
 from hpcfl.report import metric_values
 from hpcfl.report.text import plain
-from hpcfl.scores.metric_names import SAMPLE_GRADIENTS, MetricName
+from hpcfl.scores.metric_names import SAMPLE_GRADIENTS, SCORING_GRADIENTS, MetricName
 from hpcfl.storage import run_folder, tune_folder
 from hpcfl.storage.tune_folder import COST, Result
 from hpcfl.trained import loading
@@ -36,7 +36,8 @@ from hpcfl.tuning.search_results import Choice, name_step
 
 Told = TypeVar("Told")
 
-TUNED = "tuned"  # the label of what was chosen
+# keys of [tune] that earlier versions lack; their defaults make no other tuning
+ADDED = {"at": "method", "searches": 1, "hard_cap": None}
 WHOLE = Rung(share=Fraction(1), trials=1)  # of a configuration that is not chosen from
 
 
@@ -105,43 +106,45 @@ def begin(
     table = tuning.table
     identity = experiment_file.identifying(table)
     identity["tune"].pop("overspend")
+    for key, default in ADDED.items():
+        if identity["tune"][key] == default:
+            identity["tune"].pop(key)
     tune_folder.begin(folder, identity | {"rounds": tuning.most}, unchecked)
     if not whole:
         return
     sweeps: dict[str, list[str]] = {sweep: [] for sweep in tune_folder.SWEEPS}
-    for method in tuning.section.methods:
-        for sweep, cells in cells_of(tuning, method).items():
-            sweeps[sweep] += [cell.name for cell in cells]
+    for search in tuning.searches:
+        for method in tuning.section.methods:
+            for sweep, cells in cells_of(search, method).items():
+                sweeps[sweep] += [cell.name for cell in cells]
     for sweep, names in sweeps.items():
         run_folder.record_cells(folder / sweep, names)
 
 
-def cells_of(tuning: Plan, method: str) -> dict[str, list[Cell]]:
-    """Return the runs of a method by the folder of their sweep.
+def cells_of(search: Plan, method: str) -> dict[str, list[Cell]]:
+    """Return the runs of a method in a search by the folder of their sweep.
 
     The chosen candidate is unknown before the search. Its name contains "tuned"
-    instead.
+    instead. The first search has the untuned final runs.
     """
-    section = tuning.section
-    without = tuning.untuned(method)
-    tried = [*tuning.trials(method), without]
-    tuned = Candidate(method, TUNED, {})
+    section = search.section
+    tried = [*search.trials(method), *search.references(method)]
+    cells = {run_folder.SEARCH: (tried, section.search_seeds)}
+    cells[run_folder.FINAL] = [search.tuned(method)], section.final_seeds
+    if search.number == 0:
+        cells[run_folder.UNTUNED] = [search.untuned(method)], section.final_seeds
     return {
-        run_folder.SEARCH: [
-            Cell(one, seed) for one in tried for seed in section.search_seeds
-        ],
-        run_folder.FINAL: [Cell(tuned, seed) for seed in section.final_seeds],
-        run_folder.UNTUNED: [Cell(without, seed) for seed in section.final_seeds],
+        sweep: [Cell(candidate, seed) for candidate in candidates for seed in seeds]
+        for sweep, (candidates, seeds) in cells.items()
     }
 
 
-def gradients_of(run: Run) -> tuple[list[int], int]:
+def gradients_of(run: Run, number: str = SAMPLE_GRADIENTS) -> tuple[list[int], int]:
     """Return the sample gradients of each played round, and those of the final
     scoring.
     """
     results = run.results
-    numbers = results.series(MetricName(SAMPLE_GRADIENTS))
-    counts = np.nan_to_num(numbers).astype(np.int64)
+    counts = np.nan_to_num(results.series(MetricName(number))).astype(np.int64)
     return counts[results.played].tolist(), int(counts[~results.played].sum())
 
 
@@ -157,11 +160,15 @@ class Player:
         """Search for each method, play the final runs, and write the outcome.
         Collective call.
         """
-        for method in self.tuning.section.methods:
-            self.search(method)
-        for method in self.tuning.section.methods:
-            for cell in self.final_cells(method):
-                self.play_final(cell)
+        methods = self.tuning.section.methods
+        players = [replace(self, tuning=search) for search in self.tuning.searches]
+        for player in players:
+            for method in methods:
+                player.search(method)
+        for player in players:
+            for method in methods:
+                for cell in player.final_cells(method):
+                    player.play_final(cell)
         self.write_outcome()
 
     def play_part(self, part: Part) -> None:
@@ -172,15 +179,20 @@ class Player:
             self.write_outcome()
             return
         method = self.tuning.method_of(part.cell)
-        sweeps = cells_of(self.tuning, method)
         names = tune_folder.SWEEPS[1:] if part.stage == "final" else [run_folder.SEARCH]
-        cells = {cell.name: cell for name in names for cell in sweeps[name]}
-        if part.cell not in cells:
-            raise UserError(f"{self.folder}: '{part.cell}' is no run of this tuning")
-        cell = cells[part.cell]
-        if part.stage != "final":
-            self.play_rung_of(cell, int(part.stage))
-        elif cell in self.final_cells(method):
+        for search in self.tuning.searches:
+            sweeps = cells_of(search, method)
+            for cell in (cell for name in names for cell in sweeps.get(name, [])):
+                if cell.name == part.cell:
+                    replace(self, tuning=search).play_cell(cell, part.stage)
+                    return
+        raise UserError(f"{self.folder}: '{part.cell}' is no run of this tuning")
+
+    def play_cell(self, cell: Cell, stage: str) -> None:
+        """Play a run's part of a stage. Collective call."""
+        if stage != "final":
+            self.play_rung_of(cell, int(stage))
+        elif cell in self.final_cells(cell.candidate.method):
             self.play_final(cell)
         else:
             self.say(f"{cell.name}: not played, no run of the search came to an end")
@@ -199,15 +211,15 @@ class Player:
                     cell = Cell(candidate, seed)
                     where = f"rung {number + 1}, {place} of {len(candidates)}"
                     self.play_rung(cell, number, rung, where)
-        untuned = self.tuning.untuned(method)
-        for seed in seeds:
-            self.play_rung(Cell(untuned, seed), 0, WHOLE, "untuned")
+        for untuned in self.tuning.references(method):
+            for seed in seeds:
+                self.play_rung(Cell(untuned, seed), 0, WHOLE, "untuned")
         self.say(self.share_result(lambda: self.write_choice(method)))
 
     def play_rung_of(self, cell: Cell, number: int) -> None:
         """Play one run's part of a rung if the run reaches it. Collective call."""
         candidate = cell.candidate
-        if candidate.label == plan.UNTUNED:
+        if candidate in self.tuning.references(candidate.method):
             self.play_rung(cell, 0, WHOLE, "untuned")
             return
         rungs = self.tuning.rungs(candidate.method)
@@ -231,6 +243,10 @@ class Player:
         if before["failure"] is not None:
             self.keep(cell, name_step(number), before)
             return
+        if self.tuning.section.is_capped:
+            after = self.spend(cell, number, rung, before, where)
+            self.keep(cell, name_step(number), after)
+            return
         goes_on = not self.plays_whole(cell)
         played = before["rounds"] if goes_on else 0
         rounds = halving.rounds_at(before["whole"], rung.share, played)
@@ -246,8 +262,43 @@ class Player:
         )
         self.keep(cell, name_step(number), after)
 
+    def spend(
+        self, cell: Cell, number: int, rung: Rung, before: Result, where: str
+    ) -> Result:
+        """Play a run in a rung as long as its share of the budget is expected to
+        suffice, and return its result. Collective call.
+
+        While rounds differ in cost, it is played in several parts, each of which at most
+        doubles it, with a file for each. A run that takes more nevertheless is out.
+        """
+        share = int(rung.share * self.tuning.section.budget)
+        folder = self.folder / run_folder.SEARCH / cell.name
+        goes_on = not self.plays_whole(cell)
+        after, played = before, before["rounds"] if goes_on else 0
+        while after["failure"] is None and (goes_on or after is before):
+            more = (share - after["gradients"]) // after["highest_cost"]
+            rounds = min(self.tuning.most, played + max(0, more))
+            is_even = after["gradients"] == played * after["highest_cost"]
+            if goes_on and not (is_even and played > 1):
+                rounds = min(rounds, 2 * played)
+            if rounds == played:
+                break
+            part = f"{name_step(number)},rounds={rounds}"
+            known = self.result(cell, part)
+            if known is None:
+                place = f"{where}, up to round {rounds}"
+                self.say(f"{cell.name}: {place}: {cell.candidate.description}")
+                known = self.played(cell, folder, rounds, after, played)
+                self.keep(cell, part, known)
+            after, played = known, rounds
+        if after["failure"] is None and (not played or after["gradients"] > share):
+            failure = f"needs more than {share:,} gradients of training"
+            after = Result(**{**after, "score": None, "rank": None, "failure": failure})
+        return after
+
     def cost(self, cell: Cell) -> Result:
-        """Measure the cost of a run's first rounds. Collective call.
+        """Measure the cost of a run's first rounds, of the first one under a hard cap.
+        Collective call.
 
         These rounds begin the run itself. A run that cannot continue has a separate one
         for them.
@@ -256,7 +307,8 @@ class Player:
         if known is not None:
             return known
         every = self.tuning.config(cell.candidate, cell.seed, 1).evaluation.every
-        rounds = min(self.tuning.most, halving.measured_rounds(every))
+        least = halving.measured_rounds(every)
+        rounds = min(self.tuning.most, 1 if self.tuning.section.is_capped else least)
         nothing = Result(
             rounds=0,
             whole=rounds,
@@ -286,7 +338,11 @@ class Player:
         """
         if self.share_result(lambda: not tune_folder.is_unchecked(self.folder)):
             return
-        lines = [self.overspending(method) for method in self.tuning.section.methods]
+        lines = [
+            replace(self, tuning=search).overspending(method)
+            for search in self.tuning.searches
+            for method in search.section.methods
+        ]
         refused = [line for line in lines if line]
         if refused:
             self.share_result(lambda: tune_folder.remove(self.folder))
@@ -309,7 +365,7 @@ class Player:
     def plays_whole(self, cell: Cell) -> bool:
         """Return whether a run cannot continue with more rounds."""
         candidate = cell.candidate
-        if candidate.label == plan.UNTUNED:
+        if candidate in self.tuning.references(candidate.method):
             return self.tuning.config(candidate, cell.seed, 1).needs_rounds
         return self.tuning.plays_whole(candidate.method)
 
@@ -335,16 +391,16 @@ class Player:
             run(experiment, folder, self.communicator)
         except Diverged as error:
             self.say(f"{cell.name}: diverged, and does not go on")
-            more = self.share_result(
-                lambda: sum(gradients_of(loading.load_run(folder))[0][since:])
-            )
-            return Result(
+            failed = Result(
                 rounds=rounds,
                 whole=before["whole"],
-                gradients=before["gradients"] + more,
+                gradients=before["gradients"],
                 score=None,
                 rank=None,
                 failure=str(error),
+            )
+            return self.share_result(
+                lambda: self.charged(failed, loading.load_run(folder), before, since)
             )
         every = experiment.evaluation.every
         return self.share_result(
@@ -375,7 +431,8 @@ class Player:
                 "to; delete the run's folder, and the same command plays it again"
             )
         whole = before["whole"]
-        if not since and before["rounds"] == 0:
+        is_capped = self.tuning.section.is_capped
+        if not since and before["rounds"] == 0 and not is_capped:
             whole = halving.rounds_within(
                 self.tuning.section.budget,
                 of_rounds,
@@ -383,16 +440,42 @@ class Player:
                 every,
                 self.tuning.most,
             )
-        more = sum(of_rounds[since:]) + final if rounds > since else 0
         value = metric_values.value(played, metric_values.VALIDATION, "tail").value
         score = value if math.isfinite(value) else None
-        return Result(
+        result = Result(
             rounds=rounds,
             whole=whole,
-            gradients=before["gradients"] + more,
+            gradients=before["gradients"],
             score=score,
             rank=None if score is None else played.measure.rank(score),
             failure=None,
+        )
+        if rounds > since:
+            result = self.charged(result, played, before, since)
+        return result
+
+    def charged(self, result: Result, run: Run, before: Result, since: int) -> Result:
+        """Return a result with the gradients of a run's rounds after ``since``. On rank
+        0.
+        """
+        of_rounds, final = gradients_of(run)
+        spent = sum(of_rounds[since:]) + final
+        section = self.tuning.section
+        if not section.is_capped:
+            return Result(**{**result, "gradients": before["gradients"] + spent})
+        of_scores, _ = gradients_of(run, SCORING_GRADIENTS)
+        training = [
+            every - scored for every, scored in zip(of_rounds, of_scores, strict=True)
+        ]
+        paid = before["gradients"] + sum(training[since:])
+        highest = halving.highest_cost(training or [0])
+        more = max(0, (section.budget - paid) // highest)
+        whole = min(self.tuning.most, max(1, len(training) + more))
+        scoring = before.get("scoring", 0) + spent - sum(training[since:])
+        return Result(
+            **{**result, "gradients": paid, "whole": whole},
+            scoring=scoring,
+            highest_cost=highest,
         )
 
     # The final runs
@@ -401,37 +484,37 @@ class Player:
         """Return the final runs of the chosen and the untuned configuration, as far as
         both exist. Collective call.
         """
-        seeds = self.tuning.section.final_seeds
-        labels = self.share_result(lambda: self.final_labels(method))
+        names = self.share_result(lambda: list(self.choices(method)))
+        sweeps = cells_of(self.tuning, method)
         return [
-            Cell(Candidate(method, label, {}), seed)
-            if label == TUNED
-            else Cell(self.tuning.untuned(method), seed)
-            for label in labels
-            for seed in seeds
+            cell
+            for sweep in tune_folder.SWEEPS[1:]
+            for cell in sweeps.get(sweep, [])
+            if cell.candidate.name in names
         ]
 
-    def final_labels(self, method: str) -> list[str]:
-        """Return the labels of a method's configurations with final runs. On rank 0."""
-        choices = self.choices(method)
-        return [label for label, choice in choices.items() if choice is not None]
-
-    def choices(self, method: str) -> dict[str, Choice | None]:
-        """Return the configurations of a method that are compared at the end, by label.
-        On rank 0.
+    def choices(self, method: str) -> dict[str, Choice]:
+        """Return the configurations of a method that are compared at the end, by the
+        name of their final runs. On rank 0.
         """
-        return {
-            TUNED: search_results.choose(self.tuning, self.folder, method),
-            plan.UNTUNED: search_results.find_untuned(self.tuning, self.folder, method),
+        tuning = self.tuning
+        found = {
+            tuning.tuned(method).name: search_results.choose(
+                tuning, self.folder, method
+            ),
+            tuning.untuned(method).name: search_results.find_untuned(
+                tuning, self.folder, method
+            ),
         }
+        return {name: choice for name, choice in found.items() if choice is not None}
 
     def play_final(self, cell: Cell) -> None:
         """Play one final run, unless it is complete. A diverged run is left out of the
         outcome. Collective call.
         """
         experiment = self.final_experiment(cell)
-        tuned = cell.candidate.label == TUNED
-        sweep = run_folder.FINAL if tuned else run_folder.UNTUNED
+        is_tuned = cell.candidate == self.tuning.tuned(cell.candidate.method)
+        sweep = run_folder.FINAL if is_tuned else run_folder.UNTUNED
         try:
             run(experiment, self.folder / sweep / cell.name, self.communicator)
         except Diverged as error:
@@ -439,16 +522,15 @@ class Player:
 
     def final_experiment(self, cell: Cell) -> config.Config:
         """Return the configuration of a final run. Collective call."""
-        method, label = cell.candidate.method, cell.candidate.label
+        method = cell.candidate.method
 
         def name_and_rounds() -> list[Any]:
-            choice = self.choices(method)[label]
-            assert choice is not None
+            choice = self.choices(method)[cell.candidate.name]
             return [choice.candidate.name, choice.rounds]
 
         name, rounds = self.share_result(name_and_rounds)
         candidate = self.candidates(method)[name]
-        experiment = self.tuning.config(candidate, cell.seed, rounds)
+        experiment = self.tuning.final_config(candidate, cell.seed, rounds)
         named = f"{self.tuning.base.get('name', 'experiment')}-{cell.candidate.name}"
         return experiment.model_copy(update={"name": named})
 
@@ -460,8 +542,8 @@ class Player:
         if choice is None:
             return f"{method}: nothing is chosen, no run came to an end"
         text = outcome.chosen_text(self.tuning, choice)
-        name = f"{in_file_name(method)}.toml"
-        path = self.folder / tune_folder.CHOSEN / name
+        name = f"{in_file_name(method)},{self.tuning.prefix}".rstrip(",")
+        path = self.folder / tune_folder.CHOSEN / f"{name}.toml"
         atomic.write(path, text.encode())
         return f"{method}: chosen: {choice.candidate.description}"
 
@@ -469,8 +551,9 @@ class Player:
         """Write and print the outcome. Collective call."""
 
         def write() -> None:
-            for method in self.tuning.section.methods:
-                self.write_choice(method)
+            for search in self.tuning.searches:
+                for method in search.section.methods:
+                    replace(self, tuning=search).write_choice(method)
             outcome.tell(self.tuning, self.folder)
 
         self.share_result(write)
@@ -479,7 +562,7 @@ class Player:
 
     def candidates(self, method: str) -> dict[str, Candidate]:
         """Return a method's configurations by name."""
-        known = [*self.tuning.trials(method), self.tuning.untuned(method)]
+        known = [*self.tuning.trials(method), *self.tuning.references(method)]
         return {candidate.name: candidate for candidate in known}
 
     def going_on(self, method: str, rung: int) -> list[Candidate]:

@@ -7,6 +7,7 @@ a run lacks is one that is None.
 """
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -24,6 +25,9 @@ if TYPE_CHECKING:
 ROWS = ("method.name",)
 COLUMNS = ("data.dataset", "partition.scheme")
 SEEDS = ("seed", "partition.seed")  # runs that differ in nothing else are repetitions
+# the search that chose a run's configuration, where a tuning repeats it
+SEARCH = "tune.search"
+REPEATED = (*SEEDS, SEARCH)
 # keys and sections that do not make another experiment
 IGNORED = (
     "name",
@@ -156,6 +160,7 @@ def arrange(
     if not runs:
         raise UserError("; ".join(["no run is finished yet", *left_out]))
     settings = [setting_of(run) | origin(run) for run in runs]
+    _merge_searches(runs, settings)
     frame = _make_frame(settings)
     rows, columns = _complete(rows), _complete(columns)
     for key in (*rows, *columns):
@@ -178,6 +183,34 @@ def arrange(
     return Arrangement(
         placed, down, across, [*_describe_copies(frame, runs), *left_out]
     )
+
+
+def find_search(run: Run) -> int | None:
+    """Return the search that chose a final run's configuration; None where a tuning has
+    one search, and for other runs.
+    """
+    found = re.search(r",search=(\d+),tuned,seed=\d+$", run.label)
+    return int(found[1]) if found else None
+
+
+def _merge_searches(runs: Sequence[Run], settings: Sequence[Setting]) -> None:
+    """Let the searches of a method be repetitions of one experiment.
+
+    The keys in which their choices differ are left out of the settings.
+    """
+    methods: dict[tuple[Any, ...], list[Setting]] = {}
+    for run, setting in zip(runs, settings, strict=True):
+        search = find_search(run)
+        if search is not None:
+            setting[SEARCH] = search
+            moment = setting["evaluation.score"]
+            of_method = run.folder.parent, setting["method.name"], moment
+            methods.setdefault(of_method, []).append(setting)
+    for alike in methods.values():
+        for key in _find_varied(_make_frame(alike), sorted(set().union(*alike))):
+            if key not in REPEATED and not key.startswith(ORIGIN):
+                for setting in alike:
+                    setting.pop(key, None)
 
 
 def setting_of(run: Run) -> Setting:
@@ -293,7 +326,7 @@ def _choose_keys(
     Raises:
         UserError: If the user's ``rows`` and ``columns`` do not suffice for that.
     """
-    keys = [key for key in _find_varied(frame, experiment_keys) if key not in SEEDS]
+    keys = [key for key in _find_varied(frame, experiment_keys) if key not in REPEATED]
     down, across = list(rows or ROWS), list(columns or COLUMNS)
     if not columns:
         # Numbers of different data belong in different columns, also where no entry

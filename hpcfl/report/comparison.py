@@ -16,7 +16,7 @@ import numpy as np
 from hpcfl.errors import UserError
 from hpcfl.experiment import plugins
 from hpcfl.report import search_spending
-from hpcfl.report.arrangement import Arrangement, Placed
+from hpcfl.report.arrangement import SEARCH, Arrangement, Placed
 from hpcfl.report.inference import (
     LEVEL,
     Interval,
@@ -26,7 +26,7 @@ from hpcfl.report.inference import (
     signed_rank,
 )
 from hpcfl.report.metric_values import At, counts_of, of_clients, own_column
-from hpcfl.report.search_spending import SPENT
+from hpcfl.report.search_spending import SEARCHES, SPENT
 from hpcfl.report.table_formats import MISSING, Table
 from hpcfl.report.text import list_first
 from hpcfl.scores.metric_names import Measure
@@ -38,10 +38,14 @@ GAIN = "gain ± 95 %"
 WORST = 0.1  # the share of clients with the lowest gains
 MARGIN = 0.5  # of equivalence, in the unit that is shown
 PAIRS = "p (pairs of client and seed independent)"
+# Half of the interval by the nested bootstrap, in the unit that is shown.
+BOOTSTRAP = "± by bootstrap"
 # Columns that only some tables have: their numbers, headings and formats.
 OPTIONAL = (
     ("needs", "needs", ".0f"),
     ("p_pairs", PAIRS, ".2g"),
+    (BOOTSTRAP, BOOTSTRAP, ".2f"),
+    (SEARCHES, SEARCHES, ".0f"),
     (SPENT, SPENT, ".2f"),
 )
 NOTE = (
@@ -54,6 +58,10 @@ COLUMNS = (
     "p: with Holm's correction; hurt: clients with a gain below 0; hurt by: their mean "
     "gain; worst tenth: mean of the lowest tenth of the gains; Gini: 0 where all clients "
     "have the same number"
+)
+SEARCHED = (
+    "with several searches the interval and p are of a mixed model of search, partition and "
+    "seed of training; the nested bootstrap draws searches, partitions and their clients"
 )
 ONE_PARTITION = "no interval: one partition alone has none; play other seeds"
 UNMATCHED = "{column}: left out, no seed in common with {reference}: {rows}"
@@ -87,12 +95,16 @@ class Gains:
         gini: Of the row's own numbers over clients, mean over partitions.
         interval: Of the mean gain.
         of_pairs: The finite gains of all pairs of client and repetition, ``[pairs]``.
+        searches: The number of searches that the interval includes.
+        bootstrap: Half of the interval by the nested bootstrap; NaN for one search.
     """
 
     of_clients: list[np.ndarray]
     gini: float
     interval: Interval
     of_pairs: np.ndarray
+    searches: int = 1
+    bootstrap: float = math.nan
 
     @property
     def hurt(self) -> float:
@@ -154,6 +166,11 @@ def make_table(
     compared = [one for row in gains for one in rows[row]]
     if shares := search_spending.find_shares(replace(arranged, placed=compared)):
         numbers[SPENT] = shares
+    if any(one.searches > 1 for one in gains.values()):
+        numbers[SEARCHES] = {row: one.searches for row, one in gains.items()}
+        numbers[BOOTSTRAP] = {
+            row: measure.factor * one.bootstrap for row, one in gains.items()
+        }
     unit = f" in {measure.unit}" if measure.unit else ""
     title = f"{column}: {measure.score}{unit} of each client beside {reference}, {at}"
     texts = _write_cells(numbers, measure)
@@ -168,6 +185,8 @@ def make_table(
         margin=against.margin,
     )
     notes = [note, COLUMNS]
+    if SEARCHES in numbers:
+        notes.append(SEARCHED)
     if counts[-1] == 1:
         notes.append(ONE_PARTITION)
     if unmatched:
@@ -253,6 +272,7 @@ def gains_of(
     """
     by_seeds = {_seeds(placed): placed for placed in reference}
     of_partition: dict[Hashable, list[np.ndarray]] = {}
+    of_search: dict[Hashable, dict[int, np.ndarray]] = {}
     own: list[float] = []
     for placed in cells:
         other = by_seeds.get(_seeds(placed))
@@ -268,7 +288,9 @@ def gains_of(
             for run in (placed.run, other.run)
         )
         gained = measure.rank(1.0) * (numbers - reference_numbers)
-        of_partition.setdefault(partition_of(placed), []).append(gained)
+        partition = partition_of(placed)
+        of_partition.setdefault(partition, []).append(gained)
+        of_search.setdefault(partition, {})[placed.setting.get(SEARCH, 0)] = gained
         own.append(gini(numbers[np.isfinite(numbers)]))
     if not own:
         return None
@@ -279,7 +301,34 @@ def gains_of(
         return None
     pairs = np.concatenate([one for gains in of_partition.values() for one in gains])
     pairs = pairs[np.isfinite(pairs)]
-    return Gains(known, float(np.mean(own)), interval(known), pairs)
+    gains = Gains(known, float(np.mean(own)), interval(known), pairs)
+    return _include_searches(gains, of_search)
+
+
+def _include_searches(
+    gains: Gains, of_search: Mapping[Hashable, Mapping[int, np.ndarray]]
+) -> Gains:
+    """Return the gains with an interval over searches too, if there are several.
+
+    Partitions that lack a search are left out. of_search: the clients' gains of each
+    partition by the number of the search.
+    """
+    numbers = sorted(set().union(*of_search.values()))
+    if len(numbers) < 2:
+        return gains
+    from hpcfl.report import variance  # needs statsmodels
+
+    complete = []
+    for of_partition in of_search.values():
+        if len(of_partition) == len(numbers):
+            stacked = np.stack([of_partition[number] for number in numbers])
+            stacked = stacked[:, np.isfinite(stacked).all(axis=0)]
+            if stacked.size:
+                complete.append(stacked)
+    if not complete:
+        return gains
+    of_mean, half = variance.interval(complete)
+    return replace(gains, interval=of_mean, searches=len(numbers), bootstrap=half)
 
 
 def gini(numbers: np.ndarray) -> float:

@@ -3,13 +3,15 @@
 import csv
 import math
 
+from hpcfl.experiment.sweep import in_file_name
 from hpcfl.files import untrusted_files
 from hpcfl.files.atomic import Damaged
-from hpcfl.report.arrangement import Arrangement
+from hpcfl.report.arrangement import SEARCH, Arrangement
 from hpcfl.report.table_formats import MISSING
 from hpcfl.storage import run_folder, tune_folder
 from hpcfl.trained.run import Run
 
+SEARCHES = "searches"  # the heading of the number of searches
 SPENT = "spent/budget"  # the heading of the budgets that a row's search took
 
 
@@ -31,6 +33,18 @@ def find_shares(arranged: Arrangement) -> dict[str, float]:
     return found
 
 
+def count_searches(arranged: Arrangement) -> dict[str, int]:
+    """Return by row the number of searches that chose its configurations.
+
+    There is none for any row if no row has several.
+    """
+    searches: dict[str, set[int]] = {}
+    for placed in arranged.placed:
+        searches.setdefault(placed.row, set()).add(placed.setting.get(SEARCH, 0))
+    counts = {row: len(of_row) for row, of_row in searches.items()}
+    return counts if max(counts.values()) > 1 else {}
+
+
 def share_text(share: float) -> str:
     """Return a search's spent/budget as text, a dash where it is not known."""
     return MISSING if math.isnan(share) else f"{share:.2f}"
@@ -44,9 +58,13 @@ def _find_share(run: Run) -> float | None:
     table = sweep.parent / tune_folder.TABLE
     try:
         text = untrusted_files.read_bytes(table, untrusted_files.JSON_LIMIT).decode()
-        lines = {line["method"]: line for line in csv.DictReader(text.splitlines())}
-        line = lines[run.summary.method]
-        share = float(line["spent"]) / float(line["budget"])
+        lines = [
+            line
+            for line in csv.DictReader(text.splitlines())
+            if run.label.startswith(f"{in_file_name(line['method'])},")
+        ]
+        spent = sum(float(line["spent"]) for line in lines)
+        share = spent / sum(float(line["budget"]) for line in lines)
     except (FileNotFoundError, Damaged):
         return math.nan
     except (ValueError, KeyError, TypeError, ZeroDivisionError, csv.Error):

@@ -26,7 +26,7 @@ from hpcfl.report.metric_values import (
     virtual_seconds,
     where_read,
 )
-from hpcfl.report.search_spending import SPENT
+from hpcfl.report.search_spending import SEARCHES, SPENT
 from hpcfl.report.table_formats import MISSING, Table
 from hpcfl.report.text import (
     WIDEST,
@@ -255,8 +255,13 @@ def make(
         texts[SPENT] = [search_spending.share_text(shares[row]) for row in texts.index]
         best[SPENT] = False
         numbers[SPENT] = numbers["row"].map(shares)
+    if counts := search_spending.count_searches(arranged):
+        texts[SEARCHES] = [str(counts[row]) for row in texts.index]
+        best[SEARCHES] = False
+        numbers[SEARCHES] = numbers["row"].map(counts)
     called = _name_metric(name, measure, metric)
-    title = f"{called}{unit} {rounds}{_describe_entries(entries)}"
+    repeated = max(counts.values(), default=1)
+    title = f"{called}{unit} {rounds}{_describe_entries(entries, repeated)}"
     return Table(title, texts, best, numbers, notes)
 
 
@@ -371,14 +376,17 @@ def _describe_rounds(reading: Reading, at: At, percent: bool, best_by: str) -> s
     return ROUNDS[at].format(best_by=best_by)
 
 
-def _describe_entries(entries: "pandas.DataFrame") -> str:
-    """Return the part of a title on clients and seeds."""
+def _describe_entries(entries: "pandas.DataFrame", searches: int) -> str:
+    """Return the part of a title on clients, seeds and the most searches of a row."""
     counts = set(entries["clients"]) - {""}
     clients = f", of {counts.pop()} clients" if len(counts) == 1 else ""
     seeds = entries["runs"].max()
     if seeds == 1:
         return f"{clients}, one seed"
-    return f"{clients}, mean ± sample standard deviation over {seeds} seeds"
+    repetitions = f"{seeds} seeds"
+    if searches > 1:
+        repetitions = f"{seeds} runs of {searches} searches"
+    return f"{clients}, mean ± sample standard deviation over {repetitions}"
 
 
 def _warn(arranged: Arrangement, frame: "pandas.DataFrame", number: str) -> list[str]:

@@ -80,7 +80,7 @@ def models_of(column: str) -> str:
     return column.removeprefix(f"{VALIDATION}/")
 
 
-def tuned(epochs: int) -> str:
+def tuned(epochs: int | str) -> str:
     """Return the column of start models after some epochs of plain training at scoring."""
     return f"tuned_{epochs}"
 

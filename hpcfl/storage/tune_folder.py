@@ -16,7 +16,7 @@ import json
 import shutil
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NotRequired
 
 from pydantic import NonNegativeInt, PositiveInt
 from typing_extensions import TypedDict  # pydantic needs this one before Python 3.12
@@ -41,7 +41,8 @@ class Result(TypedDict):
     included; the round in which a run diverged is not counted. score: the primary
     metric on held-out samples at the tail; None if missing. rank: a value to order
     scores by, higher for a better one. failure: why the run had to end, None if it did
-    not.
+    not. With a hard cap ``gradients`` are those of training alone; scoring: those of
+    scorings. highest_cost: the most that the next round is expected to cost.
     """
 
     rounds: NonNegativeInt
@@ -50,6 +51,8 @@ class Result(TypedDict):
     score: float | None
     rank: float | None
     failure: str | None
+    scoring: NotRequired[NonNegativeInt]
+    highest_cost: NotRequired[PositiveInt]
 
 
 def is_unchecked(folder: Path) -> bool:

@@ -113,6 +113,15 @@ def rounds_at(whole: int, share: Fraction, least: int) -> int:
     return max(least, ceil(whole * share))
 
 
+def highest_cost(gradients: Sequence[int]) -> int:
+    """Return the most that the next round is expected to cost, at least 1.
+
+    It is the cost of the dearest round so far, and more where rounds differ.
+    """
+    dearest = max(gradients)
+    return max(1, 2 * dearest - min(gradients))
+
+
 def best(ranks: Mapping[str, float | None], count: int) -> list[str]:
     """Return the ``count`` names with the highest ranks, fewer if fewer have one.
 

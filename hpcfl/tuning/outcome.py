@@ -4,6 +4,7 @@ The curve shows the expected best score over the number of trials.
 """
 
 import math
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
@@ -17,10 +18,9 @@ from hpcfl.report.text import literal, stdout_console
 from hpcfl.scores.metric_names import Measure
 from hpcfl.storage import run_folder, tune_folder
 from hpcfl.trained import loading
-from hpcfl.trained.run import Run
 from hpcfl.tuning import figure, halving, search_results
 from hpcfl.tuning import plan as plans
-from hpcfl.tuning.plan import Cell, Plan
+from hpcfl.tuning.plan import Candidate, Cell, Plan
 from hpcfl.tuning.search_results import Choice
 
 TABLE, CURVE, FIGURE = tune_folder.TABLE, "curve.csv", "curve.png"
@@ -33,7 +33,7 @@ def chosen_text(plan: Plan, choice: Choice) -> str:
     candidate = choice.candidate
     method = candidate.method
     seeds = plan.section.final_seeds
-    config = plan.config(candidate, seeds[0], choice.rounds)
+    config = plan.final_config(candidate, seeds[0], choice.rounds)
     trials = plan.trials(method)
     lines = [
         f"{method}, {candidate.label} of {len(trials)}: {candidate.description}",
@@ -49,54 +49,69 @@ def chosen_text(plan: Plan, choice: Choice) -> str:
 
 def tell(plan: Plan, folder: Path) -> None:
     """Write the table, the curve and its figure, and print the table."""
-    methods = plan.section.methods
-    finals = test_scores(plan, folder / run_folder.FINAL)
-    untuned = test_scores(plan, folder / run_folder.UNTUNED)
+    tested = test_scores(folder)
     measure = measure_of(folder)
-    rows, curves = [], {}
-    for method in methods:
-        scores = finals.get(method, {}), untuned.get(method, {})
-        row = describe_method(plan, folder, method, *scores)
-        rows.append(row)
-        after = curve(plan, folder, method, measure)
-        curves[method] = [row["validation_untuned"], *after]
-    points = [
-        {"method": method, "trials": draws, "expected_best_validation": score}
-        for method, scores in curves.items()
-        for draws, score in enumerate(scores)
-        if score is not None
-    ]
+    rows: list[Row] = []
+    curves: dict[str, list[float | None]] = {}
+    points: list[Row] = []
+    for method in plan.section.methods:
+        of_searches = []
+        for search in plan.searches:
+            row = describe_method(search, folder, method, tested)
+            rows.append(row)
+            after = curve(search, folder, method, measure)
+            of_searches.append([row["validation_untuned"], *after])
+        curves[method] = _average(of_searches)
+        points += [
+            {"method": method, "trials": draws, "expected_best_validation": score}
+            for draws, score in enumerate(curves[method])
+            if score is not None
+        ]
     _write_csv(folder / TABLE, rows)
     _write_csv(folder / CURVE, points)
-    _print_table(plan, rows, [finals, untuned], measure)
-    for name in (TABLE, CURVE):
+    _print_table(plan, rows, tested, measure)
+    written = [TABLE, CURVE]
+    if plan.section.searches > 1:
+        from hpcfl.tuning import searches  # it loads pandas
+
+        searches.tell(plan, folder, tested, measure)
+        written.append(searches.TABLE)
+    for name in written:
         output.say(f"file: {folder / name}")
     if not output.is_quiet():
         figure.write(folder / FIGURE, curves, measure)
         output.say(f"figure: {folder / FIGURE}")
     output.say(f"chosen: {folder / tune_folder.CHOSEN}")
-    command = f"hpcfl table {folder} --rows method.name --at tail"
-    output.say(f"look further: {command}")
+    moments = any(plan.column(method) for method in plan.section.methods)
+    keys = "method.name,evaluation.score" if moments else "method.name"
+    output.say(f"look further: hpcfl table {folder} --rows {keys} --at tail")
+
+
+def _average(curves: Sequence[Sequence[float | None]]) -> list[float | None]:
+    """Return the mean of the searches' curves, as long as the shortest; None where one
+    has no score.
+    """
+    return [halving.mean(scores) for scores in zip(*curves, strict=False)]
 
 
 def describe_method(
-    plan: Plan,
-    folder: Path,
-    method: str,
-    finals: dict[int, float],
-    finals_untuned: dict[int, float],
+    plan: Plan, folder: Path, method: str, tested: Mapping[str, float]
 ) -> Row:
-    """Return the outcome of a method's tuning, None where a run did not come to an end.
+    """Return the outcome of a method's search, None where a run did not come to an end.
 
-    finals, finals_untuned: the test scores of the final runs with the chosen and the
-    untuned configuration, by seed.
+    tested: as from ``test_scores``.
     """
+    section = plan.section
     budget = plans.search_budget(plan)
-    spent = search_results.sum_gradients(plan, folder, method)
+    spent, scoring = search_results.sum_gradients(plan, folder, method)
     choice = search_results.choose(plan, folder, method)
     untuned = search_results.find_untuned(plan, folder, method)
-    return {
+    finals = final_scores(plan, plan.tuned(method), tested)
+    finals_untuned = final_scores(plan, plan.untuned(method), tested)
+    number = {"search": plan.number} if section.searches > 1 else {}
+    row = {
         "method": method,
+        **number,
         "trials": len(plan.trials(method)),
         "budget": budget,
         "spent": spent,
@@ -104,11 +119,14 @@ def describe_method(
         "rounds": choice.rounds if choice else None,
         "validation": choice.score if choice else None,
         "validation_untuned": untuned.score if untuned else None,
-        "test": fmean(finals.values()) if finals else None,
-        "test_untuned": fmean(finals_untuned.values()) if finals_untuned else None,
+        "test": fmean(finals) if finals else None,
+        "test_untuned": fmean(finals_untuned) if finals_untuned else None,
         "seeds": len(finals),
         "setting": choice.candidate.description if choice else None,
     }
+    if section.is_capped:
+        row["scoring"] = scoring
+    return row
 
 
 def _write_csv(path: Path, rows: list[Row]) -> None:
@@ -138,25 +156,29 @@ def curve(plan: Plan, folder: Path, method: str, measure: Measure) -> list[float
     return [measure.rank(expected) for expected in halving.expected_best(ranks)]
 
 
-def test_scores(plan: Plan, sweep: Path) -> dict[str, dict[int, float]]:
-    """Return the test scores of a sweep's final runs at the tail, by method and seed.
+def test_scores(folder: Path) -> dict[str, float]:
+    """Return the test scores of all finished final runs at the tail, by their names.
 
-    Unfinished runs are left out. Every run is read once.
+    Every run is read once.
     """
-    seeds = set(plan.section.final_seeds)
-    scores: dict[str, dict[int, float]] = {}
-    for run in _runs(sweep):
-        seed = int(run.config["seed"])
-        if not run.summary.finished or seed not in seeds:
-            continue
-        number = metric_values.value(run, run.metric, "tail").value
-        if math.isfinite(number):
-            scores.setdefault(run.config["method"]["name"], {})[seed] = number
-    return {method: dict(sorted(found.items())) for method, found in scores.items()}
+    scores = {}
+    for sweep in (run_folder.FINAL, run_folder.UNTUNED):
+        for name in run_folder.list_runs(folder / sweep):
+            run = loading.load_run(folder / sweep / name)
+            if not run.summary.finished:
+                continue
+            number = metric_values.value(run, run.metric, "tail").value
+            if math.isfinite(number):
+                scores[name] = number
+    return scores
 
 
-def _runs(sweep: Path) -> list[Run]:
-    return [loading.load_run(sweep / name) for name in run_folder.list_runs(sweep)]
+def final_scores(
+    plan: Plan, candidate: Candidate, tested: Mapping[str, float]
+) -> list[float]:
+    """Return the test scores of a configuration's final runs, in the order of the seeds."""
+    cells = [Cell(candidate, seed) for seed in plan.section.final_seeds]
+    return [tested[cell.name] for cell in cells if cell.name in tested]
 
 
 def measure_of(folder: Path) -> Measure:
@@ -167,14 +189,13 @@ def measure_of(folder: Path) -> Measure:
 
 
 def _print_table(
-    plan: Plan,
-    rows: list[Row],
-    finals: list[dict[str, dict[int, float]]],
-    measure: Measure,
+    plan: Plan, rows: list[Row], tested: Mapping[str, float], measure: Measure
 ) -> None:
-    """Print the outcome; finals: the test scores, tuned and untuned."""
+    """Print the outcome; tested: as from ``test_scores``."""
     table = Table(box=None, pad_edge=False)
-    for title in ("method", "trials", SPENT, "rounds", "validation", "untuned"):
+    numbered = ["search"] if plan.section.searches > 1 else []
+    columns = ("method", *numbered, "trials", SPENT, "rounds", "validation", "untuned")
+    for title in columns:
         table.add_column(title, justify="left" if title == "method" else "right")
     for title in ("test, tuned", "test, untuned"):
         table.add_column(title, justify="right")
@@ -182,13 +203,19 @@ def _print_table(
     for row in rows:
         method, rounds = row["method"], row["rounds"]
         scores = [row["validation"], row["validation_untuned"]]
+        search = plan.searches[row.get("search", 0)]
+        finals = [
+            final_scores(search, candidate, tested)
+            for candidate in (search.tuned(method), search.untuned(method))
+        ]
         table.add_row(
             literal(method),
+            *(str(row[name]) for name in numbered),
             str(row["trials"]),
             f"{row[SPENT]:.2f}",
             MISSING if rounds is None else str(rounds),
             *(MISSING if one is None else measure.shown(one) for one in scores),
-            *(_shown(found.get(method, {}), measure) for found in finals),
+            *(_shown(found, measure) for found in finals),
             literal(row["setting"] or MISSING),
         )
     console = stdout_console()
@@ -196,20 +223,20 @@ def _print_table(
         console = stdout_console(width=160)
     unit = f" ({measure.unit})" if measure.unit else ""
     budget = plans.search_budget(plan)
+    paid = "training" if plan.section.is_capped else "samples"
     console.print(
         literal(
-            f"{measure.score}{unit}; of {budget:,} gradients of samples for each search, "
+            f"{measure.score}{unit}; of {budget:,} gradients of {paid} for each search, "
             f"{plan.section.budget:,} for each run"
         )
     )
     console.print(table)
 
 
-def _shown(scores: dict[int, float], measure: Measure) -> str:
+def _shown(numbers: list[float], measure: Measure) -> str:
     """Return mean ± sample standard deviation over seeds as text."""
-    if not scores:
+    if not numbers:
         return MISSING
-    numbers = list(scores.values())
     mean = measure.shown(fmean(numbers))
     if len(numbers) < 2:
         return mean

@@ -6,7 +6,7 @@ The file alone determines the plan, so every process computes the same one.
 import copy
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import cached_property
 from typing import Any
@@ -17,10 +17,12 @@ from hpcfl.experiment import plugins
 from hpcfl.experiment.config import Config
 from hpcfl.experiment.experiment_file import Setting
 from hpcfl.experiment.sweep import configured, in_file_name
+from hpcfl.report import variance
 from hpcfl.rows import randomness
+from hpcfl.scores.metric_names import tuned
 from hpcfl.tuning import halving
 from hpcfl.tuning.halving import Rung
-from hpcfl.tuning.section import Range, Tune, as_range, parse
+from hpcfl.tuning.section import Range, Tune, as_range, parse, split_entry
 
 ATTEMPTS = 100  # the most draws for a valid experiment
 DIGITS = 3  # significant digits of a drawn number, so that it is easy to type
@@ -32,7 +34,7 @@ class Candidate:
     """A configuration of a method.
 
     Attributes:
-        method: The value of ``method.name``.
+        method: The entry of ``tune.methods``.
         label: Unique for the method; part of a file's name.
         setting: The drawn values and the overrides, by dotted key.
     """
@@ -80,17 +82,19 @@ class Draws:
 
 @dataclass(frozen=True)
 class Plan:
-    """A tuning.
+    """A tuning, or one of its searches.
 
     Attributes:
         source: The origin of the table, for errors.
         base: The experiment's table without ``[tune]``.
-        section: ``[tune]``.
+        section: ``[tune]``, with the seeds of the search.
+        number: The number of the search; a tuning is its own first search.
     """
 
     source: str
     base: dict[str, Any]
     section: Tune
+    number: int = 0
     _known: dict[str, Draws] = field(default_factory=dict, repr=False, compare=False)
 
     @property
@@ -99,9 +103,28 @@ class Plan:
         return {**self.base, "tune": self.section.model_dump(mode="json")}
 
     @cached_property
+    def searches(self) -> list["Plan"]:
+        """Return the searches: the same plan with draws and partitions of their own."""
+        return [self._search(number) for number in range(self.section.searches)]
+
+    def _search(self, number: int) -> "Plan":
+        section = self.section
+        if number == 0:
+            return self
+        seeds = [_key_seed(seed, "partition", number) for seed in section.search_seeds]
+        seed = _key_seed(section.seed, "draws", number)
+        own = section.model_copy(update={"seed": seed, "search_seeds": seeds})
+        return replace(self, section=own, number=number, _known={})
+
+    @property
+    def prefix(self) -> str:
+        """Return the beginning of labels, which names the search if there are several."""
+        return f"search={self.number}," if self.section.searches > 1 else ""
+
+    @cached_property
     def most(self) -> int:
         """Return the most rounds of a run, if the budget allows them. Raises UserError."""
-        method = {"method.name": self.section.methods[0]}
+        method = {"method.name": split_entry(self.section.methods[0])[0]}
         config, mistakes = configured(self.base, method)
         if config is None:
             raise UserError(*(f"{self.source}: {line}" for line in mistakes))
@@ -122,14 +145,14 @@ class Plan:
         They are the ranges that the method declares, those of ``tune.search``, and
         those of the method's overrides.
         """
-        given = {**self.base.get("method", {}), "name": method}
+        given = {**self.base.get("method", {}), "name": split_entry(method)[0]}
         declared: dict[str, Range] = {}
         for key, described in plugins.list_fields("method", given).items():
             extra = getattr(described, "json_schema_extra", None)
             if isinstance(extra, Mapping) and "search" in extra:
                 declared[f"method.{key}"] = list(extra["search"])
         ranges = declared | self.section.search
-        for key, value in self.section.overrides.get(method, {}).items():
+        for key, value in self._overrides(method).items():
             ranges.pop(key, None)
             found = as_range(value)
             if found is not None:
@@ -137,15 +160,41 @@ class Plan:
         return dict(sorted(ranges.items()))
 
     def fixed(self, method: str) -> Setting:
-        """Return the method's overrides that are values and not ranges."""
-        overrides = self.section.overrides.get(method, {})
-        return {
+        """Return the method's overrides that are values and not ranges, and the moment
+        at which it is scored, unless that is its own.
+        """
+        overrides = self._overrides(method)
+        fixed = {
             key: value for key, value in overrides.items() if as_range(value) is None
         }
+        column = self.column(method)
+        return {"evaluation.score": column} | fixed if column else fixed
+
+    def column(self, method: str) -> str:
+        """Return the column that scores a method, "" for the file's choice."""
+        at = "" if self.section.at == "method" else self.section.at
+        return split_entry(method)[1] or at
+
+    def _overrides(self, method: str) -> dict[str, Any]:
+        """Return the overrides of an entry, else those of its method."""
+        overrides = self.section.overrides
+        return overrides.get(method, overrides.get(split_entry(method)[0], {}))
 
     def untuned(self, method: str) -> Candidate:
         """Return the method with its settings from the file and its own defaults."""
-        return Candidate(method, UNTUNED, self.fixed(method))
+        return Candidate(method, f"{self.prefix}{UNTUNED}", self.fixed(method))
+
+    def tuned(self, method: str) -> Candidate:
+        """Return the chosen configuration by its name alone, as it is known before the
+        search.
+        """
+        return Candidate(method, f"{self.prefix}tuned", {})
+
+    def references(self, method: str) -> list[Candidate]:
+        """Return the configurations that are played beside the trials: the untuned one,
+        unless it is a trial.
+        """
+        return [] if self.section.is_capped else [self.untuned(method)]
 
     def trials(self, method: str) -> list[Candidate]:
         """Return the configurations that are drawn for a method, in the order of their
@@ -159,9 +208,12 @@ class Plan:
         section = self.section
         arguments = section.trials, section.eta, section.rungs
         if self.plays_whole(method):
-            every = self.config(self.untuned(method), 0, 1).evaluation.every
-            first = min(self.most, halving.measured_rounds(every))
-            return halving.whole_runs(*arguments, Fraction(first, self.most))
+            measured = Fraction(0)  # under a cap the run's own share pays for it
+            if not section.is_capped:
+                every = self.config(self.untuned(method), 0, 1).evaluation.every
+                first = min(self.most, halving.measured_rounds(every))
+                measured = Fraction(first, self.most)
+            return halving.whole_runs(*arguments, measured)
         return halving.rungs(*arguments)
 
     def plays_whole(self, method: str) -> bool:
@@ -179,11 +231,24 @@ class Plan:
             raise UserError(*(f"{place}: {line}" for line in mistakes))
         return config
 
+    def final_config(self, candidate: Candidate, seed: int, rounds: int) -> Config:
+        """Return the experiment of a final run on the partition of ``seed``.
+
+        Each search has training seeds of its own.
+        """
+        config = self.config(candidate, seed, rounds)
+        if self.number == 0:
+            return config
+        partition = {"partition.seed": config.partition.seed}
+        dealt = replace(candidate, setting=candidate.setting | partition)
+        return self.config(dealt, _key_seed(seed, "training", self.number), rounds)
+
     def _configured(
         self, candidate: Candidate, seed: int, rounds: int
     ) -> tuple[Config | None, list[str]]:
         base = {**copy.deepcopy(self.base), "seed": seed, "rounds": rounds}
-        setting = {"method.name": candidate.method, **candidate.setting}
+        name, _ = split_entry(candidate.method)
+        setting = {"method.name": name, **candidate.setting}
         config, mistakes = configured(base, setting)
         if config is not None:
             name = f"{config.name}-{candidate.name}"
@@ -199,13 +264,13 @@ class Plan:
     def _draws(self, method: str) -> Draws:
         ranges, fixed = self.ranges(method), self.fixed(method)
         width = len(str(self.section.trials - 1))
-        candidates = []
-        need_rounds = False
-        for trial in range(self.section.trials):
+        candidates = [] if self.references(method) else [self.untuned(method)]
+        need_rounds = any(self.config(one, 0, 1).needs_rounds for one in candidates)
+        for trial in range(len(candidates), self.section.trials):
             mistakes: list[str] = []
             for attempt in range(ATTEMPTS):
                 drawn = draw(ranges, self.section.seed, trial, attempt)
-                label = f"trial={trial:0{width}}"
+                label = f"{self.prefix}trial={trial:0{width}}"
                 candidate = Candidate(method, label, fixed | drawn)
                 config, mistakes = self._configured(candidate, 0, 1)
                 if config is not None:
@@ -218,6 +283,12 @@ class Plan:
                     f"experiment, {mistakes[0]}"
                 )
         return Draws(candidates, need_rounds)
+
+
+def _key_seed(seed: int, purpose: str, number: int) -> int:
+    """Return the seed that a search has in place of one of the file's."""
+    random = randomness.generator(seed, "tune.searches", purpose, number)
+    return int(random.integers(2**31))
 
 
 def draw(
@@ -277,9 +348,13 @@ def read(table: dict[str, Any], source: str, cell: str = "") -> Plan:
 
 def _check(plan: Plan, cell: str) -> None:
     """Raise UserError for mistakes that a search would meet later."""
+    if plan.section.searches > 1 and not cell:
+        variance.check_library()
+    entries = plan.section.methods
+    known = [*entries, *(split_entry(entry)[0] for entry in entries)]
     for method in plan.section.overrides:
-        if method not in plan.section.methods:
-            hint = plugins.nearest(method, plan.section.methods)
+        if method not in known:
+            hint = plugins.nearest(method, known)
             raise UserError(
                 f"{plan.source}: tune.overrides: '{method}' is not tuned{hint}"
             )
@@ -295,7 +370,20 @@ def _check(plan: Plan, cell: str) -> None:
                 "on; set training.validation = 0.2 or another share"
             )
         _check_partitions(plan, method)
+        _check_column(plan, method, config)
         plan.trials(method)
+
+
+def _check_column(plan: Plan, method: str, config: Config) -> None:
+    """Raise UserError for a moment after epochs of tuning that nothing scores."""
+    column = plan.column(method)
+    epochs = column.removeprefix(tuned(""))
+    scored = map(str, config.evaluation.tune_epochs)
+    if column != epochs and epochs not in scored:
+        raise UserError(
+            f"{plan.source}: tune.methods: {method} is chosen at {column}, which is not "
+            f"scored; add {epochs} to evaluation.tune_epochs"
+        )
 
 
 def _check_partitions(plan: Plan, method: str) -> None:
@@ -336,8 +424,9 @@ def refusal(plan: Plan, method: str, measured: int) -> str:
         return ""
     of_one_seed = Fraction(needed, len(plan.section.search_seeds))
     enough = math.ceil(of_one_seed / count_whole_runs(plan))
+    otherwise = "" if plan.section.is_capped else ", or tune.overspend = true"
     return (
         f"{plan.source}: tune.budget = {plan.section.budget}: the first rounds of all "
         f"trials of {method} take {needed:,} gradients of samples, its search may take "
-        f"{budget:,}; set tune.budget = {enough} or more, or tune.overspend = true"
+        f"{budget:,}; set tune.budget = {enough} or more{otherwise}"
     )

@@ -9,6 +9,7 @@ from hpcfl.errors import RunFailure
 from hpcfl.storage import tune_folder
 from hpcfl.storage.tune_folder import Result
 from hpcfl.tuning import halving
+from hpcfl.tuning import plan as plans
 from hpcfl.tuning.plan import Candidate, Cell, Plan
 
 
@@ -62,7 +63,20 @@ def select_candidates(
     """
     if rung == 0:
         return plan.trials(method)
-    return _best(plan, folder, method, rung - 1, plan.rungs(method)[rung].trials)
+    count = plan.rungs(method)[rung].trials
+    if plan.section.is_capped:
+        count = min(count, _affordable(plan, folder, method, rung))
+    return _best(plan, folder, method, rung - 1, count)
+
+
+def _affordable(plan: Plan, folder: Path, method: str, rung: int) -> int:
+    """Return how many configurations can go on to a rung with the budget that is left."""
+    rungs = plan.rungs(method)
+    spent, _ = sum_gradients(plan, folder, method, rung)
+    share = rungs[rung].share - rungs[rung - 1].share
+    of_one = share * plan.section.budget * len(plan.section.search_seeds)
+    left = plans.search_budget(plan) - spent
+    return max(0, int(left / of_one))
 
 
 def choose(plan: Plan, folder: Path, method: str) -> Choice | None:
@@ -78,13 +92,20 @@ def choose(plan: Plan, folder: Path, method: str) -> Choice | None:
 
 
 def find_untuned(plan: Plan, folder: Path, method: str) -> Choice | None:
-    """Return the method's untuned configuration; None if its runs did not come to an
-    end.
+    """Return the method's untuned configuration with the score of the last rung that it
+    reached; None if its runs did not come to an end.
 
     Raises:
         RunFailure: one of them has not been played yet.
     """
-    return choice(plan, folder, plan.untuned(method), 0)
+    candidate = plan.untuned(method)
+    first = Cell(candidate, plan.section.search_seeds[0]).name
+    reached = [
+        rung
+        for rung in range(len(plan.rungs(method)))
+        if tune_folder.result(folder, first, name_step(rung)) is not None
+    ]
+    return choice(plan, folder, candidate, max(reached, default=0))
 
 
 def choice(plan: Plan, folder: Path, candidate: Candidate, rung: int) -> Choice | None:
@@ -98,19 +119,32 @@ def choice(plan: Plan, folder: Path, candidate: Candidate, rung: int) -> Choice 
     return Choice(candidate, min(one["whole"] for one in found), score)
 
 
-def sum_gradients(plan: Plan, folder: Path, method: str) -> int:
-    """Return the sample gradients of a method's search."""
-    total = 0
+def sum_gradients(
+    plan: Plan, folder: Path, method: str, before: int | None = None
+) -> tuple[int, int]:
+    """Return the sample gradients of a method's search: those that its budget pays, and
+    those of scorings that are counted apart.
+
+    before: a rung, to count only the rungs before it.
+    """
+    paid = apart = 0
     for candidate in plan.trials(method):
         for seed in plan.section.search_seeds:
-            last = find_last_result(plan, folder, Cell(candidate, seed))
-            total += last["gradients"] if last else 0
-    return total
+            last = find_last_result(plan, folder, Cell(candidate, seed), before)
+            if last is not None:
+                paid += last["gradients"]
+                apart += last.get("scoring", 0)
+    return paid, apart
 
 
-def find_last_result(plan: Plan, folder: Path, cell: Cell) -> Result | None:
-    """Return the result of a run's last step in the search; None before its first."""
-    rungs = plan.rungs(cell.candidate.method)
+def find_last_result(
+    plan: Plan, folder: Path, cell: Cell, before: int | None = None
+) -> Result | None:
+    """Return the result of a run's last step in the search; None before its first.
+
+    before: a rung, to look only at the rungs before it.
+    """
+    rungs = plan.rungs(cell.candidate.method)[:before]
     for rung in reversed(range(len(rungs))):
         found = tune_folder.result(folder, cell.name, name_step(rung))
         if found is not None:

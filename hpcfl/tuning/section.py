@@ -84,13 +84,40 @@ def entries_of(table: Mapping[str, Any]) -> Setting:
     return entries
 
 
+def split_entry(entry: str) -> tuple[str, str]:
+    """Return the method's name and the column of an entry such as ``fedavg at tuned_5``.
+
+    The column is "" if the entry names none.
+    """
+    name, _, column = entry.partition(" at ")
+    return name, column
+
+
 class Tune(Section):
     methods: list[str] = Field(
-        min_length=1, description="the methods that are tuned, each by itself"
+        min_length=1,
+        description="the methods that are tuned, each by itself; 'NAME at COLUMN' is tuned "
+        "and scored at that moment, such as 'fedavg at tuned_5'",
+    )
+    at: str = Field(
+        "method",
+        description="evaluation.score of all methods that name no column: the moment at which "
+        "configurations are chosen, such as tuned_5",
+    )
+    searches: PositiveInt = Field(
+        1,
+        description="how often the whole search is repeated, with draws and partitions of its "
+        "own",
+    )
+    hard_cap: bool | None = Field(
+        None,
+        description="count gradients of training alone in the budget, let no run begin a round "
+        "that exceeds its share, and try the file's own configuration first; default: with "
+        "more than one search",
     )
     budget: PositiveInt = Field(
-        description="gradients of samples that one whole run may take, scoring included; "
-        "it says how many rounds a configuration has, at most rounds"
+        description="gradients of samples that one whole run may take, scoring included "
+        "unless hard_cap; it says how many rounds a configuration has, at most rounds"
     )
     trials: PositiveInt = Field(8, description="configurations drawn for each method")
     rungs: PositiveInt = Field(
@@ -110,7 +137,8 @@ class Tune(Section):
     )
     overspend: bool = Field(
         False,
-        description="search although the first rounds of all trials exceed the budget",
+        description="search although the first rounds of all trials exceed the budget; not "
+        "with hard_cap",
     )
     search: dict[str, Range] = Field(
         default_factory=dict,
@@ -121,6 +149,11 @@ class Tune(Section):
         default_factory=dict,
         description="by method and key another range, or a value that is not searched",
     )
+
+    @property
+    def is_capped(self) -> bool:
+        """Return whether the budget is a hard cap on gradients of training."""
+        return self.searches > 1 if self.hard_cap is None else self.hard_cap
 
     @field_validator("*")
     @classmethod
@@ -134,6 +167,15 @@ class Tune(Section):
         if len(set(values)) < len(values):
             raise ValueError("must have each once")
         return values
+
+    @model_validator(mode="after")
+    def _has_one_budget(self) -> "Tune":
+        if self.overspend and self.is_capped:
+            raise ValueError(
+                "overspend = true: the budget is a hard cap; leave out overspend, or set "
+                "hard_cap = false"
+            )
+        return self
 
     @field_validator("search", mode="before")
     @classmethod

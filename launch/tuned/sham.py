@@ -1,6 +1,14 @@
-"""FedAvg under other names, for the sham check of ``sham.toml``."""
+"""FedAvg under other names, for the sham checks of ``sham.toml`` and ``paths.toml``."""
 
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from hpcfl.methods.cwfedavg import CwFedAvg
 from hpcfl.methods.fedavg import FedAvg
+from hpcfl.methods.overlays.class_wise import ClassWise
+from hpcfl.rows.layout import Layout
 
 
 class Two(FedAvg):
@@ -29,3 +37,20 @@ class Seven(FedAvg):
 
 class Eight(FedAvg):
     """FedAvg."""
+
+
+@dataclass(frozen=True)
+class EvenClasses(ClassWise):
+    """Class-wise aggregation that takes all clients to hold all classes alike."""
+
+    def estimates(self, layout: Layout, counts: Tensor, models: Tensor) -> Tensor:
+        """Return equal shares, [n, K]."""
+        return torch.full(counts.shape, 1 / counts.shape[1]).double()
+
+
+class OneClass(CwFedAvg):
+    """cwFedAvg whose class models are all the mean of all clients."""
+
+    def class_wise(self) -> ClassWise:
+        """Return the class-wise aggregation without its regulariser."""
+        return EvenClasses("norm", self.layers, 0.0)

@@ -216,3 +216,31 @@ def test_a_task_whose_configuration_does_not_go_on_ends_at_once(here, capsys):
     assert said == "fedavg,trial=0,seed=7: does not go on to rung 2\n"
     assert command(["tune", "t.toml", "--stage", "1", "--cell", "x"], OneProcess()) == 2
     assert "'x' is no run of this tuning" in capsys.readouterr().err
+
+
+def test_the_jobs_of_repeated_searches(here):
+    """Three trials of FedAvg and two of FedPHP, of which the first are untuned, on one
+    partition in each of two searches; untuned final runs belong to the first.
+    """
+    changes = ["tune.searches=2", "tune.final_seeds=[0, 1]"]
+    tuning = plan.read(config.read("t.toml", changes), "t.toml")
+    folder = here / "runs" / "t"
+    tune.begin(tuning, folder)
+    first, second, finals, outcome = stages(tuning, folder)
+    for search in tuning.searches:
+        seed = search.section.search_seeds[0]
+        names = [f"search={search.number},untuned"] + [
+            f"search={search.number},trial={trial}" for trial in (1, 2, 3)
+        ]
+        cells = [f"fedavg,{name},seed={seed}" for name in names]
+        assert {f"{cell},rung=0" for cell in cells} <= {
+            task.name for task in first.tasks
+        }
+        assert {f"{cell},rung=1" for cell in cells} <= {
+            task.name for task in second.tasks
+        }
+    assert len(first.tasks) == 2 * (4 + 3) and len(second.tasks) == 2 * 4
+    places = [task.place.partition("/")[0] for task in finals.tasks]
+    assert (places.count("final"), places.count("untuned")) == (8, 4)
+    assert len(outcome.tasks) == 1
+    assert len(status.look(folder)) == 2 * (4 + 3) + 8 + 4

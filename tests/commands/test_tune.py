@@ -16,6 +16,8 @@ from hpcfl.communication.communicator import OneProcess
 from hpcfl.experiment import config
 from hpcfl.storage import tune_folder
 from hpcfl.trained import loading
+from hpcfl.tuning import halving, plan
+from hpcfl.tuning.plan import Cell
 
 pytestmark = pytest.mark.slow
 
@@ -337,3 +339,151 @@ def test_jobs_of_their_own_come_to_the_same(fedavg_tuned, tuned, tmp_path, capsy
         assert path.read_bytes() == content
     unknown = ["tune", file, "--stage", "0", "--cell", "fedavg,trial=9,seed=7"]
     assert command(unknown, OneProcess()) == 2
+
+
+REPEATED = [
+    "tune.searches=2",
+    "tune.trials=2",
+    "tune.final_seeds=[0, 1]",
+    "evaluation.every=2",
+    "evaluation.tune_epochs=[0, 1]",
+    'partition.scheme="dirichlet"',
+    "partition.beta=1.0",
+]
+METHODS = ["fedavg", "fedavg at tuned_1"]
+
+
+def play_repeated(*more):
+    changes = [argument for one in REPEATED for argument in ("--set", one)]
+    return command(["tune", "t.toml", *changes, *more], OneProcess())
+
+
+@pytest.fixture(scope="module")
+def repeated(tmp_path_factory):
+    """The place in which two searches were played, not to be changed."""
+    place = tmp_path_factory.mktemp("repeated")
+    with pytest.MonkeyPatch.context() as patched:
+        patched.chdir(place)
+        text = EXPERIMENT.format(methods=json.dumps(METHODS), budget=500, search=RATES)
+        text = text.replace("counts = [[8, 8, 0, 0], [0, 8, 8, 0], [8, 0, 0, 8]]\n", "")
+        (place / "t.toml").write_text(text)
+        assert play_repeated() == 0
+    return place
+
+
+def test_repeated_searches_from_start_to_end(repeated, monkeypatch, capsys):
+    folder = repeated / "runs" / "t"
+    with open(folder / "tuned.csv") as file:
+        lines = list(csv.DictReader(file))
+    assert [(line["method"], line["search"]) for line in lines] == [
+        (method, search) for method in METHODS for search in "01"
+    ]
+    for line in lines:
+        assert 0 < int(line["spent"]) <= int(line["budget"]) == 1.5 * 500
+        assert int(line["scoring"]) > 0
+    for path in (folder / "search").glob("*,trial=*"):
+        run = loading.load_run(path)
+        training = np.array(run.results.series(tune.MetricName("sample_gradients")))
+        training -= np.nan_to_num(
+            run.results.series(tune.MetricName("scoring_sample_gradients"))
+        )
+        last = [
+            result(folder, path.name, f"rung={rung}")
+            for rung in (0, 1)
+            if result(folder, path.name, f"rung={rung}")
+        ]
+        share = (250, 500)[len(last) - 1]
+        assert training.sum() == last[-1]["gradients"] <= share
+        # no further round would fit
+        assert last[-1]["gradients"] + training.max() > share
+    finals = [loading.load_run(path) for path in (folder / "final").glob("*,seed=*")]
+    of_entry = [run for run in finals if run.config["evaluation"]["score"] == "tuned_1"]
+    assert len(finals) == 8 and len(of_entry) == 4
+    partitions = [run.config["partition"]["seed"] for run in of_entry]
+    assert sorted(partitions) == [1, 1, 2, 2]
+    assert len({run.config["seed"] for run in of_entry}) == 4
+    chosen = sorted(path.name for path in (folder / "chosen").iterdir())
+    assert chosen[0] == "fedavg,search=0.toml" and len(chosen) == 4
+    with open(folder / "searches.csv") as file:
+        found = {line["method"]: line for line in csv.DictReader(file)}
+    scores = [run.summary.tail["tuned_1"] for run in of_entry]
+    assert float(found[METHODS[1]]["mean"]) == pytest.approx(np.mean(scores))
+    monkeypatch.chdir(repeated)
+    asked = ["table", "runs/t", "--at", "tail", "--format", "csv"]
+    asked += ["--rows", "method.name,evaluation.score"]
+    assert command(asked, OneProcess()) == 0
+    shown = list(csv.DictReader(capsys.readouterr().out.splitlines()))
+    assert [line["runs"] for line in shown] == ["4", "4"]
+    assert [line["searches"] for line in shown] == ["2", "2"]
+    spent = sum(int(line["spent"]) for line in lines[:2]) / 1500
+    assert float(shown[0]["spent/budget"]) == pytest.approx(spent)
+    against = [*asked, "--against", "fedavg score=tuned_1"]
+    assert command(against, OneProcess()) == 0
+    (line,) = csv.DictReader(capsys.readouterr().out.splitlines())
+    assert line["searches"] == "2" and float(line["half"]) > 0
+
+
+def test_repeated_searches_go_on_where_files_are_gone(repeated, tmp_path, monkeypatch):
+    """Also where the result of a rung is gone, and its part is there; and jobs of
+    their own come to the same.
+    """
+    shutil.copytree(repeated, tmp_path, dirs_exist_ok=True)
+    monkeypatch.chdir(tmp_path)
+    folder = tmp_path / "runs" / "t"
+    names = ("tuned.csv", "searches.csv")
+    before = [(folder / name).read_bytes() for name in names]
+    part = sorted((folder / "results").glob("*search=1,*,rung=1.json"))[0]
+    part.unlink()
+    final = "fedavg,search=1,tuned,seed=1"
+    shutil.rmtree(folder / "final" / final)
+    cell = part.name.removesuffix(",rung=1.json")
+    assert play_repeated("--stage", "1", "--cell", cell) == 0
+    assert part.is_file()
+    assert play_repeated("--stage", "final", "--cell", final) == 0
+    for name in names:
+        (folder / name).unlink()
+    assert play_repeated() == 0
+    assert [(folder / name).read_bytes() for name in names] == before
+
+
+@pytest.mark.parametrize(
+    "costs, rounds",
+    [
+        ([10] * 40, [5, 10, 20]),  # 50, 100 and 200 gradients
+        ([10, 40] * 20, [2, 2, 6]),  # from the second round on 70 are feared
+        ([60] * 40, []),  # the first round is more than a quarter
+        ([5] * 8 + [90] * 32, []),  # two rounds that cost more than all others before
+    ],
+)
+def test_a_hard_cap_is_kept_whatever_rounds_cost(
+    fedavg_tuned, tmp_path, monkeypatch, costs, rounds
+):
+    """A run of made-up costs in three rungs of 50, 100 and 200 gradients."""
+    tuned = ["tune.hard_cap=true", "tune.budget=200", "tune.rungs=3", "rounds=40"]
+    tuning = plan.read(config.read(fedavg_tuned / "t.toml", tuned), "t.toml")
+    player = tune.Player(tuning, tmp_path, OneProcess())
+    tune.begin(tuning, tmp_path)
+
+    def played(self, cell, folder, rounds, before, since):
+        training = costs[:rounds]
+        return tune_folder.Result(
+            rounds=rounds,
+            whole=rounds,
+            gradients=sum(training),
+            score=0.5,
+            rank=0.5,
+            failure=None,
+            highest_cost=halving.highest_cost(training),
+        )
+
+    monkeypatch.setattr(tune.Player, "played", played)
+    cell = Cell(tuning.untuned("fedavg"), 7)
+    for number, rung in enumerate(tuning.rungs("fedavg")):
+        player.play_rung(cell, number, rung, "")
+        found = tune_folder.result(tmp_path, cell.name, f"rung={number}")
+        share = 50 * 2**number
+        if number < len(rounds):
+            assert found["rounds"] == rounds[number] and found["failure"] is None
+            assert found["gradients"] <= share
+        else:
+            assert found["score"] is None and "gradients of tr" in found["failure"]

@@ -12,6 +12,7 @@ import tomllib
 from pathlib import Path
 from statistics import fmean
 
+import numpy as np
 import pandas
 import pytest
 
@@ -62,6 +63,22 @@ def test_the_shams_try_the_same(monkeypatch):
         for method in tuning.section.methods
     }
     assert len(tuning.section.methods) == 8 and len(tried) == 1
+
+
+@pytest.mark.slow
+def test_all_paths_of_the_sham_check_are_fedavg(monkeypatch, tmp_path):
+    """Three rounds at a rate that all of them try, up to the order of sums."""
+    monkeypatch.syspath_prepend(str(TUNED))
+    tuning = read("paths", "fedavg,")
+    losses = {}
+    for method in tuning.section.methods:
+        trial = tuning.trials(method)[1]
+        experiment = tuning.config(trial, 0, 3)
+        run = hpcfl.run(experiment.resolved(), out=tmp_path / trial.name)
+        assert run.score == tuning.column(method)
+        losses[method] = run.results.values[f"clients/{run.score}/loss"]
+    for method, of_method in losses.items():
+        np.testing.assert_allclose(of_method, losses["fedavg"], 1e-4, err_msg=method)
 
 
 def load_writer():

@@ -8,7 +8,7 @@ import pytest
 from made_up import run, seeds
 
 from hpcfl.errors import UserError
-from hpcfl.report import sweep_table
+from hpcfl.report import search_spending, sweep_table
 from hpcfl.report.arrangement import arrange, name_repetitions
 from hpcfl.trained.run import Run
 
@@ -138,3 +138,36 @@ def test_a_rule_names_rows_before_its_own_keys():
     ):
         one.config["aggregation"] = given
     assert arrange(runs).rows == ["fedavg rule=mean", "fedavg rule=krum"]
+
+
+def test_the_searches_of_a_method_are_repetitions():
+    """Two searches chose other rates for FedAvg."""
+    runs = []
+    for method, search, seed, rate in (
+        ("fedavg", 0, 0, 0.1),
+        ("fedavg", 0, 1, 0.1),
+        ("fedavg", 1, 50, 0.2),
+        ("fedavg", 1, 51, 0.2),
+        ("local", 0, 0, 0.3),
+        ("local", 1, 50, 0.3),
+    ):
+        one = run(method, seed)
+        config = one.config | {
+            "training": {"lr": rate},
+            "partition": one.config["partition"] | {"seed": seed % 50},
+            "evaluation": {"score": "method"},
+        }
+        name = f"{method},search={search},tuned,seed={seed % 50}"
+        runs.append(replace(one, config=config, folder=one.folder.with_name(name)))
+    found = arrange(runs, rows=["method.name"])
+    assert {row: len(found.column("digits iid")[row]) for row in found.rows} == {
+        "fedavg": 4,
+        "local": 2,
+    }
+    assert not found.notes
+    assert search_spending.count_searches(found) == {"fedavg": 2, "local": 2}
+    table = sweep_table.make(runs, ["method.name"])
+    assert table.texts["searches"].tolist() == ["2", "2"]
+    assert "over 4 runs of 2 searches" in table.title
+    one_search = [one for one in runs if "search=0" in one.label]
+    assert not search_spending.count_searches(arrange(one_search))

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from hpcfl.errors import UserError
-from hpcfl.report import comparison, sweep_table, table_formats
+from hpcfl.report import comparison, sweep_table, table_formats, variance
 from hpcfl.report.arrangement import Placed
 from hpcfl.report.comparison import Reference, gains_of, gini
 from hpcfl.report.sweep_table import Reading
@@ -16,10 +16,11 @@ ACCURACY = Measure("accuracy", "mean", "mean", "%", "up")
 COUNTS = np.full((4, 2), 5)
 
 
-def placed(accuracies, seed=0, partition=None, counts=COUNTS):
+def placed(accuracies, seed=0, partition=None, counts=COUNTS, search=None):
     """A run of one round with four clients, ten test samples each."""
     run = made_up.of_clients([accuracies], counts)
-    return Placed(run, {"seed": seed, "partition.seed": partition})
+    setting = {"seed": seed, "partition.seed": partition}
+    return Placed(run, setting if search is None else setting | {"tune.search": search})
 
 
 def test_gains_by_hand():
@@ -36,6 +37,27 @@ def test_gains_by_hand():
     assert gains.loss == pytest.approx(-0.15)
     assert gains.worst_tenth == pytest.approx(-0.15)
     assert gains.interval.partitions == 2
+
+
+def test_the_interval_of_several_searches_includes_the_search():
+    """Three searches on four partitions, whose gains differ most by the search."""
+    random = np.random.default_rng(0)
+    row, reference, means = [], [], []
+    for search, of_search in enumerate((0.0, 0.2, -0.2)):
+        for partition in range(4):
+            gained = of_search + 0.05 * random.standard_normal(4)
+            means.append(gained.mean())
+            given = 10 * search + partition, partition, COUNTS, search
+            row.append(placed((0.5 + gained).tolist(), *given))
+            reference.append(placed([0.5] * 4, *given))
+    gains = gains_of(row, reference, ACCURACY, "last")
+    alone = gains_of(row[:4], reference, ACCURACY, "last")
+    found = variance.estimate(np.reshape(means, (3, 4)))
+    assert gains.interval.mean == pytest.approx(np.mean(means))
+    assert gains.interval.half == pytest.approx(found.half())
+    assert gains.interval.half > 3 * alone.interval.half
+    assert (gains.searches, alone.searches) == (3, 1)
+    assert 0.5 < gains.bootstrap / gains.interval.half < 1.5
 
 
 def test_seeds_of_one_partition_are_one_partition():

@@ -101,6 +101,56 @@ def test_all_methods_try_the_same_of_what_they_share():
     assert fedavg == ditto and len(set(fedavg)) > 1
 
 
+def test_each_search_has_draws_and_partitions_of_its_own():
+    """The first one has those of a tuning with one search, but for its first trial."""
+    alone = plan.read(table(), "t.toml")
+    repeated = plan.read(table(searches=3), "t.toml")
+    seeds = [tuple(search.section.search_seeds) for search in repeated.searches]
+    assert seeds[0] == (100,) and len(set(seeds)) == 3
+    drawn = []
+    for search in repeated.searches:
+        first, *others = search.trials("ditto")
+        assert first == search.untuned("ditto") and first.setting == {}
+        assert not search.references("ditto")
+        drawn.append([trial.setting for trial in others])
+        fedavg = [trial.setting for trial in search.trials("fedavg")[1:]]
+        rates = [setting["training.lr"] for setting in drawn[-1]]
+        assert [setting["training.lr"] for setting in fedavg] == rates
+    assert drawn[0] == [trial.setting for trial in alone.trials("ditto")[1:]]
+    assert drawn[0] != drawn[1] != drawn[2]
+    again = plan.read(repeated.table, "t.toml").searches[2]
+    assert again.trials("ditto") == repeated.searches[2].trials("ditto")
+
+
+def test_final_runs_of_all_searches_share_partitions_and_no_seed_of_training():
+    searches = plan.read(table(searches=3), "t.toml").searches
+    configs = [
+        search.final_config(search.untuned("fedavg"), seed, 5)
+        for search in searches
+        for seed in (0, 1)
+    ]
+    assert [config.partition.seed for config in configs] == [1, 2] * 3
+    assert len({config.seed for config in configs}) == 6
+    assert configs[0].seed == 0
+
+
+def test_a_method_is_tuned_at_several_moments():
+    methods = ["fedavg", "fedavg at tuned_5", "ditto"]
+    overrides = {"fedavg": {"training.lr": [0.1, 0.2]}}
+    moments = table(methods=methods, at="post", overrides=overrides)
+    moments["evaluation"] = {"tune_epochs": [0, 5]}
+    tuning = plan.read(moments, "t.toml")
+    scored = [
+        tuning.config(tuning.untuned(method), 0, 1).evaluation.score
+        for method in methods
+    ]
+    assert scored == ["post", "tuned_5", "post"]
+    own, fine_tuned = (tuning.trials(method) for method in methods[:2])
+    for one, other in zip(own, fine_tuned, strict=True):
+        assert one.setting["training.lr"] == other.setting["training.lr"]
+        assert one.name != other.name
+
+
 def test_a_draw_that_is_no_experiment_is_drawn_again():
     """Of pFedMe's own ranges some pairs have personal_lr · lam ≥ 2."""
     tuning = plan.read(table(methods=["pfedme"], trials=60), "t.toml")
@@ -147,6 +197,7 @@ MISTAKES = [
         },
         "above 0",
     ),
+    ({}, {"methods": ["fedavg at tuned_5"]}, "add 5 to evaluation.tune_epochs"),
     ({}, {"eta": 1}, "greater than or equal to 2"),
 ]
 

@@ -25,6 +25,7 @@ NEEDED = {
         ({"search": {"training.lr": {"low": 1, "hi": 2}}}, "training.lr = .* low = …"),
         ({"overrides": {"ditto": {"method.name": "fedavg"}}}, "method.name is set by"),
         ({"methods": ["fedavg", "fedavg"]}, "each once"),
+        ({"searches": 2, "overspend": True}, "leave out overspend, or set hard_cap"),
     ],
 )
 def test_a_mistake_is_one_line(changed, said):

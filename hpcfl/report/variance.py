@@ -1,0 +1,245 @@
+"""Variance components of repeated searches: search, partition and seed of training.
+
+Every search is played on every partition, with a training seed of its own. A score is
+the mean over clients, ``y_sp = μ + a_s + b_p + e_sp``: the deviations of search, partition
+and seed of training, the last with the interaction of the other two. The mixed model with
+crossed random effects is fitted by REML (Pinheiro & Bates, "Mixed-Effects Models in S and
+S-PLUS", 2000, chapter 2). The interval of μ has Satterthwaite's degrees of freedom (Biometrics
+Bulletin 2, 1946), in which components that are estimated as 0 are left out.
+
+The nested bootstrap draws searches, partitions, and in each partition its clients (Owen,
+"The pigeonhole bootstrap", Ann. Appl. Stat. 1, 2007, with clients within partitions). It
+checks the model's standard error.
+"""
+
+import math
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib.util import find_spec
+from typing import Any
+
+import numpy as np
+
+from hpcfl.errors import UserError
+from hpcfl.report.inference import LEVEL, SEED, Interval
+
+RESAMPLES = 999
+NONE = 1e-4  # a component below this share of its mean square counts as 0
+EXACT = 1e-6  # deviations below this share of the scores' count as 0
+MISSING = (
+    "several searches are compared by statsmodels, which is missing: "
+    'pip install ".[statistics]" in the folder of hpcfl, or pip install statsmodels'
+)
+
+
+@dataclass(frozen=True)
+class Components:
+    """The mean over searches and partitions with its components of variance.
+
+    Attributes:
+        mean: The estimate of μ.
+        error: Its standard error; NaN if the components cannot be estimated.
+        freedom: The degrees of freedom of the error.
+        search, partition, training: The standard deviation of each component; NaN with
+            ``error``.
+    """
+
+    mean: float
+    error: float
+    freedom: float
+    search: float
+    partition: float
+    training: float
+
+    def critical(self, level: float = LEVEL) -> float:
+        """Return the quantile of t that bounds the interval of 1 − ``level``."""
+        from scipy.stats import t
+
+        return float(t.isf(level / 2, self.freedom))
+
+    def half(self, level: float = LEVEL) -> float:
+        """Return half of the width of the interval of 1 − ``level``."""
+        return self.critical(level) * self.error
+
+    @property
+    def p(self) -> float:
+        """Return the two-sided p-value of a mean of 0."""
+        from scipy.stats import t
+
+        if self.error == 0:
+            return 1.0 if self.mean == 0 else 0.0
+        return float(2 * t.sf(abs(self.mean) / self.error, self.freedom))
+
+
+@dataclass(frozen=True)
+class _Fit:
+    """A fitted model of standardised scores, with variances by component."""
+
+    mean: float
+    error: float
+    variances: dict[str, float]
+    residual: float
+    likelihood: float
+
+
+def check_library() -> None:
+    """Raise UserError if statsmodels is missing, and do not load it."""
+    if find_spec("statsmodels") is None:
+        raise UserError(MISSING)
+
+
+def estimate(scores: np.ndarray) -> Components:
+    """Estimate the components of scores [searches, partitions], NaN where a run is
+    missing.
+
+    Raises UserError without statsmodels.
+    """
+    check_library()
+    known = np.isfinite(scores)
+    values = scores[known]
+    if not len(values):
+        return Components(*[math.nan] * 6)
+    mean, spread = float(values.mean()), float(values.std())
+    if spread < EXACT * max(1.0, abs(mean)):
+        return Components(mean, 0.0, 1.0, 0.0, 0.0, 0.0)
+    levels = dict(zip(("search", "partition"), np.nonzero(known), strict=True))
+    counts = {name: len(np.unique(place)) for name, place in levels.items()}
+    if min(counts.values()) < 2:
+        return Components(mean, *[math.nan] * 5)
+    standardised = (values - mean) / spread
+    effects = np.hstack([_design(place) for place in levels.values()])
+    best, *_ = np.linalg.lstsq(effects, standardised)
+    if np.abs(effects @ best - standardised).max() < EXACT:
+        return Components(mean, *[math.nan] * 5)  # nothing is left for the seeds
+    fit = _fit(standardised, levels)
+    freedom = _freedom(fit, counts, len(values))
+    return Components(
+        mean=mean + spread * fit.mean,
+        error=spread * fit.error,
+        freedom=freedom,
+        search=spread * math.sqrt(fit.variances.get("search", 0.0)),
+        partition=spread * math.sqrt(fit.variances.get("partition", 0.0)),
+        training=spread * math.sqrt(fit.residual),
+    )
+
+
+def _fit(values: np.ndarray, levels: dict[str, np.ndarray]) -> _Fit:
+    """Fit the model, without components that are 0."""
+    fit = _maximise(values, levels)
+    if all(fit.variances[name] > 0 for name in levels):
+        return fit
+    singles = [_maximise(values, {name: levels[name]}) for name in levels]
+    best = max(singles, key=lambda one: one.likelihood)
+    if all(variance > 0 for variance in best.variances.values()):
+        return best
+    count = len(values)
+    residual = float(values.var(ddof=1))
+    return _Fit(float(values.mean()), math.sqrt(residual / count), {}, residual, 0.0)
+
+
+def _maximise(values: np.ndarray, levels: dict[str, np.ndarray]) -> _Fit:
+    """Fit the model with these components by REML; variances near 0 are 0."""
+    with warnings.catch_warnings():
+        # It warns of other libraries when it is loaded, and of variances at 0.
+        warnings.simplefilter("ignore")
+        return _fit_quietly(values, levels)
+
+
+def _fit_quietly(values: np.ndarray, levels: dict[str, np.ndarray]) -> _Fit:
+    from statsmodels.regression.mixed_linear_model import MixedLM, VCSpec
+
+    warnings.simplefilter("ignore")  # statsmodels has set its own filter meanwhile
+    designs = {name: _design(place) for name, place in levels.items()}
+    columns = [[list(map(str, range(one.shape[1])))] for one in designs.values()]
+    effects = VCSpec(list(designs), columns, [[one] for one in designs.values()])
+    constant = np.ones((len(values), 1))
+    model = MixedLM(values, constant, np.zeros(len(values)), exog_vc=effects)
+    try:
+        fitted: Any = model.fit(reml=True, method="powell")
+    except np.linalg.LinAlgError:
+        zero = dict.fromkeys(designs, 0.0)
+        return _Fit(0.0, math.nan, zero, math.nan, -math.inf)
+    residual = float(fitted.scale)
+    variances = {}
+    for (name, design), variance in zip(designs.items(), fitted.vcomp, strict=True):
+        square = variance * design.sum(axis=0).mean()
+        variances[name] = float(variance) if square > NONE * residual else 0.0
+    if not fitted.converged and len(levels) > 1:
+        variances = dict.fromkeys(designs, 0.0)
+    mean, error = float(fitted.fe_params[0]), float(fitted.bse_fe[0])
+    return _Fit(mean, error, variances, residual, float(fitted.llf))
+
+
+def _design(places: np.ndarray) -> np.ndarray:
+    """Return which level each score has, [scores, levels]."""
+    _, positions = np.unique(places, return_inverse=True)
+    design: np.ndarray = np.eye(positions.max() + 1)[positions]
+    return design
+
+
+def _freedom(fit: _Fit, counts: dict[str, int], scores: int) -> float:
+    """Return Satterthwaite's degrees of freedom of the mean's variance.
+
+    With both components it is the mean squares' (search + partition − residual).
+    """
+    squares = {
+        name: fit.residual + variance * scores / counts[name]
+        for name, variance in fit.variances.items()
+        if variance > 0
+    }
+    if not squares:
+        return scores - 1
+    if len(squares) == 1:
+        [name] = squares
+        return counts[name] - 1
+    below = [square**2 / (counts[name] - 1) for name, square in squares.items()]
+    of_residual = math.prod(count - 1 for count in counts.values())
+    below.append(fit.residual**2 / of_residual)
+    return float((sum(squares.values()) - fit.residual) ** 2 / sum(below))
+
+
+def bootstrap_error(gains: Sequence[np.ndarray]) -> float:
+    """Return the standard error of the mean by the nested bootstrap.
+
+    Args:
+        gains: Of each partition the numbers of its clients in each search, [searches,
+            clients].
+    """
+    generator = np.random.default_rng(SEED)
+    partitions, searches = len(gains), len(gains[0])
+    sizes = np.array([of_partition.shape[1] for of_partition in gains])
+    padded = np.zeros((partitions, searches, sizes.max()))
+    for place, of_partition in enumerate(gains):
+        padded[place, :, : sizes[place]] = of_partition
+    means = np.empty(RESAMPLES)
+    for place in range(RESAMPLES):
+        drawn = generator.integers(partitions, size=partitions)
+        drawn_searches = generator.integers(searches, size=searches)
+        uniform = generator.random((partitions, sizes.max()))
+        clients = (uniform * sizes[drawn][:, None]).astype(np.int64)
+        values = padded[drawn[:, None], :, clients][:, :, drawn_searches].mean(axis=2)
+        counted = np.arange(sizes.max()) < sizes[drawn][:, None]
+        means[place] = ((values * counted).sum(axis=1) / sizes[drawn]).mean()
+    return float(means.std(ddof=1))
+
+
+def interval(gains: Sequence[np.ndarray]) -> tuple[Interval, float]:
+    """Return the mean gain over searches and partitions with its interval, and half of
+    the interval by the nested bootstrap.
+
+    gains: as for ``bootstrap_error``. Raises UserError without statsmodels.
+    """
+    means = np.stack([of_partition.mean(axis=1) for of_partition in gains], axis=1)
+    found = estimate(means)
+    of_partitions = means.mean(axis=0)
+    deviation = float(of_partitions.std(ddof=1)) if len(gains) > 1 else math.nan
+    of_mean = Interval(
+        mean=found.mean,
+        half=found.half(),
+        narrow=found.half(2 * LEVEL),
+        p=found.p,
+        deviation=deviation,
+        partitions=len(gains),
+    )
+    return of_mean, found.critical() * bootstrap_error(gains)

@@ -1,0 +1,80 @@
+"""The outcome of repeated searches: each method's mean test score with its components of
+variance.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas
+from rich.table import Table
+
+from hpcfl.files import atomic
+from hpcfl.report import variance
+from hpcfl.report.search_spending import SPENT
+from hpcfl.report.text import literal, stdout_console
+from hpcfl.scores.metric_names import Measure
+from hpcfl.tuning import plan as plans
+from hpcfl.tuning import search_results
+from hpcfl.tuning.plan import Cell, Plan
+
+TABLE = "searches.csv"
+TITLE = (
+    "mean test score ± half of its 95 % interval over searches and partitions, and the "
+    "standard deviations of search, partition and seed of training"
+)
+COMPONENTS = "search", "partition", "training"
+
+
+def tell(
+    plan: Plan, folder: Path, tested: Mapping[str, float], measure: Measure
+) -> None:
+    """Write and print a line for each method; tested: scores of final runs by name."""
+    rows = [describe(plan, folder, method, tested) for method in plan.section.methods]
+    frame = pandas.DataFrame(rows)
+    atomic.write(folder / TABLE, frame.to_csv(index=False).encode())
+    table = Table(box=None, pad_edge=False)
+    for title in ("method", "test ± 95 %", *COMPONENTS, "searches", SPENT):
+        table.add_column(title, justify="left" if title == "method" else "right")
+    for row in rows:
+        mean, half, *deviations = (
+            measure.shown(row[name]) for name in ("mean", "half", *COMPONENTS)
+        )
+        share = f"{row[SPENT]:.2f}"
+        counts = str(row["searches"]), share
+        table.add_row(literal(row["method"]), f"{mean} ± {half}", *deviations, *counts)
+    console = stdout_console()
+    if not console.is_terminal:
+        console = stdout_console(width=160)
+    console.print(literal(TITLE))
+    console.print(table)
+
+
+def describe(
+    plan: Plan, folder: Path, method: str, tested: Mapping[str, float]
+) -> dict[str, Any]:
+    """Return the line of a method; NaN where too few runs came to an end."""
+    scores = np.array(
+        [
+            [
+                tested.get(Cell(search.tuned(method), seed).name, np.nan)
+                for seed in plan.section.final_seeds
+            ]
+            for search in plan.searches
+        ]
+    )
+    found = variance.estimate(scores)
+    spent = [
+        search_results.sum_gradients(search, folder, method)[0]
+        for search in plan.searches
+    ]
+    return {
+        "method": method,
+        "searches": int(np.isfinite(scores).any(axis=1).sum()),
+        "partitions": int(np.isfinite(scores).any(axis=0).sum()),
+        "mean": found.mean,
+        "half": found.half(),
+        **{name: getattr(found, name) for name in COMPONENTS},
+        SPENT: sum(spent) / (plans.search_budget(plan) * len(spent)),
+    }

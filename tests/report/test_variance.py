@@ -1,0 +1,121 @@
+"""Variance components against sums of squares by hand, known components and each
+other.
+"""
+
+import math
+
+import numpy as np
+import pytest
+
+from hpcfl.errors import UserError
+from hpcfl.report import variance
+
+SEARCHES, PARTITIONS = 5, 10
+
+
+def draw(seed, search, partition, training, shape=(SEARCHES, PARTITIONS), mean=0.0):
+    """Scores with known deviations of the three components."""
+    random = np.random.default_rng(seed)
+    of_search = search * random.standard_normal((shape[0], 1))
+    of_partition = partition * random.standard_normal((1, shape[1]))
+    return mean + of_search + of_partition + training * random.standard_normal(shape)
+
+
+def test_balanced_components_are_those_of_the_mean_squares():
+    """Searle, Casella & McCulloch, "Variance Components", 1992, section 4.7: of the
+    mean squares M, σ²_s = (M_s − M_e)/P and σ²_p = (M_p − M_e)/S.
+    """
+    scores = draw(0, 0.02, 0.03, 0.01, mean=0.8)
+    mean = scores.mean()
+    rows, columns = scores.mean(axis=1) - mean, scores.mean(axis=0) - mean
+    rest = scores - mean - rows[:, None] - columns
+    of_search = PARTITIONS * (rows**2).sum() / 4
+    of_partition = SEARCHES * (columns**2).sum() / 9
+    residual = (rest**2).sum() / 36
+    found = variance.estimate(scores)
+    assert found.mean == pytest.approx(mean)
+    search, partition = of_search - residual, of_partition - residual
+    assert found.search**2 == pytest.approx(search / PARTITIONS, rel=1e-3)
+    assert found.partition**2 == pytest.approx(partition / SEARCHES, rel=1e-3)
+    assert found.training**2 == pytest.approx(residual, rel=1e-3)
+    error = of_search + of_partition - residual
+    assert found.error**2 == pytest.approx(error / 50, rel=1e-3)
+    parts = of_search**2 / 4 + of_partition**2 / 9 + residual**2 / 36
+    assert found.freedom == pytest.approx(error**2 / parts, rel=1e-3)
+
+
+@pytest.mark.slow
+def test_known_components_are_found_and_intervals_hold_the_truth():
+    """Mean squares of 60 draws, within three of their standard errors, and of 60 intervals
+    of 95 % at least 51, unless luck of one in 400 forbids it.
+    """
+    found = [variance.estimate(draw(seed, 2.0, 1.0, 0.5)) for seed in range(60)]
+    for name, known, levels in (
+        ("search", 2.0, SEARCHES),
+        ("partition", 1.0, PARTITIONS),
+        ("training", 0.5, 37),
+    ):
+        square = np.mean([getattr(one, name) ** 2 for one in found])
+        relative = math.sqrt(2 / (levels - 1) / len(found))
+        assert square == pytest.approx(known**2, rel=3 * relative), name
+    assert sum(abs(one.mean) < one.half() for one in found) >= 51
+    assert sum(one.p < 0.05 for one in found) <= 9
+
+
+def test_components_of_zero_leave_the_plain_mean():
+    """Rows and columns that add up to the same have no component of their own."""
+    square = np.array([[1.0, 2.0, 3.0], [2.0, 3.0, 1.0], [3.0, 1.0, 2.0]])
+    found = variance.estimate(square)
+    assert (found.mean, found.search, found.partition) == (2.0, 0.0, 0.0)
+    assert found.error == pytest.approx(square.std(ddof=1) / 3) and found.freedom == 8
+
+
+@pytest.mark.parametrize("scores", [[[0.1, 0.2, 0.4]], [[1.0, 2.0], [2.0, 3.0]], [[]]])
+def test_what_cannot_be_estimated_is_missing(scores):
+    """One search; no residual; no run at all."""
+    found = variance.estimate(np.array(scores))
+    assert math.isnan(found.half()) and math.isnan(found.search)
+
+
+def test_scores_that_are_all_alike_have_no_error():
+    found = variance.estimate(np.full((2, 3), 0.5))
+    assert (found.mean, found.half(), found.p) == (0.5, 0.0, 0.0)
+
+
+def test_missing_runs_are_left_out():
+    scores = draw(2, 1.0, 1.0, 1.0)
+    scores[1, 2] = scores[4, 0] = np.nan
+    found = variance.estimate(scores)
+    assert abs(found.mean - np.nanmean(scores)) < 0.1 and found.half() > 0
+
+
+def test_the_nested_bootstrap_confirms_the_standard_error():
+    """Over ten draws the mean ratio of both is 1 up to the bootstrap's known excess,
+    which the variances of 1 make at most √(1 + 3/50 + …) < 1.25.
+    """
+    ratios = []
+    for seed in range(10):
+        scores = draw(seed, 1.0, 1.0, 1.0)
+        gains = [scores[:, [place]] for place in range(PARTITIONS)]
+        error = variance.estimate(scores).error
+        ratios.append(variance.bootstrap_error(gains) / error)
+    assert 0.8 < np.mean(ratios) < 1.25
+
+
+def test_the_nested_bootstrap_draws_clients_with_their_partition():
+    """Two partitions of three and one clients, one search: the means are 0 and 3 or
+    draws of the clients −1, 0 and 1 of the first.
+    """
+    same = [np.zeros((1, 3)), np.zeros((1, 1))]
+    assert variance.bootstrap_error(same) == 0
+    apart = [np.array([[-1.0, 0.0, 1.0]]), np.array([[3.0]])]
+    of_partitions = 1.5**2 / 2  # two draws of 0 or 3
+    of_clients = (2 / 3) / 3 / 2 / 2  # in one draw of two, of a mean of two
+    expected = math.sqrt(of_partitions + of_clients)
+    assert variance.bootstrap_error(apart) == pytest.approx(expected, rel=0.1)
+
+
+def test_without_statsmodels(monkeypatch):
+    monkeypatch.setattr(variance, "find_spec", lambda name: None)
+    with pytest.raises(UserError, match=r'pip install "\.\[statistics\]"'):
+        variance.estimate(draw(0, 1.0, 1.0, 1.0))
