@@ -114,10 +114,6 @@ class Transform(TransformSection, ABC):
         """
         return True
 
-    def keeps_norm(self) -> bool:
-        """Return whether no row's norm increases, so that a clip may come before."""
-        return False
-
     def list_memory(self) -> tuple[str, ...]:
         """Return the names of rows [P] that each client remembers, zeros at first."""
         return ()

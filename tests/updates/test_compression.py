@@ -88,16 +88,6 @@ def test_bits_of_a_row_of_1000_numbers(transform, bits):
     assert counted.tolist() == [bits, bits]
 
 
-def test_only_what_cannot_increase_the_norm_may_follow_a_clip():
-    assert not TopK(kind="top-k", k=1).keeps_norm()
-    assert TopK(kind="top-k", k=1, feedback=False).keeps_norm()
-    assert Sign(kind="sign", feedback=False).keeps_norm()
-    assert not RandomK(kind="random-k", k=1).keeps_norm()
-    unscaled = RandomK(kind="random-k", k=1, scaled=False, feedback=False)
-    assert unscaled.keeps_norm()
-    assert not Qsgd(kind="qsgd").keeps_norm()
-
-
 def test_scaled_random_k_has_no_feedback():
     with pytest.raises(ValueError, match="scaled"):
         RandomK(kind="random-k", k=1, feedback=True)

@@ -61,8 +61,5 @@ class RandomK(Sparse):
         k = self.count_entries(updates.shape[1])
         return torch.full_like(bits, WORD * k + SEED)
 
-    def keeps_norm(self) -> bool:
-        return not self.scaled and not self.remembers
-
 
 plugin = RandomK

@@ -26,8 +26,5 @@ class Sign(Compression):
     def count_bits(self, updates: Tensor, bits: Tensor) -> Tensor:
         return torch.full_like(bits, updates.shape[1] + WORD)
 
-    def keeps_norm(self) -> bool:
-        return not self.remembers
-
 
 plugin = Sign

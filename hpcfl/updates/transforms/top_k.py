@@ -35,8 +35,5 @@ class TopK(Sparse):
         entries = self.count_entries(width) * (WORD + position)
         return torch.full_like(bits, min(entries, WORD * width))
 
-    def keeps_norm(self) -> bool:
-        return not self.remembers
-
 
 plugin = TopK
