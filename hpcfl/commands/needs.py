@@ -36,7 +36,9 @@ FEW = 300
 # float64 numbers of a client and round beside its scores: losses, floats sent,
 # divergence
 NUMBERS = 4
-SUMS = 16  # bytes a number for the sums of all ranks: rank 0's own and what arrives
+# bytes a number for the sums of all ranks: rank 0's own, to which the others' are added
+# piece by piece, and the magnitude and unit of the column
+SUMS = 12
 COLUMNS = 2  # how many most methods score: pre and post
 # of the table of memory
 HEADINGS = ("rank", "clients", "samples", "state", "rows", "lanes", "server", "sum")
@@ -225,12 +227,15 @@ def checkpoint_bytes(prepared: Prepared, server: ServerNeeds) -> int:
     return server.state + prepared.config.partition.clients * client_bytes(prepared)
 
 
-def checkpoint_files(prepared: Prepared, needs: Needs, megabytes: int) -> int:
-    """Return the most files of a checkpoint, where a file may have so many megabytes."""
+def checkpoint_files(prepared: Prepared, workers: int) -> int:
+    """Return the most files of a checkpoint of so many ranks with clients."""
     if not (client := client_bytes(prepared)):
         return 1
+    clients = prepared.config.partition.clients
+    megabytes = prepared.config.checkpoint.file_size
     in_file = manifest.count_in_group(client, megabytes << 20)
-    return 1 + sum(ceil(of_rank.clients / in_file) for of_rank in needs.ranks)
+    # the last file of each rank may have fewer clients
+    return 1 + min(clients, ceil(clients / in_file) + workers - 1)
 
 
 def checkpoint_seconds(prepared: Prepared, needs: Needs) -> float:
@@ -283,14 +288,14 @@ def describe_needs(prepared: Prepared, needs: Needs) -> str:
             f"runtime.memory = {prepared.config.runtime.memory:g}"
         )
     checkpoint = checkpoint_bytes(prepared, needs.server)
-    files = checkpoint_files(prepared, needs, prepared.config.checkpoint.file_size)
+    files = checkpoint_files(prepared, max(1, prepared.placement.size - 1))
     kept = prepared.config.checkpoint.keep + 1  # with the one that is being written
     lines.append(
         f"disk: {size_text(checkpoint)} a checkpoint in at most {files:,} "
         f"file{'s' if files > 1 else ''}, {kept} checkpoints at most; "
         f"metrics {size_text(metrics_bytes(prepared))}"
     )
-    in_file = ceil(sum(of_rank.clients for of_rank in needs.ranks) / FEW)
+    in_file = ceil(prepared.config.partition.clients / FEW)
     if files > MANY and in_file <= manifest.GROUP_CLIENTS:
         fewer = ceil(in_file * client_bytes(prepared) / (1 << 20))
         lines.append(f"files: checkpoint.file_size = {fewer} makes about {FEW} of them")

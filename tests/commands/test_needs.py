@@ -12,6 +12,7 @@ from hpcfl.experiment import config
 from hpcfl.files import scratch
 from hpcfl.simulation import dry_round
 from hpcfl.simulation.prepare import prepare
+from hpcfl.storage import manifest
 
 # Metrics in rounds 2, 4, 6, 8, 9 and the state after the last, of ten clients with ten
 # numbers each.
@@ -19,7 +20,7 @@ METRICS = 6 * 10 * 10 * 8
 # Metrics while they are merged; the first model's row and module; the server's model
 # and its checkpoint's copy, the same model as a message, and the sums of all ranks and
 # their mean.
-FEDAVG_SERVER = 2 * METRICS + 2 * 2600 + 2 * 2600 + 2600 + 650 * (8 + 8 + 4)
+FEDAVG_SERVER = 2 * METRICS + 2 * 2600 + 2 * 2600 + 2600 + 650 * (12 + 4)
 # FedAMP's server keeps every client's model and a byte that says who has sent one, all
 # of it twice; it sends each client one of its own, and four clients send theirs.
 FEDAMP_SERVER = 2 * METRICS + 2 * 2600 + 2 * (10 * 2600 + 10) + 10 * 2600 + 4 * 2600
@@ -144,12 +145,14 @@ def test_the_slowest_rank_decides_how_long_a_checkpoint_takes(monkeypatch):
 
 
 def test_many_files_of_a_checkpoint_are_noted(monkeypatch):
-    """Clients of 2,600 bytes, 403 of which fill a megabyte; 64 at most are in a file."""
+    """Ten clients of 2,600 bytes, at most four of them in a file."""
+    monkeypatch.setattr(manifest, "GROUP_CLIENTS", 4)
     local = prepared("local")
-    (of_rank,) = needs.of_job(local, OneProcess()).ranks
-    many = dataclasses.replace(of_rank, clients=9_000)
-    job = needs.Needs([of_rank, many], needs.ServerNeeds(0, 0, 0))
-    assert needs.checkpoint_files(local, job, 64) == 1 + 1 + 141
-    monkeypatch.setattr(needs, "MANY", 100)
+    assert needs.checkpoint_files(local, workers=1) == 1 + 3
+    assert needs.checkpoint_files(local, workers=3) == 1 + 5
+    assert needs.checkpoint_files(local, workers=30) == 1 + 10
+    assert needs.checkpoint_files(prepared("fedavg"), workers=3) == 1
+    job = needs.of_job(local, OneProcess())
+    assert "checkpoint.file_size" not in needs.describe_needs(local, job)
+    monkeypatch.setattr(needs, "MANY", 3)
     assert "checkpoint.file_size = 1 makes" in needs.describe_needs(local, job)
-    assert needs.checkpoint_files(prepared("fedavg"), job, 64) == 1
