@@ -26,27 +26,57 @@ if TYPE_CHECKING:
 
 PART_BYTES = 1 << 24  # of rows that are worked on at once
 LARGE = 1 << 30  # bytes; a larger file of HDF5 is built in $TMPDIR
+REUSED = 1 << 20  # bytes; smaller arrays are left to the system's allocator
 
 
 class Scratch:
-    """Arrays in memory up to a limit, and in files beyond it."""
+    """Arrays in memory up to a limit, and in files beyond it.
+
+    The memory of a large array is used again for the next one of the same size: a round
+    needs the arrays of the round before, and the system takes longer to clear new pages
+    than a server to mix models. Arrays in use and memory that waits for a use take no
+    more than arrays in use have once taken.
+    """
 
     def __init__(self, limit: float = math.inf) -> None:
         """Set the bytes of arrays in use that lie in memory."""
         self.limit = limit
         self._held: dict[int, int] = {}  # bytes of arrays in memory, by their ids
+        self._most = 0  # bytes that were in use at once
+        self._free: list[np.ndarray] = []  # memory that waits, the oldest first
 
     def empty_bytes(self, size: int) -> np.ndarray:
         """Return an uninitialised array of ``size`` bytes. Raises RunFailure where
         $TMPDIR is full.
         """
-        if size and sum([*self._held.values()]) + size > self.limit:
+        held = sum([*self._held.values()]) + size
+        if size and held > self.limit:
             return map_file(size)
-        array = np.empty(max(1, size), np.uint8)
+        self._most = max(self._most, held)
+        memory = self._take(size, self._most - held)
+        # Tensors and views of the array keep it alive. Without the memoryview NumPy would
+        # make views of ``memory`` itself, which would not.
+        array = np.frombuffer(memory.data, np.uint8)
         self._held[id(array)] = size
-        # Tensors and views of the array keep it alive.
-        weakref.finalize(array, self._held.pop, id(array))
+        weakref.finalize(array, self._give_back, id(array), memory)
         return array[:size]
+
+    def _take(self, size: int, spare: int) -> np.ndarray:
+        """Return memory for ``size`` bytes; afterwards at most ``spare`` bytes wait."""
+        found = None
+        for place, memory in enumerate(self._free):
+            if len(memory) == size:
+                found = self._free.pop(place)
+                break
+        while sum(map(len, self._free)) > spare:
+            del self._free[0]
+        return np.empty(max(1, size), np.uint8) if found is None else found
+
+    def _give_back(self, key: int, memory: np.ndarray) -> None:
+        """Note that an array is no longer in use."""
+        del self._held[key]
+        if len(memory) >= REUSED:
+            self._free.append(memory)
 
     def empty(
         self, shape: Sequence[int], dtype: "torch.dtype | None" = None

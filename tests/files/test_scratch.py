@@ -111,3 +111,20 @@ def test_a_long_copy_sends_heartbeats(monkeypatch):
     assert [len(part) for part in scratch.parts(row.expand(5, 8))] == [2, 2, 1] and len(
         beats
     ) == 3
+
+
+def test_the_next_array_of_a_size_has_the_memory_of_one_that_nobody_uses(monkeypatch):
+    monkeypatch.setattr(scratch, "REUSED", 400)
+    memory = Scratch()
+    first = memory.empty([100]).fill_(1)
+    place, view = first.data_ptr(), first.numpy()[3:]
+    del first
+    second = memory.empty([100]).fill_(2)  # while a view holds the first
+    assert second.data_ptr() != place and view.sum() == 97
+    del view
+    third = memory.empty([100])
+    assert third.data_ptr() == place
+    # no more waits than was in use at once: 800 bytes, and 720 of them are in use
+    del second, third
+    large = memory.empty([180])
+    assert sum(map(len, memory._free)) == 0 and len(large) == 180
