@@ -20,16 +20,9 @@ from hpcfl.experiment.config import Config
 from hpcfl.methods.base import Audience, Cohort, Overlay, Setup, State
 from hpcfl.rows import randomness
 from hpcfl.updates.compression import WORD, Compression
-from hpcfl.updates.overlay import (
-    DOWNLOAD,
-    Compose,
-    Initial,
-    find_widths,
-    join,
-    make_updates,
-    split_columns,
-)
+from hpcfl.updates.overlay import DOWNLOAD, Compose, Initial, make_updates
 from hpcfl.updates.transforms.qsgd import count_quantised_bits, quantise
+from hpcfl.updates.vectors import find_widths, join, split_columns
 
 SENT, NUMBER, VERSIONS = "download.sent", "download.number", "download.versions"
 

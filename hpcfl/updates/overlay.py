@@ -6,9 +6,8 @@ the rule is added to what was sent, and the sum takes the place of the mean.
 """
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
+from collections.abc import Callable, Mapping, MutableMapping
 from dataclasses import dataclass
-from itertools import accumulate, pairwise
 from typing import cast
 
 import numpy as np
@@ -17,24 +16,35 @@ from torch import Tensor
 
 from hpcfl.clients import Fleet
 from hpcfl.communication.message import Field, Inbox, Mean, Message, fields
-from hpcfl.errors import UserError
 from hpcfl.experiment.config import Config
 from hpcfl.methods.base import Audience, Cohort, Overlay, Setup, State
-from hpcfl.rows.layout import Layout
 from hpcfl.updates.base import Attack, Context, Rule, SkippedRound, Transform
+from hpcfl.updates.checks import check_sections
+from hpcfl.updates.memory import MEMORY, Memory, memory_name
 from hpcfl.updates.privacy import ClientPrivacy, make_privacy
 from hpcfl.updates.rules.mean import Mean as MeanRule
 from hpcfl.updates.secure import SecureSum, make_secure_sum
+from hpcfl.updates.vectors import (
+    CHANGE,
+    CLIP,
+    FLOAT_BITS,
+    add_changes,
+    check_upload,
+    count_message_bits,
+    find_columns,
+    find_layers,
+    find_update,
+    find_widths,
+    join,
+    split_columns,
+)
 
 # the entry with the clients' weights, beside updates that travel as rows
 WEIGHTS = "weights of updates"
-MEMORY = "update."  # the beginning of names in the clients' and the server's state
 SKIPPED, RELEASES = MEMORY + "skipped", MEMORY + "releases"
-CLIP, BELOW = MEMORY + "clip", MEMORY + "below clip"
+BELOW = MEMORY + "below clip"
 SECURE = MEMORY + "secure"  # wrapped coordinates, and what rounding adds to a norm
 DOWNLOAD = "download.bits"  # the entry with the bits of each client's download
-CHANGE = ":"  # in the name of an upload, before that of the value that it changes
-FLOAT_BITS = 32
 
 
 @dataclass(frozen=True)
@@ -131,11 +141,7 @@ class Updates(Overlay):
             updates = self._forge(updates, None, context)
         received = [mean.change_of or name for name, mean in means.items()]
         columns = find_columns(inbox, received)
-        for number, transform in enumerate(self.transforms):
-            names = transform.list_memory()
-            memory = Memory(fleet.state, number, names, columns)
-            updates = transform.apply(updates, context.remembering(memory))
-            bits = transform.count_bits(updates, bits)
+        updates, bits = self._transform(fleet.state, updates, bits, context, columns)
         updates = self.rule.bound_updates(updates)
         weights = next(iter(means.values())).weights
         added: dict[str, Mean | Field] = {}
@@ -150,18 +156,49 @@ class Updates(Overlay):
             updates = self.secure.encode(updates, context)
             bits = self.secure.count_bits(updates)
         fleet.record("bits_up", bits)
-        entries = split_columns(updates, widths)
+        return added | self._pack(means, updates, bits)
+
+    def _transform(
+        self,
+        state: MutableMapping[str, Tensor],
+        updates: Tensor,
+        bits: Tensor,
+        context: Context,
+        columns: Tensor,
+    ) -> tuple[Tensor, Tensor]:
+        """Return the updates [n, P] after all transforms, and their bits [n].
+
+        state: the clients' private state, which transforms may change.
+        """
+        for number, transform in enumerate(self.transforms):
+            names = transform.list_memory()
+            memory = Memory(state, number, names, columns)
+            updates = transform.apply(updates, context.remembering(memory))
+            bits = transform.count_bits(updates, bits)
+        return updates, bits
+
+    def _pack(
+        self, means: Mapping[str, Mean], updates: Tensor, bits: Tensor
+    ) -> dict[str, Mean | Field]:
+        """Return the entries that carry the updates [n, P], which replace ``means``.
+
+        All bits are counted with the first entry.
+        """
+        weights = next(iter(means.values())).weights
+        widths = {name: mean.tensor.shape[1] for name, mean in means.items()}
+        sent: dict[str, Mean | Field] = {}
         if self._needs_rows:
-            added[WEIGHTS] = Field(weights.double()[:, None], floats=0)
-        for number, (name, mean) in enumerate(means.items()):
-            counted: float | Tensor = 0.0 if number else bits / FLOAT_BITS
-            wire = f"{name}{CHANGE}{mean.change_of}" if mean.change_of else name
-            added[wire] = (
-                Field(entries[name], counted)
-                if self._needs_rows
-                else Mean(entries[name], weights, counted)
-            )
-        return added
+            sent[WEIGHTS] = Field(weights.double()[:, None], floats=0)
+        counted: float | Tensor = bits / FLOAT_BITS
+        for name, rows in split_columns(updates, widths).items():
+            start = means[name].change_of
+            wire = f"{name}{CHANGE}{start}" if start else name
+            if self._needs_rows:
+                sent[wire] = Field(rows, counted)
+            else:
+                sent[wire] = Mean(rows, weights, counted)
+            counted = 0.0
+        return sent
 
     def aggregate(self, server: State, cohort: Cohort, uplink: State) -> State | None:
         """Return the sums of what was sent and of the combined updates, by name; None
@@ -194,27 +231,14 @@ class Updates(Overlay):
         except SkippedRound:
             server[SKIPPED] = server[SKIPPED] + 1
             return None
-        rounding = 0.0
-        if self.secure is not None:
-            result, wrapped = self.secure.decode(result, len(cohort.ids))
-            rounding = self.secure.find_rounding(len(result))
-            server[SECURE] = torch.tensor([wrapped, rounding]).double()
+        result = self._release(server, cohort, result, clip)
         if self.privacy is not None:
-            bound = clip + rounding
-            result = self.privacy.release(result, len(cohort.ids), bound, cohort.round)
             self._remember(server, cohort, clip, below.item())
         for number, transform in reversed([*enumerate(self.transforms)]):
             names_of_server = transform.list_server_memory()
             memory = Memory(server, number, names_of_server, columns)
             result = transform.finish(result, context.remembering(memory))
-        combined: State = {}
-        for name, change in split_columns(result.double(), widths).items():
-            own, is_change, of = name.partition(CHANGE)
-            start = before[of if is_change else own]
-            if not is_change:
-                change = start.double() + change
-            combined[own] = change.to(start.dtype)
-        return combined
+        return add_changes(before, split_columns(result.double(), widths))
 
     def _combine(
         self,
@@ -235,6 +259,22 @@ class Updates(Overlay):
         updates = self._forge_knowingly(updates, context, clip)
         memory = Memory(server, "rule", self.rule.list_memory(), columns)
         return self.rule.combine(updates, weights, context.remembering(memory))
+
+    def _release(
+        self, server: State, cohort: Cohort, result: Tensor, clip: float
+    ) -> Tensor:
+        """Return the update [P] that the server learns: the sum of whole numbers, if it
+        is secure, as an update again, and with the noise of ``[privacy]``.
+        """
+        clients = len(cohort.ids)
+        rounding = 0.0
+        if self.secure is not None:
+            result, wrapped = self.secure.decode(result, clients)
+            rounding = self.secure.find_rounding(len(result))
+            server[SECURE] = torch.tensor([wrapped, rounding]).double()
+        if self.privacy is None:
+            return result
+        return self.privacy.release(result, clients, clip + rounding, cohort.round)
 
     def _remember(
         self, server: State, cohort: Cohort, clip: float, below: float
@@ -412,127 +452,19 @@ def make_updates(
     if config.compression is not None:
         transforms.append(config.compression)
     rule = cast(Rule, config.aggregation or MeanRule())
+    attack = cast(Attack, config.attack) if forges else None
     overlay = Updates(
         transforms=tuple(cast(list[Transform], transforms)),
         rule=rule,
-        attack=cast(Attack, config.attack) if forges else None,
+        attack=attack,
         privacy=make_privacy(config, rule),
         secure=make_secure_sum(config),
         compose=compose,
         initial=initial,
         seed=config.seed,
     )
-    check_sections(config, overlay)
+    check_sections(config, rule, attack, overlay.transforms)
     return overlay
-
-
-def check_sections(config: Config, overlay: Updates) -> None:
-    """Raise UserError for sections that exclude each other."""
-    if config.time.mode == "asynchronous":
-        raise UserError(
-            "time.mode = 'asynchronous': late updates are changes of other models, "
-            "which [privacy], [transform], [compression], [attack] and [aggregation] do "
-            "not support; take 'synchronous'"
-        )
-    for place, transform in enumerate(config.transform):
-        if getattr(transform, "downloads", "whole") != "whole":
-            raise UserError(
-                f"transform.{place}.downloads: [compression] alone changes downloads; "
-                "put this table there"
-            )
-    rule, attack = overlay.rule, overlay.attack
-    key = f"aggregation.rule = '{rule.rule}'"
-    weights = getattr(config.method, "weights", "uniform")
-    if not rule.is_weighted and weights != "uniform":
-        raise UserError(f"{key} has no weights; set method.weights = 'uniform'")
-    participation = config.participation
-    cohort = participation.count(config.partition.clients)
-    varies = participation.dropout or config.time.mode != "none"
-    if not varies and (problem := rule.find_problem(cohort)):
-        raise UserError(f"{key}: {problem}")
-    if attack is not None:
-        fixed = None if varies else cohort
-        check_attack(config, attack, overlay.transforms, fixed)
-
-
-def check_attack(
-    config: Config,
-    attack: Attack,
-    transforms: tuple[Transform, ...],
-    cohort: int | None,
-) -> None:
-    """Raise UserError for an attack that is impossible in every round.
-
-    cohort: the clients of a round; None if their number varies.
-    """
-    for transform in transforms:
-        if attack.needs_honest and transform.list_memory():
-            raise UserError(
-                f"attack.kind = '{attack.kind}' is made on the server, where "
-                f"'{transform.kind}' has no memory of clients; set its feedback = false"
-            )
-    every = config.partition.clients
-    attackers = len(attack.find_attackers(config.seed, every))
-    if cohort != every or not attackers:
-        return
-    if problem := attack.find_problem(attackers, every - attackers):
-        raise UserError(f"attack.kind = '{attack.kind}': {problem}")
-
-
-def count_message_bits(entries: Iterable[Field | Mean], clients: int) -> Tensor:
-    """Return the bits that each client sends or receives, float64 [n] on the CPU."""
-    bits = torch.zeros(clients).double()
-    for entry in entries:
-        floats = torch.as_tensor(entry.logical_floats(), device="cpu").double()
-        bits += FLOAT_BITS * floats
-    return bits
-
-
-def check_upload(inbox: Inbox, message: Message) -> dict[str, Mean]:
-    """Return the entries of an upload, which must be means of received values with the
-    same weights.
-
-    Raises UserError that names another entry.
-    """
-    means: dict[str, Mean] = {}
-    for name, entry in fields(message).items():
-        if problem := _find_problem(name, entry, inbox):
-            raise UserError(
-                f"the clients' upload '{name}' {problem}; [privacy], [transform], "
-                "[compression], [attack] and [aggregation] need means of what the clients "
-                "received under the same name; take another method"
-            )
-        assert isinstance(entry, Mean)
-        means[name] = entry
-        first = next(iter(means.values())).weights
-        if not torch.equal(entry.weights, first):
-            raise UserError(
-                f"the clients' upload '{name}' has other weights than "
-                f"'{next(iter(means))}'; set method.weights = 'uniform' or take another "
-                "method"
-            )
-    return means
-
-
-def _find_problem(name: str, entry: Field | Mean, inbox: Inbox) -> str:
-    """Return why an entry of an upload has no update, "" if it has one."""
-    if not isinstance(entry, Mean):
-        return "is each client's own"
-    if (entry.change_of or name) not in inbox:
-        return "was not received"
-    received = inbox[entry.change_of or name]
-    if not isinstance(received, Tensor) or received.dim() != 1:
-        return "was received with a value for each client"
-    if entry.tensor.dim() != 2 or entry.weights.dim() != 1:
-        return "has several means"
-    if entry.tensor.shape[1:] != received.shape:
-        return "has another shape than what was received"
-    return ""
-
-
-def find_update(mean: Mean, name: str, inbox: Inbox) -> Tensor:
-    """Return the updates of an entry, [n, width]."""
-    return mean.tensor if mean.change_of else mean.tensor - inbox[name]
 
 
 def find_weight(cohort: Cohort) -> float:
@@ -540,95 +472,3 @@ def find_weight(cohort: Cohort) -> float:
     if cohort.uniform:
         return cohort.share_of_clients
     return float(cohort.shares.sum() / cohort.setup.counts.sum())
-
-
-def memory_name(plugin: int | str, name: str) -> str:
-    """Return the name in the state of a row that a plug-in remembers."""
-    return f"{MEMORY}{plugin}.{name}"
-
-
-class Memory(MutableMapping[str, Tensor]):
-    """The rows that a plug-in remembers, P columns of those in a state."""
-
-    def __init__(
-        self,
-        state: MutableMapping[str, Tensor],
-        plugin: int | str,
-        names: tuple[str, ...],
-        columns: Tensor,
-    ) -> None:
-        """Set the state, the plug-in and its names, and the P ``columns`` of W."""
-        self._state, self._columns = state, columns
-        self._names = {name: memory_name(plugin, name) for name in names}
-
-    def __getitem__(self, name: str) -> Tensor:
-        stored = self._state[self._names[name]]
-        return stored[..., self._columns.to(stored.device)]
-
-    def __setitem__(self, name: str, value: Tensor) -> None:
-        stored = self._state[self._names[name]].clone()
-        stored[..., self._columns.to(stored.device)] = value
-        self._state[self._names[name]] = stored
-
-    def __delitem__(self, name: str) -> None:
-        raise TypeError(f"memory['{name}'] cannot be deleted")
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._names)
-
-    def __len__(self) -> int:
-        return len(self._names)
-
-
-def find_widths(sent: Mapping[str, object]) -> dict[str, int]:
-    """Return the width of each floating-point value that all clients receive alike, in
-    the order of names.
-    """
-    widths = {}
-    for name, value in sorted(sent.items()):
-        tensor = value.tensor if isinstance(value, Field) else value
-        if not isinstance(tensor, Tensor) or tensor.dim() != 1:
-            continue
-        if tensor.is_floating_point() and name != CLIP:
-            widths[name] = len(tensor)
-    return widths
-
-
-def find_columns(sent: Mapping[str, object], received: Iterable[str]) -> Tensor:
-    """Return the columns of received values among those of all that was sent, int64
-    [P].
-    """
-    columns: dict[str, Tensor] = {}
-    start = 0
-    for name, width in find_widths(sent).items():
-        columns[name] = torch.arange(start, start + width)
-        start += width
-    return torch.cat([columns[name] for name in received])
-
-
-def find_layers(layout: Layout, widths: Mapping[str, int]) -> list[slice]:
-    """Return the columns of each layer of a joined vector.
-
-    An entry as wide as the model, its lower layers or its upper layers has their
-    layers. Any other entry is one layer.
-    """
-    lengths: list[int] = []
-    sizes = [columns.stop - columns.start for columns in layout.layers]
-    for width in widths.values():
-        parts = [sizes[:count] for count in range(1, len(sizes) + 1)]
-        parts += [sizes[first:] for first in range(1, len(sizes))]
-        fitting = [part for part in parts if sum(part) == width]
-        lengths += fitting[0] if fitting else [width]
-    ends = [0, *accumulate(lengths)]
-    return [slice(start, stop) for start, stop in pairwise(ends)]
-
-
-def join(parts: list[Tensor]) -> Tensor:
-    """Return tensors side by side; a single one is returned as it is."""
-    return parts[0] if len(parts) == 1 else torch.cat(parts, dim=-1)
-
-
-def split_columns(joined: Tensor, widths: Mapping[str, int]) -> dict[str, Tensor]:
-    """Return the entries of a joined tensor by name."""
-    parts = torch.split(joined, [*widths.values()], dim=-1)
-    return dict(zip(widths, parts, strict=True))

@@ -1,0 +1,38 @@
+"""Sections on updates that exclude each other, and cohorts that are too small."""
+
+import pytest
+import tiny
+
+from hpcfl.communication.communicator import OneProcess
+from hpcfl.errors import UserError
+from hpcfl.experiment import config
+from hpcfl.simulation.prepare import prepare
+
+HALVE = {"kind": "own_updates:Halve"}
+LARGEST = {"rule": "own_updates:Largest"}
+
+
+@pytest.mark.parametrize(
+    ("sections", "words"),
+    [
+        (
+            {"attack": {"kind": "own_updates:Negate", "clients": [5]}},
+            "clients from 0 to 4",
+        ),
+        ({"aggregation": {**LARGEST, "least": 6}}, "needs 6 clients"),
+        ({"aggregation": LARGEST, "method": {"name": "fedavg"}}, "set method.weights"),
+        ({"compression": HALVE, "time": {"mode": "asynchronous"}}, "'synchronous'"),
+        (
+            {
+                "compression": HALVE,
+                "attack": {"kind": "own_updates:Imitate", "share": 0.2},
+            },
+            "feedback = false",
+        ),
+    ],
+)
+def test_a_mistake_is_one_line(sections, words):
+    method = sections.pop("method", {"name": "fedavg", "weights": "uniform"})
+    with pytest.raises(UserError, match=words) as error:
+        prepare(config.parse(tiny.table(method, **sections)), OneProcess())
+    assert "\n" not in str(error.value)

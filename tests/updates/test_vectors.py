@@ -1,0 +1,39 @@
+"""The entries of messages side by side."""
+
+import pytest
+import tiny
+import torch
+from playing import run_table
+
+from hpcfl.communication.message import Field
+from hpcfl.errors import UserError
+from hpcfl.updates import vectors
+
+SENT = {
+    "b": Field(torch.zeros(2)),
+    "a": torch.zeros(3),
+    "update.clip": torch.zeros(1),
+    "own": torch.zeros(4, 5),
+    "count": torch.zeros(1, dtype=torch.int64),
+}
+
+
+def test_floating_point_values_for_all_clients_lie_side_by_side():
+    assert vectors.find_widths(SENT) == {"a": 3, "b": 2}
+    assert vectors.find_columns(SENT, ["b", "a"]).tolist() == [3, 4, 0, 1, 2]
+
+
+def test_a_change_is_added_to_what_was_sent_and_the_change_of_another_stays():
+    before = {"a": torch.tensor([1.0, 2.0]), "b": torch.tensor([5.0])}
+    changes = {"a": torch.tensor([0.5, -1.0]), "c:b": torch.tensor([0.25])}
+    combined = vectors.add_changes(before, changes)
+    assert combined["a"].tolist() == [1.5, 1.0]
+    assert combined["c"].tolist() == [0.25]
+
+
+@pytest.mark.parametrize("method", ["fedamp", "fedproto", "ifca", "fednova"])
+def test_an_upload_that_is_no_mean_of_what_was_received_is_named(tmp_path, method):
+    table = tiny.table(method, aggregation={"rule": "mean"}, rounds=1)
+    with pytest.raises(UserError, match="the clients' upload '") as error:
+        run_table(table, tmp_path)
+    assert "\n" not in str(error.value)
