@@ -94,10 +94,10 @@ def classes_held(reported: pandas.DataFrame, data: Path) -> str:
         [
             "## cwFedAvg, version 1, Table 3: classes that a client of CIFAR-100 holds",
             "",
-            f"Classes among a client's training and test samples, mean over 20 clients and {len(SEEDS)} "
-            "draws; β of the Dirichlet law. ± is the standard deviation over draws. In the last "
-            "column it is the standard error of our mean; the paper's own chance and rounding "
-            "are not in it.",
+            "The classes are those among a client's training and test samples. Each number is "
+            f"the mean over 20 clients and {len(SEEDS)} draws; β is that of the Dirichlet law. "
+            "± is the standard deviation over draws. In the last column ± is the standard error "
+            "of our mean. The paper's own chance and rounding are not in it.",
             "",
             "| β | paper | here | difference |",
             "|---|---:|---:|---:|",
@@ -152,9 +152,9 @@ def blended(reported: pandas.DataFrame) -> str:
         [
             "## FedALA, Tables 1 and 6: weights that ALA learns",
             "",
-            "Of the upper p layers. The paper's counts beside Tiny-ImageNet's accuracies are of an "
-            "output layer of ten classes, and of the CNN for MNIST's images; they are met when "
-            "these are counted. Table 1 rounds to thousands.",
+            "The weights are those of the upper p layers. The paper's counts beside Tiny-ImageNet's "
+            "accuracies are of an output layer of ten classes, and of the CNN for MNIST's images. "
+            "Counts of these models agree with the paper's. Table 1 rounds to thousands.",
             "",
             "| model | p | paper | here |",
             "|---|---:|---:|---:|",
@@ -188,10 +188,10 @@ def operations(reported: pandas.DataFrame) -> str:
         [
             "## DiversiFed, Table VIII: parameters and the server's operations",
             "",
-            "The server's are distances between all pairs of n models, 3 operations for each "
-            "parameter of n²/2 pairs: with this reading the paper's numbers are met. Its client's "
-            "operations, and with them the server's percentage of these, are left out, because the "
-            "paper does not say what it counts.",
+            "The server's operations are distances between all pairs of n models, 3 operations for "
+            "each parameter of n²/2 pairs. With this reading the counts agree with the paper's. The "
+            "client's operations, and with them the server's percentage of these, are left out. "
+            "The paper does not define the operations that it counts.",
             "",
             "| model | clients | count | paper | here | difference |",
             "|---|---:|---|---:|---:|---:|",
