@@ -127,7 +127,7 @@ def floats(reported: pandas.DataFrame) -> str:
             "has its own model already, so one Σ less travels here. The table's times are left "
             "out, because they are those of its machine.",
             "",
-            "| method | paper | that is | here |",
+            "| method | formula of the paper | value of the paper | here |",
             "|---|---|---:|---:|",
             *lines,
         ]
