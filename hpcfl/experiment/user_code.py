@@ -33,6 +33,16 @@ def locate_errors() -> Iterator[None]:
         raise UserError(f"{place}: {describe_error(error)}") from error
 
 
+@contextmanager
+def locate_definition(thing: object) -> Iterator[None]:
+    """Put the file and line of a user's class or function before a UserError."""
+    try:
+        yield
+    except UserError as error:
+        place = find_definition(thing)
+        raise UserError(f"{place}: {error}" if place else str(error)) from None
+
+
 def is_own(file: str) -> bool:
     """Return whether a source file is a user's.
 

@@ -9,6 +9,7 @@ from typing import Any
 from hpcfl.clients import Fleet
 from hpcfl.communication.message import Inbox, Mean, Message, fields
 from hpcfl.errors import UserError
+from hpcfl.experiment import user_code
 from hpcfl.methods.base import Audience, Cohort, Method, Overlay, Setup, State
 from hpcfl.rows.declared import (
     DeclaredTensors,
@@ -71,8 +72,10 @@ class Hooks:
         """
         state: State = {}
         for owner in (self.method, *self.overlays):
-            own: State = getattr(owner, hook)(setup)
-            refuse_other_than_tensors(own, hook)
+            declare = getattr(owner, hook)
+            own: State = declare(setup)
+            with user_code.locate_definition(declare):
+                refuse_other_than_tensors(own, hook)
             if taken := sorted(state.keys() & own.keys()):
                 raise UserError(
                     f"{type(owner).__name__}.{hook}: another overlay or the method has "

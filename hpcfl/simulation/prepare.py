@@ -122,7 +122,7 @@ class Prepared:
         if not self.is_server:
             return {}
         with user_code.locate_errors(), torch_settings.unchanged("a module of yours"):
-            return _initial_state("server_state", self.hooks, self.setup)
+            return self.hooks.initial_state("server_state", self.setup)
 
     @property
     def measure(self) -> Measure:
@@ -399,7 +399,7 @@ def _make_setup(config: Config, model: ClientModel, data: ClientData) -> Setup:
 
 def _private_state(hooks: Hooks, setup: Setup, model: ClientModel) -> State:
     """Return the private state of a client before round 1."""
-    private = _initial_state("client_state", hooks, setup)
+    private = hooks.initial_state("client_state", setup)
     if model.buffers.width:
         for name in hooks.method.models:
             private[buffer_name(name)] = layout.to_row(model.buffers, model.template)
@@ -538,18 +538,6 @@ def _select_scores(config: Config, data: ClientData) -> dict[str, Score]:
     if is_attacked:
         always |= measures.built_in(measures.ON_ATTACK)
     return always | asked
-
-
-def _initial_state(hook: str, hooks: Hooks, setup: Setup) -> State:
-    """Return the state before round 1 that a hook declares.
-
-    Raises UserError with the place of a user's hook.
-    """
-    try:
-        return hooks.initial_state(hook, setup)
-    except UserError as error:
-        place = user_code.find_definition(getattr(hooks.method, hook))
-        raise UserError(f"{place}: {error}" if place else str(error)) from None
 
 
 def _make_overlays(

@@ -81,8 +81,7 @@ def test_sweep_with_a_failing_cell(cluster):
         cluster.until(lambda job=job: cluster.ended(job), f"the end of {job}")
     status = cluster.hpcfl("status", "out")
     assert "3 finished, 1 failed" in status and re.search(
-        r"methods_for_jobs_Slow,seed=1 +failed .*broken on "
-        r"purpose",
+        r"methods_for_jobs_Slow,seed=1 +failed .*broken\s+on purpose",
         status,
     )
     (cluster.folder / "broken-1").unlink()
