@@ -82,6 +82,7 @@ CHAPTERS: dict[str, tuple[str, ...]] = {
         "Beside PFLlib: results/pfllib/README",
         "Distribution shifts: results/shifts/README",
         "Asynchronous servers: results/asynchronous/README",
+        "Compressed uploads: results/bits/README",
         "DiversiFed's tables: results/diversifed/README",
         "Tables of counts: results/counts/README",
         "Figures of the papers: results/figures/README",
