@@ -10,7 +10,8 @@ them:
     aggregate: each overlay's ``aggregate``, in reverse order, then method.aggregate
 
 So the last overlay sees exactly the message that travels. ``OwnOverlay`` is the base of
-those that an experiment names in ``[[overlay]]``; these come last.
+those that an experiment names in ``[[overlay]]``. These come after the built-in ones
+of this folder, and the changes of updates (``updates/overlay.py``) come last.
 """
 
 from collections.abc import Callable, Mapping

@@ -6,7 +6,7 @@ from torch import Tensor
 
 from hpcfl.data.poison import AttackFacts, Poison
 from hpcfl.data.shifts.base import Concept
-from hpcfl.updates.attacks.own import scale_updates
+from hpcfl.updates.attacks.own import Scale
 from hpcfl.updates.base import Attack, Context
 
 
@@ -75,7 +75,7 @@ class Backdoor(DataAttack):
         )
 
 
-class ModelReplacement(Backdoor):
+class ModelReplacement(Backdoor, Scale):
     """Model replacement: a backdoor whose updates are scaled, so that the server's model
     becomes the attacker's.
 
@@ -83,15 +83,10 @@ class ModelReplacement(Backdoor):
     """
 
     changes_updates = True
-    needs_honest = True  # whose weights are in p_i
     kind: str = "model-replacement"
-    factor: float | None = Field(
-        None, gt=0, description="γ, times the own update; default: 1/(p_i η)"
-    )
-    server_lr: float = Field(1.0, gt=0, description="η, the server's learning rate")
 
     def forge(self, updates: Tensor, honest: Tensor | None, context: Context) -> Tensor:
-        return scale_updates(updates, context, self.factor, self.server_lr)
+        return Scale.forge(self, updates, honest, context)
 
 
 plugins: dict[str, type[Attack]] = {
