@@ -473,6 +473,9 @@ class Privacy(Section):
         for key, is_set in needs_clip.items():
             if is_set and self.clip is None:
                 raise ValueError(f"{key} needs clip, the largest norm of an update")
+        unread = sorted(changed(self) & {"clip_noise", "clip_quantile", "clip_rate"})
+        if unread and not self.adaptive_clip:
+            raise ValueError(f"{unread[0]} needs adaptive_clip = true")
         if self.local and self.adaptive_clip:
             raise ValueError("local and adaptive_clip exclude each other")
         if self.local and self.epsilon is not None:

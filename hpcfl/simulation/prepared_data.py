@@ -188,6 +188,18 @@ def list_data_notes(config: Config, data: ClientData) -> list[str]:
         *split.notes,
         *note_unused_clients(config, dataset, split),
         *note_untrained(config, data),
+        *note_late_attack(config),
+    ]
+
+
+def note_late_attack(config: Config) -> list[str]:
+    """Return a line on an attack that begins after the last round."""
+    attack = config.attack
+    if attack is None or attack.since <= config.rounds:
+        return []
+    return [
+        f"attack.since = {attack.since}: the attack begins after the last round, "
+        f"{config.rounds}"
     ]
 
 

@@ -208,7 +208,8 @@ class Attack(AttackSection, ABC):
     def find_attackers(self, seed: int, clients: int) -> np.ndarray:
         """Return the ids of the attackers among so many clients, ascending.
 
-        Raises UserError for clients that do not exist, and where none is honest.
+        Raises UserError for clients that do not exist, for a share of less than half a
+        client, and where no client is honest.
         """
         if self.clients is not None:
             found = np.unique(np.array(self.clients, np.int64))
@@ -220,6 +221,11 @@ class Attack(AttackSection, ABC):
         else:
             assert self.share is not None
             count = int(self.share * clients + 0.5)
+            if self.share and not count:
+                raise UserError(
+                    f"attack.share = {self.share:g}: none of {clients} clients attacks; "
+                    f"take at least {0.5 / clients:g}, or 0"
+                )
             order = randomness.permutation(clients, seed, "attackers")
             found = np.sort(order[:count])
         if len(found) == clients:

@@ -3,12 +3,13 @@
 from abc import abstractmethod
 from fractions import Fraction
 from math import ceil
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, Self
 
 import torch
 from pydantic import Field, PositiveInt, model_validator
 from torch import Tensor
 
+from hpcfl.experiment.sections import changed
 from hpcfl.updates.base import Context, Transform
 
 WORD = 32  # bits of a float32 number
@@ -44,6 +45,12 @@ class Compression(Transform):
     download_levels: PositiveInt = Field(
         7, description="with downloads = 'qsgd': levels above 0; 7 take 4 bits"
     )
+
+    @model_validator(mode="after")
+    def _has_downloads(self) -> Self:
+        if "download_levels" in changed(self) and self.downloads != "qsgd":
+            raise ValueError("download_levels needs downloads = 'qsgd'")
+        return self
 
     @abstractmethod
     def compress(self, updates: Tensor, context: Context) -> Tensor:
@@ -103,7 +110,7 @@ class Sparse(Compression):
     )
 
     @model_validator(mode="after")
-    def _one_of_two(self) -> "Sparse":
+    def _one_of_two(self) -> Self:
         if (self.share is None) == (self.k is None):
             raise ValueError("give either share or k, the entries that are sent")
         return self

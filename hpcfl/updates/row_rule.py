@@ -8,6 +8,7 @@ import torch
 from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
 from torch import Tensor
 
+from hpcfl.experiment.sections import changed
 from hpcfl.updates import premixing
 from hpcfl.updates.base import Context, Rule, SkippedRound
 
@@ -40,6 +41,8 @@ class RowRule(Rule):
             needed_by = "mixing = 'nnm'"
         if needed_by and self.f is None:
             raise ValueError(f"{needed_by} needs f, the bad clients that it tolerates")
+        if "bucket" in changed(self) and self.mixing != "bucketing":
+            raise ValueError("bucket needs mixing = 'bucketing'")
         return self
 
     @property

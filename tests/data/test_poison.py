@@ -62,6 +62,12 @@ def test_an_attack_may_begin_later():
     flipped = of.data.counts[1].flip(0)
     assert torch.equal(of.data.counts_in(3)[1], flipped)
     assert torch.equal(of.data.counts_in(3)[0], of.data.counts[0])
+    assert not any("attack" in note for note in of.notes)
+
+
+def test_an_attack_after_the_last_round_is_noted():
+    of = prepared({"kind": "label-flip", "since": 5}, rounds=4)
+    assert any("attack.since = 5" in note for note in of.notes)
 
 
 def test_a_backdoor_has_its_patch_and_target_in_a_share_of_the_samples():

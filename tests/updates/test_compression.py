@@ -178,6 +178,7 @@ def test_the_server_of_ef21_keeps_the_mean_of_all_estimates(tmp_path):
         ({"kind": "top-k", "share": 1.5}, "compression.share = 1.5"),
         ({"kind": "random-k", "k": 2, "feedback": True}, "scaled = false"),
         ({"kind": "qsgd", "levels": 0}, "compression.levels = 0"),
+        ({"kind": "qsgd", "download_levels": 3}, "needs downloads = 'qsgd'"),
         ({"kind": "topk", "k": 2}, "did you mean 'top-k'"),
         ({"kind": "top-k", "k": 2, "feedback": "ef22"}, "compression.feedback"),
     ],

@@ -221,6 +221,7 @@ def test_an_empty_cohort_gets_noise_alone(tmp_path, monkeypatch):
         ({"privacy": {}}, "'privacy.unit' is missing"),
         ({"privacy": {"unit": "clients"}}, "privacy.unit = 'clients'"),
         ({"privacy": {**CLIENT, "noise": 1.0}}, "noise needs clip"),
+        ({"privacy": {**CLIENT, "clip_rate": 1.0}}, "needs adaptive_clip = true"),
         ({"privacy": {"epsilon": 1.0, "noise": 1.0}}, "exclude each other"),
         ({"privacy": {"clip": 1.0, "local": True, "epsilon": 1.0}}, "instead of eps"),
         ({"privacy": {"local": True, "adaptive_clip": True, "clip": 1.0}}, "exclude"),

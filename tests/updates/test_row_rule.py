@@ -71,6 +71,8 @@ def test_rules_that_tolerate_bad_clients_need_their_number():
     for rule, keys in [(Krum, {}), (Bulyan, {}), (Median, {"mixing": "nnm"})]:
         with pytest.raises(ValueError, match="needs f"):
             rule(**keys)
+    with pytest.raises(ValueError, match="needs mixing"):
+        Median(bucket=3)
 
 
 @pytest.mark.parametrize(

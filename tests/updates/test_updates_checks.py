@@ -19,6 +19,10 @@ LARGEST = {"rule": "own_updates:Largest"}
             {"attack": {"kind": "own_updates:Negate", "clients": [5]}},
             "clients from 0 to 4",
         ),
+        (
+            {"attack": {"kind": "own_updates:Negate", "share": 0.09}},
+            "none of 5 clients",
+        ),
         ({"aggregation": {**LARGEST, "least": 6}}, "needs 6 clients"),
         ({"aggregation": LARGEST, "method": {"name": "fedavg"}}, "set method.weights"),
         ({"compression": HALVE, "time": {"mode": "asynchronous"}}, "'synchronous'"),
