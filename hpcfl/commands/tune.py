@@ -20,8 +20,8 @@ from hpcfl.commands.run import allowed_silence, check_world, run
 from hpcfl.communication.communicator import Communicator, agreed
 from hpcfl.errors import Diverged, UserError
 from hpcfl.experiment import config, experiment_file
-from hpcfl.experiment.sweep import in_file_name
 from hpcfl.files import atomic, output
+from hpcfl.files.file_names import make_file_name
 from hpcfl.report import metric_values
 from hpcfl.report.text import plain
 from hpcfl.scores.metric_names import SAMPLE_GRADIENTS, SCORING_GRADIENTS, MetricName
@@ -542,7 +542,7 @@ class Player:
         if choice is None:
             return f"{method}: nothing is chosen, no run came to an end"
         text = outcome.chosen_text(self.tuning, choice)
-        name = f"{in_file_name(method)},{self.tuning.prefix}".rstrip(",")
+        name = f"{make_file_name(method)},{self.tuning.prefix}".rstrip(",")
         path = self.folder / tune_folder.CHOSEN / f"{name}.toml"
         atomic.write(path, text.encode())
         return f"{method}: chosen: {choice.candidate.description}"

@@ -10,7 +10,6 @@ import copy
 import hashlib
 import itertools
 import math
-import re
 import shlex
 from collections import Counter
 from collections.abc import Iterator
@@ -21,6 +20,7 @@ from hpcfl.errors import UserError
 from hpcfl.experiment.config import LONGEST, Config, checked, choose, parse
 from hpcfl.experiment.experiment_file import Setting, check_plain, flat
 from hpcfl.experiment.plugins import is_selector
+from hpcfl.files.file_names import make_file_name
 
 MOST_CELLS = 10_000
 
@@ -162,12 +162,7 @@ def _label(key: str, value: Any, setting: Setting) -> str:
         text = f"{key}={value}"
     else:
         text = f"{last}={value}"
-    return in_file_name(text)
-
-
-def in_file_name(text: str) -> str:
-    """Return the text with characters replaced that some file systems refuse."""
-    return re.sub(r"[^\w.+=-]+", "_", text)
+    return make_file_name(text)
 
 
 def _shortened(name: str) -> str:

@@ -3,9 +3,9 @@
 import csv
 import math
 
-from hpcfl.experiment.sweep import in_file_name
 from hpcfl.files import untrusted_files
 from hpcfl.files.atomic import Damaged
+from hpcfl.files.file_names import make_file_name
 from hpcfl.report.arrangement import SEARCH, Arrangement
 from hpcfl.report.table_formats import MISSING
 from hpcfl.storage import run_folder, tune_folder
@@ -61,7 +61,7 @@ def _find_share(run: Run) -> float | None:
         lines = [
             line
             for line in csv.DictReader(text.splitlines())
-            if run.label.startswith(f"{in_file_name(line['method'])},")
+            if run.label.startswith(f"{make_file_name(line['method'])},")
         ]
         spent = sum(float(line["spent"]) for line in lines)
         share = spent / sum(float(line["budget"]) for line in lines)

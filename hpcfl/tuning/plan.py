@@ -16,7 +16,8 @@ from hpcfl.errors import UserError
 from hpcfl.experiment import plugins
 from hpcfl.experiment.config import Config
 from hpcfl.experiment.experiment_file import Setting
-from hpcfl.experiment.sweep import configured, in_file_name
+from hpcfl.experiment.sweep import configured
+from hpcfl.files.file_names import make_file_name
 from hpcfl.report import variance
 from hpcfl.rows import randomness
 from hpcfl.scores.metric_names import tuned
@@ -45,7 +46,7 @@ class Candidate:
 
     @property
     def name(self) -> str:
-        return f"{in_file_name(self.method)},{self.label}"
+        return f"{make_file_name(self.method)},{self.label}"
 
     @property
     def description(self) -> str:
@@ -135,7 +136,7 @@ class Plan:
         names.
         """
         for method in self.section.methods:
-            if cell.startswith(f"{in_file_name(method)},"):
+            if cell.startswith(f"{make_file_name(method)},"):
                 return method
         raise UserError(f"{self.source}: '{cell}' is no run of this tuning")
 
@@ -358,7 +359,7 @@ def _check(plan: Plan, cell: str) -> None:
             raise UserError(
                 f"{plan.source}: tune.overrides: '{method}' is not tuned{hint}"
             )
-    names = [in_file_name(method) for method in plan.section.methods]
+    names = [make_file_name(method) for method in plan.section.methods]
     if len(set(names)) < len(names):
         raise UserError(f"{plan.source}: tune.methods: two have the same folder")
     for method in [plan.method_of(cell)] if cell else plan.section.methods:
