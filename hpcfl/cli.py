@@ -186,7 +186,10 @@ def quietly(action: Callable[..., None]) -> Callable[..., None]:
     """Give a command the option --quiet: hpcfl prints errors only, and draws nothing."""
 
     @click.option(
-        "-q", "--quiet", is_flag=True, help="Print errors only, and draw no figures."
+        "-q",
+        "--quiet",
+        is_flag=True,
+        help="Print errors only, and draw no figures of a sweep.",
     )
     @wraps(action)
     def carry_out(*arguments: Any, quiet: bool, **options: Any) -> None:

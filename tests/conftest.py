@@ -31,7 +31,6 @@ from hpcfl.experiment.config import Training
 from hpcfl.experiment.plugins import find_own_names
 from hpcfl.methods.base import Cohort
 from hpcfl.methods.fedavg import ServerModel
-from hpcfl.report import figures
 from hpcfl.rows import layout
 from hpcfl.simulation import signals
 from hpcfl.simulation.prepare import prepare
@@ -127,12 +126,6 @@ def need_data():
             pytest.skip(str(missing))
 
     return read
-
-
-@pytest.fixture
-def no_figures(monkeypatch):
-    """A run draws none at its end, which takes longer than a tiny run."""
-    monkeypatch.setattr(figures, "draw", lambda folder, runs=None: [])
 
 
 @pytest.fixture

@@ -20,8 +20,6 @@ TABLE = {
     "training": {"batch_size": 200},
 }
 
-pytestmark = pytest.mark.usefixtures("no_figures")
-
 
 def test_importing_the_package_imports_no_other_one():
     """Neither another package nor another module of its own: what is called is imported

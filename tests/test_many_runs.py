@@ -29,8 +29,6 @@ ROWS = 20 * 75_010 * 4  # bytes
 # runs until what is imported and kept once is there, and from then
 BEFORE, AFTER = 2, 2
 
-pytestmark = pytest.mark.usefixtures("no_figures")
-
 
 @pytest.fixture
 def allocations():

@@ -5,8 +5,7 @@ It is asked by ``shim.py`` over a socket, which ``python`` and ``hpcfl`` in its 
 of programs start. MPI is not initialised here and no tensor is made, so a forked
 process is as one that was just started; it is killed with its shim, as launchers kill.
 Python processes that a forked one starts are forked as well. Where ``HPCFL_JOB`` names
-a folder, a forked process writes its pid to the file ``rank-N`` in it and draws no
-figures; nor does it where ``HPCFL_NO_FIGURES`` is set.
+a folder, a forked process writes its pid to the file ``rank-N`` in it.
 """
 
 import atexit
@@ -220,11 +219,6 @@ def become(request: dict[str, Any], received: list[int]) -> None:
         # unless they are zeros, as in a process that was just started. With 255 all that
         # malloc gives is zeros.
         ctypes.CDLL(None).mallopt(M_PERTURB, 255)
-    if os.environ.keys() & {"HPCFL_JOB", "HPCFL_NO_FIGURES"}:
-        # To draw the figures would take longer than to play the rounds.
-        from hpcfl.report import figures
-
-        figures.draw = lambda folder, runs=None: []
     if "HPCFL_JOB" in os.environ:
         # as MPICH and Open MPI tell it
         number = os.environ.get("PMI_RANK") or os.environ.get("OMPI_COMM_WORLD_RANK")

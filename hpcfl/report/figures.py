@@ -1,6 +1,4 @@
-"""Figures as files: those that a run or a sweep draws at its end, and those of ``hpcfl
-plot``.
-"""
+"""Figures as files: those that a sweep draws at its end, and those of ``hpcfl plot``."""
 
 import gc
 import inspect

@@ -240,7 +240,6 @@ def testbed(zygote: Zygote) -> Iterator[dict[str, str]]:
             **os.environ,
             "SLURM_CONF": str(folder / "slurm.conf"),
             "PATH": zygote.path,
-            "HPCFL_NO_FIGURES": "yes",
         }
     finally:
         subprocess.run([TESTBED / "stop", folder], check=True)

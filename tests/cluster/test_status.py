@@ -236,7 +236,7 @@ def test_watching_while_a_job_runs(sweep, queue, monkeypatch, capsys):
 
 
 @pytest.mark.slow
-def test_cells_of_a_sweep_go_on_after_a_failure(tmp_path, no_figures, capsys):
+def test_cells_of_a_sweep_go_on_after_a_failure(tmp_path, capsys):
     """The third cell runs although the second diverges; it is tried again the next
     time, the others are not.
     """

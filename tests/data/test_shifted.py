@@ -152,7 +152,7 @@ def test_counts_are_of_the_labels_that_clients_know():
 
 
 @pytest.mark.slow
-def test_a_run_with_identities_alone_equals_one_without(tmp_path, no_figures):
+def test_a_run_with_identities_alone_equals_one_without(tmp_path):
     """All angles 0, a share of no client, and a drift after the last round."""
     rotation = {"kind": "rotation", "angles": [0, 360]}
     share = {"kind": "rotation", "angles": [0, 90], "share": 0.01}
@@ -324,7 +324,7 @@ def test_rounds_before_a_drift_are_those_without_and_swapped_classes_fall(federa
 
 
 @pytest.mark.slow
-def test_a_run_resumed_across_a_drift_equals_an_uninterrupted_one(tmp_path, no_figures):
+def test_a_run_resumed_across_a_drift_equals_an_uninterrupted_one(tmp_path):
     shifts = [
         {**SWAP, "at": [3], "gradual": 2},
         {"kind": "noise-level", "noise": 0.3},

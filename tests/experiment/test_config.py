@@ -164,7 +164,7 @@ def test_all_mistakes_are_told_at_once_each_on_its_own_line(run):
 
 
 @pytest.mark.slow
-def test_a_folder_that_is_taken_hides_no_mistake(run, tmp_path, no_figures):
+def test_a_folder_that_is_taken_hides_no_mistake(run, tmp_path):
     """The folder is that of another seed; more clients than samples show only when the
     data are read.
     """
@@ -298,7 +298,7 @@ def test_a_world_that_is_not_the_launchers(run, monkeypatch, name, value):
 
 
 @pytest.mark.slow
-def test_slurms_tasks_outside_a_step_do_not_count(run, no_figures, monkeypatch):
+def test_slurms_tasks_outside_a_step_do_not_count(run, monkeypatch):
     """A batch script that runs the command without srun is one process, whatever the
     job was given.
     """

@@ -56,7 +56,6 @@ def test_commands_that_look(finished, data):
         assert asked.stamp(place) == before
 
 
-@pytest.mark.usefixtures("no_figures")  # which would take most of the time
 @given(st.data())
 def test_the_same_command_again(finished, data):
     with _copy(finished) as place:

@@ -84,8 +84,8 @@ def folder(first, tmp_path, monkeypatch):
 
 @pytest.mark.filterwarnings("default")  # of matplotlib and torch in a user's own code
 @pytest.mark.parametrize("page", RUN, ids=str)
-def test_code_blocks_run(page, folder, zygote, no_figures):
-    environment = {**os.environ, "PATH": zygote.path, "HPCFL_NO_FIGURES": "yes"}
+def test_code_blocks_run(page, folder, zygote):
+    environment = {**os.environ, "PATH": zygote.path}
     for language, text in BLOCK.findall((ROOT / page).read_text(encoding="utf-8")):
         if name := FILE.match(text):
             (folder / name[1]).write_text(shorten(text), encoding="utf-8")

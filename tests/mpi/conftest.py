@@ -54,7 +54,7 @@ def chance() -> random.Random:
 
 
 @pytest.fixture
-def alone(no_figures):
+def alone():
     """``alone(file, folder)`` runs an experiment in this process, which saves starting
     one, and draws no figures, as the other ranks; the exit code.
     """

@@ -1,6 +1,4 @@
-"""Files of figures: those that a run draws at its end, and what is said of those that
-are asked for.
-"""
+"""Files of figures: those of a sweep's end, and what is said of those that are asked for."""
 
 import matplotlib
 import pytest

@@ -5,9 +5,18 @@ import pytest
 from hpcfl.report import run_end
 
 
-@pytest.mark.slow
-def test_a_run_ends_with_its_table_and_figures(make_run, capsys):
+def test_a_run_ends_with_its_table_and_draws_nothing(make_run, capsys):
     folder = make_run()
+    run_end.show_results(folder, played=True)
+    said = capsys.readouterr().out
+    assert "▸before" in said and f"hpcfl plot {folder}" in said
+    assert not list(folder.glob("*.png"))
+
+
+@pytest.mark.slow
+def test_a_sweep_ends_with_its_table_and_figures(make_run, capsys):
+    make_run("sweep/fedavg")
+    folder = make_run("sweep/local", method="local", primary="post").parent
     run_end.show_results(folder, played=True)
     said = capsys.readouterr().out
     assert "▸before" in said and f"figure: {folder / 'accuracy.png'}" in said

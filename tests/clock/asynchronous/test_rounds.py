@@ -20,7 +20,7 @@ from hpcfl.storage import results
 from hpcfl.storage.manifest import latest
 from hpcfl.trained.models import predicted
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("no_figures")]
+pytestmark = pytest.mark.slow
 
 # twelve clients whose devices differ
 COUNTS = [[3 + client % 5, 2, client % 3, 4] for client in range(12)]
