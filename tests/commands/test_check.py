@@ -85,7 +85,6 @@ def test_a_run_without_a_step_is_refused_before_anything_is_written(
 
 
 @pytest.mark.parametrize("name", ["check", "run"])
-@pytest.mark.usefixtures("no_figures")
 def test_clients_without_a_step_are_noted(check, name):
     """Digits are dealt out to 4 clients: 337 training samples to one, 336 to others."""
     options = ["training.drop_last=true", "training.batch_size=337"]

@@ -52,7 +52,6 @@ def test_a_sweep_that_lost_cells_says_that_they_count(tmp_path, capsys, monkeypa
     )
 
 
-@pytest.mark.usefixtures("no_figures")
 def test_a_stop_after_the_last_vote_of_a_run_stops_the_sweep(tmp_path):
     """A run of one round tells of it after the final scoring, where nobody asks for
     signals any more.

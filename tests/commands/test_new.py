@@ -40,7 +40,7 @@ def test_each_kind_has_a_template():
         ("score", ['evaluation.scores=["my_score:MyScore"]']),
     ],
 )
-def test_a_new_file_runs_as_it_is(call, no_figures, kind, settings):
+def test_a_new_file_runs_as_it_is(call, kind, settings):
     assert call("new", "experiment", "tried")[0] == 0
     assert call("new", kind, f"my_{kind}")[1].startswith(f"wrote my_{kind}.")
     small = ["rounds=1", "partition.beta=1.0", "training.batch_size=50", *settings]

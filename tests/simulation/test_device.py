@@ -201,7 +201,7 @@ def test_one_process_is_server_and_worker(monkeypatch):
 
 
 @pytest.mark.slow
-def test_a_sweep_says_it_once_for_all_cells(tmp_path, no_figures, capsys):
+def test_a_sweep_says_it_once_for_all_cells(tmp_path, capsys):
     """And again where other clients live on a rank."""
     cases = [
         {"partition.counts": tiny.COUNTS[:n], "partition.clients": n} for n in (3, 5)

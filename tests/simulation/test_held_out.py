@@ -92,9 +92,7 @@ def test_test_samples_decide_where_they_are_asked_to(played):
 
 
 @pytest.mark.slow
-def test_rates_are_chosen_in_one_table_that_no_test_sample_decides(
-    tmp_path, no_figures, capsys
-):
+def test_rates_are_chosen_in_one_table_that_no_test_sample_decides(tmp_path, capsys):
     """Ditto's models count after local training, FedAvg's before it."""
     rates = [0.5, 0.01]
     table = tiny.table(

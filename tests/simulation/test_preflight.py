@@ -294,7 +294,7 @@ def test_the_traceback_is_there_for_those_who_ask(hpcfl):
     ],
 )
 def test_what_cannot_be_batched_runs_with_one_lane_and_a_note(
-    hpcfl, no_figures, overrides, fragment
+    hpcfl, overrides, fragment
 ):
     for name in ("check", "run"):
         code, shown, said = hpcfl(name, *overrides)

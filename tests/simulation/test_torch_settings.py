@@ -8,7 +8,7 @@ from hpcfl.errors import RankFailure, UserError
 from hpcfl.methods.fedavg import FedAvg
 from hpcfl.simulation import torch_settings
 
-pytestmark = [pytest.mark.usefixtures("no_figures"), pytest.mark.slow]
+pytestmark = pytest.mark.slow
 
 # what a notebook may set, by name
 CHANGES = {
