@@ -3,7 +3,6 @@ imports from one above it.
 """
 
 import ast
-import json
 import re
 from functools import cache
 from pathlib import Path
@@ -15,9 +14,6 @@ MAP = (PACKAGE / "README.md").read_text(encoding="utf-8")
 ROOMS = re.findall(r"^(?:[├└]── )?(\w+)/ ", MAP, re.MULTILINE)
 ROOT = ROOMS[0]
 TESTS = Path(__file__).parent
-# The modules by room that still lack a test file of their name. The list only shrinks:
-# ``python tests/test_rooms.py`` writes it anew.
-UNTESTED = TESTS / "untested.json"
 ENGINE = re.findall(
     r"^[├└]── (\w+)/ ", MAP.partition("│   the engine,")[2], re.MULTILINE
 )
@@ -67,27 +63,18 @@ def imports(path: Path) -> set[str]:
     return {name for name in found if name in known}
 
 
-def list_untested() -> dict[str, list[str]]:
-    """Return the names of the modules without a test file of their name, by room."""
-    untested: dict[str, list[str]] = {}
-    for module in sorted(modules()):
-        path, name = modules()[module], room(module)
-        if path.name == "__init__.py":
-            continue
-        folder = TESTS if name == ROOT else TESTS / name
-        stem = path.stem.strip("_")
-        # Two test files cannot have one name; the second's begins with its room.
-        files = (f"test_{stem}.py", f"test_{name}_{stem}.py")
-        if not any(found for file in files for found in folder.rglob(file)):
-            untested.setdefault(name, []).append(stem)
-    return untested
+def has_test_file(module: str) -> bool:
+    """Return whether a module has a test file of its name in its room."""
+    stem, name = modules()[module].stem.strip("_"), room(module)
+    folder = TESTS if name == ROOT else TESTS / name
+    # Two test files cannot have one name; the second's begins with its room.
+    files = (f"test_{stem}.py", f"test_{name}_{stem}.py")
+    return any(found for file in files for found in folder.rglob(file))
 
 
 def test_every_module_has_a_test_file_of_its_name():
-    known = json.loads(UNTESTED.read_text())
-    for name, untested in list_untested().items():
-        missing = set(untested) - set(known.get(name, []))
-        assert not missing, f"{name}: write test_X.py for each of these"
+    named = [name for name, path in modules().items() if path.name != "__init__.py"]
+    assert [name for name in named if not has_test_file(name)] == []
 
 
 def test_no_two_test_files_have_one_name():
@@ -170,7 +157,3 @@ def test_kernels_have_one_door():
         if other.startswith(f"{door}.")
     ]
     assert not wrong
-
-
-if __name__ == "__main__":
-    UNTESTED.write_text(json.dumps(list_untested(), indent=1) + "\n")

@@ -30,13 +30,6 @@ def test_a_share_of_the_samples_and_few_steps_are_fewer_gradients(make_fleet, ro
     assert fleet.results.sample_gradients.tolist() == [4, 2, 4]
 
 
-def test_what_a_trial_computes_counts(make_fleet, rows_of):
-    fleet = make_fleet(COUNTS)
-    with fleet.trial():
-        fleet.train(rows_of(fleet))
-    assert fleet.results.sample_gradients.tolist() == SAMPLES.tolist()
-
-
 def test_class_gradients_of_the_head_count_each_sample_that_was_drawn(
     make_fleet, rows_of
 ):

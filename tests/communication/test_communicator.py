@@ -2,23 +2,16 @@
 real ranks are tested in ``tests/mpi``.
 """
 
-from types import SimpleNamespace
-
-import numpy as np
 import pytest
-import torch
 from in_threads import on_ranks
 
-from hpcfl.communication import mpi
 from hpcfl.communication.communicator import (
     Communicator,
-    OneProcess,
     agreed,
     require_equal,
 )
 from hpcfl.communication.mpi import World
 from hpcfl.errors import RunFailure, UserError
-from hpcfl.files import heartbeat
 
 EXCHANGES = [
     "collective_block",
@@ -51,51 +44,6 @@ def test_a_communicator_that_does_not_say_where_its_ranks_are_cannot_be_construc
             (Communicator,),
             {name: getattr(World, name) for name in NEEDED},
         )(rank=0, size=2)
-
-
-def test_ranks_of_a_job_inherit_nothing_from_a_process_on_its_own():
-    assert not issubclass(World, OneProcess)
-
-
-@pytest.mark.parametrize(
-    ("kinds", "takes"),
-    [(None, False), ("mpi,system", False), ("mpi,system,cuda:device", True)],
-)
-def test_arrays_may_lie_in_a_gpu_where_mpi_says_so(kinds, takes):
-    host = SimpleNamespace(rank=0, size=2)
-    info = SimpleNamespace(Get={"mpi_memory_alloc_kinds": kinds}.get)
-    world = SimpleNamespace(
-        rank=0, size=2, Split_type=lambda kind: host, Get_info=lambda: info
-    )
-    mpi4py = SimpleNamespace(COMM_WORLD=world, COMM_TYPE_SHARED=None)
-    with heartbeat.use_listener(lambda: None):  # a World listens from now on
-        assert World(mpi4py).takes_gpu is takes
-
-
-@pytest.mark.parametrize(
-    ("kinds", "reaches"),
-    [
-        ("system", False),
-        ("system,cuda", True),
-        ("mpi,cuda:device", True),
-        ("system, cuda:host", False),
-        ("cuda:managed:device", True),
-        ("cudax", False),
-        ("", False),
-    ],
-)
-def test_mpi_reaches_gpus_where_it_takes_their_own_memory(kinds, reaches):
-    assert mpi.reaches_gpus(kinds) == reaches
-
-
-def test_rows_that_a_gpu_puts_in_order_are_waited_for(monkeypatch):
-    waited = []
-    monkeypatch.setattr(torch.cuda, "synchronize", waited.append)
-    rows = SimpleNamespace(is_cuda=True, device="its device")
-    assert mpi._settled(rows) is rows and waited == ["its device"]
-    mpi._settled(np.ones(2))
-    mpi._settled(torch.ones(2))
-    assert len(waited) == 1
 
 
 @pytest.mark.parametrize(

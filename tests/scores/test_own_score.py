@@ -161,42 +161,6 @@ MISTAKES = [
         "block.right_by_clas\n",
         "fails in 'sums': AttributeError: 'Block' object has no attribute 'right_by_clas'",
     ),
-    (
-        "Mean",
-        "class Mean",
-        "those of two blocks do not add up to those of both in one; they must be sums over samples",
-    ),
-    (
-        "Unmasked",
-        "class Unmasked",
-        "they change with samples that block.mask leaves out",
-    ),
-    (
-        "Together",
-        "class Together",
-        "those of one client depend on the clients beside it",
-    ),
-    (
-        "OneForAll",
-        "class OneForAll",
-        "it returns a tensor of shape [30] for 3 clients; expected [3, width]",
-    ),
-    (
-        "WrongNumber",
-        "class WrongNumber",
-        "fails in 'number': TypeError: it returns a tensor of shape [] for 3 clients",
-    ),
-    ("Median", ".medain()", "fails in 'summary': AttributeError"),
-    (
-        "Unsummed",
-        "class Unsummed",
-        "expected a float for each of own_scores:Unsummed, own_scores:Unsummed_median",
-    ),
-    (
-        "Doubled",
-        "class Doubled",
-        "scores 'accuracy' and 'own_scores:Doubled' both record 'std'",
-    ),
 ]
 
 

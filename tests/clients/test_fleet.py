@@ -1,0 +1,68 @@
+"""The clients of a rank as a method sees them."""
+
+import re
+
+import pytest
+import torch
+
+COUNTS = [[8, 3, 0, 0], [0, 4, 0, 0], [1, 0, 6, 6]]
+
+
+def test_a_phase_is_trained_once(make_fleet, rows_of):
+    fleet = make_fleet()
+    fleet.train(rows_of(fleet))
+    with pytest.raises(ValueError, match="phase 'train' was trained already"):
+        fleet.train(rows_of(fleet))
+
+
+@pytest.mark.parametrize(
+    ("use", "words"),
+    [
+        (
+            lambda fleet, rows: fleet.train(rows[:4]),
+            "rows of models have shape [4, 64]; expected [64], one model, or [5, 64]",
+        ),
+        (
+            lambda fleet, rows: fleet.score("post", rows[:, 1:]),
+            "rows of models have shape [5, 63]",
+        ),
+        (
+            lambda fleet, rows: fleet.train(rows, variables={"own": rows[0]}),
+            "variable 'own' has shape [64]; its first dimension",
+        ),
+        (
+            lambda fleet, rows: fleet.score(
+                "post", rows, variables={"own": torch.ones(())}
+            ),
+            "variable 'own' has shape []",
+        ),
+        (
+            lambda fleet, rows: fleet.record("norm", torch.ones(3)),
+            "the recorded 'norm' has shape [3]; its first dimension must be the clients, 5",
+        ),
+    ],
+)
+def test_what_is_not_of_each_client_is_refused(make_fleet, rows_of, use, words):
+    fleet = make_fleet()
+    with pytest.raises(ValueError, match=re.escape(words)):
+        use(fleet, rows_of(fleet))
+
+
+@pytest.mark.parametrize(
+    ("keys", "rate"),
+    [({}, 0.1), ({"plain_lr": 0.3}, 0.3), ({"plain_lr": 0.3, "lr_decay": 0.5}, 0.075)],
+)
+def test_a_methods_own_steps_have_a_rate_of_their_own(make_fleet, keys, rate):
+    assert make_fleet(lr=0.1, round=3, **keys).learning_rate == pytest.approx(rate)
+
+
+def test_a_rate_of_plain_steps_is_not_the_optimisers(make_fleet, rows_of):
+    plain, other = make_fleet(lr=0.1), make_fleet(lr=0.1, plain_lr=0.3)
+    assert torch.equal(plain.train(rows_of(plain)), other.train(rows_of(other)))
+
+
+def test_what_a_trial_computes_counts(make_fleet, rows_of):
+    fleet = make_fleet(COUNTS)
+    with fleet.trial():
+        fleet.train(rows_of(fleet))
+    assert fleet.results.sample_gradients.tolist() == [11, 4, 13]

@@ -1,0 +1,66 @@
+"""Scores that fail on made-up logits: one line with the place of the mistake."""
+
+from pathlib import Path
+
+import own_scores
+import pytest
+import torch
+
+from hpcfl.errors import UserError
+from hpcfl.experiment import measures
+from hpcfl.experiment.sections import Evaluation
+from hpcfl.simulation.score_check import check_scores
+
+FILE = Path(own_scores.__file__)
+MISTAKES = [
+    (
+        "Mean",
+        "class Mean",
+        "those of two blocks do not add up to those of both in one; they must be sums over samples",
+    ),
+    (
+        "Unmasked",
+        "class Unmasked",
+        "they change with samples that block.mask leaves out",
+    ),
+    (
+        "Together",
+        "class Together",
+        "those of one client depend on the clients beside it",
+    ),
+    (
+        "OneForAll",
+        "class OneForAll",
+        "it returns a tensor of shape [30] for 3 clients; expected [3, width]",
+    ),
+    (
+        "WrongNumber",
+        "class WrongNumber",
+        "fails in 'number': TypeError: it returns a tensor of shape [] for 3 clients",
+    ),
+    ("Median", ".medain()", "fails in 'summary': AttributeError"),
+    (
+        "Unsummed",
+        "class Unsummed",
+        "expected a float for each of own_scores:Unsummed, own_scores:Unsummed_median",
+    ),
+    (
+        "Doubled",
+        "class Doubled",
+        "both record 'std'",
+    ),
+]
+
+
+@pytest.mark.parametrize(("name", "fragment", "words"), MISTAKES)
+def test_a_mistake_is_located(name, fragment, words):
+    scores = measures.asked(Evaluation(scores=[f"own_scores:{name}"]))
+    with pytest.raises(UserError) as caught:
+        check_scores(scores, 10, torch.device("cpu"))
+    line = FILE.read_text()[: FILE.read_text().index(fragment)].count("\n") + 1
+    assert words in str(caught.value)
+    assert f"{FILE.name}:{line}: " in str(caught.value)
+
+
+def test_built_in_scores_pass():
+    check_scores(measures.built_in(), 10, torch.device("cpu"))

@@ -1,0 +1,48 @@
+"""Types of the JSON in a run's folder, checked as readers check them."""
+
+import pytest
+from pydantic import TypeAdapter, ValidationError
+
+from hpcfl.storage.forms import AnotherRun, FileName, RunFile, Start, check_run
+
+CONFIG = {
+    "name": "n",
+    "seed": 0,
+    "rounds": 3,
+    "data": {"dataset": "digits"},
+    "partition": {},
+    "model": {"name": "mlp"},
+    "method": {"name": "fedavg"},
+    "evaluation": {"score": "pre", "metric": "mean"},
+}
+
+
+def test_further_keys_are_allowed():
+    content = {"format": 1, "config": CONFIG | {"later": 1}}
+    assert TypeAdapter(RunFile).validate_python(content) == content
+
+
+@pytest.mark.parametrize("key", CONFIG)
+def test_a_configuration_has_every_key_that_readers_need(key):
+    lacking = {name: value for name, value in CONFIG.items() if name != key}
+    with pytest.raises(ValidationError, match=key):
+        TypeAdapter(RunFile).validate_python({"format": 1, "config": lacking})
+
+
+def test_a_start_has_a_positive_number_of_ranks():
+    start = {"after": 0, "time": "now", "ranks": 0, "commit": None, "failure": None}
+    with pytest.raises(ValidationError, match="ranks"):
+        TypeAdapter(Start).validate_python(start)
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", "a/b", "../a", "a\0", "x" * 256])
+def test_the_name_of_a_file_cannot_lead_out_of_its_folder(name):
+    with pytest.raises(ValidationError):
+        TypeAdapter(FileName).validate_python(name)
+
+
+def test_a_file_of_another_run_is_refused():
+    check_run("abc", "abc")
+    check_run("abc", None)
+    with pytest.raises(AnotherRun):
+        check_run("abc", "def")
