@@ -173,9 +173,7 @@ def gradients_of(
     if slope is not None:
         # torch would import sympy, for a second, to compare two tensors' shapes.
         loss = (loss * slope).sum()
-    gradients = torch.autograd.grad(loss, leaves, materialize_grads=True)
-    # The zeros of torch 2.9 ask for gradients themselves.
-    return [gradient.detach() for gradient in gradients]
+    return list(torch.autograd.grad(loss, leaves, materialize_grads=True))
 
 
 def function_key(function: Loss | Predict) -> Hashable:

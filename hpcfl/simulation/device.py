@@ -144,25 +144,14 @@ def _make_deterministic(precision: str) -> None:
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     torch.backends.cudnn.deterministic = True
     torch.backends.cudnn.benchmark = False
-    with warnings.catch_warnings():
-        # torch 2.9 asks for names that other releases, which hpcfl runs with too, do
-        # not have
-        warnings.filterwarnings(
-            "ignore", "Please use the new API settings to control TF32"
-        )
-        torch.backends.cudnn.allow_tf32 = precision == "tf32"
-        torch.set_float32_matmul_precision("high" if precision == "tf32" else "highest")
+    torch.backends.cudnn.allow_tf32 = precision == "tf32"
+    torch.set_float32_matmul_precision("high" if precision == "tf32" else "highest")
     torch.use_deterministic_algorithms(True, warn_only=True)
     # hpcfl reads no memory that it has not written, so filling it would be wasted.
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
     # hpcfl takes such sums along the first dimension only, where they add in order.
     warnings.filterwarnings(
         "ignore", "cumsum_cuda_kernel does not have a deterministic implementation"
-    )
-    # Among equal values it may choose any position, but hpcfl uses the value alone;
-    # torch up to 2.9 warns.
-    warnings.filterwarnings(
-        "ignore", "kthvalue CUDA does not have a deterministic implementation"
     )
 
 

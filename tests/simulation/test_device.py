@@ -23,12 +23,6 @@ def no_job(monkeypatch):
         monkeypatch.delenv(name, raising=False)
 
 
-# torch 2.9 says so once, whoever asks which precision there is.
-pytestmark = pytest.mark.filterwarnings(
-    "ignore:Please use the new API settings to control TF32"
-)
-
-
 @pytest.fixture
 def no_gpu(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
