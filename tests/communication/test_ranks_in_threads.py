@@ -97,3 +97,19 @@ def test_a_client_that_is_left_out_counts_nowhere(tmp_path):
 def test_a_rank_that_fails_lets_the_others_go(tmp_path):
     with pytest.raises(RunFailure, match="client 3 diverged"):
         on(3, tmp_path, tiny.table({"name": "tiny:Diverges", "client": 3}))
+
+
+@pytest.mark.slow
+def test_several_threads_give_the_same_bits_with_a_client_alone_on_its_rank(tmp_path):
+    """Of a single row longer than 32,768 torch's threads add up pieces."""
+    table = tiny.table(
+        "apfl",
+        [[8, 3, 0, 0], [0, 9, 2, 0], [1, 0, 6, 6]],
+        rounds=2,
+        data={"dataset": "tiny:blobs"},
+        model={"name": "mlp", "hidden": [4000]},
+        runtime={"threads": 2},
+    )
+    together, apart = (on(ranks, tmp_path / str(ranks), table) for ranks in (2, 4))
+    assert together.prepared.setup.layout.width > 32_768
+    assert together.digest == apart.digest

@@ -55,9 +55,9 @@ def chance() -> random.Random:
 
 @pytest.fixture
 def alone():
-    """``alone(file, folder)`` runs an experiment in this process, which saves starting
-    one, and draws no figures, as the other ranks; the exit code.
+    """``alone(file, folder, *options)`` runs an experiment in this process, which saves
+    starting one; the exit code.
     """
-    return lambda file, folder: command(
-        ["run", file, "--out", str(folder)], OneProcess()
+    return lambda file, folder, *options: command(
+        ["run", file, *options, "--out", str(folder)], OneProcess()
     )

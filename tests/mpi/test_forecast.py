@@ -16,7 +16,7 @@ from hpcfl.simulation.prepare import prepare
 
 pytestmark = [pytest.mark.mpi, pytest.mark.slow]
 
-SMALL, LARGE = [8], [3000, 1500]  # 84 and 4.5 million parameters
+SMALL, LARGE = [8], [2000, 1000]  # 84 and 2 million parameters
 
 
 EXPERIMENT = f"""

@@ -23,35 +23,16 @@ TENSORS = str(Path(__file__).with_name("tensors.py"))
 KINDS = ["fedavg", "cwfedavg", "fedala", "fednh", "ifca"]
 
 
-DIGITS = """
-name = "digits"
-rounds = 2
-[data]
-dataset = "digits"
-[partition]
-scheme = "dirichlet"
-beta = 0.5
-clients = 10
-[model]
-name = "mlp"
-hidden = [16]
-[training]
-lr = 0.1
-batch_size = 50
-[checkpoint]
-every = 1
-"""
-
-
-def test_kinds_of_messages_and_state_on_digits_with_three_ranks_and_resumed(
-    start, alone, tmp_path, capsys
+def test_kinds_of_messages_and_state_on_other_ranks_and_resumed(
+    start, alone, experiment, tmp_path, capsys
 ):
-    names, file = KINDS, tmp_path / "experiment.toml"
-    file.write_text(DIGITS + grid(names, (0.5,), NEWCOMERS))
-    assert alone(str(file), tmp_path / "1") == 0
-    code, output = start(3, file, "--out", tmp_path / "3").wait()
+    """On three ranks, whose run one process resumes and two ranks verify."""
+    file = experiment(grid(KINDS, (0.5,), NEWCOMERS), 2)
+    each_round = ["--set", "checkpoint.every=1", "--out"]
+    assert alone(file, tmp_path / "1", *each_round[:2]) == 0
+    code, output = start(3, file, *each_round, tmp_path / "3").wait()
     assert code == 0, output
-    compare(tmp_path / "1", tmp_path / "3", len(names))
+    compare(tmp_path / "1", tmp_path / "3", len(KINDS))
     for cell in cells(tmp_path / "3"):
         values = results.read(tmp_path / "3" / cell).values
         scores = [values[name] for name in values if name.endswith("/weighted")]
@@ -60,39 +41,13 @@ def test_kinds_of_messages_and_state_on_digits_with_three_ranks_and_resumed(
         assert np.isfinite(values.get("newcomers/after/weighted", [0])[-1]), cell
         # as if killed before it was there
         (tmp_path / "3" / cell / "checkpoints" / "manifest-00000002.json").unlink()
-    assert alone(str(file), tmp_path / "3") == 0
-    assert capsys.readouterr().out.count("continues after round 1") == len(names)
-    compare(tmp_path / "1", tmp_path / "3", len(names))
-    again = start(2, tmp_path / "1", "--sample", 1, command="verify")
+    assert alone(file, tmp_path / "3", *each_round[:2]) == 0
+    assert capsys.readouterr().out.count("continues after round 1") == len(KINDS)
+    compare(tmp_path / "1", tmp_path / "3", len(KINDS))
+    own = "--own", "tiny:blobs", "--own", "tiny:Counts"
+    again = start(2, tmp_path / "1", "--sample", 1, *own, command="verify")
     code, output = again.wait()
     assert code == 0 and ": the same final state, and the same numbers" in output
-
-
-def test_several_threads_give_the_same_bits_with_a_client_alone_on_its_rank(
-    start, tmp_path
-):
-    """Of a single row longer than 32,768 torch's threads add up pieces."""
-    file = tmp_path / "experiment.toml"
-    names = ["fedas"]
-    text = DIGITS.replace("hidden = [16]", "hidden = [1024]").replace(
-        "clients = 10", "clients = 3"
-    )
-    text = text.replace("[partition]", "samples = 300\n[partition]")
-    file.write_text(f"{text}[runtime]\nthreads = 2\n[sweep]\nmethod.name = {names}\n")
-    for ranks in (2, 4):
-        code, output = start(ranks, file, "--out", tmp_path / str(ranks)).wait()
-        assert code == 0, output
-    compare(tmp_path / "2", tmp_path / "4", len(names))
-
-
-def test_kinds_of_messages_and_state_with_more_ranks_than_clients(
-    start, alone, experiment, tmp_path
-):
-    file = experiment(grid(KINDS, (0.5,)))
-    assert alone(file, tmp_path / "1") == 0
-    code, output = start(7, file, "--out", tmp_path / "ranks").wait()
-    assert code == 0, output
-    compare(tmp_path / "1", tmp_path / "ranks", len(KINDS))
 
 
 def with_model(file, model):
