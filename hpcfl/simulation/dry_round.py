@@ -183,12 +183,13 @@ def play_on_clients(
 
 
 def _is_of_server(error: BaseException | None, hooks: Hooks) -> bool:
-    """Return whether a hook of the server raised an error that is no failure of the
-    machine.
+    """Return whether a hook of the server, of the method or of an overlay, raised an
+    error that is no failure of the machine.
     """
     if error is None or isinstance(error, RunFailure) or is_shortage(error):
         return False
-    return find_called_hook(error, hooks) in SERVER_HOOKS
+    _, _, hook = find_called_hook(error, hooks).rpartition(".")
+    return hook in SERVER_HOOKS
 
 
 def limit_heartbeats() -> Callable[[], None]:

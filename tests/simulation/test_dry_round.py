@@ -7,6 +7,8 @@ import torch
 from hpcfl.communication.communicator import OneProcess
 from hpcfl.errors import UserError
 from hpcfl.experiment import config
+from hpcfl.files import heartbeat
+from hpcfl.methods.base import OwnOverlay
 from hpcfl.methods.fedavg import FedAvg
 from hpcfl.simulation import dry_round, preflight
 from hpcfl.simulation.prepare import prepare
@@ -26,6 +28,15 @@ class Mistaken(FedAvg):
 
     def server_state(self, setup):
         return {"model": None}
+
+
+class LongStep(OwnOverlay):
+    """Works on the server for a long time."""
+
+    def aggregate(self, server, cohort, uplink):
+        for _ in range(10 * dry_round.HEARTBEATS):
+            heartbeat.beat()
+        return uplink
 
 
 @pytest.fixture
@@ -48,3 +59,10 @@ def test_a_mistake_in_the_state_is_found_before_the_state_is_made(small):
     )
     with pytest.raises(UserError, match="server_state"):
         preflight.run(prepared, OneProcess())
+
+
+def test_a_long_step_of_an_overlay_on_the_server_is_not_refused():
+    overlay = {"kind": "test_dry_round:LongStep"}
+    table = tiny.table("fedavg") | {"overlay": [overlay]}
+    prepared = prepare(config.parse(table), OneProcess())
+    preflight.run(prepared, OneProcess())
