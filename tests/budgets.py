@@ -56,10 +56,13 @@ READER = """
 import sys
 from contextlib import suppress
 from hpcfl.__main__ import main
-FOLDER = {folder!r}
-with suppress(SystemExit):
-    {action}
-sys.exit("torch" in sys.modules)
+FOLDER, importing = {folder!r}, []
+for name, action in {actions!r}.items():
+    with suppress(SystemExit):
+        exec(action)
+    if "torch" in sys.modules:
+        importing.append(name)
+print(*importing, file=sys.stderr)
 """
 
 
@@ -177,16 +180,13 @@ def trace_runs() -> dict[str, int]:
 
 
 def find_torch_imports(folder: str) -> list[str]:
-    """Return the commands of READERS that import torch when they read a run."""
-    importing = []
-    for name, action in READERS.items():
-        program = READER.format(folder=folder, action=action)
-        done = subprocess.run(
-            [sys.executable, "-c", program], stdout=subprocess.DEVNULL, check=False
-        )
-        if done.returncode:
-            importing.append(name)
-    return importing
+    """Return the commands of READERS, played one after the other in a new process, after
+    which torch is imported.
+    """
+    program = READER.format(folder=folder, actions=READERS)
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    return done.stderr.splitlines()[-1].split()
 
 
 def measure(rooms: dict[str, Weight]) -> dict[str, float]:

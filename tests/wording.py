@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tokenize
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 PROJECT = Path(__file__).parents[1]
@@ -58,11 +59,17 @@ BANNED = {
 HEADING = re.compile(r"#+ +(.*)")
 
 
-def list_modules(*folders: str) -> Iterator[tuple[Path, ast.Module]]:
-    """Yield the path and the syntax tree of each Python file below folders."""
+@cache
+def list_modules(*folders: str) -> list[tuple[Path, list[ast.AST]]]:
+    """Return the path and the nodes of the syntax tree of each Python file below
+    folders.
+    """
+    modules = []
     for folder in folders:
         for path in sorted((PROJECT / folder).rglob("*.py")):
-            yield path, ast.parse(path.read_text(encoding="utf-8"))
+            tree = ast.parse(path.read_text(encoding="utf-8"))
+            modules.append((path, list(ast.walk(tree))))
+    return modules
 
 
 def find_headless(texts: Iterator[tuple[str, str]]) -> list[str]:
@@ -79,8 +86,8 @@ def find_headless(texts: Iterator[tuple[str, str]]) -> list[str]:
 
 def list_docstrings() -> Iterator[tuple[str, str]]:
     """Yield the place and the first line of each docstring of CODE."""
-    for path, tree in list_modules(*CODE):
-        for node in ast.walk(tree):
+    for path, nodes in list_modules(*CODE):
+        for node in nodes:
             if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef):
                 text = ast.get_docstring(node)
                 line = getattr(node, "lineno", 1)
@@ -121,10 +128,10 @@ def list_headings_and_cells() -> Iterator[tuple[str, str]]:
 def list_banned_names() -> list[str]:
     """Return the place of each file and function whose name says nothing."""
     found = []
-    for path, tree in list_modules(*CODE):
+    for path, nodes in list_modules(*CODE):
         if path.stem.strip("_") in BANNED:
             found.append(shorten(path))
-        for node in ast.walk(tree):
+        for node in nodes:
             if isinstance(node, ast.FunctionDef) and node.name.strip("_") in BANNED:
                 found.append(f"{shorten(path)}:{node.lineno}: {node.name}")
     return found
@@ -146,16 +153,18 @@ def list_docstrings_without_verb() -> list[str]:
 def list_private_uses() -> list[str]:
     """Return each import of a private name of another room, and each use as attribute."""
     found = []
-    for path, tree in list_modules("hpcfl"):
+    for path, nodes in list_modules(*CODE):
+        if not path.is_relative_to(PACKAGE):
+            continue
         own = path.relative_to(PACKAGE).parts[0]
         strangers = set[str]()
-        for node in ast.walk(tree):
+        for node in nodes:
             if isinstance(node, ast.ImportFrom) and is_of_other_room(node, own):
                 names = [alias.name for alias in node.names]
                 strangers.update(alias.asname or alias.name for alias in node.names)
                 if any(map(is_private, [*(node.module or "").split("."), *names])):
                     found.append(f"{shorten(path)}:{node.lineno}: {ast.unparse(node)}")
-        for node in ast.walk(tree):
+        for node in nodes:
             if not isinstance(node, ast.Attribute) or not is_private(node.attr):
                 continue
             if isinstance(node.value, ast.Name) and node.value.id in strangers:
