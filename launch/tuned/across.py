@@ -18,6 +18,7 @@ from write import (
     ROWS,
     TUNED,
     correlation,
+    deals_same_images,
     gains,
     of_methods,
     over_partitions,
@@ -34,7 +35,7 @@ REFERENCE = "local"
 HEADING = """# The tuned table: its settings side by side
 
 Gains of clients over training alone, in points of accuracy, with intervals of 95 % over
-twelve partitions. In *rotated* and *permuted* all partitions have the same images.
+twelve partitions. {same}
 **Bold** gains hold after Holm's correction within a setting. Methods are in the order of
 their mean rank over the settings. The range behind a correlation holds the middle 95 %
 of its values over draws of the partitions; it is narrower than an interval of 95 %.
@@ -57,12 +58,25 @@ def main(out: Path, settings: Sequence[str]) -> None:
     """Write the page of all settings."""
     runs = {name: of_methods(out / f"{name}.tar.xz") for name in settings}
     tuned = {name: of_methods[REFERENCE] for name, of_methods in runs.items()}
-    parts = [HEADING, part(OWN, runs, tuned, ""), part(AFTER, runs, tuned, TUNED)]
+    heading = HEADING.format(same=same_images(tuned))
+    parts = [heading, part(OWN, runs, tuned, ""), part(AFTER, runs, tuned, TUNED)]
     packs = {name: out / f"{name}-untuned.tar.xz" for name in settings}
     if all(pack.is_file() for pack in packs.values()):
         untuned = {name: untuned_reference(pack) for name, pack in packs.items()}
         parts.append(part(UNTUNED, runs, untuned, ""))
     (out / "settings.md").write_text("\n".join(parts), encoding="utf-8")
+
+
+def same_images(references: Mapping[str, Sequence[Placed]]) -> str:
+    """Return the sentence on the settings whose partitions all have the same images."""
+    names = [
+        f"*{setting}*"
+        for setting, runs in references.items()
+        if deals_same_images(runs)
+    ]
+    if not names:
+        return "Each partition draws images of its own."
+    return f"In {' and '.join(names)} all partitions have the same images."
 
 
 def untuned_reference(packed: Path) -> Sequence[Placed]:

@@ -71,12 +71,18 @@ def main(setting: str, out: Path) -> None:
     searched = out / f"{setting}.csv"
     if searched.is_file():
         frame["spent"] = spent(searched)
-    deals = tuned["local"][0].run.config["data"].get("samples") is not None
+    deals = deals_same_images(tuned["local"])
     text = f"{page(setting, frame, deals)}\n{conclude(tuned, untuned, frame)}"
     twice = out / f"{setting}-twice.tar.xz"
     if twice.is_file():
         text += convergence(tuned, of_methods(twice), frame)
     (out / f"{setting}.md").write_text(text, encoding="utf-8")
+
+
+def deals_same_images(runs: Sequence[Placed]) -> bool:
+    """Return whether all partitions of these runs deal out the same images."""
+    data = runs[0].run.config["data"]
+    return data.get("samples") is not None and not data.get("redraw")
 
 
 def of_methods(packed: Path) -> dict[str, list[Placed]]:

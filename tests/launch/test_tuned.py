@@ -11,6 +11,7 @@ import subprocess
 import tomllib
 from pathlib import Path
 from statistics import fmean
+from types import SimpleNamespace
 
 import numpy as np
 import pandas
@@ -113,6 +114,25 @@ def test_a_published_page_has_the_numbers_of_its_csv_and_of_all_settings(name):
         bold += gain.startswith("**")
     more, less = re.search(rf"{name}: (\d+) more, (\d+) less", of_own_models).groups()
     assert bold == int(more) + int(less)
+
+
+@pytest.mark.parametrize(
+    ("data", "same"),
+    [
+        ({"dataset": "digits"}, False),
+        ({"samples": 200}, True),
+        ({"samples": 200, "redraw": True}, False),
+    ],
+)
+def test_a_page_says_whether_all_partitions_have_the_same_images(data, same):
+    placed = SimpleNamespace(run=SimpleNamespace(config={"data": data}))
+    assert load_writer()["deals_same_images"]([placed]) is same
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_every_partition_of_a_setting_draws_its_own_samples(name):
+    data = tomllib.loads((TUNED / f"{name}.toml").read_text())["data"]
+    assert "samples" not in data or data["redraw"]
 
 
 @pytest.fixture(scope="module")
