@@ -299,7 +299,7 @@ class Updates(Overlay):
     def show_cohort(self, cohort: Cohort) -> Cohort:
         if self.privacy is None or not self.privacy.has_effect:
             return cohort
-        return self.privacy.show_cohort(cohort)
+        return cast(Cohort, self.privacy.hide_clients(cohort))
 
     def notes(self) -> list[str]:
         return [] if self.secure is None else self.secure.notes()

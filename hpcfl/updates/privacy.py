@@ -20,10 +20,9 @@ from hpcfl.methods.base import Cohort
 from hpcfl.rows import mixing, randomness
 from hpcfl.updates.accounting import Guarantee
 from hpcfl.updates.base import Context, Rule
+from hpcfl.updates.private_cohort import PrivateCohort
 
 COUNT_NOISE = 20  # the expected cohort over the deviation σ_b of the adaptive clip
-# attributes of a cohort that depend on the drawn clients
-DRAWN = ("ids", "counts")
 
 
 def clip_updates(
@@ -154,10 +153,10 @@ class ClientPrivacy:
             noise = self.count_noise * random.standard_normal()
         return move_clip(clip, below, self.section, self.expected, noise)
 
-    def show_cohort(self, cohort: Cohort) -> Cohort:
+    def hide_clients(self, cohort: Cohort) -> PrivateCohort:
         """Return the cohort without the drawn clients."""
-        expected = self.expected / cohort.setup.clients
-        return PrivateCohort(**vars(cohort), expected_share=expected)
+        expected_share = self.expected / cohort.setup.clients
+        return PrivateCohort(cohort.setup, cohort.round, expected_share)
 
     def measure(
         self, clip: float, round: int, releases: int, rounding: float = 0.0
@@ -208,25 +207,6 @@ class ClientPrivacy:
             "  ε covers one run: each further run of a search costs privacy as well. "
             "Scores belong to the simulation and are not released",
         ]
-
-
-@dataclass(frozen=True)
-class PrivateCohort(Cohort):
-    """A cohort whose clients and samples a method cannot read."""
-
-    expected_share: float = 1.0
-
-    @property
-    def share_of_clients(self) -> float:
-        return self.expected_share
-
-    def __getattribute__(self, name: str) -> object:
-        if name in DRAWN:
-            raise UserError(
-                f"the method's 'aggregate' reads cohort.{name}, the drawn clients, which "
-                "[privacy] does not cover; take a method whose server uses means alone"
-            )
-        return super().__getattribute__(name)
 
 
 def count_most_rounds(cohorts: "map[np.ndarray]") -> int:

@@ -1,0 +1,62 @@
+"""A cohort without the drawn clients, for a method's server under ``[privacy]``.
+
+The noise covers the sum of the updates alone. A server that reads the drawn clients,
+their samples or their weights would release more.
+"""
+
+from dataclasses import dataclass
+from typing import NoReturn
+
+from hpcfl.clients.setup import Setup
+from hpcfl.rows.declared import UnknownName
+from hpcfl.rows.layout import Layout
+
+
+@dataclass(frozen=True)
+class PrivateCohort:
+    """The values of a ``Cohort`` that do not depend on the drawn clients.
+
+    Attributes:
+        setup: as in ``Cohort``.
+        round: as in ``Cohort``.
+        share_of_clients: the expected share of the clients that a round has.
+        uniform: always true, as numbers of samples are data.
+    """
+
+    setup: Setup
+    round: int
+    share_of_clients: float
+    uniform: bool = True
+
+    @property
+    def layout(self) -> Layout:
+        """Return the layout of a model's parameters."""
+        return self.setup.layout
+
+    @property
+    def ids(self) -> NoReturn:
+        """Raise UnknownName: the value is the drawn clients'."""
+        refuse("ids")
+
+    @property
+    def counts(self) -> NoReturn:
+        """Raise UnknownName: the value is the drawn clients'."""
+        refuse("counts")
+
+    @property
+    def shares(self) -> NoReturn:
+        """Raise UnknownName: the value is the drawn clients'."""
+        refuse("shares")
+
+    @property
+    def weights(self) -> NoReturn:
+        """Raise UnknownName: the value is the drawn clients'."""
+        refuse("weights")
+
+
+def refuse(name: str) -> NoReturn:
+    """Raise UnknownName for the value ``name``, which [privacy] does not cover."""
+    raise UnknownName(
+        f"the method's 'aggregate' reads cohort.{name}, the drawn clients, which "
+        "[privacy] does not cover; take a method whose server uses means alone"
+    )

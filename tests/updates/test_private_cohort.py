@@ -1,0 +1,34 @@
+"""The cohort that a method's server sees under ``[privacy]``."""
+
+import pytest
+import torch
+
+from hpcfl.clients.setup import Setup
+from hpcfl.errors import UserError
+from hpcfl.experiment.sections import Training
+from hpcfl.methods.base import Cohort
+from hpcfl.rows.layout import Layout
+from hpcfl.updates.private_cohort import PrivateCohort
+
+COUNTS = torch.ones(4, 2).double()
+SETUP = Setup(Layout([]), COUNTS, 9, 0, torch.nn.Identity, Training())
+COHORT = PrivateCohort(SETUP, 3, share_of_clients=0.25)
+
+
+def test_it_has_the_expected_share_and_what_does_not_depend_on_the_clients():
+    assert COHORT.share_of_clients == 0.25 and COHORT.round == 3
+    assert COHORT.uniform and COHORT.layout is SETUP.layout
+
+
+@pytest.mark.parametrize("name", ["ids", "counts", "shares", "weights"])
+def test_the_drawn_clients_are_refused_by_name(name):
+    with pytest.raises(UserError, match=rf"cohort\.{name}.*\[privacy\]"):
+        getattr(COHORT, name)
+
+
+def test_it_has_every_value_of_a_cohort():
+    """A value that a cohort gets later must be covered or refused here as well."""
+    values = {name for name in dir(Cohort) if not name.startswith("_")}
+    values |= set(Cohort.__dataclass_fields__)
+    own = set(dir(PrivateCohort)) | set(PrivateCohort.__dataclass_fields__)
+    assert values <= own
