@@ -174,7 +174,7 @@ def _describe_cost(config: Config, begun_for: int) -> list[str]:
     """
     if config.privacy is None or config.privacy.epsilon is None:
         return []
-    from hpcfl.updates.privacy import describe_cost
+    from hpcfl.updates.privacy_setup import describe_cost
 
     return [describe_cost(config, begun_for)]
 

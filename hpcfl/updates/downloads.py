@@ -20,7 +20,8 @@ from hpcfl.experiment.config import Config
 from hpcfl.methods.base import Audience, Cohort, Overlay, Setup, State
 from hpcfl.rows import randomness
 from hpcfl.updates.compression import WORD, Compression
-from hpcfl.updates.overlay import DOWNLOAD, Compose, Initial, make_updates
+from hpcfl.updates.entries import DOWNLOAD
+from hpcfl.updates.overlay import Compose, Initial, make_updates
 from hpcfl.updates.transforms.qsgd import count_quantised_bits, quantise
 from hpcfl.updates.vectors import find_widths, join, split_columns
 

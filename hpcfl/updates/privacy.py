@@ -6,74 +6,34 @@ noise is added on rank 0 to the result of the rule.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from hpcfl.errors import UserError
-from hpcfl.experiment.config import Config
 from hpcfl.experiment.sections import Privacy
-from hpcfl.methods.base import Cohort
-from hpcfl.rows import mixing, randomness
+from hpcfl.methods.base import Cohort, State
+from hpcfl.rows import randomness
 from hpcfl.updates.accounting import Guarantee
-from hpcfl.updates.base import Context, Rule
+from hpcfl.updates.base import Context
+from hpcfl.updates.clipping import clip_updates, move_clip, split_noise
+from hpcfl.updates.memory import MEMORY
 from hpcfl.updates.private_cohort import PrivateCohort
+from hpcfl.updates.vectors import CLIP
 
 COUNT_NOISE = 20  # the expected cohort over the deviation σ_b of the adaptive clip
-
-
-def clip_updates(
-    updates: Tensor, clip: float, layers: Sequence[slice]
-) -> tuple[Tensor, Tensor]:
-    """Return the updates [n, P] with each layer clipped to clip/√L, and the norms of the
-    updates before, float64 [n] on the CPU.
-
-    An update with a number that is not finite becomes zero. Products are rounded once.
-    """
-    clipped = torch.empty_like(updates)
-    squares = torch.zeros(len(updates)).double()
-    bound = clip / math.sqrt(len(layers))
-    for position, update in enumerate(updates):
-        exact = update.double()
-        if not exact.isfinite().all():
-            exact = torch.zeros_like(exact)
-        for columns in layers:
-            part = exact[columns]
-            square = mixing.row_sums(part.square()[None])[0].item()
-            squares[position] += square
-            factor = bound / max(bound, math.sqrt(square))
-            clipped[position, columns] = part * factor
-    return clipped, squares.sqrt()
-
-
-def move_clip(
-    clip: float, below: float, privacy: Privacy, expected: float, noise: float
-) -> float:
-    """Return the adaptive clip C·exp(−η(b̃ − γ)) of the next round.
-
-    Args:
-        clip: The clip C of this round.
-        below: The sum of b_i − ½ over the clients of the round.
-        expected: The expected size of the cohort.
-        noise: The noise on ``below``.
-    """
-    share = (below + noise) / expected + 0.5
-    return clip * math.exp(-privacy.clip_rate * (share - privacy.clip_quantile))
-
-
-def split_noise(sigma: float, count_noise: float) -> float:
-    """Return the multiplier σ_Δ of the model's noise, so that it and the noise on the
-    number of clients below the clip cost σ together.
-    """
-    return (sigma**-2 - (2 * count_noise) ** -2) ** -0.5 if sigma else 0.0
+RELEASES = MEMORY + "releases"
 
 
 @dataclass(frozen=True)
 class ClientPrivacy:
     """The clip and the noise of a run.
+
+    Server: ``update.clip`` [2], the adaptive clip of the next and of the last round, and
+    ``update.releases``, the number of noisy sums [1], or with local noise of uploads of
+    each client [M].
 
     Attributes:
         section: the keys.
@@ -112,6 +72,32 @@ class ClientPrivacy:
     def has_effect(self) -> bool:
         """Return whether any mean of updates changes."""
         return self.section.clip is not None or self.drops
+
+    @property
+    def clips(self) -> bool:
+        """Return whether updates are clipped."""
+        return self.section.clip is not None
+
+    @property
+    def first_clip(self) -> float:
+        """Return the clip of round 1, infinite without one."""
+        return math.inf if self.section.clip is None else self.section.clip
+
+    def server_state(self, clients: int) -> State:
+        """Return the server's state before round 1 of a run with so many clients."""
+        state = {}
+        if self.section.adaptive_clip:
+            state[CLIP] = torch.tensor([self.first_clip] * 2).double()
+        if self.has_effect:
+            counted = clients if self.section.local else 1
+            state[RELEASES] = torch.zeros(counted, dtype=torch.int64)
+        return state
+
+    def find_clip(self, server: State) -> float:
+        """Return the clip of the round that comes next."""
+        if not self.section.adaptive_clip:
+            return self.first_clip
+        return float(server[CLIP][0])
 
     def clip(
         self, updates: Tensor, clip: float, context: Context
@@ -152,6 +138,43 @@ class ClientPrivacy:
             random = randomness.generator(self.seed, "privacy", "clip", round)
             noise = self.count_noise * random.standard_normal()
         return move_clip(clip, below, self.section, self.expected, noise)
+
+    def remember(
+        self, server: State, ids: np.ndarray, below: float, round: int
+    ) -> None:
+        """Store the next clip, and the number of noisy sums, or with local noise of
+        uploads of each client.
+
+        Args:
+            server: The server's state.
+            ids: The clients of the round.
+            below: The share of them below the clip.
+            round: Its number.
+        """
+        if self.section.adaptive_clip:
+            clip = self.find_clip(server)
+            count = int(np.rint(below * len(ids)))
+            following = self.next_clip(clip, count - len(ids) / 2, round)
+            server[CLIP] = torch.tensor([following, clip]).double()
+        if self.has_effect:
+            places = ids if self.section.local else np.zeros(1, np.int64)
+            positions = torch.from_numpy(places)
+            ones = torch.ones_like(positions)
+            server[RELEASES] = server[RELEASES].index_add(0, positions, ones)
+
+    def measure_round(
+        self, server: State, round: int, rounding: float
+    ) -> dict[str, float]:
+        """Return the numbers to record after a round.
+
+        rounding: what secure sums add to the norm of a clipped update.
+        """
+        clip, releases = self.first_clip, 0
+        if self.section.adaptive_clip:
+            clip = float(server[CLIP][1])
+        if self.has_effect:
+            releases = int(server[RELEASES].max())
+        return self.measure(clip, round, releases, rounding)
 
     def hide_clients(self, cohort: Cohort) -> PrivateCohort:
         """Return the cohort without the drawn clients."""
@@ -213,97 +236,3 @@ def count_most_rounds(cohorts: "map[np.ndarray]") -> int:
     """Return the largest number of cohorts that have one client."""
     everyone = np.concatenate([np.zeros(0, np.int64), *cohorts])
     return int(np.bincount(everyone, minlength=1).max())
-
-
-def make_privacy(config: Config, rule: Rule) -> ClientPrivacy | None:
-    """Return the clip and the noise that an experiment asks for; None without
-    ``[privacy]``.
-
-    Raises UserError for sections that the guarantee does not cover.
-    """
-    section = config.privacy
-    if section is None:
-        return None
-    refuse_uncovered(config, section, rule)
-    participation = config.participation
-    guarantee = find_guarantee(config, section)
-    if section.accountant == "pld" and guarantee.replaces_one:
-        raise UserError(
-            "privacy.accountant = 'pld' knows no cohorts of a fixed size; take 'rdp', or "
-            "set participation.scheme = 'poisson'"
-        )
-    sigma = section.noise or 0.0
-    if section.epsilon is not None:
-        sigma = guarantee.calibrate(section.epsilon, config.rounds)
-    elif sigma:
-        guarantee.epsilon(sigma, 1)
-    excludes = config.training.on_divergence == "exclude"
-    varies = participation.scheme == "poisson" or participation.dropout
-    drops = bool(varies or excludes or config.time.mode != "none")
-    privacy = ClientPrivacy(
-        section, sigma, guarantee, config.seed, drops, config.rounds
-    )
-    most = 2 * privacy.count_noise
-    if section.adaptive_clip and sigma >= most:
-        raise UserError(
-            f"privacy.noise = {sigma:g}: must be below 2·clip_noise = {most:g}, the noise "
-            "of the adaptive clip; raise privacy.clip_noise or the cohort"
-        )
-    return privacy
-
-
-def find_guarantee(config: Config, section: Privacy) -> Guarantee:
-    """Return the cohorts and the accountant of an experiment."""
-    participation, clients = config.participation, config.partition.clients
-    size: float = participation.count(clients)
-    if participation.scheme == "poisson":
-        size = participation.fraction * clients
-    return Guarantee(
-        cohort="local" if section.local else participation.scheme,
-        clients=clients,
-        size=size,
-        accountant=section.accountant,
-        delta=section.delta,
-    )
-
-
-def describe_cost(config: Config, begun_for: int) -> str:
-    """Return a line on the ε of ``config.rounds`` with the noise that was calibrated for
-    ``begun_for`` rounds.
-    """
-    section = config.privacy
-    assert section is not None and section.epsilon is not None
-    guarantee = find_guarantee(config, section)
-    sigma = guarantee.calibrate(section.epsilon, begun_for)
-    cost = guarantee.epsilon(sigma, config.rounds)
-    return (
-        f"privacy.epsilon = {section.epsilon:g} is spent after {begun_for} rounds; "
-        f"{config.rounds} rounds with the same noise would cost ε = {cost:.4g}"
-    )
-
-
-def refuse_uncovered(config: Config, section: Privacy, rule: Rule) -> None:
-    """Raise UserError for a section that the guarantee does not cover."""
-    participation, time = config.participation, config.time
-    if getattr(config.method, "weights", "uniform") != "uniform":
-        raise UserError(
-            "method.weights = 'samples': numbers of samples are data that [privacy] does "
-            "not cover; set method.weights = 'uniform' or leave it out"
-        )
-    if participation.select != "uniform":
-        raise UserError(
-            f"participation.select = '{participation.select}': [privacy] covers uniformly "
-            "drawn cohorts; take 'uniform'"
-        )
-    if time.mode != "none" and (
-        time.over_selection > 1 or time.availability != "always"
-    ):
-        raise UserError(
-            "time.over_selection and time.availability make a cohort depend on the "
-            "clients, which [privacy] does not cover; leave both out"
-        )
-    if not (section.local or rule.allows_noise):
-        raise UserError(
-            f"aggregation.rule = '{rule.rule}': the noise of [privacy] is made for means; "
-            "take 'mean', or set privacy.local = true"
-        )

@@ -14,8 +14,10 @@ from torch import Tensor
 
 from hpcfl.errors import UserError
 from hpcfl.experiment.config import Config
+from hpcfl.methods.base import State
 from hpcfl.updates.base import Attack, Context
 from hpcfl.updates.columns import clip_rows
+from hpcfl.updates.memory import MEMORY
 from hpcfl.updates.rounding import (
     MOST_BITS,
     centre,
@@ -24,12 +26,17 @@ from hpcfl.updates.rounding import (
 )
 from hpcfl.updates.rules.mean import Mean
 
+SECURE = MEMORY + "secure"
+
 
 @dataclass(frozen=True)
 class SecureSum:
     """The rounding of updates to whole numbers, and their sum modulo 2^bits.
 
     Clients send whole numbers in float64, whose mean over the cohort is exact.
+
+    Server: ``update.secure`` [2], the wrapped coordinates of the last round, and how much
+    rounding may add to the norm of an update.
 
     Attributes:
         clip: the largest norm C of an update.
@@ -42,6 +49,10 @@ class SecureSum:
     step: float
     bits: int
     clients: int
+
+    def server_state(self) -> State:
+        """Return the server's state before round 1."""
+        return {SECURE: torch.zeros(2).double()}
 
     def encode(self, updates: Tensor, context: Context) -> Tensor:
         """Return the whole numbers that clients send, float64 [n, P]."""
@@ -56,6 +67,26 @@ class SecureSum:
     def count_bits(self, updates: Tensor) -> Tensor:
         """Return the bits of each row, float64 [n]."""
         return torch.full((len(updates),), float(self.bits * updates.shape[1])).double()
+
+    def receive(
+        self, server: State, mean: Tensor, clients: int
+    ) -> tuple[Tensor, float]:
+        """Return the mean update [P] that the server learns of so many clients, and how
+        much rounding may have added to the norm of each update; store what to record.
+
+        mean: of the whole numbers.
+        """
+        update, wrapped = self.decode(mean, clients)
+        rounding = self.find_rounding(len(mean))
+        server[SECURE] = torch.tensor([wrapped, rounding]).double()
+        return update, rounding
+
+    def measure(self, server: State) -> tuple[float, float]:
+        """Return the wrapped coordinates of the last round, and how much rounding may
+        have added to the norm of an update.
+        """
+        wrapped, rounding = server[SECURE].tolist()
+        return wrapped, rounding
 
     def decode(self, mean: Tensor, clients: int) -> tuple[Tensor, int]:
         """Return the mean update [P] that the server learns of so many clients, and how

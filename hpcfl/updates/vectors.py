@@ -1,8 +1,4 @@
-"""Messages as vectors: the floating-point entries of a message side by side.
-
-Every entry of an upload must be a Mean of a value that all clients received under the
-same name, or a change of one (``Mean.change_of``).
-"""
+"""Messages as vectors: the floating-point entries of a message side by side."""
 
 from collections.abc import Iterable, Mapping
 from itertools import accumulate, pairwise
@@ -10,70 +6,12 @@ from itertools import accumulate, pairwise
 import torch
 from torch import Tensor
 
-from hpcfl.communication.message import Field, Inbox, Mean, Message, fields
-from hpcfl.errors import UserError
+from hpcfl.communication.message import Field
 from hpcfl.methods.base import State
 from hpcfl.rows.layout import Layout
 
 CLIP = "update.clip"  # the entry with the adaptive clip, which has no update
 CHANGE = ":"  # in the name of an upload, before that of the value that it changes
-FLOAT_BITS = 32
-
-
-def count_message_bits(entries: Iterable[Field | Mean], clients: int) -> Tensor:
-    """Return the bits that each client sends or receives, float64 [n] on the CPU."""
-    bits = torch.zeros(clients).double()
-    for entry in entries:
-        floats = torch.as_tensor(entry.logical_floats(), device="cpu").double()
-        bits += FLOAT_BITS * floats
-    return bits
-
-
-def check_upload(inbox: Inbox, message: Message) -> dict[str, Mean]:
-    """Return the entries of an upload, which must be means of received values with the
-    same weights.
-
-    Raises UserError that names another entry.
-    """
-    means: dict[str, Mean] = {}
-    for name, entry in fields(message).items():
-        if problem := _find_problem(name, entry, inbox):
-            raise UserError(
-                f"the clients' upload '{name}' {problem}; [privacy], [transform], "
-                "[compression], [attack] and [aggregation] need means of what the clients "
-                "received under the same name; take another method"
-            )
-        assert isinstance(entry, Mean)
-        means[name] = entry
-        first = next(iter(means.values())).weights
-        if not torch.equal(entry.weights, first):
-            raise UserError(
-                f"the clients' upload '{name}' has other weights than "
-                f"'{next(iter(means))}'; set method.weights = 'uniform' or take another "
-                "method"
-            )
-    return means
-
-
-def _find_problem(name: str, entry: Field | Mean, inbox: Inbox) -> str:
-    """Return why an entry of an upload has no update, "" if it has one."""
-    if not isinstance(entry, Mean):
-        return "is each client's own"
-    if (entry.change_of or name) not in inbox:
-        return "was not received"
-    received = inbox[entry.change_of or name]
-    if not isinstance(received, Tensor) or received.dim() != 1:
-        return "was received with a value for each client"
-    if entry.tensor.dim() != 2 or entry.weights.dim() != 1:
-        return "has several means"
-    if entry.tensor.shape[1:] != received.shape:
-        return "has another shape than what was received"
-    return ""
-
-
-def find_update(mean: Mean, name: str, inbox: Inbox) -> Tensor:
-    """Return the updates of an entry, [n, width]."""
-    return mean.tensor if mean.change_of else mean.tensor - inbox[name]
 
 
 def find_widths(sent: Mapping[str, object]) -> dict[str, int]:

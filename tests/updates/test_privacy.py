@@ -1,6 +1,5 @@
-"""The clip of updates and the noise on their sum."""
+"""The noise on the sum of clipped updates, and private runs."""
 
-import math
 from functools import partial
 
 import numpy as np
@@ -13,22 +12,16 @@ from playing import play_on, prepare_on, run_table
 
 from hpcfl.communication.communicator import OneProcess
 from hpcfl.errors import UserError
-from hpcfl.experiment import config
 from hpcfl.experiment.sections import Privacy
 from hpcfl.simulation import preflight
-from hpcfl.simulation.prepare import prepare
 from hpcfl.trained import loading
 from hpcfl.updates.accounting import Guarantee
 from hpcfl.updates.base import Context
 from hpcfl.updates.privacy import (
     ClientPrivacy,
-    clip_updates,
     count_most_rounds,
-    move_clip,
-    split_noise,
 )
 
-WHOLE = [slice(0, 2)]
 UNIFORM = {"name": "fedavg", "weights": "uniform"}
 CLIENT = {"unit": "client"}
 
@@ -44,45 +37,7 @@ def play_alone(folder, method="fedavg", **sections):
     return play_on(OneProcess(), folder, tiny.table(method, **sections))
 
 
-def test_the_clip_by_hand():
-    updates = torch.tensor([[3.0, 4], [0, 1], [6, 8], [0, 0], [math.nan, 1]])
-    clipped, norms = clip_updates(updates, 5.0, WHOLE)
-    expected = [[3, 4], [0, 1], [3, 4], [0, 0], [0, 0]]
-    torch.testing.assert_close(clipped, torch.tensor(expected).float())
-    assert norms.tolist() == [5, 1, 10, 0, 0]
-    alone, _ = clip_updates(updates[2:3], 5.0, WHOLE)
-    assert torch.equal(alone, clipped[2:3])
-
-
-def test_layers_are_clipped_by_themselves():
-    """Of norm 5 in two layers each gets 5/√2."""
-    layers = [slice(0, 2), slice(2, 3)]
-    clipped, norms = clip_updates(torch.tensor([[6.0, 8, 1]]), 5.0, layers)
-    bound = 5 / math.sqrt(2)
-    torch.testing.assert_close(clipped, torch.tensor([[0.6 * bound, 0.8 * bound, 1.0]]))
-    assert norms.item() == pytest.approx(math.sqrt(101))
-
-
-@pytest.mark.parametrize(
-    ("clip", "expected", "below", "following"),
-    [
-        (2.5, 4, 2, 2.5),
-        (3.5, 4, 3, 3.329303),
-        (0.5, 4, 0, 0.552585),
-        (3.5, 5, 3, 3.362763),
-    ],
-)
-def test_the_adaptive_clip_by_hand(clip, expected, below, following):
-    """Four clients, of whom ``below`` have a norm within the clip."""
-    privacy = make(adaptive_clip=True).section
-    moved = move_clip(clip, below - 2, privacy, expected, 0.0)
-    assert moved == pytest.approx(following, abs=1e-6)
-
-
 def test_the_noise_is_split_between_model_and_count():
-    assert split_noise(1.0, 5.0) == pytest.approx(1.005038, abs=1e-6)
-    assert split_noise(2.0, 5.0) == pytest.approx(2.041241, abs=1e-6)
-    assert split_noise(0.0, 5.0) == 0
     adaptive = make(size=100.0, adaptive_clip=True)
     assert adaptive.model_sigma == pytest.approx(1.005038, abs=1e-6)
     assert make().model_sigma == 1
@@ -215,59 +170,6 @@ def test_an_empty_cohort_gets_noise_alone(tmp_path, monkeypatch):
     assert len(digests) == 1
 
 
-@pytest.mark.parametrize(
-    ("sections", "words"),
-    [
-        ({"privacy": {}}, "'privacy.unit' is missing"),
-        ({"privacy": {"unit": "clients"}}, "privacy.unit = 'clients'"),
-        ({"privacy": {**CLIENT, "noise": 1.0}}, "noise needs clip"),
-        ({"privacy": {**CLIENT, "clip_rate": 1.0}}, "needs adaptive_clip = true"),
-        ({"privacy": {"epsilon": 1.0, "noise": 1.0}}, "exclude each other"),
-        ({"privacy": {"clip": 1.0, "local": True, "epsilon": 1.0}}, "instead of eps"),
-        ({"privacy": {"local": True, "adaptive_clip": True, "clip": 1.0}}, "exclude"),
-        ({"method": {"name": "fedavg", "weights": "samples"}}, "weights = 'uniform'"),
-        ({"participation": {"select": "power-of-choice"}}, "take 'uniform'"),
-        (
-            {"participation": {"scheme": "poisson", "select": "power-of-choice"}},
-            "each client by itself",
-        ),
-        (
-            {"participation": {"scheme": "poisson"}, "time": {"mode": "synchronous"}},
-            "fixed number",
-        ),
-        ({"time": {"mode": "asynchronous"}}, "take 'synchronous'"),
-        (
-            {"time": {"mode": "synchronous", "over_selection": 2.0}},
-            "leave both out",
-        ),
-        (
-            {
-                "privacy": {"accountant": "pld"},
-                "participation": {"fraction": 0.4},
-            },
-            "take 'rdp'",
-        ),
-        (
-            {"privacy": {"clip": 1.0, "noise": 0.5, "adaptive_clip": True}},
-            r"below 2·clip_noise = 0.5",
-        ),
-        (
-            {"aggregation": {"rule": "own_updates:Largest"}},
-            "take 'mean', or set privacy.local = true",
-        ),
-    ],
-)
-def test_a_mistake_is_one_line(sections, words):
-    privacy = sections.pop("privacy", None)
-    privacy = {**CLIENT, **privacy} if privacy else privacy
-    privacy = CLIENT if privacy is None else privacy
-    method = sections.pop("method", "fedavg")
-    table = tiny.table(method, privacy=privacy, **sections)
-    with pytest.raises(UserError, match=words) as error:
-        prepare(config.parse(table), OneProcess())
-    assert "\n" not in str(error.value)
-
-
 def test_a_server_that_reads_the_cohort_is_refused(tmp_path):
     table = tiny.table("own_updates:Counting", privacy={**CLIENT, "clip": 1.0})
     with pytest.raises(UserError, match=r"reads cohort\.ids.*\[privacy\]") as error:
@@ -305,9 +207,3 @@ def test_check_says_what_the_section_means():
     local = make(sigma=4.0, local=True)
     cohorts = [np.array([0]), np.array([0, 1])]
     assert "after 2 rounds" in local.describe(2, lambda number: cohorts[number - 1])[0]
-
-
-def test_the_section_sets_equal_weights():
-    given = config.parse(tiny.table("fedavg", privacy=CLIENT))
-    assert given.method.weights == "uniform"
-    assert config.parse(given.resolved()).fingerprint() == given.fingerprint()

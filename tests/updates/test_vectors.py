@@ -1,12 +1,8 @@
 """The entries of messages side by side."""
 
-import pytest
-import tiny
 import torch
-from playing import run_table
 
 from hpcfl.communication.message import Field
-from hpcfl.errors import UserError
 from hpcfl.updates import vectors
 
 SENT = {
@@ -29,11 +25,3 @@ def test_a_change_is_added_to_what_was_sent_and_the_change_of_another_stays():
     combined = vectors.add_changes(before, changes)
     assert combined["a"].tolist() == [1.5, 1.0]
     assert combined["c"].tolist() == [0.25]
-
-
-@pytest.mark.parametrize("method", ["fedamp", "fedproto", "ifca", "fednova"])
-def test_an_upload_that_is_no_mean_of_what_was_received_is_named(tmp_path, method):
-    table = tiny.table(method, aggregation={"rule": "mean"}, rounds=1)
-    with pytest.raises(UserError, match="the clients' upload '") as error:
-        run_table(table, tmp_path)
-    assert "\n" not in str(error.value)

@@ -1,0 +1,61 @@
+"""The clip of clients' updates, and the adaptive clip, as functions of numbers.
+
+McMahan, Ramage, Talwar & Zhang, "Learning differentially private recurrent language
+models", ICLR 2018. Andrew, Thakkar, McMahan & Ramaswamy, "Differentially private
+learning with adaptive clipping", NeurIPS 2021.
+"""
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from hpcfl.experiment.sections import Privacy
+from hpcfl.rows import mixing
+
+
+def clip_updates(
+    updates: Tensor, clip: float, layers: Sequence[slice]
+) -> tuple[Tensor, Tensor]:
+    """Return the updates [n, P] with each layer clipped to clip/√L, and the norms of the
+    updates before, float64 [n] on the CPU.
+
+    An update with a number that is not finite becomes zero. Products are rounded once.
+    """
+    clipped = torch.empty_like(updates)
+    squares = torch.zeros(len(updates)).double()
+    bound = clip / math.sqrt(len(layers))
+    for position, update in enumerate(updates):
+        exact = update.double()
+        if not exact.isfinite().all():
+            exact = torch.zeros_like(exact)
+        for columns in layers:
+            part = exact[columns]
+            square = mixing.row_sums(part.square()[None])[0].item()
+            squares[position] += square
+            factor = bound / max(bound, math.sqrt(square))
+            clipped[position, columns] = part * factor
+    return clipped, squares.sqrt()
+
+
+def move_clip(
+    clip: float, below: float, privacy: Privacy, expected: float, noise: float
+) -> float:
+    """Return the adaptive clip C·exp(−η(b̃ − γ)) of the next round.
+
+    Args:
+        clip: The clip C of this round.
+        below: The sum of b_i − ½ over the clients of the round.
+        expected: The expected size of the cohort.
+        noise: The noise on ``below``.
+    """
+    share = (below + noise) / expected + 0.5
+    return clip * math.exp(-privacy.clip_rate * (share - privacy.clip_quantile))
+
+
+def split_noise(sigma: float, count_noise: float) -> float:
+    """Return the multiplier σ_Δ of the model's noise, so that it and the noise on the
+    number of clients below the clip cost σ together.
+    """
+    return (sigma**-2 - (2 * count_noise) ** -2) ** -0.5 if sigma else 0.0

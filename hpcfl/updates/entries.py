@@ -1,0 +1,108 @@
+"""The entries that carry updates from clients to the server, and their bits.
+
+Updates travel as means, or as rows where the server needs each client's update.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from hpcfl.communication.message import Field, Mean
+from hpcfl.updates.memory import MEMORY
+from hpcfl.updates.vectors import CHANGE, join, split_columns
+
+FLOAT_BITS = 32
+DOWNLOAD = "download.bits"  # the entry with the bits of each client's download
+# the entry with the clients' weights, beside updates that travel as rows
+WEIGHTS = "weights of updates"
+BELOW = MEMORY + "below clip"  # the entry with the share of clients below the clip
+
+
+def count_message_bits(entries: Iterable[Field | Mean], clients: int) -> Tensor:
+    """Return the bits that each client sends or receives, float64 [n] on the CPU."""
+    bits = torch.zeros(clients).double()
+    for entry in entries:
+        floats = torch.as_tensor(entry.logical_floats(), device="cpu").double()
+        bits += FLOAT_BITS * floats
+    return bits
+
+
+def list_received(means: Mapping[str, Mean]) -> list[str]:
+    """Return the names of the received values that uploads belong to."""
+    return [mean.change_of or name for name, mean in means.items()]
+
+
+def join_updates(means: Mapping[str, Mean], inbox: Mapping[str, Tensor]) -> Tensor:
+    """Return the updates of all entries side by side, [n, P]."""
+    updates = []
+    for name, mean in means.items():
+        is_change = bool(mean.change_of)
+        updates.append(mean.tensor if is_change else mean.tensor - inbox[name])
+    return join(updates)
+
+
+def pack(
+    means: Mapping[str, Mean], updates: Tensor, bits: Tensor, as_rows: bool
+) -> dict[str, Mean | Field]:
+    """Return the entries that carry ``updates`` [n, P], which replace ``means``.
+
+    All bits [n] are counted with the first entry. as_rows: whether each client's update
+    travels to the server.
+    """
+    weights = next(iter(means.values())).weights
+    widths = {name: mean.tensor.shape[1] for name, mean in means.items()}
+    sent: dict[str, Mean | Field] = {}
+    if as_rows:
+        sent[WEIGHTS] = Field(weights.double()[:, None], floats=0)
+    floats: float | Tensor = bits / FLOAT_BITS
+    for name, rows in split_columns(updates, widths).items():
+        start = means[name].change_of
+        entry = f"{name}{CHANGE}{start}" if start else name
+        sent[entry] = Field(rows, floats) if as_rows else Mean(rows, weights, floats)
+        floats = 0.0
+    return sent
+
+
+@dataclass(frozen=True)
+class Arrived:
+    """Updates on rank 0.
+
+    Attributes:
+        values: by the names of entries, rows [n, width] or a mean [width].
+        weights: of the clients, float64 [n].
+        below: the share of the clients below the clip, 0 without adaptive clip.
+    """
+
+    values: Mapping[str, Tensor]
+    weights: Tensor
+    below: float
+
+    @property
+    def widths(self) -> dict[str, int]:
+        """Return the width of each entry."""
+        return {name: value.shape[-1] for name, value in self.values.items()}
+
+    @property
+    def received(self) -> list[str]:
+        """Return the names of the values that the entries belong to."""
+        return [name.rpartition(CHANGE)[2] for name in self.values]
+
+    def join(self) -> Tensor:
+        """Return the updates of all entries side by side, [n, P] or [P]."""
+        return join([*self.values.values()])
+
+
+def find_own_name(entry: str) -> str:
+    """Return the name that a method gave to an entry."""
+    return entry.partition(CHANGE)[0]
+
+
+def unpack(uplink: Mapping[str, Tensor], clients: int) -> Arrived:
+    """Return the updates of so many clients in an uplink, in the order of names."""
+    entries = {name: uplink[name] for name in sorted(uplink, key=find_own_name)}
+    equal = torch.ones(clients, 1).double()
+    weights = entries.pop(WEIGHTS, equal)[:, 0]
+    below = entries.pop(BELOW, torch.zeros(1)).item()
+    return Arrived(entries, weights, below)

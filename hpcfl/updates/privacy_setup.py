@@ -1,0 +1,102 @@
+"""The privacy of an experiment: its sections, checked and with a calibrated noise."""
+
+from hpcfl.errors import UserError
+from hpcfl.experiment.config import Config
+from hpcfl.experiment.sections import Privacy
+from hpcfl.updates.accounting import Guarantee
+from hpcfl.updates.base import Rule
+from hpcfl.updates.privacy import ClientPrivacy
+
+
+def make_privacy(config: Config, rule: Rule) -> ClientPrivacy | None:
+    """Return the clip and the noise that an experiment asks for; None without
+    ``[privacy]``.
+
+    Raises UserError for sections that the guarantee does not cover.
+    """
+    section = config.privacy
+    if section is None:
+        return None
+    refuse_uncovered(config, section, rule)
+    participation = config.participation
+    guarantee = find_guarantee(config, section)
+    if section.accountant == "pld" and guarantee.replaces_one:
+        raise UserError(
+            "privacy.accountant = 'pld' knows no cohorts of a fixed size; take 'rdp', or "
+            "set participation.scheme = 'poisson'"
+        )
+    sigma = section.noise or 0.0
+    if section.epsilon is not None:
+        sigma = guarantee.calibrate(section.epsilon, config.rounds)
+    elif sigma:
+        guarantee.epsilon(sigma, 1)
+    excludes = config.training.on_divergence == "exclude"
+    varies = participation.scheme == "poisson" or participation.dropout
+    drops = bool(varies or excludes or config.time.mode != "none")
+    privacy = ClientPrivacy(
+        section, sigma, guarantee, config.seed, drops, config.rounds
+    )
+    most = 2 * privacy.count_noise
+    if section.adaptive_clip and sigma >= most:
+        raise UserError(
+            f"privacy.noise = {sigma:g}: must be below 2·clip_noise = {most:g}, the noise "
+            "of the adaptive clip; raise privacy.clip_noise or the cohort"
+        )
+    return privacy
+
+
+def find_guarantee(config: Config, section: Privacy) -> Guarantee:
+    """Return the cohorts and the accountant of an experiment."""
+    participation, clients = config.participation, config.partition.clients
+    size: float = participation.count(clients)
+    if participation.scheme == "poisson":
+        size = participation.fraction * clients
+    return Guarantee(
+        cohort="local" if section.local else participation.scheme,
+        clients=clients,
+        size=size,
+        accountant=section.accountant,
+        delta=section.delta,
+    )
+
+
+def describe_cost(config: Config, begun_for: int) -> str:
+    """Return a line on the ε of ``config.rounds`` with the noise that was calibrated for
+    ``begun_for`` rounds.
+    """
+    section = config.privacy
+    assert section is not None and section.epsilon is not None
+    guarantee = find_guarantee(config, section)
+    sigma = guarantee.calibrate(section.epsilon, begun_for)
+    cost = guarantee.epsilon(sigma, config.rounds)
+    return (
+        f"privacy.epsilon = {section.epsilon:g} is spent after {begun_for} rounds; "
+        f"{config.rounds} rounds with the same noise would cost ε = {cost:.4g}"
+    )
+
+
+def refuse_uncovered(config: Config, section: Privacy, rule: Rule) -> None:
+    """Raise UserError for a section that the guarantee does not cover."""
+    participation, time = config.participation, config.time
+    if getattr(config.method, "weights", "uniform") != "uniform":
+        raise UserError(
+            "method.weights = 'samples': numbers of samples are data that [privacy] does "
+            "not cover; set method.weights = 'uniform' or leave it out"
+        )
+    if participation.select != "uniform":
+        raise UserError(
+            f"participation.select = '{participation.select}': [privacy] covers uniformly "
+            "drawn cohorts; take 'uniform'"
+        )
+    if time.mode != "none" and (
+        time.over_selection > 1 or time.availability != "always"
+    ):
+        raise UserError(
+            "time.over_selection and time.availability make a cohort depend on the "
+            "clients, which [privacy] does not cover; leave both out"
+        )
+    if not (section.local or rule.allows_noise):
+        raise UserError(
+            f"aggregation.rule = '{rule.rule}': the noise of [privacy] is made for means; "
+            "take 'mean', or set privacy.local = true"
+        )

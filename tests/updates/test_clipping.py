@@ -1,0 +1,52 @@
+"""The clip of updates, by hand."""
+
+import math
+
+import pytest
+import torch
+
+from hpcfl.experiment.sections import Privacy
+from hpcfl.updates.clipping import clip_updates, move_clip, split_noise
+
+WHOLE = [slice(0, 2)]
+
+
+def test_the_clip_by_hand():
+    updates = torch.tensor([[3.0, 4], [0, 1], [6, 8], [0, 0], [math.nan, 1]])
+    clipped, norms = clip_updates(updates, 5.0, WHOLE)
+    expected = [[3, 4], [0, 1], [3, 4], [0, 0], [0, 0]]
+    torch.testing.assert_close(clipped, torch.tensor(expected).float())
+    assert norms.tolist() == [5, 1, 10, 0, 0]
+    alone, _ = clip_updates(updates[2:3], 5.0, WHOLE)
+    assert torch.equal(alone, clipped[2:3])
+
+
+def test_layers_are_clipped_by_themselves():
+    """Of norm 5 in two layers each gets 5/√2."""
+    layers = [slice(0, 2), slice(2, 3)]
+    clipped, norms = clip_updates(torch.tensor([[6.0, 8, 1]]), 5.0, layers)
+    bound = 5 / math.sqrt(2)
+    torch.testing.assert_close(clipped, torch.tensor([[0.6 * bound, 0.8 * bound, 1.0]]))
+    assert norms.item() == pytest.approx(math.sqrt(101))
+
+
+@pytest.mark.parametrize(
+    ("clip", "expected", "below", "following"),
+    [
+        (2.5, 4, 2, 2.5),
+        (3.5, 4, 3, 3.329303),
+        (0.5, 4, 0, 0.552585),
+        (3.5, 5, 3, 3.362763),
+    ],
+)
+def test_the_adaptive_clip_by_hand(clip, expected, below, following):
+    """Four clients, of whom ``below`` have a norm within the clip."""
+    privacy = Privacy(unit="client", clip=2.0, adaptive_clip=True)
+    moved = move_clip(clip, below - 2, privacy, expected, 0.0)
+    assert moved == pytest.approx(following, abs=1e-6)
+
+
+def test_the_noise_is_split_so_that_both_releases_cost_the_multiplier():
+    assert split_noise(1.0, 5.0) == pytest.approx(1.005038, abs=1e-6)
+    assert split_noise(2.0, 5.0) == pytest.approx(2.041241, abs=1e-6)
+    assert split_noise(0.0, 5.0) == 0

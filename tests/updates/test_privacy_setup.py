@@ -1,0 +1,70 @@
+"""Sections beside ``[privacy]``."""
+
+import pytest
+import tiny
+
+from hpcfl.communication.communicator import OneProcess
+from hpcfl.errors import UserError
+from hpcfl.experiment import config
+from hpcfl.simulation.prepare import prepare
+
+CLIENT = {"unit": "client"}
+
+
+@pytest.mark.parametrize(
+    ("sections", "words"),
+    [
+        ({"privacy": {}}, "'privacy.unit' is missing"),
+        ({"privacy": {"unit": "clients"}}, "privacy.unit = 'clients'"),
+        ({"privacy": {**CLIENT, "noise": 1.0}}, "noise needs clip"),
+        ({"privacy": {**CLIENT, "clip_rate": 1.0}}, "needs adaptive_clip = true"),
+        ({"privacy": {"epsilon": 1.0, "noise": 1.0}}, "exclude each other"),
+        ({"privacy": {"clip": 1.0, "local": True, "epsilon": 1.0}}, "instead of eps"),
+        ({"privacy": {"local": True, "adaptive_clip": True, "clip": 1.0}}, "exclude"),
+        ({"method": {"name": "fedavg", "weights": "samples"}}, "weights = 'uniform'"),
+        ({"participation": {"select": "power-of-choice"}}, "take 'uniform'"),
+        (
+            {"participation": {"scheme": "poisson", "select": "power-of-choice"}},
+            "each client by itself",
+        ),
+        (
+            {"participation": {"scheme": "poisson"}, "time": {"mode": "synchronous"}},
+            "fixed number",
+        ),
+        ({"time": {"mode": "asynchronous"}}, "take 'synchronous'"),
+        (
+            {"time": {"mode": "synchronous", "over_selection": 2.0}},
+            "leave both out",
+        ),
+        (
+            {
+                "privacy": {"accountant": "pld"},
+                "participation": {"fraction": 0.4},
+            },
+            "take 'rdp'",
+        ),
+        (
+            {"privacy": {"clip": 1.0, "noise": 0.5, "adaptive_clip": True}},
+            r"below 2·clip_noise = 0.5",
+        ),
+        (
+            {"aggregation": {"rule": "own_updates:Largest"}},
+            "take 'mean', or set privacy.local = true",
+        ),
+    ],
+)
+def test_a_mistake_is_one_line(sections, words):
+    privacy = sections.pop("privacy", None)
+    privacy = {**CLIENT, **privacy} if privacy else privacy
+    privacy = CLIENT if privacy is None else privacy
+    method = sections.pop("method", "fedavg")
+    table = tiny.table(method, privacy=privacy, **sections)
+    with pytest.raises(UserError, match=words) as error:
+        prepare(config.parse(table), OneProcess())
+    assert "\n" not in str(error.value)
+
+
+def test_the_section_sets_equal_weights():
+    given = config.parse(tiny.table("fedavg", privacy=CLIENT))
+    assert given.method.weights == "uniform"
+    assert config.parse(given.resolved()).fingerprint() == given.fingerprint()
