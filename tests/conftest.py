@@ -257,6 +257,14 @@ def arrived():
     return gather
 
 
+@pytest.fixture
+def torchvision():
+    """torchvision, which takes a second to import."""
+    from hpcfl.data.vision import torchvision
+
+    return torchvision
+
+
 @pytest.fixture(scope="session")
 def zygote(tmp_path_factory):
     """What the processes of jobs and commands are forked from."""

@@ -4,7 +4,6 @@ import ast
 from pathlib import Path
 
 import hpcfl
-from hpcfl.data.vision import torchvision
 
 
 def test_no_module_imports_torchvision_at_its_top():
@@ -18,6 +17,6 @@ def test_no_module_imports_torchvision_at_its_top():
                 assert not {"torchvision", "hpcfl.data.vision"} & set(names), path
 
 
-def test_transforms_work_without_the_compiled_operators():
+def test_transforms_work_without_the_compiled_operators(torchvision):
     image = torchvision.transforms.functional.to_pil_image
     assert image(torchvision.torch.zeros(3, 4, 5)).size == (5, 4)

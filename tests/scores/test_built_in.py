@@ -8,9 +8,16 @@ import numpy as np
 import pytest
 import torch
 from counted import block_of, block_of_one, check, draw, number
-from sklearn import metrics
 
 from hpcfl.scores.built_in import PMV
+
+
+@pytest.fixture
+def metrics():
+    """scikit-learn's metrics, which take long to import."""
+    from sklearn import metrics
+
+    return metrics
 
 
 def test_four_of_six_are_right():
@@ -27,7 +34,7 @@ def test_a_class_without_test_samples_does_not_count():
     check("balanced_accuracy", (2 / 3 + 1 / 2 + 1 / 1) / 3)
 
 
-def test_the_balanced_accuracy_is_scikit_learns():
+def test_the_balanced_accuracy_is_scikit_learns(metrics):
     labels, predicted = draw(0)
     block = block_of((labels.tolist(), predicted.tolist()), classes=5)
     with pytest.warns(UserWarning, match="y_pred contains classes not in y_true"):
@@ -45,7 +52,7 @@ def test_a_class_that_is_never_predicted_has_an_f1_of_zero():
     assert number("macro_f1", block) == pytest.approx([(4 / 5 + 0) / 2])
 
 
-def test_macro_f1_is_scikit_learns_over_the_classes_that_are_there():
+def test_macro_f1_is_scikit_learns_over_the_classes_that_are_there(metrics):
     """Its default takes class 4 into the mean too, with 0."""
     labels, predicted = draw(0)
     block = block_of((labels.tolist(), predicted.tolist()), classes=5)
@@ -72,7 +79,7 @@ def test_cross_entropies_of_four_right_and_two_wrong():
     check("loss", (4 * (whole - 1) + 2 * whole) / 6, where_all_is_right=whole - 1)
 
 
-def test_the_loss_is_scikit_learns():
+def test_the_loss_is_scikit_learns(metrics):
     random = np.random.default_rng(0)
     labels = random.integers(0, 5, 40)
     logits = torch.from_numpy(random.standard_normal((40, 5)))
@@ -103,7 +110,7 @@ def test_pairs_in_order_and_equal_pairs():
     check("auc", (64 + 40 / 2) / 108)
 
 
-def test_the_area_is_scikit_learns_but_for_its_steps():
+def test_the_area_is_scikit_learns_but_for_its_steps(metrics):
     generator = torch.Generator().manual_seed(0)
     labels = torch.randint(3, (200,), generator=generator)
     logits = torch.randn(200, 3, generator=generator, dtype=torch.float64)

@@ -7,7 +7,6 @@ from hpcfl.commands.run import run
 from hpcfl.communication.communicator import OneProcess
 from hpcfl.experiment import config
 
-mlflow = pytest.importorskip("mlflow")
 pytestmark = [
     pytest.mark.slow,
     # of mlflow's own code and of packages that it imports
@@ -16,6 +15,7 @@ pytestmark = [
 
 
 def test_a_run_has_each_round_once_also_after_an_interruption(tmp_path, monkeypatch):
+    mlflow = pytest.importorskip("mlflow")  # takes long to import
     address = (tmp_path / "store").as_uri()
     monkeypatch.setenv("MLFLOW_TRACKING_URI", address)
     monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")

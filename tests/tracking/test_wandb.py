@@ -8,7 +8,6 @@ from hpcfl.communication.communicator import OneProcess
 from hpcfl.experiment import config
 from hpcfl.storage import results
 
-wandb_internal_pb2 = pytest.importorskip("wandb.proto.wandb_internal_pb2")
 pytestmark = pytest.mark.slow
 BLOCK, WHOLE, LAST = 1 << 15, 1, 4
 
@@ -33,6 +32,8 @@ def pieces(data):
 def history(folder):
     """The steps and numbers in the one offline run of a folder."""
     [path] = folder.glob("offline-run-*/*.wandb")
+    from wandb.proto import wandb_internal_pb2  # takes long to import
+
     rows = []
     for piece in pieces(path.read_bytes()):
         record = wandb_internal_pb2.Record()
@@ -49,6 +50,7 @@ def history(folder):
 def test_an_offline_run_has_each_round_once_also_after_an_interruption(
     tmp_path, monkeypatch
 ):
+    pytest.importorskip("wandb")
     monkeypatch.setenv("WANDB_MODE", "offline")
 
     def play(rounds):

@@ -9,7 +9,6 @@ import pytest
 from user_data import idx, load, md5, numbers, refusal
 
 from hpcfl.data.sources import emnist
-from hpcfl.data.vision import torchvision
 
 
 @pytest.fixture
@@ -46,7 +45,7 @@ def emnist_files(tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
-def test_emnist_is_as_torchvision_reads_it_but_upright(emnist_files):
+def test_emnist_is_as_torchvision_reads_it_but_upright(emnist_files, torchvision):
     data = load("emnist", emnist_files, split="letters")
     assert data.x.shape == (4, 1, 28, 28) and data.x.is_contiguous()
     assert data.official_test == 1 and data.classes == 26

@@ -8,7 +8,6 @@ from user_data import load, refusal
 
 from hpcfl.data import partition
 from hpcfl.data.partitions.by_client import plugin as by_client
-from hpcfl.data.vision import torchvision
 from hpcfl.errors import UserError
 from hpcfl.experiment import config
 
@@ -28,7 +27,7 @@ def firsts(data):
     return data.x[:, 0, 0, 0].tolist()
 
 
-def test_classes_are_folders_as_for_torchvision(tmp_path):
+def test_classes_are_folders_as_for_torchvision(tmp_path, torchvision):
     write(tmp_path, "cat/b.png", "cat/a.PNG", "dog/1.jpg", "ant/0.bmp")
     (tmp_path / "README.md").write_text("about")
     (tmp_path / "cat" / ".DS_Store").write_text("")

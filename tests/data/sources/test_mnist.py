@@ -10,7 +10,6 @@ from user_data import idx, load, md5, numbers, refusal
 
 from hpcfl.data import datasets
 from hpcfl.data.sources import mnist
-from hpcfl.data.vision import torchvision
 from hpcfl.errors import UserError
 from hpcfl.experiment import config
 
@@ -37,7 +36,7 @@ def kmnist_files(tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
-def test_kmnist_is_as_torchvision_reads_it(kmnist_files):
+def test_kmnist_is_as_torchvision_reads_it(kmnist_files, torchvision):
     data = load("kmnist", kmnist_files)
     assert data.official_test == 2 and data.classes == 10
     for train, span in ((True, slice(0, 3)), (False, slice(3, 5))):
@@ -117,7 +116,7 @@ class FakeArchive:
 
 
 @pytest.fixture
-def archive(folder, monkeypatch):
+def archive(folder, torchvision, monkeypatch):
     contents = {path.name: path.read_bytes() for path in folder.iterdir()}
     monkeypatch.setattr(torchvision.datasets, "MNIST", FakeArchive)
     monkeypatch.setattr(FakeArchive, "contents", contents)

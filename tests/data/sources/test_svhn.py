@@ -4,16 +4,16 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-import scipy.io
 from user_data import load, md5, numbers, refusal
 
 from hpcfl.data.sources import svhn
-from hpcfl.data.vision import torchvision
 
 
 @pytest.fixture
 def svhn_files(tmp_path, monkeypatch):
     """Three training images, two test images and two further ones."""
+    from scipy import io  # takes long to import
+
     sizes = {
         svhn.TRAIN: 3,
         svhn.TEST: 2,
@@ -22,7 +22,7 @@ def svhn_files(tmp_path, monkeypatch):
     for seed, (file, size) in enumerate(sizes.items()):
         labels = np.array([10, 1, 9][:size], np.uint8)[:, None]
         arrays = {"X": numbers(seed, 32, 32, 3, size), "y": labels}
-        scipy.io.savemat(tmp_path / file, arrays, do_compression=True)
+        io.savemat(tmp_path / file, arrays, do_compression=True)
     checksums = {file: md5(tmp_path / file) for file in (svhn.TRAIN, svhn.TEST)}
     further = {svhn.EXTRA: md5(tmp_path / svhn.EXTRA)}
     source = replace(svhn.plugin, checksums=checksums, further=further)
@@ -32,7 +32,7 @@ def svhn_files(tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
-def test_svhn_is_as_torchvision_reads_it(svhn_files, monkeypatch):
+def test_svhn_is_as_torchvision_reads_it(svhn_files, torchvision, monkeypatch):
     known = {**svhn.plugin.checksums, **svhn.plugin.further}
     split_list = {
         file.partition("_")[0]: ["", file, checksum] for file, checksum in known.items()
