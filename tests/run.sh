@@ -19,7 +19,10 @@ echo "Running: python -m ruff check hpcfl tests launch slurm"
 python -m ruff check hpcfl tests launch slurm
 echo "Running: python -m ruff format --check hpcfl tests launch slurm"
 python -m ruff format --check hpcfl tests launch slurm
+# Collecting writes the tests' byte code once, beside mypy, which takes one core; else each worker of pytest does.
+python -m pytest --collect-only -q >/dev/null 2>&1 &
 echo "Running: python -m mypy"
 python -m mypy
+wait
 echo "Running: python -m pytest ${options[*]} $*"
 exec python -m pytest "${options[@]}" "$@"
