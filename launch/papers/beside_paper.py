@@ -64,7 +64,7 @@ def main(runs: Path, number: str, reference: str, out: Path) -> None:
 
 def of_paper(number: str) -> pandas.DataFrame:
     """The paper's numbers in a table: a column for each key of their settings, their
-    ``value`` and ``std`` in percent.
+    ``value`` and ``std`` in percent, and the ``row`` of each in ``REPORTED``.
     """
     reported = pandas.read_csv(REPORTED)
     reported = reported.query("paper == 'diversifed' and table == @number")
@@ -74,7 +74,9 @@ def of_paper(number: str) -> pandas.DataFrame:
     ]
     frame = pandas.DataFrame(settings)
     return frame.assign(
-        value=reported["value"].to_numpy(), std=reported["std"].to_numpy()
+        value=reported["value"].to_numpy(),
+        std=reported["std"].to_numpy(),
+        row=reported.index,
     )
 
 
@@ -87,7 +89,7 @@ def varying(cells: pandas.DataFrame) -> list[str]:
 def cell(run: Run, reported: pandas.DataFrame, keys: list[str]) -> dict[str, Any]:
     """The cell of the table that a run is, by the keys in which cells differ."""
     own = flat(run.config)
-    settings = reported.drop(columns=["value", "std"]).to_dict("records")
+    settings = reported.drop(columns=["value", "std", "row"]).to_dict("records")
     for setting in settings:
         if setting.items() <= own.items():
             return {key: setting[key] for key in keys}
@@ -106,20 +108,32 @@ def line(run: Run) -> dict[str, Any]:
     }
 
 
-def table(frame: pandas.DataFrame, number: str, reference: str) -> str:
-    """The table in Markdown: cells that differ in the compared key alone stand together,
-    in the paper's order.
+def compare(
+    frame: pandas.DataFrame, number: str, reference: str
+) -> list[pandas.DataFrame]:
+    """The numbers of all cells that have runs in ``frame``, in the paper's order: a frame
+    for the cells that differ in the compared key alone.
     """
     compared, value = experiment_file.split(reference)
     reported = of_paper(number)
     keys = varying(reported)
     cells = reported.merge(frame[keys].drop_duplicates())
     shared = [key for key in keys if key != compared]
-    groups = [
+    return [
         beside(alike, frame.merge(alike[keys]), compared, value)
         for _, alike in cells.groupby(shared, sort=False)
     ]
-    named = [key for key in shared if key in varying(cells)]
+
+
+def table(frame: pandas.DataFrame, number: str, reference: str) -> str:
+    """The table in Markdown: cells that differ in the compared key alone stand together,
+    in the paper's order.
+    """
+    compared, value = experiment_file.split(reference)
+    groups = compare(frame, number, reference)
+    played = varying(pandas.concat(groups))
+    keys = varying(of_paper(number))
+    named = [key for key in keys if key != compared and key in played]
     labels = [*named, compared]
     lines = pandas.concat([shown(group, labels, value) for group in groups])
     words = len(labels) + 1  # the columns that stand left, the others are numbers

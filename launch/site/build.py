@@ -84,7 +84,7 @@ CHAPTERS: dict[str, tuple[str, ...]] = {
         "Asynchronous servers: results/asynchronous/README",
         "Compressed uploads: results/bits/README",
         "DiversiFed's tables: results/diversifed/README",
-        "Tables of counts: results/counts/README",
+        "Numbers of the papers' tables: results/counts/README",
         "Figures of the papers: results/figures/README",
         "MNIST, ten rounds: results/mnist/README",
         "Review of the methods: results/findings/README",

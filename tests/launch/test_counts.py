@@ -1,4 +1,4 @@
-"""The page of counts says what the code counts."""
+"""The pages of the papers' numbers say what the code counts and what was run."""
 
 import os
 from pathlib import Path
@@ -8,6 +8,7 @@ import pandas
 import pytest
 
 from hpcfl.experiment import sections
+from hpcfl.experiment.experiment_file import split
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "results" / "counts"
@@ -18,9 +19,33 @@ def test_the_page_has_what_is_counted():
     reported = pandas.read_csv(counts.REPORTED)
     page = PAGE.read_text("utf-8")
     assert counts.DETAILS in page
-    assert (FOLDER / "README.md").read_text("utf-8") == f"{counts.HEAD}\n"
+    summary = (FOLDER / "README.md").read_text("utf-8")
+    assert summary == f"{counts.summarise(reported)}\n"
     assert counts.blended(reported) in page
     assert counts.operations(reported) in page
+
+
+def test_the_list_has_the_numbers_of_all_runs():
+    """Each accuracy is recomputed from the list of its runs, without the table's code."""
+    rows = pandas.read_csv(counts.REPORTED)
+    played = rows[rows["run"] == "yes"]
+    lists = {path: pandas.read_csv(ROOT / path) for path in played["source"].unique()}
+    for row in played.itertuples():
+        runs = lists[row.source]
+        for word in row.setting.split():
+            key, value = split(word)
+            if key in runs:
+                runs = runs[runs[key] == value]
+        assert len(runs) == row.runs
+        assert row.ours == pytest.approx(100 * runs["best"].mean(), abs=0.0006)
+        assert row.difference == pytest.approx(row.ours - row.value, abs=0.0011)
+
+
+def test_every_number_has_a_reason_or_a_value_of_ours():
+    rows = pandas.read_csv(counts.REPORTED)
+    computed = rows["run"].isin(["yes", "shortened", "counted"])
+    assert set(rows["run"]) <= counts.STATUSES.keys()
+    assert (rows["ours"].notna() == computed).all()
 
 
 @pytest.mark.slow
@@ -33,5 +58,7 @@ def test_the_page_has_the_classes_that_clients_hold(need_data):
     """It is skipped where the data set is not at hand."""
     need_data(sections.Data(dataset="cifar-100"))
     root = Path(os.environ["HPCFL_DATA"])
-    held = counts.classes_held(pandas.read_csv(counts.REPORTED), root)
+    reported = pandas.read_csv(counts.REPORTED)
+    numbers = counts.count_classes(reported, root)
+    held = counts.classes_held(reported, numbers)
     assert held in PAGE.read_text("utf-8")
