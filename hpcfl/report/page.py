@@ -304,7 +304,7 @@ def _describe_settings(runs: Sequence[Run]) -> dict[str, dict[str, str]]:
         settings.append(experiment_file.flat(run.config))
         origins.append(experiment_file.flat(recorded))
     texts = pandas.DataFrame(settings).drop(columns="name")
-    texts = texts.astype(object).fillna(MISSING).map(_write_value)
+    texts = texts.astype(object).where(texts.notna(), MISSING).map(_write_value)
     texts = texts.sort_index(axis=1)
     frames = {
         "Keys in which the runs differ": texts.loc[:, texts.nunique() > 1],

@@ -109,7 +109,7 @@ def estimate(scores: np.ndarray) -> Components:
         return Components(mean, *[math.nan] * 5)
     standardised = (values - mean) / spread
     effects = np.hstack([_design(place) for place in levels.values()])
-    best, *_ = np.linalg.lstsq(effects, standardised)
+    best, *_ = np.linalg.lstsq(effects, standardised, rcond=None)
     if np.abs(effects @ best - standardised).max() < EXACT:
         return Components(mean, *[math.nan] * 5)  # nothing is left for the seeds
     fit = _fit(standardised, levels)

@@ -8,7 +8,9 @@ from hpcfl.report import catalogue
 
 def test_the_stored_catalogue_is_what_the_code_says():
     """After a change of a key or description: ``python -m hpcfl.report.catalogue``."""
-    assert catalogue.STORED.read_text(encoding="utf-8") == catalogue.text()
+    stored = catalogue.STORED.read_text(encoding="utf-8")
+    # Versions of pydantic write 1 or 1.0.
+    assert json.loads(stored) == json.loads(catalogue.text())
 
 
 @pytest.mark.parametrize(

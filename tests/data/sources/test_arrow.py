@@ -11,6 +11,9 @@ from arrow_tables import described, made, picture
 from user_data import load, refusal
 
 NAMES = ["cat", "dog", "emu"]
+VIEWS = (
+    int(pa.__version__.split(".")[0]) >= 21
+)  # older ones do not write views of texts
 
 
 def labelled(numbers, names, column="label", **columns):
@@ -122,7 +125,7 @@ def test_files_that_differ_are_refused(tmp_path, other, told):
 
 def test_columns_may_be_in_another_order_and_texts_stored_in_another_way(tmp_path):
     texts = pa.array(["b"], pa.large_string()).dictionary_encode()
-    view = pa.array(["a"], pa.string_view())
+    view = pa.array(["a"], pa.string_view() if VIEWS else pa.string())
     save(
         tmp_path,
         a=pa.table({"x": [0.5], "z": [1.5], "label": ["a"]}),
