@@ -43,6 +43,7 @@ def _describe(config: Config) -> tuple[str, str]:
     table = config.resolved()
     rest = {name: table[name] for name in ("partition", "shift", "newcomers")}
     rest["partition"] = {**table["partition"], "seed": None}
+    rest["attack"] = table.get("attack")
     held_out = (
         config.training.validation,
         cast(Method, config.method).validation_share(),

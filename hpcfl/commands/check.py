@@ -8,6 +8,7 @@ from pathlib import Path
 
 from hpcfl.adapters import make_adapter
 from hpcfl.clock.schedule import make_schedule
+from hpcfl.commands.cell_updates import refuse_conflicts
 from hpcfl.commands.run import allowed_silence, check_world
 from hpcfl.communication.communicator import Communicator, agreed
 from hpcfl.experiment import config, experiment_file, sweep
@@ -38,6 +39,8 @@ def check_file(
         check_world(communicator)
         cells = sweep.expand(config.read(file, overrides), str(file))
         first = cells[0].config
+        if len(cells) > 1:
+            refuse_conflicts({cell.name: cell.config for cell in cells})
         check_trackers(first.runtime.track)
         adapter = make_adapter(first.adapter)
     communicator.watch(allowed_silence([first]))

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from hpcfl.commands.cell_updates import refuse_conflicts
 from hpcfl.commands.run import (
     OnRound,
     allowed_silence,
@@ -72,6 +73,8 @@ def make_plan(table: dict[str, Any], source: str, out: Path | None) -> Plan:
         for cell, place in zip(cells, places, strict=True)
     ]
     atomic.check_folder(folder)
+    if is_sweep:
+        refuse_conflicts({cell.name: cell.config for cell in planned})
     for cell in planned:
         datasets.find(cell.config.data.dataset)
     return Plan(folder, planned, is_sweep)

@@ -152,6 +152,9 @@ class Method(MethodSection, ABC):
         only_synchronous: why the server cannot take a step of uploads that started from
             different models of its own (``[time]``); "" where it can, as far as its
             messages show.
+        uploads_rows: why clients upload models of their own in later rounds and means in
+            the first; "" where the entries of all rounds are alike. Changes of updates
+            need means in every round.
         short: keys with which a few rounds are quick and still show all that the method
             does, for the tests that every method has to pass.
         keeps: keys of options, ``ala`` and ``aggregation``, that work with the hooks of
@@ -172,6 +175,7 @@ class Method(MethodSection, ABC):
     models: ClassVar[tuple[str, ...]] = ("model",)
     no_newcomers: ClassVar[str] = ""
     only_synchronous: ClassVar[str] = ""
+    uploads_rows: ClassVar[str] = ""
     short: ClassVar[Mapping[str, Any]] = {}
     keeps: ClassVar[tuple[str, ...]] = ()
     varying: ClassVar[tuple[str, ...]] = ()

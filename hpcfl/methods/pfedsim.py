@@ -55,6 +55,7 @@ class PFedSim(ServerModel):
     only_synchronous = (
         "its clients' messages change after the warm-up, at the beginning of one round"
     )
+    uploads_rows = "its clients upload models of their own after the warm-up"
     needs_rounds: ClassVar[bool] = True
     short = {"warmup": 0.34}
     warmup: float = Field(

@@ -1,21 +1,60 @@
-"""Sections on updates that exclude each other."""
+"""Sections on updates that exclude each other, found in the configuration alone."""
 
 from collections.abc import Sequence
+from typing import cast
 
 from hpcfl.errors import UserError
 from hpcfl.experiment.config import Config
+from hpcfl.methods.base import Method
 from hpcfl.updates.base import Attack, Rule, Transform
+from hpcfl.updates.coverage import SECTIONS, check_method
+from hpcfl.updates.privacy_setup import check_privacy
+from hpcfl.updates.rules.mean import Mean
+from hpcfl.updates.secure import make_secure_sum
+
+
+def find_rule(config: Config) -> Rule:
+    """Return the rule of an experiment, by default the mean."""
+    return cast(Rule, config.aggregation or Mean())
+
+
+def find_attack(config: Config) -> Attack | None:
+    """Return the attack on updates of an experiment; None without."""
+    if config.attack is None or not config.attack.changes_updates:
+        return None
+    return cast(Attack, config.attack)
+
+
+def list_transforms(config: Config) -> list[Transform]:
+    """Return the transforms of an experiment, in order; the last is the compression."""
+    transforms = list(config.transform)
+    if config.compression is not None:
+        transforms.append(config.compression)
+    return cast(list[Transform], transforms)
+
+
+def check_experiment(config: Config) -> None:
+    """Raise UserError for sections on updates that exclude each other, or that exclude
+    others of the experiment.
+    """
+    rule, attack = find_rule(config), find_attack(config)
+    if config.privacy is not None:
+        check_privacy(config, config.privacy, rule)
+    make_secure_sum(config)
+    check_sections(config, rule, attack, list_transforms(config))
 
 
 def check_sections(
     config: Config, rule: Rule, attack: Attack | None, transforms: Sequence[Transform]
 ) -> None:
-    """Raise UserError for sections that exclude each other."""
+    """Raise UserError for sections that exclude each other, and for a method whose
+    later rounds have no updates.
+    """
+    check_method(cast(Method, config.method))
     if config.time.mode == "asynchronous":
         raise UserError(
             "time.mode = 'asynchronous': late updates are changes of other models, "
-            "which [privacy], [transform], [compression], [attack] and [aggregation] do "
-            "not support; take 'synchronous'"
+            f"which {SECTIONS} do not support; take 'synchronous'"
         )
     for place, transform in enumerate(config.transform):
         if getattr(transform, "downloads", "whole") != "whole":
@@ -29,7 +68,8 @@ def check_sections(
         raise UserError(f"{key} has no weights; set method.weights = 'uniform'")
     participation = config.participation
     cohort = participation.count(config.partition.clients)
-    varies = participation.dropout or config.time.mode != "none"
+    is_drawn = participation.scheme == "poisson" or bool(participation.dropout)
+    varies = is_drawn or config.time.mode != "none"
     if not varies and (problem := rule.find_problem(cohort)):
         raise UserError(f"{key}: {problem}")
     if attack is not None:

@@ -7,8 +7,19 @@ from torch import Tensor
 
 from hpcfl.communication.message import Field, Inbox, Mean, Message, fields
 from hpcfl.errors import UserError
+from hpcfl.methods.base import Method
 
+# the sections that change updates
 SECTIONS = "[privacy], [transform], [compression], [attack] and [aggregation]"
+
+
+def check_method(method: Method) -> None:
+    """Raise UserError for a method whose later rounds upload more than means."""
+    if method.uploads_rows:
+        raise UserError(
+            f"method.name = '{method.name}': {method.uploads_rows}; {SECTIONS} need "
+            "means of what the clients received under the same name; take another method"
+        )
 
 
 def check_upload(inbox: Inbox, message: Message) -> dict[str, Mean]:

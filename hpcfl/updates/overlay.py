@@ -22,9 +22,14 @@ from hpcfl.clients import Fleet
 from hpcfl.communication.message import Field, Inbox, Mean, Message, fields
 from hpcfl.experiment.config import Config
 from hpcfl.methods.base import Audience, Cohort, Overlay, Setup, State
-from hpcfl.updates.base import Attack, Context, Rule, SkippedRound, Transform
+from hpcfl.updates.base import Context, Rule, SkippedRound
 from hpcfl.updates.chain import Chain
-from hpcfl.updates.checks import check_sections
+from hpcfl.updates.checks import (
+    check_experiment,
+    find_attack,
+    find_rule,
+    list_transforms,
+)
 from hpcfl.updates.coverage import check_upload
 from hpcfl.updates.entries import (
     BELOW,
@@ -42,7 +47,6 @@ from hpcfl.updates.forgery import Forgery
 from hpcfl.updates.memory import MEMORY, Memory, memory_name
 from hpcfl.updates.privacy import ClientPrivacy
 from hpcfl.updates.privacy_setup import make_privacy
-from hpcfl.updates.rules.mean import Mean as MeanRule
 from hpcfl.updates.secure import SecureSum, make_secure_sum
 from hpcfl.updates.vectors import (
     CLIP,
@@ -340,24 +344,18 @@ def make_updates(config: Config, compose: Compose, initial: Initial) -> Updates:
 
     Raises UserError for sections that exclude each other.
     """
-    forges = config.attack is not None and config.attack.changes_updates
-    transforms = list(config.transform)
-    if config.compression is not None:
-        transforms.append(config.compression)
-    rule = cast(Rule, config.aggregation or MeanRule())
-    attack = cast(Attack, config.attack) if forges else None
-    overlay = Updates(
-        chain=Chain(cast(list[Transform], transforms)),
-        rule=rule,
+    check_experiment(config)
+    attack = find_attack(config)
+    return Updates(
+        chain=Chain(list_transforms(config)),
+        rule=find_rule(config),
         forgery=None if attack is None else Forgery(attack, config.seed),
-        privacy=make_privacy(config, rule),
+        privacy=make_privacy(config),
         secure=make_secure_sum(config),
         compose=compose,
         initial=initial,
         seed=config.seed,
     )
-    check_sections(config, rule, attack, overlay.chain.transforms)
-    return overlay
 
 
 def find_weight(cohort: Cohort) -> float:

@@ -8,41 +8,57 @@ from hpcfl.updates.base import Rule
 from hpcfl.updates.privacy import ClientPrivacy
 
 
-def make_privacy(config: Config, rule: Rule) -> ClientPrivacy | None:
+def make_privacy(config: Config) -> ClientPrivacy | None:
     """Return the clip and the noise that an experiment asks for; None without
     ``[privacy]``.
 
-    Raises UserError for sections that the guarantee does not cover.
+    Its sections have passed ``check_privacy``. Raises UserError for a calibrated noise
+    that the adaptive clip cannot have.
     """
     section = config.privacy
     if section is None:
         return None
-    refuse_uncovered(config, section, rule)
+    guarantee = find_guarantee(config, section)
+    sigma = section.noise or 0.0
+    if section.epsilon is not None:
+        sigma = guarantee.calibrate(section.epsilon, config.rounds)
+    elif sigma:
+        guarantee.epsilon(sigma, 1)
     participation = config.participation
+    varies = participation.scheme == "poisson" or participation.dropout
+    excludes = config.training.on_divergence == "exclude"
+    drops = bool(varies or excludes or config.time.mode != "none")
+    privacy = ClientPrivacy(
+        section, sigma, guarantee, config.seed, drops, config.rounds
+    )
+    check_noise(privacy)
+    return privacy
+
+
+def check_privacy(config: Config, section: Privacy, rule: Rule) -> None:
+    """Raise UserError for sections that the guarantee does not cover.
+
+    It computes no ε, so that all cells of a sweep can be checked.
+    """
+    refuse_uncovered(config, section, rule)
     guarantee = find_guarantee(config, section)
     if section.accountant == "pld" and guarantee.replaces_one:
         raise UserError(
             "privacy.accountant = 'pld' knows no cohorts of a fixed size; take 'rdp', or "
             "set participation.scheme = 'poisson'"
         )
-    sigma = section.noise or 0.0
-    if section.epsilon is not None:
-        sigma = guarantee.calibrate(section.epsilon, config.rounds)
-    elif sigma:
-        guarantee.epsilon(sigma, 1)
-    excludes = config.training.on_divergence == "exclude"
-    varies = participation.scheme == "poisson" or participation.dropout
-    drops = bool(varies or excludes or config.time.mode != "none")
-    privacy = ClientPrivacy(
-        section, sigma, guarantee, config.seed, drops, config.rounds
-    )
+    given = section.noise or 0.0
+    check_noise(ClientPrivacy(section, given, guarantee, config.seed, True, 1))
+
+
+def check_noise(privacy: ClientPrivacy) -> None:
+    """Raise UserError for more noise than the adaptive clip can have."""
     most = 2 * privacy.count_noise
-    if section.adaptive_clip and sigma >= most:
+    if privacy.section.adaptive_clip and privacy.sigma >= most:
         raise UserError(
-            f"privacy.noise = {sigma:g}: must be below 2·clip_noise = {most:g}, the noise "
-            "of the adaptive clip; raise privacy.clip_noise or the cohort"
+            f"privacy.noise = {privacy.sigma:g}: must be below 2·clip_noise = {most:g}, "
+            "the noise of the adaptive clip; raise privacy.clip_noise or the cohort"
         )
-    return privacy
 
 
 def find_guarantee(config: Config, section: Privacy) -> Guarantee:

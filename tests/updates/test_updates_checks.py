@@ -26,6 +26,7 @@ LARGEST = {"rule": "own_updates:Largest"}
         ({"aggregation": {**LARGEST, "least": 6}}, "needs 6 clients"),
         ({"aggregation": LARGEST, "method": {"name": "fedavg"}}, "set method.weights"),
         ({"compression": HALVE, "time": {"mode": "asynchronous"}}, "'synchronous'"),
+        ({"compression": HALVE, "method": {"name": "pfedsim"}}, "after the warm-up"),
         (
             {
                 "compression": HALVE,
@@ -40,3 +41,15 @@ def test_a_mistake_is_one_line(sections, words):
     with pytest.raises(UserError, match=words) as error:
         prepare(config.parse(tiny.table(method, **sections)), OneProcess())
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "participation", [{"scheme": "poisson", "fraction": 0.6}, {"dropout": 0.2}]
+)
+def test_cohorts_that_vary_may_be_large_enough_in_some_rounds(participation):
+    table = tiny.table(
+        {"name": "fedavg", "weights": "uniform"},
+        aggregation={**LARGEST, "least": 5},
+        participation=participation,
+    )
+    prepare(config.parse(table), OneProcess())

@@ -1,0 +1,50 @@
+"""Sections on updates that exclude each other in a later cell of a sweep."""
+
+import pytest
+import tiny
+from playing import run_table
+
+from hpcfl.commands.cell_updates import refuse_conflicts
+from hpcfl.errors import UserError
+from hpcfl.experiment import config
+
+UNIFORM = {"name": "fedavg", "weights": "uniform"}
+KRUM = {"rule": "krum", "f": 1}
+FINE = {"aggregation": {"rule": "median"}}
+
+
+def parse_cells(*sections):
+    tables = [tiny.table(UNIFORM, **section) for section in sections]
+    return {f"cell {place}": config.parse(table) for place, table in enumerate(tables)}
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        ({"aggregation": {**KRUM, "f": 2}}, "it needs 7 rows"),
+        (
+            {"aggregation": KRUM, "privacy": {"unit": "client", "clip": 1.0}},
+            "take 'mean', or set privacy.local",
+        ),
+        (
+            {
+                "privacy": {"unit": "client", "clip": 1.0, "accountant": "pld"},
+                "participation": {"fraction": 0.4},
+            },
+            "take 'rdp'",
+        ),
+        ({"attack": {"kind": "alie", "clients": [0, 1, 2]}}, "z is infinite"),
+    ],
+)
+def test_the_cell_is_named(wrong, words):
+    with pytest.raises(UserError, match=rf"^cell 2: .*{words}") as error:
+        refuse_conflicts(parse_cells({}, FINE, wrong, wrong))
+    assert len(error.value.args) == 1
+
+
+def test_no_cell_runs(tmp_path):
+    table = tiny.table(UNIFORM, aggregation={"rule": "krum"})
+    table["sweep"] = {"aggregation.f": [1, 2]}
+    with pytest.raises(UserError, match=r"f=2: .*it needs 7 rows"):
+        run_table(table, tmp_path / "sweep")
+    assert not (tmp_path / "sweep").exists()
