@@ -140,10 +140,12 @@ def of_server(prepared: Prepared) -> ServerNeeds:
     )
     state += kept_bytes(prepared)
     sent = sum(sent_bytes(entry, few, many) for entry in messages.sent.values())
-    received = sum(
-        received_bytes(entry, cohort_size(config))
-        for entry in fields(messages.returned).values()
-    )
+    uploads = fields(messages.returned)
+    cohort = cohort_size(config)
+    received = sum(received_bytes(entry, cohort) for entry in uploads.values())
+    widths = {name: entry.tensor.shape[-1] for name, entry in uploads.items()}
+    for overlay in prepared.hooks.overlays:
+        received += overlay.count_server_bytes(cohort, widths)
     # A checkpoint is written from a copy of the state, while the next round is played.
     held = 2 * state + sent + received
     first = 2 * FLOAT * prepared.setup.layout.width

@@ -175,6 +175,12 @@ class Rule(AggregationSection, ABC):
         """
         return updates
 
+    def count_bytes(self, clients: int, width: int) -> int:
+        """Return the bytes of copies of rows that ``combine`` makes of so many updates of
+        P = ``width`` numbers, for the memory table of ``hpcfl check``.
+        """
+        return 0
+
     def find_problem(self, clients: int) -> str:
         """Return why the rule cannot combine ``clients`` updates, "" if it can.
 

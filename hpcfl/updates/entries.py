@@ -29,6 +29,12 @@ def count_message_bits(entries: Iterable[Field | Mean], clients: int) -> Tensor:
     return bits
 
 
+def list_widths(uploads: Mapping[str, int]) -> list[int]:
+    """Return the widths of updates, given that of each entry that clients send."""
+    others = WEIGHTS, BELOW
+    return [width for name, width in uploads.items() if name not in others]
+
+
 def list_received(means: Mapping[str, Mean]) -> list[str]:
     """Return the names of the received values that uploads belong to."""
     return [mean.change_of or name for name, mean in means.items()]

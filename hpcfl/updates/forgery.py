@@ -6,6 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from hpcfl.rows import mixing
 from hpcfl.updates.base import Attack, Context
 
 
@@ -49,6 +50,7 @@ class Forgery:
         own = updates[torch.from_numpy(attacks)]
         if not attacks.any():
             return own, attacks
-        honest = updates[torch.from_numpy(~attacks)]
+        others = torch.from_numpy(np.flatnonzero(~attacks))
+        honest = mixing.picked(updates, others)
         forged = self.attack.forge(own, honest, context.only(attacks))
         return forged.to(updates.dtype), attacks

@@ -22,6 +22,7 @@ from hpcfl.clients import Fleet
 from hpcfl.communication.message import Field, Inbox, Mean, Message, fields
 from hpcfl.experiment.config import Config
 from hpcfl.methods.base import Audience, Cohort, Overlay, Setup, State
+from hpcfl.rows import mixing
 from hpcfl.updates.base import Context, Rule, SkippedRound
 from hpcfl.updates.chain import Chain
 from hpcfl.updates.checks import (
@@ -35,11 +36,11 @@ from hpcfl.updates.entries import (
     BELOW,
     DOWNLOAD,
     FLOAT_BITS,
-    WEIGHTS,
     Arrived,
     count_message_bits,
     join_updates,
     list_received,
+    list_widths,
     pack,
     unpack,
 )
@@ -233,7 +234,7 @@ class Updates(Overlay):
             clip = self.privacy.find_clip(server)
             forged, _ = self.privacy.clip(forged, clip, attackers)
         positions = torch.from_numpy(np.flatnonzero(attacks))
-        return updates.index_copy(0, positions, forged)
+        return mixing.replaced(updates, positions, forged)
 
     def _release(self, server: State, cohort: Cohort, result: Tensor) -> Tensor:
         """Return the update [P] that the server learns: the sum of whole numbers, if it
@@ -281,8 +282,7 @@ class Updates(Overlay):
         uploads: Mapping[str, int],
     ) -> list[str]:
         lines = []
-        others = WEIGHTS, BELOW
-        width = sum(uploads[name] for name in uploads if name not in others)
+        width = sum(list_widths(uploads))
         clients = len(cohort(1))
         if self.chain.transforms or self.secure is not None:
             lines.append(self._describe_bits(width))
@@ -300,6 +300,19 @@ class Updates(Overlay):
         if self.privacy is not None:
             lines += self.privacy.describe(rounds if uploads else 0, cohort)
         return lines
+
+    def count_server_bytes(self, clients: int, uploads: Mapping[str, int]) -> int:
+        if not self._needs_rows:
+            return 0
+        widths = list_widths(uploads)
+        width = sum(widths)
+        of_rows = clients * width * torch.float32.itemsize
+        total = self.rule.count_bytes(clients, width)
+        if len(widths) > 1:
+            total += of_rows  # the entries side by side
+        if self.forgery is not None and self.forgery.attack.needs_honest:
+            total += 2 * of_rows  # the honest ones, and all with the forged ones
+        return total
 
     def _describe_bits(self, width: int) -> str:
         """Return a line on the bits of an update of P = ``width`` numbers."""

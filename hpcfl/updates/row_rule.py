@@ -9,6 +9,7 @@ from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
 from torch import Tensor
 
 from hpcfl.experiment.sections import changed
+from hpcfl.rows import mixing
 from hpcfl.updates import premixing
 from hpcfl.updates.base import Context, Rule, SkippedRound
 
@@ -54,6 +55,11 @@ class RowRule(Rule):
         """Return how many rows the mixing makes of so many updates."""
         return ceil(clients / self.bucket) if self.mixing == "bucketing" else clients
 
+    def count_bytes(self, clients: int, width: int) -> int:
+        if self.mixing == "none":
+            return 0
+        return self.count_rows(clients) * width * torch.float64.itemsize
+
     def describe(self, clients: int) -> str:
         rows = self.count_rows(clients)
         text = self.describe_rows(rows)
@@ -94,7 +100,8 @@ class RowRule(Rule):
         """Return the combined update of the finite rows."""
         finite = find_finite(updates)
         if not finite.all():
-            updates, weights = updates[finite], weights[finite]
+            updates = mixing.picked(updates, finite.nonzero()[:, 0])
+            weights = weights[finite]
         if problem := self.find_problem(len(updates)):
             raise SkippedRound(problem)
         if self.mixing == "nnm":

@@ -26,17 +26,21 @@ FEDAVG_SERVER = 2 * METRICS + 2 * 2600 + 2 * 2600 + 2600 + 650 * (12 + 4)
 FEDAMP_SERVER = 2 * METRICS + 2 * 2600 + 2 * (10 * 2600 + 10) + 10 * 2600 + 4 * 2600
 
 
-def prepared(method, time=None, memory=8000.0, **training):
+def prepared(method, time=None, memory=8000.0, updates=None, **training):
+    given = {"name": method}
+    if updates:
+        given["weights"] = "uniform"
     table = {
         "rounds": 9,
         "partition": {"scheme": "iid", "clients": 10},
         "model": {"name": "mlp", "hidden": []},
-        "method": {"name": method},
+        "method": given,
         "training": training,
         "participation": {"fraction": 0.4},
         "evaluation": {"every": 2},
         "time": time or {},
         "runtime": {"memory": memory},
+        **(updates or {}),
     }
     return prepare(config.parse(table), OneProcess())
 
@@ -57,6 +61,22 @@ def test_what_the_single_process_needs():
 
 def test_the_server_holds_rows_where_rows_travel():
     assert needs.of_server(prepared("fedamp")).memory == FEDAMP_SERVER
+
+
+def test_copies_of_rows_are_counted():
+    """Four clients take part; mixing makes float64, an attack two copies."""
+    median = {"rule": "median"}
+    plain = needs.of_server(prepared("fedavg", updates={"aggregation": median}))
+    for extra, attack, copies in [
+        ({"mixing": "nnm", "f": 1}, None, 4 * 5200),
+        ({"mixing": "bucketing", "bucket": 3}, None, 2 * 5200),
+        ({}, {"kind": "ipm", "clients": [0]}, 2 * 4 * 2600),
+    ]:
+        updates = {"aggregation": {**median, **extra}}
+        if attack:
+            updates["attack"] = attack
+        more = needs.of_server(prepared("fedavg", updates=updates))
+        assert more.memory == plain.memory + copies
 
 
 def test_clients_of_large_models_are_counted_in_a_smaller_federation(monkeypatch):

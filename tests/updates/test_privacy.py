@@ -13,7 +13,7 @@ from playing import play_on, prepare_on, run_table
 from hpcfl.communication.communicator import OneProcess
 from hpcfl.errors import UserError
 from hpcfl.experiment.sections import Privacy
-from hpcfl.simulation import preflight
+from hpcfl.simulation import dry_round, preflight
 from hpcfl.trained import loading
 from hpcfl.updates.accounting import Guarantee
 from hpcfl.updates.base import Context
@@ -170,7 +170,9 @@ def test_an_empty_cohort_gets_noise_alone(tmp_path, monkeypatch):
     assert len(digests) == 1
 
 
-def test_a_server_that_reads_the_cohort_is_refused(tmp_path):
+def test_a_server_that_reads_the_cohort_is_refused(tmp_path, monkeypatch):
+    """Before round 1, also where the trial has fewer clients."""
+    monkeypatch.setattr(dry_round, "FLOATS", 1)
     table = tiny.table("own_updates:Counting", privacy={**CLIENT, "clip": 1.0})
     with pytest.raises(UserError, match=r"reads cohort\.ids.*\[privacy\]") as error:
         run_table(table, tmp_path)

@@ -111,6 +111,16 @@ class Overlay:
         """
         return []
 
+    def count_server_bytes(self, clients: int, uploads: Mapping[str, int]) -> int:
+        """Return the bytes of copies of rows that ``aggregate`` makes on rank 0, for
+        the memory table of ``hpcfl check``.
+
+        Args:
+            clients: The number of clients in a round.
+            uploads: The width of each entry of a client's message.
+        """
+        return 0
+
 
 class OwnOverlay(OverlaySection, Overlay):
     """An overlay of a user, named ``my_file:Class`` in a table of ``[[overlay]]``.
