@@ -45,43 +45,6 @@ SEEN = [
 ]
 
 
-@pytest.fixture
-def generated(monkeypatch):
-    monkeypatch.syspath_prepend(str(SITE))
-    import generated
-
-    return generated
-
-
-@pytest.mark.parametrize(
-    ("title", "docstring", "section"),
-    [
-        ("Ditto", "", "From methods-2.md §5:"),
-        ("FedAvg", "see methods-1.md §2", "From methods-1.md §4.2:"),
-        ("FedAvg-C", "", "From methods-1.md §4.4:"),
-        ("MOON", "as said\n(methods-2.md\n§12)", "From methods-2.md §12:"),
-    ],
-)
-def test_the_section_about_a_method(generated, title, docstring, section):
-    heading, source, text = generated._specification(title, docstring)
-    assert (heading, source) == ("## Specification", section)
-    assert text and "##" not in text
-
-
-def test_no_section_is_about_a_method_that_is_not_cited(generated):
-    assert generated._specification("Nothing", "of mine") == []
-
-
-def test_the_lines_about_a_method(generated):
-    heading, *parts = generated._results({"ditto"})
-    tables = parts[1::2]
-    assert heading == "## In the results" and len(tables) >= 3
-    for table in tables:
-        head, rule, *lines = table.splitlines()
-        assert set(rule) <= set("|-: ") and head.count("|") == rule.count("|")
-        assert lines and all(line.casefold().startswith("| ditto") for line in lines)
-
-
 def build(zygote, call):
     """What ``build.py`` says, and how it ends, where it must not ask for the network."""
     program = PROGRAM.format(site=str(SITE), call=call)
