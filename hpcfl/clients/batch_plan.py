@@ -172,12 +172,14 @@ class AskedTraining(NamedTuple):
     Attributes:
         epochs, steps, share: as for ``Fleet.train``.
         batches: mini-batches of a step.
+        gradients: the most noisy gradients of a mini-batch, with sample-level privacy.
     """
 
     epochs: int
     batches: int
     steps: int | None
     share: float
+    gradients: int = 0
 
     def takes_step(self, samples: int, batch_size: int, fewest: int) -> bool:
         """Return whether a client with so many samples takes a step.

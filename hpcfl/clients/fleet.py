@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from hpcfl.clients import heads, scoring, training
+from hpcfl.clients.batch_plan import AskedTraining
 from hpcfl.clients.losses import (
     Frozen,
     Loss,
@@ -112,6 +113,13 @@ class Results:
         scoring_gradients: those of them that scores took, int64 [n].
         scores: the sums of ``score``, by column.
         recorded: the numbers of ``record``, [n] by name.
+        trainings: the local trainings that were asked for, without those of a
+            ``trial``.
+        noisy_batches: of how many mini-batches each client took g noisy gradients, in
+            column g, int64 [n, …] on the host; None without any. Those of a ``trial``
+            do not count, because its models stay in the simulation.
+        epsilon: each client's ε after the round, float64 [n]; None where it is not
+            accounted for.
         losses, data_losses: each client's mean objective in the last epoch of the last
             training, with the proximal term at its end, and the data term alone,
             float64 [n]; None before any.
@@ -121,6 +129,9 @@ class Results:
     scoring_gradients: np.ndarray
     scores: dict[str, Sums] = field(default_factory=dict)
     recorded: Tensors = field(default_factory=dict)
+    trainings: list[AskedTraining] = field(default_factory=list)
+    noisy_batches: np.ndarray | None = None
+    epsilon: np.ndarray | None = None
     losses: Tensor | None = None
     data_losses: Tensor | None = None
 
@@ -259,9 +270,10 @@ class Fleet:
         Raises ValueError for shapes that do not fit, and for a phase that was trained
         before.
         """
-        task = self._adjusted(self._task(options))
-        trained = training.train(task, self.resources, self._start(rows, options))
-        self._keep(trained, options)
+        task = self._task(options)
+        start = self._start(rows, options)
+        trained = training.train(self._adjusted(task), self.resources, start)
+        self._keep(task, trained, options)
         return trained.rows
 
     def train_by(
@@ -290,7 +302,7 @@ class Fleet:
         task = replace(task, step=step, batches=batches, frozen=frozen)
         start = self._start(rows, options)
         trained = training.train(self._adjusted(task), self.resources, start)
-        self._keep(trained, options)
+        self._keep(task, trained, options)
         variables: Any = NamedTensors(start.variables | trained.changed, "variables")
         return trained.rows, variables
 
@@ -377,6 +389,7 @@ class Fleet:
         Rows ``[n, P]`` or ``[P]`` give ``[n]``; a pool gives ``[n, m]``, infinite where
         nothing was picked. The loss of a client without samples is 0.
         """
+        self._refuse_reading("losses of models ('loss_of')")
         if isinstance(models, Tensor):
             scores = {"loss": CrossEntropy()}
             total, samples = self._sums(
@@ -465,6 +478,7 @@ class Fleet:
                 ``size`` samples of the class instead of all.
             variables: as for ``train``.
         """
+        self._refuse_reading("means of samples by class ('class_means')")
         resources = self.resources
         pools = [
             self._drawn(round, client, *draws)
@@ -509,6 +523,7 @@ class Fleet:
             most: how many samples of a client at most, a random choice of each round
                 where it has more; by default all of them.
         """
+        self._refuse_reading("outputs of samples ('outputs')")
         resources = self.resources
         pools = [self._chosen(round, client, most) for round, client in self._keys]
         found = resources.outputs(self.rows(rows), self.buffers(model), pools, function)
@@ -533,6 +548,7 @@ class Fleet:
         ``rows`` in evaluation mode; zero for classes that a client does not hold.
         ``draws``: as for ``class_means``.
         """
+        self._refuse_reading("gradients by class ('head_gradients')")
         taken = self.counts.cpu().numpy()
         if draws is not None:
             times, size = draws
@@ -542,6 +558,13 @@ class Fleet:
             self.class_means(rows, heads.outer_products, model, draws),
             self.layout,
         )
+
+    def _refuse_reading(self, what: str) -> None:
+        """Raise UserError where sample-level privacy does not allow a method to read
+        samples other than by gradients.
+        """
+        if self.resources.privacy is not None:
+            self.resources.privacy.refuse(what)
 
     def _variables(self, variables: Tensors | None) -> Tensors:
         """Return a method's variables by name, if any. Raises ValueError where one is
@@ -648,12 +671,24 @@ class Fleet:
             variables=self._variables(options.get("variables")),
         )
 
-    def _keep(self, trained: training.Trained, options: TrainOptions) -> None:
-        """Keep the buffers, losses and counts of a training."""
+    def _keep(
+        self, task: training.Task, trained: training.Trained, options: TrainOptions
+    ) -> None:
+        """Keep the buffers, losses and counts of a training that was asked for."""
         self.keep_buffers(options.get("model", "model"), trained.buffers)
         results = self.results
         results.losses, results.data_losses = trained.losses.unbind(dim=1)
         results.sample_gradients += trained.sample_gradients
+        if task.trial:
+            return
+        noisy = trained.noisy_batches
+        taken = np.flatnonzero(noisy.sum(axis=0))
+        gradients = int(taken.max(initial=0))
+        asked = task.epochs, task.batches, task.steps, task.share, gradients
+        results.trainings.append(AskedTraining(*asked))
+        if self.resources.privacy is not None:
+            before = results.noisy_batches
+            results.noisy_batches = noisy if before is None else before + noisy
 
     def _list_names(self, params: Sequence[Group]) -> list[str]:
         """Return the names of the parameters in groups. Raises UserError where all are

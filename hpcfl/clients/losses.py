@@ -33,11 +33,20 @@ def index_lanes(lanes: list[int], device: torch.device) -> Lanes:
 class Batch:
     """One mini-batch of ONE client: ``x`` [batch, *shape], ``y`` [batch] class numbers.
 
-    ``x`` is ``Features`` where these were computed before the training.
+    ``x`` is ``Features`` where these were computed before the training. ``held`` is
+    which places hold a sample, bool [batch]; None for all. Losses do not see it.
     """
 
     x: Any
     y: Tensor
+    held: Tensor | None = None
+
+    def split(self, parts: int) -> list["Batch"]:
+        """Return a mini-batch of lanes, [a, size, …], as ``parts`` mini-batches."""
+        if parts == 1:
+            return [self]
+        x, y = self.x.tensor_split(parts, dim=1), self.y.tensor_split(parts, dim=1)
+        return [Batch(*pair) for pair in zip(x, y, strict=True)]
 
 
 class Lane(SimpleNamespace):

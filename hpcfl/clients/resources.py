@@ -20,9 +20,10 @@ import torch.nn.functional as functional
 from torch import Tensor, nn
 
 from hpcfl.clients import scoring
-from hpcfl.clients.execution import Kernel, OperatorObserver, is_full
+from hpcfl.clients.execution import PIECE, Kernel, OperatorObserver, is_full
 from hpcfl.clients.losses import Loss, Predict, Tensors
 from hpcfl.clients.optimizers import slots
+from hpcfl.clients.sample_privacy import SamplePrivacy
 from hpcfl.clients.samples import Samples
 from hpcfl.clients.setup import Setup
 from hpcfl.errors import RunFailure
@@ -54,6 +55,8 @@ GRADIENT_COPIES = 3
 # differences, one on the way to the optimiser; and what a step in a method's hands has
 # beside these, at most for Per-FedAvg without second derivatives.
 TRAINING_MODELS = GRADIENT_COPIES + 5 + 7
+# Gradients of each sample of a piece: as they are made, scaled, and masked.
+SAMPLE_COPIES = 4
 SLOT_COPIES = 1  # of each slot that the optimiser keeps, what a step makes of it
 # Each client of a round, side by side or not, needs its received and its sent row, and
 # its private state before and after the round.
@@ -174,6 +177,7 @@ class Resources:
     head: what trains a head above frozen layers; None where the model has no
         ``features``.
     attackers: ids of all clients whose numbers are left out of means, ascending.
+    privacy: of local training at the level of samples; None without.
     """
 
     setup: Setup
@@ -186,6 +190,7 @@ class Resources:
     lane_steps: LaneSteps = field(default_factory=LaneSteps)
     head: HeadKernel | None = None
     attackers: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
+    privacy: SamplePrivacy | None = None
 
     @property
     def training(self) -> Training:
@@ -330,6 +335,7 @@ def most_lanes(
     memory: float,
     private: int,
     clients: int,
+    of_samples: bool = False,
 ) -> int:
     """Return how many lanes of ``module`` train and are scored at once in ``memory``
     bytes, at least one.
@@ -338,10 +344,14 @@ def most_lanes(
     private: bytes of a client's private state.
     clients: how many take part in a round on one rank; what is kept of each is there
         beside the lanes.
+    of_samples: whether gradients of samples are taken.
     """
     frozen = constants.size(module)
     free = LANE_SHARE * memory - frozen - clients * client_bytes(module, private)
-    return max(1, int(free / lane_bytes(module, samples[:1], training, private)))
+    lane = lane_bytes(module, samples[:1], training, private)
+    if of_samples:
+        lane += SAMPLE_COPIES * PIECE * _model_bytes(module)
+    return max(1, int(free / lane))
 
 
 def client_bytes(module: nn.Module, private: int) -> int:

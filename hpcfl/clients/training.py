@@ -8,7 +8,7 @@ the method's own step (``step_context.py``).
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -25,7 +25,7 @@ from hpcfl.clients.batch_plan import (
     plan_epoch,
     pool_size,
 )
-from hpcfl.clients.execution import Work
+from hpcfl.clients.execution import PIECE, Keys, Session, Work
 from hpcfl.clients.losses import (
     Batch,
     Frozen,
@@ -37,7 +37,17 @@ from hpcfl.clients.losses import (
 )
 from hpcfl.clients.optimizers import Optimizer, Proximal
 from hpcfl.clients.resources import Attempt, Resources
+from hpcfl.clients.sample_privacy import (
+    MOST_GRADIENTS,
+    PrivateSession,
+    SamplePrivacy,
+    count_held,
+    draw_batches,
+    pad_batches,
+    round_up,
+)
 from hpcfl.clients.step_context import StepContext, StepRandom
+from hpcfl.errors import UserError
 from hpcfl.files import heartbeat
 from hpcfl.rows import constants, mixing, randomness
 from hpcfl.rows.declared import DeclaredTensors
@@ -136,6 +146,9 @@ class Trained:
         changed: the variables that the method's step assigned, ``[n, …]`` by name.
         sample_gradients: how many gradients of samples each client computed, int64 [n]
             on the host.
+        noisy_batches: of how many mini-batches each client took g noisy gradients, in
+            column g, int64 [n, MOST_GRADIENTS + 1] on the host; zeros without
+            sample-level privacy.
     """
 
     rows: Tensor
@@ -143,6 +156,7 @@ class Trained:
     losses: Tensor
     changed: Tensors
     sample_gradients: np.ndarray
+    noisy_batches: np.ndarray
 
 
 def train(task: Task, resources: Resources, start: Start) -> Trained:
@@ -171,6 +185,8 @@ class LocalTraining:
 
     def __init__(self, task: Task, resources: Resources, start: Start) -> None:
         self.task, self.resources, self.start = task, resources, start
+        if resources.privacy is not None:
+            refuse_uncovered(task, resources.privacy)
         self.pools = self._select_pools()
         fewest = fewest_samples(resources.training, resources.buffers.width > 0)
         self.lengths = self._count_used(task.batches * fewest)
@@ -185,6 +201,7 @@ class LocalTraining:
             losses=torch.zeros(clients, 2, dtype=torch.float64, device=device),
             changed={},
             sample_gradients=np.zeros(clients, np.int64),
+            noisy_batches=np.zeros((clients, MOST_GRADIENTS + 1), np.int64),
         )
 
     def _select_pools(self) -> list[np.ndarray]:
@@ -224,6 +241,7 @@ class LocalTraining:
             chunk.end_epoch(record)
         # Assigned and not added: where memory did not hold the chunk, it begins anew.
         self.trained.sample_gradients[positions] = chunk.sample_gradients
+        self.trained.noisy_batches[positions] = chunk.noisy_batches
         self.store(chunk, lanes)
 
     def start_chunk(self, positions: list[int], lanes: Tensor) -> "Chunk":
@@ -276,10 +294,25 @@ class LocalTraining:
             mixing.index_copy(changed, lanes, models.variables[name])
 
 
+def refuse_uncovered(task: Task, privacy: SamplePrivacy) -> None:
+    """Raise UserError for a training that sample-level privacy does not cover."""
+    uncovered = {
+        "steps on several mini-batches": task.batches > 1,
+        "a random share of the samples": task.share < 1,
+        "training that ends by its loss ('until')": task.until is not None,
+        "training of selected clients ('only')": task.only is not None,
+    }
+    for what, is_asked in uncovered.items():
+        if is_asked:
+            privacy.refuse(what)
+
+
 def _can_compute_features_once(
     task: Task, resources: Resources, variables: Tensors
 ) -> bool:
     """Return whether the layers below the head run once, before the first epoch."""
+    if resources.privacy is not None:
+        return False  # Poisson mini-batches are of samples
     if task.frozen == "training" and resources.buffers.width:
         return False  # what batch norm makes of a sample depends on its mini-batch
     return heads.can_use_features(
@@ -340,6 +373,7 @@ class Chunk:
         size: samples of a full step of one lane.
         assigned: the names of the variables that steps have changed.
         sample_gradients: how many gradients of samples each lane computed, int64 [L].
+        noisy_batches: as ``Trained`` has them, of the lanes.
     """
 
     def __init__(
@@ -354,19 +388,11 @@ class Chunk:
         self.size = task.step_size(resources)
         self.assigned: set[str] = set()
         self.sample_gradients = np.zeros(len(lanes), np.int64)
+        self.noisy_batches = np.zeros((len(lanes), MOST_GRADIENTS + 1), np.int64)
         self._optimizer = self._make_optimizer()
         layers = len(resources.kernel.random_layers)
         self._random = self._make_random(layers)
-        self._session = resources.kernel.begin(
-            Work(
-                tensors=models.tensors,
-                trained=task.names,
-                loss=task.loss,
-                variables=models.variables,
-                frozen=task.frozen,
-                keys=self._random.keys if layers else None,
-            )
-        )
+        self._session = self._begin_session(self._random.keys if layers else None)
         self._counts_steps = bool(layers) or task.step is not None
         self._epoch = -1
         self._epochs = torch.tensor([lane.epochs for lane in lanes])
@@ -376,6 +402,31 @@ class Chunk:
         )
         # each lane's objective in the last mini-batch, by epoch
         self._last_objectives: list[Tensor] = []
+
+    def _begin_session(self, keys: Keys | None) -> Session:
+        """Return what computes the lanes' gradients, with sample-level privacy noisy
+        ones; ``keys``: as for ``Work``.
+        """
+        task, models, privacy = self.task, self.models, self.resources.privacy
+        work = Work(
+            tensors=models.tensors,
+            trained=task.names,
+            loss=task.loss,
+            variables=models.variables,
+            frozen=task.frozen,
+            keys=keys,
+        )
+        if privacy is None:
+            return self.resources.kernel.begin(work)
+        readable = privacy.select_variables(models.variables)
+        work = replace(work, variables=readable, clip=privacy.clip)
+        return privacy.begin(
+            self.resources.kernel.begin(work),
+            seed=self.resources.seed,
+            phase=task.phase,
+            keys=[(lane.round, lane.client) for lane in self.lanes],
+            expected=[min(self.size, len(lane.pool)) for lane in self.lanes],
+        )
 
     def _make_optimizer(self) -> Optimizer:
         resources, setup = self.resources, self.resources.setup
@@ -414,12 +465,12 @@ class Chunk:
             objective, float64 [L, 3].
         """
         epoch = self._epoch
-        orders = self._orders(epoch)
+        orders, size = self._draw_samples(epoch)
         lengths = [len(order) for order in orders]
         active_lanes = [
             lane for lane, runs in enumerate(self._running.tolist()) if runs
         ]
-        plan = plan_epoch(lengths, active_lanes, self.size)
+        plan = plan_epoch(lengths, active_lanes, size)
         self._random.begin(epoch)
         # One transfer for the whole epoch, and one for which the host does not wait.
         numbers = np.concatenate([plan.positions(orders), lengths])
@@ -430,8 +481,9 @@ class Chunk:
         results: list[tuple[BatchRun, Tensor]] = []
         for run, lanes, batches in self._gather_batches(plan, index):
             losses = []
-            counted_before = self._session.samples
+            counted_before, calls = self._session.samples, []
             for batch in batches:
+                called_before = self._session.calls
                 if self.task.step is None:
                     variables = {
                         key: of[lanes] for key, of in self.models.variables.items()
@@ -442,14 +494,18 @@ class Chunk:
                     loss = self._step_by_method(lanes, batch)
                 if self._counts_steps:
                     self._random.take(lanes)
+                calls.append(self._session.calls - called_before)
                 losses.append(loss)
                 heartbeat.beat()
-            of_each_lane = self._session.samples - counted_before
-            self.sample_gradients[run.lanes] += of_each_lane
+            if isinstance(self._session, PrivateSession):
+                self._count_noisy(run, run.positions(orders), calls)
+            else:
+                of_each_lane = self._session.samples - counted_before
+                self.sample_gradients[run.lanes] += of_each_lane
             results.append((run, torch.stack(losses)))
             # Frees the samples before those of the next block are gathered.
             del batch, batches
-        record = self._sum_losses(results)
+        record = self._sum_losses(results, size)
         record[:, :2].div_(counts.clamp(min=1)[:, None])
         return record
 
@@ -480,8 +536,6 @@ class Chunk:
         objectives and data terms, [a, 2].
         """
         assert self.task.step is not None
-        x_parts = batch.x.tensor_split(self.task.batches, dim=1)
-        y_parts = batch.y.tensor_split(self.task.batches, dim=1)
         given = {name: value[lanes] for name, value in self.models.variables.items()}
         context = StepContext(
             variables=DeclaredTensors(given, "context.variables", "fleet.train_by"),
@@ -489,7 +543,7 @@ class Chunk:
                 lanes
             ].clone(),  # a copy, because a step may keep it
             _lanes=lanes,
-            _batches=[Batch(x, y) for x, y in zip(x_parts, y_parts, strict=True)],
+            _batches=batch.split(self.task.batches),
             _session=self._session,
             _optimizer=self._optimizer,
             _random=self._random,
@@ -521,13 +575,20 @@ class Chunk:
     def _gather_block(
         self, block: list[BatchRun], index: Tensor
     ) -> Iterator[tuple[BatchRun, Lanes, list[Batch]]]:
-        x, y = self.resources.samples.take(index)
         sizes = [run.samples for run in block]
+        held = None
+        if self.resources.privacy is not None:
+            held = index >= 0
+            index = index.clamp(min=0)
+        x, y = self.resources.samples.take(index)
         parts = zip(block, x.split(sizes), y.split(sizes), strict=True)
-        for run, x_of_run, y_of_run in parts:
+        held_parts = [None] * len(block) if held is None else held.split(sizes)
+        for (run, x_of_run, y_of_run), held_of_run in zip(
+            parts, held_parts, strict=True
+        ):
             self._count(run)
             lanes = index_lanes(run.lanes, self.resources.device)
-            yield run, lanes, _cut(run, x_of_run, y_of_run)
+            yield run, lanes, _cut(run, x_of_run, y_of_run, held_of_run)
 
     def _count(self, run: BatchRun) -> None:
         lane_steps = self.resources.lane_steps
@@ -536,6 +597,47 @@ class Chunk:
         lane_steps.needed += lanes * run.batches
         lane_steps.batched += run.batches
         lane_steps.computed += self._session.computed_lanes(lanes) * run.batches
+
+    def _count_noisy(
+        self, run: BatchRun, positions: np.ndarray, calls: list[int]
+    ) -> None:
+        """Count the gradients of a run with sample-level privacy.
+
+        Args:
+            positions: the samples of the run, [lanes, batches · size], −1 for none.
+            calls: how many gradients were taken of each mini-batch.
+        """
+        held = count_held(positions, run.batches)
+        self.sample_gradients[run.lanes] += held @ np.array(calls, np.int64)
+        for gradients in calls:
+            if gradients > MOST_GRADIENTS:
+                raise UserError(
+                    f"a step takes {gradients} gradients of a mini-batch; [privacy] unit "
+                    f"= 'sample' allows at most {MOST_GRADIENTS}"
+                )
+            self.noisy_batches[run.lanes, gradients] += 1
+
+    def _draw_samples(self, epoch: int) -> tuple[list[np.ndarray], int]:
+        """Return the positions of each lane's samples in this epoch, in order, and the
+        size of a full mini-batch.
+
+        With sample-level privacy mini-batches are Poisson samples, which all are padded
+        to the largest one with −1.
+        """
+        if self.resources.privacy is None:
+            return self._orders(epoch), self.size
+        seed, samples = self.resources.seed, self.resources.samples
+        batches = []
+        for lane in self.lanes:
+            key = self.task.phase, lane.round, lane.client, epoch
+            steps = -(-lane.length // self.size)
+            drawn = draw_batches(len(lane.pool), self.size, steps, seed, *key)
+            ends = np.cumsum([len(batch) for batch in drawn])
+            order = samples.vary(lane.pool[np.concatenate(drawn)], seed, *key)
+            batches.append(np.split(order, ends[:-1]))
+        largest = max(len(batch) for drawn in batches for batch in drawn)
+        width = round_up(largest, PIECE)
+        return [pad_batches(drawn, width) for drawn in batches], width
 
     def _orders(self, epoch: int) -> list[np.ndarray]:
         """Return the positions of each lane's samples in this epoch, in order: of its
@@ -554,7 +656,7 @@ class Chunk:
             for lane, order, key in zip(self.lanes, shuffled, keys, strict=True)
         ]
 
-    def _sum_losses(self, results: list[tuple[BatchRun, Tensor]]) -> Tensor:
+    def _sum_losses(self, results: list[tuple[BatchRun, Tensor]], size: int) -> Tensor:
         """Return each lane's two sums over the samples of an epoch, and the last batch's
         objective, float64 [L, 3].
 
@@ -564,10 +666,11 @@ class Chunk:
         Args:
             results: runs in order, with the objectives and data terms of their batches,
                 [batches, a, 2].
+            size: samples of a full mini-batch.
         """
         device = self.resources.device
         record = torch.zeros(len(self.lanes), 3, dtype=torch.float64, device=device)
-        groups = [[result] for result in results if result[0].size == self.size]
+        groups = [[result] for result in results if result[0].size == size]
         last_batches = results[len(groups) :]
         if last_batches:
             groups.append(last_batches)
@@ -600,12 +703,20 @@ class Chunk:
         return randomness.seeded(self.resources.seed, "model", *key)
 
 
-def _cut(run: BatchRun, x: Tensor, y: Tensor) -> list[Batch]:
-    """Split a run's samples ``x`` [a·batches·size, …], ``y`` into its mini-batches."""
+def _cut(run: BatchRun, x: Tensor, y: Tensor, held: Tensor | None) -> list[Batch]:
+    """Split a run's samples ``x`` [a·batches·size, …], ``y``, ``held`` into its
+    mini-batches.
+    """
     lanes = len(run.lanes)
     span = run.batches * run.size
     # One lane's batch is a slice of the gathered block, which keeps its memory layout.
     x = x[None] if lanes == 1 else x.view(lanes, span, *x.shape[1:])
     x_batches = x.split(run.size, dim=1)
     y_batches = y.view(lanes, span).split(run.size, dim=1)
-    return [Batch(*parts) for parts in zip(x_batches, y_batches, strict=True)]
+    held_batches: Sequence[Tensor | None] = [None] * run.batches
+    if held is not None:
+        held_batches = held.view(lanes, span).split(run.size, dim=1)
+    batches = []
+    for parts in zip(x_batches, y_batches, held_batches, strict=True):
+        batches.append(Batch(*parts))
+    return batches

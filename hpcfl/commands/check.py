@@ -119,7 +119,19 @@ def describe_overlays(prepared: Prepared, schedule: RoundSchedule) -> list[str]:
         uploads[name] = size[-1] if isinstance(size, list) else size
     for overlay in prepared.hooks.overlays:
         lines += overlay.describe(rounds, schedule.cohort, uploads)
-    return lines
+    return lines + describe_sample_privacy(prepared, schedule)
+
+
+def describe_sample_privacy(prepared: Prepared, schedule: RoundSchedule) -> list[str]:
+    """Return the lines of a run with sample-level privacy."""
+    privacy = prepared.resources.privacy
+    if privacy is None:
+        return []
+    from hpcfl.updates.sample_level import describe
+
+    samples = preflight.count_samples(prepared)[: prepared.setup.clients]
+    trainings = prepared.tried.trainings
+    return describe(prepared.config, privacy, trainings, samples, schedule.cohort)
 
 
 def _describe_base(experiment: Config) -> list[str]:

@@ -174,6 +174,8 @@ def _describe_cost(config: Config, begun_for: int) -> list[str]:
     """
     if config.privacy is None or config.privacy.epsilon is None:
         return []
+    if not config.hides_clients:
+        return ["privacy.epsilon is spent by then; further rounds would cost more"]
     from hpcfl.updates.privacy_setup import describe_cost
 
     return [describe_cost(config, begun_for)]

@@ -120,8 +120,19 @@ class Config(Section):
     def changes_updates(self) -> bool:
         """Return whether a section changes the clients' updates or their mean."""
         forges = self.attack is not None and self.attack.changes_updates
-        given = (getattr(self, section) for section in OPTIONAL if section != "attack")
-        return forges or bool(self.transform) or any(one is not None for one in given)
+        given = self.compression, self.aggregation
+        changed = any(section is not None for section in given)
+        return forges or changed or bool(self.transform) or self.hides_clients
+
+    @property
+    def hides_clients(self) -> bool:
+        """Return whether ``[privacy]`` hides clients, and not samples of theirs."""
+        return self.privacy is not None and self.privacy.unit == "client"
+
+    @property
+    def hides_samples(self) -> bool:
+        """Return whether ``[privacy]`` hides samples of clients."""
+        return self.privacy is not None and self.privacy.unit == "sample"
 
     @property
     def needs_rounds(self) -> bool:
@@ -482,7 +493,7 @@ def _with_equal_weights(config: Config) -> Config:
     """
     method = config.method
     known = "weights" in type(method).model_fields
-    if config.privacy is None or not known or "weights" in method.model_fields_set:
+    if not config.hides_clients or not known or "weights" in method.model_fields_set:
         return config
     method = method.model_copy(update={"weights": "uniform"})
     return config.model_copy(update={"method": method})

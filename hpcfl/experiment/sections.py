@@ -402,16 +402,27 @@ class AttackSection(Section):
     changes_updates: ClassVar[bool] = True
 
 
-class Privacy(Section):
-    """Differential privacy of what clients upload (``updates/updates.md``, U1)."""
+# keys of ``[privacy]`` for updates of clients
+CLIENT_KEYS = {
+    *("clip_per", "accountant", "local"),
+    *("adaptive_clip", "clip_quantile", "clip_rate", "clip_noise"),
+}
 
-    unit: Literal["client"] = Field(
-        description="whose data the guarantee hides: all data of a client"
+
+class Privacy(Section):
+    """Differential privacy of what clients upload (``updates/updates.md``, U1), or of
+    their samples (U2).
+    """
+
+    unit: Literal["client", "sample"] = Field(
+        description="what the guarantee hides: all data of a client, or one sample of a "
+        "client"
     )
     clip: float | None = Field(
         None,
         gt=0,
-        description="largest norm C of a client's update; default: no clip",
+        description="largest norm C of a client's update, or of a sample's gradient; "
+        "default: no clip",
     )
     clip_per: Literal["update", "layer"] = Field(
         "update",
@@ -461,6 +472,12 @@ class Privacy(Section):
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
+        if self.unit == "sample":
+            of_clients = CLIENT_KEYS & changed(self)
+            if of_clients:
+                raise ValueError(
+                    f"{min(of_clients)} belongs to unit = 'client'; leave it out"
+                )
         if self.noise is not None and self.epsilon is not None:
             raise ValueError(
                 "noise and epsilon exclude each other; leave one of them out"

@@ -161,6 +161,9 @@ class Method(MethodSection, ABC):
             this class. A class that overrides hooks which an option needs (see
             ``options``) declares them, or the keys are refused.
         varying: names in ``server`` that ``aggregate`` may add, or give another shape.
+        private_variables: names of variables of ``fleet.train`` that a loss may read with
+            sample-level privacy, because they are computed from what the client received
+            or trained under it. The loss of such a method reads no other data.
         trains: groups of columns that a model may not freeze altogether, and what would
             come of it, which ends the sentence "all of it is frozen, so …".
     """
@@ -179,6 +182,7 @@ class Method(MethodSection, ABC):
     short: ClassVar[Mapping[str, Any]] = {}
     keeps: ClassVar[tuple[str, ...]] = ()
     varying: ClassVar[tuple[str, ...]] = ()
+    private_variables: ClassVar[tuple[str, ...]] = ()
     trains: ClassVar[Mapping[Group, str]] = {}
 
     def __setattr__(self, name: str, value: Any) -> None:

@@ -5,7 +5,8 @@ Liu et al., "On privacy and personalization in cross-silo federated learning", N
 2022. Client i continues from its own model w_i and minimises F_i(w) + (λ/2)‖w − w̄‖².
 w̄, the mean of all clients' models, is constant in the round. Unlike Ditto's the anchor
 is not trained itself. The result is w_i after training; ``global`` scores w̄. The
-paper's differential privacy is left out.
+paper's differential privacy is ``[privacy] unit = "sample"``, which adds the λ term
+after the noise.
 
 The authors' code trains all clients in each round, and w̄ moves by the mean of their
 changes. With a cohort S the mean change is multiplied by S's share of all clients'

@@ -197,6 +197,18 @@ def random_layers(module: nn.Module) -> list[RandomLayer]:
     return [layer for layer in module.modules() if isinstance(layer, RandomLayer)]
 
 
+def keys_of_sample(keys: Tensor, place: Tensor) -> Tensor:
+    """Return keys of layers for ONE sample, int32 [layers, 2], so that each sample of a
+    mini-batch draws for itself.
+
+    Args:
+        keys: of the mini-batch, int32 [layers, 2].
+        place: the sample's place in the mini-batch, int32.
+    """
+    places = torch.stack([2 * place, 2 * place + 1])
+    return torch.stack([words(key, places) for key in keys.unbind()])
+
+
 @contextmanager
 def keyed(layers: Sequence[RandomLayer], keys: Tensor | None) -> Iterator[None]:
     """Set the ``keys`` of layers within a block, int32 [layers, 2]; None changes

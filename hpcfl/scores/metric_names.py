@@ -63,6 +63,9 @@ class MetricName:
         return cls(number, "/".join(column), of_clients)
 
 
+EPSILON = MetricName("epsilon", PRIVACY)
+
+
 def held_out(column: str) -> str:
     """Return the column of the same models, scored on held-out training samples."""
     return f"{VALIDATION}/{column}"

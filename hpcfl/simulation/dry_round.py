@@ -77,13 +77,8 @@ EXCUSED = (
 )
 
 
-def train_briefly(task: Task, asked: list[AskedTraining] | None = None) -> Task:
-    """Return a training of at most one epoch; add the one that the method asks for to
-    ``asked``, unless it is part of a trial.
-    """
-    if asked is not None and not task.trial:
-        training = AskedTraining(task.epochs, task.batches, task.steps, task.share)
-        asked.append(training)
+def train_briefly(task: Task) -> Task:
+    """Return a training of at most one epoch."""
     return replace(task, epochs=min(task.epochs, 1))
 
 
@@ -233,9 +228,10 @@ def try_round(prepared: Prepared, lanes: int) -> tuple[BaseException | None, Tri
                 alone, rounds = OneProcess(), small.config.rounds
                 trained, scored = np.array([0]), np.array(small.store.ids)
                 first = RoundPlan(1, trained, scored, scored=True)
-                fleet_type = partial(Fleet, adjust=partial(train_briefly, asked=asked))
-                round = Round(first, alone, small, server, fleet_type)
+                round = Round(first, alone, small, server, brief_fleet)
                 play(round, DRY, [note_uploads])
+                for fleet in round.fleets:
+                    asked += fleet.results.trainings
                 check_score(small, round.reports.numbers.columns)
                 no_clients, newcomers = trained[:0], small.newcomer_ids
                 last = RoundPlan(
@@ -253,7 +249,7 @@ def try_round(prepared: Prepared, lanes: int) -> tuple[BaseException | None, Tri
     dependent = set(small.resources.kernel.dependent)
     if head:
         dependent |= head.kernel.dependent
-    trainings = tuple(dict.fromkeys(asked))
+    trainings = tuple(asked)
     return None, Tried(trainings, tuple(sorted(dependent)), uploads=header)
 
 
@@ -292,7 +288,8 @@ def shrink(prepared: Prepared, lanes: int, samples: int = SAMPLES) -> Prepared:
     pool = np.arange(min(samples, len(resources.samples.y)))
     dealt = resources.samples.dealt(dict.fromkeys([*taking_part, *newcomers], pool))
     counts = dealt.counts(0).repeat(clients + len(newcomers), 1)
-    setup = replace(prepared.setup, counts=counts[:clients])
+    shown = prepared.show_counts(counts[:clients])
+    setup = replace(prepared.setup, counts=shown)
     device = resources.device
     module = setup.build().to(device)
     private = prepared.hooks.initial_state("client_state", setup)
@@ -302,12 +299,19 @@ def shrink(prepared: Prepared, lanes: int, samples: int = SAMPLES) -> Prepared:
     small_resources = Resources(
         setup=setup,
         samples=dealt,
-        kernel=choose(module, device, lanes, replay=False),
+        kernel=choose(
+            module,
+            device,
+            lanes,
+            replay=False,
+            of_samples=resources.privacy is not None,
+        ),
         buffers=resources.buffers,
         device=device,
         stopwatch=Stopwatch(),
         scores=resources.scores,
         head=head_kernel(module, device, lanes, False, memory=math.inf),
+        privacy=resources.privacy and resources.privacy.without_noise(),
     )
     return replace(
         prepared,

@@ -74,6 +74,11 @@ def run(prepared: Prepared, communicator: Communicator) -> Prepared:
             raise kind(mistaken.mistake) from cause
     tried = merge(verdicts)
     notes, resources = list(prepared.notes), prepared.resources
+    if tried.unbatched and resources.privacy is not None:
+        raise UserError(
+            f"{tried.unbatched}, nor over samples; [privacy] unit = 'sample' needs "
+            "another model"
+        )
     if tried.unbatched:
         kernel = SerialKernel(resources.kernel.module)
         resources = replace(resources, kernel=kernel)
@@ -84,20 +89,45 @@ def run(prepared: Prepared, communicator: Communicator) -> Prepared:
     elif tried.dependent:
         lanes = prepared.config.runtime.lanes
         notes.append(describe_dependent(tried.dependent, lanes))
-    return replace(prepared, tried=tried, resources=resources, notes=notes)
+    found = replace(prepared, tried=tried, resources=resources, notes=notes)
+    return found if resources.privacy is None else calibrate_noise(found)
+
+
+def calibrate_noise(prepared: Prepared) -> Prepared:
+    """Return the experiment with the noise of sample-level privacy, which follows from
+    the trainings that the method asks for.
+    """
+    from hpcfl.updates.sample_level import calibrate
+
+    resources, samples = prepared.resources, count_samples(prepared)
+    assert resources.privacy is not None
+    trainings = prepared.tried.trainings
+    found = calibrate(prepared.config, resources.privacy, trainings, samples)
+    return replace(prepared, resources=replace(resources, privacy=found))
+
+
+def count_samples(prepared: Prepared) -> np.ndarray:
+    """Return the training samples of clients and newcomers, int64 [clients and
+    newcomers].
+    """
+    counts: np.ndarray = prepared.data.counts.sum(dim=1).long().numpy()
+    return counts
 
 
 def merge(verdicts: Sequence[Verdict]) -> Tried:
     """Return the findings of all ranks as those of one."""
     trainings: list[AskedTraining] = []
+    for verdict in verdicts:
+        of_rank = [AskedTraining(*one) for one in verdict.trainings]
+        # A round may have two trainings alike; ranks ask for the same ones.
+        trainings = max(trainings, of_rank, key=len)
     dependent: set[str] = set()
     for verdict in verdicts:
-        trainings += [AskedTraining(*one) for one in verdict.trainings]
         dependent |= set(verdict.dependent)
     reasons = [verdict.unbatched for verdict in verdicts if verdict.unbatched]
     uploads = [verdict.uploads for verdict in verdicts if verdict.uploads]
     return Tried(
-        trainings=tuple(dict.fromkeys(trainings)),
+        trainings=tuple(trainings),
         dependent=tuple(sorted(dependent)),
         unbatched=reasons[0] if reasons else "",
         uploads=uploads[0] if uploads else (),
@@ -362,7 +392,7 @@ def find_stepping(prepared: Prepared) -> np.ndarray:
     """
     training = prepared.setup.training
     fewest = fewest_samples(training, prepared.resources.buffers.width > 0)
-    samples = prepared.data.counts.sum(dim=1).long().numpy()
+    samples = count_samples(prepared)
     distinct, position = np.unique(samples, return_inverse=True)
     enough = []
     for count in distinct.tolist():
@@ -415,6 +445,10 @@ def describe_decisions(prepared: Prepared, schedule: RoundSchedule) -> dict[str,
     of_overlays: dict[str, str] = {}
     for overlay in prepared.hooks.overlays:
         of_overlays |= overlay.list_decisions()
+    if resources.privacy is not None and config.needs_rounds:
+        from hpcfl.updates.sample_level import describe_noise
+
+        of_overlays |= describe_noise(resources.privacy)
     return {
         "asked": [resources.device.type, config.runtime.lanes],
         TRAINING: ONE_BY_ONE if prepared.tried.unbatched else SIDE_BY_SIDE,

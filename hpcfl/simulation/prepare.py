@@ -16,11 +16,13 @@ import torch
 from torch import Tensor
 
 from hpcfl.clients.batch_plan import AskedTraining
+from hpcfl.clients.class_counts import HiddenClasses
 from hpcfl.clients.execution import choose
 from hpcfl.clients.fleet import Fleet, Scoring, buffer_name
 from hpcfl.clients.heads import head_kernel
 from hpcfl.clients.losses import is_fast_channels_last
 from hpcfl.clients.resources import STATE_SHARE, Resources, Stopwatch, most_lanes
+from hpcfl.clients.sample_privacy import SamplePrivacy
 from hpcfl.clients.samples import Samples
 from hpcfl.clients.setup import Setup
 from hpcfl.communication import exchange
@@ -136,6 +138,10 @@ class Prepared:
             return self.resources
         return replace(self.resources, samples=samples)
 
+    def show_counts(self, counts: Tensor) -> Tensor:
+        """Return class counts [n, classes] as methods may read them."""
+        return show_counts(self.config, counts)
+
     def audience(self, ids: np.ndarray, round: int) -> Audience:
         """Return the method's view of the clients ``ids`` [n] that the server sends
         to.
@@ -148,7 +154,7 @@ class Prepared:
         """
         return Cohort(
             ids=ids,
-            counts=self.data.counts_in(round)[ids],
+            counts=self.show_counts(self.data.counts_in(round)[ids]),
             setup=self.setup,
             round=round,
             uniform=self.method.weights == "uniform",
@@ -169,7 +175,7 @@ class Prepared:
         return fleet_type(
             ids=local_ids,
             state=state,
-            counts=self.data.counts_in(round)[local_ids],
+            counts=self.show_counts(self.data.counts_in(round)[local_ids]),
             rounds=np.full(len(local_ids), round),
             scoring=Scoring(scored, self.config.evaluation.tune_epochs),
             loss=self.method.training_loss(),
@@ -202,7 +208,7 @@ class Prepared:
         return fleet_type(
             ids=ids,
             state=self.newcomers.get(ids.tolist(), resources.device),
-            counts=self.data.counts_in(after)[ids],
+            counts=self.show_counts(self.data.counts_in(after)[ids]),
             rounds=np.ones(len(ids), np.int64),
             scoring=Scoring(is_due=True),
             loss=self.method.training_loss(),
@@ -364,6 +370,7 @@ def _prepare(
             placed,
         ),
         attackers=data.attackers,
+        privacy=_make_privacy(config, method, model, data),
     )
     store, newcomers = _make_stores(config, rank_device, own, private)
     return Prepared(
@@ -383,11 +390,30 @@ def _prepare(
     )
 
 
+def show_counts(config: Config, counts: Tensor) -> Tensor:
+    """Return class counts [n, classes], with sample-level privacy without the
+    classes.
+    """
+    return cast(Tensor, HiddenClasses(counts)) if config.hides_samples else counts
+
+
+def _make_privacy(
+    config: Config, method: Method, model: ClientModel, data: ClientData
+) -> SamplePrivacy | None:
+    """Return the sample-level privacy of local training; None without it."""
+    if not config.hides_samples:
+        return None
+    from hpcfl.updates.sample_level import make_sample_privacy
+
+    has_statistics = model.buffers.width > 0
+    return make_sample_privacy(config, method, len(data.counts), has_statistics)
+
+
 def _make_setup(config: Config, model: ClientModel, data: ClientData) -> Setup:
     """Return the facts of the experiment that methods may use."""
     return Setup(
         layout=model.parameters,
-        counts=data.counts[: config.partition.clients],
+        counts=show_counts(config, data.counts[: config.partition.clients]),
         rounds=config.rounds,
         seed=config.seed,
         build=model.build,
@@ -415,20 +441,23 @@ def _make_resources(
     scores: dict[str, Score],
     lanes: int | str,
     attackers: np.ndarray,
+    privacy: SamplePrivacy | None,
 ) -> Resources:
     """Return the objects that train and score clients on this rank's device."""
     template = model.template.to(rank_device.device)
     given = template, rank_device.device, lanes, config.runtime.replay
+    of_samples = privacy is not None
     return Resources(
         setup=setup,
         samples=samples,
-        kernel=choose(*given),
+        kernel=choose(*given, of_samples=of_samples),
         buffers=model.buffers,
         device=rank_device.device,
         stopwatch=Stopwatch(),
         scores=scores,
         head=head_kernel(*given, memory=1e6 * config.runtime.memory),
         attackers=attackers,
+        privacy=privacy,
     )
 
 
@@ -559,7 +588,7 @@ def _make_overlays(
                 statistics,
                 averaged,
                 method.shares,
-                sends_counters=config.privacy is None,
+                sends_counters=not config.hides_clients,
             )
         )
     overlays += cast(list[OwnOverlay], config.overlay)
@@ -571,6 +600,11 @@ def _make_overlays(
             compose = partial(inner.compose, "send")
             initial = partial(inner.initial_state, "server_state")
             overlays.append(make(config, compose, initial))
+    if config.hides_samples:
+        from hpcfl.updates.sample_level import SampleLevel
+
+        assert config.privacy is not None
+        overlays.append(SampleLevel(config.privacy, config.training.batch_size))
     return tuple(overlays)
 
 
@@ -616,4 +650,5 @@ def _choose_lanes(
         memory=rank_device.memory - max(dataset.x.nbytes, samples.x.nbytes),
         private=sum(tensor.nbytes for tensor in private.values()),
         clients=_count_concurrent(config, placed),
+        of_samples=config.hides_samples,
     )

@@ -12,6 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from hpcfl.clients.class_counts import reveal_counts
 from hpcfl.clients.fleet import Fleet
 from hpcfl.communication.communicator import Communicator
 from hpcfl.communication.exchange import Placement
@@ -20,6 +21,7 @@ from hpcfl.files import scratch
 from hpcfl.scores.base import Score, summarize
 from hpcfl.scores.metric_names import (
     CLIENTS,
+    EPSILON,
     RECORDED,
     SAMPLE_GRADIENTS,
     SCORING_GRADIENTS,
@@ -89,6 +91,7 @@ def compute_numbers(
     result = Numbers(
         columns=list(fleet.results.scores), recorded=list(fleet.results.recorded)
     )
+    counts = reveal_counts(fleet.counts)
     result.values[SAMPLE_GRADIENTS] = fleet.results.sample_gradients.astype(np.float64)
     # Observers are scored and nothing else.
     is_observer = uplink is None
@@ -100,9 +103,11 @@ def compute_numbers(
         for name, score in fleet.resources.scores.items():
             if name not in sums:
                 continue  # held-out samples have no attack
-            of_score = score.numbers(name, sums[name], fleet.counts)
+            of_score = score.numbers(name, sums[name], counts)
             for number, values in of_score.items():
                 result.values[str(MetricName(number, column))] = values.numpy()
+    if fleet.results.epsilon is not None:
+        result.values[str(EPSILON)] = fleet.results.epsilon
     for name, values in fleet.results.recorded.items():
         on_host = values.detach().double().cpu()
         result.values[str(MetricName(name, RECORDED))] = on_host.numpy()
@@ -249,6 +254,9 @@ class Gathered:
             record[str(mean)] = summarize("mean", values)
             record[str(std)] = summarize("std", values)
         # Whole numbers below 2^53, so that no order of adding changes the sum.
+        spent = by_column.get(EPSILON.column, {}).get(EPSILON.number)
+        if spent is not None:
+            record[str(EPSILON)] = float(np.nanmax(spent))
         for number in (SAMPLE_GRADIENTS, SCORING_GRADIENTS):
             if number in by_column[""]:
                 record[number] = float(np.nansum(by_column[""][number]))

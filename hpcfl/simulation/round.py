@@ -305,10 +305,10 @@ def store_state(round: Round) -> None:
 def aggregate(round: Round) -> None:
     """Let the server take its step, on rank 0, if a client has uploaded.
 
-    With ``[privacy]`` the server adds noise also in a round without uploads.
+    With privacy of clients the server adds noise also in a round without uploads.
     """
     uploads = round.uploads
-    if uploads is None and round.prepared.config.privacy is not None:
+    if uploads is None and round.prepared.config.hides_clients:
         header = round.prepared.tried.uploads
         uploads = exchange.make_empty_uplink(header)
     if uploads is not None and round.communicator.is_server:

@@ -7,7 +7,7 @@ about excluded orders go to the debug log.
 
 import logging
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
@@ -76,12 +76,39 @@ class Guarantee:
         found: float = rdp.compute_epsilon(orders, rounds * divergences, self.delta)[0]
         return found
 
+    def compose(self, rounds: Mapping[float, int]) -> float:
+        """Return ε after numbers of rounds by their noise multipliers, by Rényi
+        divergences.
+        """
+        if not rounds:
+            return 0.0
+        if not all(rounds):
+            return math.inf
+        orders, total = None, 0.0
+        for sigma, count in rounds.items():
+            orders, divergences = _find_curve(self, sigma)
+            total = total + count * divergences
+        found: float = import_library().rdp.compute_epsilon(orders, total, self.delta)[
+            0
+        ]
+        return found
+
     def calibrate(self, epsilon: float, rounds: int) -> float:
         """Return the least noise multiplier σ that costs at most ε in some rounds."""
+        return self.calibrate_shares(epsilon, {1.0: rounds})
+
+    def calibrate_shares(self, epsilon: float, rounds: Mapping[float, int]) -> float:
+        """Return the least σ that costs at most ε in numbers of rounds, by the shares of
+        σ that are their multipliers.
+        """
         library = import_library()
 
         def event_of(sigma: float) -> Any:
-            return library.SelfComposedDpEvent(self.event(sigma), rounds)
+            events = []
+            for share, count in rounds.items():
+                event = self.event(share * sigma)
+                events.append(library.SelfComposedDpEvent(event, count))
+            return events[0] if len(events) == 1 else library.ComposedDpEvent(events)
 
         with _debug_log():
             sigma = library.calibrate_dp_mechanism(

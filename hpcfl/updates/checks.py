@@ -38,7 +38,7 @@ def check_experiment(config: Config) -> None:
     others of the experiment.
     """
     rule, attack = find_rule(config), find_attack(config)
-    if config.privacy is not None:
+    if config.privacy is not None and config.hides_clients:
         check_privacy(config, config.privacy, rule)
     make_secure_sum(config)
     check_sections(config, rule, attack, list_transforms(config))

@@ -9,14 +9,14 @@ from hpcfl.updates.privacy import ClientPrivacy
 
 
 def make_privacy(config: Config) -> ClientPrivacy | None:
-    """Return the clip and the noise that an experiment asks for; None without
-    ``[privacy]``.
+    """Return the clip and the noise of updates that an experiment asks for; None without
+    ``[privacy] unit = "client"``.
 
     Its sections have passed ``check_privacy``. Raises UserError for a calibrated noise
     that the adaptive clip cannot have.
     """
     section = config.privacy
-    if section is None:
+    if section is None or not config.hides_clients:
         return None
     guarantee = find_guarantee(config, section)
     sigma = section.noise or 0.0

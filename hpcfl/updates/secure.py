@@ -169,7 +169,7 @@ def make_secure_sum(config: Config) -> SecureSum | None:
             f"aggregation.step = {rule.step}: the whole numbers have {bits} bits, and at "
             f"most {MOST_BITS} are exact; take a larger step or a smaller clip"
         )
-    if config.privacy is not None and bits < sufficient:
+    if config.hides_clients and bits < sufficient:
         raise UserError(
             f"aggregation.bits = {bits}: with [privacy] no sum may wrap around; "
             f"{sufficient} bits suffice"

@@ -15,6 +15,7 @@ from torch import nn
 from hpcfl.clients.execution.batched import BatchedKernel
 from hpcfl.clients.execution.kernel import (
     Kernel,
+    Keys,
     SerialKernel,
     Session,
     Work,
@@ -22,6 +23,7 @@ from hpcfl.clients.execution.kernel import (
     is_full,
 )
 from hpcfl.clients.execution.lane_independence import OperatorObserver
+from hpcfl.clients.execution.sample_sums import PIECE
 from hpcfl.clients.losses import convolves
 from hpcfl.models.replaced import is_recurrent
 
@@ -36,6 +38,7 @@ def choose(
     lanes: int | str,
     replay: bool = True,
     most: int | None = None,
+    of_samples: bool = False,
 ) -> Kernel:
     """Return the kernel for a model on a device.
 
@@ -49,15 +52,17 @@ def choose(
         On a GPU it stacks all models (``memory`` says how many fit).
     replay: as for ``GraphKernel``.
     most: the lanes of ``"auto"``, if not those of the rule.
+    of_samples: whether gradients of samples are taken (``Work.clip``), which the serial
+        kernel cannot do.
     """
     widest = (most or by_rule(module, device)) if lanes == "auto" else int(lanes)
-    if widest == 1:
+    if widest == 1 and not of_samples:
         return SerialKernel(module)
     if device.type == "cpu":
         return BatchedKernel(module, widest, apart=lanes == "auto")
     from hpcfl.clients.execution.cuda_graphs import GraphKernel
 
-    return GraphKernel(module, widest, replay)
+    return GraphKernel(module, widest, replay and not of_samples)
 
 
 def by_rule(module: nn.Module, device: torch.device) -> int:
@@ -78,8 +83,10 @@ def in_cache(module: nn.Module) -> int:
 
 
 __all__ = [
+    "PIECE",
     "BatchedKernel",
     "Kernel",
+    "Keys",
     "OperatorObserver",
     "SerialKernel",
     "Session",

@@ -14,8 +14,9 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
-from hpcfl.clients.execution.kernel import KEYS, Kernel, Session, Work
+from hpcfl.clients.execution.kernel import HELD, KEYS, Kernel, Session, Work
 from hpcfl.clients.execution.lane_independence import Function, SameBits
+from hpcfl.clients.execution.sample_sums import SampleSums
 from hpcfl.clients.losses import (
     CROSS_ENTROPY,
     Batch,
@@ -164,10 +165,11 @@ class BatchedKernel(Kernel):
         others = [name for name in work.tensors if name not in work.trained]
         names = [*work.trained, *others]
         drawn = [] if work.keys is None else [KEYS]
+        drawn += [] if work.clip is None else [HELD]
         variable_names = sorted([*work.variables, *drawn])
         buffers = {name for name, _ in self.module.named_buffers()}
         written = [place for place, name in enumerate(names) if name in buffers]
-        kind = function_key(work.loss), work.frozen, len(work.trained)
+        kind = function_key(work.loss), work.frozen, len(work.trained), work.clip
         key = (*kind, *names, *variable_names)
         build = partial(self._gradients, work, names, variable_names)
         lanes = len(next(iter(work.tensors.values())))
@@ -181,6 +183,8 @@ class BatchedKernel(Kernel):
         the gradients, and then losses and data terms [a, 2].
         """
         trained = len(work.trained)
+        if work.clip is not None:
+            return SampleSums(self.module, work, names, variable_names).gradients
         if work.loss == CROSS_ENTROPY and (layers := self._stacked_layers(names)):
             return LinearStack(layers, names, trained).gradients
         return BatchedLoss(self.module, work, names, variable_names).gradients

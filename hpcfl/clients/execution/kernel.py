@@ -31,6 +31,7 @@ from hpcfl.models.random import keyed, random_layers
 # The variable with the keys of the model's random layers, under a name that no method can
 # read as ``lane.NAME``.
 KEYS = "random layers"
+HELD = "held samples"  # which samples of a padded mini-batch count, likewise
 Keys = Callable[[Lanes], Tensor]
 
 # Parts of torch's messages about limits of ``vmap``.
@@ -68,6 +69,9 @@ class Work:
         frozen: the mode of layers of which all is frozen.
         keys: gives the keys of the random layers for the next gradients of some lanes,
             int32 [a, layers, 2]; None for a model without such layers.
+        clip: the largest norm of the gradient of ONE sample. With it gradients are sums
+            over the samples of a mini-batch, each clipped by itself, and losses are
+            sums, too. None for gradients of the loss of a mini-batch.
     """
 
     tensors: Tensors
@@ -76,6 +80,7 @@ class Work:
     variables: Tensors = field(default_factory=dict)
     frozen: Frozen = "evaluation"
     keys: Keys | None = None
+    clip: float | None = None
 
 
 class Kernel(ABC):
@@ -140,12 +145,13 @@ class Session(ABC):
     Attributes:
         samples: how many samples of each lane gradients were taken of, added up over
             all calls; a lane that a call leaves out has fewer.
+        calls: how many times gradients were taken.
     """
 
     def __init__(self, kernel: Kernel, work: Work) -> None:
         """Put the kernel's module into training mode."""
         self.kernel, self.work = kernel, work
-        self.samples = 0
+        self.samples = self.calls = 0
         train_mode(kernel.module, work.trained, work.frozen)
 
     @abstractmethod
@@ -170,11 +176,17 @@ class Session(ABC):
     def _with_keys(
         self, lanes: Lanes, batch: Batch, variables: Mapping[str, Tensor]
     ) -> Mapping[str, Tensor]:
-        """Return the variables with the keys of random layers; count the samples."""
+        """Return the variables with the keys of random layers, and with the held
+        samples; count the samples.
+        """
         self.samples += batch.y.shape[1]
-        if self.work.keys is None:
-            return variables
-        return {**variables, KEYS: self.work.keys(lanes)}
+        self.calls += 1
+        given = dict(variables)
+        if self.work.keys is not None:
+            given[KEYS] = self.work.keys(lanes)
+        if self.work.clip is not None and batch.held is not None:
+            given[HELD] = batch.held
+        return given
 
     def computed_lanes(self, lanes: int) -> int:
         """Return how many lanes a call for so many computes."""

@@ -1,0 +1,167 @@
+"""Sums of clipped gradients of samples, for many lanes in one call.
+
+``torch.func`` takes the gradient of one sample's loss, mapped over the samples of a
+mini-batch and over lanes. Samples are taken ``PIECE`` at a time. A sample's bits
+therefore depend on its place in the mini-batch, never on how far this is padded.
+"""
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, grad, vmap
+
+from hpcfl.clients.execution.kernel import HELD, KEYS, Work
+from hpcfl.clients.losses import (
+    CROSS_ENTROPY,
+    Batch,
+    Lane,
+    Program,
+    Tensors,
+    expand_constants,
+    samples_for,
+    stack_data_term,
+)
+from hpcfl.errors import UserError
+from hpcfl.models.random import keyed, keys_of_sample, random_layers
+from hpcfl.models.replaced import side_by_side
+
+PIECE = 16  # samples whose gradients are in memory at once, of each lane
+
+
+class SampleLane(Lane):
+    """The variables of ONE client that a loss of one sample may read."""
+
+    def __getattr__(self, name: str) -> Tensor:
+        raise UserError(
+            f"[privacy] unit = 'sample' does not cover the loss, which reads lane.{name}; "
+            "take a method whose loss reads samples alone, or declare the variable in "
+            "the method's private_variables"
+        )
+
+
+class SampleSums:
+    """The sums of clipped gradients of samples as a function of tensors alone."""
+
+    def __init__(
+        self,
+        module: nn.Module,
+        work: Work,
+        names: Sequence[str],
+        variable_names: Sequence[str],
+    ) -> None:
+        """``names`` are those of parameters and buffers, of which the first ones are
+        trained. Raises ValueError for a ``work`` without a clip.
+        """
+        if work.clip is None:
+            raise ValueError("sums of samples need a clip, which may be infinite")
+        self._module, self._loss, self._clip = module, work.loss, work.clip
+        self._names, self._trained = list(names), len(work.trained)
+        self._variable_names = list(variable_names)
+        self._random_layers = random_layers(module)
+        self._program = Program(module, self._evaluate)
+
+    def gradients(self, *given: Tensor) -> tuple[Tensor, ...]:
+        """Return the sums of the trained parameters' clipped gradients, ``[a, …]`` each.
+        The last tensor holds the sums of losses and data terms [a, 2].
+
+        Args:
+            given: ``[a, …]`` each: the parameters and buffers, x, y and the variables.
+        """
+        x, y, *values = given[len(self._names) :]
+        variables = dict(zip(self._variable_names, values, strict=True))
+        held = variables.pop(HELD)
+        named = dict(zip(self._names, given, strict=False))
+        trained = {name: named.pop(name) for name in self._names[: self._trained]}
+        others = named | expand_constants(self._module, len(x))
+        totals = [torch.zeros_like(tensor) for tensor in trained.values()]
+        losses = x.new_zeros(len(x), 2, dtype=torch.float32)
+        for start in range(0, y.shape[1], PIECE):
+            piece = slice(start, start + PIECE)
+            places = torch.arange(start, start + PIECE, device=y.device)
+            samples = x[:, piece], y[:, piece], places.int()
+            with side_by_side():
+                by_name, of_samples = self._map(trained, others, *samples, variables)
+            gradients = list(by_name.values())
+            self._add(totals, gradients, held[:, piece])
+            kept = torch.where(held[:, piece, None], of_samples, 0)
+            losses = losses + kept.sum(dim=1)
+        return (*totals, losses)
+
+    def _map(
+        self,
+        trained: Tensors,
+        others: Tensors,
+        x: Tensor,
+        y: Tensor,
+        places: Tensor,
+        variables: Tensors,
+    ) -> tuple[Tensors, Tensor]:
+        """Return the gradients of samples ``[a, PIECE, …]`` by name, and losses and data
+        terms [a, PIECE, 2].
+        """
+        of_sample = grad(self._evaluate_at, has_aux=True)
+        of_lane = vmap(
+            of_sample, in_dims=(None, None, 0, 0, 0, None), randomness="error"
+        )
+        of_lanes = vmap(of_lane, in_dims=(0, 0, 0, 0, None, 0), randomness="error")
+        found: tuple[Tensors, Tensor] = of_lanes(
+            trained, others, x, y, places, variables
+        )
+        return found
+
+    def _evaluate_at(
+        self,
+        trained: Tensors,
+        others: Tensors,
+        x: Tensor,
+        y: Tensor,
+        place: Tensor,
+        variables: Tensors,
+    ) -> tuple[Tensor, Tensor]:
+        """Return the loss of one sample, and beside it the loss and its data term [2]."""
+        named = trained | others
+        swapped = {f"model.{name}": tensor for name, tensor in named.items()}
+        values = functional_call(self._program, swapped, (x, y, place, variables))
+        return values[0], values.detach()
+
+    def _evaluate(
+        self, model: nn.Module, x: Tensor, y: Tensor, place: Tensor, variables: Tensors
+    ) -> Tensor:
+        """Return the loss and its data term [2] of the sample at a place of the
+        mini-batch.
+        """
+        own = dict(variables)
+        keys = own.pop(KEYS, None)
+        if keys is not None:
+            keys = keys_of_sample(keys, place)
+        with keyed(self._random_layers, keys):
+            samples, labels = samples_for(model, x[None]), y[None]
+            lane = SampleLane(**own)
+            if self._loss != CROSS_ENTROPY:
+                loss = self._loss(model, Batch(samples, labels), lane)
+                return stack_data_term(loss, lane)
+            # by operators whose bits do not depend on the lanes beside
+            log_shares = model(samples).log_softmax(dim=1)
+            loss = log_shares.gather(1, labels[:, None]).neg()[0, 0]
+            return stack_data_term(loss, lane)
+
+    def _add(self, totals: list[Tensor], gradients: list[Tensor], held: Tensor) -> None:
+        """Add the clipped gradients of samples ``[a, PIECE, …]`` to ``totals`` [a, …].
+
+        A sample whose gradient is not finite counts as zero. ``held`` is bool [a,
+        PIECE]. A mask selects by ``torch.where``, because 0·NaN is NaN.
+        """
+        norms = []
+        for gradient in gradients:
+            norms.append(torch.linalg.vector_norm(gradient.flatten(2), dim=2))
+        norm = torch.linalg.vector_norm(torch.stack(norms, dim=2), dim=2)
+        kept = held & (norm < math.inf)
+        for total, gradient in zip(totals, gradients, strict=True):
+            shape = *kept.shape, *[1] * (gradient.dim() - 2)
+            if self._clip < math.inf:
+                factor = self._clip / norm.clamp(min=self._clip)
+                gradient = gradient * factor.view(shape)
+            of_samples = torch.where(kept.view(shape), gradient, 0)
+            total.add_(of_samples.sum(dim=1))

@@ -1,0 +1,196 @@
+"""Sample-level privacy of local training: Poisson mini-batches, and noise on the sums of
+clipped gradients of samples.
+
+The specification is ``updates/updates.md``, U2. ``training.py`` draws mini-batches with
+``draw_batches``, and takes gradients from a ``PrivateSession``. ``updates/sample_level.py``
+accounts for them.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from hpcfl.clients.execution import Session
+from hpcfl.clients.losses import Batch, Lanes, Tensors
+from hpcfl.errors import UserError
+from hpcfl.rows import mixing, randomness
+
+MOST_GRADIENTS = 16  # of one mini-batch
+
+
+@dataclass(frozen=True)
+class SamplePrivacy:
+    """The clip and the noise of all local training.
+
+    Attributes:
+        clip: the largest norm C of a sample's gradient; infinite without a clip.
+        noise: the multipliers σ_i of all clients, float64 [clients and newcomers]; NaN
+            until they are calibrated.
+        private_variables: names of variables that a loss may read.
+    """
+
+    clip: float
+    noise: np.ndarray
+    private_variables: frozenset[str] = field(default_factory=frozenset)
+
+    def select_variables(self, variables: Tensors) -> Tensors:
+        """Return the variables that a loss may read."""
+        allowed = self.private_variables
+        return {name: value for name, value in variables.items() if name in allowed}
+
+    def without_noise(self) -> "SamplePrivacy":
+        """Return the same clip for a trial, in which nothing is released."""
+        return replace(self, noise=np.zeros_like(self.noise))
+
+    def refuse(self, what: str) -> None:
+        """Raise UserError for a part of a method that the guarantee does not cover."""
+        raise UserError(
+            f"[privacy] unit = 'sample' does not cover {what}; take a method that reads "
+            "samples through gradients of a loss alone, such as FedAvg, Ditto or MR-MTL"
+        )
+
+    def begin(
+        self,
+        session: Session,
+        seed: int,
+        phase: str,
+        keys: Sequence[tuple[int, int]],
+        expected: Sequence[int],
+    ) -> "PrivateSession":
+        """Return a session that adds noise to the sums of another one. Raises
+        ValueError for noise that is not calibrated.
+
+        Args:
+            session: sums the clipped gradients of the samples of lanes.
+            seed, phase: key the noise.
+            keys: the round and the id of the client of each lane.
+            expected: the expected size of a mini-batch of each lane.
+        """
+        deviations = []
+        for _, client in keys:
+            sigma = float(self.noise[client])
+            if math.isnan(sigma):
+                raise ValueError("the noise is not calibrated; run the preflight first")
+            deviations.append(sigma * self.clip if sigma else 0.0)
+        noise = StepNoise(seed, phase, keys, deviations)
+        return PrivateSession(session, noise, expected)
+
+
+def draw_batches(
+    samples: int, size: int, steps: int, seed: int, *key: int | str
+) -> list[np.ndarray]:
+    """Return Poisson mini-batches: each of a client's samples joins each of them
+    independently with probability min(1, size/samples).
+
+    Args:
+        samples: how many the client has, at least one.
+        size: the expected size of a mini-batch.
+        steps: the number of mini-batches.
+        seed, key: of the draws.
+
+    Returns:
+        Ascending positions among the samples, for each mini-batch.
+    """
+    rate = min(1.0, size / samples)
+    random = randomness.generator(seed, "poisson", *key)
+    return [np.flatnonzero(random.random(samples) < rate) for _ in range(steps)]
+
+
+def pad_batches(batches: Sequence[np.ndarray], width: int) -> np.ndarray:
+    """Return mini-batches one after the other, each with −1 up to ``width`` places."""
+    padded = np.full((len(batches), width), -1, np.int64)
+    for row, batch in zip(padded, batches, strict=True):
+        row[: len(batch)] = batch
+    return padded.ravel()
+
+
+class StepNoise:
+    """The noise on gradients of a chunk's lanes, keyed by client and gradient."""
+
+    def __init__(
+        self,
+        seed: int,
+        phase: str,
+        keys: Sequence[tuple[int, int]],
+        deviations: Sequence[float],
+    ) -> None:
+        """Begin with the first gradient; arguments as for ``SamplePrivacy.begin``.
+
+        deviations: σ_i C of each lane.
+        """
+        self._seed, self._phase, self._keys = seed, phase, keys
+        self._deviations = deviations
+        self._drawn = [0] * len(keys)
+
+    def draw(self, lanes: Lanes, width: int) -> Tensor | None:
+        """Return the noise on the next gradient of some lanes, float32 [a, width] on the
+        CPU; None where no lane has any.
+        """
+        chosen = range(len(self._keys))[lanes] if isinstance(lanes, slice) else lanes
+        places = [int(place) for place in chosen]
+        noise = np.zeros((len(places), width), np.float32)
+        for row, place in zip(noise, places, strict=True):
+            number, deviation = self._drawn[place], self._deviations[place]
+            self._drawn[place] = number + 1
+            if deviation:
+                key = "sample noise", self._phase, *self._keys[place], number
+                random = randomness.generator(self._seed, *key)
+                row[:] = deviation * random.standard_normal(width)
+        has_noise = any(self._deviations[place] for place in places)
+        return torch.from_numpy(noise) if has_noise else None
+
+
+class PrivateSession(Session):
+    """A session whose gradients are noisy sums over samples, divided by the expected
+    size of a mini-batch.
+    """
+
+    def __init__(
+        self, sums: Session, noise: StepNoise, expected: Sequence[int]
+    ) -> None:
+        """Begin with a session that computes the sums; arguments as for
+        ``SamplePrivacy.begin``.
+        """
+        super().__init__(sums.kernel, sums.work)
+        self._sums, self._noise = sums, noise
+        device = next(iter(sums.work.tensors.values())).device
+        self._expected = torch.tensor(expected, dtype=torch.float32, device=device)
+
+    def gradients(
+        self, lanes: Lanes, batch: Batch, variables: Mapping[str, Tensor]
+    ) -> tuple[Tensors, Tensor]:
+        self.calls += 1
+        own = {name: variables[name] for name in self.work.variables}
+        sums, losses = self._sums.gradients(lanes, batch, own)
+        sizes = [total[0].numel() for total in sums.values()]
+        noise = self._noise.draw(lanes, sum(sizes))
+        parts: Sequence[Tensor | None] = [None] * len(sizes)
+        if noise is not None:
+            parts = mixing.move_to_device(noise, losses.device).split(sizes, dim=1)
+        expected = self._expected[lanes]
+        noisy = {}
+        for (name, total), part in zip(sums.items(), parts, strict=True):
+            if part is not None:
+                total = total + part.view(total.shape)
+            divisor = expected.view(-1, *[1] * (total.dim() - 1))
+            noisy[name] = total / divisor
+        return noisy, losses / expected[:, None]
+
+
+def count_held(positions: np.ndarray, batches: int) -> np.ndarray:
+    """Return how many samples are in each mini-batch of lanes, int64 [lanes, batches].
+
+    positions: [lanes, batches · width], −1 where there is no sample.
+    """
+    held = positions.reshape(len(positions), batches, -1) >= 0
+    counts: np.ndarray = held.sum(axis=2)
+    return counts
+
+
+def round_up(size: int, piece: int) -> int:
+    """Return the least multiple of ``piece`` that is positive and at least ``size``."""
+    return piece * max(1, math.ceil(size / piece))

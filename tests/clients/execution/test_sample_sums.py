@@ -1,0 +1,159 @@
+"""Sums of clipped gradients of samples, by hand and against Opacus."""
+
+import copy
+import math
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+from hpcfl.clients.execution import Work, choose
+from hpcfl.clients.execution.sample_sums import PIECE
+from hpcfl.clients.losses import CROSS_ENTROPY, Batch
+from hpcfl.errors import UserError
+from hpcfl.models.mlp import MLP
+from hpcfl.models.replaced import replace_layers
+
+CPU = torch.device("cpu")
+
+
+def sums_of(module, x, y, held, clip, loss=CROSS_ENTROPY, lanes="auto", keys=None):
+    """The sums of one batch on ``lanes`` equal models: gradients by name, losses."""
+    names = [name for name, _ in module.named_parameters()]
+    tensors = {}
+    for name, tensor in module.named_parameters():
+        tensors[name] = tensor.detach().expand(len(x), *tensor.shape).clone()
+    kernel = choose(copy.deepcopy(module), CPU, lanes, of_samples=True)
+    session = kernel.begin(Work(tensors, names, loss, clip=clip, keys=keys))
+    return session.gradients(slice(0, len(x)), Batch(x, y, held), {})
+
+
+def padded(samples, width=PIECE):
+    """Samples [a, width, …] of which the first are held."""
+    held = torch.zeros(1, width, dtype=torch.bool)
+    held[:, : len(samples)] = True
+    x = torch.full((1, width, *samples.shape[1:]), math.nan)
+    x[0, : len(samples)] = samples
+    return x, held
+
+
+def made(samples=7, classes=3, width=5, seed=0):
+    torch.manual_seed(seed)
+    module = MLP((width,), classes, hidden=(4,))
+    return module, torch.randn(samples, width), torch.randint(classes, (samples,))
+
+
+def clipped_by_hand(module, x, y, clip):
+    """The sum over samples of the clipped gradients, one sample after the other."""
+    total = [torch.zeros_like(tensor) for tensor in module.parameters()]
+    for sample, label in zip(x, y, strict=True):
+        loss = functional.cross_entropy(module(sample[None]), label[None])
+        gradients = torch.autograd.grad(loss, list(module.parameters()))
+        norm = torch.cat([part.flatten() for part in gradients]).norm()
+        for part, gradient in zip(total, gradients, strict=True):
+            part += gradient * min(1.0, clip / float(norm))
+    return total
+
+
+def linear_loss(model, batch, lane):
+    """A loss whose gradient is the sample itself."""
+    return model.weight[0] @ batch.x[0]
+
+
+def test_a_toy_by_hand():
+    """Of (3, 4), (0, 1), (6, 8) and C = 5 the sum is (6, 9)."""
+    module = nn.Linear(2, 1, bias=False)
+    x, held = padded(torch.tensor([[3.0, 4], [0, 1], [6, 8]]))
+    y = torch.zeros(1, PIECE, dtype=torch.int64)
+    found, _ = sums_of(module, x, y, held, 5.0, linear_loss)
+    torch.testing.assert_close(found["weight"], torch.tensor([[[6.0, 9]]]))
+    whole, losses = sums_of(module, x, y, held, math.inf, linear_loss)
+    torch.testing.assert_close(whole["weight"], torch.tensor([[[9.0, 13]]]))
+    expected = module.weight[0] @ torch.tensor([9.0, 13])
+    torch.testing.assert_close(losses[0, 0], expected.detach())
+
+
+@pytest.mark.parametrize("clip", [0.3, math.inf])
+def test_an_mlp_sample_by_sample(clip):
+    module, samples, labels = made()
+    x, held = padded(samples)
+    y = torch.zeros(1, PIECE, dtype=torch.int64)
+    y[0, : len(labels)] = labels
+    found, losses = sums_of(module, x, y, held, clip)
+    expected = clipped_by_hand(module, samples, labels, clip)
+    for one, other in zip(found.values(), expected, strict=True):
+        torch.testing.assert_close(one[0], other)
+    loss = functional.cross_entropy(module(samples), labels, reduction="sum")
+    torch.testing.assert_close(losses[0], torch.stack([loss, loss]).detach())
+
+
+@pytest.mark.filterwarnings("ignore:Full backward hook")
+def test_opacus_computes_the_same_gradient():
+    """Opacus' clip adds 1e-6 to the norm."""
+    opacus = pytest.importorskip("opacus.grad_sample")
+    module, samples, labels = made()
+    wrapped = opacus.GradSampleModule(copy.deepcopy(module), loss_reduction="sum")
+    functional.cross_entropy(wrapped(samples), labels, reduction="sum").backward()
+    of_samples = [parameter.grad_sample for parameter in wrapped.parameters()]
+    norms = torch.stack([part.flatten(1).norm(dim=1) for part in of_samples]).norm(
+        dim=0
+    )
+    factors = (0.3 / (norms + 1e-6)).clamp(max=1.0)
+    x, held = padded(samples)
+    y = torch.zeros(1, PIECE, dtype=torch.int64)
+    y[0, : len(labels)] = labels
+    found, _ = sums_of(module, x, y, held, 0.3)
+    for one, parts in zip(found.values(), of_samples, strict=True):
+        other = torch.einsum("i,i...", factors, parts)
+        torch.testing.assert_close(one[0], other, rtol=1e-4, atol=1e-6)
+
+
+def test_bits_do_not_depend_on_padding_or_on_other_lanes():
+    module, samples, labels = made()
+    narrow, held = padded(samples)
+    y = torch.zeros(1, PIECE, dtype=torch.int64)
+    y[0, : len(labels)] = labels
+    alone, _ = sums_of(module, narrow, y, held, 0.3)
+    wide, held_wide = padded(samples, 3 * PIECE)
+    y_wide = torch.zeros(1, 3 * PIECE, dtype=torch.int64)
+    y_wide[0, : len(labels)] = labels
+    three = [wide.repeat(3, 1, 1), y_wide.repeat(3, 1), held_wide.repeat(3, 1)]
+    beside, _ = sums_of(module, *three, 0.3)
+    for one, other in zip(alone.values(), beside.values(), strict=True):
+        assert torch.equal(one[0], other[2])
+
+
+def test_an_empty_batch_and_a_sample_that_is_not_finite_sum_to_zero():
+    module, samples, _ = made(1)
+    y = torch.zeros(1, PIECE, dtype=torch.int64)
+    x, held = padded(samples * math.inf)
+    for mask in (held, torch.zeros_like(held)):
+        found, _ = sums_of(module, x, y, mask, 0.3)
+        assert all(not part.any() for part in found.values())
+
+
+def test_dropout_draws_for_each_sample():
+    """Equal samples get other masks, and so other gradients; a lane's keys decide."""
+    module = replace_layers(nn.Sequential(nn.Dropout(0.5), nn.Linear(40, 2)))
+    x = torch.ones(1, PIECE, 40)
+    y = torch.zeros(1, PIECE, dtype=torch.int64)
+    keys = torch.tensor([[[123, 456]]], dtype=torch.int32)
+    rows = set()
+    for place in range(4):
+        held = torch.zeros(1, PIECE, dtype=torch.bool)
+        held[0, place] = True
+        found, _ = sums_of(module, x, y, held, math.inf, keys=lambda lanes: keys)
+        rows.add(tuple(found["1.weight"][0, 0].ne(0).tolist()))
+    assert len(rows) == 4
+
+
+def test_a_loss_cannot_read_variables():
+    def reads_counts(model, batch, lane):
+        return model(batch.x).sum() * lane.counts
+
+    module, samples, _ = made()
+    x, held = padded(samples)
+    y = torch.zeros(1, PIECE, dtype=torch.int64)
+    with pytest.raises(UserError, match=r"lane\.counts"):
+        sums_of(module, x, y, held, 1.0, reads_counts)

@@ -1,0 +1,192 @@
+"""Sample-level privacy of runs: ε of each client, calibration and refusals."""
+
+import math
+from functools import partial
+
+import numpy as np
+import pytest
+import tiny
+from in_threads import on_ranks
+from playing import play_on, prepare_on, run_table
+
+from hpcfl.clients.batch_plan import AskedTraining
+from hpcfl.clients.losses import Batch
+from hpcfl.communication.communicator import OneProcess
+from hpcfl.errors import UserError
+from hpcfl.experiment import config
+from hpcfl.methods.fedavg import FedAvg
+from hpcfl.simulation import preflight
+from hpcfl.trained import loading
+from hpcfl.updates.sample_level import (
+    count_batches,
+    describe,
+    find_epsilon,
+    find_sigma,
+    make_guarantee,
+)
+
+SAMPLE = {"unit": "sample"}
+TWO = [[6, 6, 0, 0], [6, 6, 6, 6]]  # two clients, with 12 and 24 samples
+PRIVATE = {**SAMPLE, "clip": 1.0, "noise": 1.0}
+# N, b, σ, steps: ε of this module and of Opacus 1.6.0 at δ = 1e-5, as both printed them
+EPSILONS = [
+    (600, 50, 1.5, 240, 4.985731, 4.985320),
+    (40, 50, 3.0, 20, 7.532306, 7.532306),
+]
+
+
+@pytest.mark.parametrize("case", EPSILONS)
+def test_epsilon_of_a_client(case):
+    samples, size, sigma, steps, own, of_opacus = case
+    found = find_epsilon(make_guarantee(samples, size, 1e-5), sigma, [0, steps])
+    assert found == pytest.approx(own, rel=1e-6)
+    assert found == pytest.approx(of_opacus, rel=1e-3)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("case", EPSILONS)
+def test_epsilon_is_that_of_opacus(case):
+    accountants = pytest.importorskip("opacus.accountants")
+    samples, size, sigma, steps, own, _ = case
+    accountant = accountants.RDPAccountant()
+    accountant.history.append((sigma, min(1.0, size / samples), steps))
+    assert accountant.get_epsilon(1e-5) == pytest.approx(own, rel=1e-3)
+
+
+def test_two_gradients_of_a_mini_batch_are_one_release():
+    """Opacus gives 5.353090 for 100 steps of σ = 1.5 and 50 of 1.5/√2."""
+    guarantee = make_guarantee(600, 50, 1e-5)
+    found = find_epsilon(guarantee, 1.5, [0, 100, 50])
+    assert found == pytest.approx(5.353090, rel=1e-3)
+    halved = find_epsilon(guarantee, 1.5 / math.sqrt(2), [0, 150])
+    assert find_epsilon(guarantee, 1.5, [0, 0, 150]) == pytest.approx(halved)
+    assert find_epsilon(guarantee, 1.5, [0, 0]) == 0
+    assert find_epsilon(guarantee, 0.0, [0, 3]) == math.inf
+
+
+def test_calibration_returns_its_target():
+    guarantee = make_guarantee(600, 50, 1e-5)
+    sigma = find_sigma(guarantee, 1.0, [0, 480])
+    assert sigma == pytest.approx(7.502115, abs=2e-6)
+    assert find_epsilon(guarantee, sigma, [0, 480]) == pytest.approx(1.0, rel=1e-3)
+    both = find_sigma(guarantee, 1.0, [0, 240, 120])
+    assert find_epsilon(guarantee, both, [0, 240, 120]) == pytest.approx(1, rel=1e-3)
+    assert find_sigma(guarantee, 1.0, [0, 0]) == 0
+
+
+def test_mini_batches_of_a_round():
+    trainings = [
+        AskedTraining(2, 1, None, 1.0, 1),
+        AskedTraining(3, 1, 4, 1.0, 1),
+        AskedTraining(5, 1, None, 1.0, 2),
+    ]
+    assert count_batches(trainings, 100, 32)[:3] == [0, 2 * 4 + 3 * 4, 5 * 4]
+    assert count_batches(trainings, 400, 32)[1] == 2 * 13 + 3 * 4
+
+
+def play_alone(folder, method, **sections):
+    return play_on(OneProcess(), folder, tiny.table(method, **sections))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", ["fedrep", "ditto", "apfl"])
+def test_a_run_is_the_same_on_any_number_of_ranks_and_resumed(tmp_path, method):
+    sections = {"privacy": PRIVATE, "participation": {"fraction": 0.6}}
+    alone = play_alone(tmp_path / "alone", method, **sections)
+    play_alone(tmp_path / "resumed", method, **sections, rounds=2)
+    digests = {play_alone(tmp_path / "resumed", method, **sections).digest}
+    table = tiny.table(method, **sections)
+    for size in (2, 3):
+        play = partial(play_on, folder=tmp_path / f"{size}", table=table)
+        digests.add(on_ranks(size, lambda rank: play(rank).digest))  # noqa: B023
+    assert digests == {alone.digest}
+
+
+def test_a_run_spends_its_target(tmp_path):
+    """Each client of all rounds ends with ε, as each round records it."""
+    privacy = {**SAMPLE, "clip": 1.0, "epsilon": 3.0}
+    run_table(tiny.table("local", TWO, privacy=privacy), tmp_path / "run")
+    frame = loading.load_run(tmp_path / "run").clients()
+    spent = frame["privacy/epsilon"].dropna()
+    assert len(spent) == 3 * len(TWO)
+    assert spent.max() == pytest.approx(3.0, rel=1e-3)
+
+
+def list_lines(method="mr-mtl", **privacy):
+    table = tiny.table(method, TWO, privacy={**SAMPLE, **privacy})
+    prepared = preflight.run(prepare_on(OneProcess(), table), OneProcess())
+    everyone = np.arange(prepared.setup.clients)
+    samples = preflight.count_samples(prepared)
+    trainings = prepared.tried.trainings
+    found = prepared.resources.privacy
+    return describe(prepared.config, found, trainings, samples, lambda _: everyone)
+
+
+def test_check_describes_the_guarantee():
+    lines = "\n".join(list_lines(clip=1.0, epsilon=2.0))
+    assert "ε = 2 of a client" in lines or "ε from" in lines
+    assert "add or remove one sample" in lines
+    assert "no finite ε" in list_lines()[0]
+
+
+class Teacher(FedAvg):
+    """Its loss reads a variable, which it declares or not."""
+
+    def training_loss(self):
+        return self.loss
+
+    def loss(self, model, batch: Batch, lane):
+        return super().loss(model, batch, lane) + 0 * lane.teacher.sum()
+
+    def loss_variables(self, fleet, inbox):
+        return {"teacher": fleet.rows(inbox["model"])}
+
+
+class Declaring(Teacher):
+    private_variables = ("teacher",)
+
+
+@pytest.mark.parametrize(
+    ("method", "words"),
+    [
+        ("fedproto", r"lane\.prototypes"),
+        ("fedrod", "class counts"),
+        ("feddbe", "class_means"),
+        ("ifca", "loss_of"),
+        ("fedfomo", "validation"),
+        ("per-fedavg", "several mini-batches"),
+        ({"name": "fedavg", "ala": True}, "learned weights"),
+        ({"name": "test_sample_level:Teacher"}, r"lane\.teacher"),
+    ],
+)
+def test_uncovered_methods_are_refused_before_training(method, words):
+    with pytest.raises(UserError, match=words) as caught:
+        list_lines(method, clip=1.0, noise=1.0)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_method_may_declare_what_its_loss_reads():
+    assert list_lines({"name": "test_sample_level:Declaring"}, clip=1.0, noise=1.0)
+
+
+@pytest.mark.parametrize(
+    ("sections", "words"),
+    [
+        ({"model": {"name": "tiny:Normalised", "hidden": 6}}, "batch norm"),
+        ({"model": {"name": "tiny:dropping"}}, "random"),
+        ({"training": {"drop_last": True}}, "drop_last"),
+        ({"participation": {"select": "power-of-choice"}}, "participation.select"),
+        ({"time": {"mode": "asynchronous"}}, "asynchronous"),
+    ],
+)
+def test_uncovered_sections_are_refused_before_training(sections, words):
+    table = tiny.table("fedavg", privacy=PRIVATE, **sections)
+    with pytest.raises(UserError, match=words) as caught:
+        preflight.run(prepare_on(OneProcess(), table), OneProcess())
+    assert "\n" not in str(caught.value)
+
+
+def test_keys_of_clients_are_refused():
+    table = tiny.table("fedavg", privacy={**PRIVATE, "local": True})
+    with pytest.raises(UserError, match="local belongs to unit = 'client'"):
+        config.parse(table)
