@@ -1,10 +1,26 @@
 """Sections on clients' updates of every cell of a sweep, checked before any cell runs."""
 
 from collections.abc import Mapping
+from typing import cast
 
 from hpcfl.errors import UserError
 from hpcfl.experiment import user_code
 from hpcfl.experiment.config import Config
+from hpcfl.methods.base import Method
+
+
+def check_cell(config: Config) -> None:
+    """Raise UserError for sections of a cell that exclude each other. Modules are
+    imported where a section asks for them.
+    """
+    if config.changes_updates:
+        from hpcfl.updates.checks import check_experiment
+
+        check_experiment(config)
+    if config.hides_samples:
+        from hpcfl.updates.sample_level import refuse_uncovered
+
+        refuse_uncovered(config, cast(Method, config.method))
 
 
 @user_code.locate_errors()
@@ -16,12 +32,8 @@ def refuse_conflicts(cells: Mapping[str, Config]) -> None:
     """
     wrong: dict[str, str] = {}
     for name, config in cells.items():
-        if not config.changes_updates:
-            continue
-        from hpcfl.updates.checks import check_experiment
-
         try:
-            check_experiment(config)
+            check_cell(config)
         except UserError as error:
             for mistake in error.args:
                 wrong.setdefault(mistake, name)

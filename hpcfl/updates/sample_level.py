@@ -161,7 +161,12 @@ def make_sample_privacy(
     section = config.privacy
     if section is None or section.unit != "sample":
         return None
-    refuse_uncovered(config, method, has_statistics)
+    refuse_uncovered(config, method)
+    if has_statistics:
+        raise UserError(
+            "[privacy] unit = 'sample' does not cover batch norm, whose statistics mix "
+            "samples; take a model with group or layer norm"
+        )
     sigma = section.noise or 0.0
     if section.epsilon is not None:
         sigma = math.nan
@@ -172,13 +177,11 @@ def make_sample_privacy(
     )
 
 
-def refuse_uncovered(config: Config, method: Method, has_statistics: bool) -> None:
-    """Raise UserError for parts of an experiment that the guarantee does not cover;
+def refuse_uncovered(config: Config, method: Method) -> None:
+    """Raise UserError for sections and keys that the guarantee does not cover;
     arguments as for ``make_sample_privacy``.
     """
     uncovered = {
-        "batch norm, whose statistics mix samples; take a model with group or layer "
-        "norm": has_statistics,
         "method.ala = true, whose learned weights read samples; leave it out": bool(
             getattr(method, "ala", False)
         ),

@@ -34,6 +34,10 @@ def parse_cells(*sections):
             "take 'rdp'",
         ),
         ({"attack": {"kind": "alie", "clients": [0, 1, 2]}}, "z is infinite"),
+        (
+            {"privacy": {"unit": "sample"}, "training": {"drop_last": True}},
+            "does not cover training.drop_last",
+        ),
     ],
 )
 def test_the_cell_is_named(wrong, words):
