@@ -256,7 +256,9 @@ class Attack(AttackSection, ABC):
         """Return why so many attackers cannot forge updates in a round with so many
         honest clients, "" if they can.
 
-        It is checked before round 1 where all clients take part in every round.
+        It is checked before round 1 where all clients take part in every round. An
+        attack that knows the honest updates forges none in another round with a problem:
+        its attackers send their own.
         """
         return ""
 

@@ -94,9 +94,8 @@ class Compression(Transform):
     def finish(self, result: Tensor, context: Context) -> Tensor:
         if self.remembers != "ef21":
             return result
-        mean = context.memory[MEAN] + context.weight * result
-        context.memory[MEAN] = mean
-        return mean
+        context.memory[MEAN] = context.memory[MEAN] + context.weight * result
+        return context.memory[MEAN]
 
 
 class Sparse(Compression):

@@ -41,11 +41,12 @@ class Forgery:
         """Return the forged updates [m, P] on rank 0, and which of ``updates`` [n, P]
         they replace, bool [n].
 
-        There is none in a round without attackers or without honest clients, and for an
-        attack that needs no honest updates.
+        There is none in a round without attackers or without honest clients, in a round
+        in which the attack is impossible, and for an attack that needs no honest
+        updates.
         """
         attacks = self.find_attackers(context)
-        if not self.attack.needs_honest or attacks.all():
+        if not self._can_forge(attacks):
             attacks = np.zeros(len(attacks), bool)
         own = updates[torch.from_numpy(attacks)]
         if not attacks.any():
@@ -54,3 +55,11 @@ class Forgery:
         honest = mixing.picked(updates, others)
         forged = self.attack.forge(own, honest, context.only(attacks))
         return forged.to(updates.dtype), attacks
+
+    def _can_forge(self, attacks: np.ndarray) -> bool:
+        """Return whether attackers, bool [n], can forge updates knowingly in a round."""
+        attackers = int(attacks.sum())
+        honest = len(attacks) - attackers
+        if not self.attack.needs_honest or not attackers or not honest:
+            return False
+        return not self.attack.find_problem(attackers, honest)

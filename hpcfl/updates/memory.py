@@ -13,7 +13,10 @@ def memory_name(plugin: int | str, name: str) -> str:
 
 
 class Memory(MutableMapping[str, Tensor]):
-    """The rows that a plug-in remembers, P columns of those in a state."""
+    """The rows that a plug-in remembers, P columns of those in a state.
+
+    Assigned values are rounded to the state's type, float32.
+    """
 
     def __init__(
         self,
@@ -32,7 +35,8 @@ class Memory(MutableMapping[str, Tensor]):
 
     def __setitem__(self, name: str, value: Tensor) -> None:
         stored = self._state[self._names[name]].clone()
-        stored[..., self._columns.to(stored.device)] = value
+        columns = self._columns.to(stored.device)
+        stored[..., columns] = value.to(stored.dtype)
         self._state[self._names[name]] = stored
 
     def __delitem__(self, name: str) -> None:

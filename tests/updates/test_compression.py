@@ -117,12 +117,15 @@ PART = {"fraction": 0.6}
             ],
             "compression": {"kind": "top-k", "share": 0.3},
         },
-        {"compression": {"kind": "sign", "feedback": "ef21"}},
+        {
+            "compression": {"kind": "sign", "feedback": "ef21"},
+            "aggregation": {"rule": "median"},
+        },
     ],
 )
 def test_runs_are_the_same_on_any_number_of_ranks_and_resumed(tmp_path, sections):
     same, played = is_the_same_elsewhere(
-        tmp_path, "fedavg", participation=PART, **sections
+        tmp_path, UNIFORM, participation=PART, **sections
     )
     assert same
     assert all(played.clients[name].any() for name in played.clients)

@@ -4,6 +4,7 @@ import numpy as np
 import torch
 from own_updates import Imitate, Negate
 
+from hpcfl.updates.attacks.collusion import LittleIsEnough
 from hpcfl.updates.base import Context
 from hpcfl.updates.forgery import Forgery
 
@@ -43,3 +44,13 @@ def test_without_honest_clients_attackers_send_their_own():
     alone = make_context(ids=(1, 2))
     _, attacks = forgery.forge_knowingly(UPDATES[:2], alone)
     assert not attacks.any()
+
+
+def test_attackers_send_their_own_where_the_attack_is_impossible():
+    """ALIE needs two honest clients. Own updates do not pass through transforms twice."""
+    forgery = Forgery(LittleIsEnough(kind="alie", clients=[2, 3], z=1.0), seed=1)
+    _, attacks = forgery.forge_knowingly(UPDATES, make_context())
+    assert not attacks.any()
+    forgery = Forgery(LittleIsEnough(kind="alie", clients=[2], z=1.0), seed=1)
+    _, attacks = forgery.forge_knowingly(UPDATES, make_context())
+    assert attacks.tolist() == [False, True, False]

@@ -112,17 +112,12 @@ def forge_farthest(honest: Tensor, kind: Direction, by_sum: bool) -> Tensor:
 
 
 class Collusion(Attack):
-    """The base of attacks in which all attackers send one update.
-
-    They send their own updates in a round in which the attack is impossible.
-    """
+    """The base of attacks in which all attackers send one update."""
 
     needs_honest = True
 
     def forge(self, updates: Tensor, honest: Tensor | None, context: Context) -> Tensor:
         assert honest is not None
-        if self.find_problem(len(updates), len(honest)):
-            return updates
         forged = self.forge_one(honest, len(updates))
         return forged.to(updates.dtype).expand_as(updates)
 
