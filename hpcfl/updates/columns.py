@@ -22,18 +22,22 @@ def sum_blocks(part: Callable[..., Tensor], *matrices: Tensor) -> Tensor:
     """Return the sum of ``part(*blocks)`` over blocks of the same columns of all
     matrices ``[n, P]`` or ``[P]``, on the CPU.
     """
-    return sum(_map_blocks(part, matrices), torch.zeros((), dtype=torch.float64))
+    zero = torch.zeros((), dtype=torch.float64)
+    parts = _map_blocks(part, matrices)
+    return sum(parts, zero)
 
 
 def join_blocks(part: Callable[..., Tensor], *matrices: Tensor) -> Tensor:
     """Return the results ``[columns]`` of ``part(*blocks)``, one after the other, as a
     float64 row ``[P]`` on the CPU.
     """
-    row = torch.empty(matrices[0].shape[-1], dtype=torch.float64)
+    width = matrices[0].shape[-1]
+    row = torch.empty(width, dtype=torch.float64)
     start = 0
     for block in _map_blocks(part, matrices):
-        row[start : start + len(block)] = block
-        start += len(block)
+        stop = start + len(block)
+        row[start:stop] = block
+        start = stop
     return row
 
 
@@ -66,7 +70,8 @@ def sort_columns(block: Tensor) -> Tensor:
     """
     if block.is_cuda:
         return block.sort(dim=0).values
-    ordered = np.sort(block.T.contiguous().numpy(), axis=1)
+    columns = block.T.contiguous()
+    ordered = np.sort(columns.numpy(), axis=1)
     return torch.from_numpy(ordered).T
 
 
@@ -87,7 +92,10 @@ def compute_mean(rows: Tensor, chosen: Tensor | None = None) -> Tensor:
     """
 
     def average(block: Tensor) -> Tensor:
-        return (block if chosen is None else block[chosen.to(block.device)]).mean(dim=0)
+        if chosen is None:
+            return block.mean(dim=0)
+        positions = chosen.to(block.device)
+        return block[positions].mean(dim=0)
 
     return join_blocks(average, rows)
 
@@ -116,17 +124,20 @@ def compute_squares(rows: Tensor) -> Tensor:
     products = sum_blocks(products_of, rows)
     sizes = products.diagonal()
     squares = sizes[:, None] + sizes - 2 * products
-    squares = (squares + squares.T) / 2
-    return squares.clamp(min=0).fill_diagonal_(0)
+    symmetric = (squares + squares.T) / 2
+    distances = symmetric.clamp(min=0)
+    return distances.fill_diagonal_(0)
 
 
 def clip_rows(rows: Tensor, bound: float) -> Tensor:
     """Return the rows [n, P], each with a norm of at most ``bound``, in their own type on
     their device. The bits of a row do not depend on the other rows.
     """
-    norms = mixing.row_sums(rows.double().square()).sqrt()
+    squares = rows.double().square()
+    norms = mixing.row_sums(squares).sqrt()
     factors = bound / norms.clamp(min=bound)
-    return (rows * factors[:, None]).to(rows.dtype)
+    clipped = rows * factors[:, None]
+    return clipped.to(rows.dtype)
 
 
 def compute_norms(rows: Tensor, centre: Tensor | None = None) -> Tensor:
@@ -134,9 +145,17 @@ def compute_norms(rows: Tensor, centre: Tensor | None = None) -> Tensor:
     [n].
     """
     if centre is None:
-        return sum_blocks(lambda block: block.square().sum(dim=1), rows).sqrt()
+        squares = sum_blocks(_sum_squares, rows)
+    else:
+        squares = sum_blocks(_sum_squared_distances, rows, centre)
+    return squares.sqrt()
 
-    def squares_of(block: Tensor, middle: Tensor) -> Tensor:
-        return (block - middle).square().sum(dim=1)
 
-    return sum_blocks(squares_of, rows, centre).sqrt()
+def _sum_squares(block: Tensor) -> Tensor:
+    """Return the sum of squares of each row of a block [n, columns]."""
+    return block.square().sum(dim=1)
+
+
+def _sum_squared_distances(block: Tensor, centre: Tensor) -> Tensor:
+    """Return the sum of squares of each row of a block, less the ``centre``."""
+    return _sum_squares(block - centre)

@@ -17,8 +17,11 @@ def mix_nearest(rows: Tensor, tolerated: int) -> Tensor:
     """Return for each row the mean of its n − f nearest rows, itself included, float64
     [n, P].
     """
-    squares = compute_squares(rows).fill_diagonal_(-1)
-    nearest = squares.argsort(dim=1, stable=True)[:, : len(rows) - tolerated]
+    squares = compute_squares(rows)
+    squares.fill_diagonal_(-1)  # a row is its own nearest one
+    order = squares.argsort(dim=1, stable=True)
+    count = len(rows) - tolerated
+    nearest = order[:, :count]
     return _average(rows, list(nearest))
 
 
@@ -28,7 +31,9 @@ def mix_buckets(rows: Tensor, order: np.ndarray, size: int) -> Tensor:
 
     order: the rows' positions [n], shuffled.
     """
-    return _average(rows, list(torch.from_numpy(order).split(size)))
+    positions = torch.from_numpy(order)
+    groups = positions.split(size)
+    return _average(rows, list(groups))
 
 
 def _average(rows: Tensor, groups: list[Tensor]) -> Tensor:

@@ -1,7 +1,6 @@
 """Messages as vectors: the floating-point entries of a message side by side."""
 
 from collections.abc import Iterable, Mapping
-from itertools import accumulate, pairwise
 
 import torch
 from torch import Tensor
@@ -46,15 +45,31 @@ def find_layers(layout: Layout, widths: Mapping[str, int]) -> list[slice]:
     An entry as wide as the model, its lower layers or its upper layers has their
     layers. Any other entry is one layer.
     """
-    lengths: list[int] = []
     sizes = [columns.stop - columns.start for columns in layout.layers]
+    layers = []
+    start = 0
     for width in widths.values():
-        parts = [sizes[:count] for count in range(1, len(sizes) + 1)]
-        parts += [sizes[first:] for first in range(1, len(sizes))]
-        fitting = [part for part in parts if sum(part) == width]
-        lengths += fitting[0] if fitting else [width]
-    ends = [0, *accumulate(lengths)]
-    return [slice(start, stop) for start, stop in pairwise(ends)]
+        for length in _find_lengths(sizes, width):
+            stop = start + length
+            layers.append(slice(start, stop))
+            start = stop
+    return layers
+
+
+def _find_lengths(sizes: list[int], width: int) -> list[int]:
+    """Return the lengths of the layers of an entry of ``width`` numbers.
+
+    sizes: of the model's layers, from the lowest.
+    """
+    for count in range(1, len(sizes) + 1):
+        lower = sizes[:count]
+        if sum(lower) == width:
+            return lower
+    for first in range(1, len(sizes)):
+        upper = sizes[first:]
+        if sum(upper) == width:
+            return upper
+    return [width]
 
 
 def join(parts: list[Tensor]) -> Tensor:
@@ -64,7 +79,8 @@ def join(parts: list[Tensor]) -> Tensor:
 
 def split_columns(joined: Tensor, widths: Mapping[str, int]) -> dict[str, Tensor]:
     """Return the entries of a joined tensor by name."""
-    parts = torch.split(joined, [*widths.values()], dim=-1)
+    lengths = list(widths.values())
+    parts = torch.split(joined, lengths, dim=-1)
     return dict(zip(widths, parts, strict=True))
 
 
@@ -76,8 +92,11 @@ def add_changes(before: Mapping[str, Tensor], changes: Mapping[str, Tensor]) -> 
     """
     combined: State = {}
     for name, change in changes.items():
-        own, is_change, of = name.partition(CHANGE)
-        start = before[of if is_change else own]
-        value = change if is_change else start.double() + change
-        combined[own] = value.to(start.dtype)
+        own, is_change, changed = name.partition(CHANGE)
+        if is_change:
+            combined[own] = change.to(before[changed].dtype)
+        else:
+            start = before[own]
+            total = start.double() + change
+            combined[own] = total.to(start.dtype)
     return combined

@@ -21,18 +21,22 @@ def quantise(updates: Tensor, levels: int, uniforms: Tensor) -> Tensor:
         uniforms: numbers in [0, 1), float64 [n, P].
     """
     exact = updates.double()
-    norms = mixing.row_sums(exact.square()).sqrt()[:, None]
+    squares = mixing.row_sums(exact.square())
+    norms = squares.sqrt()[:, None]
     divisors = torch.where(norms > 0, norms, 1)
-    positions = (levels * exact.abs() / divisors).clamp(max=levels)
-    rounded = round_randomly(positions, uniforms)
-    return (exact.sign() * norms * rounded / levels).to(updates.dtype)
+    positions = levels * exact.abs() / divisors
+    capped = positions.clamp(max=levels)
+    chosen = round_randomly(capped, uniforms)
+    sent = exact.sign() * norms * chosen / levels
+    return sent.to(updates.dtype)
 
 
 def count_quantised_bits(width: int, levels: int) -> int:
     """Return the bits of a quantised row of ``width`` numbers: a code of fixed length
     for each, and the norm.
     """
-    return width * (2 * levels).bit_length() + WORD
+    of_number = (2 * levels).bit_length()
+    return width * of_number + WORD
 
 
 class Qsgd(Compression):
@@ -47,9 +51,11 @@ class Qsgd(Compression):
     def compress(self, updates: Tensor, context: Context) -> Tensor:
         sent = []
         for row, client in zip(updates, context.ids.tolist(), strict=True):
-            drawn = context.random_of("qsgd", client).random((1, len(row)))
+            random = context.random_of("qsgd", client)
+            drawn = random.random((1, len(row)))
             uniforms = torch.from_numpy(drawn).to(row.device)
-            sent.append(quantise(row[None], self.levels, uniforms))
+            quantised = quantise(row[None], self.levels, uniforms)
+            sent.append(quantised)
         return torch.cat(sent)
 
     def count_bits(self, updates: Tensor, bits: Tensor) -> Tensor:

@@ -12,9 +12,10 @@ from hpcfl.updates.compression import WORD, Compression
 
 def keep_signs(updates: Tensor) -> Tensor:
     """Return (‖v‖₁/P)·sign(v) for each row v of ``updates`` [n, P], with sign(0) = +1."""
-    sums = mixing.row_sums(updates.double().abs())
-    means = (sums / updates.shape[1]).to(updates.dtype)[:, None]
-    return torch.where(updates < 0, -means, means)
+    sizes = updates.double().abs()
+    means = mixing.row_sums(sizes) / updates.shape[1]
+    factors = means.to(updates.dtype)[:, None]
+    return torch.where(updates < 0, -factors, factors)
 
 
 class Sign(Compression):

@@ -13,12 +13,15 @@ def keep_largest(updates: Tensor, k: int) -> Tensor:
     Of equal absolute values the earlier ones are kept.
     """
     sizes = updates.abs()
-    least = sizes.topk(k, dim=1).values[:, -1:]
-    above = sizes > least
-    equal = sizes == least
-    room = k - above.sum(dim=1, keepdim=True)
-    kept = above | (equal & (equal.cumsum(dim=1) <= room))
-    return torch.where(kept, updates, 0)
+    largest = sizes.topk(k, dim=1).values
+    least = largest[:, -1:]
+    is_above = sizes > least
+    is_equal = sizes == least
+    room = k - is_above.sum(dim=1, keepdim=True)
+    place = is_equal.cumsum(dim=1)  # of an equal value, from 1
+    has_room = place <= room
+    is_kept = is_above | (is_equal & has_room)
+    return torch.where(is_kept, updates, 0)
 
 
 class TopK(Sparse):
@@ -26,14 +29,17 @@ class TopK(Sparse):
 
     def compress(self, updates: Tensor, context: Context) -> Tensor:
         k = self.count_entries(updates.shape[1])
-        # one row at a time, as each needs several times its memory
-        return torch.cat([keep_largest(row[None], k) for row in updates])
+        kept = []
+        for row in updates:  # one at a time, as each needs several times its memory
+            kept.append(keep_largest(row[None], k))
+        return torch.cat(kept)
 
     def count_bits(self, updates: Tensor, bits: Tensor) -> Tensor:
         width = updates.shape[1]
         position = (width - 1).bit_length()
-        entries = self.count_entries(width) * (WORD + position)
-        return torch.full_like(bits, min(entries, WORD * width))
+        sparse = self.count_entries(width) * (WORD + position)
+        whole = WORD * width
+        return torch.full_like(bits, min(sparse, whole))
 
 
 plugin = TopK
