@@ -436,7 +436,8 @@ class Chunk:
             rows = setup.layout.stack(self.models.anchors)
             anchor = Proximal(strength, resources.kernel.lay_out(rows))
         # all clients of a fleet have one learning rate
-        (rate,) = {setup.learning_rate(lane.round) for lane in self.lanes}
+        rounds = {lane.round for lane in self.lanes}
+        (rate,) = {setup.learning_rate(round) for round in rounds}
         moving = {name: self.models.tensors[name] for name in self.task.names}
         return Optimizer(resources.training, rate, moving, anchor)
 
