@@ -97,11 +97,11 @@ def measure(
     peak, flops = 0.0, 0.0
     if prepared.store.ids:
         peak, flops = _peak(prepared.resources.device), _flops(prepared)
-    records = _play(prepared, communicator, numbers)
+    records, cpu = _play(prepared, communicator, numbers)
     resident = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024  # bytes
     on_gpu = torch.cuda.max_memory_allocated() if torch.cuda.is_available() else 0
     lane_steps = asdict(prepared.resources.lane_steps)
-    ranks = communicator.gather([peak, flops, lane_steps, resident, on_gpu])
+    ranks = communicator.gather([peak, flops, lane_steps, resident, on_gpu, cpu])
     return None if ranks is None else _report(experiment, records, ranks)
 
 
@@ -119,11 +119,12 @@ def round_numbers(experiment: Config, rounds: int) -> list[int]:
 
 def _play(
     prepared: Prepared, communicator: Communicator, numbers: list[int]
-) -> list[dict[str, Any]]:
-    """Play the rounds and return what rank 0 recorded; lane-steps are counted from the
-    second one on.
+) -> tuple[list[dict[str, Any]], list[float]]:
+    """Play the rounds and return what rank 0 recorded, and this rank's CPU seconds of
+    each round; lane-steps are counted from the second one on.
     """
     records: list[dict[str, Any]] = []
+    cpu: list[float] = []
     with (
         TemporaryDirectory() as scratch,
         StopRequest(lambda: communicator.abort(1)) as request,
@@ -145,9 +146,11 @@ def _play(
         for number in numbers:
             if number == numbers[1]:
                 prepared.resources.lane_steps.clear()
+            begun = time.process_time()
             federation.play_round(number, request)
+            cpu.append(time.process_time() - begun)
         federation.record_rounds()
-    return records
+    return records, cpu
 
 
 def _report(
@@ -155,7 +158,7 @@ def _report(
 ) -> dict[str, Any]:
     """Return the report from rank 0's records and what ``measure`` gathered."""
     first, *records = played
-    peaks, flops, counted, resident, on_gpu = zip(*ranks, strict=True)
+    peaks, flops, counted, resident, on_gpu, cpu = zip(*ranks, strict=True)
     lane_steps = LaneSteps(
         **{name: sum(steps[name] for steps in counted) for name in counted[0]}
     )
@@ -177,6 +180,7 @@ def _report(
     return {
         "seconds_per_round": statistics.median(seconds),
         "rounds": seconds,
+        "cpu": [sum(of_ranks) for of_ranks in zip(*cpu, strict=True)][1:],
         "warm_up": first["seconds/round"],
         "phases": phases,
         "samples_per_second": rate,

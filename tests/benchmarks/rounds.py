@@ -213,6 +213,38 @@ def activation(bench: Bench, name: str) -> dict[str, float]:
     return against_fedavg(bench, name, ("fedavg", "fedala"), {}, rounds=1)
 
 
+def dense(bench: Bench, name: str) -> dict[str, float]:
+    """CPU seconds of a round in one process, against all clients side by side by hand.
+
+    Other processes on the cores stretch the wall time of a long round more than that of
+    a short one.
+    """
+    rounds = {"dense": 30, "tiny": 300}[name]
+    command = (sys.executable, HERE / "dense_by_hand.py", bench.folder(name))
+    return bench.compete(
+        {
+            "hpcfl": lambda: bench.hpcfl(name, rounds, *UNSCORED, ranks=1)["cpu"],
+            "by hand": lambda: json.loads(
+                bench.run(*command, "--rounds", rounds),
+            )["cpu"],
+        }
+    )
+
+
+def first_rounds(bench: Bench, name: str) -> dict[str, float]:
+    """Mean CPU seconds of rounds 2 to 201, against the 200 rounds before the last."""
+    cpu = bench.hpcfl(name, 600, *UNSCORED, ranks=1)["cpu"]
+    return {
+        "first 200": statistics.mean(cpu[:200]),
+        "later": statistics.mean(cpu[-201:-1]),
+    }
+
+
+def personal(bench: Bench, name: str) -> dict[str, float]:
+    """A method that sends each client a model of its own, from round 2 on."""
+    return against_fedavg(bench, name, ("fedavg", "fedamp"), {}, rounds=3)
+
+
 def against_pfllib(bench: Bench, name: str) -> dict[str, float]:
     """Each method once after the other in hpcfl and in PFLlib, which takes minutes for
     some.
@@ -349,6 +381,10 @@ ROWS: dict[str, tuple[Callable[[Bench, str], dict[str, float]], str]] = {
     "W1-scored": (scored, "W1"),
     "W2": (small, "W2"),
     "W3": (small, "W3"),
+    "dense": (dense, "dense"),
+    "tiny": (dense, "tiny"),
+    "first-rounds": (first_rounds, "W3"),
+    "personal": (personal, "ResNet-small"),
     "methods": (methods, "W1"),
     "steps": (steps, "W1"),
     "activation": (activation, "W1"),

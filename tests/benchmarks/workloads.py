@@ -83,6 +83,35 @@ hidden = [64]
 batch_size = 5
 lr = 0.005
 """
+# Small dense models, whose rounds take milliseconds: 60 samples of 784 features a
+# client, or 6 of 64.
+DENSE = """
+[data]
+dataset = "mnist"
+[partition]
+scheme = "iid"
+clients = 100
+[model]
+name = "mlp"
+hidden = [64]
+[training]
+batch_size = 10
+lr = 0.005
+"""
+
+TINY = """
+[data]
+dataset = "digits"
+[partition]
+scheme = "iid"
+clients = 100
+[model]
+name = "mlp"
+hidden = [32]
+[training]
+batch_size = 2
+lr = 0.005
+"""
 # pfl-research's own: benchmarks/image_classification/configs/baseline.yaml
 DROPOUT = """
 [data]
@@ -100,14 +129,30 @@ lr = 0.1
 STEPS_OF_A_CLIENT = 11  # of 52 training samples
 
 CIFAR = W1.replace("mnist", "cifar-10")
+# one step of each client, so that messages and the server take most of a round
+RESNET_SMALL = """
+[data]
+dataset = "cifar-10"
+[partition]
+scheme = "iid"
+clients = 20
+[model]
+name = "resnet18"
+[training]
+batch_size = 10
+lr = 0.005
+"""
 EXPERIMENTS = {
     "W1": W1,
     "W2": W2,
     "W3": W3,
+    "dense": DENSE,
+    "tiny": TINY,
     "dropout": DROPOUT,
     "CIFAR-20": CIFAR,
     "CIFAR-100": CIFAR.replace("clients = 20", "clients = 100"),
     "ResNet": CIFAR.replace('"cnn"', '"resnet18"'),
+    "ResNet-small": RESNET_SMALL,
     **{f"scaling-{clients}": SCALING.format(clients) for clients in (20, 100, 1000)},
     **{f"few-{clients}": SCALING.format(clients) for clients in (100, 10_000)},
 }
@@ -115,6 +160,9 @@ EXPERIMENTS = {
 # test.
 SAMPLES_OF_A_CLIENT = {
     "W2": 300,
+    "dense": 80,
+    "tiny": 8,
+    "ResNet-small": 13,
     **{f"scaling-{clients}": 70 for clients in (20, 100, 1000)},
     "few-100": 7,
     "few-10000": 7,
