@@ -176,3 +176,66 @@ def test_rounds_longer_than_a_job_do_not_go_round_for_ever(cluster):
         "without a new checkpoint (round 0), more than max_requeues = 0"
         in cluster.hpcfl("status", "out")
     )
+
+
+def test_the_controller_dies_and_starts_again(cluster, undisturbed):
+    job = in_round_three(cluster)
+    os.kill(daemon(cluster, "slurmctld"), signal.SIGKILL)
+    done = cluster.rounds()
+    cluster.until(lambda: cluster.rounds() > done, "a round without the controller")
+    assert re.search(r"e +running ", cluster.hpcfl("status", "out"))
+    cluster.run("slurmctld")
+    cluster.until(lambda: answers(cluster, job), "the controller")
+    cluster.hurry()
+    cluster.wait(job)
+    assert cluster.restarts(job) == 0
+    assert cluster.digest() == undisturbed
+
+
+def test_a_node_that_dies_sends_its_job_back_to_the_queue(cluster, undisturbed):
+    """All processes of n2 are killed. Slurm's 300 s until it calls the node dead are
+    not waited for.
+    """
+    job = in_round_three(cluster)
+    for pid in [daemon(cluster, "slurmd-n2"), *processes(job, "n2")]:
+        os.kill(pid, signal.SIGKILL)
+    cluster.run("scontrol", "update", "nodename=n2", "state=down", "reason=died")
+    done = cluster.rounds()
+    cluster.hurry()
+    cluster.run("slurmd", "-N", "n2")
+    cluster.run("scontrol", "update", "nodename=n2", "state=resume")
+    cluster.until(lambda: cluster.restarts(job) == 1, "the requeue")
+    cluster.wait(job)
+    assert re.search(rf"continues after round {done}\b", cluster.log())
+    assert cluster.digest() == undisturbed
+
+
+def answers(cluster, job):
+    """Whether the controller knows the job as a running one."""
+    queue = cluster.run(
+        "squeue", "--noheader", "--jobs", job, "--Format=State:|", check=False
+    )
+    return "RUNNING" in queue
+
+
+def daemon(cluster, name):
+    """The id of a process of the test Slurm."""
+    folder = Path(cluster.environment["SLURM_CONF"]).parent
+    return int((folder / f"{name}.pid").read_text())
+
+
+def processes(job, node):
+    """The ids of a job's processes on a node: Slurm's own, its tasks and the ranks."""
+    mine = {f"SLURM_JOB_ID={job}", f"SLURMD_NODENAME={node}"}
+    found = set()
+    for environment in Path("/proc").glob("[0-9]*/environ"):
+        try:
+            variables = environment.read_text(errors="replace").split("\0")
+            if not mine <= set(variables):
+                continue
+            status = environment.with_name("status").read_text()
+        except OSError:  # it has ended
+            continue
+        found.add(int(environment.parent.name))
+        found.add(int(re.search(r"PPid:\s+(\d+)", status).group(1)))
+    return found - {1, os.getpid()}
