@@ -83,6 +83,7 @@ CHAPTERS: dict[str, tuple[str, ...]] = {
         "Distribution shifts: results/shifts/README",
         "Asynchronous servers: results/asynchronous/README",
         "Compressed uploads: results/bits/README",
+        "Clients under attack: results/attacks/README",
         "DiversiFed's tables: results/diversifed/README",
         "Numbers of the papers' tables: results/counts/README",
         "Figures of the papers: results/figures/README",
