@@ -9,7 +9,7 @@ from typing import Any
 # setting costs no time that can be measured.
 os.environ.setdefault("MKL_CBWR", "AUTO,STRICT")
 
-__version__ = "0.2.0"
+__version__ = "0.3.0"
 __all__ = ["Interrupted", "RunFailure", "UserError", "load", "load_all", "run"]
 
 

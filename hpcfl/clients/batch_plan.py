@@ -13,6 +13,8 @@ import numpy as np
 
 from hpcfl.experiment.sections import Training
 
+# The most gradients of one mini-batch that sample-level privacy counts.
+MOST_GRADIENTS = 16
 BLOCK_SAMPLES = 2048  # how many samples are gathered and normalised at once
 
 

@@ -69,8 +69,3 @@ class HiddenClasses:
     __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = _refuse
     __truediv__ = __rtruediv__ = __matmul__ = __rmatmul__ = __pow__ = _refuse
     __gt__ = __ge__ = __lt__ = __le__ = __neg__ = __iter__ = __array__ = _refuse
-
-
-def reveal_counts(counts: Tensor | HiddenClasses) -> Tensor:
-    """Return the counts of a fleet as a tensor [clients, classes], for scores."""
-    return counts.reveal() if isinstance(counts, HiddenClasses) else counts

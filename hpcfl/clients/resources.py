@@ -12,7 +12,7 @@ from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import torch
@@ -23,7 +23,6 @@ from hpcfl.clients import scoring
 from hpcfl.clients.execution import PIECE, Kernel, OperatorObserver, is_full
 from hpcfl.clients.losses import Loss, Predict, Tensors
 from hpcfl.clients.optimizers import slots
-from hpcfl.clients.sample_privacy import SamplePrivacy
 from hpcfl.clients.samples import Samples
 from hpcfl.clients.setup import Setup
 from hpcfl.errors import RunFailure
@@ -34,6 +33,9 @@ from hpcfl.models.replaced import side_by_side
 from hpcfl.rows import constants
 from hpcfl.rows.layout import Layout
 from hpcfl.scores.base import Score
+
+if TYPE_CHECKING:
+    from hpcfl.clients.sample_privacy import SamplePrivacy
 
 Found = TypeVar("Found")
 # of the memory, for lanes; the rest is for workspaces of libraries and fragments
@@ -190,7 +192,7 @@ class Resources:
     lane_steps: LaneSteps = field(default_factory=LaneSteps)
     head: HeadKernel | None = None
     attackers: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
-    privacy: SamplePrivacy | None = None
+    privacy: "SamplePrivacy | None" = None
 
     @property
     def training(self) -> Training:

@@ -19,8 +19,6 @@ from hpcfl.clients.losses import Batch, Lanes, Tensors
 from hpcfl.errors import UserError
 from hpcfl.rows import mixing, randomness
 
-MOST_GRADIENTS = 16  # of one mini-batch
-
 
 @dataclass(frozen=True)
 class SamplePrivacy:

@@ -9,7 +9,7 @@ the method's own step (``step_context.py``).
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import torch
@@ -17,6 +17,7 @@ from torch import Tensor
 
 from hpcfl.clients import heads
 from hpcfl.clients.batch_plan import (
+    MOST_GRADIENTS,
     BatchPlan,
     BatchRun,
     epoch_length,
@@ -37,20 +38,14 @@ from hpcfl.clients.losses import (
 )
 from hpcfl.clients.optimizers import Optimizer, Proximal
 from hpcfl.clients.resources import Attempt, Resources
-from hpcfl.clients.sample_privacy import (
-    MOST_GRADIENTS,
-    PrivateSession,
-    SamplePrivacy,
-    count_held,
-    draw_batches,
-    pad_batches,
-    round_up,
-)
 from hpcfl.clients.step_context import StepContext, StepRandom
 from hpcfl.errors import UserError
 from hpcfl.files import heartbeat
 from hpcfl.rows import constants, mixing, randomness
 from hpcfl.rows.declared import DeclaredTensors
+
+if TYPE_CHECKING:
+    from hpcfl.clients.sample_privacy import SamplePrivacy
 
 
 @dataclass(frozen=True)
@@ -294,7 +289,7 @@ class LocalTraining:
             mixing.index_copy(changed, lanes, models.variables[name])
 
 
-def refuse_uncovered(task: Task, privacy: SamplePrivacy) -> None:
+def refuse_uncovered(task: Task, privacy: "SamplePrivacy") -> None:
     """Raise UserError for a training that sample-level privacy does not cover."""
     uncovered = {
         "steps on several mini-batches": task.batches > 1,
@@ -498,7 +493,7 @@ class Chunk:
                 calls.append(self._session.calls - called_before)
                 losses.append(loss)
                 heartbeat.beat()
-            if isinstance(self._session, PrivateSession):
+            if self.resources.privacy is not None:
                 self._count_noisy(run, run.positions(orders), calls)
             else:
                 of_each_lane = self._session.samples - counted_before
@@ -608,6 +603,8 @@ class Chunk:
             positions: the samples of the run, [lanes, batches · size], −1 for none.
             calls: how many gradients were taken of each mini-batch.
         """
+        from hpcfl.clients.sample_privacy import count_held
+
         held = count_held(positions, run.batches)
         self.sample_gradients[run.lanes] += held @ np.array(calls, np.int64)
         for gradients in calls:
@@ -627,6 +624,8 @@ class Chunk:
         """
         if self.resources.privacy is None:
             return self._orders(epoch), self.size
+        from hpcfl.clients.sample_privacy import draw_batches, pad_batches, round_up
+
         seed, samples = self.resources.seed, self.resources.samples
         batches = []
         for lane in self.lanes:

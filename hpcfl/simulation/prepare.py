@@ -9,20 +9,18 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from hpcfl.clients.batch_plan import AskedTraining
-from hpcfl.clients.class_counts import HiddenClasses
 from hpcfl.clients.execution import choose
 from hpcfl.clients.fleet import Fleet, Scoring, buffer_name
 from hpcfl.clients.heads import head_kernel
 from hpcfl.clients.losses import is_fast_channels_last
 from hpcfl.clients.resources import STATE_SHARE, Resources, Stopwatch, most_lanes
-from hpcfl.clients.sample_privacy import SamplePrivacy
 from hpcfl.clients.samples import Samples
 from hpcfl.clients.setup import Setup
 from hpcfl.communication import exchange
@@ -54,6 +52,9 @@ from hpcfl.simulation.prepared_data import (
 from hpcfl.simulation.prepared_model import ClientModel, ModelAdapter, prepare_model
 from hpcfl.storage import provenance
 from hpcfl.storage.clients import ClientStore, digest_tensors
+
+if TYPE_CHECKING:
+    from hpcfl.clients.sample_privacy import SamplePrivacy
 
 
 @dataclass(frozen=True)
@@ -394,12 +395,16 @@ def show_counts(config: Config, counts: Tensor) -> Tensor:
     """Return class counts [n, classes], with sample-level privacy without the
     classes.
     """
-    return cast(Tensor, HiddenClasses(counts)) if config.hides_samples else counts
+    if not config.hides_samples:
+        return counts
+    from hpcfl.clients.class_counts import HiddenClasses
+
+    return cast(Tensor, HiddenClasses(counts))
 
 
 def _make_privacy(
     config: Config, method: Method, model: ClientModel, data: ClientData
-) -> SamplePrivacy | None:
+) -> "SamplePrivacy | None":
     """Return the sample-level privacy of local training; None without it."""
     if not config.hides_samples:
         return None
@@ -441,7 +446,7 @@ def _make_resources(
     scores: dict[str, Score],
     lanes: int | str,
     attackers: np.ndarray,
-    privacy: SamplePrivacy | None,
+    privacy: "SamplePrivacy | None",
 ) -> Resources:
     """Return the objects that train and score clients on this rank's device."""
     template = model.template.to(rank_device.device)

@@ -12,7 +12,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from hpcfl.clients.class_counts import reveal_counts
 from hpcfl.clients.fleet import Fleet
 from hpcfl.communication.communicator import Communicator
 from hpcfl.communication.exchange import Placement
@@ -79,6 +78,15 @@ def find_finite(fleet: Fleet, uplink: Message) -> Tensor:
     return result
 
 
+def _reveal_counts(fleet: Fleet) -> Tensor:
+    """Return the class counts of a fleet [n, classes], for scores. With sample-level
+    privacy the method itself cannot read them.
+    """
+    counts: Any = fleet.counts
+    revealed: Tensor = counts if isinstance(counts, Tensor) else counts.reveal()
+    return revealed
+
+
 def compute_numbers(
     fleet: Fleet, uplink: Message | None, finite: Tensor | None
 ) -> Numbers:
@@ -91,7 +99,7 @@ def compute_numbers(
     result = Numbers(
         columns=list(fleet.results.scores), recorded=list(fleet.results.recorded)
     )
-    counts = reveal_counts(fleet.counts)
+    counts = _reveal_counts(fleet)
     result.values[SAMPLE_GRADIENTS] = fleet.results.sample_gradients.astype(np.float64)
     # Observers are scored and nothing else.
     is_observer = uplink is None

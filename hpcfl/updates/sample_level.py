@@ -14,8 +14,8 @@ import numpy as np
 import torch
 
 from hpcfl.clients import Fleet
-from hpcfl.clients.batch_plan import AskedTraining
-from hpcfl.clients.sample_privacy import MOST_GRADIENTS, SamplePrivacy
+from hpcfl.clients.batch_plan import MOST_GRADIENTS, AskedTraining
+from hpcfl.clients.sample_privacy import SamplePrivacy
 from hpcfl.communication.message import Inbox, Message
 from hpcfl.errors import UserError
 from hpcfl.experiment.config import Config

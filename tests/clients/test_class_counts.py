@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from hpcfl.clients.class_counts import HiddenClasses, reveal_counts
+from hpcfl.clients.class_counts import HiddenClasses
 from hpcfl.errors import UserError
 
 COUNTS = torch.tensor([[1.0, 2], [3, 4], [0, 5]]).double()
@@ -14,7 +14,7 @@ def test_numbers_of_samples_are_public():
     assert hidden.shape == (3, 2) and len(hidden) == 3
     assert hidden.sum(dim=1).tolist() == [3, 7, 5] and hidden.sum() == 15
     assert hidden[[0, 2]].sum(dim=1).tolist() == [3, 5]
-    assert reveal_counts(hidden) is COUNTS and reveal_counts(COUNTS) is COUNTS
+    assert hidden.reveal() is COUNTS
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from torch import nn
 
 from hpcfl.clients.execution.batched import BatchedKernel
 from hpcfl.clients.execution.kernel import (
+    PIECE,
     Kernel,
     Keys,
     SerialKernel,
@@ -23,7 +24,6 @@ from hpcfl.clients.execution.kernel import (
     is_full,
 )
 from hpcfl.clients.execution.lane_independence import OperatorObserver
-from hpcfl.clients.execution.sample_sums import PIECE
 from hpcfl.clients.losses import convolves
 from hpcfl.models.replaced import is_recurrent
 

@@ -16,7 +16,6 @@ from torch.func import functional_call, vmap
 
 from hpcfl.clients.execution.kernel import HELD, KEYS, Kernel, Session, Work
 from hpcfl.clients.execution.lane_independence import Function, SameBits
-from hpcfl.clients.execution.sample_sums import SampleSums
 from hpcfl.clients.losses import (
     CROSS_ENTROPY,
     Batch,
@@ -184,6 +183,8 @@ class BatchedKernel(Kernel):
         """
         trained = len(work.trained)
         if work.clip is not None:
+            from hpcfl.clients.execution.sample_sums import SampleSums
+
             return SampleSums(self.module, work, names, variable_names).gradients
         if work.loss == CROSS_ENTROPY and (layers := self._stacked_layers(names)):
             return LinearStack(layers, names, trained).gradients

@@ -31,6 +31,8 @@ from hpcfl.models.random import keyed, random_layers
 # The variable with the keys of the model's random layers, under a name that no method can
 # read as ``lane.NAME``.
 KEYS = "random layers"
+# Samples whose gradients are in memory at once, of each lane.
+PIECE = 16
 HELD = "held samples"  # which samples of a padded mini-batch count, likewise
 Keys = Callable[[Lanes], Tensor]
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
-from hpcfl.clients.execution.kernel import HELD, KEYS, Work
+from hpcfl.clients.execution.kernel import HELD, KEYS, PIECE, Work
 from hpcfl.clients.losses import (
     CROSS_ENTROPY,
     Batch,
@@ -26,8 +26,6 @@ from hpcfl.clients.losses import (
 from hpcfl.errors import UserError
 from hpcfl.models.random import keyed, keys_of_sample, random_layers
 from hpcfl.models.replaced import side_by_side
-
-PIECE = 16  # samples whose gradients are in memory at once, of each lane
 
 
 class SampleLane(Lane):
