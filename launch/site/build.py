@@ -84,6 +84,7 @@ CHAPTERS: dict[str, tuple[str, ...]] = {
         "Asynchronous servers: results/asynchronous/README",
         "Compressed uploads: results/bits/README",
         "Clients under attack: results/attacks/README",
+        "Private clients: results/privacy/README",
         "DiversiFed's tables: results/diversifed/README",
         "Numbers of the papers' tables: results/counts/README",
         "Figures of the papers: results/figures/README",
