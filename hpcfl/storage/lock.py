@@ -77,12 +77,16 @@ class FolderLock:
         os.close(moved)
 
     def sign(self) -> None:
-        """Write the owner of the folder into the lock's file. Raises RunFailure."""
+        """Write the owner of the folder into the lock's file. Raises RunFailure.
+
+        A file that has a second name elsewhere (a hard link) stays as it is.
+        """
         started = time.strftime("%Y-%m-%d %H:%M:%S")
         owner = f"host {socket.gethostname()}, pid {os.getpid()}, since {started}"
         with atomic.explained(self._path):
-            os.truncate(self._descriptor, 0)
-            os.pwrite(self._descriptor, owner.encode(), 0)
+            if os.fstat(self._descriptor).st_nlink == 1:
+                os.truncate(self._descriptor, 0)
+                os.pwrite(self._descriptor, owner.encode(), 0)
         self._signed = True
 
     def _lock(self) -> None:

@@ -212,15 +212,16 @@ def _differences(expected: Results, found: Results, rows: np.ndarray) -> list[st
         for name in expected.values.keys() | found.values.keys()
         if not name.startswith(VARIES)
     )
-    wrong = [
-        f"{name} is not that of the undisturbed run"
-        for name in names
-        if name not in found.values
-        or name not in expected.values
-        or not np.array_equal(
-            expected.values[name][rows], found.values[name], equal_nan=True
-        )
-    ]
+    wrong = []
+    for name in names:
+        unknown = np.array(np.nan)  # a number of lost rounds alone
+        numbers = found.values.get(name, unknown)
+        undisturbed = expected.values.get(name, unknown)
+        if undisturbed.ndim:
+            undisturbed = undisturbed[rows]
+        numbers, undisturbed = np.broadcast_arrays(numbers, undisturbed)
+        if not np.array_equal(undisturbed, numbers, equal_nan=True):
+            wrong.append(f"{name} is not that of the undisturbed run")
     static = expected.static.keys() | found.static.keys()
     wrong += [
         f"{name} differs"

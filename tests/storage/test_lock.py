@@ -75,6 +75,17 @@ def test_can_be_taken_again(tmp_path):
             assert f"pid {os.getpid()}" in (tmp_path / lock.NAME).read_text()
 
 
+def test_a_file_with_a_second_name_elsewhere_stays_as_it_is(tmp_path):
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.write_text("another program's")
+    folder = tmp_path / "run"
+    folder.mkdir()
+    (folder / lock.NAME).hardlink_to(elsewhere)
+    with FolderLock(folder) as own:
+        own.sign()
+    assert elsewhere.read_text() == "another program's"
+
+
 def test_a_folder_moved_aside_does_not_lock_its_successor(tmp_path, impatient):
     folder = tmp_path / "run"
     folder.mkdir()
