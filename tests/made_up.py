@@ -315,6 +315,7 @@ def make_run(tmp_path: Path):
         resolved = config.parse(
             {"rounds": rounds, "method": {"name": method}, "evaluation": evaluation}
         ).resolved()
+        folder.mkdir(parents=True)
         writer = MetricsWriter(
             folder,
             {

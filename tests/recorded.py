@@ -1,5 +1,8 @@
 """What a federation recorded, where nobody but the test reads it."""
 
+from pathlib import Path
+from typing import Any
+
 from hpcfl.storage import results
 from hpcfl.storage.metrics import MetricsWriter
 from hpcfl.storage.results import Metrics
@@ -9,6 +12,10 @@ class Recorded(MetricsWriter):
     """The results of a run in memory: writing and merging files of them would take a
     third of the time of a tiny run.
     """
+
+    def __init__(self, folder: str | Path, *given: Any) -> None:
+        Path(folder).mkdir(parents=True, exist_ok=True)
+        super().__init__(folder, *given)
 
     def publish(self) -> None:
         pass

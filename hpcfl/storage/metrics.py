@@ -207,7 +207,8 @@ class MetricsWriter:
         self._every, self._published = every, -every  # seconds
         self._waiting: list[Results] = []  # recorded rounds that are not published yet
         with atomic.explained(self.folder):
-            (self.folder / ROUNDS).mkdir(parents=True, exist_ok=True)
+            # not its parents: a run's folder that vanished is a failure
+            (self.folder / ROUNDS).mkdir(exist_ok=True)
         for used in (self.folder / ROUNDS, self.folder):
             atomic.remove_temporaries(used)
         damaged: dict[Path, str] = {}

@@ -7,6 +7,7 @@ each round it has committed.
 
 import os
 import sys
+from pathlib import Path
 
 import torch
 
@@ -38,6 +39,7 @@ def run(folder):
         ClientStore(range(CLIENTS), TEMPLATE),
     )
     restored = checkpoints.restore(clients)
+    Path(folder).mkdir(parents=True, exist_ok=True)
     metrics = MetricsWriter(folder, {}, {})
     round = restored.round if restored else 0
     while True:

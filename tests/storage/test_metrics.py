@@ -329,3 +329,9 @@ def test_the_metrics_say_what_came_out(tmp_path):
                 "clients": 2,
             },
         }
+
+
+def test_a_folder_that_vanished_is_not_made_again(tmp_path):
+    with pytest.raises(RunFailure):
+        MetricsWriter(tmp_path / "moved", {}, {})
+    assert not (tmp_path / "moved").exists()
