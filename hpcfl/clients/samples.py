@@ -71,8 +71,6 @@ class Samples:
     client's *pools*: NumPy positions [n] among the samples of this rank.
 
     clients: the ids of the rank's clients.
-    channels_last: whether batches of images are laid out channels-last, as convolutions
-        on a CPU run faster.
     augment: whether ``vary`` makes training images differ.
     normalise: what makes of the data set's samples [n, *shape] what a model takes.
     shifts: what clients see instead of the samples of the data set, if anything; pools
@@ -86,7 +84,6 @@ class Samples:
         assigned: Assigned,
         device: torch.device,
         *,
-        channels_last: bool = False,
         augment: bool = False,
         shifts: "Shifts | None" = None,
     ):
@@ -109,7 +106,6 @@ class Samples:
         self.classes = dataset.classes
         self.augment = augment
         self.normalise: Callable[[Tensor], Tensor] = dataset.normalise
-        self._channels_last = channels_last and self.x.dim() == 4
 
     @property
     def train(self) -> dict[int, np.ndarray]:
@@ -159,7 +155,7 @@ class Samples:
         other = copy.copy(self)
         other.parts, other.x, other.y = {}, x, y
         other._shifts, other._image = None, None
-        other.augment, other._channels_last, other.normalise = False, False, lambda x: x
+        other.augment, other.normalise = False, lambda x: x
         return other
 
     def take(self, index: Tensor | np.ndarray) -> tuple[Tensor, Tensor]:
@@ -174,8 +170,6 @@ class Samples:
         image = index if self._image is None else self._image.index_select(0, index)
         x = self.x.index_select(0, image)  # faster than x[index] for bytes
         x = self.normalise(crop_and_flip(x, variants) if self.augment else x)
-        if self._channels_last:
-            x = x.contiguous(memory_format=torch.channels_last)
         return x, self.y[index]
 
     def vary(self, index: np.ndarray, seed: int, *key: int | str) -> np.ndarray:

@@ -19,7 +19,6 @@ from hpcfl.clients.batch_plan import AskedTraining
 from hpcfl.clients.execution import choose
 from hpcfl.clients.fleet import Fleet, Scoring, buffer_name
 from hpcfl.clients.heads import head_kernel
-from hpcfl.clients.losses import is_fast_channels_last
 from hpcfl.clients.resources import STATE_SHARE, Resources, Stopwatch, most_lanes
 from hpcfl.clients.samples import Samples
 from hpcfl.clients.setup import Setup
@@ -348,12 +347,7 @@ def _prepare(
     placed = _place_clients(data.counts, config, process.size)
     own = placed.clients_of(process.rank)
     private = _private_state(hooks, setup, model)
-    channels_last = rank_device.device.type == "cpu" and is_fast_channels_last(
-        model.template
-    )
-    samples = data.select_samples(
-        own.tolist(), rank_device.device, config, channels_last
-    )
+    samples = data.select_samples(own.tolist(), rank_device.device, config)
     resources = _make_resources(
         config=config,
         rank_device=rank_device,

@@ -70,11 +70,8 @@ class ClientData:
         clients: list[int],
         device: torch.device,
         config: Config,
-        channels_last: bool,
     ) -> Samples:
-        """Return the samples of some clients on a device, images with channels last if
-        asked for.
-        """
+        """Return the samples of some clients on a device."""
         assigned = Assigned(
             train=self.train,
             test=self.split.test,
@@ -88,7 +85,6 @@ class ClientData:
             clients,
             assigned,
             device,
-            channels_last=channels_last,
             augment=config.data.augment,
             shifts=self.shifts,
         )

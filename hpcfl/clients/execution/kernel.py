@@ -8,6 +8,7 @@ torch that are limits of batching, or of a GPU's memory.
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -234,7 +235,16 @@ class SerialKernel(Kernel):
         self.bind(tensors, [])
         self.module.eval()
         lane = Lane(**{name: value[0] for name, value in variables.items()})
-        return function(self.module, samples_for(self.module, x[0]), lane)[None]
+        return function(self.module, self.samples(x), lane)[None]
+
+    def samples(self, x: Tensor) -> Any:
+        """Return the samples ``x`` [1, batch, …] of a lane as the model takes them,
+        images in the layout of its weights.
+        """
+        own = x[0]
+        if self._channels_last and own.dim() == 4:
+            own = own.contiguous(memory_format=torch.channels_last)
+        return samples_for(self.module, own)
 
     def bind(self, tensors: Tensors, trained: list[str]) -> list[Tensor]:
         """Point the module at lane 0 of ``tensors``; return the parameters ``trained``,
@@ -258,7 +268,9 @@ class SerialKernel(Kernel):
 class SerialSession(Session):
     """A session of one lane, with ordinary autograd."""
 
-    def __init__(self, kernel: Kernel, work: Work, leaves: list[Tensor]) -> None:
+    kernel: SerialKernel
+
+    def __init__(self, kernel: SerialKernel, work: Work, leaves: list[Tensor]) -> None:
         """``leaves`` are the module's parameters that are trained."""
         super().__init__(kernel, work)
         self._leaves = leaves
@@ -271,7 +283,7 @@ class SerialSession(Session):
         module = self.kernel.module
         with keyed(self.kernel.random_layers, own.pop(KEYS, None)):
             lane = Lane(**own)
-            samples = samples_for(module, batch.x[0])
+            samples = self.kernel.samples(batch.x)
             loss = self.work.loss(module, Batch(samples, batch.y[0]), lane)
         values = stack_data_term(loss, lane)
         parts = gradients_of(values[0], self._leaves)

@@ -12,7 +12,13 @@ from torch.func import vmap
 
 from hpcfl.clients import buffer_name
 from hpcfl.clients.execution.batched import BatchedSession
-from hpcfl.clients.execution.kernel import SerialSession, is_batching_limit
+from hpcfl.clients.execution.kernel import (
+    SerialKernel,
+    SerialSession,
+    Work,
+    is_batching_limit,
+)
+from hpcfl.clients.losses import Batch
 from hpcfl.rows.layout import of_buffers, to_row
 
 COUNTS = [
@@ -129,6 +135,30 @@ def test_running_statistics_are_each_clients_own(make_fleet, rows_of):
     before = to_row(of_buffers(Convolutional()), Convolutional())
     still = (buffers == before).all(dim=1).nonzero()[:, 0].tolist()
     assert still == [EMPTY] and len(buffers.unique(dim=0)) == len(COUNTS)
+
+
+def test_a_serial_lane_has_its_samples_in_the_layout_of_its_weights():
+    """In training and in predictions, however the samples arrived."""
+    module = nn.Sequential(nn.Conv2d(3, 4, 3), nn.Flatten(), nn.Linear(144, 2))
+    kernel = SerialKernel(module)
+    rows = {name: value.detach()[None] for name, value in module.named_parameters()}
+    tensors = kernel.lay_out(rows)
+    seen = []
+
+    def predict(model, x, lane):
+        seen.extend([x, model[0].weight])
+        return model(x)
+
+    def loss(model, batch, lane):
+        return predict(model, batch.x, lane).sum()
+
+    x, y = torch.ones(1, 5, 3, 8, 8), torch.zeros(1, 5, dtype=torch.int64)
+    kernel.predict(tensors, x, {}, predict)
+    session = kernel.begin(Work(tensors, list(tensors), loss))
+    session.gradients(slice(0, 1), Batch(x, y), {})
+    assert len(seen) == 4
+    for tensor in seen:
+        assert tensor.is_contiguous(memory_format=torch.channels_last)
 
 
 @pytest.mark.parametrize("lanes", [1, 2, "auto"])
