@@ -22,6 +22,8 @@ from hpcfl.simulation import torch_settings
 LISTS = (
     "CUDA_VISIBLE_DEVICES",
     "GPU_DEVICE_ORDINAL",
+    "HIP_VISIBLE_DEVICES",
+    "ROCR_VISIBLE_DEVICES",
     "SLURM_JOB_GPUS",
     "SLURM_STEP_GPUS",
 )
@@ -58,7 +60,8 @@ def choose_device(runtime: Runtime, local_rank: int) -> torch.device:
     precision. Give torch the settings of a new process.
 
     ``auto`` takes GPU number ``local_rank`` modulo the node's GPUs, and the CPU where
-    there are none. A job with assigned GPUs does not get the CPU unasked.
+    there are none. A job with assigned GPUs does not get the CPU unasked. Of several
+    MIG slices a rank sees one, slice ``local_rank`` modulo their number.
 
     Args:
         runtime: the section ``[runtime]``.
@@ -71,6 +74,7 @@ def choose_device(runtime: Runtime, local_rank: int) -> torch.device:
     wanted = runtime.device
     if wanted == "cpu":
         return torch.device("cpu")
+    _select_mig_slice(local_rank)
     if (
         wanted == "auto"
         and not torch.cuda.is_available()
@@ -101,6 +105,15 @@ def choose_device(runtime: Runtime, local_rank: int) -> torch.device:
     return device
 
 
+def _select_mig_slice(local_rank: int) -> None:
+    """Leave one MIG slice of the job's list visible to this process, in which CUDA uses
+    the first one alone. CUDA reads the list in its first call.
+    """
+    slices = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")
+    if all(name.startswith("MIG-") for name in slices):
+        os.environ["CUDA_VISIBLE_DEVICES"] = slices[local_rank % len(slices)]
+
+
 def share_device_facts(
     device: torch.device, communicator: Communicator, precision: str
 ) -> Device:
@@ -122,10 +135,23 @@ def kind(device: torch.device, precision: str) -> str:
     """
     if device.type == "cpu":
         return ""
+    platform, convolutions = f"CUDA {torch.version.cuda}", "cuDNN"
+    if torch.version.hip:
+        platform, convolutions = f"ROCm {torch.version.hip}", "MIOpen"
     return (
-        f"{torch.cuda.get_device_name(device)}, CUDA {torch.version.cuda}, "
-        f"cuDNN {torch.backends.cudnn.version()}, precision {precision}"
+        f"{torch.cuda.get_device_name(device)}, {platform}, {convolutions} "
+        f"{torch.backends.cudnn.version()}, precision {precision}"
     )
+
+
+def list_device_notes(device: torch.device) -> list[str]:
+    """Return a note on AMD's GPUs, which torch offers as those of CUDA."""
+    if device.type == "cpu" or not torch.version.hip:
+        return []
+    return [
+        f"torch {torch.__version__} is for ROCm: hpcfl was tested with CUDA alone, and "
+        "does not promise the same bits in another run on an AMD GPU"
+    ]
 
 
 def _device_id(device: torch.device) -> str:
@@ -169,10 +195,12 @@ def describe_assigned_gpus() -> str | None:
 
 def _explain_missing_gpu() -> str:
     """Explain why torch sees no GPU."""
-    build = "has no CUDA"
+    build, tool = "has no CUDA", "nvidia-smi"
     if torch.version.cuda:
         build = f"was built for CUDA {torch.version.cuda}"
-    return f"torch {torch.__version__} {build}; nvidia-smi prints the driver's version"
+    elif torch.version.hip:
+        build, tool = f"was built for ROCm {torch.version.hip}", "rocm-smi"
+    return f"torch {torch.__version__} {build}; {tool} prints the driver's version"
 
 
 def list_ranks(

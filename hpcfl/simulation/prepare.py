@@ -41,7 +41,12 @@ from hpcfl.rows import layout, mixing
 from hpcfl.scores.base import Score
 from hpcfl.scores.metric_names import Measure
 from hpcfl.simulation import torch_settings
-from hpcfl.simulation.device import Device, choose_device, share_device_facts
+from hpcfl.simulation.device import (
+    Device,
+    choose_device,
+    list_device_notes,
+    share_device_facts,
+)
 from hpcfl.simulation.hooks import Hooks
 from hpcfl.simulation.prepared_data import (
     ClientData,
@@ -378,7 +383,10 @@ def _prepare(
         store=store,
         newcomers=newcomers,
         is_server=process.is_server,
-        notes=_list_notes(config, hooks, model, data, setup, placed),
+        notes=[
+            *_list_notes(config, hooks, model, data, setup, placed),
+            *list_device_notes(rank_device.device),
+        ],
         gpus=rank_device.kinds,
         frozen=model.frozen,
         checksum=data.checksum() if process.size > 1 else None,

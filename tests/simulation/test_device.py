@@ -122,6 +122,47 @@ def test_ranks_take_the_gpus_of_a_node_in_turn(gpus):
         device.choose_device(Runtime(device="cuda:2"), 0)
 
 
+def test_ranks_take_the_mig_slices_of_a_job_in_turn(gpus, monkeypatch):
+    """A process of CUDA sees the first slice of its list alone."""
+    seen = []
+    for rank in range(3):
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "MIG-a,MIG-b")
+        gpus("A")
+        assert device.choose_device(Runtime(), rank).index == 0
+        seen.append(os.environ["CUDA_VISIBLE_DEVICES"])
+    assert seen == ["MIG-a", "MIG-b", "MIG-a"]
+    device.choose_device(Runtime(), 1)  # a second run of the same process
+    assert os.environ["CUDA_VISIBLE_DEVICES"] == "MIG-a"
+
+
+@pytest.mark.parametrize("given", ["0,1", "GPU-a,GPU-b", "MIG-a", ""])
+def test_lists_without_several_mig_slices_stay_as_they_are(gpus, monkeypatch, given):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", given)
+    gpus("A", "B")
+    device.choose_device(Runtime(), 1)
+    assert os.environ["CUDA_VISIBLE_DEVICES"] == given
+
+
+def test_an_amd_gpu_is_used_with_a_note(gpus, monkeypatch):
+    gpus("A")
+    chosen = torch.device("cuda", 0)
+    assert device.list_device_notes(chosen) == []
+    monkeypatch.setattr(torch.version, "cuda", None)
+    monkeypatch.setattr(torch.version, "hip", "6.4")
+    assert "ROCm 6.4, MIOpen" in device.kind(chosen, "exact")
+    (note,) = device.list_device_notes(chosen)
+    assert "ROCm" in note and "\n" not in note
+    assert device.list_device_notes(torch.device("cpu")) == []
+
+
+def test_a_missing_amd_gpu_is_one_line(no_gpu, monkeypatch):
+    monkeypatch.setattr(torch.version, "cuda", None)
+    monkeypatch.setattr(torch.version, "hip", "6.4")
+    monkeypatch.setenv("ROCR_VISIBLE_DEVICES", "0")
+    with pytest.raises(UserError, match=r"built for ROCm 6\.4; rocm-smi"):
+        device.choose_device(Runtime(), 0)
+
+
 @pytest.mark.parametrize(
     ("precision", "matmul"), [("exact", "highest"), ("tf32", "high")]
 )
