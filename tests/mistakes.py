@@ -81,7 +81,7 @@ class ShortUpload(FedAvg):
 
 class SharedWeights(FedAvg):
     def shares(self, fleet):
-        return super().shares(fleet) / fleet.setup.counts.sum()
+        return super().shares(fleet) / fleet.setup.samples.sum()
 
 
 class WrongState(FedAvg):

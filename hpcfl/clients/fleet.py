@@ -149,7 +149,8 @@ class Fleet:
         state: the clients' private state, tensors ``[n, …]`` by name; tensors that a
             method assigns are kept. They have the names, types and shapes of
             ``client_state``.
-        counts: training samples of each class, float64 [n, classes].
+        class_counts: training samples of each class, float64 [n, classes]. A method
+            reads ``counts``, which may be refused.
         rounds: the number of the round, from 1, that keys the draws of each client,
             int64 [n]. They differ between clients of an asynchronous server that
             started from different models.
@@ -165,7 +166,7 @@ class Fleet:
 
     ids: np.ndarray
     state: MutableMapping[str, Tensor]
-    counts: Tensor
+    class_counts: Tensor
     rounds: np.ndarray
     scoring: Scoring
     loss: Loss
@@ -205,9 +206,16 @@ class Fleet:
         return only_one(map(self.setup.plain_rate, self.rounds.tolist()))
 
     @property
+    def counts(self) -> Tensor:
+        """Training samples of each class, float64 [n, classes]. Raises UserError with
+        sample-level privacy.
+        """
+        return self.setup.show_classes(self.class_counts)
+
+    @property
     def samples(self) -> Tensor:
         """Training samples of each client, float64 [n]."""
-        return self.counts.sum(dim=1)
+        return self.class_counts.sum(dim=1)
 
     def rows(self, rows: Tensor) -> Tensor:
         """Return rows ``[P]`` or ``[n, P]`` as ``[n, P]``. The result is a view and

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from hpcfl.clients.losses import Tensors
+from hpcfl.errors import UserError
 from hpcfl.experiment.sections import Training
 from hpcfl.rows import randomness
 from hpcfl.rows.layout import Layout, to_row
@@ -23,31 +24,59 @@ class Setup:
 
     Attributes:
         layout: of the parameters of one client's model.
-        counts: training samples of each class, float64 [clients, classes].
+        class_counts: training samples of each class, float64 [clients, classes]. A
+            method reads ``counts``, which may be refused.
         build: makes the model of one client, adapted to the method and freshly
             initialised; what it freezes has the same values in all
             (``rows/constants.py``).
         participation: the fraction of clients that take part in a round.
         build_initial: makes the model that server and clients begin with, if that is
             not just another one of ``build``.
+        hides_classes: whether methods may not read class counts, because of
+            sample-level privacy.
     """
 
     layout: Layout
-    counts: Tensor
+    class_counts: Tensor
     rounds: int
     seed: int
     build: Callable[[], nn.Module]
     training: Training
     participation: float = 1.0
     build_initial: Callable[[], nn.Module] | None = None
+    hides_classes: bool = False
 
     @property
     def clients(self) -> int:
-        return self.counts.shape[0]
+        return self.class_counts.shape[0]
 
     @property
     def classes(self) -> int:
-        return self.counts.shape[1]
+        return self.class_counts.shape[1]
+
+    @property
+    def counts(self) -> Tensor:
+        """Training samples of each class, float64 [clients, classes]. Raises UserError
+        with sample-level privacy.
+        """
+        return self.show_classes(self.class_counts)
+
+    @property
+    def samples(self) -> Tensor:
+        """Training samples of each client, float64 [clients]."""
+        return self.class_counts.sum(dim=1)
+
+    def show_classes(self, counts: Tensor) -> Tensor:
+        """Return class counts [n, classes] for a method. Raises UserError with
+        sample-level privacy, which does not cover them.
+        """
+        if self.hides_classes:
+            raise UserError(
+                "[privacy] unit = 'sample' does not cover class counts, which the method "
+                "reads ('counts'); numbers of samples ('samples') are public. Take a "
+                "method that does not read classes, such as FedAvg, Ditto or MR-MTL"
+            )
+        return counts
 
     def initial(self, draw: int = 0) -> Tensor:
         """Return initial parameters ``[P]``. Server and clients share draw 0; other

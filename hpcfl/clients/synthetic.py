@@ -47,7 +47,7 @@ def fit(
     samples = Samples(dataset, [0], assigned, device)
     setup = Setup(
         layout=of_parameters(module),
-        counts=samples.counts(0)[None],
+        class_counts=samples.counts(0)[None],
         rounds=round,
         seed=seed,
         build=build,
@@ -66,7 +66,7 @@ def fit(
     fleet = Fleet(
         ids=np.array([0]),
         state={},
-        counts=setup.counts,
+        class_counts=setup.class_counts,
         rounds=np.array([round]),
         scoring=Scoring(is_due=False),
         loss=_cross_entropy,

@@ -20,8 +20,8 @@ class Audience:
 
     A client's message must not depend on the other receivers: otherwise results would
     depend on the frequency of scoring. So an audience has no weights. ``setup`` has
-    known facts about clients, such as their numbers of samples, ``setup.counts[ids]``
-    [n, classes].
+    known facts about clients, such as their numbers of samples, ``setup.samples[ids]``
+    [n].
 
     Attributes:
         round: The round, from 1.
@@ -43,16 +43,18 @@ class Audience:
 
 @dataclass(frozen=True)
 class Cohort:
-    """Clients whose messages arrived: ``ids`` [n] ascending, ``counts`` [n, classes] of
-    training samples.
+    """Clients whose messages arrived.
 
     Attributes:
+        ids: their numbers [n], ascending.
+        class_counts: training samples of each class, float64 [n, classes]. A method
+            reads ``counts``, which may be refused.
         uniform: True if all clients have equal weights in averages.
         round: As in ``Audience``.
     """
 
     ids: np.ndarray
-    counts: Tensor
+    class_counts: Tensor
     setup: Setup
     round: int
     uniform: bool = False
@@ -60,6 +62,18 @@ class Cohort:
     @property
     def layout(self) -> Layout:
         return self.setup.layout
+
+    @property
+    def counts(self) -> Tensor:
+        """Training samples of each class, float64 [n, classes]. Raises UserError with
+        sample-level privacy.
+        """
+        return self.setup.show_classes(self.class_counts)
+
+    @property
+    def samples(self) -> Tensor:
+        """Training samples of each client, float64 [n]."""
+        return self.class_counts.sum(dim=1)
 
     @property
     def share_of_clients(self) -> float:
@@ -71,11 +85,7 @@ class Cohort:
         """Relative weight of each client in an average, float64 [n]: its samples N_i,
         or 1 if uniform.
         """
-        return (
-            torch.ones(len(self.ids)).double()
-            if self.uniform
-            else self.counts.sum(dim=1)
-        )
+        return torch.ones(len(self.ids)).double() if self.uniform else self.samples
 
     @property
     def weights(self) -> Tensor:

@@ -191,7 +191,7 @@ def slopes(gradient: Tensor, itself: Tensor, own: Tensor, cores: Tensor) -> Tens
 
 def shares(setup: Setup) -> Tensor:
     """Return p [M], every client's share of the training samples."""
-    return (setup.counts.sum(dim=1) / setup.counts.sum()).float()
+    return (setup.samples / setup.samples.sum()).float()
 
 
 plugin = Apple

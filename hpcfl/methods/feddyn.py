@@ -92,7 +92,7 @@ class FedDyn(ServerModel):
 
     def train_by_samples(self, fleet: Fleet, rows: Tensor, inbox: Inbox) -> Tensor:
         """Train with each client's own α_i, which a proximal term cannot have."""
-        mean_samples = fleet.setup.counts.sum() / fleet.setup.clients
+        mean_samples = fleet.setup.samples.sum() / fleet.setup.clients
         alpha = self.alpha * mean_samples / fleet.samples.clamp(min=1)
 
         def step(context: StepContext) -> None:

@@ -80,7 +80,7 @@ class KNNPer(FedAvg):
         if self.share == 0:
             return ClientModel(rows)
         # The size is the same on all ranks, because bits may depend on it.
-        size = min(self.capacity, int(fleet.setup.counts.sum(dim=1).max()))
+        size = min(self.capacity, int(fleet.setup.samples.max()))
         found, labels, held = fleet.outputs(rows, features_and_logits, most=size)
         width = found.shape[2] - fleet.setup.classes
         features, logits = found[:, :, :width], found[:, :, width:]

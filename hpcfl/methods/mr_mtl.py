@@ -55,7 +55,7 @@ class MRMTL(Anchored):
     def aggregate(self, server: State, cohort: Cohort, uplink: State) -> None:
         share = cohort.share_of_clients
         if not cohort.uniform:
-            share = float(cohort.shares.sum() / cohort.setup.counts.sum())
+            share = float(cohort.shares.sum() / cohort.setup.samples.sum())
         server["model"] = server["model"] + share * uplink["change"]
 
 

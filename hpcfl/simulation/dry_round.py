@@ -288,8 +288,7 @@ def shrink(prepared: Prepared, lanes: int, samples: int = SAMPLES) -> Prepared:
     pool = np.arange(min(samples, len(resources.samples.y)))
     dealt = resources.samples.dealt(dict.fromkeys([*taking_part, *newcomers], pool))
     counts = dealt.counts(0).repeat(clients + len(newcomers), 1)
-    shown = prepared.show_counts(counts[:clients])
-    setup = replace(prepared.setup, counts=shown)
+    setup = replace(prepared.setup, class_counts=counts[:clients])
     device = resources.device
     module = setup.build().to(device)
     private = prepared.hooks.initial_state("client_state", setup)

@@ -374,7 +374,7 @@ def note_short_rounds(prepared: Prepared) -> Prepared:
             return prepared
     setup = prepared.setup
     cohort = prepared.config.participation.count(setup.clients)
-    samples = cohort * float(setup.counts.sum()) / setup.clients
+    samples = cohort * float(setup.samples.sum()) / setup.clients
     epochs = sum(asked.epochs * asked.share for asked in prepared.tried.trainings)
     operations = GRADIENT * setup.layout.width * samples * epochs
     if operations > SHORT_ROUND:

@@ -143,10 +143,6 @@ class Prepared:
             return self.resources
         return replace(self.resources, samples=samples)
 
-    def show_counts(self, counts: Tensor) -> Tensor:
-        """Return class counts [n, classes] as methods may read them."""
-        return show_counts(self.config, counts)
-
     def audience(self, ids: np.ndarray, round: int) -> Audience:
         """Return the method's view of the clients ``ids`` [n] that the server sends
         to.
@@ -159,7 +155,7 @@ class Prepared:
         """
         return Cohort(
             ids=ids,
-            counts=self.show_counts(self.data.counts_in(round)[ids]),
+            class_counts=self.data.counts_in(round)[ids],
             setup=self.setup,
             round=round,
             uniform=self.method.weights == "uniform",
@@ -180,7 +176,7 @@ class Prepared:
         return fleet_type(
             ids=local_ids,
             state=state,
-            counts=self.show_counts(self.data.counts_in(round)[local_ids]),
+            class_counts=self.data.counts_in(round)[local_ids],
             rounds=np.full(len(local_ids), round),
             scoring=Scoring(scored, self.config.evaluation.tune_epochs),
             loss=self.method.training_loss(),
@@ -213,7 +209,7 @@ class Prepared:
         return fleet_type(
             ids=ids,
             state=self.newcomers.get(ids.tolist(), resources.device),
-            counts=self.show_counts(self.data.counts_in(after)[ids]),
+            class_counts=self.data.counts_in(after)[ids],
             rounds=np.ones(len(ids), np.int64),
             scoring=Scoring(is_due=True),
             loss=self.method.training_loss(),
@@ -393,17 +389,6 @@ def _prepare(
     )
 
 
-def show_counts(config: Config, counts: Tensor) -> Tensor:
-    """Return class counts [n, classes], with sample-level privacy without the
-    classes.
-    """
-    if not config.hides_samples:
-        return counts
-    from hpcfl.clients.class_counts import HiddenClasses
-
-    return cast(Tensor, HiddenClasses(counts))
-
-
 def _make_privacy(
     config: Config, method: Method, model: ClientModel, data: ClientData
 ) -> "SamplePrivacy | None":
@@ -420,13 +405,14 @@ def _make_setup(config: Config, model: ClientModel, data: ClientData) -> Setup:
     """Return the facts of the experiment that methods may use."""
     return Setup(
         layout=model.parameters,
-        counts=show_counts(config, data.counts[: config.partition.clients]),
+        class_counts=data.counts[: config.partition.clients],
         rounds=config.rounds,
         seed=config.seed,
         build=model.build,
         training=config.training,
         participation=config.participation.fraction,
         build_initial=model.build_initial,
+        hides_classes=config.hides_samples,
     )
 
 

@@ -78,15 +78,6 @@ def find_finite(fleet: Fleet, uplink: Message) -> Tensor:
     return result
 
 
-def _reveal_counts(fleet: Fleet) -> Tensor:
-    """Return the class counts of a fleet [n, classes], for scores. With sample-level
-    privacy the method itself cannot read them.
-    """
-    counts: Any = fleet.counts
-    revealed: Tensor = counts if isinstance(counts, Tensor) else counts.reveal()
-    return revealed
-
-
 def compute_numbers(
     fleet: Fleet, uplink: Message | None, finite: Tensor | None
 ) -> Numbers:
@@ -99,7 +90,6 @@ def compute_numbers(
     result = Numbers(
         columns=list(fleet.results.scores), recorded=list(fleet.results.recorded)
     )
-    counts = _reveal_counts(fleet)
     result.values[SAMPLE_GRADIENTS] = fleet.results.sample_gradients.astype(np.float64)
     # Observers are scored and nothing else.
     is_observer = uplink is None
@@ -111,7 +101,7 @@ def compute_numbers(
         for name, score in fleet.resources.scores.items():
             if name not in sums:
                 continue  # held-out samples have no attack
-            of_score = score.numbers(name, sums[name], counts)
+            of_score = score.numbers(name, sums[name], fleet.class_counts)
             for number, values in of_score.items():
                 result.values[str(MetricName(number, column))] = values.numpy()
     if fleet.results.epsilon is not None:

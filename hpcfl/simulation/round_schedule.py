@@ -379,5 +379,5 @@ def list_epoch_samples(prepared: Prepared) -> list[int]:
     fewest = fewest_samples(training, prepared.resources.buffers.width > 0)
     return [
         epoch_length(count, training.batch_size, fewest, None)
-        for count in prepared.setup.counts.sum(dim=1).long().tolist()
+        for count in prepared.setup.samples.long().tolist()
     ]

@@ -375,4 +375,4 @@ def find_weight(cohort: Cohort) -> float:
     """Return the weight of a cohort as a share of that of all clients."""
     if cohort.uniform:
         return cohort.share_of_clients
-    return float(cohort.shares.sum() / cohort.setup.counts.sum())
+    return float(cohort.shares.sum() / cohort.setup.samples.sum())

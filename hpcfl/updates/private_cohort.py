@@ -39,9 +39,19 @@ class PrivateCohort:
         refuse("ids")
 
     @property
+    def class_counts(self) -> NoReturn:
+        """Raise UnknownName: the value is the drawn clients'."""
+        refuse("class_counts")
+
+    @property
     def counts(self) -> NoReturn:
         """Raise UnknownName: the value is the drawn clients'."""
         refuse("counts")
+
+    @property
+    def samples(self) -> NoReturn:
+        """Raise UnknownName: the value is the drawn clients'."""
+        refuse("samples")
 
     @property
     def shares(self) -> NoReturn:

@@ -60,7 +60,7 @@ def main() -> None:
         prepared = prepare(
             config.load(folder / "experiment.toml", overrides), OneProcess()
         )
-    sizes = prepared.setup.counts.sum(dim=1).numpy()
+    sizes = prepared.setup.samples.numpy()
     ids = np.sort(np.argsort(sizes)[: len(sizes) // 2])
     inbox = {"model": prepared.server["model"].to(prepared.resources.device)}
     for round in range(1, rounds + 1):  # all but the last warm up

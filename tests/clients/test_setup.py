@@ -2,11 +2,17 @@
 
 import functools
 
+import numpy as np
 import pytest
 import torch
 
-from hpcfl.clients.setup import rate_factor
+from hpcfl.clients.setup import Setup, rate_factor
+from hpcfl.errors import UserError
 from hpcfl.experiment.sections import Training
+from hpcfl.methods.base import Cohort
+from hpcfl.rows.layout import Layout
+
+COUNTS = torch.tensor([[1.0, 2], [3, 4], [0, 5]]).double()
 
 
 @pytest.mark.parametrize(
@@ -66,3 +72,28 @@ def test_parameters_of_a_servers_module_are_keyed(make_fleet):
     assert not any(tensor.requires_grad for tensor in first.values())
     other = setup.parameters(build, key=("hyper", 2))
     assert not torch.equal(first["weight"], other["weight"])
+
+
+def make_setup(hides_classes):
+    build = torch.nn.Identity
+    return Setup(
+        Layout([]), COUNTS, 9, 0, build, Training(), hides_classes=hides_classes
+    )
+
+
+def test_sample_level_privacy_hides_classes_and_no_numbers_of_samples():
+    setup = make_setup(hides_classes=True)
+    cohort = Cohort(np.array([0, 2]), COUNTS[[0, 2]], setup, 1)
+    assert setup.clients == 3 and setup.classes == 2
+    assert setup.samples.tolist() == [3, 7, 5]
+    assert cohort.samples.tolist() == [3, 5]
+    assert cohort.weights.tolist() == [3 / 8, 5 / 8]
+    for known in (setup, cohort):
+        with pytest.raises(UserError, match="class counts"):
+            known.counts  # noqa: B018
+
+
+def test_class_counts_are_known_without_privacy():
+    setup = make_setup(hides_classes=False)
+    assert setup.counts is COUNTS
+    assert Cohort(np.arange(3), COUNTS, setup, 1).counts is COUNTS

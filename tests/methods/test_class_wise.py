@@ -78,7 +78,7 @@ def method(**keys):
 def setup(make_fleet):
     """What a method knows of clients with MLPs and these counts."""
     known = make_fleet().setup
-    return lambda counts: replace(known, counts=torch.as_tensor(counts).double())
+    return lambda counts: replace(known, class_counts=torch.as_tensor(counts).double())
 
 
 def server_after(cw, cohort, models, setup, ids=None):

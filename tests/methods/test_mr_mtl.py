@@ -57,7 +57,7 @@ def test_the_anchor_is_the_mean_of_all_models(federate, weights, fraction):
             rounds=rounds,
             participation={"fraction": fraction},
         )
-        counts = played.prepared.setup.counts.sum(dim=1)
+        counts = played.prepared.setup.samples
         shares = counts if weights == "samples" else torch.ones(5).double()
         mean = (shares / shares.sum()) @ played.clients["model"].double()
         torch.testing.assert_close(played.server["model"], mean.float())

@@ -20,7 +20,9 @@ def test_it_has_the_expected_share_and_what_does_not_depend_on_the_clients():
     assert COHORT.uniform and COHORT.layout is SETUP.layout
 
 
-@pytest.mark.parametrize("name", ["ids", "counts", "shares", "weights"])
+@pytest.mark.parametrize(
+    "name", ["ids", "class_counts", "counts", "samples", "shares", "weights"]
+)
 def test_the_drawn_clients_are_refused_by_name(name):
     with pytest.raises(UserError, match=rf"cohort\.{name}.*\[privacy\]"):
         getattr(COHORT, name)
