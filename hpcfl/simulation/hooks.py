@@ -140,6 +140,11 @@ class Hooks:
             self.method.aggregate(server, cohort, own)
         state.update(server)
 
+    @property
+    def act_on_empty_cohorts(self) -> bool:
+        """Return whether the server takes its step in a round without uploads."""
+        return any(overlay.acts_on_empty_cohorts() for overlay in self.overlays)
+
     def notes(self, setup: Setup) -> list[str]:
         """Return lines of the method and of the overlays for the user to read before
         round 1.

@@ -303,12 +303,11 @@ def store_state(round: Round) -> None:
 
 
 def aggregate(round: Round) -> None:
-    """Let the server take its step, on rank 0, if a client has uploaded.
-
-    With privacy of clients the server adds noise also in a round without uploads.
+    """Let the server take its step, on rank 0, if a client has uploaded or an overlay
+    acts on empty cohorts.
     """
     uploads = round.uploads
-    if uploads is None and round.prepared.config.hides_clients:
+    if uploads is None and round.prepared.hooks.act_on_empty_cohorts:
         header = round.prepared.tried.uploads
         uploads = exchange.make_empty_uplink(header)
     if uploads is not None and round.communicator.is_server:

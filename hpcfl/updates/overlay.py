@@ -249,6 +249,12 @@ class Updates(Overlay):
         clip = self.privacy.find_clip(server)
         return self.privacy.release(result, clients, clip + rounding, cohort.round)
 
+    def acts_on_empty_cohorts(self) -> bool:
+        """Return whether the server adds noise to every sum, so that an empty cohort
+        looks like others.
+        """
+        return self.privacy is not None
+
     def show_cohort(self, cohort: Cohort) -> Cohort:
         if self.privacy is None or not self.privacy.has_effect:
             return cohort

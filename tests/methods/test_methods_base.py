@@ -40,6 +40,7 @@ def test_an_overlay_changes_nothing_by_itself():
     assert overlay.upload(None, message, message) is message
     assert overlay.aggregate({}, None, message) is message
     assert overlay.show_cohort(message) is message
+    assert not overlay.acts_on_empty_cohorts()
     assert overlay.measure({}, 1) == overlay.list_decisions() == {}
     assert overlay.describe(1, len, {}) == []
 

@@ -78,6 +78,12 @@ class Overlay:
         """
         return uplink
 
+    def acts_on_empty_cohorts(self) -> bool:
+        """Return whether ``aggregate`` runs in a round without uploads as well, with
+        zeros in place of means, and the method's after it.
+        """
+        return False
+
     def show_cohort(self, cohort: Cohort) -> Cohort:
         """Return the cohort as the method's ``aggregate`` may see it."""
         return cohort
