@@ -101,25 +101,7 @@ class Guarantee:
         """Return the least σ that costs at most ε in numbers of rounds, by the shares of
         σ that are their multipliers.
         """
-        library = import_library()
-
-        def event_of(sigma: float) -> Any:
-            events = []
-            for share, count in rounds.items():
-                event = self.event(share * sigma)
-                events.append(library.SelfComposedDpEvent(event, count))
-            return events[0] if len(events) == 1 else library.ComposedDpEvent(events)
-
-        with _debug_log():
-            sigma = library.calibrate_dp_mechanism(
-                self.make_accountant,
-                event_of,
-                epsilon,
-                self.delta,
-                library.LowerEndpointAndGuess(LOWEST, GUESS),
-                tol=1 / PRECISION,
-            )
-        return math.ceil(float(sigma) * PRECISION) / PRECISION
+        return _calibrate(self, epsilon, tuple(rounds.items()))
 
     def event(self, sigma: float) -> Any:
         """Return the event of one round."""
@@ -154,6 +136,35 @@ def _find_curve(guarantee: Guarantee, sigma: float) -> tuple[Any, Any]:
     with _debug_log():
         accountant.compose(guarantee.event(sigma), 1)
     return accountant.orders, accountant.rdp
+
+
+@cache
+def _calibrate(
+    guarantee: Guarantee, epsilon: float, rounds: tuple[tuple[float, int], ...]
+) -> float:
+    """Return σ as ``Guarantee.calibrate_shares`` does, once for all cells of a sweep.
+
+    rounds: pairs of a share of σ and a number of rounds.
+    """
+    library = import_library()
+
+    def event_of(sigma: float) -> Any:
+        events = []
+        for share, count in rounds:
+            event = guarantee.event(share * sigma)
+            events.append(library.SelfComposedDpEvent(event, count))
+        return events[0] if len(events) == 1 else library.ComposedDpEvent(events)
+
+    with _debug_log():
+        sigma = library.calibrate_dp_mechanism(
+            guarantee.make_accountant,
+            event_of,
+            epsilon,
+            guarantee.delta,
+            library.LowerEndpointAndGuess(LOWEST, GUESS),
+            tol=1 / PRECISION,
+        )
+    return math.ceil(float(sigma) * PRECISION) / PRECISION
 
 
 @cache
