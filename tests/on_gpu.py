@@ -204,12 +204,9 @@ def share_of_rule(
 
     beside: bytes of it that are not theirs.
     """
-    prepared = prepare(
-        config.parse(
-            tiny.table(method, counts, **sections, runtime={"device": "cuda"})
-        ),
-        OneProcess(),
-    )
+    runtime = {"device": "cuda", "lanes": len(counts), **sections.get("runtime", {})}
+    table = tiny.table(method, counts, **{**sections, "runtime": runtime})
+    prepared = prepare(config.parse(table), OneProcess())
     everyone, resources = np.arange(len(counts)), prepared.resources
     torch.cuda.reset_peak_memory_stats()
     before = torch.cuda.memory_allocated()

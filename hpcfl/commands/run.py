@@ -522,6 +522,7 @@ def _meta(
             str(prepared.resources.device.type),
             config.runtime.lanes,
             *([kernel.widest] if on_gpu else []),
+            *([kernel.form] if kernel.form != "grouped" else []),
         ],
         "gpus": list(prepared.gpus) or None,
         "ranks": communicator.size if prepared.gpus else None,

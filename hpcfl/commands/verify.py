@@ -34,7 +34,7 @@ from hpcfl.trained.run import Run
 ARITHMETIC = ("arithmetic", "gpus")
 LIBRARIES = ("torch", "numpy")
 # keys of [runtime] that change what is computed; others are this machine's own
-COMPUTED_BY = ("threads", "precision", "lanes")
+COMPUTED_BY = ("threads", "precision", "lanes", "lane_table", "convolutions")
 # sections that may name the user's own code
 PLAYED_BY = (
     "data",

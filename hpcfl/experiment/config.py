@@ -319,7 +319,7 @@ def checked(table: dict[str, Any]) -> tuple[Config | None, list[str]]:
     if config is None or mistakes:
         return None, mistakes
     config = _with_assignment(_with_partition_seed(config))
-    return _with_equal_weights(config), []
+    return _with_lane_rows(_with_equal_weights(config)), []
 
 
 def _tables(table: dict[str, Any]) -> dict[str, Any]:
@@ -497,6 +497,18 @@ def _with_equal_weights(config: Config) -> Config:
         return config
     method = method.model_copy(update={"weights": "uniform"})
     return config.model_copy(update={"method": method})
+
+
+def _with_lane_rows(config: Config) -> Config:
+    """Return the configuration with those rows of ``runtime.lane_table`` alone that its
+    model and precision may use.
+    """
+    runtime = config.runtime
+    if runtime.lane_table is None:
+        return config
+    table = runtime.lane_table.select(config.model.name, runtime.precision)
+    runtime = runtime.model_copy(update={"lane_table": table})
+    return config.model_copy(update={"runtime": runtime})
 
 
 def _with_assignment(config: Config) -> Config:

@@ -8,6 +8,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 from pydantic import (
     AfterValidator,
     BaseModel,
+    BeforeValidator,
     ConfigDict,
     Field,
     NonNegativeInt,
@@ -16,6 +17,8 @@ from pydantic import (
     field_validator,
     model_validator,
 )
+
+from hpcfl.experiment.lane_table import Form, LaneTable, read_lane_table
 
 # the largest integer but a seed; larger sizes would fill the memory before any error
 LARGEST = 10_000_000
@@ -886,6 +889,16 @@ class Runtime(Section):
         "for other models there as many as its cache holds, but one after the other where that "
         "would change their bits; with a number above 1 convolutions, batch norm and most "
         "activations but ReLU and tanh have other last bits on other numbers of ranks",
+    )
+    lane_table: Annotated[LaneTable | None, BeforeValidator(read_lane_table)] = Field(
+        None,
+        description="file of tests/benchmarks/gpu.sh with measured times, from which lanes = "
+        "'auto' is chosen on a GPU; without it convolutions have at most 8 lanes there",
+    )
+    convolutions: Form | Literal["auto"] = Field(
+        "auto",
+        description="convolutions of clients side by side: one with a group for each client, or "
+        "one client after the other; auto is that of lane_table, else grouped",
     )
     replay: bool = Field(
         True,

@@ -304,6 +304,7 @@ def shrink(prepared: Prepared, lanes: int, samples: int = SAMPLES) -> Prepared:
             lanes,
             replay=False,
             of_samples=resources.privacy is not None,
+            form=resources.kernel.form,
         ),
         buffers=resources.buffers,
         device=device,

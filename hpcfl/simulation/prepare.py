@@ -48,6 +48,7 @@ from hpcfl.simulation.device import (
     share_device_facts,
 )
 from hpcfl.simulation.hooks import Hooks
+from hpcfl.simulation.lane_choice import LaneChoice, choose_lanes, is_by_table
 from hpcfl.simulation.prepared_data import (
     ClientData,
     list_data_notes,
@@ -349,6 +350,12 @@ def _prepare(
     own = placed.clients_of(process.rank)
     private = _private_state(hooks, setup, model)
     samples = data.select_samples(own.tolist(), rank_device.device, config)
+    fits = 0
+    if is_by_table(config, rank_device.device):
+        fits = _count_fitting(
+            config, rank_device, model, samples, data.dataset, private, placed
+        )
+    choice = choose_lanes(config, rank_device.device, model.template, fits)
     resources = _make_resources(
         config=config,
         rank_device=rank_device,
@@ -356,15 +363,7 @@ def _prepare(
         model=model,
         samples=samples,
         scores=scores,
-        lanes=_choose_lanes(
-            config,
-            rank_device,
-            model,
-            samples,
-            data.dataset,
-            private,
-            placed,
-        ),
+        choice=choice,
         attackers=data.attackers,
         privacy=_make_privacy(config, method, model, data),
     )
@@ -382,6 +381,7 @@ def _prepare(
         notes=[
             *_list_notes(config, hooks, model, data, setup, placed),
             *list_device_notes(rank_device.device),
+            *choice.notes,
         ],
         gpus=rank_device.kinds,
         frozen=model.frozen,
@@ -432,23 +432,31 @@ def _make_resources(
     model: ClientModel,
     samples: Samples,
     scores: dict[str, Score],
-    lanes: int | str,
+    choice: LaneChoice,
     attackers: np.ndarray,
     privacy: "SamplePrivacy | None",
 ) -> Resources:
     """Return the objects that train and score clients on this rank's device."""
     template = model.template.to(rank_device.device)
-    given = template, rank_device.device, lanes, config.runtime.replay
-    of_samples = privacy is not None
+    device, replay = rank_device.device, config.runtime.replay
+    kernel = choose(
+        template,
+        device,
+        choice.lanes,
+        replay,
+        of_samples=privacy is not None,
+        form=choice.form,
+    )
+    memory = 1e6 * config.runtime.memory
     return Resources(
         setup=setup,
         samples=samples,
-        kernel=choose(*given, of_samples=of_samples),
+        kernel=kernel,
         buffers=model.buffers,
-        device=rank_device.device,
+        device=device,
         stopwatch=Stopwatch(),
         scores=scores,
-        head=head_kernel(*given, memory=1e6 * config.runtime.memory),
+        head=head_kernel(template, device, choice.heads, replay, memory),
         attackers=attackers,
         privacy=privacy,
     )
@@ -620,7 +628,7 @@ def _count_concurrent(config: Config, placed: Placement) -> int:
     return min(int(hosted), cohort)
 
 
-def _choose_lanes(
+def _count_fitting(
     config: Config,
     rank_device: Device,
     model: ClientModel,
@@ -628,14 +636,8 @@ def _choose_lanes(
     dataset: Dataset,
     private: State,
     placed: Placement,
-) -> int | str:
-    """Return ``runtime.lanes``, where "auto" on a GPU is as many as fit into a rank's
-    share of its memory.
-
-    "auto" on the CPU is left to the kernel.
-    """
-    if config.runtime.lanes != "auto" or samples.device.type != "cuda":
-        return config.runtime.lanes
+) -> int:
+    """Return how many lanes fit into a rank's share of a GPU's memory."""
     return most_lanes(
         module=model.template.to(rank_device.device),
         samples=dataset.normalise(dataset.x[:1].to(samples.device)),

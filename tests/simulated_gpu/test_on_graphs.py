@@ -6,7 +6,7 @@ import gc
 import weakref
 
 import torch
-from on_gpu import epoch_seconds
+from on_gpu import TOLERANCE, apart, epoch_seconds
 
 from hpcfl.clients.execution import cuda_graphs
 from hpcfl.clients.execution.cuda_graphs import Captures, Graphed, GraphKernel
@@ -175,3 +175,27 @@ def test_a_round_with_such_a_loss_ends_as_without_graphs(on_gpu, monkeypatch):
     ]
     digests = [seen.played.digest for seen in played]
     assert digests[0] == digests[1]
+
+
+def test_a_table_may_choose_lanes_that_convolve_one_after_the_other(
+    on_gpu, federate, samples
+):
+    """In graphs, too: the run ends as on the CPU, but for rounding."""
+    row = {
+        "model": "cnn",
+        "precision": "float32",
+        "lanes": 3,
+        "form": "loop",
+        "seconds_per_sample": 1.0e-5,
+        "peak_bytes": 1,
+    }
+    table = {"format": 1, "device": "simulated", "torch": "any", "rows": [row]}
+    sections = {**samples("cnn"), "rounds": 6}
+    counts = [[4, 4, 0, 0]] * 5
+    seen = on_gpu("fedavg", counts, **sections, runtime={"lane_table": table})
+    kernel = seen.played.prepared.resources.kernel
+    assert (kernel.widest, kernel.form) == (3, "loop")
+    assert seen.gpu.ledger.replays
+    plain = federate("fedavg", counts, **sections).state
+    for name, tensor in seen.played.state.items():
+        assert apart(tensor, plain[name]) < TOLERANCE

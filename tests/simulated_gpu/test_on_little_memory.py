@@ -33,22 +33,25 @@ METHODS = [
 
 
 @pytest.mark.parametrize(
-    ("method", "model", "training"),
+    ("method", "model", "training", "form"),
     [
-        ("fedavg", {"name": "mlp", "hidden": [3000]}, ADAM),
-        ("ditto", {"name": "mlp", "hidden": [3000]}, {}),
-        ("apple", {"name": "mlp", "hidden": [3000]}, {"momentum": 0.9}),
-        ("fedavg", {"name": "cnn"}, ADAM),
-        ("fedavg", {"name": "resnet8"}, {"momentum": 0.9}),
+        ("fedavg", {"name": "mlp", "hidden": [3000]}, ADAM, "grouped"),
+        ("ditto", {"name": "mlp", "hidden": [3000]}, {}, "grouped"),
+        ("apple", {"name": "mlp", "hidden": [3000]}, {"momentum": 0.9}, "grouped"),
+        ("fedavg", {"name": "cnn"}, ADAM, "grouped"),
+        ("fedavg", {"name": "cnn"}, ADAM, "loop"),
+        ("fedavg", {"name": "resnet8"}, {"momentum": 0.9}, "grouped"),
+        ("fedavg", {"name": "resnet8"}, {"momentum": 0.9}, "loop"),
     ],
     ids=str,
 )
 def test_a_lane_needs_no_more_than_the_rule_says(
-    gpu, samples, monkeypatch, method, model, training
+    gpu, samples, monkeypatch, method, model, training, form
 ):
     """Two rounds, the second with graphs."""
     monkeypatch.setattr(cuda_graphs, "SOON", 1)
     sections = {**samples(model["name"]), "model": model, "training": training}
+    sections["runtime"] = {"convolutions": form}
     assert share_of_rule(method, EVEN, sections, 2) < 1, (
         gpu.memory.by_line().most_common(5)
     )

@@ -25,6 +25,7 @@ from hpcfl.clients.execution.kernel import (
 )
 from hpcfl.clients.execution.lane_independence import OperatorObserver
 from hpcfl.clients.losses import convolves
+from hpcfl.experiment.lane_table import Form
 from hpcfl.models.replaced import is_recurrent
 
 CACHE = (
@@ -39,6 +40,7 @@ def choose(
     replay: bool = True,
     most: int | None = None,
     of_samples: bool = False,
+    form: Form = "grouped",
 ) -> Kernel:
     """Return the kernel for a model on a device.
 
@@ -54,15 +56,16 @@ def choose(
     most: the lanes of ``"auto"``, if not those of the rule.
     of_samples: whether gradients of samples are taken (``Work.clip``), which the serial
         kernel cannot do.
+    form: of a convolution over lanes, other than of gradients of samples.
     """
     widest = (most or by_rule(module, device)) if lanes == "auto" else int(lanes)
     if widest == 1 and not of_samples:
         return SerialKernel(module)
     if device.type == "cpu":
-        return BatchedKernel(module, widest, apart=lanes == "auto")
+        return BatchedKernel(module, widest, form, apart=lanes == "auto")
     from hpcfl.clients.execution.cuda_graphs import GraphKernel
 
-    return GraphKernel(module, widest, replay and not of_samples)
+    return GraphKernel(module, widest, form, replay and not of_samples)
 
 
 def by_rule(module: nn.Module, device: torch.device) -> int:

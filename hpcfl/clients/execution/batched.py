@@ -8,6 +8,7 @@ the same order and so gives the same bits.
 """
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 
 import torch
@@ -33,6 +34,7 @@ from hpcfl.clients.losses import (
     samples_for,
     stack_data_term,
 )
+from hpcfl.experiment.lane_table import Form
 from hpcfl.models.mlp import MLP
 from hpcfl.models.random import keyed, random_layers
 from hpcfl.models.replaced import side_by_side
@@ -143,19 +145,37 @@ call_lanes = vmap(functional_call, in_dims=(None, 0, 0), randomness="error")
 MOST = 16
 
 
+def convolve_in(form: Form) -> AbstractContextManager[object]:
+    """Give convolutions over lanes a form in a block."""
+    if form == "grouped":
+        return nullcontext()
+    from hpcfl.clients.execution.lane_convolution import OneByOne
+
+    return OneByOne()
+
+
 class BatchedKernel(Kernel):
     """All lanes in one call: ``vmap`` of the per-client loss over tensors ``[L, …]``.
 
     Each call moves the buffers among the tensors.
     """
 
-    def __init__(self, module: nn.Module, widest: int, apart: bool = False):
+    def __init__(
+        self,
+        module: nn.Module,
+        widest: int,
+        form: Form = "grouped",
+        apart: bool = False,
+    ):
         """Begin with what is known of no loss.
 
-        apart: whether a step or a prediction in which a lane's bits depend on the
-        others is done for one lane after the other.
+        Args:
+            form: of a convolution over lanes.
+            apart: whether a step or a prediction in which a lane's bits depend on the
+                others is done for one lane after the other.
         """
         super().__init__(module, widest)
+        self.form = form
         self._apart = apart
         self._known: dict[Hashable, SameBits] = {}  # the oldest use first
         self._layers = find_linear_layers(module)
@@ -188,7 +208,8 @@ class BatchedKernel(Kernel):
             return SampleSums(self.module, work, names, variable_names).gradients
         if work.loss == CROSS_ENTROPY and (layers := self._stacked_layers(names)):
             return LinearStack(layers, names, trained).gradients
-        return BatchedLoss(self.module, work, names, variable_names).gradients
+        loss = BatchedLoss(self.module, work, names, variable_names, self.form)
+        return loss.gradients
 
     def _stacked_layers(self, names: Sequence[str]) -> list[str]:
         """Return the layers of a stack of linear layers with the parameters ``names``,
@@ -242,7 +263,7 @@ class BatchedKernel(Kernel):
         )
         swapped = {f"model.{name}": tensor for name, tensor in named.items()}
         lanes = dict(zip(variable_names, values, strict=True))
-        with side_by_side():
+        with side_by_side(), convolve_in(self.form):
             return (call_lanes(Program(self.module, predict), swapped, (x, lanes)),)
 
     def prepare(
@@ -348,14 +369,15 @@ class BatchedLoss:
         work: Work,
         names: list[str],
         variable_names: list[str],
+        form: Form,
     ):
         """``names`` are those of parameters and buffers, of which the first ones are
-        trained.
+        trained. ``form`` is that of a convolution over lanes.
         """
         self._module, self._program = module, LossProgram(module, work)
         self._knows_gradient = work.loss == CROSS_ENTROPY
         self._names, self._trained = names, len(work.trained)
-        self._variable_names = variable_names
+        self._variable_names, self._form = variable_names, form
 
     def gradients(self, *given: Tensor) -> tuple[Tensor, ...]:
         """Return the gradients of the trained parameters, ``[a, …]`` each. The last
@@ -371,7 +393,7 @@ class BatchedLoss:
         named |= expand_constants(self._module, len(x))
         lanes = dict(zip(self._variable_names, variables, strict=True))
         swapped = {f"model.{name}": tensor for name, tensor in named.items()}
-        with side_by_side():
+        with side_by_side(), convolve_in(self._form):
             outputs: Tensor = call_lanes(self._program, swapped, (x, y, lanes))
         if self._knows_gradient:
             if outputs.dim() != 3:

@@ -25,6 +25,7 @@ from torch import Tensor, nn
 from hpcfl.clients.execution.batched import BatchedKernel
 from hpcfl.clients.execution.kernel import is_full
 from hpcfl.clients.execution.lane_independence import Function
+from hpcfl.experiment.lane_table import Form
 
 # Losses of which graphs are kept; a closure made anew in every round is a new one.
 MOST = 16
@@ -314,9 +315,15 @@ class Graphed:
 class GraphKernel(BatchedKernel):
     """The kernel of a GPU, on which what computes gradients becomes a graph."""
 
-    def __init__(self, module: nn.Module, widest: int, replay: bool = True):
+    def __init__(
+        self,
+        module: nn.Module,
+        widest: int,
+        form: Form = "grouped",
+        replay: bool = True,
+    ):
         """``replay``: whether a step that ran often becomes a graph."""
-        super().__init__(module, widest)
+        super().__init__(module, widest, form)
         self._replay = replay
         self._functions: dict[Hashable, Graphed] = {}  # the oldest use first
         self._captures = Captures()

@@ -27,6 +27,7 @@ from hpcfl.clients.losses import (
     stack_data_term,
     train_mode,
 )
+from hpcfl.experiment.lane_table import Form
 from hpcfl.models.random import keyed, random_layers
 
 # The variable with the keys of the model's random layers, under a name that no method can
@@ -95,7 +96,10 @@ class Kernel(ABC):
         dependent: the operators that were called on a CPU and give a lane bits that
             depend on the lanes beside it.
         random_layers: those of the module that draw by keys.
+        form: of a convolution over lanes.
     """
+
+    form: Form = "grouped"
 
     def __init__(self, module: nn.Module, widest: int):
         self.module, self.widest = module, widest

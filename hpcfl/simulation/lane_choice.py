@@ -1,0 +1,107 @@
+"""The choice of lanes: how many clients a rank trains side by side, and how these
+convolve.
+
+It follows from the experiment, the GPU and a recorded table of times, never from a
+timing within the run.
+"""
+
+from dataclasses import dataclass, field
+
+import torch
+from torch import nn
+
+from hpcfl.clients.losses import convolves
+from hpcfl.experiment.config import Config
+from hpcfl.experiment.lane_table import PRECISIONS, Form, LaneRow
+from hpcfl.storage import provenance
+
+# The most lanes of a model with convolutions on a GPU where no table has measured more:
+# a grouped convolution may become slower than one of each lane.
+UNMEASURED = 8
+
+
+@dataclass(frozen=True)
+class LaneChoice:
+    """The lanes of a rank.
+
+    Attributes:
+        lanes, heads: of whole models and of heads alone, as ``execution.choose`` takes
+            them.
+        form: of a convolution over lanes.
+        notes: lines that a user should read before round 1.
+    """
+
+    lanes: int | str
+    heads: int | str
+    form: Form = "grouped"
+    notes: list[str] = field(default_factory=list)
+
+
+def is_by_table(config: Config, device: torch.device) -> bool:
+    """Return whether ``runtime.lane_table`` or its absence decides the lanes."""
+    return device.type == "cuda" and config.runtime.lanes == "auto"
+
+
+def choose_lanes(
+    config: Config, device: torch.device, module: nn.Module, fits: int
+) -> LaneChoice:
+    """Return the lanes of ``module``.
+
+    fits: how many the memory of the GPU holds; not read on a CPU.
+    """
+    runtime, notes = config.runtime, list[str]()
+    asked: Form | None = None
+    if runtime.convolutions != "auto":
+        asked = runtime.convolutions
+    form = asked or "grouped"
+    if not is_by_table(config, device):
+        if runtime.lane_table is not None:
+            notes.append(
+                "runtime.lane_table: read on a GPU with runtime.lanes = 'auto' alone"
+            )
+        return LaneChoice(runtime.lanes, runtime.lanes, form, notes)
+    row = find_row(config, device, asked, fits, notes)
+    if row is not None:
+        return LaneChoice(row.lanes, fits, row.form, notes)
+    if not convolves(module):
+        return LaneChoice(fits, fits, form, notes)
+    notes.append(
+        f"at most {UNMEASURED} clients with convolutions train side by side on this GPU, "
+        "without a measurement; tests/benchmarks/gpu.sh writes one for runtime.lane_table"
+    )
+    return LaneChoice(min(fits, UNMEASURED), fits, form, notes)
+
+
+def find_row(
+    config: Config,
+    device: torch.device,
+    form: Form | None,
+    fits: int,
+    notes: list[str],
+) -> LaneRow | None:
+    """Return the row of ``runtime.lane_table`` that is used, or None and add to
+    ``notes`` why. ``form`` and ``fits``: as for ``LaneTable.fastest``.
+    """
+    table = config.runtime.lane_table
+    if table is None:
+        return None
+    here = torch.cuda.get_device_name(device)
+    if table.device != here:
+        notes.append(
+            f"runtime.lane_table: measured on {table.device}, and this GPU is {here}; it "
+            "is not used"
+        )
+        return None
+    row = table.fastest(fits, form)
+    if row is None:
+        notes.append(
+            f"runtime.lane_table: has no row of '{config.model.name}' in "
+            f"{PRECISIONS[config.runtime.precision]} with at most {fits} lanes"
+        )
+        return None
+    version = provenance.versions()["torch"]
+    if table.torch != version:
+        notes.append(
+            f"runtime.lane_table: measured with torch {table.torch}, and this is {version}"
+        )
+    return row

@@ -1,0 +1,85 @@
+"""How many clients train side by side: by the table, by the bound, or as asked."""
+
+import pytest
+import tiny
+import torch
+from torch import nn
+
+from hpcfl.experiment import config
+from hpcfl.simulation.lane_choice import UNMEASURED, choose_lanes
+from hpcfl.storage import provenance
+
+GPU, CPU = torch.device("cuda", 0), torch.device("cpu")
+FITS = 100
+DENSE, CONVOLVING = nn.Linear(2, 2), nn.Conv2d(1, 1, 1)
+HERE = "NVIDIA H200"
+
+
+@pytest.fixture(autouse=True)
+def one_gpu(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: HERE)
+
+
+def table(device=HERE, **row):
+    row = {
+        "model": "mlp",
+        "precision": "float32",
+        "lanes": 20,
+        "form": "loop",
+        "seconds_per_sample": 1.0e-5,
+        "peak_bytes": 1,
+        **row,
+    }
+    versions = provenance.versions()
+    return {"format": 1, "device": device, "torch": versions["torch"], "rows": [row]}
+
+
+def choose(module=CONVOLVING, device=GPU, fits=FITS, **runtime):
+    experiment = config.parse(tiny.table("fedavg", runtime=runtime))
+    choice = choose_lanes(experiment, device, module, fits)
+    for note in choice.notes:
+        assert "\n" not in note
+    return (choice.lanes, choice.heads, choice.form), " ".join(choice.notes)
+
+
+def test_a_row_of_the_table_decides_lanes_and_form():
+    assert choose(lane_table=table()) == ((20, FITS, "loop"), "")
+    assert choose(DENSE, lane_table=table()) == ((20, FITS, "loop"), "")
+
+
+def test_without_a_table_convolutions_have_a_bound_and_a_note():
+    chosen, note = choose()
+    assert chosen == (UNMEASURED, FITS, "grouped") and "runtime.lane_table" in note
+    assert choose(fits=3)[0] == (3, 3, "grouped")
+    assert choose(convolutions="loop")[0] == (UNMEASURED, FITS, "loop")
+    assert choose(DENSE) == ((FITS, FITS, "grouped"), "")
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        (table(device="NVIDIA A100"), "measured on NVIDIA A100, and this GPU is"),
+        (table(model="cnn"), "no row of 'mlp' in float32"),
+        (table(precision="bf16"), "no row of 'mlp' in float32"),
+        (table(lanes=FITS + 1), f"at most {FITS} lanes"),
+        (table(form="grouped"), "no row of 'mlp'"),
+    ],
+)
+def test_a_table_without_a_row_for_the_run_is_noted(given, words):
+    chosen, note = choose(lane_table=given, convolutions="loop")
+    assert chosen == (UNMEASURED, FITS, "loop") and words in note
+
+
+def test_a_table_of_another_torch_is_used_with_a_note():
+    other = {**table(), "torch": "1.0"}
+    chosen, note = choose(lane_table=other)
+    assert chosen == (20, FITS, "loop") and "measured with torch 1.0" in note
+
+
+def test_a_number_of_lanes_and_a_cpu_leave_the_table_unread():
+    chosen, note = choose(lane_table=table(), lanes=5)
+    assert chosen == (5, 5, "grouped") and "runtime.lane_table" in note
+    chosen, note = choose(lane_table=table(), device=CPU)
+    assert chosen == ("auto", "auto", "grouped") and "runtime.lane_table" in note
+    assert choose(device=CPU) == (("auto", "auto", "grouped"), "")
+    assert choose(device=CPU, convolutions="loop")[0] == ("auto", "auto", "loop")
