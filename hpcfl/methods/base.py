@@ -231,7 +231,8 @@ class Method(MethodSection, ABC):
 
     @abstractmethod
     def aggregate(self, server: State, cohort: Cohort, uplink: State) -> None:
-        """Assign new tensors in ``server``, made of ``uplink``. Runs on rank 0.
+        """Assign new tensors in ``server``, made of ``uplink``; change none in place.
+        Runs on rank 0.
 
         The old ones must not change: in a single process clients may have kept what
         they received.

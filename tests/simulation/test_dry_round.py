@@ -39,6 +39,13 @@ class LongStep(OwnOverlay):
         return uplink
 
 
+class ChangesInPlace(FedAvg):
+    """Changes a tensor that a checkpoint may be writing."""
+
+    def aggregate(self, server, cohort, uplink):
+        server["model"] += 1
+
+
 @pytest.fixture
 def small(monkeypatch):
     """Two clients are tried, whatever the experiment has."""
@@ -66,3 +73,10 @@ def test_a_long_step_of_an_overlay_on_the_server_is_not_refused():
     table = tiny.table("fedavg") | {"overlay": [overlay]}
     prepared = prepare(config.parse(table), OneProcess())
     preflight.run(prepared, OneProcess())
+
+
+def test_a_server_step_in_place_is_refused():
+    table = tiny.table("test_dry_round:ChangesInPlace")
+    prepared = prepare(config.parse(table), OneProcess())
+    with pytest.raises(UserError, match=r"changes server\['model'\] in place"):
+        preflight.run(prepared, OneProcess())
