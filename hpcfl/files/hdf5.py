@@ -115,6 +115,22 @@ def select(path: Path, rows: list[int] | None) -> dict[str, np.ndarray]:
         }
 
 
+def read_into(path: Path, name: str, target: np.ndarray) -> None:
+    """Read the dataset ``name`` of a file into a contiguous array.
+
+    Raises FileNotFoundError, or Damaged, also for a dataset of another type or shape.
+    """
+    with (
+        untrusted_files.opened(path) as source,
+        _opened(source, os.fstat(source.fileno()).st_size) as (_, datasets),
+    ):
+        dataset = datasets[name]
+        found = (dataset.dtype, dataset.shape)
+        if found != (target.dtype, target.shape):
+            raise Damaged(f"{name!r} has another type or shape than expected")
+        dataset.read_direct(target)
+
+
 @contextmanager
 def _opened(
     source: BinaryIO, size: int

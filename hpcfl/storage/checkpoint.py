@@ -1,8 +1,8 @@
 """Checkpoints: written during training, committed by one rename, read by any number of
 ranks.
 
-Every rank writes data files (``manifest.py``). Rank 0 then publishes the manifest, which
-commits the checkpoint.
+Every rank writes data files (``manifest.py``), also parts of the server's state
+(``server_state.py``). Rank 0 then publishes the manifest, which commits the checkpoint.
 """
 
 import time
@@ -21,8 +21,7 @@ from hpcfl.communication.communicator import Communicator, agreed
 from hpcfl.errors import UserError
 from hpcfl.files import atomic
 from hpcfl.files.atomic import Damaged
-from hpcfl.rows import mixing
-from hpcfl.storage import manifest
+from hpcfl.storage import manifest, server_state
 from hpcfl.storage.clients import (
     ClientDigests,
     ClientStore,
@@ -31,7 +30,8 @@ from hpcfl.storage.clients import (
     digest_run,
     digest_tensors,
 )
-from hpcfl.storage.manifest import Manifest, Shard
+from hpcfl.storage.manifest import Manifest, Part, Shard
+from hpcfl.storage.server_state import ReadShare, Share
 
 # the largest share of a run's time for automatically scheduled checkpoints
 SHARE = 0.02
@@ -82,8 +82,8 @@ class Pending:
     report: Future[dict[str, Any]]
 
 
-# the state of the server on rank 0, and that of this rank's clients
-State = tuple[dict[str, Tensor] | None, Snapshot]
+# this rank's share of the server's state, and the state of its clients
+State = tuple[Share, Snapshot]
 
 
 class Checkpoints:
@@ -101,7 +101,7 @@ class Checkpoints:
 
         keep: the number of checkpoints that stay in the folder. run: the fingerprint of
         their run; checkpoints of another run count as damaged. group_bytes: the most
-        bytes of a file with more than one client.
+        bytes of a file with more than one client or row of the server's state.
         """
         self.folder = Path(folder)
         self._communicator = communicator
@@ -134,19 +134,21 @@ class Checkpoints:
         meta: dict[str, Any],
         best: Best | None = None,
     ) -> None:
-        """Copy the current state and begin to write this rank's part in the background.
+        """Take the current state and begin to write this rank's part in the background.
+        Collective.
 
-        server: tensors of any shape on any device on rank 0, None elsewhere. meta:
-        JSON-able; that of rank 0 is stored. best: replaces the earlier best state.
-        Raises RuntimeError if another checkpoint is not finished.
+        server: tensors of any shape on any device on rank 0, None elsewhere; large ones
+        are not copied on rank 0 and must not change. meta: JSON-able; that of rank 0 is
+        stored. best: replaces the earlier best state. Raises RuntimeError if another
+        checkpoint is not finished.
         """
         if self._pending:
             raise RuntimeError(
                 f"the checkpoint of round {self._pending.round} is not finished"
             )
-        states = [(_copied(server), clients.snapshot())]
+        states = [(self._share(server), clients.snapshot())]
         if best is not None:
-            states.append((_copied(best.server), best.rows))
+            states.append((self._share(best.server), best.rows))
         self._pending = Pending(
             round,
             deepcopy(meta),
@@ -191,16 +193,12 @@ class Checkpoints:
         clients: a new store, which receives the state of this rank's clients. Raises
         UserError if all checkpoints are damaged or the state does not fit ``clients``.
         """
-        with agreed(self._communicator):
-            chosen, notes = (
-                self._choose() if self._communicator.is_server else (None, [])
-            )
-        shared, notes = self._communicator.bcast([chosen and asdict(chosen), notes])
-        if shared is None:
+        newest, notes = self._choose()
+        if newest is None:
             return None
-        newest = manifest.of_table(shared)
         with agreed(self._communicator):
-            server = self._read(newest, clients)
+            read = self._read(newest, clients)
+        server = server_state.gather(self._communicator, newest, read)
         self._committed = {shard.content: shard for shard in newest.all_files}
         return Restored(
             newest.round,
@@ -233,15 +231,17 @@ class Checkpoints:
             "seconds": time.perf_counter() - begun,
         }
 
-    def _written(
-        self, server: dict[str, Tensor] | None, rows: Snapshot
-    ) -> dict[str, Any]:
+    def _share(self, server: Mapping[str, Tensor] | None) -> Share:
+        return server_state.share(self._communicator, server, self._group_bytes)
+
+    def _written(self, server: Share, rows: Snapshot) -> dict[str, Any]:
         files = [
             self._clients_shard(group, rows.written)
             for group in manifest.group_clients(rows, self._group_bytes)
         ]
-        if server is not None:
-            files.append(self._server_shard(server))
+        if server.whole is not None:
+            files.append(self._server_shard(server.whole, server.small))
+        files += [self._part_shard(part, rows) for part, rows in server.parts]
         digests = rows.digests
         return {
             "files": [asdict(shard) for shard in files],
@@ -253,10 +253,19 @@ class Checkpoints:
         known = self._known(ids, [rows[client].digest for client in ids])
         return known or manifest.write_clients(self.folder, ids, rows)
 
-    def _server_shard(self, state: dict[str, Tensor]) -> Shard:
-        server_digest = digest_tensors(state)
+    def _server_shard(
+        self, whole: dict[str, Tensor], small: dict[str, Tensor]
+    ) -> Shard:
+        server_digest = digest_tensors(whole)
         known = self._known(None, [server_digest])
-        return known or manifest.write_server(self.folder, state, server_digest)
+        return known or manifest.write_server(self.folder, small, server_digest)
+
+    def _part_shard(self, part: Part, rows: np.ndarray) -> Shard:
+        shard, data = manifest.encode_part(part, rows)
+        known = self._committed.get(shard.content)
+        if known is None or not known.present(self.folder):
+            atomic.write(self.folder / shard.name, data)
+        return shard
 
     def _known(self, ids: list[int] | None, digests: list[str]) -> Shard | None:
         """Return the newest checkpoint's file with the same content, if any."""
@@ -300,11 +309,12 @@ class Checkpoints:
         parts: each rank's part of the state.
         """
         files = [shard for part in parts for shard in _shards(part["files"])]
-        server = next(shard for shard in files if shard.ids is None)
+        files.sort(key=lambda shard: shard.part.begin if shard.part else 0)
         clients = [
             ClientDigests(self._hosted[rank], part["template"], dict(part["clients"]))
             for rank, part in enumerate(parts)
         ]
+        [server] = [shard for shard in files if shard.is_of_server]
         of_run = digest_run(server.digests[0], clients)
         return Manifest(round, of_run, meta, files, best)
 
@@ -323,32 +333,30 @@ class Checkpoints:
         atomic.remove_temporaries(self.folder)
 
     def _choose(self) -> tuple[Manifest | None, list[str]]:
-        """Return the newest intact checkpoint and a line for each damaged one; rank 0
-        only.
+        """Return the newest intact checkpoint and a line for each damaged one.
+        Collective.
 
         The result is (None, []) without checkpoints. Raises UserError if all are
         damaged.
         """
+        with agreed(self._communicator):
+            found = manifest.newest_first(self.folder)
         notes: list[str] = []
-        paths = manifest.newest_first(self.folder)
+        names = self._communicator.bcast([path.name for path in found])
+        paths = [self.folder / name for name in names]
         for position, path in enumerate(paths):
-            try:
-                newest = manifest.read(path, self._run)
-                newest.verify(self.folder)
-            except Damaged as error:
-                notes.append(f"{path}: damaged checkpoint ({error})")
+            newest, damage = self._examine(path)
+            if newest is None:
+                notes.append(f"{path}: damaged checkpoint ({damage})")
                 continue
-            self._kept = [
-                *manifest.readable(reversed(paths[position + 1 :]), self._run),
-                newest,
-            ]
+            if self._communicator.is_server:
+                older = manifest.readable(reversed(paths[position + 1 :]), self._run)
+                self._kept = [*older, newest]
             self._best = newest.best
-            try:
-                if newest.best is not None:
-                    newest.best.verify(self.folder)
-            except Damaged as error:  # the run does not need this state to continue
+            # the run does not need the best state to continue
+            if newest.best and (damage := self._find_damage(newest.only_of_best)):
                 notes.append(
-                    f"{path}: the state before the best round is damaged, left out ({error})"
+                    f"{path}: the state before the best round is damaged, left out ({damage})"
                 )
                 self._best = None
             return newest, notes
@@ -359,63 +367,70 @@ class Checkpoints:
             )
         return None, notes
 
-    def _read(self, chosen: Manifest, clients: ClientStore) -> dict[str, Tensor] | None:
-        """Put the state of this rank's clients into ``clients``; return the server's on
-        rank 0.
+    def _examine(self, path: Path) -> tuple[Manifest | None, str | None]:
+        """Return a checkpoint if it is intact, else its damage. Collective.
+
+        Raises UserError if a rank does not see the manifest that rank 0 has read.
+        """
+        found, damage = None, None
+        if self._communicator.is_server:
+            try:
+                found = manifest.read(path, self._run)
+            except Damaged as error:
+                damage = str(error)
+        table, damage = self._communicator.bcast([found and asdict(found), damage])
+        if table is None:
+            return None, damage
+        with agreed(self._communicator):
+            if not path.exists():
+                raise UserError(
+                    f"{path}: missing on a rank's host; the results folder must lie on a "
+                    "file system that all hosts share"
+                )
+        newest = manifest.of_table(table)
+        damage = self._find_damage(newest.files)
+        return (newest, None) if damage is None else (None, damage)
+
+    def _find_damage(self, files: list[Shard]) -> str | None:
+        """Return the first damage of files, None if all are intact. Collective; each
+        rank reads some of the files.
+        """
+        mine = files[self._communicator.rank :: self._communicator.size]
+        damage = manifest.find_damage(self.folder, mine)
+        damages = self._communicator.allgather(damage)
+        return next(filter(None, damages), None)
+
+    def _read(self, chosen: Manifest, clients: ClientStore) -> ReadShare:
+        """Put the state of this rank's clients into ``clients``; return its share of
+        the server's.
         """
         try:
-            return state(self.folder, chosen, clients, self._communicator.is_server)
-        except (Damaged, ValueError) as error:
+            read_clients(self.folder, chosen, clients)
+            return server_state.read_share(self.folder, chosen, self._communicator)
+        except (Damaged, ValueError, FileNotFoundError) as error:
             raise UserError(
                 f"{self.folder / chosen.name}: cannot be continued from ({error}), "
                 "`--fresh` starts over"
             ) from error
-        except OSError as error:  # rank 0 has just read all files
-            raise UserError(
-                f"{self.folder / chosen.name}: unreadable on a rank's host ({error.strerror}); "
-                "the results folder must lie on a file system that all hosts share"
-            ) from error
 
 
-def state(
-    folder: Path, chosen: Manifest, clients: ClientStore, with_server: bool
-) -> dict[str, Tensor] | None:
-    """Put a checkpoint's client state into ``clients``; return the server's if asked.
+def read_clients(folder: Path, chosen: Manifest, clients: ClientStore) -> None:
+    """Put the state that a checkpoint has of clients into their store.
 
-    ``clients`` receives the state of its own clients only. Call ``Manifest.verify``
-    first. Raises Damaged, OSError, and ValueError for a state that does not fit.
+    Call ``Manifest.verify`` first. Raises Damaged, OSError, and ValueError for a state
+    that does not fit.
     """
-    server, hosted = None, set(clients.ids)
+    hosted = set(clients.ids)
     for shard in chosen.files:
-        if shard.ids is not None:
-            _read_clients(folder / shard.name, shard.ids, hosted, clients)
-        elif with_server:
-            server = manifest.read_tensors(folder / shard.name, None)
-    return server
-
-
-def _read_clients(
-    path: Path, ids: list[int], hosted: set[int], clients: ClientStore
-) -> None:
-    """Put the state of the ``hosted`` clients in a file with the clients ``ids`` into
-    their store.
-    """
-    rows = [row for row, client in enumerate(ids) if client in hosted]
-    if rows:
-        clients.put([ids[row] for row in rows], manifest.read_tensors(path, rows))
-
-
-def _copied(server: Mapping[str, Tensor] | None) -> dict[str, Tensor] | None:
-    memory = mixing.large_memory()
-    return (
-        None
-        if server is None
-        else {name: memory.copy(tensor) for name, tensor in server.items()}
-    )
+        ids = shard.ids or []
+        rows = [row for row, client in enumerate(ids) if client in hosted]
+        if rows:
+            state = manifest.read_tensors(folder / shard.name, rows)
+            clients.put([ids[row] for row in rows], state)
 
 
 def _shards(files: list[dict[str, Any]]) -> list[Shard]:
-    return [Shard(**file) for file in files]
+    return [manifest.shard_of_table(file) for file in files]
 
 
 class Schedule:

@@ -1,8 +1,9 @@
 """The manifest of a checkpoint, which commits it, and the data files that it lists.
 
-The data are one HDF5 file for the server and one for each group of clients. The
-SHA-256 of its bytes names a file. Two files of one name are therefore identical on any
-number of ranks, and no file of an older checkpoint is ever overwritten.
+The data are HDF5 files: one for each group of clients, one for the server, and one for
+each part of a large tensor of the server (``server_state.py``). The SHA-256 of its bytes
+names a file. Two files of one name are therefore identical on any number of ranks, and
+no file of an older checkpoint is ever overwritten.
 """
 
 import hashlib
@@ -11,12 +12,13 @@ import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict
+from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 from urllib.parse import quote, unquote
 
 import numpy as np
-from pydantic import ConfigDict, Field, NonNegativeInt
+from pydantic import ConfigDict, Field, NonNegativeInt, PositiveInt
 from pydantic.dataclasses import dataclass
 from typing_extensions import TypedDict  # pydantic needs this one before Python 3.12
 
@@ -29,7 +31,8 @@ if TYPE_CHECKING:
 
     from hpcfl.storage.clients import Row, Snapshot
 
-FORMAT = 2
+FORMAT = 3
+READABLE = (2, FORMAT)  # in format 2 the server has one file
 PATTERN = "manifest-*.json"
 LIMIT = 256 << 20  # bytes, enough for 2,800,000 clients with state
 # The limits of a group, the second one unless ``checkpoint.file_size`` says otherwise.
@@ -40,13 +43,53 @@ GROUP_BYTES = 64 << 20
 
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 
+# the types of a tensor that is stored in parts
+PARTS_TYPES = r"^(bool|uint8|int8|int16|int32|int64|float16|float32|float64)$"
+
+
+@dataclass(frozen=True, config=ConfigDict(strict=True, extra="forbid"))
+class Part:
+    """The rows ``begin`` to ``end`` of a tensor of the server, along its first dimension.
+
+    row: the shape of a row. Raises ValueError for invalid values.
+    """
+
+    tensor: str
+    begin: NonNegativeInt
+    end: NonNegativeInt
+    row: list[PositiveInt]
+    dtype: Annotated[str, Field(pattern=PARTS_TYPES)]
+
+    def __post_init__(self) -> None:
+        if self.begin >= self.end:
+            raise ValueError(f"a part of {self.tensor!r} has no rows")
+
+    @property
+    def rows(self) -> int:
+        return self.end - self.begin
+
+    @property
+    def size(self) -> int:
+        """Return the bytes of the rows."""
+        return self.rows * prod(self.row) * np.dtype(self.dtype).itemsize
+
+    def continues(self, before: "Part | None") -> bool:
+        """Return whether this part follows another one of the same tensor, or is the
+        first.
+        """
+        if before is None:
+            return self.begin == 0
+        alike = self.row == before.row and self.dtype == before.dtype
+        return alike and self.begin == before.end
+
 
 @dataclass(frozen=True, config=ConfigDict(strict=True, extra="forbid"))
 class Shard:
     """A data file with the state of the server or of some clients.
 
     ids: of the clients, ascending; None for the server. digests: of the server's state,
-    or of each client's. Raises ValueError for invalid values.
+    or of each client's; none of a part. part: the rows in the file, where it has a part
+    of one tensor of the server. Raises ValueError for invalid values.
     """
 
     name: str
@@ -54,19 +97,33 @@ class Shard:
     size: NonNegativeInt  # bytes
     ids: list[NonNegativeInt] | None
     digests: list[Sha256]
+    part: Part | None = None
 
     def __post_init__(self) -> None:
-        ids = [0] if self.ids is None else self.ids
+        ids = self.ids
+        if self.part is not None:
+            if ids is not None or self.part.size > self.size:
+                raise ValueError(f"{self.name}: its part does not belong to it")
+            ids = []
+        elif ids is None:
+            ids = [0]
         if self.name != _name("server" if self.ids is None else "clients", self.sha256):
             raise ValueError(f"{self.name!r} is not the name of this file")
         if ids != sorted(set(ids)) or len(ids) != len(self.digests):
             raise ValueError(f"{self.name}: its ids and digests do not belong together")
 
     @property
+    def is_of_server(self) -> bool:
+        """Return whether the file has the server's state but for parts."""
+        return self.ids is None and self.part is None
+
+    @property
     def content(self) -> tuple[object, ...]:
         """Return a key for the state in the file; shards of equal content are
         interchangeable.
         """
+        if self.part is not None:
+            return (self.name,)
         return content_key(self.ids, self.digests)
 
     def present(self, folder: Path) -> bool:
@@ -104,9 +161,9 @@ class Manifest:
     """A committed checkpoint: the state after ``round``.
 
     digest: of the run's whole state. meta: the argument of ``Checkpoints.start``, with
-    the run's fingerprint under ``run``. files: one of the server, and any number of
-    clients'. best: the stored state before the best round so far, if any. Raises
-    ValueError for invalid values.
+    the run's fingerprint under ``run``. files: one of the server, parts of its large
+    tensors, of each in the order of rows, and any number of clients'. best: the stored
+    state before the best round so far, if any. Raises ValueError for invalid values.
     """
 
     round: Annotated[int, Field(ge=0, lt=10**8)]
@@ -117,22 +174,46 @@ class Manifest:
 
     def __post_init__(self) -> None:
         clients = [client for shard in self.files for client in shard.ids or ()]
-        if (
-            len(clients) != len(set(clients))
-            or [shard.ids for shard in self.files].count(None) != 1
-        ):
+        servers = sum(shard.is_of_server for shard in self.files)
+        if len(clients) != len(set(clients)) or servers != 1:
             raise ValueError(
                 "the files are not those of one server and different clients"
             )
+        for tensor, files in self.parts.items():
+            before = None
+            for _, part in files:
+                if not part.continues(before):
+                    raise ValueError(f"the parts of {tensor!r} do not fit together")
+                before = part
 
     @property
     def name(self) -> str:
         return name_after(self.round)
 
     @property
+    def server_file(self) -> Shard:
+        """Return the file of the server that is no part."""
+        return next(shard for shard in self.files if shard.is_of_server)
+
+    @property
+    def parts(self) -> dict[str, list[tuple[str, Part]]]:
+        """Return the name of the file of each part, and the part, by tensor."""
+        found: dict[str, list[tuple[str, Part]]] = {}
+        for shard in self.files:
+            if shard.part is not None:
+                found.setdefault(shard.part.tensor, []).append((shard.name, shard.part))
+        return found
+
+    @property
     def all_files(self) -> list[Shard]:
         """Return its own files and those of the best state."""
         return [*self.files, *(self.best.all_files if self.best else [])]
+
+    @property
+    def only_of_best(self) -> list[Shard]:
+        """Return the files of the best state that are not its own files as well."""
+        own = {shard.name for shard in self.files}
+        return [shard for shard in self.all_files if shard.name not in own]
 
     def write(self, folder: Path) -> None:
         """Commit the checkpoint: publish the manifest in ``folder``. Raises RunFailure."""
@@ -165,7 +246,7 @@ def read(path: Path, run: str | None = None) -> Manifest:
         body = document["manifest"]
         if document["sha256"] != _checksum(body):
             raise Damaged("its content does not have the checksum it was written with")
-        if body.pop("format", None) != FORMAT:
+        if body.pop("format", None) not in READABLE:
             raise Damaged("written in another format by another version of hpcfl")
         manifest = of_table(body)
     except FileNotFoundError as error:
@@ -187,10 +268,16 @@ def of_table(table: dict[str, Any]) -> Manifest:
     return Manifest(
         **{
             **table,
-            "files": [Shard(**shard) for shard in table["files"]],
+            "files": [shard_of_table(shard) for shard in table["files"]],
             "best": None if best is None else of_table(best),
         }
     )
+
+
+def shard_of_table(table: dict[str, Any]) -> Shard:
+    """Return the file from the result of ``asdict``. Raises as ``of_table``."""
+    part = table.get("part")
+    return Shard(**{**table, "part": None if part is None else Part(**part)})
 
 
 def newest_first(folder: Path) -> list[Path]:
@@ -214,6 +301,16 @@ def states(folder: Path, run: str) -> dict[int, Manifest]:
             if one is not None and all(shard.present(folder) for shard in one.files):
                 found.setdefault(one.round, one)
     return found
+
+
+def find_damage(folder: Path, files: Iterable[Shard]) -> str | None:
+    """Return the first damage of files in a folder, None if all are intact."""
+    for shard in files:
+        try:
+            shard.verify(folder)
+        except Damaged as error:
+            return str(error)
+    return None
 
 
 def damaged(folder: Path, run: str) -> dict[str, str]:
@@ -341,6 +438,22 @@ def write_server(folder: Path, state: "Mapping[str, Tensor]", digest: str) -> Sh
     )
 
 
+def encode_part(part: Part, rows: np.ndarray) -> tuple[Shard, memoryview]:
+    """Return the file of a part of a large tensor, and its bytes.
+
+    rows: [end − begin, *row].
+    """
+    return _encoded("server", {_encode(part.tensor): rows}, None, [], part)
+
+
+def read_part(path: Path, part: Part, target: np.ndarray) -> None:
+    """Read the rows of a part from its file into ``target``, [end − begin, *row].
+
+    Call ``Shard.verify`` first. Raises FileNotFoundError, Damaged.
+    """
+    hdf5.read_into(path, _encode(part.tensor), target)
+
+
 def read_tensors(path: Path, rows: list[int] | None) -> "dict[str, Tensor]":
     """Return the tensors in a file by name, whole or only the given ascending ``rows``.
 
@@ -363,11 +476,22 @@ def _write(
     ids: list[int] | None,
     digests: list[str],
 ) -> Shard:
+    shard, data = _encoded(kind, arrays, ids, digests)
+    atomic.write(folder / shard.name, data)
+    return shard
+
+
+def _encoded(
+    kind: str,
+    arrays: dict[str, np.ndarray],
+    ids: list[int] | None,
+    digests: list[str],
+    part: Part | None = None,
+) -> tuple[Shard, memoryview]:
+    """Return a data file and its bytes."""
     data = hdf5.encode(arrays, {})
     sha256 = hashlib.sha256(data).hexdigest()
-    name = _name(kind, sha256)
-    atomic.write(folder / name, data)
-    return Shard(name, sha256, len(data), ids, digests)
+    return Shard(_name(kind, sha256), sha256, len(data), ids, digests, part), data
 
 
 def _name(kind: str, sha256: str) -> str:

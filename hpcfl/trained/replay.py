@@ -30,7 +30,7 @@ from hpcfl.simulation.prepare import (
 from hpcfl.simulation.round import FINAL_SCORING, FleetType, Round
 from hpcfl.simulation.round_schedule import RoundSchedule
 from hpcfl.simulation.stages import RoundPlan, play
-from hpcfl.storage import checkpoint
+from hpcfl.storage import checkpoint, server_state
 from hpcfl.storage import manifest as manifests
 from hpcfl.storage.clients import ClientStore
 from hpcfl.storage.manifest import Manifest
@@ -178,11 +178,8 @@ class RoundReplay:
             manifest = self._manifest(number)
             server, simulator = self.prepared.server, State()
             if manifest is not None:
-                nobody = ClientStore([], self.prepared.store.template)
-                stored = checkpoint.state(
-                    self.checkpoints, manifest, nobody, with_server=True
-                )
-                server, simulator = self.schedule.split_state(stored or {})
+                stored = server_state.read(self.checkpoints, manifest)
+                server, simulator = self.schedule.split_state(stored)
             self._states[number] = manifest, server, simulator
         return self._states[number]
 
@@ -209,5 +206,5 @@ class RoundReplay:
         store = ClientStore(ids, self.prepared.store.template)
         manifest, _, _ = self._before(number)
         if manifest is not None:
-            checkpoint.state(self.checkpoints, manifest, store, with_server=False)
+            checkpoint.read_clients(self.checkpoints, manifest, store)
         return store

@@ -82,6 +82,27 @@ def same_metrics(calm, disturbed):
             np.testing.assert_array_equal(values, other.values[name], err_msg=name)
 
 
+def test_server_state_in_parts_survives_kills_on_any_number_of_ranks(
+    start, alone, experiment, tmp_path, chance
+):
+    """Five models of 264 kB are 1.3 MB, four of them in a file of at most 1 MiB."""
+    # the first line belongs to the file's last table, [checkpoint]
+    text = "file_size = 1\n[method]\nname = 'diversifed'\n" + HALF
+    wide = ["--set", "model.hidden=[6000]", "--set", "checkpoint.every=1"]
+    file, folder = experiment(text, ROUNDS), tmp_path / "killed"
+    for ranks in (3, 2, 5):
+        before = jobs.round_of(folder)
+        job = start(ranks, file, *wide, "--out", folder)
+        jobs.wait_for_round(job, folder, before + 2)
+        time.sleep(chance.uniform(0, 0.1))
+        job.signal(signal.SIGKILL, job.ranks())
+        job.wait()
+    parts = [shard.part for shard in latest(folder / "checkpoints").files]
+    assert [part.rows for part in parts if part] == [4, 1]
+    assert alone(file, folder, *wide) == alone(file, tmp_path / "calm", *wide) == 0
+    assert jobs.digest(folder) == jobs.digest(tmp_path / "calm")
+
+
 def test_killed_at_any_moment_from_the_start_on(
     start, alone, experiment, tmp_path, chance
 ):

@@ -30,12 +30,16 @@ def state(round):
             for client in range(CLIENTS)
         ]
     )
-    return {"model": torch.full((1000 + round % 3,), float(round))}, {"row": rows}
+    server = {
+        "model": torch.full((1000 + round % 3,), float(round)),
+        "models": rows.repeat(3, 1),  # 36 kB, in parts
+    }
+    return server, {"row": rows}
 
 
 def run(folder):
     checkpoints, clients = (
-        Checkpoints(f"{folder}/checkpoints", OneProcess()),
+        Checkpoints(f"{folder}/checkpoints", OneProcess(), group_bytes=10_000),
         ClientStore(range(CLIENTS), TEMPLATE),
     )
     restored = checkpoints.restore(clients)

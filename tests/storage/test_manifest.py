@@ -27,7 +27,7 @@ CLIENTS = {
     "digests": [A, B],
 }
 BODY = {
-    "format": 2,
+    "format": 3,
     "round": 2,
     "digest": A,
     "meta": {"rounds": 9},

@@ -1,0 +1,194 @@
+"""The server's state in checkpoints, which all ranks write and read.
+
+Rank 0 writes one file with the small tensors. A large tensor is cut into parts of
+neighbouring rows, and each part is a file. The ranks with clients write and read these
+files side by side, so rank 0 neither copies nor encodes a large tensor.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from hpcfl.communication.communicator import Communicator, OneProcess
+from hpcfl.communication.message import dtype_name
+from hpcfl.files import heartbeat
+from hpcfl.rows import mixing
+from hpcfl.storage import manifest
+from hpcfl.storage.manifest import Manifest, Part
+
+
+@dataclass(frozen=True)
+class Share:
+    """The state of the server that one rank writes.
+
+    Attributes:
+        whole: All tensors, for the digest; None on all ranks but 0.
+        small: The small ones of them.
+        parts: The parts that this rank writes, with their rows.
+    """
+
+    whole: dict[str, Tensor] | None
+    small: dict[str, Tensor]
+    parts: list[tuple[Part, np.ndarray]]
+
+
+@dataclass(frozen=True)
+class ReadShare:
+    """The state of the server that one rank has read.
+
+    Attributes:
+        small: The tensors that have no parts; None on all ranks but 0.
+        rows: The rows of this rank's parts, by tensor, [n, *row].
+    """
+
+    small: dict[str, Tensor] | None
+    rows: dict[str, Tensor]
+
+
+def is_large(shape: Sequence[int], size: int, part_bytes: int) -> bool:
+    """Return whether a tensor of ``size`` bytes is stored in parts."""
+    return size > part_bytes and len(shape) > 1 and shape[0] > 1
+
+
+def cut(name: str, shape: Sequence[int], dtype: str, part_bytes: int) -> list[Part]:
+    """Return the parts of a large tensor.
+
+    A part has at most ``part_bytes`` bytes, or one row.
+    """
+    count, row = shape[0], list(shape[1:])
+    row_bytes = prod(row) * np.dtype(dtype).itemsize
+    step = max(1, part_bytes // row_bytes)
+    return [
+        Part(name, begin, min(begin + step, count), row, dtype)
+        for begin in range(0, count, step)
+    ]
+
+
+def owners(count: int, size: int) -> list[int]:
+    """Return the rank of each of ``count`` parts: they go round the ranks with clients."""
+    workers = max(1, size - 1)
+    return [size - workers + position % workers for position in range(count)]
+
+
+def share(
+    communicator: Communicator, server: Mapping[str, Tensor] | None, part_bytes: int
+) -> Share:
+    """Copy small tensors on rank 0, and send the rows of large ones to their ranks.
+    Collective.
+
+    Rank 0 keeps large tensors without a copy: ``aggregate`` makes new tensors and
+    changes none. Raises RunFailure where $TMPDIR is full.
+
+    server: tensors on any device; None on all ranks but 0.
+    """
+    memory = mixing.large_memory()
+    large, small = {}, {}
+    for name, tensor in (server or {}).items():
+        if not is_large(tensor.shape, tensor.nbytes, part_bytes):
+            small[name] = memory.copy(tensor)
+        elif tensor.is_cuda or not tensor.is_contiguous():
+            large[name] = memory.copy(tensor)
+        else:
+            large[name] = tensor.detach()
+    heads = [
+        [name, list(tensor.shape), dtype_name(tensor.dtype)]
+        for name, tensor in large.items()
+    ]
+    parts = []
+    for name, shape, dtype in communicator.bcast(heads):
+        of_tensor = cut(name, shape, dtype, part_bytes)
+        parts += _scatter(communicator, of_tensor, large.get(name))
+    whole = None if server is None else small | large
+    return Share(whole, small, parts)
+
+
+def _scatter(
+    communicator: Communicator, parts: list[Part], tensor: Tensor | None
+) -> list[tuple[Part, np.ndarray]]:
+    """Send the parts of a tensor to their ranks; return this rank's, with their rows.
+    Collective.
+
+    tensor: None on all ranks but 0.
+    """
+    width = prod(parts[0].row)
+    ranks = owners(len(parts), communicator.size)
+    owner = np.repeat(ranks, [part.rows for part in parts])
+    flat = None if tensor is None else tensor.view(-1, width).numpy()
+    mine = communicator.scatter_rows(flat, owner, width, parts[0].dtype, _memory)
+    found, begin = [], 0
+    for part, rank in zip(parts, ranks, strict=True):
+        if rank == communicator.rank:
+            rows = mine[begin : begin + part.rows]
+            found.append((part, rows.reshape(part.rows, *part.row)))
+            begin += part.rows
+    return found
+
+
+def _memory(shape: Sequence[int], dtype: str) -> np.ndarray:
+    """Allocate rows, which may be larger than memory."""
+    return mixing.large_memory().empty(shape, getattr(torch, dtype)).numpy()
+
+
+def read_share(folder: Path, chosen: Manifest, process: Communicator) -> ReadShare:
+    """Read this rank's parts of the server's state, and on rank 0 the small tensors.
+
+    Call ``Manifest.verify`` first. Raises Damaged, FileNotFoundError, or RunFailure
+    where $TMPDIR is full.
+    """
+    small = None
+    if process.is_server:
+        small = manifest.read_tensors(folder / chosen.server_file.name, None)
+    rows = {}
+    for tensor, files in chosen.parts.items():
+        ranks = owners(len(files), process.size)
+        mine = [
+            file
+            for file, rank in zip(files, ranks, strict=True)
+            if rank == process.rank
+        ]
+        _, first = files[0]
+        count = sum(part.rows for _, part in mine)
+        found = _memory([count, *first.row], first.dtype)
+        begin = 0
+        for name, part in mine:
+            target = found[begin : begin + part.rows]
+            manifest.read_part(folder / name, part, target)
+            begin += part.rows
+            heartbeat.beat()
+        rows[tensor] = torch.from_numpy(found)
+    return ReadShare(small, rows)
+
+
+def gather(
+    communicator: Communicator, chosen: Manifest, read: ReadShare
+) -> dict[str, Tensor] | None:
+    """Return the server's state on rank 0, None elsewhere. Collective.
+
+    read: the result of ``read_share`` for the same manifest.
+    """
+    large = {}
+    for tensor, files in chosen.parts.items():
+        ranks = owners(len(files), communicator.size)
+        owner = np.repeat(ranks, [part.rows for _, part in files])
+        mine = read.rows[tensor]
+        flat = mine.view(len(mine), prod(mine.shape[1:])).numpy()
+        everyones = communicator.gather_rows(flat, owner, _memory)
+        if everyones is not None:
+            large[tensor] = torch.from_numpy(everyones).view(-1, *mine.shape[1:])
+    return None if read.small is None else read.small | large
+
+
+def read(folder: Path, chosen: Manifest) -> dict[str, Tensor]:
+    """Return the server's state of a checkpoint, read by this process alone.
+
+    Raises as ``read_share``.
+    """
+    alone = OneProcess()
+    found = gather(alone, chosen, read_share(folder, chosen, alone))
+    assert found is not None
+    return found
