@@ -1,8 +1,9 @@
 """Memory and disk space that an experiment needs, computed without training."""
 
 from dataclasses import dataclass
-from math import ceil
+from math import ceil, prod
 
+import torch
 from torch import Tensor
 
 from hpcfl.clients.optimizers import slots
@@ -13,6 +14,7 @@ from hpcfl.communication.message import (
     Mean,
     Mixture,
     Pool,
+    dtype_name,
     fields,
 )
 from hpcfl.experiment.config import Config
@@ -23,13 +25,17 @@ from hpcfl.rows import constants
 from hpcfl.rows.layout import Layout
 from hpcfl.simulation import dry_round, score_check
 from hpcfl.simulation.prepare import Prepared
-from hpcfl.storage import manifest
+from hpcfl.storage import manifest, server_state
+from hpcfl.storage.manifest import Part
 
 Sent = Tensor | Field | Pool | Mixture | Mean
 FLOAT = 4  # bytes
 # bytes a second that a rank copies, hashes and writes: more than the 140 MB measured on
 # the disk of a virtual machine, less than a parallel file system
 WRITING = 2e8
+# bytes a second that rank 0 hashes of the server's state; a core with SHA instructions
+# does 1.3e9
+HASHING = 1e9
 SHORT = 10  # seconds of a checkpoint that need no line
 MANY = 1000  # files of a checkpoint that need a line, and how many are advised
 FEW = 300
@@ -69,11 +75,14 @@ class ServerNeeds:
             memory, and the metrics of the run.
         files: the rest of them, and the largest file of a checkpoint, in $TMPDIR.
         state: the server's state in each checkpoint.
+        parts: the part of it that all ranks with clients write, in ``part_files`` files.
     """
 
     memory: int
     files: int
     state: int
+    parts: int = 0
+    part_files: int = 0
 
 
 @dataclass(frozen=True)
@@ -134,11 +143,14 @@ def of_server(prepared: Prepared) -> ServerNeeds:
     config = prepared.config
     messages = dry_round.record_second_round(prepared)
     few, many = messages.clients, prepared.setup.clients
-    state = sum(
-        scaled(tensor.nbytes, len(tensor) if tensor.dim() else 0, few, many)
-        for tensor in messages.server.values()
-    )
-    state += kept_bytes(prepared)
+    state, parts = kept_bytes(prepared), list[Part]()
+    for tensor in messages.server.values():
+        shape = list(tensor.shape)
+        if shape and shape[0] == few:
+            shape[0] = many
+        state += prod(shape) * tensor.itemsize
+        parts += make_parts(config, shape, tensor.dtype)
+    in_parts = sum(part.size for part in parts)
     sent = sum(sent_bytes(entry, few, many) for entry in messages.sent.values())
     uploads = fields(messages.returned)
     cohort = cohort_size(config)
@@ -146,16 +158,37 @@ def of_server(prepared: Prepared) -> ServerNeeds:
     widths = {name: entry.tensor.shape[-1] for name, entry in uploads.items()}
     for overlay in prepared.hooks.overlays:
         received += overlay.count_server_bytes(cohort, widths)
-    # A checkpoint is written from a copy of the state, while the next round is played.
+    # A checkpoint is written from the state while the next round makes another one.
     held = 2 * state + sent + received
     first = 2 * FLOAT * prepared.setup.layout.width
     in_memory = min(int(config.runtime.memory * 1e6), held)
-    encoded = state if state > scratch.LARGE else 0
+    # Rank 0 writes parts only if it hosts all clients.
+    own_parts = parts if prepared.placement.size == 1 else []
+    largest = max([state - in_parts, *(part.size for part in own_parts)])
+    encoded = largest if largest > scratch.LARGE else 0
     return ServerNeeds(
         memory=in_memory + first + 2 * metrics_bytes(prepared),
         files=held - in_memory + encoded,
         state=state,
+        parts=in_parts,
+        part_files=len(parts),
     )
+
+
+def make_parts(config: Config, shape: list[int], dtype: torch.dtype) -> list[Part]:
+    """Return the parts of a checkpoint in which a tensor of the server's state lies,
+    none if it is small.
+    """
+    part_bytes = config.checkpoint.file_size << 20
+    size = prod(shape) * dtype.itemsize
+    if not server_state.is_large(shape, size, part_bytes):
+        return []
+    return server_state.cut("", shape, dtype_name(dtype), part_bytes)
+
+
+def worker_share(needs: Needs) -> int:
+    """Return the bytes of the server's state that a rank with clients writes."""
+    return ceil(needs.server.parts / max(1, len(needs.ranks) - 1))
 
 
 def scaled(size: int, rows: int, few: int, many: int) -> int:
@@ -244,8 +277,11 @@ def checkpoint_seconds(prepared: Prepared, needs: Needs) -> float:
     """Return an estimate of the seconds of a checkpoint, that of its slowest rank."""
     client = client_bytes(prepared)
     sizes = [of_rank.clients * client for of_rank in needs.ranks]
-    sizes[0] += needs.server.state
-    return max(sizes) / WRITING
+    sizes[0] += needs.server.state - needs.server.parts
+    first_worker = min(1, len(sizes) - 1)
+    for rank in range(first_worker, len(sizes)):
+        sizes[rank] += worker_share(needs)
+    return max(max(sizes) / WRITING, needs.server.state / HASHING)
 
 
 def metrics_bytes(prepared: Prepared) -> int:
@@ -280,7 +316,8 @@ def describe_needs(prepared: Prepared, needs: Needs) -> str:
     ]
     for rank, of_rank in enumerate(needs.ranks):
         sizes = [size for name, size in vars(of_rank).items() if name != "clients"]
-        sizes.append(0 if rank else needs.server.memory)
+        share = min(int(prepared.config.runtime.memory * 1e6), worker_share(needs))
+        sizes.append(share if rank else needs.server.memory)
         cells = [str(rank), str(of_rank.clients)]
         cells += map(size_text, [*sizes, sum(sizes)])
         lines.append("".join(f"{cell:>{CELL}}" for cell in cells))
@@ -291,6 +328,7 @@ def describe_needs(prepared: Prepared, needs: Needs) -> str:
         )
     checkpoint = checkpoint_bytes(prepared, needs.server)
     files = checkpoint_files(prepared, max(1, prepared.placement.size - 1))
+    files += needs.server.part_files
     kept = prepared.config.checkpoint.keep + 1  # with the one that is being written
     lines.append(
         f"disk: {size_text(checkpoint)} a checkpoint in at most {files:,} "
@@ -299,7 +337,8 @@ def describe_needs(prepared: Prepared, needs: Needs) -> str:
     )
     in_file = ceil(prepared.config.partition.clients / FEW)
     if files > MANY and in_file <= manifest.GROUP_CLIENTS:
-        fewer = ceil(in_file * client_bytes(prepared) / (1 << 20))
+        of_server = needs.server.parts // prepared.config.partition.clients
+        fewer = ceil(in_file * max(client_bytes(prepared), of_server) / (1 << 20))
         lines.append(f"files: checkpoint.file_size = {fewer} makes about {FEW} of them")
     seconds = checkpoint_seconds(prepared, needs)
     if seconds > SHORT:

@@ -5,6 +5,7 @@
 import dataclasses
 
 import tiny
+import torch
 
 from hpcfl.commands import needs
 from hpcfl.communication.communicator import OneProcess
@@ -176,3 +177,43 @@ def test_many_files_of_a_checkpoint_are_noted(monkeypatch):
     assert "checkpoint.file_size" not in needs.describe_needs(local, job)
     monkeypatch.setattr(needs, "MANY", 3)
     assert "checkpoint.file_size = 1 makes" in needs.describe_needs(local, job)
+
+
+def test_large_tensors_of_the_server_are_written_by_all_ranks(monkeypatch):
+    """Ten models of 1 MiB: two in a file of 2 MiB, so five files, which three ranks
+    write; the slowest writes its third of them and its clients' state.
+    """
+    monkeypatch.setattr(needs, "WRITING", 1.0)
+    model = 1 << 20
+    shape = [10, model // 4]
+    assert needs.make_parts(prepared("local").config, shape, torch.float32) == []
+    local = prepared("local", updates={"checkpoint": {"file_size": 2}})
+    parts = needs.make_parts(local.config, shape, torch.float32)
+    assert [part.rows for part in parts] == [2] * 5
+    worker = needs.of_rank(local)
+    server = needs.ServerNeeds(0, 0, 10 * model + 7, parts=10 * model, part_files=5)
+    idle = dataclasses.replace(worker, clients=0)
+    job = needs.Needs([idle, worker, worker, worker], server)
+    share = -(-10 * model // 3)
+    assert needs.checkpoint_seconds(local, job) == 10 * 2600 + share
+    table = needs.describe_needs(local, job).splitlines()
+    assert [line.split()[10:12] for line in table[3:6]] == [["3.5", "MB"]] * 3
+    # the server's file, its five parts, and one of ten small clients on a rank
+    assert any("in at most 7 files" in line for line in table)
+
+
+def test_rank_0_encodes_parts_if_it_is_alone(monkeypatch):
+    """FedAMP's models in a file are then the largest file, else ten bytes."""
+    monkeypatch.setattr(
+        needs.server_state, "is_large", lambda shape, *sizes: len(shape) > 1
+    )
+    monkeypatch.setattr(scratch, "LARGE", 2600)
+    amp = prepared("fedamp")
+    server = needs.of_server(amp)
+    assert (server.parts, server.part_files) == (10 * 2600, 1)
+    held = FEDAMP_SERVER - 2 * METRICS - 2 * 2600
+    little = prepared("fedamp", memory=0.01)
+    assert needs.of_server(little).files == held - 10_000 + 10 * 2600
+    placed = dataclasses.replace(little.placement, size=3)
+    among_others = dataclasses.replace(little, placement=placed)
+    assert needs.of_server(among_others).files == held - 10_000
